@@ -1,0 +1,2 @@
+//! The mount helper.
+fn main() {}
