@@ -1,1 +1,9 @@
-//! Shared parts of the tests.
+//! Tests of the pool through real parts, one target a tier; `cargo xtask test` runs them.
+//!
+//! | target | tier | needs |
+//! |---|---|---|
+//! | `engine` | unit | nothing: the engine on temporary directories, a file an operation |
+//! | `model` | model | nothing for a plain directory, root and /dev/fuse for the pool |
+//! | `faults` | faults | the feature `fault`: every system call fails once |
+//! | `mounted` | mounted | root and /dev/fuse: real mounts, real programs |
+//! | `posix` | posix | root, /dev/fuse, loop devices: the public suites |

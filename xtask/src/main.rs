@@ -1,2 +1,54 @@
-//! Errands.
-fn main() {}
+//! Errands: what people and CI ask of this repository, one module each.
+
+mod demo;
+mod docs;
+mod exec;
+mod install;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+/// Errands of the fsstack repository.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Xtask {
+    /// Mount a pool over three XFS branches, fill it, check it, measure it, leave it mounted.
+    Demo(demo::Demo),
+    /// Everything that passes for tested: fmt, clippy, tidy, docs, and the tiers of tests.
+    Test(test::Test),
+    /// The rules of this code base that no compiler knows.
+    Tidy,
+    /// Print options.md, the man page and the completions from the option table.
+    Docs,
+    /// Run the criterion suites; arguments go to cargo bench.
+    Bench {
+        /// What follows `cargo bench -p fsstack-benches`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Xtask::parse() {
+        Xtask::Demo(demo) => demo.run(),
+        Xtask::Test(test) => test.run(),
+        Xtask::Tidy => tidy::run(),
+        Xtask::Docs => docs::write(),
+        Xtask::Bench { args } => bench(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("xtask: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench(args: &[String]) -> Result<()> {
+    exec::cargo().args(["bench", "-p", "fsstack-benches"]).args(args).run().map(drop)
+}

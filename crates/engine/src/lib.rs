@@ -1,1 +1,24 @@
-//! fsstack-engine.
+//! The union file system: requests in, answers out.
+//!
+//! It knows nothing of FUSE: a door's adapter calls one method an operation (`ops`) and turns the answer into
+//! protocol structs. Every operation takes one snapshot of the pool, resolves the inode, and makes its calls
+//! through `fsstack-sys`, each relative to a directory descriptor of a branch.
+
+pub mod answer;
+pub mod branch;
+pub mod caller;
+pub mod error;
+pub mod inode;
+pub mod open;
+pub mod ops;
+mod place;
+pub mod pool;
+mod resolve;
+pub mod settings;
+mod skeleton;
+pub mod union;
+
+pub use caller::Caller;
+pub use error::{OpError, Result};
+pub use pool::Pool;
+pub use union::{Held, Union};

@@ -1,1 +1,15 @@
-//! fsstack-fuse.
+//! The kernel's doors: mounting, negotiation, passthrough, the adapter to the engine, and the loops that read
+//! requests and write answers.
+//!
+//! **Invariant:** only this crate names `fuser`, which negotiates, notifies, and mounts for users without
+//! privilege. Requests are read from its descriptor by our own loops and parsed by `fsstack-wire`.
+
+pub mod adapter;
+mod convert;
+pub mod door;
+pub mod mount;
+mod negotiate;
+
+pub use adapter::{Adapter, Timeouts};
+pub use door::scheduling::Scheduling;
+pub use mount::{Granted, MountError, Mounted, Plan};

@@ -1,1 +1,60 @@
-//! fsstack-lab.
+//! Real loop-mounted branches, mounted pools and rivals, as objects that clean up in Drop.
+//!
+//! A test reads as a story; the lab hides images, loop devices, daemons and cleanup:
+//!
+//! ```no_run
+//! use fsstack_lab::{self as lab, MiB, zeros};
+//!
+//! let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).option("create=ff").mount();
+//! pool.branch("a").fill_until_free(MiB(1));
+//! pool.write("film.mkv", &zeros(MiB(8)));
+//! assert_eq!(pool.holders("film.mkv"), ["b"]);
+//! ```
+//!
+//! Whatever is made is first written into a ledger (`ledger`), so that what a killed run left is
+//! taken down by the next one. Linux only.
+
+pub mod branch;
+pub mod daemon;
+pub mod ledger;
+pub mod mounts;
+pub mod needs;
+pub mod pool;
+pub mod rival;
+pub mod shell;
+mod watchdog;
+
+pub use branch::{Branch, Kind, Layout};
+pub use ledger::{sweep, take_down};
+pub use needs::Skip;
+pub use pool::{Builder, Pool, Refused};
+pub use rival::Rival;
+
+/// A size in mebibytes, as lab sizes are spoken of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MiB(pub u64);
+
+impl MiB {
+    /// The same in bytes.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        self.0 << 20
+    }
+}
+
+/// Starts the description of a pool; `mount` at its end makes it real.
+pub fn pool() -> Builder {
+    Builder::default()
+}
+
+/// That many zero bytes.
+#[must_use]
+pub fn zeros(size: MiB) -> Vec<u8> {
+    vec![0; usize::try_from(size.bytes()).unwrap_or(usize::MAX)]
+}
+
+/// Ends a lab step that a test cannot go on without.
+#[track_caller]
+fn must<T>(result: anyhow::Result<T>, what: &str) -> T {
+    result.unwrap_or_else(|e| panic!("{what}: {e:#}"))
+}

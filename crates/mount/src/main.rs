@@ -1,2 +1,7 @@
-//! The mount helper.
-fn main() {}
+//! What mount(8) calls for the type `fsstack`, installed as `/sbin/mount.fsstack`: Cargo allows no dot in a name.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::from(fsstack_mount::run(std::env::args_os().skip(1)))
+}

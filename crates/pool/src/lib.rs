@@ -1,1 +1,28 @@
-//! fsstack-pool.
+//! The pure idea of a pool: names, numbers, sizes, the branch grammar and placement. No I/O, no clock, no fd.
+
+mod branch;
+mod candidate;
+mod chain;
+mod ids;
+mod name;
+mod nearest;
+mod printable;
+mod ranking;
+mod size;
+mod source;
+mod space;
+
+pub mod policy;
+
+pub use branch::{BranchMode, BranchSpec, UnknownMode};
+pub use candidate::{Candidate, Rejection, explain, verdict};
+pub use chain::{Chain, ChainError};
+pub use ids::{BranchId, BranchIx, Handle, Ino};
+pub use name::{BadName, EntryName, EntryNameBuf, NAME_MAX};
+pub use nearest::nearest;
+pub use policy::{Policy, Rank, Scope};
+pub use printable::Printable;
+pub use ranking::{Ranking, rank};
+pub use size::{Floor, Size, SizeError};
+pub use source::{SpecError, SpecFault, parse_source};
+pub use space::Space;

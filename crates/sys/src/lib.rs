@@ -1,1 +1,25 @@
-//! fsstack-sys.
+//! Safe system calls relative to a directory descriptor: labelled errors, EINTR, counters, injectable faults.
+//!
+//! The only floor, besides the kernel's doors, with `unsafe`. It has no policy. Linux only.
+
+pub mod at;
+pub mod call;
+pub mod count;
+pub mod dirents;
+#[cfg(feature = "fault")]
+pub mod fault;
+pub mod file;
+pub mod handle;
+pub mod identity;
+pub mod ioctl;
+pub mod locks;
+pub mod mounts;
+pub mod process;
+pub mod stat;
+pub mod thread;
+pub mod xattr;
+
+pub use call::{Call, Result, SysError};
+pub use rustix::fs::OFlags;
+pub use rustix::io::Errno;
+pub use stat::{Kind, Stat, Time};

@@ -1,1 +1,29 @@
-//! fsstack-wire.
+//! The FUSE protocol (kernel ABI 7.45, Linux only) as types: a request parsed from slices, an answer built into one.
+//!
+//! Pure: no I/O, no `unsafe`, no allocation. Nothing that is parsed is copied but fixed-size numbers: names and
+//! data are handed out as slices of the caller's buffer, whatever its alignment. INIT is not here: whoever
+//! mounts negotiates.
+
+pub mod abi;
+mod answer;
+mod attr;
+mod device;
+mod dirent;
+#[cfg(any(test, feature = "encode"))]
+pub mod encode;
+mod extension;
+mod opcode;
+mod operation;
+mod parse;
+mod request;
+#[cfg(test)]
+mod tests;
+
+pub use answer::{Answer, NoRoom, OutHeader, Statfs};
+pub use attr::{Attr, Entry, Opened, Statx, Timestamp};
+pub use device::{decode_dev, encode_dev};
+pub use dirent::DirentWriter;
+pub use extension::Groups;
+pub use opcode::Opcode;
+pub use operation::{CopyWidth, Creation, FileLock, Forgets, Lk, Operation, SetAttr, SetTime};
+pub use request::{Abi, Header, Refused, Request, Why};

@@ -1,0 +1,193 @@
+//! A branch: a member directory of the pool, held by fd, with what is known of its file system.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use fsstack_pool::{BranchMode, BranchSpec};
+use fsstack_pool::{BranchId, BranchIx};
+use fsstack_pool::Floor;
+use fsstack_pool::Space;
+use fsstack_sys::at::Mounts;
+use fsstack_sys::file::FsSpace;
+use fsstack_sys::{self as sys, SysError};
+use parking_lot::Mutex;
+
+use crate::error::{OpError, Result};
+use crate::inode::dirfd::DirFd;
+
+/// How long a file system's free space is believed.
+const SPACE_AGE: Duration = Duration::from_secs(1);
+
+/// What kind of file system a branch is on, as far as the pool treats them differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FsKind {
+    /// A disk of this machine: calls do not wait for others, errors of writes come at the write.
+    Local,
+    /// As `Local`, and positions in a directory are 63-bit hashes in ascending order (ext4).
+    LocalHashed,
+    /// Served by another process or machine (FUSE, NFS, CIFS, Ceph): errors may come at close.
+    Remote,
+}
+
+impl FsKind {
+    /// From `f_type` of statfs(2).
+    fn of(f_type: u64) -> Self {
+        match f_type {
+            0xef53 => Self::LocalHashed,
+            0x5846_5342 | 0x9123_683e | 0x0102_1994 | 0x2fc1_2fc1 | 0xf2f5_2010 | 0x794c_7630 | 0xca45_1a4e => {
+                Self::Local // XFS, btrfs, tmpfs, ZFS, f2fs, overlayfs, bcachefs
+            }
+            _ => Self::Remote,
+        }
+    }
+
+    /// A disk of this machine.
+    pub fn is_local(self) -> bool {
+        self != Self::Remote
+    }
+}
+
+/// A member directory of the pool.
+#[derive(Debug)]
+pub struct Branch {
+    /// Its place in the pool's list.
+    pub ix: BranchIx,
+    /// Its durable id, stored with the branch: what inode numbers are made from.
+    pub id: BranchId,
+    /// Where it was when it was added. For people: the pool uses the fd.
+    pub path: PathBuf,
+    /// What may be done on it.
+    pub mode: BranchMode,
+    /// Its own floor, if it has one.
+    pub floor: Option<Floor>,
+    /// Its own least number of free inodes, if it has one.
+    pub min_inodes: Option<u64>,
+    /// Whether mounts inside of it are entered.
+    pub mounts: Mounts,
+    /// Device of its root.
+    pub dev: u64,
+    /// Inode number of its root.
+    pub root_ino: u64,
+    /// Mount id of its root; 0 where the kernel does not tell.
+    pub mnt_id: u64,
+    /// What kind of file system it is.
+    pub kind: FsKind,
+    /// Its root directory.
+    pub root: std::sync::Arc<DirFd>,
+    space: Mutex<(Instant, FsSpace)>,
+    /// Bytes that this pool has written since the space was asked.
+    placed: AtomicU64,
+    /// The kernel refused passthrough to a file here; asked again only after a remount of the pool.
+    no_passthrough: AtomicBool,
+}
+
+impl Branch {
+    /// Opens the branch that `spec` names.
+    ///
+    /// # Errors
+    /// The directory cannot be opened, or its file system does not answer.
+    pub fn open(ix: BranchIx, id: BranchId, spec: &BranchSpec, root: DirFd) -> Result<Self, SysError> {
+        let stat = sys::at::stat_fd(root.as_fd())?;
+        let space = sys::file::statfs(root.as_fd())?;
+        Ok(Self {
+            ix,
+            id,
+            path: spec.path.clone(),
+            mode: spec.mode,
+            floor: spec.floor,
+            min_inodes: spec.min_inodes,
+            mounts: if spec.cross_mounts { Mounts::Cross } else { Mounts::Stay },
+            dev: stat.dev,
+            root_ino: stat.ino,
+            mnt_id: stat.mnt_id,
+            kind: FsKind::of(space.f_type),
+            root: std::sync::Arc::new(root),
+            space: Mutex::new((Instant::now(), space)),
+            placed: AtomicU64::new(0),
+            no_passthrough: AtomicBool::new(false),
+        })
+    }
+
+    /// Runs a call on this branch; its error carries the branch.
+    pub fn ask<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
+        call().map_err(|sys| OpError::Branch { branch: self.ix, sys })
+    }
+
+    /// Marks `sys` as this branch's answer.
+    pub fn said(&self, sys: SysError) -> OpError {
+        OpError::Branch { branch: self.ix, sys }
+    }
+
+    /// The file system's space: asked at most once a second, less what this pool has written since.
+    ///
+    /// # Errors
+    /// The file system does not answer.
+    pub fn fs_space(&self) -> Result<FsSpace> {
+        let mut known = self.space.lock();
+        if known.0.elapsed() > SPACE_AGE {
+            let asked = self.ask(|| sys::file::statfs(self.root.as_fd()))?;
+            self.placed.store(0, Relaxed);
+            *known = (Instant::now(), asked);
+        }
+        Ok(known.1)
+    }
+
+    /// As [`Self::fs_space`], in bytes, for placement.
+    ///
+    /// # Errors
+    /// The file system does not answer.
+    pub fn space(&self) -> Result<Space> {
+        let fs = self.fs_space()?;
+        let unit = fs.frag_size.max(1);
+        let placed = self.placed.load(Relaxed);
+        Ok(Space {
+            total: fs.blocks.saturating_mul(unit),
+            free: fs.free.saturating_mul(unit).saturating_sub(placed),
+            available: fs.avail.saturating_mul(unit).saturating_sub(placed),
+            inodes_total: fs.files,
+            inodes_free: fs.files_free,
+        })
+    }
+
+    /// The pool has written `bytes` to this branch.
+    pub fn note_placed(&self, bytes: usize) {
+        self.placed.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// The next question about space goes to the file system: it said that it is full.
+    pub fn distrust_space(&self) {
+        let mut known = self.space.lock();
+        if let Some(past) = Instant::now().checked_sub(SPACE_AGE * 2) {
+            known.0 = past;
+        }
+    }
+
+    /// Whether anything may be changed on this branch: its mode, and the mount's state now.
+    pub fn is_writable(&self) -> bool {
+        self.mode != BranchMode::ReadOnly && !self.is_mounted_read_only()
+    }
+
+    /// Whether the file system is mounted read-only, or turned so by itself.
+    pub fn is_mounted_read_only(&self) -> bool {
+        self.fs_space().is_ok_and(|fs| fs.read_only)
+    }
+
+    /// Whether the kernel has refused passthrough on this branch.
+    pub fn refuses_passthrough(&self) -> bool {
+        self.no_passthrough.load(Relaxed)
+    }
+
+    /// The kernel refused passthrough: said once, then files here go by the stacked path.
+    pub fn set_refuses_passthrough(&self, why: &std::io::Error) {
+        if why.kind() != std::io::ErrorKind::Unsupported && !self.no_passthrough.swap(true, Relaxed) {
+            tracing::warn!(branch = %self.path.display(), %why, "no passthrough on this branch: files go by the stacked path");
+        }
+    }
+
+    /// The root directory.
+    pub fn root_fd(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+}

@@ -1,0 +1,51 @@
+//! Who asks.
+
+use fsstack_sys::identity;
+
+use crate::branch::Branch;
+use crate::error::{OpError, Result};
+
+/// The process that made a request: what the kernel's request header tells about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// File-system user id.
+    pub uid: u32,
+    /// File-system group id.
+    pub gid: u32,
+    /// The one supplementary group that bears on a create (the parent directory's), if the caller has it.
+    pub group: Option<u32>,
+    /// Mask of the mode of what is created.
+    pub umask: u32,
+}
+
+impl Caller {
+    /// The daemon's own work.
+    pub const DAEMON: Self = Self { uid: 0, gid: 0, group: None, umask: 0 };
+
+    /// This thread creates files as the caller from now on (a cheap comparison if it does so already).
+    ///
+    /// # Errors
+    /// The kernel does not let the daemon act as that user.
+    pub(crate) fn act(self) -> Result<()> {
+        let Self { uid, gid, group, umask } = self;
+        if self == Self::DAEMON {
+            return identity::become_daemon().map_err(OpError::Sys);
+        }
+        identity::become_(identity::Caller { uid, gid, group, umask }).map_err(OpError::Sys)
+    }
+
+    /// The call as the caller is made. On a local disk the thread stays who it is until something is made as
+    /// somebody else: only ownership depends on it, capabilities are kept. A server asks who calls each time.
+    ///
+    /// # Errors
+    /// The kernel does not let the daemon be itself again.
+    pub(crate) fn done_on(self, branch: &Branch) -> Result<()> {
+        if branch.kind.is_local() { Ok(()) } else { Self::DAEMON.act() }
+    }
+
+    /// Whether the caller keeps the privileges that a write by others strips. The kernel tells only the
+    /// user id here, not the capabilities.
+    pub fn is_root(self) -> bool {
+        self.uid == 0
+    }
+}

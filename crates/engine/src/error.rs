@@ -1,0 +1,110 @@
+//! Why an operation was refused: small, `Copy`, and mapped to one errno in one place.
+
+use fsstack_pool::BranchIx;
+use fsstack_pool::Rejection;
+use fsstack_sys::{Call, Errno, SysError};
+
+/// The result of an engine operation.
+pub type Result<T, E = OpError> = std::result::Result<T, E>;
+
+/// Why an operation was refused. The context (call, branch) is data; it is rendered only if it is logged.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub enum OpError {
+    /// A system call on a branch failed.
+    #[error("{sys} on branch {branch}")]
+    Branch {
+        /// The branch that answered so.
+        branch: BranchIx,
+        /// The call and its errno.
+        sys: SysError,
+    },
+    /// A system call on no particular branch failed.
+    #[error("{0}")]
+    Sys(SysError),
+    /// No branch can take what was to be created.
+    #[error("no branch can take it: {0:?}")]
+    NoBranch(Rejection),
+    /// The pool itself says no: the name is there already, the handle is not open, and the like.
+    #[error("refused: {0}")]
+    Refused(Errno),
+}
+
+impl OpError {
+    /// Nothing is there under that name, on any branch that could have it.
+    pub const MISSING: Self = Self::Refused(Errno::NOENT);
+    /// The object that the kernel's number named is gone.
+    pub const STALE: Self = Self::Refused(Errno::STALE);
+    /// A name might be on a branch that does not answer.
+    pub const UNSURE: Self = Self::Refused(Errno::IO);
+
+    /// What the caller is told. A branch that is out of reach is an I/O error: its own errno (ENOTCONN,
+    /// ESTALE and the like) means nothing to a program, and less to an NFS server.
+    pub fn errno(self) -> Errno {
+        match self {
+            Self::Branch { sys, .. } if is_branch_fault(sys.errno) => Errno::IO,
+            Self::Branch { sys, .. } | Self::Sys(sys) => sys.errno,
+            Self::NoBranch(why) => match why {
+                Rejection::PathMissing => Errno::NOENT,
+                Rejection::Unreachable => Errno::IO,
+                Rejection::TooFull => Errno::NOSPC,
+                Rejection::ReadOnly => Errno::ROFS,
+            },
+            Self::Refused(errno) => errno,
+        }
+    }
+
+    /// The branch's answer says that this branch cannot take more, while another might.
+    pub fn is_about_the_branch(self) -> bool {
+        match self {
+            Self::Branch { sys, .. } => matches!(sys.errno, Errno::NOSPC | Errno::DQUOT | Errno::ROFS),
+            Self::Sys(_) | Self::NoBranch(_) | Self::Refused(_) => false,
+        }
+    }
+
+    /// The branch did not answer for itself: whether the name is there is not known.
+    pub fn is_fault(self) -> bool {
+        match self {
+            Self::Branch { sys, .. } => is_branch_fault(sys.errno),
+            Self::Refused(errno) => errno == Errno::IO,
+            Self::Sys(_) | Self::NoBranch(_) => false,
+        }
+    }
+
+    /// The branch answered, and the name is not there.
+    pub fn is_missing(self) -> bool {
+        self.errno() == Errno::NOENT
+    }
+}
+
+impl From<SysError> for OpError {
+    fn from(sys: SysError) -> Self {
+        Self::Sys(sys)
+    }
+}
+
+impl From<Errno> for OpError {
+    fn from(errno: Errno) -> Self {
+        Self::Refused(errno)
+    }
+}
+
+/// The errnos by which a branch says that it is out of order itself (a dead FUSE daemon, a lost server, a
+/// shut-down disk), rather than something about the name it was asked for.
+pub fn is_branch_fault(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOTCONN
+            | Errno::CONNABORTED
+            | Errno::BADFD
+            | Errno::IO
+            | Errno::STALE
+            | Errno::TIMEDOUT
+            | Errno::HOSTDOWN
+            | Errno::HOSTUNREACH
+    ) || errno.raw_os_error() == 117 // EUCLEAN: a corrupted file system
+}
+
+/// A refusal that names a call which no branch was asked for.
+pub fn refused(call: Call, errno: Errno) -> OpError {
+    OpError::Sys(SysError { call, errno })
+}

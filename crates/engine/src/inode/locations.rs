@@ -1,0 +1,67 @@
+//! What names meant when they were last seen: a hint of fixed size, verified by whoever uses it.
+//!
+//! A direct-mapped table of pairs of words, the number and the number XOR the name's hash: a reader whose
+//! hash does not come out sees another name's entry, or half of two, and has no hint. (The trick is that of
+//! lockless hash tables in chess programs: Hyatt and Mann, "A lock-less transposition table", 2002.) A stale
+//! hint (a file moved behind the pool's back) costs one call that answers "not here", and then all branches
+//! are asked.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use fsstack_pool::Ino;
+
+use super::number::hash_name;
+
+const SLOTS: usize = 1 << 17;
+
+/// The table: 2 MiB for 131 072 names.
+#[derive(Debug)]
+pub struct Locations {
+    slots: Box<[[AtomicU64; 2]]>,
+}
+
+impl Default for Locations {
+    fn default() -> Self {
+        Self { slots: (0..SLOTS).map(|_| Default::default()).collect() }
+    }
+}
+
+impl Locations {
+    /// What `name` in `dir` meant when it was last seen.
+    pub fn get(&self, dir: Ino, name: &[u8]) -> Option<Ino> {
+        let hash = hash_name(dir, name);
+        let [check, number] = self.slot(hash);
+        let number = number.load(Relaxed);
+        (number != 0 && check.load(Relaxed) ^ number == hash).then_some(Ino(number))
+    }
+
+    /// `name` in `dir` means `ino`.
+    pub fn set(&self, dir: Ino, name: &[u8], ino: Ino) {
+        let hash = hash_name(dir, name);
+        let [check, number] = self.slot(hash);
+        if number.load(Relaxed) != ino.0 || check.load(Relaxed) != hash ^ ino.0 {
+            number.store(ino.0, Relaxed);
+            check.store(hash ^ ino.0, Relaxed);
+        }
+    }
+
+    fn slot(&self, hash: u64) -> &[AtomicU64; 2] {
+        let index = usize::try_from(hash % SLOTS as u64).unwrap_or(0);
+        &self.slots[index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remembers_what_a_name_meant_last() {
+        let seen = Locations::default();
+        assert_eq!(seen.get(Ino(7), b"film"), None);
+        seen.set(Ino(7), b"film", Ino(100));
+        seen.set(Ino(7), b"film", Ino(101));
+        assert_eq!(seen.get(Ino(7), b"film"), Some(Ino(101)));
+        assert_eq!(seen.get(Ino(8), b"film"), None);
+    }
+}

@@ -1,0 +1,73 @@
+//! The numbers by which the kernel and NFS clients know an object.
+//!
+//! A number is made from what is durable: the id stored on the branch and the branch's own inode number.
+//! So it is the same after a remount, whatever the order of the branches, and needs no table; given a
+//! number of the compact form, branch and inode number can be read back from it. The generation comes
+//! from the birth time, which no program can set: a number used again means another generation.
+
+use fsstack_pool::{BranchId, Ino};
+use fsstack_sys::Stat;
+
+use crate::branch::Branch;
+
+/// Bits of the compact form that hold the branch's inode number.
+const INO_BITS: u32 = 48;
+/// Marks a number that is a hash: the branch's inode number (GlusterFS, btrfs subvolumes) did not fit.
+const HASHED: u64 = 1 << 63;
+
+/// Number and generation together name one object, now and after a remount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// nodeid and `st_ino`.
+    pub ino: Ino,
+    /// Generation; 0 where the branch has no birth times.
+    pub generation: u32,
+}
+
+/// The identity of what `stat` describes on `branch`.
+pub fn identity(branch: &Branch, stat: &Stat) -> Identity {
+    Identity { ino: number(branch, stat.dev, stat.ino), generation: generation(stat) }
+}
+
+/// The pool's number for inode `ino` of `branch`.
+pub fn number(branch: &Branch, dev: u64, ino: u64) -> Ino {
+    let id = u64::from(branch.id.get());
+    if ino >> INO_BITS == 0 && dev == branch.dev {
+        return Ino(id << INO_BITS | ino);
+    }
+    // A device number means nothing after a reboot, so it counts only where it tells two inodes apart.
+    let dev = if dev == branch.dev { 0 } else { dev };
+    Ino(HASHED | mix(mix(mix(id) ^ dev) ^ ino))
+}
+
+/// The branch that a number of the compact form was made from.
+pub fn branch_of(ino: Ino) -> Option<BranchId> {
+    let high = u16::try_from(ino.0 >> INO_BITS).ok()?;
+    (ino.0 & HASHED == 0).then(|| BranchId::new(high)).flatten()
+}
+
+fn generation(stat: &Stat) -> u32 {
+    let Some(born) = stat.btime else { return 0 };
+    let mixed = mix(born.sec.cast_unsigned() ^ u64::from(born.nsec) << 34);
+    // Never 0: that is the root's, and the sign of a branch without birth times.
+    u32::try_from(mixed >> 32).unwrap_or(0).max(1)
+}
+
+/// A bijection of 64 bits that spreads every bit over all others (the finaliser of `SplitMix64`: Steele, Lea,
+/// Flood, "Fast splittable pseudorandom number generators", 2014).
+pub fn mix(mut x: u64) -> u64 {
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+/// A 64-bit hash of a name below a directory: for caches that verify what they answer.
+pub fn hash_name(dir: Ino, name: &[u8]) -> u64 {
+    let mut hash = mix(dir.0 ^ 0x9e37_79b9_7f4a_7c15);
+    for chunk in name.chunks(8) {
+        let mut word = [0_u8; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash = mix(hash ^ u64::from_le_bytes(word)).wrapping_add(hash.rotate_left(17));
+    }
+    mix(hash ^ name.len() as u64)
+}

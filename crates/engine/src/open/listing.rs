@@ -1,0 +1,237 @@
+//! The position in a listing of a directory that is on one branch or several.
+//!
+//! A cookie says where a listing goes on: the durable id of the branch and the place in that branch's own
+//! directory, never a count. So it means the same after a rewind, in another handle, after entries were
+//! removed, and for an NFS server that opens the directory anew for each request. Entries stream through: what
+//! is kept is a hash for each name of the branches before the last, to show a name once.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fsstack_pool::{BranchId, BranchIx};
+use fsstack_sys::dirents::Dirents;
+use fsstack_sys::{self as sys, Errno, Kind, OFlags};
+
+use crate::branch::{Branch, FsKind};
+use crate::error::{OpError, Result};
+use crate::inode::Inode;
+use crate::inode::number::{hash_name, mix};
+use crate::ops::rmdir::is_dot;
+use crate::pool::Pool;
+use crate::union::Union;
+
+/// Cookies of "." and "..", which the pool makes itself.
+pub(crate) const DOT: u64 = 1;
+pub(crate) const DOT_DOT: u64 = 2;
+
+const PLACE_BITS: u32 = 48;
+/// A place that did not fit: the cookie has a hash of it.
+const WIDE: u64 = 1 << (PLACE_BITS - 1);
+/// ext4's places are hashes of 63 bits in ascending order. Without the low ones two names may share a place: one
+/// of them may then be listed twice by who resumes between them, and none is left out.
+const HASHED_SHIFT: u32 = 16;
+const BUFFER: usize = 32 << 10;
+
+/// An entry that was read.
+#[derive(Clone, Debug)]
+pub(crate) struct Read {
+    pub(crate) at: BranchIx,
+    pub(crate) ino: u64,
+    pub(crate) cookie: u64,
+    pub(crate) kind: Option<Kind>,
+    pub(crate) name: Box<CStr>,
+}
+
+/// How far a listing has come.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// The cookie of the last entry handed out.
+    position: u64,
+    stream: Option<Stream>,
+    /// Read, but there was no room for it in the answer.
+    pending: Option<Read>,
+    /// Hashes of the names that earlier branches have; only while the listing has run from its start.
+    names: Option<HashSet<u64>>,
+    /// Places whose cookie is a hash.
+    wide: HashMap<u64, u64>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    at: BranchIx,
+    entries: Dirents,
+    /// Whether this is the directory's first copy, and its last.
+    first: bool,
+    last: bool,
+}
+
+impl Listing {
+    /// Goes to `cookie`: for free if the listing is there.
+    pub(crate) fn seek(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, cookie: u64) -> Result<()> {
+        if cookie == self.position && (cookie > DOT_DOT || self.stream.is_none()) {
+            return Ok(());
+        }
+        self.position = cookie;
+        self.stream = None;
+        self.pending = None;
+        self.names = None;
+        if cookie <= DOT_DOT {
+            return Ok(());
+        }
+        let id = u16::try_from(cookie >> PLACE_BITS).ok().and_then(BranchId::new);
+        let Some(branch) = pool.branches.iter().find(|branch| Some(branch.id) == id) else {
+            return Err(Errno::INVAL.into());
+        };
+        let copies = dir.copies();
+        if !copies.contains(&branch.ix) {
+            // The copy is gone, and all that it had: the listing goes on with the next one.
+            let next = copies.iter().copied().find(|at| at.0 > branch.ix.0);
+            return next.map_or(Ok(()), |next| self.enter(union, pool, dir, next));
+        }
+        self.enter(union, pool, dir, branch.ix)?;
+        self.resume(branch, cookie & ((1 << PLACE_BITS) - 1))
+    }
+
+    fn resume(&mut self, branch: &Branch, place: u64) -> Result<()> {
+        let known = self.wide.get(&place).copied();
+        let Some(stream) = &mut self.stream else { return Ok(()) };
+        if branch.kind == FsKind::LocalHashed {
+            return branch.ask(|| stream.entries.seek(place << HASHED_SHIFT));
+        }
+        if place & WIDE == 0 {
+            return branch.ask(|| stream.entries.seek(place));
+        }
+        if let Some(known) = known {
+            return branch.ask(|| stream.entries.seek(known));
+        }
+        // Another handle gave this cookie out: its place is found by reading.
+        while let Some(off) = branch.ask(|| stream.entries.next().map(|entry| entry.map(|entry| entry.off)))? {
+            if wide(off) == place {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The next entry, or None at the end. It must be given to [`Self::took`] or [`Self::put_back`].
+    pub(crate) fn next(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>) -> Result<Option<Read>> {
+        if let Some(pending) = self.pending.take() {
+            return Ok(Some(pending));
+        }
+        if self.stream.is_none() {
+            let Some(first) = dir.copies().first().copied() else { return Ok(None) };
+            if self.position > DOT_DOT {
+                return Ok(None);
+            }
+            self.names = Some(HashSet::new());
+            self.enter(union, pool, dir, first)?;
+        }
+        loop {
+            let Some(read) = self.read_one(pool)? else {
+                if !self.next_branch(union, pool, dir)? {
+                    return Ok(None);
+                }
+                continue;
+            };
+            if self.is_shown(union, pool, dir, &read)? {
+                return Ok(Some(read));
+            }
+        }
+    }
+
+    /// The entry went into the answer.
+    pub(crate) fn took(&mut self, cookie: u64) {
+        self.position = cookie;
+    }
+
+    /// The answer had no room for the entry.
+    pub(crate) fn put_back(&mut self, read: Read) {
+        self.pending = Some(read);
+    }
+
+    fn enter(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<()> {
+        let copies = dir.copies();
+        let fd = union.dirfd(pool, dir, at)?;
+        let fd = pool.branch(at).ask(|| sys::at::reopen(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY))?;
+        let entries = Dirents::new(fd, BUFFER);
+        let (first, last) = (copies.first() == Some(&at), copies.last() == Some(&at));
+        self.stream = Some(Stream { at, entries, first, last });
+        Ok(())
+    }
+
+    fn next_branch(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>) -> Result<bool> {
+        let Some(done) = self.stream.as_ref().map(|stream| stream.at) else { return Ok(false) };
+        for next in dir.copies().into_iter().skip_while(|at| at.0 <= done.0) {
+            match self.enter(union, pool, dir, next) {
+                Err(error) if error.is_missing() => {} // removed behind the pool's back
+                entered => return entered.map(|()| true),
+            }
+        }
+        Ok(false)
+    }
+
+    fn read_one(&mut self, pool: &Pool) -> Result<Option<Read>> {
+        let Some(stream) = &mut self.stream else { return Ok(None) };
+        let branch = pool.branch(stream.at);
+        loop {
+            let Some(entry) = stream.entries.next().map_err(|sys| removed_is_end(branch.said(sys)))? else {
+                return Ok(None);
+            };
+            if is_dot(entry.name) {
+                continue;
+            }
+            let place = match branch.kind {
+                FsKind::LocalHashed => entry.off >> HASHED_SHIFT,
+                FsKind::Local | FsKind::Remote if entry.off < WIDE => entry.off,
+                FsKind::Local | FsKind::Remote => {
+                    self.wide.insert(wide(entry.off), entry.off);
+                    wide(entry.off)
+                }
+            };
+            return Ok(Some(Read {
+                at: stream.at,
+                ino: entry.ino,
+                cookie: u64::from(branch.id.get()) << PLACE_BITS | place,
+                kind: entry.kind,
+                name: entry.name.into(),
+            }));
+        }
+    }
+
+    /// A name that an earlier copy of the directory has was shown there.
+    fn is_shown(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, read: &Read) -> Result<bool> {
+        let Some(stream) = &self.stream else { return Ok(true) };
+        if stream.first && stream.last {
+            return Ok(true);
+        }
+        let hash = hash_name(dir.id.ino, read.name.to_bytes());
+        let maybe = !stream.first && self.names.as_ref().is_none_or(|names| names.contains(&hash));
+        if !stream.last
+            && let Some(names) = &mut self.names
+        {
+            names.insert(hash);
+        }
+        if !maybe {
+            return Ok(true);
+        }
+        for earlier in dir.copies().into_iter().take_while(|at| at.0 < read.at.0) {
+            match union.stat_in(pool, dir, earlier, &read.name) {
+                Ok(_) => return Ok(false),
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn wide(off: u64) -> u64 {
+    WIDE | mix(off) & (WIDE - 1)
+}
+
+/// A directory that was removed while it is listed has no more entries.
+fn removed_is_end(error: OpError) -> OpError {
+    if error.is_missing() { Errno::NOENT.into() } else { error }
+}

@@ -1,0 +1,200 @@
+//! Open files and directories.
+//!
+//! All handles of an inode share one open file, whose descriptor on the branch can be exchanged under its
+//! own lock: readers and writers hold it shared, whoever moves the file holds it exclusively.
+
+pub mod listing;
+pub mod route;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use fsstack_sys::at::Stat;
+use fsstack_sys::{self as sys, OFlags, SysError};
+use parking_lot::{Mutex, RwLock};
+
+use crate::branch::Branch;
+use crate::error::Result;
+use crate::inode::Inode;
+use listing::Listing;
+use route::{Backings, Route, Tie};
+
+/// Set-uid, set-gid.
+pub(crate) const SET_ID: u32 = 0o6000;
+
+/// The open file of an inode.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// Order: after the inode's state; before `tie`.
+    placed: RwLock<Placed>,
+    /// How the kernel reaches the bytes.
+    tie: Mutex<Tie>,
+    /// The file has set-uid or set-gid bits, or a file capability, which writes by others strip.
+    strips: AtomicBool,
+    /// Who has locks on the branch, each by an open file description of its own.
+    pub(crate) lock_owners: Mutex<HashMap<u64, Arc<OwnedFd>>>,
+    backings: Arc<dyn Backings>,
+}
+
+/// Where an open file is.
+#[derive(Debug)]
+pub struct Placed {
+    /// The branch.
+    pub branch: Arc<Branch>,
+    /// The file there.
+    pub fd: OwnedFd,
+    /// Whether `fd` can be written to.
+    pub writable: bool,
+}
+
+impl OpenFile {
+    /// `fd`, just opened on `branch`; `stat` is its attributes.
+    pub fn new(branch: Arc<Branch>, fd: OwnedFd, writable: bool, stat: &Stat, backings: Arc<dyn Backings>) -> Self {
+        Self {
+            placed: RwLock::new(Placed { branch, fd, writable }),
+            tie: Mutex::new(Tie::default()),
+            strips: AtomicBool::new(stat.mode & SET_ID != 0),
+            lock_owners: Mutex::default(),
+            backings,
+        }
+    }
+
+    /// Runs a call on the file where it is; its error carries the branch.
+    ///
+    /// # Errors
+    /// What the call answered.
+    pub fn ask<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
+        let placed = self.placed.read();
+        placed.branch.ask(|| call(placed.fd.as_fd()))
+    }
+
+    /// As [`Self::ask`], inside a call on another open file, or on this one: does not wait for whoever waits to
+    /// move the file, who may be waiting for the outer call.
+    ///
+    /// # Errors
+    /// What the call answered.
+    pub fn ask_inside<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
+        let placed = self.placed.read_recursive();
+        placed.branch.ask(|| call(placed.fd.as_fd()))
+    }
+
+    /// As [`Self::ask`], for writers: the space on the branch is counted.
+    ///
+    /// # Errors
+    /// What the call answered.
+    pub fn ask_to_write(&self, call: impl Fn(BorrowedFd<'_>) -> Result<usize, SysError>) -> Result<usize> {
+        let placed = self.placed.read();
+        let written = placed.branch.ask(|| call(placed.fd.as_fd()))?;
+        placed.branch.note_placed(written);
+        Ok(written)
+    }
+
+    /// The branch that the file is on now.
+    pub fn branch(&self) -> Arc<Branch> {
+        self.placed.read().branch.clone()
+    }
+
+    /// Makes sure that the descriptor can be written to.
+    ///
+    /// # Errors
+    /// The branch does not open it for writing.
+    pub fn make_writable(&self) -> Result<()> {
+        if self.placed.read().writable {
+            return Ok(());
+        }
+        let mut placed = self.placed.write();
+        if !placed.writable {
+            let fd = placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), OFlags::RDWR))?;
+            placed.fd = fd;
+            placed.writable = true;
+        }
+        Ok(())
+    }
+
+    /// Writes by others must strip privileges from the file.
+    pub fn strips(&self) -> bool {
+        self.strips.load(Relaxed)
+    }
+
+    /// The file's mode or capabilities were changed.
+    pub fn set_strips(&self, strips: bool) {
+        self.strips.store(strips, Relaxed);
+    }
+
+    /// Decides how the kernel reaches the bytes for one more open, whose wish is `wish`.
+    pub fn tie(&self, wish: Route, writer: Option<u32>) -> Route {
+        let placed = self.placed.read();
+        self.tie.lock().join(wish, writer, &placed, &*self.backings)
+    }
+
+    /// One open less, which `route` served.
+    pub fn untie(&self, route: Route, writer: Option<u32>) {
+        self.tie.lock().leave(route, writer);
+    }
+
+    /// Whether somebody other than root and `owner` writes the file past the daemon.
+    pub fn has_strange_writer(&self, owner: u32) -> bool {
+        self.tie.lock().writers.iter().any(|uid| *uid != 0 && *uid != owner)
+    }
+
+    /// The way the first open decided on, if any is open.
+    pub fn tied_to(&self) -> Option<Route> {
+        self.tie.lock().tied
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        if let Some(id) = self.tie.get_mut().backing.take() {
+            self.backings.close(id);
+        }
+    }
+}
+
+/// One handle on an open file.
+#[derive(Clone, Debug)]
+pub struct FileHandle {
+    /// The inode.
+    pub inode: Arc<Inode>,
+    /// Its open file.
+    pub file: Arc<OpenFile>,
+    /// How this handle's reads and writes go.
+    pub route: Route,
+    /// Whether it may write, and who opened it.
+    pub writer: Option<u32>,
+    /// `O_SYNC` or `O_DSYNC`.
+    pub sync: Option<Sync>,
+}
+
+/// How far a write must have gone before it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Data, and the metadata needed to read it (`O_DSYNC`).
+    Data,
+    /// Data and all metadata (`O_SYNC`).
+    All,
+}
+
+impl Sync {
+    /// From open(2)'s flags.
+    pub fn of(flags: OFlags) -> Option<Self> {
+        if flags.contains(OFlags::SYNC) {
+            Some(Self::All)
+        } else if flags.contains(OFlags::DSYNC) {
+            Some(Self::Data)
+        } else {
+            None
+        }
+    }
+}
+
+/// One handle on a directory.
+#[derive(Debug)]
+pub struct DirHandle {
+    /// The directory.
+    pub inode: Arc<Inode>,
+    /// Its listing, as far as it has come.
+    pub listing: Mutex<Listing>,
+}

@@ -1,0 +1,102 @@
+//! How the kernel reaches an open file's bytes.
+//!
+//! The kernel ties an inode, while it is open, to one I/O mode: passthrough (with one backing file) or cached.
+//! An open with direct I/O may join either. So the first open decides for all; a later one that must not do
+//! as the first (a writer of a set-uid file beside a passthrough reader) goes by direct I/O. A file first
+//! opened by direct I/O stays so, since a shared mapping of it puts the inode into cached mode unseen.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use smallvec::SmallVec;
+
+use super::Placed;
+
+/// How the reads and writes of one open go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// By the kernel, on the branch's file; the number is the backing file's id (0 in a wish).
+    Passthrough(u32),
+    /// By the daemon, each read and write a request.
+    Direct,
+    /// By the daemon, through the FUSE layer's page cache.
+    Cached,
+}
+
+/// What registers files with the kernel for passthrough.
+pub trait Backings: Send + Sync + std::fmt::Debug {
+    /// Registers `fd`: the backing id.
+    ///
+    /// # Errors
+    /// The kernel, the privilege or the file system cannot do passthrough.
+    fn open(&self, fd: BorrowedFd<'_>) -> std::io::Result<u32>;
+    /// Gives the registration back. Opens that use it keep their file.
+    fn close(&self, id: u32);
+}
+
+/// Where there is no passthrough: no kernel below (tests), or no privilege.
+#[derive(Debug)]
+pub struct NoBackings;
+
+impl Backings for NoBackings {
+    fn open(&self, _: BorrowedFd<'_>) -> std::io::Result<u32> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+    fn close(&self, _: u32) {}
+}
+
+/// The I/O mode that an open file is tied to.
+#[derive(Debug, Default)]
+pub struct Tie {
+    /// What the first open decided.
+    pub tied: Option<Route>,
+    /// The backing id, as long as the open file lives.
+    pub backing: Option<u32>,
+    /// Who has it open for writing by passthrough: user ids.
+    pub writers: SmallVec<[u32; 2]>,
+}
+
+impl Tie {
+    /// One more open, which wishes for `wish`.
+    pub fn join(&mut self, wish: Route, writer: Option<u32>, placed: &Placed, kernel: &dyn Backings) -> Route {
+        let route = match (self.tied, wish) {
+            (None, Route::Passthrough(_)) => self.register(placed, kernel),
+            (None, other) => other,
+            (Some(Route::Passthrough(id)), Route::Passthrough(_)) => Route::Passthrough(id),
+            (Some(Route::Passthrough(_)), Route::Direct | Route::Cached) => Route::Direct,
+            (Some(decided), _) => decided,
+        };
+        self.tied.get_or_insert(route);
+        if let (Route::Passthrough(_), Some(uid)) = (route, writer) {
+            self.writers.push(uid);
+        }
+        route
+    }
+
+    /// One open less.
+    pub fn leave(&mut self, route: Route, writer: Option<u32>) {
+        if let (Route::Passthrough(_), Some(uid)) = (route, writer)
+            && let Some(at) = self.writers.iter().position(|known| *known == uid)
+        {
+            self.writers.swap_remove(at);
+        }
+    }
+
+    fn register(&mut self, placed: &Placed, kernel: &dyn Backings) -> Route {
+        if let Some(id) = self.backing {
+            return Route::Passthrough(id);
+        }
+        if placed.branch.refuses_passthrough() {
+            return Route::Direct;
+        }
+        match kernel.open(placed.fd.as_fd()) {
+            Ok(id) => {
+                self.backing = Some(id);
+                Route::Passthrough(id)
+            }
+            Err(error) => {
+                placed.branch.set_refuses_passthrough(&error);
+                Route::Direct
+            }
+        }
+    }
+}

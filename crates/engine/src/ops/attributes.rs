@@ -1,0 +1,52 @@
+//! Reading attributes.
+
+use fsstack_pool::{Handle, Ino};
+use fsstack_sys::{self as sys, Errno};
+
+use crate::answer::Attr;
+use crate::error::Result;
+use crate::open::FileHandle;
+use crate::union::Union;
+
+impl Union {
+    /// The attributes of `ino`, asked of the branch now.
+    ///
+    /// # Errors
+    /// ESTALE if the object is gone; what the branch answered.
+    pub fn getattr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
+        let pool = self.pool.load();
+        if let Some(open) = handle.and_then(|handle| self.files.get(&handle.0)) {
+            let file = open.file.clone();
+            drop(open);
+            return Ok(Attr { ino, stat: file.ask(|fd| sys::at::stat_fd(fd))? });
+        }
+        let inode = self.inode(ino)?;
+        if inode.is_dir() {
+            return self.dir_attr(&pool, &inode);
+        }
+        let stat = match inode.open_file() {
+            Some(file) => file.ask(|fd| sys::at::stat_fd(fd))?,
+            None => self.stat_by_name(&pool, &inode)?,
+        };
+        Ok(Attr { ino, stat })
+    }
+
+    /// The target of a symlink.
+    ///
+    /// # Errors
+    /// EINVAL if it is none; what the branch answered.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let pool = self.pool.load();
+        let inode = self.inode(ino)?;
+        if inode.kind != sys::Kind::Symlink {
+            return Err(Errno::INVAL.into());
+        }
+        let pin = self.pin(&pool, &inode)?;
+        pin.ask(&pool, |fd| sys::at::readlink(fd, c""))
+    }
+
+    /// An open file's handle.
+    pub(crate) fn file(&self, handle: Handle) -> Result<FileHandle> {
+        self.files.get(&handle.0).map(|open| open.clone()).ok_or_else(|| Errno::BADF.into())
+    }
+}

@@ -1,0 +1,95 @@
+//! Reading and writing by the stacked path, allocating, and finding holes.
+
+use fsstack_pool::Handle;
+use fsstack_sys::file::WriteFlags;
+use fsstack_sys::{self as sys, Errno};
+
+use crate::caller::Caller;
+use crate::error::Result;
+use crate::open::Sync;
+use crate::union::Union;
+
+/// The part of a file that [`Union::seek`] looks for.
+pub use fsstack_sys::file::Whence;
+
+impl Union {
+    /// Reads at `offset` into `into`: the number of bytes, fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// EBADF if the handle is not open; what the branch answered before the first byte.
+    pub fn read(&self, handle: Handle, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let open = self.file(handle)?;
+        let mut done = 0;
+        while done < into.len() {
+            let read = open.file.ask(|fd| sys::file::read_at(fd, &mut into[done..], offset + done as u64));
+            match read {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                // What was read is right: the error comes again with the next read.
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes `data` at `offset`: the number of bytes, fewer only if the branch took no more. `strips`: the
+    /// kernel has decided that the writer has no right to keep the file's privileges.
+    ///
+    /// # Errors
+    /// EBADF if the handle may not write; what the branch answered before the first byte.
+    pub fn write(&self, handle: Handle, offset: u64, data: &[u8], strips: bool) -> Result<usize> {
+        let open = self.file(handle)?;
+        if strips && open.file.strips() {
+            open.file.strip_now()?;
+        }
+        // A write-back of the page cache may come by a handle that was opened for reading.
+        open.file.make_writable()?;
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let rest = &data[done..];
+            let written = open.file.ask_to_write(|fd| match open.sync {
+                None => sys::file::write_at(fd, rest, at),
+                Some(how) => sys::file::write_at_flags(fd, rest, at, flags_of(how)),
+            });
+            match written {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// As fallocate(2).
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for a mode that the branch does not have; what the branch answered.
+    pub fn fallocate(&self, handle: Handle, mode: u32, offset: u64, len: u64, caller: Caller) -> Result<()> {
+        let open = self.file(handle)?;
+        open.file.make_writable()?;
+        open.file.strip(caller)?;
+        open.file.ask(|fd| sys::file::fallocate(fd, mode, offset, len))
+    }
+
+    /// The next data or hole at or after `offset`.
+    ///
+    /// # Errors
+    /// ENXIO past the end of the file.
+    pub fn seek(&self, handle: Handle, offset: u64, whence: Whence) -> Result<u64> {
+        let open = self.file(handle)?;
+        if i64::try_from(offset).is_err() {
+            return Err(Errno::NXIO.into());
+        }
+        open.file.ask(|fd| sys::file::seek(fd, offset, whence))
+    }
+}
+
+fn flags_of(sync: Sync) -> WriteFlags {
+    match sync {
+        Sync::Data => WriteFlags { dsync: true, ..WriteFlags::default() },
+        Sync::All => WriteFlags { sync: true, ..WriteFlags::default() },
+    }
+}

@@ -1,0 +1,17 @@
+//! The kernel forgets inodes.
+
+use fsstack_pool::Ino;
+
+use crate::union::Union;
+
+impl Union {
+    /// The kernel has forgotten `count` lookups of `ino`. Memory goes; the number keeps its meaning.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        self.inodes.forget(ino, count);
+    }
+
+    /// Gives memory back after many inodes were forgotten. For a thread with time to spare.
+    pub fn shrink(&self) {
+        self.inodes.shrink();
+    }
+}

@@ -1,0 +1,44 @@
+//! Hard links: on the file's own branch.
+
+use std::os::fd::AsFd;
+
+use fsstack_pool::BranchMode;
+use fsstack_pool::Ino;
+use fsstack_pool::EntryName;
+use fsstack_sys::{self as sys, Errno, SysError};
+
+use crate::answer::Entry;
+use crate::error::{OpError, Result};
+use crate::ops::pin::Pin;
+use crate::union::Union;
+
+impl Union {
+    /// Makes `name` in `parent` one more name of the file `ino`. The kernel holds one more lookup of it.
+    ///
+    /// # Errors
+    /// EEXIST if any branch has the name; EROFS, ENOSPC and the like from the file's branch, which is the only
+    /// one that can have the link.
+    pub fn link(&self, ino: Ino, parent: Ino, name: EntryName<'_>) -> Result<Entry> {
+        let pool = self.pool.load();
+        let inode = self.inode(ino)?;
+        let parent = self.dir(parent)?;
+        let name = name.as_cstr();
+        if inode.is_dir() {
+            return Err(Errno::PERM.into());
+        }
+        self.must_be_missing(&pool, &parent, name)?;
+        let at = inode.branch().ok_or(OpError::STALE)?;
+        let branch = pool.branch(at);
+        if branch.mode == BranchMode::ReadOnly {
+            return Err(branch.said(SysError { call: sys::Call::Link, errno: Errno::ROFS }));
+        }
+        let dir = self.skeleton(&pool, &parent, at)?;
+        let pin = self.pin(&pool, &inode)?;
+        pin.ask(&pool, |fd| sys::at::link_fd(fd, dir.as_fd(), name))?;
+        let stat = match &pin {
+            Pin::Open(file) => file.ask(|fd| sys::at::stat_fd(fd))?,
+            Pin::Here(_, fd, _) => branch.ask(|| sys::at::stat_fd(fd.as_fd()))?,
+        };
+        Ok(self.admit_file(&pool, &parent, name, at, stat))
+    }
+}

@@ -1,0 +1,118 @@
+//! Locks on the branch's file, for `locks=branch`: programs outside the pool see them.
+//!
+//! (By default the kernel keeps the locks of a mount itself and asks nobody.) A lock owner, a process or an
+//! open file description of the caller's, gets an open file description of its own on the branch, since that is
+//! what owns a lock there. A lock that has to wait is asked for again and again, until the caller is
+//! interrupted: the branch's own wait could not be given up from outside.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fsstack_pool::Handle;
+use fsstack_sys::locks::{self, FlockKind, Lock};
+use fsstack_sys::{self as sys, Errno, OFlags};
+
+use crate::error::Result;
+use crate::open::OpenFile;
+use crate::union::Union;
+
+pub use fsstack_sys::locks::LockType;
+
+/// Which kind of lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockKind {
+    /// fcntl(2): a range.
+    Range {
+        /// First byte.
+        start: u64,
+        /// Last byte.
+        end: u64,
+    },
+    /// flock(2): the whole file.
+    Whole,
+}
+
+/// A lock that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct LockRequest {
+    /// Who will own it.
+    pub owner: u64,
+    /// What.
+    pub kind: LockKind,
+    /// Shared, exclusive, or given up.
+    pub how: LockType,
+}
+
+impl Union {
+    /// Sets or gives up a lock. `wait` tells whether to go on waiting for it; None: do not wait.
+    ///
+    /// # Errors
+    /// EAGAIN if somebody else has it, EINTR if `wait` says that the caller was interrupted.
+    pub fn lock(&self, handle: Handle, request: LockRequest, wait: Option<&dyn Fn() -> bool>) -> Result<()> {
+        let open = self.file(handle)?;
+        let fd = open.file.lock_fd(request.owner)?;
+        let branch = open.file.branch();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let taken = branch.ask(|| match request.kind {
+                LockKind::Range { start, end } => {
+                    locks::try_lock(fd.as_fd(), Lock { start, end, kind: request.how, pid: 0 })
+                }
+                LockKind::Whole => locks::flock(fd.as_fd(), flock_kind(request.how), true),
+            });
+            match (taken, wait) {
+                (Err(error), Some(goes_on)) if error.errno() == Errno::AGAIN => {
+                    if !goes_on() {
+                        return Err(Errno::INTR.into());
+                    }
+                }
+                (settled, _) => return settled,
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
+    }
+
+    /// The lock that would stand in the way, if there is one.
+    ///
+    /// # Errors
+    /// What the branch answered.
+    pub fn test_lock(&self, handle: Handle, request: LockRequest) -> Result<Option<Lock>> {
+        let open = self.file(handle)?;
+        let LockKind::Range { start, end } = request.kind else { return Err(Errno::INVAL.into()) };
+        let fd = open.file.lock_fd(request.owner)?;
+        let asked = Lock { start, end, kind: request.how, pid: 0 };
+        open.file.branch().ask(|| locks::test_lock(fd.as_fd(), asked))
+    }
+
+    /// All locks of `owner` on the file go.
+    pub fn unlock_all(&self, handle: Handle, owner: u64) {
+        if let Ok(open) = self.file(handle) {
+            open.file.lock_owners.lock().remove(&owner);
+        }
+    }
+}
+
+impl OpenFile {
+    fn lock_fd(&self, owner: u64) -> Result<Arc<OwnedFd>> {
+        let mut owners = self.lock_owners.lock();
+        if let Some(fd) = owners.get(&owner) {
+            return Ok(fd.clone());
+        }
+        let fd = self
+            .ask(|fd| sys::at::reopen(fd, OFlags::RDWR))
+            .or_else(|_| self.ask(|fd| sys::at::reopen(fd, OFlags::RDONLY)))?;
+        let fd = Arc::new(fd);
+        owners.insert(owner, fd.clone());
+        Ok(fd)
+    }
+}
+
+fn flock_kind(how: LockType) -> FlockKind {
+    match how {
+        LockType::Read => FlockKind::Shared,
+        LockType::Write => FlockKind::Exclusive,
+        LockType::Unlock => FlockKind::Unlock,
+    }
+}

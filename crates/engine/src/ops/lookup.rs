@@ -1,0 +1,82 @@
+//! Looking a name up.
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fsstack_pool::Ino;
+use fsstack_pool::EntryName;
+use fsstack_sys as sys;
+
+use crate::answer::Entry;
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::pool::Pool;
+use crate::resolve::{DirStats, entry, merge};
+use crate::union::Union;
+
+impl Union {
+    /// `name` in the directory `parent`. The kernel holds one more lookup of what is answered.
+    ///
+    /// # Errors
+    /// ENOENT if no branch has the name; EIO if one that might have it cannot be asked.
+    pub fn lookup(&self, parent: Ino, name: EntryName<'_>) -> Result<Entry> {
+        let pool = self.pool.load();
+        let parent = self.dir(parent)?;
+        let name = name.as_cstr();
+        if let Some(entry) = self.lookup_where_seen(&pool, &parent, name) {
+            return Ok(entry);
+        }
+        let found = self.find(&pool, &parent, name)?;
+        self.admit(&pool, &parent, name, found)
+    }
+
+    /// Asks only the branch where the name was seen last. None: all must be asked.
+    fn lookup_where_seen(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Option<Entry> {
+        let number = self.seen.get(parent.id.ino, name.to_bytes())?;
+        let Some(known) = self.inodes.get(number).filter(|known| known.is_dir()) else {
+            let at = pool.branch_of(number)?;
+            if !parent.is_on(at) {
+                return None;
+            }
+            let stat = self.stat_in(pool, parent, at, name).ok()?;
+            return (!stat.is_dir()).then(|| self.admit_file(pool, parent, name, at, stat));
+        };
+        self.lookup_dir(pool, parent, name, &known)
+    }
+
+    /// The directory that the name meant last, if it still does and its copies were asked for lately.
+    fn lookup_dir(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr, dir: &Arc<Inode>) -> Option<Entry> {
+        let fresh = dir.checked().is_some_and(|asked| asked.elapsed() < pool.settings.recheck);
+        if !fresh || dir.is_unsure() || !dir.has_name(parent, name) {
+            return None;
+        }
+        let mut stats = DirStats::new();
+        for at in dir.copies() {
+            // The first by its name, which must still lead there; the others follow.
+            let stat = if stats.is_empty() {
+                self.stat_in(pool, parent, at, name).ok()?
+            } else {
+                let fd = self.dirfd(pool, dir, at).ok()?;
+                sys::at::stat_fd(fd.as_fd()).ok()?
+            };
+            if dir.copy_ino(at) != Some(stat.ino) || !stat.is_dir() {
+                return None;
+            }
+            stats.push((at, stat));
+        }
+        if stats.is_empty() {
+            return None;
+        }
+        // Counted only now that the answer is sure.
+        let counted = self.inodes.looked_up(dir.id, sys::Kind::Dir, || unknown_again(dir));
+        counted.seen_as(parent, name, 1);
+        Some(entry(dir.id, merge(&stats)))
+    }
+}
+
+/// The kernel forgot the directory between the look at the table and the count: made again from what is known.
+fn unknown_again(dir: &Inode) -> Inode {
+    let found = dir.copies().iter().filter_map(|at| Some((*at, dir.copy_ino(*at)?))).collect();
+    Inode::dir(dir.id, &crate::inode::Copies { found, unsure: 0 })
+}

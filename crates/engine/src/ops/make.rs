@@ -1,0 +1,66 @@
+//! Making directories, symlinks, fifos, sockets and devices.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use fsstack_pool::Ino;
+use fsstack_pool::EntryName;
+use fsstack_sys::{self as sys, Stat, SysError};
+
+use crate::answer::Entry;
+use crate::caller::Caller;
+use crate::error::Result;
+use crate::inode::Copies;
+use crate::resolve::{DirStats, Found};
+use crate::union::Union;
+
+/// What is made.
+#[derive(Clone, Copy, Debug)]
+pub enum New<'a> {
+    /// A directory with this mode.
+    Dir(u32),
+    /// A file, fifo, socket or device: mode with type, and device number as `makedev` gives it.
+    Node(u32, u64),
+    /// A symlink to this.
+    Symlink(&'a CStr),
+}
+
+impl New<'_> {
+    fn make(self, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), SysError> {
+        match self {
+            Self::Dir(mode) => sys::at::mkdir(dir, name, mode),
+            Self::Node(mode, rdev) => sys::at::mknod(dir, name, mode, rdev),
+            Self::Symlink(target) => sys::at::symlink(target, dir, name),
+        }
+    }
+}
+
+impl Union {
+    /// Makes `new` under `name` in `parent`, on the first branch of the ranking that takes it. It belongs to
+    /// the caller from the first moment. The kernel holds one lookup of it.
+    ///
+    /// # Errors
+    /// EEXIST if any branch has the name; the most telling reason if no branch takes it.
+    pub fn make(&self, parent: Ino, name: EntryName<'_>, new: New<'_>, caller: Caller) -> Result<Entry> {
+        let pool = self.pool.load();
+        let parent = self.dir(parent)?;
+        let name = name.as_cstr();
+        self.must_be_missing(&pool, &parent, name)?;
+        let (at, stat): (_, Stat) = self.place(&pool, &parent, |at| {
+            let dir = self.skeleton(&pool, &parent, at)?;
+            let branch = pool.branch(at);
+            caller.act()?;
+            let made = branch.ask(|| new.make(dir.as_fd(), name));
+            caller.done_on(branch)?;
+            made?;
+            Ok((at, branch.ask(|| sys::at::stat(dir.as_fd(), name))?))
+        })?;
+        let found = if stat.is_dir() {
+            let copies = Copies { found: [(at, stat.ino)].into_iter().collect(), unsure: 0 };
+            Found::Dir(DirStats::from_slice(&[(at, stat)]), copies)
+        } else {
+            Found::File(at, stat)
+        };
+        self.admit(&pool, &parent, name, found)
+    }
+}

@@ -1,0 +1,29 @@
+//! The operations, one file each.
+
+mod attributes;
+mod copy_range;
+mod create;
+mod data;
+mod forget;
+mod ioctl;
+mod link;
+mod lock;
+mod lookup;
+mod make;
+pub(crate) mod open;
+pub(crate) mod pin;
+mod readdir;
+mod rename;
+pub(crate) mod rmdir;
+mod setattr;
+mod statfs;
+mod sync;
+mod unlink;
+mod xattr;
+
+pub use lock::{LockKind, LockRequest};
+pub use make::New;
+pub use setattr::{Change, SetTime};
+pub use data::Whence;
+pub use lock::LockType;
+pub use readdir::Sink;

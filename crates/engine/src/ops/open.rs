@@ -1,0 +1,179 @@
+//! Opening and closing files.
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fsstack_pool::{Handle, Ino};
+use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{self as sys, Errno, Kind, OFlags};
+
+use crate::answer::Opened;
+use crate::caller::Caller;
+use crate::error::{OpError, Result};
+use crate::inode::Inode;
+use crate::open::route::Route;
+use crate::open::{FileHandle, OpenFile, SET_ID, Sync};
+use crate::pool::Pool;
+use crate::settings::{PageCache, WritePath};
+use crate::union::Union;
+
+/// The file capabilities of capabilities(7).
+pub(crate) const CAPABILITY: &CStr = c"security.capability";
+
+impl Union {
+    /// Opens `ino` as `flags` say.
+    ///
+    /// # Errors
+    /// ESTALE if the file is gone; what the branch answered.
+    pub fn open(&self, ino: Ino, flags: OFlags, caller: Caller) -> Result<Opened> {
+        let pool = self.pool.load();
+        let inode = self.inode(ino)?;
+        match inode.kind {
+            Kind::Dir => return Err(Errno::ISDIR.into()),
+            Kind::Symlink => return Err(Errno::LOOP.into()),
+            Kind::File | Kind::Fifo | Kind::Socket | Kind::Char | Kind::Block => {}
+        }
+        let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR) || flags.contains(OFlags::TRUNC);
+        let join = |file: &OpenFile| if write { file.make_writable() } else { Ok(()) };
+        let file = inode.open_with(join, || self.open_on_branch(&pool, &inode, write))?;
+        if flags.contains(OFlags::TRUNC)
+            && let Err(error) = file.ask(|fd| sys::file::truncate(fd, 0)).and_then(|()| file.strip(caller))
+        {
+            inode.close_handle();
+            return Err(error);
+        }
+        Ok(self.hand_out(&pool, inode, file, flags, caller))
+    }
+
+    fn open_on_branch(&self, pool: &Pool, inode: &Arc<Inode>, write: bool) -> Result<Arc<OpenFile>> {
+        let (at, fd, stat, writable) = if write {
+            let opened = self.open_checked(pool, inode, OFlags::RDWR);
+            let (opened, writable) = match opened {
+                // An unprivileged daemon may be allowed to write and not to read.
+                Err(error) if error.errno() == Errno::ACCESS => {
+                    (self.open_checked(pool, inode, OFlags::WRONLY)?, true)
+                }
+                opened => (opened?, true),
+            };
+            (opened.0, opened.1, opened.2, writable)
+        } else {
+            let (at, fd, stat) = self.open_checked(pool, inode, OFlags::RDONLY | OFlags::NONBLOCK)?;
+            (at, fd, stat, false)
+        };
+        let branch = pool.branch(at).clone();
+        let capable = write && inode.kind == Kind::File && has_capability(fd.as_fd());
+        let file = OpenFile::new(branch, fd, writable, &stat, self.backings.clone());
+        file.set_strips(capable || stat.mode & SET_ID != 0);
+        Ok(Arc::new(file))
+    }
+
+    /// One more handle on `file`, which `inode` already counts.
+    pub(crate) fn hand_out(
+        &self,
+        pool: &Pool,
+        inode: Arc<Inode>,
+        file: Arc<OpenFile>,
+        flags: OFlags,
+        caller: Caller,
+    ) -> Opened {
+        let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+        let writer = write.then_some(caller.uid);
+        let route = file.tie(wish(pool, &file, inode.kind, write), writer);
+        let handle = self.new_handle();
+        // A local disk has nothing to say at close; a network file system reports late errors there.
+        let flushes = !file.branch().kind.is_local() || pool.settings.locks == crate::settings::Locks::Branch;
+        self.files.insert(handle.0, FileHandle { inode, file: file.clone(), route, writer, sync: Sync::of(flags) });
+        Opened { handle, file, route, flushes }
+    }
+
+    /// The last use of a handle is over.
+    pub fn release(&self, handle: Handle) {
+        if let Some((_, open)) = self.files.remove(&handle.0) {
+            open.file.untie(open.route, open.writer);
+            open.inode.close_handle();
+        }
+    }
+
+    /// A descriptor of the file was closed: reports what the branch has to say about earlier writes.
+    ///
+    /// # Errors
+    /// A delayed write error.
+    pub fn flush(&self, handle: Handle) -> Result<()> {
+        let open = self.file(handle)?;
+        if open.writer.is_none() || open.file.branch().kind.is_local() {
+            return Ok(());
+        }
+        open.file.ask(|fd| sys::file::flush(fd))
+    }
+}
+
+impl OpenFile {
+    /// Clears what a write by somebody without privileges must clear: set-uid, set-gid where the group may
+    /// execute, and file capabilities, as the kernel does on a local file system (`file_remove_privs`).
+    ///
+    /// # Errors
+    /// The branch did not take the new mode: the write must not be answered as done.
+    pub(crate) fn strip(&self, caller: Caller) -> Result<()> {
+        if caller.is_root() || !self.strips() {
+            return Ok(());
+        }
+        self.strip_now()
+    }
+
+    /// As [`Self::strip`], when the kernel has decided that it must be.
+    pub(crate) fn strip_now(&self) -> Result<()> {
+        self.ask(strip_fd)?;
+        self.set_strips(false);
+        Ok(())
+    }
+}
+
+/// Clears set-uid, set-gid (where the group may execute) and capabilities of the file.
+pub(crate) fn strip_fd(fd: std::os::fd::BorrowedFd<'_>) -> Result<(), sys::SysError> {
+    let mode = sys::at::stat_fd(fd)?.mode & 0o7777;
+    let mut kept = mode & !0o4000;
+    if mode & 0o2010 == 0o2010 {
+        kept &= !0o2000;
+    }
+    if kept != mode {
+        sys::at::chmod_fd(fd, kept)?;
+    }
+    match xattr::remove(On::Fd(fd), CAPABILITY) {
+        Err(error) if matches!(error.errno, Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(()),
+        removed => removed,
+    }
+}
+
+pub(crate) fn has_capability(fd: std::os::fd::BorrowedFd<'_>) -> bool {
+    crate::resolve::has_xattr(On::Fd(fd), CAPABILITY)
+}
+
+/// How an open would have its bytes go, were it the first.
+fn wish(pool: &Pool, file: &OpenFile, kind: Kind, write: bool) -> Route {
+    let stacked = match pool.settings.page_cache {
+        PageCache::Off => Route::Direct,
+        PageCache::On | PageCache::WriteBack => Route::Cached,
+    };
+    if kind != Kind::File || (write && file.strips()) {
+        return stacked;
+    }
+    match pool.settings.write_path {
+        WritePath::Stacked => stacked,
+        WritePath::Passthrough => Route::Passthrough(0),
+        WritePath::Auto if write && near_full(pool, file) => stacked,
+        WritePath::Auto => Route::Passthrough(0),
+    }
+}
+
+/// A writer past the daemon could not be helped when the branch is full.
+fn near_full(pool: &Pool, file: &OpenFile) -> bool {
+    let headroom = pool.settings.passthrough_headroom;
+    headroom > 0 && file.branch().space().is_ok_and(|space| space.available < headroom)
+}
+
+impl From<OpError> for std::io::Error {
+    fn from(error: OpError) -> Self {
+        Self::from_raw_os_error(error.errno().raw_os_error())
+    }
+}

@@ -1,0 +1,112 @@
+//! Holding an inode by descriptor, sure that it is the right one.
+//!
+//! A name can come to mean another file between two calls. So whatever is done to an inode by more than one
+//! call, or cannot be verified afterwards, is done to a descriptor whose identity was checked.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use fsstack_pool::BranchIx;
+use fsstack_sys::{self as sys, Errno, OFlags, Stat};
+
+use crate::error::{OpError, Result};
+use crate::inode::number::identity;
+use crate::inode::{Inode, Name};
+use crate::open::OpenFile;
+use crate::pool::Pool;
+use crate::union::Union;
+
+/// A file held for a call or two.
+pub(crate) enum Pin {
+    /// The file is open anyway.
+    Open(Arc<OpenFile>),
+    /// Opened for this.
+    Here(BranchIx, OwnedFd, Stat),
+}
+
+impl Pin {
+    /// Runs a call on the file; its error carries the branch.
+    pub(crate) fn ask<T>(
+        &self,
+        pool: &Pool,
+        call: impl FnOnce(BorrowedFd<'_>) -> Result<T, sys::SysError>,
+    ) -> Result<T> {
+        match self {
+            Self::Open(file) => file.ask(call),
+            Self::Here(at, fd, _) => pool.branch(*at).ask(|| call(fd.as_fd())),
+        }
+    }
+}
+
+impl Union {
+    /// Holds the file `inode` (not a directory).
+    ///
+    /// # Errors
+    /// ESTALE if none of its known names leads to it any more.
+    pub(crate) fn pin(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Pin> {
+        if let Some(file) = inode.open_file() {
+            return Ok(Pin::Open(file));
+        }
+        let (at, fd, stat) = self.open_checked(pool, inode, OFlags::PATH)?;
+        Ok(Pin::Here(at, fd, stat))
+    }
+
+    /// Opens the file `inode` by one of its names, and checks that it is the same.
+    pub(crate) fn open_checked(
+        &self,
+        pool: &Pool,
+        inode: &Arc<Inode>,
+        flags: OFlags,
+    ) -> Result<(BranchIx, OwnedFd, Stat)> {
+        self.by_name(pool, inode, |dir, name, at| {
+            let branch = pool.branch(at);
+            let fd = branch.ask(|| sys::at::open(dir, &name.name, flags, 0, branch.mounts))?;
+            let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
+            if identity(branch, &stat) == inode.id { Ok((at, fd, stat)) } else { Err(OpError::STALE) }
+        })
+    }
+
+    /// The file's attributes, asked by one of its names.
+    pub(crate) fn stat_by_name(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Stat> {
+        self.by_name(pool, inode, |dir, name, at| {
+            let branch = pool.branch(at);
+            let stat = branch.ask(|| sys::at::stat(dir, &name.name))?;
+            if identity(branch, &stat) == inode.id { Ok(stat) } else { Err(OpError::STALE) }
+        })
+    }
+
+    /// Tries `act` with each known name of a file until one leads to it.
+    fn by_name<T>(
+        &self,
+        pool: &Pool,
+        inode: &Arc<Inode>,
+        act: impl Fn(BorrowedFd<'_>, &Name, BranchIx) -> Result<T>,
+    ) -> Result<T> {
+        let mut last = OpError::STALE;
+        // A second round: a rename may have moved the names on after they were read.
+        for _ in 0..2 {
+            let at = inode.branch().ok_or(OpError::STALE)?;
+            for name in inode.names() {
+                let done = self
+                    .dirfd(pool, &name.parent, at)
+                    .and_then(|dir| act(dir.as_fd(), &name, at));
+                match done {
+                    Err(error) if is_elsewhere(error) => last = error,
+                    settled => return settled,
+                }
+            }
+        }
+        // The object is not where it was: gone, or replaced behind the pool's back.
+        Err(if last.is_fault() { last } else { OpError::STALE })
+    }
+}
+
+fn is_elsewhere(error: OpError) -> bool {
+    match error {
+        OpError::Refused(errno) => errno == Errno::STALE || errno == Errno::NOENT,
+        OpError::Branch { sys, .. } | OpError::Sys(sys) => {
+            matches!(sys.errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
+        }
+        OpError::NoBranch(_) => false,
+    }
+}

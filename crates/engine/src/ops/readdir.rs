@@ -1,0 +1,143 @@
+//! Listing directories.
+
+use std::sync::Arc;
+
+use fsstack_pool::{Handle, Ino};
+use fsstack_sys::{Errno, Kind};
+use parking_lot::Mutex;
+
+use crate::answer::{Entry, Listed};
+use crate::error::{OpError, Result};
+use crate::inode::Inode;
+use crate::inode::number::number;
+use crate::open::DirHandle;
+use crate::open::listing::{DOT, DOT_DOT, Listing, Read};
+use crate::pool::Pool;
+use crate::resolve::Found;
+use crate::union::Union;
+
+/// Where entries go.
+pub trait Sink {
+    /// Whether the answer has room for an entry with a name this long.
+    fn fits(&self, name: usize) -> bool;
+    /// Takes an entry; with its attributes if they were asked for. The kernel then holds one more lookup.
+    fn put(&mut self, listed: &Listed<'_>, entry: Option<&Entry>);
+}
+
+impl Union {
+    /// Opens a directory for listing.
+    ///
+    /// # Errors
+    /// ENOTDIR; ESTALE.
+    pub fn opendir(&self, ino: Ino) -> Result<Handle> {
+        let inode = self.dir(ino)?;
+        let handle = self.new_handle();
+        self.dirs.insert(handle.0, Arc::new(DirHandle { inode, listing: Mutex::default() }));
+        Ok(handle)
+    }
+
+    /// The last use of a directory handle is over.
+    pub fn releasedir(&self, handle: Handle) {
+        self.dirs.remove(&handle.0);
+    }
+
+    /// Puts entries into `sink` from `cookie` on (0: the start) until it is full or the listing ends; with their
+    /// attributes if `plus`.
+    ///
+    /// # Errors
+    /// EIO if the listing would be short because a branch cannot be asked; what a branch answered before the
+    /// first entry.
+    pub fn readdir(&self, handle: Handle, cookie: u64, plus: bool, sink: &mut dyn Sink) -> Result<()> {
+        let open = self.dirs.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;
+        let pool = self.pool.load();
+        if open.inode.is_unsure() {
+            return Err(OpError::UNSURE);
+        }
+        let mut listing = open.listing.lock();
+        listing.seek(self, &pool, &open.inode, cookie)?;
+        if !self.put_dots(&open.inode, cookie, &mut listing, sink) {
+            return Ok(());
+        }
+        let mut count = 0_usize;
+        loop {
+            let read = match listing.next(self, &pool, &open.inode) {
+                Ok(Some(read)) => read,
+                Ok(None) => return Ok(()),
+                Err(error) if error.is_missing() && count == 0 => return Ok(()), // removed meanwhile
+                // What was read is right; the error comes again when the listing goes on from here.
+                Err(error) => return if count > 0 { Ok(()) } else { Err(error) },
+            };
+            if !sink.fits(read.name.to_bytes().len()) {
+                listing.put_back(read);
+                return Ok(());
+            }
+            listing.took(read.cookie);
+            if self.put_entry(&pool, &open.inode, &read, plus, sink) {
+                count += 1;
+            }
+        }
+    }
+
+    /// False if there was no room.
+    fn put_dots(&self, dir: &Arc<Inode>, cookie: u64, listing: &mut Listing, sink: &mut dyn Sink) -> bool {
+        let up = dir.name().map_or(dir.id.ino, |name| name.parent.id.ino);
+        for (own, name, ino) in [(DOT, c".", dir.id.ino), (DOT_DOT, c"..", up)] {
+            if cookie < own {
+                if !sink.fits(name.to_bytes().len()) {
+                    return false;
+                }
+                sink.put(&Listed { ino, cookie: own, dtype: Kind::Dir.dtype(), name }, None);
+                listing.took(own);
+            }
+        }
+        true
+    }
+
+    /// False if the entry is gone again.
+    fn put_entry(&self, pool: &Pool, dir: &Arc<Inode>, read: &Read, plus: bool, sink: &mut dyn Sink) -> bool {
+        let mut kind = read.kind;
+        if plus || kind.is_none() {
+            let found = if kind.is_some_and(|kind| kind != Kind::Dir) {
+                self.stat_in(pool, dir, read.at, &read.name).map(|stat| Found::File(read.at, stat))
+            } else {
+                self.find(pool, dir, &read.name)
+            };
+            let seen = match &found {
+                Ok(Found::File(_, stat)) => stat.kind(),
+                Ok(Found::Dir(..)) => Kind::Dir,
+                Err(error) if error.is_missing() => return false,
+                // It is there; its attributes are for whoever asks for them.
+                Err(_) => kind.unwrap_or(Kind::File),
+            };
+            kind = Some(seen);
+            if let (true, Ok(found)) = (plus, found)
+                && let Ok(entry) = self.admit(pool, dir, &read.name, found)
+            {
+                let listed =
+                    Listed { ino: entry.ino, cookie: read.cookie, dtype: seen.dtype(), name: &read.name };
+                sink.put(&listed, Some(&entry));
+                return true;
+            }
+        }
+        let kind = kind.unwrap_or(Kind::File);
+        let ino = self.listed_number(pool, dir, read, kind);
+        sink.put(&Listed { ino, cookie: read.cookie, dtype: kind.dtype(), name: &read.name }, None);
+        true
+    }
+
+    /// `d_ino`, which must be what `st_ino` would be.
+    fn listed_number(&self, pool: &Pool, dir: &Arc<Inode>, read: &Read, kind: Kind) -> Ino {
+        let branch = pool.branch(read.at);
+        let own = number(branch, branch.dev, read.ino);
+        if kind != Kind::Dir || pool.branches.len() == 1 {
+            return own;
+        }
+        if let Some(known) = self.known(dir, &read.name) {
+            return known.id.ino;
+        }
+        match self.find(pool, dir, &read.name) {
+            Ok(Found::Dir(stats, _)) => self.dir_identity(pool, dir, &read.name, &stats).map_or(own, |id| id.ino),
+            Ok(Found::File(..)) | Err(_) => own,
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Renaming.
+//!
+//! A file is renamed on its branch, where the target's parent is made if it is missing: EXDEV never shows.
+//! The order keeps the last copy of everything: hidden copies of the source go first (else they would come to
+//! light under the old name), then hidden copies of the target, then the file is renamed (which replaces a
+//! target on the same branch in one step), and last a target that was visible on another branch goes.
+//!
+//! A directory is renamed on every branch that has a copy, under the tree's shape held exclusively: no thread
+//! gives a branch a new copy meanwhile. All branches are checked before any is changed. What a branch refuses
+//! in the middle is undone on the others.
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fsstack_pool::BranchMode;
+use fsstack_pool::{BranchIx, Ino};
+use fsstack_pool::EntryName;
+use fsstack_sys::at::RenameFlags;
+use fsstack_sys::{self as sys, Errno, SysError};
+
+use crate::error::{OpError, Result};
+use crate::inode::Inode;
+use crate::pool::Pool;
+use crate::resolve::{DirStats, Found};
+use crate::union::Union;
+
+/// One end of a rename.
+#[derive(Clone, Copy)]
+struct End<'a> {
+    dir: &'a Arc<Inode>,
+    name: &'a CStr,
+}
+
+impl Union {
+    /// Renames `from` to `to`, as renameat2(2) with `flags`.
+    ///
+    /// # Errors
+    /// ENOTEMPTY whichever branch the target directory's entries are on; EROFS if a copy is where it cannot be
+    /// renamed; EINVAL for whiteouts. Nothing is changed then.
+    pub fn rename(
+        &self,
+        from: (Ino, EntryName<'_>),
+        to: (Ino, EntryName<'_>),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let pool = self.pool.load();
+        let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);
+        let from = End { dir: &from_dir, name: from.1.as_cstr() };
+        let to = End { dir: &to_dir, name: to.1.as_cstr() };
+        if flags.contains(RenameFlags::EXCHANGE) {
+            return self.exchange(&pool, from, to);
+        }
+        if !RenameFlags::NOREPLACE.contains(flags) {
+            return Err(Errno::INVAL.into());
+        }
+        if flags.contains(RenameFlags::NOREPLACE) {
+            self.must_be_missing(&pool, to.dir, to.name)?;
+            to.dir.note_miss(to.name); // asked again below, for free
+        }
+        match self.source(&pool, from)? {
+            Found::File(at, _) => self.rename_file(&pool, from, to, at, flags),
+            Found::Dir(..) => self.rename_dir(&pool, from, to, flags),
+        }
+    }
+
+    /// What is renamed: as remembered if the kernel has just looked it up, else as found.
+    fn source(&self, pool: &Pool, from: End<'_>) -> Result<Found> {
+        if let Some(known) = self.known(from.dir, from.name)
+            && let Some(at) = known.branch()
+            && from.dir.is_on(at)
+            && !known.is_dir()
+        {
+            // The rename itself finds out whether it is still there.
+            let stat = if pool.branches.len() == 1 { None } else { self.stat_in(pool, from.dir, at, from.name).ok() };
+            match stat {
+                Some(stat) if !stat.is_dir() => return Ok(Found::File(at, stat)),
+                _ => {}
+            }
+        }
+        self.find(pool, from.dir, from.name)
+    }
+
+    fn rename_file(
+        &self,
+        pool: &Pool,
+        from: End<'_>,
+        to: End<'_>,
+        at: BranchIx,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let branch = pool.branch(at);
+        if branch.mode == BranchMode::ReadOnly {
+            return Err(branch.said(SysError { call: sys::Call::Rename, errno: Errno::ROFS }));
+        }
+        let known = self.known(from.dir, from.name);
+        let hidden = self.others(pool, from, at)?;
+        let targets = if to.dir.take_miss(to.name) { DirStats::new() } else { self.others_and(pool, to, at)? };
+        if targets.first().is_some_and(|(_, stat)| stat.is_dir()) {
+            return Err(Errno::ISDIR.into());
+        }
+        self.check_writable(pool, &hidden)?;
+        self.check_writable(pool, &targets)?;
+        if self.same_object(pool, from, to, at, &targets)? {
+            return Ok(()); // two names of one file: rename(2) does nothing
+        }
+        let from_fd = self.dirfd(pool, from.dir, at)?;
+        let to_fd = self.skeleton(pool, to.dir, at)?;
+        for (other, _) in hidden.iter().rev() {
+            self.unlink_on(pool, from.dir, from.name, *other)?;
+        }
+        let visible = targets.first().map(|(first, _)| *first);
+        for (other, _) in targets.iter().rev().filter(|(other, _)| *other != at && Some(*other) != visible) {
+            self.unlink_on(pool, to.dir, to.name, *other)?;
+        }
+        branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
+        if let Some(other) = visible.filter(|other| *other != at) {
+            self.unlink_on(pool, to.dir, to.name, other)?;
+        }
+        self.moved(pool, known, from, to, at);
+        Ok(())
+    }
+
+    /// What other branches than `at` have under the name.
+    fn others(&self, pool: &Pool, end: End<'_>, at: BranchIx) -> Result<DirStats> {
+        let mut all = self.others_and_but(pool, end, Some(at))?;
+        all.retain(|(_, stat)| !stat.is_dir()); // a hidden directory: reported by the lookup, left alone
+        Ok(all)
+    }
+
+    fn others_and(&self, pool: &Pool, end: End<'_>, _at: BranchIx) -> Result<DirStats> {
+        self.others_and_but(pool, end, None)
+    }
+
+    fn others_and_but(&self, pool: &Pool, end: End<'_>, but: Option<BranchIx>) -> Result<DirStats> {
+        if end.dir.is_unsure() {
+            return Err(OpError::UNSURE);
+        }
+        let mut holders = DirStats::new();
+        for other in end.dir.copies().into_iter().filter(|other| Some(*other) != but) {
+            match self.stat_in(pool, end.dir, other, end.name) {
+                Ok(stat) => holders.push((other, stat)),
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(holders)
+    }
+
+    fn same_object(
+        &self,
+        pool: &Pool,
+        from: End<'_>,
+        to: End<'_>,
+        at: BranchIx,
+        targets: &DirStats,
+    ) -> Result<bool> {
+        let Some((_, target)) = targets.first().filter(|(first, stat)| *first == at && stat.nlink > 1) else {
+            return Ok(false);
+        };
+        let source = self.stat_in(pool, from.dir, at, from.name)?;
+        Ok(source.ino == target.ino && source.dev == target.dev)
+    }
+
+    fn check_writable(&self, pool: &Pool, holders: &DirStats) -> Result<()> {
+        for (at, _) in holders {
+            let branch = pool.branch(*at);
+            if !branch.is_writable() {
+                return Err(branch.said(SysError { call: sys::Call::Rename, errno: Errno::ROFS }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whatever was under `to` lost that name, and what was under `from` has it.
+    fn moved(&self, pool: &Pool, known: Option<Arc<Inode>>, from: End<'_>, to: End<'_>, at: BranchIx) {
+        if let Some(replaced) = self.known(to.dir, to.name) {
+            replaced.lost_name(to.dir, to.name);
+        }
+        let moved = known.or_else(|| {
+            // The hint was pushed out of its slot: ask for the number.
+            let stat = self.stat_in(pool, to.dir, at, to.name).ok()?;
+            self.inodes.get(crate::inode::number::identity(pool.branch(at), &stat).ino)
+        });
+        if let Some(inode) = moved {
+            inode.renamed((from.dir, from.name), (to.dir, to.name));
+            self.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
+        }
+    }
+
+    fn rename_dir(&self, pool: &Pool, from: End<'_>, to: End<'_>, flags: RenameFlags) -> Result<()> {
+        let _shape = self.shape.write();
+        let sources = self.find_all(pool, from.dir, from.name)?;
+        let targets = self.find_all(pool, to.dir, to.name)?;
+        if targets.first().is_some_and(|(_, stat)| !stat.is_dir()) {
+            return Err(Errno::NOTDIR.into());
+        }
+        self.check_writable(pool, &sources)?;
+        self.check_writable(pool, &targets)?;
+        for (at, _) in &targets {
+            self.check_empty(pool, to.dir, to.name, *at)?;
+        }
+        let known = self.known(from.dir, from.name);
+        let first = sources.first().map(|(at, _)| *at).ok_or(OpError::MISSING)?;
+        // The parents first: making one may fail, and then nothing was renamed.
+        for (at, _) in &sources {
+            self.skeleton_in_shape(pool, to.dir, *at)?;
+        }
+        for (at, _) in targets.iter().rev().filter(|(at, _)| sources.iter().all(|(source, _)| source != at)) {
+            let fd = self.dirfd(pool, to.dir, *at)?;
+            pool.branch(*at).ask(|| sys::at::rmdir(fd.as_fd(), to.name))?;
+        }
+        let copies: Vec<BranchIx> = sources.iter().map(|(at, _)| *at).collect();
+        self.rename_copies(pool, from, to, &copies, flags)?;
+        self.moved(pool, known, from, to, first);
+        Ok(())
+    }
+
+    /// Renames every copy, or none: the later ones first, so that the first decides last.
+    fn rename_copies(
+        &self,
+        pool: &Pool,
+        from: End<'_>,
+        to: End<'_>,
+        copies: &[BranchIx],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        for (done, at) in copies.iter().rev().enumerate() {
+            let Err(error) = self.rename_copy(pool, from, to, *at, flags) else { continue };
+            if error.is_missing() && done + 1 < copies.len() {
+                continue; // gone behind the pool's back
+            }
+            for undone in copies.iter().rev().take(done) {
+                if let Err(stuck) = self.rename_copy(pool, to, from, *undone, RenameFlags::NOREPLACE) {
+                    tracing::error!(%stuck, name = ?from.name, "a directory is left renamed on this branch only");
+                }
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn rename_copy(
+        &self,
+        pool: &Pool,
+        from: End<'_>,
+        to: End<'_>,
+        at: BranchIx,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let from_fd = self.dirfd(pool, from.dir, at)?;
+        let to_fd = self.dirfd(pool, to.dir, at)?;
+        pool.branch(at).ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))
+    }
+
+    /// Each of the two names gets what the other had, branch by branch.
+    fn exchange(&self, pool: &Pool, a: End<'_>, b: End<'_>) -> Result<()> {
+        let _shape = self.shape.write();
+        let (in_a, in_b) = (self.find_all(pool, a.dir, a.name)?, self.find_all(pool, b.dir, b.name)?);
+        if in_a.is_empty() || in_b.is_empty() {
+            return Err(OpError::MISSING);
+        }
+        self.check_writable(pool, &in_a)?;
+        self.check_writable(pool, &in_b)?;
+        let (known_a, known_b) = (self.known(a.dir, a.name), self.known(b.dir, b.name));
+        let holds = |holders: &DirStats, at: BranchIx| holders.iter().any(|(holder, _)| *holder == at);
+        let at: Vec<BranchIx> =
+            pool.branches.iter().map(|branch| branch.ix).filter(|at| holds(&in_a, *at) || holds(&in_b, *at)).collect();
+        for at in &at {
+            self.skeleton_in_shape(pool, a.dir, *at)?;
+            self.skeleton_in_shape(pool, b.dir, *at)?;
+        }
+        for at in at {
+            match (holds(&in_a, at), holds(&in_b, at)) {
+                (true, true) => self.rename_copy(pool, a, b, at, RenameFlags::EXCHANGE)?,
+                (true, false) => self.rename_copy(pool, a, b, at, RenameFlags::NOREPLACE)?,
+                (false, _) => self.rename_copy(pool, b, a, at, RenameFlags::NOREPLACE)?,
+            }
+        }
+        if let Some(inode) = known_a {
+            inode.renamed((a.dir, a.name), (b.dir, b.name));
+            self.seen.set(b.dir.id.ino, b.name.to_bytes(), inode.id.ino);
+        }
+        if let Some(inode) = known_b {
+            inode.renamed((b.dir, b.name), (a.dir, a.name));
+            self.seen.set(a.dir.id.ino, a.name.to_bytes(), inode.id.ino);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! Changing attributes.
+//!
+//! A directory's are changed on every branch that has a copy, the first one last: what the pool shows changes
+//! when all the others have.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use fsstack_pool::{Handle, Ino};
+use fsstack_sys::at::Times;
+use fsstack_sys::{self as sys, Errno, OFlags, SysError};
+
+use crate::answer::Attr;
+use crate::caller::Caller;
+use crate::error::{OpError, Result};
+use crate::inode::Inode;
+use crate::open::SET_ID;
+use crate::ops::open::strip_fd;
+use crate::ops::pin::Pin;
+use crate::pool::Pool;
+use crate::union::Union;
+use std::sync::Arc;
+
+pub use fsstack_sys::at::SetTime;
+
+/// What is changed; None is left as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Change {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size, bytes.
+    pub size: Option<u64>,
+    /// Time of last access.
+    pub atime: Option<SetTime>,
+    /// Time of last modification.
+    pub mtime: Option<SetTime>,
+    /// The kernel has decided that the caller may not keep set-uid, set-gid and capabilities.
+    pub strips: bool,
+}
+
+impl Union {
+    /// Changes attributes of `ino`: the attributes then.
+    ///
+    /// # Errors
+    /// ETXTBSY for a set-id bit on a file that a stranger is writing past the daemon; what the branch answered.
+    pub fn setattr(&self, ino: Ino, handle: Option<Handle>, change: Change, caller: Caller) -> Result<Attr> {
+        let pool = self.pool.load();
+        let inode = self.inode(ino)?;
+        if inode.is_dir() {
+            return self.change_dir(&pool, &inode, change);
+        }
+        let by_handle = handle.and_then(|handle| self.files.get(&handle.0).map(|open| open.file.clone()));
+        let pin = match by_handle {
+            Some(file) => Pin::Open(file),
+            None => self.pin(&pool, &inode)?,
+        };
+        if let Some(mode) = change.mode {
+            check_set_id(&pin, &pool, mode)?;
+        }
+        if let Some(size) = change.size {
+            truncate(&pool, &pin, size)?;
+        }
+        if change.strips && change.mode.is_none() {
+            pin.ask(&pool, strip_fd)?;
+        } else if change.size.is_some() && !caller.is_root() && change.mode.is_none() {
+            pin.ask(&pool, strip_fd)?;
+        }
+        pin.ask(&pool, |fd| apply(fd, change))?;
+        let stat = pin.ask(&pool, |fd| sys::at::stat_fd(fd))?;
+        if let Some(file) = inode.open_file() {
+            file.set_strips(stat.mode & SET_ID != 0 || file.strips() && !change.strips);
+        }
+        Ok(Attr { ino, stat })
+    }
+
+    fn change_dir(&self, pool: &Pool, dir: &Arc<Inode>, change: Change) -> Result<Attr> {
+        if change.size.is_some() {
+            return Err(Errno::ISDIR.into());
+        }
+        self.on_all_copies(pool, dir, |fd| apply(fd, change))?;
+        self.dir_attr(pool, dir)
+    }
+
+    /// Runs `act` on every copy of a directory, the first one last.
+    ///
+    /// # Errors
+    /// EROFS before anything is changed if a copy cannot be; else the first error, at which it ends.
+    pub(crate) fn on_all_copies(
+        &self,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        act: impl Fn(BorrowedFd<'_>) -> Result<(), SysError>,
+    ) -> Result<()> {
+        if dir.is_unsure() {
+            return Err(OpError::UNSURE);
+        }
+        let copies = dir.copies();
+        let fixed = copies.iter().find(|at| !pool.branch(**at).is_writable());
+        if let Some(fixed) = fixed
+            && copies.first() == Some(fixed)
+        {
+            // The copy that the pool shows. One that is hidden below may stay as it is.
+            let sys = SysError { call: sys::Call::Chmod, errno: Errno::ROFS };
+            return Err(pool.branch(*fixed).said(sys));
+        }
+        let mut found = false;
+        for at in copies.into_iter().rev().filter(|at| pool.branch(*at).is_writable()) {
+            match self.dirfd(pool, dir, at) {
+                Err(error) if error.is_missing() => {}
+                fd => {
+                    let fd = fd?;
+                    pool.branch(at).ask(|| act(fd.as_fd()))?;
+                    found = true;
+                }
+            }
+        }
+        if found { Ok(()) } else { Err(OpError::STALE) }
+    }
+}
+
+/// A set-uid program must not be written by a stranger's open descriptor: the kernel would not clear the bit,
+/// since it writes past the daemon. (Root keeps the bit when it writes anyway, and the owner can set it again.)
+fn check_set_id(pin: &Pin, pool: &Pool, mode: u32) -> Result<()> {
+    let Pin::Open(file) = pin else { return Ok(()) };
+    if mode & SET_ID == 0 {
+        return Ok(());
+    }
+    let owner = pin.ask(pool, |fd| sys::at::stat_fd(fd))?.uid;
+    if file.has_strange_writer(owner) {
+        tracing::info!("a set-id bit was refused: somebody else has the file open for writing by passthrough");
+        return Err(Errno::TXTBSY.into());
+    }
+    file.set_strips(true);
+    Ok(())
+}
+
+fn truncate(pool: &Pool, pin: &Pin, size: u64) -> Result<()> {
+    match pin {
+        Pin::Open(file) => {
+            file.make_writable()?;
+            file.ask(|fd| sys::file::truncate(fd, size))
+        }
+        Pin::Here(at, fd, _) => pool.branch(*at).ask(|| {
+            let fd = sys::at::reopen(fd.as_fd(), OFlags::WRONLY)?;
+            sys::file::truncate(fd.as_fd(), size)
+        }),
+    }
+}
+
+fn apply(fd: BorrowedFd<'_>, change: Change) -> Result<(), SysError> {
+    // Owner before mode: a change of owner clears set-uid, which the new mode may have.
+    if change.uid.is_some() || change.gid.is_some() {
+        sys::at::chown_fd(fd, change.uid, change.gid)?;
+    }
+    if let Some(mode) = change.mode {
+        sys::at::chmod_fd(fd, mode & 0o7777)?;
+    }
+    if change.atime.is_some() || change.mtime.is_some() {
+        let times = Times {
+            atime: change.atime.unwrap_or(SetTime::Omit),
+            mtime: change.mtime.unwrap_or(SetTime::Omit),
+        };
+        sys::at::utimens_fd(fd, times)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Removing a file's name.
+//!
+//! Every copy goes, the hidden ones first: whatever interrupts it, no old copy comes to light.
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fsstack_pool::{BranchIx, Ino};
+use fsstack_pool::EntryName;
+use fsstack_sys::{self as sys, Errno, SysError};
+
+use crate::error::{OpError, Result};
+use crate::inode::Inode;
+use crate::pool::Pool;
+use crate::union::Union;
+
+impl Union {
+    /// Removes `name`, which must not be a directory, from `parent` on all branches.
+    ///
+    /// # Errors
+    /// ENOENT if no branch has it; EROFS if a copy is on a branch that cannot be written, and then nothing
+    /// is removed; EIO if a branch that might have a copy cannot be asked.
+    pub fn unlink(&self, parent: Ino, name: EntryName<'_>) -> Result<()> {
+        let pool = self.pool.load();
+        let parent = self.dir(parent)?;
+        let name = name.as_cstr();
+        self.check_removable(&pool, &parent, name)?;
+        let known = self.known(&parent, name);
+        let mut removed = false;
+        for at in parent.copies().into_iter().rev() {
+            match self.unlink_on(&pool, &parent, name, at) {
+                Ok(()) => removed = true,
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if !removed {
+            return Err(if parent.is_unsure() { OpError::UNSURE } else { OpError::MISSING });
+        }
+        if let Some(inode) = known {
+            inode.lost_name(&parent, name);
+        }
+        Ok(())
+    }
+
+    /// Nothing is removed while a copy is where it cannot be.
+    pub(crate) fn check_removable(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<()> {
+        for at in parent.copies() {
+            let branch = pool.branch(at);
+            if branch.is_writable() {
+                continue;
+            }
+            match self.stat_in(pool, parent, at, name) {
+                Ok(_) => return Err(branch.said(SysError { call: sys::Call::Unlink, errno: Errno::ROFS })),
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the copy on one branch, and what is remembered of it.
+    pub(crate) fn unlink_on(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        at: BranchIx,
+    ) -> Result<()> {
+        let branch = pool.branch(at);
+        if branch.mode == fsstack_pool::BranchMode::ReadOnly {
+            return Err(OpError::MISSING); // checked before: it has none
+        }
+        let fd = self.dirfd(pool, parent, at)?;
+        branch.ask(|| sys::at::unlink(fd.as_fd(), name))
+    }
+}

@@ -1,0 +1,226 @@
+//! Extended attributes, ACLs among them, and the pool's own answers about a file.
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fsstack_pool::Ino;
+use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{self as sys, Errno};
+
+use crate::caller::Caller;
+use crate::error::{OpError, Result};
+use crate::inode::{Inode, mark};
+use crate::open::route::Route;
+use crate::ops::open::{CAPABILITY, has_capability};
+use crate::ops::pin::Pin;
+use crate::pool::Pool;
+use crate::settings::WritePath;
+use crate::union::Union;
+
+/// Prefixes of the attributes that the pool answers itself and that nobody can set.
+const OURS: [&[u8]; 2] = [b"user.fsstack.", b"user.mergerfs."];
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+
+impl Union {
+    /// The attribute `name` of `ino` into `into`: its length. An empty `into` asks for the length.
+    ///
+    /// # Errors
+    /// ENODATA if there is none; ERANGE if `into` is too small; what the branch answered.
+    pub fn getxattr(&self, ino: Ino, name: &CStr, into: &mut [u8]) -> Result<usize> {
+        let pool = self.pool.load();
+        let inode = self.inode(ino)?;
+        if is_ours(name) {
+            let value = self.about(&pool, &inode, name.to_bytes())?.ok_or(Errno::NODATA)?;
+            return fill(into, &value);
+        }
+        if is_hidden(name.to_bytes()) {
+            return Err(Errno::NODATA.into());
+        }
+        self.with_one(&pool, &inode, |on| xattr::get(on, name, into))
+    }
+
+    /// The names of the attributes of `ino`, NUL-terminated, into `into`: their length. An empty `into` asks
+    /// for the length.
+    ///
+    /// # Errors
+    /// ERANGE if `into` is too small; what the branch answered.
+    pub fn listxattr(&self, ino: Ino, caller: Caller, into: &mut [u8]) -> Result<usize> {
+        let pool = self.pool.load();
+        let inode = self.inode(ino)?;
+        let mut names = self.with_one(&pool, &inode, xattr::list_vec)?;
+        // The daemon sees attributes that only root may; the caller may not be root.
+        let shown = |name: &[u8]| !is_hidden(name) && (caller.is_root() || !name.starts_with(b"trusted."));
+        if !names.split(|byte| *byte == 0).all(shown) {
+            names = names
+                .split_inclusive(|byte| *byte == 0)
+                .filter(|name| shown(name.strip_suffix(b"\0").unwrap_or(name)))
+                .flatten()
+                .copied()
+                .collect();
+        }
+        fill(into, &names)
+    }
+
+    /// Sets the attribute `name` of `ino`, as setxattr(2) with `flags`; of a directory on all branches that
+    /// have it. `kill_sgid`: the kernel has decided that an ACL set by this caller clears set-gid.
+    ///
+    /// # Errors
+    /// EPERM for the pool's own names; what the branch answered.
+    pub fn setxattr(&self, ino: Ino, name: &CStr, value: &[u8], flags: u32, kill_sgid: bool) -> Result<()> {
+        let pool = self.pool.load();
+        let inode = self.inode(ino)?;
+        check_settable(name)?;
+        if inode.is_dir() {
+            return self.on_all_copies(&pool, &inode, |fd| {
+                xattr::set(On::Fd(fd), name, value, flags)?;
+                if kill_sgid { clear_sgid(fd) } else { Ok(()) }
+            });
+        }
+        let pin = self.pin(&pool, &inode)?;
+        if name == CAPABILITY
+            && let Pin::Open(file) = &pin
+        {
+            // Only root sets capabilities; only root may go on writing then.
+            if file.has_strange_writer(0) {
+                return Err(Errno::TXTBSY.into());
+            }
+            file.set_strips(true);
+        }
+        pin.ask(&pool, |fd| xattr::set(On::Fd(fd), name, value, flags))?;
+        if kill_sgid && name.to_bytes() == ACL_ACCESS {
+            pin.ask(&pool, clear_sgid)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the attribute `name` of `ino`; of a directory on all branches that have it.
+    ///
+    /// # Errors
+    /// ENODATA if there is none; EPERM for the pool's own names; what the branch answered.
+    pub fn removexattr(&self, ino: Ino, name: &CStr) -> Result<()> {
+        let pool = self.pool.load();
+        let inode = self.inode(ino)?;
+        check_settable(name)?;
+        if inode.is_dir() {
+            self.with_one(&pool, &inode, |on| xattr::get(on, name, &mut []))?;
+            return self.on_all_copies(&pool, &inode, |fd| match xattr::remove(On::Fd(fd), name) {
+                Err(error) if error.errno == Errno::NODATA => Ok(()), // a copy that never had it
+                removed => removed,
+            });
+        }
+        self.pin(&pool, &inode)?.ask(&pool, |fd| xattr::remove(On::Fd(fd), name))
+    }
+
+    /// Asks the object, or of a directory the first copy that answers.
+    fn with_one<T>(
+        &self,
+        pool: &Pool,
+        inode: &Arc<Inode>,
+        ask: impl FnOnce(On<'_>) -> Result<T, sys::SysError>,
+    ) -> Result<T> {
+        if !inode.is_dir() {
+            return self.pin(pool, inode)?.ask(pool, |fd| ask(On::Fd(fd)));
+        }
+        let mut last = OpError::STALE;
+        for at in inode.copies() {
+            match self.dirfd(pool, inode, at) {
+                Ok(fd) => return pool.branch(at).ask(|| ask(On::Fd(fd.as_fd()))),
+                Err(error) => last = error,
+            }
+        }
+        Err(if last.is_missing() { OpError::STALE } else { last })
+    }
+
+    /// What the pool knows about the object. None: no such attribute.
+    fn about(&self, pool: &Pool, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let at = inode.branch().ok_or(OpError::STALE)?;
+        let branch = pool.branch(at).path.as_os_str().as_encoded_bytes().to_vec();
+        let full = |branch: &[u8], relative: &[u8]| [branch, relative].concat();
+        Ok(match name {
+            b"user.fsstack.branch" | b"user.mergerfs.basepath" => Some(branch),
+            b"user.fsstack.path" | b"user.mergerfs.fullpath" => Some(full(&branch, &relative(inode)?)),
+            b"user.mergerfs.relpath" => {
+                let relative = relative(inode)?;
+                Some(if relative.is_empty() { b"/".to_vec() } else { relative })
+            }
+            b"user.fsstack.paths" => Some(self.all_paths(pool, inode)?.join(&b'\n')),
+            b"user.mergerfs.allpaths" => Some(self.all_paths(pool, inode)?.join(&b'\0')),
+            b"user.fsstack.write-path" => Some(self.write_path(pool, inode)?.to_vec()),
+            _ => None,
+        })
+    }
+
+    /// The paths of all copies, hidden ones too, on their branches.
+    fn all_paths(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Vec<Vec<u8>>> {
+        let relative = relative(inode)?;
+        let holders = match inode.name() {
+            Some(name) if !inode.is_dir() => {
+                self.find_all(pool, &name.parent, &name.name)?.into_iter().map(|(at, _)| at).collect()
+            }
+            _ => inode.copies(),
+        };
+        Ok(holders
+            .iter()
+            .map(|at| [pool.branch(*at).path.as_os_str().as_encoded_bytes(), relative.as_slice()].concat())
+            .collect())
+    }
+
+    fn write_path(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<&'static [u8]> {
+        if inode.kind != sys::Kind::File {
+            return Err(Errno::NODATA.into());
+        }
+        if let Some(route) = inode.open_file().and_then(|file| file.tied_to()) {
+            return Ok(if matches!(route, Route::Passthrough(_)) { b"passthrough" } else { b"stacked" });
+        }
+        let pin = self.pin(pool, inode)?;
+        let strips = pin.ask(pool, |fd| {
+            Ok(has_capability(fd) || sys::at::stat_fd(fd)?.mode & crate::open::SET_ID != 0)
+        })?;
+        let at = inode.branch().ok_or(OpError::STALE)?;
+        let stacked = strips
+            || pool.settings.write_path == WritePath::Stacked
+            || pool.branch(at).refuses_passthrough()
+            || !pool.settings.privileged;
+        Ok(if stacked { b"stacked" } else { b"passthrough" })
+    }
+}
+
+/// The path below the pool's root, with a leading slash; empty for the root.
+fn relative(inode: &Arc<Inode>) -> Result<Vec<u8>> {
+    let mut names = Vec::new();
+    let mut at = inode.clone();
+    while !at.is_root() {
+        let name = at.name().ok_or(Errno::NODATA)?;
+        names.push(name.name.to_bytes().to_vec());
+        at = name.parent;
+    }
+    Ok(names.iter().rev().flat_map(|name| std::iter::once(b'/').chain(name.iter().copied())).collect())
+}
+
+fn is_ours(name: &CStr) -> bool {
+    OURS.iter().any(|prefix| name.to_bytes().starts_with(prefix))
+}
+
+/// What the pool keeps on the branches for itself.
+fn is_hidden(name: &[u8]) -> bool {
+    name.starts_with(mark::OWN_PREFIX) || name == b"user.fsstack.branch-id"
+}
+
+fn check_settable(name: &CStr) -> Result<()> {
+    if is_ours(name) || is_hidden(name.to_bytes()) { Err(Errno::PERM.into()) } else { Ok(()) }
+}
+
+fn clear_sgid(fd: std::os::fd::BorrowedFd<'_>) -> Result<(), sys::SysError> {
+    let mode = sys::at::stat_fd(fd)?.mode & 0o7777;
+    if mode & 0o2000 == 0 { Ok(()) } else { sys::at::chmod_fd(fd, mode & !0o2000) }
+}
+
+fn fill(into: &mut [u8], value: &[u8]) -> Result<usize> {
+    if into.is_empty() {
+        return Ok(value.len());
+    }
+    let room = into.get_mut(..value.len()).ok_or(Errno::RANGE)?;
+    room.copy_from_slice(value);
+    Ok(value.len())
+}

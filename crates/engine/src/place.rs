@@ -1,0 +1,120 @@
+//! Where something new is put: the ranking of the branches, tried in turn.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fsstack_pool::Candidate;
+use fsstack_pool::BranchIx;
+use fsstack_pool::Rejection;
+use fsstack_pool::{Ranking, rank};
+use fsstack_pool::Space;
+use fsstack_sys as sys;
+
+use crate::error::{OpError, Result};
+use crate::inode::Inode;
+use crate::inode::number::mix;
+use crate::pool::Pool;
+use crate::union::Union;
+
+impl Union {
+    /// Runs `make` on the branches in the order of the ranking for something new in `parent`, until one takes it.
+    ///
+    /// # Errors
+    /// What the first branch answered that does not say "full" or "read-only"; else the most telling reason.
+    pub(crate) fn place<T>(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        mut make: impl FnMut(BranchIx) -> Result<T>,
+    ) -> Result<T> {
+        let ranking = self.ranking(pool, parent);
+        let mut refused: Vec<(BranchIx, Rejection)> = ranking.refused.to_vec();
+        for at in &ranking.order {
+            match make(*at) {
+                Err(error) if error.is_about_the_branch() => {
+                    pool.branch(*at).distrust_space();
+                    let full = error.errno() != sys::Errno::ROFS;
+                    refused.push((*at, if full { Rejection::TooFull } else { Rejection::ReadOnly }));
+                }
+                // A branch that is out of order takes nothing new; the next one may.
+                Err(error) if error.is_fault() && ranking.order.len() > 1 => {
+                    tracing::warn!(%error, "a branch took nothing new");
+                    refused.push((*at, Rejection::Unreachable));
+                }
+                settled => return settled,
+            }
+        }
+        Err(no_branch(pool, &refused))
+    }
+
+    fn ranking(&self, pool: &Pool, parent: &Arc<Inode>) -> Ranking {
+        let chain = &pool.settings.create;
+        let newest = chain.needs_mtime();
+        let depth = if chain.needs_depth() { ancestors(parent) } else { Vec::new() };
+        let candidates: Vec<Candidate> = pool
+            .branches
+            .iter()
+            .map(|branch| {
+                let space = branch.space();
+                let holds_parent = parent.is_on(branch.ix);
+                Candidate {
+                    branch: branch.ix,
+                    mode: branch.mode,
+                    mounted_read_only: branch.is_mounted_read_only(),
+                    reachable: space.is_ok(),
+                    holds_parent,
+                    deepest: depth.iter().position(|dir| dir.is_on(branch.ix)).map_or(0, |up| depth.len() - up),
+                    parent_mtime: (newest && holds_parent).then(|| self.mtime_on(pool, parent, branch.ix)).flatten(),
+                    space: space.unwrap_or_default(),
+                    floor: branch.floor.unwrap_or(pool.settings.floor),
+                    min_inodes: branch.min_inodes.unwrap_or(pool.settings.min_inodes),
+                }
+            })
+            .collect();
+        rank(chain, &candidates, &mut random)
+    }
+
+    fn mtime_on(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Option<(i64, u32)> {
+        let fd = self.dirfd(pool, dir, at).ok()?;
+        let stat = sys::at::stat_fd(fd.as_fd()).ok()?;
+        Some((stat.mtime.sec, stat.mtime.nsec))
+    }
+}
+
+/// The directory and its ancestors, up to the root.
+fn ancestors(dir: &Arc<Inode>) -> Vec<Arc<Inode>> {
+    let mut all = vec![dir.clone()];
+    while let Some(name) = all.last().and_then(|last| last.name()) {
+        all.push(name.parent);
+    }
+    all
+}
+
+/// The most telling reason, and one log line with each branch's own.
+fn no_branch(pool: &Pool, refused: &[(BranchIx, Rejection)]) -> OpError {
+    let verdict = fsstack_pool::verdict(refused);
+    let reasons: Vec<String> = refused
+        .iter()
+        .map(|(at, why)| format!("{}: {why:?}", pool.branch(*at).path.display()))
+        .collect();
+    tracing::warn!(reasons = %reasons.join("; "), "no branch can take a new file");
+    OpError::NoBranch(verdict)
+}
+
+/// Enough chance for spreading files: not for secrets.
+fn random() -> u64 {
+    use std::cell::Cell;
+    thread_local! {
+        static STATE: Cell<u64> = const { Cell::new(0) };
+    }
+    STATE.with(|state| {
+        let mut next = state.get();
+        if next == 0 {
+            use std::hash::{BuildHasher, RandomState};
+            next = RandomState::new().hash_one(std::thread::current().id());
+        }
+        next = next.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        state.set(next);
+        mix(next)
+    })
+}

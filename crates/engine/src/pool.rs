@@ -1,0 +1,115 @@
+//! The pool as one request sees it: its branches in order and its settings, one snapshot.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use fsstack_pool::BranchSpec;
+use fsstack_pool::{BranchId, BranchIx, Ino};
+use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{self as sys, SysError};
+
+use crate::branch::Branch;
+use crate::inode::dirfd::DirFd;
+use crate::inode::number::{self, mix};
+use crate::settings::Settings;
+
+/// Branches of one pool at most: a set of them fits one word.
+pub const MAX_BRANCHES: usize = 64;
+
+/// One snapshot of the pool.
+#[derive(Debug)]
+pub struct Pool {
+    /// The branches in order. A branch's `ix` is its place here.
+    pub branches: Vec<Arc<Branch>>,
+    /// The settings.
+    pub settings: Settings,
+}
+
+/// Why a pool cannot be made of these branches.
+#[derive(Debug, thiserror::Error)]
+pub enum BadPool {
+    /// A branch does not open.
+    #[error("branch {path}: {error}")]
+    Branch {
+        /// Its path.
+        path: String,
+        /// What the system said.
+        error: SysError,
+    },
+    /// No or too many branches.
+    #[error("a pool has 1 to {MAX_BRANCHES} branches, not {0}")]
+    Number(usize),
+}
+
+impl Pool {
+    /// Opens the branches.
+    ///
+    /// # Errors
+    /// The first branch that does not open, or their number.
+    pub fn open(specs: &[BranchSpec], settings: Settings) -> Result<Self, BadPool> {
+        if specs.is_empty() || specs.len() > MAX_BRANCHES {
+            return Err(BadPool::Number(specs.len()));
+        }
+        let mut branches: Vec<Arc<Branch>> = Vec::with_capacity(specs.len());
+        for (at, spec) in specs.iter().enumerate() {
+            let failed = |error| BadPool::Branch { path: spec.path.display().to_string(), error };
+            let root = sys::at::open_root(&spec.path).map_err(failed)?;
+            let taken: Vec<BranchId> = branches.iter().map(|branch| branch.id).collect();
+            let id = durable_id(&root, settings.privileged, &taken).map_err(failed)?;
+            let ix = BranchIx(u16::try_from(at).unwrap_or(u16::MAX));
+            branches.push(Arc::new(Branch::open(ix, id, spec, DirFd::pinned(root)).map_err(failed)?));
+        }
+        Ok(Self { branches, settings })
+    }
+
+    /// The branch that the number was made from, if that can be read from it.
+    pub fn branch_of(&self, ino: Ino) -> Option<BranchIx> {
+        let id = number::branch_of(ino)?;
+        self.branches.iter().find(|branch| branch.id == id).map(|branch| branch.ix)
+    }
+
+    /// The branch at `ix`.
+    pub fn branch(&self, ix: BranchIx) -> &Arc<Branch> {
+        &self.branches[usize::from(ix.0)]
+    }
+}
+
+/// The id that is stored with the branch; made and stored when there is none. A branch that cannot store one
+/// (mounted read-only, no attributes) has one from its file system's id, which most file systems keep.
+fn durable_id(root: &OwnedFd, privileged: bool, taken: &[BranchId]) -> Result<BranchId, SysError> {
+    let attribute: &CStr = if privileged { c"trusted.fsstack.branch" } else { c"user.fsstack.branch-id" };
+    let on = On::Fd(root.as_fd());
+    let mut stored = [0_u8; 16];
+    if !matches!(xattr::get(on, attribute, &mut stored), Ok(16)) {
+        stored = fresh_id(root)?;
+        if xattr::set(on, attribute, &stored, 0).is_err() {
+            let fs = sys::file::statfs(root.as_fd())?;
+            let stat = sys::at::stat_fd(root.as_fd())?;
+            stored[..8].copy_from_slice(&mix(fs.fsid).to_le_bytes());
+            stored[8..].copy_from_slice(&mix(fs.fsid ^ mix(stat.ino)).to_le_bytes());
+        }
+    }
+    let mut word = u128::from_le_bytes(stored);
+    loop {
+        let low = u16::try_from(word & 0x7fff).unwrap_or(1).max(1);
+        let id = BranchId::new(low).unwrap_or(BranchId::MIN);
+        if !taken.contains(&id) {
+            return Ok(id);
+        }
+        // Two branches by chance, or a disk copied block by block with its id: the later one gets another.
+        tracing::warn!(%id, "two branches have the same stored id; the later one is given another");
+        word = word.rotate_right(15).wrapping_add(1);
+    }
+}
+
+/// 16 bytes that no other branch has: time, process and the address space's own randomness.
+fn fresh_id(root: &OwnedFd) -> Result<[u8; 16], SysError> {
+    use std::hash::{BuildHasher, RandomState};
+    let fs = sys::file::statfs(root.as_fd())?;
+    let now = std::time::SystemTime::now();
+    let mut id = [0_u8; 16];
+    id[..8].copy_from_slice(&RandomState::new().hash_one((fs.fsid, now)).to_le_bytes());
+    id[8..].copy_from_slice(&RandomState::new().hash_one((std::process::id(), now)).to_le_bytes());
+    Ok(id)
+}

@@ -1,0 +1,229 @@
+//! From a name in a directory to what the branches have under it.
+//!
+//! The first branch in order that has the name decides: a file there hides all others; a directory there
+//! is merged with the directories on the branches after it. A branch that cannot be asked makes "not there"
+//! unknowable: then the answer is an I/O error, never ENOENT.
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fsstack_pool::BranchIx;
+use fsstack_sys::Stat;
+use fsstack_sys::xattr::{self, On};
+use smallvec::SmallVec;
+
+use crate::answer::{Attr, Entry};
+use crate::error::{OpError, Result};
+use crate::inode::number::{Identity, identity};
+use crate::inode::{Copies, Inode, mark};
+use crate::pool::Pool;
+use crate::union::Union;
+
+/// The copies of a directory and their attributes.
+pub(crate) type DirStats = SmallVec<[(BranchIx, Stat); 2]>;
+
+/// What a name stands for.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// A file (anything but a directory) on this branch.
+    File(BranchIx, Stat),
+    /// A directory: its copies in order, never none.
+    Dir(DirStats, Copies),
+}
+
+impl Union {
+    /// Asks the branches that hold `parent` for `name`, in order.
+    ///
+    /// # Errors
+    /// ENOENT if all were asked and none has it; EIO if one that might have it could not be asked.
+    pub(crate) fn find(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<Found> {
+        let mut dirs = DirStats::new();
+        let mut copies = Copies::default();
+        let mut fault = parent.is_unsure().then_some(OpError::UNSURE);
+        for at in parent.copies() {
+            match self.stat_in(pool, parent, at, name) {
+                Ok(stat) if stat.is_dir() => {
+                    copies.found.push((at, stat.ino));
+                    dirs.push((at, stat));
+                }
+                Ok(stat) if dirs.is_empty() => return Ok(Found::File(at, stat)),
+                Ok(_) => self.report_clash(pool, at, name),
+                Err(error) if error.is_missing() => {}
+                Err(error) if error.is_fault() => {
+                    copies.unsure_of(at);
+                    fault = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match fault {
+            _ if !dirs.is_empty() => Ok(Found::Dir(dirs, copies)),
+            Some(fault) => Err(fault),
+            None => {
+                parent.note_miss(name);
+                Err(OpError::MISSING)
+            }
+        }
+    }
+
+    /// Every branch that has `name` in `parent`, in order, with what it has.
+    ///
+    /// # Errors
+    /// A branch that might have it could not be asked.
+    pub(crate) fn find_all(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<DirStats> {
+        if parent.is_unsure() {
+            return Err(OpError::UNSURE);
+        }
+        let mut holders = DirStats::new();
+        for at in parent.copies() {
+            match self.stat_in(pool, parent, at, name) {
+                Ok(stat) => holders.push((at, stat)),
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(holders)
+    }
+
+    /// Makes sure that nothing has `name` in `parent`: for free when a lookup has just found that out.
+    ///
+    /// # Errors
+    /// EEXIST, or EIO if that cannot be known.
+    pub(crate) fn must_be_missing(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<()> {
+        if parent.take_miss(name) {
+            return Ok(());
+        }
+        match self.find(pool, parent, name) {
+            Ok(_) => Err(fsstack_sys::Errno::EXIST.into()),
+            Err(error) if error.is_missing() => {
+                parent.take_miss(name);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The kernel is told about `name`: the inode has one more lookup.
+    pub(crate) fn admit(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr, found: Found) -> Result<Entry> {
+        match found {
+            Found::File(at, stat) => Ok(self.admit_file(pool, parent, name, at, stat)),
+            Found::Dir(stats, copies) => self.admit_dir(pool, parent, name, &stats, &copies),
+        }
+    }
+
+    pub(crate) fn admit_file(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        at: BranchIx,
+        stat: Stat,
+    ) -> Entry {
+        let id = identity(pool.branch(at), &stat);
+        let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
+        inode.seen_as(parent, name, stat.nlink);
+        self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
+        entry(id, stat)
+    }
+
+    fn admit_dir(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        stats: &DirStats,
+        copies: &Copies,
+    ) -> Result<Entry> {
+        let id = self.dir_identity(pool, parent, name, stats)?;
+        let inode = self.inodes.looked_up(id, fsstack_sys::Kind::Dir, || Inode::dir(id, copies));
+        inode.update_copies(copies);
+        inode.seen_as(parent, name, 1);
+        self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
+        Ok(entry(id, merge(stats)))
+    }
+
+    /// The number of a directory: its first copy's, where "first" does not depend on the branches' order.
+    fn dir_identity(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        stats: &DirStats,
+    ) -> Result<Identity> {
+        let mut ids: SmallVec<[(Identity, BranchIx, u64); 2]> =
+            stats.iter().map(|(at, stat)| (identity(pool.branch(*at), stat), *at, stat.ino)).collect();
+        ids.sort_by_key(|(_, at, _)| pool.branch(*at).id);
+        let known = ids.iter().find(|(id, ..)| self.inodes.get(id.ino).is_some_and(|known| known.id == *id));
+        if let Some((id, ..)) = known {
+            return Ok(*id);
+        }
+        if pool.branches.len() == 1 {
+            return ids.first().map(|(id, ..)| *id).ok_or(OpError::MISSING);
+        }
+        let mut marked = None;
+        for (id, at, own) in &ids {
+            let fd = self.dirfd(pool, parent, *at)?;
+            match mark::get(On::Name(fd.as_fd(), name), *own) {
+                None => return Ok(*id),
+                Some(of) => marked = marked.or(Some(of)),
+            }
+        }
+        // All copies are later ones: the first is lost or out of reach, but its number lives on, unless that
+        // directory is alive under another name (it was renamed behind the pool's back on some branches).
+        let elsewhere = |id: &Identity| {
+            let live = self.inodes.get(id.ino).and_then(|inode| inode.name());
+            live.is_some_and(|is| is.parent.id != parent.id || *is.name != *name)
+        };
+        let own = ids.first().map(|(id, ..)| *id);
+        marked.filter(|id| !elsewhere(id)).or(own).ok_or(OpError::MISSING)
+    }
+
+    fn report_clash(&self, pool: &Pool, at: BranchIx, name: &CStr) {
+        let branch = pool.branch(at).path.display();
+        tracing::warn!(%branch, ?name, "a file is hidden by a directory of the same name on an earlier branch");
+    }
+
+    /// The attributes of a directory, from all its copies that answer.
+    pub(crate) fn dir_attr(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<Attr> {
+        let mut stats = DirStats::new();
+        let mut last = OpError::STALE;
+        for at in dir.copies() {
+            let stat = self
+                .dirfd(pool, dir, at)
+                .and_then(|fd| pool.branch(at).ask(|| fsstack_sys::at::stat_fd(fd.as_fd())));
+            match stat {
+                Ok(stat) => stats.push((at, stat)),
+                Err(error) => last = error,
+            }
+        }
+        if stats.is_empty() {
+            return Err(if last.is_missing() { OpError::STALE } else { last });
+        }
+        Ok(Attr { ino: dir.id.ino, stat: merge(&stats) })
+    }
+}
+
+/// Attributes under the pool's number.
+pub(crate) fn entry(id: Identity, stat: Stat) -> Entry {
+    Entry { ino: id.ino, generation: u64::from(id.generation), attr: Attr { ino: id.ino, stat } }
+}
+
+/// A directory's attributes: those of its first copy, changed when the latest changed.
+pub(crate) fn merge(stats: &DirStats) -> Stat {
+    let mut merged = stats[0].1;
+    for (_, stat) in &stats[1..] {
+        merged.mtime = merged.mtime.max(stat.mtime);
+        merged.ctime = merged.ctime.max(stat.ctime);
+        merged.atime = merged.atime.max(stat.atime);
+        // "Not told", as btrfs has it: subdirectories on several branches would count twice, and find(1)
+        // trusts a count above 1.
+        merged.nlink = merged.nlink.min(1);
+    }
+    merged
+}
+
+/// The attribute `name` of the directory `dir` of a branch.
+pub(crate) fn has_xattr(on: On<'_>, name: &CStr) -> bool {
+    xattr::get(on, name, &mut []).is_ok_and(|len| len > 0)
+}

@@ -1,0 +1,73 @@
+//! What a pool does, as chosen by its administrator.
+
+use std::time::Duration;
+
+use fsstack_pool::Chain;
+use fsstack_pool::Floor;
+
+/// How a file's bytes reach its branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WritePath {
+    /// Decided at each file's first open.
+    Auto,
+    /// The kernel reads and writes the branch's file itself.
+    Passthrough,
+    /// The daemon reads and writes.
+    Stacked,
+}
+
+/// Whether stacked files use the page cache of the FUSE layer, besides the branch's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageCache {
+    /// No: requests go straight to the branch, whose own page cache is below.
+    Off,
+    /// Yes, writes go through.
+    On,
+    /// Yes, and writes are kept back.
+    WriteBack,
+}
+
+/// What `statfs` calls available.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatfsMode {
+    /// All that is free on branches that can be written.
+    All,
+    /// Only what is free above the floors of branches that take new files.
+    AsPlaced,
+}
+
+/// Where file locks are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locks {
+    /// In the kernel, for this mount.
+    Local,
+    /// On the branch's file too, where programs outside the pool see them.
+    Branch,
+}
+
+/// The settings of a pool. Replaced as a whole, never changed in place: every request sees one.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How a branch is chosen for what is created.
+    pub create: Chain,
+    /// Free space below which a branch takes no new files, unless it has a floor of its own.
+    pub floor: Floor,
+    /// Free inodes below which a branch takes no new files, unless it has a number of its own.
+    pub min_inodes: u64,
+    /// How bytes reach the branch.
+    pub write_path: WritePath,
+    /// The FUSE layer's page cache for stacked files.
+    pub page_cache: PageCache,
+    /// Free bytes below which `auto` writes a file by the stacked path.
+    pub passthrough_headroom: u64,
+    /// What `statfs` calls available.
+    pub statfs: StatfsMode,
+    /// Where locks are kept.
+    pub locks: Locks,
+    /// How long a directory's set of copies is believed before all branches are asked again.
+    pub recheck: Duration,
+    /// The daemon may act as its callers and use privileged calls (it runs as root).
+    pub privileged: bool,
+    /// Directory file descriptors kept open at most.
+    pub dir_fds: usize,
+}

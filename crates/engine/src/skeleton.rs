@@ -1,0 +1,185 @@
+//! Giving a branch the directories that it lacks.
+//!
+//! A skeleton is made while the tree's shape is held shared, so that no directory of it is renamed or removed
+//! meanwhile. Two threads may make the same one: the later finds it there. It is made with the owner, mode,
+//! attributes and times of the directory it is a copy of before its name shows (a directory that is already
+//! in the pool, under attributes that the pool already shows, can only be entered by who may enter it).
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use fsstack_pool::BranchIx;
+use fsstack_sys::at::{SetTime, Times};
+use fsstack_sys::identity::{self, Caller as As};
+use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
+
+use crate::branch::Branch;
+use crate::error::{OpError, Result};
+use crate::inode::dirfd::DirFd;
+use crate::inode::number::Identity;
+use crate::inode::{Inode, Name, mark};
+use crate::pool::Pool;
+use crate::union::Union;
+
+impl Union {
+    /// The descriptor of `dir` on the branch `at`, which is given a copy if it has none.
+    ///
+    /// # Errors
+    /// ENOENT if the directory was removed; what the branch answered.
+    pub(crate) fn skeleton(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<Arc<DirFd>> {
+        match self.dirfd(pool, dir, at) {
+            Err(error) if error.is_missing() || error.errno() == Errno::STALE => {}
+            settled if dir.is_on(at) => return settled,
+            _ => {}
+        }
+        let _shape = self.shape.read();
+        self.skeleton_in_shape(pool, dir, at)
+    }
+
+    /// As [`Self::skeleton`], where the caller holds the tree's shape.
+    pub(crate) fn skeleton_in_shape(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<Arc<DirFd>> {
+        identity::become_daemon().map_err(OpError::Sys)?;
+        let mut below: Vec<(Arc<Inode>, Name)> = Vec::new();
+        let mut upper = dir.clone();
+        let mut fd = loop {
+            if upper.is_on(at)
+                && let Ok(fd) = self.dirfd(pool, &upper, at)
+            {
+                break fd;
+            }
+            let name = upper.name().ok_or(OpError::STALE)?;
+            let parent = name.parent.clone();
+            below.push((upper, name));
+            upper = parent;
+        };
+        while let Some((inode, name)) = below.pop() {
+            fd = self.copy_dir(pool, pool.branch(at), &fd, &inode, &name)?;
+        }
+        Ok(fd)
+    }
+
+    fn copy_dir(
+        &self,
+        pool: &Pool,
+        branch: &Branch,
+        parent: &DirFd,
+        dir: &Arc<Inode>,
+        name: &Name,
+    ) -> Result<Arc<DirFd>> {
+        let source_at = dir.copies().first().copied().ok_or(OpError::STALE)?;
+        let source = self.dirfd(pool, dir, source_at)?;
+        let model = pool.branch(source_at).ask(|| sys::at::stat_fd(source.as_fd()))?;
+        if model.nlink == 0 {
+            return Err(OpError::MISSING); // removed since it was opened
+        }
+        let made = branch.ask(|| make_like(parent.as_fd(), &name.name, source.as_fd(), &model, dir.id))?;
+        let stat = branch.ask(|| sys::at::stat_fd(made.as_fd()))?;
+        let fd = Arc::new(self.budget.count(made));
+        let order = |ix: BranchIx| usize::from(ix.0);
+        dir.add_copy(branch.ix, stat.ino, fd.clone(), order);
+        self.budget.opened(dir, branch.ix);
+        Ok(fd)
+    }
+}
+
+/// Makes the directory `name` in `parent` like `source`.
+fn make_like(
+    parent: BorrowedFd<'_>,
+    name: &CStr,
+    source: BorrowedFd<'_>,
+    model: &Stat,
+    id: Identity,
+) -> Result<std::os::fd::OwnedFd, SysError> {
+    let before = sys::at::stat_fd(parent)?;
+    // Owned by the right user from the first moment, and closed until all of it is in place.
+    identity::become_(As { uid: model.uid, gid: model.gid, group: None, umask: 0 })?;
+    let made = sys::at::mkdir(parent, name, 0o700);
+    identity::become_daemon()?;
+    match made {
+        Ok(()) => {}
+        Err(error) if error.errno == Errno::EXIST => {
+            return sys::at::open_dir(parent, name, sys::at::Mounts::Stay);
+        }
+        Err(error) => return Err(error),
+    }
+    let fd = sys::at::open_dir(parent, name, sys::at::Mounts::Stay)?;
+    let dressed = dress_like(fd.as_fd(), source, model, id);
+    // The parent's copy got an entry, the parent itself did not change: its times stay.
+    let times = Times { atime: SetTime::At(before.atime), mtime: SetTime::At(before.mtime) };
+    let kept = sys::at::utimens_fd(parent, times);
+    if let Err(error) = dressed.and(kept) {
+        // Better none than a wrong one.
+        sys::at::rmdir(parent, name)?;
+        return Err(error);
+    }
+    Ok(fd)
+}
+
+fn dress_like(
+    fd: BorrowedFd<'_>,
+    source: BorrowedFd<'_>,
+    model: &Stat,
+    id: Identity,
+) -> Result<(), SysError> {
+    let own = sys::at::stat_fd(fd)?;
+    if (own.uid, own.gid) != (model.uid, model.gid) {
+        // A set-gid parent gave its own group.
+        sys::at::chown_fd(fd, Some(model.uid), Some(model.gid))?;
+    }
+    copy_xattrs(fd, source)?;
+    mark::put(fd, id, own.ino);
+    sys::at::chmod_fd(fd, model.mode & 0o7777)?;
+    copy_flags(fd, source);
+    sys::at::utimens_fd(fd, Times { atime: SetTime::At(model.atime), mtime: SetTime::At(model.mtime) })
+}
+
+/// Attributes that belong to the branch's own file system, or to the pool on that branch.
+fn is_private(name: &[u8]) -> bool {
+    [mark::OWN_PREFIX, b"trusted.glusterfs", b"trusted.gfid", b"trusted.overlay", b"glusterfs."]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+pub(crate) fn copy_xattrs(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<(), SysError> {
+    let names = match xattr::list_vec(On::Fd(from)) {
+        Ok(names) => names,
+        Err(error) if error.errno == Errno::OPNOTSUPP => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for raw in names.split_inclusive(|byte| *byte == 0) {
+        let Ok(name) = CStr::from_bytes_with_nul(raw) else { continue };
+        if is_private(name.to_bytes()) {
+            continue;
+        }
+        let value = match xattr::get_vec(On::Fd(from), name) {
+            Ok(value) => value,
+            Err(error) if error.errno == Errno::NODATA => continue,
+            Err(error) => return Err(error),
+        };
+        match xattr::set(On::Fd(to), name, &value, 0) {
+            // What the other file system, or an unprivileged daemon, cannot have.
+            Err(error) if matches!(error.errno, Errno::OPNOTSUPP | Errno::PERM) => {}
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// Inode flags (append-only, no-dump, project and so on), as far as the other file system has them.
+fn copy_flags(to: BorrowedFd<'_>, from: BorrowedFd<'_>) {
+    /// Flags that a user may set and see (`FS_FL_USER_MODIFIABLE`), but for immutable and append-only: the
+    /// directory is about to be filled.
+    const COPIED: u32 = 0x0003_80ff & !0x30;
+    let flags = sys::at::reopen(from, OFlags::RDONLY)
+        .and_then(|from| sys::ioctl::getflags(from.as_fd()))
+        .map(|flags| flags & COPIED);
+    if let Ok(flags) = flags
+        && flags != 0
+        && let Ok(to) = sys::at::reopen(to, OFlags::RDONLY)
+        && let Err(error) = sys::ioctl::setflags(to.as_fd(), flags)
+    {
+        tracing::debug!(%error, "a directory's inode flags were not copied");
+    }
+}

@@ -1,0 +1,193 @@
+//! The union file system: the tables that all operations share, and the way from an inode to a directory
+//! descriptor on a branch.
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use arc_swap::ArcSwap;
+use dashmap::DashMap;
+use fsstack_pool::{BranchIx, Handle, Ino};
+use fsstack_sys::at::Mounts;
+use fsstack_sys::{self as sys, Errno, Stat, SysError};
+use parking_lot::RwLock;
+
+use crate::branch::Branch;
+use crate::error::{OpError, Result};
+use crate::inode::dirfd::{Budget, DirFd};
+use crate::inode::locations::Locations;
+use crate::inode::table::Table;
+use crate::inode::{Inode, Name};
+use crate::open::route::Backings;
+use crate::open::{DirHandle, FileHandle};
+use crate::pool::Pool;
+use crate::settings::Settings;
+
+/// The union file system. Requests come in as method calls (one file an operation in `ops`), from any
+/// number of threads.
+#[derive(Debug)]
+pub struct Union {
+    pub(crate) pool: ArcSwap<Pool>,
+    pub(crate) inodes: Table,
+    pub(crate) seen: Locations,
+    pub(crate) files: DashMap<u64, FileHandle>,
+    pub(crate) dirs: DashMap<u64, Arc<DirHandle>>,
+    pub(crate) budget: Budget,
+    /// The shape of the directory tree. Shared: whoever gives a branch a directory that it lacks. Exclusive:
+    /// whoever removes or renames a directory, on all branches. Order: before any inode's state.
+    pub(crate) shape: RwLock<()>,
+    pub(crate) backings: Arc<dyn Backings>,
+    next_handle: AtomicU64,
+}
+
+/// What is in the tables: for status, and for tests that nothing is left over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Inodes that the kernel has not forgotten, without the root.
+    pub inodes: usize,
+    /// Open file handles.
+    pub files: usize,
+    /// Open directory handles.
+    pub dirs: usize,
+    /// Open directory descriptors.
+    pub dir_fds: usize,
+}
+
+impl Union {
+    /// The union of `pool`'s branches.
+    pub fn new(pool: Pool, backings: Arc<dyn Backings>) -> Self {
+        let roots = pool.branches.iter().map(|branch| (branch.ix, branch.root_ino, branch.root.clone()));
+        let root = Inode::root(roots);
+        let budget = Budget::new(pool.settings.dir_fds);
+        Self {
+            inodes: Table::new(root),
+            seen: Locations::default(),
+            files: DashMap::new(),
+            dirs: DashMap::new(),
+            budget,
+            shape: RwLock::new(()),
+            backings,
+            next_handle: AtomicU64::new(1),
+            pool: ArcSwap::from_pointee(pool),
+        }
+    }
+
+    /// The pool as it is now.
+    pub fn pool(&self) -> Arc<Pool> {
+        self.pool.load_full()
+    }
+
+    /// Replaces the settings; requests that have begun go on with the old ones.
+    pub fn set_settings(&self, settings: Settings) {
+        let branches = self.pool.load().branches.clone();
+        self.pool.store(Arc::new(Pool { branches, settings }));
+    }
+
+    /// What is in the tables.
+    pub fn held(&self) -> Held {
+        Held {
+            inodes: self.inodes.len(),
+            files: self.files.len(),
+            dirs: self.dirs.len(),
+            dir_fds: self.budget.open(),
+        }
+    }
+
+    /// The mount is gone: closes and forgets everything.
+    pub fn destroy(&self) {
+        self.files.clear();
+        self.dirs.clear();
+        self.inodes.clear();
+    }
+
+    pub(crate) fn new_handle(&self) -> Handle {
+        Handle(self.next_handle.fetch_add(1, Relaxed))
+    }
+
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
+        self.inodes.get(ino).ok_or(OpError::STALE)
+    }
+
+    /// The inode `ino`, which must be a directory.
+    pub(crate) fn dir(&self, ino: Ino) -> Result<Arc<Inode>> {
+        let inode = self.inode(ino)?;
+        if inode.is_dir() { Ok(inode) } else { Err(Errno::NOTDIR.into()) }
+    }
+
+    /// The live inode that `name` in `parent` was last known to mean.
+    pub(crate) fn known(&self, parent: &Inode, name: &CStr) -> Option<Arc<Inode>> {
+        let ino = self.seen.get(parent.id.ino, name.to_bytes())?;
+        self.inodes.get(ino).filter(|inode| inode.has_name(parent, name))
+    }
+
+    /// The descriptor of `dir`'s copy on `branch`.
+    ///
+    /// # Errors
+    /// ENOENT if there is no copy there, or not any more; what the branch answered.
+    pub(crate) fn dirfd(&self, pool: &Pool, dir: &Arc<Inode>, branch: BranchIx) -> Result<Arc<DirFd>> {
+        if let Some(fd) = dir.cached_dirfd(branch) {
+            return Ok(fd);
+        }
+        // Up to the first directory that is open, then down again: as deep as the tree may be, without
+        // recursion, and each step one name below one descriptor.
+        let mut below: Vec<(Arc<Inode>, Name)> = Vec::new();
+        let mut at = dir.clone();
+        let mut fd = loop {
+            if let Some(fd) = at.cached_dirfd(branch) {
+                break fd;
+            }
+            let name = at.name().ok_or(OpError::STALE)?;
+            let parent = name.parent.clone();
+            below.push((at, name));
+            at = parent;
+        };
+        while let Some((inode, name)) = below.pop() {
+            fd = self.open_copy(pool.branch(branch), &fd, &inode, &name)?;
+        }
+        Ok(fd)
+    }
+
+    fn open_copy(&self, branch: &Branch, parent: &DirFd, dir: &Arc<Inode>, name: &Name) -> Result<Arc<DirFd>> {
+        let opened = branch.ask(|| sys::at::open_dir(parent.as_fd(), &name.name, branch.mounts));
+        let opened = opened.inspect_err(|error| {
+            if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) {
+                dir.drop_copy(branch.ix);
+            }
+        })?;
+        let stat = branch.ask(|| sys::at::stat_fd(opened.as_fd()))?;
+        if dir.copy_ino(branch.ix) != Some(stat.ino) {
+            // Replaced behind the pool's back: another directory has this name now.
+            dir.drop_copy(branch.ix);
+            return Err(OpError::MISSING);
+        }
+        let fd = Arc::new(self.budget.count(opened));
+        dir.keep_dirfd(branch.ix, &fd);
+        self.budget.opened(dir, branch.ix);
+        Ok(fd)
+    }
+
+    /// Asks `branch` for `name` in `dir`.
+    pub(crate) fn stat_in(
+        &self,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        branch: BranchIx,
+        name: &CStr,
+    ) -> Result<Stat> {
+        let fd = self.dirfd(pool, dir, branch)?;
+        let branch = pool.branch(branch);
+        let stat = branch.ask(|| sys::at::stat(fd.as_fd(), name))?;
+        self.check_mount(branch, &stat)?;
+        Ok(stat)
+    }
+
+    /// A mount inside a branch is not entered unless the branch asks for it.
+    pub(crate) fn check_mount(&self, branch: &Branch, stat: &Stat) -> Result<()> {
+        if branch.mounts == Mounts::Stay && stat.mnt_id != branch.mnt_id {
+            tracing::info!(branch = %branch.path.display(), "a mount inside the branch is not entered");
+            return Err(branch.said(SysError { call: sys::Call::Stat, errno: Errno::ACCESS }));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! Requests about open files.
+
+use fsstack_engine::answer::Opened;
+use fsstack_engine::open::route::Route;
+use fsstack_engine::ops::{LockKind, LockRequest, LockType, Whence};
+use fsstack_pool::{Handle, Ino};
+use fsstack_sys::{Errno, OFlags};
+use fsstack_wire::{self as wire, Answer, Request, abi};
+
+use super::{Adapter, Served, caller, entry_name, errno, full, room};
+use crate::convert;
+
+impl Adapter {
+    pub(super) fn open(&self, request: &Request<'_>, flags: u32, answer: &mut Answer<'_>) -> Served {
+        let flags = OFlags::from_bits_retain(flags);
+        let ino = Ino(request.header.nodeid);
+        let opened = self.union.open(ino, flags, caller(request, 0)).map_err(errno)?;
+        full(answer.opened(open_out(&opened)))
+    }
+
+    pub(super) fn create(
+        &self,
+        request: &Request<'_>,
+        creation: &wire::Creation<'_>,
+        answer: &mut Answer<'_>,
+    ) -> Served {
+        let flags = OFlags::from_bits_retain(creation.flags);
+        let (parent, name) = (Ino(request.header.nodeid), entry_name(creation.name)?);
+        let caller = caller(request, creation.umask);
+        let made = self.union.create(parent, name, creation.mode, flags, caller).map_err(errno)?;
+        full(answer.created(&convert::entry(&made.entry, &self.timeouts), open_out(&made.opened)))
+    }
+
+    pub(super) fn tmpfile(
+        &self,
+        request: &Request<'_>,
+        creation: &wire::Creation<'_>,
+        answer: &mut Answer<'_>,
+    ) -> Served {
+        let flags = OFlags::from_bits_retain(creation.flags);
+        let caller = caller(request, creation.umask);
+        let parent = Ino(request.header.nodeid);
+        let made = self.union.tmpfile(parent, creation.mode, flags, caller).map_err(errno)?;
+        full(answer.created(&convert::entry(&made.entry, &self.timeouts), open_out(&made.opened)))
+    }
+
+    pub(super) fn read(&self, fh: u64, offset: u64, size: u32, answer: &mut Answer<'_>) -> Served {
+        let room = room(answer, size)?;
+        let read = self.union.read(Handle(fh), offset, room).map_err(errno)?;
+        full(answer.filled(read))
+    }
+
+    pub(super) fn write(
+        &self,
+        fh: u64,
+        offset: u64,
+        data: &[u8],
+        write_flags: u32,
+        answer: &mut Answer<'_>,
+    ) -> Served {
+        let strips = write_flags & abi::WRITE_KILL_SUIDGID != 0;
+        let written = self.union.write(Handle(fh), offset, data, strips).map_err(errno)?;
+        full(answer.written(u32::try_from(written).unwrap_or(u32::MAX)))
+    }
+
+    pub(super) fn lseek(&self, fh: u64, offset: i64, whence: u32, answer: &mut Answer<'_>) -> Served {
+        const SEEK_DATA: u32 = 3;
+        const SEEK_HOLE: u32 = 4;
+        let whence = match whence {
+            SEEK_DATA => Whence::Data,
+            SEEK_HOLE => Whence::Hole,
+            _ => return Err(Errno::INVAL), // the kernel does the others itself
+        };
+        let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
+        let found = self.union.seek(Handle(fh), offset, whence).map_err(errno)?;
+        full(answer.sought(found))
+    }
+
+    pub(super) fn ioctl(
+        &self,
+        ino: Ino,
+        fh: u64,
+        command: u32,
+        data: &[u8],
+        out_size: u32,
+        answer: &mut Answer<'_>,
+    ) -> Served {
+        let (out, len) = self.union.ioctl(ino, Handle(fh), command, data).map_err(errno)?;
+        let len = len.min(usize::try_from(out_size).unwrap_or(0));
+        full(answer.ioctl(0, &out[..len]))
+    }
+
+    pub(super) fn getlk(&self, lk: &wire::Lk, answer: &mut Answer<'_>) -> Served {
+        let in_the_way = self.union.test_lock(Handle(lk.fh), lock_request(lk)?).map_err(errno)?;
+        let unlocked = u32::try_from(F_UNLCK).unwrap_or(2);
+        full(answer.lock(match in_the_way {
+            None => wire::FileLock { start: 0, end: 0, kind: unlocked, pid: 0 },
+            Some(lock) => wire::FileLock {
+                start: lock.start,
+                end: lock.end,
+                kind: if lock.kind == LockType::Read { 0 } else { 1 },
+                pid: lock.pid,
+            },
+        }))
+    }
+
+    pub(super) fn setlk(&self, request: &Request<'_>, lk: &wire::Lk, wait: bool) -> Served {
+        let asked = lock_request(lk)?;
+        if !wait {
+            return self.union.lock(Handle(lk.fh), asked, None).map_err(errno);
+        }
+        let waiting = self.interrupts.watch(request.header.unique);
+        let goes_on = || !waiting.is_interrupted();
+        self.union.lock(Handle(lk.fh), asked, Some(&goes_on)).map_err(errno)
+    }
+}
+
+const F_UNLCK: i32 = 2;
+
+fn lock_request(lk: &wire::Lk) -> Result<LockRequest, Errno> {
+    let how = match lk.lock.kind {
+        0 => LockType::Read,
+        1 => LockType::Write,
+        2 => LockType::Unlock,
+        _ => return Err(Errno::INVAL),
+    };
+    let kind = if lk.lk_flags & abi::LK_FLOCK != 0 {
+        LockKind::Whole
+    } else {
+        LockKind::Range { start: lk.lock.start, end: lk.lock.end }
+    };
+    Ok(LockRequest { owner: lk.owner, kind, how })
+}
+
+fn open_out(opened: &Opened) -> wire::Opened {
+    let (flags, backing_id) = match opened.route {
+        Route::Passthrough(id) => (abi::FOPEN_PASSTHROUGH, i32::try_from(id).unwrap_or(0)),
+        Route::Direct => (abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES, 0),
+        Route::Cached => (abi::FOPEN_KEEP_CACHE, 0),
+    };
+    let flush = if opened.flushes { 0 } else { abi::FOPEN_NOFLUSH };
+    wire::Opened { fh: opened.handle.0, open_flags: flags | flush, backing_id }
+}

@@ -1,0 +1,294 @@
+//! From a parsed request to one engine method, and from its answer to a built one. Nothing else.
+
+mod files;
+mod names;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fsstack_engine::ops::{Change, Sink};
+use fsstack_engine::{Caller, OpError, Union, answer::Listed};
+use fsstack_pool::{EntryName, Handle, Ino};
+use fsstack_sys::Errno;
+use fsstack_wire::{self as wire, Abi, Answer, Operation, Request};
+
+use crate::convert;
+use crate::door::interrupts::Interrupts;
+
+/// How long the kernel may believe what it was told.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// Names.
+    pub entry: Duration,
+    /// Attributes.
+    pub attr: Duration,
+    /// That a name is missing.
+    pub negative: Duration,
+}
+
+/// What a door does with a request after the adapter is done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The answer is built.
+    Answered,
+    /// The answer is an errno.
+    Refused(i32),
+    /// There is no answer to this kind of request.
+    Silent,
+}
+
+/// The adapter between the protocol and the engine: one for all doors.
+#[derive(Debug)]
+pub struct Adapter {
+    union: Arc<Union>,
+    timeouts: Timeouts,
+    abi: Abi,
+    interrupts: Interrupts,
+}
+
+/// What an operation of the adapter returns: an error becomes an errno.
+type Served = Result<(), Errno>;
+
+impl Adapter {
+    /// An adapter to `union`; `abi` is what the kernel granted.
+    pub fn new(union: Arc<Union>, timeouts: Timeouts, abi: Abi) -> Self {
+        Self { union, timeouts, abi, interrupts: Interrupts::default() }
+    }
+
+    /// How requests are to be parsed.
+    pub fn abi(&self) -> Abi {
+        self.abi
+    }
+
+    /// The engine.
+    pub fn union(&self) -> &Arc<Union> {
+        &self.union
+    }
+
+    /// Serves one request.
+    pub fn serve(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Outcome {
+        match request.op {
+            Operation::Forget { nlookup } => {
+                self.union.forget(Ino(request.header.nodeid), nlookup);
+                return Outcome::Silent;
+            }
+            Operation::BatchForget(forgets) => {
+                forgets.for_each(|(nodeid, count)| self.union.forget(Ino(nodeid), count));
+                return Outcome::Silent;
+            }
+            Operation::Interrupt { unique } => {
+                self.interrupts.interrupt(unique);
+                return Outcome::Silent;
+            }
+            _ => {}
+        }
+        match self.dispatch(request, answer) {
+            Ok(()) => Outcome::Answered,
+            Err(errno) => Outcome::Refused(errno.raw_os_error()),
+        }
+    }
+
+    fn dispatch(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Served {
+        let ino = Ino(request.header.nodeid);
+        match request.op {
+            Operation::Lookup { name } => self.lookup(ino, name, answer),
+            Operation::Getattr { fh } => self.getattr(ino, fh, answer),
+            Operation::Statx { fh, .. } => self.statx(ino, fh, answer),
+            Operation::Setattr(change) => self.setattr(request, &change, answer),
+            Operation::Readlink => full(answer.data(&self.union.readlink(ino).map_err(errno)?)),
+            Operation::Symlink { .. } | Operation::Mknod { .. } | Operation::Mkdir { .. } => {
+                self.make(request, answer)
+            }
+            Operation::Unlink { name } => self.union.unlink(ino, entry_name(name)?).map_err(errno),
+            Operation::Rmdir { name } => self.union.rmdir(ino, entry_name(name)?).map_err(errno),
+            Operation::Rename { name, newdir, newname, flags } => {
+                self.rename((ino, name), (Ino(newdir), newname), flags)
+            }
+            Operation::Link { oldnode, name } => self.link(Ino(oldnode), ino, name, answer),
+            Operation::Open { flags, .. } => self.open(request, flags, answer),
+            Operation::Create(creation) => self.create(request, &creation, answer),
+            Operation::Tmpfile(creation) => self.tmpfile(request, &creation, answer),
+            Operation::Read { fh, offset, size, .. } => self.read(fh, offset, size, answer),
+            Operation::Write { fh, offset, write_flags, data, .. } => {
+                self.write(fh, offset, data, write_flags, answer)
+            }
+            Operation::Statfs => self.statfs(answer),
+            Operation::Release { fh, .. } => {
+                self.union.release(Handle(fh));
+                Ok(())
+            }
+            Operation::Flush { fh, lock_owner } => {
+                self.union.unlock_all(Handle(fh), lock_owner);
+                self.union.flush(Handle(fh)).map_err(errno)
+            }
+            Operation::Fsync { fh, datasync } => self.union.fsync(Handle(fh), datasync).map_err(errno),
+            Operation::Fsyncdir { datasync, .. } => self.union.fsyncdir(ino, datasync).map_err(errno),
+            Operation::Syncfs => self.union.syncfs().map_err(errno),
+            Operation::Opendir { .. } => {
+                let handle = self.union.opendir(ino).map_err(errno)?;
+                full(answer.opened(wire::Opened { fh: handle.0, open_flags: 0, backing_id: 0 }))
+            }
+            Operation::Readdir { fh, offset, size } => self.readdir(fh, offset, size, false, answer),
+            Operation::Readdirplus { fh, offset, size } => self.readdir(fh, offset, size, true, answer),
+            Operation::Releasedir { fh, .. } => {
+                self.union.releasedir(Handle(fh));
+                Ok(())
+            }
+            Operation::Setxattr { name, value, flags, setxattr_flags } => {
+                let kill_sgid = setxattr_flags & wire::abi::SETXATTR_ACL_KILL_SGID != 0;
+                self.union.setxattr(ino, name, value, flags, kill_sgid).map_err(errno)
+            }
+            Operation::Getxattr { name, size } => self.getxattr(ino, name, size, answer),
+            Operation::Listxattr { size } => self.listxattr(request, size, answer),
+            Operation::Removexattr { name } => self.union.removexattr(ino, name).map_err(errno),
+            Operation::Getlk(lk) => self.getlk(&lk, answer),
+            Operation::Setlk(lk) => self.setlk(request, &lk, false),
+            Operation::Setlkw(lk) => self.setlk(request, &lk, true),
+            Operation::Fallocate { fh, offset, length, mode } => {
+                self.union.fallocate(Handle(fh), mode, offset, length, caller(request, 0)).map_err(errno)
+            }
+            Operation::Lseek { fh, offset, whence } => self.lseek(fh, offset, whence, answer),
+            Operation::CopyFileRange { fh_in, off_in, fh_out, off_out, len, width, .. } => {
+                let (from, to) = ((Handle(fh_in), off_in), (Handle(fh_out), off_out));
+                let copied = self.union.copy_range(from, to, len, caller(request, 0)).map_err(errno)?;
+                full(answer.copied(width, copied))
+            }
+            Operation::Ioctl { fh, cmd, data, out_size, .. } => self.ioctl(ino, fh, cmd, data, out_size, answer),
+            Operation::Destroy => Ok(()),
+            // With default_permissions the kernel checks access; it polls and maps blocks without us.
+            Operation::Access { .. } | Operation::Bmap { .. } | Operation::Poll { .. } => Err(Errno::NOSYS),
+            Operation::Forget { .. } | Operation::BatchForget(_) | Operation::Interrupt { .. } => Ok(()),
+        }
+    }
+
+    fn getattr(&self, ino: Ino, fh: Option<u64>, answer: &mut Answer<'_>) -> Served {
+        let attr = self.union.getattr(ino, fh.map(Handle)).map_err(errno)?;
+        full(answer.attr(&convert::attr(&attr), self.timeouts.attr))
+    }
+
+    fn statx(&self, ino: Ino, fh: Option<u64>, answer: &mut Answer<'_>) -> Served {
+        let attr = self.union.getattr(ino, fh.map(Handle)).map_err(errno)?;
+        full(answer.statx(&convert::statx(&attr), self.timeouts.attr))
+    }
+
+    fn setattr(&self, request: &Request<'_>, change: &wire::SetAttr, answer: &mut Answer<'_>) -> Served {
+        let wanted = Change {
+            mode: change.mode,
+            uid: change.uid,
+            gid: change.gid,
+            size: change.size,
+            atime: change.atime.map(convert::set_time),
+            mtime: change.mtime.map(convert::set_time),
+            strips: change.kill_suidgid,
+        };
+        let ino = Ino(request.header.nodeid);
+        let attr = self
+            .union
+            .setattr(ino, change.fh.map(Handle), wanted, caller(request, 0))
+            .map_err(errno)?;
+        full(answer.attr(&convert::attr(&attr), self.timeouts.attr))
+    }
+
+    fn statfs(&self, answer: &mut Answer<'_>) -> Served {
+        let of = self.union.statfs().map_err(errno)?;
+        full(answer.statfs(&wire::Statfs {
+            blocks: of.blocks,
+            bfree: of.free,
+            bavail: of.available,
+            files: of.files,
+            ffree: of.files_free,
+            bsize: of.block_size,
+            namelen: of.name_max,
+            frsize: of.block_size,
+        }))
+    }
+
+    fn readdir(&self, fh: u64, cookie: u64, size: u32, plus: bool, answer: &mut Answer<'_>) -> Served {
+        let (union, timeouts) = (&self.union, &self.timeouts);
+        answer
+            .dirents(size, |writer| {
+                let mut rows = Rows { writer, timeouts, plus, closed: false };
+                union.readdir(Handle(fh), cookie, plus, &mut rows)
+            })
+            .map_err(errno)
+    }
+
+    fn getxattr(&self, ino: Ino, name: &std::ffi::CStr, size: u32, answer: &mut Answer<'_>) -> Served {
+        if size == 0 {
+            let len = self.union.getxattr(ino, name, &mut []).map_err(errno)?;
+            return full(answer.xattr_size(u32::try_from(len).map_err(|_| Errno::TOOBIG)?));
+        }
+        let room = room(answer, size)?;
+        let len = self.union.getxattr(ino, name, room).map_err(errno)?;
+        full(answer.filled(len))
+    }
+
+    fn listxattr(&self, request: &Request<'_>, size: u32, answer: &mut Answer<'_>) -> Served {
+        let (ino, caller) = (Ino(request.header.nodeid), caller(request, 0));
+        if size == 0 {
+            let len = self.union.listxattr(ino, caller, &mut []).map_err(errno)?;
+            return full(answer.xattr_size(u32::try_from(len).map_err(|_| Errno::TOOBIG)?));
+        }
+        let room = room(answer, size)?;
+        let len = self.union.listxattr(ino, caller, room).map_err(errno)?;
+        full(answer.filled(len))
+    }
+}
+
+/// The rows of a listing, written into the answer.
+struct Rows<'a, 'w, 'b> {
+    writer: &'w mut wire::DirentWriter<'b>,
+    timeouts: &'a Timeouts,
+    plus: bool,
+    closed: bool,
+}
+
+impl Sink for Rows<'_, '_, '_> {
+    fn fits(&self, name: usize) -> bool {
+        // A plain row is smaller than one with attributes; what fits is decided alike for all rows of an answer.
+        !self.closed && if self.plus { self.writer.plus_fits(name) } else { self.writer.plain_fits(name) }
+    }
+
+    fn put(&mut self, listed: &Listed<'_>, entry: Option<&fsstack_engine::answer::Entry>) {
+        let name = listed.name.to_bytes();
+        let written = if self.plus {
+            let entry = entry.map(|entry| convert::entry(entry, self.timeouts));
+            self.writer.plus(entry.as_ref(), listed.ino.0, listed.cookie, listed.dtype, name)
+        } else {
+            self.writer.plain(listed.ino.0, listed.cookie, listed.dtype, name)
+        };
+        self.closed = !written;
+    }
+}
+
+fn room<'a>(answer: &'a mut Answer<'_>, size: u32) -> Result<&'a mut [u8], Errno> {
+    let spare = answer.spare();
+    let len = spare.len().min(usize::try_from(size).unwrap_or(usize::MAX));
+    spare.get_mut(..len).ok_or(Errno::RANGE)
+}
+
+fn errno(error: OpError) -> Errno {
+    if error.is_fault() {
+        tracing::debug!(%error, "a branch is at fault");
+    }
+    error.errno()
+}
+
+/// An answer that does not fit was asked for with too small a buffer.
+fn full(put: Result<(), wire::NoRoom>) -> Served {
+    put.map_err(|wire::NoRoom| Errno::RANGE)
+}
+
+fn entry_name(name: &std::ffi::CStr) -> Result<EntryName<'_>, Errno> {
+    EntryName::new(name).map_err(|bad| match bad {
+        fsstack_pool::BadName::TooLong => Errno::NAMETOOLONG,
+        fsstack_pool::BadName::Reserved | fsstack_pool::BadName::Separator | fsstack_pool::BadName::Nul => {
+            Errno::INVAL
+        }
+    })
+}
+
+fn caller(request: &Request<'_>, umask: u32) -> Caller {
+    let (uid, gid) = (request.header.uid, request.header.gid);
+    Caller { uid, gid, group: request.groups.clone().find(|group| *group != gid), umask }
+}

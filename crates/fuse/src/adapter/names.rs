@@ -1,0 +1,50 @@
+//! Requests about names.
+
+use std::ffi::CStr;
+
+use fsstack_engine::ops::New;
+use fsstack_pool::Ino;
+use fsstack_sys::at::RenameFlags;
+use fsstack_sys::Errno;
+use fsstack_wire::{self as wire, Answer, Operation, Request};
+
+use super::{Adapter, Served, caller, entry_name, errno, full};
+use crate::convert;
+
+impl Adapter {
+    pub(super) fn lookup(&self, parent: Ino, name: &CStr, answer: &mut Answer<'_>) -> Served {
+        match self.union.lookup(parent, entry_name(name)?).map_err(errno) {
+            Ok(entry) => full(answer.entry(&convert::entry(&entry, &self.timeouts))),
+            Err(Errno::NOENT) if !self.timeouts.negative.is_zero() => {
+                full(answer.missing(self.timeouts.negative))
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    pub(super) fn make(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Served {
+        let (name, new, umask) = match request.op {
+            Operation::Symlink { name, target } => (name, New::Symlink(target), 0),
+            Operation::Mkdir { name, mode, umask } => (name, New::Dir(mode & 0o7777), umask),
+            Operation::Mknod { name, mode, rdev, umask } => {
+                let (major, minor) = wire::decode_dev(rdev);
+                (name, New::Node(mode, rustix::fs::makedev(major, minor)), umask)
+            }
+            _ => return Err(Errno::NOSYS),
+        };
+        let parent = Ino(request.header.nodeid);
+        let made = self.union.make(parent, entry_name(name)?, new, caller(request, umask)).map_err(errno)?;
+        full(answer.entry(&convert::entry(&made, &self.timeouts)))
+    }
+
+    pub(super) fn rename(&self, from: (Ino, &CStr), to: (Ino, &CStr), flags: u32) -> Served {
+        let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        let (from, to) = ((from.0, entry_name(from.1)?), (to.0, entry_name(to.1)?));
+        self.union.rename(from, to, flags).map_err(errno)
+    }
+
+    pub(super) fn link(&self, old: Ino, parent: Ino, name: &CStr, answer: &mut Answer<'_>) -> Served {
+        let linked = self.union.link(old, parent, entry_name(name)?).map_err(errno)?;
+        full(answer.entry(&convert::entry(&linked, &self.timeouts)))
+    }
+}

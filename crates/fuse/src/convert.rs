@@ -1,0 +1,80 @@
+//! The engine's words and the protocol's, turned into each other.
+
+use fsstack_engine::answer;
+use fsstack_engine::ops::SetTime;
+use fsstack_sys::{Stat, Time};
+use fsstack_wire as wire;
+
+use crate::adapter::Timeouts;
+
+pub(crate) fn attr(of: &answer::Attr) -> wire::Attr {
+    let stat = &of.stat;
+    wire::Attr {
+        ino: of.ino.0,
+        size: stat.size,
+        blocks: stat.blocks,
+        atime: time(stat.atime),
+        mtime: time(stat.mtime),
+        ctime: time(stat.ctime),
+        mode: stat.mode,
+        nlink: stat.nlink,
+        uid: stat.uid,
+        gid: stat.gid,
+        rdev: wire::encode_dev(stat.rdev_major, stat.rdev_minor),
+        blksize: stat.blksize,
+        flags: 0,
+    }
+}
+
+pub(crate) fn entry(of: &answer::Entry, timeouts: &Timeouts) -> wire::Entry {
+    wire::Entry {
+        nodeid: of.ino.0,
+        generation: of.generation,
+        entry_valid: timeouts.entry,
+        attr_valid: timeouts.attr,
+        attr: attr(&of.attr),
+    }
+}
+
+/// statx(2)'s basic attributes and the birth time.
+pub(crate) fn statx(of: &answer::Attr) -> wire::Statx {
+    const BASIC: u32 = 0x7ff;
+    const BTIME: u32 = 0x800;
+    let Stat { btime, .. } = of.stat;
+    let basic = attr(of);
+    wire::Statx {
+        mask: BASIC | if btime.is_some() { BTIME } else { 0 },
+        blksize: basic.blksize,
+        attributes: of.stat.attributes & of.stat.attributes_mask & SHOWN,
+        attributes_mask: of.stat.attributes_mask & SHOWN,
+        nlink: basic.nlink,
+        uid: basic.uid,
+        gid: basic.gid,
+        mode: u16::try_from(basic.mode & 0xffff).unwrap_or(0),
+        ino: basic.ino,
+        size: basic.size,
+        blocks: basic.blocks,
+        atime: basic.atime,
+        btime: btime.map(time).unwrap_or_default(),
+        ctime: basic.ctime,
+        mtime: basic.mtime,
+        rdev_major: of.stat.rdev_major,
+        rdev_minor: of.stat.rdev_minor,
+        dev_major: 0,
+        dev_minor: 0,
+    }
+}
+
+/// Compressed, immutable, append-only, no-dump, encrypted: what is a property of the file and not of its mount.
+const SHOWN: u64 = 0x4 | 0x10 | 0x20 | 0x40 | 0x800;
+
+fn time(of: Time) -> wire::Timestamp {
+    wire::Timestamp { sec: of.sec, nsec: of.nsec }
+}
+
+pub(crate) fn set_time(of: wire::SetTime) -> SetTime {
+    match of {
+        wire::SetTime::Now => SetTime::Now,
+        wire::SetTime::At(at) => SetTime::At(Time { sec: at.sec, nsec: at.nsec }),
+    }
+}

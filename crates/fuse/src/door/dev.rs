@@ -1,0 +1,236 @@
+//! The door at /dev/fuse: threads that each read one request, run it to its end, and write its answer.
+//!
+//! The device wakes its waiters first in, first out, whatever CPU they are on, so more waiting threads than CPUs
+//! make it slower. One thread a CPU is there from the start. A helper is added only when all of them have been
+//! inside the same calls for a while (a slow branch, a lock that is waited for), and leaves when it finds
+//! others waiting for work. Who notices that is one more thread, which sleeps for good while any thread waits.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fsstack_sys::{identity, thread};
+use fsstack_wire::{Answer, OutHeader, Request};
+use parking_lot::{Condvar, Mutex};
+
+use super::device::{self, Taken};
+use super::scheduling::Scheduling;
+use crate::adapter::{Adapter, Outcome};
+
+/// Room for a request's headers besides its data.
+const HEADERS: usize = 4096;
+/// How long all threads must have been busy without finishing a request before one is added.
+const STUCK: Duration = Duration::from_millis(5);
+
+/// The door.
+#[derive(Debug)]
+pub struct DevDoor {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    adapter: Arc<Adapter>,
+    device: OwnedFd,
+    buffer: usize,
+    scheduling: Scheduling,
+    base: usize,
+    max: usize,
+    /// Threads that wait for a request.
+    waiting: AtomicUsize,
+    threads: AtomicUsize,
+    /// Requests that were begun: tells busy from stuck.
+    begun: AtomicU64,
+    gone: AtomicBool,
+    /// Set when no thread waits any more; the watcher sleeps on it.
+    short: Mutex<bool>,
+    shortage: Condvar,
+    /// The watcher sleeps: whoever is the last to begin a request wakes it.
+    asleep: AtomicBool,
+}
+
+impl DevDoor {
+    /// Opens the door: requests of the connection behind `device` are served from now on.
+    ///
+    /// # Errors
+    /// No thread or descriptor is to be had.
+    pub fn open(
+        adapter: Arc<Adapter>,
+        device: OwnedFd,
+        max_write: u32,
+        max_threads: Option<usize>,
+        scheduling: Scheduling,
+    ) -> io::Result<Self> {
+        let cpus = thread::allowed_cpus();
+        let max = max_threads.unwrap_or(64).max(1);
+        let base = cpus.len().clamp(1, max);
+        let shared = Arc::new(Shared {
+            adapter,
+            device,
+            buffer: usize::try_from(max_write).unwrap_or(1 << 20) + HEADERS,
+            scheduling: scheduling.settled(),
+            base,
+            max,
+            waiting: AtomicUsize::new(0),
+            threads: AtomicUsize::new(0),
+            begun: AtomicU64::new(0),
+            gone: AtomicBool::new(false),
+            short: Mutex::new(false),
+            shortage: Condvar::new(),
+            asleep: AtomicBool::new(true),
+        });
+        let mut threads = Vec::with_capacity(base + 1);
+        for index in 0..base {
+            let device = device::clone_device(shared.device.as_fd())?;
+            threads.push(shared.start(index, device, cpus.get(index).copied())?);
+        }
+        if base < max {
+            let watched = shared.clone();
+            let watcher = std::thread::Builder::new().name("door-watch".into());
+            threads.push(watcher.spawn(move || watched.watch(&cpus))?);
+        }
+        Ok(Self { shared, threads })
+    }
+
+    /// Serves until the mount is gone.
+    pub fn wait(self) {
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!("a door's thread panicked");
+            }
+        }
+        // Helpers go by themselves.
+        while self.shared.threads.load(Relaxed) > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Shared {
+    fn start(self: &Arc<Self>, index: usize, device: OwnedFd, cpu: Option<usize>) -> io::Result<JoinHandle<()>> {
+        let shared = self.clone();
+        self.threads.fetch_add(1, Relaxed);
+        let started = std::thread::Builder::new().name(format!("door-{index}")).spawn(move || {
+            shared.scheduling.apply(cpu);
+            if let Err(error) = identity::keep_capabilities() {
+                tracing::warn!(%error, "the door's thread cannot act for others");
+            }
+            if let Err(error) = shared.serve(&device, index >= shared.base) {
+                tracing::error!(%error, "the device cannot be read");
+            }
+            shared.threads.fetch_sub(1, Relaxed);
+        });
+        started.inspect_err(|_| {
+            self.threads.fetch_sub(1, Relaxed);
+        })
+    }
+
+    fn serve(&self, device: &OwnedFd, helper: bool) -> io::Result<()> {
+        let mut incoming = device::buffer(self.buffer);
+        let mut outgoing = device::buffer(self.buffer);
+        loop {
+            if helper && self.waiting.load(Relaxed) >= self.base {
+                return Ok(());
+            }
+            self.waiting.fetch_add(1, SeqCst);
+            let taken = device::take(device.as_fd(), &mut incoming);
+            let others = self.waiting.fetch_sub(1, SeqCst) - 1;
+            match taken {
+                Ok(Taken::Nothing) => continue,
+                Ok(Taken::Gone) => return self.leave(),
+                Ok(Taken::Request(len)) => {
+                    self.begun.fetch_add(1, Relaxed);
+                    if others == 0 && self.asleep.load(SeqCst) {
+                        self.raise_alarm();
+                    }
+                    self.answer(device, &incoming[..len], &mut outgoing);
+                }
+                Err(error) => {
+                    self.leave()?;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn answer(&self, device: &OwnedFd, message: &[u8], outgoing: &mut [u8]) {
+        let request = match Request::parse_contiguous(self.adapter.abi(), message) {
+            Ok(request) => request,
+            Err(refused) => {
+                if let Some(unique) = refused.unique {
+                    report(device::refuse(device.as_fd(), &OutHeader::refused(unique, refused.errno())));
+                }
+                return;
+            }
+        };
+        let unique = request.header.unique;
+        let mut answer = Answer::new(outgoing);
+        match self.adapter.serve(&request, &mut answer) {
+            Outcome::Answered => report(device::answer(device.as_fd(), &answer.header(unique), &answer)),
+            Outcome::Refused(errno) => report(device::refuse(device.as_fd(), &OutHeader::refused(unique, errno))),
+            Outcome::Silent => {}
+        }
+    }
+
+    fn leave(&self) -> io::Result<()> {
+        self.gone.store(true, SeqCst);
+        self.raise_alarm();
+        Ok(())
+    }
+
+    fn raise_alarm(&self) {
+        *self.short.lock() = true;
+        self.shortage.notify_one();
+    }
+
+    /// Adds a helper when nothing moves and nobody waits.
+    fn watch(self: &Arc<Self>, cpus: &[usize]) {
+        let mut next = self.base;
+        loop {
+            let mut short = self.short.lock();
+            self.asleep.store(true, SeqCst);
+            // A thread may have begun the last free place's request before it saw that we sleep.
+            if self.waiting.load(SeqCst) > 0 && !self.gone.load(SeqCst) {
+                self.shortage.wait_while(&mut short, |short| !*short);
+            }
+            *short = false;
+            drop(short);
+            self.asleep.store(false, SeqCst);
+            let mut calm = 0;
+            while calm < 20 && !self.gone.load(SeqCst) {
+                let before = self.begun.load(Relaxed);
+                std::thread::sleep(STUCK);
+                let stuck = self.waiting.load(SeqCst) == 0 && self.begun.load(Relaxed) == before;
+                calm = if self.waiting.load(SeqCst) > 0 { calm + 1 } else { 0 };
+                if stuck && self.threads.load(Relaxed) < self.max {
+                    self.add_helper(next, cpus);
+                    next += 1;
+                }
+            }
+            if self.gone.load(SeqCst) {
+                return;
+            }
+        }
+    }
+
+    fn add_helper(self: &Arc<Self>, index: usize, cpus: &[usize]) {
+        let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
+        let started = device::clone_device(self.device.as_fd()).and_then(|device| self.start(index, device, cpu));
+        if let Err(error) = started {
+            tracing::warn!(%error, "no helper for a door whose threads are all busy");
+        }
+    }
+}
+
+fn report(written: Result<(), rustix::io::Errno>) {
+    // ENOENT: the request was given up; ENODEV: the mount is gone.
+    if let Err(error) = written
+        && !matches!(error, rustix::io::Errno::NOENT | rustix::io::Errno::NODEV)
+    {
+        tracing::error!(%error, "an answer was not taken");
+    }
+}

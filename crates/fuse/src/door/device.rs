@@ -1,0 +1,130 @@
+//! The FUSE device: reading requests, writing answers, its ioctls.
+#![allow(unsafe_code, reason = "the device's ioctls have no safe wrapper")]
+
+use std::fs::OpenOptions;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::{io, mem};
+
+use fsstack_engine::open::route::Backings;
+use fsstack_wire::{Answer, OutHeader};
+use rustix::io::Errno;
+use rustix::ioctl::{self, opcode};
+
+const MAGIC: u8 = 229;
+
+/// `struct fuse_backing_map` of the kernel's fuse.h.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct BackingMap {
+    fd: i32,
+    flags: u32,
+    padding: u64,
+}
+
+/// One more descriptor of the connection behind `device`, with a queue of its own for requests that were read.
+///
+/// # Errors
+/// The device cannot be opened, or the connection is gone.
+pub fn clone_device(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let clone: OwnedFd = OpenOptions::new().read(true).write(true).open("/dev/fuse")?.into();
+    let mut source: u32 = device.as_raw_fd().cast_unsigned();
+    // SAFETY: FUSE_DEV_IOC_CLONE reads a u32 at the pointer; Updater passes one that lives until it returns.
+    let call = unsafe { ioctl::Updater::<{ opcode::read::<u32>(MAGIC, 0) }, u32>::new(&mut source) };
+    // SAFETY: the opcode and the type are FUSE_DEV_IOC_CLONE's.
+    unsafe { ioctl::ioctl(&clone, call) }?;
+    Ok(clone)
+}
+
+/// Files of branches, registered with the kernel for passthrough.
+#[derive(Debug)]
+pub struct DeviceBackings(OwnedFd);
+
+impl DeviceBackings {
+    /// Registers with the connection behind `device`.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new(device: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self(device.try_clone_to_owned()?))
+    }
+}
+
+/// `FUSE_DEV_IOC_BACKING_OPEN`: answers the id as its return value.
+struct BackingOpen(BackingMap);
+
+// SAFETY: the kernel reads the map that the pointer leads to and nothing else; it lives in the request.
+unsafe impl ioctl::Ioctl for BackingOpen {
+    type Output = u32;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> ioctl::Opcode {
+        opcode::write::<BackingMap>(MAGIC, 1)
+    }
+
+    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
+        (&raw mut self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(answer: ioctl::IoctlOutput, _: *mut std::ffi::c_void) -> rustix::io::Result<u32> {
+        u32::try_from(answer).map_err(|_| Errno::INVAL)
+    }
+}
+
+impl Backings for DeviceBackings {
+    fn open(&self, fd: BorrowedFd<'_>) -> io::Result<u32> {
+        let map = BackingMap { fd: fd.as_raw_fd(), flags: 0, padding: 0 };
+        // SAFETY: `BackingOpen` is FUSE_DEV_IOC_BACKING_OPEN's opcode and argument.
+        Ok(unsafe { ioctl::ioctl(&self.0, BackingOpen(map)) }?)
+    }
+
+    fn close(&self, id: u32) {
+        // SAFETY: FUSE_DEV_IOC_BACKING_CLOSE reads a u32.
+        let call = unsafe { ioctl::Setter::<{ opcode::write::<u32>(MAGIC, 2) }, u32>::new(id) };
+        // SAFETY: the opcode and the type are FUSE_DEV_IOC_BACKING_CLOSE's.
+        let closed = unsafe { ioctl::ioctl(&self.0, call) };
+        if let Err(error) = closed
+            && error != Errno::NODEV
+            && error != Errno::PERM
+        {
+            tracing::error!(%error, id, "a backing file stays registered");
+        }
+    }
+}
+
+/// A buffer that is never touched is never resident; its start is page-aligned as far as the allocator goes.
+pub(crate) fn buffer(len: usize) -> Vec<u8> {
+    vec![0; len]
+}
+
+/// What reading the device came to.
+pub(crate) enum Taken {
+    /// A request of this length is in the buffer.
+    Request(usize),
+    /// None, but ask again.
+    Nothing,
+    /// The mount is gone.
+    Gone,
+}
+
+/// Reads one request.
+pub(crate) fn take(device: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Taken> {
+    match rustix::io::read(device, buffer) {
+        Ok(0) => Ok(Taken::Nothing),
+        Ok(len) => Ok(Taken::Request(len)),
+        // ENOENT: the caller was interrupted before the request was read.
+        Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => Ok(Taken::Nothing),
+        Err(Errno::NODEV) => Ok(Taken::Gone),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes an answer.
+pub(crate) fn answer(device: BorrowedFd<'_>, header: &OutHeader, body: &Answer<'_>) -> Result<(), Errno> {
+    rustix::io::writev(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body.as_bytes())]).map(mem::drop)
+}
+
+/// Writes an errno as the answer.
+pub(crate) fn refuse(device: BorrowedFd<'_>, header: &OutHeader) -> Result<(), Errno> {
+    rustix::io::write(device.as_fd(), header.as_bytes()).map(mem::drop)
+}

@@ -1,0 +1,6 @@
+//! The doors that requests come through.
+
+pub mod dev;
+pub mod device;
+pub mod interrupts;
+pub mod scheduling;

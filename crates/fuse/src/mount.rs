@@ -1,0 +1,211 @@
+//! Mounting and unmounting.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use fsstack_sys::mounts;
+use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::mount::MountFlags;
+
+use crate::negotiate::Negotiation;
+
+/// What is to be mounted.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where: a directory.
+    pub target: PathBuf,
+    /// The source shown in the mount table.
+    pub fsname: OsString,
+    /// The type shown in the mount table is `fuse.` and this.
+    pub subtype: String,
+    /// mount(2)'s flags.
+    pub flags: MountFlags,
+    /// Other users may enter.
+    pub allow_other: bool,
+    /// The kernel checks permissions.
+    pub default_permissions: bool,
+    /// Mounted by mount(2); otherwise through fusermount3.
+    pub privileged: bool,
+    /// Largest write request, bytes.
+    pub max_write: u32,
+    /// Ask for passthrough.
+    pub passthrough: bool,
+    /// Ask for the write-back page cache.
+    pub writeback: bool,
+    /// File locks come to the daemon.
+    pub forward_locks: bool,
+}
+
+/// What the kernel granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Granted {
+    /// Files can be handed to the kernel.
+    pub passthrough: bool,
+    /// SETXATTR requests have the extended form.
+    pub setxattr_ext: bool,
+    /// The daemon clears set-uid and the like; the kernel tells it when.
+    pub kills_privileges: bool,
+    /// Largest write request, bytes.
+    pub max_write: u32,
+}
+
+/// Why nothing was mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// There is no FUSE here.
+    #[error("/dev/fuse: {0} (is the fuse module loaded, and may this user open it?)")]
+    Device(io::Error),
+    /// mount(2) or fusermount3 refused.
+    #[error("{target}: {error}")]
+    Mount {
+        /// The mount point.
+        target: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The kernel and the pool did not agree.
+    #[error("{target}: the kernel did not accept the file system: {error}")]
+    Handshake {
+        /// The mount point.
+        target: String,
+        /// What went wrong.
+        error: io::Error,
+    },
+}
+
+/// A mounted pool, whose requests wait to be read.
+#[derive(Debug)]
+pub struct Mounted {
+    session: Option<Session<Negotiation>>,
+    device: OwnedFd,
+    /// Where.
+    pub target: PathBuf,
+    /// What the kernel granted.
+    pub granted: Granted,
+    privileged: bool,
+}
+
+/// Mounts `plan` and agrees with the kernel on how to talk.
+///
+/// # Errors
+/// Nothing is mounted then.
+pub fn mount(plan: &Plan) -> Result<Mounted, MountError> {
+    let (negotiation, granted) = Negotiation::new(plan);
+    let session = if plan.privileged { by_syscall(plan, negotiation)? } else { by_helper(plan, negotiation)? };
+    let device = session.as_fd().try_clone_to_owned().map_err(MountError::Device)?;
+    let granted = *granted.lock();
+    Ok(Mounted {
+        session: Some(session),
+        device,
+        target: plan.target.clone(),
+        granted,
+        privileged: plan.privileged,
+    })
+}
+
+fn by_syscall(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiation>, MountError> {
+    let device =
+        OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(MountError::Device)?;
+    let target = plan.target.display().to_string();
+    let mut data = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+    if plan.default_permissions {
+        data.push_str(",default_permissions");
+    }
+    if plan.allow_other {
+        data.push_str(",allow_other");
+    }
+    let fs_type = if plan.subtype.is_empty() { "fuse".into() } else { format!("fuse.{}", plan.subtype) };
+    mounts::mount_fuse(&plan.fsname, &plan.target, &fs_type, plan.flags, &data)
+        .map_err(|error| MountError::Mount { target: target.clone(), error: error.errno.into() })?;
+    let session = Session::from_fd(negotiation, device.into(), SessionACL::All, Config::default());
+    session.map_err(|error| {
+        // The device is closed: the mount answers nothing, and goes.
+        if let Err(stuck) = mounts::umount(&plan.target, mounts::UmountFlags { detach: true, ..Default::default() }) {
+            tracing::error!(%stuck, "the failed mount could not be removed");
+        }
+        MountError::Handshake { target, error }
+    })
+}
+
+fn by_helper(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiation>, MountError> {
+    let mut options = vec![
+        MountOption::FSName(plan.fsname.to_string_lossy().replace(',', "\\,")),
+        MountOption::Subtype(plan.subtype.clone()),
+    ];
+    if plan.default_permissions {
+        options.push(MountOption::DefaultPermissions);
+    }
+    let flags = [
+        (MountFlags::RDONLY, MountOption::RO),
+        (MountFlags::NOEXEC, MountOption::NoExec),
+        (MountFlags::NOATIME, MountOption::NoAtime),
+        (MountFlags::SYNCHRONOUS, MountOption::Sync),
+        (MountFlags::DIRSYNC, MountOption::DirSync),
+    ];
+    options.extend(flags.into_iter().filter(|(flag, _)| plan.flags.contains(*flag)).map(|(_, option)| option));
+    let mut config = Config::default();
+    config.mount_options = options;
+    config.acl = if plan.allow_other { SessionACL::All } else { SessionACL::Owner };
+    let target = plan.target.display().to_string();
+    Session::new(negotiation, &plan.target, &config).map_err(|error| MountError::Mount { target, error })
+}
+
+impl Mounted {
+    /// The device that requests are read from.
+    pub fn device(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+
+    /// What unmounts this pool, for another thread.
+    pub fn unmounter(&self) -> Unmounter {
+        Unmounter { target: self.target.clone(), privileged: self.privileged }
+    }
+
+    /// The loops have ended: the mount is gone.
+    pub fn ended(mut self) {
+        if let Some(session) = self.session.take()
+            && !self.privileged
+        {
+            // A session of fuser's that mounted by itself would, when dropped, unmount whatever lies at the
+            // path by now (its test for "still mounted" is inverted). The process ends soon anyway.
+            std::mem::forget(session);
+        }
+    }
+}
+
+/// Unmounts a pool.
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    target: PathBuf,
+    privileged: bool,
+}
+
+impl Unmounter {
+    /// Unmounts; if programs still use the mount, detaches it: it is gone from the tree, and ends with the daemon.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn unmount(&self) -> io::Result<()> {
+        if !self.privileged {
+            return fusermount(&self.target);
+        }
+        let gently = mounts::UmountFlags { nofollow: true, ..Default::default() };
+        match mounts::umount(&self.target, gently) {
+            Err(error) if error.errno == rustix::io::Errno::BUSY => {
+                tracing::warn!("the pool is in use: it is detached, and programs that use it see errors");
+                let lazily = mounts::UmountFlags { nofollow: true, detach: true, ..Default::default() };
+                mounts::umount(&self.target, lazily).map_err(|error| error.errno.into())
+            }
+            done => done.map_err(|error| error.errno.into()),
+        }
+    }
+}
+
+fn fusermount(target: &Path) -> io::Result<()> {
+    let status =
+        std::process::Command::new("fusermount3").arg("-u").arg("-q").arg("-z").arg("--").arg(target).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other("fusermount3 -u failed")) }
+}

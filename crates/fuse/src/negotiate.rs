@@ -1,0 +1,78 @@
+//! What the pool asks of the kernel, and what it got.
+
+use std::io;
+use std::sync::Arc;
+
+use fuser::{Filesystem, InitFlags, KernelConfig, Request};
+use parking_lot::Mutex;
+
+use crate::mount::{Granted, Plan};
+
+/// fuser's part ends with the answer to INIT: no request ever reaches this "file system".
+#[derive(Debug)]
+pub(crate) struct Negotiation {
+    wanted: InitFlags,
+    max_write: u32,
+    granted: Arc<Mutex<Granted>>,
+}
+
+/// Asked for always: each is a right answer or speed, and a kernel without it works too.
+const ALWAYS: &[InitFlags] = &[
+    InitFlags::FUSE_ASYNC_READ,
+    InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_ATOMIC_O_TRUNC,
+    InitFlags::FUSE_AUTO_INVAL_DATA,
+    InitFlags::FUSE_BIG_WRITES,
+    InitFlags::FUSE_CACHE_SYMLINKS,
+    InitFlags::FUSE_CREATE_SUPP_GROUP,
+    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+    InitFlags::FUSE_DONT_MASK,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+    InitFlags::FUSE_HAS_IOCTL_DIR,
+    InitFlags::FUSE_MAX_PAGES,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_POSIX_ACL,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_SETXATTR_EXT,
+];
+
+impl Negotiation {
+    pub(crate) fn new(plan: &Plan) -> (Self, Arc<Mutex<Granted>>) {
+        let mut wanted = ALWAYS.iter().copied().fold(InitFlags::empty(), |all, flag| all | flag);
+        if plan.writeback {
+            // The kernel has this or passthrough, for a whole connection.
+            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
+        } else if plan.passthrough {
+            wanted |= InitFlags::FUSE_PASSTHROUGH;
+        }
+        if plan.forward_locks {
+            wanted |= InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
+        }
+        let granted: Arc<Mutex<Granted>> = Arc::default();
+        (Self { wanted, max_write: plan.max_write, granted: granted.clone() }, granted)
+    }
+}
+
+impl Filesystem for Negotiation {
+    fn init(&mut self, _: &Request, kernel: &mut KernelConfig) -> io::Result<()> {
+        let wanted = self.wanted & kernel.capabilities();
+        kernel.add_capabilities(wanted).map_err(|_| io::Error::other("the kernel took a capability back"))?;
+        // Refused values come back as the nearest that is taken.
+        if let Err(nearest) = kernel.set_max_write(self.max_write) {
+            self.max_write = nearest;
+            let _taken = kernel.set_max_write(nearest);
+        }
+        if wanted.contains(InitFlags::FUSE_PASSTHROUGH) && kernel.set_max_stack_depth(1).is_err() {
+            return Err(io::Error::other("the kernel refuses a stack depth of 1"));
+        }
+        let _taken = kernel.set_max_background(64);
+        *self.granted.lock() = Granted {
+            passthrough: wanted.contains(InitFlags::FUSE_PASSTHROUGH),
+            setxattr_ext: wanted.contains(InitFlags::FUSE_SETXATTR_EXT),
+            kills_privileges: wanted.contains(InitFlags::FUSE_HANDLE_KILLPRIV_V2),
+            max_write: self.max_write,
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! A branch for a pool: a plain directory, a tmpfs, or a file system in an image behind a loop device.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{FallocateFlags, fallocate, statvfs, syncfs};
+use rustix::io::Errno;
+
+use crate::ledger::Entry;
+use crate::shell::command;
+use crate::{MiB, mounts, must};
+
+/// The file that `fill_until_free` puts on a branch.
+pub const BALLAST: &str = ".lab-ballast";
+
+/// Memory left to the machine when an image goes into /dev/shm.
+const SPARE_MEMORY: MiB = MiB(1024);
+
+/// What lies under a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory of the lab's own; all such branches share one file system.
+    Plain,
+    /// XFS with reflinks, on a loop device; at least 300 MiB.
+    Xfs(MiB),
+    /// ext4 on a loop device.
+    Ext4(MiB),
+    /// A tmpfs of its own.
+    Tmpfs(MiB),
+}
+
+/// Whether an image's memory is taken before it is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// Blocks are taken when first written; slow then, cheap for tests.
+    #[default]
+    Sparse,
+    /// All blocks are taken at once: what measurements need.
+    Preallocated,
+}
+
+/// A branch; unmounted and deleted when it drops.
+#[derive(Debug)]
+pub struct Branch {
+    name: String,
+    kind: Kind,
+    path: PathBuf,
+    image: Option<PathBuf>,
+    // Dropped in this order: the mount, what it lies on, the directory below.
+    mount: Option<Entry>,
+    image_entry: Option<Entry>,
+    dir: Entry,
+}
+
+impl Branch {
+    /// Makes a branch called `name` in the directory `home`.
+    pub fn make(name: &str, kind: Kind, layout: Layout, home: &Path) -> Result<Self> {
+        let path = home.join(name);
+        let dir = Entry::dir(&path)?;
+        let (image, image_entry) = match kind {
+            Kind::Plain | Kind::Tmpfs(_) => (None, None),
+            Kind::Xfs(size) | Kind::Ext4(size) => {
+                let image = image_dir(size, home)?.join(image_name(&path));
+                let entry = Entry::file(&image)?;
+                format(&image, kind, size, layout)?;
+                (Some(image), Some(entry))
+            }
+        };
+        let mut branch = Self { name: name.to_owned(), kind, path, image, mount: None, image_entry, dir };
+        branch.attach()?;
+        Ok(branch)
+    }
+
+    /// The name it has in the pool's story.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What lies under it.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Bytes that an unprivileged user may still take.
+    #[must_use]
+    #[track_caller]
+    pub fn free(&self) -> u64 {
+        let told = must(statvfs(&self.path).map_err(Into::into), "statvfs of a branch");
+        told.f_bavail * told.f_frsize
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    #[track_caller]
+    pub fn size(&self) -> u64 {
+        let told = must(statvfs(&self.path).map_err(Into::into), "statvfs of a branch");
+        told.f_blocks * told.f_frsize
+    }
+
+    /// Takes space until at most `left` is free.
+    #[track_caller]
+    pub fn fill_until_free(&self, left: MiB) {
+        must(self.fill(left.bytes()), "filling a branch");
+    }
+
+    /// Gives back what `fill_until_free` took.
+    #[track_caller]
+    pub fn drop_ballast(&self) {
+        let path = self.path.join(BALLAST);
+        // Truncated first: XFS frees the blocks of an unlinked file some time later.
+        let emptied = OpenOptions::new().write(true).truncate(true).open(&path).map(drop);
+        must(emptied.and_then(|()| fs::remove_file(&path)).map_err(Into::into), "removing the ballast");
+    }
+
+    /// Turns it read-only under whatever uses it.
+    #[track_caller]
+    pub fn remount_ro(&self) {
+        must(self.reconfigure("remount,ro"), "remounting a branch read-only");
+    }
+
+    /// Makes it writable again.
+    #[track_caller]
+    pub fn remount_rw(&self) {
+        must(self.reconfigure("remount,rw"), "remounting a branch writable");
+    }
+
+    /// Unmounts it; its directory stays, empty.
+    #[track_caller]
+    pub fn unmount(&mut self) {
+        must(self.mount.take().map_or(Ok(()), Entry::undo), "unmounting a branch");
+    }
+
+    /// Takes its mount out of the tree while others still hold it open.
+    #[track_caller]
+    pub fn unmount_lazily(&mut self) {
+        let detached = command("umount").arg("-l").arg(&self.path).run();
+        must(detached, "detaching a branch");
+        self.mount = None;
+    }
+
+    /// Mounts it again after `unmount`.
+    #[track_caller]
+    pub fn remount(&mut self) {
+        must(self.attach(), "mounting a branch again");
+    }
+
+    /// Leaves it standing after this process, for `take_down(name)`.
+    pub(crate) fn keep(self, name: &str) -> Result<()> {
+        // Taken down last first: so the directory is written before what lies on it.
+        self.dir.keep(name)?;
+        self.image_entry.map_or(Ok(()), |entry| entry.keep(name))?;
+        self.mount.map_or(Ok(()), |entry| entry.keep(name))
+    }
+
+    fn attach(&mut self) -> Result<()> {
+        let mount = match (self.kind, &self.image) {
+            (Kind::Plain, _) => return Ok(()),
+            (Kind::Tmpfs(size), _) => command("mount").args([
+                "-t",
+                "tmpfs",
+                "-o",
+                &format!("mode=755,size={}", size.bytes()),
+                "tmpfs",
+            ]),
+            // The loop device goes with the mount (autoclear).
+            (_, Some(image)) => command("mount").args(["-o", "loop"]).arg(image),
+            (_, None) => bail!("branch {} has no image", self.name),
+        };
+        ensure!(mounts::at(&self.path)?.is_none(), "{} is mounted already", self.path.display());
+        let entry = Entry::mount(&self.path)?;
+        mount.arg(&self.path).run()?;
+        self.mount = Some(entry);
+        Ok(())
+    }
+
+    fn reconfigure(&self, how: &str) -> Result<()> {
+        ensure!(self.mount.is_some(), "branch {} is no mount of its own", self.name);
+        command("mount").args(["-o", how]).arg(&self.path).run().map(drop)
+    }
+
+    fn fill(&self, left: u64) -> Result<()> {
+        ensure!(
+            self.kind != Kind::Plain,
+            "{} is a plain directory: filling it would fill the machine",
+            self.name
+        );
+        let ballast = OpenOptions::new().create(true).append(true).open(self.path.join(BALLAST))?;
+        let mut piece = u64::MAX;
+        loop {
+            // Space that was freed or preallocated a moment ago is counted only after this.
+            syncfs(&ballast)?;
+            piece = piece.min(self.free().saturating_sub(left));
+            if piece < 4096 {
+                return Ok(());
+            }
+            match fallocate(&ballast, FallocateFlags::empty(), ballast.metadata()?.len(), piece) {
+                // The file system keeps some of what it calls free for its own trees.
+                Err(Errno::NOSPC) => piece /= 2,
+                settled => settled.context("fallocate of the ballast")?,
+            }
+        }
+    }
+}
+
+/// Images go to memory where there is room for them whole, else beside the branch.
+fn image_dir(size: MiB, home: &Path) -> Result<PathBuf> {
+    let memory = Path::new("/dev/shm");
+    let room = statvfs(memory).map_or(0, |told| told.f_bavail * told.f_frsize);
+    let info = fs::read_to_string("/proc/meminfo").context("meminfo")?;
+    let unused = info.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
+    let unused = unused.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10;
+    let fits = size.bytes() + SPARE_MEMORY.bytes() <= room.min(unused);
+    Ok(if fits { memory.to_owned() } else { home.to_owned() })
+}
+
+/// The branch's path as one name, so that images of several pools lie side by side.
+fn image_name(path: &Path) -> String {
+    path.to_string_lossy().trim_start_matches('/').replace('/', "-") + ".img"
+}
+
+fn format(image: &Path, kind: Kind, size: MiB, layout: Layout) -> Result<()> {
+    let file = File::create(image).with_context(|| image.display().to_string())?;
+    match layout {
+        Layout::Sparse => file.set_len(size.bytes())?,
+        Layout::Preallocated => fallocate(&file, FallocateFlags::empty(), 0, size.bytes())?,
+    }
+    // Neither mkfs may discard: it would give preallocated blocks back.
+    match kind {
+        Kind::Xfs(_) => command("mkfs.xfs").args(["-q", "-f", "-K", "-m", "reflink=1"]).arg(image).run()?,
+        Kind::Ext4(_) => command("mkfs.ext4").args(["-q", "-F", "-E", "nodiscard"]).arg(image).run()?,
+        Kind::Plain | Kind::Tmpfs(_) => bail!("{kind:?} has no image"),
+    };
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Daemons: the binary under test, which process serves a mount, and how it ends.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::mounts;
+
+/// Programs that the lab lets serve a mount; no other process is ever ended.
+const SERVERS: &[&str] = &["mount.fsstack", BUILT, "mergerfs", "mhddfs"];
+
+/// What cargo calls the mount helper: no crate name may hold a dot.
+const BUILT: &str = "mount-fsstack";
+
+/// A process, told apart from a later one with the same number by the time it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number.
+    pub pid: i32,
+    /// Clock ticks between the machine's start and its own.
+    pub started: u64,
+}
+
+impl Process {
+    /// The process with this number, if it lives.
+    #[must_use]
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name in parentheses may hold anything: count from the last one.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        // A zombie serves nobody; where nothing reaps orphans it would stay for ever.
+        let alive = !matches!(*fields.first()?, "Z" | "X");
+        Some(Self { pid, started: fields.get(19)?.parse().ok()? }).filter(|_| alive)
+    }
+
+    /// Whether it still lives.
+    #[must_use]
+    pub fn lives(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+
+    /// Waits for its end.
+    pub fn wait(self, limit: Duration) -> Result<()> {
+        let began = Instant::now();
+        while self.lives() {
+            if limit < began.elapsed() {
+                bail!("process {} did not end within {limit:?}", self.pid);
+            }
+            sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Sends a signal, if it still lives.
+    pub fn signal(self, signal: Signal) -> Result<()> {
+        match Pid::from_raw(self.pid).filter(|_| self.lives()) {
+            Some(pid) => kill_process(pid, signal).with_context(|| format!("signal to {}", self.pid)),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends it at once, as a crash would.
+    pub fn kill(self) -> Result<()> {
+        self.signal(Signal::KILL)?;
+        self.wait(Duration::from_secs(10))
+    }
+
+    /// Open file descriptors, for tests that look for leaks.
+    pub fn open_files(self) -> Result<usize> {
+        Ok(fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
+    }
+
+    /// Resident memory in bytes.
+    pub fn resident(self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid))?;
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? << 10)
+    }
+}
+
+/// The processes of `SERVERS` that were started for `target`.
+pub fn serving(target: &Path) -> Result<Vec<Process>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // A process that ends while we look is no longer one.
+        let Ok(arguments) = fs::read(format!("/proc/{pid}/cmdline")) else { continue };
+        if is_server(&arguments) && mounts::names(&arguments, target) {
+            found.extend(Process::of(pid));
+        }
+    }
+    Ok(found)
+}
+
+/// The one process that serves `target`.
+pub fn server_of(target: &Path) -> Result<Process> {
+    match serving(target)?.as_slice() {
+        [one] => Ok(*one),
+        [] => bail!("no daemon serves {}", target.display()),
+        many => bail!("{} daemons serve {}", many.len(), target.display()),
+    }
+}
+
+fn is_server(arguments: &[u8]) -> bool {
+    let program = arguments.split(|&b| b == 0).next().unwrap_or_default();
+    let name = program.rsplit(|&b| b == b'/').next().unwrap_or_default();
+    SERVERS.iter().any(|server| server.as_bytes() == name)
+}
+
+/// The `mount.fsstack` under test: FSSTACK_BIN, or the one built beside the running program.
+pub fn helper() -> Result<PathBuf> {
+    if let Some(given) = std::env::var_os("FSSTACK_BIN") {
+        let given = PathBuf::from(given);
+        return given.canonicalize().with_context(|| format!("FSSTACK_BIN={}", given.display()));
+    }
+    let me = std::env::current_exe()?;
+    let targets = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let near = me.ancestors().skip(1).take(4).map(Path::to_owned);
+    let dirs = near.chain(targets).flat_map(|dir| [dir.clone(), dir.join("release"), dir.join("debug")]);
+    dirs.map(|dir| dir.join(BUILT))
+        .find(|candidate| candidate.is_file())
+        .context("no mount-fsstack: run `cargo build -p fsstack`, or set FSSTACK_BIN")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn we_live_and_are_no_server() {
+        let me = Process::of(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert!(me.lives());
+        assert!(0 < me.open_files().unwrap() && 0 < me.resident().unwrap());
+        assert!(!Process { started: me.started + 1, ..me }.lives());
+        assert_eq!(serving(Path::new("/nowhere")).unwrap(), []);
+    }
+
+    #[test]
+    fn only_known_programs_are_servers() {
+        assert!(is_server(b"/x/mount.fsstack\0/a\0/mnt\0"));
+        assert!(!is_server(b"umount\0/mnt\0"));
+    }
+}

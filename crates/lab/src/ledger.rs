@@ -1,0 +1,295 @@
+//! What this process has made on the machine, written down before it is made.
+//!
+//! One file a process, named by its number and start time. A process that is killed leaves its file
+//! behind; the next one that uses the lab (or `sweep`) finds that the owner is gone and undoes every
+//! line, last first. Undoing what is not there is no error, so a line may be written too early and
+//! struck out too late, never the other way round. Concurrent sweepers are kept apart by a lock file;
+//! a live owner's file is never touched.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::daemon::Process;
+use crate::mounts;
+
+/// Something that must not outlive its maker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Thing {
+    /// Whatever is mounted there.
+    Mount(PathBuf),
+    /// A file.
+    File(PathBuf),
+    /// A directory and all in it; refused while anything is mounted below.
+    Dir(PathBuf),
+}
+
+/// A thing in the ledger: undone and struck out when this drops.
+#[derive(Debug)]
+#[must_use = "the thing is undone when this drops"]
+pub struct Entry {
+    thing: Thing,
+    undone: bool,
+}
+
+impl Entry {
+    /// Announces a mount at `target`.
+    pub fn mount(target: &Path) -> Result<Self> {
+        Self::of(Thing::Mount(target.to_owned()))
+    }
+
+    /// Announces a file.
+    pub fn file(path: &Path) -> Result<Self> {
+        Self::of(Thing::File(path.to_owned()))
+    }
+
+    /// Announces a directory and makes it, readable by everybody.
+    pub fn dir(path: &Path) -> Result<Self> {
+        let entry = Self::of(Thing::Dir(path.to_owned()))?;
+        fs::create_dir_all(path).with_context(|| path.display().to_string())?;
+        fs::set_permissions(path, Permissions::from_mode(0o755))?;
+        Ok(entry)
+    }
+
+    /// Undoes it now, and says what went wrong.
+    pub fn undo(mut self) -> Result<()> {
+        self.settle()
+    }
+
+    /// Leaves it standing after this process, for `take_down(name)`.
+    pub fn keep(mut self, name: &str) -> Result<()> {
+        let book = dir()?.join(format!("{name}.kept"));
+        append(&book, '+', &self.thing)?;
+        self.undone = true;
+        strike(&self.thing)
+    }
+
+    fn of(thing: Thing) -> Result<Self> {
+        static SWEPT: OnceLock<()> = OnceLock::new();
+        SWEPT.get_or_init(|| {
+            if let Err(e) = sweep() {
+                say(&format!("the lab could not clear what an earlier run left: {e:#}"));
+            }
+        });
+        append(&own_book()?, '+', &thing)?;
+        Ok(Self { thing, undone: false })
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        if !self.undone {
+            self.undone = true;
+            let done = undo(&self.thing);
+            if !stands(&self.thing) {
+                // Also where force was needed: that is told, but nothing is left to do.
+                strike(&self.thing)?;
+            }
+            return done;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let Err(e) = self.settle() {
+            say(&format!("lab: {e:#}"));
+        }
+    }
+}
+
+/// The lab's directory: FSSTACK_LAB_DIR, or one per user under the system's temporary directory.
+pub fn state_dir() -> Result<PathBuf> {
+    let own = rustix::process::getuid().as_raw();
+    let dir = match std::env::var_os("FSSTACK_LAB_DIR") {
+        Some(given) => PathBuf::from(given),
+        None => std::env::temp_dir().join(format!("fsstack-lab-{own}")),
+    };
+    DirBuilder::new().recursive(true).mode(0o755).create(&dir).with_context(|| dir.display().to_string())?;
+    let found = fs::symlink_metadata(&dir)?;
+    ensure!(found.is_dir() && found.uid() == own, "{} is not ours", dir.display());
+    Ok(dir.canonicalize()?)
+}
+
+/// A path under the lab's directory that no other pool uses.
+pub fn fresh(what: &str) -> Result<PathBuf> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    Ok(state_dir()?.join(format!("{what}-{}-{next}", std::process::id())))
+}
+
+/// Undoes what runs that are no more have left. Returns how many such runs there were.
+pub fn sweep() -> Result<usize> {
+    let dir = dir()?;
+    let lock = File::create(dir.join(".lock"))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    let mut swept = 0;
+    let mut failed = Vec::new();
+    for entry in fs::read_dir(&dir)? {
+        let book = entry?.path();
+        if owner(&book).is_none_or(Process::lives) {
+            continue;
+        }
+        swept += 1;
+        failed.extend(undo_all(&book).err().map(|e| format!("{e:#}")));
+    }
+    ensure!(failed.is_empty(), "{}", failed.join("; "));
+    Ok(swept)
+}
+
+/// Undoes all that was kept under `name`. Returns how many things there were.
+pub fn take_down(name: &str) -> Result<usize> {
+    undo_all(&dir()?.join(format!("{name}.kept")))
+}
+
+fn dir() -> Result<PathBuf> {
+    let dir = state_dir()?.join("ledger");
+    fs::create_dir_all(&dir)?;
+    Ok(dir)
+}
+
+fn own_book() -> Result<PathBuf> {
+    let pid = i32::try_from(std::process::id())?;
+    let me = Process::of(pid).context("our own process")?;
+    Ok(dir()?.join(format!("{}-{}", me.pid, me.started)))
+}
+
+fn owner(book: &Path) -> Option<Process> {
+    let (pid, started) = book.file_name()?.to_str()?.split_once('-')?;
+    Some(Process { pid: pid.parse().ok()?, started: started.parse().ok()? })
+}
+
+/// Writers of one book, in this process: a line is whole or not there.
+static WRITING: Mutex<()> = Mutex::new(());
+
+fn append(book: &Path, sign: char, thing: &Thing) -> Result<()> {
+    let (kind, path) = match thing {
+        Thing::Mount(path) => ("mount", path),
+        Thing::File(path) => ("file", path),
+        Thing::Dir(path) => ("dir", path),
+    };
+    let line = [format!("{sign}{kind}\t").as_bytes(), path.as_os_str().as_bytes(), b"\n"].concat();
+    let _one_at_a_time = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(OpenOptions::new().create(true).append(true).open(book)?.write_all(&line)?)
+}
+
+fn strike(thing: &Thing) -> Result<()> {
+    let book = own_book()?;
+    append(&book, '-', thing)?;
+    if outstanding(&book)?.is_empty() {
+        let _one_at_a_time = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have written since; then the book stays.
+        if outstanding(&book)?.is_empty() {
+            fs::remove_file(&book)?;
+        }
+    }
+    Ok(())
+}
+
+fn outstanding(book: &Path) -> Result<Vec<Thing>> {
+    let text = match fs::read(book) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        read => read?,
+    };
+    let mut things = Vec::new();
+    for line in text.split(|&b| b == b'\n') {
+        let Some((&sign, rest)) = line.split_first() else { continue };
+        let Some(tab) = rest.iter().position(|&b| b == b'\t') else { continue };
+        let (kind, path) = rest.split_at(tab);
+        let path = PathBuf::from(OsStr::from_bytes(path.get(1..).unwrap_or_default()));
+        let thing = match kind {
+            b"mount" => Thing::Mount(path),
+            b"file" => Thing::File(path),
+            b"dir" => Thing::Dir(path),
+            _ => bail!("{} is not one of our ledgers", book.display()),
+        };
+        match sign {
+            b'+' => things.push(thing),
+            _ => things.retain(|known| *known != thing),
+        }
+    }
+    Ok(things)
+}
+
+fn undo_all(book: &Path) -> Result<usize> {
+    let things = outstanding(book)?;
+    let failed: Vec<String> =
+        things.iter().rev().filter_map(|thing| undo(thing).err()).map(|e| format!("{e:#}")).collect();
+    let gone = things.iter().all(|thing| !stands(thing));
+    if gone && book.exists() {
+        fs::remove_file(book)?;
+    }
+    ensure!(gone || failed.is_empty(), "{}", failed.join("; "));
+    Ok(things.len())
+}
+
+fn stands(thing: &Thing) -> bool {
+    match thing {
+        Thing::Mount(path) => !matches!(mounts::at(path), Ok(None)),
+        Thing::File(path) | Thing::Dir(path) => path.symlink_metadata().is_ok(),
+    }
+}
+
+fn undo(thing: &Thing) -> Result<()> {
+    let (path, done) = match thing {
+        Thing::Mount(path) => return mounts::detach(path),
+        Thing::File(path) => (path, fs::remove_file(path)),
+        Thing::Dir(path) => {
+            let inside = mounts::below(path)?;
+            ensure!(inside.is_empty(), "{}: {} mounts are in it", path.display(), inside.len());
+            (path, fs::remove_dir_all(path))
+        }
+    };
+    match done {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(e).with_context(|| path.display().to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// Cleanup runs in Drop, where an error can only be shown.
+fn say(line: &str) {
+    let _nobody_listens = writeln!(std::io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_entry_leaves_nothing() {
+        let path = fresh("ledger-test").unwrap();
+        let entry = Entry::dir(&path).unwrap();
+        fs::write(path.join("file"), "x").unwrap();
+        assert!(outstanding(&own_book().unwrap()).unwrap().contains(&entry.thing));
+        drop(entry);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_dead_run_left_is_swept() {
+        let path = fresh("ledger-dead").unwrap();
+        fs::create_dir(&path).unwrap();
+        // No process has this number: it is above the kernel's limit.
+        append(&dir().unwrap().join("4194305-1"), '+', &Thing::Dir(path.clone())).unwrap();
+        sweep().unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_kept_is_taken_down_by_name() {
+        let path = fresh("ledger-kept").unwrap();
+        let name = format!("test-{}", std::process::id());
+        Entry::dir(&path).unwrap().keep(&name).unwrap();
+        assert!(path.exists());
+        assert_eq!(take_down(&name).unwrap(), 1);
+        assert!(!path.exists());
+        assert_eq!(take_down(&name).unwrap(), 0);
+    }
+}

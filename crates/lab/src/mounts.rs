@@ -1,0 +1,169 @@
+//! What is mounted, read from mountinfo, and how a mount is taken down when its daemon may be dead.
+//!
+//! Nothing here calls stat on a mount: a hung FUSE file system would hang us. The device number that
+//! names the fusectl connection stands in mountinfo too.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::daemon;
+use crate::shell::command;
+
+/// Where the kernel keeps a directory per FUSE connection.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// One line of mountinfo.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// Where it is mounted.
+    pub target: PathBuf,
+    /// Its file system type, with the subtype (`fuse.fsstack`).
+    pub fs_type: String,
+    /// The minor number of its device: the name of its FUSE connection.
+    pub minor: u32,
+    /// Options of the mount and of the superblock, joined by a comma.
+    pub options: String,
+}
+
+impl Mounted {
+    /// Whether a FUSE daemon serves it.
+    #[must_use]
+    pub fn is_fuse(&self) -> bool {
+        self.fs_type == "fuse" || self.fs_type.starts_with("fuse.")
+    }
+}
+
+/// Every mount of this mount namespace, in the order they were made.
+pub fn all() -> Result<Vec<Mounted>> {
+    let text = fs::read("/proc/self/mountinfo").context("mountinfo")?;
+    Ok(text.split(|&b| b == b'\n').filter_map(parse).collect())
+}
+
+/// The topmost mount at exactly `target`.
+pub fn at(target: &Path) -> Result<Option<Mounted>> {
+    Ok(all()?.into_iter().rev().find(|m| m.target == target))
+}
+
+/// The mounts at or below `dir`.
+pub fn below(dir: &Path) -> Result<Vec<Mounted>> {
+    Ok(all()?.into_iter().filter(|m| m.target.starts_with(dir)).collect())
+}
+
+/// Unmounts everything at `target`: politely, then by aborting the connection and ending the daemon.
+///
+/// An error says that force was needed, or that it is still there; nothing is done when nothing is mounted.
+pub fn detach(target: &Path) -> Result<()> {
+    let mut forced = Vec::new();
+    while let Some(mounted) = at(target)? {
+        let Err(polite) = politely(target) else { continue };
+        forced.push(format!("{polite:#}"));
+        if mounted.is_fuse() {
+            abort(mounted.minor)?;
+            daemon::serving(target)?.into_iter().try_for_each(daemon::Process::kill)?;
+        }
+        if umount(target, &[], Duration::from_secs(5)).is_err() {
+            umount(target, &["-l"], Duration::from_secs(5))?;
+        }
+    }
+    if !forced.is_empty() {
+        bail!("{} came down by force only: {}", target.display(), forced.join("; "));
+    }
+    Ok(())
+}
+
+/// Ends a FUSE connection from the kernel's side: every blocked caller returns with an error.
+pub fn abort(minor: u32) -> Result<()> {
+    let connections = Path::new(CONNECTIONS);
+    if at(connections)?.is_none() {
+        command("mount").args(["-t", "fusectl", "fusectl", CONNECTIONS]).run()?;
+    }
+    match fs::write(connections.join(minor.to_string()).join("abort"), "1") {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).context("abort of the connection"),
+        _ => Ok(()),
+    }
+}
+
+/// A file that was closed a moment ago may still count: busy is asked again for two seconds.
+fn politely(target: &Path) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        match umount(target, &[], Duration::from_secs(10)) {
+            Err(_) if began.elapsed() < Duration::from_secs(2) => sleep(Duration::from_millis(50)),
+            settled => return settled,
+        }
+    }
+}
+
+fn umount(target: &Path, how: &[&str], limit: Duration) -> Result<()> {
+    // As a process, because a umount(2) of ours that blocks could not be given up.
+    command("umount").args(how).arg(target).limit(limit).run().map(drop)
+}
+
+/// `36 35 98:0 / /mnt rw,noatime shared:1 - ext3 /dev/root rw`; the number of fields before `-` varies.
+fn parse(line: &[u8]) -> Option<Mounted> {
+    let mut fields = line.split(|&b| b == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let target = unescaped(fields.nth(1)?);
+    let own = String::from_utf8_lossy(fields.next()?).into_owned();
+    let mut rest = fields.skip_while(|&f| f != b"-").skip(1);
+    let fs_type = String::from_utf8_lossy(rest.next()?).into_owned();
+    let shared = String::from_utf8_lossy(rest.nth(1)?).into_owned();
+    let minor = device.split_once(':')?.1.parse().ok()?;
+    Some(Mounted { target, fs_type, minor, options: format!("{own},{shared}") })
+}
+
+/// Undoes the kernel's `\040` for space, tab, newline and backslash.
+fn unescaped(field: &[u8]) -> PathBuf {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|_| first == b'\\');
+        match octal.and_then(|o| u8::from_str_radix(std::str::from_utf8(o).ok()?, 8).ok()) {
+            Some(byte) => {
+                plain.push(byte);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                plain.push(first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(plain))
+}
+
+/// Whether any argument of a process names `target`, byte for byte.
+pub(crate) fn names(arguments: &[u8], target: &Path) -> bool {
+    arguments.split(|&b| b == 0).any(|argument| argument == target.as_os_str().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_taken_apart() {
+        let line =
+            br"36 35 0:42 / /mnt/a\040b rw,noatime shared:1 master:2 - fuse.fsstack /a:/b rw,user_id=0";
+        assert_eq!(
+            parse(line),
+            Some(Mounted {
+                target: "/mnt/a b".into(),
+                fs_type: "fuse.fsstack".into(),
+                minor: 42,
+                options: "rw,noatime,rw,user_id=0".into(),
+            })
+        );
+    }
+
+    #[test]
+    fn proc_is_mounted() {
+        assert_eq!(at(Path::new("/proc")).unwrap().map(|m| m.fs_type), Some("proc".into()));
+    }
+}

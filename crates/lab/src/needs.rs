@@ -1,0 +1,93 @@
+//! What a test needs from the machine. What is missing is a skip with its reason, never a pass.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+
+use crate::shell;
+
+/// Why a test cannot run here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skip {
+    reason: String,
+}
+
+impl Skip {
+    /// A skip for a reason that only the test itself knows.
+    pub fn because(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into() }
+    }
+
+    /// Prints `SKIP <test>: <reason>` and appends it to the file FSSTACK_SKIPS, which `cargo xtask test` counts.
+    pub fn announce(&self) {
+        let thread = std::thread::current();
+        let test = std::env::var("NEXTEST_TEST_NAME").ok();
+        let test = test.as_deref().or(thread.name()).unwrap_or("unnamed");
+        let line = format!("SKIP {test}: {self}\n");
+        let mut told = std::io::stderr().write_all(line.as_bytes());
+        if let Some(list) = std::env::var_os("FSSTACK_SKIPS") {
+            told = OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(list)
+                .and_then(|mut f| f.write_all(line.as_bytes()));
+        }
+        assert!(told.is_ok(), "a skip could not be announced: {told:?}");
+    }
+}
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+/// Leaves the test as skipped unless every need is met: `needs!(root(), fuse(), program("rsync"));`
+#[macro_export]
+macro_rules! needs {
+    ($($need:ident ( $($argument:expr),* )),+ $(,)?) => {
+        $(if let Err(skip) = $crate::needs::$need($($argument),*) {
+            skip.announce();
+            return;
+        })+
+    };
+}
+
+/// The test changes users, mounts, or makes devices.
+pub fn root() -> Result<(), Skip> {
+    unless(rustix::process::geteuid().is_root(), || "needs root".into())
+}
+
+/// The kernel's FUSE device can be opened.
+pub fn fuse() -> Result<(), Skip> {
+    let opened = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    opened.map(drop).map_err(|e| Skip::because(format!("needs /dev/fuse: {e}")))
+}
+
+/// The kernel's loop devices.
+pub fn loop_devices() -> Result<(), Skip> {
+    unless(Path::new("/dev/loop-control").exists(), || "needs /dev/loop-control".into())
+}
+
+/// Root, loop devices, and a mkfs for what lies on them.
+pub fn loops() -> Result<(), Skip> {
+    root()?;
+    loop_devices()?;
+    program("mkfs.xfs")
+}
+
+/// A program is installed.
+pub fn program(name: &str) -> Result<(), Skip> {
+    unless(shell::which(name).is_some(), || format!("needs the program {name}"))
+}
+
+/// This machine lets root mount a pool.
+pub fn mounting() -> Result<(), Skip> {
+    root()?;
+    fuse()
+}
+
+fn unless(met: bool, reason: impl FnOnce() -> String) -> Result<(), Skip> {
+    if met { Ok(()) } else { Err(Skip::because(reason())) }
+}

@@ -1,0 +1,402 @@
+//! A pool mounted by the real `mount.fsstack`, run as a process, over branches of the lab.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::branch::{Branch, Kind, Layout};
+use crate::daemon::{self, Process};
+use crate::ledger::{self, Entry};
+use crate::rival::{Rival, Union};
+use crate::shell::{Run, command};
+use crate::watchdog::Watchdog;
+use crate::{MiB, mounts, must};
+
+/// How long a daemon may take to end after its mount is gone.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A pool being described.
+#[derive(Clone, Debug)]
+#[must_use = "nothing exists before `mount`"]
+pub struct Builder {
+    branches: Vec<Wanted>,
+    options: Vec<String>,
+    env: Vec<(OsString, OsString)>,
+    home: Option<PathBuf>,
+    helper: Option<PathBuf>,
+    layout: Layout,
+    limit: Duration,
+}
+
+#[derive(Clone, Debug)]
+struct Wanted {
+    name: String,
+    kind: Kind,
+    mode: Option<String>,
+}
+
+/// `mount.fsstack` would not mount: its exit status and what it said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// mount(8)'s exit status: 1 usage, 2 system, 32 mount failed.
+    pub code: i32,
+    /// What it wrote to standard error.
+    pub said: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "mount.fsstack ended with {}: {}", self.code, self.said.trim_end())
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            branches: Vec::new(),
+            options: Vec::new(),
+            env: Vec::new(),
+            home: None,
+            helper: None,
+            layout: Layout::default(),
+            // Below the time at which nextest ends a test.
+            limit: Duration::from_secs(170),
+        }
+    }
+}
+
+impl Builder {
+    /// A branch on an XFS of its own.
+    pub fn xfs_branch(self, name: &str, size: MiB) -> Self {
+        self.branch(name, Kind::Xfs(size))
+    }
+
+    /// A branch on an ext4 of its own.
+    pub fn ext4_branch(self, name: &str, size: MiB) -> Self {
+        self.branch(name, Kind::Ext4(size))
+    }
+
+    /// A branch on a tmpfs of its own.
+    pub fn tmpfs_branch(self, name: &str, size: MiB) -> Self {
+        self.branch(name, Kind::Tmpfs(size))
+    }
+
+    /// A branch that is a plain directory.
+    pub fn tmp_branch(self, name: &str) -> Self {
+        self.branch(name, Kind::Plain)
+    }
+
+    /// A branch of any kind.
+    pub fn branch(mut self, name: &str, kind: Kind) -> Self {
+        self.branches.push(Wanted { name: name.to_owned(), kind, mode: None });
+        self
+    }
+
+    /// What stands behind the last branch's `=`, as in `RO` or `RW,50G`.
+    pub fn mode(mut self, mode: &str) -> Self {
+        if let Some(last) = self.branches.last_mut() {
+            last.mode = Some(mode.to_owned());
+        }
+        self
+    }
+
+    /// An option as it stands behind `-o`.
+    pub fn option(mut self, option: &str) -> Self {
+        self.options.push(option.to_owned());
+        self
+    }
+
+    /// A variable in the daemon's environment.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// The directory to make everything in, instead of a fresh one.
+    pub fn home(mut self, home: &Path) -> Self {
+        self.home = Some(home.to_owned());
+        self
+    }
+
+    /// The `mount.fsstack` to run, instead of the one `daemon::helper` finds.
+    pub fn helper(mut self, helper: impl Into<PathBuf>) -> Self {
+        self.helper = Some(helper.into());
+        self
+    }
+
+    /// Takes the images' blocks at once, as measurements need.
+    pub fn preallocated(mut self) -> Self {
+        self.layout = Layout::Preallocated;
+        self
+    }
+
+    /// How long the pool may stay mounted before its connection is aborted.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Makes the branches and mounts the pool; a refusal ends the test.
+    #[track_caller]
+    pub fn mount(self) -> Pool {
+        let mut pool = self.unmounted();
+        pool.remount();
+        pool
+    }
+
+    /// Makes the branches and tries to mount the pool.
+    #[track_caller]
+    pub fn try_mount(self) -> Result<Pool, Refused> {
+        let mut pool = self.unmounted();
+        must(pool.start(), "starting mount.fsstack").map(|()| pool)
+    }
+
+    /// Makes the branches only; `remount` mounts the pool.
+    #[track_caller]
+    pub fn unmounted(self) -> Pool {
+        must(self.build(), "making the branches of a pool")
+    }
+
+    /// Makes the branches only, for callers that are no tests.
+    pub fn build(self) -> Result<Pool> {
+        let home = self.home.map_or_else(|| ledger::fresh("pool"), Ok)?;
+        let home_entry = Entry::dir(&home)?;
+        let target = home.join("pool");
+        fs::create_dir_all(&target)?;
+        let branches_dir = home.join("branches");
+        let made = |wanted: &Wanted| Branch::make(&wanted.name, wanted.kind, self.layout, &branches_dir);
+        let branches = self.branches.iter().map(made).collect::<Result<Vec<_>>>()?;
+        let spec = |(branch, wanted): (&Branch, &Wanted)| match &wanted.mode {
+            Some(mode) => format!("{}={mode}", branch.path().display()),
+            None => branch.path().display().to_string(),
+        };
+        let source = branches.iter().zip(&self.branches).map(spec).collect::<Vec<_>>().join(":");
+        Ok(Pool {
+            source,
+            options: self.options,
+            env: self.env,
+            helper: self.helper,
+            limit: self.limit,
+            target,
+            mounting: Mounting::default(),
+            branches,
+            home: home_entry,
+        })
+    }
+}
+
+/// A pool, mounted unless it was unmounted; everything it stands on goes when it drops.
+#[derive(Debug)]
+pub struct Pool {
+    source: String,
+    options: Vec<String>,
+    env: Vec<(OsString, OsString)>,
+    helper: Option<PathBuf>,
+    limit: Duration,
+    target: PathBuf,
+    // Dropped in this order: the mount, the branches, the directory they are in.
+    mounting: Mounting,
+    branches: Vec<Branch>,
+    home: Entry,
+}
+
+/// The pool's mount, if it has one.
+#[derive(Debug, Default)]
+struct Mounting {
+    live: Option<Live>,
+}
+
+/// What there is while the pool is mounted.
+#[derive(Debug)]
+struct Live {
+    daemon: Process,
+    mount: Entry,
+    _watchdog: Watchdog,
+}
+
+impl Pool {
+    /// The mount point.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.target
+    }
+
+    /// A path in the pool.
+    #[must_use]
+    pub fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.target.join(name)
+    }
+
+    /// The branches in their order.
+    #[must_use]
+    pub fn branches(&self) -> &[Branch] {
+        &self.branches
+    }
+
+    /// A branch by its name.
+    #[must_use]
+    #[track_caller]
+    pub fn branch(&self, name: &str) -> &Branch {
+        let found = self.branches.iter().find(|b| b.name() == name).context("not a branch of this pool");
+        must(found, name)
+    }
+
+    /// A branch by its name, to unmount and mount again.
+    #[must_use]
+    #[track_caller]
+    pub fn branch_mut(&mut self, name: &str) -> &mut Branch {
+        let found = self.branches.iter_mut().find(|b| b.name() == name).context("not a branch of this pool");
+        must(found, name)
+    }
+
+    /// Writes a file through the pool.
+    #[track_caller]
+    pub fn write(&self, name: impl AsRef<Path>, bytes: &[u8]) {
+        let path = self.at(name);
+        must(fs::write(&path, bytes).map_err(Into::into), &path.display().to_string());
+    }
+
+    /// Reads a file through the pool.
+    #[must_use]
+    #[track_caller]
+    pub fn read(&self, name: impl AsRef<Path>) -> Vec<u8> {
+        let path = self.at(name);
+        must(fs::read(&path).map_err(Into::into), &path.display().to_string())
+    }
+
+    /// Makes directories through the pool.
+    #[track_caller]
+    pub fn mkdir(&self, name: impl AsRef<Path>) {
+        let path = self.at(name);
+        must(fs::create_dir_all(&path).map_err(Into::into), &path.display().to_string());
+    }
+
+    /// The sorted names of a directory of the pool; `""` is its root.
+    #[must_use]
+    #[track_caller]
+    pub fn list(&self, name: impl AsRef<Path>) -> Vec<OsString> {
+        let path = self.at(name);
+        let read = || fs::read_dir(&path)?.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>>>();
+        let mut names = must(read(), &path.display().to_string());
+        names.sort();
+        names
+    }
+
+    /// The names of the branches that hold `name`, in their order, by looking at the branches.
+    #[must_use]
+    pub fn holders(&self, name: impl AsRef<Path>) -> Vec<&str> {
+        let holds = |branch: &&Branch| branch.path().join(&name).symlink_metadata().is_ok();
+        self.branches.iter().filter(holds).map(Branch::name).collect()
+    }
+
+    /// The process that serves the pool.
+    #[must_use]
+    #[track_caller]
+    pub fn daemon(&self) -> Process {
+        must(
+            self.mounting.live.as_ref().map(|live| live.daemon).context("it is not mounted"),
+            "the pool's daemon",
+        )
+    }
+
+    /// The command that mounts this pool.
+    pub fn mount_command(&self) -> Result<Run> {
+        let mut run =
+            command(self.helper.clone().map_or_else(daemon::helper, Ok)?).arg(&self.source).arg(&self.target);
+        if !self.options.is_empty() {
+            run = run.arg("-o").arg(self.options.join(","));
+        }
+        Ok(self.env.iter().fold(run, |run, (name, value)| run.env(name, value)))
+    }
+
+    /// Unmounts; the branches stay. Fails if force was needed or the daemon lives on.
+    #[track_caller]
+    pub fn unmount(&mut self) {
+        must(self.mounting.stop(), "unmounting the pool");
+    }
+
+    /// Ends the daemon as a crash would; the mount point is dead until `remount`.
+    #[track_caller]
+    pub fn kill_daemon(&self) {
+        must(self.daemon().kill(), "killing the daemon");
+    }
+
+    /// Mounts again, after `unmount` or `kill_daemon`.
+    #[track_caller]
+    pub fn remount(&mut self) {
+        let mounted = self.mounting.stop().and_then(|()| self.start());
+        if let Err(refused) = must(mounted, "mounting the pool") {
+            panic!("{refused}");
+        }
+    }
+
+    /// Mounts again with other options.
+    #[track_caller]
+    pub fn remount_with(&mut self, options: &[&str]) {
+        self.options = options.iter().map(|&option| option.to_owned()).collect();
+        self.remount();
+    }
+
+    /// The same, for callers that are no tests.
+    pub fn try_remount_with(&mut self, options: &[&str]) -> Result<Result<(), Refused>> {
+        self.options = options.iter().map(|&option| option.to_owned()).collect();
+        self.mounting.stop()?;
+        self.start()
+    }
+
+    /// Mounts a rival over the same branches, beside the pool.
+    pub fn rival(&self, union: Union, options: &[&str]) -> Result<Rival> {
+        let paths: Vec<&Path> = self.branches.iter().map(Branch::path).collect();
+        Rival::mount(union, &paths, &self.target.with_file_name(union.program()), options)
+    }
+
+    /// Leaves the pool standing, mounted, after this process, for `take_down(name)`.
+    pub fn keep(mut self, name: &str) -> Result<()> {
+        // Taken down last first.
+        self.home.keep(name)?;
+        self.branches.into_iter().try_for_each(|branch| branch.keep(name))?;
+        self.mounting.live.take().map_or(Ok(()), |live| live.mount.keep(name))
+    }
+
+    fn start(&mut self) -> Result<Result<(), Refused>> {
+        let mount = Entry::mount(&self.target)?;
+        let told = self.mount_command()?.output()?;
+        if told.code != 0 {
+            return Ok(Err(Refused { code: told.code, said: told.stderr }));
+        }
+        if mounts::at(&self.target)?.is_none() {
+            bail!("mount.fsstack ended with 0, but nothing is mounted: {}", told.stderr);
+        }
+        let daemon = daemon::server_of(&self.target)?;
+        let watchdog = Watchdog::over(&self.target, self.limit)?;
+        self.mounting.live = Some(Live { daemon, mount, _watchdog: watchdog });
+        Ok(Ok(()))
+    }
+}
+
+impl Mounting {
+    fn stop(&mut self) -> Result<()> {
+        let Some(live) = self.live.take() else { return Ok(()) };
+        let unmounted = live.mount.undo();
+        let ended = live.daemon.wait(GRACE);
+        if ended.is_err() {
+            live.daemon.kill()?;
+        }
+        unmounted.and(ended)
+    }
+}
+
+impl Drop for Mounting {
+    fn drop(&mut self) {
+        if let Err(e) = self.stop() {
+            // A second panic while a test unwinds would abort the process and leave everything behind.
+            assert!(std::thread::panicking(), "the pool left something behind: {e:#}");
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The one place that starts programs: each with a time limit, its output captured, no stdin.
+//!
+//! Output goes to anonymous files, not pipes: a daemon that inherits them cannot keep us waiting for
+//! an end of file, and nothing can fill up while nobody reads.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// A program about to be run.
+#[derive(Clone, Debug)]
+#[must_use = "nothing happens before `output` or `run`"]
+pub struct Run {
+    program: OsString,
+    args: Vec<OsString>,
+    envs: Vec<(OsString, Option<OsString>)>,
+    dir: Option<PathBuf>,
+    user: Option<(u32, u32)>,
+    limit: Duration,
+    echo: Echo,
+}
+
+/// Whether the program's output is also shown while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Echo {
+    Captured,
+    Shown,
+}
+
+/// What a program left when it ended by itself.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// Exit status, or 128 + the signal that ended it.
+    pub code: i32,
+    /// Everything it wrote to its standard output.
+    pub stdout: String,
+    /// Everything it wrote to its standard error.
+    pub stderr: String,
+    line: String,
+}
+
+/// A command with a limit of 30 seconds.
+pub fn command(program: impl AsRef<OsStr>) -> Run {
+    Run {
+        program: program.as_ref().to_owned(),
+        args: Vec::new(),
+        envs: Vec::new(),
+        dir: None,
+        user: None,
+        limit: Duration::from_secs(30),
+        echo: Echo::Captured,
+    }
+}
+
+/// Where `program` is found on PATH or in the system's sbin directories.
+#[must_use]
+pub fn which(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(program))
+        .find(|candidate| candidate.is_file())
+}
+
+impl Run {
+    /// Adds an argument.
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.args.extend(args.into_iter().map(|a| a.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets an environment variable.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.envs.push((name.as_ref().to_owned(), Some(value.as_ref().to_owned())));
+        self
+    }
+
+    /// Takes a variable out of the environment.
+    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Self {
+        self.envs.push((name.as_ref().to_owned(), None));
+        self
+    }
+
+    /// Runs it in `dir`.
+    pub fn dir(mut self, dir: impl AsRef<Path>) -> Self {
+        self.dir = Some(dir.as_ref().to_owned());
+        self
+    }
+
+    /// Runs it as another user, without supplementary groups.
+    pub fn as_user(mut self, uid: u32, gid: u32) -> Self {
+        self.user = Some((uid, gid));
+        self
+    }
+
+    /// Replaces the time limit.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Shows the command and its output while it runs.
+    pub fn shown(mut self) -> Self {
+        self.echo = Echo::Shown;
+        self
+    }
+
+    /// The command as one would type it.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let words = std::iter::once(&self.program).chain(&self.args);
+        words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Runs to the end; an error only when it cannot start or outlives its limit.
+    pub fn output(self) -> Result<Finished> {
+        let line = self.line();
+        let out = tempfile::tempfile().context("a file for the output")?;
+        let err = tempfile::tempfile().context("a file for the output")?;
+        let mut show_out = Shown::new(self.echo, &out);
+        let mut show_err = Shown::new(self.echo, &err);
+        if self.echo == Echo::Shown {
+            writeln!(std::io::stdout(), "+ {line}")?;
+        }
+        let mut child = self.start(&out, &err).with_context(|| format!("cannot start `{line}`"))?;
+        let started = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        let status = loop {
+            show_out.advance(&mut std::io::stdout())?;
+            show_err.advance(&mut std::io::stderr())?;
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if self.limit < started.elapsed() {
+                stop(&mut child, self.echo);
+                bail!("`{line}` took longer than {:?}: {}", self.limit, text(&err)?.trim_end());
+            }
+            sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        };
+        show_out.advance(&mut std::io::stdout())?;
+        show_err.advance(&mut std::io::stderr())?;
+        let code = status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(-1);
+        Ok(Finished { code, stdout: text(&out)?, stderr: text(&err)?, line })
+    }
+
+    /// Runs to the end; a non-zero exit is an error that quotes what the program said.
+    pub fn run(self) -> Result<Finished> {
+        self.output()?.check()
+    }
+
+    fn start(&self, out: &File, err: &File) -> Result<Child> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
+        if self.echo == Echo::Captured {
+            // Its own group, so that a limit ends its children too; a shown program stays in the
+            // terminal's, so that Ctrl-C reaches it.
+            command.process_group(0);
+        }
+        for (name, value) in &self.envs {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        if let Some(dir) = &self.dir {
+            command.current_dir(dir);
+        }
+        if let Some((uid, gid)) = self.user {
+            command.uid(uid).gid(gid);
+        }
+        Ok(command.spawn()?)
+    }
+}
+
+impl Finished {
+    /// Itself when the exit status is 0, else an error with what was said.
+    pub fn check(self) -> Result<Self> {
+        match self.code {
+            0 => Ok(self),
+            code => bail!("`{}` ended with {code}: {}{}", self.line, self.stdout, self.stderr.trim_end()),
+        }
+    }
+}
+
+/// A capture file and how much of it has been shown.
+struct Shown<'f> {
+    echo: Echo,
+    file: &'f File,
+    seen: u64,
+}
+
+impl<'f> Shown<'f> {
+    fn new(echo: Echo, file: &'f File) -> Self {
+        Self { echo, file, seen: 0 }
+    }
+
+    fn advance(&mut self, to: &mut dyn Write) -> Result<()> {
+        if self.echo == Echo::Captured {
+            return Ok(());
+        }
+        let mut piece = [0; 8192];
+        loop {
+            let got = self.file.read_at(&mut piece, self.seen)?;
+            if got == 0 {
+                return Ok(to.flush()?);
+            }
+            to.write_all(piece.get(..got).unwrap_or_default())?;
+            self.seen += u64::try_from(got)?;
+        }
+    }
+}
+
+/// The whole of a capture file, read without moving the offset that the child writes at.
+fn text(file: &File) -> Result<String> {
+    let mut bytes = vec![0; usize::try_from(file.metadata()?.len())?];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Ends a child and its group; a child stuck in the kernel is given two seconds and then left.
+fn stop(child: &mut Child, echo: Echo) {
+    let _gone_already = match (echo, i32::try_from(child.id()).ok().and_then(Pid::from_raw)) {
+        (Echo::Captured, Some(group)) => kill_process_group(group, Signal::KILL).is_err(),
+        _ => child.kill().is_err(),
+    };
+    for _ in 0..100 {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        sleep(Duration::from_millis(20));
+    }
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    match word {
+        "" => "''".to_owned(),
+        word if word.chars().all(plain) => word.to_owned(),
+        word => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_and_status_are_kept() {
+        let told = command("sh").args(["-c", "echo out; echo err >&2; exit 3"]).output().unwrap();
+        assert_eq!((told.code, told.stdout.as_str(), told.stderr.as_str()), (3, "out\n", "err\n"));
+        assert!(told.check().is_err());
+    }
+
+    #[test]
+    fn a_limit_ends_the_program_and_its_children() {
+        let began = Instant::now();
+        let late = command("sh").args(["-c", "sleep 60 & wait"]).limit(Duration::from_millis(50)).run();
+        assert!(late.is_err());
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn an_inherited_output_keeps_nobody_waiting() {
+        let began = Instant::now();
+        command("sh").args(["-c", "sleep 4 & exit 0"]).run().unwrap();
+        assert!(began.elapsed() < Duration::from_secs(3));
+    }
+
+    #[test]
+    fn a_line_can_be_pasted_into_a_shell() {
+        assert_eq!(command("echo").args(["a b", "it's", ""]).line(), r"echo 'a b' 'it'\''s' ''");
+    }
+}

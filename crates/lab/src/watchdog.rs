@@ -1,0 +1,43 @@
+//! Ends a FUSE mount that is still there when its time is over.
+//!
+//! A test that waits for a daemon that never answers cannot be killed: the kernel waits for the
+//! answer. Aborting the connection makes the call fail, so the test fails and cleans up by itself.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::mounts;
+
+/// Watches one mount until it drops.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    _lives: Sender<()>,
+}
+
+impl Watchdog {
+    /// Aborts the mount at `target` after `limit`.
+    pub(crate) fn over(target: &Path, limit: Duration) -> Result<Self> {
+        let (lives, dropped) = channel::<()>();
+        let target = target.to_owned();
+        Builder::new().name("lab-watchdog".into()).spawn(move || {
+            if dropped.recv_timeout(limit) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            let told = match mounts::at(&target) {
+                Ok(Some(mounted)) if mounted.is_fuse() => mounts::abort(mounted.minor),
+                found => found.map(drop),
+            };
+            let _nobody_listens = writeln!(
+                std::io::stderr(),
+                "lab: {} was aborted, mounted for longer than {limit:?} {told:?}",
+                target.display()
+            );
+        })?;
+        Ok(Self { _lives: lives })
+    }
+}

@@ -1,0 +1,176 @@
+//! The branches of a source as they stand in the world: patterns expanded, directories found, doubles refused.
+
+use crate::ledger::{DirectoryId, LedgerEntry};
+use crate::problem::Problems;
+use crate::settings::{Branch, Require};
+use crate::world::World;
+use fsstack_pool::{BranchSpec, Printable};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How often a branch that is waited for is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// `*` finds no hidden directory.
+const AS_THE_SHELL: glob::MatchOptions = glob::MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
+
+/// What is asked of every branch, and how long it may take to become so.
+pub(crate) struct Demand {
+    pub(crate) require: Require,
+    pub(crate) wait_for_mounts: bool,
+    pub(crate) patience: Duration,
+}
+
+/// Finds every branch, waiting for late ones, and refuses those that cannot be.
+pub(crate) fn find(
+    specs: &[BranchSpec],
+    demand: &Demand,
+    world: &World,
+    problems: &mut Problems,
+) -> Vec<Branch> {
+    wait(specs, demand, world);
+    let mut branches = Vec::new();
+    let found: Vec<_> = specs.iter().flat_map(|spec| expand(spec, problems)).collect();
+    for spec in found {
+        match look(&spec.path) {
+            Ok((path, id)) => {
+                if demand.require == Require::MountPoint && !world.is_mount_point(&path) {
+                    problems.mount(format!(
+                        "branch {}: not a mount point, which require=mountpoint asks for; mount its disk first",
+                        Printable::path(&path)
+                    ));
+                }
+                let branch = Branch { spec: spec.at(path), id };
+                branches.push((spec.path, branch));
+            }
+            Err(reason) => problems.mount(format!("branch {}: {reason}", Printable::path(&spec.path))),
+        }
+    }
+    refuse_doubles(&branches, problems);
+    branches.into_iter().map(|(_, branch)| branch).collect()
+}
+
+/// Returns when all are as demanded, or when the time is over.
+fn wait(specs: &[BranchSpec], demand: &Demand, world: &World) {
+    let started = Instant::now();
+    let mounted = demand.wait_for_mounts || demand.require == Require::MountPoint;
+    let is_ready = |path: &Path| look(path).is_ok_and(|(path, _)| !mounted || world.is_mount_point(&path));
+    let all_ready = || {
+        specs.iter().all(|spec| {
+            let found = expand(spec, &mut Problems::default());
+            !found.is_empty() && found.iter().all(|spec| is_ready(&spec.path))
+        })
+    };
+    while started.elapsed() < demand.patience && !all_ready() {
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// The directories that a pattern stands for, sorted; a plain path stands for itself.
+fn expand(spec: &BranchSpec, problems: &mut Problems) -> Vec<BranchSpec> {
+    let Some(pattern) = spec.pattern() else { return vec![spec.clone()] };
+    let paths = match glob::glob_with(pattern, AS_THE_SHELL) {
+        // A directory that cannot be read holds no match; `glob` sorts what it finds.
+        Ok(paths) => paths.filter_map(Result::ok).filter(|path| path.is_dir()).collect::<Vec<_>>(),
+        Err(error) => {
+            problems.usage(format!("branch {}: not a pattern: {}", Printable(pattern.as_bytes()), error.msg));
+            return Vec::new();
+        }
+    };
+    if paths.is_empty() {
+        problems.mount(format!(
+            "branch {}: no directory matches; mount the branches first, or wait for them with branches-timeout=",
+            Printable(pattern.as_bytes())
+        ));
+    }
+    paths.into_iter().map(|path| spec.at(path)).collect()
+}
+
+fn look(path: &Path) -> Result<(PathBuf, DirectoryId), String> {
+    let absent = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            "missing; create or mount it first, or wait for it with branches-timeout=".to_owned()
+        }
+        _ => format!("cannot be reached: {error}"),
+    };
+    let metadata = fs::metadata(path).map_err(absent)?;
+    if !metadata.is_dir() {
+        return Err("not a directory; a branch is the root of a tree".to_owned());
+    }
+    Ok((fs::canonicalize(path).map_err(absent)?, DirectoryId::of(&metadata)))
+}
+
+/// Each branch comes with the path as typed, which is what a line about it should show.
+fn refuse_doubles(branches: &[(PathBuf, Branch)], problems: &mut Problems) {
+    for (place, (typed, branch)) in branches.iter().enumerate() {
+        let clash = branches[..place].iter().find_map(|(before, earlier)| {
+            let (path, earlier_path) = (&branch.spec.path, &earlier.spec.path);
+            let shown = Printable::path(before);
+            if branch.id == earlier.id && typed == before {
+                Some("named twice; name it once".to_owned())
+            } else if branch.id == earlier.id {
+                Some(format!("the same directory as branch {shown}; leave one out"))
+            } else if path.starts_with(earlier_path) {
+                Some(format!("lies in branch {shown}; its files would show twice"))
+            } else if earlier_path.starts_with(path) {
+                Some(format!("contains branch {shown}; its files would show twice"))
+            } else {
+                None
+            }
+        });
+        if let Some(clash) = clash {
+            problems.mount(format!("branch {}: {clash}", Printable::path(typed)));
+        }
+    }
+}
+
+/// Refuses branches that the mount point would cover or be part of.
+pub(crate) fn refuse_around(mount_point: &Path, branches: &[Branch], problems: &mut Problems) {
+    let id = fs::metadata(mount_point).ok().map(|metadata| DirectoryId::of(&metadata));
+    for branch in branches {
+        let path = &branch.spec.path;
+        let reason = if path == mount_point || Some(branch.id) == id {
+            "is the mount point itself; mount the pool on a directory of its own"
+        } else if mount_point.starts_with(path) {
+            "contains the mount point, so that the pool would hold itself; mount the pool outside of it"
+        } else if path.starts_with(mount_point) {
+            "lies in the mount point and would vanish beneath the pool; mount the pool elsewhere"
+        } else {
+            continue;
+        };
+        problems.mount(format!("branch {}: {reason}", Printable::path(path)));
+    }
+}
+
+/// Refuses branches that share a tree with a branch of a pool that is mounted.
+pub(crate) fn refuse_taken(branches: &[Branch], live: &[LedgerEntry], problems: &mut Problems) {
+    for branch in branches {
+        let above = identities_above(&branch.spec.path);
+        for (pool, taken) in live.iter().flat_map(|pool| pool.branches.iter().map(move |taken| (pool, taken)))
+        {
+            let how = if branch.id == taken.id {
+                "is a branch of"
+            } else if above.contains(&taken.id) {
+                "lies in a branch of"
+            } else if identities_above(&taken.path()).contains(&branch.id) {
+                "contains a branch of"
+            } else {
+                continue;
+            };
+            problems.mount(format!(
+                "branch {}: {how} the pool mounted on {}; unmount that pool first",
+                Printable::path(&branch.spec.path),
+                Printable::path(&pool.mount_point())
+            ));
+        }
+    }
+}
+
+fn identities_above(path: &Path) -> Vec<DirectoryId> {
+    path.ancestors().skip(1).filter_map(|above| Some(DirectoryId::of(&fs::metadata(above).ok()?))).collect()
+}

@@ -1,0 +1,66 @@
+//! Where the floors meet: settings become an engine behind the kernel's doors, served until it is unmounted.
+
+use crate::background::Ready;
+use crate::ledger::{self, LedgerBranch, LedgerEntry};
+use crate::log::{self, LogLevel, LogTarget};
+use crate::problem::Failure;
+use crate::settings::Settings;
+use fsstack_pool::Printable;
+
+/// Why a pool is not served: the line that the helper prints, and what its exit code says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct LaunchError {
+    /// What its exit code will say.
+    pub failure: Failure,
+    /// What, why and the way out.
+    pub text: String,
+}
+
+impl LaunchError {
+    /// It could not be mounted.
+    pub fn mount(text: impl Into<String>) -> Self {
+        Self { failure: Failure::Mount, text: text.into() }
+    }
+
+    /// The system could not do what any program may ask of it.
+    pub fn system(text: impl Into<String>) -> Self {
+        Self { failure: Failure::System, text: text.into() }
+    }
+}
+
+/// Mounts and serves in this process, until the pool is unmounted; `ready` is told when the mount answers.
+pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
+    let level = log::start(&settings.log)
+        .map_err(|error| LaunchError::system(format!("log: cannot be opened: {error}")))?;
+    // Where the log is the helper's own stderr, its lines say these things already.
+    let told_by_helper = settings.log.target == LogTarget::Stderr;
+    for notice in settings.notices.iter().filter(|_| !told_by_helper) {
+        tracing::warn!("{notice}");
+    }
+    let mount_point = Printable::path(&settings.mount_point).to_string();
+    let _listed = list(&settings);
+    let served = serve(settings, ready, level);
+    match &served {
+        Ok(()) => tracing::info!("{mount_point}: unmounted"),
+        Err(error) if !told_by_helper => tracing::error!("{error}"),
+        Err(_) => {}
+    }
+    served
+}
+
+/// A pool that cannot be listed is served all the same: the list guards against mistakes only.
+fn list(settings: &Settings) -> Option<ledger::Listed> {
+    let place = settings.ledger.as_deref()?;
+    let branches =
+        settings.branches.iter().map(|branch| LedgerBranch::new(branch.id, &branch.spec.path)).collect();
+    let written = LedgerEntry::of_this_process(&settings.mount_point, branches)
+        .and_then(|entry| ledger::write(place, &entry));
+    written.inspect_err(|error| tracing::warn!("{}: cannot be written: {error}", Printable::path(place))).ok()
+}
+
+fn serve(settings: Settings, ready: Ready, level: LogLevel) -> Result<(), LaunchError> {
+    let _ = (ready, level);
+    let mount_point = Printable::path(&settings.mount_point);
+    Err(LaunchError::mount(format!("{mount_point}: the engine is not linked into this build")))
+}

@@ -1,0 +1,194 @@
+//! The ledger of live pools: which branches a running daemon serves, so that no second pool takes them too.
+//!
+//! Each daemon writes one file when it mounts and removes it when it ends. A daemon that was killed leaves its file
+//! behind: an entry counts only while its process runs, told from a later process of the same number by its start.
+//! Two pools that are mounted in the same moment may both find the ledger empty; it is a guard against mistakes,
+//! not a lock.
+
+use fsstack_sys::process::start_time;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Where root's daemons keep their ledger.
+pub const LEDGER: &str = "/run/fsstack";
+
+/// What tells one directory from every other, whatever path leads to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct DirectoryId {
+    /// `st_dev`.
+    pub device: u64,
+    /// `st_ino`.
+    pub inode: u64,
+}
+
+impl DirectoryId {
+    /// The identity of what was asked about.
+    pub fn of(metadata: &fs::Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+/// A branch of a live pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerBranch {
+    /// The directory itself.
+    pub id: DirectoryId,
+    path: Vec<u8>,
+}
+
+impl LedgerBranch {
+    /// A branch at its canonical path.
+    pub fn new(id: DirectoryId, path: &Path) -> Self {
+        Self { id, path: path.as_os_str().as_bytes().to_vec() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(std::ffi::OsString::from_vec(self.path.clone()))
+    }
+}
+
+/// One live pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerEntry {
+    /// The daemon.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot.
+    pub started: u64,
+    mount_point: Vec<u8>,
+    /// What it serves.
+    pub branches: Vec<LedgerBranch>,
+}
+
+impl LedgerEntry {
+    /// The entry of the calling process.
+    pub fn of_this_process(mount_point: &Path, branches: Vec<LedgerBranch>) -> io::Result<Self> {
+        let pid = std::process::id();
+        let started =
+            start_of(pid).ok_or_else(|| io::Error::other("/proc does not tell when this process started"))?;
+        Ok(Self { pid, started, mount_point: mount_point.as_os_str().as_bytes().to_vec(), branches })
+    }
+
+    /// Where the pool is mounted.
+    pub fn mount_point(&self) -> PathBuf {
+        PathBuf::from(std::ffi::OsString::from_vec(self.mount_point.clone()))
+    }
+
+    fn is_live(&self) -> bool {
+        start_of(self.pid) == Some(self.started)
+    }
+}
+
+/// A written entry; dropping it takes it out of the ledger.
+#[derive(Debug)]
+#[must_use = "the entry leaves the ledger when this drops"]
+pub struct Listed(PathBuf);
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        // An entry that stays names a process that is gone: it is ignored then.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Writes the entry; readers see it whole or not at all.
+pub fn write(ledger: &Path, entry: &LedgerEntry) -> io::Result<Listed> {
+    // The daemon's umask is 0: every mode is said.
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(ledger)?;
+    let place = ledger.join(format!("{}.json", pool_id(&entry.mount_point())));
+    let draft = place.with_extension(format!("{}.new", entry.pid));
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&draft)?;
+    file.write_all(&serde_json::to_vec(entry)?)?;
+    fs::rename(&draft, &place)?;
+    Ok(Listed(place))
+}
+
+/// The pools whose daemons still run; a ledger that is not there is empty, an entry that cannot be read is skipped.
+pub fn read(ledger: &Path) -> Vec<LedgerEntry> {
+    let Ok(files) = fs::read_dir(ledger) else { return Vec::new() };
+    let mut live: Vec<LedgerEntry> = files
+        .filter_map(|file| Some(file.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|kind| kind == "json"))
+        .filter_map(|path| serde_json::from_slice(&fs::read(path).ok()?).ok())
+        .filter(LedgerEntry::is_live)
+        .collect();
+    live.sort_by_key(|entry| (entry.mount_point.clone(), entry.pid));
+    live
+}
+
+/// A pool's name in `/run/fsstack`: its mount point with `-` for `/`, cut where a file name would be too long.
+pub fn pool_id(mount_point: &Path) -> String {
+    let bytes = mount_point.as_os_str().as_bytes();
+    let plain: String = bytes
+        .strip_prefix(b"/")
+        .unwrap_or(bytes)
+        .iter()
+        .map(|byte| match byte {
+            b'/' => "-".to_owned(),
+            plain if plain.is_ascii_alphanumeric() || b"._".contains(plain) => char::from(*plain).to_string(),
+            other => format!("\\x{other:02x}"),
+        })
+        .collect();
+    match plain.len() {
+        0 => "-".to_owned(),
+        1..=200 => plain,
+        // FNV-1a: what the cut took away must still tell two pools apart.
+        _ => {
+            let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            format!("{}-{hash:016x}", &plain[..180])
+        }
+    }
+}
+
+fn start_of(pid: u32) -> Option<u64> {
+    start_time(i32::try_from(pid).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(mount_point: &str) -> LedgerEntry {
+        let id = DirectoryId { device: 1, inode: 2 };
+        let branches = vec![LedgerBranch::new(id, Path::new("/srv/a"))];
+        LedgerEntry::of_this_process(Path::new(mount_point), branches).unwrap()
+    }
+
+    #[test]
+    fn an_entry_is_read_while_it_is_held() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = dir.path().join("run");
+        assert_eq!(read(&ledger), []);
+        let entry = entry("/mnt/pool");
+        let listed = write(&ledger, &entry).unwrap();
+        assert_eq!(read(&ledger), [entry]);
+        drop(listed);
+        assert_eq!(read(&ledger), []);
+    }
+
+    #[test]
+    fn a_dead_process_and_a_later_one_of_its_number_do_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut stale = entry("/mnt/pool");
+        stale.started += 1;
+        let _listed = write(dir.path(), &stale).unwrap();
+        fs::write(dir.path().join("torn.json"), b"{").unwrap();
+        assert_eq!(read(dir.path()), []);
+    }
+
+    #[test]
+    fn names_of_pools_are_plain_and_differ() {
+        assert_eq!(pool_id(Path::new("/srv/storage01")), "srv-storage01");
+        assert_eq!(pool_id(Path::new("/srv/a-b")), r"srv-a\x2db");
+        assert_eq!(pool_id(Path::new("/")), "-");
+        let long = |last: &str| pool_id(Path::new(&format!("/{}/{last}", "d".repeat(300))));
+        assert!(long("a").len() < 240);
+        assert_ne!(long("a"), long("b"));
+    }
+}

@@ -1,0 +1,293 @@
+//! Where the daemon's messages go: syslog (which the journal reads), a file, or stderr; the level changes while it runs.
+//!
+//! A message is one line whatever it quotes: what a name could smuggle in stands escaped (see `fsstack_pool::Printable`). A log that
+//! cannot take a line loses it: a file system never waits for its log.
+
+use fsstack_pool::Printable;
+use std::fmt::{self, Write as _};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::Interest;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Where lines go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogTarget {
+    /// The system's log, under the facility "daemon".
+    Syslog,
+    /// A file, appended to.
+    File(PathBuf),
+    /// The terminal of a daemon that stays in the foreground.
+    Stderr,
+}
+
+/// What is logged, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    /// Where lines go.
+    pub target: LogTarget,
+    /// The least severe level that is written at the start.
+    pub level: Level,
+}
+
+/// The levels by the names that `log-level` takes, least telling first.
+pub(crate) const LEVELS: [(&str, Level); 5] = [
+    ("error", Level::ERROR),
+    ("warn", Level::WARN),
+    ("info", Level::INFO),
+    ("debug", Level::DEBUG),
+    ("trace", Level::TRACE),
+];
+
+/// Turns the log's level up and down while the daemon runs; its clones share one level.
+#[derive(Clone, Debug)]
+pub struct LogLevel(Arc<AtomicU8>);
+
+impl LogLevel {
+    fn new(level: Level) -> Self {
+        let handle = Self(Arc::new(AtomicU8::new(0)));
+        handle.set(level);
+        handle
+    }
+
+    /// The least severe level written now.
+    pub fn get(&self) -> Level {
+        LEVELS.get(usize::from(self.0.load(Ordering::Relaxed))).map_or(Level::INFO, |(_, level)| *level)
+    }
+
+    /// Writes this level and all above it from now on.
+    pub fn set(&self, level: Level) {
+        let place =
+            LEVELS.iter().zip(0_u8..).find(|((_, known), _)| *known == level).map_or(2, |(_, place)| place);
+        self.0.store(place, Ordering::Relaxed);
+        tracing::callsite::rebuild_interest_cache();
+    }
+
+    /// One level more, up to "trace": what SIGUSR1 asks for.
+    pub fn raise(&self) {
+        self.step(|place| (place + 1).min(LEVELS.len() - 1));
+    }
+
+    /// One level less, down to "error": what SIGUSR2 asks for.
+    pub fn lower(&self) {
+        self.step(|place| place.saturating_sub(1));
+    }
+
+    fn step(&self, next: impl FnOnce(usize) -> usize) {
+        let place = next(usize::from(self.0.load(Ordering::Relaxed)));
+        if let Some((_, level)) = LEVELS.get(place) {
+            self.set(*level);
+        }
+    }
+}
+
+/// Sends every message of the process to the target; the handle changes the level.
+pub fn start(settings: &LogSettings) -> io::Result<LogLevel> {
+    let level = LogLevel::new(settings.level);
+    let log = Log { level: level.clone(), sink: Mutex::new(Sink::open(&settings.target)?) };
+    tracing::subscriber::set_global_default(log).map_err(io::Error::other)?;
+    tracing::callsite::rebuild_interest_cache();
+    Ok(level)
+}
+
+/// The subscriber: no spans, one line an event.
+struct Log {
+    level: LogLevel,
+    sink: Mutex<Sink>,
+}
+
+impl Subscriber for Log {
+    fn register_callsite(&self, site: &'static Metadata<'static>) -> Interest {
+        if self.enabled(site) { Interest::always() } else { Interest::never() }
+    }
+
+    fn enabled(&self, site: &Metadata<'_>) -> bool {
+        site.is_event() && *site.level() <= self.level.get()
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::from_level(self.level.get()))
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        let text = Printable(line.text().as_bytes()).to_string();
+        // A thread that panicked while it wrote left at worst half a line behind.
+        self.sink.lock().unwrap_or_else(PoisonError::into_inner).write(*event.metadata().level(), &text);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// An event's message, and its other fields as `name=value` behind it.
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: String,
+}
+
+impl Line {
+    fn text(self) -> String {
+        self.message + &self.fields
+    }
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a String cannot fail.
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            name => write!(self.fields, " {name}={value:?}"),
+        };
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+}
+
+enum Sink {
+    Syslog(Option<UnixDatagram>),
+    File(File),
+    Stderr,
+}
+
+impl Sink {
+    fn open(target: &LogTarget) -> io::Result<Self> {
+        Ok(match target {
+            LogTarget::Syslog => Self::Syslog(connect()),
+            LogTarget::File(path) => {
+                Self::File(OpenOptions::new().append(true).create(true).mode(0o640).open(path)?)
+            }
+            LogTarget::Stderr => Self::Stderr,
+        })
+    }
+
+    fn write(&mut self, level: Level, text: &str) {
+        // A line that cannot be written is lost: there is nowhere left to say so.
+        let _ = match self {
+            Self::Syslog(socket) => {
+                let line = format!("<{}>fsstack[{}]: {text}", priority(level), std::process::id());
+                send(socket, line.as_bytes());
+                Ok(())
+            }
+            Self::File(file) => file.write_all(format!("{} {level} {text}\n", utc_now()).as_bytes()),
+            Self::Stderr => io::stderr().write_all(format!("fsstack: {level} {text}\n").as_bytes()),
+        };
+    }
+}
+
+/// The socket that every syslog daemon listens on; never waits for it.
+fn connect() -> Option<UnixDatagram> {
+    let socket = UnixDatagram::unbound().ok()?;
+    socket.set_nonblocking(true).ok()?;
+    socket.connect("/dev/log").ok()?;
+    Some(socket)
+}
+
+/// A syslog daemon that was started again has a new socket: connect once more, then give the line up.
+fn send(socket: &mut Option<UnixDatagram>, line: &[u8]) {
+    let sent = |socket: &Option<UnixDatagram>| match socket {
+        Some(open) => match open.send(line) {
+            Err(refused) => refused.kind() == io::ErrorKind::WouldBlock,
+            Ok(_) => true,
+        },
+        None => false,
+    };
+    if !sent(socket) {
+        *socket = connect();
+        sent(socket);
+    }
+}
+
+/// RFC 3164: facility 3 (daemon) times 8 plus the severity. The time is left to the receiver, which has a clock too.
+fn priority(level: Level) -> u8 {
+    let severity = match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    };
+    3 * 8 + severity
+}
+
+/// The time as `2026-01-31T12:34:56Z`.
+fn utc_now() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    utc(now.as_secs())
+}
+
+fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let (mut year, mut day) = (1970, days);
+    while day >= 365 + u64::from(leap(year)) {
+        day -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(leap(year));
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if day < length {
+            break;
+        }
+        day -= length;
+        month += 1;
+    }
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", day + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_read_as_the_calendar_has_them() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(utc(1_798_761_599), "2026-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn the_level_moves_between_its_ends() {
+        let level = LogLevel::new(Level::DEBUG);
+        level.raise();
+        level.raise();
+        assert_eq!(level.get(), Level::TRACE);
+        (0..9).for_each(|_| level.lower());
+        assert_eq!(level.get(), Level::ERROR);
+    }
+
+    #[test]
+    fn a_line_holds_what_was_said_escaped_and_only_above_the_level() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let settings = LogSettings { target: LogTarget::File(path.clone()), level: Level::INFO };
+        let level = start(&settings).unwrap();
+        tracing::info!(branch = "a\nb", "full\x1b[2J");
+        tracing::debug!("not yet");
+        level.raise();
+        tracing::debug!("now");
+        let written = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<_> = written.lines().map(|line| line.split_once("Z ").unwrap().1).collect();
+        assert_eq!(lines, [r"INFO full\033[2J branch=a\012b", "DEBUG now"]);
+    }
+}

@@ -1,0 +1,248 @@
+//! What people bring along in the fstab lines of mhddfs, mergerfs and libfuse: taken, passed over, or refused by name.
+
+use super::{Row, Takes, no_meaning, only, option, refused};
+use crate::settings::{PageCache, Require, StatfsView, WritePath};
+use crate::values;
+
+const BOOLEAN: Takes = Takes::Value("true|false");
+
+/// Options whose meaning has a place here under another name.
+pub(super) const MEANT: &[Row] = &[
+    option(
+        &["cache.files"],
+        Takes::Choice(&["off", "partial", "full", "auto-full", "libfuse", "per-process"]),
+        "off",
+        "\"off\" is page-cache=off, all others are page-cache=on.",
+        |raw, typed| {
+            if typed.raw() == "per-process" {
+                raw.notice(format!("{typed}: caches for every process, not only for some"));
+            }
+            let cache = if typed.raw() == "off" { PageCache::Off } else { PageCache::On };
+            raw.cache_files.give(typed, cache)
+        },
+    ),
+    option(&["cache.writeback"], BOOLEAN, "false", "\"true\" is page-cache=writeback.", |raw, typed| {
+        raw.cache_writeback.give(typed, typed.switch()?)
+    }),
+    option(
+        &["passthrough.io", "passthrough"],
+        Takes::Choice(&["off", "ro", "wo", "rw"]),
+        "",
+        "\"off\" is write-path=stacked, \"rw\" is write-path=auto.",
+        |raw, typed| {
+            let path = match typed.text()? {
+                "off" => WritePath::Stacked,
+                "rw" => WritePath::Auto,
+                _ => {
+                    return Err("all openers of a file share one mode; rw or off (or write-path=)".to_owned());
+                }
+            };
+            raw.write_path.give(typed, path)
+        },
+    ),
+    option(
+        &["threads", "read-thread-count"],
+        Takes::Value("COUNT"),
+        "0",
+        "A positive count is max-threads; 0 and negative counts leave it to fsstack.",
+        |raw, typed| match typed.text()?.parse::<i32>() {
+            Ok(count) if 0 < count => raw.max_threads.give(typed, values::threads(typed.text()?)?),
+            Ok(_) => Ok(()),
+            Err(_) => Err("not a whole number".to_owned()),
+        },
+    ),
+    option(
+        &["fuse-msg-size"],
+        Takes::Value("SIZE|PAGES"),
+        "1M",
+        "max-write, in pages where it has no unit.",
+        |raw, typed| raw.max_write.give(typed, values::message_size(typed.text()?)?),
+    ),
+    option(
+        &["branches-mount-timeout"],
+        Takes::Value("SECONDS"),
+        "0",
+        "branches-timeout that also waits for branches to be mount points, and goes on without.",
+        |raw, typed| {
+            raw.wait_for_mounts.give(typed, true)?;
+            raw.branches_timeout.give(typed, typed.seconds()?)
+        },
+    ),
+    option(
+        &["branches-mount-timeout-fail"],
+        BOOLEAN,
+        "false",
+        "\"true\" is require=mountpoint.",
+        |raw, typed| {
+            let require = if typed.switch()? { Require::MountPoint } else { Require::Directory };
+            raw.require.give(typed, require)
+        },
+    ),
+    option(
+        &["statfs-ignore"],
+        Takes::Choice(&["none", "ro", "nc"]),
+        "none",
+        "\"ro\" and \"nc\" are statfs=as-placed.",
+        |raw, typed| {
+            if typed.raw() != "none" {
+                raw.statfs.give(typed, StatfsView::AsPlaced)?;
+            }
+            Ok(())
+        },
+    ),
+    option(&["debug"], Takes::Switch, "false", "log-level=debug.", |raw, typed| {
+        if typed.switch()? {
+            raw.log_level.give(typed, tracing::Level::DEBUG)?;
+        }
+        Ok(())
+    }),
+];
+
+/// Options that change nothing here and do no harm: the reason stands in the notice.
+pub(super) const NO_MEANING: &[Row] = &[
+    no_meaning(
+        &["big_writes", "large_read", "max_read", "max_readahead"],
+        "requests are as large as the kernel allows",
+    ),
+    no_meaning(&["hard_remove"], "an open file that is removed keeps working without a hidden name"),
+    no_meaning(
+        &["use_ino", "readdir_ino", "inodecalc"],
+        "inode numbers are always stable and the same for hard links",
+    ),
+    no_meaning(&["intr", "nointr"], "waiting for a lock can always be interrupted"),
+    no_meaning(&["direct_io"], "page-cache=off, the default, is what it meant"),
+    no_meaning(
+        &["kernel_cache", "auto_cache", "noauto_cache", "ac_attr_timeout", "cache.open"],
+        "page-cache=on is the option for caching",
+    ),
+    no_meaning(
+        &[
+            "splice_read",
+            "splice_write",
+            "splice_move",
+            "no_splice_read",
+            "no_splice_write",
+            "no_splice_move",
+            "pipe-max-size",
+        ],
+        "passthrough moves data inside the kernel, where splicing came near it",
+    ),
+    no_meaning(
+        &["atomic_o_trunc", "async_read", "sync_read", "parallel-direct-writes", "direct-io-allow-mmap"],
+        "always as quick as the kernel allows",
+    ),
+    no_meaning(&["max_background", "congestion_threshold"], "requests in flight are bounded by branch"),
+    no_meaning(
+        &["noforget", "remember", "remember-nodes", "never-forget-nodes"],
+        "numbers of files do not depend on memory",
+    ),
+    no_meaning(&["auto_unmount"], "the daemon unmounts when it is told to end"),
+    no_meaning(&["dropcacheonclose"], "there is no second cache to drop with page-cache=off, the default"),
+    no_meaning(&["ignorepponrename"], "rename and link always keep a file on its branch"),
+    no_meaning(&["link-exdev", "rename-exdev"], "within a pool EXDEV is never answered"),
+    no_meaning(&["cache.statfs"], "branches are asked for their space at most once a second"),
+    no_meaning(&["cache.symlinks"], "the kernel always caches symbolic links"),
+    no_meaning(&["cache.readdir", "func.readdir"], "listings come from all branches as they are"),
+    no_meaning(&["cache.files.process-names"], "caching is for every process"),
+    no_meaning(
+        &["posix-acl", "acl", "noacl", "user_xattr"],
+        "ACLs and xattrs are always there where the branch has them",
+    ),
+    no_meaning(
+        &["handle-killpriv", "handle-killpriv-v2", "security-capability"],
+        "set-uid bits and capabilities are always stripped as a native file system does",
+    ),
+    no_meaning(
+        &[
+            "process-thread-count",
+            "process-thread-queue-depth",
+            "pin-threads",
+            "scheduling-priority",
+            "flush-on-close",
+        ],
+        "fsstack places its own threads and knows when a flush is needed",
+    ),
+    no_meaning(&["passthrough.max-stack-depth"], "always 1, so that the pool can lie on FUSE branches"),
+    no_meaning(
+        &["gid-cache.expire-timeout", "gid-cache.remove-timeout"],
+        "the kernel tells the caller's groups",
+    ),
+    no_meaning(&["log.metrics", "allow-idmap", "export-support"], "it is not there yet, and off"),
+];
+
+const SEARCH: &str = "the first branch in order that holds a name always serves it";
+const ACTION: &str = "a change is always made on every branch that needs it";
+
+/// Options of which fsstack does one value only.
+pub(super) const ONLY: &[Row] = &[
+    only(
+        &[
+            "category.search",
+            "func.access",
+            "func.getattr",
+            "func.getxattr",
+            "func.listxattr",
+            "func.open",
+            "func.readlink",
+        ],
+        &["ff"],
+        SEARCH,
+    ),
+    only(
+        &[
+            "category.action",
+            "func.chmod",
+            "func.chown",
+            "func.link",
+            "func.removexattr",
+            "func.rename",
+            "func.rmdir",
+            "func.setxattr",
+            "func.truncate",
+            "func.unlink",
+            "func.utimens",
+        ],
+        &["epall", "all"],
+        ACTION,
+    ),
+    only(&["symlinkify"], &["false"], "files are shown as what they are"),
+    only(&["link-cow"], &["false"], "hard links stay linked"),
+    only(&["nullrw"], &["false"], "what is written is kept"),
+    only(&["xattr"], &["passthrough"], "xattrs always reach the branch"),
+    only(&["follow-symlinks"], &["never"], "symbolic links are shown as such"),
+    only(&["nfsopenhack"], &["off"], "exporting by NFS is not there yet"),
+    only(&["readahead"], &["0"], "set it on the branches' own devices"),
+    only(&["proxy-ioprio"], &["false"], "passthrough keeps the caller's I/O priority by itself"),
+    only(
+        &["lazy-umount-mountpoint"],
+        &["false"],
+        "a live pool is never unmounted under its users; run umount(8) first",
+    ),
+];
+
+/// Options that would change what people rely on.
+pub(super) const REFUSED: &[Row] = &[
+    refused(
+        &["remount"],
+        "mount(8)",
+        "changing a mounted pool is not there yet; unmount it and mount it again",
+    ),
+    refused(&["bind", "rbind", "move"], "mount(8)", "it is for mount(8) alone, without a type"),
+    refused(&["nfs-export"], "later versions", "exporting by NFS is not there yet"),
+    refused(&["branches", "srcmounts"], "mergerfs", "the branches stand as SOURCE before the mount point"),
+    refused(&["mount", "mountpoint"], "mergerfs", "the mount point stands as TARGET behind SOURCE"),
+    refused(&["symlinkify-timeout"], "mergerfs", "files are shown as what they are"),
+    refused(&["pid", "version"], "mergerfs", "it can only be read, not set"),
+    refused(
+        &["uid", "gid", "umask"],
+        "libfuse",
+        "files keep the owners and modes that they have on the branches",
+    ),
+    refused(
+        &["allow_root"],
+        "libfuse",
+        "allow_other with default_permissions lets others in as any file system does",
+    ),
+    refused(&["fd", "rootmode", "user_id", "group_id"], "libfuse", "fsstack settles it with the kernel"),
+    refused(&["modules", "subdir"], "libfuse", "its modules are not there"),
+];

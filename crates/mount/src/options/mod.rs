@@ -1,0 +1,235 @@
+//! The option table: one row an option, read by the parser, `--help`, docs/options.md, the man page and completions.
+
+mod mergerfs;
+mod mount8;
+mod pool;
+mod typed;
+
+pub use typed::{Origin, Typed};
+
+use crate::raw::RawOptions;
+use std::ffi::OsStr;
+
+/// What stands behind an option's name.
+#[derive(Clone, Copy, Debug)]
+pub enum Takes {
+    /// Nothing.
+    Nothing,
+    /// Nothing, or `=true` or `=false`.
+    Switch,
+    /// A value of this kind.
+    Value(&'static str),
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Whatever may stand there: the option changes nothing here.
+    Anything,
+}
+
+/// What an option does.
+#[derive(Clone, Copy)]
+pub enum Effect {
+    /// It is kept in the options; an error says what would be right.
+    Set(fn(&mut RawOptions, &Typed<'_>) -> Result<(), String>),
+    /// mount(8) or fstab has dealt with it.
+    Quiet,
+    /// It is accepted with a notice: it has no meaning here, for the reason in the row's help.
+    NoMeaning,
+    /// A mergerfs option of which fsstack does these values only; others are refused with the row's help as the reason.
+    Only(&'static [&'static str]),
+    /// It is known from this program and refused, with the row's help as the reason.
+    Refuse(&'static str),
+}
+
+/// One option.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// Its name, then its other spellings; `-` and `_` are the same; a trailing `*` stands for any ending.
+    pub names: &'static [&'static str],
+    /// What it takes.
+    pub takes: Takes,
+    /// What holds when it is not given; empty where there is nothing to say.
+    pub default: &'static str,
+    /// What it is for, or why it is refused.
+    pub help: &'static str,
+    /// What it does.
+    pub effect: Effect,
+}
+
+impl Row {
+    /// The name it is documented under.
+    pub fn name(&self) -> &'static str {
+        self.names.first().copied().unwrap_or_default()
+    }
+
+    /// Name and value as documented: `create=POLICY`.
+    pub fn usage(&self) -> String {
+        let name = self.name();
+        match self.takes {
+            Takes::Nothing | Takes::Anything => name.to_owned(),
+            Takes::Switch => format!("{name}[=true|false]"),
+            Takes::Value(kind) => format!("{name}={kind}"),
+            Takes::Choice(words) => format!("{name}={}", words.join("|")),
+        }
+    }
+
+    fn is_called(&self, name: &str) -> bool {
+        self.names.iter().any(|known| match known.strip_suffix('*') {
+            Some(start) => same(start, name.get(..start.len()).unwrap_or_default()),
+            None => same(known, name),
+        })
+    }
+}
+
+/// Rows that belong together, under one heading.
+pub struct Group {
+    /// The heading.
+    pub title: &'static str,
+    /// Whether these are fsstack's own options, which `--help` shows.
+    pub shown: Shown,
+    /// The options.
+    pub rows: &'static [Row],
+}
+
+/// Where a group is documented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// Everywhere.
+    InHelp,
+    /// In docs/options.md and the man page only: options of other programs that people bring along.
+    InManual,
+}
+
+/// Every option that is known.
+pub const OPTIONS: &[Group] = &[
+    Group { title: "Branches and placement", shown: Shown::InHelp, rows: pool::PLACEMENT },
+    Group { title: "Data and caches", shown: Shown::InHelp, rows: pool::DATA },
+    Group { title: "What a program sees", shown: Shown::InHelp, rows: pool::VIEW },
+    Group { title: "Mounting and logging", shown: Shown::InHelp, rows: pool::RUNNING },
+    Group { title: "Options of mount(8)", shown: Shown::InManual, rows: mount8::FLAGS },
+    Group { title: "Left to mount(8), accepted quietly", shown: Shown::InManual, rows: mount8::QUIET },
+    Group {
+        title: "mhddfs and mergerfs: with a meaning here",
+        shown: Shown::InManual,
+        rows: mergerfs::MEANT,
+    },
+    Group {
+        title: "libfuse, mhddfs and mergerfs: accepted without a meaning",
+        shown: Shown::InManual,
+        rows: mergerfs::NO_MEANING,
+    },
+    Group { title: "Only as fsstack has it", shown: Shown::InManual, rows: mergerfs::ONLY },
+    Group { title: "Refused", shown: Shown::InManual, rows: mergerfs::REFUSED },
+];
+
+/// All rows in the order of the documentation.
+pub fn rows() -> impl Iterator<Item = &'static Row> {
+    OPTIONS.iter().flat_map(|group| group.rows)
+}
+
+/// The row of an option.
+pub fn find(name: &str) -> Option<&'static Row> {
+    rows().find(|row| row.is_called(name))
+}
+
+/// Takes one option into `raw`, or says on one line why not.
+pub fn apply(raw: &mut RawOptions, row: &'static Row, typed: &Typed<'_>) -> Result<(), String> {
+    check_shape(row, typed)?;
+    match row.effect {
+        Effect::Set(set) => set(raw, typed).map_err(|right| format!("{typed}: {right}")),
+        Effect::Quiet => Ok(()),
+        Effect::NoMeaning => {
+            raw.notice(format!("{typed}: no meaning here: {}", row.help));
+            Ok(())
+        }
+        Effect::Only(accepted) => {
+            let value = typed.value.and_then(OsStr::to_str).unwrap_or_default();
+            if accepted.contains(&value) { Ok(()) } else { Err(refusal(typed, "mergerfs", row.help)) }
+        }
+        Effect::Refuse(whose) => Err(refusal(typed, whose, row.help)),
+    }
+}
+
+fn refusal(typed: &Typed<'_>, whose: &str, reason: &str) -> String {
+    format!("{typed}: an option of {whose} that is not supported here: {reason}")
+}
+
+fn check_shape(row: &Row, typed: &Typed<'_>) -> Result<(), String> {
+    let right = match (row.takes, typed.value) {
+        (Takes::Nothing, Some(_)) => "takes no value".to_owned(),
+        (Takes::Value(kind), None) => format!("needs a value: {}={kind}", typed.name),
+        (Takes::Choice(words), None) => format!("needs a value: {}={}", typed.name, words.join("|")),
+        (Takes::Choice(words), Some(value)) if !words.iter().any(|word| *word == value) => {
+            format!("not one of {}", words.join(", "))
+        }
+        _ => return Ok(()),
+    };
+    Err(format!("{typed}: {right}"))
+}
+
+fn same(left: &str, right: &str) -> bool {
+    let plain = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    left.len() == right.len() && left.bytes().map(plain).eq(right.bytes().map(plain))
+}
+
+const fn option(
+    names: &'static [&'static str],
+    takes: Takes,
+    default: &'static str,
+    help: &'static str,
+    set: fn(&mut RawOptions, &Typed<'_>) -> Result<(), String>,
+) -> Row {
+    Row { names, takes, default, help, effect: Effect::Set(set) }
+}
+
+const fn quiet(names: &'static [&'static str], help: &'static str) -> Row {
+    Row { names, takes: Takes::Anything, default: "", help, effect: Effect::Quiet }
+}
+
+const fn no_meaning(names: &'static [&'static str], reason: &'static str) -> Row {
+    Row { names, takes: Takes::Anything, default: "", help: reason, effect: Effect::NoMeaning }
+}
+
+const fn only(
+    names: &'static [&'static str],
+    accepted: &'static [&'static str],
+    reason: &'static str,
+) -> Row {
+    Row { names, takes: Takes::Value("WORD"), default: "", help: reason, effect: Effect::Only(accepted) }
+}
+
+const fn refused(names: &'static [&'static str], whose: &'static str, reason: &'static str) -> Row {
+    Row { names, takes: Takes::Anything, default: "", help: reason, effect: Effect::Refuse(whose) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_spelling_leads_to_its_own_row() {
+        let mut seen = HashSet::new();
+        for row in rows() {
+            for name in row.names {
+                assert!(seen.insert(name.replace('_', "-")), "{name} stands in the table twice");
+                let found = find(name.trim_end_matches('*')).expect("a name in the table is found");
+                assert_eq!(found.name(), row.name(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_row_says_what_it_is_for_in_a_line() {
+        for row in rows() {
+            assert!(!row.help.is_empty() && !row.help.contains('\n'), "{}", row.name());
+        }
+    }
+
+    #[test]
+    fn dashes_and_underscores_are_the_same_and_stars_end_a_name() {
+        assert_eq!(find("allow-other").unwrap().name(), "allow_other");
+        assert_eq!(find("attr_timeout").unwrap().name(), "attr-timeout");
+        assert!(find("x-systemd.requires-mounts-for").is_some());
+        assert!(find("x").is_none());
+    }
+}

@@ -1,0 +1,250 @@
+//! fsstack's own options, with the other spellings that mean the same.
+
+use super::{Row, Takes, option};
+use crate::settings::{Locks, PageCache, Require, StatfsView, Stay, WritePath};
+use crate::values;
+
+const BOOLEAN_OR_POLICY: Takes = Takes::Anything;
+
+/// Which branches there are, and where new files go.
+pub(super) const PLACEMENT: &[Row] = &[
+    option(
+        &["create", "category.create", "func.create", "func.mkdir", "func.mknod", "func.symlink"],
+        Takes::Value("POLICY"),
+        values::DEFAULT_CREATE,
+        "How branches are ranked for new files; \"epmfs>mfs\" goes on where the first has none left, a last \"any\" also takes branches under their floor.",
+        |raw, typed| {
+            let chain = values::chain(typed.text()?)?;
+            raw.choose_policy(typed, chain);
+            Ok(())
+        },
+    ),
+    option(
+        &["minfreespace"],
+        Takes::Value("SIZE"),
+        values::DEFAULT_FLOOR,
+        "Free space (4G, 5%) that new files leave on a branch, but for a last \"any\" in create=; a floor in SOURCE goes before it.",
+        |raw, typed| raw.floor.give(typed, values::floor(typed.text()?)?),
+    ),
+    option(
+        &["mlimit"],
+        Takes::Value("SIZE"),
+        "",
+        "As in mhddfs: the first branch with this much free space (4G, 5%), else the roomiest; stands for create= and minfreespace= together.",
+        |raw, typed| raw.mlimit.give(typed, values::mlimit(typed.text()?)?),
+    ),
+    option(
+        &["min-inodes"],
+        Takes::Value("COUNT"),
+        "0",
+        "Free inodes that new files leave on a branch.",
+        |raw, typed| raw.min_inodes.give(typed, typed.count()?),
+    ),
+    option(
+        &["relocate", "moveonenospc"],
+        BOOLEAN_OR_POLICY,
+        "false",
+        "Accepted with a warning: moving a file to a roomier branch when a write finds no space is not there yet.",
+        |raw, typed| {
+            let wanted = typed.switch().or_else(|_| values::chain(typed.text()?).map(|_| true));
+            raw.relocate.give(typed, wanted.map_err(|_| "neither true, false nor a policy".to_owned())?)
+        },
+    ),
+    option(
+        &["require"],
+        Takes::Choice(&["directory", "mountpoint"]),
+        "directory",
+        "\"mountpoint\": refuse a branch that is not itself a mount point, so that an unmounted disk is not written beneath.",
+        |raw, typed| {
+            let require = if typed.raw() == "mountpoint" { Require::MountPoint } else { Require::Directory };
+            raw.require.give(typed, require)
+        },
+    ),
+    option(
+        &["branches-timeout"],
+        Takes::Value("SECONDS"),
+        "0",
+        "How long to wait for branches that are not there yet (with require=mountpoint: not mounted yet).",
+        |raw, typed| raw.branches_timeout.give(typed, typed.seconds()?),
+    ),
+];
+
+/// How bytes and answers move.
+pub(super) const DATA: &[Row] = &[
+    option(
+        &["write-path"],
+        Takes::Choice(&["auto", "passthrough", "stacked"]),
+        "auto",
+        "How bytes reach a branch: through the kernel, through the daemon, or the best that each file allows.",
+        |raw, typed| {
+            let path = match typed.text()? {
+                "passthrough" => WritePath::Passthrough,
+                "stacked" => WritePath::Stacked,
+                _ => WritePath::Auto,
+            };
+            raw.write_path.give(typed, path)
+        },
+    ),
+    option(
+        &["page-cache"],
+        Takes::Choice(&["off", "on", "writeback"]),
+        "off",
+        "Whether the FUSE layer caches stacked files above the branch's own cache; \"writeback\" excludes passthrough.",
+        |raw, typed| {
+            let cache = match typed.text()? {
+                "on" => PageCache::On,
+                "writeback" => PageCache::Writeback,
+                _ => PageCache::Off,
+            };
+            raw.page_cache.give(typed, cache)
+        },
+    ),
+    option(
+        &["passthrough-headroom"],
+        Takes::Value("SIZE"),
+        values::DEFAULT_HEADROOM,
+        "With write-path=auto, files on a branch with less free space than this are written by the daemon.",
+        |raw, typed| raw.passthrough_headroom.give(typed, values::size(typed.text()?)?),
+    ),
+    option(
+        &["attr-timeout", "cache.attr"],
+        Takes::Value("SECONDS"),
+        "1",
+        "How long the kernel may keep attributes; matters only for changes made behind the pool's back.",
+        |raw, typed| raw.attr_timeout.give(typed, typed.seconds()?),
+    ),
+    option(
+        &["entry-timeout", "cache.entry"],
+        Takes::Value("SECONDS"),
+        "1",
+        "How long the kernel may keep a name it found.",
+        |raw, typed| raw.entry_timeout.give(typed, typed.seconds()?),
+    ),
+    option(
+        &["negative-timeout", "cache.negative-entry", "negative-entry"],
+        Takes::Value("SECONDS"),
+        "0",
+        "How long the kernel may keep that a name is missing.",
+        |raw, typed| raw.negative_timeout.give(typed, typed.seconds()?),
+    ),
+    option(
+        &["max-threads"],
+        Takes::Value("COUNT"),
+        "as the machine has CPUs",
+        "The most threads that answer the kernel.",
+        |raw, typed| raw.max_threads.give(typed, values::threads(typed.text()?)?),
+    ),
+    option(
+        &["max-write"],
+        Takes::Value("SIZE"),
+        values::DEFAULT_MAX_WRITE,
+        "The largest request, from 4K to 64M; the kernel may lower it.",
+        |raw, typed| raw.max_write.give(typed, values::max_write(typed.text()?)?),
+    ),
+];
+
+/// What programs in the pool are shown.
+pub(super) const VIEW: &[Row] = &[
+    option(
+        &["statfs"],
+        Takes::Choice(&["all", "as-placed", "base", "full"]),
+        "all",
+        "Whether free space counts every branch, or only what new files can be placed on; mergerfs's \"base\" is \"all\".",
+        |raw, typed| {
+            let view = match typed.text()? {
+                "as-placed" => StatfsView::AsPlaced,
+                "full" => {
+                    return Err(
+                        "counting only branches that hold the path is not supported; all or as-placed"
+                            .to_owned(),
+                    );
+                }
+                _ => StatfsView::All,
+            };
+            raw.statfs.give(typed, view)
+        },
+    ),
+    option(
+        &["locks"],
+        Takes::Choice(&["local", "branch"]),
+        "local",
+        "Whether flock and POSIX locks hold within this mount, or are also taken on the branch for others to see.",
+        |raw, typed| {
+            let locks = if typed.raw() == "branch" { Locks::Branch } else { Locks::Local };
+            raw.locks.give(typed, locks)
+        },
+    ),
+    option(
+        &["allow_other"],
+        Takes::Switch,
+        "true for root",
+        "Whether other users than the one who mounts may enter.",
+        |raw, typed| raw.allow_other.give(typed, typed.switch()?),
+    ),
+    option(
+        &["default_permissions", "kernel-permissions-check"],
+        Takes::Switch,
+        "true",
+        "Whether the kernel checks owner, mode and ACLs; cannot be off where other users may enter.",
+        |raw, typed| raw.default_permissions.give(typed, typed.switch()?),
+    ),
+    option(
+        &["fsname"],
+        Takes::Value("TEXT"),
+        "SOURCE as typed",
+        "What mount(8) and df(1) show as the source.",
+        |raw, typed| raw.fsname.give(typed, typed.raw().to_owned()),
+    ),
+    option(
+        &["subtype"],
+        Takes::Value("NAME"),
+        "fsstack",
+        "What stands behind \"fuse.\" in the type that mount(8) shows.",
+        |raw, typed| raw.subtype.give(typed, values::subtype(typed.text()?)?),
+    ),
+];
+
+/// How the daemon starts, stays and talks.
+pub(super) const RUNNING: &[Row] = &[
+    option(
+        &["config"],
+        Takes::Value("FILE"),
+        "",
+        "A TOML file of these same options, name = value; what stands behind -o goes before it.",
+        |raw, typed| {
+            raw.config.push(typed.absolute_path()?);
+            Ok(())
+        },
+    ),
+    option(
+        &["nonempty"],
+        Takes::Switch,
+        "false",
+        "Mount over a directory that is not empty.",
+        |raw, typed| raw.nonempty.give(typed, typed.switch()?),
+    ),
+    option(
+        &["foreground"],
+        Takes::Switch,
+        "false",
+        "Stay in the foreground and log to stderr.",
+        |raw, typed| {
+            let stay = if typed.switch()? { Stay::Foreground } else { Stay::Background };
+            raw.stay.give(typed, stay)
+        },
+    ),
+    option(
+        &["log", "logfile", "log.file"],
+        Takes::Value("syslog|stderr|FILE"),
+        "syslog; stderr with foreground",
+        "Where the daemon's messages go.",
+        |raw, typed| raw.log.give(typed, values::log_target(typed)?),
+    ),
+    option(
+        &["log-level", "loglevel"],
+        Takes::Value("error|warn|info|debug|trace"),
+        "info",
+        "The least severe message that is logged; SIGUSR1 and SIGUSR2 raise and lower it. mhddfs's 0 to 2 are debug to warn.",
+        |raw, typed| raw.log_level.give(typed, values::log_level(typed.text()?)?),
+    ),
+];

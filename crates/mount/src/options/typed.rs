@@ -1,0 +1,75 @@
+//! One option as it was typed, and the readings its value can have.
+
+use fsstack_pool::Printable;
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where an option was given; what comes later in this order wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// In the file that `config=` names.
+    Config,
+    /// Behind `-o`.
+    CommandLine,
+}
+
+/// One option as typed; a reading that fails says what would be right.
+#[derive(Clone, Copy, Debug)]
+pub struct Typed<'a> {
+    /// The name as spelled.
+    pub name: &'a str,
+    /// What stands behind `=`.
+    pub value: Option<&'a OsStr>,
+    /// Where it was given.
+    pub origin: Origin,
+}
+
+impl fmt::Display for Typed<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", Printable(self.name.as_bytes()))?;
+        self.value.map_or(Ok(()), |value| write!(out, "={}", Printable::os(value)))
+    }
+}
+
+impl<'a> Typed<'a> {
+    pub(crate) fn raw(&self) -> &'a OsStr {
+        self.value.unwrap_or_default()
+    }
+
+    pub(crate) fn text(&self) -> Result<&'a str, String> {
+        self.raw().to_str().ok_or_else(|| "not valid UTF-8".to_owned())
+    }
+
+    pub(crate) fn switch(&self) -> Result<bool, String> {
+        match self.value.map(OsStr::to_str) {
+            None => Ok(true),
+            Some(Some("true" | "yes" | "on" | "1")) => Ok(true),
+            Some(Some("false" | "no" | "off" | "0")) => Ok(false),
+            Some(_) => Err("neither true nor false".to_owned()),
+        }
+    }
+
+    pub(crate) fn count(&self) -> Result<u64, String> {
+        self.text()?.parse().map_err(|_| "not a whole number".to_owned())
+    }
+
+    /// Seconds, with a fraction if need be; bounded so that adding them to a time cannot overflow.
+    pub(crate) fn seconds(&self) -> Result<Duration, String> {
+        const LONGEST: f64 = 1e9;
+        let wrong = || "not a number of seconds, such as 1 or 0.5".to_owned();
+        match self.text()?.parse::<f64>() {
+            Ok(seconds) if (0.0..=LONGEST).contains(&seconds) => {
+                Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+            }
+            _ => Err(wrong()),
+        }
+    }
+
+    /// A path that stays right when the daemon leaves its directory.
+    pub(crate) fn absolute_path(&self) -> Result<PathBuf, String> {
+        let path = Path::new(self.raw());
+        if path.is_absolute() { Ok(path.to_owned()) } else { Err("not an absolute path".to_owned()) }
+    }
+}

@@ -1,0 +1,288 @@
+//! From what was typed to what holds: every conflict is reported, not only the first.
+
+use crate::branches::{self, Demand};
+use crate::cli::Invocation;
+use crate::gather::gather;
+use crate::ledger::LedgerEntry;
+use crate::log::{LogSettings, LogTarget};
+use crate::problem::Problems;
+use crate::raw::{PolicyChoice, RawOptions};
+use crate::settings::*;
+use crate::world::World;
+use fsstack_pool::{Chain, Floor, Printable, Size, parse_source};
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tracing::Level;
+
+/// Settles an invocation, or tells everything that stands against it.
+pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> {
+    let mut problems = Problems::default();
+    let mut raw = gather(typed, &mut problems);
+    let (create, floor) = placement(&raw, &mut problems);
+    let page_cache = page_cache(&raw, &mut problems);
+    let write_path = write_path(&mut raw, page_cache, world, &mut problems);
+    let (allow_other, default_permissions) = access(&raw, world, &mut problems);
+    let log = log(&raw, &mut problems);
+    let live = world.live_pools();
+    let mount_point = mount_point(&typed.target, raw.nonempty.or(false), &live, &mut problems);
+    let branches = branches(&typed.source, &raw, world, mount_point.as_deref(), &mut problems);
+    branches::refuse_taken(&branches, &live, &mut problems);
+    if raw.relocation() == Relocate::Asked {
+        raw.notice(format!(
+            "warning: {}: moving files that outgrow their branch is not there yet; such a write answers \"no space\"",
+            raw.relocate.spelled()
+        ));
+    }
+    if world.privilege == Privilege::User {
+        raw.notice("not root: mounted through fusermount3, and all data goes through the daemon".to_owned());
+    }
+    let Some(mount_point) = mount_point.filter(|_| problems.is_empty()) else { return Err(problems) };
+    Ok(Settings {
+        source: typed.source.clone(),
+        branches,
+        mount_point,
+        create,
+        floor,
+        min_inodes: raw.min_inodes.or(0),
+        relocate: raw.relocation(),
+        write_path,
+        page_cache,
+        passthrough_headroom: raw.passthrough_headroom.or(Size(1 << 30)),
+        attr_timeout: raw.attr_timeout.or(Duration::from_secs(1)),
+        entry_timeout: raw.entry_timeout.or(Duration::from_secs(1)),
+        negative_timeout: raw.negative_timeout.or(Duration::ZERO),
+        max_threads: raw.max_threads.get().copied(),
+        max_write: raw.max_write.or(1 << 20),
+        statfs: raw.statfs.or(StatfsView::All),
+        locks: raw.locks.or(Locks::Local),
+        flags: flags(&raw, world),
+        fsname: raw.fsname.or(typed.source.clone()),
+        subtype: raw.subtype.or("fsstack".to_owned()),
+        allow_other,
+        default_permissions,
+        privilege: world.privilege,
+        stay: raw.stay.or(Stay::Background),
+        log,
+        ledger: (world.privilege == Privilege::Root).then(|| world.ledger.clone()),
+        notices: raw.take_notices(),
+    })
+}
+
+/// One policy and one floor, whichever of their spellings were used.
+fn placement(raw: &RawOptions, problems: &mut Problems) -> (Chain, Floor) {
+    let mut choices = raw.policies.clone();
+    if let (Some(limit), Some(origin)) = (raw.mlimit.get(), raw.mlimit.origin()) {
+        let chain = Chain::mlimit(*limit);
+        // "create=mlimit,mlimit=8G": the one names the policy, the other its limit.
+        choices.retain(|choice| choice.chain != Chain::mlimit(Floor::MLIMIT_DEFAULT));
+        choices.push(PolicyChoice {
+            name: "mlimit".into(),
+            spelled: raw.mlimit.spelled().into(),
+            origin,
+            chain,
+        });
+    }
+    // The command line goes before the config file, not against it.
+    let strongest = choices.iter().map(|choice| choice.origin).max();
+    choices.retain(|choice| Some(choice.origin) == strongest);
+    let differing = choices.iter().find(|choice| choice.chain != choices[0].chain);
+    if let Some(other) = differing {
+        problems.usage(format!(
+            "{} and {}: two placement policies, and one holds for all that is made; keep one of them",
+            choices[0].spelled, other.spelled
+        ));
+    }
+    let by_mlimit = choices.iter().any(|choice| choice.name == "mlimit");
+    if by_mlimit && raw.floor.origin() == strongest {
+        problems.usage(format!(
+            "{} and {}: both say how much is kept free; keep one of them",
+            raw.mlimit.spelled(),
+            raw.floor.spelled()
+        ));
+    }
+    // mlimit is a threshold of its own: below it mhddfs still places on the roomiest branch.
+    let floor = if by_mlimit { Floor::NONE } else { raw.floor.or(Floor::MLIMIT_DEFAULT) };
+    (choices.into_iter().next().map_or_else(Chain::default_create, |choice| choice.chain), floor)
+}
+
+fn page_cache(raw: &RawOptions, problems: &mut Problems) -> PageCache {
+    let by_mergerfs = match (raw.cache_writeback.or(false), raw.cache_files.get()) {
+        (true, Some(PageCache::Off)) => {
+            problems.usage(format!(
+                "{} and {}: writes cannot be gathered in a cache that is off; leave one out",
+                raw.cache_writeback.spelled(),
+                raw.cache_files.spelled()
+            ));
+            PageCache::Off
+        }
+        (true, _) => PageCache::Writeback,
+        (false, files) => files.copied().unwrap_or(PageCache::Off),
+    };
+    let spelled =
+        if raw.cache_writeback.or(false) { raw.cache_writeback.spelled() } else { raw.cache_files.spelled() };
+    let origin = raw.cache_files.origin().max(raw.cache_writeback.origin());
+    match (raw.page_cache.get(), origin) {
+        (Some(ours), Some(theirs)) if *ours != by_mergerfs && raw.page_cache.origin() == Some(theirs) => {
+            problems.usage(format!(
+                "{} and {spelled}: both choose the page cache; keep {}",
+                raw.page_cache.spelled(),
+                raw.page_cache.spelled()
+            ));
+            *ours
+        }
+        (Some(ours), theirs) if theirs <= raw.page_cache.origin() => *ours,
+        _ => by_mergerfs,
+    }
+}
+
+fn write_path(raw: &mut RawOptions, cache: PageCache, world: &World, problems: &mut Problems) -> WritePath {
+    let asked = raw.write_path.or(WritePath::Auto);
+    let spelled = raw.write_path.spelled().to_owned();
+    match asked {
+        WritePath::Passthrough => {
+            if cache == PageCache::Writeback {
+                problems.usage(format!(
+                    "{spelled} and page-cache=writeback: the kernel excludes the one with the other; write-path=stacked or page-cache=on"
+                ));
+            }
+            if world.privilege == Privilege::User {
+                problems.usage(format!(
+                    "{spelled}: passthrough needs root; write-path=auto, or mount it as root"
+                ));
+            }
+            if raw.relocate.or(false) {
+                problems.usage(format!(
+                    "{spelled} and {}: a file that the kernel writes cannot be moved; write-path=auto, or no relocation",
+                    raw.relocate.spelled()
+                ));
+            }
+            asked
+        }
+        WritePath::Auto if cache == PageCache::Writeback => {
+            raw.notice("page-cache=writeback: the kernel has no passthrough beside it; all data goes through the daemon".to_owned());
+            WritePath::Stacked
+        }
+        WritePath::Auto if world.privilege == Privilege::User => WritePath::Stacked,
+        WritePath::Auto | WritePath::Stacked => asked,
+    }
+}
+
+/// Who may enter, and whether the kernel looks at permissions: without that, whoever enters may do all.
+fn access(raw: &RawOptions, world: &World, problems: &mut Problems) -> (bool, bool) {
+    let allow_other = raw.allow_other.or(world.privilege == Privilege::Root);
+    let checked = raw.default_permissions.or(true);
+    if allow_other && !checked {
+        problems.usage(format!(
+            "{}: others may enter, and every one of them could read and change every file; leave it out, or add allow_other=false",
+            raw.default_permissions.spelled()
+        ));
+    }
+    (allow_other, checked)
+}
+
+fn log(raw: &RawOptions, problems: &mut Problems) -> LogSettings {
+    let foreground = raw.stay.get() == Some(&Stay::Foreground);
+    let target = raw.log.or(if foreground { LogTarget::Stderr } else { LogTarget::Syslog });
+    match &target {
+        LogTarget::Stderr if !foreground => problems.usage(format!(
+            "{}: a daemon in the background has no terminal; add foreground, or log to syslog or a file",
+            raw.log.spelled()
+        )),
+        LogTarget::File(path) => {
+            let folder = path.parent().unwrap_or(Path::new("/"));
+            if path.is_dir() {
+                problems.usage(format!("{}: a directory; name a file in it", raw.log.spelled()));
+            } else if !folder.is_dir() {
+                problems
+                    .usage(format!("{}: its directory does not exist; create it first", raw.log.spelled()));
+            }
+        }
+        LogTarget::Stderr | LogTarget::Syslog => {}
+    }
+    LogSettings { target, level: raw.log_level.or(Level::INFO) }
+}
+
+fn flags(raw: &RawOptions, world: &World) -> MountFlags {
+    let root = world.privilege == Privilege::Root;
+    MountFlags {
+        read_only: raw.flags.read_only.holds(),
+        access_times: raw.flags.access_times,
+        directory_access_times: raw.flags.directory_access_times,
+        suid: root && !raw.flags.no_suid.holds(),
+        devices: root && !raw.flags.no_devices.holds(),
+        execute: raw.flags.execute,
+        synchronous: raw.flags.synchronous,
+        synchronous_directories: raw.flags.synchronous_directories,
+    }
+}
+
+fn mount_point(
+    target: &OsStr,
+    nonempty: bool,
+    live: &[LedgerEntry],
+    problems: &mut Problems,
+) -> Option<PathBuf> {
+    let shown = Printable::os(target);
+    let found = fs::metadata(target).and_then(|metadata| Ok((metadata, fs::canonicalize(target)?)));
+    let (metadata, path) = match found {
+        Ok(found) => found,
+        Err(error) => {
+            problems.mount(match error.kind() {
+                io::ErrorKind::NotFound => format!("mount point {shown}: missing; create it with mkdir"),
+                io::ErrorKind::NotConnected => {
+                    format!(
+                        "mount point {shown}: a dead FUSE mount lies there; take it off with umount first"
+                    )
+                }
+                _ => format!("mount point {shown}: cannot be reached: {error}"),
+            });
+            return None;
+        }
+    };
+    if !metadata.is_dir() {
+        problems.mount(format!("mount point {shown}: not a directory; a pool is mounted on one"));
+        return None;
+    }
+    if live.iter().any(|pool| pool.mount_point() == path) {
+        problems.mount(format!("mount point {shown}: a pool is mounted there already; unmount it first"));
+        return Some(path);
+    }
+    match fs::read_dir(&path).map(|mut entries| entries.next().is_some()) {
+        Ok(true) if !nonempty => {
+            problems.mount(format!(
+                "mount point {shown}: not empty; its files would be hidden, which nonempty allows"
+            ));
+        }
+        Ok(_) => {}
+        Err(error) => problems.mount(format!("mount point {shown}: cannot be listed: {error}")),
+    }
+    Some(path)
+}
+
+fn branches(
+    source: &OsStr,
+    raw: &RawOptions,
+    world: &World,
+    mount_point: Option<&Path>,
+    problems: &mut Problems,
+) -> Vec<Branch> {
+    let specs = match parse_source(source) {
+        Ok(specs) => specs,
+        Err(error) => {
+            problems.usage(error.to_string());
+            return Vec::new();
+        }
+    };
+    // What is wrong already does not get better by waiting.
+    let patience = if problems.is_empty() { raw.branches_timeout.or(Duration::ZERO) } else { Duration::ZERO };
+    let require = raw.require.or(Require::Directory);
+    let demand = Demand { require, wait_for_mounts: raw.wait_for_mounts.or(false), patience };
+    let branches = branches::find(&specs, &demand, world, problems);
+    if let Some(mount_point) = mount_point {
+        branches::refuse_around(mount_point, &branches, problems);
+    }
+    branches
+}

@@ -1,0 +1,185 @@
+//! What a pool is mounted with, settled: every default filled in, every path checked, nothing left to decide.
+
+use crate::ledger::DirectoryId;
+use crate::log::LogSettings;
+use fsstack_pool::{BranchSpec, Chain, Floor, Size};
+use std::ffi::OsString;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A mount that was found right in every way that can be checked before it is made.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The branches as typed.
+    pub source: OsString,
+    /// The branches in order.
+    pub branches: Vec<Branch>,
+    /// The directory to mount on, canonical.
+    pub mount_point: PathBuf,
+    /// How branches are ranked for new files.
+    pub create: Chain,
+    /// Free space below which a branch comes last, where it has no floor of its own.
+    pub floor: Floor,
+    /// Free inodes below which a branch comes last, where it has no count of its own.
+    pub min_inodes: u64,
+    /// What happens to a file that outgrows its branch.
+    pub relocate: Relocate,
+    /// How bytes reach a branch.
+    pub write_path: WritePath,
+    /// The FUSE layer's own cache.
+    pub page_cache: PageCache,
+    /// Free space below which `auto` writes through the daemon.
+    pub passthrough_headroom: Size,
+    /// How long the kernel may keep attributes.
+    pub attr_timeout: Duration,
+    /// How long the kernel may keep a name.
+    pub entry_timeout: Duration,
+    /// How long the kernel may keep that a name is missing.
+    pub negative_timeout: Duration,
+    /// The most door threads; `None` leaves it to the door.
+    pub max_threads: Option<NonZeroUsize>,
+    /// The largest request in bytes.
+    pub max_write: u32,
+    /// Which free space is told.
+    pub statfs: StatfsView,
+    /// How far locks reach.
+    pub locks: Locks,
+    /// The flags of the mount itself.
+    pub flags: MountFlags,
+    /// The source that the mount table shows.
+    pub fsname: OsString,
+    /// The type that it shows behind `fuse.`.
+    pub subtype: String,
+    /// Whether other users may enter.
+    pub allow_other: bool,
+    /// Whether the kernel checks permissions.
+    pub default_permissions: bool,
+    /// Who makes the mount.
+    pub privilege: Privilege,
+    /// Whether the daemon detaches.
+    pub stay: Stay,
+    /// Where and what it logs.
+    pub log: LogSettings,
+    /// Where it is listed while it lives; `None` for a user who may not write there.
+    pub ledger: Option<PathBuf>,
+    /// What the user should know: printed by the helper, logged by the daemon.
+    pub notices: Vec<String>,
+}
+
+/// A branch whose directory was seen.
+#[derive(Clone, Debug)]
+pub struct Branch {
+    /// Its settings, with a canonical path and no pattern.
+    pub spec: BranchSpec,
+    /// Which directory was found there: what is opened later must be the same.
+    pub id: DirectoryId,
+}
+
+/// How bytes reach a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WritePath {
+    /// Passthrough where kernel, privilege, branch and file allow it.
+    Auto,
+    /// Passthrough, or no mount.
+    Passthrough,
+    /// The daemon reads and writes.
+    Stacked,
+}
+
+/// The FUSE layer's own cache of stacked files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageCache {
+    /// None: the branch has one below.
+    Off,
+    /// Reads are cached, writes go through.
+    On,
+    /// Writes are gathered too; the kernel then has no passthrough.
+    Writeback,
+}
+
+/// Which free space statfs tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatfsView {
+    /// That of every branch.
+    All,
+    /// That which the placement policy would use.
+    AsPlaced,
+}
+
+/// How far locks reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locks {
+    /// This mount.
+    Local,
+    /// The branch, where others see them too.
+    Branch,
+}
+
+/// What happens to a file that outgrows its branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relocate {
+    /// The write answers "no space".
+    Never,
+    /// It would move; asked for, not there yet.
+    Asked,
+}
+
+/// What a branch's directory must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Require {
+    /// Any directory.
+    Directory,
+    /// The root of a mount.
+    MountPoint,
+}
+
+/// Whether the daemon detaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// The helper returns when the mount answers.
+    Background,
+    /// The helper is the daemon.
+    Foreground,
+}
+
+/// Who makes the mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privilege {
+    /// Root, by mount(2).
+    Root,
+    /// Any user, by fusermount3.
+    User,
+}
+
+/// The flags of the mount itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MountFlags {
+    /// Nothing can be changed.
+    pub read_only: bool,
+    /// When reading changes access times.
+    pub access_times: AccessTimes,
+    /// Whether listing changes those of directories.
+    pub directory_access_times: bool,
+    /// Whether set-uid programs work.
+    pub suid: bool,
+    /// Whether device nodes work.
+    pub devices: bool,
+    /// Whether programs run.
+    pub execute: bool,
+    /// Whether every write waits for the disk.
+    pub synchronous: bool,
+    /// Whether every change of a directory does.
+    pub synchronous_directories: bool,
+}
+
+/// When reading changes an access time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// When it is older than the last change, or a day.
+    Relative,
+    /// Always.
+    Strict,
+    /// Never.
+    Never,
+}

@@ -1,0 +1,100 @@
+//! The values of options, read into the pool's own types; an error says what would be right.
+
+use crate::log::{LEVELS, LogTarget};
+use crate::options::Typed;
+use fsstack_pool::{Chain, Floor, Size, nearest};
+use std::num::NonZeroUsize;
+use tracing::Level;
+
+/// How `Chain::default_create` is written: tests hold the two together.
+pub(crate) const DEFAULT_CREATE: &str = "mspmfs>any";
+/// What mhddfs and mergerfs keep free.
+pub(crate) const DEFAULT_FLOOR: &str = "4G";
+/// Room for what is written to open files, which the kernel cannot send elsewhere.
+pub(crate) const DEFAULT_HEADROOM: &str = "1G";
+/// What the kernel takes without a change of its limits.
+pub(crate) const DEFAULT_MAX_WRITE: &str = "1M";
+
+const PAGE: u64 = 4096;
+const LARGEST_WRITE: u64 = 64 << 20;
+
+pub(crate) fn chain(text: &str) -> Result<Chain, String> {
+    text.parse().map_err(said)
+}
+
+pub(crate) fn floor(text: &str) -> Result<Floor, String> {
+    text.parse().map_err(said)
+}
+
+pub(crate) fn mlimit(text: &str) -> Result<Floor, String> {
+    Floor::from_mlimit(text).map_err(said)
+}
+
+pub(crate) fn size(text: &str) -> Result<Size, String> {
+    text.parse().map_err(said)
+}
+
+fn said(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+pub(crate) fn threads(text: &str) -> Result<NonZeroUsize, String> {
+    match text.parse::<NonZeroUsize>() {
+        Ok(count) if count.get() <= 4096 => Ok(count),
+        _ => Err("not a number of threads, from 1 to 4096".to_owned()),
+    }
+}
+
+pub(crate) fn max_write(text: &str) -> Result<u32, String> {
+    let Size(bytes) = size(text)?;
+    match u32::try_from(bytes) {
+        Ok(fits) if (PAGE..=LARGEST_WRITE).contains(&bytes) && bytes.is_multiple_of(PAGE) => Ok(fits),
+        _ => Err("not a multiple of 4K from 4K to 64M".to_owned()),
+    }
+}
+
+/// mergerfs counts in pages where there is no unit.
+pub(crate) fn message_size(text: &str) -> Result<u32, String> {
+    match text.parse::<u64>() {
+        Ok(pages) => max_write(&pages.saturating_mul(PAGE).to_string()),
+        Err(_) => max_write(text),
+    }
+}
+
+/// It stands in the mount table, where these bytes mean something.
+pub(crate) fn subtype(text: &str) -> Result<String, String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    if !text.is_empty() && text.bytes().all(plain) {
+        Ok(text.to_owned())
+    } else {
+        Err("not a word of letters, digits, \"_\", \".\" and \"-\"".to_owned())
+    }
+}
+
+pub(crate) fn log_target(typed: &Typed<'_>) -> Result<LogTarget, String> {
+    match typed.raw().to_str() {
+        Some("syslog") => Ok(LogTarget::Syslog),
+        Some("stderr") => Ok(LogTarget::Stderr),
+        _ => match typed.absolute_path() {
+            Ok(path) => Ok(LogTarget::File(path)),
+            Err(_) => Err("not syslog, stderr or the absolute path of a file".to_owned()),
+        },
+    }
+}
+
+pub(crate) fn log_level(text: &str) -> Result<Level, String> {
+    const OF_MHDDFS: [(&str, Level); 3] = [("0", Level::DEBUG), ("1", Level::INFO), ("2", Level::WARN)];
+    match LEVELS.iter().chain(&OF_MHDDFS).find(|(name, _)| *name == text) {
+        Some((_, level)) => Ok(*level),
+        None => Err(format!(
+            "not one of {}{}",
+            LEVELS.map(|(name, _)| name).join(", "),
+            suggestion(text, LEVELS.iter().map(|(name, _)| *name))
+        )),
+    }
+}
+
+/// `; did you mean "nearest"?`, or nothing where nothing is near.
+pub(crate) fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(text, known).map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default()
+}

@@ -1,0 +1,32 @@
+//! Directories to mount; they go with the value.
+
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// Branches `a`, `b` and `c` and a mount point `mnt` in a directory shown as `$D`.
+pub(crate) struct Ground {
+    dir: TempDir,
+}
+
+impl Ground {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        ["a", "b", "c", "mnt"].iter().for_each(|name| fs::create_dir(dir.path().join(name)).unwrap());
+        Self { dir }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// `$D` as the directory itself.
+    pub(crate) fn fill(&self, text: &str) -> String {
+        text.replace("$D", self.path().to_str().unwrap())
+    }
+
+    /// The directory as `$D`.
+    pub(crate) fn hide(&self, text: &str) -> String {
+        text.replace(self.path().to_str().unwrap(), "$D")
+    }
+}

@@ -1,0 +1,375 @@
+//! Every refusal as a user reads it, from the real helper: one line each, all at once, nothing mounted.
+
+#![allow(clippy::unwrap_used, reason = "a test whose ground cannot be made has failed")]
+
+mod ground;
+
+use expect_test::{Expect, expect};
+use ground::Ground;
+use std::fs;
+use std::process::{Command, Output};
+
+/// What the helper says, with its exit code, run with these words.
+fn helper(ground: &Ground, words: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mount-fsstack"));
+    command.args(words.iter().map(|word| ground.fill(word)));
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap();
+    format!("{}exit {}", ground.hide(&text), status.code().unwrap())
+}
+
+/// `-f`: what is not refused is not mounted either.
+fn check(ground: &Ground, source: &str, options: &str, expected: Expect) {
+    expected.assert_eq(&helper(ground, &[source, "$D/mnt", "-f", "-o", options]));
+}
+
+#[test]
+fn what_is_right_passes_without_a_word() {
+    let ground = Ground::new();
+    let fstab = "rw,defaults,nofail,_netdev,noauto,user,x-systemd.automount,x-gvfs-hide,comment=a pool,noatime,nodev,nosuid,noexec,uhelper=x";
+    check(&ground, "$D/a:$D/b:$D/c", fstab, expect!["exit 0"]);
+    check(&ground, "fsstack#$D/a,$D/b", "allow_other,fsname=pool", expect!["exit 0"]);
+    check(&ground, "$D/a=RW,50G:$D/b=NC:$D/c=RO", "mlimit=4G", expect!["exit 0"]);
+    check(&ground, "$D/[ab]", "category.create=epmfs,minfreespace=1G,category.search=ff", expect!["exit 0"]);
+}
+
+#[test]
+fn unknown_options_come_with_the_nearest() {
+    let ground = Ground::new();
+    check(
+        &ground,
+        "$D/a",
+        "crate=mfs",
+        expect![[r#"
+        mount.fsstack: crate=mfs: unknown option; did you mean "create"?
+        exit 1"#]],
+    );
+    check(
+        &ground,
+        "$D/a",
+        "frobnicate",
+        expect![[r#"
+        mount.fsstack: frobnicate: unknown option
+        exit 1"#]],
+    );
+    let sloppy = helper(&ground, &["$D/a", "$D/mnt", "-sf", "-o", "frobnicate=1"]);
+    expect![[r#"
+        mount.fsstack: frobnicate=1: unknown option, passed over because of -s
+        exit 0"#]]
+    .assert_eq(&sloppy);
+}
+
+#[test]
+fn bad_values_say_what_would_be_right() {
+    let ground = Ground::new();
+    let all = "create=mfss,minfreespace=much,mlimit=4X,min-inodes=-1,write-path=fast,attr-timeout=-1,max-threads=0,\
+               max-write=1000,log-level=warm,log=here,allow_other=perhaps,ro=1,require,subtype=a b,passthrough.io=ro,\
+               statfs=full,config=rel.toml,entry-timeout=nan,passthrough-headroom=1000000P,relocate=1000";
+    check(
+        &ground,
+        "$D/a",
+        all,
+        expect![[r#"
+        mount.fsstack: create=mfss: `mfss` is not a placement policy: did you mean `mfs`?
+        mount.fsstack: minfreespace=much: `much` is not a floor: write a size, as 50G or 100M, or a percentage, as 5%
+        mount.fsstack: mlimit=4X: `4X` is not a floor: write a size, as 50G or 100M, or a percentage, as 5%
+        mount.fsstack: min-inodes=-1: not a whole number
+        mount.fsstack: write-path=fast: not one of auto, passthrough, stacked
+        mount.fsstack: attr-timeout=-1: not a number of seconds, such as 1 or 0.5
+        mount.fsstack: max-threads=0: not a number of threads, from 1 to 4096
+        mount.fsstack: max-write=1000: not a multiple of 4K from 4K to 64M
+        mount.fsstack: log-level=warm: not one of error, warn, info, debug, trace; did you mean "warn"?
+        mount.fsstack: log=here: not syslog, stderr or the absolute path of a file
+        mount.fsstack: allow_other=perhaps: neither true nor false
+        mount.fsstack: ro=1: takes no value
+        mount.fsstack: require: needs a value: require=directory|mountpoint
+        mount.fsstack: subtype=a b: not a word of letters, digits, "_", "." and "-"
+        mount.fsstack: passthrough.io=ro: all openers of a file share one mode; rw or off (or write-path=)
+        mount.fsstack: statfs=full: counting only branches that hold the path is not supported; all or as-placed
+        mount.fsstack: config=rel.toml: not an absolute path
+        mount.fsstack: entry-timeout=nan: not a number of seconds, such as 1 or 0.5
+        mount.fsstack: passthrough-headroom=1000000P: `1000000P` is too large: the most is 16383P
+        mount.fsstack: relocate=1000: neither true, false nor a policy
+        exit 1"#]],
+    );
+}
+
+#[test]
+fn what_mergerfs_knows_and_we_do_not_is_refused_by_name() {
+    let ground = Ground::new();
+    check(
+        &ground,
+        "$D/a",
+        "symlinkify=true,func.getattr=newest,category.action=ff,nullrw=true,follow-symlinks=all,uid=5,remount,branches=/x,nfs-export",
+        expect![[r#"
+            mount.fsstack: symlinkify=true: an option of mergerfs that is not supported here: files are shown as what they are
+            mount.fsstack: func.getattr=newest: an option of mergerfs that is not supported here: the first branch in order that holds a name always serves it
+            mount.fsstack: category.action=ff: an option of mergerfs that is not supported here: a change is always made on every branch that needs it
+            mount.fsstack: nullrw=true: an option of mergerfs that is not supported here: what is written is kept
+            mount.fsstack: follow-symlinks=all: an option of mergerfs that is not supported here: symbolic links are shown as such
+            mount.fsstack: uid=5: an option of libfuse that is not supported here: files keep the owners and modes that they have on the branches
+            mount.fsstack: remount: an option of mount(8) that is not supported here: changing a mounted pool is not there yet; unmount it and mount it again
+            mount.fsstack: branches=/x: an option of mergerfs that is not supported here: the branches stand as SOURCE before the mount point
+            mount.fsstack: nfs-export: an option of later versions that is not supported here: exporting by NFS is not there yet
+            exit 1"#]],
+    );
+}
+
+#[test]
+fn leftovers_are_passed_over_with_a_notice() {
+    let ground = Ground::new();
+    check(
+        &ground,
+        "$D/a",
+        "big_writes,use_ino,direct_io,dropcacheonclose=true,cache.files=per-process,moveonenospc=true",
+        expect![[r#"
+            mount.fsstack: big_writes: no meaning here: requests are as large as the kernel allows
+            mount.fsstack: use_ino: no meaning here: inode numbers are always stable and the same for hard links
+            mount.fsstack: direct_io: no meaning here: page-cache=off, the default, is what it meant
+            mount.fsstack: dropcacheonclose=true: no meaning here: there is no second cache to drop with page-cache=off, the default
+            mount.fsstack: cache.files=per-process: caches for every process, not only for some
+            mount.fsstack: warning: moveonenospc=true: moving files that outgrow their branch is not there yet; such a write answers "no space"
+            exit 0"#]],
+    );
+}
+
+#[test]
+fn conflicts_are_told_all_at_once() {
+    let ground = Ground::new();
+    check(
+        &ground,
+        "$D/a",
+        "create=mfs,func.mkdir=ff,write-path=passthrough,page-cache=writeback,moveonenospc=true,default_permissions=false,log=stderr",
+        expect![[r#"
+            mount.fsstack: create=mfs and func.mkdir=ff: two placement policies, and one holds for all that is made; keep one of them
+            mount.fsstack: write-path=passthrough and page-cache=writeback: the kernel excludes the one with the other; write-path=stacked or page-cache=on
+            mount.fsstack: write-path=passthrough and moveonenospc=true: a file that the kernel writes cannot be moved; write-path=auto, or no relocation
+            mount.fsstack: default_permissions=false: others may enter, and every one of them could read and change every file; leave it out, or add allow_other=false
+            mount.fsstack: log=stderr: a daemon in the background has no terminal; add foreground, or log to syslog or a file
+            exit 1"#]],
+    );
+    check(
+        &ground,
+        "$D/a",
+        "mlimit=4G,minfreespace=1G",
+        expect![[r#"
+        mount.fsstack: mlimit=4G and minfreespace=1G: both say how much is kept free; keep one of them
+        exit 1"#]],
+    );
+    check(
+        &ground,
+        "$D/a",
+        "mlimit=4G,create=mfs",
+        expect![[r#"
+        mount.fsstack: create=mfs and mlimit=4G: two placement policies, and one holds for all that is made; keep one of them
+        exit 1"#]],
+    );
+    check(
+        &ground,
+        "$D/a",
+        "page-cache=off,cache.files=full",
+        expect![[r#"
+        mount.fsstack: page-cache=off and cache.files=full: both choose the page cache; keep page-cache=off
+        exit 1"#]],
+    );
+    check(
+        &ground,
+        "$D/a",
+        "cache.files=off,cache.writeback=true",
+        expect![[r#"
+        mount.fsstack: cache.writeback=true and cache.files=off: writes cannot be gathered in a cache that is off; leave one out
+        exit 1"#]],
+    );
+    check(&ground, "$D/a", "create=mlimit,mlimit=8G,create=mlimit", expect!["exit 0"]);
+}
+
+#[test]
+fn a_branch_that_cannot_be() {
+    let ground = Ground::new();
+    fs::write(ground.path().join("file"), "").unwrap();
+    std::os::unix::fs::symlink("a", ground.path().join("alias")).unwrap();
+    fs::create_dir(ground.path().join("b/inner")).unwrap();
+    check(
+        &ground,
+        "$D/missing:$D/file",
+        "rw",
+        expect![[r#"
+        mount.fsstack: branch $D/missing: missing; create or mount it first, or wait for it with branches-timeout=
+        mount.fsstack: branch $D/file: not a directory; a branch is the root of a tree
+        exit 32"#]],
+    );
+    check(
+        &ground,
+        "$D/a:$D/alias:$D/a",
+        "rw",
+        expect![[r#"
+            mount.fsstack: branch $D/alias: the same directory as branch $D/a; leave one out
+            mount.fsstack: branch $D/a: named twice; name it once
+            exit 32"#]],
+    );
+    check(
+        &ground,
+        "$D/b/inner:$D/b",
+        "rw",
+        expect![[r#"
+        mount.fsstack: branch $D/b: contains branch $D/b/inner; its files would show twice
+        exit 32"#]],
+    );
+    check(
+        &ground,
+        "$D/none*",
+        "rw",
+        expect![[r#"
+        mount.fsstack: branch $D/none*: no directory matches; mount the branches first, or wait for them with branches-timeout=
+        exit 32"#]],
+    );
+    check(
+        &ground,
+        "$D/a=XX",
+        "rw",
+        expect![[r#"
+        mount.fsstack: branches: `XX`: not a branch attribute: after `=` write RW, NC or RO, a floor as 50G or 5%, min-inodes=N or cross-mounts (a `=` in a path is written `\=`)
+        exit 1"#]],
+    );
+    check(
+        &ground,
+        "",
+        "rw",
+        expect![[r#"
+        mount.fsstack: branches: ``: a branch's path is missing: write branches as /a:/b, with one `:` or `,` between two
+        exit 1"#]],
+    );
+}
+
+#[test]
+fn a_branch_around_the_mount_point() {
+    let ground = Ground::new();
+    check(
+        &ground,
+        "$D",
+        "rw",
+        expect![[r#"
+        mount.fsstack: branch $D: contains the mount point, so that the pool would hold itself; mount the pool outside of it
+        exit 32"#]],
+    );
+    check(
+        &ground,
+        "$D/mnt",
+        "rw",
+        expect![[r#"
+        mount.fsstack: branch $D/mnt: is the mount point itself; mount the pool on a directory of its own
+        exit 32"#]],
+    );
+    fs::create_dir(ground.path().join("mnt/inner")).unwrap();
+    check(
+        &ground,
+        "$D/mnt/inner",
+        "nonempty",
+        expect![[r#"
+        mount.fsstack: branch $D/mnt/inner: lies in the mount point and would vanish beneath the pool; mount the pool elsewhere
+        exit 32"#]],
+    );
+}
+
+#[test]
+fn a_branch_must_be_a_mount_point_where_that_is_required() {
+    let ground = Ground::new();
+    check(
+        &ground,
+        "$D/a:/proc",
+        "require=mountpoint",
+        expect![[r#"
+        mount.fsstack: branch $D/a: not a mount point, which require=mountpoint asks for; mount its disk first
+        exit 32"#]],
+    );
+}
+
+#[test]
+fn a_mount_point_that_cannot_be() {
+    let ground = Ground::new();
+    fs::write(ground.path().join("file"), "").unwrap();
+    fs::create_dir(ground.path().join("c/inner")).unwrap();
+    let on = |target: &str| helper(&ground, &["$D/a", target, "-f"]);
+    expect![[r#"
+        mount.fsstack: mount point $D/missing: missing; create it with mkdir
+        exit 32"#]]
+    .assert_eq(&on("$D/missing"));
+    expect![[r#"
+        mount.fsstack: mount point $D/file: not a directory; a pool is mounted on one
+        exit 32"#]]
+    .assert_eq(&on("$D/file"));
+    expect![[r#"
+        mount.fsstack: mount point $D/c: not empty; its files would be hidden, which nonempty allows
+        exit 32"#]]
+    .assert_eq(&on("$D/c"));
+    expect!["exit 0"].assert_eq(&helper(&ground, &["$D/a", "$D/c", "-f", "-o", "nonempty"]));
+}
+
+#[test]
+fn a_name_cannot_forge_a_line() {
+    let ground = Ground::new();
+    check(
+        &ground,
+        "$D/x\nmount.fsstack; all is well\x1bc",
+        "fsname=\"a",
+        expect![[r#"
+            mount.fsstack: -o fsname="a: a quotation mark is not closed
+            mount.fsstack: branch $D/x\012mount.fsstack; all is well\033c: missing; create or mount it first, or wait for it with branches-timeout=
+            exit 1"#]],
+    );
+}
+
+#[test]
+fn a_config_file_is_refused_with_its_place() {
+    let ground = Ground::new();
+    let with = |text: &str, expected: Expect| {
+        fs::write(ground.path().join("pool.toml"), text).unwrap();
+        check(&ground, "$D/a", "config=$D/pool.toml", expected);
+    };
+    with(
+        "create = \"mfs\"\nwirte-path = \"auto\"\n",
+        expect![[r#"
+        mount.fsstack: config=$D/pool.toml: wirte-path=auto: unknown option; did you mean "write-path"?
+        exit 1"#]],
+    );
+    with(
+        "create = \"mfs\"\n\ncreate = ",
+        expect![[r#"
+        mount.fsstack: config=$D/pool.toml: line 3: string values must be quoted, expected literal string
+        exit 1"#]],
+    );
+    with(
+        "create = [\"mfs\"]\nconfig = \"/x\"\nmax-threads = 0\nro = \"yes\"",
+        expect![[r#"
+        mount.fsstack: config=$D/pool.toml: config: a config file cannot name another
+        mount.fsstack: config=$D/pool.toml: create: neither text, a number, true nor false
+        mount.fsstack: config=$D/pool.toml: max-threads=0: not a number of threads, from 1 to 4096
+        mount.fsstack: config=$D/pool.toml: ro=yes: takes no value
+        exit 1"#]],
+    );
+    check(
+        &ground,
+        "$D/a",
+        "config=$D/absent.toml",
+        expect![[r#"
+        mount.fsstack: config=$D/absent.toml: cannot be read: No such file or directory (os error 2)
+        exit 1"#]],
+    );
+}
+
+#[test]
+fn the_command_line_itself() {
+    let ground = Ground::new();
+    expect![[r#"
+        mount.fsstack: SOURCE and TARGET are missing: mount.fsstack /branch1:/branch2 /mount/point [-o OPTIONS]
+        exit 1"#]].assert_eq(&helper(&ground, &[]));
+    expect![[r#"
+        mount.fsstack: -z: unknown; the options of a mount stand behind -o (see --help)
+        mount.fsstack: -N 1: mounting into another namespace is not supported; run it there with nsenter(1)
+        exit 1"#]]
+    .assert_eq(&helper(&ground, &["$D/a", "$D/mnt", "-z", "-N", "1"]));
+    assert!(helper(&ground, &["--version"]).starts_with("mount.fsstack 0."));
+    for page in ["help", "options-md", "man", "completions-bash", "completions-zsh", "completions-fish"] {
+        assert!(helper(&ground, &["--print", page]).ends_with("exit 0"), "{page}");
+    }
+}

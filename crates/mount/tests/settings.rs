@@ -1,0 +1,353 @@
+//! What is typed becomes these settings: defaults, spellings, precedence, who mounts, waiting.
+
+#![allow(clippy::unwrap_used, reason = "a test whose ground cannot be made has failed")]
+#![allow(clippy::too_many_lines, reason = "what is expected stands beside what is typed")]
+
+mod ground;
+
+use expect_test::{Expect, expect};
+use fsstack_mount::ledger::{self, DirectoryId, LedgerBranch, LedgerEntry};
+use fsstack_mount::problem::Problems;
+use fsstack_mount::settings::{Privilege, Settings};
+use fsstack_mount::{Request, World, parse, resolve};
+use ground::Ground;
+use std::ffi::OsString;
+use std::fs;
+use std::time::{Duration, Instant};
+
+fn settle(ground: &Ground, privilege: Privilege, words: &[&str]) -> Result<Settings, Problems> {
+    let words = words.iter().map(|word| OsString::from(ground.fill(word)));
+    let Request::Mount(typed) = parse(words)? else { panic!("not a mount") };
+    resolve(&typed, &World { privilege, ledger: ground.path().join("run") })
+}
+
+fn told(problems: &Problems) -> String {
+    problems.into_iter().map(|problem| problem.text.as_str()).collect::<Vec<_>>().join("\n")
+}
+
+/// The lines of the settings that the options changed.
+fn check(ground: &Ground, options: &str, expected: Expect) {
+    let lines = |options: &str| match settle(ground, Privilege::Root, &["$D/a", "$D/mnt", "-o", options]) {
+        Ok(settings) => {
+            let create = settings.create.to_string();
+            let text = format!("{settings:#?}");
+            let (before, rest) = text.split_once("    create: ").unwrap();
+            let (_, after) = rest.split_once("\n    },\n").unwrap();
+            format!("{before}    create: {create}\n{after}")
+        }
+        Err(problems) => told(&problems),
+    };
+    let plain = lines("rw");
+    let changed: Vec<_> = lines(options)
+        .lines()
+        .filter(|line| !plain.lines().any(|known| known == *line))
+        .map(|line| line.trim().to_owned())
+        .collect();
+    expected.assert_eq(&ground.hide(&changed.join("\n")));
+}
+
+#[test]
+fn the_defaults() {
+    let ground = Ground::new();
+    let settings = settle(&ground, Privilege::Root, &["$D/a=NC,1G:$D/b", "$D/mnt"]).unwrap();
+    expect!["mspmfs>any"].assert_eq(&settings.create.to_string());
+    let branches: Vec<_> =
+        settings.branches.iter().map(|branch| ground.hide(&branch.spec.to_string())).collect();
+    expect!["$D/a=NC,1G $D/b=RW"].assert_eq(&branches.join(" "));
+    let plain = Settings { branches: Vec::new(), ..settings };
+    expect![[r#"
+        Settings {
+            source: "$D/a=NC,1G:$D/b",
+            branches: [],
+            mount_point: "$D/mnt",
+            create: Chain {
+                policies: [
+                    Policy {
+                        scope: DeepestParent,
+                        rank: MostFree,
+                    },
+                ],
+                limit: Bytes(
+                    4294967296,
+                ),
+                last_resort: true,
+            },
+            floor: Bytes(
+                4294967296,
+            ),
+            min_inodes: 0,
+            relocate: Never,
+            write_path: Auto,
+            page_cache: Off,
+            passthrough_headroom: Size(
+                1073741824,
+            ),
+            attr_timeout: 1s,
+            entry_timeout: 1s,
+            negative_timeout: 0ns,
+            max_threads: None,
+            max_write: 1048576,
+            statfs: All,
+            locks: Local,
+            flags: MountFlags {
+                read_only: false,
+                access_times: Relative,
+                directory_access_times: true,
+                suid: true,
+                devices: true,
+                execute: true,
+                synchronous: false,
+                synchronous_directories: false,
+            },
+            fsname: "$D/a=NC,1G:$D/b",
+            subtype: "fsstack",
+            allow_other: true,
+            default_permissions: true,
+            privilege: Root,
+            stay: Background,
+            log: LogSettings {
+                target: Syslog,
+                level: Level(
+                    Info,
+                ),
+            },
+            ledger: Some(
+                "$D/run",
+            ),
+            notices: [],
+        }"#]]
+    .assert_eq(&ground.hide(&format!("{plain:#?}")));
+}
+
+#[test]
+fn our_spellings() {
+    let ground = Ground::new();
+    check(
+        &ground,
+        "create=epmfs>mfs>any,minfreespace=5%,min-inodes=1000",
+        expect![[r#"
+        create: epmfs>mfs>any
+        floor: PerMille(
+        50,
+        min_inodes: 1000,"#]],
+    );
+    check(
+        &ground,
+        "write-path=passthrough,page-cache=on,passthrough-headroom=10G,max-write=4M,max-threads=8",
+        expect![[r#"
+            write_path: Passthrough,
+            page_cache: On,
+            10737418240,
+            max_threads: Some(
+            8,
+            max_write: 4194304,"#]],
+    );
+    check(
+        &ground,
+        "attr-timeout=0.5,entry_timeout=60,negative-timeout=3",
+        expect![[r#"
+        attr_timeout: 500ms,
+        entry_timeout: 60s,
+        negative_timeout: 3s,"#]],
+    );
+    check(
+        &ground,
+        "statfs=as-placed,locks=branch,fsname=\"my,pool\",subtype=pool",
+        expect![[r#"
+        statfs: AsPlaced,
+        locks: Branch,
+        fsname: "my,pool",
+        subtype: "pool","#]],
+    );
+    check(
+        &ground,
+        "ro,noatime,nodiratime,nosuid,nodev,noexec,sync,dirsync",
+        expect![[r#"
+        read_only: true,
+        access_times: Never,
+        directory_access_times: false,
+        suid: false,
+        devices: false,
+        execute: false,
+        synchronous: true,
+        synchronous_directories: true,"#]],
+    );
+    check(
+        &ground,
+        "foreground,log-level=debug",
+        expect![[r#"
+        stay: Foreground,
+        target: Stderr,
+        Debug,"#]],
+    );
+    check(
+        &ground,
+        "allow_other=false,default_permissions=no",
+        expect![[r#"
+        allow_other: false,
+        default_permissions: false,"#]],
+    );
+}
+
+#[test]
+fn spellings_of_mhddfs_and_mergerfs() {
+    let ground = Ground::new();
+    check(
+        &ground,
+        "mlimit=20,logfile=$D/log,loglevel=0",
+        expect![[r#"
+        create: mlimit(20%)
+        0,
+        target: File(
+        "$D/log",
+        Debug,"#]],
+    );
+    check(
+        &ground,
+        "category.create=mfs,func.mkdir=mfs,cache.attr=3,cache.entry=4,cache.negative_entry=5",
+        expect![[r#"
+            create: mfs
+            attr_timeout: 3s,
+            entry_timeout: 4s,
+            negative_timeout: 5s,"#]],
+    );
+    check(
+        &ground,
+        "cache.files=auto-full,passthrough.io=off,threads=4,fuse-msg-size=512",
+        expect![[r#"
+        write_path: Stacked,
+        page_cache: On,
+        max_threads: Some(
+        4,
+        max_write: 2097152,"#]],
+    );
+    check(
+        &ground,
+        "cache.writeback=true",
+        expect![[r#"
+        write_path: Stacked,
+        page_cache: Writeback,
+        notices: [
+        "page-cache=writeback: the kernel has no passthrough beside it; all data goes through the daemon","#]],
+    );
+    check(
+        &ground,
+        "statfs=base,statfs-ignore=nc,threads=0,read-thread-count=-2",
+        expect!["statfs: AsPlaced,"],
+    );
+}
+
+#[test]
+fn the_later_wins_and_the_command_line_before_the_file() {
+    let ground = Ground::new();
+    check(&ground, "ro,rw,create=ff,create=mfs", expect!["create: mfs"]);
+    let file = "create = \"ff\"\nattr-timeout = 7\nentry-timeout = 2.5\nro = true\nnosuid = false\ncache.files = \"full\"\n";
+    fs::write(ground.path().join("pool.toml"), file).unwrap();
+    check(
+        &ground,
+        "attr-timeout=9,config=$D/pool.toml",
+        expect![[r#"
+        create: ff
+        page_cache: On,
+        attr_timeout: 9s,
+        entry_timeout: 2.5s,
+        read_only: true,"#]],
+    );
+    check(
+        &ground,
+        "config=$D/pool.toml,rw,mlimit=8G,page-cache=off",
+        expect![[r#"
+            create: mlimit(8G)
+            0,
+            attr_timeout: 7s,
+            entry_timeout: 2.5s,
+            read_only: true,"#]],
+    );
+}
+
+#[test]
+fn a_user_has_the_stacked_path_and_is_told() {
+    let ground = Ground::new();
+    let settings = settle(&ground, Privilege::User, &["$D/a", "$D/mnt"]).unwrap();
+    let seen = (
+        settings.write_path,
+        settings.allow_other,
+        settings.default_permissions,
+        settings.ledger,
+        settings.notices,
+    );
+    expect![[r#"
+        (
+            Stacked,
+            false,
+            true,
+            None,
+            [
+                "not root: mounted through fusermount3, and all data goes through the daemon",
+            ],
+        )"#]]
+    .assert_eq(&format!("{seen:#?}"));
+    let refused = settle(&ground, Privilege::User, &["$D/a", "$D/mnt", "-owrite-path=passthrough"]);
+    expect!["write-path=passthrough: passthrough needs root; write-path=auto, or mount it as root"]
+        .assert_eq(&told(&refused.unwrap_err()));
+}
+
+#[test]
+fn branches_of_a_live_pool_are_refused() {
+    let ground = Ground::new();
+    for inner in ["a/inner", "c/deep/inner"] {
+        fs::create_dir_all(ground.path().join(inner)).unwrap();
+    }
+    let branch = |name: &str| {
+        let path = ground.path().join(name);
+        LedgerBranch::new(DirectoryId::of(&fs::metadata(&path).unwrap()), &path)
+    };
+    let mount_point = ground.path().join("other");
+    let entry =
+        LedgerEntry::of_this_process(&mount_point, vec![branch("a"), branch("c/deep/inner")]).unwrap();
+    let listed = ledger::write(&ground.path().join("run"), &entry).unwrap();
+    let words = ["$D/a:$D/b:$D/c", "$D/mnt"];
+    let refused = settle(&ground, Privilege::Root, &words).unwrap_err();
+    expect![[r#"
+        branch $D/a: is a branch of the pool mounted on $D/other; unmount that pool first
+        branch $D/c: contains a branch of the pool mounted on $D/other; unmount that pool first"#]]
+    .assert_eq(&ground.hide(&told(&refused)));
+    let refused = settle(&ground, Privilege::Root, &["$D/a/inner", "$D/mnt"]).unwrap_err();
+    expect!["branch $D/a/inner: lies in a branch of the pool mounted on $D/other; unmount that pool first"]
+        .assert_eq(&ground.hide(&told(&refused)));
+    fs::create_dir(&mount_point).unwrap();
+    let refused = settle(&ground, Privilege::Root, &["$D/b", "$D/other"]).unwrap_err();
+    expect!["mount point $D/other: a pool is mounted there already; unmount it first"]
+        .assert_eq(&ground.hide(&told(&refused)));
+    drop(listed);
+    settle(&ground, Privilege::Root, &words).unwrap();
+}
+
+#[test]
+fn patterns_are_sorted_and_name_directories_only() {
+    let ground = Ground::new();
+    fs::write(ground.path().join("a0"), "").unwrap();
+    fs::create_dir(ground.path().join("a1")).unwrap();
+    let settings = settle(&ground, Privilege::Root, &["$D/c:$D/a*=NC", "$D/mnt"]).unwrap();
+    let branches: Vec<_> =
+        settings.branches.iter().map(|branch| ground.hide(&branch.spec.to_string())).collect();
+    expect!["$D/c=RW $D/a=NC $D/a1=NC"].assert_eq(&branches.join(" "));
+}
+
+#[test]
+fn late_branches_are_waited_for() {
+    let ground = Ground::new();
+    let late = ground.path().join("late");
+    let maker = std::thread::spawn({
+        let late = late.clone();
+        move || {
+            std::thread::sleep(Duration::from_millis(300));
+            fs::create_dir(late).unwrap();
+        }
+    });
+    settle(&ground, Privilege::Root, &["$D/lat*", "$D/mnt", "-obranches-timeout=30"]).unwrap();
+    maker.join().unwrap();
+    let started = Instant::now();
+    settle(&ground, Privilege::Root, &["$D/never", "$D/mnt", "-obranches-timeout=0.3"]).unwrap_err();
+    assert!(Duration::from_millis(300) <= started.elapsed());
+}

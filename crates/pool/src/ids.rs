@@ -1,0 +1,96 @@
+//! One type for each number that could be mistaken for another.
+
+use std::fmt;
+
+/// A branch's place in its pool's list, counted from 0. It changes when the list does: never store it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BranchIx(pub u16);
+
+impl BranchIx {
+    /// The branch at `index` of a list, unless no pool is that long.
+    pub fn at(index: usize) -> Option<Self> {
+        u16::try_from(index).ok().map(Self)
+    }
+
+    /// For indexing a list of branches.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// A branch's durable number, stored with the branch: it survives remounts and reorderings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BranchId(u16);
+
+impl BranchId {
+    /// The least number a branch can have: 0 is left for things that belong to no branch.
+    pub const MIN: Self = Self(1);
+    /// The greatest number a branch can have: 15 bits.
+    pub const MAX: Self = Self(0x7fff);
+
+    /// `number` as a branch's, if it is one.
+    pub const fn new(number: u16) -> Option<Self> {
+        if Self::MIN.0 <= number && number <= Self::MAX.0 { Some(Self(number)) } else { None }
+    }
+
+    /// The number as stored.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// An inode of the union, as the kernel names it (nodeid).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// The root of the tree: FUSE fixes its number.
+    pub const ROOT: Self = Self(1);
+}
+
+/// An open file or directory, as the kernel names it (fh).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle(pub u64);
+
+impl fmt::Display for BranchIx {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+impl fmt::Display for BranchId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+impl fmt::Display for Ino {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+impl fmt::Display for Handle {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_branch_id_is_fifteen_bits_and_not_zero() {
+        assert_eq!(BranchId::new(0), None);
+        assert_eq!(BranchId::new(0x8000), None);
+        assert_eq!(BranchId::new(1), Some(BranchId::MIN));
+        assert_eq!(BranchId::new(0x7fff), Some(BranchId::MAX));
+    }
+
+    #[test]
+    fn an_index_past_sixteen_bits_is_no_branch() {
+        assert_eq!(BranchIx::at(65_535).map(BranchIx::index), Some(65_535));
+        assert_eq!(BranchIx::at(65_536), None);
+    }
+}

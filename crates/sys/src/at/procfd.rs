@@ -1,0 +1,65 @@
+//! Paths below `/proc/self/fd`: the way to what a descriptor stands for, where no call takes the descriptor.
+
+use std::ffi::CStr;
+use std::io::{Cursor, Write as _};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+use rustix::io::Errno;
+
+/// The longest path, its NUL included: the prefix, a descriptor's digits, a slash and a name of 255 bytes fit.
+const PATH_MAX: usize = 300;
+
+/// A path on the stack, so that making one allocates nothing.
+pub(crate) struct ProcFd([u8; PATH_MAX]);
+
+impl ProcFd {
+    /// `/proc/self/fd/N`: a magic link to the very file, also if that is a symbolic link or has no name left.
+    pub(crate) fn of(fd: BorrowedFd<'_>) -> Self {
+        let mut path = Cursor::new([0; PATH_MAX]);
+        // A prefix and ten digits fit.
+        let _ = write!(path, "/proc/self/fd/{}", fd.as_raw_fd());
+        Self(path.into_inner())
+    }
+
+    /// `/proc/self/fd/N/name`.
+    pub(crate) fn entry(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<Self> {
+        let mut path = Self::of(dir);
+        let used = path.as_c_str().count_bytes();
+        let name = name.to_bytes();
+        let end = used + 1 + name.len();
+        if PATH_MAX <= end {
+            return Err(Errno::NAMETOOLONG);
+        }
+        path.0[used] = b'/';
+        path.0[used + 1..end].copy_from_slice(name);
+        Ok(path)
+    }
+
+    /// The path.
+    pub(crate) fn as_c_str(&self) -> &CStr {
+        // The last byte is always NUL: see the bound in `entry`.
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::os::fd::AsFd as _;
+
+    #[test]
+    fn the_longest_name_fits_and_a_longer_one_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        let longest = CString::new(vec![b'n'; 255]).unwrap();
+        let path = ProcFd::entry(file.as_fd(), &longest).unwrap();
+        assert!(path.as_c_str().to_bytes().ends_with(longest.to_bytes()));
+        assert_eq!(path.as_c_str().to_bytes(), {
+            let mut whole = format!("/proc/self/fd/{}/", file.as_raw_fd()).into_bytes();
+            whole.extend_from_slice(longest.to_bytes());
+            whole
+        });
+        let longer = CString::new(vec![b'n'; 300]).unwrap();
+        assert_eq!(ProcFd::entry(file.as_fd(), &longer).err(), Some(Errno::NAMETOOLONG));
+    }
+}

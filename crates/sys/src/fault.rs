@@ -1,0 +1,183 @@
+//! Failing system calls on demand: the n-th of a thread from a test, or of a process from its environment.
+//!
+//! `FSSTACK_FAULT=kill:N` kills the process at its N-th call, before it is made; `fail:N:ERRNO` fails that
+//! call with an error number. N starts at 1.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::call::Call;
+
+/// Where the plan of a process comes from.
+const VARIABLE: &str = "FSSTACK_FAULT";
+
+/// What a thread's scope counts and fails.
+#[derive(Clone, Copy)]
+struct Plan {
+    made: u64,
+    fails: Option<(u64, Errno)>,
+    failed: Option<Call>,
+}
+
+/// What the environment asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Kill { nth: u64 },
+    Fail { nth: u64, errno: Errno },
+}
+
+thread_local! {
+    static PLAN: Cell<Option<Plan>> = const { Cell::new(None) };
+}
+
+/// Runs `work` on the calling thread: its result, and how many calls it made that could have failed.
+pub fn count<T>(work: impl FnOnce() -> T) -> (T, u64) {
+    let (result, plan) = scope(Plan { made: 0, fails: None, failed: None }, work);
+    (result, plan.made)
+}
+
+/// Runs `work` on the calling thread, its `nth` call (from 1) failing with `errno`: its result, and which call
+/// that was, if there were so many.
+pub fn fail<T>(nth: u64, errno: Errno, work: impl FnOnce() -> T) -> (T, Option<Call>) {
+    let (result, plan) = scope(Plan { made: 0, fails: Some((nth, errno)), failed: None }, work);
+    (result, plan.failed)
+}
+
+fn scope<T>(plan: Plan, work: impl FnOnce() -> T) -> (T, Plan) {
+    /// Puts the outer scope's plan back, also when `work` panics.
+    struct Outer(Option<Plan>);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            PLAN.set(self.0);
+        }
+    }
+    let _outer = Outer(PLAN.replace(Some(plan)));
+    let result = work();
+    (result, PLAN.get().unwrap_or(plan))
+}
+
+/// What the call about to be made answers instead, if a fault is due. Counts it.
+pub(crate) fn due(call: Call) -> Option<Errno> {
+    by_thread(call).or_else(by_process)
+}
+
+fn by_thread(call: Call) -> Option<Errno> {
+    let mut plan = PLAN.get()?;
+    plan.made += 1;
+    let errno = plan.fails.and_then(|(nth, errno)| (nth == plan.made).then_some(errno));
+    if errno.is_some() {
+        plan.failed = Some(call);
+    }
+    PLAN.set(Some(plan));
+    errno
+}
+
+fn by_process() -> Option<Errno> {
+    static ORDER: OnceLock<Option<Order>> = OnceLock::new();
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let order = (*ORDER.get_or_init(from_environment))?;
+    let made = MADE.fetch_add(1, Ordering::Relaxed) + 1;
+    match order {
+        Order::Kill { nth } if nth == made => die(),
+        Order::Fail { nth, errno } if nth == made => Some(errno),
+        Order::Kill { .. } | Order::Fail { .. } => None,
+    }
+}
+
+/// Ends the process as a power cut would: nothing is flushed, nothing unwinds.
+fn die() -> ! {
+    // It cannot fail for the process itself; if it did, an abort comes next to it.
+    let _ = kill_process(getpid(), Signal::KILL);
+    std::process::abort()
+}
+
+/// # Panics
+/// If the variable is malformed: a fault that is silently not injected would make a test pass.
+fn from_environment() -> Option<Order> {
+    let value = std::env::var_os(VARIABLE)?;
+    let order = value.to_str().and_then(parse);
+    assert!(order.is_some(), "{VARIABLE}={} is neither kill:N nor fail:N:ERRNO", value.display());
+    order
+}
+
+fn parse(value: &str) -> Option<Order> {
+    let (what, rest) = value.split_once(':')?;
+    let order = match what {
+        "kill" => Order::Kill { nth: rest.parse().ok()? },
+        "fail" => {
+            let (nth, errno) = rest.split_once(':')?;
+            let errno = errno.parse().ok().filter(|number| (1..4096).contains(number))?;
+            Order::Fail { nth: nth.parse().ok()?, errno: Errno::from_raw_os_error(errno) }
+        }
+        _ => return None,
+    };
+    Some(order)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::{SysError, call};
+
+    fn three() -> [Result<u8, SysError>; 3] {
+        [Call::Open, Call::Stat, Call::Mkdir].map(|which| call(which, || Ok(1)))
+    }
+
+    #[test]
+    fn calls_are_counted() {
+        assert_eq!(count(three).1, 3);
+        assert_eq!(count(|| ()).1, 0);
+    }
+
+    #[test]
+    fn the_nth_call_fails_and_is_named() {
+        let (answers, failed) = fail(2, Errno::NOSPC, three);
+        let refused = SysError::new(Call::Stat, Errno::NOSPC);
+        assert_eq!(answers, [Ok(1), Err(refused), Ok(1)]);
+        assert_eq!(failed, Some(Call::Stat));
+        assert_eq!(fail(4, Errno::NOSPC, three).1, None);
+    }
+
+    #[test]
+    fn an_interrupted_call_is_made_again() {
+        let ((answers, failed), made) = count(|| fail(1, Errno::INTR, three));
+        assert_eq!((answers, failed, made), ([Ok(1); 3], Some(Call::Open), 0));
+    }
+
+    #[test]
+    fn the_environments_words() {
+        assert_eq!(parse("kill:3"), Some(Order::Kill { nth: 3 }));
+        assert_eq!(parse("fail:7:28"), Some(Order::Fail { nth: 7, errno: Errno::NOSPC }));
+        for wrong in ["", "kill", "kill:x", "fail:1", "fail:1:0", "fail:1:x", "stop:1"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+
+    /// Runs this test again in a process with `plan` in its environment.
+    fn with_environment(plan: &str) -> std::process::Output {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        let test = "fault::tests::the_environment_fails_or_kills_the_process";
+        again.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(VARIABLE, plan);
+        again.output().unwrap()
+    }
+
+    #[test]
+    fn the_environment_fails_or_kills_the_process() {
+        use std::os::unix::process::ExitStatusExt;
+        if std::env::var_os(VARIABLE).is_some() {
+            let failed: Vec<u64> = (1..=5).filter(|_| call(Call::Open, || Ok(())).is_err()).collect();
+            println!("failed: {failed:?}");
+            return;
+        }
+        let failing = with_environment("fail:3:28");
+        assert!(failing.status.success());
+        assert!(String::from_utf8_lossy(&failing.stdout).contains("failed: [3]"));
+        assert_eq!(with_environment("kill:5").status.signal(), Some(libc::SIGKILL));
+        assert!(with_environment("kill:6").status.success());
+        assert!(!with_environment("nonsense").status.success());
+    }
+}

@@ -1,0 +1,254 @@
+//! Calls on an open file: content, space, durability.
+
+#![allow(unsafe_code, reason = "rustix neither relays close's errno nor shows a file system's id")]
+
+use std::io::IoSlice;
+use std::os::fd::{BorrowedFd, IntoRawFd as _};
+
+use rustix::fs::{FallocateFlags, Fsid, SeekFrom, StatVfsMountFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::call::{Call, Result, call, once};
+
+/// How durable a write is when it returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteFlags {
+    /// The content is, and what it takes to read it back.
+    pub dsync: bool,
+    /// So are all attributes.
+    pub sync: bool,
+}
+
+/// What a search in a sparse file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whence {
+    /// Data.
+    Data,
+    /// A hole; the end of the file is one.
+    Hole,
+}
+
+/// What a file system tells about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FsSpace {
+    /// Its type's magic number.
+    pub f_type: u64,
+    /// Its id.
+    pub fsid: u64,
+    /// Preferred size of a transfer.
+    pub block_size: u64,
+    /// The unit of `blocks`, `free` and `avail`.
+    pub frag_size: u64,
+    /// Size.
+    pub blocks: u64,
+    /// What is free.
+    pub free: u64,
+    /// What is free for users without privileges.
+    pub avail: u64,
+    /// Inodes.
+    pub files: u64,
+    /// Inodes that are free.
+    pub files_free: u64,
+    /// The longest name.
+    pub name_max: u64,
+    /// Whether the mount is read-only.
+    pub read_only: bool,
+}
+
+/// Reads at `off`; how many bytes, 0 at the end.
+pub fn read_at(fd: BorrowedFd<'_>, buf: &mut [u8], off: u64) -> Result<usize> {
+    call(Call::Read, || rustix::io::pread(fd, &mut *buf, off))
+}
+
+/// Writes at `off`; how many bytes.
+pub fn write_at(fd: BorrowedFd<'_>, data: &[u8], off: u64) -> Result<usize> {
+    call(Call::Write, || rustix::io::pwrite(fd, data, off))
+}
+
+/// Writes at `off` as durably as `flags` say; how many bytes.
+pub fn write_at_flags(fd: BorrowedFd<'_>, data: &[u8], off: u64, flags: WriteFlags) -> Result<usize> {
+    if flags == WriteFlags::default() {
+        return write_at(fd, data, off);
+    }
+    let mut raw = ReadWriteFlags::empty();
+    raw.set(ReadWriteFlags::DSYNC, flags.dsync);
+    raw.set(ReadWriteFlags::SYNC, flags.sync);
+    call(Call::Write, || rustix::io::pwritev2(fd, &[IoSlice::new(data)], off, raw))
+}
+
+/// Sets the size.
+pub fn truncate(fd: BorrowedFd<'_>, len: u64) -> Result<()> {
+    call(Call::Truncate, || rustix::fs::ftruncate(fd, len))
+}
+
+/// Takes or gives back space; `mode` is of `FALLOC_FL_*`.
+pub fn fallocate(fd: BorrowedFd<'_>, mode: u32, off: u64, len: u64) -> Result<()> {
+    let mode = FallocateFlags::from_bits_retain(mode);
+    call(Call::Fallocate, || rustix::fs::fallocate(fd, mode, off, len))
+}
+
+/// Where from `off` on the first data or hole is; ENXIO if there is none.
+///
+/// It moves the file's position, which nothing else here uses.
+pub fn seek(fd: BorrowedFd<'_>, off: u64, whence: Whence) -> Result<u64> {
+    let to = || match whence {
+        Whence::Data => SeekFrom::Data(off),
+        Whence::Hole => SeekFrom::Hole(off),
+    };
+    call(Call::Seek, || rustix::fs::seek(fd, to()))
+}
+
+/// Copies a range inside the kernel; how many bytes, 0 at the end of `fd_in`.
+pub fn copy_range(
+    fd_in: BorrowedFd<'_>,
+    off_in: u64,
+    fd_out: BorrowedFd<'_>,
+    off_out: u64,
+    len: usize,
+) -> Result<usize> {
+    call(Call::CopyRange, || {
+        let (mut from, mut to) = (off_in, off_out);
+        rustix::fs::copy_file_range(fd_in, Some(&mut from), fd_out, Some(&mut to), len)
+    })
+}
+
+/// Makes `dst` share all of `src`'s content.
+pub fn reflink(src: BorrowedFd<'_>, dst: BorrowedFd<'_>) -> Result<()> {
+    call(Call::Ioctl, || rustix::fs::ioctl_ficlone(dst, src))
+}
+
+/// Makes content and attributes durable.
+pub fn fsync(fd: BorrowedFd<'_>) -> Result<()> {
+    call(Call::Fsync, || rustix::fs::fsync(fd))
+}
+
+/// Makes content durable, and what it takes to read it back.
+pub fn fdatasync(fd: BorrowedFd<'_>) -> Result<()> {
+    call(Call::Fsync, || rustix::fs::fdatasync(fd))
+}
+
+/// Makes the whole file system durable.
+pub fn syncfs(fd: BorrowedFd<'_>) -> Result<()> {
+    call(Call::Syncfs, || rustix::fs::syncfs(fd))
+}
+
+/// Does to the file what closing a descriptor of it does, and relays close's errno.
+pub fn flush(fd: BorrowedFd<'_>) -> Result<()> {
+    let copy = call(Call::Open, || rustix::io::fcntl_dupfd_cloexec(fd, 0))?;
+    let mut copy = Some(copy);
+    // A late error of a write is what close may answer; the descriptor is gone then, too: never twice.
+    once(Call::Write, || {
+        let Some(copy) = copy.take() else { return Ok(()) };
+        // SAFETY: the descriptor comes out of its owner, so nobody else closes or uses it.
+        match unsafe { libc::close(copy.into_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        }
+    })
+}
+
+/// Asks the file system that `fd`, which may be `O_PATH`, is on.
+pub fn statfs(fd: BorrowedFd<'_>) -> Result<FsSpace> {
+    let raw = call(Call::Statfs, || rustix::fs::fstatfs(fd))?;
+    let block_size = raw.f_bsize.cast_unsigned();
+    Ok(FsSpace {
+        f_type: raw.f_type.cast_unsigned(),
+        fsid: fsid(raw.f_fsid),
+        block_size,
+        frag_size: if raw.f_frsize == 0 { block_size } else { raw.f_frsize.cast_unsigned() },
+        blocks: raw.f_blocks,
+        free: raw.f_bfree,
+        avail: raw.f_bavail,
+        files: raw.f_files,
+        files_free: raw.f_ffree,
+        name_max: raw.f_namelen.cast_unsigned(),
+        read_only: StatVfsMountFlags::from_bits_retain(raw.f_flags.cast_unsigned())
+            .contains(StatVfsMountFlags::RDONLY),
+    })
+}
+
+/// The two words in statvfs's order, the first one low.
+fn fsid(raw: Fsid) -> u64 {
+    // SAFETY: `Fsid` is `repr(C)` and has nothing but two such words, of which any value is valid.
+    let [low, high] = unsafe { std::mem::transmute::<Fsid, [i32; 2]>(raw) };
+    u64::from(low.cast_unsigned()) | u64::from(high.cast_unsigned()) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::at;
+    use rustix::fs::OFlags;
+    use std::fs::File;
+    use std::io::Read as _;
+    use std::os::fd::AsFd as _;
+
+    #[test]
+    fn what_is_written_is_read_at_its_offset() {
+        let file = tempfile::tempfile().unwrap();
+        let fd = file.as_fd();
+        assert_eq!(write_at(fd, b"world", 6).unwrap(), 5);
+        assert_eq!(write_at_flags(fd, b"hello ", 0, WriteFlags { dsync: true, sync: false }).unwrap(), 6);
+        assert_eq!(write_at_flags(fd, b"!", 11, WriteFlags { dsync: false, sync: true }).unwrap(), 1);
+        assert_eq!(write_at_flags(fd, b"?", 12, WriteFlags::default()).unwrap(), 1);
+        let mut buf = [0; 32];
+        assert_eq!(read_at(fd, &mut buf, 0).unwrap(), 13);
+        assert_eq!(&buf[..13], b"hello world!?");
+        assert_eq!(read_at(fd, &mut buf, 13).unwrap(), 0);
+        truncate(fd, 5).unwrap();
+        assert_eq!(read_at(fd, &mut buf, 0).unwrap(), 5);
+        for sync in [fsync, fdatasync, syncfs] {
+            sync(fd).unwrap();
+        }
+    }
+
+    #[test]
+    fn holes_are_punched_and_found() {
+        let file = tempfile::tempfile().unwrap();
+        let fd = file.as_fd();
+        write_at(fd, &[1; 3 << 16], 0).unwrap();
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(fd, punch.bits(), 1 << 16, 1 << 16).unwrap();
+        assert_eq!(seek(fd, 0, Whence::Hole).unwrap(), 1 << 16);
+        assert_eq!(seek(fd, 1 << 16, Whence::Data).unwrap(), 2 << 16);
+        assert_eq!(seek(fd, 3 << 16, Whence::Data).unwrap_err().errno, Errno::NXIO);
+        fallocate(fd, 0, 0, 4 << 16).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 4 << 16);
+    }
+
+    #[test]
+    fn a_range_is_copied_from_offset_to_offset() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("from"), b"0123456789").unwrap();
+        let from = File::open(dir.path().join("from")).unwrap();
+        let to = File::create(dir.path().join("to")).unwrap();
+        assert_eq!(copy_range(from.as_fd(), 2, to.as_fd(), 1, 4).unwrap(), 4);
+        assert_eq!(std::fs::read(dir.path().join("to")).unwrap(), b"\x002345");
+        match reflink(from.as_fd(), to.as_fd()) {
+            Ok(()) => assert_eq!(std::fs::read(dir.path().join("to")).unwrap(), b"0123456789"),
+            Err(e) => assert!(matches!(e.errno, Errno::OPNOTSUPP | Errno::INVAL | Errno::XDEV), "{e}"),
+        }
+    }
+
+    #[test]
+    fn flush_leaves_the_descriptor_open() {
+        let mut file = tempfile::tempfile().unwrap();
+        flush(file.as_fd()).unwrap();
+        assert_eq!(file.read(&mut [0; 1]).unwrap(), 0);
+    }
+
+    #[test]
+    fn statfs_takes_a_path_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = at::open_root(dir.path()).unwrap();
+        let real = at::reopen(path.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
+        let space = statfs(path.as_fd()).unwrap();
+        let told = rustix::fs::fstatvfs(&real).unwrap();
+        assert_eq!((space.fsid, space.frag_size), (told.f_fsid, told.f_frsize));
+        assert_eq!((space.blocks, space.name_max), (told.f_blocks, told.f_namemax));
+        assert_eq!(space.read_only, told.f_flag.contains(StatVfsMountFlags::RDONLY));
+        assert!(space.avail <= space.free && space.f_type != 0);
+        let proc = File::open("/proc").unwrap();
+        assert_eq!(statfs(proc.as_fd()).unwrap().f_type, 0x9fa0);
+    }
+}

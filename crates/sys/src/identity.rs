@@ -1,0 +1,267 @@
+//! As whom the calling thread makes files: file-system user, groups and umask, each per thread.
+//!
+//! The kernel keeps credentials per thread; the C library's wrappers change those of all threads, so the
+//! calls here are raw. A thread keeps its capabilities whoever it acts as: the identity decides who owns what
+//! is made and whose quota pays, not what is allowed.
+#![allow(unsafe_code, reason = "setfsuid and setfsgid have no safe wrapper, and unshare is unsafe in rustix")]
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::process::Gid;
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, UnshareFlags, capabilities, capabilities_secure_bits,
+    set_capabilities, set_capabilities_secure_bits, set_thread_groups, unshare_unsafe,
+};
+
+use crate::call::{Call, Result, SysError, call};
+
+/// Never a user or a group: the kernel reads it as "leave it", so it is how to ask for the current one.
+const NOBODY: u32 = u32::MAX;
+
+/// As whom a thread acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// File-system user.
+    pub uid: u32,
+    /// File-system group.
+    pub gid: u32,
+    /// The one supplementary group, if any.
+    pub group: Option<u32>,
+    /// File mode creation mask.
+    pub umask: u32,
+}
+
+thread_local! {
+    /// As whom this thread acts; unknown until it was set here, for a thread inherits from its maker.
+    static CURRENT: Cell<Option<Caller>> = const { Cell::new(None) };
+    static PREPARED: Cell<Option<Prepared>> = const { Cell::new(None) };
+}
+
+/// What `keep_capabilities` achieved on a thread.
+#[derive(Clone, Copy)]
+struct Prepared {
+    /// Nobody else sets this thread's umask.
+    own_umask: bool,
+}
+
+/// The process's own identity, as it was at first use.
+fn daemon() -> Caller {
+    static DAEMON: OnceLock<Caller> = OnceLock::new();
+    *DAEMON.get_or_init(|| Caller {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        group: None,
+        umask: 0,
+    })
+}
+
+/// Whether the process runs as root, and so can act as somebody else.
+pub fn is_root() -> bool {
+    daemon().uid == 0
+}
+
+/// Prepares the calling thread for [`become_`]: it keeps its capabilities whoever it acts as, except the one
+/// that ignores quotas and reserved blocks, and its umask is its own (and 0).
+///
+/// A process that is not root has no capabilities to keep and gets only the umask.
+pub fn keep_capabilities() -> Result<()> {
+    if PREPARED.get().is_some() {
+        return Ok(());
+    }
+    // Asked for before anything changes: it must name the process's identity, not an assumed one.
+    let root = is_root();
+    if root {
+        call(Call::Identity, keep_on_setfsuid)?;
+        call(Call::Identity, obey_quotas)?;
+    }
+    // SAFETY: only FS is unshared. No descriptor is affected; the thread's root, working directory and umask
+    // become its own, on which no memory or descriptor safety depends.
+    let own = call(Call::Identity, || unsafe { unshare_unsafe(UnshareFlags::FS) });
+    match own {
+        // A sandbox may refuse it to those who are not root; they set the shared umask before each use.
+        Err(_) if !root => {}
+        settled => settled?,
+    }
+    rustix::process::umask(Mode::empty());
+    PREPARED.set(Some(Prepared { own_umask: own.is_ok() }));
+    CURRENT.set(None);
+    Ok(())
+}
+
+fn keep_on_setfsuid() -> rustix::io::Result<()> {
+    let bits = capabilities_secure_bits()?;
+    if bits.contains(CapabilitiesSecureBits::NO_SETUID_FIXUP) {
+        return Ok(());
+    }
+    set_capabilities_secure_bits(bits | CapabilitiesSecureBits::NO_SETUID_FIXUP)
+}
+
+fn obey_quotas() -> rustix::io::Result<()> {
+    let mut sets = capabilities(None)?;
+    sets.effective.remove(CapabilitySet::SYS_RESOURCE);
+    sets.permitted.remove(CapabilitySet::SYS_RESOURCE);
+    set_capabilities(None, sets)
+}
+
+/// Makes the calling thread act as `caller`, changing only what differs from as whom it acts now.
+///
+/// After an error it is unknown as whom the thread acts: nothing may be made until a later call succeeds.
+/// When the process is not root only the umask changes, and there is no error.
+pub fn become_(caller: Caller) -> Result<()> {
+    let current = CURRENT.get();
+    if current == Some(caller) {
+        return Ok(());
+    }
+    if PREPARED.get().is_none() {
+        keep_capabilities()?;
+    }
+    CURRENT.set(None);
+    if is_root() {
+        assume(current, caller)?;
+    }
+    if current.is_none_or(|now| now.umask != caller.umask) {
+        rustix::process::umask(Mode::from_raw_mode(caller.umask & 0o777));
+    }
+    // A umask that others set too is not remembered.
+    if PREPARED.get().is_some_and(|prepared| prepared.own_umask) {
+        CURRENT.set(Some(caller));
+    }
+    Ok(())
+}
+
+/// Makes the calling thread act as the process itself: its own user and group, no other groups, umask 0.
+pub fn become_daemon() -> Result<()> {
+    become_(daemon())
+}
+
+fn assume(current: Option<Caller>, caller: Caller) -> Result<()> {
+    if [Some(caller.uid), Some(caller.gid), caller.group].contains(&Some(NOBODY)) {
+        return Err(SysError::new(Call::Identity, Errno::PERM));
+    }
+    if current.is_none_or(|now| now.group != caller.group) {
+        let group = caller.group.map(Gid::from_raw);
+        call(Call::Identity, || set_thread_groups(group.as_slice()))?;
+    }
+    if current.is_none_or(|now| now.gid != caller.gid) {
+        call(Call::Identity, || settle(setfsgid, caller.gid))?;
+    }
+    if current.is_none_or(|now| now.uid != caller.uid) {
+        call(Call::Identity, || settle(setfsuid, caller.uid))?;
+    }
+    Ok(())
+}
+
+/// Sets an id and asks for it back: these calls answer the previous id, never an error.
+fn settle(set: fn(u32) -> libc::c_long, id: u32) -> rustix::io::Result<()> {
+    set(id);
+    if set(NOBODY) == libc::c_long::from(id) { Ok(()) } else { Err(Errno::PERM) }
+}
+
+fn setfsuid(uid: u32) -> libc::c_long {
+    // SAFETY: takes one integer and touches no memory; changes the calling thread only.
+    unsafe { libc::syscall(libc::SYS_setfsuid, uid) }
+}
+
+fn setfsgid(gid: u32) -> libc::c_long {
+    // SAFETY: takes one integer and touches no memory; changes the calling thread only.
+    unsafe { libc::syscall(libc::SYS_setfsgid, gid) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+    use std::path::Path;
+
+    use super::*;
+
+    const STRANGER: Caller = Caller { uid: 12345, gid: 23456, group: Some(34567), umask: 0o027 };
+
+    fn on_a_thread(work: impl FnOnce() + Send + 'static) {
+        std::thread::spawn(work).join().unwrap();
+    }
+
+    fn make(path: &Path) -> std::fs::Metadata {
+        let open = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o666).open(path).unwrap();
+        open.metadata().unwrap()
+    }
+
+    #[test]
+    fn files_belong_to_the_caller_and_capabilities_stay() {
+        if !is_root() {
+            println!("skipped: not root");
+            return;
+        }
+        on_a_thread(|| {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .unwrap();
+            keep_capabilities().unwrap();
+            become_(STRANGER).unwrap();
+            let made = make(&dir.path().join("theirs"));
+            assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (12345, 23456, 0o640));
+            become_daemon().unwrap();
+            let made = make(&dir.path().join("ours"));
+            assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (0, daemon().gid, 0o666));
+        });
+    }
+
+    #[test]
+    fn becoming_prepares_the_thread_and_drops_sys_resource() {
+        if !is_root() {
+            println!("skipped: not root");
+            return;
+        }
+        on_a_thread(|| {
+            become_(STRANGER).unwrap();
+            let sets = capabilities(None).unwrap();
+            assert!(sets.effective.contains(CapabilitySet::DAC_OVERRIDE));
+            assert!(!sets.effective.contains(CapabilitySet::SYS_RESOURCE));
+            assert!(!sets.permitted.contains(CapabilitySet::SYS_RESOURCE));
+            assert_eq!(rustix::process::getgroups().unwrap(), [Gid::from_raw(34567)]);
+        });
+    }
+
+    #[test]
+    fn other_threads_keep_their_identity() {
+        on_a_thread(|| {
+            let (ready, wait) = std::sync::mpsc::channel();
+            let (go, gone) = std::sync::mpsc::channel::<()>();
+            let stranger = std::thread::spawn(move || {
+                become_(STRANGER).unwrap();
+                ready.send(()).unwrap();
+                gone.recv().unwrap();
+            });
+            wait.recv().unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let made = make(&dir.path().join("file"));
+            assert_eq!(made.uid(), rustix::process::geteuid().as_raw());
+            go.send(()).unwrap();
+            stranger.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn the_same_identity_twice_makes_no_call() {
+        on_a_thread(|| {
+            become_(STRANGER).unwrap();
+            let ((), counts) = crate::count::scope(|| become_(STRANGER).unwrap());
+            assert_eq!(counts.total(), 0);
+        });
+    }
+
+    #[test]
+    fn nobody_cannot_be_assumed() {
+        if !is_root() {
+            println!("skipped: not root");
+            return;
+        }
+        on_a_thread(|| {
+            let refused = become_(Caller { uid: NOBODY, ..STRANGER }).unwrap_err();
+            assert_eq!(refused, SysError::new(Call::Identity, Errno::PERM));
+            become_daemon().unwrap();
+        });
+    }
+}

@@ -1,0 +1,185 @@
+//! What the kernel tells about a file: type, attributes, times.
+
+use rustix::fs::{FileType, Statx, StatxFlags, StatxTimestamp};
+
+/// A point in time, since the epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    /// Seconds, negative before the epoch.
+    pub sec: i64,
+    /// Nanoseconds, below 1,000,000,000.
+    pub nsec: u32,
+}
+
+impl From<StatxTimestamp> for Time {
+    fn from(stamp: StatxTimestamp) -> Self {
+        Self { sec: stamp.tv_sec, nsec: stamp.tv_nsec }
+    }
+}
+
+/// The type of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the variants are the file types")]
+pub enum Kind {
+    File,
+    Dir,
+    Symlink,
+    Fifo,
+    Socket,
+    Char,
+    Block,
+}
+
+impl Kind {
+    /// The type in `mode`. A mode that has none is a regular file's, as it is to mknod.
+    pub fn from_mode(mode: u32) -> Self {
+        match FileType::from_raw_mode(mode) {
+            FileType::Directory => Self::Dir,
+            FileType::Symlink => Self::Symlink,
+            FileType::Fifo => Self::Fifo,
+            FileType::Socket => Self::Socket,
+            FileType::CharacterDevice => Self::Char,
+            FileType::BlockDevice => Self::Block,
+            FileType::RegularFile | FileType::Unknown => Self::File,
+        }
+    }
+
+    /// The `DT_*` value of a directory entry of this type.
+    pub fn dtype(self) -> u32 {
+        u32::from(match self {
+            Self::File => libc::DT_REG,
+            Self::Dir => libc::DT_DIR,
+            Self::Symlink => libc::DT_LNK,
+            Self::Fifo => libc::DT_FIFO,
+            Self::Socket => libc::DT_SOCK,
+            Self::Char => libc::DT_CHR,
+            Self::Block => libc::DT_BLK,
+        })
+    }
+
+    /// The type that a `DT_*` value means: none for `DT_UNKNOWN` and values that are no file's.
+    pub fn from_dtype(dtype: u8) -> Option<Self> {
+        match dtype {
+            libc::DT_REG => Some(Self::File),
+            libc::DT_DIR => Some(Self::Dir),
+            libc::DT_LNK => Some(Self::Symlink),
+            libc::DT_FIFO => Some(Self::Fifo),
+            libc::DT_SOCK => Some(Self::Socket),
+            libc::DT_CHR => Some(Self::Char),
+            libc::DT_BLK => Some(Self::Block),
+            _ => None,
+        }
+    }
+}
+
+/// What statx tells about a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// The device, as makedev has it.
+    pub dev: u64,
+    /// The mount that it was found on; 0 if the kernel does not tell.
+    pub mnt_id: u64,
+    /// The inode number.
+    pub ino: u64,
+    /// Type and permissions.
+    pub mode: u32,
+    /// Number of names.
+    pub nlink: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// Major number of the device that this file is.
+    pub rdev_major: u32,
+    /// Minor number of the device that this file is.
+    pub rdev_minor: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes taken.
+    pub blocks: u64,
+    /// Preferred size of a transfer.
+    pub blksize: u32,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of the content.
+    pub mtime: Time,
+    /// Last change of the inode.
+    pub ctime: Time,
+    /// Creation, where the file system keeps it.
+    pub btime: Option<Time>,
+    /// `STATX_ATTR_*` that are set.
+    pub attributes: u64,
+    /// `STATX_ATTR_*` that the file system knows.
+    pub attributes_mask: u64,
+}
+
+impl Stat {
+    /// The file's type.
+    pub fn kind(&self) -> Kind {
+        Kind::from_mode(self.mode)
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind() == Kind::Dir
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.kind() == Kind::File
+    }
+
+    /// Whether it is a symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        self.kind() == Kind::Symlink
+    }
+}
+
+impl From<Statx> for Stat {
+    fn from(raw: Statx) -> Self {
+        let told = StatxFlags::from_bits_retain(raw.stx_mask);
+        Self {
+            dev: rustix::fs::makedev(raw.stx_dev_major, raw.stx_dev_minor),
+            mnt_id: if told.contains(StatxFlags::MNT_ID) { raw.stx_mnt_id } else { 0 },
+            ino: raw.stx_ino,
+            mode: u32::from(raw.stx_mode),
+            nlink: raw.stx_nlink,
+            uid: raw.stx_uid,
+            gid: raw.stx_gid,
+            rdev_major: raw.stx_rdev_major,
+            rdev_minor: raw.stx_rdev_minor,
+            size: raw.stx_size,
+            blocks: raw.stx_blocks,
+            blksize: raw.stx_blksize,
+            atime: raw.stx_atime.into(),
+            mtime: raw.stx_mtime.into(),
+            ctime: raw.stx_ctime.into(),
+            btime: told.contains(StatxFlags::BTIME).then(|| raw.stx_btime.into()),
+            attributes: raw.stx_attributes.bits(),
+            attributes_mask: raw.stx_attributes_mask.bits(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_survive_the_trip_through_dtype() {
+        for kind in [Kind::File, Kind::Dir, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::Char, Kind::Block]
+        {
+            assert_eq!(Kind::from_dtype(u8::try_from(kind.dtype()).unwrap()), Some(kind));
+            assert_eq!(Kind::from_mode(kind.dtype() << 12 | 0o644), kind);
+        }
+        assert_eq!(Kind::from_dtype(libc::DT_UNKNOWN), None);
+        assert_eq!(Kind::from_mode(0o644), Kind::File);
+    }
+
+    #[test]
+    fn times_order_by_second_first() {
+        let time = |sec, nsec| Time { sec, nsec };
+        assert!(time(-1, 999_999_999) < Time::default());
+        assert!(time(1, 0) < time(1, 1));
+    }
+}

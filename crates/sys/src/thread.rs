@@ -1,0 +1,158 @@
+//! Where and how the calling thread is scheduled, and the limits of the process.
+#![allow(unsafe_code, reason = "scheduling policies and a thread's niceness have no safe wrapper")]
+
+use std::ffi::CString;
+use std::io;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+
+/// The longest name of a thread, without its NUL.
+const NAME_MAX: usize = 15;
+
+/// How a thread competes for a processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Only when nothing else wants it.
+    Idle,
+    /// By niceness, as most threads.
+    Other,
+}
+
+/// Confines the calling thread to CPU `cpu`.
+pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(Errno::INVAL.into());
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Sets how the calling thread competes for a processor.
+pub fn set_policy(policy: Policy) -> io::Result<()> {
+    let policy = match policy {
+        Policy::Idle => libc::SCHED_IDLE,
+        Policy::Other => libc::SCHED_OTHER,
+    };
+    let priority: libc::c_int = 0;
+    // SAFETY: the kernel reads one `struct sched_param`, which begins (and for these policies ends) with the
+    // int pointed to; thread 0 is the calling one. Raw, for musl's wrapper refuses.
+    let answer = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
+    settled(answer)
+}
+
+/// Sets the niceness of the calling thread, not of its process.
+pub fn set_nice(nice: i32) -> io::Result<()> {
+    let who = gettid().as_raw_nonzero().get();
+    // SAFETY: takes integers and touches no memory.
+    let answer = unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, who, nice) };
+    settled(answer)
+}
+
+fn settled(answer: libc::c_long) -> io::Result<()> {
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// How many CPUs the machine can ever have; at least 1.
+pub fn possible_cpus() -> usize {
+    std::fs::read_to_string("/sys/devices/system/cpu/possible")
+        .ok()
+        .and_then(|list| highest(list.trim()))
+        .map_or_else(|| allowed_cpus().last().map_or(1, |last| last + 1), |last| last + 1)
+}
+
+/// The highest number of a list such as `0-3,8`.
+fn highest(list: &str) -> Option<usize> {
+    list.rsplit([',', '-']).next()?.parse().ok()
+}
+
+/// The CPUs that the calling thread may run on, in order.
+pub fn allowed_cpus() -> Vec<usize> {
+    match sched_getaffinity(None) {
+        Ok(set) => (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Whether the kernel groups sessions, so that niceness counts only inside one.
+pub fn autogroup_enabled() -> bool {
+    std::fs::read("/proc/sys/kernel/sched_autogroup_enabled").is_ok_and(|text| text.starts_with(b"1"))
+}
+
+/// How long the calling thread has waited for a processor while it could run, if the kernel tells.
+pub fn run_delay() -> Option<Duration> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    stat.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
+/// Raises the process's limit of open files as far as it may go; answers the limit now in force.
+pub fn raise_nofile_limit() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        // Refused, the limit stays what it was, which the answer says.
+        let _ = setrlimit(Resource::Nofile, raised);
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Names the calling thread, as far as the name fits (15 bytes).
+pub fn set_name(name: &str) -> io::Result<()> {
+    let fits = &name[..name.floor_char_boundary(NAME_MAX)];
+    Ok(rustix::thread::set_name(&CString::new(fits)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on_a_thread(work: impl FnOnce() + Send + 'static) {
+        std::thread::spawn(work).join().unwrap();
+    }
+
+    #[test]
+    fn a_pinned_thread_may_run_on_one_cpu() {
+        on_a_thread(|| {
+            let last = *allowed_cpus().last().unwrap();
+            assert!(last < possible_cpus());
+            pin_to_cpu(last).unwrap();
+            assert_eq!(allowed_cpus(), [last]);
+        });
+        assert!(pin_to_cpu(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn lists_of_cpus_end_with_the_highest() {
+        assert_eq!(highest("0"), Some(0));
+        assert_eq!(highest("0-127"), Some(127));
+        assert_eq!(highest("0-3,8"), Some(8));
+        assert_eq!(highest(""), None);
+    }
+
+    #[test]
+    fn policy_niceness_and_name_are_the_threads_own() {
+        on_a_thread(|| {
+            set_policy(Policy::Idle).unwrap();
+            set_nice(5).unwrap();
+            set_name("a-name-that-is-too-long").unwrap();
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let (name, rest) = stat.split_once(") ").unwrap();
+            let fields: Vec<&str> = rest.split(' ').collect();
+            assert!(name.ends_with("(a-name-that-is-"));
+            assert_eq!((fields[16], fields[38]), ("5", "5"));
+        });
+        set_policy(Policy::Other).unwrap();
+    }
+
+    #[test]
+    fn the_rest_answers() {
+        let _ = autogroup_enabled();
+        let _ = run_delay();
+        let limit = raise_nofile_limit();
+        assert!(limit > 0);
+        assert_eq!(raise_nofile_limit(), limit);
+    }
+}

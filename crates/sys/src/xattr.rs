@@ -1,0 +1,220 @@
+//! Extended attributes; a symbolic link's are its own.
+
+use std::ffi::CStr;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use crate::at::procfd::ProcFd;
+use crate::call::{Call, Result, SysError, call};
+
+/// What the first attempt at a value or a list has room for.
+const FIRST_GUESS: usize = 256;
+
+/// No value and no list is larger.
+const LARGEST: usize = 64 << 10;
+
+/// Whose attributes.
+#[derive(Clone, Copy, Debug)]
+pub enum On<'a> {
+    /// This name's in a directory, whose descriptor may be `O_PATH`.
+    Name(BorrowedFd<'a>, &'a CStr),
+    /// What a descriptor, `O_PATH` or not, stands for.
+    Fd(BorrowedFd<'a>),
+}
+
+/// How a call addresses its object.
+enum Way<'a> {
+    /// By descriptor: the f* calls.
+    Fd(BorrowedFd<'a>),
+    /// By the magic link in /proc: the calls that follow it.
+    Magic(&'a CStr),
+    /// By a path whose last component is not followed: the l* calls.
+    Path(&'a CStr),
+}
+
+/// Makes the call the way that serves `on`.
+fn reach<T>(which: Call, on: On<'_>, mut attempt: impl FnMut(Way<'_>) -> rustix::io::Result<T>) -> Result<T> {
+    match on {
+        On::Name(dir, name) => {
+            let path = ProcFd::entry(dir, name).map_err(|errno| SysError::new(which, errno))?;
+            call(which, || attempt(Way::Path(path.as_c_str())))
+        }
+        On::Fd(fd) => match call(which, || attempt(Way::Fd(fd))) {
+            // That is what O_PATH is answered.
+            Err(SysError { errno: Errno::BADF, .. }) => {
+                let path = ProcFd::of(fd);
+                call(which, || attempt(Way::Magic(path.as_c_str())))
+            }
+            done => done,
+        },
+    }
+}
+
+/// Reads a value into `buf`: its length. ERANGE if it does not fit; an empty `buf` only asks.
+pub fn get(on: On<'_>, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+    use rustix::fs::{fgetxattr, fgetxattr_query, getxattr, getxattr_query, lgetxattr, lgetxattr_query};
+    let asks = buf.is_empty();
+    reach(Call::Getxattr, on, |way| match way {
+        Way::Fd(fd) if asks => fgetxattr_query(fd, name),
+        Way::Fd(fd) => fgetxattr(fd, name, &mut *buf),
+        Way::Magic(path) if asks => getxattr_query(path, name),
+        Way::Magic(path) => getxattr(path, name, &mut *buf),
+        Way::Path(path) if asks => lgetxattr_query(path, name),
+        Way::Path(path) => lgetxattr(path, name, &mut *buf),
+    })
+}
+
+/// A value.
+pub fn get_vec(on: On<'_>, name: &CStr) -> Result<Vec<u8>> {
+    whole(|buf| get(on, name, buf))
+}
+
+/// Sets a value; `flags` is of `XATTR_CREATE` and `XATTR_REPLACE`.
+pub fn set(on: On<'_>, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
+    use rustix::fs::{fsetxattr, lsetxattr, setxattr};
+    let flags = XattrFlags::from_bits_retain(flags);
+    reach(Call::Setxattr, on, |way| match way {
+        Way::Fd(fd) => fsetxattr(fd, name, value, flags),
+        Way::Magic(path) => setxattr(path, name, value, flags),
+        Way::Path(path) => lsetxattr(path, name, value, flags),
+    })
+}
+
+/// Reads the names, each with a NUL after it, into `buf`: their length. ERANGE if they do not fit; an empty
+/// `buf` only asks.
+pub fn list(on: On<'_>, buf: &mut [u8]) -> Result<usize> {
+    use rustix::fs::{
+        flistxattr, flistxattr_query, listxattr, listxattr_query, llistxattr, llistxattr_query,
+    };
+    let asks = buf.is_empty();
+    reach(Call::Listxattr, on, |way| match way {
+        Way::Fd(fd) if asks => flistxattr_query(fd),
+        Way::Fd(fd) => flistxattr(fd, &mut *buf),
+        Way::Magic(path) if asks => listxattr_query(path),
+        Way::Magic(path) => listxattr(path, &mut *buf),
+        Way::Path(path) if asks => llistxattr_query(path),
+        Way::Path(path) => llistxattr(path, &mut *buf),
+    })
+}
+
+/// The names, each with a NUL after it.
+pub fn list_vec(on: On<'_>) -> Result<Vec<u8>> {
+    whole(|buf| list(on, buf))
+}
+
+/// Removes an attribute.
+pub fn remove(on: On<'_>, name: &CStr) -> Result<()> {
+    use rustix::fs::{fremovexattr, lremovexattr, removexattr};
+    reach(Call::Removexattr, on, |way| match way {
+        Way::Fd(fd) => fremovexattr(fd, name),
+        Way::Magic(path) => removexattr(path, name),
+        Way::Path(path) => lremovexattr(path, name),
+    })
+}
+
+/// All of what `read` has, also if it grows between two attempts.
+fn whole(read: impl Fn(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; FIRST_GUESS];
+    loop {
+        match read(&mut bytes) {
+            Ok(len) => {
+                bytes.truncate(len);
+                return Ok(bytes);
+            }
+            Err(SysError { errno: Errno::RANGE, .. }) if bytes.len() < LARGEST => {
+                let len = read(&mut [])?;
+                bytes.resize(len.max(2 * bytes.len()), 0);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::at;
+    use rustix::fs::OFlags;
+    use std::fs::File;
+    use std::os::fd::{AsFd as _, OwnedFd};
+
+    /// A directory with a file, a directory and a symbolic link to the file, in a file system with attributes.
+    fn place() -> (tempfile::TempDir, OwnedFd) {
+        let dir = tempfile::tempdir().unwrap();
+        File::create(dir.path().join("file")).unwrap();
+        std::fs::create_dir(dir.path().join("sub")).unwrap();
+        std::os::unix::fs::symlink("file", dir.path().join("link")).unwrap();
+        let fd = at::open_root(dir.path()).unwrap();
+        (dir, fd)
+    }
+
+    fn by_path(dir: &OwnedFd, name: &CStr) -> OwnedFd {
+        at::open(dir.as_fd(), name, OFlags::PATH, 0, at::Mounts::Stay).unwrap()
+    }
+
+    fn round_trip(on: On<'_>, name: &CStr) {
+        let listed = || list_vec(on).unwrap().split(|&byte| byte == 0).any(|found| found == name.to_bytes());
+        set(on, name, b"value", 0).unwrap();
+        assert_eq!(set(on, name, b"", XattrFlags::CREATE.bits()).unwrap_err().errno, Errno::EXIST);
+        assert_eq!(get(on, name, &mut []).unwrap(), 5);
+        assert_eq!(get(on, name, &mut [0; 3]).unwrap_err().errno, Errno::RANGE);
+        assert_eq!(get_vec(on, name).unwrap(), b"value");
+        assert!(listed());
+        assert_eq!(list(on, &mut []).unwrap(), list_vec(on).unwrap().len());
+        remove(on, name).unwrap();
+        assert!(!listed());
+        assert_eq!(get_vec(on, name).unwrap_err(), SysError::new(Call::Getxattr, Errno::NODATA));
+    }
+
+    #[test]
+    fn files_and_directories_by_name_and_by_descriptor() {
+        let (_keep, dir) = place();
+        for name in [c"file", c"sub"] {
+            round_trip(On::Name(dir.as_fd(), name), c"user.test");
+            let path = by_path(&dir, name);
+            round_trip(On::Fd(path.as_fd()), c"user.test");
+            let real = at::reopen(path.as_fd(), OFlags::RDONLY).unwrap();
+            round_trip(On::Fd(real.as_fd()), c"user.test");
+        }
+        round_trip(On::Fd(dir.as_fd()), c"user.test");
+    }
+
+    #[test]
+    fn a_symbolic_link_is_never_followed() {
+        let (_keep, dir) = place();
+        set(On::Name(dir.as_fd(), c"file"), c"user.test", b"of the file", 0).unwrap();
+        let link = by_path(&dir, c"link");
+        for on in [On::Name(dir.as_fd(), c"link"), On::Fd(link.as_fd())] {
+            assert!(get_vec(on, c"user.test").is_err());
+            assert_eq!(set(on, c"user.test", b"", 0).unwrap_err().errno, Errno::PERM);
+            assert!(!list_vec(on).unwrap().starts_with(b"user.test\0"));
+            match set(on, c"trusted.test", b"", 0) {
+                Ok(()) => round_trip_again(on),
+                Err(e) => assert!(matches!(e.errno, Errno::PERM | Errno::OPNOTSUPP), "{e}"),
+            }
+        }
+    }
+
+    fn round_trip_again(on: On<'_>) {
+        remove(on, c"trusted.test").unwrap();
+        round_trip(on, c"trusted.test");
+    }
+
+    #[test]
+    fn values_and_lists_of_any_length() {
+        let (_keep, dir) = place();
+        let on = On::Name(dir.as_fd(), c"file");
+        let value = vec![7; 3000];
+        set(on, c"user.long", &value, 0).unwrap();
+        assert_eq!(get_vec(on, c"user.long").unwrap(), value);
+        remove(on, c"user.long").unwrap();
+        for number in 0..40 {
+            let name = std::ffi::CString::new(format!("user.attribute-{number}")).unwrap();
+            set(on, &name, b"", 0).unwrap();
+        }
+        let names = list_vec(on).unwrap();
+        assert_eq!(names.split(|&byte| byte == 0).filter(|name| name.starts_with(b"user.")).count(), 40);
+    }
+}

@@ -1,0 +1,143 @@
+//! A request: its header, what it asks, and for whom.
+
+use zerocopy::FromBytes;
+
+use crate::abi;
+use crate::extension::Groups;
+use crate::opcode::Opcode;
+use crate::operation::Operation;
+
+/// What was negotiated at INIT and changes how requests look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abi {
+    /// `FUSE_SETXATTR_EXT`.
+    pub setxattr_ext: bool,
+}
+
+/// What every request begins with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of the whole request, this header included.
+    pub len: u32,
+    /// The opcode's number, known or not.
+    pub opcode: u32,
+    /// What the answer must carry.
+    pub unique: u64,
+    /// The inode it is about.
+    pub nodeid: u64,
+    /// The caller's file system uid.
+    pub uid: u32,
+    /// The caller's file system gid.
+    pub gid: u32,
+    /// The caller's process; 0 outside the daemon's pid namespace, or if the kernel asks for itself.
+    pub pid: u32,
+    /// Bytes of extensions at the end, in units of 8.
+    pub total_extlen: u16,
+}
+
+impl Header {
+    /// Bytes of the header.
+    pub const LEN: usize = size_of::<abi::InHeader>();
+
+    fn parse(header: &[u8]) -> Option<Self> {
+        let (raw, _) = abi::InHeader::read_from_prefix(header).ok()?;
+        let abi::InHeader { len, opcode, unique, nodeid, uid, gid, pid, total_extlen, padding: _ } = raw;
+        Some(Self { len, opcode, unique, nodeid, uid, gid, pid, total_extlen })
+    }
+
+    fn extensions_len(&self) -> usize {
+        usize::from(self.total_extlen) * abi::RECORD_ALIGN
+    }
+}
+
+/// Why a request is not one of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    /// Its bytes are not what its opcode promises.
+    #[error("malformed request")]
+    Malformed,
+    /// We do not speak it; ENOSYS tells the kernel not to ask again.
+    #[error("unknown opcode {0}")]
+    UnknownOpcode(u32),
+}
+
+/// A request that cannot be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct Refused {
+    /// What to answer, if an answer can be given and is waited for.
+    pub unique: Option<u64>,
+    /// What is wrong.
+    pub why: Why,
+}
+
+impl Refused {
+    /// The errno to answer with.
+    pub const fn errno(self) -> i32 {
+        const EIO: i32 = 5;
+        const ENOSYS: i32 = 38;
+        match self.why {
+            Why::Malformed => EIO,
+            Why::UnknownOpcode(_) => ENOSYS,
+        }
+    }
+
+    fn new(header: &Header, opcode: Opcode, why: Why) -> Self {
+        Self { unique: opcode.wants_answer().then_some(header.unique), why }
+    }
+}
+
+/// A request of the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// Who asks, about which inode.
+    pub header: Header,
+    /// What is asked.
+    pub op: Operation<'a>,
+    /// Groups the caller is in, beside the header's `gid`.
+    pub groups: Groups<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// Parses a request in three slices, as the ring delivers it: `header` and `op_in` may be longer than their
+    /// structs, `rest` must be exactly what was delivered (`payload_sz`).
+    pub fn parse(abi: Abi, header: &[u8], op_in: &[u8], rest: &'a [u8]) -> Result<Self, Refused> {
+        let (header, opcode) = identify(header)?;
+        Self::assemble(abi, header, opcode, op_in, rest)
+    }
+
+    /// Parses a request in one slice, as /dev/fuse delivers it: `message` must be exactly what was read.
+    pub fn parse_contiguous(abi: Abi, message: &'a [u8]) -> Result<Self, Refused> {
+        let (header, opcode) = identify(message)?;
+        let malformed = Refused::new(&header, opcode, Why::Malformed);
+        if usize::try_from(header.len) != Ok(message.len()) {
+            return Err(malformed);
+        }
+        let body = message.get(Header::LEN..).ok_or(malformed)?;
+        let (op_in, rest) = body.split_at_checked(opcode.op_len(abi)).ok_or(malformed)?;
+        Self::assemble(abi, header, opcode, op_in, rest)
+    }
+
+    fn assemble(
+        abi: Abi,
+        header: Header,
+        opcode: Opcode,
+        op_in: &[u8],
+        rest: &'a [u8],
+    ) -> Result<Self, Refused> {
+        Groups::split(rest, header.extensions_len())
+            .and_then(|(rest, groups)| {
+                Ok(Self { header, op: Operation::parse(abi, opcode, op_in, rest)?, groups })
+            })
+            .map_err(|why| Refused::new(&header, opcode, why))
+    }
+}
+
+/// Reads the header. An opcode we do not know is answered: so far every one the kernel added waits for it.
+fn identify(bytes: &[u8]) -> Result<(Header, Opcode), Refused> {
+    let header = Header::parse(bytes).ok_or(Refused { unique: None, why: Why::Malformed })?;
+    let Some(opcode) = Opcode::from_raw(header.opcode) else {
+        return Err(Refused { unique: Some(header.unique), why: Why::UnknownOpcode(header.opcode) });
+    };
+    Ok((header, opcode))
+}

@@ -1,0 +1,109 @@
+//! `cargo xtask demo`: the first minutes of a user, on this machine, with a real tree.
+
+mod measure;
+mod tree;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use fsstack_lab::shell::command;
+use fsstack_lab::{self as lab, Branch, MiB, Pool, ledger, mounts, needs};
+
+use crate::{exec, install};
+
+/// The name the standing pool has in the lab's ledger, and its directory.
+const NAME: &str = "demo";
+
+/// How branches are chosen here: by chance, weighted by free space, so that all three take part.
+const PLACEMENT: &str = "create=pfrd";
+
+/// Arguments of `cargo xtask demo`.
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Take the standing demo down.
+    #[arg(long)]
+    down: bool,
+    /// Sizes of the branches in MiB, each at least 300.
+    #[arg(long, value_delimiter = ',', default_values_t = [360, 480, 600], value_name = "MIB", value_parser = clap::value_parser!(u64).range(300..))]
+    size: Vec<u64>,
+}
+
+impl Demo {
+    /// Brings the demo up, or takes it down.
+    pub(crate) fn run(self) -> Result<()> {
+        able()?;
+        let home = ledger::state_dir()?.join(NAME);
+        let target = home.join("pool");
+        if self.down {
+            let things = lab::take_down(NAME)?;
+            println!("{}", if things == 0 { "no demo is up" } else { "the demo is down" });
+            return Ok(());
+        }
+        let answers = || command("stat").arg("-f").arg(&target).limit(Duration::from_secs(3)).run().is_ok();
+        if mounts::at(&target)?.is_some() && answers() {
+            println!("the demo is up already");
+            farewell(&target.display().to_string());
+            return Ok(());
+        }
+        // What is left of one whose daemon has died.
+        lab::take_down(NAME)?;
+        install::packages(install::TO_MOUNT)?;
+        let helper = exec::build_helper("release")?;
+        let began = Instant::now();
+        let pool = self.show(&home, &helper.display().to_string())?;
+        let path = pool.path().display().to_string();
+        pool.keep(NAME)?;
+        println!("\ndone in {:.1} s after the build", began.elapsed().as_secs_f64());
+        farewell(&path);
+        Ok(())
+    }
+
+    fn show(&self, home: &std::path::Path, helper: &str) -> Result<Pool> {
+        let describe = lab::pool().home(home).option(PLACEMENT).helper(helper).preallocated();
+        let names = ('a'..='z').map(String::from);
+        let described =
+            names.zip(&self.size).fold(describe, |pool, (name, &size)| pool.xfs_branch(&name, MiB(size)));
+        let mut pool = described.build()?;
+        println!("+ {}", pool.mount_command()?.line());
+        pool.try_remount_with(&[PLACEMENT])??;
+
+        let copied = tree::copy(&tree::registry()?, &pool.at("crates"))?;
+        println!("\ncopied {copied}");
+        println!("\n{:<8} {:>10} {:>10} {:>8} {:>10}", "branch", "size MiB", "free MiB", "files", "took MiB");
+        for branch in pool.branches() {
+            share(branch)?;
+        }
+        let checked = copied.verify(&pool.at("crates"))?;
+        println!("\nread back: {checked} files, all checksums right");
+
+        measure::table(&mut pool, PLACEMENT)?;
+        pool.try_remount_with(&[PLACEMENT])??;
+        ensure!(pool.at("crates").is_dir(), "the pool is back without its tree");
+        Ok(pool)
+    }
+}
+
+/// What is missing to mount anything here, said at once.
+fn able() -> Result<()> {
+    let missing: Vec<String> = [needs::root(), needs::fuse(), needs::loop_devices()]
+        .into_iter()
+        .filter_map(Result::err)
+        .map(|s| s.to_string())
+        .collect();
+    ensure!(missing.is_empty(), "the demo {}", missing.join(", "));
+    Ok(())
+}
+
+fn share(branch: &Branch) -> Result<()> {
+    let (files, bytes) = tree::weigh(branch.path()).with_context(|| branch.name().to_owned())?;
+    let mib = |bytes: u64| bytes >> 20;
+    let (size, free) = (mib(branch.size()), mib(branch.free()));
+    println!("{:<8} {size:>10} {free:>10} {files:>8} {:>10}", branch.name(), mib(bytes));
+    Ok(())
+}
+
+fn farewell(path: &str) {
+    println!("the pool is mounted at {path}");
+    println!("take it down with: cargo xtask demo --down");
+}

@@ -1,0 +1,50 @@
+//! How errands run programs: shown with their output, in the repository's root.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use fsstack_lab::shell::{self, Run};
+
+/// Longer than any one command may take; CI as a whole gets an hour.
+const LIMIT: Duration = Duration::from_secs(45 * 60);
+
+/// The repository's root.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// A program that is shown while it runs.
+pub(crate) fn shown(program: &str) -> Run {
+    shell::command(program).dir(root()).limit(LIMIT).shown()
+}
+
+/// A program whose output only we read.
+pub(crate) fn quiet(program: &str) -> Run {
+    shell::command(program).dir(root()).limit(LIMIT)
+}
+
+/// The cargo that runs us.
+pub(crate) fn cargo() -> Run {
+    shown(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
+}
+
+/// Builds the mount helper; `profile` is `debug` or `release`. Returns where it is, under its right name.
+pub(crate) fn build_helper(profile: &str) -> Result<PathBuf> {
+    let how: &[&str] = if profile == "release" { &["--release"] } else { &[] };
+    cargo().args(["build", "--quiet", "-p", "fsstack", "--bins"]).args(how).run()?;
+    // We lie in <target>/debug ourselves, wherever the target directory is.
+    let me = std::env::current_exe()?;
+    let dir = me.ancestors().nth(2).context("no target directory above xtask")?.join(profile);
+    // Cargo allows no dot in a binary's name, mount(8) wants one.
+    let (built, named) = (dir.join("mount-fsstack"), dir.join("mount.fsstack"));
+    if let Err(e) = fs::remove_file(&named)
+        && e.kind() != ErrorKind::NotFound
+    {
+        return Err(e).context(named.display().to_string());
+    }
+    fs::hard_link(&built, &named).with_context(|| format!("{} was not built", built.display()))?;
+    Ok(named.canonicalize()?)
+}

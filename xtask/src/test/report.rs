@@ -1,0 +1,141 @@
+//! The table at the end: a row a check or tier, reasons below, one plain line last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::tally::Tally;
+
+/// What came of one check or tier.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    name: &'static str,
+    passed: usize,
+    failed: usize,
+    /// Lines `SKIP <test>: <reason>` or bare reasons.
+    skips: Vec<String>,
+    failures: Vec<String>,
+    took: Duration,
+}
+
+impl Row {
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self { name, passed: 0, failed: 0, skips: Vec::new(), failures: Vec::new(), took: Duration::ZERO }
+    }
+
+    /// A check that either holds or not.
+    pub(crate) fn of(name: &'static str, outcome: Result<()>) -> Self {
+        match outcome {
+            Ok(()) => Self::new(name).passed(1),
+            Err(e) => {
+                // The whole output was shown above when it was made.
+                let first = format!("{e:#}").lines().next().unwrap_or_default().to_owned();
+                Self::new(name).failed(first)
+            }
+        }
+    }
+
+    pub(crate) fn passed(mut self, count: usize) -> Self {
+        self.passed += count;
+        self
+    }
+
+    pub(crate) fn failed(mut self, why: String) -> Self {
+        self.failed += 1;
+        self.failures.push(why);
+        self
+    }
+
+    pub(crate) fn skipped(mut self, reason: String) -> Self {
+        self.skips.push(reason);
+        self
+    }
+
+    /// Adds a run's counts; a test that announced a skip has not passed.
+    pub(crate) fn counted(mut self, tally: Tally, skips: Vec<String>) -> Self {
+        let names: BTreeSet<&str> =
+            skips.iter().map(|line| line.split(": ").next().unwrap_or(line)).collect();
+        self.passed += tally.passed.saturating_sub(names.len());
+        self.failed += tally.failed;
+        self.skips.extend(skips);
+        self
+    }
+
+    /// A tier without any test is a skip, not a success.
+    pub(crate) fn not_empty(self) -> Self {
+        let empty = self.passed + self.failed + self.skips.len() == 0;
+        if empty { self.skipped("holds no test".into()) } else { self }
+    }
+
+    pub(crate) fn took(mut self, took: Duration) -> Self {
+        self.took = took;
+        self
+    }
+}
+
+/// All rows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Report {
+    rows: Vec<Row>,
+}
+
+impl Report {
+    pub(crate) fn add(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.rows.iter().any(|row| 0 < row.failed)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n{:<14} {:>7} {:>7} {:>8} {:>8}", "tier", "passed", "failed", "skipped", "seconds")?;
+        for Row { name, passed, failed, skips, took, .. } in &self.rows {
+            let seconds = took.as_secs_f64();
+            writeln!(f, "{name:<14} {passed:>7} {failed:>7} {:>8} {seconds:>8.1}", skips.len())?;
+        }
+        for row in &self.rows {
+            let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+            for skip in &row.skips {
+                *reasons.entry(skip.split_once(": ").map_or(skip.as_str(), |(_, why)| why)).or_default() += 1;
+            }
+            for (why, count) in reasons {
+                writeln!(f, "skipped in {}: {count} x {why}", row.name)?;
+            }
+            for why in &row.failures {
+                writeln!(f, "failed in {}: {why}", row.name)?;
+            }
+        }
+        let sum = |count: fn(&Row) -> usize| self.rows.iter().map(count).sum::<usize>();
+        let skipped = sum(|row| row.skips.len());
+        write!(f, "{} passed, {} failed, {skipped} skipped", sum(|row| row.passed), sum(|row| row.failed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_skip_is_not_a_pass() {
+        let skips = vec!["SKIP a: needs root".into(), "SKIP b: needs root".into()];
+        let row = Row::new("mounted").counted(Tally { passed: 5, failed: 0 }, skips);
+        let mut report = Report::default();
+        report.add(row);
+        assert!(!report.failed());
+        let text = report.to_string();
+        assert!(text.contains("skipped in mounted: 2 x needs root"), "{text}");
+        assert!(text.ends_with("3 passed, 0 failed, 2 skipped"), "{text}");
+    }
+
+    #[test]
+    fn a_tier_without_tests_is_skipped() {
+        let mut report = Report::default();
+        report.add(Row::new("posix").not_empty());
+        assert!(report.to_string().ends_with("0 passed, 0 failed, 1 skipped"));
+    }
+}

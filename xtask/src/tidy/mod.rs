@@ -1,0 +1,75 @@
+//! The rules of STYLE and ARCHITECTURE that no compiler knows, each a function from sources to complaints.
+
+mod manual;
+mod rules;
+
+use std::fs;
+
+use anyhow::{Result, bail};
+
+use crate::exec;
+
+/// A file of the repository.
+#[derive(Clone, Debug)]
+struct Source {
+    /// Its path from the root.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    fn is_rust(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+}
+
+/// A rule: what it is called and what breaks it.
+type Rule = (&'static str, fn(&[Source]) -> Vec<String>);
+
+const RULES: &[Rule] = &[
+    ("files stay under 500 lines", rules::short_files),
+    ("a Rust file opens with its purpose", rules::opening_line),
+    ("sources are ASCII", rules::ascii),
+    ("only crates/fuse names fuser", rules::fuser_in_one_crate),
+    ("the engine knows neither FUSE nor command lines", rules::engine_floor),
+    ("unsafe lives on its floor", rules::unsafe_floor),
+    ("programs are started in lab::shell", rules::one_shell),
+    ("only main ends the process", rules::one_exit),
+    ("no util, common or helpers files", rules::no_drawers),
+    ("every operation has its engine test", rules::op_tests),
+    ("no registry but crates.io, no package index", rules::no_registries),
+    ("every heading of the manual names its test", manual::headings),
+];
+
+/// Checks every rule on every file git knows or would add.
+pub(crate) fn run() -> Result<()> {
+    let sources = sources()?;
+    let mut broken = 0;
+    for (rule, check) in RULES {
+        for complaint in check(&sources) {
+            println!("tidy: {complaint} ({rule})");
+            broken += 1;
+        }
+    }
+    if 0 < broken {
+        bail!("{broken} rules of tidy are broken");
+    }
+    println!("tidy: {} rules hold in {} files", RULES.len(), sources.len());
+    Ok(())
+}
+
+fn sources() -> Result<Vec<Source>> {
+    let listed = exec::quiet("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])
+        .run()?
+        .stdout;
+    let paths = listed.split('\0').filter(|path| !path.is_empty());
+    // A file may be deleted and still in the index, or not be text.
+    let read = |path: &str| fs::read_to_string(exec::root().join(path)).ok();
+    Ok(paths.filter_map(|path| Some(Source { path: path.to_owned(), text: read(path)? })).collect())
+}
+
+#[cfg(test)]
+fn source(path: &str, text: &str) -> Source {
+    Source { path: path.to_owned(), text: text.to_owned() }
+}
