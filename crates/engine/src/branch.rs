@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use crate::error::{OpError, Result};
 use crate::inode::dirfd::DirFd;
+use crate::open::route::Backings;
 
 /// How long a file system's free space is believed.
 const SPACE_AGE: Duration = Duration::from_secs(1);
@@ -184,6 +185,23 @@ impl Branch {
         if why.kind() != std::io::ErrorKind::Unsupported && !self.no_passthrough.swap(true, Relaxed) {
             tracing::warn!(branch = %self.path.display(), %why, "no passthrough on this branch: files go by the stacked path");
         }
+    }
+
+    /// Whether the kernel takes a file of this branch for passthrough: tried with one that has no name.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn try_passthrough(&self, backings: &dyn Backings) -> std::io::Result<()> {
+        let probe = sys::at::tmpfile(self.root_fd(), sys::OFlags::RDWR, 0o600);
+        let probe = match probe {
+            // A branch that cannot make one may still have files to read.
+            Err(error) if matches!(error.errno, sys::Errno::ROFS | sys::Errno::OPNOTSUPP | sys::Errno::NOSPC) => {
+                return Ok(());
+            }
+            probe => probe.map_err(|error| std::io::Error::from(error.errno))?,
+        };
+        backings.close(backings.open(probe.as_fd())?);
+        Ok(())
     }
 
     /// The root directory.

@@ -7,7 +7,6 @@ use fsstack_pool::Candidate;
 use fsstack_pool::BranchIx;
 use fsstack_pool::Rejection;
 use fsstack_pool::{Ranking, rank};
-use fsstack_pool::Space;
 use fsstack_sys as sys;
 
 use crate::error::{OpError, Result};

@@ -67,16 +67,22 @@ impl Union {
         }
     }
 
-    /// Every branch that has `name` in `parent`, in order, with what it has.
+    /// Every branch (but `but`) that has `name` in `parent`, in order, with what it has.
     ///
     /// # Errors
     /// A branch that might have it could not be asked.
-    pub(crate) fn find_all(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<DirStats> {
+    pub(crate) fn find_all(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        but: Option<BranchIx>,
+    ) -> Result<DirStats> {
         if parent.is_unsure() {
             return Err(OpError::UNSURE);
         }
         let mut holders = DirStats::new();
-        for at in parent.copies() {
+        for at in parent.copies().into_iter().filter(|at| Some(*at) != but) {
             match self.stat_in(pool, parent, at, name) {
                 Ok(stat) => holders.push((at, stat)),
                 Err(error) if error.is_missing() => {}
@@ -144,7 +150,7 @@ impl Union {
     }
 
     /// The number of a directory: its first copy's, where "first" does not depend on the branches' order.
-    fn dir_identity(
+    pub(crate) fn dir_identity(
         &self,
         pool: &Pool,
         parent: &Arc<Inode>,

@@ -2,8 +2,9 @@
 
 use crate::background::Ready;
 use crate::ledger::{self, LedgerBranch, LedgerEntry};
-use crate::log::{self, LogLevel, LogTarget};
+use crate::log::{self, LogTarget};
 use crate::problem::Failure;
+use crate::serve::serve;
 use crate::settings::Settings;
 use fsstack_pool::Printable;
 
@@ -40,7 +41,7 @@ pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
     }
     let mount_point = Printable::path(&settings.mount_point).to_string();
     let _listed = list(&settings);
-    let served = serve(settings, ready, level);
+    let served = serve(&settings, &ready, level);
     match &served {
         Ok(()) => tracing::info!("{mount_point}: unmounted"),
         Err(error) if !told_by_helper => tracing::error!("{error}"),
@@ -57,10 +58,4 @@ fn list(settings: &Settings) -> Option<ledger::Listed> {
     let written = LedgerEntry::of_this_process(&settings.mount_point, branches)
         .and_then(|entry| ledger::write(place, &entry));
     written.inspect_err(|error| tracing::warn!("{}: cannot be written: {error}", Printable::path(place))).ok()
-}
-
-fn serve(settings: Settings, ready: Ready, level: LogLevel) -> Result<(), LaunchError> {
-    let _ = (ready, level);
-    let mount_point = Printable::path(&settings.mount_point);
-    Err(LaunchError::mount(format!("{mount_point}: the engine is not linked into this build")))
 }

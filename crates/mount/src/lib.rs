@@ -8,6 +8,7 @@ mod launch;
 mod optlist;
 mod print;
 mod raw;
+mod serve;
 mod resolve;
 mod values;
 mod world;

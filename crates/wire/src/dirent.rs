@@ -39,6 +39,11 @@ impl<'b> DirentWriter<'b> {
         row_len(size_of::<abi::EntryOut>(), name_len).is_some_and(|len| len <= self.buf.len() - self.len)
     }
 
+    /// Whether a READDIR row with a name of that many bytes would fit.
+    pub fn plain_fits(&self, name_len: usize) -> bool {
+        row_len(0, name_len).is_some_and(|len| len <= self.buf.len() - self.len)
+    }
+
     fn row(&mut self, entry: &[u8], ino: u64, off: u64, kind: u32, name: &[u8]) -> bool {
         let Ok(namelen) = u32::try_from(name.len()) else { return false };
         let dirent = abi::Dirent { ino, off, namelen, kind };

@@ -11,8 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use fsstack_sys::at::Stat;
-use fsstack_sys::{self as sys, OFlags, SysError};
+use fsstack_sys::{self as sys, OFlags, Stat, SysError};
 use parking_lot::{Mutex, RwLock};
 
 use crate::branch::Branch;

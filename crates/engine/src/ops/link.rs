@@ -37,7 +37,7 @@ impl Union {
         pin.ask(&pool, |fd| sys::at::link_fd(fd, dir.as_fd(), name))?;
         let stat = match &pin {
             Pin::Open(file) => file.ask(|fd| sys::at::stat_fd(fd))?,
-            Pin::Here(_, fd, _) => branch.ask(|| sys::at::stat_fd(fd.as_fd()))?,
+            Pin::Here(_, fd) => branch.ask(|| sys::at::stat_fd(fd.as_fd()))?,
         };
         Ok(self.admit_file(&pool, &parent, name, at, stat))
     }

@@ -21,7 +21,7 @@ pub(crate) enum Pin {
     /// The file is open anyway.
     Open(Arc<OpenFile>),
     /// Opened for this.
-    Here(BranchIx, OwnedFd, Stat),
+    Here(BranchIx, OwnedFd),
 }
 
 impl Pin {
@@ -33,7 +33,7 @@ impl Pin {
     ) -> Result<T> {
         match self {
             Self::Open(file) => file.ask(call),
-            Self::Here(at, fd, _) => pool.branch(*at).ask(|| call(fd.as_fd())),
+            Self::Here(at, fd) => pool.branch(*at).ask(|| call(fd.as_fd())),
         }
     }
 }
@@ -47,8 +47,8 @@ impl Union {
         if let Some(file) = inode.open_file() {
             return Ok(Pin::Open(file));
         }
-        let (at, fd, stat) = self.open_checked(pool, inode, OFlags::PATH)?;
-        Ok(Pin::Here(at, fd, stat))
+        let (at, fd, _) = self.open_checked(pool, inode, OFlags::PATH)?;
+        Ok(Pin::Here(at, fd))
     }
 
     /// Opens the file `inode` by one of its names, and checks that it is the same.

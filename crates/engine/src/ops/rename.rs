@@ -59,26 +59,25 @@ impl Union {
             to.dir.note_miss(to.name); // asked again below, for free
         }
         match self.source(&pool, from)? {
-            Found::File(at, _) => self.rename_file(&pool, from, to, at, flags),
-            Found::Dir(..) => self.rename_dir(&pool, from, to, flags),
+            Some(at) => self.rename_file(&pool, from, to, at, flags),
+            None => self.rename_dir(&pool, from, to, flags),
         }
     }
 
-    /// What is renamed: as remembered if the kernel has just looked it up, else as found.
-    fn source(&self, pool: &Pool, from: End<'_>) -> Result<Found> {
+    /// The branch of the file that is renamed, as remembered if the kernel has just looked it up: the rename
+    /// itself finds out whether it is still there. None: a directory.
+    fn source(&self, pool: &Pool, from: End<'_>) -> Result<Option<BranchIx>> {
         if let Some(known) = self.known(from.dir, from.name)
             && let Some(at) = known.branch()
-            && from.dir.is_on(at)
             && !known.is_dir()
+            && from.dir.is_on(at)
         {
-            // The rename itself finds out whether it is still there.
-            let stat = if pool.branches.len() == 1 { None } else { self.stat_in(pool, from.dir, at, from.name).ok() };
-            match stat {
-                Some(stat) if !stat.is_dir() => return Ok(Found::File(at, stat)),
-                _ => {}
-            }
+            return Ok(Some(at));
         }
-        self.find(pool, from.dir, from.name)
+        match self.find(pool, from.dir, from.name)? {
+            Found::File(at, _) => Ok(Some(at)),
+            Found::Dir(..) => Ok(None),
+        }
     }
 
     fn rename_file(
@@ -94,14 +93,14 @@ impl Union {
             return Err(branch.said(SysError { call: sys::Call::Rename, errno: Errno::ROFS }));
         }
         let known = self.known(from.dir, from.name);
-        let hidden = self.others(pool, from, at)?;
-        let targets = if to.dir.take_miss(to.name) { DirStats::new() } else { self.others_and(pool, to, at)? };
+        let hidden = self.hidden(pool, from, at)?;
+        let targets = if to.dir.take_miss(to.name) { DirStats::new() } else { self.find_all(pool, to.dir, to.name, None)? };
         if targets.first().is_some_and(|(_, stat)| stat.is_dir()) {
             return Err(Errno::ISDIR.into());
         }
         self.check_writable(pool, &hidden)?;
         self.check_writable(pool, &targets)?;
-        if self.same_object(pool, from, to, at, &targets)? {
+        if self.same_object(pool, from, at, &targets)? {
             return Ok(()); // two names of one file: rename(2) does nothing
         }
         let from_fd = self.dirfd(pool, from.dir, at)?;
@@ -121,37 +120,17 @@ impl Union {
         Ok(())
     }
 
-    /// What other branches than `at` have under the name.
-    fn others(&self, pool: &Pool, end: End<'_>, at: BranchIx) -> Result<DirStats> {
-        let mut all = self.others_and_but(pool, end, Some(at))?;
-        all.retain(|(_, stat)| !stat.is_dir()); // a hidden directory: reported by the lookup, left alone
-        Ok(all)
-    }
-
-    fn others_and(&self, pool: &Pool, end: End<'_>, _at: BranchIx) -> Result<DirStats> {
-        self.others_and_but(pool, end, None)
-    }
-
-    fn others_and_but(&self, pool: &Pool, end: End<'_>, but: Option<BranchIx>) -> Result<DirStats> {
-        if end.dir.is_unsure() {
-            return Err(OpError::UNSURE);
-        }
-        let mut holders = DirStats::new();
-        for other in end.dir.copies().into_iter().filter(|other| Some(*other) != but) {
-            match self.stat_in(pool, end.dir, other, end.name) {
-                Ok(stat) => holders.push((other, stat)),
-                Err(error) if error.is_missing() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(holders)
+    /// The files that other branches than `at` have under the name.
+    fn hidden(&self, pool: &Pool, end: End<'_>, at: BranchIx) -> Result<DirStats> {
+        let mut others = self.find_all(pool, end.dir, end.name, Some(at))?;
+        others.retain(|(_, stat)| !stat.is_dir()); // a hidden directory: reported by the lookup, left alone
+        Ok(others)
     }
 
     fn same_object(
         &self,
         pool: &Pool,
         from: End<'_>,
-        to: End<'_>,
         at: BranchIx,
         targets: &DirStats,
     ) -> Result<bool> {
@@ -190,8 +169,8 @@ impl Union {
 
     fn rename_dir(&self, pool: &Pool, from: End<'_>, to: End<'_>, flags: RenameFlags) -> Result<()> {
         let _shape = self.shape.write();
-        let sources = self.find_all(pool, from.dir, from.name)?;
-        let targets = self.find_all(pool, to.dir, to.name)?;
+        let sources = self.find_all(pool, from.dir, from.name, None)?;
+        let targets = self.find_all(pool, to.dir, to.name, None)?;
         if targets.first().is_some_and(|(_, stat)| !stat.is_dir()) {
             return Err(Errno::NOTDIR.into());
         }
@@ -256,7 +235,7 @@ impl Union {
     /// Each of the two names gets what the other had, branch by branch.
     fn exchange(&self, pool: &Pool, a: End<'_>, b: End<'_>) -> Result<()> {
         let _shape = self.shape.write();
-        let (in_a, in_b) = (self.find_all(pool, a.dir, a.name)?, self.find_all(pool, b.dir, b.name)?);
+        let (in_a, in_b) = (self.find_all(pool, a.dir, a.name, None)?, self.find_all(pool, b.dir, b.name, None)?);
         if in_a.is_empty() || in_b.is_empty() {
             return Err(OpError::MISSING);
         }

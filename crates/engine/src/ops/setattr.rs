@@ -143,7 +143,7 @@ fn truncate(pool: &Pool, pin: &Pin, size: u64) -> Result<()> {
             file.make_writable()?;
             file.ask(|fd| sys::file::truncate(fd, size))
         }
-        Pin::Here(at, fd, _) => pool.branch(*at).ask(|| {
+        Pin::Here(at, fd) => pool.branch(*at).ask(|| {
             let fd = sys::at::reopen(fd.as_fd(), OFlags::WRONLY)?;
             sys::file::truncate(fd.as_fd(), size)
         }),

@@ -156,7 +156,7 @@ impl Union {
         let relative = relative(inode)?;
         let holders = match inode.name() {
             Some(name) if !inode.is_dir() => {
-                self.find_all(pool, &name.parent, &name.name)?.into_iter().map(|(at, _)| at).collect()
+                self.find_all(pool, &name.parent, &name.name, None)?.into_iter().map(|(at, _)| at).collect()
             }
             _ => inode.copies(),
         };

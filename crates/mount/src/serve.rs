@@ -1,0 +1,229 @@
+//! The engine behind the kernel's doors, from the mount to the unmount.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fsstack_engine::open::route::{Backings, NoBackings};
+use fsstack_engine::settings as engine;
+use fsstack_engine::{Pool, Union};
+use fsstack_fuse::door::dev::DevDoor;
+use fsstack_fuse::door::device::DeviceBackings;
+use fsstack_fuse::mount::{Unmounter, mount};
+use fsstack_fuse::{Adapter, Mounted, Plan, Scheduling, Timeouts};
+use fsstack_pool::{BranchSpec, Printable};
+use fsstack_sys::identity;
+use fsstack_sys::mounts::MountFlags as KernelFlags;
+use fsstack_sys::process::{Signal, SignalFd, block_signals};
+use fsstack_wire::Abi;
+
+use crate::background::Ready;
+use crate::launch::LaunchError;
+use crate::log::LogLevel;
+use crate::settings::{
+    AccessTimes, Locks, MountFlags, PageCache, Privilege, Settings, StatfsView, WritePath,
+};
+
+/// Signals that the daemon answers to.
+const SIGNALS: [Signal; 4] = [Signal::Term, Signal::Int, Signal::Usr1, Signal::Usr2];
+
+/// Mounts the pool and serves it until it is unmounted.
+pub(crate) fn serve(settings: &Settings, ready: &Ready, level: LogLevel) -> Result<(), LaunchError> {
+    let system = |what: &str, error: io::Error| LaunchError::system(format!("{what}: {error}"));
+    std::env::set_current_dir("/").map_err(|error| system("/", error))?;
+    // Before any thread: all of them leave the signals to the one that waits for them.
+    block_signals(&SIGNALS).map_err(|error| system("signals", error))?;
+    let signals = SignalFd::new(&SIGNALS).map_err(|error| system("signals", error))?;
+    identity::keep_capabilities().map_err(|error| system("capabilities", error.errno.into()))?;
+    let pool = open_pool(settings)?;
+    let mounted = mount(&plan(settings)).map_err(|error| LaunchError::mount(error.to_string()))?;
+    let unmounter = mounted.unmounter();
+    let served = open_door(settings, pool, &mounted).and_then(|(door, union)| {
+        listen(signals, unmounter.clone(), level).map_err(|error| system("thread", error))?;
+        answers(settings)?;
+        ready.announce();
+        tracing::info!(
+            "{}: {} branches mounted, {}",
+            Printable::path(&settings.mount_point),
+            settings.branches.len(),
+            if mounted.granted.passthrough { "passthrough" } else { "stacked path only" },
+        );
+        door.wait();
+        let held = union.held();
+        union.destroy();
+        tracing::debug!(?held, "unmounted");
+        Ok(())
+    });
+    if served.is_err()
+        && let Err(error) = unmounter.unmount()
+    {
+        tracing::error!(%error, "what could not be served is still mounted");
+    }
+    mounted.ended();
+    served
+}
+
+fn open_pool(settings: &Settings) -> Result<Pool, LaunchError> {
+    let specs: Vec<BranchSpec> = settings.branches.iter().map(|branch| branch.spec.clone()).collect();
+    let pool = Pool::open(&specs, engine_settings(settings))
+        .map_err(|error| LaunchError::mount(error.to_string()))?;
+    // What was checked before must be what was opened now.
+    for (branch, checked) in pool.branches.iter().zip(&settings.branches) {
+        if (branch.dev, branch.root_ino) != (checked.id.device, checked.id.inode) {
+            let path = Printable::path(&branch.path);
+            return Err(LaunchError::mount(format!(
+                "branch {path}: another directory is there than a moment ago: mount again when it is settled"
+            )));
+        }
+    }
+    Ok(pool)
+}
+
+fn engine_settings(settings: &Settings) -> engine::Settings {
+    engine::Settings {
+        create: settings.create.clone(),
+        floor: settings.floor,
+        min_inodes: settings.min_inodes,
+        write_path: match settings.write_path {
+            WritePath::Auto => engine::WritePath::Auto,
+            WritePath::Passthrough => engine::WritePath::Passthrough,
+            WritePath::Stacked => engine::WritePath::Stacked,
+        },
+        page_cache: match settings.page_cache {
+            PageCache::Off => engine::PageCache::Off,
+            PageCache::On => engine::PageCache::On,
+            PageCache::Writeback => engine::PageCache::WriteBack,
+        },
+        passthrough_headroom: settings.passthrough_headroom.0,
+        statfs: match settings.statfs {
+            StatfsView::All => engine::StatfsMode::All,
+            StatfsView::AsPlaced => engine::StatfsMode::AsPlaced,
+        },
+        locks: match settings.locks {
+            Locks::Local => engine::Locks::Local,
+            Locks::Branch => engine::Locks::Branch,
+        },
+        recheck: Duration::from_secs(1),
+        privileged: settings.privilege == Privilege::Root,
+        // Half of what may be open is for directories, half for files.
+        dir_fds: usize::try_from(fsstack_sys::thread::raise_nofile_limit() / 2).unwrap_or(512),
+    }
+}
+
+fn plan(settings: &Settings) -> Plan {
+    Plan {
+        target: settings.mount_point.clone(),
+        fsname: settings.fsname.clone(),
+        subtype: settings.subtype.clone(),
+        flags: kernel_flags(&settings.flags),
+        allow_other: settings.allow_other,
+        default_permissions: settings.default_permissions,
+        privileged: settings.privilege == Privilege::Root,
+        max_write: settings.max_write,
+        passthrough: settings.write_path != WritePath::Stacked,
+        writeback: settings.page_cache == PageCache::Writeback,
+        forward_locks: settings.locks == Locks::Branch,
+    }
+}
+
+fn kernel_flags(flags: &MountFlags) -> KernelFlags {
+    let times = match flags.access_times {
+        AccessTimes::Relative => KernelFlags::RELATIME,
+        AccessTimes::Strict => KernelFlags::STRICTATIME,
+        AccessTimes::Never => KernelFlags::NOATIME,
+    };
+    let chosen = [
+        (flags.read_only, KernelFlags::RDONLY),
+        (!flags.directory_access_times, KernelFlags::NODIRATIME),
+        (!flags.suid, KernelFlags::NOSUID),
+        (!flags.devices, KernelFlags::NODEV),
+        (!flags.execute, KernelFlags::NOEXEC),
+        (flags.synchronous, KernelFlags::SYNCHRONOUS),
+        (flags.synchronous_directories, KernelFlags::DIRSYNC),
+    ];
+    chosen.into_iter().filter(|(on, _)| *on).fold(times, |all, (_, flag)| all | flag)
+}
+
+fn open_door(
+    settings: &Settings,
+    pool: Pool,
+    mounted: &Mounted,
+) -> Result<(DevDoor, Arc<Union>), LaunchError> {
+    let system = |error: io::Error| LaunchError::system(format!("{}: {error}", "/dev/fuse"));
+    let backings: Arc<dyn Backings> = if mounted.granted.passthrough {
+        let backings = DeviceBackings::new(mounted.device()).map_err(system)?;
+        check_passthrough(settings, &pool, &backings)?;
+        Arc::new(backings)
+    } else if settings.write_path == WritePath::Passthrough {
+        let text = "write-path=passthrough: this kernel has no FUSE passthrough (Linux 6.9 and later have it): \
+                    use write-path=auto";
+        return Err(LaunchError::mount(text));
+    } else {
+        if settings.write_path == WritePath::Auto {
+            tracing::info!("this kernel has no FUSE passthrough: files go by the stacked path");
+        }
+        Arc::new(NoBackings)
+    };
+    let union = Arc::new(Union::new(pool, backings));
+    let timeouts = Timeouts {
+        entry: settings.entry_timeout,
+        attr: settings.attr_timeout,
+        negative: settings.negative_timeout,
+    };
+    let abi = Abi { setxattr_ext: mounted.granted.setxattr_ext };
+    let adapter = Arc::new(Adapter::new(union.clone(), timeouts, abi));
+    let device = mounted.device().try_clone_to_owned().map_err(system)?;
+    let threads = settings.max_threads.map(std::num::NonZeroUsize::get);
+    let door = DevDoor::open(adapter, device, mounted.granted.max_write, threads, Scheduling::Auto);
+    Ok((door.map_err(system)?, union))
+}
+
+/// `write-path=passthrough` is a promise: every branch that takes writes must be able to keep it.
+fn check_passthrough(
+    settings: &Settings,
+    pool: &Pool,
+    backings: &DeviceBackings,
+) -> Result<(), LaunchError> {
+    if settings.write_path != WritePath::Passthrough {
+        return Ok(());
+    }
+    for branch in &pool.branches {
+        let path = Printable::path(&branch.path);
+        match branch.try_passthrough(backings) {
+            Ok(()) => {}
+            Err(error) => {
+                return Err(LaunchError::mount(format!(
+                    "branch {path}: the kernel refuses passthrough there ({error}): use write-path=auto"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The mount answers when it tells its size.
+fn answers(settings: &Settings) -> Result<(), LaunchError> {
+    std::fs::metadata(&settings.mount_point).map(drop).map_err(|error| {
+        let mount_point = Printable::path(&settings.mount_point);
+        LaunchError::mount(format!("{mount_point}: mounted, but it does not answer: {error}"))
+    })
+}
+
+fn listen(signals: SignalFd, unmounter: Unmounter, level: LogLevel) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name("signals".into());
+    thread
+        .spawn(move || {
+            while let Ok(signal) = signals.wait() {
+                match signal {
+                    Signal::Usr1 => level.raise(),
+                    Signal::Usr2 => level.lower(),
+                    Signal::Term | Signal::Int | Signal::Hup => {
+                        if let Err(error) = unmounter.unmount() {
+                            tracing::error!(%error, "the pool cannot be unmounted");
+                        }
+                    }
+                }
+            }
+        })
+        .map(drop)
+}
