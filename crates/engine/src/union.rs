@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
@@ -38,6 +38,7 @@ pub struct Union {
     /// whoever removes or renames a directory, on all branches. Order: before any inode's state.
     pub(crate) shape: RwLock<()>,
     pub(crate) backings: Arc<dyn Backings>,
+    transport: OnceLock<&'static str>,
     next_handle: AtomicU64,
 }
 
@@ -68,6 +69,7 @@ impl Union {
             budget,
             shape: RwLock::new(()),
             backings,
+            transport: OnceLock::new(),
             next_handle: AtomicU64::new(1),
             pool: ArcSwap::from_pointee(pool),
         }
@@ -82,6 +84,15 @@ impl Union {
     pub fn set_settings(&self, settings: Settings) {
         let branches = self.pool.load().branches.clone();
         self.pool.store(Arc::new(Pool { branches, settings }));
+    }
+
+    /// How requests come in: told by `user.fsstack.transport` on the root, and nothing depends on it.
+    pub fn set_transport(&self, name: &'static str) {
+        self.transport.get_or_init(|| name);
+    }
+
+    pub(crate) fn transport(&self) -> Option<&'static str> {
+        self.transport.get().copied()
     }
 
     /// What is in the tables.

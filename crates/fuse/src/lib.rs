@@ -12,4 +12,5 @@ mod negotiate;
 
 pub use adapter::{Adapter, Timeouts};
 pub use door::scheduling::Scheduling;
+pub use door::{Door, Transport};
 pub use mount::{Granted, MountError, Mounted, Plan};

@@ -35,6 +35,8 @@ pub struct Plan {
     pub passthrough: bool,
     /// Ask for the write-back page cache.
     pub writeback: bool,
+    /// Ask for requests over io_uring.
+    pub ring: bool,
     /// File locks come to the daemon.
     pub forward_locks: bool,
 }
@@ -46,6 +48,8 @@ pub struct Granted {
     pub passthrough: bool,
     /// SETXATTR requests have the extended form.
     pub setxattr_ext: bool,
+    /// Requests come over io_uring once every queue has an entry; until then none comes.
+    pub ring: bool,
     /// The daemon clears set-uid and the like; the kernel tells it when.
     pub kills_privileges: bool,
     /// Largest write request, bytes.

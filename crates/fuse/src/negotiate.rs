@@ -46,6 +46,9 @@ impl Negotiation {
         } else if plan.passthrough {
             wanted |= InitFlags::FUSE_PASSTHROUGH;
         }
+        if plan.ring {
+            wanted |= InitFlags::FUSE_OVER_IO_URING;
+        }
         if plan.forward_locks {
             wanted |= InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
         }
@@ -70,6 +73,7 @@ impl Filesystem for Negotiation {
         *self.granted.lock() = Granted {
             passthrough: wanted.contains(InitFlags::FUSE_PASSTHROUGH),
             setxattr_ext: wanted.contains(InitFlags::FUSE_SETXATTR_EXT),
+            ring: wanted.contains(InitFlags::FUSE_OVER_IO_URING),
             kills_privileges: wanted.contains(InitFlags::FUSE_HANDLE_KILLPRIV_V2),
             max_write: self.max_write,
         };

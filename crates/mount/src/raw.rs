@@ -2,7 +2,9 @@
 
 use crate::log::LogTarget;
 use crate::options::{Origin, Typed};
-use crate::settings::{AccessTimes, Locks, PageCache, Relocate, Require, StatfsView, Stay, WritePath};
+use crate::settings::{
+    AccessTimes, DoorScheduling, Locks, PageCache, Relocate, Require, StatfsView, Stay, Transport, WritePath,
+};
 use fsstack_pool::{Chain, Floor, Size};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -83,6 +85,8 @@ pub struct RawOptions {
     pub(crate) attr_timeout: Given<Duration>,
     pub(crate) entry_timeout: Given<Duration>,
     pub(crate) negative_timeout: Given<Duration>,
+    pub(crate) transport: Given<Transport>,
+    pub(crate) door_scheduling: Given<DoorScheduling>,
     pub(crate) max_threads: Given<NonZeroUsize>,
     pub(crate) max_write: Given<u32>,
     pub(crate) statfs: Given<StatfsView>,

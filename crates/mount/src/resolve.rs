@@ -54,6 +54,8 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         attr_timeout: raw.attr_timeout.or(Duration::from_secs(1)),
         entry_timeout: raw.entry_timeout.or(Duration::from_secs(1)),
         negative_timeout: raw.negative_timeout.or(Duration::ZERO),
+        transport: raw.transport.get().copied().unwrap_or(Transport::Auto),
+        door_scheduling: raw.door_scheduling.get().copied().unwrap_or(DoorScheduling::Auto),
         max_threads: raw.max_threads.get().copied(),
         max_write: raw.max_write.or(1 << 20),
         statfs: raw.statfs.or(StatfsView::All),

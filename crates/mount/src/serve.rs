@@ -7,10 +7,9 @@ use std::time::Duration;
 use fsstack_engine::open::route::{Backings, NoBackings};
 use fsstack_engine::settings as engine;
 use fsstack_engine::{Pool, Union};
-use fsstack_fuse::door::dev::DevDoor;
 use fsstack_fuse::door::device::DeviceBackings;
 use fsstack_fuse::mount::{Unmounter, mount};
-use fsstack_fuse::{Adapter, Mounted, Plan, Scheduling, Timeouts};
+use fsstack_fuse::{Adapter, Door, Mounted, Plan, Scheduling, Timeouts, Transport};
 use fsstack_pool::{BranchSpec, Printable};
 use fsstack_sys::identity;
 use fsstack_sys::mounts::MountFlags as KernelFlags;
@@ -21,7 +20,7 @@ use crate::background::Ready;
 use crate::launch::LaunchError;
 use crate::log::LogLevel;
 use crate::settings::{
-    AccessTimes, Locks, MountFlags, PageCache, Privilege, Settings, StatfsView, WritePath,
+    self, AccessTimes, DoorScheduling, Locks, MountFlags, PageCache, Privilege, Settings, StatfsView, WritePath,
 };
 
 /// Signals that the daemon answers to.
@@ -36,17 +35,19 @@ pub(crate) fn serve(settings: &Settings, ready: &Ready, level: LogLevel) -> Resu
     let signals = SignalFd::new(&SIGNALS).map_err(|error| system("signals", error))?;
     identity::keep_capabilities().map_err(|error| system("capabilities", error.errno.into()))?;
     let pool = open_pool(settings)?;
-    let mounted = mount(&plan(settings)).map_err(|error| LaunchError::mount(error.to_string()))?;
+    let transport = settle_transport(settings)?;
+    let mounted = mount(&plan(settings, transport)).map_err(|error| LaunchError::mount(error.to_string()))?;
     let unmounter = mounted.unmounter();
     let served = open_door(settings, pool, &mounted).and_then(|(door, union)| {
         listen(signals, unmounter.clone(), level).map_err(|error| system("thread", error))?;
         answers(settings)?;
         ready.announce();
         tracing::info!(
-            "{}: {} branches mounted, {}",
+            "{}: {} branches mounted, {}, requests by {}",
             Printable::path(&settings.mount_point),
             settings.branches.len(),
             if mounted.granted.passthrough { "passthrough" } else { "stacked path only" },
+            if mounted.granted.ring { "io_uring" } else { "/dev/fuse" },
         );
         door.wait();
         let held = union.held();
@@ -110,7 +111,18 @@ fn engine_settings(settings: &Settings) -> engine::Settings {
     }
 }
 
-fn plan(settings: &Settings) -> Plan {
+fn settle_transport(settings: &Settings) -> Result<Transport, LaunchError> {
+    let wanted = match settings.transport {
+        settings::Transport::Auto => Transport::Auto,
+        settings::Transport::Ring => Transport::Ring,
+        settings::Transport::Dev => Transport::Dev,
+    };
+    wanted
+        .settled()
+        .map_err(|why| LaunchError::mount(format!("transport=ring: {why}: use transport=auto")))
+}
+
+fn plan(settings: &Settings, transport: Transport) -> Plan {
     Plan {
         target: settings.mount_point.clone(),
         fsname: settings.fsname.clone(),
@@ -122,6 +134,7 @@ fn plan(settings: &Settings) -> Plan {
         max_write: settings.max_write,
         passthrough: settings.write_path != WritePath::Stacked,
         writeback: settings.page_cache == PageCache::Writeback,
+        ring: transport == Transport::Ring,
         forward_locks: settings.locks == Locks::Branch,
     }
 }
@@ -148,7 +161,7 @@ fn open_door(
     settings: &Settings,
     pool: Pool,
     mounted: &Mounted,
-) -> Result<(DevDoor, Arc<Union>), LaunchError> {
+) -> Result<(Door, Arc<Union>), LaunchError> {
     let system = |error: io::Error| LaunchError::system(format!("{}: {error}", "/dev/fuse"));
     let backings: Arc<dyn Backings> = if mounted.granted.passthrough {
         let backings = DeviceBackings::new(mounted.device()).map_err(system)?;
@@ -174,7 +187,15 @@ fn open_door(
     let adapter = Arc::new(Adapter::new(union.clone(), timeouts, abi));
     let device = mounted.device().try_clone_to_owned().map_err(system)?;
     let threads = settings.max_threads.map(std::num::NonZeroUsize::get);
-    let door = DevDoor::open(adapter, device, mounted.granted.max_write, threads, Scheduling::Auto);
+    union.set_transport(if mounted.granted.ring { "ring" } else { "dev" });
+    let scheduling = match settings.door_scheduling {
+        DoorScheduling::Auto => Scheduling::Auto,
+        DoorScheduling::Idle => Scheduling::Idle,
+        DoorScheduling::Nice => Scheduling::Nice,
+        DoorScheduling::Plain => Scheduling::Plain,
+    };
+    let granted = mounted.granted;
+    let door = Door::open(granted.ring, adapter, device, granted.max_write, threads, scheduling);
     Ok((door.map_err(system)?, union))
 }
 

@@ -37,6 +37,10 @@ pub struct Settings {
     pub entry_timeout: Duration,
     /// How long the kernel may keep that a name is missing.
     pub negative_timeout: Duration,
+    /// Which door requests come through.
+    pub transport: Transport,
+    /// How the door's threads are scheduled.
+    pub door_scheduling: DoorScheduling,
     /// The most door threads; `None` leaves it to the door.
     pub max_threads: Option<NonZeroUsize>,
     /// The largest request in bytes.
@@ -85,6 +89,30 @@ pub enum WritePath {
     Passthrough,
     /// The daemon reads and writes.
     Stacked,
+}
+
+/// Which door requests come through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// io_uring where the kernel has it switched on, else the device.
+    Auto,
+    /// io_uring, switched on if need be, or no mount.
+    Ring,
+    /// The device.
+    Dev,
+}
+
+/// How a door's threads are scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DoorScheduling {
+    /// `Idle` in a scheduling group of its own, else `Nice`.
+    Auto,
+    /// `SCHED_IDLE`.
+    Idle,
+    /// Ordinary, a little before others.
+    Nice,
+    /// As the helper was started.
+    Plain,
 }
 
 /// The FUSE layer's own cache of stacked files.

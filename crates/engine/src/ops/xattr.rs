@@ -146,6 +146,7 @@ impl Union {
             }
             b"user.fsstack.paths" => Some(self.all_paths(pool, inode)?.join(&b'\n')),
             b"user.mergerfs.allpaths" => Some(self.all_paths(pool, inode)?.join(&b'\0')),
+            b"user.fsstack.transport" if inode.is_root() => self.transport().map(|name| name.as_bytes().to_vec()),
             b"user.fsstack.write-path" => Some(self.write_path(pool, inode)?.to_vec()),
             _ => None,
         })

@@ -1,6 +1,105 @@
-//! The doors that requests come through.
+//! The doors that requests come through: one codec and one adapter behind both.
 
 pub mod dev;
 pub mod device;
 pub mod interrupts;
+pub mod ring;
 pub mod scheduling;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::adapter::Adapter;
+use dev::DevDoor;
+use ring::RingDoor;
+use scheduling::Scheduling;
+
+/// Which door requests come through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// The ring where the kernel has it and it is switched on; else the device.
+    Auto,
+    /// FUSE over io_uring.
+    Ring,
+    /// /dev/fuse.
+    Dev,
+}
+
+/// The kernel's switch for FUSE over io_uring.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+impl Transport {
+    /// What this machine can do of it: asks the kernel's switch and tries a ring; `Ring` switches it on.
+    ///
+    /// # Errors
+    /// Why `Ring` cannot be had: one line for the user.
+    pub fn settled(self) -> Result<Self, String> {
+        match self {
+            Self::Dev => Ok(Self::Dev),
+            Self::Auto => Ok(if is_on() && ring::probe().is_ok() { Self::Ring } else { Self::Dev }),
+            Self::Ring => {
+                if !Path::new(SWITCH).exists() {
+                    return Err("this kernel has no FUSE over io_uring (Linux 6.14 and later have it)".into());
+                }
+                if !is_on() {
+                    std::fs::write(SWITCH, "Y").map_err(|error| format!("{SWITCH} cannot be set to Y: {error}"))?;
+                    tracing::info!("{SWITCH} was switched on");
+                }
+                ring::probe().map_err(|error| format!("this process may not use io_uring: {error}"))?;
+                Ok(Self::Ring)
+            }
+        }
+    }
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Ring => "ring",
+            Self::Dev => "dev",
+        }
+    }
+}
+
+fn is_on() -> bool {
+    std::fs::read(SWITCH).is_ok_and(|value| matches!(value.first(), Some(b'Y' | b'1')))
+}
+
+/// An open door.
+#[derive(Debug)]
+pub enum Door {
+    /// At /dev/fuse.
+    Dev(DevDoor),
+    /// Over io_uring.
+    Ring(RingDoor),
+}
+
+impl Door {
+    /// Opens the door that was negotiated: requests are served from now on.
+    ///
+    /// # Errors
+    /// No thread, ring or descriptor is to be had.
+    pub fn open(
+        ring: bool,
+        adapter: Arc<Adapter>,
+        device: OwnedFd,
+        max_write: u32,
+        max_threads: Option<usize>,
+        scheduling: Scheduling,
+    ) -> io::Result<Self> {
+        if ring {
+            return RingDoor::open(adapter, device, max_write, max_threads, scheduling).map(Self::Ring);
+        }
+        DevDoor::open(adapter, device, max_write, max_threads, scheduling).map(Self::Dev)
+    }
+
+    /// Serves until the mount is gone.
+    pub fn wait(self) {
+        match self {
+            Self::Dev(door) => door.wait(),
+            Self::Ring(door) => door.wait(),
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! fsstack's own options, with the other spellings that mean the same.
 
 use super::{Row, Takes, option};
-use crate::settings::{Locks, PageCache, Require, StatfsView, Stay, WritePath};
+use crate::settings::{DoorScheduling, Locks, PageCache, Require, StatfsView, Stay, Transport, WritePath};
 use crate::values;
 
 const BOOLEAN_OR_POLICY: Takes = Takes::Anything;
@@ -126,6 +126,35 @@ pub(super) const DATA: &[Row] = &[
         "0",
         "How long the kernel may keep that a name is missing.",
         |raw, typed| raw.negative_timeout.give(typed, typed.seconds()?),
+    ),
+    option(
+        &["transport"],
+        Takes::Choice(&["auto", "ring", "dev"]),
+        "auto",
+        "How requests come from the kernel: over io_uring (\"ring\" switches the kernel's enable_uring on), or by /dev/fuse; \"auto\" takes the ring where it is switched on.",
+        |raw, typed| {
+            let transport = match typed.text()? {
+                "ring" => Transport::Ring,
+                "dev" => Transport::Dev,
+                _ => Transport::Auto,
+            };
+            raw.transport.give(typed, transport)
+        },
+    ),
+    option(
+        &["door-scheduling"],
+        Takes::Choice(&["auto", "idle", "nice", "plain"]),
+        "auto",
+        "How the threads that answer the kernel are scheduled: \"idle\" keeps callers on their CPU where the daemon has a scheduling group of its own.",
+        |raw, typed| {
+            let scheduling = match typed.text()? {
+                "idle" => DoorScheduling::Idle,
+                "nice" => DoorScheduling::Nice,
+                "plain" => DoorScheduling::Plain,
+                _ => DoorScheduling::Auto,
+            };
+            raw.door_scheduling.give(typed, scheduling)
+        },
     ),
     option(
         &["max-threads"],

@@ -1,0 +1,166 @@
+//! One entry of a queue: the buffers that the kernel writes a request into and reads its answer from.
+#![allow(unsafe_code, reason = "the kernel shares these buffers")]
+
+use std::io;
+use std::os::fd::RawFd;
+
+use io_uring::{IoUring, cqueue, opcode, squeue, types::Fd};
+
+/// `FUSE_IO_URING_CMD_REGISTER`: hands an entry's buffers to a queue.
+const REGISTER: u32 = 1;
+/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: answers the entry's request and waits for the next.
+const COMMIT_AND_FETCH: u32 = 2;
+/// Behind the payload: an answer that does not fit behind a request's own data.
+const SLACK: usize = 8192;
+
+type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
+
+/// `struct fuse_uring_req_header`: filled by the kernel before a completion, read by it at the commit.
+#[repr(C)]
+struct Header {
+    in_out: [u8; 128],
+    op_in: [u8; 128],
+    flags: u64,
+    commit_id: u64,
+    payload_size: u32,
+    padding: u32,
+    reserved: u64,
+}
+
+/// A thread's entry, with the ring that it waits on.
+pub(crate) struct Entry {
+    ring: Ring,
+    device: RawFd,
+    queue: u16,
+    header: Box<Header>,
+    payload: Vec<u8>,
+    /// Read by the kernel at REGISTER: where the two buffers are. They stay there as long as the ring lives.
+    places: Box<[libc::iovec; 2]>,
+}
+
+/// What a completion is.
+pub(crate) enum Fetched {
+    /// A request is in the buffers.
+    Request,
+    /// Nothing: wait again.
+    Nothing,
+    /// The connection is gone.
+    Gone,
+}
+
+/// A request's three parts, and room for its answer.
+pub(crate) struct Parts<'a> {
+    pub(crate) header: &'a [u8],
+    pub(crate) op_in: &'a [u8],
+    pub(crate) rest: &'a [u8],
+    /// Where the answer is built: behind the request's own data, which it may still use.
+    pub(crate) answer: &'a mut [u8],
+}
+
+impl Entry {
+    /// An entry for queue number `queue` of the connection behind `device`. Its thread must be the one that uses it.
+    ///
+    /// # Errors
+    /// The kernel has no io_uring for this process.
+    pub(crate) fn new(device: RawFd, queue: u16, max_write: usize) -> io::Result<Self> {
+        let ring = Ring::builder().setup_single_issuer().setup_defer_taskrun().build(4)?;
+        let mut header = Box::new(Header {
+            in_out: [0; 128],
+            op_in: [0; 128],
+            flags: 0,
+            commit_id: 0,
+            payload_size: 0,
+            padding: 0,
+            reserved: 0,
+        });
+        // Zeroed pages that nobody touched are not resident.
+        let mut payload = vec![0; max_write + SLACK];
+        let places = Box::new([
+            libc::iovec { iov_base: (&raw mut *header).cast(), iov_len: size_of::<Header>() },
+            libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() - SLACK },
+        ]);
+        Ok(Self { ring, device, queue, header, payload, places })
+    }
+
+    /// Hands the entry to its queue and waits for its first request.
+    ///
+    /// # Errors
+    /// The kernel does not take the entry.
+    pub(crate) fn register(&mut self) -> io::Result<Fetched> {
+        let mut sqe = self.command(REGISTER, 0, Some(self.places.as_ptr().addr() as u64));
+        // SAFETY: a submission entry is `struct io_uring_sqe`, whose `len`, at 24, the crate cannot set for this
+        // command: the number of places. The entry is ours, initialised and larger than that.
+        unsafe { (&raw mut sqe).cast::<u32>().byte_add(24).write(2) };
+        self.submit(&sqe)
+    }
+
+    /// Answers the request and waits for the next.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    pub(crate) fn commit(&mut self) -> io::Result<Fetched> {
+        let sqe = self.command(COMMIT_AND_FETCH, self.header.commit_id, None);
+        self.submit(&sqe)
+    }
+
+    /// Waits once more for the request that was not there yet.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    pub(crate) fn fetch(&mut self) -> io::Result<Fetched> {
+        match self.ring.submit_and_wait(1) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Fetched::Nothing),
+            waited => waited?,
+        };
+        let Some(done) = self.ring.completion().next() else { return Ok(Fetched::Nothing) };
+        match -done.result() {
+            0 => Ok(Fetched::Request),
+            libc::ENOTCONN | libc::ENODEV => Ok(Fetched::Gone),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    /// The request that was fetched.
+    pub(crate) fn parts(&mut self) -> Parts<'_> {
+        let size = usize::try_from(self.header.payload_size).unwrap_or(0).min(self.payload.len() - SLACK);
+        let (rest, answer) = self.payload.split_at_mut(size.next_multiple_of(8));
+        let limit = answer.len().min(self.places[1].iov_len);
+        Parts {
+            header: &self.header.in_out,
+            op_in: &self.header.op_in,
+            rest: &rest[..size],
+            answer: &mut answer[..limit],
+        }
+    }
+
+    /// Puts the answer where the kernel reads it: `out` before it, `len` bytes behind the request's data.
+    pub(crate) fn answer(&mut self, out: &[u8], len: usize) {
+        let size = usize::try_from(self.header.payload_size).unwrap_or(0).min(self.payload.len() - SLACK);
+        let at = size.next_multiple_of(8);
+        if len > 0 && at > 0 {
+            self.payload.copy_within(at..at + len, 0);
+        }
+        self.header.in_out[..out.len()].copy_from_slice(out);
+        self.header.payload_size = u32::try_from(len).unwrap_or(0);
+    }
+
+    fn command(&self, operation: u32, commit: u64, places: Option<u64>) -> squeue::Entry128 {
+        let mut command = [0; 80]; // struct fuse_uring_cmd_req: flags, commit id, queue, padding
+        command[8..16].copy_from_slice(&commit.to_ne_bytes());
+        command[16..18].copy_from_slice(&self.queue.to_ne_bytes());
+        opcode::UringCmd80::new(Fd(self.device), operation).cmd(command).addr(places).build()
+    }
+
+    fn submit(&mut self, sqe: &squeue::Entry128) -> io::Result<Fetched> {
+        // SAFETY: what the entry points to, header and payload, lives in this struct beside the ring and does not
+        // move; this struct is dropped ring first.
+        let pushed = unsafe { self.ring.submission().push(sqe) };
+        pushed.map_err(|_| io::Error::other("the ring is full"))?;
+        self.fetch()
+    }
+}
+
+/// Whether this process may make rings of the kind that the door needs.
+pub(crate) fn probe() -> io::Result<()> {
+    Ring::builder().setup_single_issuer().setup_defer_taskrun().build(4).map(drop)
+}

@@ -1,0 +1,85 @@
+//! The device beside the rings: FORGET, INTERRUPT, and what comes before the rings are ready.
+//!
+//! A thread that blocks in read() is woken for every FORGET, at the price of a third of unlink's speed. So while
+//! there is something to read it comes by every few milliseconds and takes all there is; when there was nothing
+//! for a while it blocks, and an idle pool wakes nobody.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use fsstack_wire::{Answer, OutHeader, Request};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+use super::Shared;
+use crate::adapter::Outcome;
+use crate::door::device::{self, Taken};
+
+const PAUSE: Duration = Duration::from_millis(5);
+/// Rounds without anything to read before the thread blocks.
+const PATIENCE: u32 = 40;
+
+pub(super) fn serve(shared: &Shared) {
+    if let Err(error) = rounds(shared) {
+        tracing::error!(%error, "the device cannot be read");
+    }
+    shared.end();
+}
+
+fn rounds(shared: &Shared) -> std::io::Result<()> {
+    if let Err(error) = fsstack_sys::identity::keep_capabilities() {
+        tracing::warn!(%error, "the door's thread cannot act for others");
+    }
+    let flags = fcntl_getfl(&shared.device)?;
+    fcntl_setfl(&shared.device, flags | OFlags::NONBLOCK)?;
+    let mut incoming = device::buffer(shared.max_write + 4096);
+    let mut outgoing = device::buffer(shared.max_write + 4096);
+    let mut idle = 0;
+    loop {
+        let mut found = false;
+        loop {
+            match device::take(shared.device.as_fd(), &mut incoming)? {
+                Taken::Gone => return Ok(()),
+                Taken::Nothing => break,
+                Taken::Request(len) => {
+                    found = true;
+                    answer(shared, &incoming[..len], &mut outgoing);
+                }
+            }
+        }
+        idle = if found { 0 } else { idle + 1 };
+        if idle < PATIENCE {
+            std::thread::sleep(PAUSE);
+            continue;
+        }
+        match poll(&mut [PollFd::new(&shared.device, PollFlags::IN)], None) {
+            Ok(_) | Err(Errno::INTR) => idle = 0,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn answer(shared: &Shared, message: &[u8], outgoing: &mut [u8]) {
+    let device = shared.device.as_fd();
+    let written = match Request::parse_contiguous(shared.adapter.abi(), message) {
+        Err(refused) => match refused.unique {
+            Some(unique) => device::refuse(device, &OutHeader::refused(unique, refused.errno())),
+            None => Ok(()),
+        },
+        Ok(request) => {
+            let unique = request.header.unique;
+            let mut answer = Answer::new(outgoing);
+            match shared.adapter.serve(&request, &mut answer) {
+                Outcome::Answered => device::answer(device, &answer.header(unique), &answer),
+                Outcome::Refused(errno) => device::refuse(device, &OutHeader::refused(unique, errno)),
+                Outcome::Silent => Ok(()),
+            }
+        }
+    };
+    if let Err(error) = written
+        && !matches!(error, Errno::NOENT | Errno::NODEV)
+    {
+        tracing::error!(%error, "an answer was not taken");
+    }
+}

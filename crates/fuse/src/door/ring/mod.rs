@@ -1,0 +1,198 @@
+//! The door over io_uring: a queue a CPU, its threads pinned there, each with a ring and one entry of its own.
+//!
+//! The kernel puts a request into the queue of the CPU that the caller runs on, and hands it to the entry that
+//! became free last: so a request may run to its end in its thread, blocking or not, and the next one finds
+//! another thread of the queue. When the last free one of a queue is taken, one more is started, up to a
+//! bound. All queues must have an entry before the kernel uses any: until then, and for FORGET and INTERRUPT
+//! always, requests come by the device.
+
+mod entry;
+mod forgets;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use fsstack_sys::{identity, thread};
+use fsstack_wire::{Answer, OutHeader, Request};
+
+use super::scheduling::Scheduling;
+use crate::adapter::{Adapter, Outcome};
+use entry::{Entry, Fetched};
+
+pub(crate) use entry::probe;
+
+/// Threads that a queue of a CPU in use has from the start: one for the request at hand, one for the next while
+/// the first is blocked.
+const AT_FIRST: usize = 2;
+
+/// The door.
+#[derive(Debug)]
+pub struct RingDoor {
+    threads: Vec<JoinHandle<()>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    adapter: Arc<Adapter>,
+    device: OwnedFd,
+    max_write: usize,
+    scheduling: Scheduling,
+    queues: Vec<Queue>,
+    /// Threads of all queues, and how many there may be.
+    threads: AtomicUsize,
+    max: usize,
+    gone: AtomicBool,
+    /// Queue numbers that need one more thread.
+    wanted: SyncSender<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Threads that wait for a request.
+    free: AtomicUsize,
+}
+
+impl RingDoor {
+    /// Opens the door: requests of the connection behind `device` are served from now on.
+    ///
+    /// # Errors
+    /// No thread, ring or descriptor is to be had.
+    pub fn open(
+        adapter: Arc<Adapter>,
+        device: OwnedFd,
+        max_write: u32,
+        max_threads: Option<usize>,
+        scheduling: Scheduling,
+    ) -> io::Result<Self> {
+        let queues = thread::possible_cpus().max(1);
+        let cpus = thread::allowed_cpus();
+        let (wanted, orders) = sync_channel(64);
+        let shared = Arc::new(Shared {
+            adapter,
+            device,
+            max_write: usize::try_from(max_write).unwrap_or(1 << 20).max(8192),
+            scheduling: scheduling.settled(),
+            queues: (0..queues).map(|_| Queue::default()).collect(),
+            threads: AtomicUsize::new(0),
+            max: max_threads.unwrap_or(64).max(queues),
+            gone: AtomicBool::new(false),
+            wanted,
+        });
+        let mut threads = Vec::with_capacity(queues * AT_FIRST + 2);
+        let watched = shared.clone();
+        let forgets = std::thread::Builder::new().name("door-forgets".into());
+        threads.push(forgets.spawn(move || forgets::serve(&watched))?);
+        for queue in 0..queues {
+            // A queue whose CPU is not there, or not for us, still needs its entry.
+            let count = if cpus.contains(&queue) { AT_FIRST } else { 1 };
+            for _ in 0..count {
+                threads.push(shared.start(queue)?);
+            }
+        }
+        let keeper = std::thread::Builder::new().name("door-keeper".into());
+        let kept = shared.clone();
+        threads.push(keeper.spawn(move || kept.keep(&orders))?);
+        Ok(Self { threads, shared })
+    }
+
+    /// Serves until the mount is gone.
+    pub fn wait(self) {
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!("a door's thread panicked");
+            }
+        }
+        while self.shared.threads.load(SeqCst) > 0 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
+impl Shared {
+    fn start(self: &Arc<Self>, queue: usize) -> io::Result<JoinHandle<()>> {
+        let shared = self.clone();
+        self.threads.fetch_add(1, SeqCst);
+        let started = std::thread::Builder::new().name(format!("door-{queue}")).spawn(move || {
+            shared.scheduling.apply(Some(queue));
+            if let Err(error) = identity::keep_capabilities() {
+                tracing::warn!(%error, "the door's thread cannot act for others");
+            }
+            if let Err(error) = shared.serve(queue)
+                && !shared.gone.load(SeqCst)
+            {
+                tracing::error!(%error, queue, "a ring is broken");
+            }
+            shared.threads.fetch_sub(1, SeqCst);
+        });
+        started.inspect_err(|_| {
+            self.threads.fetch_sub(1, SeqCst);
+        })
+    }
+
+    fn serve(&self, number: usize) -> io::Result<()> {
+        let queue = &self.queues[number];
+        let id = u16::try_from(number).map_err(io::Error::other)?;
+        let mut entry = Entry::new(self.device.as_fd().as_raw_fd(), id, self.max_write)?;
+        queue.free.fetch_add(1, SeqCst);
+        let mut fetched = entry.register();
+        loop {
+            match fetched? {
+                Fetched::Gone => return Ok(()),
+                Fetched::Nothing => fetched = entry.fetch(),
+                Fetched::Request => {
+                    if queue.free.fetch_sub(1, SeqCst) == 1 {
+                        // Full or gone: whoever is to start threads has enough to do.
+                        let _asked = self.wanted.try_send(number);
+                    }
+                    self.answer(&mut entry);
+                    queue.free.fetch_add(1, SeqCst);
+                    fetched = entry.commit();
+                }
+            }
+        }
+    }
+
+    fn answer(&self, entry: &mut Entry) {
+        let parts = entry.parts();
+        let (out, len) = match Request::parse(self.adapter.abi(), parts.header, parts.op_in, parts.rest) {
+            Err(refused) => (OutHeader::refused(refused.unique.unwrap_or(0), refused.errno()), 0),
+            Ok(request) => {
+                let unique = request.header.unique;
+                let mut answer = Answer::new(parts.answer);
+                match self.adapter.serve(&request, &mut answer) {
+                    Outcome::Answered => (answer.header(unique), answer.len()),
+                    Outcome::Refused(errno) => (OutHeader::refused(unique, errno), 0),
+                    Outcome::Silent => (OutHeader::answered(unique, 0), 0),
+                }
+            }
+        };
+        entry.answer(out.as_bytes(), len);
+    }
+
+    /// Starts threads where the last free one was taken and is not back yet.
+    fn keep(self: &Arc<Self>, orders: &Receiver<usize>) {
+        while let Ok(queue) = orders.recv() {
+            if self.gone.load(SeqCst) {
+                return;
+            }
+            let short = self.queues.get(queue).is_some_and(|queue| queue.free.load(SeqCst) == 0);
+            if short
+                && self.threads.load(SeqCst) < self.max
+                && let Err(error) = self.start(queue)
+            {
+                tracing::warn!(%error, "no further thread for a queue whose threads are all busy");
+            }
+        }
+    }
+
+    /// The connection is gone: everybody goes.
+    fn end(&self) {
+        self.gone.store(true, SeqCst);
+        let _told = self.wanted.try_send(0);
+    }
+}
