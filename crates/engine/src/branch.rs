@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use fsstack_pool::{BranchMode, BranchSpec};
-use fsstack_pool::{BranchId, BranchIx};
 use fsstack_pool::Floor;
 use fsstack_pool::Space;
+use fsstack_pool::{BranchId, BranchIx};
+use fsstack_pool::{BranchMode, BranchSpec};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::file::FsSpace;
 use fsstack_sys::{self as sys, SysError};
@@ -37,7 +37,8 @@ impl FsKind {
     fn of(f_type: u64) -> Self {
         match f_type {
             0xef53 => Self::LocalHashed,
-            0x5846_5342 | 0x9123_683e | 0x0102_1994 | 0x2fc1_2fc1 | 0xf2f5_2010 | 0x794c_7630 | 0xca45_1a4e => {
+            0x5846_5342 | 0x9123_683e | 0x0102_1994 | 0x2fc1_2fc1 | 0xf2f5_2010 | 0x794c_7630
+            | 0xca45_1a4e => {
                 Self::Local // XFS, btrfs, tmpfs, ZFS, f2fs, overlayfs, bcachefs
             }
             _ => Self::Remote,
@@ -170,6 +171,15 @@ impl Branch {
         self.mode != BranchMode::ReadOnly && !self.is_mounted_read_only()
     }
 
+    /// # Errors
+    /// EROFS if the branch may only be read, whatever its file system says.
+    pub fn check_mode(&self) -> Result<()> {
+        if self.mode == BranchMode::ReadOnly {
+            return Err(self.said(SysError { call: sys::Call::Access, errno: sys::Errno::ROFS }));
+        }
+        Ok(())
+    }
+
     /// Whether the file system is mounted read-only, or turned so by itself.
     pub fn is_mounted_read_only(&self) -> bool {
         self.fs_space().is_ok_and(|fs| fs.read_only)
@@ -195,7 +205,9 @@ impl Branch {
         let probe = sys::at::tmpfile(self.root_fd(), sys::OFlags::RDWR, 0o600);
         let probe = match probe {
             // A branch that cannot make one may still have files to read.
-            Err(error) if matches!(error.errno, sys::Errno::ROFS | sys::Errno::OPNOTSUPP | sys::Errno::NOSPC) => {
+            Err(error)
+                if matches!(error.errno, sys::Errno::ROFS | sys::Errno::OPNOTSUPP | sys::Errno::NOSPC) =>
+            {
                 return Ok(());
             }
             probe => probe.map_err(|error| std::io::Error::from(error.errno))?,

@@ -9,13 +9,17 @@ pub mod branch;
 pub mod caller;
 pub mod error;
 pub mod inode;
+mod moved;
 pub mod open;
 pub mod ops;
 mod place;
 pub mod pool;
+mod recover;
+mod relocate;
 mod resolve;
 pub mod settings;
 mod skeleton;
+mod transfer;
 pub mod union;
 
 pub use caller::Caller;

@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use fsstack_pool::Candidate;
 use fsstack_pool::BranchIx;
+use fsstack_pool::Candidate;
 use fsstack_pool::Rejection;
 use fsstack_pool::{Ranking, rank};
 use fsstack_sys as sys;
@@ -62,8 +62,13 @@ impl Union {
                     mounted_read_only: branch.is_mounted_read_only(),
                     reachable: space.is_ok(),
                     holds_parent,
-                    deepest: depth.iter().position(|dir| dir.is_on(branch.ix)).map_or(0, |up| depth.len() - up),
-                    parent_mtime: (newest && holds_parent).then(|| self.mtime_on(pool, parent, branch.ix)).flatten(),
+                    deepest: depth
+                        .iter()
+                        .position(|dir| dir.is_on(branch.ix))
+                        .map_or(0, |up| depth.len() - up),
+                    parent_mtime: (newest && holds_parent)
+                        .then(|| self.mtime_on(pool, parent, branch.ix))
+                        .flatten(),
                     space: space.unwrap_or_default(),
                     floor: branch.floor.unwrap_or(pool.settings.floor),
                     min_inodes: branch.min_inodes.unwrap_or(pool.settings.min_inodes),
@@ -92,10 +97,8 @@ fn ancestors(dir: &Arc<Inode>) -> Vec<Arc<Inode>> {
 /// The most telling reason, and one log line with each branch's own.
 fn no_branch(pool: &Pool, refused: &[(BranchIx, Rejection)]) -> OpError {
     let verdict = fsstack_pool::verdict(refused);
-    let reasons: Vec<String> = refused
-        .iter()
-        .map(|(at, why)| format!("{}: {why:?}", pool.branch(*at).path.display()))
-        .collect();
+    let reasons: Vec<String> =
+        refused.iter().map(|(at, why)| format!("{}: {why:?}", pool.branch(*at).path.display())).collect();
     tracing::warn!(reasons = %reasons.join("; "), "no branch can take a new file");
     OpError::NoBranch(verdict)
 }

@@ -15,13 +15,13 @@ use smallvec::SmallVec;
 
 use crate::answer::{Attr, Entry};
 use crate::error::{OpError, Result};
-use crate::inode::number::{Identity, identity};
+use crate::inode::number::Identity;
 use crate::inode::{Copies, Inode, mark};
 use crate::pool::Pool;
 use crate::union::Union;
 
 /// The copies of a directory and their attributes.
-pub(crate) type DirStats = SmallVec<[(BranchIx, Stat); 2]>;
+pub(crate) type DirStats = SmallVec<[(BranchIx, Stat); 1]>;
 
 /// What a name stands for.
 #[derive(Debug)]
@@ -38,6 +38,9 @@ impl Union {
     /// # Errors
     /// ENOENT if all were asked and none has it; EIO if one that might have it could not be asked.
     pub(crate) fn find(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<Found> {
+        if is_private(parent, name) {
+            return Err(OpError::MISSING);
+        }
         let mut dirs = DirStats::new();
         let mut copies = Copies::default();
         let mut fault = parent.is_unsure().then_some(OpError::UNSURE);
@@ -97,6 +100,7 @@ impl Union {
     /// # Errors
     /// EEXIST, or EIO if that cannot be known.
     pub(crate) fn must_be_missing(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<()> {
+        check_public(parent, name)?;
         if parent.take_miss(name) {
             return Ok(());
         }
@@ -126,7 +130,7 @@ impl Union {
         at: BranchIx,
         stat: Stat,
     ) -> Entry {
-        let id = identity(pool.branch(at), &stat);
+        let id = self.identity(pool.branch(at), &stat);
         let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
         inode.seen_as(parent, name, stat.nlink);
         self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
@@ -158,7 +162,7 @@ impl Union {
         stats: &DirStats,
     ) -> Result<Identity> {
         let mut ids: SmallVec<[(Identity, BranchIx, u64); 2]> =
-            stats.iter().map(|(at, stat)| (identity(pool.branch(*at), stat), *at, stat.ino)).collect();
+            stats.iter().map(|(at, stat)| (self.identity(pool.branch(*at), stat), *at, stat.ino)).collect();
         ids.sort_by_key(|(_, at, _)| pool.branch(*at).id);
         let known = ids.iter().find(|(id, ..)| self.inodes.get(id.ino).is_some_and(|known| known.id == *id));
         if let Some((id, ..)) = known {
@@ -208,6 +212,17 @@ impl Union {
         }
         Ok(Attr { ino: dir.id.ino, stat: merge(&stats) })
     }
+}
+
+/// What the pool keeps in the root of a branch for itself.
+pub(crate) fn is_private(parent: &Inode, name: &CStr) -> bool {
+    parent.is_root() && name == crate::recover::FOLDER
+}
+
+/// # Errors
+/// EPERM for a name that the pool keeps for itself.
+pub(crate) fn check_public(parent: &Inode, name: &CStr) -> Result<()> {
+    if is_private(parent, name) { Err(fsstack_sys::Errno::PERM.into()) } else { Ok(()) }
 }
 
 /// Attributes under the pool's number.

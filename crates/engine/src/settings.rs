@@ -60,6 +60,8 @@ pub struct Settings {
     pub page_cache: PageCache,
     /// Free bytes below which `auto` writes a file by the stacked path.
     pub passthrough_headroom: u64,
+    /// A file whose branch is full under a write is moved to a roomier one.
+    pub relocate: bool,
     /// What `statfs` calls available.
     pub statfs: StatfsMode,
     /// Where locks are kept.

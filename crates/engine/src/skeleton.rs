@@ -39,7 +39,12 @@ impl Union {
     }
 
     /// As [`Self::skeleton`], where the caller holds the tree's shape.
-    pub(crate) fn skeleton_in_shape(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<Arc<DirFd>> {
+    pub(crate) fn skeleton_in_shape(
+        &self,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        at: BranchIx,
+    ) -> Result<Arc<DirFd>> {
         identity::become_daemon().map_err(OpError::Sys)?;
         let mut below: Vec<(Arc<Inode>, Name)> = Vec::new();
         let mut upper = dir.clone();

@@ -3,8 +3,8 @@
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
@@ -17,8 +17,10 @@ use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::dirfd::{Budget, DirFd};
 use crate::inode::locations::Locations;
+use crate::inode::number::{self, Identity};
 use crate::inode::table::Table;
 use crate::inode::{Inode, Name};
+use crate::moved::Moved;
 use crate::open::route::Backings;
 use crate::open::{DirHandle, FileHandle};
 use crate::pool::Pool;
@@ -33,6 +35,7 @@ pub struct Union {
     pub(crate) seen: Locations,
     pub(crate) files: DashMap<u64, FileHandle>,
     pub(crate) dirs: DashMap<u64, Arc<DirHandle>>,
+    pub(crate) moved: Moved,
     pub(crate) budget: Budget,
     /// The shape of the directory tree. Shared: whoever gives a branch a directory that it lacks. Exclusive:
     /// whoever removes or renames a directory, on all branches. Order: before any inode's state.
@@ -57,7 +60,9 @@ pub struct Held {
 
 impl Union {
     /// The union of `pool`'s branches.
+    /// What interrupted moves left on them is cleared first.
     pub fn new(pool: Pool, backings: Arc<dyn Backings>) -> Self {
+        crate::recover::clear(&pool);
         let roots = pool.branches.iter().map(|branch| (branch.ix, branch.root_ino, branch.root.clone()));
         let root = Inode::root(roots);
         let budget = Budget::new(pool.settings.dir_fds);
@@ -66,6 +71,7 @@ impl Union {
             seen: Locations::default(),
             files: DashMap::new(),
             dirs: DashMap::new(),
+            moved: Moved::default(),
             budget,
             shape: RwLock::new(()),
             backings,
@@ -159,7 +165,13 @@ impl Union {
         Ok(fd)
     }
 
-    fn open_copy(&self, branch: &Branch, parent: &DirFd, dir: &Arc<Inode>, name: &Name) -> Result<Arc<DirFd>> {
+    fn open_copy(
+        &self,
+        branch: &Branch,
+        parent: &DirFd,
+        dir: &Arc<Inode>,
+        name: &Name,
+    ) -> Result<Arc<DirFd>> {
         let opened = branch.ask(|| sys::at::open_dir(parent.as_fd(), &name.name, branch.mounts));
         let opened = opened.inspect_err(|error| {
             if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) {
@@ -176,6 +188,11 @@ impl Union {
         dir.keep_dirfd(branch.ix, &fd);
         self.budget.opened(dir, branch.ix);
         Ok(fd)
+    }
+
+    /// The identity of what `stat` describes on `branch`.
+    pub(crate) fn identity(&self, branch: &Branch, stat: &Stat) -> Identity {
+        self.moved.identity(number::identity(branch, stat))
     }
 
     /// Asks `branch` for `name` in `dir`.

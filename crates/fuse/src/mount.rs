@@ -98,7 +98,8 @@ pub struct Mounted {
 /// Nothing is mounted then.
 pub fn mount(plan: &Plan) -> Result<Mounted, MountError> {
     let (negotiation, granted) = Negotiation::new(plan);
-    let session = if plan.privileged { by_syscall(plan, negotiation)? } else { by_helper(plan, negotiation)? };
+    let session =
+        if plan.privileged { by_syscall(plan, negotiation)? } else { by_helper(plan, negotiation)? };
     let device = session.as_fd().try_clone_to_owned().map_err(MountError::Device)?;
     let granted = *granted.lock();
     Ok(Mounted {
@@ -111,8 +112,7 @@ pub fn mount(plan: &Plan) -> Result<Mounted, MountError> {
 }
 
 fn by_syscall(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiation>, MountError> {
-    let device =
-        OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(MountError::Device)?;
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(MountError::Device)?;
     let target = plan.target.display().to_string();
     let mut data = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
     if plan.default_permissions {
@@ -127,7 +127,9 @@ fn by_syscall(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiati
     let session = Session::from_fd(negotiation, device.into(), SessionACL::All, Config::default());
     session.map_err(|error| {
         // The device is closed: the mount answers nothing, and goes.
-        if let Err(stuck) = mounts::umount(&plan.target, mounts::UmountFlags { detach: true, ..Default::default() }) {
+        if let Err(stuck) =
+            mounts::umount(&plan.target, mounts::UmountFlags { detach: true, ..Default::default() })
+        {
             tracing::error!(%stuck, "the failed mount could not be removed");
         }
         MountError::Handshake { target, error }
@@ -149,7 +151,8 @@ fn by_helper(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiatio
         (MountFlags::SYNCHRONOUS, MountOption::Sync),
         (MountFlags::DIRSYNC, MountOption::DirSync),
     ];
-    options.extend(flags.into_iter().filter(|(flag, _)| plan.flags.contains(*flag)).map(|(_, option)| option));
+    options
+        .extend(flags.into_iter().filter(|(flag, _)| plan.flags.contains(*flag)).map(|(_, option)| option));
     let mut config = Config::default();
     config.mount_options = options;
     config.acl = if plan.allow_other { SessionACL::All } else { SessionACL::Owner };
@@ -209,7 +212,12 @@ impl Unmounter {
 }
 
 fn fusermount(target: &Path) -> io::Result<()> {
-    let status =
-        std::process::Command::new("fusermount3").arg("-u").arg("-q").arg("-z").arg("--").arg(target).status()?;
+    let status = std::process::Command::new("fusermount3")
+        .arg("-u")
+        .arg("-q")
+        .arg("-z")
+        .arg("--")
+        .arg(target)
+        .status()?;
     if status.success() { Ok(()) } else { Err(io::Error::other("fusermount3 -u failed")) }
 }

@@ -8,8 +8,8 @@ mod launch;
 mod optlist;
 mod print;
 mod raw;
-mod serve;
 mod resolve;
+mod serve;
 mod values;
 mod world;
 

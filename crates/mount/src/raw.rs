@@ -171,6 +171,6 @@ impl RawOptions {
     }
 
     pub(crate) fn relocation(&self) -> Relocate {
-        if self.relocate.or(false) { Relocate::Asked } else { Relocate::Never }
+        if self.relocate.or(true) { Relocate::On } else { Relocate::Off }
     }
 }

@@ -30,12 +30,6 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     let mount_point = mount_point(&typed.target, raw.nonempty.or(false), &live, &mut problems);
     let branches = branches(&typed.source, &raw, world, mount_point.as_deref(), &mut problems);
     branches::refuse_taken(&branches, &live, &mut problems);
-    if raw.relocation() == Relocate::Asked {
-        raw.notice(format!(
-            "warning: {}: moving files that outgrow their branch is not there yet; such a write answers \"no space\"",
-            raw.relocate.spelled()
-        ));
-    }
     if world.privilege == Privilege::User {
         raw.notice("not root: mounted through fusermount3, and all data goes through the daemon".to_owned());
     }

@@ -20,7 +20,8 @@ use crate::background::Ready;
 use crate::launch::LaunchError;
 use crate::log::LogLevel;
 use crate::settings::{
-    self, AccessTimes, DoorScheduling, Locks, MountFlags, PageCache, Privilege, Settings, StatfsView, WritePath,
+    self, AccessTimes, DoorScheduling, Locks, MountFlags, PageCache, Privilege, Settings, StatfsView,
+    WritePath,
 };
 
 /// Signals that the daemon answers to.
@@ -95,6 +96,7 @@ fn engine_settings(settings: &Settings) -> engine::Settings {
             PageCache::On => engine::PageCache::On,
             PageCache::Writeback => engine::PageCache::WriteBack,
         },
+        relocate: settings.relocate == settings::Relocate::On,
         passthrough_headroom: settings.passthrough_headroom.0,
         statfs: match settings.statfs {
             StatfsView::All => engine::StatfsMode::All,
@@ -117,9 +119,7 @@ fn settle_transport(settings: &Settings) -> Result<Transport, LaunchError> {
         settings::Transport::Ring => Transport::Ring,
         settings::Transport::Dev => Transport::Dev,
     };
-    wanted
-        .settled()
-        .map_err(|why| LaunchError::mount(format!("transport=ring: {why}: use transport=auto")))
+    wanted.settled().map_err(|why| LaunchError::mount(format!("transport=ring: {why}: use transport=auto")))
 }
 
 fn plan(settings: &Settings, transport: Transport) -> Plan {
@@ -157,11 +157,7 @@ fn kernel_flags(flags: &MountFlags) -> KernelFlags {
     chosen.into_iter().filter(|(on, _)| *on).fold(times, |all, (_, flag)| all | flag)
 }
 
-fn open_door(
-    settings: &Settings,
-    pool: Pool,
-    mounted: &Mounted,
-) -> Result<(Door, Arc<Union>), LaunchError> {
+fn open_door(settings: &Settings, pool: Pool, mounted: &Mounted) -> Result<(Door, Arc<Union>), LaunchError> {
     let system = |error: io::Error| LaunchError::system(format!("{}: {error}", "/dev/fuse"));
     let backings: Arc<dyn Backings> = if mounted.granted.passthrough {
         let backings = DeviceBackings::new(mounted.device()).map_err(system)?;
@@ -200,11 +196,7 @@ fn open_door(
 }
 
 /// `write-path=passthrough` is a promise: every branch that takes writes must be able to keep it.
-fn check_passthrough(
-    settings: &Settings,
-    pool: &Pool,
-    backings: &DeviceBackings,
-) -> Result<(), LaunchError> {
+fn check_passthrough(settings: &Settings, pool: &Pool, backings: &DeviceBackings) -> Result<(), LaunchError> {
     if settings.write_path != WritePath::Passthrough {
         return Ok(());
     }

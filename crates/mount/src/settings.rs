@@ -148,9 +148,9 @@ pub enum Locks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relocate {
     /// The write answers "no space".
-    Never,
-    /// It would move; asked for, not there yet.
-    Asked,
+    Off,
+    /// It is moved to a branch with room for it.
+    On,
 }
 
 /// What a branch's directory must be.

@@ -89,7 +89,7 @@ fn bad_values_say_what_would_be_right() {
         mount.fsstack: config=rel.toml: not an absolute path
         mount.fsstack: entry-timeout=nan: not a number of seconds, such as 1 or 0.5
         mount.fsstack: passthrough-headroom=1000000P: `1000000P` is too large: the most is 16383P
-        mount.fsstack: relocate=1000: neither true, false nor a policy
+        mount.fsstack: relocate=1000: neither on, off nor a policy
         exit 1"#]],
     );
 }

@@ -121,12 +121,8 @@ impl Inode {
 
     /// A directory.
     pub fn dir(id: Identity, copies: &Copies) -> Self {
-        let mut place = DirPlace {
-            copies: SmallVec::new(),
-            unsure: 0,
-            checked: Instant::now(),
-            misses: [0; 2],
-        };
+        let mut place =
+            DirPlace { copies: SmallVec::new(), unsure: 0, checked: Instant::now(), misses: [0; 2] };
         place.update(copies);
         Self {
             id,
@@ -179,7 +175,8 @@ impl Inode {
         if state.names.first().is_some_and(|first| first.is(parent, name)) {
             return;
         }
-        let old = state.names.iter().position(|known| known.is(parent, name)).map(|at| state.names.remove(at));
+        let old =
+            state.names.iter().position(|known| known.is(parent, name)).map(|at| state.names.remove(at));
         let seen = old.unwrap_or_else(|| Name::new(parent, name));
         if links <= 1 || self.is_dir() {
             state.names.clear();
@@ -208,6 +205,13 @@ impl Inode {
             Place::File(file) => Some(file.branch),
             Place::Dir(dir) => dir.copies.first().map(|copy| copy.branch),
             Place::Nowhere => None,
+        }
+    }
+
+    /// The file was moved to `branch`.
+    pub(crate) fn moved_to(&self, branch: BranchIx) {
+        if let Place::File(file) = &mut self.state.lock().place {
+            file.branch = branch;
         }
     }
 
@@ -242,7 +246,10 @@ impl Inode {
         Ok(file)
     }
 
-    fn join_open<E>(&self, join: impl FnOnce(&OpenFile) -> Result<(), E>) -> Result<Option<Arc<OpenFile>>, E> {
+    fn join_open<E>(
+        &self,
+        join: impl FnOnce(&OpenFile) -> Result<(), E>,
+    ) -> Result<Option<Arc<OpenFile>>, E> {
         let file = {
             let mut state = self.state.lock();
             let Place::File(FilePlace { open: Some((file, handles)), .. }) = &mut state.place else {

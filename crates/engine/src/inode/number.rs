@@ -40,6 +40,11 @@ pub fn number(branch: &Branch, dev: u64, ino: u64) -> Ino {
     Ino(HASHED | mix(mix(mix(id) ^ dev) ^ ino))
 }
 
+/// Another number for an object whose own is in use by one that was moved away.
+pub fn hashed(natural: Identity) -> Ino {
+    Ino(HASHED | mix(natural.ino.0 ^ mix(u64::from(natural.generation))))
+}
+
 /// The branch that a number of the compact form was made from.
 pub fn branch_of(ino: Ino) -> Option<BranchId> {
     let high = u16::try_from(ino.0 >> INO_BITS).ok()?;

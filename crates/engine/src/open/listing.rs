@@ -20,6 +20,7 @@ use crate::inode::Inode;
 use crate::inode::number::{hash_name, mix};
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
+use crate::resolve::is_private;
 use crate::union::Union;
 
 /// Cookies of "." and "..", which the pool makes itself.
@@ -107,7 +108,9 @@ impl Listing {
             return branch.ask(|| stream.entries.seek(known));
         }
         // Another handle gave this cookie out: its place is found by reading.
-        while let Some(off) = branch.ask(|| stream.entries.next().map(|entry| entry.map(|entry| entry.off)))? {
+        while let Some(off) =
+            branch.ask(|| stream.entries.next().map(|entry| entry.map(|entry| entry.off)))?
+        {
             if wide(off) == place {
                 return Ok(());
             }
@@ -202,6 +205,9 @@ impl Listing {
 
     /// A name that an earlier copy of the directory has was shown there.
     fn is_shown(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, read: &Read) -> Result<bool> {
+        if is_private(dir, &read.name) {
+            return Ok(false);
+        }
         let Some(stream) = &self.stream else { return Ok(true) };
         if stream.first && stream.last {
             return Ok(true);
@@ -223,7 +229,12 @@ impl Listing {
                 Err(error) => return Err(error),
             }
         }
-        Ok(true)
+        // Listed and removed since this entry was read ahead, unless it is still here: then the hash is another's.
+        match union.stat_in(pool, dir, read.at, &read.name) {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_missing() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

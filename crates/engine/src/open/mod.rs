@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use fsstack_sys::{self as sys, OFlags, Stat, SysError};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::branch::Branch;
 use crate::error::Result;
@@ -34,6 +34,7 @@ pub struct OpenFile {
     strips: AtomicBool,
     /// Who has locks on the branch, each by an open file description of its own.
     pub(crate) lock_owners: Mutex<HashMap<u64, Arc<OwnedFd>>>,
+    why: Mutex<Option<&'static str>>,
     backings: Arc<dyn Backings>,
 }
 
@@ -50,12 +51,19 @@ pub struct Placed {
 
 impl OpenFile {
     /// `fd`, just opened on `branch`; `stat` is its attributes.
-    pub fn new(branch: Arc<Branch>, fd: OwnedFd, writable: bool, stat: &Stat, backings: Arc<dyn Backings>) -> Self {
+    pub fn new(
+        branch: Arc<Branch>,
+        fd: OwnedFd,
+        writable: bool,
+        stat: &Stat,
+        backings: Arc<dyn Backings>,
+    ) -> Self {
         Self {
             placed: RwLock::new(Placed { branch, fd, writable }),
             tie: Mutex::new(Tie::default()),
             strips: AtomicBool::new(stat.mode & SET_ID != 0),
             lock_owners: Mutex::default(),
+            why: Mutex::default(),
             backings,
         }
     }
@@ -90,6 +98,26 @@ impl OpenFile {
         Ok(written)
     }
 
+    /// Has the file to itself: for whoever moves it.
+    pub(crate) fn hold_alone(&self) -> RwLockWriteGuard<'_, Placed> {
+        self.placed.write()
+    }
+
+    /// The file stays where it is, and keeps its name, until the guard drops.
+    pub(crate) fn hold(&self) -> RwLockReadGuard<'_, Placed> {
+        self.placed.read()
+    }
+
+    /// Why the file was not moved when its branch was full; true if that is news.
+    pub(crate) fn set_why(&self, why: &'static str) -> bool {
+        self.why.lock().replace(why) != Some(why)
+    }
+
+    /// Why the file was not moved when its branch was full.
+    pub fn why(&self) -> Option<&'static str> {
+        *self.why.lock()
+    }
+
     /// The branch that the file is on now.
     pub fn branch(&self) -> Arc<Branch> {
         self.placed.read().branch.clone()
@@ -104,6 +132,7 @@ impl OpenFile {
             return Ok(());
         }
         let mut placed = self.placed.write();
+        placed.branch.check_mode()?;
         if !placed.writable {
             let fd = placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), OFlags::RDWR))?;
             placed.fd = fd;

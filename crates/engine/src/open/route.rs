@@ -57,7 +57,13 @@ pub struct Tie {
 
 impl Tie {
     /// One more open, which wishes for `wish`.
-    pub fn join(&mut self, wish: Route, writer: Option<u32>, placed: &Placed, kernel: &dyn Backings) -> Route {
+    pub fn join(
+        &mut self,
+        wish: Route,
+        writer: Option<u32>,
+        placed: &Placed,
+        kernel: &dyn Backings,
+    ) -> Route {
         let route = match (self.tied, wish) {
             (None, Route::Passthrough(_)) => self.register(placed, kernel),
             (None, other) => other,

@@ -18,14 +18,14 @@ impl Union {
         if let Some(open) = handle.and_then(|handle| self.files.get(&handle.0)) {
             let file = open.file.clone();
             drop(open);
-            return Ok(Attr { ino, stat: file.ask(|fd| sys::at::stat_fd(fd))? });
+            return Ok(Attr { ino, stat: file.ask(sys::at::stat_fd)? });
         }
         let inode = self.inode(ino)?;
         if inode.is_dir() {
             return self.dir_attr(&pool, &inode);
         }
         let stat = match inode.open_file() {
-            Some(file) => file.ask(|fd| sys::at::stat_fd(fd))?,
+            Some(file) => file.ask(sys::at::stat_fd)?,
             None => self.stat_by_name(&pool, &inode)?,
         };
         Ok(Attr { ino, stat })

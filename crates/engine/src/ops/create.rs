@@ -3,19 +3,25 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use fsstack_pool::{BranchIx, Ino};
 use fsstack_pool::EntryName;
+use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::answer::{Created, Entry};
 use crate::caller::Caller;
 use crate::error::Result;
 use crate::inode::Inode;
-use crate::inode::number::identity;
 use crate::open::OpenFile;
 use crate::pool::Pool;
 use crate::resolve::entry;
 use crate::union::Union;
+
+/// A file that was just made on a branch.
+struct Made {
+    at: BranchIx,
+    fd: OwnedFd,
+    stat: Stat,
+}
 
 impl Union {
     /// Creates the file `name` in `parent` with `mode`, and opens it as `flags` say. The kernel holds one
@@ -41,14 +47,14 @@ impl Union {
             checked => checked?,
         }
         let made = self.place(&pool, &parent, |at| self.create_on(&pool, &parent, name, mode, at, caller));
-        let (at, fd, stat) = match made {
+        let made = match made {
             Err(error) if error.errno() == Errno::EXIST && !flags.contains(OFlags::EXCL) => {
                 return self.open_existing(parent.id.ino, name, flags, caller);
             }
             made => made?,
         };
-        let entry = self.admit_file(&pool, &parent, name.as_cstr(), at, stat);
-        let opened = self.open_made(&pool, entry, at, fd, &stat, flags, caller);
+        let entry = self.admit_file(&pool, &parent, name.as_cstr(), made.at, made.stat);
+        let opened = self.open_made(&pool, entry, made, flags, caller);
         if opened.is_err() {
             self.forget(entry.ino, 1);
         }
@@ -63,16 +69,17 @@ impl Union {
         mode: u32,
         at: BranchIx,
         caller: Caller,
-    ) -> Result<(BranchIx, OwnedFd, Stat)> {
+    ) -> Result<Made> {
         let dir = self.skeleton(pool, parent, at)?;
         let branch = pool.branch(at);
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
         caller.act()?;
-        let made = branch.ask(|| sys::at::open(dir.as_fd(), name.as_cstr(), how, mode & 0o7777, branch.mounts));
+        let made =
+            branch.ask(|| sys::at::open(dir.as_fd(), name.as_cstr(), how, mode & 0o7777, branch.mounts));
         caller.done_on(branch)?;
         let fd = made?;
         let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
-        Ok((at, fd, stat))
+        Ok(Made { at, fd, stat })
     }
 
     fn open_existing(
@@ -99,7 +106,7 @@ impl Union {
     pub fn tmpfile(&self, parent: Ino, mode: u32, flags: OFlags, caller: Caller) -> Result<Created> {
         let pool = self.pool.load();
         let parent = self.dir(parent)?;
-        let (at, fd, stat) = self.place(&pool, &parent, |at| {
+        let made = self.place(&pool, &parent, |at| {
             let dir = self.skeleton(&pool, &parent, at)?;
             let branch = pool.branch(at);
             // O_EXCL would keep it from ever getting a name.
@@ -109,12 +116,13 @@ impl Union {
             caller.done_on(branch)?;
             let fd = made?;
             let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
-            Ok((at, fd, stat))
+            Ok(Made { at, fd, stat })
         })?;
-        let id = identity(pool.branch(at), &stat);
+        let Made { at, stat, .. } = made;
+        let id = self.identity(pool.branch(at), &stat);
         self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
         let entry: Entry = entry(id, stat);
-        let opened = self.open_made(&pool, entry, at, fd, &stat, flags, caller);
+        let opened = self.open_made(&pool, entry, made, flags, caller);
         if opened.is_err() {
             self.forget(entry.ino, 1);
         }
@@ -125,15 +133,14 @@ impl Union {
         &self,
         pool: &Pool,
         entry: Entry,
-        at: BranchIx,
-        fd: OwnedFd,
-        stat: &Stat,
+        made: Made,
         flags: OFlags,
         caller: Caller,
     ) -> Result<crate::answer::Opened> {
         let inode = self.inode(entry.ino)?;
-        let branch = pool.branch(at).clone();
-        let file = Arc::new(OpenFile::new(branch, fd, true, stat, self.backings.clone()));
+        let branch = pool.branch(made.at).clone();
+        let file = OpenFile::new(branch, made.fd, true, &made.stat, self.backings.clone());
+        let file = Arc::new(file);
         let file = inode.open_with(|_| Ok::<_, crate::error::OpError>(()), || Ok(file))?;
         Ok(self.hand_out(pool, inode, file, flags, caller))
     }

@@ -5,7 +5,7 @@ use fsstack_sys::file::WriteFlags;
 use fsstack_sys::{self as sys, Errno};
 
 use crate::caller::Caller;
-use crate::error::Result;
+use crate::error::{OpError, Result};
 use crate::open::Sync;
 use crate::union::Union;
 
@@ -49,6 +49,7 @@ impl Union {
         while done < data.len() {
             let at = offset + done as u64;
             let rest = &data[done..];
+            let branch = open.file.branch().ix;
             let written = open.file.ask_to_write(|fd| match open.sync {
                 None => sys::file::write_at(fd, rest, at),
                 Some(how) => sys::file::write_at_flags(fd, rest, at, flags_of(how)),
@@ -56,6 +57,15 @@ impl Union {
             match written {
                 Ok(0) => break,
                 Ok(count) => done += count,
+                Err(error) if is_full(error) => {
+                    let moved =
+                        self.relocate(&self.pool.load(), &open.inode, &open.file, branch, rest.len() as u64);
+                    match moved {
+                        Ok(()) => {}
+                        Err(_) if done > 0 => break,
+                        Err(_) => return Err(error),
+                    }
+                }
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -71,7 +81,16 @@ impl Union {
         let open = self.file(handle)?;
         open.file.make_writable()?;
         open.file.strip(caller)?;
-        open.file.ask(|fd| sys::file::fallocate(fd, mode, offset, len))
+        loop {
+            let branch = open.file.branch().ix;
+            match open.file.ask(|fd| sys::file::fallocate(fd, mode, offset, len)) {
+                Err(error) if is_full(error) => {
+                    self.relocate(&self.pool.load(), &open.inode, &open.file, branch, len)
+                        .map_err(|_| error)?;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// The next data or hole at or after `offset`.
@@ -85,6 +104,11 @@ impl Union {
         }
         open.file.ask(|fd| sys::file::seek(fd, offset, whence))
     }
+}
+
+/// The branch has no room, for this user at least.
+pub(crate) fn is_full(error: OpError) -> bool {
+    matches!(error.errno(), Errno::NOSPC | Errno::DQUOT)
 }
 
 fn flags_of(sync: Sync) -> WriteFlags {

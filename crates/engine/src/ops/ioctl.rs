@@ -21,11 +21,15 @@ impl Union {
     /// # Errors
     /// ENOTTY for everything but inode flags, project ids and the inode's version.
     pub fn ioctl(&self, ino: Ino, handle: Handle, command: u32, input: &[u8]) -> Result<([u8; 28], usize)> {
-        let known = [FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, FS_IOC_GETVERSION];
+        let known =
+            [FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, FS_IOC_GETVERSION];
         if !known.contains(&command) {
             return Err(Errno::NOTTY.into());
         }
         if let Some(open) = self.files.get(&handle.0).map(|open| open.file.clone()) {
+            if matches!(command, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
+                open.branch().check_mode()?;
+            }
             return open.ask(|fd| run(fd, command, input));
         }
         let pool = self.pool.load();

@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 
 use fsstack_pool::BranchMode;
-use fsstack_pool::Ino;
 use fsstack_pool::EntryName;
+use fsstack_pool::Ino;
 use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::answer::Entry;
@@ -36,7 +36,7 @@ impl Union {
         let pin = self.pin(&pool, &inode)?;
         pin.ask(&pool, |fd| sys::at::link_fd(fd, dir.as_fd(), name))?;
         let stat = match &pin {
-            Pin::Open(file) => file.ask(|fd| sys::at::stat_fd(fd))?,
+            Pin::Open(file) => file.ask(sys::at::stat_fd)?,
             Pin::Here(_, fd) => branch.ask(|| sys::at::stat_fd(fd.as_fd()))?,
         };
         Ok(self.admit_file(&pool, &parent, name, at, stat))

@@ -4,8 +4,8 @@ use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use fsstack_pool::Ino;
 use fsstack_pool::EntryName;
+use fsstack_pool::Ino;
 use fsstack_sys as sys;
 
 use crate::answer::Entry;
@@ -34,15 +34,17 @@ impl Union {
     /// Asks only the branch where the name was seen last. None: all must be asked.
     fn lookup_where_seen(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Option<Entry> {
         let number = self.seen.get(parent.id.ino, name.to_bytes())?;
-        let Some(known) = self.inodes.get(number).filter(|known| known.is_dir()) else {
-            let at = pool.branch_of(number)?;
+        let known = self.inodes.get(number);
+        let Some(known) = known.as_ref().filter(|known| known.is_dir()) else {
+            // A file that was moved is not where its number says.
+            let at = known.and_then(|file| file.branch()).or_else(|| pool.branch_of(number))?;
             if !parent.is_on(at) {
                 return None;
             }
             let stat = self.stat_in(pool, parent, at, name).ok()?;
             return (!stat.is_dir()).then(|| self.admit_file(pool, parent, name, at, stat));
         };
-        self.lookup_dir(pool, parent, name, &known)
+        self.lookup_dir(pool, parent, name, known)
     }
 
     /// The directory that the name meant last, if it still does and its copies were asked for lately.

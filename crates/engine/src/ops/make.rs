@@ -3,8 +3,8 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use fsstack_pool::Ino;
 use fsstack_pool::EntryName;
+use fsstack_pool::Ino;
 use fsstack_sys::{self as sys, Stat, SysError};
 
 use crate::answer::Entry;

@@ -21,9 +21,9 @@ mod sync;
 mod unlink;
 mod xattr;
 
-pub use lock::{LockKind, LockRequest};
-pub use make::New;
-pub use setattr::{Change, SetTime};
 pub use data::Whence;
 pub use lock::LockType;
+pub use lock::{LockKind, LockRequest};
+pub use make::New;
 pub use readdir::Sink;
+pub use setattr::{Change, SetTime};

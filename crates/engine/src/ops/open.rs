@@ -48,6 +48,7 @@ impl Union {
 
     fn open_on_branch(&self, pool: &Pool, inode: &Arc<Inode>, write: bool) -> Result<Arc<OpenFile>> {
         let (at, fd, stat, writable) = if write {
+            pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
             let opened = self.open_checked(pool, inode, OFlags::RDWR);
             let (opened, writable) = match opened {
                 // An unprivileged daemon may be allowed to write and not to read.
@@ -83,7 +84,8 @@ impl Union {
         let handle = self.new_handle();
         // A local disk has nothing to say at close; a network file system reports late errors there.
         let flushes = !file.branch().kind.is_local() || pool.settings.locks == crate::settings::Locks::Branch;
-        self.files.insert(handle.0, FileHandle { inode, file: file.clone(), route, writer, sync: Sync::of(flags) });
+        self.files
+            .insert(handle.0, FileHandle { inode, file: file.clone(), route, writer, sync: Sync::of(flags) });
         Opened { handle, file, route, flushes }
     }
 
@@ -104,7 +106,7 @@ impl Union {
         if open.writer.is_none() || open.file.branch().kind.is_local() {
             return Ok(());
         }
-        open.file.ask(|fd| sys::file::flush(fd))
+        open.file.ask(sys::file::flush)
     }
 }
 

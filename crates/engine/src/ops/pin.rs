@@ -10,7 +10,6 @@ use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::error::{OpError, Result};
-use crate::inode::number::identity;
 use crate::inode::{Inode, Name};
 use crate::open::OpenFile;
 use crate::pool::Pool;
@@ -62,7 +61,7 @@ impl Union {
             let branch = pool.branch(at);
             let fd = branch.ask(|| sys::at::open(dir, &name.name, flags, 0, branch.mounts))?;
             let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
-            if identity(branch, &stat) == inode.id { Ok((at, fd, stat)) } else { Err(OpError::STALE) }
+            if self.identity(branch, &stat) == inode.id { Ok((at, fd, stat)) } else { Err(OpError::STALE) }
         })
     }
 
@@ -71,7 +70,7 @@ impl Union {
         self.by_name(pool, inode, |dir, name, at| {
             let branch = pool.branch(at);
             let stat = branch.ask(|| sys::at::stat(dir, &name.name))?;
-            if identity(branch, &stat) == inode.id { Ok(stat) } else { Err(OpError::STALE) }
+            if self.identity(branch, &stat) == inode.id { Ok(stat) } else { Err(OpError::STALE) }
         })
     }
 
@@ -87,9 +86,7 @@ impl Union {
         for _ in 0..2 {
             let at = inode.branch().ok_or(OpError::STALE)?;
             for name in inode.names() {
-                let done = self
-                    .dirfd(pool, &name.parent, at)
-                    .and_then(|dir| act(dir.as_fd(), &name, at));
+                let done = self.dirfd(pool, &name.parent, at).and_then(|dir| act(dir.as_fd(), &name, at));
                 match done {
                     Err(error) if is_elsewhere(error) => last = error,
                     settled => return settled,

@@ -63,7 +63,10 @@ impl Union {
             let read = match listing.next(self, &pool, &open.inode) {
                 Ok(Some(read)) => read,
                 Ok(None) => return Ok(()),
-                Err(error) if error.is_missing() && count == 0 => return Ok(()), // removed meanwhile
+                // Removed meanwhile: it has no entries, and maybe no name by which it could be opened.
+                Err(error) if count == 0 && matches!(error.errno(), Errno::NOENT | Errno::STALE) => {
+                    return Ok(());
+                }
                 // What was read is right; the error comes again when the listing goes on from here.
                 Err(error) => return if count > 0 { Ok(()) } else { Err(error) },
             };
@@ -128,7 +131,7 @@ impl Union {
     /// `d_ino`, which must be what `st_ino` would be.
     fn listed_number(&self, pool: &Pool, dir: &Arc<Inode>, read: &Read, kind: Kind) -> Ino {
         let branch = pool.branch(read.at);
-        let own = number(branch, branch.dev, read.ino);
+        let own = self.moved.listed(number(branch, branch.dev, read.ino));
         if kind != Kind::Dir || pool.branches.len() == 1 {
             return own;
         }
@@ -136,7 +139,9 @@ impl Union {
             return known.id.ino;
         }
         match self.find(pool, dir, &read.name) {
-            Ok(Found::Dir(stats, _)) => self.dir_identity(pool, dir, &read.name, &stats).map_or(own, |id| id.ino),
+            Ok(Found::Dir(stats, _)) => {
+                self.dir_identity(pool, dir, &read.name, &stats).map_or(own, |id| id.ino)
+            }
             Ok(Found::File(..)) | Err(_) => own,
         }
     }

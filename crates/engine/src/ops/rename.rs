@@ -14,8 +14,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fsstack_pool::BranchMode;
-use fsstack_pool::{BranchIx, Ino};
 use fsstack_pool::EntryName;
+use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, SysError};
 
@@ -46,6 +46,9 @@ impl Union {
     ) -> Result<()> {
         let pool = self.pool.load();
         let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);
+        for (dir, name) in [(&from_dir, from.1), (&to_dir, to.1)] {
+            crate::resolve::check_public(dir, name.as_cstr())?;
+        }
         let from = End { dir: &from_dir, name: from.1.as_cstr() };
         let to = End { dir: &to_dir, name: to.1.as_cstr() };
         if flags.contains(RenameFlags::EXCHANGE) {
@@ -93,8 +96,16 @@ impl Union {
             return Err(branch.said(SysError { call: sys::Call::Rename, errno: Errno::ROFS }));
         }
         let known = self.known(from.dir, from.name);
+        let open = known.as_ref().and_then(|inode| inode.open_file());
+        let _stays = open.as_ref().map(|file| file.hold());
+        let at = known.as_ref().and_then(|inode| inode.branch()).unwrap_or(at); // it may just have moved
+        let branch = pool.branch(at);
         let hidden = self.hidden(pool, from, at)?;
-        let targets = if to.dir.take_miss(to.name) { DirStats::new() } else { self.find_all(pool, to.dir, to.name, None)? };
+        let targets = if to.dir.take_miss(to.name) {
+            DirStats::new()
+        } else {
+            self.find_all(pool, to.dir, to.name, None)?
+        };
         if targets.first().is_some_and(|(_, stat)| stat.is_dir()) {
             return Err(Errno::ISDIR.into());
         }
@@ -127,13 +138,7 @@ impl Union {
         Ok(others)
     }
 
-    fn same_object(
-        &self,
-        pool: &Pool,
-        from: End<'_>,
-        at: BranchIx,
-        targets: &DirStats,
-    ) -> Result<bool> {
+    fn same_object(&self, pool: &Pool, from: End<'_>, at: BranchIx, targets: &DirStats) -> Result<bool> {
         let Some((_, target)) = targets.first().filter(|(first, stat)| *first == at && stat.nlink > 1) else {
             return Ok(false);
         };
@@ -159,7 +164,7 @@ impl Union {
         let moved = known.or_else(|| {
             // The hint was pushed out of its slot: ask for the number.
             let stat = self.stat_in(pool, to.dir, at, to.name).ok()?;
-            self.inodes.get(crate::inode::number::identity(pool.branch(at), &stat).ino)
+            self.inodes.get(self.identity(pool.branch(at), &stat).ino)
         });
         if let Some(inode) = moved {
             inode.renamed((from.dir, from.name), (to.dir, to.name));
@@ -169,6 +174,7 @@ impl Union {
 
     fn rename_dir(&self, pool: &Pool, from: End<'_>, to: End<'_>, flags: RenameFlags) -> Result<()> {
         let _shape = self.shape.write();
+        to.dir.take_miss(to.name); // something is there from now on
         let sources = self.find_all(pool, from.dir, from.name, None)?;
         let targets = self.find_all(pool, to.dir, to.name, None)?;
         if targets.first().is_some_and(|(_, stat)| !stat.is_dir()) {
@@ -235,7 +241,8 @@ impl Union {
     /// Each of the two names gets what the other had, branch by branch.
     fn exchange(&self, pool: &Pool, a: End<'_>, b: End<'_>) -> Result<()> {
         let _shape = self.shape.write();
-        let (in_a, in_b) = (self.find_all(pool, a.dir, a.name, None)?, self.find_all(pool, b.dir, b.name, None)?);
+        let (in_a, in_b) =
+            (self.find_all(pool, a.dir, a.name, None)?, self.find_all(pool, b.dir, b.name, None)?);
         if in_a.is_empty() || in_b.is_empty() {
             return Err(OpError::MISSING);
         }
@@ -243,8 +250,12 @@ impl Union {
         self.check_writable(pool, &in_b)?;
         let (known_a, known_b) = (self.known(a.dir, a.name), self.known(b.dir, b.name));
         let holds = |holders: &DirStats, at: BranchIx| holders.iter().any(|(holder, _)| *holder == at);
-        let at: Vec<BranchIx> =
-            pool.branches.iter().map(|branch| branch.ix).filter(|at| holds(&in_a, *at) || holds(&in_b, *at)).collect();
+        let at: Vec<BranchIx> = pool
+            .branches
+            .iter()
+            .map(|branch| branch.ix)
+            .filter(|at| holds(&in_a, *at) || holds(&in_b, *at))
+            .collect();
         for at in &at {
             self.skeleton_in_shape(pool, a.dir, *at)?;
             self.skeleton_in_shape(pool, b.dir, *at)?;

@@ -7,8 +7,8 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use fsstack_pool::{BranchIx, Ino};
 use fsstack_pool::EntryName;
+use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, OFlags};
 
@@ -42,7 +42,8 @@ impl Union {
         let mut removed = false;
         for at in branches.into_iter().rev() {
             let branch = pool.branch(at);
-            let gone = self.dirfd(&pool, &parent, at).and_then(|fd| branch.ask(|| sys::at::rmdir(fd.as_fd(), name)));
+            let gone =
+                self.dirfd(&pool, &parent, at).and_then(|fd| branch.ask(|| sys::at::rmdir(fd.as_fd(), name)));
             match gone {
                 Ok(()) => removed = true,
                 // A hidden file of that name is not ours to remove.
@@ -80,7 +81,9 @@ impl Union {
             dir => dir?,
         };
         let mut entries = Dirents::new(dir, 4096);
-        while let Some(entry) = branch.ask(|| entries.next().map(|entry| entry.map(|entry| is_dot(entry.name))))? {
+        while let Some(entry) =
+            branch.ask(|| entries.next().map(|entry| entry.map(|entry| is_dot(entry.name))))?
+        {
             if !entry {
                 return Err(Errno::NOTEMPTY.into());
             }

@@ -57,19 +57,20 @@ impl Union {
             Some(file) => Pin::Open(file),
             None => self.pin(&pool, &inode)?,
         };
+        pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
         if let Some(mode) = change.mode {
             check_set_id(&pin, &pool, mode)?;
         }
         if let Some(size) = change.size {
             truncate(&pool, &pin, size)?;
         }
-        if change.strips && change.mode.is_none() {
-            pin.ask(&pool, strip_fd)?;
-        } else if change.size.is_some() && !caller.is_root() && change.mode.is_none() {
+        // A kernel that decides this itself says so; for one that does not, a stranger's truncation strips.
+        let strips = change.strips || change.size.is_some() && !caller.is_root();
+        if strips && change.mode.is_none() {
             pin.ask(&pool, strip_fd)?;
         }
         pin.ask(&pool, |fd| apply(fd, change))?;
-        let stat = pin.ask(&pool, |fd| sys::at::stat_fd(fd))?;
+        let stat = pin.ask(&pool, sys::at::stat_fd)?;
         if let Some(file) = inode.open_file() {
             file.set_strips(stat.mode & SET_ID != 0 || file.strips() && !change.strips);
         }
@@ -128,9 +129,11 @@ fn check_set_id(pin: &Pin, pool: &Pool, mode: u32) -> Result<()> {
     if mode & SET_ID == 0 {
         return Ok(());
     }
-    let owner = pin.ask(pool, |fd| sys::at::stat_fd(fd))?.uid;
+    let owner = pin.ask(pool, sys::at::stat_fd)?.uid;
     if file.has_strange_writer(owner) {
-        tracing::info!("a set-id bit was refused: somebody else has the file open for writing by passthrough");
+        tracing::info!(
+            "a set-id bit was refused: somebody else has the file open for writing by passthrough"
+        );
         return Err(Errno::TXTBSY.into());
     }
     file.set_strips(true);

@@ -6,8 +6,8 @@ use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use fsstack_pool::{BranchIx, Ino};
 use fsstack_pool::EntryName;
+use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::error::{OpError, Result};
@@ -27,16 +27,21 @@ impl Union {
         let name = name.as_cstr();
         self.check_removable(&pool, &parent, name)?;
         let known = self.known(&parent, name);
+        let open = known.as_ref().and_then(|inode| inode.open_file());
+        let _stays = open.as_ref().map(|file| file.hold());
         let mut removed = false;
+        let mut told = if parent.is_unsure() { OpError::UNSURE } else { OpError::MISSING };
         for at in parent.copies().into_iter().rev() {
             match self.unlink_on(&pool, &parent, name, at) {
                 Ok(()) => removed = true,
                 Err(error) if error.is_missing() => {}
+                // Hidden by the file on an earlier branch, or else what the name shows.
+                Err(error) if error.errno() == Errno::ISDIR => told = error,
                 Err(error) => return Err(error),
             }
         }
         if !removed {
-            return Err(if parent.is_unsure() { OpError::UNSURE } else { OpError::MISSING });
+            return Err(told);
         }
         if let Some(inode) = known {
             inode.lost_name(&parent, name);

@@ -77,6 +77,7 @@ impl Union {
                 if kill_sgid { clear_sgid(fd) } else { Ok(()) }
             });
         }
+        pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
         let pin = self.pin(&pool, &inode)?;
         if name == CAPABILITY
             && let Pin::Open(file) = &pin
@@ -109,6 +110,7 @@ impl Union {
                 removed => removed,
             });
         }
+        pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
         self.pin(&pool, &inode)?.ask(&pool, |fd| xattr::remove(On::Fd(fd), name))
     }
 
@@ -146,7 +148,12 @@ impl Union {
             }
             b"user.fsstack.paths" => Some(self.all_paths(pool, inode)?.join(&b'\n')),
             b"user.mergerfs.allpaths" => Some(self.all_paths(pool, inode)?.join(&b'\0')),
-            b"user.fsstack.transport" if inode.is_root() => self.transport().map(|name| name.as_bytes().to_vec()),
+            b"user.fsstack.transport" if inode.is_root() => {
+                self.transport().map(|name| name.as_bytes().to_vec())
+            }
+            b"user.fsstack.why" => {
+                inode.open_file().and_then(|file| file.why()).map(|why| why.as_bytes().to_vec())
+            }
             b"user.fsstack.write-path" => Some(self.write_path(pool, inode)?.to_vec()),
             _ => None,
         })
@@ -189,14 +196,8 @@ impl Union {
 
 /// The path below the pool's root, with a leading slash; empty for the root.
 fn relative(inode: &Arc<Inode>) -> Result<Vec<u8>> {
-    let mut names = Vec::new();
-    let mut at = inode.clone();
-    while !at.is_root() {
-        let name = at.name().ok_or(Errno::NODATA)?;
-        names.push(name.name.to_bytes().to_vec());
-        at = name.parent;
-    }
-    Ok(names.iter().rev().flat_map(|name| std::iter::once(b'/').chain(name.iter().copied())).collect())
+    let path = inode.path().ok_or(Errno::NODATA)?;
+    Ok(if path.is_empty() { path } else { [b"/", path.as_slice()].concat() })
 }
 
 fn is_ours(name: &CStr) -> bool {

@@ -88,6 +88,7 @@ impl Adapter {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one row an operation")]
     fn dispatch(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Served {
         let ino = Ino(request.header.nodeid);
         match request.op {
@@ -153,7 +154,9 @@ impl Adapter {
                 let copied = self.union.copy_range(from, to, len, caller(request, 0)).map_err(errno)?;
                 full(answer.copied(width, copied))
             }
-            Operation::Ioctl { fh, cmd, data, out_size, .. } => self.ioctl(ino, fh, cmd, data, out_size, answer),
+            Operation::Ioctl { fh, cmd, data, out_size, .. } => {
+                self.ioctl(ino, fh, cmd, data, out_size, answer)
+            }
             Operation::Destroy => Ok(()),
             // With default_permissions the kernel checks access; it polls and maps blocks without us.
             Operation::Access { .. } | Operation::Bmap { .. } | Operation::Poll { .. } => Err(Errno::NOSYS),
@@ -182,10 +185,8 @@ impl Adapter {
             strips: change.kill_suidgid,
         };
         let ino = Ino(request.header.nodeid);
-        let attr = self
-            .union
-            .setattr(ino, change.fh.map(Handle), wanted, caller(request, 0))
-            .map_err(errno)?;
+        let attr =
+            self.union.setattr(ino, change.fh.map(Handle), wanted, caller(request, 0)).map_err(errno)?;
         full(answer.attr(&convert::attr(&attr), self.timeouts.attr))
     }
 

@@ -4,8 +4,8 @@ use std::ffi::CStr;
 
 use fsstack_engine::ops::New;
 use fsstack_pool::Ino;
-use fsstack_sys::at::RenameFlags;
 use fsstack_sys::Errno;
+use fsstack_sys::at::RenameFlags;
 use fsstack_wire::{self as wire, Answer, Operation, Request};
 
 use super::{Adapter, Served, caller, entry_name, errno, full};

@@ -111,7 +111,12 @@ impl DevDoor {
 }
 
 impl Shared {
-    fn start(self: &Arc<Self>, index: usize, device: OwnedFd, cpu: Option<usize>) -> io::Result<JoinHandle<()>> {
+    fn start(
+        self: &Arc<Self>,
+        index: usize,
+        device: OwnedFd,
+        cpu: Option<usize>,
+    ) -> io::Result<JoinHandle<()>> {
         let shared = self.clone();
         self.threads.fetch_add(1, Relaxed);
         let started = std::thread::Builder::new().name(format!("door-{index}")).spawn(move || {
@@ -171,7 +176,9 @@ impl Shared {
         let mut answer = Answer::new(outgoing);
         match self.adapter.serve(&request, &mut answer) {
             Outcome::Answered => report(device::answer(device.as_fd(), &answer.header(unique), &answer)),
-            Outcome::Refused(errno) => report(device::refuse(device.as_fd(), &OutHeader::refused(unique, errno))),
+            Outcome::Refused(errno) => {
+                report(device::refuse(device.as_fd(), &OutHeader::refused(unique, errno)))
+            }
             Outcome::Silent => {}
         }
     }
@@ -219,7 +226,8 @@ impl Shared {
 
     fn add_helper(self: &Arc<Self>, index: usize, cpus: &[usize]) {
         let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
-        let started = device::clone_device(self.device.as_fd()).and_then(|device| self.start(index, device, cpu));
+        let started =
+            device::clone_device(self.device.as_fd()).and_then(|device| self.start(index, device, cpu));
         if let Err(error) = started {
             tracing::warn!(%error, "no helper for a door whose threads are all busy");
         }

@@ -66,7 +66,10 @@ unsafe impl ioctl::Ioctl for BackingOpen {
         (&raw mut self.0).cast()
     }
 
-    unsafe fn output_from_ptr(answer: ioctl::IoctlOutput, _: *mut std::ffi::c_void) -> rustix::io::Result<u32> {
+    unsafe fn output_from_ptr(
+        answer: ioctl::IoctlOutput,
+        _: *mut std::ffi::c_void,
+    ) -> rustix::io::Result<u32> {
         u32::try_from(answer).map_err(|_| Errno::INVAL)
     }
 }
@@ -121,7 +124,8 @@ pub(crate) fn take(device: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Take
 
 /// Writes an answer.
 pub(crate) fn answer(device: BorrowedFd<'_>, header: &OutHeader, body: &Answer<'_>) -> Result<(), Errno> {
-    rustix::io::writev(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body.as_bytes())]).map(mem::drop)
+    rustix::io::writev(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body.as_bytes())])
+        .map(mem::drop)
 }
 
 /// Writes an errno as the answer.

@@ -44,7 +44,8 @@ impl Transport {
                     return Err("this kernel has no FUSE over io_uring (Linux 6.14 and later have it)".into());
                 }
                 if !is_on() {
-                    std::fs::write(SWITCH, "Y").map_err(|error| format!("{SWITCH} cannot be set to Y: {error}"))?;
+                    std::fs::write(SWITCH, "Y")
+                        .map_err(|error| format!("{SWITCH} cannot be set to Y: {error}"))?;
                     tracing::info!("{SWITCH} was switched on");
                 }
                 ring::probe().map_err(|error| format!("this process may not use io_uring: {error}"))?;

@@ -43,11 +43,15 @@ pub(super) const PLACEMENT: &[Row] = &[
     option(
         &["relocate", "moveonenospc"],
         BOOLEAN_OR_POLICY,
-        "false",
-        "Accepted with a warning: moving a file to a roomier branch when a write finds no space is not there yet.",
+        "on",
+        "Whether a file is moved to the roomiest branch that holds it and its floor when a write by the daemon finds its branch full; mergerfs's policy names count as \"on\".",
         |raw, typed| {
-            let wanted = typed.switch().or_else(|_| values::chain(typed.text()?).map(|_| true));
-            raw.relocate.give(typed, wanted.map_err(|_| "neither true, false nor a policy".to_owned())?)
+            let wanted = match typed.raw() {
+                "on" => Ok(true),
+                "off" => Ok(false),
+                _ => typed.switch().or_else(|_| values::chain(typed.text()?).map(|_| true)),
+            };
+            raw.relocate.give(typed, wanted.map_err(|_| "neither on, off nor a policy".to_owned())?)
         },
     ),
     option(

@@ -88,9 +88,12 @@ impl Entry {
     /// The kernel does not take the entry.
     pub(crate) fn register(&mut self) -> io::Result<Fetched> {
         let mut sqe = self.command(REGISTER, 0, Some(self.places.as_ptr().addr() as u64));
+        let words = (&raw mut sqe).cast::<u32>();
+        // SAFETY: the entry is 128 bytes.
+        let len = unsafe { words.add(6) };
         // SAFETY: a submission entry is `struct io_uring_sqe`, whose `len`, at 24, the crate cannot set for this
-        // command: the number of places. The entry is ours, initialised and larger than that.
-        unsafe { (&raw mut sqe).cast::<u32>().byte_add(24).write(2) };
+        // command: the number of places. The entry is ours and initialised.
+        unsafe { len.write(2) };
         self.submit(&sqe)
     }
 

@@ -1,0 +1,170 @@
+//! What an interrupted move left behind, and clearing it at the next mount.
+//!
+//! An intent is a file in a hidden folder at the root of the target branch: which file, from which branch. It is
+//! on disk before the new copy gets its name and goes after the old copy has lost it. Its last line is a
+//! checksum: an intent that was cut short was never acted on.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, OwnedFd};
+
+use fsstack_pool::BranchId;
+use fsstack_sys::dirents::Dirents;
+use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
+
+use crate::branch::Branch;
+use crate::inode::number::{hash_name, mix};
+use crate::ops::rmdir::is_dot;
+use crate::pool::Pool;
+
+/// The folder, in the root of a branch: never shown in the pool, and gone when nothing is in it.
+pub(crate) const FOLDER: &CStr = c".fsstack.moving";
+const HEAD: usize = 2 + 8 + 8;
+const SUM: usize = 8;
+
+/// A move that is about to get its name.
+pub(crate) struct Intent<'a> {
+    pub(crate) from: BranchId,
+    /// The branch's inode number of the old copy, and of the new one.
+    pub(crate) old: u64,
+    pub(crate) new: u64,
+    pub(crate) path: &'a [u8],
+}
+
+/// An intent that is on disk.
+pub(crate) struct Written(CString);
+
+/// The branch's hidden folder, made if it is not there.
+pub(crate) fn folder(branch: &Branch) -> Result<OwnedFd, SysError> {
+    match sys::at::mkdir(branch.root_fd(), FOLDER, 0o700) {
+        Err(error) if error.errno != Errno::EXIST => return Err(error),
+        _ => {}
+    }
+    sys::at::open_dir(branch.root_fd(), FOLDER, branch.mounts)
+}
+
+/// A name that nothing has yet.
+pub(crate) fn fresh_name(suffix: &CStr) -> CString {
+    use std::hash::{BuildHasher, RandomState};
+    let random = RandomState::new().hash_one(std::time::Instant::now());
+    let mut name = format!("{random:016x}").into_bytes();
+    name.extend_from_slice(suffix.to_bytes());
+    CString::new(name).unwrap_or_default()
+}
+
+impl Intent<'_> {
+    /// Puts it on disk.
+    pub(crate) fn write(&self, on: &Branch) -> Result<Written, SysError> {
+        let mut record = Vec::with_capacity(HEAD + self.path.len() + SUM);
+        record.extend_from_slice(&self.from.get().to_le_bytes());
+        record.extend_from_slice(&self.old.to_le_bytes());
+        record.extend_from_slice(&self.new.to_le_bytes());
+        record.extend_from_slice(self.path);
+        record.extend_from_slice(&checksum(&record).to_le_bytes());
+        let folder = folder(on)?;
+        let name = fresh_name(c".move");
+        let how = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
+        let file = sys::at::open(folder.as_fd(), &name, how, 0o600, on.mounts)?;
+        crate::transfer::write_all(file.as_fd(), &record, 0)?;
+        sys::file::fsync(file.as_fd())?;
+        let folder = sys::at::reopen(folder.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        sys::file::fsync(folder.as_fd())?;
+        Ok(Written(name))
+    }
+}
+
+impl Written {
+    /// The move is over, one way or the other.
+    pub(crate) fn done(&self, on: &Branch) {
+        let removed = sys::at::open_dir(on.root_fd(), FOLDER, on.mounts)
+            .and_then(|folder| sys::at::unlink(folder.as_fd(), &self.0));
+        if let Err(error) = removed {
+            tracing::warn!(%error, "an intent stays: the next mount looks at it again");
+        }
+        // Empty unless another file is moving.
+        let _busy = sys::at::rmdir(on.root_fd(), FOLDER);
+    }
+}
+
+fn checksum(record: &[u8]) -> u64 {
+    mix(hash_name(fsstack_pool::Ino(HEAD as u64), record))
+}
+
+/// Finishes or clears what moves onto the pool's branches left behind. Branches that cannot be written are left.
+pub(crate) fn clear(pool: &Pool) {
+    for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
+        match clear_on(pool, branch) {
+            Err(error) if error.errno == Errno::NOENT => {}
+            Err(error) => {
+                tracing::warn!(%error, branch = %branch.path.display(), "leftovers of moves could not be cleared");
+            }
+            Ok(()) => {}
+        }
+    }
+}
+
+fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
+    let how = OFlags::RDONLY | OFlags::DIRECTORY;
+    let folder = sys::at::open(branch.root_fd(), FOLDER, how, 0, branch.mounts)?;
+    let mut names = Vec::new();
+    let mut entries = Dirents::new(folder, 4096);
+    while let Some(entry) = entries.next()? {
+        if !is_dot(entry.name) {
+            names.push(CString::from(entry.name));
+        }
+    }
+    let folder = sys::at::open_dir(branch.root_fd(), FOLDER, branch.mounts)?;
+    for name in names {
+        if name.to_bytes().ends_with(b".move") {
+            let file = sys::at::open(folder.as_fd(), &name, OFlags::RDONLY, 0, branch.mounts)?;
+            let mut record = vec![0; 1 << 16];
+            let len = sys::file::read_at(file.as_fd(), &mut record, 0)?;
+            finish(pool, branch, &record[..len])?;
+        }
+        sys::at::unlink(folder.as_fd(), &name)?;
+    }
+    sys::at::rmdir(branch.root_fd(), FOLDER)
+}
+
+/// If the new copy has its name, the old one goes.
+fn finish(pool: &Pool, to: &Branch, record: &[u8]) -> Result<(), SysError> {
+    let Some((body, sum)) = record.split_last_chunk::<SUM>().filter(|(body, _)| body.len() > HEAD) else {
+        return Ok(());
+    };
+    if checksum(body) != u64::from_le_bytes(*sum) {
+        return Ok(());
+    }
+    let (head, path) = body.split_at(HEAD);
+    let word = |at: usize| head[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+    let id = BranchId::new(u16::from_le_bytes([head[0], head[1]]));
+    let Some(from) = pool.branches.iter().find(|branch| Some(branch.id) == id) else { return Ok(()) };
+    let (Some(new), Some(old)) = (walk(to, path)?, walk(from, path)?) else { return Ok(()) };
+    let matches = |(dir, name): &(OwnedFd, CString), ino| {
+        sys::at::stat(dir.as_fd(), name).is_ok_and(|stat| stat.ino == ino && stat.is_file())
+    };
+    if matches(&new, word(10)) && matches(&old, word(2)) {
+        sys::at::unlink(old.0.as_fd(), &old.1)?;
+        tracing::info!(from = %from.path.display(), "a move that was interrupted is finished");
+    }
+    Ok(())
+}
+
+/// The parent of `path` on `branch`, and the last name. None if it is not there.
+fn walk(branch: &Branch, path: &[u8]) -> Result<Option<(OwnedFd, CString)>, SysError> {
+    let bad = || SysError { call: Call::Open, errno: Errno::INVAL };
+    let mut dir = sys::at::reopen(branch.root_fd(), OFlags::PATH | OFlags::DIRECTORY)?;
+    let mut names = path.split(|byte| *byte == b'/').peekable();
+    while let Some(raw) = names.next() {
+        let name = CString::new(raw).map_err(|_| bad())?;
+        if raw.is_empty() || is_dot(&name) {
+            return Err(bad());
+        }
+        if names.peek().is_none() {
+            return Ok(Some((dir, name)));
+        }
+        dir = match sys::at::open_dir(dir.as_fd(), &name, branch.mounts) {
+            Err(error) if matches!(error.errno, Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            opened => opened?,
+        };
+    }
+    Ok(None)
+}

@@ -1,0 +1,277 @@
+//! Moving an open file to a roomier branch, under its writers.
+//!
+//! Readers and writers hold `placed` shared while they make their call; a move holds it exclusively, from the
+//! check to the end, so only the moving file waits. A writer that saw ENOSPC lets go first: when it has the file
+//! to itself another may have moved it, and then it just tries again. Rename and unlink of an open file hold it
+//! shared too, so that the name stays while the file moves.
+//!
+//! The copy is made without a name (`O_TMPFILE`), or in a hidden folder where the branch has no such thing, and
+//! synced; an intent on the target branch says what is to be done; then it gets the name, the directory is
+//! synced, the old name goes, the intent goes. Killed before the name: the old copy stands, and the new one is
+//! gone or is cleared by the next mount. Killed after: both are whole, and the next mount removes the old one.
+//!
+//! Not moved: a file with several links (the others would stay behind), and one that the kernel reads or writes
+//! by passthrough (it would go on with the old one).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use fsstack_pool::{BranchIx, BranchMode};
+use fsstack_sys::at::{SetTime, Times};
+use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
+
+use crate::branch::Branch;
+use crate::error::{OpError, Result};
+use crate::inode::dirfd::DirFd;
+use crate::inode::number;
+use crate::inode::{Inode, Name};
+use crate::open::OpenFile;
+use crate::open::route::Route;
+use crate::pool::Pool;
+use crate::recover::Intent;
+use crate::skeleton::copy_xattrs;
+use crate::transfer;
+use crate::union::Union;
+
+/// A file that is being moved.
+struct Move<'a> {
+    inode: &'a Arc<Inode>,
+    name: Name,
+    from: Arc<Branch>,
+    source: BorrowedFd<'a>,
+    stat: Stat,
+}
+
+/// Its copy, which has no name yet.
+struct New<'a> {
+    to: &'a Branch,
+    dir: Arc<DirFd>,
+    fd: OwnedFd,
+    staged: Option<Staged>,
+}
+
+impl Union {
+    /// The branch `full` had no room for `more` bytes of the open file: moves it to one that has. Ok: try again.
+    ///
+    /// # Errors
+    /// ENOSPC if it cannot be moved or no branch has room for it; what was tried is undone.
+    pub(crate) fn relocate(
+        &self,
+        pool: &Pool,
+        inode: &Arc<Inode>,
+        file: &OpenFile,
+        full: BranchIx,
+        more: u64,
+    ) -> Result<()> {
+        pool.branch(full).distrust_space();
+        if !pool.settings.relocate {
+            return Err(Errno::NOSPC.into());
+        }
+        let mut placed = file.hold_alone();
+        if placed.branch.ix != full {
+            return Ok(()); // another writer has moved it
+        }
+        let from = placed.branch.clone();
+        let stat = from.ask(|| sys::at::stat_fd(placed.fd.as_fd()))?;
+        if let Some(why) = why_not(file, &stat) {
+            return Err(self.not_moved(file, inode, why));
+        }
+        let Some(name) = inode.name() else {
+            return Err(self.not_moved(file, inode, "it has no name"));
+        };
+        let need = stat.blocks.saturating_mul(512).saturating_add(more);
+        let moving = Move { inode, name, from, source: placed.fd.as_fd(), stat };
+        for at in targets(pool, &moving, need) {
+            match self.move_to(pool, &moving, pool.branch(at)) {
+                Ok(fd) => {
+                    tracing::info!(
+                        name = ?moving.name.name, from = %moving.from.path.display(),
+                        to = %pool.branch(at).path.display(), "moved a file to a roomier branch"
+                    );
+                    placed.branch = pool.branch(at).clone();
+                    placed.fd = fd;
+                    placed.writable = true;
+                    inode.moved_to(at);
+                    return Ok(());
+                }
+                Err(error) => tracing::warn!(%error, "a file could not be moved to this branch"),
+            }
+        }
+        Err(self.not_moved(file, inode, "no other branch has room for the whole of it"))
+    }
+
+    fn not_moved(&self, file: &OpenFile, inode: &Inode, why: &'static str) -> OpError {
+        if file.set_why(why) {
+            let name = inode.name().map(|name| name.name);
+            tracing::warn!(?name, why, "a branch is full and the file on it was not moved");
+        }
+        Errno::NOSPC.into()
+    }
+
+    fn move_to(&self, pool: &Pool, moving: &Move<'_>, to: &Branch) -> Result<OwnedFd> {
+        let dir = self.skeleton(pool, &moving.name.parent, to.ix)?;
+        let (fd, staged) = to.ask(|| blank(to, &dir))?;
+        let new = New { to, dir, fd, staged };
+        let made = to
+            .ask(|| dress(new.fd.as_fd(), moving.source, &moving.stat))
+            .and_then(|()| to.ask(|| sys::at::stat_fd(new.fd.as_fd())));
+        let done = made.and_then(|made| {
+            let natural = number::identity(to, &made);
+            self.moved.note(moving.inode.id, natural);
+            self.exchange_names(pool, moving, &new, made.ino).inspect_err(|_| self.moved.take_back(natural))
+        });
+        if done.is_err()
+            && let Some(staged) = &new.staged
+        {
+            staged.discard(to);
+        }
+        done.map(|()| new.fd)
+    }
+
+    /// The new copy gets the name and the old one loses it.
+    fn exchange_names(&self, pool: &Pool, moving: &Move<'_>, new: &New<'_>, ino: u64) -> Result<()> {
+        let New { to, dir, fd, staged } = new;
+        let name = &*moving.name.name;
+        let old_dir = self.dirfd(pool, &moving.name.parent, moving.from.ix)?;
+        let there = moving.from.ask(|| sys::at::stat(old_dir.as_fd(), name))?;
+        if there.ino != moving.stat.ino {
+            return Err(OpError::STALE); // renamed or replaced behind the pool's back
+        }
+        let path = moving.inode.path().ok_or(OpError::STALE)?;
+        let intent = to
+            .ask(|| Intent { from: moving.from.id, old: moving.stat.ino, new: ino, path: &path }.write(to))?;
+        let named = to.ask(|| {
+            // A hidden older copy under the same name: replaced, as a write to the file would have it.
+            match sys::at::unlink(dir.as_fd(), name) {
+                Err(error) if error.errno != Errno::NOENT => return Err(error),
+                _ => {}
+            }
+            match staged {
+                Some(staged) => staged.name(to, dir, name)?,
+                None => sys::at::link_fd(fd.as_fd(), dir.as_fd(), name)?,
+            }
+            sync_dir(dir.as_fd())
+        });
+        let replaced = named.and_then(|()| moving.from.ask(|| sys::at::unlink(old_dir.as_fd(), name)));
+        if let Err(error) = replaced {
+            // The old copy stands: the new one must not stay beside it.
+            let undone = sys::at::unlink(dir.as_fd(), name);
+            tracing::warn!(?undone, "a move was undone");
+            intent.done(to);
+            return Err(error);
+        }
+        let synced = moving.from.ask(|| sync_dir(old_dir.as_fd()));
+        if let Err(error) = synced {
+            tracing::warn!(%error, "the old name of a moved file is gone, but not surely on disk");
+        }
+        intent.done(to);
+        Ok(())
+    }
+}
+
+fn why_not(file: &OpenFile, stat: &Stat) -> Option<&'static str> {
+    if matches!(file.tied_to(), Some(Route::Passthrough(_))) {
+        return Some("it is open by passthrough, past the daemon");
+    }
+    match stat.nlink {
+        0 => Some("it has no name"),
+        1 => None,
+        _ => Some("it has several hard links"),
+    }
+}
+
+/// Branches with room for `need` bytes and their floor, the roomiest first; never the one it comes from.
+fn targets(pool: &Pool, moving: &Move<'_>, need: u64) -> Vec<BranchIx> {
+    let mut fits: Vec<(u64, BranchIx)> = pool
+        .branches
+        .iter()
+        .filter(|branch| branch.ix != moving.from.ix && branch.dev != moving.from.dev)
+        .filter(|branch| branch.mode == BranchMode::ReadWrite && branch.is_writable())
+        .filter_map(|branch| {
+            branch.distrust_space();
+            let space = branch.space().ok()?;
+            let floor = branch.floor.unwrap_or(pool.settings.floor).bytes_of(space.total);
+            (space.available >= need.saturating_add(floor)).then_some((space.available, branch.ix))
+        })
+        .collect();
+    fits.sort_by_key(|(available, ix)| (std::cmp::Reverse(*available), ix.0));
+    fits.into_iter().map(|(_, ix)| ix).collect()
+}
+
+/// A copy that has a name in the branch's hidden folder, where the branch has no nameless files.
+struct Staged(std::ffi::CString);
+
+impl Staged {
+    fn name(&self, to: &Branch, dir: &DirFd, name: &std::ffi::CStr) -> Result<(), SysError> {
+        let folder = crate::recover::folder(to)?;
+        sys::at::rename(folder.as_fd(), &self.0, dir.as_fd(), name, sys::at::RenameFlags::empty())
+    }
+
+    fn discard(&self, to: &Branch) {
+        if let Ok(folder) = crate::recover::folder(to)
+            && let Err(error) = sys::at::unlink(folder.as_fd(), &self.0)
+        {
+            tracing::debug!(%error, "nothing to clear");
+        }
+    }
+}
+
+fn blank(to: &Branch, dir: &DirFd) -> Result<(OwnedFd, Option<Staged>), SysError> {
+    match sys::at::tmpfile(dir.as_fd(), OFlags::RDWR, 0o600) {
+        Err(error)
+            if matches!(error.errno, Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOSYS | Errno::INVAL) => {}
+        made => return made.map(|fd| (fd, None)),
+    }
+    let folder = crate::recover::folder(to)?;
+    let name = crate::recover::fresh_name(c".part");
+    let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+    let fd = sys::at::open(folder.as_fd(), &name, how, 0o600, to.mounts)?;
+    Ok((fd, Some(Staged(name))))
+}
+
+/// Content, owner, attributes, mode and times, in an order in which none undoes another; then on disk.
+fn dress(new: BorrowedFd<'_>, old: BorrowedFd<'_>, stat: &Stat) -> Result<(), SysError> {
+    if sys::file::reflink(old, new).is_err() {
+        transfer::copy_all(old, new)?;
+    }
+    sys::at::chown_fd(new, Some(stat.uid), Some(stat.gid))?;
+    copy_xattrs(new, old)?;
+    // After the owner: a change of owner clears set-uid.
+    sys::at::chmod_fd(new, stat.mode & 0o7777)?;
+    if let Ok(flags) = sys::ioctl::getflags(old)
+        && flags & FLAGS != 0
+        && let Err(error) = sys::ioctl::setflags(new, flags & FLAGS)
+    {
+        tracing::debug!(%error, "a moved file lost inode flags");
+    }
+    let times = Times { atime: SetTime::At(stat.atime), mtime: SetTime::At(stat.mtime) };
+    sys::at::utimens_fd(new, times)?;
+    let written = sys::at::stat_fd(new)?;
+    if written.size != stat.size {
+        return Err(SysError { call: sys::Call::Write, errno: Errno::IO });
+    }
+    sys::file::fsync(new)
+}
+
+/// Inode flags that a user may set, but for immutable and append-only, which an open writer cannot have.
+const FLAGS: u32 = 0x0003_80ff & !0x30;
+
+fn sync_dir(dir: BorrowedFd<'_>) -> Result<(), SysError> {
+    let dir = sys::at::reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    sys::file::fsync(dir.as_fd())
+}
+
+impl Inode {
+    /// The path below the pool's root, without a leading slash.
+    pub(crate) fn path(self: &Arc<Self>) -> Option<Vec<u8>> {
+        let mut names = Vec::new();
+        let mut at = self.clone();
+        while !at.is_root() {
+            let name = at.name()?;
+            names.push(name.name.to_bytes().to_vec());
+            at = name.parent;
+        }
+        names.reverse();
+        Some(names.join(&b'/'))
+    }
+}
