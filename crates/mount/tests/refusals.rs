@@ -128,7 +128,6 @@ fn leftovers_are_passed_over_with_a_notice() {
             mount.fsstack: direct_io: no meaning here: page-cache=off, the default, is what it meant
             mount.fsstack: dropcacheonclose=true: no meaning here: there is no second cache to drop with page-cache=off, the default
             mount.fsstack: cache.files=per-process: caches for every process, not only for some
-            mount.fsstack: warning: moveonenospc=true: moving files that outgrow their branch is not there yet; such a write answers "no space"
             exit 0"#]],
     );
 }

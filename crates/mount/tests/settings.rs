@@ -76,7 +76,7 @@ fn the_defaults() {
                 4294967296,
             ),
             min_inodes: 0,
-            relocate: Never,
+            relocate: On,
             write_path: Auto,
             page_cache: Off,
             passthrough_headroom: Size(
@@ -85,6 +85,8 @@ fn the_defaults() {
             attr_timeout: 1s,
             entry_timeout: 1s,
             negative_timeout: 0ns,
+            transport: Auto,
+            door_scheduling: Auto,
             max_threads: None,
             max_write: 1048576,
             statfs: All,

@@ -46,10 +46,10 @@ pub(super) const PLACEMENT: &[Row] = &[
         "on",
         "Whether a file is moved to the roomiest branch that holds it and its floor when a write by the daemon finds its branch full; mergerfs's policy names count as \"on\".",
         |raw, typed| {
-            let wanted = match typed.raw() {
+            let wanted = match typed.text()? {
                 "on" => Ok(true),
                 "off" => Ok(false),
-                _ => typed.switch().or_else(|_| values::chain(typed.text()?).map(|_| true)),
+                text => typed.switch().or_else(|_| values::chain(text).map(|_| true)),
             };
             raw.relocate.give(typed, wanted.map_err(|_| "neither on, off nor a policy".to_owned())?)
         },
