@@ -1,0 +1,105 @@
+//! What the bench is asked for on its command line.
+
+use anyhow::{Context, Result, bail};
+
+use crate::{data, metadata};
+
+/// A group of figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Metadata,
+    Data,
+    Memory,
+    Startup,
+    Breadth,
+}
+
+const PARTS: &[(&str, Part)] = &[
+    ("meta", Part::Metadata),
+    ("data", Part::Data),
+    ("memory", Part::Memory),
+    ("startup", Part::Startup),
+    ("breadth", Part::Breadth),
+];
+
+/// How long it may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Under a minute: a look.
+    Quick,
+    /// Some minutes: figures to quote.
+    Full,
+}
+
+/// The command line.
+#[derive(Clone, Debug)]
+pub(crate) struct Arguments {
+    pub(crate) pace: Pace,
+    rounds: Option<usize>,
+    only: Vec<Part>,
+}
+
+impl Arguments {
+    /// From the words behind `--`; cargo adds `--bench`.
+    pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Self> {
+        let mut read = Self { pace: Pace::Quick, rounds: None, only: Vec::new() };
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--bench" => {}
+                "--quick" => read.pace = Pace::Quick,
+                "--full" => read.pace = Pace::Full,
+                "--rounds" => {
+                    let count = words.next().context("--rounds wants a number")?;
+                    read.rounds = Some(count.parse().with_context(|| format!("--rounds {count}"))?);
+                }
+                "--only" => {
+                    let named = words.next().context("--only wants a group of figures")?;
+                    let part = PARTS.iter().find(|(name, _)| *name == named);
+                    read.only.push(part.with_context(|| format!("no figures are called {named}"))?.1);
+                }
+                other => bail!("{other} is not known; there are --quick, --full, --rounds N, --only PART"),
+            }
+        }
+        Ok(read)
+    }
+
+    /// Whether this group is asked for.
+    pub(crate) fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+
+    /// Rounds of each figure.
+    pub(crate) fn rounds(&self) -> usize {
+        let usual = match self.pace {
+            Pace::Quick => 3,
+            Pace::Full => 5,
+        };
+        self.rounds.unwrap_or(usual).max(1)
+    }
+
+    /// How much of each metadata operation is done.
+    pub(crate) fn metadata(&self) -> metadata::Amount {
+        let (names, listed) = match self.pace {
+            Pace::Quick => (500, 2_000),
+            Pace::Full => (4_000, 10_000),
+        };
+        metadata::Amount { rounds: self.rounds(), names, listed }
+    }
+
+    /// How much data is moved.
+    pub(crate) fn data(&self) -> data::Amount {
+        let (mib, pages) = match self.pace {
+            Pace::Quick => (64, 4_000),
+            Pace::Full => (256, 40_000),
+        };
+        data::Amount { rounds: self.rounds(), mib, pages }
+    }
+
+    /// How many inodes are held.
+    pub(crate) fn inodes(&self) -> usize {
+        match self.pace {
+            Pace::Quick => 20_000,
+            Pace::Full => 200_000,
+        }
+    }
+}

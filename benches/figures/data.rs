@@ -1,0 +1,144 @@
+//! Bytes a second: whole files by 1 MiB, and 4 KiB at random.
+//!
+//! Every contender has one file, laid out and read once before anything is timed, so that the page caches are
+//! warm and the memory below the loop devices is there. What is dirty is written back between the figures.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use fsstack_lab::rival::Union;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::{pread, pwrite};
+
+use crate::ground::{Contender, Ground, Server, Standing};
+use crate::report::{Sense, Table};
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+/// What is done to the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    WriteAll,
+    ReadAll,
+    WritePages,
+    ReadPages,
+}
+
+const ACTS: &[(Act, &str)] = &[
+    (Act::WriteAll, "sequential write, 1 MiB"),
+    (Act::ReadAll, "sequential read, 1 MiB"),
+    (Act::WritePages, "random write, 4 KiB"),
+    (Act::ReadPages, "random read, 4 KiB"),
+];
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Amount {
+    pub(crate) rounds: usize,
+    /// Size of the file.
+    pub(crate) mib: usize,
+    /// Pages read or written at random.
+    pub(crate) pages: usize,
+}
+
+fn contenders() -> Vec<Contender> {
+    let rival = |files: &'static str| ["minfreespace=64M", files, "allow_other"];
+    let own = |path: &'static str| ["minfreespace=64M", path];
+    vec![
+        Contender::new("xfs", Server::Branch, &[]),
+        Contender::new("passthrough", Server::Fsstack, &[&own("write-path=passthrough")]),
+        Contender::new("stacked", Server::Fsstack, &[&own("write-path=stacked")]),
+        Contender::new("mergerfs-off", Server::Rival(Union::Mergerfs), &[&rival("cache.files=off")]),
+        Contender::new("mergerfs-auto-full", Server::Rival(Union::Mergerfs), &[&rival("cache.files=auto-full")]),
+        Contender::new(
+            "mhddfs",
+            Server::Rival(Union::Mhddfs),
+            &[&["mlimit=64M", "allow_other", "default_permissions"]],
+        ),
+    ]
+}
+
+pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+    let here: Vec<_> = contenders().into_iter().filter(|contender| contender.missing().is_none()).collect();
+    let standing = here.iter().map(|of| Ok((of, ground.stand(of, 2)?))).collect::<Result<Vec<_>>>()?;
+    let mut table = Table::new("MiB a second", Sense::MoreIsBetter);
+    table.compare("passthrough", &["xfs"], "passthrough to xfs");
+    table.compare("stacked", &["mergerfs-off", "mergerfs-auto-full"], "stacked to mergerfs");
+    table.compare("stacked", &["mhddfs"], "stacked to mhddfs");
+    table.notes.extend(here.iter().map(Contender::described));
+    let rivals = contenders();
+    table.notes.extend(rivals.iter().filter_map(|of| Some(format!("{}: {}", of.name, of.missing()?))));
+    for (_, at) in &standing {
+        lay_out(at, amount)?;
+    }
+    for round in 0..amount.rounds {
+        for (act, label) in ACTS {
+            for turn in 0..standing.len() {
+                let (of, at) = &standing[(turn + round) % standing.len()];
+                let file = open(at)?;
+                rustix::fs::sync();
+                table.put(label, of.name, rate(&file, *act, amount)?);
+            }
+        }
+    }
+    tables.push(table);
+    standing.into_iter().try_for_each(|(_, at)| at.fall())
+}
+
+fn open(at: &Standing) -> Result<OwnedFd> {
+    let how = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    Ok(openat(CWD, at.path().join("data"), how, Mode::from_raw_mode(0o644))?)
+}
+
+fn lay_out(at: &Standing, amount: Amount) -> Result<()> {
+    let file = open(at)?;
+    rate(&file, Act::WriteAll, amount)?;
+    rustix::fs::fsync(&file)?;
+    rate(&file, Act::ReadAll, amount).map(drop)
+}
+
+/// MiB a second.
+fn rate(file: &OwnedFd, act: Act, amount: Amount) -> Result<f64> {
+    let mut block = vec![0x5a_u8; MIB];
+    let unit = match act {
+        Act::WriteAll | Act::ReadAll => MIB,
+        Act::WritePages | Act::ReadPages => PAGE,
+    };
+    let offsets: Vec<u64> = match act {
+        Act::WriteAll | Act::ReadAll => (0..amount.mib as u64).map(|n| n << 20).collect(),
+        Act::WritePages | Act::ReadPages => Shuffle::default().pages(amount).collect(),
+    };
+    let began = Instant::now();
+    for &offset in &offsets {
+        let done = match act {
+            Act::WriteAll | Act::WritePages => pwrite(file, &block[..unit], offset)?,
+            Act::ReadAll | Act::ReadPages => pread(file, &mut block[..unit], offset)?,
+        };
+        ensure!(done == unit, "{done} bytes of {unit} at {offset}");
+    }
+    let took = began.elapsed().as_secs_f64();
+    Ok(f64::from(u32::try_from(offsets.len() * (unit / PAGE))?) * 4.0 / 1024.0 / took)
+}
+
+/// The same pages in every run (xorshift64: Marsaglia, "Xorshift RNGs", 2003).
+struct Shuffle(u64);
+
+impl Default for Shuffle {
+    fn default() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+impl Shuffle {
+    fn pages(mut self, amount: Amount) -> impl Iterator<Item = u64> {
+        let pages = (amount.mib * (MIB / PAGE)) as u64;
+        (0..amount.pages).map(move |_| {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % pages * PAGE as u64
+        })
+    }
+}

@@ -1,0 +1,175 @@
+//! Where the figures are taken: XFS branches in memory, and the file systems that are mounted over them.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fsstack_lab::branch::{Kind, Layout};
+use fsstack_lab::daemon::{self, Process};
+use fsstack_lab::ledger::{self, Entry};
+use fsstack_lab::rival::Union;
+use fsstack_lab::shell::command;
+use fsstack_lab::{Branch, MiB};
+
+/// Attributes and names may be kept for two minutes: what the rivals are asked for, too.
+pub(crate) const CACHES_ON: &[&str] = &["attr-timeout=120", "entry-timeout=120", "negative-timeout=120"];
+
+/// Which program serves a contender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Server {
+    /// None: the first branch itself.
+    Branch,
+    /// The pool.
+    Fsstack,
+    /// Another union file system.
+    Rival(Union),
+}
+
+/// One column of a table.
+#[derive(Clone, Debug)]
+pub(crate) struct Contender {
+    /// What stands above the column; also the name of its directories.
+    pub(crate) name: &'static str,
+    pub(crate) server: Server,
+    pub(crate) options: Vec<&'static str>,
+}
+
+impl Contender {
+    pub(crate) fn new(name: &'static str, server: Server, options: &[&[&'static str]]) -> Self {
+        Self { name, server, options: options.concat() }
+    }
+
+    /// Whether it is there to be measured; the reason if not.
+    pub(crate) fn missing(&self) -> Option<String> {
+        match self.server {
+            Server::Rival(union) => union.installed().err().map(|skip| skip.to_string()),
+            Server::Branch | Server::Fsstack => None,
+        }
+    }
+
+    /// The program that mounts it over `parts`, and its arguments.
+    fn line(&self, parts: &[PathBuf], target: &Path) -> Result<(OsString, Vec<String>)> {
+        let program = match self.server {
+            Server::Branch => bail!("nobody mounts a branch"),
+            Server::Fsstack => daemon::helper()?.into_os_string(),
+            Server::Rival(union) => union.program().into(),
+        };
+        let separator = if self.server == Server::Rival(Union::Mhddfs) { "," } else { ":" };
+        let parts: Vec<String> = parts.iter().map(|part| part.display().to_string()).collect();
+        let mut arguments = vec![parts.join(separator), target.display().to_string()];
+        if !self.options.is_empty() {
+            arguments.extend(["-o".to_owned(), self.options.join(",")]);
+        }
+        Ok((program, arguments))
+    }
+
+    /// The contender as it was mounted, for the report.
+    pub(crate) fn described(&self) -> String {
+        match self.server {
+            Server::Branch => format!("{}: the branch's own file system", self.name),
+            Server::Fsstack | Server::Rival(_) => format!("{}: `-o {}`", self.name, self.options.join(",")),
+        }
+    }
+}
+
+/// Mounted branches, and room for mount points.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    // Dropped in this order.
+    branches: Vec<Branch>,
+    home: PathBuf,
+    _home: Entry,
+}
+
+impl Ground {
+    /// That many XFS branches on images in memory whose blocks are there from the start.
+    pub(crate) fn new(count: usize, size: MiB) -> Result<Self> {
+        let home = ledger::fresh("figures")?;
+        let entry = Entry::dir(&home)?;
+        let made = |n| Branch::make(&format!("b{n}"), Kind::Xfs(size), Layout::Preallocated, &home);
+        Ok(Self { branches: (0..count).map(made).collect::<Result<_>>()?, home, _home: entry })
+    }
+
+    /// Mounts `contender` over directories of its own, `spread` of them, taken from the branches in turn.
+    pub(crate) fn stand(&self, contender: &Contender, spread: usize) -> Result<Standing> {
+        let parts = self.parts(contender, spread)?;
+        if contender.server == Server::Branch {
+            let path = parts.first().context("no branch")?.clone();
+            return Ok(Standing { path, parts, mount: None });
+        }
+        let path = self.home.join(format!("at-{}", contender.name));
+        let dir = Entry::dir(&path)?;
+        let mount = Entry::mount(&path)?;
+        let (program, arguments) = contender.line(&parts, &path)?;
+        command(program).args(arguments).run()?;
+        let daemon = daemon::server_of(&path)?;
+        Ok(Standing { path, parts, mount: Some(Mount { daemon, mount, _dir: dir }) })
+    }
+
+    /// As [`Self::stand`], and the milliseconds from the command to the answer to a first statx.
+    pub(crate) fn stand_timed(&self, contender: &Contender, spread: usize) -> Result<(Standing, f64)> {
+        let parts = self.parts(contender, spread)?;
+        let path = self.home.join(format!("at-{}", contender.name));
+        let dir = Entry::dir(&path)?;
+        let mount = Entry::mount(&path)?;
+        let (program, arguments) = contender.line(&parts, &path)?;
+        // The shell tells the time: the lab looks for a command's end every few milliseconds only.
+        let script = r#"began=$(date +%s%N); "$@" && stat -- "$AT" >&2; echo $(($(date +%s%N) - began))"#;
+        let told = command("sh").args(["-c", script, "sh"]).arg(program).args(arguments).env("AT", path.as_os_str());
+        let took: f64 = told.run()?.stdout.trim().parse()?;
+        let daemon = daemon::server_of(&path)?;
+        Ok((Standing { path, parts, mount: Some(Mount { daemon, mount, _dir: dir }) }, took / 1e6))
+    }
+
+    fn parts(&self, contender: &Contender, spread: usize) -> Result<Vec<PathBuf>> {
+        let under = |n: usize| -> Result<PathBuf> {
+            let branch = self.branches.get(n % self.branches.len().max(1)).context("no branch")?;
+            let dir = branch.path().join(contender.name).join(n.to_string());
+            fs::create_dir_all(&dir)?;
+            Ok(dir)
+        };
+        (0..spread).map(under).collect()
+    }
+}
+
+/// A contender that stands; unmounted when it drops.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    path: PathBuf,
+    parts: Vec<PathBuf>,
+    mount: Option<Mount>,
+}
+
+#[derive(Debug)]
+struct Mount {
+    daemon: Process,
+    // Dropped in this order.
+    mount: Entry,
+    _dir: Entry,
+}
+
+impl Standing {
+    /// Where programs use it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its directories on the branches, to make things that it has not seen yet.
+    pub(crate) fn parts(&self) -> &[PathBuf] {
+        &self.parts
+    }
+
+    /// The process that serves it.
+    pub(crate) fn daemon(&self) -> Result<Process> {
+        Ok(self.mount.as_ref().context("nobody serves a branch")?.daemon)
+    }
+
+    /// Takes it down, and waits for its daemon's end.
+    pub(crate) fn fall(self) -> Result<()> {
+        let Some(Mount { daemon, mount, .. }) = self.mount else { return Ok(()) };
+        mount.undo()?;
+        daemon.wait(Duration::from_secs(10))
+    }
+}

@@ -1,0 +1,92 @@
+//! The figures of a mounted pool beside its branches and its rivals, as docs/benchmarking.md tells them.
+//!
+//! `cargo bench -p fsstack-benches --bench figures` takes a quick look (under a minute); with `-- --full` it
+//! measures. The tables go to standard output, every sample to figures.json in cargo's target directory.
+
+mod arguments;
+mod breadth;
+mod conditions;
+mod data;
+mod ground;
+mod memory;
+mod metadata;
+mod report;
+mod startup;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use fsstack_lab::shell::command;
+use fsstack_lab::{MiB, needs};
+use serde_json::json;
+
+use arguments::{Arguments, Part};
+use conditions::Conditions;
+use ground::Ground;
+use report::Table;
+
+fn main() -> ExitCode {
+    let told = Arguments::read(std::env::args().skip(1)).and_then(|arguments| measure(&arguments));
+    match told {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _nobody_listens = writeln!(std::io::stderr(), "figures: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(arguments: &Arguments) -> Result<()> {
+    if let Err(skip) = needs::mounting().and(needs::loops()) {
+        skip.announce();
+        return Ok(());
+    }
+    build()?;
+    let ground = Ground::new(2, MiB(2048))?;
+    let mut tables: Vec<Table> = Vec::new();
+    if arguments.wants(Part::Metadata) {
+        metadata::run(&ground, arguments.metadata(), &mut tables)?;
+    }
+    if arguments.wants(Part::Breadth) {
+        breadth::run(&ground, arguments.metadata(), &mut tables)?;
+    }
+    if arguments.wants(Part::Startup) {
+        startup::run(&ground, arguments.rounds(), &mut tables)?;
+    }
+    if arguments.wants(Part::Data) {
+        data::run(&ground, arguments.data(), &mut tables)?;
+    }
+    if arguments.wants(Part::Memory) {
+        memory::run(&ground, arguments.inodes(), &mut tables)?;
+    }
+    let conditions = Conditions::now(arguments.rounds());
+    let mut out = std::io::stdout();
+    writeln!(out, "{}", conditions.markdown())?;
+    tables.iter().try_for_each(|table| writeln!(out, "{}", table.markdown()))?;
+    let kept = target()?.join("figures.json");
+    let told = json!({
+        "conditions": conditions.json(),
+        "tables": tables.iter().map(Table::json).collect::<Vec<_>>(),
+    });
+    std::fs::write(&kept, serde_json::to_string_pretty(&told)?)?;
+    Ok(writeln!(out, "Every sample is in {}.", kept.display())?)
+}
+
+/// The daemon as it is released, unless FSSTACK_BIN names one.
+fn build() -> Result<()> {
+    if std::env::var_os("FSSTACK_BIN").is_some() {
+        return Ok(());
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = command(cargo).args(["build", "--release", "--package", "fsstack"]);
+    built.dir(env!("CARGO_MANIFEST_DIR")).limit(Duration::from_secs(900)).run().map(drop)
+}
+
+/// Cargo's target directory: this program is in a directory of one of its profiles.
+fn target() -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    own.ancestors().nth(3).map(PathBuf::from).context("this program is not in a target directory")
+}

@@ -1,0 +1,265 @@
+//! Metadata operations a second, by one client and by two that are released together.
+//!
+//! Within a round every contender does an operation before any does the next one, and who begins changes
+//! from round to round. No client is pinned. What is "not seen before" is made on the branches, past the
+//! mounts, under names that no earlier round has used.
+
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use fsstack_lab::rival::Union;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+
+use crate::ground::{CACHES_ON, Contender, Ground, Server, Standing};
+use crate::report::{Sense, Table};
+
+/// What a client does, in this order: each finds what the ones before it have left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Create,
+    Missing,
+    Uncached,
+    Open,
+    Write,
+    Read,
+    Rename,
+    Unlink,
+    Mkdir,
+    Rmdir,
+    ListAll,
+    ListNames,
+}
+
+const ACTS: &[(Act, &str)] = &[
+    (Act::Create, "create (O_CREAT, O_EXCL) + close"),
+    (Act::Missing, "stat of a missing name"),
+    (Act::Uncached, "stat, not seen before"),
+    (Act::Open, "open + close"),
+    (Act::Write, "open + 4 KiB write + close"),
+    (Act::Read, "open + 4 KiB read + close"),
+    (Act::Rename, "rename"),
+    (Act::Unlink, "unlink"),
+    (Act::Mkdir, "mkdir"),
+    (Act::Rmdir, "rmdir"),
+    (Act::ListAll, "entries with attributes, first listing"),
+    (Act::ListNames, "entries, names only, again"),
+];
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Amount {
+    pub(crate) rounds: usize,
+    pub(crate) names: usize,
+    pub(crate) listed: usize,
+}
+
+pub(crate) fn contenders() -> Vec<Contender> {
+    let room = &["minfreespace=64M", "passthrough-headroom=64M"][..];
+    let mergerfs = &[
+        "minfreespace=64M",
+        "cache.attr=120",
+        "cache.entry=120",
+        "cache.negative_entry=120",
+        "cache.statfs=1",
+        "cache.files=off",
+        "allow_other",
+    ];
+    let mhddfs = &["mlimit=64M", "allow_other", "default_permissions"];
+    vec![
+        Contender::new("fsstack", Server::Fsstack, &[room, CACHES_ON]),
+        Contender::new("fsstack-defaults", Server::Fsstack, &[room]),
+        Contender::new("mergerfs", Server::Rival(Union::Mergerfs), &[mergerfs]),
+        Contender::new("mhddfs", Server::Rival(Union::Mhddfs), &[mhddfs]),
+        Contender::new("xfs", Server::Branch, &[]),
+    ]
+}
+
+/// The tables, one for each number of clients.
+pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+    let (here, skipped): (Vec<_>, Vec<_>) =
+        contenders().into_iter().partition(|contender| contender.missing().is_none());
+    let standing = here.iter().map(|contender| Ok((contender, ground.stand(contender, 2)?)));
+    let standing = standing.collect::<Result<Vec<_>>>()?;
+    for clients in [1, 2] {
+        let who = if clients == 1 { "one client" } else { "two clients, sum" };
+        let mut table = Table::new(&format!("Operations a second, {who}"), Sense::MoreIsBetter);
+        table.compare("fsstack", &["mergerfs", "mhddfs"], "to the better rival");
+        table.compare("fsstack-defaults", &["mergerfs", "mhddfs"], "defaults to it");
+        table.notes.extend(here.iter().map(Contender::described));
+        table.notes.extend(skipped.iter().filter_map(|of| Some(format!("{}: {}", of.name, of.missing()?))));
+        for round in 0..amount.rounds {
+            let tag = format!("{clients}{round}");
+            let teams = standing.iter().map(|(of, at)| Ok((*of, Team::new(at, clients, &tag, amount)?)));
+            let teams = teams.collect::<Result<Vec<_>>>()?;
+            for (act, label) in ACTS {
+                for turn in 0..teams.len() {
+                    let (of, team) = &teams[(turn + round) % teams.len()];
+                    let rate = team.act(*act).with_context(|| format!("{}: {label}", of.name))?;
+                    table.put(label, of.name, rate);
+                }
+            }
+            teams.into_iter().try_for_each(|(_, team)| team.clear())?;
+        }
+        tables.push(table);
+    }
+    standing.into_iter().try_for_each(|(_, at)| at.fall())
+}
+
+/// The clients of one contender in one round.
+struct Team {
+    clients: Vec<Client>,
+}
+
+/// One client's directory and names.
+struct Client {
+    dir: OwnedFd,
+    listed: OwnedFd,
+    names: Vec<CString>,
+    renamed: Vec<CString>,
+    missing: Vec<CString>,
+    unseen: Vec<CString>,
+    dirs: Vec<CString>,
+    made: Vec<std::path::PathBuf>,
+}
+
+impl Team {
+    fn new(at: &Standing, clients: usize, tag: &str, amount: Amount) -> Result<Self> {
+        let new = |n| Client::new(at, &format!("c{n}-{tag}"), amount);
+        let team = Self { clients: (0..clients).map(new).collect::<Result<_>>()? };
+        // What was just made on the branches must not be flushed while somebody else is measured.
+        rustix::fs::sync();
+        Ok(team)
+    }
+
+    fn act(&self, act: Act) -> Result<f64> {
+        let gate = Barrier::new(self.clients.len());
+        let spans = std::thread::scope(|scope| {
+            let run = |client| {
+                let gate = &gate;
+                scope.spawn(move || {
+                    gate.wait();
+                    let began = Instant::now();
+                    Client::act(client, act).map(|done| (began, Instant::now(), done))
+                })
+            };
+            let threads: Vec<_> = self.clients.iter().map(run).collect();
+            let joined = threads.into_iter().map(|t| t.join().map_err(|_| anyhow!("a client panicked"))?);
+            joined.collect::<Result<Vec<_>>>()
+        })?;
+        let began = spans.iter().map(|span| span.0).min().context("no client")?;
+        let ended = spans.iter().map(|span| span.1).max().context("no client")?;
+        let done: usize = spans.iter().map(|span| span.2).sum();
+        Ok(per_second(done, ended - began))
+    }
+
+    fn clear(self) -> Result<()> {
+        let made = self.clients.into_iter().flat_map(|client| client.made);
+        made.into_iter().try_for_each(|dir| Ok(fs::remove_dir_all(dir)?))
+    }
+}
+
+/// How often in a second.
+pub(crate) fn per_second(done: usize, took: Duration) -> f64 {
+    f64::from(u32::try_from(done).unwrap_or(u32::MAX)) / took.as_secs_f64()
+}
+
+impl Client {
+    /// The directories are on all branches before the contender sees them.
+    fn new(at: &Standing, own: &str, amount: Amount) -> Result<Self> {
+        let mut made = Vec::new();
+        for (n, part) in at.parts().iter().enumerate() {
+            let (dir, list) = (part.join(own), part.join(format!("{own}-list")));
+            fs::create_dir(&dir)?;
+            fs::create_dir(&list)?;
+            if n == 0 {
+                (0..amount.names).try_for_each(|i| fs::File::create(dir.join(format!("u{i}"))).map(drop))?;
+            }
+            let shares = at.parts().len();
+            // A branch alone has all that is listed; a union has its share on each.
+            let alone = at.path() == part;
+            let here = (0..amount.listed).filter(|i| (alone && n == 0) || (!alone && i % shares == n));
+            here.into_iter().try_for_each(|i| fs::File::create(list.join(format!("entry-{i}"))).map(drop))?;
+            made.extend([dir, list]);
+        }
+        let names = |prefix: &str| {
+            (0..amount.names).map(|i| CString::new(format!("{prefix}{i}"))).collect::<Result<Vec<_>, _>>()
+        };
+        Ok(Self {
+            dir: open_dir(&at.path().join(own))?,
+            listed: open_dir(&at.path().join(format!("{own}-list")))?,
+            names: names("f")?,
+            renamed: names("g")?,
+            missing: names("m")?,
+            unseen: names("u")?,
+            dirs: names("d")?,
+            made,
+        })
+    }
+
+    fn act(&self, act: Act) -> Result<usize> {
+        let dir = &self.dir;
+        let block = [0x5a_u8; 4096];
+        let mut room = [0_u8; 4096];
+        let mode = Mode::from_raw_mode(0o644);
+        let open = |name: &CString, how: OFlags| rustix::fs::openat(dir, name, how | OFlags::CLOEXEC, mode);
+        for (i, name) in self.names.iter().enumerate() {
+            match act {
+                Act::Create => drop(open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?),
+                Act::Missing => match rustix::fs::statat(dir, &self.missing[i], AtFlags::empty()) {
+                    Err(Errno::NOENT) => {}
+                    other => return Err(anyhow!("a missing name: {other:?}")),
+                },
+                Act::Uncached => drop(rustix::fs::statat(dir, &self.unseen[i], AtFlags::empty())?),
+                Act::Open => drop(open(name, OFlags::RDONLY)?),
+                Act::Write => {
+                    rustix::io::pwrite(open(name, OFlags::WRONLY)?, &block, 0)?;
+                }
+                Act::Read => {
+                    rustix::io::pread(open(name, OFlags::RDONLY)?, &mut room[..], 0)?;
+                }
+                Act::Rename => rustix::fs::renameat(dir, name, dir, &self.renamed[i])?,
+                Act::Unlink => rustix::fs::unlinkat(dir, &self.renamed[i], AtFlags::empty())?,
+                Act::Mkdir => rustix::fs::mkdirat(dir, &self.dirs[i], Mode::from_raw_mode(0o755))?,
+                Act::Rmdir => rustix::fs::unlinkat(dir, &self.dirs[i], AtFlags::REMOVEDIR)?,
+                Act::ListAll => return self.list_all(),
+                Act::ListNames => return Ok(self.list()?.len()),
+            }
+        }
+        Ok(self.names.len())
+    }
+
+    /// Names first, then the attributes of each: as find(1) and ls(1) do.
+    fn list_all(&self) -> Result<usize> {
+        let names = self.list()?;
+        for name in &names {
+            rustix::fs::statat(&self.listed, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        Ok(names.len())
+    }
+
+    fn list(&self) -> Result<Vec<CString>> {
+        let dir = rustix::fs::openat(&self.listed, c".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        let mut names = Vec::new();
+        // As much as the C library asks for at a time.
+        let mut room = Vec::with_capacity(32 << 10);
+        let mut rows = RawDir::new(&dir, room.spare_capacity_mut());
+        while let Some(row) = rows.next() {
+            let row = row?;
+            if !row.file_name().to_bytes().starts_with(b".") {
+                names.push(row.file_name().to_owned());
+            }
+        }
+        Ok(names)
+    }
+}
+
+pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
+    let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, how, Mode::empty()).with_context(|| path.display().to_string())
+}

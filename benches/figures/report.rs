@@ -1,0 +1,175 @@
+//! Tables of samples: printed as Markdown with their medians, kept as JSON with every sample.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+/// Which of two numbers is the better one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sense {
+    MoreIsBetter,
+    LessIsBetter,
+}
+
+/// Samples by what was done (rows) and by whom (columns).
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    pub(crate) title: String,
+    pub(crate) notes: Vec<String>,
+    /// Ratios of one column to the better of others, each a column more.
+    pub(crate) ratios: Vec<Ratio>,
+    sense: Sense,
+    columns: Vec<String>,
+    rows: Vec<(String, Vec<Samples>)>,
+}
+
+/// A column compared with others.
+#[derive(Clone, Debug)]
+pub(crate) struct Ratio {
+    pub(crate) of: &'static str,
+    pub(crate) to: Vec<&'static str>,
+    pub(crate) heading: &'static str,
+}
+
+type Samples = Vec<f64>;
+
+impl Table {
+    pub(crate) fn new(title: &str, sense: Sense) -> Self {
+        let (title, notes, ratios) = (title.to_owned(), Vec::new(), Vec::new());
+        Self { title, notes, ratios, sense, columns: Vec::new(), rows: Vec::new() }
+    }
+
+    /// Adds a comparison.
+    pub(crate) fn compare(&mut self, of: &'static str, to: &[&'static str], heading: &'static str) {
+        self.ratios.push(Ratio { of, to: to.to_vec(), heading });
+    }
+
+    /// One sample more.
+    pub(crate) fn put(&mut self, row: &str, column: &str, sample: f64) {
+        let at = position(&mut self.columns, column);
+        let found = self.rows.iter().position(|(label, _)| label == row);
+        let row_at = found.unwrap_or_else(|| {
+            self.rows.push((row.to_owned(), Vec::new()));
+            self.rows.len() - 1
+        });
+        let cells = &mut self.rows[row_at].1;
+        cells.resize(cells.len().max(at + 1), Samples::new());
+        cells[at].push(sample);
+    }
+
+    fn median(&self, cells: &[Samples], column: &str) -> Option<f64> {
+        let at = self.columns.iter().position(|name| name == column)?;
+        median(cells.get(at)?)
+    }
+
+    /// How many times better the column is than the better of the others.
+    fn ratio(&self, ratio: &Ratio, cells: &[Samples]) -> Option<f64> {
+        let own = self.median(cells, ratio.of)?;
+        let others = ratio.to.iter().filter_map(|column| self.median(cells, column));
+        match self.sense {
+            Sense::MoreIsBetter => others.reduce(f64::max).map(|other| own / other),
+            Sense::LessIsBetter => others.reduce(f64::min).map(|other| other / own),
+        }
+    }
+
+    pub(crate) fn markdown(&self) -> String {
+        let mut out = format!("### {}\n\n", self.title);
+        let headings = self.columns.iter().map(String::as_str).chain(self.ratios.iter().map(|r| r.heading));
+        let headings: Vec<&str> = headings.collect();
+        push_row(&mut out, "", &headings.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>());
+        out += &format!("|---|{}\n", "---:|".repeat(headings.len()));
+        for (label, cells) in &self.rows {
+            let medians = self.columns.iter().map(|c| self.median(cells, c).map_or("-".into(), figure));
+            let ratios = self.ratios.iter().map(|r| self.ratio(r, cells).map_or("-".into(), times));
+            push_row(&mut out, label, &medians.chain(ratios).collect::<Vec<_>>());
+        }
+        if !self.ratios.is_empty() && self.rows.len() > 1 {
+            let blank = self.columns.iter().map(|_| String::new());
+            let means = self.ratios.iter().map(|r| {
+                let each: Vec<f64> = self.rows.iter().filter_map(|(_, cells)| self.ratio(r, cells)).collect();
+                geometric_mean(&each).map_or("-".into(), |mean| format!("**{}**", times(mean)))
+            });
+            push_row(&mut out, "geometric mean", &blank.chain(means).collect::<Vec<_>>());
+        }
+        let worst = self.rows.iter().flat_map(|(_, cells)| cells.iter().filter_map(|s| spread(s)));
+        if let Some(worst) = worst.reduce(f64::max) {
+            let _infallible = write!(
+                out,
+                "\nHalf of each cell's samples lie within {:.0} % of its median, or closer.\n",
+                worst * 100.0
+            );
+        }
+        for note in &self.notes {
+            let _infallible = write!(out, "\n- {note}");
+        }
+        out + "\n"
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let rows = self.rows.iter().map(|(label, cells)| {
+            let cells = self.columns.iter().zip(cells).map(|(column, samples)| {
+                let told = json!({ "median": median(samples), "spread": spread(samples), "samples": samples });
+                (column.clone(), told)
+            });
+            let ratios = self.ratios.iter().map(|r| (r.heading.to_owned(), json!(self.ratio(r, &self.rows.iter().find(|(l, _)| l == label).map(|(_, c)| c.clone()).unwrap_or_default()))));
+            json!({ "what": label, "by": cells.collect::<serde_json::Map<_, _>>(), "ratios": ratios.collect::<serde_json::Map<_, _>>() })
+        });
+        json!({ "title": self.title, "notes": self.notes, "rows": rows.collect::<Vec<_>>() })
+    }
+}
+
+fn position(names: &mut Vec<String>, name: &str) -> usize {
+    names.iter().position(|known| known == name).unwrap_or_else(|| {
+        names.push(name.to_owned());
+        names.len() - 1
+    })
+}
+
+fn push_row(out: &mut String, label: &str, cells: &[String]) {
+    *out += &format!("| {label} | {} |\n", cells.join(" | "));
+}
+
+pub(crate) fn median(samples: &[f64]) -> Option<f64> {
+    quantile(samples, 1, 2)
+}
+
+/// Half the distance between the quartiles, as a part of the median.
+fn spread(samples: &[f64]) -> Option<f64> {
+    let (low, mid, high) = (quantile(samples, 1, 4)?, median(samples)?, quantile(samples, 3, 4)?);
+    (samples.len() > 2 && mid > 0.0).then(|| (high - low) / 2.0 / mid)
+}
+
+fn quantile(samples: &[f64], part: usize, of: usize) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (steps, last) = (part * sorted.len().checked_sub(1)?, sorted.len() - 1);
+    let (low, high) = (sorted[steps / of], sorted[(steps / of + 1).min(last)]);
+    if steps % of == 0 { Some(low) } else { Some((low + high) / 2.0) }
+}
+
+fn geometric_mean(ratios: &[f64]) -> Option<f64> {
+    let count = f64::from(u32::try_from(ratios.len()).ok().filter(|&count| count > 0)?);
+    Some((ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / count).exp())
+}
+
+fn figure(value: f64) -> String {
+    let digits = match value {
+        v if v < 10.0 => 2,
+        v if v < 100.0 => 1,
+        _ => 0,
+    };
+    let plain = format!("{value:.digits$}");
+    let (whole, rest) = plain.split_once('.').map_or((plain.as_str(), None), |(w, r)| (w, Some(r)));
+    let mut grouped = String::new();
+    for (at, digit) in whole.chars().enumerate() {
+        if at > 0 && (whole.len() - at) % 3 == 0 {
+            grouped.push(' ');
+        }
+        grouped.push(digit);
+    }
+    rest.map_or(grouped.clone(), |rest| format!("{grouped}.{rest}"))
+}
+
+fn times(ratio: f64) -> String {
+    format!("{ratio:.2}")
+}
