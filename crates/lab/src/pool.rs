@@ -19,6 +19,9 @@ use crate::{MiB, mounts, must};
 /// How long a daemon may take to end after its mount is gone.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// What is kept free on a branch unless the test says otherwise.
+const LAB_FLOOR: &str = "minfreespace=4M";
+
 /// A pool being described.
 #[derive(Clone, Debug)]
 #[must_use = "nothing exists before `mount`"]
@@ -309,9 +312,13 @@ impl Pool {
     pub fn mount_command(&self) -> Result<Run> {
         let mut run =
             command(self.helper.clone().map_or_else(daemon::helper, Ok)?).arg(&self.source).arg(&self.target);
-        if !self.options.is_empty() {
-            run = run.arg("-o").arg(self.options.join(","));
+        let mut options = self.options.clone();
+        let says_floor = |o: &String| ["minfreespace", "mlimit", "create=mlimit"].iter().any(|f| o.contains(f));
+        if !options.iter().any(says_floor) {
+            // The branches of a lab are smaller than the floor that suits a server's disks.
+            options.push(LAB_FLOOR.to_owned());
         }
+        run = run.arg("-o").arg(options.join(","));
         Ok(self.env.iter().fold(run, |run, (name, value)| run.env(name, value)))
     }
 

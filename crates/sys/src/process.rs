@@ -41,6 +41,15 @@ pub fn setsid() -> io::Result<()> {
     Ok(())
 }
 
+/// Gives memory that was freed back to the system, where the C library would keep it.
+pub fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes an integer, may be called by any thread at any time, and touches free memory only.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// A pipe by which a child tells that it is ready: the end to read and the end to write. Closed on exec.
 pub fn readiness_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC)?)
@@ -165,13 +174,16 @@ pub fn is_alive(pid: i32) -> bool {
     known(pid).is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
-/// When process `pid` started, in clock ticks since boot: with the id it names a process for good.
+/// When process `pid` started, in clock ticks since boot: with the id it names a process for good. None if it
+/// has ended, even if nobody has asked for its exit status yet.
 pub fn start_time(pid: i32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The name may have spaces and parentheses: the last one closes it. Start time is field 22, the state 3.
     let named = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[named + 1..]).ok()?;
-    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+    let mut fields = rest.split_ascii_whitespace();
+    let lives = !matches!(fields.next()?, "Z" | "X");
+    fields.nth(22 - 4)?.parse().ok().filter(|_| lives)
 }
 
 /// Sets the file mode creation mask of the process (of the thread, where it is the thread's own).

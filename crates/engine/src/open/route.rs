@@ -1,9 +1,10 @@
 //! How the kernel reaches an open file's bytes.
 //!
 //! The kernel ties an inode, while it is open, to one I/O mode: passthrough (with one backing file) or cached.
-//! An open with direct I/O may join either. So the first open decides for all; a later one that must not do
-//! as the first (a writer of a set-uid file beside a passthrough reader) goes by direct I/O. A file first
-//! opened by direct I/O stays so, since a shared mapping of it puts the inode into cached mode unseen.
+//! Cached files may be joined by an open with direct I/O; passthrough only by opens that name the same backing
+//! file, whose reads and writes are direct I/O if they ask for both. So the first open decides for all; a later
+//! one that must not do as the first (a writer of a set-uid file beside a passthrough reader) goes beside it.
+//! A file first opened by direct I/O stays so, since a shared mapping of it puts the inode into cached mode unseen.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -18,6 +19,8 @@ pub enum Route {
     Passthrough(u32),
     /// By the daemon, each read and write a request.
     Direct,
+    /// As `Direct`, beside opens by passthrough, whose backing file has this id.
+    Beside(u32),
     /// By the daemon, through the FUSE layer's page cache.
     Cached,
 }
@@ -68,7 +71,7 @@ impl Tie {
             (None, Route::Passthrough(_)) => self.register(placed, kernel),
             (None, other) => other,
             (Some(Route::Passthrough(id)), Route::Passthrough(_)) => Route::Passthrough(id),
-            (Some(Route::Passthrough(_)), Route::Direct | Route::Cached) => Route::Direct,
+            (Some(Route::Passthrough(id)), _) => Route::Beside(id),
             (Some(decided), _) => decided,
         };
         self.tied.get_or_insert(route);

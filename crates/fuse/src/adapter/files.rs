@@ -133,9 +133,13 @@ fn lock_request(lk: &wire::Lk) -> Result<LockRequest, Errno> {
 }
 
 fn open_out(opened: &Opened) -> wire::Opened {
+    const DIRECT: u32 = abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES;
+    let backing = |id| i32::try_from(id).unwrap_or(0);
     let (flags, backing_id) = match opened.route {
-        Route::Passthrough(id) => (abi::FOPEN_PASSTHROUGH, i32::try_from(id).unwrap_or(0)),
-        Route::Direct => (abi::FOPEN_DIRECT_IO | abi::FOPEN_PARALLEL_DIRECT_WRITES, 0),
+        Route::Passthrough(id) => (abi::FOPEN_PASSTHROUGH, backing(id)),
+        // The kernel takes no other open beside passthrough; direct I/O comes before it for reads and writes.
+        Route::Beside(id) => (abi::FOPEN_PASSTHROUGH | DIRECT, backing(id)),
+        Route::Direct => (DIRECT, 0),
         Route::Cached => (abi::FOPEN_KEEP_CACHE, 0),
     };
     let flush = if opened.flushes { 0 } else { abi::FOPEN_NOFLUSH };

@@ -114,7 +114,10 @@ impl Adapter {
                 self.write(fh, offset, data, write_flags, answer)
             }
             Operation::Statfs => self.statfs(answer),
-            Operation::Release { fh, .. } => {
+            Operation::Release { fh, release_flags, lock_owner, .. } => {
+                if release_flags & wire::abi::RELEASE_FLOCK_UNLOCK != 0 {
+                    self.union.unlock_all(Handle(fh), lock_owner);
+                }
                 self.union.release(Handle(fh));
                 Ok(())
             }
