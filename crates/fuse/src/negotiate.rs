@@ -17,10 +17,13 @@ pub(crate) struct Negotiation {
 }
 
 /// Asked for always: each is a right answer or speed, and a kernel without it works too.
+///
+/// Not FUSE_ATOMIC_O_TRUNC: with it an open with O_TRUNC comes to us before the kernel looks whether the file
+/// is being executed. The open fails with ETXTBSY then, and a running program has lost its text. Without it
+/// the truncation comes as a SETATTR, after that look.
 const ALWAYS: &[InitFlags] = &[
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
-    InitFlags::FUSE_ATOMIC_O_TRUNC,
     InitFlags::FUSE_AUTO_INVAL_DATA,
     InitFlags::FUSE_BIG_WRITES,
     InitFlags::FUSE_CACHE_SYMLINKS,
