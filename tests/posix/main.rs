@@ -1,3 +1,9 @@
 //! The public suites, on XFS and on the pool: what XFS passes, the pool passes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+mod expected;
+mod fsx;
+mod grounds;
+mod pjdfstest;
+mod suites;

@@ -31,13 +31,17 @@ pub(crate) fn cargo() -> Run {
     shown(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
 }
 
+/// The target directory, wherever it is: we lie in its `debug` ourselves.
+pub(crate) fn target_dir() -> Result<PathBuf> {
+    let me = std::env::current_exe()?;
+    Ok(me.ancestors().nth(2).context("no target directory above xtask")?.to_owned())
+}
+
 /// Builds the mount helper; `profile` is `debug` or `release`. Returns where it is, under its right name.
 pub(crate) fn build_helper(profile: &str) -> Result<PathBuf> {
     let how: &[&str] = if profile == "release" { &["--release"] } else { &[] };
     cargo().args(["build", "--quiet", "-p", "fsstack", "--bins"]).args(how).run()?;
-    // We lie in <target>/debug ourselves, wherever the target directory is.
-    let me = std::env::current_exe()?;
-    let dir = me.ancestors().nth(2).context("no target directory above xtask")?.join(profile);
+    let dir = target_dir()?.join(profile);
     // Cargo allows no dot in a binary's name, mount(8) wants one.
     let (built, named) = (dir.join("mount-fsstack"), dir.join("mount.fsstack"));
     if let Err(e) = fs::remove_file(&named)

@@ -1,5 +1,7 @@
 //! Installs the programs that an errand needs, where root and apt are there to do it.
 
+use std::path::Path;
+
 use anyhow::{Result, bail};
 use fsstack_lab::shell::which;
 
@@ -45,6 +47,31 @@ pub(crate) fn packages(needs: &[Need]) -> Result<()> {
         bail!("still missing after installing {}: {}", packages.join(" "), still.join(" "));
     }
     Ok(())
+}
+
+/// The public test suites that the posix tier runs: crates with a program of the same name.
+const SUITES: &[(&str, &str)] = &[("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
+
+/// Installs the suites under the target directory, once. One that cannot be had is told of here, and its tests
+/// say so themselves, each as a skip.
+pub(crate) fn suites() -> Result<()> {
+    let root = exec::target_dir()?.join("suites");
+    for (name, version) in SUITES {
+        if !is_installed(&root.join("bin").join(name), &format!("{name} {version}"))
+            && let Err(e) = exec::cargo()
+                .args(["install", "--quiet", "--locked", "--force", name, "--version", version, "--root"])
+                .arg(&root)
+                .run()
+        {
+            eprintln!("{name} cannot be installed: {e:#}");
+        }
+    }
+    Ok(())
+}
+
+fn is_installed(program: &Path, version: &str) -> bool {
+    let told = program.is_file().then(|| fsstack_lab::shell::command(program).arg("--version").run());
+    told.is_some_and(|told| told.is_ok_and(|told| told.stdout.trim() == version))
 }
 
 /// What runs the tests.

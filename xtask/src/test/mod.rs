@@ -125,6 +125,12 @@ fn checks() -> Vec<Row> {
 
 fn run_tier(tier: Tier, runner: Runner, helper: &PathBuf) -> Row {
     let mut row = Row::new(tier.name());
+    // Here and not in the tests, so that compiling a suite takes none of a test's time.
+    if tier == Tier::Posix
+        && let Err(e) = install::suites()
+    {
+        return row.failed(format!("{e:#}"));
+    }
     for args in tier.commands(runner) {
         row = match run_counted(&args, helper) {
             Ok((tally, skips)) => row.counted(tally, skips),

@@ -1,0 +1,91 @@
+//! The ways of mounting a pool that the suites run on.
+
+use std::time::Duration;
+
+use fsstack_lab::{self as lab, MiB, Pool};
+
+/// The smallest XFS there is.
+const SIZE: MiB = MiB(300);
+
+/// Longer than a suite takes on a busy machine, shorter than nextest lets a test run.
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
+
+/// A pool that a suite runs on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ground {
+    /// What `expected.txt` calls pools like this one.
+    pub(crate) place: &'static str,
+    options: &'static [&'static str],
+}
+
+/// Every new file goes to the first branch, the daemon writes.
+pub(crate) const ONE_BRANCH_STACKED: Ground =
+    Ground { place: "one-branch", options: &["create=ff", "write-path=stacked"] };
+/// Every new file goes to the first branch, the kernel writes.
+pub(crate) const ONE_BRANCH_PASSTHROUGH: Ground =
+    Ground { place: "one-branch", options: &["create=ff", "write-path=passthrough"] };
+/// New files go anywhere, the daemon writes.
+pub(crate) const SPREAD_STACKED: Ground =
+    Ground { place: "spread", options: &["create=rand", "write-path=stacked"] };
+/// New files go anywhere, the kernel writes.
+pub(crate) const SPREAD_PASSTHROUGH: Ground =
+    Ground { place: "spread", options: &["create=rand", "write-path=passthrough"] };
+/// The kernel keeps neither names nor attributes: every look is a request.
+pub(crate) const SPREAD_UNREMEMBERED: Ground = Ground {
+    place: "spread",
+    options: &["create=rand", "write-path=auto", "attr-timeout=0", "entry-timeout=0"],
+};
+/// The kernel keeps pages of its own and writes them later.
+pub(crate) const SPREAD_WRITEBACK: Ground =
+    Ground { place: "spread", options: &["create=rand", "write-path=stacked", "page-cache=writeback"] };
+
+/// A test a ground, each with the same body.
+macro_rules! on_each_ground {
+    ($body:ident) => {
+        $crate::grounds::on_each_ground!(
+            $body;
+            one_branch_stacked ONE_BRANCH_STACKED,
+            one_branch_passthrough ONE_BRANCH_PASSTHROUGH,
+            spread_stacked SPREAD_STACKED,
+            spread_passthrough SPREAD_PASSTHROUGH,
+            spread_unremembered SPREAD_UNREMEMBERED,
+            spread_writeback SPREAD_WRITEBACK,
+        );
+    };
+    ($body:ident; $($test:ident $ground:ident),+ $(,)?) => {
+        $(#[test]
+        fn $test() {
+            $body($crate::grounds::$ground);
+        })+
+    };
+}
+pub(crate) use on_each_ground;
+
+impl Ground {
+    /// The pool, on three XFS branches.
+    #[track_caller]
+    pub(crate) fn mount(self) -> Pool {
+        // Device nodes and set-uid files are what the suites are about; a floor would leave no branch to choose.
+        let common = ["suid", "dev", "minfreespace=0"];
+        let bare = ["a", "b", "c"].iter().fold(lab::pool(), |pool, branch| pool.xfs_branch(branch, SIZE));
+        let options = common.iter().chain(self.options);
+        options.fold(bare, |pool, option| pool.option(option)).limit(LIMIT).mount()
+    }
+}
+
+/// An XFS without a pool, and a second one beside it: the branches of a pool that is never mounted.
+#[track_caller]
+pub(crate) fn plain_xfs() -> Pool {
+    lab::pool().xfs_branch("first", SIZE).xfs_branch("second", SIZE).unmounted()
+}
+
+/// A suite removes what it made, and the pool leaves nothing of it on any branch.
+#[track_caller]
+pub(crate) fn assert_empty(pool: &Pool) {
+    assert_eq!(pool.list(""), [""; 0]);
+    for branch in pool.branches() {
+        let left: Vec<_> =
+            std::fs::read_dir(branch.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(left.is_empty(), "on branch {}: {left:?}", branch.name());
+    }
+}
