@@ -1,3 +1,30 @@
-//! The engine on temporary directories, without FUSE: one file an operation.
+//! The engine on temporary directories: no FUSE, no daemon, milliseconds each.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+mod attributes;
+mod calls;
+mod copy_range;
+mod create;
+mod data;
+mod deep;
+mod forget;
+mod ground;
+mod identity;
+mod ioctl;
+mod link;
+mod lock;
+mod lookup;
+mod make;
+mod open;
+mod outside;
+mod pin;
+mod readdir;
+mod rename;
+mod rename_dir;
+mod rmdir;
+mod setattr;
+mod statfs;
+mod sync;
+mod unlink;
+mod xattr;

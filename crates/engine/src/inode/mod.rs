@@ -11,7 +11,7 @@ pub mod table;
 
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::Kind;
@@ -24,6 +24,9 @@ use number::{Identity, hash_name};
 
 /// Names of one hard-linked file that are remembered.
 const NAMES: usize = 8;
+
+/// How long a name is believed to be missing: somebody past the pool may make it.
+const MISS_AGE: Duration = Duration::from_secs(1);
 
 /// An object that the kernel knows by its number.
 #[derive(Debug)]
@@ -84,8 +87,9 @@ struct DirPlace {
     unsure: u64,
     /// When all branches were last asked.
     checked: Instant,
-    /// Hashes of names that all branches were just asked for in vain.
+    /// Hashes of names that all branches were asked for in vain since `missed`.
     misses: [u64; 2],
+    missed: Instant,
 }
 
 #[derive(Debug)]
@@ -121,8 +125,9 @@ impl Inode {
 
     /// A directory.
     pub fn dir(id: Identity, copies: &Copies) -> Self {
+        let now = Instant::now();
         let mut place =
-            DirPlace { copies: SmallVec::new(), unsure: 0, checked: Instant::now(), misses: [0; 2] };
+            DirPlace { copies: SmallVec::new(), unsure: 0, checked: now, misses: [0; 2], missed: now };
         place.update(copies);
         Self {
             id,
@@ -358,7 +363,9 @@ impl Inode {
     pub fn note_miss(&self, name: &CStr) {
         let hash = hash_name(self.id.ino, name.to_bytes()) | 1;
         self.with_dir(|dir| {
-            if dir.misses[0] != hash {
+            if dir.missed.elapsed() >= MISS_AGE {
+                (dir.misses, dir.missed) = ([hash, 0], Instant::now());
+            } else if dir.misses[0] != hash {
                 dir.misses = [hash, dir.misses[0]];
             }
         });
@@ -369,7 +376,7 @@ impl Inode {
         let hash = hash_name(self.id.ino, name.to_bytes()) | 1;
         self.with_dir(|dir| {
             let known = dir.misses.iter_mut().find(|miss| **miss == hash);
-            known.map(|miss| *miss = 0).is_some()
+            known.map(|miss| *miss = 0).is_some() && dir.missed.elapsed() < MISS_AGE
         })
         .unwrap_or(false)
     }

@@ -28,11 +28,11 @@ pub(crate) const DOT: u64 = 1;
 pub(crate) const DOT_DOT: u64 = 2;
 
 const PLACE_BITS: u32 = 48;
-/// A place that did not fit: the cookie has a hash of it.
+/// A place that did not fit: the cookie has a hash of it, or its high bits where those will do.
 const WIDE: u64 = 1 << (PLACE_BITS - 1);
-/// ext4's places are hashes of 63 bits in ascending order. Without the low ones two names may share a place: one
+/// ext4's places are hashes of 63 bits in ascending order (small offsets where it has no hashed directories). Without the low ones two names may share a place: one
 /// of them may then be listed twice by who resumes between them, and none is left out.
-const HASHED_SHIFT: u32 = 16;
+const HASHED_SHIFT: u32 = 17;
 const BUFFER: usize = 32 << 10;
 
 /// An entry that was read.
@@ -98,11 +98,11 @@ impl Listing {
     fn resume(&mut self, branch: &Branch, place: u64) -> Result<()> {
         let known = self.wide.get(&place).copied();
         let Some(stream) = &mut self.stream else { return Ok(()) };
-        if branch.kind == FsKind::LocalHashed {
-            return branch.ask(|| stream.entries.seek(place << HASHED_SHIFT));
-        }
         if place & WIDE == 0 {
             return branch.ask(|| stream.entries.seek(place));
+        }
+        if branch.kind == FsKind::LocalHashed {
+            return branch.ask(|| stream.entries.seek((place & (WIDE - 1)) << HASHED_SHIFT));
         }
         if let Some(known) = known {
             return branch.ask(|| stream.entries.seek(known));
@@ -186,8 +186,8 @@ impl Listing {
                 continue;
             }
             let place = match branch.kind {
-                FsKind::LocalHashed => entry.off >> HASHED_SHIFT,
-                FsKind::Local | FsKind::Remote if entry.off < WIDE => entry.off,
+                _ if entry.off < WIDE => entry.off,
+                FsKind::LocalHashed => WIDE | entry.off >> HASHED_SHIFT,
                 FsKind::Local | FsKind::Remote => {
                     self.wide.insert(wide(entry.off), entry.off);
                     wide(entry.off)

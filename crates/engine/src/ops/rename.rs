@@ -13,7 +13,6 @@ use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use fsstack_pool::BranchMode;
 use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::RenameFlags;
@@ -92,7 +91,7 @@ impl Union {
         flags: RenameFlags,
     ) -> Result<()> {
         let branch = pool.branch(at);
-        if branch.mode == BranchMode::ReadOnly {
+        if !branch.is_writable() {
             return Err(branch.said(SysError { call: sys::Call::Rename, errno: Errno::ROFS }));
         }
         let known = self.known(from.dir, from.name);
@@ -185,7 +184,11 @@ impl Union {
         for (at, _) in &targets {
             self.check_empty(pool, to.dir, to.name, *at)?;
         }
-        let known = self.known(from.dir, from.name);
+        // The hint may have been pushed out of its slot; the copies' own numbers are still known then.
+        let known = self.known(from.dir, from.name).or_else(|| {
+            let id = self.dir_identity(pool, from.dir, from.name, &sources).ok()?;
+            self.inodes.get(id.ino)
+        });
         let first = sources.first().map(|(at, _)| *at).ok_or(OpError::MISSING)?;
         // The parents first: making one may fail, and then nothing was renamed.
         for (at, _) in &sources {

@@ -46,8 +46,9 @@ impl Union {
                 self.dirfd(&pool, &parent, at).and_then(|fd| branch.ask(|| sys::at::rmdir(fd.as_fd(), name)));
             match gone {
                 Ok(()) => removed = true,
+                Err(error) if error.is_missing() => {}
                 // A hidden file of that name is not ours to remove.
-                Err(error) if error.is_missing() || error.errno() == Errno::NOTDIR => last = error,
+                Err(error) if error.errno() == Errno::NOTDIR => last = error,
                 Err(error) => return Err(error),
             }
         }

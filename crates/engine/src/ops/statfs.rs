@@ -26,10 +26,6 @@ impl Union {
                     continue;
                 }
             };
-            if seen.contains(&branch.dev) {
-                continue;
-            }
-            seen.push(branch.dev);
             sum.block_size = sum.block_size.max(u32::try_from(fs.frag_size).unwrap_or(4096));
             sum.name_max = sum.name_max.min(u32::try_from(fs.name_max).unwrap_or(255));
             let floor = branch.floor.unwrap_or(pool.settings.floor).bytes_of(space.total);
@@ -39,7 +35,14 @@ impl Union {
                 StatfsMode::AsPlaced if branch.mode != BranchMode::ReadWrite || fs.read_only => 0,
                 StatfsMode::AsPlaced => space.available.saturating_sub(floor),
             };
-            parts.push((space, usable));
+            match seen.iter().position(|dev| *dev == branch.dev) {
+                None => {
+                    seen.push(branch.dev);
+                    parts.push((space, usable));
+                }
+                // What one of its branches may not use, another may.
+                Some(known) => parts[known].1 = usable.max(parts[known].1),
+            }
         }
         if parts.is_empty() {
             return Err(last.unwrap_or(OpError::UNSURE));

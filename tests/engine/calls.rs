@@ -1,0 +1,115 @@
+//! What operations cost in system calls.
+
+use fsstack_engine::Caller;
+use fsstack_engine::ops::New;
+use fsstack_pool::Ino;
+use fsstack_sys::at::RenameFlags;
+use fsstack_sys::{Call, OFlags, count};
+
+use crate::ground::{Ground, buf};
+
+/// System calls of each operation in a pool of so many branches, the file on the first or the last.
+fn costs(branches: usize, at: usize) -> Vec<(&'static str, u64)> {
+    let pool = Ground::new(branches);
+    (0..branches).for_each(|at| pool.put_dir(at, "d"));
+    pool.put(at, "d/film", "x");
+    let (union, dir) = (&pool.union, pool.ino("d"));
+    pool.find("d/film").unwrap();
+    let mut costs = Vec::new();
+    let mut cost = |what, work: &dyn Fn()| {
+        let ((), made) = count::scope(work);
+        costs.push((what, made.total()));
+    };
+    let (film, new, movie, sub) = (buf("film"), buf("new"), buf("movie"), buf("sub"));
+    let forget = |ino| union.forget(ino, 1);
+    cost("lookup, known", &|| forget(union.lookup(dir, film.as_name()).unwrap().ino));
+    cost("lookup, missing", &|| assert!(union.lookup(dir, new.as_name()).is_err()));
+    cost("getattr", &|| {
+        union.getattr(pool_ino(union, dir, &film), None).unwrap();
+    });
+    cost("create", &|| {
+        let made = union.create(dir, new.as_name(), 0o644, OFlags::RDWR, Caller::DAEMON).unwrap();
+        union.release(made.opened.handle);
+    });
+    cost("open", &|| {
+        union.release(union.open(pool_ino(union, dir, &film), OFlags::RDONLY, Caller::DAEMON).unwrap().handle)
+    });
+    assert!(union.lookup(dir, movie.as_name()).is_err());
+    cost("rename", &|| {
+        union.rename((dir, new.as_name()), (dir, movie.as_name()), RenameFlags::empty()).unwrap();
+    });
+    cost("unlink", &|| union.unlink(dir, movie.as_name()).unwrap());
+    assert!(union.lookup(dir, sub.as_name()).is_err());
+    cost("mkdir", &|| {
+        union.make(dir, sub.as_name(), New::Dir(0o755), Caller::DAEMON).unwrap();
+    });
+    cost("rmdir", &|| union.rmdir(dir, sub.as_name()).unwrap());
+    union.destroy();
+    costs
+}
+
+/// The number, without a call: the kernel has it.
+fn pool_ino(union: &fsstack_engine::Union, dir: Ino, name: &fsstack_pool::EntryNameBuf) -> Ino {
+    let entry = union.lookup(dir, name.as_name()).unwrap();
+    union.forget(entry.ino, 1);
+    entry.ino
+}
+
+#[test]
+fn the_table() {
+    let grounds = [(1, 0), (2, 0), (2, 1), (16, 0), (16, 15)];
+    let tables = grounds.map(|(branches, at)| costs(branches, at));
+    println!("{:<16} {}", "", grounds.map(|(n, at)| format!("{:>8}", format!("{n}/{at}"))).join(""));
+    for (row, (what, _)) in tables[0].iter().enumerate() {
+        println!(
+            "{what:<16} {}",
+            tables.iter().map(|table| format!("{:>8}", table[row].1)).collect::<String>()
+        );
+    }
+    let of = |ground: usize, what: &str| tables[ground].iter().find(|(name, _)| *name == what).unwrap().1;
+    for (ground, place) in grounds.iter().enumerate() {
+        assert_eq!(of(ground, "lookup, known"), 1, "{place:?}: one branch is asked");
+        // Besides the lookup that tells the number here.
+        assert_eq!(of(ground, "getattr"), 2, "{place:?}");
+        assert!(of(ground, "open") <= 3, "{place:?}");
+    }
+    for ground in [1, 2] {
+        assert!(of(ground, "create") <= 3);
+        assert!(of(ground, "unlink") <= 2);
+        assert!(of(ground, "rename") <= 2);
+        assert_eq!(of(ground, "lookup, missing"), 2);
+    }
+    assert_eq!(of(3, "create"), of(0, "create"), "a create after a lookup asks no other branch");
+}
+
+#[test]
+fn the_first_lookup_ends_at_the_first_branch_that_has_the_file() {
+    let pool = Ground::new(16);
+    pool.put(0, "film", "x");
+    let (found, made) = count::scope(|| pool.find("film"));
+    found.unwrap();
+    assert_eq!((made.total(), made.of(Call::Stat)), (1, 1));
+}
+
+#[test]
+fn a_known_directory_on_one_branch_of_sixteen_costs_one_stat() {
+    let pool = Ground::new(16);
+    pool.put_dir(9, "d");
+    pool.find("d").unwrap();
+    let (found, made) = count::scope(|| pool.find("d"));
+    found.unwrap();
+    assert_eq!((made.total(), made.of(Call::Stat)), (1, 1));
+}
+
+#[test]
+fn a_listing_of_one_branch_costs_its_getdents() {
+    let pool = Ground::new(1);
+    for n in 0..100 {
+        pool.put(0, &format!("d/n{n}"), "");
+    }
+    let dir = pool.opendir(pool.ino("d"));
+    pool.find("d/n0").unwrap();
+    let (rows, made) = count::scope(|| pool.readdir(dir, 0, false, usize::MAX).unwrap());
+    assert_eq!(rows.len(), 102);
+    assert!(made.total() <= 3, "opened, read, and told the end: {}", made.total());
+}

@@ -1,0 +1,75 @@
+//! Copying inside the pool: on one branch, and across file systems with holes kept.
+
+use fsstack_engine::Caller;
+use fsstack_engine::ops::Whence;
+use fsstack_pool::BranchMode::ReadWrite;
+use fsstack_sys::{Errno, OFlags};
+
+use crate::ground::{File, Ground, distinct_homes, settings};
+
+/// 1 MiB of nothing, data, 2 MiB of nothing, data; then copied to `target`.
+fn copy_with_holes(pool: &Ground, source: File, target: File) {
+    pool.union.write(source.handle, 1 << 20, &[1; 100_000], false).unwrap();
+    pool.union.write(source.handle, 4 << 20, &[2; 50_000], false).unwrap();
+    // What is in the target's way must read as zeros afterwards.
+    pool.union.write(target.handle, 0, &[9; 3 << 20], false).unwrap();
+    let size = (4 << 20) + 50_000;
+    let mut done = 0;
+    while done < size {
+        let from = (source.handle, done);
+        let copied = pool.union.copy_range(from, (target.handle, done), size - done, Caller::DAEMON).unwrap();
+        assert!(copied > 0);
+        done += copied;
+    }
+    let (mut a, mut b) = (vec![0; 5 << 20], vec![0; 5 << 20]);
+    let read = pool.union.read(source.handle, 0, &mut a).unwrap();
+    assert_eq!(pool.union.read(target.handle, 0, &mut b).unwrap(), read);
+    assert!(a == b, "the copy differs");
+    let end = pool.union.copy_range((source.handle, size), (target.handle, size), 1 << 20, Caller::DAEMON);
+    assert_eq!(end.unwrap(), 0);
+}
+
+#[test]
+fn on_one_branch() {
+    let pool = Ground::new(1);
+    copy_with_holes(&pool, pool.create("a").unwrap(), pool.create("b").unwrap());
+}
+
+#[test]
+fn across_branches_holes_stay_holes() {
+    let homes = match distinct_homes() {
+        Err(skip) => return skip.announce(),
+        Ok(homes) => homes,
+    };
+    let pool = Ground::over(homes, &[ReadWrite, ReadWrite], settings());
+    pool.put(1, "b", "");
+    let source = pool.create("a").unwrap();
+    let target = pool.open(pool.ino("b"), OFlags::RDWR).unwrap();
+    copy_with_holes(&pool, source, target);
+    assert_eq!(pool.holders("b"), [1]);
+    assert_eq!(pool.union.seek(target.handle, 0, Whence::Data).unwrap(), 1 << 20);
+}
+
+#[test]
+fn a_copy_by_others_strips_the_set_id_bits() {
+    let pool = Ground::new(1);
+    let (source, target) = (pool.create("a").unwrap(), pool.create("b").unwrap());
+    pool.union.write(source.handle, 0, b"x", false).unwrap();
+    let change = fsstack_engine::ops::Change { mode: Some(0o4755), ..Default::default() };
+    pool.setattr(target.ino, change).unwrap();
+    let alice = Caller { uid: 1234, ..Caller::DAEMON };
+    assert_eq!(pool.union.copy_range((source.handle, 0), (target.handle, 0), 1, alice).unwrap(), 1);
+    assert_eq!(pool.getattr(target.ino).unwrap().stat.mode & 0o7777, 0o755);
+}
+
+#[test]
+fn within_one_file() {
+    let pool = Ground::new(1);
+    let file = pool.create("a").unwrap();
+    pool.union.write(file.handle, 0, b"abc", false).unwrap();
+    assert_eq!(pool.union.copy_range((file.handle, 0), (file.handle, 3), 3, Caller::DAEMON).unwrap(), 3);
+    assert_eq!(pool.read_handle(file), "abcabc");
+    pool.close(file);
+    let told = pool.union.copy_range((file.handle, 0), (file.handle, 3), 3, Caller::DAEMON).unwrap_err();
+    assert_eq!(told.errno(), Errno::BADF);
+}

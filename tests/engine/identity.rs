@@ -1,0 +1,131 @@
+//! Numbers: stable over remounts and orders of branches, unchanged by rename, never two for one file.
+
+use std::collections::BTreeMap;
+
+use fsstack_pool::Ino;
+
+use crate::ground::Ground;
+
+fn numbers(pool: &Ground, paths: &[&str]) -> BTreeMap<String, (Ino, u64)> {
+    let number = |path: &&str| {
+        let entry = pool.find(path).unwrap();
+        assert_eq!(entry.ino, entry.attr.ino);
+        ((*path).to_owned(), (entry.ino, entry.generation))
+    };
+    paths.iter().map(number).collect()
+}
+
+const PATHS: [&str; 7] = ["f0", "f1", "f2", "one", "two", "two/in", "made"];
+
+fn pool() -> Ground {
+    let pool = Ground::new(3);
+    pool.put(0, "f0", "");
+    pool.put(1, "f1", "");
+    pool.put(2, "f2", "");
+    pool.put_dir(2, "one");
+    pool.put_dir(1, "two");
+    pool.put(2, "two/in", "");
+    pool.mkdir("made").unwrap();
+    // The pool gives a branch a copy of a directory that it made.
+    pool.rename("f2", "made/f2").unwrap();
+    pool.rename("made/f2", "f2").unwrap();
+    assert_eq!(pool.holders("made"), [0, 2]);
+    pool
+}
+
+#[test]
+fn numbers_are_the_same_after_a_remount() {
+    let mut pool = pool();
+    let before = numbers(&pool, &PATHS);
+    pool.remount(|_| ());
+    assert_eq!(numbers(&pool, &PATHS), before);
+}
+
+#[test]
+fn numbers_are_the_same_in_another_order_of_branches() {
+    let mut pool = pool();
+    let before = numbers(&pool, &PATHS);
+    for _ in 0..3 {
+        pool.remount(|branches| branches.rotate_left(1));
+        assert_eq!(numbers(&pool, &PATHS), before);
+        pool.remount(|branches| branches.reverse());
+        assert_eq!(numbers(&pool, &PATHS), before);
+    }
+}
+
+#[test]
+fn a_directory_keeps_its_number_when_its_first_copy_is_out_of_the_pool() {
+    let mut pool = pool();
+    let before = numbers(&pool, &["made"]);
+    pool.remount(|branches| drop(branches.remove(0)));
+    assert_eq!(numbers(&pool, &["made"]), before);
+}
+
+#[test]
+fn a_directory_keeps_its_number_as_it_gains_copies() {
+    let mut pool = Ground::new(3);
+    pool.put(1, "f1", "");
+    pool.put(2, "f2", "");
+    pool.mkdir("d").unwrap();
+    pool.mkdir("d/sub").unwrap();
+    let before = numbers(&pool, &["d", "d/sub"]);
+    pool.rename("f1", "d/sub/f1").unwrap();
+    pool.rename("f2", "d/sub/f2").unwrap();
+    assert_eq!(pool.holders("d/sub"), [0, 1, 2]);
+    assert_eq!(numbers(&pool, &["d", "d/sub"]), before);
+    pool.remount(|_| ());
+    assert_eq!(numbers(&pool, &["d", "d/sub"]), before);
+}
+
+#[test]
+fn a_rename_keeps_the_number() {
+    let mut pool = pool();
+    let file = numbers(&pool, &["f1"])["f1"];
+    let dir = numbers(&pool, &["two"])["two"];
+    pool.rename("f1", "made/g1").unwrap();
+    pool.rename("two", "made/zwei").unwrap();
+    assert_eq!(numbers(&pool, &["made/g1"])["made/g1"], file);
+    assert_eq!(numbers(&pool, &["made/zwei"])["made/zwei"], dir);
+    pool.remount(|_| ());
+    assert_eq!(numbers(&pool, &["made/g1"])["made/g1"], file);
+    assert_eq!(numbers(&pool, &["made/zwei"])["made/zwei"], dir);
+}
+
+#[test]
+fn a_number_used_again_has_another_generation() {
+    let pool = Ground::new(1);
+    pool.put(0, "f", "");
+    let first = pool.find("f").unwrap();
+    for _ in 0..1000 {
+        pool.unlink("f").unwrap();
+        pool.put(0, "f", "");
+        let next = pool.find("f").unwrap();
+        if next.ino == first.ino {
+            assert_ne!(next.generation, first.generation);
+            return;
+        }
+    }
+    fsstack_lab::Skip::because("the file system under /tmp did not use an inode number again").announce();
+}
+
+#[test]
+fn no_two_objects_share_a_number() {
+    let pool = Ground::new(3);
+    let mut seen = BTreeMap::new();
+    for at in 0..3 {
+        for n in 0..50 {
+            let path = format!("d{at}/n{n}");
+            pool.put(at, &path, "");
+            assert_eq!(seen.insert(pool.ino(&path), path), None);
+        }
+    }
+    assert!(seen.keys().all(|ino| ino.0 > Ino::ROOT.0));
+}
+
+#[test]
+fn the_root_is_one_and_of_generation_nought() {
+    let pool = Ground::new(2);
+    let root = pool.getattr(Ino::ROOT).unwrap();
+    assert_eq!(root.ino, Ino::ROOT);
+    assert!(root.stat.is_dir());
+}

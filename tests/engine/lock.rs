@@ -1,0 +1,73 @@
+//! Locks on the branch's file: between owners, and with programs outside the pool.
+
+use fsstack_engine::ops::{LockKind, LockRequest, LockType};
+use fsstack_sys::Errno;
+
+use crate::ground::{File, Ground};
+
+fn range(owner: u64, how: LockType, start: u64, end: u64) -> LockRequest {
+    LockRequest { owner, kind: LockKind::Range { start, end }, how }
+}
+
+fn lock(pool: &Ground, file: File, request: LockRequest) -> Result<(), Errno> {
+    pool.union.lock(file.handle, request, None).map_err(|e| e.errno())
+}
+
+#[test]
+fn ranges_stand_between_owners() {
+    let pool = Ground::new(2);
+    let file = pool.create("film").unwrap();
+    lock(&pool, file, range(1, LockType::Write, 0, 9)).unwrap();
+    assert_eq!(lock(&pool, file, range(2, LockType::Read, 5, 15)), Err(Errno::AGAIN));
+    lock(&pool, file, range(2, LockType::Read, 10, 15)).unwrap();
+    let other = pool.open(file.ino, fsstack_sys::OFlags::RDONLY).unwrap();
+    let stands = pool.union.test_lock(other.handle, range(3, LockType::Write, 0, 0)).unwrap().unwrap();
+    assert_eq!((stands.start, stands.end, stands.kind), (0, 9, LockType::Write));
+    lock(&pool, file, range(1, LockType::Unlock, 0, 9)).unwrap();
+    assert_eq!(pool.union.test_lock(other.handle, range(3, LockType::Write, 0, 0)).unwrap(), None);
+    pool.union.unlock_all(file.handle, 2);
+    lock(&pool, file, range(3, LockType::Write, 0, 100)).unwrap();
+}
+
+#[test]
+fn whole_files_too_and_programs_outside_see_it() {
+    let pool = Ground::new(1);
+    let file = pool.create("film").unwrap();
+    let whole = |owner, how| LockRequest { owner, kind: LockKind::Whole, how };
+    lock(&pool, file, whole(1, LockType::Write)).unwrap();
+    assert_eq!(lock(&pool, file, whole(2, LockType::Read)), Err(Errno::AGAIN));
+    let outside = std::fs::File::open(pool.on(0, "film")).unwrap();
+    assert!(outside.try_lock().is_err());
+    lock(&pool, file, whole(1, LockType::Unlock)).unwrap();
+    outside.try_lock().unwrap();
+    assert_eq!(lock(&pool, file, whole(2, LockType::Read)), Err(Errno::AGAIN));
+}
+
+#[test]
+fn a_wait_ends_when_the_lock_is_free_or_the_caller_is_interrupted() {
+    let pool = Ground::new(1);
+    let file = pool.create("film").unwrap();
+    lock(&pool, file, range(1, LockType::Write, 0, 9)).unwrap();
+    let asked = std::cell::Cell::new(0);
+    let goes_on = || {
+        asked.set(asked.get() + 1);
+        asked.get() < 3
+    };
+    let told = pool.union.lock(file.handle, range(2, LockType::Write, 0, 9), Some(&goes_on)).unwrap_err();
+    assert_eq!((told.errno(), asked.get()), (Errno::INTR, 3));
+    let frees = || {
+        pool.union.unlock_all(file.handle, 1);
+        true
+    };
+    pool.union.lock(file.handle, range(2, LockType::Write, 0, 9), Some(&frees)).unwrap();
+}
+
+#[test]
+fn locks_go_with_the_last_handle() {
+    let pool = Ground::new(1);
+    let file = pool.create("film").unwrap();
+    lock(&pool, file, range(1, LockType::Write, 0, 9)).unwrap();
+    pool.close(file);
+    let again = pool.open(file.ino, fsstack_sys::OFlags::RDWR).unwrap();
+    lock(&pool, again, range(2, LockType::Write, 0, 9)).unwrap();
+}

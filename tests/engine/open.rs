@@ -1,0 +1,86 @@
+//! Opening: one open file an inode, whatever the flags of its handles.
+
+use std::sync::Arc;
+
+use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
+use fsstack_sys::{Errno, OFlags};
+
+use crate::ground::{Ground, settings};
+
+#[test]
+fn all_handles_share_one_open_file() {
+    let pool = Ground::new(2);
+    let ino = pool.write("film", "abc");
+    let reader = pool.union.open(ino, OFlags::RDONLY, fsstack_engine::Caller::DAEMON).unwrap();
+    let writer = pool.union.open(ino, OFlags::WRONLY, fsstack_engine::Caller::DAEMON).unwrap();
+    assert!(Arc::ptr_eq(&reader.file, &writer.file));
+    assert_eq!(pool.union.write(writer.handle, 1, b"X", false).unwrap(), 1);
+    let mut text = [0; 3];
+    assert_eq!(pool.union.read(reader.handle, 0, &mut text).unwrap(), 3);
+    assert_eq!(&text, b"aXc");
+    pool.union.release(reader.handle);
+    pool.union.release(writer.handle);
+    assert_eq!(pool.union.held().files, 0);
+}
+
+#[test]
+fn truncation_at_open() {
+    let pool = Ground::new(2);
+    let ino = pool.write("film", "abc");
+    let file = pool.open(ino, OFlags::WRONLY | OFlags::TRUNC).unwrap();
+    assert_eq!(pool.getattr(file.ino).unwrap().stat.size, 0);
+}
+
+#[test]
+fn directories_and_symlinks_are_not_opened_as_files() {
+    let pool = Ground::new(1);
+    let dir = pool.mkdir("d").unwrap();
+    let link = pool.make("s", fsstack_engine::ops::New::Symlink(c"/etc/passwd")).unwrap();
+    assert_eq!(pool.open(dir, OFlags::RDONLY).unwrap_err(), Errno::ISDIR);
+    assert_eq!(pool.open(link, OFlags::RDONLY).unwrap_err(), Errno::LOOP);
+}
+
+#[test]
+fn a_read_only_branch_is_read_and_not_written() {
+    let pool = Ground::with(&[ReadOnly, ReadWrite], settings());
+    pool.put(0, "film", "abc");
+    let before = pool.snapshot();
+    let ino = pool.ino("film");
+    assert_eq!(pool.read_ino(ino).unwrap(), "abc");
+    for flags in
+        [OFlags::WRONLY, OFlags::RDWR, OFlags::RDONLY | OFlags::TRUNC, OFlags::WRONLY | OFlags::APPEND]
+    {
+        assert_eq!(pool.open(ino, flags).unwrap_err(), Errno::ROFS, "{flags:?}");
+        let reader = pool.open(ino, OFlags::RDONLY).unwrap();
+        assert_eq!(pool.open(ino, flags).unwrap_err(), Errno::ROFS, "{flags:?} beside a reader");
+        pool.close(reader);
+    }
+    assert_eq!(pool.snapshot(), before);
+}
+
+#[test]
+fn a_handle_that_is_not_open_is_ebadf() {
+    let pool = Ground::new(1);
+    let file = pool.create("film").unwrap();
+    pool.close(file);
+    assert_eq!(pool.union.read(file.handle, 0, &mut [0; 1]).unwrap_err().errno(), Errno::BADF);
+    assert_eq!(pool.union.write(file.handle, 0, b"x", false).unwrap_err().errno(), Errno::BADF);
+    assert_eq!(pool.union.fsync(file.handle, false).unwrap_err().errno(), Errno::BADF);
+    pool.union.release(file.handle);
+}
+
+#[test]
+fn a_failed_open_holds_nothing() {
+    let pool = Ground::new(1);
+    let ino = pool.write("film", "x");
+    std::fs::remove_file(pool.on(0, "film")).unwrap();
+    assert_eq!(pool.open(ino, OFlags::RDONLY).unwrap_err(), Errno::STALE);
+    assert_eq!(pool.union.held().files, 0);
+}
+
+#[test]
+fn flush_and_sync_answer() {
+    let pool = Ground::new(2);
+    let file = pool.create("film").unwrap();
+    pool.union.flush(file.handle).unwrap();
+}

@@ -1,0 +1,145 @@
+//! Changes behind the pool's back: never a wrong file, and the next lookup sees what is there.
+
+use fsstack_engine::ops::Change;
+use fsstack_pool::BranchMode::ReadWrite;
+use fsstack_sys::{Errno, OFlags};
+
+use crate::ground::{Ground, wary};
+
+fn pool() -> Ground {
+    Ground::with(&[ReadWrite, ReadWrite], wary())
+}
+
+#[test]
+fn a_deleted_file_is_estale_by_number_and_enoent_by_name() {
+    let pool = pool();
+    pool.put(1, "d/film", "x");
+    let ino = pool.ino("d/film");
+    std::fs::remove_file(pool.on(1, "d/film")).unwrap();
+    assert_eq!(pool.getattr(ino).unwrap_err(), Errno::STALE);
+    assert_eq!(pool.open(ino, OFlags::RDONLY).unwrap_err(), Errno::STALE);
+    assert_eq!(pool.setattr(ino, Change { mode: Some(0), ..Change::default() }).unwrap_err(), Errno::STALE);
+    assert_eq!(pool.find("d/film").unwrap_err(), Errno::NOENT);
+    assert!(!pool.names("d").contains(&"film".to_owned()));
+}
+
+#[test]
+fn a_file_that_moved_to_another_branch_is_found_there() {
+    let pool = pool();
+    pool.put(0, "film", "x");
+    let old = pool.ino("film");
+    std::fs::remove_file(pool.on(0, "film")).unwrap();
+    pool.put(1, "film", "yy");
+    assert_ne!(pool.ino("film"), old);
+    assert_eq!(pool.read("film").unwrap(), "yy");
+    assert_eq!(pool.getattr(old).unwrap_err(), Errno::STALE);
+}
+
+#[test]
+fn a_renamed_file_is_found_by_its_new_name_under_the_same_number() {
+    let pool = pool();
+    pool.put(1, "a", "x");
+    let ino = pool.ino("a");
+    std::fs::rename(pool.on(1, "a"), pool.on(1, "b")).unwrap();
+    assert_eq!(pool.getattr(ino).unwrap_err(), Errno::STALE);
+    assert_eq!(pool.ino("b"), ino);
+    assert_eq!(pool.read_ino(ino).unwrap(), "x");
+    assert_eq!(pool.find("a").unwrap_err(), Errno::NOENT);
+}
+
+#[test]
+fn a_file_replaced_while_it_is_open_stays_for_who_has_it() {
+    let pool = pool();
+    let file = pool.create("film").unwrap();
+    pool.union.write(file.handle, 0, b"old", false).unwrap();
+    pool.put(0, "new", "new!");
+    std::fs::rename(pool.on(0, "new"), pool.on(0, "film")).unwrap();
+    assert_eq!(pool.read_handle(file), "old");
+    assert_eq!(pool.getattr(file.ino).unwrap().stat.size, 3);
+    assert_eq!(pool.read("film").unwrap(), "new!");
+    assert_ne!(pool.ino("film"), file.ino);
+}
+
+#[test]
+fn a_file_that_became_a_directory_and_back() {
+    let pool = pool();
+    pool.put(0, "x", "file");
+    let file = pool.ino("x");
+    std::fs::remove_file(pool.on(0, "x")).unwrap();
+    pool.put(0, "x/inside", "1");
+    assert_eq!(pool.names("x"), ["inside"]);
+    let dir = pool.ino("x");
+    if dir != file {
+        assert_eq!(pool.getattr(file).unwrap_err(), Errno::STALE);
+    }
+    std::fs::remove_dir_all(pool.on(0, "x")).unwrap();
+    pool.put(0, "x", "again");
+    assert_eq!(pool.read("x").unwrap(), "again");
+    let told = pool.lookup(dir, "inside").unwrap_err();
+    assert!(matches!(told, Errno::NOENT | Errno::STALE | Errno::NOTDIR), "{told}");
+}
+
+#[test]
+fn a_replaced_directory_is_not_mistaken_for_the_old_one() {
+    let pool = pool();
+    pool.put(0, "d/old", "x");
+    let dir = pool.ino("d");
+    pool.lookup(dir, "old").unwrap();
+    std::fs::rename(pool.on(0, "d"), pool.on(0, "e")).unwrap();
+    pool.put(0, "d/new", "y");
+    assert_eq!(pool.names("d"), ["new"]);
+    assert_eq!(pool.names("e"), ["old"]);
+    assert_eq!(pool.ino("e"), dir);
+}
+
+#[test]
+fn a_copy_of_a_directory_that_comes_or_goes_is_seen() {
+    let pool = pool();
+    pool.put(0, "d/a", "0");
+    assert_eq!(pool.names("d"), ["a"]);
+    pool.put(1, "d/b", "1");
+    assert_eq!(pool.names("d"), ["a", "b"]);
+    std::fs::remove_dir_all(pool.on(0, "d")).unwrap();
+    assert_eq!(pool.names("d"), ["b"]);
+    pool.write("d/c", "new");
+    assert_eq!(pool.read("d/c").unwrap(), "new");
+}
+
+#[test]
+fn a_copy_that_went_while_the_directory_is_believed_is_made_again() {
+    let pool = Ground::new(2);
+    pool.put(0, "d/a", "0");
+    pool.put(1, "d/b", "1");
+    assert_eq!(pool.names("d"), ["a", "b"]);
+    std::fs::remove_dir_all(pool.on(0, "d")).unwrap();
+    assert_eq!(pool.read("d/b").unwrap(), "1");
+    pool.write("d/c", "new");
+    assert_eq!(pool.read("d/c").unwrap(), "new");
+    pool.rename("d/b", "d/e").unwrap();
+    pool.unlink("d/c").unwrap();
+    assert_eq!(pool.read("d/e").unwrap(), "1");
+}
+
+#[test]
+fn a_file_that_came_behind_the_pools_back_is_not_created_over() {
+    let pool = pool();
+    assert_eq!(pool.find("film").unwrap_err(), Errno::NOENT);
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    pool.put(1, "film", "x");
+    assert_eq!(pool.create("film").unwrap_err(), Errno::EXIST);
+    assert_eq!(pool.holders("film"), [1]);
+}
+
+#[test]
+fn a_number_used_again_under_the_same_name_is_another_file() {
+    let pool = pool();
+    for _ in 0..50 {
+        pool.put(0, "film", "old");
+        let old = pool.find("film").unwrap();
+        std::fs::remove_file(pool.on(0, "film")).unwrap();
+        pool.put(0, "film", "newer");
+        let new = pool.find("film").unwrap();
+        assert_ne!((new.ino, new.generation), (old.ino, old.generation));
+        assert_eq!(pool.read_ino(new.ino).unwrap(), "newer");
+    }
+}

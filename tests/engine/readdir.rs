@@ -1,0 +1,244 @@
+//! Listing: every name once, cookies that stay good, numbers that agree with stat.
+
+use std::collections::{BTreeSet, HashSet};
+
+use fsstack_pool::BranchMode::ReadWrite;
+use fsstack_sys::{Errno, Kind};
+
+use crate::ground::{Ground, distinct_homes, settings};
+
+/// Three branches, names on one, two and all of them; some are directories.
+fn spread(files: usize) -> Ground {
+    let pool = Ground::new(3);
+    for n in 0..files {
+        for at in (0..3).filter(|at| n % 7 == 6 || n % 3 == *at || (n % 5 == 4 && (n + 1) % 3 == *at)) {
+            if n % 10 == 9 {
+                pool.put_dir(at, &format!("d/n{n}"))
+            } else {
+                pool.put(at, &format!("d/n{n}"), "")
+            }
+        }
+    }
+    pool
+}
+
+#[test]
+fn every_name_is_listed_once() {
+    let pool = spread(200);
+    for room in [1, 2, 3, 7, usize::MAX] {
+        let dir = pool.opendir(pool.ino("d"));
+        let rows = pool.rest(dir, 0, room);
+        let names: BTreeSet<_> = rows.iter().map(|row| row.name.clone()).collect();
+        assert_eq!((rows.len(), names.len()), (200, 200), "{room} at a time");
+    }
+}
+
+#[test]
+fn a_new_handle_resumes_from_every_cookie() {
+    for pool in [spread(60), spread(1)] {
+        let ino = pool.ino("d");
+        let dir = pool.opendir(ino);
+        let all = pool.readdir(dir, 0, false, usize::MAX).unwrap();
+        assert_eq!((all[0].name.as_str(), all[1].name.as_str()), (".", ".."));
+        for (at, row) in all.iter().enumerate() {
+            let fresh = pool.opendir(ino);
+            let rest = pool.readdir(fresh, row.cookie, false, usize::MAX).unwrap();
+            assert_eq!(rest, all[at + 1..], "after {} by a new handle", row.name);
+            let rest = pool.readdir(dir, row.cookie, false, usize::MAX).unwrap();
+            assert_eq!(rest, all[at + 1..], "after {} by the same handle", row.name);
+        }
+    }
+}
+
+#[test]
+fn cookies_are_good_after_a_remount_and_a_reorder() {
+    let mut pool = spread(40);
+    let dir = pool.opendir(pool.ino("d"));
+    let all = pool.readdir(dir, 0, false, usize::MAX).unwrap();
+    pool.remount(|_| ());
+    for (at, row) in all.iter().enumerate() {
+        let dir = pool.opendir(pool.ino("d"));
+        assert_eq!(pool.readdir(dir, row.cookie, false, usize::MAX).unwrap(), all[at + 1..]);
+    }
+}
+
+#[test]
+fn what_is_deleted_meanwhile_skips_and_repeats_nothing_else() {
+    let pool = spread(300);
+    let ino = pool.ino("d");
+    let mut cookie = 0;
+    let mut seen = Vec::new();
+    let mut deleted = HashSet::new();
+    loop {
+        // As an NFS server does it: a new handle for each request.
+        let dir = pool.opendir(ino);
+        let rows = pool.readdir(dir, cookie, false, 5).unwrap();
+        let Some(last) = rows.last() else { break };
+        cookie = last.cookie;
+        for row in rows.iter().filter(|row| !row.name.starts_with('.')) {
+            assert!(!deleted.contains(&row.name), "{} was deleted and is listed", row.name);
+            seen.push(row.name.clone());
+        }
+        // Deleted: the last one listed, and one that may be still to come.
+        let ahead = format!("n{}", seen.len() * 7 % 300);
+        for name in [last.name.clone(), ahead] {
+            let path = format!("d/{name}");
+            if !name.starts_with('.') && (pool.unlink(&path).is_ok() || pool.rmdir(&path).is_ok()) {
+                deleted.insert(name);
+            }
+        }
+    }
+    let once: BTreeSet<_> = seen.iter().cloned().collect();
+    assert_eq!(once.len(), seen.len(), "a name was repeated");
+    for n in 0..300 {
+        let name = format!("n{n}");
+        assert!(once.contains(&name) || deleted.contains(&name), "{name} was skipped");
+    }
+}
+
+#[test]
+fn removing_all_while_listing_leaves_nothing() {
+    let pool = spread(500);
+    let ino = pool.ino("d");
+    let dir = pool.opendir(ino);
+    let mut cookie = 0;
+    loop {
+        let rows = pool.readdir(dir, cookie, false, 20).unwrap();
+        let Some(last) = rows.last() else { break };
+        cookie = last.cookie;
+        for row in rows.iter().filter(|row| !row.name.starts_with('.')) {
+            let path = format!("d/{}", row.name);
+            if row.dtype == Kind::Dir.dtype() { pool.rmdir(&path) } else { pool.unlink(&path) }.unwrap();
+        }
+    }
+    assert!(pool.names("d").is_empty());
+    pool.rmdir("d").unwrap();
+}
+
+#[test]
+fn five_thousand_entries_on_two_branches() {
+    let pool = Ground::new(2);
+    pool.put_dir(0, "d");
+    pool.put_dir(1, "d");
+    for n in 0..5000 {
+        std::fs::write(pool.on(n % 2, &format!("d/entry-{n}")), "").unwrap();
+        if n % 10 == 0 {
+            std::fs::write(pool.on(1 - n % 2, &format!("d/entry-{n}")), "").unwrap();
+        }
+    }
+    let dir = pool.opendir(pool.ino("d"));
+    let rows = pool.rest(dir, 0, 100);
+    let names: HashSet<_> = rows.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!((rows.len(), names.len()), (5000, 5000));
+    let cookies: HashSet<_> = rows.iter().map(|row| row.cookie).collect();
+    assert_eq!(cookies.len(), 5000, "a cookie was given twice");
+    for (at, row) in rows.iter().enumerate().step_by(499) {
+        let fresh = pool.opendir(pool.ino("d"));
+        assert_eq!(pool.rest(fresh, row.cookie, 1000), rows[at + 1..]);
+    }
+}
+
+#[test]
+fn numbers_and_types_agree_with_stat() {
+    for spread in [spread(40), one_branch(40)] {
+        for plus in [false, true] {
+            let dir = spread.opendir(spread.ino("d"));
+            for row in spread.readdir(dir, 0, plus, usize::MAX).unwrap() {
+                let path = match row.name.as_str() {
+                    "." => "d".to_owned(),
+                    ".." => {
+                        assert_eq!(row.ino, 1);
+                        continue;
+                    }
+                    name => format!("d/{name}"),
+                };
+                let attr = spread.stat(&path);
+                assert_eq!((row.ino, row.dtype), (attr.ino.0, attr.stat.kind().dtype()), "{path}");
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_agree_before_anything_is_looked_up() {
+    let mut pool = spread(40);
+    let rows = pool.list("d");
+    pool.remount(|_| ());
+    for row in rows {
+        assert_eq!(pool.ino(&format!("d/{}", row.name)).0, row.ino);
+    }
+}
+
+fn one_branch(files: usize) -> Ground {
+    let pool = Ground::new(1);
+    for n in 0..files {
+        if n % 3 == 0 { pool.put_dir(0, &format!("d/n{n}")) } else { pool.put(0, &format!("d/n{n}"), "") }
+    }
+    pool
+}
+
+#[test]
+fn readdirplus_counts_a_lookup_for_each_entry_but_the_dots() {
+    let pool = spread(20);
+    let ino = pool.ino("d");
+    let before = pool.union.held().inodes;
+    let dir = pool.opendir(ino);
+    let rows = pool.readdir(dir, 0, true, usize::MAX).unwrap();
+    assert_eq!(pool.union.held().inodes, before + 20);
+    for row in rows.iter().filter(|row| !row.name.starts_with('.')) {
+        pool.forget(fsstack_pool::Ino(row.ino));
+    }
+    assert_eq!(pool.union.held().inodes, before);
+}
+
+#[test]
+fn an_entry_without_room_is_listed_next_and_not_counted() {
+    let pool = spread(20);
+    let dir = pool.opendir(pool.ino("d"));
+    let before = pool.union.held().inodes;
+    let rows = pool.readdir(dir, 0, true, 5).unwrap();
+    assert_eq!(pool.union.held().inodes, before + 3, "two of the five are the dots");
+    let next = pool.readdir(dir, rows[4].cookie, true, 1).unwrap();
+    assert!(rows.iter().all(|row| row.name != next[0].name));
+}
+
+#[test]
+fn the_root_and_an_empty_directory_list() {
+    let pool = Ground::new(2);
+    assert!(pool.names("").is_empty());
+    pool.mkdir("empty").unwrap();
+    assert!(pool.names("empty").is_empty());
+    assert_eq!(pool.names(""), ["empty"]);
+    let file = pool.write("file", "");
+    assert_eq!(pool.union.opendir(file).unwrap_err().errno(), Errno::NOTDIR);
+}
+
+#[test]
+fn a_bad_cookie_is_refused_and_a_removed_directory_is_empty() {
+    let pool = Ground::new(2);
+    let ino = pool.mkdir("d").unwrap();
+    let dir = pool.opendir(ino);
+    assert_eq!(pool.readdir(dir, 0x7abc << 48 | 77, false, 9).unwrap_err(), Errno::INVAL);
+    pool.rmdir("d").unwrap();
+    let rows = pool.readdir(dir, 0, false, 9).unwrap();
+    assert!(rows.iter().all(|row| row.name.starts_with('.')), "{rows:?}");
+}
+
+#[test]
+fn cookies_are_good_on_file_systems_of_two_kinds() {
+    let homes = match distinct_homes() {
+        Err(skip) => return skip.announce(),
+        Ok(homes) => homes,
+    };
+    let pool = Ground::over(homes, &[ReadWrite, ReadWrite], settings());
+    for n in 0..50 {
+        pool.put(n % 2, &format!("d/n{n}"), "");
+    }
+    let ino = pool.ino("d");
+    let dir = pool.opendir(ino);
+    let all = pool.readdir(dir, 0, false, usize::MAX).unwrap();
+    for (at, row) in all.iter().enumerate() {
+        let fresh = pool.opendir(ino);
+        assert_eq!(pool.readdir(fresh, row.cookie, false, usize::MAX).unwrap(), all[at + 1..]);
+    }
+}

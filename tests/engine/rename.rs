@@ -1,0 +1,240 @@
+//! Renaming files: on their branch, over whatever is there, and no old copy comes to light.
+
+use fsstack_pool::BranchMode::{NoCreate, ReadOnly, ReadWrite};
+use fsstack_pool::Ino;
+use fsstack_sys::Errno;
+use fsstack_sys::at::RenameFlags;
+
+use crate::ground::{Ground, buf, settings};
+
+#[test]
+fn a_file_keeps_its_branch_and_the_parent_is_made_there() {
+    let pool = Ground::new(3);
+    pool.put_dir(0, "deep/er");
+    pool.put(2, "film", "x");
+    std::fs::set_permissions(pool.on(0, "deep/er"), std::os::unix::fs::PermissionsExt::from_mode(0o2750))
+        .unwrap();
+    pool.rename("film", "deep/er/movie").unwrap();
+    assert_eq!(pool.holders("deep/er/movie"), [2]);
+    assert!(pool.holders("film").is_empty());
+    assert_eq!(pool.read("deep/er/movie").unwrap(), "x");
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(pool.on(2, "deep/er")).unwrap());
+    assert_eq!(mode & 0o7777, 0o2750, "a skeleton has the mode of what it copies");
+    assert_eq!(pool.find("film").unwrap_err(), Errno::NOENT);
+}
+
+#[test]
+fn a_target_is_replaced_whichever_branches_it_is_on() {
+    for source in 0..3_usize {
+        for targets in [vec![0], vec![1], vec![2], vec![0, 1], vec![1, 2], vec![0, 2], vec![0, 1, 2]] {
+            let pool = Ground::new(3);
+            pool.put(source, "new", "new");
+            targets.iter().for_each(|at| pool.put(*at, "d/old", "old"));
+            pool.rename("new", "d/old").unwrap();
+            assert_eq!(pool.read("d/old").unwrap(), "new", "{source} over {targets:?}");
+            assert_eq!(pool.find("new").unwrap_err(), Errno::NOENT);
+            assert_eq!(pool.holders("d/old"), [source], "{source} over {targets:?}");
+            assert_eq!(pool.names("d"), ["old"]);
+        }
+    }
+}
+
+#[test]
+fn a_hidden_copy_of_the_source_never_comes_to_light() {
+    for hidden in 1..3 {
+        let pool = Ground::new(3);
+        pool.put(0, "film", "shown");
+        pool.put(hidden, "film", "hidden");
+        pool.rename("film", "movie").unwrap();
+        assert_eq!(pool.find("film").unwrap_err(), Errno::NOENT);
+        assert_eq!(pool.read("movie").unwrap(), "shown");
+        assert!(pool.holders("film").is_empty());
+    }
+}
+
+#[test]
+fn hidden_copies_on_both_ends_never_come_to_light() {
+    let pool = Ground::new(3);
+    pool.put(1, "from", "shown");
+    pool.put(2, "from", "hidden");
+    pool.put(0, "to", "old");
+    pool.put(2, "to", "old hidden");
+    pool.rename("from", "to").unwrap();
+    assert_eq!(pool.read("to").unwrap(), "shown");
+    assert_eq!((pool.holders("from"), pool.holders("to")), (vec![], vec![1]));
+}
+
+#[test]
+fn noreplace_sees_every_branch() {
+    for target in 0..3 {
+        let pool = Ground::new(3);
+        pool.put(1, "from", "x");
+        pool.put(target, "to", "y");
+        let before = pool.snapshot();
+        let refused = pool.rename_with("from", "to", RenameFlags::NOREPLACE);
+        assert_eq!(refused.unwrap_err(), Errno::EXIST, "target on {target}");
+        assert_eq!(pool.snapshot(), before);
+    }
+    let pool = Ground::new(2);
+    pool.put(1, "from", "x");
+    pool.rename_with("from", "to", RenameFlags::NOREPLACE).unwrap();
+    assert_eq!(pool.read("to").unwrap(), "x");
+}
+
+#[test]
+fn noreplace_of_a_directory_leaves_no_false_memory() {
+    let pool = Ground::new(2);
+    pool.put_dir(0, "d");
+    pool.put(1, "film", "x");
+    pool.rename_with("d", "to", RenameFlags::NOREPLACE).unwrap();
+    let (from, to) = (buf("film"), buf("to"));
+    let over =
+        pool.union.rename((Ino::ROOT, from.as_name()), (Ino::ROOT, to.as_name()), RenameFlags::empty());
+    assert_eq!(over.unwrap_err().errno(), Errno::ISDIR, "the name is a directory's by now");
+    assert_eq!(pool.holders("film"), [1]);
+}
+
+#[test]
+fn exchange_on_one_branch_and_on_two() {
+    for (a, b) in [(0, 0), (0, 1), (1, 0)] {
+        let pool = Ground::new(2);
+        pool.put(a, "d/a", "was a");
+        pool.put(b, "b", "was b");
+        let (ino_a, ino_b) = (pool.ino("d/a"), pool.ino("b"));
+        pool.rename_with("d/a", "b", RenameFlags::EXCHANGE).unwrap();
+        assert_eq!(pool.read("d/a").unwrap(), "was b");
+        assert_eq!(pool.read("b").unwrap(), "was a");
+        assert_eq!((pool.ino("d/a"), pool.ino("b")), (ino_b, ino_a), "numbers go with the files");
+        assert_eq!(pool.getattr(ino_a).unwrap().stat.size, 5);
+    }
+}
+
+#[test]
+fn exchange_of_a_file_with_a_directory() {
+    for at in 0..2 {
+        let pool = Ground::new(2);
+        pool.put(at, "film", "x");
+        pool.put(0, "d/a", "0");
+        pool.put(1, "d/b", "1");
+        pool.rename_with("film", "d", RenameFlags::EXCHANGE).unwrap();
+        assert_eq!(pool.read("d").unwrap(), "x");
+        assert_eq!(pool.names("film"), ["a", "b"]);
+    }
+}
+
+#[test]
+fn exchange_wants_both_names() {
+    let pool = Ground::new(2);
+    pool.put(0, "a", "x");
+    let before = pool.snapshot();
+    assert_eq!(pool.rename_with("a", "b", RenameFlags::EXCHANGE).unwrap_err(), Errno::NOENT);
+    assert_eq!(pool.rename_with("b", "a", RenameFlags::EXCHANGE).unwrap_err(), Errno::NOENT);
+    assert_eq!(pool.snapshot(), before);
+}
+
+#[test]
+fn whiteouts_are_refused() {
+    let pool = Ground::new(1);
+    pool.put(0, "a", "x");
+    assert_eq!(pool.rename_with("a", "b", RenameFlags::WHITEOUT).unwrap_err(), Errno::INVAL);
+}
+
+#[test]
+fn a_read_only_branch_that_holds_either_name_refuses_and_nothing_changes() {
+    // Which branch is read-only; where the source is; where the target is.
+    for (fixed, sources, targets) in [
+        (0, vec![0], vec![]),
+        (0, vec![0, 1], vec![]),
+        (1, vec![0, 1], vec![]),
+        (0, vec![1], vec![0]),
+        (1, vec![0], vec![1]),
+        (1, vec![0], vec![0, 1]),
+    ] {
+        let mut modes = [ReadWrite; 2];
+        modes[fixed] = ReadOnly;
+        let pool = Ground::with(&modes, settings());
+        sources.iter().for_each(|at| pool.put(*at, "from", "x"));
+        targets.iter().for_each(|at| pool.put(*at, "to", "y"));
+        let before = pool.snapshot();
+        let told = pool.rename("from", "to").unwrap_err();
+        assert_eq!(told, Errno::ROFS, "{fixed} {sources:?} {targets:?}");
+        assert_eq!(pool.snapshot(), before, "{fixed} {sources:?} {targets:?}");
+    }
+}
+
+#[test]
+fn a_branch_that_takes_nothing_new_renames() {
+    let pool = Ground::with(&[NoCreate, ReadWrite], settings());
+    pool.put(0, "from", "x");
+    pool.put_dir(1, "d");
+    pool.rename("from", "d/to").unwrap();
+    assert_eq!(pool.holders("d/to"), [0]);
+}
+
+#[test]
+fn two_names_of_one_file_stay() {
+    let pool = Ground::new(2);
+    pool.write("a", "x");
+    pool.link("a", "b").unwrap();
+    pool.rename("a", "b").unwrap();
+    assert_eq!(pool.names(""), ["a", "b"]);
+    assert_eq!(pool.stat("a").stat.nlink, 2);
+}
+
+#[test]
+fn a_file_over_a_directory_and_a_directory_over_a_file_are_refused() {
+    for (file, dir) in [(0, 0), (0, 1), (1, 0)] {
+        let pool = Ground::new(2);
+        pool.put(file, "file", "x");
+        pool.put_dir(dir, "dir");
+        let before = pool.snapshot();
+        assert_eq!(pool.rename("file", "dir").unwrap_err(), Errno::ISDIR, "{file} {dir}");
+        assert_eq!(pool.rename("dir", "file").unwrap_err(), Errno::NOTDIR, "{file} {dir}");
+        assert_eq!(pool.snapshot(), before);
+    }
+}
+
+#[test]
+fn an_open_file_follows_its_name_and_one_that_is_replaced_goes_on() {
+    let pool = Ground::new(2);
+    let moved = pool.create("a").unwrap();
+    let replaced = pool.create("b").unwrap();
+    pool.union.write(moved.handle, 0, b"moved", false).unwrap();
+    pool.union.write(replaced.handle, 0, b"replaced", false).unwrap();
+    pool.rename("a", "b").unwrap();
+    assert_eq!(pool.ino("b"), moved.ino);
+    assert_eq!(pool.read_handle(replaced), "replaced");
+    assert_eq!(pool.getattr(replaced.ino).unwrap().stat.nlink, 0);
+    pool.close(moved);
+    assert_eq!(pool.read_ino(moved.ino).unwrap(), "moved", "found by its new name");
+}
+
+#[test]
+fn a_rename_of_a_missing_name_is_enoent() {
+    let pool = Ground::new(2);
+    pool.put(0, "to", "x");
+    let (from, to) = (buf("from"), buf("to"));
+    let told =
+        pool.union.rename((Ino::ROOT, from.as_name()), (Ino::ROOT, to.as_name()), RenameFlags::empty());
+    assert_eq!(told.unwrap_err().errno(), Errno::NOENT);
+    assert_eq!(pool.read("to").unwrap(), "x");
+}
+
+#[test]
+fn a_branch_that_is_mounted_read_only_refuses_before_anything_is_changed() {
+    use fsstack_lab::{Branch, Kind, Layout, MiB};
+    fsstack_lab::needs!(root());
+    let home = tempfile::tempdir().unwrap();
+    let fixed = Branch::make("fixed", Kind::Tmpfs(MiB(8)), Layout::Sparse, home.path()).unwrap();
+    let other = home.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    for path in [fixed.path(), &other] {
+        std::fs::write(path.join("from"), "x").unwrap();
+    }
+    fixed.remount_ro();
+    let pool = Ground::at(&[fixed.path().to_owned(), other], &[ReadWrite, ReadWrite], settings());
+    let before = pool.snapshot();
+    assert_eq!(pool.rename("from", "to").unwrap_err(), Errno::ROFS);
+    assert_eq!(pool.unlink("from").unwrap_err(), Errno::ROFS);
+    assert_eq!(pool.snapshot(), before);
+}

@@ -1,0 +1,99 @@
+//! Removing directories: every branch is looked into before any is changed.
+
+use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
+use fsstack_sys::Errno;
+
+use crate::ground::{Ground, settings};
+
+#[test]
+fn an_entry_on_any_branch_is_enotempty_and_nothing_is_removed() {
+    for full in 0..3 {
+        let pool = Ground::new(3);
+        (0..3).for_each(|at| pool.put_dir(at, "d"));
+        pool.put(full, "d/x", "");
+        let before = pool.snapshot();
+        assert_eq!(pool.rmdir("d").unwrap_err(), Errno::NOTEMPTY, "{full}");
+        assert_eq!(pool.snapshot(), before);
+    }
+}
+
+#[test]
+fn an_empty_directory_goes_from_all_branches() {
+    let pool = Ground::new(3);
+    (0..3).for_each(|at| pool.put_dir(at, "p/d"));
+    pool.rmdir("p/d").unwrap();
+    assert!(pool.holders("p/d").is_empty());
+    assert_eq!(pool.holders("p"), [0, 1, 2]);
+    assert_eq!(pool.rmdir("p/d").unwrap_err(), Errno::NOENT);
+}
+
+#[test]
+fn a_copy_on_a_read_only_branch_keeps_all_copies() {
+    for modes in [[ReadOnly, ReadWrite], [ReadWrite, ReadOnly]] {
+        let pool = Ground::with(&modes, settings());
+        (0..2).for_each(|at| pool.put_dir(at, "d"));
+        let before = pool.snapshot();
+        assert_eq!(pool.rmdir("d").unwrap_err(), Errno::ROFS);
+        assert_eq!(pool.snapshot(), before);
+    }
+}
+
+#[test]
+fn a_file_is_enotdir() {
+    for branches in 1..3 {
+        let pool = Ground::new(branches);
+        pool.put(branches - 1, "film", "x");
+        assert_eq!(pool.rmdir("film").unwrap_err(), Errno::NOTDIR);
+        assert_eq!(pool.read("film").unwrap(), "x");
+    }
+}
+
+#[test]
+fn nothing_is_made_in_a_removed_directory() {
+    let pool = Ground::new(2);
+    let dir = pool.mkdir("d").unwrap();
+    pool.find("d").unwrap();
+    pool.rmdir("d").unwrap();
+    let name = crate::ground::buf("x");
+    let new = fsstack_engine::ops::New::Dir(0o755);
+    let told = pool.union.make(dir, name.as_name(), new, fsstack_engine::Caller::DAEMON).unwrap_err();
+    assert!(matches!(told.errno(), Errno::NOENT | Errno::STALE), "{told}");
+    assert!(pool.snapshot().is_empty());
+}
+
+#[test]
+fn a_directory_of_the_same_name_made_later_is_another() {
+    let pool = Ground::new(2);
+    let first = pool.mkdir("d").unwrap();
+    pool.rmdir("d").unwrap();
+    pool.put(1, "d/x", "");
+    assert_ne!(pool.ino("d"), first);
+    assert_eq!(pool.names("d"), ["x"]);
+}
+
+#[test]
+fn creates_race_a_removal_and_none_is_lost() {
+    let pool = Ground::new(2);
+    for round in 0..50 {
+        let (dir, keep) = (format!("d{round}"), format!("k{round}"));
+        let ino = pool.mkdir(&dir).unwrap();
+        pool.put(1, &keep, "x");
+        let union = &pool.union;
+        let (from, to, name) = (crate::ground::buf(&keep), crate::ground::buf("x"), crate::ground::buf(&dir));
+        let root = fsstack_pool::Ino::ROOT;
+        let (renamed, removed) = std::thread::scope(|scope| {
+            let flags = fsstack_sys::at::RenameFlags::empty();
+            let rename =
+                scope.spawn(move || union.rename((root, from.as_name()), (ino, to.as_name()), flags));
+            let rmdir = scope.spawn(move || union.rmdir(root, name.as_name()));
+            (rename.join().unwrap(), rmdir.join().unwrap())
+        });
+        assert!(renamed.is_ok() != removed.is_ok(), "{renamed:?} {removed:?}");
+        if removed.is_ok() {
+            assert!(pool.holders(&dir).is_empty(), "a skeleton was left");
+            assert_eq!(pool.read(&keep).unwrap(), "x");
+        } else {
+            assert_eq!(pool.read(&format!("{dir}/x")).unwrap(), "x");
+        }
+    }
+}

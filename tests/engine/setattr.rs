@@ -1,0 +1,184 @@
+//! Changing attributes: of directories on all copies, of files with the bits that a change must strip.
+
+use std::os::unix::fs::MetadataExt;
+
+use fsstack_engine::Caller;
+use fsstack_engine::ops::{Change, SetTime};
+use fsstack_lab::needs;
+use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
+use fsstack_sys::{Errno, OFlags, Time};
+
+use crate::ground::{Ground, settings};
+
+const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0 };
+
+fn mode(mode: u32) -> Change {
+    Change { mode: Some(mode), ..Change::default() }
+}
+
+#[test]
+fn a_directorys_attributes_change_on_all_copies() {
+    let pool = Ground::new(3);
+    (0..3).for_each(|at| pool.put_dir(at, "d"));
+    let time = Time { sec: 1_234_567_890, nsec: 987_654_321 };
+    let change = Change { mode: Some(0o1711), mtime: Some(SetTime::At(time)), ..Change::default() };
+    let told = pool.setattr(pool.ino("d"), change).unwrap();
+    assert_eq!((told.stat.mode & 0o7777, told.stat.mtime), (0o1711, time));
+    for at in 0..3 {
+        let meta = pool.on(at, "d").metadata().unwrap();
+        assert_eq!((meta.mode() & 0o7777, meta.mtime_nsec()), (0o1711, 987_654_321));
+    }
+    assert_eq!(
+        pool.setattr(pool.ino("d"), Change { size: Some(0), ..Change::default() }).unwrap_err(),
+        Errno::ISDIR
+    );
+}
+
+#[test]
+fn an_owner_changes_on_all_copies() {
+    needs!(root());
+    let pool = Ground::new(2);
+    (0..2).for_each(|at| pool.put_dir(at, "d"));
+    pool.setattr(pool.ino("d"), Change { uid: Some(5), gid: Some(6), ..Change::default() }).unwrap();
+    for at in 0..2 {
+        let meta = pool.on(at, "d").metadata().unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (5, 6));
+    }
+}
+
+#[test]
+fn times_may_be_now_or_left_alone() {
+    let pool = Ground::new(1);
+    let ino = pool.write("film", "x");
+    let (a, m) = (Time { sec: 1, nsec: 2 }, Time { sec: -3, nsec: 4 });
+    let change = Change { atime: Some(SetTime::At(a)), mtime: Some(SetTime::At(m)), ..Change::default() };
+    let stat = pool.setattr(ino, change).unwrap().stat;
+    assert_eq!((stat.atime, stat.mtime), (a, m));
+    let stat = pool.setattr(ino, Change { atime: Some(SetTime::Now), ..Change::default() }).unwrap().stat;
+    assert!(stat.atime.sec > 1_000_000_000);
+    assert_eq!(stat.mtime, m);
+    let stat = pool.setattr(ino, Change { mtime: Some(SetTime::Omit), ..Change::default() }).unwrap().stat;
+    assert_eq!(stat.mtime, m);
+}
+
+#[test]
+fn a_size_may_be_huge_and_sparse() {
+    let pool = Ground::new(1);
+    let ino = pool.write("film", "abc");
+    let size = |size| Change { size: Some(size), ..Change::default() };
+    assert_eq!(pool.setattr(ino, size(1 << 40)).unwrap().stat.size, 1 << 40);
+    assert_eq!(pool.setattr(ino, size(2)).unwrap().stat.size, 2);
+    assert_eq!(pool.read_ino(ino).unwrap(), "ab");
+}
+
+#[test]
+fn an_unlinked_open_file_takes_every_change() {
+    let pool = Ground::new(2);
+    let file = pool.create("film").unwrap();
+    pool.union.write(file.handle, 0, b"abc", false).unwrap();
+    pool.unlink("film").unwrap();
+    for handle in [Some(file.handle), None] {
+        let change =
+            Change { mode: Some(0o600), size: Some(1), mtime: Some(SetTime::Now), ..Change::default() };
+        let stat = pool.union.setattr(file.ino, handle, change, Caller::DAEMON).unwrap().stat;
+        assert_eq!((stat.mode & 0o7777, stat.size, stat.nlink), (0o600, 1, 0));
+    }
+    pool.union.setxattr(file.ino, c"user.a", b"b", 0, false).unwrap();
+    let mut value = [0; 4];
+    assert_eq!(pool.union.getxattr(file.ino, c"user.a", &mut value).unwrap(), 1);
+}
+
+#[test]
+fn a_write_by_others_strips_the_set_id_bits() {
+    let pool = Ground::new(1);
+    for (before, after) in [(0o4755, 0o755), (0o2755, 0o755), (0o2745, 0o2745), (0o6777, 0o777)] {
+        let file = pool.create(&format!("f{before:o}")).unwrap();
+        pool.setattr(file.ino, mode(before)).unwrap();
+        pool.union.write(file.handle, 0, b"x", false).unwrap();
+        assert_eq!(
+            pool.getattr(file.ino).unwrap().stat.mode & 0o7777,
+            before,
+            "a privileged write keeps them"
+        );
+        pool.union.write(file.handle, 0, b"x", true).unwrap();
+        assert_eq!(pool.getattr(file.ino).unwrap().stat.mode & 0o7777, after, "{before:o}");
+    }
+}
+
+#[test]
+fn a_file_that_is_opened_later_is_stripped_too() {
+    let pool = Ground::new(1);
+    let ino = pool.write("film", "x");
+    pool.setattr(ino, mode(0o6755)).unwrap();
+    let file = pool.open(ino, OFlags::WRONLY).unwrap();
+    pool.union.write(file.handle, 0, b"x", true).unwrap();
+    assert_eq!(pool.getattr(ino).unwrap().stat.mode & 0o7777, 0o755);
+    // Set again while it is open.
+    pool.setattr(ino, mode(0o4755)).unwrap();
+    pool.union.write(file.handle, 0, b"x", true).unwrap();
+    assert_eq!(pool.getattr(ino).unwrap().stat.mode & 0o7777, 0o755);
+}
+
+#[test]
+fn truncation_by_others_strips_them() {
+    let pool = Ground::new(1);
+    let ino = pool.write("film", "abc");
+    pool.setattr(ino, mode(0o4755)).unwrap();
+    pool.act_as(ALICE);
+    pool.setattr(ino, Change { size: Some(1), ..Change::default() }).unwrap();
+    assert_eq!(pool.getattr(ino).unwrap().stat.mode & 0o7777, 0o755);
+    pool.act_as(Caller::DAEMON);
+    pool.setattr(ino, mode(0o4755)).unwrap();
+    pool.setattr(ino, Change { size: Some(1), ..Change::default() }).unwrap();
+    assert_eq!(pool.getattr(ino).unwrap().stat.mode & 0o7777, 0o4755, "root keeps them");
+    pool.act_as(ALICE);
+    let file = pool.open(ino, OFlags::WRONLY | OFlags::TRUNC).unwrap();
+    assert_eq!(pool.getattr(file.ino).unwrap().stat.mode & 0o7777, 0o755, "O_TRUNC");
+}
+
+#[test]
+fn fallocate_by_others_strips_them() {
+    let pool = Ground::new(1);
+    let file = pool.create("film").unwrap();
+    pool.setattr(file.ino, mode(0o4755)).unwrap();
+    pool.union.fallocate(file.handle, 0, 0, 4096, ALICE).unwrap();
+    assert_eq!(pool.getattr(file.ino).unwrap().stat.mode & 0o7777, 0o755);
+}
+
+#[test]
+fn a_change_of_owner_strips_them() {
+    needs!(root());
+    let pool = Ground::new(1);
+    let ino = pool.write("film", "abc");
+    pool.setattr(ino, mode(0o6755)).unwrap();
+    pool.setattr(ino, Change { uid: Some(5), strips: true, ..Change::default() }).unwrap();
+    assert_eq!(pool.getattr(ino).unwrap().stat.mode & 0o7777, 0o755);
+    // Owner and mode in one request: the new mode counts.
+    let change = Change { uid: Some(6), mode: Some(0o4711), ..Change::default() };
+    assert_eq!(pool.setattr(ino, change).unwrap().stat.mode & 0o7777, 0o4711);
+}
+
+#[test]
+fn a_read_only_branch_refuses_every_change() {
+    let pool = Ground::with(&[ReadOnly, ReadWrite], settings());
+    pool.put(0, "film", "abc");
+    pool.put_dir(0, "d");
+    pool.put_dir(1, "d");
+    let before = pool.snapshot();
+    let (film, dir) = (pool.ino("film"), pool.ino("d"));
+    let reader = pool.open(film, OFlags::RDONLY).unwrap();
+    for open in [true, false] {
+        for change in [mode(0o600), Change { size: Some(0), ..Change::default() }] {
+            assert_eq!(pool.setattr(film, change).unwrap_err(), Errno::ROFS, "{change:?}, open: {open}");
+        }
+        let now = Change { mtime: Some(SetTime::Now), ..Change::default() };
+        assert_eq!(pool.setattr(film, now).unwrap_err(), Errno::ROFS);
+        assert_eq!(pool.union.setxattr(film, c"user.a", b"b", 0, false).unwrap_err().errno(), Errno::ROFS);
+        assert_eq!(pool.union.removexattr(film, c"user.a").unwrap_err().errno(), Errno::ROFS);
+        if open {
+            pool.close(reader);
+        }
+    }
+    assert_eq!(pool.setattr(dir, mode(0o700)).unwrap_err(), Errno::ROFS, "the copy that the pool shows");
+    assert_eq!(pool.snapshot(), before);
+}

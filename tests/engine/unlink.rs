@@ -1,0 +1,100 @@
+//! Removing files: every copy, or nothing.
+
+use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
+use fsstack_sys::{Errno, OFlags};
+
+use crate::ground::{Ground, settings};
+
+#[test]
+fn every_copy_goes_and_none_comes_to_light() {
+    let pool = Ground::new(3);
+    for at in 0..3 {
+        pool.put(at, "d/film", "x");
+    }
+    pool.unlink("d/film").unwrap();
+    assert_eq!(pool.find("d/film").unwrap_err(), Errno::NOENT);
+    assert!(pool.holders("d/film").is_empty());
+    assert_eq!(pool.unlink("d/film").unwrap_err(), Errno::NOENT);
+}
+
+#[test]
+fn a_copy_on_a_read_only_branch_keeps_all_copies() {
+    for modes in [[ReadOnly, ReadWrite, ReadWrite], [ReadWrite, ReadWrite, ReadOnly]] {
+        let pool = Ground::with(&modes, settings());
+        for at in 0..3 {
+            pool.put(at, "film", "x");
+        }
+        let before = pool.snapshot();
+        assert_eq!(pool.unlink("film").unwrap_err(), Errno::ROFS);
+        assert_eq!(pool.snapshot(), before);
+    }
+}
+
+#[test]
+fn a_file_that_only_writable_branches_have_goes_beside_a_read_only_branch() {
+    let pool = Ground::with(&[ReadOnly, ReadWrite], settings());
+    pool.put(1, "film", "x");
+    pool.unlink("film").unwrap();
+    assert!(pool.holders("film").is_empty());
+}
+
+#[test]
+fn a_directory_is_not_unlinked() {
+    let pool = Ground::new(2);
+    pool.put_dir(0, "d");
+    pool.put_dir(1, "d");
+    let before = pool.snapshot();
+    assert!(matches!(pool.unlink("d"), Err(Errno::ISDIR | Errno::PERM)));
+    assert_eq!(pool.snapshot(), before);
+}
+
+#[test]
+fn a_file_goes_where_a_later_branch_hides_a_directory() {
+    let pool = Ground::new(2);
+    pool.put(0, "x", "file");
+    pool.put(1, "x/inside", "kept");
+    pool.find("x").unwrap();
+    pool.unlink("x").unwrap();
+    assert_eq!(pool.holders("x"), [1]);
+    assert_eq!(pool.read("x/inside").unwrap(), "kept");
+}
+
+#[test]
+fn an_unlinked_open_file_goes_on() {
+    let pool = Ground::new(2);
+    let file = pool.create("film").unwrap();
+    pool.union.write(file.handle, 0, b"still here", false).unwrap();
+    pool.unlink("film").unwrap();
+    assert_eq!(pool.read_handle(file), "still here");
+    assert_eq!(pool.getattr(file.ino).unwrap().stat.nlink, 0);
+    // Opened anew through /proc/self/fd, as the kernel would ask.
+    let again = pool.open(file.ino, OFlags::RDWR).unwrap();
+    assert_eq!(pool.union.write(again.handle, 0, b"STILL", false).unwrap(), 5);
+    pool.close(file);
+    assert_eq!(pool.read_handle(again), "STILL here");
+    pool.close(again);
+    assert_eq!(pool.getattr(file.ino).unwrap_err(), Errno::STALE);
+}
+
+#[test]
+fn a_name_used_again_is_another_file() {
+    let pool = Ground::new(2);
+    let first = pool.create("film").unwrap();
+    pool.unlink("film").unwrap();
+    let second = pool.write("film", "new");
+    assert_ne!(first.ino, second);
+    assert_eq!(pool.read_handle(first), "");
+    assert_eq!(pool.read("film").unwrap(), "new");
+}
+
+#[test]
+fn an_open_file_outlives_its_directory() {
+    let pool = Ground::new(2);
+    pool.mkdir("d").unwrap();
+    let file = pool.create("d/film").unwrap();
+    pool.union.write(file.handle, 0, b"x", false).unwrap();
+    pool.unlink("d/film").unwrap();
+    pool.rmdir("d").unwrap();
+    assert_eq!(pool.read_handle(file), "x");
+    assert_eq!(pool.getattr(file.ino).unwrap().stat.size, 1);
+}

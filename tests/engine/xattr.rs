@@ -1,0 +1,144 @@
+//! Extended attributes: the branch's, and the pool's own answers.
+
+use fsstack_engine::Caller;
+use fsstack_pool::BranchMode::{NoCreate, ReadWrite};
+use fsstack_pool::Ino;
+use fsstack_sys::Errno;
+use std::ffi::CStr;
+
+use crate::ground::{Ground, settings};
+
+fn get(pool: &Ground, ino: Ino, name: &CStr) -> Result<String, Errno> {
+    let mut value = vec![0; 8192];
+    let len = pool.union.getxattr(ino, name, &mut value).map_err(|e| e.errno())?;
+    value.truncate(len);
+    Ok(String::from_utf8(value).unwrap())
+}
+
+fn list(pool: &Ground, ino: Ino, caller: Caller) -> Vec<String> {
+    let mut names = vec![0; 8192];
+    let len = pool.union.listxattr(ino, caller, &mut names).unwrap();
+    let names = String::from_utf8(names[..len].to_vec()).unwrap();
+    names.split_terminator('\0').map(str::to_owned).collect()
+}
+
+#[test]
+fn set_get_list_remove() {
+    let pool = Ground::new(2);
+    let ino = pool.write("film", "x");
+    let set =
+        |value: &[u8], flags| pool.union.setxattr(ino, c"user.a", value, flags, false).map_err(|e| e.errno());
+    const CREATE: u32 = 1;
+    const REPLACE: u32 = 2;
+    assert_eq!(set(b"1", REPLACE), Err(Errno::NODATA));
+    set(b"1", CREATE).unwrap();
+    assert_eq!(set(b"2", CREATE), Err(Errno::EXIST));
+    set(b"22", REPLACE).unwrap();
+    assert_eq!(get(&pool, ino, c"user.a").unwrap(), "22");
+    assert_eq!(pool.union.getxattr(ino, c"user.a", &mut []).unwrap(), 2);
+    assert_eq!(pool.union.getxattr(ino, c"user.a", &mut [0]).unwrap_err().errno(), Errno::RANGE);
+    assert_eq!(list(&pool, ino, Caller::DAEMON), ["user.a"]);
+    assert_eq!(pool.union.listxattr(ino, Caller::DAEMON, &mut [0; 3]).unwrap_err().errno(), Errno::RANGE);
+    pool.union.removexattr(ino, c"user.a").unwrap();
+    assert_eq!(get(&pool, ino, c"user.a").unwrap_err(), Errno::NODATA);
+    assert_eq!(pool.union.removexattr(ino, c"user.a").unwrap_err().errno(), Errno::NODATA);
+}
+
+#[test]
+fn a_directorys_attributes_change_on_all_copies() {
+    let pool = Ground::new(2);
+    (0..2).for_each(|at| pool.put_dir(at, "d"));
+    let dir = pool.ino("d");
+    pool.union.setxattr(dir, c"user.a", b"1", 0, false).unwrap();
+    for at in 0..2 {
+        let copy = std::fs::File::open(pool.on(at, "d")).unwrap();
+        let on = fsstack_sys::xattr::On::Fd(std::os::fd::AsFd::as_fd(&copy));
+        assert_eq!(fsstack_sys::xattr::get_vec(on, c"user.a").unwrap(), b"1");
+    }
+    pool.union.removexattr(dir, c"user.a").unwrap();
+    assert_eq!(get(&pool, dir, c"user.a").unwrap_err(), Errno::NODATA);
+}
+
+#[test]
+fn the_pools_own_attributes_are_hidden_and_cannot_be_set() {
+    let pool = Ground::with(&[NoCreate, ReadWrite], settings());
+    pool.put_dir(0, "d");
+    pool.write("d/film", "x");
+    // The root has the branch's id, the skeleton the directory's mark.
+    for ino in [Ino::ROOT, pool.ino("d")] {
+        assert_eq!(list(&pool, ino, Caller::DAEMON), Vec::<String>::new());
+        for name in [c"trusted.fsstack.branch", c"trusted.fsstack.dir", c"user.fsstack.branch-id"] {
+            assert_eq!(get(&pool, ino, name).unwrap_err(), Errno::NODATA, "{name:?}");
+            assert_eq!(pool.union.setxattr(ino, name, b"x", 0, false).unwrap_err().errno(), Errno::PERM);
+            assert_eq!(pool.union.removexattr(ino, name).unwrap_err().errno(), Errno::PERM);
+        }
+    }
+    let film = pool.ino("d/film");
+    for name in [c"user.fsstack.branch", c"user.fsstack.x", c"user.mergerfs.basepath", c"trusted.fsstack.x"] {
+        assert_eq!(
+            pool.union.setxattr(film, name, b"x", 0, false).unwrap_err().errno(),
+            Errno::PERM,
+            "{name:?}"
+        );
+    }
+}
+
+#[test]
+fn attributes_that_only_root_may_see_are_listed_to_root_only() {
+    fsstack_lab::needs!(root());
+    let pool = Ground::new(1);
+    let ino = pool.write("film", "x");
+    pool.union.setxattr(ino, c"trusted.a", b"1", 0, false).unwrap();
+    pool.union.setxattr(ino, c"user.b", b"1", 0, false).unwrap();
+    let alice = Caller { uid: 1234, ..Caller::DAEMON };
+    assert_eq!(list(&pool, ino, alice), ["user.b"]);
+    let mut both = list(&pool, ino, Caller::DAEMON);
+    both.sort();
+    assert_eq!(both, ["trusted.a", "user.b"]);
+}
+
+#[test]
+fn the_pool_tells_where_a_file_is() {
+    let pool = Ground::new(3);
+    pool.put_dir(0, "d");
+    pool.put(1, "d/film", "shown");
+    pool.put(2, "d/film", "hidden");
+    let ino = pool.ino("d/film");
+    let (branch, path) = (pool.branch(1).display().to_string(), pool.on(1, "d/film").display().to_string());
+    let hidden = pool.on(2, "d/film").display().to_string();
+    for (name, want) in [
+        (c"user.fsstack.branch", branch.clone()),
+        (c"user.fsstack.path", path.clone()),
+        (c"user.fsstack.paths", format!("{path}\n{hidden}")),
+        (c"user.fsstack.write-path", "stacked".into()),
+        (c"user.mergerfs.basepath", branch),
+        (c"user.mergerfs.relpath", "/d/film".into()),
+        (c"user.mergerfs.fullpath", path.clone()),
+        (c"user.mergerfs.allpaths", format!("{path}\0{hidden}")),
+    ] {
+        assert_eq!(get(&pool, ino, name).unwrap(), want, "{name:?}");
+    }
+    assert_eq!(get(&pool, ino, c"user.fsstack.nonsense").unwrap_err(), Errno::NODATA);
+    assert_eq!(get(&pool, Ino::ROOT, c"user.mergerfs.relpath").unwrap(), "/");
+    let copies = [0, 1, 2].map(|at| pool.on(at, "d").display().to_string()).join("\n");
+    assert_eq!(get(&pool, pool.ino("d"), c"user.fsstack.paths").unwrap(), copies);
+}
+
+#[test]
+fn an_acl_that_clears_setgid_does() {
+    let pool = Ground::new(1);
+    let ino = pool.write("film", "x");
+    pool.setattr(ino, fsstack_engine::ops::Change { mode: Some(0o2755), ..Default::default() }).unwrap();
+    let entry =
+        |tag: u16, perm: u16| [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &u32::MAX.to_le_bytes()].concat();
+    let acl = [2_u32.to_le_bytes().to_vec(), entry(1, 7), entry(4, 5), entry(32, 0)].concat();
+    match pool.union.setxattr(ino, c"system.posix_acl_access", &acl, 0, true) {
+        Err(error) if error.errno() == Errno::OPNOTSUPP => {
+            fsstack_lab::Skip::because("no ACLs under /tmp").announce();
+        }
+        set => {
+            set.unwrap();
+            assert_eq!(pool.getattr(ino).unwrap().stat.mode & 0o7777, 0o750);
+        }
+    }
+}
