@@ -72,8 +72,8 @@ pub(crate) fn contenders() -> Vec<Contender> {
     ];
     let mhddfs = &["mlimit=64M", "allow_other", "default_permissions"];
     vec![
-        Contender::new("fsstack", Server::Fsstack, &[room, CACHES_ON]),
-        Contender::new("fsstack-defaults", Server::Fsstack, &[room]),
+        Contender::new("dev", Server::Fsstack, &[room, CACHES_ON, &["transport=dev"]]),
+        Contender::new("ring", Server::Fsstack, &[room, CACHES_ON, &["transport=ring"]]),
         Contender::new("mergerfs", Server::Rival(Union::Mergerfs), &[mergerfs]),
         Contender::new("mhddfs", Server::Rival(Union::Mhddfs), &[mhddfs]),
         Contender::new("xfs", Server::Branch, &[]),
@@ -89,8 +89,8 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
     for clients in [1, 2] {
         let who = if clients == 1 { "one client" } else { "two clients, sum" };
         let mut table = Table::new(&format!("Operations a second, {who}"), Sense::MoreIsBetter);
-        table.compare("fsstack", &["mergerfs", "mhddfs"], "to the better rival");
-        table.compare("fsstack-defaults", &["mergerfs", "mhddfs"], "defaults to it");
+        table.compare("dev", &["mergerfs", "mhddfs"], "dev to the better rival");
+        table.compare("ring", &["mergerfs", "mhddfs"], "ring to it");
         table.notes.extend(here.iter().map(Contender::described));
         table.notes.extend(skipped.iter().filter_map(|of| Some(format!("{}: {}", of.name, of.missing()?))));
         for round in 0..amount.rounds {

@@ -4,6 +4,7 @@
 //! under the lock of the table's shard, so that the inode is either still there for the lookup or made anew.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
@@ -13,11 +14,15 @@ use fsstack_sys::Kind;
 use super::Inode;
 use super::number::Identity;
 
+/// Inodes that go between two looks at the table's size.
+const THOUGHT: usize = 2048;
+
 /// The table.
 #[derive(Debug)]
 pub struct Table {
     root: Arc<Inode>,
     slots: DashMap<u64, Slot>,
+    removed: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -29,7 +34,7 @@ struct Slot {
 impl Table {
     /// A table with the root, which is never forgotten.
     pub fn new(root: Inode) -> Self {
-        Self { root: Arc::new(root), slots: DashMap::new() }
+        Self { root: Arc::new(root), slots: DashMap::new(), removed: AtomicUsize::new(0) }
     }
 
     /// The root.
@@ -70,16 +75,19 @@ impl Table {
         }
     }
 
-    /// The kernel has forgotten `count` lookups of `ino`.
-    pub fn forget(&self, ino: Ino, count: u64) {
-        let Entry::Occupied(mut known) = self.slots.entry(ino.0) else { return };
+    /// The kernel has forgotten `count` lookups of `ino`. True every now and then, when so many inodes have
+    /// gone that giving memory back is worth a thought.
+    pub fn forget(&self, ino: Ino, count: u64) -> bool {
+        let Entry::Occupied(mut known) = self.slots.entry(ino.0) else { return false };
         let slot = known.get_mut();
         slot.lookups = slot.lookups.saturating_sub(count);
-        if slot.lookups == 0 {
-            let gone = known.remove();
-            // Dropping an inode drops its parent's reference, and so on up: not under the shard's lock.
-            drop(gone);
+        if slot.lookups > 0 {
+            return false;
         }
+        let gone = known.remove();
+        // Dropping an inode drops its parent's reference, and so on up: not under the shard's lock.
+        drop(gone);
+        self.removed.fetch_add(1, Relaxed) % THOUGHT == THOUGHT - 1
     }
 
     /// Inodes known, without the root.
@@ -98,10 +106,13 @@ impl Table {
         self.slots.shrink_to_fit();
     }
 
-    /// Gives memory back after many inodes were forgotten.
-    pub fn shrink(&self) {
-        if self.slots.capacity() > 1024 && self.slots.len() < self.slots.capacity() / 4 {
+    /// Gives up room that many forgotten inodes have left; whether there was any.
+    pub fn shrink(&self) -> bool {
+        // Not for the few that come and go all the time.
+        let roomy = self.slots.capacity() > 4 * (self.slots.len() + THOUGHT);
+        if roomy {
             self.slots.shrink_to_fit();
         }
+        roomy
     }
 }

@@ -7,11 +7,9 @@ use crate::union::Union;
 impl Union {
     /// The kernel has forgotten `count` lookups of `ino`. Memory goes; the number keeps its meaning.
     pub fn forget(&self, ino: Ino, count: u64) {
-        self.inodes.forget(ino, count);
-    }
-
-    /// Gives memory back after many inodes were forgotten. For a thread with time to spare.
-    pub fn shrink(&self) {
-        self.inodes.shrink();
+        if self.inodes.forget(ino, count) && self.inodes.shrink() {
+            // Freed piece by piece, it would stay with the process.
+            fsstack_sys::process::give_memory_back();
+        }
     }
 }
