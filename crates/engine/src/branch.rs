@@ -1,6 +1,6 @@
 //! A branch: a member directory of the pool, held by fd, with what is known of its file system.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -14,8 +14,9 @@ use fsstack_sys::file::FsSpace;
 use fsstack_sys::{self as sys, SysError};
 use parking_lot::Mutex;
 
-use crate::error::{OpError, Result};
-use crate::inode::dirfd::DirFd;
+use crate::crowd::Crowd;
+use crate::error::{OpError, Result, is_branch_fault};
+use crate::home::{Home, Proof};
 use crate::open::route::Backings;
 
 /// How long a file system's free space is believed.
@@ -68,16 +69,13 @@ pub struct Branch {
     pub min_inodes: Option<u64>,
     /// Whether mounts inside of it are entered.
     pub mounts: Mounts,
-    /// Device of its root.
-    pub dev: u64,
     /// Inode number of its root.
     pub root_ino: u64,
-    /// Mount id of its root; 0 where the kernel does not tell.
-    pub mnt_id: u64,
     /// What kind of file system it is.
     pub kind: FsKind,
-    /// Its root directory.
-    pub root: std::sync::Arc<DirFd>,
+    pub(crate) home: Home,
+    /// Calls inside a branch that others serve; None: a local disk.
+    pub(crate) crowd: Option<Crowd>,
     space: Mutex<(Instant, FsSpace)>,
     /// Bytes that this pool has written since the space was asked.
     placed: AtomicU64,
@@ -90,7 +88,14 @@ impl Branch {
     ///
     /// # Errors
     /// The directory cannot be opened, or its file system does not answer.
-    pub fn open(ix: BranchIx, id: BranchId, spec: &BranchSpec, root: DirFd) -> Result<Self, SysError> {
+    pub fn open(
+        ix: BranchIx,
+        id: BranchId,
+        spec: &BranchSpec,
+        root: OwnedFd,
+        proof: Option<Proof>,
+        timeout: Duration,
+    ) -> Result<Self, SysError> {
         let stat = sys::at::stat_fd(root.as_fd())?;
         let space = sys::file::statfs(root.as_fd())?;
         Ok(Self {
@@ -101,11 +106,10 @@ impl Branch {
             floor: spec.floor,
             min_inodes: spec.min_inodes,
             mounts: if spec.cross_mounts { Mounts::Cross } else { Mounts::Stay },
-            dev: stat.dev,
             root_ino: stat.ino,
-            mnt_id: stat.mnt_id,
             kind: FsKind::of(space.f_type),
-            root: std::sync::Arc::new(root),
+            crowd: (!FsKind::of(space.f_type).is_local()).then(|| Crowd::new(timeout)),
+            home: Home::new(root, &stat, &space, proof),
             space: Mutex::new((Instant::now(), space)),
             placed: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(false),
@@ -114,11 +118,18 @@ impl Branch {
 
     /// Runs a call on this branch; its error carries the branch.
     pub fn ask<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
-        call().map_err(|sys| OpError::Branch { branch: self.ix, sys })
+        let _inside = match &self.crowd {
+            None => None,
+            Some(crowd) => Some(crowd.enter().map_err(|sys| self.said(sys))?),
+        };
+        call().map_err(|sys| self.said(sys))
     }
 
-    /// Marks `sys` as this branch's answer.
+    /// Marks `sys` as this branch's answer. If it says that the branch is gone, it is looked for.
     pub fn said(&self, sys: SysError) -> OpError {
+        if is_branch_fault(sys.errno) {
+            self.look_for();
+        }
         OpError::Branch { branch: self.ix, sys }
     }
 
@@ -129,7 +140,7 @@ impl Branch {
     pub fn fs_space(&self) -> Result<FsSpace> {
         let mut known = self.space.lock();
         if known.0.elapsed() > SPACE_AGE {
-            let asked = self.ask(|| sys::file::statfs(self.root.as_fd()))?;
+            let asked = self.ask(|| sys::file::statfs(self.root().as_fd()))?;
             self.placed.store(0, Relaxed);
             *known = (Instant::now(), asked);
         }
@@ -202,7 +213,7 @@ impl Branch {
     /// # Errors
     /// Why not.
     pub fn try_passthrough(&self, backings: &dyn Backings) -> std::io::Result<()> {
-        let probe = sys::at::tmpfile(self.root_fd(), sys::OFlags::RDWR, 0o600);
+        let probe = sys::at::tmpfile(self.root().as_fd(), sys::OFlags::RDWR, 0o600);
         let probe = match probe {
             // A branch that cannot make one may still have files to read.
             Err(error)
@@ -214,10 +225,5 @@ impl Branch {
         };
         backings.close(backings.open(probe.as_fd())?);
         Ok(())
-    }
-
-    /// The root directory.
-    pub fn root_fd(&self) -> BorrowedFd<'_> {
-        self.root.as_fd()
     }
 }

@@ -7,7 +7,9 @@
 pub mod answer;
 pub mod branch;
 pub mod caller;
+mod crowd;
 pub mod error;
+pub mod home;
 pub mod inode;
 mod moved;
 pub mod open;

@@ -10,7 +10,7 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, SysError};
 
 use crate::branch::Branch;
-use crate::inode::dirfd::DirFd;
+use crate::home::Proof;
 use crate::inode::number::{self, mix};
 use crate::settings::Settings;
 
@@ -56,9 +56,11 @@ impl Pool {
             let failed = |error| BadPool::Branch { path: spec.path.display().to_string(), error };
             let root = sys::at::open_root(&spec.path).map_err(failed)?;
             let taken: Vec<BranchId> = branches.iter().map(|branch| branch.id).collect();
-            let id = durable_id(&root, settings.privileged, &taken).map_err(failed)?;
+            let (id, proof) = durable_id(&root, settings.privileged, &taken).map_err(failed)?;
             let ix = BranchIx(u16::try_from(at).unwrap_or(u16::MAX));
-            branches.push(Arc::new(Branch::open(ix, id, spec, DirFd::pinned(root)).map_err(failed)?));
+            branches.push(Arc::new(
+                Branch::open(ix, id, spec, root, proof, settings.branch_timeout).map_err(failed)?,
+            ));
         }
         Ok(Self { branches, settings })
     }
@@ -77,25 +79,33 @@ impl Pool {
 
 /// The id that is stored with the branch; made and stored when there is none. A branch that cannot store one
 /// (mounted read-only, no attributes) has one from its file system's id, which most file systems keep.
-fn durable_id(root: &OwnedFd, privileged: bool, taken: &[BranchId]) -> Result<BranchId, SysError> {
-    let attribute: &CStr = if privileged { c"trusted.fsstack.branch" } else { c"user.fsstack.branch-id" };
+fn durable_id(
+    root: &OwnedFd,
+    privileged: bool,
+    taken: &[BranchId],
+) -> Result<(BranchId, Option<Proof>), SysError> {
+    let attribute: &'static CStr =
+        if privileged { c"trusted.fsstack.branch" } else { c"user.fsstack.branch-id" };
     let on = On::Fd(root.as_fd());
+    let mut proof = Some(Proof { attribute, value: [0; 16] });
     let mut stored = [0_u8; 16];
     if !matches!(xattr::get(on, attribute, &mut stored), Ok(16)) {
         stored = fresh_id(root)?;
         if xattr::set(on, attribute, &stored, 0).is_err() {
             let fs = sys::file::statfs(root.as_fd())?;
             let stat = sys::at::stat_fd(root.as_fd())?;
+            proof = None;
             stored[..8].copy_from_slice(&mix(fs.fsid).to_le_bytes());
             stored[8..].copy_from_slice(&mix(fs.fsid ^ mix(stat.ino)).to_le_bytes());
         }
     }
+    let proof = proof.map(|proof| Proof { value: stored, ..proof });
     let mut word = u128::from_le_bytes(stored);
     loop {
         let low = u16::try_from(word & 0x7fff).unwrap_or(1).max(1);
         let id = BranchId::new(low).unwrap_or(BranchId::MIN);
         if !taken.contains(&id) {
-            return Ok(id);
+            return Ok((id, proof));
         }
         // Two branches by chance, or a disk copied block by block with its id: the later one gets another.
         tracing::warn!(%id, "two branches have the same stored id; the later one is given another");

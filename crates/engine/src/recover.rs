@@ -35,11 +35,11 @@ pub(crate) struct Written(CString);
 
 /// The branch's hidden folder, made if it is not there.
 pub(crate) fn folder(branch: &Branch) -> Result<OwnedFd, SysError> {
-    match sys::at::mkdir(branch.root_fd(), FOLDER, 0o700) {
+    match sys::at::mkdir(branch.root().as_fd(), FOLDER, 0o700) {
         Err(error) if error.errno != Errno::EXIST => return Err(error),
         _ => {}
     }
-    sys::at::open_dir(branch.root_fd(), FOLDER, branch.mounts)
+    sys::at::open_dir(branch.root().as_fd(), FOLDER, branch.mounts)
 }
 
 /// A name that nothing has yet.
@@ -75,13 +75,13 @@ impl Intent<'_> {
 impl Written {
     /// The move is over, one way or the other.
     pub(crate) fn done(&self, on: &Branch) {
-        let removed = sys::at::open_dir(on.root_fd(), FOLDER, on.mounts)
+        let removed = sys::at::open_dir(on.root().as_fd(), FOLDER, on.mounts)
             .and_then(|folder| sys::at::unlink(folder.as_fd(), &self.0));
         if let Err(error) = removed {
             tracing::warn!(%error, "an intent stays: the next mount looks at it again");
         }
         // Empty unless another file is moving.
-        let _busy = sys::at::rmdir(on.root_fd(), FOLDER);
+        let _busy = sys::at::rmdir(on.root().as_fd(), FOLDER);
     }
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn clear(pool: &Pool) {
 
 fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
     let how = OFlags::RDONLY | OFlags::DIRECTORY;
-    let folder = sys::at::open(branch.root_fd(), FOLDER, how, 0, branch.mounts)?;
+    let folder = sys::at::open(branch.root().as_fd(), FOLDER, how, 0, branch.mounts)?;
     let mut names = Vec::new();
     let mut entries = Dirents::new(folder, 4096);
     while let Some(entry) = entries.next()? {
@@ -112,7 +112,7 @@ fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
             names.push(CString::from(entry.name));
         }
     }
-    let folder = sys::at::open_dir(branch.root_fd(), FOLDER, branch.mounts)?;
+    let folder = sys::at::open_dir(branch.root().as_fd(), FOLDER, branch.mounts)?;
     for name in names {
         if name.to_bytes().ends_with(b".move") {
             let file = sys::at::open(folder.as_fd(), &name, OFlags::RDONLY, 0, branch.mounts)?;
@@ -122,7 +122,7 @@ fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
         }
         sys::at::unlink(folder.as_fd(), &name)?;
     }
-    sys::at::rmdir(branch.root_fd(), FOLDER)
+    sys::at::rmdir(branch.root().as_fd(), FOLDER)
 }
 
 /// If the new copy has its name, the old one goes.
@@ -151,7 +151,7 @@ fn finish(pool: &Pool, to: &Branch, record: &[u8]) -> Result<(), SysError> {
 /// The parent of `path` on `branch`, and the last name. None if it is not there.
 fn walk(branch: &Branch, path: &[u8]) -> Result<Option<(OwnedFd, CString)>, SysError> {
     let bad = || SysError { call: Call::Open, errno: Errno::INVAL };
-    let mut dir = sys::at::reopen(branch.root_fd(), OFlags::PATH | OFlags::DIRECTORY)?;
+    let mut dir = sys::at::reopen(branch.root().as_fd(), OFlags::PATH | OFlags::DIRECTORY)?;
     let mut names = path.split(|byte| *byte == b'/').peekable();
     while let Some(raw) = names.next() {
         let name = CString::new(raw).map_err(|_| bad())?;

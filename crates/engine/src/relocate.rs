@@ -91,6 +91,7 @@ impl Union {
                     placed.branch = pool.branch(at).clone();
                     placed.fd = fd;
                     placed.writable = true;
+                    placed.epoch = placed.branch.epoch();
                     inode.moved_to(at);
                     return Ok(());
                 }
@@ -185,7 +186,7 @@ fn targets(pool: &Pool, moving: &Move<'_>, need: u64) -> Vec<BranchIx> {
     let mut fits: Vec<(u64, BranchIx)> = pool
         .branches
         .iter()
-        .filter(|branch| branch.ix != moving.from.ix && branch.dev != moving.from.dev)
+        .filter(|branch| branch.ix != moving.from.ix && branch.dev() != moving.from.dev())
         .filter(|branch| branch.mode == BranchMode::ReadWrite && branch.is_writable())
         .filter_map(|branch| {
             branch.distrust_space();

@@ -66,6 +66,8 @@ pub struct Settings {
     pub statfs: StatfsMode,
     /// Where locks are kept.
     pub locks: Locks,
+    /// How long a call may be inside a branch that others serve before the branch is suspect; zero: for ever.
+    pub branch_timeout: Duration,
     /// How long a directory's set of copies is believed before all branches are asked again.
     pub recheck: Duration,
     /// The daemon may act as its callers and use privileged calls (it runs as root).

@@ -63,7 +63,7 @@ impl Union {
     /// What interrupted moves left on them is cleared first.
     pub fn new(pool: Pool, backings: Arc<dyn Backings>) -> Self {
         crate::recover::clear(&pool);
-        let roots = pool.branches.iter().map(|branch| (branch.ix, branch.root_ino, branch.root.clone()));
+        let roots = pool.branches.iter().map(|branch| (branch.ix, branch.root_ino, branch.root()));
         let root = Inode::root(roots);
         let budget = Budget::new(pool.settings.dir_fds);
         Self {
@@ -143,7 +143,10 @@ impl Union {
     /// # Errors
     /// ENOENT if there is no copy there, or not any more; what the branch answered.
     pub(crate) fn dirfd(&self, pool: &Pool, dir: &Arc<Inode>, branch: BranchIx) -> Result<Arc<DirFd>> {
-        if let Some(fd) = dir.cached_dirfd(branch) {
+        let epoch = pool.branch(branch).epoch();
+        // A descriptor from before the branch was mounted again leads to the mount that is gone.
+        let known = |dir: &Inode| dir.cached_dirfd(branch).filter(|fd| fd.epoch == epoch);
+        if let Some(fd) = known(dir) {
             return Ok(fd);
         }
         // Up to the first directory that is open, then down again: as deep as the tree may be, without
@@ -151,7 +154,10 @@ impl Union {
         let mut below: Vec<(Arc<Inode>, Name)> = Vec::new();
         let mut at = dir.clone();
         let mut fd = loop {
-            if let Some(fd) = at.cached_dirfd(branch) {
+            if at.is_root() {
+                break pool.branch(branch).root();
+            }
+            if let Some(fd) = known(&at) {
                 break fd;
             }
             let name = at.name().ok_or(OpError::STALE)?;
@@ -184,7 +190,7 @@ impl Union {
             dir.drop_copy(branch.ix);
             return Err(OpError::MISSING);
         }
-        let fd = Arc::new(self.budget.count(opened));
+        let fd = Arc::new(self.budget.count(opened, branch.epoch()));
         dir.keep_dirfd(branch.ix, &fd);
         self.budget.opened(dir, branch.ix);
         Ok(fd)
@@ -212,7 +218,7 @@ impl Union {
 
     /// A mount inside a branch is not entered unless the branch asks for it.
     pub(crate) fn check_mount(&self, branch: &Branch, stat: &Stat) -> Result<()> {
-        if branch.mounts == Mounts::Stay && stat.mnt_id != branch.mnt_id {
+        if branch.mounts == Mounts::Stay && stat.mnt_id != branch.mnt_id() {
             tracing::info!(branch = %branch.path.display(), "a mount inside the branch is not entered");
             return Err(branch.said(SysError { call: sys::Call::Stat, errno: Errno::ACCESS }));
         }

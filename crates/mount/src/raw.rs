@@ -85,6 +85,7 @@ pub struct RawOptions {
     pub(crate) attr_timeout: Given<Duration>,
     pub(crate) entry_timeout: Given<Duration>,
     pub(crate) negative_timeout: Given<Duration>,
+    pub(crate) branch_timeout: Given<Duration>,
     pub(crate) transport: Given<Transport>,
     pub(crate) door_scheduling: Given<DoorScheduling>,
     pub(crate) max_threads: Given<NonZeroUsize>,

@@ -45,6 +45,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         write_path,
         page_cache,
         passthrough_headroom: raw.passthrough_headroom.or(Size(1 << 30)),
+        branch_timeout: raw.branch_timeout.or(Duration::from_secs(10)),
         attr_timeout: raw.attr_timeout.or(Duration::from_secs(1)),
         entry_timeout: raw.entry_timeout.or(Duration::from_secs(1)),
         negative_timeout: raw.negative_timeout.or(Duration::ZERO),

@@ -71,7 +71,7 @@ fn open_pool(settings: &Settings) -> Result<Pool, LaunchError> {
         .map_err(|error| LaunchError::mount(error.to_string()))?;
     // What was checked before must be what was opened now.
     for (branch, checked) in pool.branches.iter().zip(&settings.branches) {
-        if (branch.dev, branch.root_ino) != (checked.id.device, checked.id.inode) {
+        if (branch.dev(), branch.root_ino) != (checked.id.device, checked.id.inode) {
             let path = Printable::path(&branch.path);
             return Err(LaunchError::mount(format!(
                 "branch {path}: another directory is there than a moment ago: mount again when it is settled"
@@ -106,6 +106,7 @@ fn engine_settings(settings: &Settings) -> engine::Settings {
             Locks::Local => engine::Locks::Local,
             Locks::Branch => engine::Locks::Branch,
         },
+        branch_timeout: settings.branch_timeout,
         recheck: Duration::from_secs(1),
         privileged: settings.privilege == Privilege::Root,
         // Half of what may be open is for directories, half for files.

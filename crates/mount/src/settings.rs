@@ -31,6 +31,8 @@ pub struct Settings {
     pub page_cache: PageCache,
     /// Free space below which `auto` writes through the daemon.
     pub passthrough_headroom: Size,
+    /// How long a call may stay inside a branch that others serve.
+    pub branch_timeout: Duration,
     /// How long the kernel may keep attributes.
     pub attr_timeout: Duration,
     /// How long the kernel may keep a name.

@@ -17,13 +17,15 @@ use super::Inode;
 #[derive(Debug)]
 pub struct DirFd {
     fd: OwnedFd,
+    /// Which mount of the branch it was opened on.
+    pub(crate) epoch: u32,
     counted: Option<Arc<AtomicUsize>>,
 }
 
 impl DirFd {
     /// A descriptor that stays open for the life of the pool: a branch's root.
-    pub fn pinned(fd: OwnedFd) -> Self {
-        Self { fd, counted: None }
+    pub fn pinned(fd: OwnedFd, epoch: u32) -> Self {
+        Self { fd, epoch, counted: None }
     }
 }
 
@@ -63,9 +65,9 @@ impl Budget {
     }
 
     /// Counts `fd`.
-    pub fn count(&self, fd: OwnedFd) -> DirFd {
+    pub fn count(&self, fd: OwnedFd, epoch: u32) -> DirFd {
         self.open.fetch_add(1, Relaxed);
-        DirFd { fd, counted: Some(self.open.clone()) }
+        DirFd { fd, epoch, counted: Some(self.open.clone()) }
     }
 
     /// `inode` has a descriptor on `branch` from now on: others are closed if they are too many.

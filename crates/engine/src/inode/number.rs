@@ -32,11 +32,11 @@ pub fn identity(branch: &Branch, stat: &Stat) -> Identity {
 /// The pool's number for inode `ino` of `branch`.
 pub fn number(branch: &Branch, dev: u64, ino: u64) -> Ino {
     let id = u64::from(branch.id.get());
-    if ino >> INO_BITS == 0 && dev == branch.dev {
+    if ino >> INO_BITS == 0 && dev == branch.dev() {
         return Ino(id << INO_BITS | ino);
     }
     // A device number means nothing after a reboot, so it counts only where it tells two inodes apart.
-    let dev = if dev == branch.dev { 0 } else { dev };
+    let dev = if dev == branch.dev() { 0 } else { dev };
     Ino(HASHED | mix(mix(mix(id) ^ dev) ^ ino))
 }
 

@@ -47,6 +47,8 @@ pub struct Placed {
     pub fd: OwnedFd,
     /// Whether `fd` can be written to.
     pub writable: bool,
+    /// Which mount of the branch `fd` was opened on.
+    pub epoch: u32,
 }
 
 impl OpenFile {
@@ -58,8 +60,9 @@ impl OpenFile {
         stat: &Stat,
         backings: Arc<dyn Backings>,
     ) -> Self {
+        let epoch = branch.epoch();
         Self {
-            placed: RwLock::new(Placed { branch, fd, writable }),
+            placed: RwLock::new(Placed { branch, fd, writable, epoch }),
             tie: Mutex::new(Tie::default()),
             strips: AtomicBool::new(stat.mode & SET_ID != 0),
             lock_owners: Mutex::default(),
@@ -106,6 +109,12 @@ impl OpenFile {
     /// The file stays where it is, and keeps its name, until the guard drops.
     pub(crate) fn hold(&self) -> RwLockReadGuard<'_, Placed> {
         self.placed.read()
+    }
+
+    /// The branch was mounted again since the file was opened.
+    pub(crate) fn is_stale(&self) -> bool {
+        let placed = self.placed.read();
+        placed.epoch != placed.branch.epoch()
     }
 
     /// Why the file was not moved when its branch was full; true if that is news.

@@ -45,8 +45,24 @@ impl Union {
         pin.ask(&pool, |fd| sys::at::readlink(fd, c""))
     }
 
-    /// An open file's handle.
+    /// An open file's handle. The file is opened anew if its branch was mounted again meanwhile.
     pub(crate) fn file(&self, handle: Handle) -> Result<FileHandle> {
-        self.files.get(&handle.0).map(|open| open.clone()).ok_or_else(|| Errno::BADF.into())
+        let open = self.files.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;
+        if open.file.is_stale() {
+            self.reopen(&open)?;
+        }
+        Ok(open)
+    }
+
+    fn reopen(&self, open: &FileHandle) -> Result<()> {
+        let mut placed = open.file.hold_alone();
+        let epoch = placed.branch.epoch();
+        if placed.epoch != epoch {
+            let flags = if placed.writable { sys::OFlags::RDWR } else { sys::OFlags::RDONLY };
+            let (_, fd, _) = self.open_checked(&self.pool.load(), &open.inode, flags)?;
+            placed.fd = fd;
+            placed.epoch = epoch;
+        }
+        Ok(())
     }
 }

@@ -27,7 +27,7 @@ impl Union {
         target.file.make_writable()?;
         target.file.strip(caller)?;
         let want = usize::try_from(len.min(1 << 30)).unwrap_or(1 << 30);
-        let same = source.file.branch().dev == target.file.branch().dev;
+        let same = source.file.branch().dev() == target.file.branch().dev();
         if same {
             let copied = source.file.ask(|source| {
                 target

@@ -131,7 +131,7 @@ impl Union {
     /// `d_ino`, which must be what `st_ino` would be.
     fn listed_number(&self, pool: &Pool, dir: &Arc<Inode>, read: &Read, kind: Kind) -> Ino {
         let branch = pool.branch(read.at);
-        let own = self.moved.listed(number(branch, branch.dev, read.ino));
+        let own = self.moved.listed(number(branch, branch.dev(), read.ino));
         if kind != Kind::Dir || pool.branches.len() == 1 {
             return own;
         }

@@ -35,9 +35,9 @@ impl Union {
                 StatfsMode::AsPlaced if branch.mode != BranchMode::ReadWrite || fs.read_only => 0,
                 StatfsMode::AsPlaced => space.available.saturating_sub(floor),
             };
-            match seen.iter().position(|dev| *dev == branch.dev) {
+            match seen.iter().position(|dev| *dev == branch.dev()) {
                 None => {
-                    seen.push(branch.dev);
+                    seen.push(branch.dev());
                     parts.push((space, usable));
                 }
                 // What one of its branches may not use, another may.

@@ -47,7 +47,7 @@ impl Union {
         let mut all = Ok(());
         for branch in &pool.branches {
             let synced = branch.ask(|| {
-                let fd = sys::at::reopen(branch.root_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+                let fd = sys::at::reopen(branch.root().as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
                 sys::file::syncfs(fd.as_fd())
             });
             all = all.and(synced);

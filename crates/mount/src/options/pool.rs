@@ -132,6 +132,13 @@ pub(super) const DATA: &[Row] = &[
         |raw, typed| raw.negative_timeout.give(typed, typed.seconds()?),
     ),
     option(
+        &["branch-timeout"],
+        Takes::Value("SECONDS"),
+        "10",
+        "How long a call may stay inside a FUSE or network branch before others are refused at once (EIO) until it returns; 0: for ever.",
+        |raw, typed| raw.branch_timeout.give(typed, typed.seconds()?),
+    ),
+    option(
         &["transport"],
         Takes::Choice(&["auto", "ring", "dev"]),
         "auto",
