@@ -179,3 +179,28 @@ fn an_unnamed_file_leaves_nothing() {
     pool.close(file);
     assert!(pool.union.held().files == 0);
 }
+
+#[test]
+fn a_branch_that_turns_read_only_is_passed_over() {
+    use fsstack_lab::{Branch, Kind, Layout, MiB};
+    needs!(root());
+    let home = tempfile::tempdir().unwrap();
+    let turns = Branch::make("turns", Kind::Tmpfs(MiB(8)), Layout::Sparse, home.path()).unwrap();
+    let other = home.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let pool = Ground::at(&[turns.path().to_owned(), other], &[ReadWrite, ReadWrite], settings());
+    pool.write("before", "x");
+    let old = pool.ino("before");
+    // The pool looks at a branch's mount once a second: the create itself finds out.
+    turns.remount_ro();
+    pool.write("file", "x");
+    pool.mkdir("dir").unwrap();
+    pool.make("link", fsstack_engine::ops::New::Symlink(c"x")).unwrap();
+    pool.tmpfile("", OFlags::RDWR).unwrap();
+    assert_eq!(pool.holders("before"), [0]);
+    for name in ["file", "dir", "link"] {
+        assert_eq!(pool.holders(name), [1], "{name}");
+    }
+    assert_eq!(pool.open(old, OFlags::RDWR).unwrap_err(), Errno::ROFS);
+    assert_eq!(pool.read_ino(old).unwrap(), "x");
+}

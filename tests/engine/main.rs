@@ -26,5 +26,6 @@ mod rmdir;
 mod setattr;
 mod statfs;
 mod sync;
+mod threads;
 mod unlink;
 mod xattr;

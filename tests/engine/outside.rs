@@ -143,3 +143,36 @@ fn a_number_used_again_under_the_same_name_is_another_file() {
         assert_eq!(pool.read_ino(new.ino).unwrap(), "newer");
     }
 }
+
+#[test]
+fn a_directory_swapped_for_a_symlink_is_not_followed() {
+    let pool = pool();
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::write(elsewhere.path().join("secret"), "x").unwrap();
+    pool.put(0, "d/sub/film", "x");
+    let (dir, sub) = (pool.ino("d"), pool.ino("d/sub"));
+    pool.forget(sub);
+    std::fs::remove_dir_all(pool.on(0, "d")).unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), pool.on(0, "d")).unwrap();
+    assert!(pool.find("d").unwrap().attr.stat.is_symlink());
+    assert!(matches!(pool.lookup(dir, "secret"), Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR)));
+    assert_eq!(pool.find("d/secret").unwrap_err(), Errno::NOTDIR);
+}
+
+#[test]
+fn a_file_swapped_for_a_symlink_is_not_followed() {
+    let pool = pool();
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::write(elsewhere.path().join("secret"), "secret").unwrap();
+    pool.put(0, "film", "x");
+    let ino = pool.ino("film");
+    std::fs::remove_file(pool.on(0, "film")).unwrap();
+    std::os::unix::fs::symlink(elsewhere.path().join("secret"), pool.on(0, "film")).unwrap();
+    for flags in [OFlags::RDONLY, OFlags::RDWR | OFlags::TRUNC] {
+        let told = pool.open(ino, flags).unwrap_err();
+        assert!(matches!(told, Errno::STALE | Errno::LOOP), "{told}");
+    }
+    assert!(pool.setattr(ino, Change { size: Some(0), ..Change::default() }).is_err());
+    assert!(pool.setattr(ino, Change { mode: Some(0), ..Change::default() }).is_err());
+    assert_eq!(std::fs::read_to_string(elsewhere.path().join("secret")).unwrap(), "secret");
+}
