@@ -79,6 +79,12 @@ impl Union {
         let Some(name) = inode.name() else {
             return Err(self.not_moved(file, inode, "it has no name"));
         };
+        // Hidden files would come to light: the first branch in order that has the name wins.
+        match self.find_all(pool, &name.parent, &name.name, Some(full)) {
+            Ok(others) if others.is_empty() => {}
+            Ok(_) => return Err(self.not_moved(file, inode, "it hides files of its name on other branches")),
+            Err(_) => return Err(self.not_moved(file, inode, "a branch cannot be asked for its name")),
+        }
         let need = stat.blocks.saturating_mul(512).saturating_add(more);
         let moving = Move { inode, name, from, source: placed.fd.as_fd(), stat };
         for at in targets(pool, &moving, need) {
