@@ -65,6 +65,7 @@ pub(crate) fn settings() -> Settings {
         relocate: false,
         statfs: StatfsMode::All,
         locks: Locks::Local,
+        branch_timeout: Duration::from_secs(10),
         recheck: Duration::from_secs(3600),
         privileged: identity::is_root(),
         dir_fds: 512,

@@ -20,6 +20,7 @@ mod recover;
 mod relocate;
 mod resolve;
 pub mod settings;
+mod shape;
 mod skeleton;
 mod transfer;
 pub mod union;

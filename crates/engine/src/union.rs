@@ -11,7 +11,6 @@ use dashmap::DashMap;
 use fsstack_pool::{BranchIx, Handle, Ino};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
-use parking_lot::RwLock;
 
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
@@ -25,6 +24,7 @@ use crate::open::route::Backings;
 use crate::open::{DirHandle, FileHandle};
 use crate::pool::Pool;
 use crate::settings::Settings;
+use crate::shape::Shape;
 
 /// The union file system. Requests come in as method calls (one file an operation in `ops`), from any
 /// number of threads.
@@ -37,9 +37,7 @@ pub struct Union {
     pub(crate) dirs: DashMap<u64, Arc<DirHandle>>,
     pub(crate) moved: Moved,
     pub(crate) budget: Budget,
-    /// The shape of the directory tree. Shared: whoever gives a branch a directory that it lacks. Exclusive:
-    /// whoever removes or renames a directory, on all branches. Order: before any inode's state.
-    pub(crate) shape: RwLock<()>,
+    pub(crate) shape: Shape,
     pub(crate) backings: Arc<dyn Backings>,
     transport: OnceLock<&'static str>,
     next_handle: AtomicU64,
@@ -73,7 +71,7 @@ impl Union {
             dirs: DashMap::new(),
             moved: Moved::default(),
             budget,
-            shape: RwLock::new(()),
+            shape: Shape::default(),
             backings,
             transport: OnceLock::new(),
             next_handle: AtomicU64::new(1),
@@ -149,6 +147,23 @@ impl Union {
         if let Some(fd) = known(dir) {
             return Ok(fd);
         }
+        match self.walk(pool, dir, branch, &known) {
+            // Not there, or a directory above was just renamed: that is known while all names stay.
+            Err(error) if is_astray(error) && !Shape::is_held_here() => {
+                let _shape = self.shape.read();
+                self.walk(pool, dir, branch, &known)
+            }
+            walked => walked,
+        }
+    }
+
+    fn walk(
+        &self,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        branch: BranchIx,
+        known: &dyn Fn(&Inode) -> Option<Arc<DirFd>>,
+    ) -> Result<Arc<DirFd>> {
         // Up to the first directory that is open, then down again: as deep as the tree may be, without
         // recursion, and each step one name below one descriptor.
         let mut below: Vec<(Arc<Inode>, Name)> = Vec::new();
@@ -180,14 +195,16 @@ impl Union {
     ) -> Result<Arc<DirFd>> {
         let opened = branch.ask(|| sys::at::open_dir(parent.as_fd(), &name.name, branch.mounts));
         let opened = opened.inspect_err(|error| {
-            if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) {
+            if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) && Shape::is_held_here() {
                 dir.drop_copy(branch.ix);
             }
         })?;
         let stat = branch.ask(|| sys::at::stat_fd(opened.as_fd()))?;
         if dir.copy_ino(branch.ix) != Some(stat.ino) {
             // Replaced behind the pool's back: another directory has this name now.
-            dir.drop_copy(branch.ix);
+            if Shape::is_held_here() {
+                dir.drop_copy(branch.ix);
+            }
             return Err(OpError::MISSING);
         }
         let fd = Arc::new(self.budget.count(opened, branch.epoch()));
@@ -224,4 +241,9 @@ impl Union {
         }
         Ok(())
     }
+}
+
+/// A name on the way to a directory led nowhere, or elsewhere.
+fn is_astray(error: OpError) -> bool {
+    matches!(error.errno(), Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE)
 }
