@@ -2,5 +2,24 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
+mod archives;
 mod basic;
+mod branch_modes;
+mod calls;
+mod churn;
+mod databases;
+mod directories;
 mod lifetime;
+mod locks;
+mod memory_maps;
+mod mount8;
+mod names;
+mod out_of_reach;
+mod permissions;
+mod refusals;
+mod script;
+mod set_id;
+mod skeletons;
+mod sources;
+mod tools;
+mod write_paths;
