@@ -1,0 +1,58 @@
+_mount.fsstack() {
+    local i cur prev opts cmd
+    COMPREPLY=()
+    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+        cur="$2"
+    else
+        cur="${COMP_WORDS[COMP_CWORD]}"
+    fi
+    prev="$3"
+    cmd=""
+    opts=""
+
+    for i in "${COMP_WORDS[@]:0:COMP_CWORD}"
+    do
+        case "${cmd},${i}" in
+            ",$1")
+                cmd="mount.fsstack"
+                ;;
+            *)
+                ;;
+        esac
+    done
+
+    case "${cmd}" in
+        mount.fsstack)
+            opts="-o -f -n -s -v -h -V --options --fake --verbose --print --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --options)
+                    COMPREPLY=($(compgen -W "create= minfreespace= mlimit= min-inodes= relocate require= branches-timeout= write-path= page-cache= passthrough-headroom= attr-timeout= entry-timeout= negative-timeout= branch-timeout= transport= door-scheduling= max-threads= max-write= statfs= locks= allow_other default_permissions fsname= subtype= config= nonempty foreground log= log-level=" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "create= minfreespace= mlimit= min-inodes= relocate require= branches-timeout= write-path= page-cache= passthrough-headroom= attr-timeout= entry-timeout= negative-timeout= branch-timeout= transport= door-scheduling= max-threads= max-write= statfs= locks= allow_other default_permissions fsname= subtype= config= nonempty foreground log= log-level=" -- "${cur}"))
+                    return 0
+                    ;;
+                --print)
+                    COMPREPLY=($(compgen -W "help options-md man completions-bash completions-zsh completions-fish" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+    esac
+}
+
+if [[ "${BASH_VERSINFO[0]}" -eq 4 && "${BASH_VERSINFO[1]}" -ge 4 || "${BASH_VERSINFO[0]}" -gt 4 ]]; then
+    complete -F _mount.fsstack -o nosort -o bashdefault -o default mount.fsstack
+else
+    complete -F _mount.fsstack -o bashdefault -o default mount.fsstack
+fi
