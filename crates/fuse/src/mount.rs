@@ -183,6 +183,15 @@ impl Mounted {
     }
 }
 
+/// What became of a mount that was to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmount {
+    /// It is gone.
+    Gone,
+    /// It was in use: gone from the tree, and ending with the daemon.
+    Detached,
+}
+
 /// Unmounts a pool.
 #[derive(Clone, Debug)]
 pub struct Unmounter {
@@ -195,18 +204,19 @@ impl Unmounter {
     ///
     /// # Errors
     /// What the system said.
-    pub fn unmount(&self) -> io::Result<()> {
+    pub fn unmount(&self) -> io::Result<Unmount> {
         if !self.privileged {
-            return fusermount(&self.target);
+            return fusermount(&self.target).map(|()| Unmount::Detached);
         }
         let gently = mounts::UmountFlags { nofollow: true, ..Default::default() };
         match mounts::umount(&self.target, gently) {
             Err(error) if error.errno == rustix::io::Errno::BUSY => {
                 tracing::warn!("the pool is in use: it is detached, and programs that use it see errors");
                 let lazily = mounts::UmountFlags { nofollow: true, detach: true, ..Default::default() };
-                mounts::umount(&self.target, lazily).map_err(|error| error.errno.into())
+                mounts::umount(&self.target, lazily).map_err(|error| io::Error::from(error.errno))?;
+                Ok(Unmount::Detached)
             }
-            done => done.map_err(|error| error.errno.into()),
+            done => done.map(|()| Unmount::Gone).map_err(|error| error.errno.into()),
         }
     }
 }

@@ -1,14 +1,14 @@
 //! The engine behind the kernel's doors, from the mount to the unmount.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use fsstack_engine::open::route::{Backings, NoBackings};
 use fsstack_engine::settings as engine;
 use fsstack_engine::{Pool, Union};
 use fsstack_fuse::door::device::DeviceBackings;
-use fsstack_fuse::mount::{Unmounter, mount};
+use fsstack_fuse::mount::{Unmount, Unmounter, mount};
 use fsstack_fuse::{Adapter, Door, Mounted, Plan, Scheduling, Timeouts, Transport};
 use fsstack_pool::{BranchSpec, Printable};
 use fsstack_sys::identity;
@@ -40,7 +40,9 @@ pub(crate) fn serve(settings: &Settings, ready: &Ready, level: LogLevel) -> Resu
     let mounted = mount(&plan(settings, transport)).map_err(|error| LaunchError::mount(error.to_string()))?;
     let unmounter = mounted.unmounter();
     let served = open_door(settings, pool, &mounted).and_then(|(door, union)| {
-        listen(signals, unmounter.clone(), level).map_err(|error| system("thread", error))?;
+        let (end, ended) = mpsc::channel();
+        let told = end.clone();
+        listen(signals, unmounter.clone(), level, end).map_err(|error| system("thread", error))?;
         answers(settings)?;
         ready.announce();
         tracing::info!(
@@ -50,7 +52,19 @@ pub(crate) fn serve(settings: &Settings, ready: &Ready, level: LogLevel) -> Resu
             if mounted.granted.passthrough { "passthrough" } else { "stacked path only" },
             if mounted.granted.ring { "io_uring" } else { "/dev/fuse" },
         );
-        door.wait();
+        let waiting = std::thread::Builder::new().name("door-wait".into());
+        waiting
+            .spawn(move || {
+                door.wait();
+                // Nobody may be listening any more.
+                let _heard = told.send(End::Unmounted);
+            })
+            .map_err(|error| system("thread", error))?;
+        if ended.recv() == Ok(End::Detached) {
+            // Programs that still use the pool get errors from here on: the connection ends with the process.
+            tracing::warn!("the daemon ends while the pool is in use");
+            return Ok(());
+        }
         let held = union.held();
         union.destroy();
         tracing::debug!(?held, "unmounted");
@@ -223,7 +237,21 @@ fn answers(settings: &Settings) -> Result<(), LaunchError> {
     })
 }
 
-fn listen(signals: SignalFd, unmounter: Unmounter, level: LogLevel) -> io::Result<()> {
+/// How serving came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The mount is gone.
+    Unmounted,
+    /// The mount is gone from the tree, but programs still use it.
+    Detached,
+}
+
+fn listen(
+    signals: SignalFd,
+    unmounter: Unmounter,
+    level: LogLevel,
+    end: mpsc::Sender<End>,
+) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("signals".into());
     thread
         .spawn(move || {
@@ -232,8 +260,12 @@ fn listen(signals: SignalFd, unmounter: Unmounter, level: LogLevel) -> io::Resul
                     Signal::Usr1 => level.raise(),
                     Signal::Usr2 => level.lower(),
                     Signal::Term | Signal::Int | Signal::Hup => {
-                        if let Err(error) = unmounter.unmount() {
-                            tracing::error!(%error, "the pool cannot be unmounted");
+                        match unmounter.unmount() {
+                            Ok(Unmount::Gone) => {}
+                            Ok(Unmount::Detached) => {
+                                let _heard = end.send(End::Detached);
+                            }
+                            Err(error) => tracing::error!(%error, "the pool cannot be unmounted"),
                         }
                     }
                 }

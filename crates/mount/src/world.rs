@@ -4,6 +4,10 @@ use crate::ledger::{self, LEDGER};
 use crate::settings::Privilege;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a daemon may take to end after its pool was unmounted.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// The world as the helper finds it; a test makes its own.
 #[derive(Clone, Debug)]
@@ -21,13 +25,24 @@ impl World {
         Self { privilege, ledger: PathBuf::from(LEDGER) }
     }
 
+    /// Pools that live. A daemon whose pool was unmounted a moment ago is waited for: it is about to give its
+    /// branches back.
     pub(crate) fn live_pools(&self) -> Vec<ledger::LedgerEntry> {
-        ledger::read(&self.ledger)
+        let began = Instant::now();
+        loop {
+            let live = ledger::read(&self.ledger);
+            let ending = live.iter().any(|pool| !self.is_mount_point(&pool.mount_point()));
+            if !ending || LEAVING < began.elapsed() {
+                return live;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
-    /// Whether the root of a mount is at this path; looked up anew, as it may be waited for.
+    /// Whether the root of a mount is at this path; looked up anew, as it may be waited for. A mount that hangs
+    /// is not asked.
     pub(crate) fn is_mount_point(&self, path: &Path) -> bool {
-        let status = statx(CWD, path, AtFlags::NO_AUTOMOUNT, StatxFlags::empty());
+        let status = statx(CWD, path, AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC, StatxFlags::empty());
         status.is_ok_and(|status| status.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     }
 }

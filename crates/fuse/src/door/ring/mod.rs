@@ -2,9 +2,9 @@
 //!
 //! The kernel puts a request into the queue of the CPU that the caller runs on, and hands it to the entry that
 //! became free last: so a request may run to its end in its thread, blocking or not, and the next one finds
-//! another thread of the queue. When the last free one of a queue is taken, one more is started, up to a
-//! bound. All queues must have an entry before the kernel uses any: until then, and for FORGET and INTERRUPT
-//! always, requests come by the device.
+//! another thread of the queue. When few of a queue are free, one more is started, up to a bound. All queues
+//! must have an entry before the kernel uses any: until then, and for FORGET and INTERRUPT always, requests come
+//! by the device.
 
 mod entry;
 mod forgets;
@@ -25,9 +25,12 @@ use entry::{Entry, Fetched};
 
 pub(crate) use entry::probe;
 
-/// Threads that a queue of a CPU in use has from the start: one for the request at hand, one for the next while
-/// the first is blocked.
-const AT_FIRST: usize = 2;
+/// Threads that a queue of a CPU in use has from the start. A request that finds none waits until another of
+/// its queue is answered, not until a thread is added: so there are some to spare, and more are started before
+/// the last is taken.
+const AT_FIRST: usize = 4;
+/// Free threads of a queue at which one more is started.
+const FEW: usize = 1;
 
 /// The door.
 #[derive(Debug)]
@@ -145,7 +148,7 @@ impl Shared {
                 Fetched::Gone => return Ok(()),
                 Fetched::Nothing => fetched = entry.fetch(),
                 Fetched::Request => {
-                    if queue.free.fetch_sub(1, SeqCst) == 1 {
+                    if queue.free.fetch_sub(1, SeqCst) <= FEW + 1 {
                         // Full or gone: whoever is to start threads has enough to do.
                         let _asked = self.wanted.try_send(number);
                     }
@@ -180,7 +183,7 @@ impl Shared {
             if self.gone.load(SeqCst) {
                 return;
             }
-            let short = self.queues.get(queue).is_some_and(|queue| queue.free.load(SeqCst) == 0);
+            let short = self.queues.get(queue).is_some_and(|queue| queue.free.load(SeqCst) <= FEW);
             if short
                 && self.threads.load(SeqCst) < self.max
                 && let Err(error) = self.start(queue)
