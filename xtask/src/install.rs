@@ -25,6 +25,12 @@ pub(crate) const TO_TEST: &[Need] = &[
     ("sqlite3", "sqlite3"),
     ("fuser", "psmisc"),
     ("tar", "tar"),
+    ("inotifywait", "inotify-tools"),
+    ("setcap", "libcap2-bin"),
+    ("pgrep", "procps"),
+    ("python3", "python3"),
+    ("gcc", "gcc"),
+    ("make", "make"),
 ];
 
 /// Installs what is missing of `needs`; an error names what stays missing.

@@ -125,6 +125,12 @@ impl Branch {
         call().map_err(|sys| self.said(sys))
     }
 
+    /// As [`Self::ask`], for calls that may take long on a branch in good order (fsync, copies): they do not count
+    /// among those that make a branch suspect.
+    pub fn ask_patiently<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
+        call().map_err(|sys| self.said(sys))
+    }
+
     /// Marks `sys` as this branch's answer. If it says that the branch is gone, it is looked for.
     pub fn said(&self, sys: SysError) -> OpError {
         if is_branch_fault(sys.errno) {

@@ -2,8 +2,8 @@
 
 use fsstack_sys::identity;
 
-use crate::branch::Branch;
 use crate::error::{OpError, Result};
+use crate::pool::Pool;
 
 /// The process that made a request: what the kernel's request header tells about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,13 +34,13 @@ impl Caller {
         identity::become_(identity::Caller { uid, gid, group, umask }).map_err(OpError::Sys)
     }
 
-    /// The call as the caller is made. On a local disk the thread stays who it is until something is made as
+    /// The call as the caller is made. On local disks the thread stays who it is until something is made as
     /// somebody else: only ownership depends on it, capabilities are kept. A server asks who calls each time.
     ///
     /// # Errors
     /// The kernel does not let the daemon be itself again.
-    pub(crate) fn done_on(self, branch: &Branch) -> Result<()> {
-        if branch.kind.is_local() { Ok(()) } else { Self::DAEMON.act() }
+    pub(crate) fn done_in(self, pool: &Pool) -> Result<()> {
+        if pool.is_local() { Ok(()) } else { Self::DAEMON.act() }
     }
 
     /// Whether the caller keeps the privileges that a write by others strips. The kernel tells only the

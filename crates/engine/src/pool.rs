@@ -65,6 +65,11 @@ impl Pool {
         Ok(Self { branches, settings })
     }
 
+    /// All branches are disks of this machine.
+    pub fn is_local(&self) -> bool {
+        self.branches.iter().all(|branch| branch.kind.is_local())
+    }
+
     /// The branch that the number was made from, if that can be read from it.
     pub fn branch_of(&self, ino: Ino) -> Option<BranchIx> {
         let id = number::branch_of(ino)?;

@@ -118,26 +118,31 @@ fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
             let file = sys::at::open(folder.as_fd(), &name, OFlags::RDONLY, 0, branch.mounts)?;
             let mut record = vec![0; 1 << 16];
             let len = sys::file::read_at(file.as_fd(), &mut record, 0)?;
-            finish(pool, branch, &record[..len])?;
+            if !finish(pool, branch, &record[..len])? {
+                continue; // for a mount with the branch that it is about
+            }
         }
         sys::at::unlink(folder.as_fd(), &name)?;
     }
-    sys::at::rmdir(branch.root().as_fd(), FOLDER)
+    match sys::at::rmdir(branch.root().as_fd(), FOLDER) {
+        Err(error) if error.errno == Errno::NOTEMPTY => Ok(()),
+        removed => removed,
+    }
 }
 
-/// If the new copy has its name, the old one goes.
-fn finish(pool: &Pool, to: &Branch, record: &[u8]) -> Result<(), SysError> {
+/// If the new copy has its name, the old one goes. False: that cannot be told now.
+fn finish(pool: &Pool, to: &Branch, record: &[u8]) -> Result<bool, SysError> {
     let Some((body, sum)) = record.split_last_chunk::<SUM>().filter(|(body, _)| body.len() > HEAD) else {
-        return Ok(());
+        return Ok(true);
     };
     if checksum(body) != u64::from_le_bytes(*sum) {
-        return Ok(());
+        return Ok(true);
     }
     let (head, path) = body.split_at(HEAD);
     let word = |at: usize| head[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
     let id = BranchId::new(u16::from_le_bytes([head[0], head[1]]));
-    let Some(from) = pool.branches.iter().find(|branch| Some(branch.id) == id) else { return Ok(()) };
-    let (Some(new), Some(old)) = (walk(to, path)?, walk(from, path)?) else { return Ok(()) };
+    let Some(from) = pool.branches.iter().find(|branch| Some(branch.id) == id) else { return Ok(false) };
+    let (Some(new), Some(old)) = (walk(to, path)?, walk(from, path)?) else { return Ok(true) };
     let matches = |(dir, name): &(OwnedFd, CString), ino| {
         sys::at::stat(dir.as_fd(), name).is_ok_and(|stat| stat.ino == ino && stat.is_file())
     };
@@ -145,7 +150,7 @@ fn finish(pool: &Pool, to: &Branch, record: &[u8]) -> Result<(), SysError> {
         sys::at::unlink(old.0.as_fd(), &old.1)?;
         tracing::info!(from = %from.path.display(), "a move that was interrupted is finished");
     }
-    Ok(())
+    Ok(true)
 }
 
 /// The parent of `path` on `branch`, and the last name. None if it is not there.

@@ -189,9 +189,10 @@ impl Union {
         marked.filter(|id| !elsewhere(id)).or(own).ok_or(OpError::MISSING)
     }
 
-    fn report_clash(&self, pool: &Pool, at: BranchIx, name: &CStr) {
+    /// A file and a directory have the same name: the first branch wins, and the log says what is hidden.
+    pub(crate) fn report_clash(&self, pool: &Pool, at: BranchIx, name: &CStr) {
         let branch = pool.branch(at).path.display();
-        tracing::warn!(%branch, ?name, "a file is hidden by a directory of the same name on an earlier branch");
+        tracing::warn!(%branch, ?name, "hidden: an earlier branch has a file where this has a directory, or the reverse");
     }
 
     /// The attributes of a directory, from all its copies that answer.

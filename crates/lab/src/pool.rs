@@ -313,7 +313,8 @@ impl Pool {
         let mut run =
             command(self.helper.clone().map_or_else(daemon::helper, Ok)?).arg(&self.source).arg(&self.target);
         let mut options = self.options.clone();
-        let says_floor = |o: &String| ["minfreespace", "mlimit", "create=mlimit"].iter().any(|f| o.contains(f));
+        let says_floor =
+            |o: &String| ["minfreespace", "mlimit", "create=mlimit"].iter().any(|f| o.contains(f));
         if !options.iter().any(says_floor) {
             // The branches of a lab are smaller than the floor that suits a server's disks.
             options.push(LAB_FLOOR.to_owned());

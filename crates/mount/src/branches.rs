@@ -148,7 +148,10 @@ pub(crate) fn refuse_around(mount_point: &Path, branches: &[Branch], problems: &
 }
 
 /// Refuses branches that share a tree with a branch of a pool that is mounted.
-pub(crate) fn refuse_taken(branches: &[Branch], live: &[LedgerEntry], problems: &mut Problems) {
+pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Problems) {
+    let shares =
+        |pool: &LedgerEntry| pool.branches.iter().any(|taken| branches.iter().any(|b| b.id == taken.id));
+    let live = world.live_pools(shares);
     for branch in branches {
         let above = identities_above(&branch.spec.path);
         for (pool, taken) in live.iter().flat_map(|pool| pool.branches.iter().map(move |taken| (pool, taken)))

@@ -26,10 +26,11 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     let write_path = write_path(&mut raw, page_cache, world, &mut problems);
     let (allow_other, default_permissions) = access(&raw, world, &mut problems);
     let log = log(&raw, &mut problems);
-    let live = world.live_pools();
+    let place = fs::canonicalize(&typed.target).ok();
+    let live = world.live_pools(|pool| place.as_ref() == Some(&pool.mount_point()));
     let mount_point = mount_point(&typed.target, raw.nonempty.or(false), &live, &mut problems);
     let branches = branches(&typed.source, &raw, world, mount_point.as_deref(), &mut problems);
-    branches::refuse_taken(&branches, &live, &mut problems);
+    branches::refuse_taken(&branches, world, &mut problems);
     if world.privilege == Privilege::User {
         raw.notice("not root: mounted through fusermount3, and all data goes through the daemon".to_owned());
     }

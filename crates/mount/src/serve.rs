@@ -259,15 +259,13 @@ fn listen(
                 match signal {
                     Signal::Usr1 => level.raise(),
                     Signal::Usr2 => level.lower(),
-                    Signal::Term | Signal::Int | Signal::Hup => {
-                        match unmounter.unmount() {
-                            Ok(Unmount::Gone) => {}
-                            Ok(Unmount::Detached) => {
-                                let _heard = end.send(End::Detached);
-                            }
-                            Err(error) => tracing::error!(%error, "the pool cannot be unmounted"),
+                    Signal::Term | Signal::Int | Signal::Hup => match unmounter.unmount() {
+                        Ok(Unmount::Gone) => {}
+                        Ok(Unmount::Detached) => {
+                            let _heard = end.send(End::Detached);
                         }
-                    }
+                        Err(error) => tracing::error!(%error, "the pool cannot be unmounted"),
+                    },
                 }
             }
         })

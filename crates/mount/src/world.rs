@@ -1,6 +1,6 @@
 //! What a mount's options are held against: who mounts, what is mounted, which pools live.
 
-use crate::ledger::{self, LEDGER};
+use crate::ledger::{self, LEDGER, LedgerEntry};
 use crate::settings::Privilege;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use std::path::{Path, PathBuf};
@@ -25,13 +25,13 @@ impl World {
         Self { privilege, ledger: PathBuf::from(LEDGER) }
     }
 
-    /// Pools that live. A daemon whose pool was unmounted a moment ago is waited for: it is about to give its
-    /// branches back.
-    pub(crate) fn live_pools(&self) -> Vec<ledger::LedgerEntry> {
+    /// Pools that live. The daemon of one that `concerns` us and was unmounted a moment ago is waited for: it is
+    /// about to give its branches back.
+    pub(crate) fn live_pools(&self, concerns: impl Fn(&LedgerEntry) -> bool) -> Vec<LedgerEntry> {
         let began = Instant::now();
         loop {
             let live = ledger::read(&self.ledger);
-            let ending = live.iter().any(|pool| !self.is_mount_point(&pool.mount_point()));
+            let ending = live.iter().any(|pool| concerns(pool) && !self.is_mount_point(&pool.mount_point()));
             if !ending || LEAVING < began.elapsed() {
                 return live;
             }

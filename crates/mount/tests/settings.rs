@@ -82,6 +82,7 @@ fn the_defaults() {
             passthrough_headroom: Size(
                 1073741824,
             ),
+            branch_timeout: 10s,
             attr_timeout: 1s,
             entry_timeout: 1s,
             negative_timeout: 0ns,

@@ -224,7 +224,12 @@ impl Listing {
         }
         for earlier in dir.copies().into_iter().take_while(|at| at.0 < read.at.0) {
             match union.stat_in(pool, dir, earlier, &read.name) {
-                Ok(_) => return Ok(false),
+                Ok(stat) => {
+                    if read.kind.is_some_and(|kind| (kind == Kind::Dir) != stat.is_dir()) {
+                        union.report_clash(pool, read.at, &read.name);
+                    }
+                    return Ok(false);
+                }
                 Err(error) if error.is_missing() => {}
                 Err(error) => return Err(error),
             }

@@ -80,14 +80,23 @@ impl OpenFile {
         placed.branch.ask(|| call(placed.fd.as_fd()))
     }
 
-    /// As [`Self::ask`], inside a call on another open file, or on this one: does not wait for whoever waits to
+    /// As [`Self::ask`], for calls that may take long on a branch in good order.
+    ///
+    /// # Errors
+    /// What the call answered.
+    pub fn ask_patiently<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
+        let placed = self.placed.read();
+        placed.branch.ask_patiently(|| call(placed.fd.as_fd()))
+    }
+
+    /// As [`Self::ask_patiently`], inside a call on another open file, or on this one: does not wait for whoever waits to
     /// move the file, who may be waiting for the outer call.
     ///
     /// # Errors
     /// What the call answered.
     pub fn ask_inside<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
         let placed = self.placed.read_recursive();
-        placed.branch.ask(|| call(placed.fd.as_fd()))
+        placed.branch.ask_patiently(|| call(placed.fd.as_fd()))
     }
 
     /// As [`Self::ask`], for writers: the space on the branch is counted.

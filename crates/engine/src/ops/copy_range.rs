@@ -29,7 +29,7 @@ impl Union {
         let want = usize::try_from(len.min(1 << 30)).unwrap_or(1 << 30);
         let same = source.file.branch().dev() == target.file.branch().dev();
         if same {
-            let copied = source.file.ask(|source| {
+            let copied = source.file.ask_patiently(|source| {
                 target
                     .file
                     .ask_inside(|target| sys::file::copy_range(source, from.1, target, to.1, want))
@@ -43,7 +43,7 @@ impl Union {
                 Err(_) => {}
             }
         }
-        source.file.ask(|source| {
+        source.file.ask_patiently(|source| {
             target
                 .file
                 .ask_inside(|target| transfer::copy((source, from.1), (target, to.1), len.min(PORTION)))

@@ -76,7 +76,7 @@ impl Union {
         caller.act()?;
         let made =
             branch.ask(|| sys::at::open(dir.as_fd(), name.as_cstr(), how, mode & 0o7777, branch.mounts));
-        caller.done_on(branch)?;
+        caller.done_in(pool)?;
         let fd = made?;
         let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
         Ok(Made { at, fd, stat })
@@ -113,7 +113,7 @@ impl Union {
             let how = OFlags::RDWR | flags & OFlags::EXCL;
             caller.act()?;
             let made = branch.ask(|| sys::at::tmpfile(dir.as_fd(), how, mode & 0o7777));
-            caller.done_on(branch)?;
+            caller.done_in(&pool)?;
             let fd = made?;
             let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
             Ok(Made { at, fd, stat })

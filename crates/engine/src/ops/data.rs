@@ -1,12 +1,15 @@
 //! Reading and writing by the stacked path, allocating, and finding holes.
 
+use std::sync::Arc;
+
 use fsstack_pool::Handle;
 use fsstack_sys::file::WriteFlags;
 use fsstack_sys::{self as sys, Errno};
 
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
-use crate::open::Sync;
+use crate::inode::Inode;
+use crate::open::{OpenFile, Sync};
 use crate::union::Union;
 
 /// The part of a file that [`Union::seek`] looks for.
@@ -81,12 +84,24 @@ impl Union {
         let open = self.file(handle)?;
         open.file.make_writable()?;
         open.file.strip(caller)?;
+        self.with_room(&open.inode, &open.file, len, || {
+            open.file.ask(|fd| sys::file::fallocate(fd, mode, offset, len))
+        })
+    }
+
+    /// Runs `act`, which may need `more` bytes; if the file's branch has no room for them, on another branch.
+    pub(crate) fn with_room<T>(
+        &self,
+        inode: &Arc<Inode>,
+        file: &OpenFile,
+        more: u64,
+        act: impl Fn() -> Result<T>,
+    ) -> Result<T> {
         loop {
-            let branch = open.file.branch().ix;
-            match open.file.ask(|fd| sys::file::fallocate(fd, mode, offset, len)) {
+            let branch = file.branch().ix;
+            match act() {
                 Err(error) if is_full(error) => {
-                    self.relocate(&self.pool.load(), &open.inode, &open.file, branch, len)
-                        .map_err(|_| error)?;
+                    self.relocate(&self.pool.load(), inode, file, branch, more).map_err(|_| error)?;
                 }
                 done => return done,
             }

@@ -51,7 +51,7 @@ impl Union {
             let branch = pool.branch(at);
             caller.act()?;
             let made = branch.ask(|| new.make(dir.as_fd(), name));
-            caller.done_on(branch)?;
+            caller.done_in(&pool)?;
             made?;
             Ok((at, branch.ask(|| sys::at::stat(dir.as_fd(), name))?))
         })?;

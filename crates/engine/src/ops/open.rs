@@ -36,7 +36,7 @@ impl Union {
         }
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR) || flags.contains(OFlags::TRUNC);
         let join = |file: &OpenFile| if write { file.make_writable() } else { Ok(()) };
-        let file = inode.open_with(join, || self.open_on_branch(&pool, &inode, write))?;
+        let file = inode.open_with(join, || self.open_on_branch(&pool, &inode, write, flags))?;
         if flags.contains(OFlags::TRUNC)
             && let Err(error) = file.ask(|fd| sys::file::truncate(fd, 0)).and_then(|()| file.strip(caller))
         {
@@ -46,7 +46,13 @@ impl Union {
         Ok(self.hand_out(&pool, inode, file, flags, caller))
     }
 
-    fn open_on_branch(&self, pool: &Pool, inode: &Arc<Inode>, write: bool) -> Result<Arc<OpenFile>> {
+    fn open_on_branch(
+        &self,
+        pool: &Pool,
+        inode: &Arc<Inode>,
+        write: bool,
+        flags: OFlags,
+    ) -> Result<Arc<OpenFile>> {
         let (at, fd, stat, writable) = if write {
             pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
             let opened = self.open_checked(pool, inode, OFlags::RDWR);
@@ -54,6 +60,10 @@ impl Union {
                 // An unprivileged daemon may be allowed to write and not to read.
                 Err(error) if error.errno() == Errno::ACCESS => {
                     (self.open_checked(pool, inode, OFlags::WRONLY)?, true)
+                }
+                // An append-only file: the branch itself appends, wherever a write says that it goes.
+                Err(error) if error.errno() == Errno::PERM && flags.contains(OFlags::APPEND) => {
+                    (self.open_checked(pool, inode, OFlags::RDWR | OFlags::APPEND)?, true)
                 }
                 opened => (opened?, true),
             };
@@ -106,7 +116,7 @@ impl Union {
         if open.writer.is_none() || open.file.branch().kind.is_local() {
             return Ok(());
         }
-        open.file.ask(sys::file::flush)
+        open.file.ask_patiently(sys::file::flush)
     }
 }
 

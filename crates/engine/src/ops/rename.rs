@@ -263,12 +263,20 @@ impl Union {
             self.skeleton_in_shape(pool, a.dir, *at)?;
             self.skeleton_in_shape(pool, b.dir, *at)?;
         }
-        for at in at {
-            match (holds(&in_a, at), holds(&in_b, at)) {
-                (true, true) => self.rename_copy(pool, a, b, at, RenameFlags::EXCHANGE)?,
-                (true, false) => self.rename_copy(pool, a, b, at, RenameFlags::NOREPLACE)?,
-                (false, _) => self.rename_copy(pool, b, a, at, RenameFlags::NOREPLACE)?,
+        let swap = |at: BranchIx, undo: bool| {
+            let (from, to) = if holds(&in_a, at) == undo { (b, a) } else { (a, b) };
+            let both = holds(&in_a, at) && holds(&in_b, at);
+            let how = if both { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
+            self.rename_copy(pool, from, to, at, how)
+        };
+        for (done, now) in at.iter().enumerate() {
+            let Err(error) = swap(*now, false) else { continue };
+            for undone in at[..done].iter().rev() {
+                if let Err(stuck) = swap(*undone, true) {
+                    tracing::error!(%stuck, name = ?a.name, "two names are left exchanged on this branch only");
+                }
             }
+            return Err(error);
         }
         if let Some(inode) = known_a {
             inode.renamed((a.dir, a.name), (b.dir, b.name));

@@ -62,7 +62,7 @@ impl Union {
             check_set_id(&pin, &pool, mode)?;
         }
         if let Some(size) = change.size {
-            truncate(&pool, &pin, size)?;
+            self.truncate(&pool, &inode, &pin, size)?;
         }
         // A kernel that decides this itself says so; for one that does not, a stranger's truncation strips.
         let strips = change.strips || change.size.is_some() && !caller.is_root();
@@ -75,6 +75,19 @@ impl Union {
             file.set_strips(stat.mode & SET_ID != 0 || file.strips() && !change.strips);
         }
         Ok(Attr { ino, stat })
+    }
+
+    fn truncate(&self, pool: &Pool, inode: &Arc<Inode>, pin: &Pin, size: u64) -> Result<()> {
+        match pin {
+            Pin::Open(file) => {
+                file.make_writable()?;
+                self.with_room(inode, file, size, || file.ask(|fd| sys::file::truncate(fd, size)))
+            }
+            Pin::Here(at, fd) => pool.branch(*at).ask(|| {
+                let fd = sys::at::reopen(fd.as_fd(), OFlags::WRONLY)?;
+                sys::file::truncate(fd.as_fd(), size)
+            }),
+        }
     }
 
     fn change_dir(&self, pool: &Pool, dir: &Arc<Inode>, change: Change) -> Result<Attr> {
@@ -138,19 +151,6 @@ fn check_set_id(pin: &Pin, pool: &Pool, mode: u32) -> Result<()> {
     }
     file.set_strips(true);
     Ok(())
-}
-
-fn truncate(pool: &Pool, pin: &Pin, size: u64) -> Result<()> {
-    match pin {
-        Pin::Open(file) => {
-            file.make_writable()?;
-            file.ask(|fd| sys::file::truncate(fd, size))
-        }
-        Pin::Here(at, fd) => pool.branch(*at).ask(|| {
-            let fd = sys::at::reopen(fd.as_fd(), OFlags::WRONLY)?;
-            sys::file::truncate(fd.as_fd(), size)
-        }),
-    }
 }
 
 fn apply(fd: BorrowedFd<'_>, change: Change) -> Result<(), SysError> {

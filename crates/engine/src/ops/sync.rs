@@ -15,7 +15,7 @@ impl Union {
     /// What the branch answered.
     pub fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
         let open = self.file(handle)?;
-        open.file.ask(|fd| if data_only { sys::file::fdatasync(fd) } else { sys::file::fsync(fd) })
+        open.file.ask_patiently(|fd| if data_only { sys::file::fdatasync(fd) } else { sys::file::fsync(fd) })
     }
 
     /// The directory's entries are on the disks of all branches that have a copy.
@@ -28,7 +28,7 @@ impl Union {
         let mut all = Ok(());
         for at in dir.copies() {
             let synced = self.dirfd(&pool, &dir, at).and_then(|fd| {
-                pool.branch(at).ask(|| {
+                pool.branch(at).ask_patiently(|| {
                     let fd = sys::at::reopen(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
                     if data_only { sys::file::fdatasync(fd.as_fd()) } else { sys::file::fsync(fd.as_fd()) }
                 })
@@ -46,7 +46,7 @@ impl Union {
         let pool = self.pool.load();
         let mut all = Ok(());
         for branch in &pool.branches {
-            let synced = branch.ask(|| {
+            let synced = branch.ask_patiently(|| {
                 let fd = sys::at::reopen(branch.root().as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
                 sys::file::syncfs(fd.as_fd())
             });

@@ -170,8 +170,8 @@ pub(super) const DATA: &[Row] = &[
     option(
         &["max-threads"],
         Takes::Value("COUNT"),
-        "as the machine has CPUs",
-        "The most threads that answer the kernel.",
+        "64",
+        "The most threads that answer the kernel: one a CPU from the start, more while all are inside a branch.",
         |raw, typed| raw.max_threads.give(typed, values::threads(typed.text()?)?),
     ),
     option(
