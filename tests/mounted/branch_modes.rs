@@ -1,0 +1,63 @@
+//! What RW, NC and RO mean for a branch.
+
+use std::fs;
+
+use fsstack_lab::{self as lab, MiB, needs};
+
+use crate::script::{refused, sh};
+
+#[test]
+fn a_branch_without_creation_serves_and_changes_what_it_has() {
+    needs!(mounting());
+    let mut pool = lab::pool().tmp_branch("a").mode("NC").tmp_branch("b").option("create=ff").unmounted();
+    fs::write(pool.branch("a").path().join("old"), "old").unwrap();
+    pool.remount();
+    pool.write("new", b"x");
+    assert_eq!(pool.holders("new"), ["b"]);
+    pool.write("old", b"changed");
+    assert_eq!(fs::read(pool.branch("a").path().join("old")).unwrap(), b"changed");
+    sh(pool.path(), "rm old");
+    assert!(pool.holders("old").is_empty());
+}
+
+#[test]
+fn a_read_only_branch_is_only_read() {
+    needs!(mounting());
+    let mut pool = lab::pool().tmp_branch("a").mode("RO").tmp_branch("b").option("create=ff").unmounted();
+    fs::write(pool.branch("a").path().join("old"), "old").unwrap();
+    pool.remount();
+    assert_eq!(pool.read("old"), b"old");
+    for change in
+        ["echo x >> old", "rm old", "chmod 600 old", "mv old other", "truncate -s 0 old", "touch old"]
+    {
+        assert!(refused(pool.path(), change).contains("Read-only"), "{change}");
+    }
+    assert_eq!(pool.read("old"), b"old");
+    pool.write("new", b"x");
+    assert_eq!(pool.holders("new"), ["b"]);
+}
+
+#[test]
+fn only_read_only_branches_answer_so() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").mode("RO").tmp_branch("b").mode("NC").mount();
+    assert!(refused(pool.path(), "echo > new").contains("Read-only"));
+    assert!(refused(pool.path(), "mkdir new").contains("Read-only"));
+}
+
+#[test]
+fn a_branch_that_turns_read_only_is_treated_so() {
+    needs!(mounting());
+    let pool = lab::pool().tmpfs_branch("a", MiB(16)).tmpfs_branch("b", MiB(16)).option("create=ff").mount();
+    pool.write("old", b"x");
+    assert_eq!(pool.holders("old"), ["a"]);
+    pool.branch("a").remount_ro();
+    pool.write("new", b"x");
+    assert_eq!(pool.holders("new"), ["b"]);
+    assert!(refused(pool.path(), "rm old").contains("Read-only"));
+    pool.branch("a").remount_rw();
+    // That it was read-only is remembered for a second.
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    sh(pool.path(), "rm old");
+    assert_eq!(pool.list(""), ["new"]);
+}

@@ -1,0 +1,76 @@
+//! Locks hold between processes.
+
+use fsstack_lab::{self as lab, needs};
+
+use crate::script::{python, sh};
+
+const CHOICES: [&str; 2] = ["locks=local", "locks=branch"];
+
+#[test]
+fn flock_keeps_two_processes_apart() {
+    needs!(mounting(), program("flock"));
+    for locks in CHOICES {
+        let pool = lab::pool().tmp_branch("a").option(locks).mount();
+        let work = "echo 0 > count
+          bump() { for i in $(seq 40); do flock lock sh -c 'n=$(cat count); echo $((n + 1)) > count'; done; }
+          bump & bump & wait; cat count
+          flock lock sleep 1 & sleep 0.3; flock -n lock true || echo busy; wait; flock -n lock echo free";
+        assert_eq!(sh(pool.path(), work), "80\nbusy\nfree", "{locks}");
+    }
+}
+
+#[test]
+fn posix_locks_of_two_processes_and_ranges() {
+    needs!(mounting(), program("python3"));
+    for locks in CHOICES {
+        let pool = lab::pool().tmp_branch("a").option(locks).mount();
+        let work = "
+import fcntl, os
+f = open('file', 'w+b'); f.write(bytes(100)); f.flush()
+fcntl.lockf(f, fcntl.LOCK_EX, 10, 0)
+def other(what):
+    child = os.fork()
+    if child == 0:
+        code = 9
+        try:
+            g = open('file', 'r+b'); what(g); code = 0
+        except OSError as e:
+            code = 1
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(other(lambda g: fcntl.lockf(g, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 0)))
+print(other(lambda g: fcntl.lockf(g, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 50)))
+print(other(lambda g: fcntl.lockf(g, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 9)))
+open('file').close()
+print(other(lambda g: fcntl.lockf(g, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 9)), 'closing any descriptor gives POSIX locks up')
+fcntl.lockf(f, fcntl.LOCK_SH, 10, 0)
+print(other(lambda g: fcntl.lockf(g, fcntl.LOCK_SH | fcntl.LOCK_NB, 10, 0)))
+";
+        let told = "1\n0\n1\n0 closing any descriptor gives POSIX locks up\n0";
+        assert_eq!(python(pool.path(), work), told, "{locks}");
+    }
+}
+
+#[test]
+fn waiting_for_a_lock_can_be_interrupted() {
+    needs!(mounting(), program("flock"));
+    for locks in CHOICES {
+        let pool = lab::pool().tmp_branch("a").option(locks).mount();
+        let work = "flock lock sleep 3 & sleep 0.3
+          began=$(date +%s%N); timeout -s INT 0.4 flock lock true && echo locked || echo $?
+          [ $(( $(date +%s%N) - began )) -lt 2000000000 ] && echo soon; wait";
+        assert_eq!(sh(pool.path(), work), "124\nsoon", "{locks}");
+    }
+}
+
+#[test]
+fn a_lock_goes_with_the_process_that_held_it() {
+    needs!(mounting(), program("flock"));
+    for locks in CHOICES {
+        let pool = lab::pool().tmp_branch("a").option(locks).mount();
+        let work = "exec 8> lock; flock 8; ! flock -n lock true; exec 8>&-; flock -w 5 lock echo free
+          (exec 9> lock; flock 9; kill -9 $BASHPID) || :; flock -w 5 lock echo free";
+        assert_eq!(sh(pool.path(), work), "free\nfree", "{locks}");
+    }
+}

@@ -1,0 +1,74 @@
+//! Mapped files, shared and private, in every write path.
+
+use fsstack_lab::{self as lab, needs};
+
+use crate::script::{python, ways};
+
+#[test]
+fn a_shared_map_is_the_file_and_a_private_one_is_not() {
+    needs!(mounting(), program("python3"));
+    for way in ways() {
+        let mut pool = lab::pool().tmp_branch("a").unmounted();
+        pool.remount_with(way);
+        let work = "
+import mmap, os
+SIZE = 1 << 20
+open('file', 'wb').write(bytes(SIZE))
+f = open('file', 'r+b')
+shared = mmap.mmap(f.fileno(), SIZE, mmap.MAP_SHARED)
+private = mmap.mmap(f.fileno(), SIZE, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+shared[5000:5005] = b'hello'
+child = os.fork()
+if child == 0:
+    other = mmap.mmap(os.open('file', os.O_RDWR), SIZE)
+    ok = other[5000:5005] == b'hello'
+    other[9000:9003] = b'you'
+    other.flush()
+    os._exit(0 if ok else 1)
+assert os.waitpid(child, 0)[1] == 0, 'another process does not see the map'
+assert shared[9000:9003] == b'you', 'what another process mapped is not seen'
+shared.flush()
+assert os.pread(f.fileno(), 5, 5000) == b'hello', 'read does not see the map'
+private[20000:20003] = b'own'
+assert os.pread(f.fileno(), 3, 20000) == bytes(3), 'a private map reached the file'
+assert shared[20000:20003] == bytes(3)
+shared.close(); private.close(); f.close()
+data = open('file', 'rb').read()
+assert len(data) == SIZE and data[5000:5005] == b'hello' and data[9000:9003] == b'you'
+print('same')
+";
+        assert_eq!(python(pool.path(), work), "same", "{way:?}");
+        let stored = std::fs::read(pool.branch("a").path().join("file")).unwrap();
+        assert_eq!(&stored[5000..5005], b"hello", "{way:?}");
+    }
+}
+
+#[test]
+fn what_is_written_is_seen_in_a_map() {
+    needs!(mounting(), program("python3"));
+    for way in ways() {
+        let mut pool = lab::pool().tmp_branch("a").unmounted();
+        pool.remount_with(way);
+        let work = "
+import mmap, os
+open('file', 'wb').write(b'a' * 8192)
+fd = os.open('file', os.O_RDWR)
+shared = mmap.mmap(fd, 8192)
+assert shared[:3] == b'aaa'
+os.pwrite(fd, b'new', 0)
+print(shared[:3].decode())
+";
+        assert_eq!(python(pool.path(), work), "new", "{way:?}");
+    }
+}
+
+#[test]
+fn a_program_runs_from_the_pool() {
+    needs!(mounting());
+    for way in ways() {
+        let mut pool = lab::pool().tmp_branch("a").unmounted();
+        pool.remount_with(way);
+        let work = "cp /bin/echo e; ./e runs; ./e again";
+        assert_eq!(crate::script::sh(pool.path(), work), "runs\nagain", "{way:?}");
+    }
+}

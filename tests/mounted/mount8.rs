@@ -1,0 +1,183 @@
+//! mount(8), fstab and mount.fuse lead to a pool; what the kernel shows of its flags.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+
+use fsstack_lab::ledger::{self, Entry};
+use fsstack_lab::shell::command;
+use fsstack_lab::{self as lab, Pool, Skip, daemon, mounts, needs};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::script::{STRANGER, refused, sh};
+
+/// Where mount(8) looks for the helper of a type.
+const SBIN: &str = "/sbin/mount.fsstack";
+
+/// The helper under test where mount(8) finds it, for one test at a time.
+struct Installed {
+    _link: Entry,
+    _turn: fs::File,
+}
+
+/// Links the helper into place, unless another one is installed.
+fn install() -> Result<Installed, Skip> {
+    let turn = fs::File::create(ledger::state_dir().unwrap().join("sbin.lock")).unwrap();
+    flock(&turn, FlockOperation::LockExclusive).unwrap();
+    if fs::symlink_metadata(SBIN).is_ok() {
+        return Err(Skip::because(format!("{SBIN} is there already, and may be another one")));
+    }
+    let link = Entry::file(Path::new(SBIN)).unwrap();
+    let linked = symlink(daemon::helper().unwrap(), SBIN);
+    linked.map_err(|e| Skip::because(format!("{SBIN} cannot be made: {e}")))?;
+    Ok(Installed { _link: link, _turn: turn })
+}
+
+macro_rules! installed {
+    () => {
+        match install() {
+            Ok(installed) => installed,
+            Err(skip) => return skip.announce(),
+        }
+    };
+}
+
+fn source(pool: &Pool, between: &str) -> String {
+    pool.branches().iter().map(|b| b.path().display().to_string()).collect::<Vec<_>>().join(between)
+}
+
+fn options(pool: &Pool) -> Vec<String> {
+    let found = mounts::at(pool.path()).unwrap().expect("a mount");
+    found.options.split(',').map(str::to_owned).collect()
+}
+
+#[test]
+fn mount_by_type() {
+    needs!(mounting());
+    let _installed = installed!();
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+    let _mount = Entry::mount(pool.path()).unwrap();
+    let with = "create=ff,nofail,_netdev,x-systemd.requires=/srv,noatime";
+    command("mount")
+        .args(["-t", "fsstack", &source(&pool, ":")])
+        .arg(pool.path())
+        .args(["-o", with])
+        .run()
+        .unwrap();
+    pool.write("file", b"x");
+    assert_eq!(pool.holders("file"), ["a"]);
+    assert_eq!(mounts::at(pool.path()).unwrap().unwrap().fs_type, "fuse.fsstack");
+    assert!(options(&pool).contains(&"noatime".to_owned()));
+    let shown = sh("/", &format!("findmnt -no SOURCE {}", pool.path().display()));
+    assert_eq!(shown, source(&pool, ":"));
+}
+
+#[test]
+fn a_line_of_fstab() {
+    needs!(mounting());
+    let _installed = installed!();
+    let pool = lab::pool().tmp_branch("pair01").tmp_branch("pair02").unmounted();
+    let _mount = Entry::mount(pool.path()).unwrap();
+    let fstab = tempfile::NamedTempFile::new().unwrap();
+    let above = pool.branch("pair01").path().parent().unwrap();
+    let line =
+        format!("{}/pair0* {} fsstack defaults,nofail,_netdev 0 0\n", above.display(), pool.path().display());
+    fs::write(fstab.path(), line).unwrap();
+    command("mount").arg("-T").arg(fstab.path()).arg(pool.path()).run().unwrap();
+    fs::write(pool.branch("pair02").path().join("on the second"), "x").unwrap();
+    assert_eq!(pool.list(""), ["on the second"]);
+    command("umount").arg(pool.path()).run().unwrap();
+    assert_eq!(mounts::at(pool.path()).unwrap(), None);
+}
+
+#[test]
+fn mount_tells_why_it_failed() {
+    needs!(mounting());
+    let _installed = installed!();
+    let pool = lab::pool().tmp_branch("a").unmounted();
+    let told = command("mount").args(["-t", "fsstack", "/nowhere/at/all"]).arg(pool.path()).output().unwrap();
+    assert_eq!(told.code, 32);
+    assert!(told.stderr.contains("/nowhere/at/all"), "{}", told.stderr);
+}
+
+#[test]
+fn a_fake_mount_mounts_nothing() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").unmounted();
+    pool.mount_command().unwrap().arg("-f").run().unwrap();
+    assert_eq!(mounts::at(pool.path()).unwrap(), None);
+}
+
+#[test]
+fn by_mount_fuse_and_the_type_before_the_source() {
+    needs!(mounting(), program("mount.fuse3"));
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+    let _mount = Entry::mount(pool.path()).unwrap();
+    // mount.fuse runs the program that stands before the `#`, from PATH.
+    let programs = tempfile::tempdir().unwrap();
+    symlink(daemon::helper().unwrap(), programs.path().join("fsstack")).unwrap();
+    let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap());
+    let mount = command(lab::shell::which("mount.fuse3").unwrap()).env("PATH", path);
+    let source = format!("fsstack#{}", source(&pool, ","));
+    mount.arg(source).arg(pool.path()).args(["-o", "rw,dev,suid,create=ff"]).run().unwrap();
+    pool.write("file", b"x");
+    assert_eq!(pool.holders("file"), ["a"]);
+}
+
+#[test]
+fn flags_reach_the_kernel() {
+    needs!(mounting());
+    let mut pool = lab::pool().tmp_branch("a").mount();
+    sh(pool.path(), "cp /bin/true true; mknod null c 1 3");
+    for plain in ["ro", "noexec", "nosuid", "nodev"] {
+        assert!(!options(&pool).contains(&plain.to_owned()), "{plain} without being asked");
+    }
+    pool.remount_with(&["ro", "noexec", "nosuid", "nodev"]);
+    for asked in ["ro", "noexec", "nosuid", "nodev"] {
+        assert!(options(&pool).contains(&asked.to_owned()), "{asked} is not shown");
+    }
+    assert!(refused(pool.path(), "echo > new").contains("Read-only"));
+    assert!(refused(pool.path(), "./true").contains("denied"));
+    assert!(
+        refused(pool.path(), "echo > null").contains("ead-only")
+            || refused(pool.path(), "cat null").contains("denied")
+    );
+}
+
+/// A pool of a user who is not root: mounted, used and unmounted by him. In a mount namespace of its own, where
+/// he may open /dev/fuse whatever the machine's rules are.
+#[test]
+fn a_user_mounts_through_fusermount3() {
+    needs!(mounting(), program("fusermount3"), program("unshare"), program("pgrep"));
+    let fusermount = lab::shell::which("fusermount3").unwrap();
+    if fs::metadata(fusermount).unwrap().permissions().mode() & 0o4000 == 0 {
+        return Skip::because("fusermount3 is not set-uid").announce();
+    }
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+    for owned in [pool.path(), pool.branch("a").path(), pool.branch("b").path()] {
+        chown(owned, Some(STRANGER), Some(STRANGER)).unwrap();
+    }
+    let home = pool.path().parent().unwrap();
+    fs::copy(daemon::helper().unwrap(), home.join("mount.fsstack")).unwrap();
+    let user = format!("setpriv --reuid {STRANGER} --regid {STRANGER} --clear-groups");
+    let story = format!(
+        r#"mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+        trap 'umount -l pool 2>/dev/null || :' EXIT
+        {user} ./mount.fsstack {source} pool 2> said; grep -q fusermount3 said
+        findmnt -no FSTYPE,OPTIONS pool
+        {user} bash -euc 'cd pool; echo bytes > file; mkdir -m 700 dir; mv file dir/; cat dir/file
+            getfattr --only-values -n user.fsstack.write-path dir/file; echo'
+        ls pool 2>/dev/null || echo closed to root
+        stat -c %u branches/*/dir/file
+        pid=$(pgrep -f "$PWD/branches/a:"); {user} fusermount3 -u pool
+        for i in $(seq 100); do [ -e /proc/$pid/fd/0 ] || break; sleep 0.05; done; [ ! -e /proc/$pid/fd/0 ] && echo ended"#,
+        source = source(&pool, ":"),
+    );
+    let script = home.join("story");
+    fs::write(&script, story).unwrap();
+    let story = format!("unshare --mount --propagation private bash -euo pipefail {}", script.display());
+    let told = sh(home, &story);
+    let (mount, rest) = told.split_once('\n').unwrap();
+    assert!(mount.contains("nosuid") && mount.contains(&format!("user_id={STRANGER}")), "{mount}");
+    assert_eq!(rest, format!("bytes\nstacked\nclosed to root\n{STRANGER}\nended"));
+}

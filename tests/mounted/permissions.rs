@@ -1,0 +1,119 @@
+//! Who may do what: modes, ownership of what is made, ACLs.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+
+use fsstack_lab::{self as lab, needs};
+
+use crate::script::{STRANGER, refused_to_stranger, sh, sh_as_stranger};
+
+#[test]
+fn what_a_user_makes_is_his() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").mount();
+    fs::set_permissions(pool.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    sh_as_stranger(
+        pool.path(),
+        "umask 027; echo > file; mkdir dir; ln -s x link; mkfifo fifo; echo > dir/file",
+    );
+    for (name, mode) in
+        [("file", 0o640), ("dir", 0o750), ("link", 0o777), ("fifo", 0o640), ("dir/file", 0o640)]
+    {
+        let made = fs::symlink_metadata(pool.at(name)).unwrap();
+        assert_eq!((made.uid(), made.gid(), made.mode() & 0o7777), (STRANGER, STRANGER, mode), "{name}");
+    }
+}
+
+#[test]
+fn a_supplementary_group_and_a_set_gid_directory_count() {
+    needs!(mounting(), program("setpriv"));
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").mount();
+    sh(pool.path(), "mkdir team; chgrp 7777 team; chmod 2770 team");
+    assert!(refused_to_stranger(pool.path(), "echo > team/file").contains("denied"));
+    let member = format!("setpriv --reuid {STRANGER} --regid {STRANGER} --groups 7777");
+    sh(
+        pool.path(),
+        &format!("{member} sh -c 'umask 022; echo > team/file; mkdir team/dir; echo > team/dir/x'"),
+    );
+    assert_eq!(
+        sh(pool.path(), "stat -c '%u %g %a' team/file team/dir team/dir/x"),
+        format!("{STRANGER} 7777 644\n{STRANGER} 7777 2755\n{STRANGER} 7777 644")
+    );
+    // A set-gid file keeps the bit only where the maker is in the group.
+    sh(
+        pool.path(),
+        &format!("{member} sh -c 'touch team/s; chmod 2755 team/s'; stat -c %a team/s | grep -qx 2755"),
+    );
+}
+
+#[test]
+fn modes_are_enforced_for_everybody_but_root() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").mount();
+    sh(
+        pool.path(),
+        "mkdir -m 700 shut; echo > shut/in; echo secret > private; chmod 600 private; echo open > public; mkdir -m 1777 sticky; echo > sticky/root",
+    );
+    assert!(refused_to_stranger(pool.path(), "cat private").contains("denied"));
+    assert!(refused_to_stranger(pool.path(), "ls shut").contains("denied"));
+    assert!(refused_to_stranger(pool.path(), "cat shut/in").contains("denied"));
+    assert!(refused_to_stranger(pool.path(), "echo x >> public").contains("denied"));
+    assert!(refused_to_stranger(pool.path(), "rm -f sticky/root").contains("not permitted"));
+    assert!(refused_to_stranger(pool.path(), "chmod 777 public").contains("not permitted"));
+    assert!(refused_to_stranger(pool.path(), "mv public other").contains("denied"));
+    assert_eq!(sh_as_stranger(pool.path(), "cat public; echo mine > sticky/mine; rm sticky/mine"), "open");
+}
+
+#[test]
+fn an_acl_lets_in_and_keeps_out() {
+    needs!(mounting(), program("setfacl"));
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").mount();
+    sh(pool.path(), "echo secret > file; chmod 600 file; mkdir -m 700 dir; echo in > dir/file");
+    assert!(refused_to_stranger(pool.path(), "cat file").contains("denied"));
+    sh(pool.path(), &format!("setfacl -m u:{STRANGER}:rw file; setfacl -m u:{STRANGER}:rx dir"));
+    assert_eq!(sh_as_stranger(pool.path(), "cat file; echo more >> file; cat dir/file"), "secret\nin");
+    assert!(refused_to_stranger(pool.path(), "echo > dir/new").contains("denied"));
+    // The mask is the group's bits: chmod takes the entry's rights away.
+    sh(pool.path(), "chmod g= file");
+    assert!(refused_to_stranger(pool.path(), "cat file").contains("denied"));
+    let shown = sh(pool.path(), "getfacl -n -c file");
+    assert!(shown.contains(&format!("user:{STRANGER}:rw-")) && shown.contains("mask::---"), "{shown}");
+    sh(pool.path(), "setfacl -b file dir");
+    assert!(refused_to_stranger(pool.path(), "cat dir/file").contains("denied"));
+}
+
+#[test]
+fn a_default_acl_is_inherited_on_every_branch() {
+    needs!(mounting(), program("setfacl"));
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").mount();
+    let made = "mkdir dir; setfacl -d -m u:1234:rwx,o::- dir; umask 077
+                for i in $(seq 12); do echo > dir/$i; mkdir dir/d$i; done; getfacl -n -c dir/[0-9]* | sort | uniq -c | sort -n";
+    let shown = sh(pool.path(), made);
+    assert!(shown.contains("12 user:1234:rwx"), "{shown}");
+    assert!(shown.contains("12 mask::rw-"), "{shown}");
+    assert_eq!(sh(pool.path(), "getfacl -n -c dir/d*/ | grep -c default:user:1234:rwx"), "12");
+}
+
+#[test]
+fn no_right_stays_by_another_name_of_the_file() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").mount();
+    sh(pool.path(), "echo secret > one; ln one two; chmod 644 one; cat one two > /dev/null");
+    assert_eq!(sh_as_stranger(pool.path(), "cat two"), "secret");
+    sh(pool.path(), "chmod 600 one");
+    assert!(refused_to_stranger(pool.path(), "cat two").contains("denied"));
+    let (one, two) = (fs::metadata(pool.at("one")).unwrap(), fs::metadata(pool.at("two")).unwrap());
+    assert_eq!((one.ino(), one.mode(), one.nlink()), (two.ino(), two.mode(), 2));
+}
+
+#[test]
+fn the_owner_may_give_away_only_what_he_may() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").mount();
+    pool.write("file", b"x");
+    chown(pool.at("file"), Some(STRANGER), Some(STRANGER)).unwrap();
+    assert!(refused_to_stranger(pool.path(), "chown 0 file").contains("not permitted"));
+    assert!(refused_to_stranger(pool.path(), "chgrp 7777 file").contains("not permitted"));
+    sh_as_stranger(pool.path(), "chmod 600 file; touch -d @1 file");
+    assert_eq!(fs::metadata(pool.at("file")).unwrap().mtime(), 1);
+}

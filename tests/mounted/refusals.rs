@@ -1,0 +1,125 @@
+//! What is refused is refused in one line, with mount(8)'s exit status, and nothing is mounted.
+
+use std::fs;
+use std::path::Path;
+
+use fsstack_lab::shell::command;
+use fsstack_lab::{self as lab, Pool, daemon, mounts, needs};
+
+/// Runs the helper: its exit status and its one line.
+#[track_caller]
+fn refused(source: &str, target: &Path, options: &str) -> (i32, String) {
+    let helper = daemon::helper().unwrap();
+    let told = command(helper).arg(source).arg(target).args(["-o", options]).output().unwrap();
+    assert_eq!(told.stderr.trim_end().lines().count(), 1, "{}", told.stderr);
+    (told.code, told.stderr)
+}
+
+fn paths(pool: &Pool) -> (String, String) {
+    let path = |name| pool.branch(name).path().display().to_string();
+    (path("a"), path("b"))
+}
+
+#[test]
+fn a_missing_branch() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+    let (a, _) = paths(&pool);
+    let (code, said) = refused(&format!("{a}:{a}/gone"), pool.path(), "rw");
+    assert_eq!(code, 32);
+    assert!(said.contains("gone"), "{said}");
+    assert_eq!(mounts::at(pool.path()).unwrap(), None);
+}
+
+#[test]
+fn an_unknown_option_and_a_bad_value_are_usage() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+    let (a, b) = paths(&pool);
+    let (code, said) = refused(&format!("{a}:{b}"), pool.path(), "write-pth=stacked");
+    assert_eq!(code, 1);
+    assert!(said.contains("write-path"), "{said}");
+    let (code, said) = refused(&format!("{a}:{b}"), pool.path(), "create=nonsense");
+    assert_eq!(code, 1);
+    assert!(said.contains("nonsense"), "{said}");
+    assert_eq!(mounts::at(pool.path()).unwrap(), None);
+}
+
+#[test]
+fn a_mount_point_that_is_taken() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").mount();
+    let other = tempfile::tempdir().unwrap();
+    let (code, said) = refused(&other.path().display().to_string(), pool.path(), "rw");
+    assert_eq!(code, 32);
+    assert!(said.contains("already"), "{said}");
+    assert_eq!(daemon::serving(pool.path()).unwrap(), [pool.daemon()]);
+}
+
+#[test]
+fn a_mount_point_that_is_not_empty() {
+    needs!(mounting());
+    let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+    let (a, b) = paths(&pool);
+    fs::write(pool.at("hidden"), "x").unwrap();
+    let (code, said) = refused(&format!("{a}:{b}"), pool.path(), "rw");
+    assert_eq!(code, 32);
+    assert!(said.contains("nonempty"), "{said}");
+    pool.remount_with(&["nonempty"]);
+    assert!(pool.list("").is_empty());
+}
+
+#[test]
+fn the_branches_of_a_live_pool_and_what_is_below_and_above() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").mount();
+    let (a, _) = paths(&pool);
+    fs::create_dir_all(format!("{a}/below")).unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let above = Path::new(&a).parent().unwrap().display().to_string();
+    for taken in [a.clone(), format!("{a}/below"), above] {
+        let (code, said) = refused(&taken, target.path(), "rw");
+        assert_eq!(code, 32, "{taken}");
+        assert!(said.contains("unmount that pool first"), "{said}");
+        assert_eq!(mounts::at(target.path()).unwrap(), None);
+    }
+}
+
+#[test]
+fn branches_are_free_again_after_the_daemon_died() {
+    needs!(mounting());
+    let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").mount();
+    pool.kill_daemon();
+    pool.remount();
+    pool.write("file", b"x");
+}
+
+#[test]
+fn a_mount_point_in_a_branch_and_a_branch_in_the_mount_point() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+    let (a, _) = paths(&pool);
+    let inside = Path::new(&a).join("mount");
+    fs::create_dir(&inside).unwrap();
+    assert_eq!(refused(&a, &inside, "rw").0, 32);
+    assert_eq!(refused(&inside.display().to_string(), Path::new(&a), "nonempty").0, 32);
+}
+
+#[test]
+fn the_same_directory_twice() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+    let (a, b) = paths(&pool);
+    fs::create_dir(format!("{b}/link")).unwrap();
+    assert_eq!(refused(&format!("{a}:{b}/../a"), pool.path(), "rw").0, 32);
+}
+
+#[test]
+fn a_branch_that_is_no_mount_where_one_is_required() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+    let (a, _) = paths(&pool);
+    let (code, said) = refused(&a, pool.path(), "require=mountpoint");
+    assert_eq!(code, 32);
+    assert!(said.contains("mount point"), "{said}");
+}

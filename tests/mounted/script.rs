@@ -1,0 +1,89 @@
+//! Programs at work in a pool: a line of a story may be a shell or Python script.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fsstack_lab::shell::{Finished, Run, command};
+use fsstack_lab::{self as lab, Pool, Skip};
+
+/// A user without any rights of his own: `nobody`.
+pub(crate) const STRANGER: u32 = 65534;
+
+/// How bytes may go: every write path with every page cache that it can have.
+pub(crate) const WAYS: &[&[&str]] = &[
+    &["write-path=auto"],
+    &["write-path=passthrough"],
+    &["write-path=stacked"],
+    &["write-path=stacked", "page-cache=on"],
+    &["write-path=stacked", "page-cache=writeback"],
+];
+
+/// The ways that this kernel has.
+pub(crate) fn ways() -> impl Iterator<Item = &'static [&'static str]> {
+    let able = passthrough().is_ok();
+    WAYS.iter().copied().filter(move |way| able || !way.contains(&"write-path=passthrough"))
+}
+
+/// The kernel has FUSE passthrough. Any other refusal to mount is not for a skip to hide.
+pub(crate) fn passthrough() -> Result<(), Skip> {
+    match lab::pool().tmp_branch("a").option("write-path=passthrough").try_mount() {
+        Err(refused) if refused.said.contains("no FUSE passthrough") => {
+            Err(Skip::because("needs a kernel with FUSE passthrough"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Runs a shell script in `dir`, as root: what it wrote, without the last newline.
+#[track_caller]
+pub(crate) fn sh(dir: impl AsRef<Path>, script: &str) -> String {
+    told(bash(dir, script))
+}
+
+/// The same, as a user without rights.
+#[track_caller]
+pub(crate) fn sh_as_stranger(dir: impl AsRef<Path>, script: &str) -> String {
+    told(bash(dir, script).as_user(STRANGER, STRANGER))
+}
+
+/// A script that a user without rights may not run to its end: what it was told.
+#[track_caller]
+pub(crate) fn refused_to_stranger(dir: impl AsRef<Path>, script: &str) -> String {
+    let Finished { code, stderr, .. } = bash(dir, script).as_user(STRANGER, STRANGER).output().unwrap();
+    assert_ne!(code, 0, "nobody was allowed to: {script}");
+    stderr
+}
+
+/// A script that fails: what it was told.
+#[track_caller]
+pub(crate) fn refused(dir: impl AsRef<Path>, script: &str) -> String {
+    let Finished { code, stderr, .. } = bash(dir, script).output().unwrap();
+    assert_ne!(code, 0, "this should not work: {script}");
+    stderr
+}
+
+/// Runs a Python script in `dir`: what it wrote, without the last newline.
+#[track_caller]
+pub(crate) fn python(dir: impl AsRef<Path>, script: &str) -> String {
+    told(command("python3").arg("-c").arg(script).dir(dir))
+}
+
+/// Descriptors of the daemon that lead to branches. (Its doors open and close others as the load goes.)
+pub(crate) fn files_held(pool: &Pool) -> usize {
+    std::thread::sleep(Duration::from_millis(100));
+    let leads_in = |link: &PathBuf| pool.branches().iter().any(|branch| link.starts_with(branch.path()));
+    let held = std::fs::read_dir(format!("/proc/{}/fd", pool.daemon().pid)).unwrap();
+    held.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok()).filter(leads_in).count()
+}
+
+fn bash(dir: impl AsRef<Path>, script: &str) -> Run {
+    command("bash").args(["-euo", "pipefail", "-c", script]).dir(dir).limit(Duration::from_secs(100))
+}
+
+#[track_caller]
+fn told(run: Run) -> String {
+    match run.run() {
+        Ok(done) => done.stdout.trim_end_matches('\n').to_owned(),
+        Err(e) => panic!("{e:#}"),
+    }
+}

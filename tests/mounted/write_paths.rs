@@ -1,0 +1,152 @@
+//! However bytes go, they are the same bytes.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+
+use fsstack_lab::{self as lab, MiB, Pool, needs};
+
+use crate::script::{passthrough, sh, ways};
+
+/// What the pool says about how a file's bytes go.
+fn told(pool: &Pool, name: &str) -> String {
+    sh(pool.path(), &format!("getfattr --only-values -n user.fsstack.write-path '{name}'"))
+}
+
+fn read_write(pool: &Pool, name: &str) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(pool.at(name)).unwrap()
+}
+
+#[test]
+fn every_way_stores_the_same_bytes() {
+    needs!(mounting());
+    let mut hashes = Vec::new();
+    for way in ways() {
+        let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+        pool.remount_with(way);
+        // Written in odd pieces, backwards, over one another, cut short and made longer.
+        let file = read_write(&pool, "file");
+        let mut seed = 12345_u64;
+        for _ in 0..400 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (at, len) = (seed >> 43, usize::try_from(seed >> 20 & 0xffff).unwrap());
+            let piece: Vec<u8> = (0..len).map(|n| seed.to_le_bytes()[n % 8]).collect();
+            file.write_all_at(&piece, at).unwrap();
+            if seed.is_multiple_of(23) {
+                file.set_len(at / 2).unwrap();
+            }
+        }
+        let through = sh(pool.path(), "sha256sum < file");
+        drop(file);
+        let holder = pool.branch(pool.holders("file")[0]).path();
+        assert_eq!(sh(holder, "sha256sum < file"), through, "{way:?}");
+        pool.remount();
+        assert_eq!(sh(pool.path(), "sha256sum < file"), through, "{way:?}");
+        hashes.push(through);
+    }
+    hashes.dedup();
+    assert_eq!(hashes.len(), 1, "the ways differ");
+}
+
+#[test]
+fn a_file_tells_its_way() {
+    needs!(mounting(), program("getfattr"));
+    if let Err(skip) = passthrough() {
+        return skip.announce();
+    }
+    let mut pool = lab::pool().tmp_branch("a").mount();
+    pool.write("file", b"x");
+    assert_eq!(told(&pool, "file"), "passthrough");
+    pool.remount_with(&["write-path=stacked"]);
+    assert_eq!(told(&pool, "file"), "stacked");
+}
+
+#[test]
+fn a_stacked_writer_beside_passthrough_readers_is_one_file() {
+    needs!(mounting());
+    if let Err(skip) = passthrough() {
+        return skip.announce();
+    }
+    let pool = lab::pool().tmp_branch("a").mount();
+    pool.write("file", &[1; 10_000]);
+    fs::set_permissions(pool.at("file"), fs::Permissions::from_mode(0o4755)).unwrap();
+    // A reader of a set-uid file may go past the daemon, a writer may not.
+    let reader = File::open(pool.at("file")).unwrap();
+    let writer = read_write(&pool, "file");
+    let mut piece = [0; 10_000];
+    for n in 2..20 {
+        writer.write_all_at(&[n; 10_000], 0).unwrap();
+        reader.read_exact_at(&mut piece, 0).unwrap();
+        assert_eq!(piece, [n; 10_000]);
+    }
+    writer.set_len(5).unwrap();
+    assert_eq!(reader.read_at(&mut piece, 0).unwrap(), 5);
+    writer.write_all_at(b"longer than it was", 5).unwrap();
+    assert_eq!(reader.metadata().unwrap().len(), 23);
+    assert_eq!(pool.read("file").len(), 23);
+}
+
+#[test]
+fn near_a_full_branch_the_daemon_writes() {
+    needs!(mounting(), loops(), program("getfattr"));
+    if let Err(skip) = passthrough() {
+        return skip.announce();
+    }
+    let pool = lab::pool().xfs_branch("a", MiB(300)).option("passthrough-headroom=100M").mount();
+    let roomy = read_write(&pool, "roomy");
+    assert_eq!(told(&pool, "roomy"), "passthrough");
+    pool.branch("a").fill_until_free(MiB(50));
+    // Space is asked for at most once a second.
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    let tight = read_write(&pool, "tight");
+    assert_eq!(told(&pool, "tight"), "stacked");
+    // An open file keeps its way until its last close.
+    assert_eq!(told(&pool, "roomy"), "passthrough");
+    roomy.write_all_at(b"past", 0).unwrap();
+    tight.write_all_at(b"through", 0).unwrap();
+    assert_eq!((pool.read("roomy"), pool.read("tight")), (b"past".to_vec(), b"through".to_vec()));
+}
+
+#[test]
+fn a_full_branch_is_told_to_the_writer() {
+    needs!(mounting());
+    for way in ways() {
+        let mut pool = lab::pool().tmpfs_branch("a", MiB(8)).unmounted();
+        pool.remount_with(way);
+        let said = crate::script::refused(
+            pool.path(),
+            "dd if=/dev/zero of=file bs=64K count=200 conv=fsync status=none",
+        );
+        assert!(said.contains("No space left"), "{way:?}: {said}");
+        let (shown, stored) = (pool.read("file"), fs::read(pool.branch("a").path().join("file")).unwrap());
+        // With write-back the kernel goes on showing what it could not bring to the branch, as it told at fsync.
+        let same = shown == stored || way.contains(&"page-cache=writeback");
+        assert!(same, "{way:?}: {} bytes shown, {} stored", shown.len(), stored.len());
+        sh(pool.path(), "rm file; echo again > file; cat file | grep -qx again");
+    }
+}
+
+#[test]
+fn the_pool_says_where_a_file_is() {
+    needs!(mounting(), program("getfattr"));
+    let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=ff").unmounted();
+    for branch in ["a", "b"] {
+        fs::create_dir(pool.branch(branch).path().join("d")).unwrap();
+        fs::write(pool.branch(branch).path().join("d/f"), branch).unwrap();
+    }
+    pool.remount();
+    let ask = |name: &str| sh(pool.path(), &format!("getfattr --only-values -n {name} d/f | tr '\\0' '\\n'"));
+    let (a, b) = (pool.branch("a").path().display(), pool.branch("b").path().display());
+    assert_eq!(ask("user.fsstack.branch"), a.to_string());
+    assert_eq!(ask("user.fsstack.path"), format!("{a}/d/f"));
+    assert_eq!(ask("user.fsstack.paths"), format!("{a}/d/f\n{b}/d/f"));
+    assert_eq!(ask("user.mergerfs.basepath"), a.to_string());
+    assert_eq!(ask("user.mergerfs.relpath"), "/d/f");
+    assert_eq!(ask("user.mergerfs.fullpath"), format!("{a}/d/f"));
+    assert_eq!(ask("user.mergerfs.allpaths"), format!("{a}/d/f\n{b}/d/f"));
+    // They are answers, not attributes: no copy takes them along, nobody sets them.
+    assert_eq!(sh(pool.path(), "getfattr -d -m - d/f"), "");
+    assert!(
+        crate::script::refused(pool.path(), "setfattr -n user.fsstack.branch -v x d/f")
+            .contains("not permitted")
+    );
+}
