@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use fsstack_sys::{self as sys, OFlags, Stat, SysError};
+use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::branch::Branch;
@@ -146,13 +146,28 @@ impl OpenFile {
     /// # Errors
     /// The branch does not open it for writing.
     pub fn make_writable(&self) -> Result<()> {
+        self.make_writable_for(OFlags::empty())
+    }
+
+    /// As [`Self::make_writable`], for an open with `flags`: an append-only file can be opened to append, and
+    /// the branch itself appends then, wherever a write says that it goes.
+    ///
+    /// # Errors
+    /// The branch does not open it for writing.
+    pub fn make_writable_for(&self, flags: OFlags) -> Result<()> {
         if self.placed.read().writable {
             return Ok(());
         }
         let mut placed = self.placed.write();
         placed.branch.check_mode()?;
         if !placed.writable {
-            let fd = placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), OFlags::RDWR))?;
+            let open = |how| placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how));
+            let fd = match open(OFlags::RDWR) {
+                Err(error) if error.errno() == Errno::PERM && flags.contains(OFlags::APPEND) => {
+                    open(OFlags::RDWR | OFlags::APPEND)?
+                }
+                opened => opened?,
+            };
             placed.fd = fd;
             placed.writable = true;
         }

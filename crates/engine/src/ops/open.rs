@@ -35,7 +35,7 @@ impl Union {
             Kind::File | Kind::Fifo | Kind::Socket | Kind::Char | Kind::Block => {}
         }
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR) || flags.contains(OFlags::TRUNC);
-        let join = |file: &OpenFile| if write { file.make_writable() } else { Ok(()) };
+        let join = |file: &OpenFile| if write { file.make_writable_for(flags) } else { Ok(()) };
         let file = inode.open_with(join, || self.open_on_branch(&pool, &inode, write, flags))?;
         if flags.contains(OFlags::TRUNC)
             && let Err(error) = file.ask(|fd| sys::file::truncate(fd, 0)).and_then(|()| file.strip(caller))
