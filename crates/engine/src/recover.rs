@@ -1,11 +1,12 @@
-//! What an interrupted move left behind, and clearing it at the next mount.
+//! The hidden folder of a branch: what is not whole yet is there, and what was interrupted is cleared at the
+//! next mount.
 //!
 //! An intent is a file in a hidden folder at the root of the target branch: which file, from which branch. It is
 //! on disk before the new copy gets its name and goes after the old copy has lost it. Its last line is a
 //! checksum: an intent that was cut short was never acted on.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use fsstack_pool::BranchId;
 use fsstack_sys::dirents::Dirents;
@@ -32,6 +33,32 @@ pub(crate) struct Intent<'a> {
 
 /// An intent that is on disk.
 pub(crate) struct Written(CString);
+
+/// Makes something in the branch's hidden folder, which is made if it is not there: the folder. Whoever is done
+/// with it removes it if it is empty, so it may be gone again before anything is in it.
+pub(crate) fn in_folder<T>(
+    branch: &Branch,
+    make: impl Fn(BorrowedFd<'_>) -> Result<T, SysError>,
+) -> Result<(OwnedFd, T), SysError> {
+    let mut attempts = 16;
+    loop {
+        attempts -= 1;
+        let made = folder(branch).and_then(|folder| make(folder.as_fd()).map(|made| (folder, made)));
+        match made {
+            Err(error) if error.errno == Errno::NOENT && attempts > 0 => {}
+            Err(error) => {
+                leave(branch);
+                return Err(error);
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Removes the hidden folder if nothing is in it.
+pub(crate) fn leave(branch: &Branch) {
+    let _busy = sys::at::rmdir(branch.root().as_fd(), FOLDER);
+}
 
 /// The branch's hidden folder, made if it is not there.
 pub(crate) fn folder(branch: &Branch) -> Result<OwnedFd, SysError> {
@@ -60,15 +87,16 @@ impl Intent<'_> {
         record.extend_from_slice(&self.new.to_le_bytes());
         record.extend_from_slice(self.path);
         record.extend_from_slice(&checksum(&record).to_le_bytes());
-        let folder = folder(on)?;
         let name = fresh_name(c".move");
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
-        let file = sys::at::open(folder.as_fd(), &name, how, 0o600, on.mounts)?;
-        crate::transfer::write_all(file.as_fd(), &record, 0)?;
-        sys::file::fsync(file.as_fd())?;
-        let folder = sys::at::reopen(folder.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        sys::file::fsync(folder.as_fd())?;
-        Ok(Written(name))
+        let (folder, file) = in_folder(on, |folder| sys::at::open(folder, &name, how, 0o600, on.mounts))?;
+        let stored = crate::transfer::write_all(file.as_fd(), &record, 0)
+            .and_then(|()| sys::file::fsync(file.as_fd()))
+            .and_then(|()| sys::at::reopen(folder.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY))
+            .and_then(|folder| sys::file::fsync(folder.as_fd()));
+        let written = Written(name);
+        // One that is not surely on disk must not be acted on by a later mount.
+        stored.inspect_err(|_| written.done(on)).map(|()| written)
     }
 }
 
@@ -80,8 +108,7 @@ impl Written {
         if let Err(error) = removed {
             tracing::warn!(%error, "an intent stays: the next mount looks at it again");
         }
-        // Empty unless another file is moving.
-        let _busy = sys::at::rmdir(on.root().as_fd(), FOLDER);
+        leave(on);
     }
 }
 
@@ -122,7 +149,11 @@ fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
                 continue; // for a mount with the branch that it is about
             }
         }
-        sys::at::unlink(folder.as_fd(), &name)?;
+        match sys::at::unlink(folder.as_fd(), &name) {
+            // A skeleton that did not get its name.
+            Err(error) if error.errno == Errno::ISDIR => sys::at::rmdir(folder.as_fd(), &name)?,
+            removed => removed?,
+        }
     }
     match sys::at::rmdir(branch.root().as_fd(), FOLDER) {
         Err(error) if error.errno == Errno::NOTEMPTY => Ok(()),
@@ -148,9 +179,16 @@ fn finish(pool: &Pool, to: &Branch, record: &[u8]) -> Result<bool, SysError> {
     };
     if matches(&new, word(10)) && matches(&old, word(2)) {
         sys::at::unlink(old.0.as_fd(), &old.1)?;
+        sync_dir(old.0.as_fd())?;
         tracing::info!(from = %from.path.display(), "a move that was interrupted is finished");
     }
     Ok(true)
+}
+
+/// Makes the names in a directory durable.
+pub(crate) fn sync_dir(dir: BorrowedFd<'_>) -> Result<(), SysError> {
+    let dir = sys::at::reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    sys::file::fsync(dir.as_fd())
 }
 
 /// The parent of `path` on `branch`, and the last name. None if it is not there.

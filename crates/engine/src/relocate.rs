@@ -28,7 +28,7 @@ use crate::inode::{Inode, Name};
 use crate::open::OpenFile;
 use crate::open::route::Route;
 use crate::pool::Pool;
-use crate::recover::Intent;
+use crate::recover::{self, Intent, sync_dir};
 use crate::skeleton::copy_xattrs;
 use crate::transfer;
 use crate::union::Union;
@@ -144,6 +144,8 @@ impl Union {
         if there.ino != moving.stat.ino {
             return Err(OpError::STALE); // renamed or replaced behind the pool's back
         }
+        // No directory on the way is renamed until the intent, which names the way, is done with.
+        let _shape = self.shape.read();
         let path = moving.inode.path().ok_or(OpError::STALE)?;
         let intent = to
             .ask(|| Intent { from: moving.from.id, old: moving.stat.ino, new: ino, path: &path }.write(to))?;
@@ -160,25 +162,39 @@ impl Union {
             sync_dir(dir.as_fd())
         });
         let replaced = named.and_then(|()| moving.from.ask(|| sys::at::unlink(old_dir.as_fd(), name)));
-        if let Err(error) = replaced {
-            // The old copy stands: the new one must not stay beside it.
-            let undone = sys::at::unlink(dir.as_fd(), name);
-            tracing::warn!(?undone, "a move was undone");
+        if let Err(error) = replaced
+            && self.stands(moving, &old_dir)
+        {
+            // The new one must not stay beside it; somebody else's file of that name is left alone.
+            let ours = sys::at::stat(dir.as_fd(), name).is_ok_and(|there| there.ino == ino);
+            let undone = if ours { sys::at::unlink(dir.as_fd(), name) } else { Ok(()) };
+            tracing::warn!(%error, ?undone, "a move was undone");
             intent.done(to);
             return Err(error);
         }
         let synced = moving.from.ask(|| sync_dir(old_dir.as_fd()));
         if let Err(error) = synced {
+            // Should it come back after a power cut, the next mount removes it.
             tracing::warn!(%error, "the old name of a moved file is gone, but not surely on disk");
+            return Ok(());
         }
         intent.done(to);
         Ok(())
+    }
+
+    /// Whether the old copy still has its name. If that cannot be told the new one, which is whole, counts.
+    fn stands(&self, moving: &Move<'_>, old_dir: &DirFd) -> bool {
+        let there = sys::at::stat(old_dir.as_fd(), &moving.name.name);
+        there.is_ok_and(|there| there.ino == moving.stat.ino)
     }
 }
 
 fn why_not(file: &OpenFile, stat: &Stat) -> Option<&'static str> {
     if matches!(file.tied_to(), Some(Route::Passthrough(_))) {
         return Some("it is open by passthrough, past the daemon");
+    }
+    if !file.lock_owners.lock().is_empty() {
+        return Some("somebody has locks on it, which the branch keeps");
     }
     match stat.nlink {
         0 => Some("it has no name"),
@@ -210,16 +226,17 @@ struct Staged(std::ffi::CString);
 
 impl Staged {
     fn name(&self, to: &Branch, dir: &DirFd, name: &std::ffi::CStr) -> Result<(), SysError> {
-        let folder = crate::recover::folder(to)?;
+        let folder = recover::folder(to)?;
         sys::at::rename(folder.as_fd(), &self.0, dir.as_fd(), name, sys::at::RenameFlags::empty())
     }
 
     fn discard(&self, to: &Branch) {
-        if let Ok(folder) = crate::recover::folder(to)
+        if let Ok(folder) = recover::folder(to)
             && let Err(error) = sys::at::unlink(folder.as_fd(), &self.0)
         {
             tracing::debug!(%error, "nothing to clear");
         }
+        recover::leave(to);
     }
 }
 
@@ -229,10 +246,9 @@ fn blank(to: &Branch, dir: &DirFd) -> Result<(OwnedFd, Option<Staged>), SysError
             if matches!(error.errno, Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOSYS | Errno::INVAL) => {}
         made => return made.map(|fd| (fd, None)),
     }
-    let folder = crate::recover::folder(to)?;
-    let name = crate::recover::fresh_name(c".part");
+    let name = recover::fresh_name(c".part");
     let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-    let fd = sys::at::open(folder.as_fd(), &name, how, 0o600, to.mounts)?;
+    let (_, fd) = recover::in_folder(to, |folder| sys::at::open(folder, &name, how, 0o600, to.mounts))?;
     Ok((fd, Some(Staged(name))))
 }
 
@@ -262,11 +278,6 @@ fn dress(new: BorrowedFd<'_>, old: BorrowedFd<'_>, stat: &Stat) -> Result<(), Sy
 
 /// Inode flags that a user may set, but for immutable and append-only, which an open writer cannot have.
 const FLAGS: u32 = 0x0003_80ff & !0x30;
-
-fn sync_dir(dir: BorrowedFd<'_>) -> Result<(), SysError> {
-    let dir = sys::at::reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-    sys::file::fsync(dir.as_fd())
-}
 
 impl Inode {
     /// The path below the pool's root, without a leading slash.

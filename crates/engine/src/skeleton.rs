@@ -6,11 +6,11 @@
 //! in the pool, under attributes that the pool already shows, can only be entered by who may enter it).
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use fsstack_pool::BranchIx;
-use fsstack_sys::at::{SetTime, Times};
+use fsstack_sys::at::{RenameFlags, SetTime, Times};
 use fsstack_sys::identity::{self, Caller as As};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
@@ -21,6 +21,7 @@ use crate::inode::dirfd::DirFd;
 use crate::inode::number::Identity;
 use crate::inode::{Inode, Name, mark};
 use crate::pool::Pool;
+use crate::recover;
 use crate::union::Union;
 
 impl Union {
@@ -79,7 +80,8 @@ impl Union {
         if model.nlink == 0 {
             return Err(OpError::MISSING); // removed since it was opened
         }
-        let made = branch.ask(|| make_like(parent.as_fd(), &name.name, source.as_fd(), &model, dir.id))?;
+        let made =
+            branch.ask(|| make_like(branch, parent.as_fd(), &name.name, source.as_fd(), &model, dir.id))?;
         let stat = branch.ask(|| sys::at::stat_fd(made.as_fd()))?;
         let fd = Arc::new(self.budget.count(made, branch.epoch()));
         let order = |ix: BranchIx| usize::from(ix.0);
@@ -91,35 +93,93 @@ impl Union {
 
 /// Makes the directory `name` in `parent` like `source`.
 fn make_like(
+    branch: &Branch,
     parent: BorrowedFd<'_>,
     name: &CStr,
     source: BorrowedFd<'_>,
     model: &Stat,
     id: Identity,
-) -> Result<std::os::fd::OwnedFd, SysError> {
+) -> Result<OwnedFd, SysError> {
+    match sys::at::open_dir(parent, name, branch.mounts) {
+        Err(error) if error.errno == Errno::NOENT => {}
+        settled => return settled,
+    }
     let before = sys::at::stat_fd(parent)?;
-    // Owned by the right user from the first moment, and closed until all of it is in place.
+    let made = match make_apart(branch, parent, name, source, model, id) {
+        // A server that does not let root make the folder, a directory with a quota of its own.
+        Err(error)
+            if matches!(
+                error.errno,
+                Errno::PERM | Errno::ACCESS | Errno::XDEV | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS
+            ) =>
+        {
+            make_in_place(branch, parent, name, source, model, id)?
+        }
+        made => made?,
+    };
+    // The parent's copy got an entry, the parent itself did not change: its times stay.
+    let times = Times { atime: SetTime::At(before.atime), mtime: SetTime::At(before.mtime) };
+    if let Err(error) = sys::at::utimens_fd(parent, times) {
+        sys::at::rmdir(parent, name)?;
+        return Err(error);
+    }
+    Ok(made)
+}
+
+/// In the branch's hidden folder, and then it gets its name: nobody sees it half made, whatever happens.
+fn make_apart(
+    branch: &Branch,
+    parent: BorrowedFd<'_>,
+    name: &CStr,
+    source: BorrowedFd<'_>,
+    model: &Stat,
+    id: Identity,
+) -> Result<OwnedFd, SysError> {
+    let apart = recover::fresh_name(c".dir");
+    let (folder, ()) = recover::in_folder(branch, |folder| sys::at::mkdir(folder, &apart, 0o700))?;
+    let named = sys::at::open_dir(folder.as_fd(), &apart, branch.mounts).and_then(|fd| {
+        dress_like(fd.as_fd(), source, model, id)?;
+        sys::at::rename(folder.as_fd(), &apart, parent, name, RenameFlags::NOREPLACE)?;
+        Ok(fd)
+    });
+    if named.is_err()
+        && let Err(error) = sys::at::rmdir(folder.as_fd(), &apart)
+    {
+        tracing::warn!(%error, "half a directory is left for the next mount to clear");
+    }
+    recover::leave(branch);
+    match named {
+        Err(error) if error.errno == Errno::EXIST => sys::at::open_dir(parent, name, branch.mounts),
+        named => named,
+    }
+}
+
+/// Under its name: owned by the right user from the first moment, and closed until all of it is in place.
+fn make_in_place(
+    branch: &Branch,
+    parent: BorrowedFd<'_>,
+    name: &CStr,
+    source: BorrowedFd<'_>,
+    model: &Stat,
+    id: Identity,
+) -> Result<OwnedFd, SysError> {
     identity::become_(As { uid: model.uid, gid: model.gid, group: None, umask: 0 })?;
     let made = sys::at::mkdir(parent, name, 0o700);
     identity::become_daemon()?;
     match made {
         Ok(()) => {}
         Err(error) if error.errno == Errno::EXIST => {
-            return sys::at::open_dir(parent, name, sys::at::Mounts::Stay);
+            return sys::at::open_dir(parent, name, branch.mounts);
         }
         Err(error) => return Err(error),
     }
-    let fd = sys::at::open_dir(parent, name, sys::at::Mounts::Stay)?;
-    let dressed = dress_like(fd.as_fd(), source, model, id);
-    // The parent's copy got an entry, the parent itself did not change: its times stay.
-    let times = Times { atime: SetTime::At(before.atime), mtime: SetTime::At(before.mtime) };
-    let kept = sys::at::utimens_fd(parent, times);
-    if let Err(error) = dressed.and(kept) {
+    let dressed = sys::at::open_dir(parent, name, branch.mounts)
+        .and_then(|fd| dress_like(fd.as_fd(), source, model, id).map(|()| fd));
+    if dressed.is_err() {
         // Better none than a wrong one.
         sys::at::rmdir(parent, name)?;
-        return Err(error);
     }
-    Ok(fd)
+    dressed
 }
 
 fn dress_like(

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
-use dashmap::DashMap;
 use fsstack_pool::{BranchIx, Handle, Ino};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
@@ -16,7 +15,7 @@ use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::dirfd::{Budget, DirFd};
 use crate::inode::locations::Locations;
-use crate::inode::number::{self, Identity};
+use crate::inode::number::{self, Identity, NumberMap};
 use crate::inode::table::Table;
 use crate::inode::{Inode, Name};
 use crate::moved::Moved;
@@ -33,8 +32,8 @@ pub struct Union {
     pub(crate) pool: ArcSwap<Pool>,
     pub(crate) inodes: Table,
     pub(crate) seen: Locations,
-    pub(crate) files: DashMap<u64, FileHandle>,
-    pub(crate) dirs: DashMap<u64, Arc<DirHandle>>,
+    pub(crate) files: NumberMap<FileHandle>,
+    pub(crate) dirs: NumberMap<Arc<DirHandle>>,
     pub(crate) moved: Moved,
     pub(crate) budget: Budget,
     pub(crate) shape: Shape,
@@ -67,8 +66,8 @@ impl Union {
         Self {
             inodes: Table::new(root),
             seen: Locations::default(),
-            files: DashMap::new(),
-            dirs: DashMap::new(),
+            files: NumberMap::default(),
+            dirs: NumberMap::default(),
             moved: Moved::default(),
             budget,
             shape: Shape::default(),

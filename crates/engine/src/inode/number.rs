@@ -5,6 +5,9 @@
 //! number of the compact form, branch and inode number can be read back from it. The generation comes
 //! from the birth time, which no program can set: a number used again means another generation.
 
+use std::hash::{BuildHasherDefault, Hasher};
+
+use dashmap::DashMap;
 use fsstack_pool::{BranchId, Ino};
 use fsstack_sys::Stat;
 
@@ -64,6 +67,29 @@ pub fn mix(mut x: u64) -> u64 {
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ x >> 31
+}
+
+/// A map keyed by numbers that nobody outside chooses freely: handles, and inode numbers made by [`number`].
+pub type NumberMap<T> = DashMap<u64, T, BuildHasherDefault<NumberHasher>>;
+
+/// Hashes one number.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = mix(self.0 ^ number);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
 }
 
 /// A 64-bit hash of a name below a directory: for caches that verify what they answer.

@@ -6,13 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use fsstack_pool::Ino;
 use fsstack_sys::Kind;
 
 use super::Inode;
-use super::number::Identity;
+use super::number::{Identity, NumberMap};
 
 /// Inodes that go between two looks at the table's size.
 const THOUGHT: usize = 2048;
@@ -21,7 +20,7 @@ const THOUGHT: usize = 2048;
 #[derive(Debug)]
 pub struct Table {
     root: Arc<Inode>,
-    slots: DashMap<u64, Slot>,
+    slots: NumberMap<Slot>,
     removed: AtomicUsize,
 }
 
@@ -34,7 +33,7 @@ struct Slot {
 impl Table {
     /// A table with the root, which is never forgotten.
     pub fn new(root: Inode) -> Self {
-        Self { root: Arc::new(root), slots: DashMap::new(), removed: AtomicUsize::new(0) }
+        Self { root: Arc::new(root), slots: NumberMap::default(), removed: AtomicUsize::new(0) }
     }
 
     /// The root.

@@ -78,7 +78,10 @@ impl Union {
             branch.ask(|| sys::at::open(dir.as_fd(), name.as_cstr(), how, mode & 0o7777, branch.mounts));
         caller.done_in(pool)?;
         let fd = made?;
-        let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
+        // Another branch may be tried next: this one must not keep the name.
+        let stat = branch
+            .ask(|| sys::at::stat_fd(fd.as_fd()))
+            .inspect_err(|_| take_back(sys::at::unlink(dir.as_fd(), name.as_cstr())))?;
         Ok(Made { at, fd, stat })
     }
 
@@ -143,5 +146,12 @@ impl Union {
         let file = Arc::new(file);
         let file = inode.open_with(|_| Ok::<_, crate::error::OpError>(()), || Ok(file))?;
         Ok(self.hand_out(pool, inode, file, flags, caller))
+    }
+}
+
+/// What came of removing something that was made a moment ago.
+pub(crate) fn take_back(removed: Result<(), sys::SysError>) {
+    if let Err(error) = removed {
+        tracing::error!(%error, "something that could not be made whole is left on a branch");
     }
 }

@@ -11,6 +11,7 @@ use crate::answer::Entry;
 use crate::caller::Caller;
 use crate::error::Result;
 use crate::inode::Copies;
+use crate::ops::create::take_back;
 use crate::resolve::{DirStats, Found};
 use crate::union::Union;
 
@@ -33,6 +34,13 @@ impl New<'_> {
             Self::Symlink(target) => sys::at::symlink(target, dir, name),
         }
     }
+
+    fn take_back(self, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), SysError> {
+        match self {
+            Self::Dir(_) => sys::at::rmdir(dir, name),
+            Self::Node(..) | Self::Symlink(_) => sys::at::unlink(dir, name),
+        }
+    }
 }
 
 impl Union {
@@ -53,7 +61,10 @@ impl Union {
             let made = branch.ask(|| new.make(dir.as_fd(), name));
             caller.done_in(&pool)?;
             made?;
-            Ok((at, branch.ask(|| sys::at::stat(dir.as_fd(), name))?))
+            let stat = branch.ask(|| sys::at::stat(dir.as_fd(), name));
+            // Another branch may be tried next: this one must not keep the name.
+            let stat = stat.inspect_err(|_| take_back(new.take_back(dir.as_fd(), name)))?;
+            Ok((at, stat))
         })?;
         let found = if stat.is_dir() {
             let copies = Copies { found: [(at, stat.ino)].into_iter().collect(), unsure: 0 };

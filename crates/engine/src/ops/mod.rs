@@ -2,7 +2,7 @@
 
 mod attributes;
 mod copy_range;
-mod create;
+pub(crate) mod create;
 mod data;
 mod forget;
 mod ioctl;

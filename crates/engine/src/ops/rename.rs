@@ -3,7 +3,8 @@
 //! A file is renamed on its branch, where the target's parent is made if it is missing: EXDEV never shows.
 //! The order keeps the last copy of everything: hidden copies of the source go first (else they would come to
 //! light under the old name), then hidden copies of the target, then the file is renamed (which replaces a
-//! target on the same branch in one step), and last a target that was visible on another branch goes.
+//! target on the same branch in one step), and last a target that was visible on another branch goes. If that
+//! branch comes before the file's own, the target hides the file: the file keeps its old name until it is gone.
 //!
 //! A directory is renamed on every branch that has a copy, under the tree's shape held exclusively: no thread
 //! gives a branch a new copy meanwhile. All branches are checked before any is changed. What a branch refuses
@@ -122,9 +123,30 @@ impl Union {
         for (other, _) in targets.iter().rev().filter(|(other, _)| *other != at && Some(*other) != visible) {
             self.unlink_on(pool, to.dir, to.name, *other)?;
         }
-        branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
-        if let Some(other) = visible.filter(|other| *other != at) {
-            self.unlink_on(pool, to.dir, to.name, other)?;
+        match visible.filter(|other| *other != at) {
+            Some(shown) if shown.0 < at.0 => {
+                // The new file is put behind the old target, which then goes: until that moment nothing shows.
+                if targets.iter().any(|(other, _)| *other == at) {
+                    self.unlink_on(pool, to.dir, to.name, at)?;
+                }
+                branch.ask(|| sys::at::link(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name))?;
+                if let Err(error) = self.unlink_on(pool, to.dir, to.name, shown) {
+                    undone(sys::at::unlink(to_fd.as_fd(), to.name), to.name);
+                    return Err(error);
+                }
+                branch.ask(|| sys::at::unlink(from_fd.as_fd(), from.name))?;
+            }
+            behind => {
+                branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
+                if let Some(behind) = behind
+                    && let Err(error) = self.unlink_on(pool, to.dir, to.name, behind)
+                {
+                    let back = RenameFlags::NOREPLACE;
+                    let gone = sys::at::rename(to_fd.as_fd(), to.name, from_fd.as_fd(), from.name, back);
+                    undone(gone, to.name);
+                    return Err(error);
+                }
+            }
         }
         self.moved(pool, known, from, to, at);
         Ok(())
@@ -287,5 +309,11 @@ impl Union {
             self.seen.set(a.dir.id.ino, a.name.to_bytes(), inode.id.ino);
         }
         Ok(())
+    }
+}
+
+fn undone(undone: Result<(), SysError>, name: &CStr) {
+    if let Err(stuck) = undone {
+        tracing::error!(%stuck, ?name, "half a rename is left");
     }
 }
