@@ -98,7 +98,6 @@ fn threads_in_one_tree_without_any_cache() {
 }
 
 #[test]
-#[ignore = "one in 10000 is answered EIO or ESTALE where an inode number is used again at once"]
 fn a_race_is_answered_as_by_a_local_disk() {
     needs!(mounting());
     // ext4 uses an inode number again at once, and the kernel calls what it still knows by it bad: EIO.

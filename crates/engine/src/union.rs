@@ -25,6 +25,9 @@ use crate::pool::Pool;
 use crate::settings::Settings;
 use crate::shape::Shape;
 
+/// Removed objects held at most. The kernel forgets them within milliseconds, unless they have other names.
+const GHOSTS: usize = 1024;
+
 /// The union file system. Requests come in as method calls (one file an operation in `ops`), from any
 /// number of threads.
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub struct Union {
     pub(crate) dirs: NumberMap<Arc<DirHandle>>,
     pub(crate) moved: Moved,
     pub(crate) budget: Budget,
+    /// Removed objects that the kernel has not forgotten yet.
+    pub(crate) ghosts: Budget,
     pub(crate) shape: Shape,
     pub(crate) backings: Arc<dyn Backings>,
     transport: OnceLock<&'static str>,
@@ -70,6 +75,7 @@ impl Union {
             dirs: NumberMap::default(),
             moved: Moved::default(),
             budget,
+            ghosts: Budget::new(GHOSTS),
             shape: Shape::default(),
             backings,
             transport: OnceLock::new(),

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::Inode;
 
-/// An open directory of a branch (`O_PATH`).
+/// An open directory of a branch, or a file there that was removed (`O_PATH`).
 #[derive(Debug)]
 pub struct DirFd {
     fd: OwnedFd,
@@ -62,6 +62,11 @@ impl Budget {
     /// Directories open now.
     pub fn open(&self) -> usize {
         self.open.load(Relaxed)
+    }
+
+    /// Whether one more may be open.
+    pub fn has_room(&self) -> bool {
+        self.open() < self.limit
     }
 
     /// Counts `fd`.

@@ -43,6 +43,8 @@ pub struct Inode {
 struct State {
     names: SmallVec<[Name; 1]>,
     place: Place,
+    /// Kept when a name was removed: see [`Inode::outlive`].
+    ghost: Option<Arc<DirFd>>,
 }
 
 /// A name of an inode.
@@ -120,7 +122,7 @@ impl Inode {
     /// A file (anything but a directory) on `branch`.
     pub fn file(id: Identity, kind: Kind, branch: BranchIx) -> Self {
         let place = Place::File(FilePlace { branch, open: None });
-        Self { id, kind, state: Mutex::new(State { names: SmallVec::new(), place }) }
+        Self { id, kind, state: Mutex::new(State { names: SmallVec::new(), place, ghost: None }) }
     }
 
     /// A directory.
@@ -132,7 +134,7 @@ impl Inode {
         Self {
             id,
             kind: Kind::Dir,
-            state: Mutex::new(State { names: SmallVec::new(), place: Place::Dir(place) }),
+            state: Mutex::new(State { names: SmallVec::new(), place: Place::Dir(place), ghost: None }),
         }
     }
 
@@ -200,6 +202,18 @@ impl Inode {
         let mut state = self.state.lock();
         state.names.retain(|known| !known.is(from.0, from.1) && !known.is(to.0, to.1));
         state.names.insert(0, Name::new(to.0, to.1));
+    }
+
+    /// Keeps `fd`, the object itself, until the kernel forgets the inode. As long as the kernel may ask for it, the
+    /// branch must not use its number for another object: a caller that is just opening the old one by its
+    /// number would get the new one, or an error that no local disk gives.
+    pub(crate) fn outlive(&self, fd: Arc<DirFd>) {
+        self.state.lock().ghost = Some(fd);
+    }
+
+    /// The object itself, if a name of it was removed.
+    pub(crate) fn ghost(&self) -> Option<Arc<DirFd>> {
+        self.state.lock().ghost.clone()
     }
 
     // ---- files ------------------------------------------------------------------------------------

@@ -26,7 +26,13 @@ impl Union {
         }
         let stat = match inode.open_file() {
             Some(file) => file.ask(sys::at::stat_fd)?,
-            None => self.stat_by_name(&pool, &inode)?,
+            None => match self.stat_by_name(&pool, &inode) {
+                // No name of it is left, but the kernel has it still.
+                Err(error) if error.errno() == Errno::STALE && inode.ghost().is_some() => {
+                    self.pin(&pool, &inode)?.ask(&pool, sys::at::stat_fd)?
+                }
+                stat => stat?,
+            },
         };
         Ok(Attr { ino, stat })
     }

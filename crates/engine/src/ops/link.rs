@@ -9,7 +9,6 @@ use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::answer::Entry;
 use crate::error::{OpError, Result};
-use crate::ops::pin::Pin;
 use crate::union::Union;
 
 impl Union {
@@ -35,10 +34,7 @@ impl Union {
         let dir = self.skeleton(&pool, &parent, at)?;
         let pin = self.pin(&pool, &inode)?;
         pin.ask(&pool, |fd| sys::at::link_fd(fd, dir.as_fd(), name))?;
-        let stat = match &pin {
-            Pin::Open(file) => file.ask(sys::at::stat_fd)?,
-            Pin::Here(_, fd) => branch.ask(|| sys::at::stat_fd(fd.as_fd()))?,
-        };
+        let stat = pin.ask(&pool, sys::at::stat_fd)?;
         Ok(self.admit_file(&pool, &parent, name, at, stat))
     }
 }

@@ -10,6 +10,7 @@ use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::error::{OpError, Result};
+use crate::inode::dirfd::DirFd;
 use crate::inode::{Inode, Name};
 use crate::open::OpenFile;
 use crate::pool::Pool;
@@ -21,6 +22,8 @@ pub(crate) enum Pin {
     Open(Arc<OpenFile>),
     /// Opened for this.
     Here(BranchIx, OwnedFd),
+    /// It has no name that is known any more.
+    Removed(BranchIx, Arc<DirFd>),
 }
 
 impl Pin {
@@ -33,6 +36,7 @@ impl Pin {
         match self {
             Self::Open(file) => file.ask(call),
             Self::Here(at, fd) => pool.branch(*at).ask(|| call(fd.as_fd())),
+            Self::Removed(at, fd) => pool.branch(*at).ask(|| call(fd.as_fd())),
         }
     }
 }
@@ -46,8 +50,13 @@ impl Union {
         if let Some(file) = inode.open_file() {
             return Ok(Pin::Open(file));
         }
-        let (at, fd, _) = self.open_checked(pool, inode, OFlags::PATH)?;
-        Ok(Pin::Here(at, fd))
+        match self.open_checked(pool, inode, OFlags::PATH) {
+            Ok((at, fd, _)) => Ok(Pin::Here(at, fd)),
+            Err(error) => match (inode.ghost(), inode.branch()) {
+                (Some(fd), Some(at)) if error.errno() == Errno::STALE => Ok(Pin::Removed(at, fd)),
+                _ => Err(error),
+            },
+        }
     }
 
     /// Opens the file `inode` by one of its names, and checks that it is the same.

@@ -101,6 +101,12 @@ impl Union {
         let at = known.as_ref().and_then(|inode| inode.branch()).unwrap_or(at); // it may just have moved
         let branch = pool.branch(at);
         let hidden = self.hidden(pool, from, at)?;
+        if hidden.first().is_some_and(|(other, _)| other.0 < at.0) {
+            // Not hidden: an earlier branch has the file that the name means. It could not be asked when the
+            // name was looked up, or has it since then; the kernel is to look again.
+            self.seen.set(from.dir.id.ino, from.name.to_bytes(), Ino(0));
+            return Err(OpError::STALE);
+        }
         let targets = if to.dir.take_miss(to.name) {
             DirStats::new()
         } else {
@@ -120,36 +126,70 @@ impl Union {
             self.unlink_on(pool, from.dir, from.name, *other)?;
         }
         let visible = targets.first().map(|(first, _)| *first);
+        if visible.is_some()
+            && let Some(replaced) = self.known(to.dir, to.name)
+        {
+            self.keep_removed(pool, &replaced, to.dir, to.name);
+        }
         for (other, _) in targets.iter().rev().filter(|(other, _)| *other != at && Some(*other) != visible) {
             self.unlink_on(pool, to.dir, to.name, *other)?;
         }
         match visible.filter(|other| *other != at) {
-            Some(shown) if shown.0 < at.0 => {
-                // The new file is put behind the old target, which then goes: until that moment nothing shows.
-                if targets.iter().any(|(other, _)| *other == at) {
-                    self.unlink_on(pool, to.dir, to.name, at)?;
-                }
-                branch.ask(|| sys::at::link(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name))?;
-                if let Err(error) = self.unlink_on(pool, to.dir, to.name, shown) {
-                    undone(sys::at::unlink(to_fd.as_fd(), to.name), to.name);
-                    return Err(error);
-                }
-                branch.ask(|| sys::at::unlink(from_fd.as_fd(), from.name))?;
-            }
+            Some(shown) if shown.0 < at.0 => self.rename_behind(pool, from, to, at, shown)?,
             behind => {
                 branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
                 if let Some(behind) = behind
                     && let Err(error) = self.unlink_on(pool, to.dir, to.name, behind)
                 {
                     let back = RenameFlags::NOREPLACE;
-                    let gone = sys::at::rename(to_fd.as_fd(), to.name, from_fd.as_fd(), from.name, back);
-                    undone(gone, to.name);
+                    note(sys::at::rename(to_fd.as_fd(), to.name, from_fd.as_fd(), from.name, back), to.name);
                     return Err(error);
                 }
             }
         }
         self.moved(pool, known, from, to, at);
         Ok(())
+    }
+
+    /// The target is on an earlier branch, where it hides the file until it is gone: until that moment nothing
+    /// has changed, and from then on the file is there under its new name.
+    fn rename_behind(
+        &self,
+        pool: &Pool,
+        from: End<'_>,
+        to: End<'_>,
+        at: BranchIx,
+        shown: BranchIx,
+    ) -> Result<()> {
+        let branch = pool.branch(at);
+        let (from_fd, to_fd) = (self.dirfd(pool, from.dir, at)?, self.dirfd(pool, to.dir, at)?);
+        match self.unlink_on(pool, to.dir, to.name, at) {
+            Err(error) if !error.is_missing() => return Err(error),
+            _ => {}
+        }
+        let linked = branch.ask(|| sys::at::link(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name));
+        let linked = match linked {
+            Err(error) if has_no_links(error) => {
+                // No hard links here: out of sight for a moment.
+                let how = RenameFlags::NOREPLACE;
+                branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, how))?;
+                false
+            }
+            linked => linked.map(|()| true)?,
+        };
+        if let Err(error) = self.unlink_on(pool, to.dir, to.name, shown) {
+            let back = RenameFlags::NOREPLACE;
+            note(
+                if linked {
+                    sys::at::unlink(to_fd.as_fd(), to.name)
+                } else {
+                    sys::at::rename(to_fd.as_fd(), to.name, from_fd.as_fd(), from.name, back)
+                },
+                to.name,
+            );
+            return Err(error);
+        }
+        if linked { branch.ask(|| sys::at::unlink(from_fd.as_fd(), from.name)) } else { Ok(()) }
     }
 
     /// The files that other branches than `at` have under the name.
@@ -216,12 +256,17 @@ impl Union {
         for (at, _) in &sources {
             self.skeleton_in_shape(pool, to.dir, *at)?;
         }
-        for (at, _) in targets.iter().rev().filter(|(at, _)| sources.iter().all(|(source, _)| source != at)) {
-            let fd = self.dirfd(pool, to.dir, *at)?;
-            pool.branch(*at).ask(|| sys::at::rmdir(fd.as_fd(), to.name))?;
-        }
         let copies: Vec<BranchIx> = sources.iter().map(|(at, _)| *at).collect();
         self.rename_copies(pool, from, to, &copies, flags)?;
+        for (at, _) in targets.iter().rev().filter(|(at, _)| !copies.contains(at)) {
+            let fd = self.dirfd(pool, to.dir, *at);
+            let gone = fd.and_then(|fd| pool.branch(*at).ask(|| sys::at::rmdir(fd.as_fd(), to.name)));
+            if let Err(error) = gone {
+                // This copy of the target is left, so the target still is.
+                self.rename_copies(pool, to, from, &copies, RenameFlags::NOREPLACE)?;
+                return Err(error);
+            }
+        }
         self.moved(pool, known, from, to, first);
         Ok(())
     }
@@ -285,6 +330,16 @@ impl Union {
             self.skeleton_in_shape(pool, a.dir, *at)?;
             self.skeleton_in_shape(pool, b.dir, *at)?;
         }
+        if let ([(at_a, of_a)], [(at_b, of_b)]) = (&*in_a, &*in_b)
+            && at_a != at_b
+            && !of_a.is_dir()
+            && !of_b.is_dir()
+        {
+            let (earlier, later) = if at_a < at_b { (a, b) } else { (b, a) };
+            self.exchange_files(pool, (earlier, *at_a.min(at_b)), (later, *at_a.max(at_b)))?;
+            self.exchanged((known_a, a), (known_b, b));
+            return Ok(());
+        }
         let swap = |at: BranchIx, undo: bool| {
             let (from, to) = if holds(&in_a, at) == undo { (b, a) } else { (a, b) };
             let both = holds(&in_a, at) && holds(&in_b, at);
@@ -300,19 +355,67 @@ impl Union {
             }
             return Err(error);
         }
-        if let Some(inode) = known_a {
-            inode.renamed((a.dir, a.name), (b.dir, b.name));
-            self.seen.set(b.dir.id.ino, b.name.to_bytes(), inode.id.ino);
-        }
-        if let Some(inode) = known_b {
-            inode.renamed((b.dir, b.name), (a.dir, a.name));
-            self.seen.set(a.dir.id.ino, a.name.to_bytes(), inode.id.ino);
-        }
+        self.exchanged((known_a, a), (known_b, b));
         Ok(())
+    }
+
+    /// Two files on two branches: the later one is put behind the earlier one, whose rename then shows both in
+    /// one step.
+    fn exchange_files(
+        &self,
+        pool: &Pool,
+        earlier: (End<'_>, BranchIx),
+        later: (End<'_>, BranchIx),
+    ) -> Result<()> {
+        let ((x, at_x), (y, at_y)) = (earlier, later);
+        let (x_fd, y_fd) = (self.dirfd(pool, x.dir, at_y)?, self.dirfd(pool, y.dir, at_y)?);
+        let branch = pool.branch(at_y);
+        let linked = branch.ask(|| sys::at::link(y_fd.as_fd(), y.name, x_fd.as_fd(), x.name));
+        if let Err(error) = linked {
+            if !has_no_links(error) {
+                return Err(error);
+            }
+            self.rename_copy(pool, y, x, at_y, RenameFlags::NOREPLACE)?;
+        }
+        if let Err(error) = self.rename_copy(pool, x, y, at_x, RenameFlags::NOREPLACE) {
+            let back = RenameFlags::NOREPLACE;
+            let undone = match linked {
+                Ok(()) => sys::at::unlink(x_fd.as_fd(), x.name),
+                Err(_) => sys::at::rename(x_fd.as_fd(), x.name, y_fd.as_fd(), y.name, back),
+            };
+            note(undone, x.name);
+            return Err(error);
+        }
+        if linked.is_err() {
+            return Ok(());
+        }
+        let unlinked = branch.ask(|| sys::at::unlink(y_fd.as_fd(), y.name));
+        unlinked.or_else(|error| {
+            self.rename_copy(pool, y, x, at_x, RenameFlags::empty())?;
+            note(sys::at::unlink(x_fd.as_fd(), x.name), x.name);
+            Err(error)
+        })
+    }
+
+    /// Each of two inodes has the other's name.
+    fn exchanged(&self, a: (Option<Arc<Inode>>, End<'_>), b: (Option<Arc<Inode>>, End<'_>)) {
+        let ends = (a.1, b.1);
+        for (inode, from, to) in [(a.0, ends.0, ends.1), (b.0, ends.1, ends.0)] {
+            if let Some(inode) = inode {
+                inode.renamed((from.dir, from.name), (to.dir, to.name));
+                self.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
+            }
+        }
     }
 }
 
-fn undone(undone: Result<(), SysError>, name: &CStr) {
+/// The file system has no hard links, or not one more of this file.
+fn has_no_links(error: OpError) -> bool {
+    matches!(error.errno(), Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOSYS)
+}
+
+/// What came of undoing half a rename.
+fn note(undone: Result<(), SysError>, name: &CStr) {
     if let Err(stuck) = undone {
         tracing::error!(%stuck, ?name, "half a rename is left");
     }

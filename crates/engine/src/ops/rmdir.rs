@@ -38,6 +38,13 @@ impl Union {
             }
         }
         let known = self.known(&parent, name);
+        if let Some(inode) = &known
+            && self.ghosts.has_room()
+            && let Some(at) = inode.branch()
+            && let Ok(fd) = self.dirfd(&pool, inode, at)
+        {
+            inode.outlive(fd);
+        }
         let mut last = OpError::MISSING;
         let mut removed = false;
         for at in branches.into_iter().rev() {

@@ -83,8 +83,8 @@ impl Union {
                 file.make_writable()?;
                 self.with_room(inode, file, size, || file.ask(|fd| sys::file::truncate(fd, size)))
             }
-            Pin::Here(at, fd) => pool.branch(*at).ask(|| {
-                let fd = sys::at::reopen(fd.as_fd(), OFlags::WRONLY)?;
+            Pin::Here(..) | Pin::Removed(..) => pin.ask(pool, |fd| {
+                let fd = sys::at::reopen(fd, OFlags::WRONLY)?;
                 sys::file::truncate(fd.as_fd(), size)
             }),
         }

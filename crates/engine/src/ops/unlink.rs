@@ -29,6 +29,9 @@ impl Union {
         let known = self.known(&parent, name);
         let open = known.as_ref().and_then(|inode| inode.open_file());
         let _stays = open.as_ref().map(|file| file.hold());
+        if let Some(inode) = &known {
+            self.keep_removed(&pool, inode, &parent, name);
+        }
         let mut removed = false;
         let mut told = if parent.is_unsure() { OpError::UNSURE } else { OpError::MISSING };
         for at in parent.copies().into_iter().rev() {
@@ -47,6 +50,22 @@ impl Union {
             inode.lost_name(&parent, name);
         }
         Ok(())
+    }
+
+    /// `name` is about to be removed from `inode`, which the kernel knows: the object stays until it forgets it.
+    pub(crate) fn keep_removed(&self, pool: &Pool, inode: &Inode, parent: &Arc<Inode>, name: &CStr) {
+        if inode.ghost().is_some() || !self.ghosts.has_room() {
+            return;
+        }
+        let Some(at) = inode.branch() else { return };
+        let branch = pool.branch(at);
+        let held = self.dirfd(pool, parent, at).and_then(|dir| {
+            branch.ask(|| sys::at::open(dir.as_fd(), name, sys::OFlags::PATH, 0, branch.mounts))
+        });
+        // What cannot be held is removed all the same.
+        if let Ok(fd) = held {
+            inode.outlive(Arc::new(self.ghosts.count(fd, branch.epoch())));
+        }
     }
 
     /// Nothing is removed while a copy is where it cannot be.
