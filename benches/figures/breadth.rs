@@ -16,7 +16,8 @@ use crate::report::{Sense, Table};
 const POOLS: &[(&str, usize)] = &[("1-branch", 1), ("2-branches", 2), ("16-branches", 16)];
 
 pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
-    let mut table = Table::new("Stats of a known name a second, looked up each time, by branches", Sense::MoreIsBetter);
+    let mut table =
+        Table::new("Stats of a known name a second, looked up each time, by branches", Sense::MoreIsBetter);
     table.compare("16-branches", &["1-branch"], "16 to 1");
     table.compare("16-branches", &["2-branches"], "16 to 2");
     let asks = &["entry-timeout=0", "attr-timeout=120"][..];
@@ -27,7 +28,9 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
         let names = (0..amount.names).map(|n| CString::new(format!("known-{n}")));
         let names = names.collect::<Result<Vec<_>, _>>()?;
         if let Some(last) = at.parts().last() {
-            names.iter().try_for_each(|n| fs::File::create(last.join(n.to_string_lossy().as_ref())).map(drop))?;
+            names
+                .iter()
+                .try_for_each(|n| fs::File::create(last.join(n.to_string_lossy().as_ref())).map(drop))?;
         }
         let dir = open_dir(at.path())?;
         names.iter().try_for_each(|name| statat(&dir, name, AtFlags::empty()).map(drop))?;

@@ -35,7 +35,11 @@ impl Conditions {
     }
 
     pub(crate) fn json(&self) -> Value {
-        self.0.iter().map(|(what, is)| ((*what).to_owned(), json!(is))).collect::<serde_json::Map<_, _>>().into()
+        self.0
+            .iter()
+            .map(|(what, is)| ((*what).to_owned(), json!(is)))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
     }
 }
 

@@ -51,7 +51,11 @@ fn contenders() -> Vec<Contender> {
         Contender::new("passthrough", Server::Fsstack, &[&own("write-path=passthrough")]),
         Contender::new("stacked", Server::Fsstack, &[&own("write-path=stacked")]),
         Contender::new("mergerfs-off", Server::Rival(Union::Mergerfs), &[&rival("cache.files=off")]),
-        Contender::new("mergerfs-auto-full", Server::Rival(Union::Mergerfs), &[&rival("cache.files=auto-full")]),
+        Contender::new(
+            "mergerfs-auto-full",
+            Server::Rival(Union::Mergerfs),
+            &[&rival("cache.files=auto-full")],
+        ),
         Contender::new(
             "mhddfs",
             Server::Rival(Union::Mhddfs),

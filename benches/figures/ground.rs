@@ -117,7 +117,8 @@ impl Ground {
         let (program, arguments) = contender.line(&parts, &path)?;
         // The shell tells the time: the lab looks for a command's end every few milliseconds only.
         let script = r#"began=$(date +%s%N); "$@" && stat -- "$AT" >&2; echo $(($(date +%s%N) - began))"#;
-        let told = command("sh").args(["-c", script, "sh"]).arg(program).args(arguments).env("AT", path.as_os_str());
+        let told =
+            command("sh").args(["-c", script, "sh"]).arg(program).args(arguments).env("AT", path.as_os_str());
         let took: f64 = told.run()?.stdout.trim().parse()?;
         let daemon = daemon::server_of(&path)?;
         Ok((Standing { path, parts, mount: Some(Mount { daemon, mount, _dir: dir }) }, took / 1e6))

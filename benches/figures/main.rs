@@ -28,6 +28,16 @@ use conditions::Conditions;
 use ground::Ground;
 use report::Table;
 
+type Figures = fn(&Ground, &Arguments, &mut Vec<Table>) -> Result<()>;
+
+const FIGURES: &[(Part, Figures)] = &[
+    (Part::Metadata, |ground, asked, tables| metadata::run(ground, asked.metadata(), tables)),
+    (Part::Breadth, |ground, asked, tables| breadth::run(ground, asked.metadata(), tables)),
+    (Part::Startup, |ground, asked, tables| startup::run(ground, asked.rounds(), tables)),
+    (Part::Data, |ground, asked, tables| data::run(ground, asked.data(), tables)),
+    (Part::Memory, |ground, asked, tables| memory::run(ground, asked.inodes(), tables)),
+];
+
 fn main() -> ExitCode {
     let told = Arguments::read(std::env::args().skip(1)).and_then(|arguments| measure(&arguments));
     match told {
@@ -47,25 +57,18 @@ fn measure(arguments: &Arguments) -> Result<()> {
     build()?;
     let ground = Ground::new(2, MiB(2048))?;
     let mut tables: Vec<Table> = Vec::new();
-    if arguments.wants(Part::Metadata) {
-        metadata::run(&ground, arguments.metadata(), &mut tables)?;
-    }
-    if arguments.wants(Part::Breadth) {
-        breadth::run(&ground, arguments.metadata(), &mut tables)?;
-    }
-    if arguments.wants(Part::Startup) {
-        startup::run(&ground, arguments.rounds(), &mut tables)?;
-    }
-    if arguments.wants(Part::Data) {
-        data::run(&ground, arguments.data(), &mut tables)?;
-    }
-    if arguments.wants(Part::Memory) {
-        memory::run(&ground, arguments.inodes(), &mut tables)?;
+    for (part, figures) in FIGURES {
+        if arguments.wants(*part) {
+            let shown = tables.len();
+            figures(&ground, arguments, &mut tables)?;
+            tables[shown..]
+                .iter()
+                .try_for_each(|table| writeln!(std::io::stdout(), "{}", table.markdown()))?;
+        }
     }
     let conditions = Conditions::now(arguments.rounds());
     let mut out = std::io::stdout();
     writeln!(out, "{}", conditions.markdown())?;
-    tables.iter().try_for_each(|table| writeln!(out, "{}", table.markdown()))?;
     let kept = target()?.join("figures.json");
     let told = json!({
         "conditions": conditions.json(),
