@@ -1,3 +1,102 @@
-//! Scenarios in which every system call fails once, and what the pool then says and holds.
+//! Every system call of every changing operation fails once, in turn, with each errno that a branch may answer;
+//! and the process is killed before every one of them. What was told must be what the next mount shows.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+mod check;
+#[path = "../model/engine.rs"]
+#[expect(dead_code, reason = "shared with the tests against the model")]
+mod engine;
+mod kill;
+mod moves;
+mod scenario;
+
+use check::Tree;
+use fsstack_sys::{Errno, fault};
+use scenario::{SCENARIOS, Scenario};
+
+/// What a failing branch may answer to any call, and what a process without descriptors is told.
+const ERRNOS: [Errno; 4] = [Errno::IO, Errno::NOSPC, Errno::ROFS, Errno::MFILE];
+
+fn every_call_fails_once(scenario: &Scenario) {
+    let before = scenario.ground().seen();
+    // Counted where nothing was looked at yet, as when they fail.
+    let mut ground = scenario.ground();
+    let (done, calls) = fault::count(|| (scenario.act)(&ground.engine));
+    assert_eq!(done, Ok(()), "{}: without a fault", scenario.name);
+    let after = ground.seen();
+    ground.engine.crash();
+    assert_eq!(ground.seen(), after, "{}: after a remount", scenario.name);
+    ground.assert_clean(&after, scenario);
+    let mut wrong = Vec::new();
+    for errno in ERRNOS {
+        for nth in 1..=calls {
+            let mut ground = scenario.ground();
+            let (told, failed) = fault::fail(nth, errno, || (scenario.act)(&ground.engine));
+            let mut blame = |what: String| {
+                wrong.push(format!(
+                    "{}: call {nth} ({failed:?}) {errno:?}, told {told:?}: {what}",
+                    scenario.name
+                ));
+            };
+            if told.is_err_and(|told| told != errno && told != Errno::IO) {
+                blame("not an honest errno".to_owned());
+            }
+            let allowed = |seen: &Tree| match told {
+                Ok(()) => *seen == after,
+                Err(_) => *seen == before || *seen == after || scenario.between(&before, &after, seen),
+            };
+            let live = ground.seen();
+            if !allowed(&live) {
+                blame(format!("shown {live:?}"));
+            }
+            ground.engine.crash();
+            let seen = ground.seen();
+            if !allowed(&seen) {
+                blame(format!("after a remount {seen:?}"));
+            }
+            if let Some(dirt) = ground.dirt(&seen, scenario) {
+                blame(dirt);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// A test a scenario, so that each is told apart.
+macro_rules! scenarios {
+    ($($name:ident),* $(,)?) => {
+        $(#[test] fn $name() { every_call_fails_once(scenario::named(stringify!($name))); })*
+
+        #[test]
+        fn every_scenario_has_a_test() {
+            let named = [$(stringify!($name)),*];
+            assert!(SCENARIOS.iter().map(|scenario| scenario.name).eq(named));
+        }
+    };
+}
+
+scenarios!(
+    create,
+    mkdir,
+    symlink,
+    link,
+    skeleton,
+    rename_within_a_branch,
+    rename_into_a_missing_parent,
+    rename_over_a_file_on_an_earlier_branch,
+    rename_over_a_file_on_a_later_branch,
+    rename_of_a_file_with_a_hidden_copy,
+    rename_a_directory_of_three_branches,
+    rename_over_an_empty_directory_of_three_branches,
+    rename_over_an_empty_directory_elsewhere,
+    exchange_files_of_two_branches,
+    exchange_a_file_and_a_directory,
+    unlink_with_duplicates,
+    rmdir_of_three_branches,
+    chmod_a_directory_of_three_branches,
+    chmod_a_file,
+    truncate,
+    write,
+    copy_range,
+);

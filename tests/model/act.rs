@@ -1,8 +1,10 @@
 //! Acts that always mean something: they carry indices, taken modulo what exists when they are done.
 
-use std::path::{Path, PathBuf};
+use std::ffi::CStr;
+use std::path::PathBuf;
 
 use proptest::prelude::*;
+use rustix::fs::RenameFlags;
 
 use crate::tree::Tree;
 
@@ -14,12 +16,20 @@ pub(crate) enum Act {
     Symlink(u8, u8),
     Link(u8, u8, u8),
     Write(u8, u16, u8),
+    Append(u8, u8),
     Truncate(u8, u16),
+    Copy(u8, u8),
     Rename(u8, u8, u8),
     RenameNew(u8, u8, u8),
+    Exchange(u8, u8),
     Unlink(u8),
     Rmdir(u8),
+    Chmod(u8, u8),
+    SetXattr(u8, u8, u8),
+    RemoveXattr(u8, u8),
+    List(u8, u8),
     Crash,
+    Remount,
 }
 
 /// An act on paths that are there.
@@ -30,39 +40,53 @@ pub(crate) enum Step {
     Symlink(PathBuf),
     Link(PathBuf, PathBuf),
     Write(PathBuf, u64, u8),
+    Append(PathBuf, u8),
     Truncate(PathBuf, u64),
-    Rename(PathBuf, PathBuf, Target),
+    /// All of one file over the beginning of another.
+    Copy(PathBuf, PathBuf),
+    Rename(PathBuf, PathBuf, RenameFlags),
     Unlink(PathBuf),
     Rmdir(PathBuf),
+    Chmod(PathBuf, u32),
+    SetXattr(PathBuf, &'static CStr, u8),
+    RemoveXattr(PathBuf, &'static CStr),
+    /// Lists a directory, closed and opened again after every so many names.
+    List(PathBuf, usize),
     /// The daemon is killed and the pool mounted again; nothing for a plain directory.
     Crash,
-}
-
-/// What a rename may find at its target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
-    Anything,
-    Nothing,
+    /// The pool is unmounted and mounted again.
+    Remount,
 }
 
 const NAMES: [&str; 6] = ["a", "b", "c", "dir", "e f", "\u{fc}"];
+const XATTRS: [&CStr; 2] = [c"user.one", c"user.two"];
+/// The owner keeps all rights: the tests may run as somebody who needs them.
+const MODES: [u32; 5] = [0o755, 0o700, 0o751, 0o1777, 0o744];
 
 /// Sequences of acts.
 pub(crate) fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         6 => any::<(u8, u8)>().prop_map(|(d, n)| Act::Create(d, n)),
-        5 => any::<(u8, u8)>().prop_map(|(d, n)| Act::Mkdir(d, n)),
+        6 => any::<(u8, u8)>().prop_map(|(d, n)| Act::Mkdir(d, n)),
         1 => any::<(u8, u8)>().prop_map(|(d, n)| Act::Symlink(d, n)),
         2 => any::<(u8, u8, u8)>().prop_map(|(f, d, n)| Act::Link(f, d, n)),
         4 => any::<(u8, u16, u8)>().prop_map(|(f, at, byte)| Act::Write(f, at, byte)),
+        1 => any::<(u8, u8)>().prop_map(|(f, byte)| Act::Append(f, byte)),
         1 => any::<(u8, u16)>().prop_map(|(f, size)| Act::Truncate(f, size)),
-        5 => any::<(u8, u8, u8)>().prop_map(|(e, d, n)| Act::Rename(e, d, n)),
+        1 => any::<(u8, u8)>().prop_map(|(from, to)| Act::Copy(from, to)),
+        6 => any::<(u8, u8, u8)>().prop_map(|(e, d, n)| Act::Rename(e, d, n)),
         1 => any::<(u8, u8, u8)>().prop_map(|(e, d, n)| Act::RenameNew(e, d, n)),
+        3 => any::<(u8, u8)>().prop_map(|(a, b)| Act::Exchange(a, b)),
         3 => any::<u8>().prop_map(Act::Unlink),
         2 => any::<u8>().prop_map(Act::Rmdir),
+        2 => any::<(u8, u8)>().prop_map(|(e, mode)| Act::Chmod(e, mode)),
+        2 => any::<(u8, u8, u8)>().prop_map(|(e, n, byte)| Act::SetXattr(e, n, byte)),
+        1 => any::<(u8, u8)>().prop_map(|(e, n)| Act::RemoveXattr(e, n)),
+        1 => any::<(u8, u8)>().prop_map(|(d, room)| Act::List(d, room)),
         1 => Just(Act::Crash),
+        1 => Just(Act::Remount),
     ];
-    prop::collection::vec(act, 1..40)
+    prop::collection::vec(act, 1..48)
 }
 
 impl Act {
@@ -70,26 +94,35 @@ impl Act {
     pub(crate) fn choose(self, tree: &Tree) -> Step {
         let entry = |n: u8| pick(&tree.entries(), n).unwrap_or_else(|| "nothing".into());
         let file = |n: u8| pick(&tree.files(), n).unwrap_or_else(|| "nothing".into());
-        let at = |dir: u8, name: u8| {
-            let dir = pick(&tree.directories(), dir).unwrap_or_default();
-            dir.join(NAMES[usize::from(name) % NAMES.len()])
-        };
+        let dir = |n: u8| pick(&tree.directories(), n).unwrap_or_default();
+        let at = |n: u8, name: u8| dir(n).join(NAMES[usize::from(name) % NAMES.len()]);
+        let xattr = |n: u8| XATTRS[usize::from(n) % XATTRS.len()];
         match self {
             Self::Create(dir, name) => Step::Create(at(dir, name)),
             Self::Mkdir(dir, name) => Step::Mkdir(at(dir, name)),
             Self::Symlink(dir, name) => Step::Symlink(at(dir, name)),
             Self::Link(from, dir, name) => Step::Link(entry(from), at(dir, name)),
             Self::Write(n, offset, byte) => Step::Write(file(n), u64::from(offset), byte),
+            Self::Append(n, byte) => Step::Append(file(n), byte),
             Self::Truncate(n, size) => Step::Truncate(file(n), u64::from(size)),
-            Self::Rename(from, dir, name) => Step::Rename(entry(from), at(dir, name), Target::Anything),
-            Self::RenameNew(from, dir, name) => Step::Rename(entry(from), at(dir, name), Target::Nothing),
+            Self::Copy(from, to) => Step::Copy(file(from), file(to)),
+            Self::Rename(from, dir, name) => Step::Rename(entry(from), at(dir, name), RenameFlags::empty()),
+            Self::RenameNew(from, dir, name) => {
+                Step::Rename(entry(from), at(dir, name), RenameFlags::NOREPLACE)
+            }
+            Self::Exchange(a, b) => Step::Rename(entry(a), entry(b), RenameFlags::EXCHANGE),
             Self::Unlink(n) => Step::Unlink(entry(n)),
             Self::Rmdir(n) => Step::Rmdir(entry(n)),
+            Self::Chmod(n, mode) => Step::Chmod(entry(n), MODES[usize::from(mode) % MODES.len()]),
+            Self::SetXattr(n, name, byte) => Step::SetXattr(entry(n), xattr(name), byte),
+            Self::RemoveXattr(n, name) => Step::RemoveXattr(entry(n), xattr(name)),
+            Self::List(n, room) => Step::List(dir(n), 1 + usize::from(room) % 4),
             Self::Crash => Step::Crash,
+            Self::Remount => Step::Remount,
         }
     }
 }
 
 fn pick(paths: &[PathBuf], n: u8) -> Option<PathBuf> {
-    paths.get(usize::from(n) % paths.len().max(1)).map(|path| Path::new(path).to_owned())
+    paths.get(usize::from(n) % paths.len().max(1)).cloned()
 }

@@ -1,17 +1,23 @@
-//! Where steps are really taken: a plain directory, or a mounted pool.
+//! Where steps are really taken by path: a plain directory, or a mounted pool.
 
+use std::ffi::{CStr, CString};
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
-use std::path::Path;
+use std::io::{self, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 
 use fsstack_lab::Pool;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{
+    CWD, Mode, OFlags, RawDir, RenameFlags, SeekFrom, XattrFlags, copy_file_range, lgetxattr, llistxattr,
+    removexattr, renameat_with, seek, setxattr,
+};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
-use crate::act::{Step, Target};
-use crate::tree::{NOWHERE, Node, SPAN, Seen, Told};
+use crate::act::Step;
+use crate::tree::{DIR_MODE, FILE_MODE, NOWHERE, Node, SPAN, Seen, Told, VALUE, Xattrs};
 
 /// A file system that steps are taken on.
 pub(crate) trait Ground {
@@ -32,7 +38,7 @@ impl Directory {
 
 impl Ground for Directory {
     fn take(&mut self, step: &Step) -> Told {
-        told(on_path(self.0.path(), step))
+        on_path(self.0.path(), step)
     }
 
     fn seen(&self) -> Seen {
@@ -51,11 +57,15 @@ impl PoolGround {
 
 impl Ground for PoolGround {
     fn take(&mut self, step: &Step) -> Told {
-        if let Step::Crash = step {
-            self.0.kill_daemon();
-            self.0.remount();
+        match step {
+            Step::Crash => {
+                self.0.kill_daemon();
+                self.0.remount();
+            }
+            Step::Remount => self.0.remount(),
+            _ => {}
         }
-        told(on_path(self.0.path(), step))
+        on_path(self.0.path(), step)
     }
 
     fn seen(&self) -> Seen {
@@ -63,31 +73,82 @@ impl Ground for PoolGround {
     }
 }
 
-fn on_path(root: &Path, step: &Step) -> io::Result<()> {
+fn on_path(root: &Path, step: &Step) -> Told {
+    if let Step::List(path, room) = step {
+        let mut names = list(&root.join(path), *room).map_err(|e| errno(&e))?;
+        names.sort();
+        return Ok(names);
+    }
+    change(root, step).map(|()| Vec::new()).map_err(|e| errno(&e))
+}
+
+fn change(root: &Path, step: &Step) -> io::Result<()> {
     match step {
-        Step::Create(path) => File::create_new(root.join(path)).map(drop),
-        Step::Mkdir(path) => fs::create_dir(root.join(path)),
+        Step::Create(path) => {
+            File::options().write(true).create_new(true).mode(FILE_MODE).open(root.join(path)).map(drop)
+        }
+        Step::Mkdir(path) => fs::DirBuilder::new().mode(DIR_MODE).create(root.join(path)),
         Step::Symlink(path) => symlink(NOWHERE, root.join(path)),
         Step::Link(from, to) => fs::hard_link(root.join(from), root.join(to)),
         Step::Write(path, offset, byte) => {
             File::options().write(true).open(root.join(path))?.write_all_at(&[*byte; SPAN], *offset)
         }
-        Step::Truncate(path, size) => File::options().write(true).open(root.join(path))?.set_len(*size),
-        Step::Rename(from, to, target) => {
-            let flags = match target {
-                Target::Anything => RenameFlags::empty(),
-                Target::Nothing => RenameFlags::NOREPLACE,
-            };
-            Ok(renameat_with(CWD, root.join(from), CWD, root.join(to), flags)?)
+        Step::Append(path, byte) => {
+            File::options().append(true).open(root.join(path))?.write_all(&[*byte; SPAN])
         }
+        Step::Truncate(path, size) => File::options().write(true).open(root.join(path))?.set_len(*size),
+        Step::Copy(from, to) => copy(&root.join(from), &root.join(to)),
+        Step::Rename(from, to, flags) => rename(&root.join(from), &root.join(to), *flags),
         Step::Unlink(path) => fs::remove_file(root.join(path)),
         Step::Rmdir(path) => fs::remove_dir(root.join(path)),
-        Step::Crash => Ok(()),
+        Step::Chmod(path, mode) => fs::set_permissions(root.join(path), fs::Permissions::from_mode(*mode)),
+        Step::SetXattr(path, name, byte) => {
+            Ok(setxattr(root.join(path), *name, &[*byte; VALUE], XattrFlags::empty())?)
+        }
+        Step::RemoveXattr(path, name) => Ok(removexattr(root.join(path), *name)?),
+        Step::List(..) | Step::Crash | Step::Remount => Ok(()),
     }
 }
 
-fn told(done: io::Result<()>) -> Told {
-    done.map_err(|e| Errno::from_io_error(&e).unwrap())
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let from = File::open(from)?;
+    let to = File::options().write(true).open(to)?;
+    let (mut at, mut there) = (0, 0);
+    while 0 < copy_file_range(&from, Some(&mut at), &to, Some(&mut there), 1 << 20)? {}
+    Ok(())
+}
+
+fn rename(from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
+    Ok(renameat_with(CWD, from, CWD, to, flags)?)
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+/// The names in a directory, which is closed after every `room` of them and opened again where it was.
+fn list(dir: &Path, room: usize) -> io::Result<Vec<PathBuf>> {
+    let mut names = Vec::new();
+    let mut at = 0;
+    loop {
+        let fd = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        seek(&fd, SeekFrom::Start(at))?;
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut entries = RawDir::new(&fd, &mut buffer);
+        let mut taken = 0;
+        while taken < room {
+            let Some(entry) = entries.next() else { break };
+            let entry = entry?;
+            at = entry.next_entry_cookie();
+            taken += 1;
+            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                names.push(std::ffi::OsStr::from_bytes(entry.file_name().to_bytes()).into());
+            }
+        }
+        if taken == 0 {
+            return Ok(names);
+        }
+    }
 }
 
 fn walk(root: &Path) -> Seen {
@@ -97,12 +158,17 @@ fn walk(root: &Path) -> Seen {
         for entry in fs::read_dir(&dir).unwrap() {
             let path = entry.unwrap().path();
             let meta = fs::symlink_metadata(&path).unwrap();
+            let (mode, links) = (meta.mode() & 0o7777, meta.nlink());
             let node = match meta.file_type() {
-                kind if kind.is_dir() => Node::Directory,
-                kind if kind.is_symlink() => Node::Symlink(fs::read_link(&path).unwrap()),
-                _ => Node::File { bytes: fs::read(&path).unwrap(), links: meta.nlink() },
+                kind if kind.is_dir() => Node::Directory { mode, xattrs: xattrs(&path) },
+                kind if kind.is_symlink() => Node::Symlink { target: fs::read_link(&path).unwrap(), links },
+                _ => {
+                    let bytes = fs::read(&path).unwrap();
+                    assert_eq!(meta.len(), bytes.len() as u64, "{}", path.display());
+                    Node::File { mode, xattrs: xattrs(&path), links, bytes }
+                }
             };
-            if node == Node::Directory {
+            if matches!(node, Node::Directory { .. }) {
                 waiting.push(path.clone());
             }
             let twice = seen.insert(path.strip_prefix(root).unwrap().to_owned(), node);
@@ -110,4 +176,18 @@ fn walk(root: &Path) -> Seen {
         }
     }
     seen
+}
+
+fn xattrs(path: &Path) -> Xattrs {
+    let mut names = vec![0; 4096];
+    let len = llistxattr(path, &mut names[..]).unwrap();
+    let user = names[..len].split_inclusive(|byte| *byte == 0).filter(|name| name.starts_with(b"user."));
+    user.map(|name| {
+        let name = CStr::from_bytes_with_nul(name).unwrap();
+        let mut value = vec![0; 4096];
+        let len = lgetxattr(path, name, &mut value[..]).unwrap();
+        value.truncate(len);
+        (CString::from(name), value)
+    })
+    .collect()
 }

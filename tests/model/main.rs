@@ -1,64 +1,102 @@
-//! Random acts on a ground, compared with an in-memory model: every errno, and the whole tree after each act.
+//! Random acts on a pool of three branches, on a plain directory and in an in-memory model: every answer of
+//! every act, and the whole tree after it, is the same on all three.
 //!
-//! The plain directory shows that the model is right; the pool must then do what the directory does.
+//! `PROPTEST_RNG_SEED` replays a run; the seed of a failed one is told, and its acts are shrunk.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
 mod act;
+mod bare;
+mod engine;
 mod ground;
 mod tree;
 
 use act::{Act, acts};
-use fsstack_lab::{self as lab, needs};
+use bare::Bare;
+use fsstack_lab::{self as lab, Skip, needs};
 use ground::{Directory, Ground, PoolGround};
 use proptest::prelude::*;
+use proptest::test_runner::{RngSeed, TestRunner};
 use tree::Tree;
 
-/// Does the acts on both, and compares after each.
-fn agree(acts: &[Act], ground: &mut dyn Ground) -> Result<(), TestCaseError> {
-    let mut model = Tree::default();
+/// Does the acts everywhere, and compares after each.
+fn agree(acts: &[Act], pool: &mut dyn Ground) -> Result<(), TestCaseError> {
+    let (mut model, mut plain) = (Tree::default(), Directory::fresh());
     for (n, act) in acts.iter().enumerate() {
         let step = act.choose(&model);
-        let told = ground.take(&step);
-        prop_assert_eq!(told, model.take(&step), "act {}: {:?}", n, step);
-        prop_assert_eq!(ground.seen(), model.seen(), "after act {}: {:?}", n, step);
+        let (told, wanted) = (pool.take(&step), model.take(&step));
+        prop_assert_eq!(plain.take(&step), wanted.clone(), "the directory, act {}: {:?}", n, step);
+        prop_assert_eq!(told, wanted, "the pool, act {}: {:?}", n, step);
+        prop_assert_eq!(plain.seen(), model.seen(), "the directory after act {}: {:?}", n, step);
+        prop_assert_eq!(pool.seen(), model.seen(), "the pool after act {}: {:?}", n, step);
     }
     Ok(())
 }
 
-fn cases(cases: u32) -> ProptestConfig {
-    ProptestConfig { cases, failure_persistence: None, max_shrink_iters: 400, ..ProptestConfig::default() }
-}
-
-proptest! {
-    #![proptest_config(cases(128))]
-    #[test]
-    fn a_plain_directory_agrees(acts in acts()) {
-        agree(&acts, &mut Directory::fresh())?;
+/// Runs `cases` random sequences of acts, each on a fresh pool.
+fn pools_agree<G: Ground>(cases: u32, fresh: impl Fn() -> G) {
+    // The same modes everywhere, whatever this process inherited.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let mut config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    if config.rng_seed == RngSeed::Random {
+        use std::hash::{BuildHasher, RandomState};
+        config.rng_seed = RngSeed::Fixed(RandomState::new().hash_one(()));
+    }
+    config.max_shrink_iters = 8 * cases;
+    let seed = config.rng_seed;
+    let done = TestRunner::new(config).run(&acts(), |acts| agree(&acts, &mut fresh()));
+    if let Err(error) = done {
+        panic!("PROPTEST_RNG_SEED={seed}: {error}");
     }
 }
 
-fn pool_agrees(option: &str, spread: &str) {
-    proptest!(cases(24), |(acts in acts())| {
-        let pool = lab::pool().tmp_branch("a").tmp_branch("b").tmp_branch("c").option(option).option(spread).mount();
-        agree(&acts, &mut PoolGround::over(pool))?;
-    });
+#[test]
+fn the_engine_agrees_with_files_on_one_branch() {
+    pools_agree(300, || Bare::fresh("ff"));
+}
+
+#[test]
+fn the_engine_agrees_with_files_spread() {
+    pools_agree(700, || Bare::fresh("rand"));
+}
+
+fn mounted(options: &'static [&'static str]) {
+    let pool = || options.iter().fold(lab::pool(), |pool, option| pool.option(option));
+    let pool = || pool().tmp_branch("a").tmp_branch("b").tmp_branch("c");
+    pools_agree(40, || PoolGround::over(pool().mount()));
+}
+
+/// The kernel can reach a pool by its rings.
+fn rings() -> Result<(), Skip> {
+    match lab::pool().tmp_branch("a").option("transport=ring").try_mount() {
+        Ok(_) => Ok(()),
+        Err(refused) => Err(Skip::because(format!("transport=ring: {}", refused.said.trim_end()))),
+    }
 }
 
 #[test]
 fn a_pool_agrees_with_files_on_one_branch() {
     needs!(mounting());
-    pool_agrees("write-path=auto", "create=ff");
+    mounted(&["transport=dev", "create=ff"]);
 }
 
 #[test]
 fn a_pool_agrees_with_files_spread() {
     needs!(mounting());
-    pool_agrees("write-path=auto", "create=rand");
+    mounted(&["transport=dev", "create=rand"]);
 }
 
 #[test]
 fn a_stacked_pool_agrees() {
     needs!(mounting());
-    pool_agrees("write-path=stacked", "create=rand");
+    mounted(&["transport=dev", "create=rand", "write-path=stacked"]);
+}
+
+#[test]
+fn a_pool_by_rings_agrees() {
+    needs!(mounting());
+    if let Err(skip) = rings() {
+        return skip.announce();
+    }
+    mounted(&["transport=ring", "create=rand"]);
 }

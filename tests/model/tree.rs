@@ -1,46 +1,72 @@
 //! The model: a tree small enough to be obviously right, with Linux's answers for every step.
 
 use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
-use crate::act::{Step, Target};
+use crate::act::Step;
 
-/// What a step answers.
-pub(crate) type Told = Result<(), Errno>;
+/// What a step answers: the sorted names if it lists some.
+pub(crate) type Told = Result<Vec<PathBuf>, Errno>;
 
 /// A whole tree as it is seen from outside.
 pub(crate) type Seen = BTreeMap<PathBuf, Node>;
 
+/// Extended attributes: names and values.
+pub(crate) type Xattrs = BTreeMap<CString, Vec<u8>>;
+
 /// What a name shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
-    Directory,
-    File { bytes: Vec<u8>, links: u64 },
-    Symlink(PathBuf),
+    Directory { mode: u32, xattrs: Xattrs },
+    File { mode: u32, xattrs: Xattrs, links: u64, bytes: Vec<u8> },
+    Symlink { target: PathBuf, links: u64 },
 }
 
-/// What a name is: files by number, so that hard links share one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Is {
+/// What a name is: by number, so that hard links share one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Is {
+    kind: Kind,
+    number: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
     Directory,
-    File(usize),
+    File,
     Symlink,
 }
 
-/// Names and what they are; contents by number.
+/// What belongs to an object, whatever its names are.
+#[derive(Clone, Debug, Default)]
+struct Object {
+    mode: u32,
+    xattrs: Xattrs,
+    bytes: Vec<u8>,
+}
+
+/// Names and what they are; objects by number.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     names: BTreeMap<PathBuf, Is>,
-    contents: Vec<Vec<u8>>,
+    objects: Vec<Object>,
 }
 
 /// Where every symlink of the model points: nowhere.
 pub(crate) const NOWHERE: &str = "no/where";
 
-/// What `Step::Write` writes: that many times the byte.
+/// What `Step::Write` and `Step::Append` write: that many times the byte.
 pub(crate) const SPAN: usize = 300;
+
+/// Length of a value that `Step::SetXattr` sets.
+pub(crate) const VALUE: usize = 20;
+
+/// Modes of what is made.
+pub(crate) const FILE_MODE: u32 = 0o644;
+pub(crate) const DIR_MODE: u32 = 0o755;
 
 impl Tree {
     /// Every name.
@@ -50,127 +76,175 @@ impl Tree {
 
     /// The root and every directory.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
-        let named = self.names.iter().filter(|(_, is)| **is == Is::Directory).map(|(path, _)| path.clone());
-        std::iter::once(PathBuf::new()).chain(named).collect()
+        std::iter::once(PathBuf::new()).chain(self.of_kind(Kind::Directory)).collect()
     }
 
     /// Every name of a regular file.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
-        let files = self.names.iter().filter(|(_, is)| matches!(is, Is::File(_)));
-        files.map(|(path, _)| path.clone()).collect()
+        self.of_kind(Kind::File).collect()
+    }
+
+    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = PathBuf> {
+        self.names.iter().filter(move |(_, is)| is.kind == kind).map(|(path, _)| path.clone())
     }
 
     /// The tree as a walk would find it.
     pub(crate) fn seen(&self) -> Seen {
-        let shown = |is: &Is| match is {
-            Is::Directory => Node::Directory,
-            Is::Symlink => Node::Symlink(NOWHERE.into()),
-            Is::File(n) => Node::File { bytes: self.contents[*n].clone(), links: self.links(*n) },
-        };
-        self.names.iter().map(|(path, is)| (path.clone(), shown(is))).collect()
+        self.names.iter().map(|(path, is)| (path.clone(), self.shown(*is))).collect()
+    }
+
+    fn shown(&self, is: Is) -> Node {
+        let Object { mode, xattrs, bytes } = self.objects[is.number].clone();
+        let links = self.names.values().map(|other| u64::from(other.number == is.number)).sum();
+        match is.kind {
+            Kind::Directory => Node::Directory { mode, xattrs },
+            Kind::File => Node::File { mode, xattrs, links, bytes },
+            Kind::Symlink => Node::Symlink { target: NOWHERE.into(), links },
+        }
     }
 
     /// Takes a step.
     pub(crate) fn take(&mut self, step: &Step) -> Told {
+        if let Step::List(path, _) = step {
+            return self.children(path);
+        }
+        self.change(step).map(|()| Vec::new())
+    }
+
+    fn change(&mut self, step: &Step) -> Result<(), Errno> {
         match step {
-            Step::Create(path) => {
-                self.vacant(path)?;
-                self.contents.push(Vec::new());
-                self.put(path, Is::File(self.contents.len() - 1))
-            }
-            Step::Mkdir(path) => self.vacant(path).and_then(|()| self.put(path, Is::Directory)),
-            Step::Symlink(path) => self.vacant(path).and_then(|()| self.put(path, Is::Symlink)),
+            Step::Create(path) => self.put_new(path, Kind::File, FILE_MODE)?,
+            Step::Mkdir(path) => self.put_new(path, Kind::Directory, DIR_MODE)?,
+            Step::Symlink(path) => self.put_new(path, Kind::Symlink, 0)?,
             Step::Link(from, to) => {
-                let is = self.get(from)?.clone();
+                let is = self.get(from)?;
                 self.vacant(to)?;
-                match is {
-                    Is::Directory => Err(Errno::PERM),
-                    // A symlink's own number of links is not modelled.
-                    Is::Symlink => self.put(to, Is::Symlink),
-                    Is::File(_) => self.put(to, is),
+                if is.kind == Kind::Directory {
+                    return Err(Errno::PERM);
                 }
+                self.names.insert(to.clone(), is);
             }
             Step::Write(path, offset, byte) => {
-                let bytes = self.content(path)?;
                 let start = usize::try_from(*offset).unwrap();
-                bytes.resize(bytes.len().max(start + SPAN), 0);
-                bytes[start..start + SPAN].fill(*byte);
-                Ok(())
+                write(self.content(path)?, start, *byte);
             }
-            Step::Truncate(path, size) => {
-                self.content(path)?.resize(usize::try_from(*size).unwrap(), 0);
-                Ok(())
+            Step::Append(path, byte) => {
+                let bytes = self.content(path)?;
+                write(bytes, bytes.len(), *byte);
             }
-            Step::Rename(from, to, target) => self.rename(from, to, *target),
-            Step::Unlink(path) => match self.get(path)? {
-                Is::Directory => Err(Errno::ISDIR),
-                Is::File(_) | Is::Symlink => self.remove(path),
+            Step::Truncate(path, size) => self.content(path)?.resize(usize::try_from(*size).unwrap(), 0),
+            Step::Copy(from, to) => {
+                let bytes = self.content(from)?.clone();
+                let same = self.get(from)? == self.get(to)?;
+                if same && !bytes.is_empty() {
+                    return Err(Errno::INVAL);
+                }
+                let target = self.content(to)?;
+                target.resize(target.len().max(bytes.len()), 0);
+                target[..bytes.len()].copy_from_slice(&bytes);
+            }
+            Step::Rename(from, to, flags) => return self.rename(from, to, *flags),
+            Step::Unlink(path) => match self.get(path)?.kind {
+                Kind::Directory => return Err(Errno::ISDIR),
+                Kind::File | Kind::Symlink => drop(self.names.remove(path)),
             },
-            Step::Rmdir(path) => match self.get(path)? {
-                Is::Directory if self.is_empty(path) => self.remove(path),
-                Is::Directory => Err(Errno::NOTEMPTY),
-                Is::File(_) | Is::Symlink => Err(Errno::NOTDIR),
+            Step::Rmdir(path) => match self.get(path)?.kind {
+                Kind::Directory if self.is_empty(path) => drop(self.names.remove(path)),
+                Kind::Directory => return Err(Errno::NOTEMPTY),
+                Kind::File | Kind::Symlink => return Err(Errno::NOTDIR),
             },
-            Step::Crash => Ok(()),
+            Step::Chmod(path, mode) => self.followed(path)?.mode = *mode,
+            Step::SetXattr(path, name, byte) => {
+                self.followed(path)?.xattrs.insert((*name).to_owned(), vec![*byte; VALUE]);
+            }
+            Step::RemoveXattr(path, name) => {
+                self.followed(path)?.xattrs.remove(*name as &CStr).ok_or(Errno::NODATA)?;
+            }
+            Step::List(..) | Step::Crash | Step::Remount => {}
         }
+        Ok(())
     }
 
     /// In the order in which the kernel asks.
-    fn rename(&mut self, from: &Path, to: &Path, target: Target) -> Told {
-        let moved = self.get(from)?.clone();
-        let there = self.names.get(to).cloned();
-        if target == Target::Nothing && there.is_some() {
+    fn rename(&mut self, from: &Path, to: &Path, flags: RenameFlags) -> Result<(), Errno> {
+        let moved = self.get(from)?;
+        let there = self.names.get(to).copied();
+        if flags == RenameFlags::NOREPLACE && there.is_some() {
             return Err(Errno::EXIST);
+        }
+        if flags == RenameFlags::EXCHANGE {
+            there.ok_or(Errno::NOENT)?;
         }
         if to != from && to.starts_with(from) {
             return Err(Errno::INVAL);
         }
         if to != from && from.starts_with(to) {
-            return Err(Errno::NOTEMPTY);
+            return Err(if flags == RenameFlags::EXCHANGE { Errno::INVAL } else { Errno::NOTEMPTY });
         }
-        match (&moved, &there) {
-            _ if from == to => return Ok(()),
-            // Two names of one file: nothing happens.
-            (Is::File(a), Some(Is::File(b))) if a == b => return Ok(()),
-            (Is::Directory, Some(Is::Directory)) if !self.is_empty(to) => return Err(Errno::NOTEMPTY),
-            (Is::Directory, Some(Is::File(_) | Is::Symlink)) => return Err(Errno::NOTDIR),
-            (Is::File(_) | Is::Symlink, Some(Is::Directory)) => return Err(Errno::ISDIR),
+        // Two names of one object: nothing happens.
+        if there.is_some_and(|there| there.number == moved.number) {
+            return Ok(());
+        }
+        if flags == RenameFlags::EXCHANGE {
+            let (a, b) = (self.cut(from), self.cut(to));
+            self.paste(a, to);
+            self.paste(b, from);
+            return Ok(());
+        }
+        match (moved.kind, there.map(|there| there.kind)) {
+            (Kind::Directory, Some(Kind::Directory)) if !self.is_empty(to) => return Err(Errno::NOTEMPTY),
+            (Kind::Directory, Some(Kind::File | Kind::Symlink)) => return Err(Errno::NOTDIR),
+            (Kind::File | Kind::Symlink, Some(Kind::Directory)) => return Err(Errno::ISDIR),
             _ => {}
         }
-        let taken: Vec<_> = self.names.extract_if(.., |path, _| path.starts_with(from)).collect();
+        let moved = self.cut(from);
         self.names.remove(to);
-        for (path, is) in taken {
-            // `join` of an empty rest would end in a slash.
-            let rest = path.strip_prefix(from).unwrap();
-            let path = if rest.as_os_str().is_empty() { to.to_owned() } else { to.join(rest) };
-            self.names.insert(path, is);
-        }
+        self.paste(moved, to);
         Ok(())
     }
 
-    fn get(&self, path: &Path) -> Result<&Is, Errno> {
-        self.names.get(path).ok_or(Errno::NOENT)
+    /// What is at and below `path`, with the paths from there.
+    fn cut(&mut self, path: &Path) -> Vec<(PathBuf, Is)> {
+        let taken = self.names.extract_if(.., |other, _| other.starts_with(path));
+        taken.map(|(other, is)| (other.strip_prefix(path).unwrap().to_owned(), is)).collect()
+    }
+
+    fn paste(&mut self, what: Vec<(PathBuf, Is)>, path: &Path) {
+        for (rest, is) in what {
+            // `join` of an empty rest would end in a slash.
+            let path = if rest.as_os_str().is_empty() { path.to_owned() } else { path.join(rest) };
+            self.names.insert(path, is);
+        }
+    }
+
+    fn get(&self, path: &Path) -> Result<Is, Errno> {
+        self.names.get(path).copied().ok_or(Errno::NOENT)
+    }
+
+    /// What a path leads to: a symlink of the model leads nowhere.
+    fn followed(&mut self, path: &Path) -> Result<&mut Object, Errno> {
+        let is = self.get(path)?;
+        if is.kind == Kind::Symlink { Err(Errno::NOENT) } else { Ok(&mut self.objects[is.number]) }
     }
 
     fn content(&mut self, path: &Path) -> Result<&mut Vec<u8>, Errno> {
-        match *self.get(path)? {
-            Is::File(n) => Ok(&mut self.contents[n]),
-            Is::Directory => Err(Errno::ISDIR),
-            Is::Symlink => Err(Errno::NOENT),
+        let is = self.get(path)?;
+        match is.kind {
+            Kind::File => Ok(&mut self.objects[is.number].bytes),
+            Kind::Directory => Err(Errno::ISDIR),
+            Kind::Symlink => Err(Errno::NOENT),
         }
     }
 
-    fn vacant(&self, path: &Path) -> Told {
+    fn vacant(&self, path: &Path) -> Result<(), Errno> {
         if self.names.contains_key(path) { Err(Errno::EXIST) } else { Ok(()) }
     }
 
-    fn put(&mut self, path: &Path, is: Is) -> Told {
-        self.names.insert(path.to_owned(), is);
-        Ok(())
-    }
-
-    fn remove(&mut self, path: &Path) -> Told {
-        self.names.remove(path);
+    fn put_new(&mut self, path: &Path, kind: Kind, mode: u32) -> Result<(), Errno> {
+        self.vacant(path)?;
+        let number = self.objects.len();
+        self.objects.push(Object { mode, ..Object::default() });
+        self.names.insert(path.to_owned(), Is { kind, number });
         Ok(())
     }
 
@@ -178,7 +252,13 @@ impl Tree {
         !self.names.keys().any(|path| path != dir && path.starts_with(dir))
     }
 
-    fn links(&self, file: usize) -> u64 {
-        self.names.values().map(|is| u64::from(*is == Is::File(file))).sum()
+    fn children(&self, dir: &Path) -> Told {
+        let own = self.names.keys().filter(|path| path.parent() == Some(dir));
+        Ok(own.map(|path| path.file_name().unwrap().into()).collect())
     }
+}
+
+fn write(bytes: &mut Vec<u8>, start: usize, byte: u8) {
+    bytes.resize(bytes.len().max(start + SPAN), 0);
+    bytes[start..start + SPAN].fill(byte);
 }

@@ -17,6 +17,7 @@ mod names;
 mod out_of_reach;
 mod permissions;
 mod refusals;
+mod relocate;
 mod script;
 mod set_id;
 mod skeletons;

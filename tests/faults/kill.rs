@@ -1,0 +1,120 @@
+//! The process is killed before each of its calls; the next one finds every file whole, once.
+//!
+//! A test starts itself again, with the order to die in the environment: see `fsstack_sys::fault`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use fsstack_lab::shell::command;
+use fsstack_sys::fault;
+use tempfile::TempDir;
+
+use crate::check::{Entry, Tree, dirt, seen};
+use crate::engine::{Engine, settings};
+use crate::scenario::{self, Scenario};
+
+/// What the child does: the scenario's name, and then the branches.
+const ORDER: &str = "FSSTACK_TEST_CHILD";
+
+/// What the child writes when it was not killed: calls before the act, and with it.
+const TOLD: &str = "calls:";
+
+/// The other process: does nothing unless it was given an order.
+#[test]
+fn a_child() {
+    let Ok(order) = std::env::var(ORDER) else { return };
+    let mut words = order.split('\n');
+    let scenario = scenario::named(words.next().unwrap());
+    let branches: Vec<&Path> = words.map(Path::new).collect();
+    let (engine, mounting) = fault::count(|| Engine::over(branches.into_iter(), settings("ff")));
+    let (done, calls) = fault::count(|| (scenario.act)(&engine));
+    println!("{TOLD} {mounting} {calls} {done:?}");
+}
+
+/// Runs the scenario in a child that dies at `kill`: what it wrote if it did not.
+pub(crate) fn child(scenario: &Scenario, branches: &[&Path], kill: Option<u64>) -> Option<(u64, u64)> {
+    let mut order = scenario.name.to_owned();
+    branches.iter().for_each(|branch| order = format!("{order}\n{}", branch.display()));
+    let run = command(std::env::current_exe().unwrap())
+        .args(["--exact", "kill::a_child", "--nocapture", "--test-threads=1"])
+        .env(ORDER, order);
+    let run = match kill {
+        Some(nth) => run.env("FSSTACK_FAULT", format!("kill:{nth}")),
+        None => run,
+    };
+    let told = run.output().unwrap();
+    if told.code == 128 + 9 {
+        return None;
+    }
+    let counts = told.stdout.split_once(TOLD).expect(&told.stdout).1;
+    let mut counts = counts.split_whitespace().map(|word| word.parse::<u64>());
+    Some((counts.next().unwrap().unwrap(), counts.next().unwrap().unwrap()))
+}
+
+/// The contents of all files.
+fn contents(tree: &Tree) -> BTreeSet<(PathBuf, String)> {
+    let files = tree.iter().filter_map(|(path, entry)| match entry {
+        Entry::File { text, .. } => Some((path.clone(), text.clone())),
+        Entry::Dir { .. } | Entry::Symlink(_) => None,
+    });
+    files.collect()
+}
+
+fn killed_at_every_call(scenario: &Scenario) {
+    let fresh = || {
+        let branches: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+        scenario.prepare(&branches.each_ref().map(TempDir::path));
+        branches
+    };
+    let shown = |branches: &[&Path]| seen(&Engine::over(branches.iter().copied(), settings("ff")));
+    let before = shown(&fresh().each_ref().map(TempDir::path));
+    // Never mounted before, like those of the children that are killed: a first mount makes more calls.
+    let branches = fresh();
+    let branches = branches.each_ref().map(TempDir::path);
+    let (mounting, calls) = child(scenario, &branches, None).unwrap();
+    let after = shown(&branches);
+    let kept: BTreeSet<String> = {
+        let texts = |tree| contents(tree).into_iter().map(|(_, text)| text).collect::<BTreeSet<_>>();
+        texts(&before).intersection(&texts(&after)).cloned().collect()
+    };
+    let mut wrong = Vec::new();
+    for nth in mounting + 1..=mounting + calls {
+        let branches = fresh();
+        let branches = branches.each_ref().map(TempDir::path);
+        if child(scenario, &branches, Some(nth)).is_some() {
+            wrong.push(format!("call {nth} of {mounting} + {calls} was not reached"));
+            continue;
+        }
+        let seen = shown(&branches);
+        let at: Vec<(PathBuf, String)> = contents(&seen).into_iter().collect();
+        for text in &kept {
+            let names: Vec<_> = at.iter().filter(|(_, other)| other == text).map(|(path, _)| path).collect();
+            let known = names.iter().all(|path| before.contains_key(*path) || after.contains_key(*path));
+            if names.is_empty() || !known {
+                wrong.push(format!("killed at {nth}: {text:?} is under {names:?}"));
+            }
+        }
+        if let Some(dirt) = dirt(&branches, &seen, scenario) {
+            wrong.push(format!("killed at {nth}: {dirt}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}:\n{}", scenario.name, wrong.join("\n"));
+}
+
+/// A test a scenario.
+macro_rules! killed_in {
+    ($($name:ident),* $(,)?) => {
+        $(#[test] fn $name() { killed_at_every_call(scenario::named(stringify!($name))); })*
+    };
+}
+
+killed_in!(
+    create,
+    skeleton,
+    rename_over_a_file_on_an_earlier_branch,
+    rename_over_a_file_on_a_later_branch,
+    rename_a_directory_of_three_branches,
+    rename_over_an_empty_directory_of_three_branches,
+    exchange_files_of_two_branches,
+    unlink_with_duplicates,
+);

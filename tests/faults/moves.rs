@@ -1,0 +1,150 @@
+//! A file that moves to another branch, under its writer: every call fails once, and the process is killed before
+//! each of them. There is one whole file under the name afterwards, and nothing else.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_sys::{Errno, fault};
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::check::{Entry, Tree, seen};
+use crate::engine::{Engine, settings};
+use crate::scenario::{MOVE, MOVED, MOVED_MORE};
+use crate::{ERRNOS, kill};
+
+/// The first branch has no room for what is written, the second has, the third has not.
+struct Branches(Pool);
+
+impl Branches {
+    fn fresh() -> Self {
+        let pool = lab::pool().tmpfs_branch("a", MiB(1)).tmpfs_branch("b", MiB(4)).tmpfs_branch("c", MiB(1));
+        let pool = pool.unmounted();
+        for name in ["a", "c"] {
+            let ballast = File::create(pool.branch(name).path().join("ballast")).unwrap();
+            fallocate(ballast.as_fd(), FallocateFlags::empty(), 0, 800 << 10).unwrap();
+        }
+        let branches = Self(pool);
+        // What a first mount puts on a branch is there from now on: all others make the same calls.
+        branches.reset();
+        drop(branches.mount());
+        branches
+    }
+
+    fn paths(&self) -> [&Path; 3] {
+        ["a", "b", "c"].map(|name| self.0.branch(name).path())
+    }
+
+    /// As before the move.
+    fn reset(&self) {
+        for path in self.paths() {
+            for entry in fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()) {
+                if entry.is_dir() {
+                    fs::remove_dir_all(entry).unwrap();
+                } else if !entry.ends_with("ballast") {
+                    fs::remove_file(entry).unwrap();
+                }
+            }
+        }
+        self.wait_for_room();
+        MOVE.prepare(&self.paths());
+    }
+
+    /// The old copy's space is free again. Not always at once: other tests start processes, which have this one's
+    /// descriptors until they run their program.
+    fn wait_for_room(&self) {
+        let began = std::time::Instant::now();
+        while self.0.branch("a").free() < 200 << 10 {
+            assert!(began.elapsed().as_secs() < 10, "the old copy is still held");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    fn mount(&self) -> Engine {
+        Engine::over(self.paths().into_iter(), settings("ff"))
+    }
+
+    /// What is wrong with what a mount shows and the branches have; `told` is what the writer was told, if it was.
+    fn fault(&self, told: Option<Result<(), Errno>>) -> Option<String> {
+        let shown: Tree = seen(&self.mount());
+        let Some(Entry::File { text, mode: 0o640, links: 1 }) = shown.get(Path::new("d/film")) else {
+            return Some("the file is not there as it was".to_owned());
+        };
+        let written = text.strip_prefix(MOVED).unwrap_or("lost");
+        if !MOVED_MORE.starts_with(written) {
+            return Some(format!("{} bytes of something else", text.len()));
+        }
+        if told == Some(Ok(())) && written != MOVED_MORE {
+            return Some(format!("{} bytes are missing", MOVED_MORE.len() - written.len()));
+        }
+        let holders = self.0.holders("d/film");
+        if holders.len() != 1 {
+            return Some(format!("the file is on {holders:?}"));
+        }
+        let left = self.0.holders(".fsstack.moving");
+        if !left.is_empty() {
+            return Some(format!("a hidden folder is left on {left:?}"));
+        }
+        // A directory that was given to a branch is like the directory.
+        let like =
+            |branch: &&Path| fs::symlink_metadata(branch.join("d")).is_ok() && !is_like(&branch.join("d"));
+        self.paths()
+            .iter()
+            .find(|branch| like(branch))
+            .map(|branch| format!("not alike: {}", branch.display()))
+    }
+}
+
+fn is_like(dir: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let kept = rustix::fs::lgetxattr(dir, c"user.kept", &mut [0; 8][..]).is_ok();
+    kept && dir.metadata().unwrap().mode() & 0o7777 == 0o751
+}
+
+#[test]
+fn a_move_fails_at_every_call() {
+    needs!(root());
+    let branches = Branches::fresh();
+    let engine = branches.mount();
+    let (done, calls) = fault::count(|| (MOVE.act)(&engine));
+    branches.wait_for_room();
+    drop(engine);
+    assert_eq!((done, branches.0.holders("d/film")), (Ok(()), vec!["b"]), "without a fault");
+    assert_eq!(branches.fault(Some(done)), None);
+    let mut wrong = Vec::new();
+    for errno in ERRNOS {
+        for nth in 1..=calls {
+            branches.reset();
+            let engine = branches.mount();
+            let (told, failed) = fault::fail(nth, errno, || (MOVE.act)(&engine));
+            drop(engine);
+            let honest =
+                told.is_ok_and(|()| true) || [errno, Errno::IO, Errno::NOSPC].map(Err).contains(&told);
+            let fault =
+                if honest { branches.fault(Some(told)) } else { Some("not an honest errno".to_owned()) };
+            if let Some(fault) = fault {
+                wrong.push(format!("call {nth} ({failed:?}) {errno:?}, told {told:?}: {fault}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "of {calls} calls:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_move_is_killed_at_every_call() {
+    needs!(root());
+    let branches = Branches::fresh();
+    let (mounting, calls) = kill::child(&MOVE, &branches.paths(), None).unwrap();
+    assert!(calls >= 30, "{calls} calls");
+    let mut wrong = Vec::new();
+    for nth in mounting + 1..=mounting + calls {
+        branches.reset();
+        if kill::child(&MOVE, &branches.paths(), Some(nth)).is_some() {
+            wrong.push(format!("call {nth} of {mounting} + {calls} was not reached"));
+        } else if let Some(fault) = branches.fault(None) {
+            wrong.push(format!("killed at {nth} of {mounting} + {calls}: {fault}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,280 @@
+//! What is done while a call fails: a prepared pool of three branches, and one operation on it.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink as symlink_on};
+use std::path::Path;
+
+use fsstack_engine::ops::{Change, New};
+use fsstack_sys::at::RenameFlags;
+
+use crate::check::{Entry, Ground, Tree};
+use crate::engine::{Answer, Engine};
+
+/// One operation on a prepared pool.
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    /// Fills the branches.
+    prepare: fn(&[&Path; 3]),
+    pub(crate) act: fn(&Engine) -> Answer<()>,
+    /// What an error may leave besides the tree as it was and the tree as it would be.
+    pub(crate) leaves: Leaves,
+}
+
+/// What an operation that was told to have failed may have done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// All or nothing.
+    Nothing,
+    /// A file whose content is half written, as after any failed write.
+    HalfWritten(&'static str),
+    /// The file under its new name, which may have been another's, and still under this one too.
+    BothNames(&'static str),
+}
+
+fn path(path: &str) -> &Path {
+    Path::new(path)
+}
+
+fn put(branch: &Path, name: &str, text: &str) {
+    let file = branch.join(name);
+    put_dir(branch, Path::new(name).parent().unwrap().to_str().unwrap());
+    fs::write(&file, text).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+}
+
+/// A directory that a plain `mkdir` would not make so: with a mode and an attribute of its own.
+fn put_dir(branch: &Path, name: &str) {
+    for dir in Path::new(name).ancestors().collect::<Vec<_>>().into_iter().rev() {
+        if dir.as_os_str().is_empty() || branch.join(dir).exists() {
+            continue;
+        }
+        let dir = branch.join(dir);
+        fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o751)).unwrap();
+        rustix::fs::setxattr(&dir, c"user.kept", b"yes", rustix::fs::XattrFlags::empty()).unwrap();
+    }
+}
+
+fn change_mode(mode: u32) -> Change {
+    Change { mode: Some(mode), ..Change::default() }
+}
+
+fn rename(pool: &Engine, from: &str, to: &str) -> Answer<()> {
+    pool.rename(path(from), path(to), RenameFlags::empty())
+}
+
+fn exchange(pool: &Engine, from: &str, to: &str) -> Answer<()> {
+    pool.rename(path(from), path(to), RenameFlags::EXCHANGE)
+}
+
+impl Scenario {
+    /// The prepared pool.
+    pub(crate) fn ground(&self) -> Ground {
+        Ground::fresh(self.prepare)
+    }
+
+    /// Fills branches that somebody else will mount.
+    pub(crate) fn prepare(&self, branches: &[&Path; 3]) {
+        (self.prepare)(branches);
+    }
+
+    /// Whether an error may leave `seen`.
+    pub(crate) fn between(&self, before: &Tree, after: &Tree, seen: &Tree) -> bool {
+        let but = |tree: &Tree, name: &str| {
+            let mut tree = tree.clone();
+            tree.remove(path(name));
+            tree
+        };
+        match self.leaves {
+            Leaves::Nothing => false,
+            Leaves::HalfWritten(name) => {
+                seen.contains_key(path(name)) && but(seen, name) == but(before, name)
+            }
+            Leaves::BothNames(name) => {
+                let text = |tree: &Tree, name: &Path| match tree.get(name) {
+                    Some(Entry::File { text, .. }) => Some(text.clone()),
+                    Some(Entry::Dir { .. } | Entry::Symlink(_)) | None => None,
+                };
+                let as_after = after.keys().all(|name| text(seen, name) == text(after, name));
+                as_after && text(seen, path(name)) == text(before, path(name))
+            }
+        }
+    }
+}
+
+/// The scenario called `name`.
+pub(crate) fn named(name: &str) -> &'static Scenario {
+    SCENARIOS.iter().chain([&MOVE]).find(|scenario| scenario.name == name).unwrap()
+}
+
+/// What a file that is moved has, and what is written behind it: more than its branch has room for.
+pub(crate) const MOVED: &str = text::<{ 100 << 10 }>(&[b'm'; 100 << 10]);
+pub(crate) const MOVED_MORE: &str = text::<{ 150 << 10 }>(&[b'n'; 150 << 10]);
+
+const fn text<const LEN: usize>(bytes: &[u8; LEN]) -> &str {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(_) => "",
+    }
+}
+
+/// A write that finds the branch full, and the file is moved: for branches that are prepared for that.
+pub(crate) static MOVE: Scenario = Scenario {
+    name: "move",
+    prepare: |branches| put(branches[0], "d/film", MOVED),
+    act: |pool| pool.write(path("d/film"), Some(MOVED.len() as u64), MOVED_MORE.as_bytes()),
+    leaves: Leaves::HalfWritten("d/film"),
+};
+
+/// One that does all or nothing.
+const fn whole(name: &'static str, prepare: fn(&[&Path; 3]), act: fn(&Engine) -> Answer<()>) -> Scenario {
+    Scenario { name, prepare, act, leaves: Leaves::Nothing }
+}
+
+fn dir_on_the_second(branches: &[&Path; 3]) {
+    put(branches[1], "d/old", "old");
+}
+
+fn dir_on_three(branches: &[&Path; 3]) {
+    for (branch, name) in branches.iter().zip(["dir/one", "dir/two", "dir/sub/three"]) {
+        put(branch, name, name);
+    }
+}
+
+/// All of them.
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    whole("create", dir_on_the_second, |pool| pool.create(path("d/new"), 0o644)),
+    whole("mkdir", dir_on_the_second, |pool| pool.make(path("d/new"), New::Dir(0o755))),
+    whole("symlink", dir_on_the_second, |pool| pool.make(path("d/new"), New::Symlink(c"far/away"))),
+    whole(
+        "link",
+        |branches| {
+            put(branches[1], "file", "file");
+            put_dir(branches[0], "d");
+            symlink_on("x", branches[2].join("other")).unwrap();
+        },
+        |pool| pool.link(path("file"), path("d/name")),
+    ),
+    whole(
+        "skeleton",
+        |branches| put(branches[2], "deep/deeper/old", "old"),
+        |pool| pool.create(path("deep/deeper/new"), 0o600),
+    ),
+    whole(
+        "rename_within_a_branch",
+        |branches| {
+            put(branches[1], "d/from", "from");
+            put(branches[1], "d/to", "to");
+        },
+        |pool| rename(pool, "d/from", "d/to"),
+    ),
+    whole(
+        "rename_into_a_missing_parent",
+        |branches| {
+            put(branches[1], "from", "from");
+            put(branches[0], "d/other", "other");
+        },
+        |pool| rename(pool, "from", "d/to"),
+    ),
+    Scenario {
+        name: "rename_over_a_file_on_an_earlier_branch",
+        prepare: |branches| {
+            put(branches[1], "from", "from");
+            put(branches[0], "to", "to");
+        },
+        act: |pool| rename(pool, "from", "to"),
+        leaves: Leaves::BothNames("from"),
+    },
+    whole(
+        "rename_over_a_file_on_a_later_branch",
+        |branches| {
+            put(branches[1], "from", "from");
+            put(branches[2], "to", "to");
+        },
+        |pool| rename(pool, "from", "to"),
+    ),
+    whole(
+        "rename_of_a_file_with_a_hidden_copy",
+        |branches| {
+            put(branches[0], "from", "from");
+            put(branches[2], "from", "an older copy");
+            put(branches[1], "to", "to");
+            put(branches[2], "to", "an older copy");
+        },
+        |pool| rename(pool, "from", "to"),
+    ),
+    whole(
+        "rename_a_directory_of_three_branches",
+        |branches| {
+            dir_on_three(branches);
+            put_dir(branches[1], "new");
+        },
+        |pool| rename(pool, "dir", "new/name"),
+    ),
+    whole(
+        "rename_over_an_empty_directory_of_three_branches",
+        |branches| {
+            dir_on_three(branches);
+            branches.iter().for_each(|branch| put_dir(branch, "to"));
+        },
+        |pool| rename(pool, "dir", "to"),
+    ),
+    whole(
+        "rename_over_an_empty_directory_elsewhere",
+        |branches| {
+            put(branches[0], "dir/one", "one");
+            put(branches[1], "dir/two", "two");
+            put_dir(branches[1], "to");
+            put_dir(branches[2], "to");
+        },
+        |pool| rename(pool, "dir", "to"),
+    ),
+    whole(
+        "exchange_files_of_two_branches",
+        |branches| {
+            put(branches[0], "a", "this is a");
+            put(branches[1], "b", "this is b");
+        },
+        |pool| exchange(pool, "a", "b"),
+    ),
+    whole(
+        "exchange_a_file_and_a_directory",
+        |branches| {
+            dir_on_three(branches);
+            put(branches[1], "file", "file");
+        },
+        |pool| exchange(pool, "dir", "file"),
+    ),
+    whole(
+        "unlink_with_duplicates",
+        |branches| {
+            branches
+                .iter()
+                .zip(["first", "second", "third"])
+                .for_each(|(branch, text)| put(branch, "file", text));
+        },
+        |pool| pool.unlink(path("file")),
+    ),
+    whole(
+        "rmdir_of_three_branches",
+        |branches| branches.iter().for_each(|branch| put_dir(branch, "dir")),
+        |pool| pool.rmdir(path("dir")),
+    ),
+    whole("chmod_a_directory_of_three_branches", dir_on_three, |pool| {
+        pool.setattr(path("dir"), change_mode(0o700))
+    }),
+    whole("chmod_a_file", dir_on_the_second, |pool| pool.setattr(path("d/old"), change_mode(0o600))),
+    whole("truncate", dir_on_the_second, |pool| {
+        pool.setattr(path("d/old"), Change { size: Some(1), ..Change::default() })
+    }),
+    whole("write", dir_on_the_second, |pool| pool.write(path("d/old"), Some(1), b"longer than it was")),
+    Scenario {
+        name: "copy_range",
+        prepare: |branches| {
+            put(branches[0], "from", &"0123456789".repeat(1000));
+            put(branches[1], "to", "to");
+        },
+        act: |pool| pool.copy_range(path("from"), path("to")),
+        leaves: Leaves::HalfWritten("to"),
+    },
+];
