@@ -48,7 +48,7 @@ impl Union {
         }
         // A write-back of the page cache may come by a handle that was opened for reading.
         open.file.make_writable()?;
-        let mut done = 0;
+        let (mut done, mut moves) = (0, 0);
         while done < data.len() {
             let at = offset + done as u64;
             let rest = &data[done..];
@@ -60,7 +60,9 @@ impl Union {
             match written {
                 Ok(0) => break,
                 Ok(count) => done += count,
-                Err(error) if is_full(error) => {
+                // A quota may be exceeded on every branch: not round and round.
+                Err(error) if is_full(error) && moves < self.pool.load().branches.len() => {
+                    moves += 1;
                     let moved =
                         self.relocate(&self.pool.load(), &open.inode, &open.file, branch, rest.len() as u64);
                     match moved {
@@ -97,10 +99,13 @@ impl Union {
         more: u64,
         act: impl Fn() -> Result<T>,
     ) -> Result<T> {
+        let mut moves = 0;
         loop {
             let branch = file.branch().ix;
             match act() {
-                Err(error) if is_full(error) => {
+                // A quota may be exceeded on every branch: not round and round.
+                Err(error) if is_full(error) && moves < self.pool.load().branches.len() => {
+                    moves += 1;
                     self.relocate(&self.pool.load(), inode, file, branch, more).map_err(|_| error)?;
                 }
                 done => return done,
