@@ -55,7 +55,7 @@ impl Union {
             {
                 break fd;
             }
-            let name = upper.name().ok_or(OpError::STALE)?;
+            let name = upper.name().ok_or(OpError::MISSING)?;
             let parent = name.parent.clone();
             below.push((upper, name));
             upper = parent;

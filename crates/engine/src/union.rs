@@ -180,7 +180,7 @@ impl Union {
             if let Some(fd) = known(&at) {
                 break fd;
             }
-            let name = at.name().ok_or(OpError::STALE)?;
+            let name = at.name().ok_or(OpError::MISSING)?;
             let parent = name.parent.clone();
             below.push((at, name));
             at = parent;

@@ -128,7 +128,12 @@ pub fn link_fd(fd: BorrowedFd<'_>, newdir: BorrowedFd<'_>, newname: &CStr) -> Re
         Err(SysError { errno: Errno::NOENT | Errno::PERM, .. }) => {
             let path = ProcFd::of(fd);
             let from = path.as_c_str();
-            call(Call::Link, || rustix::fs::linkat(CWD, from, newdir, newname, AtFlags::SYMLINK_FOLLOW))
+            match call(Call::Link, || rustix::fs::linkat(CWD, from, newdir, newname, AtFlags::SYMLINK_FOLLOW))
+            {
+                // What has no name any more seems to be in /proc itself.
+                Err(SysError { errno: Errno::XDEV, call }) => Err(SysError::new(call, Errno::NOENT)),
+                linked => linked,
+            }
         }
         done => done,
     }

@@ -65,7 +65,7 @@ impl Union {
         let epoch = placed.branch.epoch();
         if placed.epoch != epoch {
             let flags = if placed.writable { sys::OFlags::RDWR } else { sys::OFlags::RDONLY };
-            let (_, fd, _) = self.open_checked(&self.pool.load(), &open.inode, flags)?;
+            let (_, fd, _) = self.open_inode(&self.pool.load(), &open.inode, flags)?;
             placed.fd = fd;
             placed.epoch = epoch;
         }

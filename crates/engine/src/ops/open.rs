@@ -55,21 +55,21 @@ impl Union {
     ) -> Result<Arc<OpenFile>> {
         let (at, fd, stat, writable) = if write {
             pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
-            let opened = self.open_checked(pool, inode, OFlags::RDWR);
+            let opened = self.open_inode(pool, inode, OFlags::RDWR);
             let (opened, writable) = match opened {
                 // An unprivileged daemon may be allowed to write and not to read.
                 Err(error) if error.errno() == Errno::ACCESS => {
-                    (self.open_checked(pool, inode, OFlags::WRONLY)?, true)
+                    (self.open_inode(pool, inode, OFlags::WRONLY)?, true)
                 }
                 // An append-only file: the branch itself appends, wherever a write says that it goes.
                 Err(error) if error.errno() == Errno::PERM && flags.contains(OFlags::APPEND) => {
-                    (self.open_checked(pool, inode, OFlags::RDWR | OFlags::APPEND)?, true)
+                    (self.open_inode(pool, inode, OFlags::RDWR | OFlags::APPEND)?, true)
                 }
                 opened => (opened?, true),
             };
             (opened.0, opened.1, opened.2, writable)
         } else {
-            let (at, fd, stat) = self.open_checked(pool, inode, OFlags::RDONLY | OFlags::NONBLOCK)?;
+            let (at, fd, stat) = self.open_inode(pool, inode, OFlags::RDONLY | OFlags::NONBLOCK)?;
             (at, fd, stat, false)
         };
         let branch = pool.branch(at).clone();

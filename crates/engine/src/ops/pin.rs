@@ -59,8 +59,27 @@ impl Union {
         }
     }
 
+    /// Opens the file `inode`: by one of its names, checked to lead to it, or if it was removed since the caller
+    /// came to it, as it is.
+    pub(crate) fn open_inode(
+        &self,
+        pool: &Pool,
+        inode: &Arc<Inode>,
+        flags: OFlags,
+    ) -> Result<(BranchIx, OwnedFd, Stat)> {
+        match (self.open_checked(pool, inode, flags), inode.ghost(), inode.branch()) {
+            (Err(error), Some(removed), Some(at)) if error.errno() == Errno::STALE => {
+                let branch = pool.branch(at);
+                let fd = branch.ask(|| sys::at::reopen(removed.as_fd(), flags))?;
+                let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
+                Ok((at, fd, stat))
+            }
+            (opened, ..) => opened,
+        }
+    }
+
     /// Opens the file `inode` by one of its names, and checks that it is the same.
-    pub(crate) fn open_checked(
+    fn open_checked(
         &self,
         pool: &Pool,
         inode: &Arc<Inode>,
