@@ -72,7 +72,7 @@ impl DevDoor {
             adapter,
             device,
             buffer: usize::try_from(max_write).unwrap_or(1 << 20) + HEADERS,
-            scheduling: settled(scheduling),
+            scheduling: scheduling.settled(),
             base,
             max,
             waiting: AtomicUsize::new(0),
@@ -231,15 +231,6 @@ impl Shared {
         if let Err(error) = started {
             tracing::warn!(%error, "no helper for a door whose threads are all busy");
         }
-    }
-}
-
-/// The device wakes whoever waits longest, on any CPU. Where another program runs on that CPU, a thread under
-/// `SCHED_IDLE` would not preempt it and wait for its next tick, a thousand times as long as the request takes.
-fn settled(scheduling: Scheduling) -> Scheduling {
-    match scheduling {
-        Scheduling::Auto => Scheduling::Nice,
-        chosen => chosen,
     }
 }
 
