@@ -148,7 +148,7 @@ impl Shared {
                 Fetched::Gone => return Ok(()),
                 Fetched::Nothing => fetched = entry.fetch(),
                 Fetched::Request => {
-                    if queue.free.fetch_sub(1, SeqCst) <= FEW + 1 {
+                    if queue.free.fetch_sub(1, SeqCst) == FEW + 1 {
                         // Full or gone: whoever is to start threads has enough to do.
                         let _asked = self.wanted.try_send(number);
                     }
@@ -183,7 +183,7 @@ impl Shared {
             if self.gone.load(SeqCst) {
                 return;
             }
-            let short = self.queues.get(queue).is_some_and(|queue| queue.free.load(SeqCst) <= FEW);
+            let short = self.queues.get(queue).is_some_and(|queue| queue.free.load(SeqCst) == FEW);
             if short
                 && self.threads.load(SeqCst) < self.max
                 && let Err(error) = self.start(queue)
