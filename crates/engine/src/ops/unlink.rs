@@ -15,6 +15,9 @@ use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::union::Union;
 
+/// Blocks of 512 bytes that a removed object may keep for the milliseconds until the kernel forgets it.
+const SMALL: u64 = 128;
+
 impl Union {
     /// Removes `name`, which must not be a directory, from `parent` on all branches.
     ///
@@ -62,8 +65,10 @@ impl Union {
         let held = self.dirfd(pool, parent, at).and_then(|dir| {
             branch.ask(|| sys::at::open(dir.as_fd(), name, sys::OFlags::PATH, 0, branch.mounts))
         });
-        // What cannot be held is removed all the same.
-        if let Ok(fd) = held {
+        // What cannot be held is removed all the same; so is what is large, whose space is wanted back at once.
+        if let Ok(fd) = held
+            && sys::at::stat_fd(fd.as_fd()).is_ok_and(|stat| stat.blocks <= SMALL)
+        {
             inode.outlive(Arc::new(self.ghosts.count(fd, branch.epoch())));
         }
     }

@@ -1,7 +1,7 @@
 //! The door at /dev/fuse: threads that each read one request, run it to its end, and write its answer.
 //!
 //! The device wakes its waiters first in, first out, whatever CPU they are on, so more waiting threads than CPUs
-//! make it slower. One thread a CPU is there from the start. A helper is added only when all of them have been
+//! make it slower. One thread a CPU is there from the start, and for a single client only one of them reads (`crew`). A helper is added only when all of them have been
 //! inside the same calls for a while (a slow branch, a lock that is waited for), and leaves when it finds
 //! others waiting for work. Who notices that is one more thread, which sleeps for good while any thread waits.
 
@@ -13,10 +13,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fsstack_sys::{identity, thread};
-use fsstack_wire::{Answer, OutHeader, Request};
+use fsstack_wire::{Answer, Operation, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};
 
-use super::device::{self, Taken};
+use super::crew::Crew;
+use super::device::{self, BEFORE_DATA, Buffer, Taken};
 use super::scheduling::Scheduling;
 use crate::adapter::{Adapter, Outcome};
 
@@ -40,6 +41,9 @@ struct Shared {
     scheduling: Scheduling,
     base: usize,
     max: usize,
+    /// The CPUs of the threads that are there from the start.
+    cpus: Vec<usize>,
+    crew: Crew,
     /// Threads that wait for a request.
     waiting: AtomicUsize,
     threads: AtomicUsize,
@@ -75,6 +79,9 @@ impl DevDoor {
             scheduling: scheduling.settled(),
             base,
             max,
+            // Without a watcher nobody would notice that the only thread that reads is stuck.
+            cpus: if base < max { cpus.iter().copied().take(base).collect() } else { Vec::new() },
+            crew: Crew::default(),
             waiting: AtomicUsize::new(0),
             threads: AtomicUsize::new(0),
             begun: AtomicU64::new(0),
@@ -124,7 +131,7 @@ impl Shared {
             if let Err(error) = identity::keep_capabilities() {
                 tracing::warn!(%error, "the door's thread cannot act for others");
             }
-            if let Err(error) = shared.serve(&device, index >= shared.base) {
+            if let Err(error) = shared.serve(&device, index) {
                 tracing::error!(%error, "the device cannot be read");
             }
             shared.threads.fetch_sub(1, Relaxed);
@@ -134,15 +141,20 @@ impl Shared {
         })
     }
 
-    fn serve(&self, device: &OwnedFd, helper: bool) -> io::Result<()> {
-        let mut incoming = device::buffer(self.buffer);
-        let mut outgoing = device::buffer(self.buffer);
+    fn serve(&self, device: &OwnedFd, number: usize) -> io::Result<()> {
+        let helper = number >= self.base;
+        let mut incoming = Buffer::new(self.buffer, BEFORE_DATA);
+        let mut outgoing = Buffer::new(self.buffer, 0);
+        let (incoming, outgoing) = (incoming.space(), outgoing.space());
         loop {
-            if helper && self.waiting.load(Relaxed) >= self.base {
+            if helper && (self.waiting.load(Relaxed) >= self.base || self.crew.is_solo()) {
                 return Ok(());
             }
+            if !helper {
+                self.crew.wait_for_turn(number);
+            }
             self.waiting.fetch_add(1, SeqCst);
-            let taken = device::take(device.as_fd(), &mut incoming);
+            let taken = device::take(device.as_fd(), incoming);
             let others = self.waiting.fetch_sub(1, SeqCst) - 1;
             match taken {
                 Ok(Taken::Nothing) => continue,
@@ -152,7 +164,7 @@ impl Shared {
                     if others == 0 && self.asleep.load(SeqCst) {
                         self.raise_alarm();
                     }
-                    self.answer(device, &incoming[..len], &mut outgoing);
+                    self.answer(device, &incoming[..len], outgoing);
                 }
                 Err(error) => {
                     self.leave()?;
@@ -172,6 +184,11 @@ impl Shared {
                 return;
             }
         };
+        if may_take_long(&request.op) && self.crew.is_solo() {
+            self.crew.all_read();
+        } else {
+            self.crew.seen(request.header.pid, &self.cpus);
+        }
         let unique = request.header.unique;
         let mut answer = Answer::new(outgoing);
         match self.adapter.serve(&request, &mut answer) {
@@ -185,6 +202,7 @@ impl Shared {
 
     fn leave(&self) -> io::Result<()> {
         self.gone.store(true, SeqCst);
+        self.crew.all_read();
         self.raise_alarm();
         Ok(())
     }
@@ -213,7 +231,9 @@ impl Shared {
                 std::thread::sleep(STUCK);
                 let stuck = self.waiting.load(SeqCst) == 0 && self.begun.load(Relaxed) == before;
                 calm = if self.waiting.load(SeqCst) > 0 { calm + 1 } else { 0 };
-                if stuck && self.threads.load(Relaxed) < self.max {
+                if stuck && self.crew.is_solo() {
+                    self.crew.all_read();
+                } else if stuck && self.threads.load(Relaxed) < self.max {
                     self.add_helper(next, cpus);
                     next += 1;
                 }
@@ -231,6 +251,22 @@ impl Shared {
         if let Err(error) = started {
             tracing::warn!(%error, "no helper for a door whose threads are all busy");
         }
+    }
+}
+
+/// Requests that wait for a disk, a server or another program.
+fn may_take_long(op: &Operation<'_>) -> bool {
+    match op {
+        Operation::Fsync { .. }
+        | Operation::Fsyncdir { .. }
+        | Operation::Syncfs
+        | Operation::Flush { .. }
+        | Operation::Setlkw(_)
+        | Operation::CopyFileRange { .. }
+        | Operation::Fallocate { .. } => true,
+        Operation::Write { data, .. } => data.len() > 64 << 10,
+        Operation::Read { size, .. } => *size > 64 << 10,
+        _ => false,
     }
 }
 

@@ -95,9 +95,32 @@ impl Backings for DeviceBackings {
     }
 }
 
-/// A buffer that is never touched is never resident; its start is page-aligned as far as the allocator goes.
-pub(crate) fn buffer(len: usize) -> Vec<u8> {
-    vec![0; len]
+const PAGE: usize = 4096;
+/// Bytes before the data of a WRITE request: its two headers.
+pub(crate) const BEFORE_DATA: usize = 80;
+
+/// A buffer whose byte `before` begins a page, so that data is copied page by page. Pages that are never touched
+/// are never resident.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Buffer {
+    /// `len` bytes.
+    pub(crate) fn new(len: usize, before: usize) -> Self {
+        let bytes = vec![0; len + 2 * PAGE];
+        let page = bytes.as_ptr().addr().wrapping_neg() % PAGE;
+        let start = if page < before { page + PAGE - before } else { page - before };
+        Self { bytes, start }
+    }
+
+    /// All of it.
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        let end = self.bytes.len() - 2 * PAGE + self.start;
+        &mut self.bytes[self.start..end]
+    }
 }
 
 /// What reading the device came to.
@@ -131,4 +154,19 @@ pub(crate) fn answer(device: BorrowedFd<'_>, header: &OutHeader, body: &Answer<'
 /// Writes an errno as the answer.
 pub(crate) fn refuse(device: BorrowedFd<'_>, header: &OutHeader) -> Result<(), Errno> {
     rustix::io::write(device.as_fd(), header.as_bytes()).map(mem::drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Buffer, PAGE};
+
+    #[test]
+    fn the_data_begins_a_page() {
+        for before in [0, 1, 80, 4095, 4096] {
+            let mut buffer = Buffer::new(10_000, before);
+            let space = buffer.space();
+            assert_eq!(space.len(), 10_000);
+            assert_eq!((space.as_ptr().addr() + before) % PAGE, 0, "{before}");
+        }
+    }
 }

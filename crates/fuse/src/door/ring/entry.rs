@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::RawFd;
 
+use crate::door::device::Buffer;
 use io_uring::{IoUring, cqueue, opcode, squeue, types::Fd};
 
 /// `FUSE_IO_URING_CMD_REGISTER`: hands an entry's buffers to a queue.
@@ -33,7 +34,7 @@ pub(crate) struct Entry {
     device: RawFd,
     queue: u16,
     header: Box<Header>,
-    payload: Vec<u8>,
+    payload: Buffer,
     /// Read by the kernel at REGISTER: where the two buffers are. They stay there as long as the ring lives.
     places: Box<[libc::iovec; 2]>,
 }
@@ -73,11 +74,11 @@ impl Entry {
             padding: 0,
             reserved: 0,
         });
-        // Zeroed pages that nobody touched are not resident.
-        let mut payload = vec![0; max_write + SLACK];
+        let mut payload = Buffer::new(max_write + SLACK, 0);
+        let space = payload.space();
         let places = Box::new([
             libc::iovec { iov_base: (&raw mut *header).cast(), iov_len: size_of::<Header>() },
-            libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() - SLACK },
+            libc::iovec { iov_base: space.as_mut_ptr().cast(), iov_len: space.len() - SLACK },
         ]);
         Ok(Self { ring, device, queue, header, payload, places })
     }
@@ -125,8 +126,9 @@ impl Entry {
 
     /// The request that was fetched.
     pub(crate) fn parts(&mut self) -> Parts<'_> {
-        let size = usize::try_from(self.header.payload_size).unwrap_or(0).min(self.payload.len() - SLACK);
-        let (rest, answer) = self.payload.split_at_mut(size.next_multiple_of(8));
+        let payload = self.payload.space();
+        let size = usize::try_from(self.header.payload_size).unwrap_or(0).min(payload.len() - SLACK);
+        let (rest, answer) = payload.split_at_mut(size.next_multiple_of(8));
         let limit = answer.len().min(self.places[1].iov_len);
         Parts {
             header: &self.header.in_out,
@@ -138,10 +140,11 @@ impl Entry {
 
     /// Puts the answer where the kernel reads it: `out` before it, `len` bytes behind the request's data.
     pub(crate) fn answer(&mut self, out: &[u8], len: usize) {
-        let size = usize::try_from(self.header.payload_size).unwrap_or(0).min(self.payload.len() - SLACK);
+        let payload = self.payload.space();
+        let size = usize::try_from(self.header.payload_size).unwrap_or(0).min(payload.len() - SLACK);
         let at = size.next_multiple_of(8);
         if len > 0 && at > 0 {
-            self.payload.copy_within(at..at + len, 0);
+            payload.copy_within(at..at + len, 0);
         }
         self.header.in_out[..out.len()].copy_from_slice(out);
         self.header.payload_size = u32::try_from(len).unwrap_or(0);

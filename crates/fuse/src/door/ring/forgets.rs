@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::Shared;
 use crate::adapter::Outcome;
-use crate::door::device::{self, Taken};
+use crate::door::device::{self, BEFORE_DATA, Buffer, Taken};
 
 const PAUSE: Duration = Duration::from_millis(5);
 /// Rounds without anything to read before the thread blocks.
@@ -33,18 +33,19 @@ fn rounds(shared: &Shared) -> std::io::Result<()> {
     }
     let flags = fcntl_getfl(&shared.device)?;
     fcntl_setfl(&shared.device, flags | OFlags::NONBLOCK)?;
-    let mut incoming = device::buffer(shared.max_write + 4096);
-    let mut outgoing = device::buffer(shared.max_write + 4096);
+    let mut incoming = Buffer::new(shared.max_write + 4096, BEFORE_DATA);
+    let mut outgoing = Buffer::new(shared.max_write + 4096, 0);
+    let (incoming, outgoing) = (incoming.space(), outgoing.space());
     let mut idle = 0;
     loop {
         let mut found = false;
         loop {
-            match device::take(shared.device.as_fd(), &mut incoming)? {
+            match device::take(shared.device.as_fd(), incoming)? {
                 Taken::Gone => return Ok(()),
                 Taken::Nothing => break,
                 Taken::Request(len) => {
                     found = true;
-                    answer(shared, &incoming[..len], &mut outgoing);
+                    answer(shared, &incoming[..len], outgoing);
                 }
             }
         }
