@@ -74,3 +74,28 @@ fn a_lock_goes_with_the_process_that_held_it() {
         assert_eq!(sh(pool.path(), work), "free\nfree", "{locks}");
     }
 }
+
+#[test]
+fn many_waiters_for_one_lock_leave_threads_for_whoever_holds_it() {
+    needs!(mounting(), program("python3"));
+    for locks in CHOICES {
+        let pool = lab::pool().tmp_branch("a").option(locks).mount();
+        let work = "
+import fcntl, os
+f = open('file', 'w'); fcntl.lockf(f, fcntl.LOCK_EX)
+children = []
+for _ in range(100):
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            g = open('file', 'r+'); fcntl.lockf(g, fcntl.LOCK_EX); code = 0
+        finally:
+            os._exit(code)
+    children.append(child)
+print(os.listdir('.'))
+fcntl.lockf(f, fcntl.LOCK_UN)
+print(sum(os.waitpid(child, 0)[1] == 0 for child in children))";
+        assert_eq!(python(pool.path(), work), "['file']\n100", "{locks}");
+    }
+}

@@ -6,7 +6,7 @@
 //! others waiting for work. Who notices that is one more thread, which sleeps for good while any thread waits.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::thread::JoinHandle;
@@ -141,7 +141,7 @@ impl Shared {
         })
     }
 
-    fn serve(&self, device: &OwnedFd, number: usize) -> io::Result<()> {
+    fn serve(self: &Arc<Self>, device: &OwnedFd, number: usize) -> io::Result<()> {
         let helper = number >= self.base;
         let mut incoming = Buffer::new(self.buffer, BEFORE_DATA);
         let mut outgoing = Buffer::new(self.buffer, 0);
@@ -174,7 +174,7 @@ impl Shared {
         }
     }
 
-    fn answer(&self, device: &OwnedFd, message: &[u8], outgoing: &mut [u8]) {
+    fn answer(self: &Arc<Self>, device: &OwnedFd, message: &[u8], outgoing: &mut [u8]) {
         let request = match Request::parse_contiguous(self.adapter.abi(), message) {
             Ok(request) => request,
             Err(refused) => {
@@ -184,19 +184,43 @@ impl Shared {
                 return;
             }
         };
+        if matches!(request.op, Operation::Setlkw(_)) {
+            return self.answer_later(device, request.header.unique, message.to_vec());
+        }
         if may_take_long(&request.op) && self.crew.is_solo() {
             self.crew.all_read();
         } else {
             self.crew.seen(request.header.pid, &self.cpus);
         }
+        self.run(device.as_fd(), &request, outgoing);
+    }
+
+    fn run(&self, device: BorrowedFd<'_>, request: &Request<'_>, outgoing: &mut [u8]) {
         let unique = request.header.unique;
         let mut answer = Answer::new(outgoing);
-        match self.adapter.serve(&request, &mut answer) {
-            Outcome::Answered => report(device::answer(device.as_fd(), &answer.header(unique), &answer)),
-            Outcome::Refused(errno) => {
-                report(device::refuse(device.as_fd(), &OutHeader::refused(unique, errno)))
-            }
+        match self.adapter.serve(request, &mut answer) {
+            Outcome::Answered => report(device::answer(device, &answer.header(unique), &answer)),
+            Outcome::Refused(errno) => report(device::refuse(device, &OutHeader::refused(unique, errno))),
             Outcome::Silent => {}
+        }
+    }
+
+    /// A wait for a lock may last for ever, and the request that ends it must find a thread: it has its own.
+    fn answer_later(self: &Arc<Self>, device: &OwnedFd, unique: u64, message: Vec<u8>) {
+        let shared = self.clone();
+        // An answer is taken only by the descriptor that gave the request, or a duplicate of it.
+        let waiter = device.try_clone().and_then(|device| {
+            let thread = std::thread::Builder::new().name("lock-wait".into()).stack_size(256 << 10);
+            thread.spawn(move || {
+                if let Ok(request) = Request::parse_contiguous(shared.adapter.abi(), &message) {
+                    shared.run(device.as_fd(), &request, &mut [0; 256]);
+                }
+            })
+        });
+        if let Err(error) = waiter {
+            tracing::warn!(%error, "no thread to wait for a lock");
+            let none_left = rustix::io::Errno::NOLCK.raw_os_error();
+            report(device::refuse(device.as_fd(), &OutHeader::refused(unique, none_left)));
         }
     }
 
@@ -261,7 +285,6 @@ fn may_take_long(op: &Operation<'_>) -> bool {
         | Operation::Fsyncdir { .. }
         | Operation::Syncfs
         | Operation::Flush { .. }
-        | Operation::Setlkw(_)
         | Operation::CopyFileRange { .. }
         | Operation::Fallocate { .. } => true,
         Operation::Write { data, .. } => data.len() > 64 << 10,
