@@ -10,6 +10,7 @@ mod data;
 mod deep;
 mod forget;
 mod ground;
+mod hints;
 mod identity;
 mod ioctl;
 mod link;

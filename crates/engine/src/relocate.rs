@@ -139,13 +139,14 @@ impl Union {
     fn exchange_names(&self, pool: &Pool, moving: &Move<'_>, new: &New<'_>, ino: u64) -> Result<()> {
         let New { to, dir, fd, staged } = new;
         let name = &*moving.name.name;
+        // Until the intent, which names the way, is done with, no directory on the way is renamed, and no two names
+        // are exchanged: what is looked at now is what loses its name.
+        let _shape = self.shape.read();
         let old_dir = self.dirfd(pool, &moving.name.parent, moving.from.ix)?;
         let there = moving.from.ask(|| sys::at::stat(old_dir.as_fd(), name))?;
         if there.ino != moving.stat.ino {
             return Err(OpError::STALE); // renamed or replaced behind the pool's back
         }
-        // No directory on the way is renamed until the intent, which names the way, is done with.
-        let _shape = self.shape.read();
         let path = moving.inode.path().ok_or(OpError::STALE)?;
         let intent = to
             .ask(|| Intent { from: moving.from.id, old: moving.stat.ino, new: ino, path: &path }.write(to))?;

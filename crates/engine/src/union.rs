@@ -22,6 +22,7 @@ use crate::moved::Moved;
 use crate::open::route::Backings;
 use crate::open::{DirHandle, FileHandle};
 use crate::pool::Pool;
+use crate::resolve::Found;
 use crate::settings::Settings;
 use crate::shape::Shape;
 
@@ -139,6 +140,15 @@ impl Union {
     pub(crate) fn known(&self, parent: &Inode, name: &CStr) -> Option<Arc<Inode>> {
         let ino = self.seen.get(parent.id.ino, name.to_bytes())?;
         self.inodes.get(ino).filter(|inode| inode.has_name(parent, name))
+    }
+
+    /// As [`Self::known`] of a file; asks the branches where the hint was pushed out of its slot.
+    pub(crate) fn known_or_found(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Option<Arc<Inode>> {
+        self.known(parent, name).or_else(|| {
+            let Found::File(at, stat) = self.find(pool, parent, name).ok()? else { return None };
+            let id = self.identity(pool.branch(at), &stat);
+            self.inodes.get(id.ino).filter(|inode| inode.id == id)
+        })
     }
 
     /// The descriptor of `dir`'s copy on `branch`.

@@ -1,6 +1,6 @@
 //! Hard links: on the file's own branch.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use fsstack_pool::BranchMode;
 use fsstack_pool::EntryName;
@@ -26,15 +26,23 @@ impl Union {
             return Err(Errno::PERM.into());
         }
         self.must_be_missing(&pool, &parent, name)?;
+        // An open file may be about to move: its branch is asked for when it stays.
+        let open = inode.open_file();
+        let _stays = open.as_ref().map(|file| file.hold());
         let at = inode.branch().ok_or(OpError::STALE)?;
         let branch = pool.branch(at);
         if branch.mode == BranchMode::ReadOnly {
             return Err(branch.said(SysError { call: sys::Call::Link, errno: Errno::ROFS }));
         }
         let dir = self.skeleton(&pool, &parent, at)?;
-        let pin = self.pin(&pool, &inode)?;
-        pin.ask(&pool, |fd| sys::at::link_fd(fd, dir.as_fd(), name))?;
-        let stat = pin.ask(&pool, sys::at::stat_fd)?;
+        let name_it = |fd: BorrowedFd<'_>| {
+            sys::at::link_fd(fd, dir.as_fd(), name)?;
+            sys::at::stat_fd(fd)
+        };
+        let stat = match &open {
+            Some(file) => file.ask_inside(name_it)?,
+            None => self.pin(&pool, &inode)?.ask(&pool, name_it)?,
+        };
         Ok(self.admit_file(&pool, &parent, name, at, stat))
     }
 }

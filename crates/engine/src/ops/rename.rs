@@ -95,7 +95,7 @@ impl Union {
         if !branch.is_writable() {
             return Err(branch.said(SysError { call: sys::Call::Rename, errno: Errno::ROFS }));
         }
-        let known = self.known(from.dir, from.name);
+        let known = self.known_or_found(pool, from.dir, from.name);
         let open = known.as_ref().and_then(|inode| inode.open_file());
         let _stays = open.as_ref().map(|file| file.hold());
         let at = known.as_ref().and_then(|inode| inode.branch()).unwrap_or(at); // it may just have moved
@@ -318,7 +318,8 @@ impl Union {
         }
         self.check_writable(pool, &in_a)?;
         self.check_writable(pool, &in_b)?;
-        let (known_a, known_b) = (self.known(a.dir, a.name), self.known(b.dir, b.name));
+        let known = |end: End<'_>| self.known_or_found(pool, end.dir, end.name);
+        let (known_a, known_b) = (known(a), known(b));
         let holds = |holders: &DirStats, at: BranchIx| holders.iter().any(|(holder, _)| *holder == at);
         let at: Vec<BranchIx> = pool
             .branches

@@ -29,7 +29,7 @@ impl Union {
         let parent = self.dir(parent)?;
         let name = name.as_cstr();
         self.check_removable(&pool, &parent, name)?;
-        let known = self.known(&parent, name);
+        let known = self.known_or_found(&pool, &parent, name);
         let open = known.as_ref().and_then(|inode| inode.open_file());
         let _stays = open.as_ref().map(|file| file.hold());
         if let Some(inode) = &known {

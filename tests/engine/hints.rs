@@ -1,0 +1,41 @@
+//! Hints of what names meant are pushed out of their slots: nothing but speed may depend on them.
+
+use fsstack_engine::inode::number::hash_name;
+use fsstack_pool::Ino;
+use fsstack_sys::at::RenameFlags;
+
+use crate::ground::{Ground, buf};
+
+/// Slots of the engine's table.
+const SLOTS: u64 = 1 << 17;
+
+/// A name in the root whose hint takes the slot of `name`'s.
+fn rival_of(name: &str) -> String {
+    let slot = |name: &str| hash_name(Ino::ROOT, name.as_bytes()) % SLOTS;
+    let names = (0..).map(|n| format!("rival-{n}"));
+    names.into_iter().find(|rival| slot(rival) == slot(name)).unwrap()
+}
+
+#[test]
+fn a_removed_file_is_there_until_the_kernel_forgets_it() {
+    let pool = Ground::new(2);
+    let film = pool.write("film", "frames");
+    pool.write(&rival_of("film"), "");
+    pool.unlink("film").unwrap();
+    assert_eq!(pool.getattr(film).unwrap().stat.nlink, 0);
+    assert_eq!(pool.read_ino(film).unwrap(), "frames");
+}
+
+#[test]
+fn exchanged_files_keep_their_numbers() {
+    let pool = Ground::new(2);
+    let (a, b) = (pool.write("a", "of a"), pool.write("b", "of b"));
+    pool.write(&rival_of("a"), "");
+    pool.write(&rival_of("b"), "");
+    let (at_a, at_b) = (buf("a"), buf("b"));
+    let (from, to) = ((Ino::ROOT, at_a.as_name()), (Ino::ROOT, at_b.as_name()));
+    pool.union.rename(from, to, RenameFlags::EXCHANGE).unwrap();
+    assert_eq!(pool.read_ino(a).unwrap(), "of a");
+    assert_eq!(pool.read_ino(b).unwrap(), "of b");
+    assert_eq!(pool.read("a").unwrap(), "of b");
+}
