@@ -233,6 +233,26 @@ fn preallocation_moves_a_file() {
     assert!(piece == mib(0));
 }
 
+#[test]
+fn a_copy_inside_the_pool_moves_what_it_fills() {
+    needs!(mounting(), loops());
+    let pool = nearly_full(MiB(24), &[]);
+    let film = writer(pool.at("film"));
+    (0..40).for_each(|n| film.write_all_at(&mib(n), n << 20).unwrap());
+    // On the full branch; one on the other would share the film's blocks.
+    assert_eq!(pool.holders("film"), ["b"]);
+    let twin = writer(pool.at("twin"));
+    let (mut from, mut to) = (0, 0);
+    while from < 40 << 20 {
+        // As cp has it: all that there may be.
+        let copied = rustix::fs::copy_file_range(&film, Some(&mut from), &twin, Some(&mut to), 1 << 40);
+        assert!(copied.unwrap() > 0);
+    }
+    assert_eq!(pool.holders("twin"), ["b"]);
+    assert_mibs(&pool, "twin", 40);
+    assert_clean(&pool);
+}
+
 /// Writes until it is refused: the MiBs that were taken.
 #[track_caller]
 fn refused_after(file: &File) -> u64 {

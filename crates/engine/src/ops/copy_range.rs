@@ -4,7 +4,8 @@ use fsstack_pool::Handle;
 use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::caller::Caller;
-use crate::error::Result;
+use crate::error::{OpError, Result};
+use crate::open::OpenFile;
 use crate::transfer;
 use crate::union::Union;
 
@@ -26,28 +27,30 @@ impl Union {
         let (source, target) = (self.file(from.0)?, self.file(to.0)?);
         target.file.make_writable()?;
         target.file.strip(caller)?;
-        let want = usize::try_from(len.min(1 << 30)).unwrap_or(1 << 30);
-        let same = source.file.branch().dev() == target.file.branch().dev();
-        if same {
-            let copied = source.file.ask_patiently(|source| {
-                target
-                    .file
-                    .ask_inside(|target| sys::file::copy_range(source, from.1, target, to.1, want))
-                    .map_err(|error| SysError { call: sys::Call::CopyRange, errno: error.errno() })
-            });
-            match copied {
-                Ok(copied) => return Ok(copied as u64),
-                Err(error) if !matches!(error.errno(), Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                    return Err(error);
-                }
-                Err(_) => {}
-            }
-        }
-        source.file.ask_patiently(|source| {
-            target
-                .file
-                .ask_inside(|target| transfer::copy((source, from.1), (target, to.1), len.min(PORTION)))
-                .map_err(|error| SysError { call: sys::Call::CopyRange, errno: error.errno() })
+        let size = source.file.ask(sys::at::stat_fd)?.size;
+        let more = len.min(size.saturating_sub(from.1));
+        self.with_room(&target.inode, &target.file, more, || {
+            copy(&source.file, from.1, &target.file, to.1, len)
         })
     }
+}
+
+/// The branch's own way where both files are on one.
+fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> Result<u64> {
+    let in_pool = |error: OpError| SysError { call: sys::Call::CopyRange, errno: error.errno() };
+    if source.branch().dev() == target.branch().dev() {
+        let want = usize::try_from(len.min(1 << 30)).unwrap_or(1 << 30);
+        let copied = source.ask_patiently(|source| {
+            target.ask_inside(|target| sys::file::copy_range(source, from, target, to, want)).map_err(in_pool)
+        });
+        match copied {
+            Err(error) if matches!(error.errno(), Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            settled => return settled.map(|copied| copied as u64),
+        }
+    }
+    source.ask_patiently(|source| {
+        target
+            .ask_inside(|target| transfer::copy((source, from), (target, to), len.min(PORTION)))
+            .map_err(in_pool)
+    })
 }
