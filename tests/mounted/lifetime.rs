@@ -59,6 +59,20 @@ fn a_signal_unmounts_cleanly() {
 }
 
 #[test]
+fn the_limit_on_file_sizes_is_the_callers_own() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("write-path=stacked").unmounted();
+    let _mount = Entry::mount(pool.path()).unwrap();
+    let target = pool.path().display();
+    let mount = pool.mount_command().unwrap().line();
+    let large = format!("head -c 1M /dev/zero > {target}/file");
+    sh("/", &format!("(ulimit -S -f 100; {mount}); {large}; umount {target}"));
+    assert_eq!(fs::metadata(pool.branch("a").path().join("file")).unwrap().len(), 1 << 20);
+    // Where the limit cannot be lifted a write beyond it is refused, and the daemon lives on.
+    sh("/", &format!("(ulimit -f 100; {mount}); {large} || :; ls {target}; umount {target}"));
+}
+
+#[test]
 fn in_the_foreground_the_exit_status_tells_of_a_clean_end() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").option("foreground").unmounted();

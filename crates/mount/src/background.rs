@@ -96,10 +96,11 @@ fn leave_terminal() -> io::Result<()> {
     Ok(())
 }
 
-/// As many open files as may be had, for every directory and open file of the pool needs one; and no umask, for each
-/// request comes with its caller's.
+/// As many open files as may be had, for every directory and open file of the pool needs one; no limit on their size
+/// and no umask, for each caller has its own.
 fn take_limits() {
     raise_nofile_limit();
+    process::lift_file_size_limit();
     process::umask(0);
 }
 

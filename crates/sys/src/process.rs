@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{Pid, Resource, Rlimit, WaitOptions, getrlimit, setrlimit};
 
 /// On which side of a fork the caller is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,16 @@ pub fn give_memory_back() {
     unsafe {
         libc::malloc_trim(0);
     }
+}
+
+/// Takes the process's limit on the size of files away, as far as it may. A write beyond what is left of it is EFBIG,
+/// and does not kill the process.
+pub fn lift_file_size_limit() {
+    let limit = getrlimit(Resource::Fsize);
+    let lifted = [Rlimit { current: None, maximum: None }, Rlimit { current: limit.maximum, ..limit }];
+    let _ = lifted.into_iter().any(|lifted| setrlimit(Resource::Fsize, lifted).is_ok());
+    // SAFETY: takes two constants; no handler runs, and the signal exists.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 /// A pipe by which a child tells that it is ready: the end to read and the end to write. Closed on exec.
