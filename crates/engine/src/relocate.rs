@@ -120,7 +120,7 @@ impl Union {
         let (fd, staged) = to.ask(|| blank(to, &dir))?;
         let new = New { to, dir, fd, staged };
         let made = to
-            .ask(|| dress(new.fd.as_fd(), moving.source, &moving.stat))
+            .ask_patiently(|| dress(new.fd.as_fd(), moving.source, &moving.stat))
             .and_then(|()| to.ask(|| sys::at::stat_fd(new.fd.as_fd())));
         let done = made.and_then(|made| {
             let natural = number::identity(to, &made);
