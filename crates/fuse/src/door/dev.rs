@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::crew::Crew;
 use super::device::{self, BEFORE_DATA, Buffer, Taken};
-use super::scheduling::Scheduling;
+use super::scheduling::{Pace, Scheduling};
 use crate::adapter::{Adapter, Outcome};
 
 /// Room for a request's headers besides its data.
@@ -146,6 +146,7 @@ impl Shared {
         let mut incoming = Buffer::new(self.buffer, BEFORE_DATA);
         let mut outgoing = Buffer::new(self.buffer, 0);
         let (incoming, outgoing) = (incoming.space(), outgoing.space());
+        let mut pace = Pace::new(self.scheduling);
         loop {
             if helper && (self.waiting.load(Relaxed) >= self.base || self.crew.is_solo()) {
                 return Ok(());
@@ -165,6 +166,7 @@ impl Shared {
                         self.raise_alarm();
                     }
                     self.answer(device, &incoming[..len], outgoing);
+                    pace.served();
                 }
                 Err(error) => {
                     self.leave()?;

@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, OutHeader, Request};
 
-use super::scheduling::Scheduling;
+use super::scheduling::{Pace, Scheduling};
 use crate::adapter::{Adapter, Outcome};
 use entry::{Entry, Fetched};
 
@@ -141,6 +141,7 @@ impl Shared {
         let queue = &self.queues[number];
         let id = u16::try_from(number).map_err(io::Error::other)?;
         let mut entry = Entry::new(self.device.as_fd().as_raw_fd(), id, self.max_write)?;
+        let mut pace = Pace::new(self.scheduling);
         queue.free.fetch_add(1, SeqCst);
         let mut fetched = entry.register();
         loop {
@@ -153,6 +154,7 @@ impl Shared {
                         let _asked = self.wanted.try_send(number);
                     }
                     self.answer(&mut entry);
+                    pace.served();
                     queue.free.fetch_add(1, SeqCst);
                     fetched = entry.commit();
                 }
