@@ -176,3 +176,46 @@ fn a_file_swapped_for_a_symlink_is_not_followed() {
     assert!(pool.setattr(ino, Change { mode: Some(0), ..Change::default() }).is_err());
     assert_eq!(std::fs::read_to_string(elsewhere.path().join("secret")).unwrap(), "secret");
 }
+
+#[test]
+fn a_fifo_among_what_moves_left_holds_no_mount_up() {
+    let mut pool = pool();
+    pool.put_dir(0, ".fsstack.moving");
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(pool.on(0, ".fsstack.moving"), closed).unwrap();
+    let fifo = pool.on(0, ".fsstack.moving/x.move");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+        .unwrap();
+    pool.remount(|_| {});
+    assert!(!pool.on(0, ".fsstack.moving").exists());
+}
+
+#[test]
+fn a_folder_for_moves_that_others_may_write_is_left_alone() {
+    let mut pool = pool();
+    pool.put_dir(0, ".fsstack.moving");
+    let folder = pool.on(0, ".fsstack.moving");
+    std::fs::write(folder.join("x.part"), "theirs").unwrap();
+    let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&folder, open_to_all).unwrap();
+    pool.remount(|_| {});
+    assert_eq!(std::fs::read_to_string(folder.join("x.part")).unwrap(), "theirs");
+}
+
+#[test]
+fn a_listing_goes_on_where_the_first_copy_was_removed() {
+    let pool = pool();
+    pool.put_dir(0, "d");
+    pool.put(1, "d/film", "x");
+    for cookie in [0, 2] {
+        // Once with the copy's descriptor at hand, once without.
+        if cookie == 0 {
+            assert_eq!(pool.names("d"), ["film"]);
+        }
+        let dir = pool.opendir(pool.ino("d"));
+        std::fs::remove_dir(pool.on(0, "d")).unwrap();
+        let rows = pool.rest(dir, cookie, 4096);
+        assert!(rows.iter().any(|row| row.name == "film"), "from {cookie}: {rows:?}");
+        pool.put_dir(0, "d");
+    }
+}

@@ -47,7 +47,7 @@ fn a_pool_is_mounted_again_right_after_umount() {
 #[test]
 fn a_signal_unmounts_cleanly() {
     needs!(mounting());
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut pool = lab::pool().tmp_branch("a").mount();
         pool.write("file", b"x");
         let daemon = pool.daemon();

@@ -66,7 +66,19 @@ pub(crate) fn folder(branch: &Branch) -> Result<OwnedFd, SysError> {
         Err(error) if error.errno != Errno::EXIST => return Err(error),
         _ => {}
     }
-    sys::at::open_dir(branch.root().as_fd(), FOLDER, branch.mounts)
+    let folder = sys::at::open_dir(branch.root().as_fd(), FOLDER, branch.mounts)?;
+    check_own(&folder)?;
+    Ok(folder)
+}
+
+/// Whoever may write to a branch's root may have made the folder first: what is in theirs is not believed.
+fn check_own(folder: &OwnedFd) -> Result<(), SysError> {
+    let stat = sys::at::stat_fd(folder.as_fd())?;
+    let strange = sys::identity::is_root() && stat.uid != 0;
+    if strange || stat.mode & 0o022 != 0 {
+        return Err(SysError { call: Call::Open, errno: Errno::PERM });
+    }
+    Ok(())
 }
 
 /// A name that nothing has yet.
@@ -132,6 +144,7 @@ pub(crate) fn clear(pool: &Pool) {
 fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
     let how = OFlags::RDONLY | OFlags::DIRECTORY;
     let folder = sys::at::open(branch.root().as_fd(), FOLDER, how, 0, branch.mounts)?;
+    check_own(&folder)?;
     let mut names = Vec::new();
     let mut entries = Dirents::new(folder, 4096);
     while let Some(entry) = entries.next()? {
@@ -142,11 +155,15 @@ fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
     let folder = sys::at::open_dir(branch.root().as_fd(), FOLDER, branch.mounts)?;
     for name in names {
         if name.to_bytes().ends_with(b".move") {
-            let file = sys::at::open(folder.as_fd(), &name, OFlags::RDONLY, 0, branch.mounts)?;
-            let mut record = vec![0; 1 << 16];
-            let len = sys::file::read_at(file.as_fd(), &mut record, 0)?;
-            if !finish(pool, branch, &record[..len])? {
-                continue; // for a mount with the branch that it is about
+            // Somebody else's fifo of that name must not be waited at.
+            let how = OFlags::RDONLY | OFlags::NONBLOCK;
+            let file = sys::at::open(folder.as_fd(), &name, how, 0, branch.mounts)?;
+            if sys::at::stat_fd(file.as_fd())?.is_file() {
+                let mut record = vec![0; 1 << 16];
+                let len = sys::file::read_at(file.as_fd(), &mut record, 0)?;
+                if !finish(pool, branch, &record[..len])? {
+                    continue; // for a mount with the branch that it is about
+                }
             }
         }
         match sys::at::unlink(folder.as_fd(), &name) {

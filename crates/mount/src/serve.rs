@@ -25,7 +25,7 @@ use crate::settings::{
 };
 
 /// Signals that the daemon answers to.
-const SIGNALS: [Signal; 4] = [Signal::Term, Signal::Int, Signal::Usr1, Signal::Usr2];
+const SIGNALS: [Signal; 5] = [Signal::Term, Signal::Int, Signal::Hup, Signal::Usr1, Signal::Usr2];
 
 /// Mounts the pool and serves it until it is unmounted.
 pub(crate) fn serve(settings: &Settings, ready: &Ready, level: LogLevel) -> Result<(), LaunchError> {

@@ -15,7 +15,7 @@ use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::branch::{Branch, FsKind};
-use crate::error::{OpError, Result};
+use crate::error::Result;
 use crate::inode::Inode;
 use crate::inode::number::{hash_name, mix};
 use crate::ops::rmdir::is_dot;
@@ -124,12 +124,13 @@ impl Listing {
             return Ok(Some(pending));
         }
         if self.stream.is_none() {
-            let Some(first) = dir.copies().first().copied() else { return Ok(None) };
             if self.position > DOT_DOT {
                 return Ok(None);
             }
             self.names = Some(HashSet::new());
-            self.enter(union, pool, dir, first)?;
+            if !self.enter_first(union, pool, dir, &dir.copies())? {
+                return Ok(None);
+            }
         }
         loop {
             let Some(read) = self.read_one(pool)? else {
@@ -166,8 +167,20 @@ impl Listing {
 
     fn next_branch(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>) -> Result<bool> {
         let Some(done) = self.stream.as_ref().map(|stream| stream.at) else { return Ok(false) };
-        for next in dir.copies().into_iter().skip_while(|at| at.0 <= done.0) {
-            match self.enter(union, pool, dir, next) {
+        let later: Vec<BranchIx> = dir.copies().into_iter().skip_while(|at| at.0 <= done.0).collect();
+        self.enter_first(union, pool, dir, &later)
+    }
+
+    /// Enters the first of `copies` that is still there; false: none is.
+    fn enter_first(
+        &mut self,
+        union: &Union,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        copies: &[BranchIx],
+    ) -> Result<bool> {
+        for at in copies {
+            match self.enter(union, pool, dir, *at) {
                 Err(error) if error.is_missing() => {} // removed behind the pool's back
                 entered => return entered.map(|()| true),
             }
@@ -179,9 +192,12 @@ impl Listing {
         let Some(stream) = &mut self.stream else { return Ok(None) };
         let branch = pool.branch(stream.at);
         loop {
-            let Some(entry) = stream.entries.next().map_err(|sys| removed_is_end(branch.said(sys)))? else {
-                return Ok(None);
+            let entry = match stream.entries.next().map_err(|sys| branch.said(sys)) {
+                // A copy that was removed while it is listed has no more entries.
+                Err(error) if error.is_missing() => return Ok(None),
+                entry => entry?,
             };
+            let Some(entry) = entry else { return Ok(None) };
             if is_dot(entry.name) {
                 continue;
             }
@@ -245,9 +261,4 @@ impl Listing {
 
 fn wide(off: u64) -> u64 {
     WIDE | mix(off) & (WIDE - 1)
-}
-
-/// A directory that was removed while it is listed has no more entries.
-fn removed_is_end(error: OpError) -> OpError {
-    if error.is_missing() { Errno::NOENT.into() } else { error }
 }

@@ -87,7 +87,7 @@ impl Union {
         open.file.make_writable()?;
         open.file.strip(caller)?;
         self.with_room(&open.inode, &open.file, len, || {
-            open.file.ask(|fd| sys::file::fallocate(fd, mode, offset, len))
+            open.file.ask_patiently(|fd| sys::file::fallocate(fd, mode, offset, len))
         })
     }
 
