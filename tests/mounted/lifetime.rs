@@ -92,6 +92,22 @@ fn in_the_foreground_the_exit_status_tells_of_a_clean_end() {
 }
 
 #[test]
+fn in_a_container_that_has_its_session_from_outside_it_mounts() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("foreground").unmounted();
+    let script = format!(
+        "unshare --pid --fork --kill-child --mount-proc bash -euc '
+             {} & pid=$!
+             until mountpoint -q $0; do kill -0 $pid; sleep 0.02; done
+             echo x > $0/file; kill -TERM $pid; wait $pid' {}",
+        pool.mount_command().unwrap().line(),
+        pool.path().display(),
+    );
+    sh("/", &script);
+    assert_eq!(pool.holders("file"), ["a"]);
+}
+
+#[test]
 fn the_daemon_holds_no_terminal_and_no_pipe_of_the_helper() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").mount();

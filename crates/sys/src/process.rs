@@ -41,6 +41,14 @@ pub fn setsid() -> io::Result<()> {
     Ok(())
 }
 
+/// Whether the process leads its session. In a container the session may be one from outside, which has the number 0
+/// there: no process id, so that rustix's `getsid` must not be asked.
+pub fn leads_session() -> bool {
+    // SAFETY: takes and returns integers.
+    let session = unsafe { libc::getsid(0) };
+    u32::try_from(session) == Ok(std::process::id())
+}
+
 /// Gives memory that was freed back to the system, where the C library would keep it.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]

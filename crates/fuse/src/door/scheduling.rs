@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use fsstack_sys::process;
 use fsstack_sys::thread::{self, Policy};
 
 /// How the threads of a door are scheduled.
@@ -26,7 +27,7 @@ impl Scheduling {
     /// What `Auto` comes to in this process.
     pub fn settled(self) -> Self {
         match self {
-            Self::Auto if thread::autogroup_enabled() && is_session_leader() => Self::Idle,
+            Self::Auto if thread::autogroup_enabled() && process::leads_session() => Self::Idle,
             Self::Auto => Self::Nice,
             chosen => chosen,
         }
@@ -100,8 +101,4 @@ fn report(done: std::io::Result<()>) {
     if let Err(error) = done {
         tracing::debug!(%error, "a door's thread is scheduled as it was");
     }
-}
-
-fn is_session_leader() -> bool {
-    rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid())
 }
