@@ -5,10 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use fsstack_pool::Floor;
-use fsstack_pool::Space;
-use fsstack_pool::{BranchId, BranchIx};
-use fsstack_pool::{BranchMode, BranchSpec};
+use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Space};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::file::FsSpace;
 use fsstack_sys::{self as sys, SysError};
@@ -18,6 +15,7 @@ use crate::crowd::Crowd;
 use crate::error::{OpError, Result, is_branch_fault};
 use crate::home::{Home, Proof};
 use crate::open::route::Backings;
+use crate::terms::Terms;
 
 /// How long a file system's free space is believed.
 const SPACE_AGE: Duration = Duration::from_secs(1);
@@ -55,24 +53,19 @@ impl FsKind {
 /// A member directory of the pool.
 #[derive(Debug)]
 pub struct Branch {
-    /// Its place in the pool's list.
+    /// Its slot in the pool: the same as long as it is there.
     pub ix: BranchIx,
     /// Its durable id, stored with the branch: what inode numbers are made from.
     pub id: BranchId,
     /// Where it was when it was added. For people: the pool uses the fd.
     pub path: PathBuf,
-    /// What may be done on it.
-    pub mode: BranchMode,
-    /// Its own floor, if it has one.
-    pub floor: Option<Floor>,
-    /// Its own least number of free inodes, if it has one.
-    pub min_inodes: Option<u64>,
     /// Whether mounts inside of it are entered.
     pub mounts: Mounts,
     /// Inode number of its root.
     pub root_ino: u64,
     /// What kind of file system it is.
     pub kind: FsKind,
+    pub(crate) terms: Terms,
     pub(crate) home: Home,
     /// Calls inside a branch that others serve; None: a local disk.
     pub(crate) crowd: Option<Crowd>,
@@ -102,13 +95,11 @@ impl Branch {
             ix,
             id,
             path: spec.path.clone(),
-            mode: spec.mode,
-            floor: spec.floor,
-            min_inodes: spec.min_inodes,
             mounts: if spec.cross_mounts { Mounts::Cross } else { Mounts::Stay },
             root_ino: stat.ino,
             kind: FsKind::of(space.f_type),
             crowd: (!FsKind::of(space.f_type).is_local()).then(|| Crowd::new(timeout)),
+            terms: Terms::new(spec),
             home: Home::new(root, &stat, &space, proof),
             space: Mutex::new((Instant::now(), space)),
             placed: AtomicU64::new(0),
@@ -118,6 +109,7 @@ impl Branch {
 
     /// Runs a call on this branch; its error carries the branch.
     pub fn ask<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
+        self.check_there()?;
         let _inside = match &self.crowd {
             None => None,
             Some(crowd) => Some(crowd.enter().map_err(|sys| self.said(sys))?),
@@ -128,7 +120,17 @@ impl Branch {
     /// As [`Self::ask`], for calls that may take long on a branch in good order (fsync, copies): they do not count
     /// among those that make a branch suspect.
     pub fn ask_patiently<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
+        self.check_there()?;
         call().map_err(|sys| self.said(sys))
+    }
+
+    /// Nothing is on a branch that has left the pool.
+    fn check_there(&self) -> Result<()> {
+        if self.is_gone() {
+            let sys = SysError { call: sys::Call::Open, errno: sys::Errno::NOENT };
+            return Err(OpError::Branch { branch: self.ix, sys });
+        }
+        Ok(())
     }
 
     /// Marks `sys` as this branch's answer. If it says that the branch is gone, it is looked for.
@@ -185,13 +187,13 @@ impl Branch {
 
     /// Whether anything may be changed on this branch: its mode, and the mount's state now.
     pub fn is_writable(&self) -> bool {
-        self.mode != BranchMode::ReadOnly && !self.is_mounted_read_only()
+        self.mode() != BranchMode::ReadOnly && !self.is_mounted_read_only()
     }
 
     /// # Errors
     /// EROFS if the branch may only be read, whatever its file system says.
     pub fn check_mode(&self) -> Result<()> {
-        if self.mode == BranchMode::ReadOnly {
+        if self.mode() == BranchMode::ReadOnly {
             return Err(self.said(SysError { call: sys::Call::Access, errno: sys::Errno::ROFS }));
         }
         Ok(())

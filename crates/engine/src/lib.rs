@@ -11,6 +11,7 @@ mod crowd;
 pub mod error;
 pub mod home;
 pub mod inode;
+pub mod live;
 mod moved;
 pub mod open;
 pub mod ops;
@@ -22,6 +23,7 @@ mod resolve;
 pub mod settings;
 mod shape;
 mod skeleton;
+pub mod terms;
 mod transfer;
 pub mod union;
 

@@ -58,7 +58,7 @@ impl Union {
                 let holds_parent = parent.is_on(branch.ix);
                 Candidate {
                     branch: branch.ix,
-                    mode: branch.mode,
+                    mode: branch.mode(),
                     mounted_read_only: branch.is_mounted_read_only(),
                     reachable: space.is_ok(),
                     holds_parent,
@@ -70,8 +70,8 @@ impl Union {
                         .then(|| self.mtime_on(pool, parent, branch.ix))
                         .flatten(),
                     space: space.unwrap_or_default(),
-                    floor: branch.floor.unwrap_or(pool.settings.floor),
-                    min_inodes: branch.min_inodes.unwrap_or(pool.settings.min_inodes),
+                    floor: branch.floor().unwrap_or(pool.settings.floor),
+                    min_inodes: branch.min_inodes().unwrap_or(pool.settings.min_inodes),
                 }
             })
             .collect();

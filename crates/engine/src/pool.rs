@@ -20,8 +20,15 @@ pub const MAX_BRANCHES: usize = 64;
 /// One snapshot of the pool.
 #[derive(Debug)]
 pub struct Pool {
-    /// The branches in order. A branch's `ix` is its place here.
+    /// The branches in order.
     pub branches: Vec<Arc<Branch>>,
+    /// By slot: the branch that has it, or had it last.
+    slots: Vec<Arc<Branch>>,
+    /// By slot: its place in `line`.
+    turns: Vec<usize>,
+    /// The ids of the branches in order, with those that have left in between: a listing that stands at one of
+    /// them goes on with what came after it.
+    line: Vec<BranchId>,
     /// The settings.
     pub settings: Settings,
 }
@@ -57,12 +64,25 @@ impl Pool {
             let root = sys::at::open_root(&spec.path).map_err(failed)?;
             let taken: Vec<BranchId> = branches.iter().map(|branch| branch.id).collect();
             let (id, proof) = durable_id(&root, settings.privileged, &taken).map_err(failed)?;
-            let ix = BranchIx(u16::try_from(at).unwrap_or(u16::MAX));
+            let ix = BranchIx::at(at).ok_or(BadPool::Number(specs.len()))?;
             branches.push(Arc::new(
                 Branch::open(ix, id, spec, root, proof, settings.branch_timeout).map_err(failed)?,
             ));
         }
-        Ok(Self { branches, settings })
+        Ok(Self::of(&branches, settings))
+    }
+
+    fn of(branches: &[Arc<Branch>], settings: Settings) -> Self {
+        let line: Vec<BranchId> = branches.iter().map(|branch| branch.id).collect();
+        let turns = (0..branches.len()).collect();
+        Self { branches: branches.to_vec(), slots: branches.to_vec(), turns, line, settings }
+    }
+
+    /// The same pool with other settings.
+    pub(crate) fn with_settings(&self, settings: Settings) -> Self {
+        let Self { branches, slots, turns, line, .. } = self;
+        let (branches, slots) = (branches.clone(), slots.clone());
+        Self { branches, slots, turns: turns.clone(), line: line.clone(), settings }
     }
 
     /// All branches are disks of this machine.
@@ -76,9 +96,19 @@ impl Pool {
         self.branches.iter().find(|branch| branch.id == id).map(|branch| branch.ix)
     }
 
-    /// The branch at `ix`.
+    /// The branch in the slot `ix`; one that has left answers that nothing is there.
     pub fn branch(&self, ix: BranchIx) -> &Arc<Branch> {
-        &self.branches[usize::from(ix.0)]
+        &self.slots[ix.index()]
+    }
+
+    /// The branch in the slot `ix`, if it is part of the pool.
+    pub fn live(&self, ix: BranchIx) -> Option<&Arc<Branch>> {
+        self.branches.iter().find(|branch| branch.ix == ix)
+    }
+
+    /// What is compared to tell which of two branches comes first.
+    pub fn turn(&self, ix: BranchIx) -> usize {
+        self.turns[ix.index()]
     }
 }
 

@@ -71,7 +71,7 @@ impl Union {
         if placed.branch.ix != full {
             return Ok(()); // another writer has moved it
         }
-        let from = placed.branch.clone();
+        let from = placed.branch.branch().clone();
         let stat = from.ask(|| sys::at::stat_fd(placed.fd.as_fd()))?;
         if let Some(why) = why_not(file, &stat) {
             return Err(self.not_moved(file, inode, why));
@@ -88,13 +88,14 @@ impl Union {
         let need = stat.blocks.saturating_mul(512).saturating_add(more);
         let moving = Move { inode, name, from, source: placed.fd.as_fd(), stat };
         for at in targets(pool, &moving, need) {
+            let Ok(home) = pool.branch(at).move_in() else { continue };
             match self.move_to(pool, &moving, pool.branch(at)) {
                 Ok(fd) => {
                     tracing::info!(
                         name = ?moving.name.name, from = %moving.from.path.display(),
                         to = %pool.branch(at).path.display(), "moved a file to a roomier branch"
                     );
-                    placed.branch = pool.branch(at).clone();
+                    placed.branch = home;
                     placed.fd = fd;
                     placed.writable = true;
                     placed.epoch = placed.branch.epoch();
@@ -210,15 +211,15 @@ fn targets(pool: &Pool, moving: &Move<'_>, need: u64) -> Vec<BranchIx> {
         .branches
         .iter()
         .filter(|branch| branch.ix != moving.from.ix && branch.dev() != moving.from.dev())
-        .filter(|branch| branch.mode == BranchMode::ReadWrite && branch.is_writable())
+        .filter(|branch| branch.mode() == BranchMode::ReadWrite && branch.is_writable())
         .filter_map(|branch| {
             branch.distrust_space();
             let space = branch.space().ok()?;
-            let floor = branch.floor.unwrap_or(pool.settings.floor).bytes_of(space.total);
+            let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
             (space.available >= need.saturating_add(floor)).then_some((space.available, branch.ix))
         })
         .collect();
-    fits.sort_by_key(|(available, ix)| (std::cmp::Reverse(*available), ix.0));
+    fits.sort_by_key(|(available, ix)| (std::cmp::Reverse(*available), pool.turn(*ix)));
     fits.into_iter().map(|(_, ix)| ix).collect()
 }
 

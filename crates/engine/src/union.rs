@@ -92,8 +92,8 @@ impl Union {
 
     /// Replaces the settings; requests that have begun go on with the old ones.
     pub fn set_settings(&self, settings: Settings) {
-        let branches = self.pool.load().branches.clone();
-        self.pool.store(Arc::new(Pool { branches, settings }));
+        let changed = self.pool.load().with_settings(settings);
+        self.pool.store(Arc::new(changed));
     }
 
     /// How requests come in: told by `user.fsstack.transport` on the root, and nothing depends on it.

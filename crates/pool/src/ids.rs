@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// A branch's place in its pool's list, counted from 0. It changes when the list does: never store it.
+/// The slot that a branch has while it is in its pool. It says nothing of the branch's place in the pool's order,
+/// and stays when other branches come and go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BranchIx(pub u16);
 

@@ -88,7 +88,7 @@ impl Listing {
         let copies = dir.copies();
         if !copies.contains(&branch.ix) {
             // The copy is gone, and all that it had: the listing goes on with the next one.
-            let next = copies.iter().copied().find(|at| at.0 > branch.ix.0);
+            let next = copies.iter().copied().find(|at| pool.turn(*at) > pool.turn(branch.ix));
             return next.map_or(Ok(()), |next| self.enter(union, pool, dir, next));
         }
         self.enter(union, pool, dir, branch.ix)?;
@@ -167,7 +167,8 @@ impl Listing {
 
     fn next_branch(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>) -> Result<bool> {
         let Some(done) = self.stream.as_ref().map(|stream| stream.at) else { return Ok(false) };
-        let later: Vec<BranchIx> = dir.copies().into_iter().skip_while(|at| at.0 <= done.0).collect();
+        let later: Vec<BranchIx> =
+            dir.copies().into_iter().filter(|at| pool.turn(*at) > pool.turn(done)).collect();
         self.enter_first(union, pool, dir, &later)
     }
 
@@ -238,7 +239,7 @@ impl Listing {
         if !maybe {
             return Ok(true);
         }
-        for earlier in dir.copies().into_iter().take_while(|at| at.0 < read.at.0) {
+        for earlier in dir.copies().into_iter().take_while(|at| pool.turn(*at) < pool.turn(read.at)) {
             match union.stat_in(pool, dir, earlier, &read.name) {
                 Ok(stat) => {
                     if read.kind.is_some_and(|kind| (kind == Kind::Dir) != stat.is_dir()) {

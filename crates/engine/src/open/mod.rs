@@ -17,6 +17,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::branch::Branch;
 use crate::error::Result;
 use crate::inode::Inode;
+use crate::terms::Tenant;
 use listing::Listing;
 use route::{Backings, Route, Tie};
 
@@ -42,7 +43,7 @@ pub struct OpenFile {
 #[derive(Debug)]
 pub struct Placed {
     /// The branch.
-    pub branch: Arc<Branch>,
+    pub branch: Tenant,
     /// The file there.
     pub fd: OwnedFd,
     /// Whether `fd` can be written to.
@@ -54,7 +55,7 @@ pub struct Placed {
 impl OpenFile {
     /// `fd`, just opened on `branch`; `stat` is its attributes.
     pub fn new(
-        branch: Arc<Branch>,
+        branch: Tenant,
         fd: OwnedFd,
         writable: bool,
         stat: &Stat,
@@ -138,7 +139,7 @@ impl OpenFile {
 
     /// The branch that the file is on now.
     pub fn branch(&self) -> Arc<Branch> {
-        self.placed.read().branch.clone()
+        self.placed.read().branch.branch().clone()
     }
 
     /// Makes sure that the descriptor can be written to.

@@ -141,7 +141,7 @@ impl Union {
         caller: Caller,
     ) -> Result<crate::answer::Opened> {
         let inode = self.inode(entry.ino)?;
-        let branch = pool.branch(made.at).clone();
+        let branch = pool.branch(made.at).move_in()?;
         let file = OpenFile::new(branch, made.fd, true, &made.stat, self.backings.clone());
         let file = Arc::new(file);
         let file = inode.open_with(|_| Ok::<_, crate::error::OpError>(()), || Ok(file))?;

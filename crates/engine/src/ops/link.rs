@@ -31,7 +31,7 @@ impl Union {
         let _stays = open.as_ref().map(|file| file.hold());
         let at = inode.branch().ok_or(OpError::STALE)?;
         let branch = pool.branch(at);
-        if branch.mode == BranchMode::ReadOnly {
+        if branch.mode() == BranchMode::ReadOnly {
             return Err(branch.said(SysError { call: sys::Call::Link, errno: Errno::ROFS }));
         }
         let dir = self.skeleton(&pool, &parent, at)?;

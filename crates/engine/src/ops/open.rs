@@ -72,7 +72,7 @@ impl Union {
             let (at, fd, stat) = self.open_inode(pool, inode, OFlags::RDONLY | OFlags::NONBLOCK)?;
             (at, fd, stat, false)
         };
-        let branch = pool.branch(at).clone();
+        let branch = pool.branch(at).move_in()?;
         let capable = write && inode.kind == Kind::File && has_capability(fd.as_fd());
         let file = OpenFile::new(branch, fd, writable, &stat, self.backings.clone());
         file.set_strips(capable || stat.mode & SET_ID != 0);

@@ -101,7 +101,7 @@ impl Union {
         let at = known.as_ref().and_then(|inode| inode.branch()).unwrap_or(at); // it may just have moved
         let branch = pool.branch(at);
         let hidden = self.hidden(pool, from, at)?;
-        if hidden.first().is_some_and(|(other, _)| other.0 < at.0) {
+        if hidden.first().is_some_and(|(other, _)| pool.turn(*other) < pool.turn(at)) {
             // Not hidden: an earlier branch has the file that the name means. It could not be asked when the
             // name was looked up, or has it since then; the kernel is to look again.
             self.seen.set(from.dir.id.ino, from.name.to_bytes(), Ino(0));
@@ -135,7 +135,9 @@ impl Union {
             self.unlink_on(pool, to.dir, to.name, *other)?;
         }
         match visible.filter(|other| *other != at) {
-            Some(shown) if shown.0 < at.0 => self.rename_behind(pool, from, to, at, shown)?,
+            Some(shown) if pool.turn(shown) < pool.turn(at) => {
+                self.rename_behind(pool, from, to, at, shown)?
+            }
             behind => {
                 branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
                 if let Some(behind) = behind
@@ -336,8 +338,9 @@ impl Union {
             && !of_a.is_dir()
             && !of_b.is_dir()
         {
-            let (earlier, later) = if at_a < at_b { (a, b) } else { (b, a) };
-            self.exchange_files(pool, (earlier, *at_a.min(at_b)), (later, *at_a.max(at_b)))?;
+            let mut pair = [(a, *at_a), (b, *at_b)];
+            pair.sort_by_key(|(_, at)| pool.turn(*at));
+            self.exchange_files(pool, pair[0], pair[1])?;
             self.exchanged((known_a, a), (known_b, b));
             return Ok(());
         }

@@ -98,7 +98,7 @@ impl Union {
         at: BranchIx,
     ) -> Result<()> {
         let branch = pool.branch(at);
-        if branch.mode == fsstack_pool::BranchMode::ReadOnly {
+        if branch.mode() == fsstack_pool::BranchMode::ReadOnly {
             return Err(OpError::MISSING); // checked before: it has none
         }
         let fd = self.dirfd(pool, parent, at)?;

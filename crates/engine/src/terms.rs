@@ -1,0 +1,153 @@
+//! What may be done on a branch, which its administrator changes while the pool is mounted, and who is there.
+//!
+//! A branch that is to go is first left alone by placement, and goes when no file is open on it. Counting the open
+//! files and closing the branch to new ones is one step: an open that comes later finds the branch gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+
+use fsstack_pool::{BranchMode, BranchSpec, Floor};
+use parking_lot::Mutex;
+
+use crate::branch::Branch;
+use crate::error::{OpError, Result};
+
+/// In place of the number of open files: the branch is no part of the pool any more.
+const GONE: usize = usize::MAX / 2;
+
+/// What holds on a branch.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    mode: AtomicU8,
+    /// It is to go: nothing new is put there.
+    leaving: AtomicBool,
+    limits: Mutex<Limits>,
+    /// Open files, or [`GONE`].
+    open: AtomicUsize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    floor: Option<Floor>,
+    min_inodes: Option<u64>,
+}
+
+impl Terms {
+    pub(crate) fn new(spec: &BranchSpec) -> Self {
+        let limits = Limits { floor: spec.floor, min_inodes: spec.min_inodes };
+        Self {
+            mode: AtomicU8::new(code(spec.mode)),
+            leaving: AtomicBool::new(false),
+            limits: Mutex::new(limits),
+            open: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// A file is open on the branch: it cannot leave the pool until this drops.
+#[derive(Debug)]
+pub struct Tenant(Arc<Branch>);
+
+impl Tenant {
+    /// The branch.
+    pub fn branch(&self) -> &Arc<Branch> {
+        &self.0
+    }
+}
+
+impl std::ops::Deref for Tenant {
+    type Target = Arc<Branch>;
+    fn deref(&self) -> &Arc<Branch> {
+        &self.0
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        self.0.terms.open.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Branch {
+    /// What may be done on it. While it is on its way out of the pool, nothing new is put there.
+    pub fn mode(&self) -> BranchMode {
+        match self.given_mode() {
+            BranchMode::ReadWrite if self.is_leaving() => BranchMode::NoCreate,
+            set => set,
+        }
+    }
+
+    /// The mode that it was given.
+    pub fn given_mode(&self) -> BranchMode {
+        match self.terms.mode.load(Relaxed) {
+            0 => BranchMode::ReadWrite,
+            1 => BranchMode::NoCreate,
+            _ => BranchMode::ReadOnly,
+        }
+    }
+
+    /// Its own floor, if it has one.
+    pub fn floor(&self) -> Option<Floor> {
+        self.terms.limits.lock().floor
+    }
+
+    /// Its own least number of free inodes, if it has one.
+    pub fn min_inodes(&self) -> Option<u64> {
+        self.terms.limits.lock().min_inodes
+    }
+
+    /// Files that are open on it.
+    pub fn open_files(&self) -> usize {
+        match self.terms.open.load(SeqCst) {
+            open if open < GONE => open,
+            _ => 0,
+        }
+    }
+
+    /// It goes when its files are closed.
+    pub fn is_leaving(&self) -> bool {
+        self.terms.leaving.load(Relaxed)
+    }
+
+    /// It is no part of the pool any more: whoever still asks it is told that nothing is there.
+    pub fn is_gone(&self) -> bool {
+        self.terms.open.load(Relaxed) >= GONE
+    }
+
+    /// A file is about to be open here.
+    ///
+    /// # Errors
+    /// ESTALE if the branch has left the pool.
+    pub fn move_in(self: &Arc<Self>) -> Result<Tenant> {
+        let taken = self.terms.open.fetch_update(SeqCst, SeqCst, |open| (open < GONE).then_some(open + 1));
+        match taken {
+            Ok(_) => Ok(Tenant(self.clone())),
+            Err(_) => Err(OpError::STALE),
+        }
+    }
+
+    /// Closes the branch for ever, unless files are open there: how many.
+    pub(crate) fn shut(&self) -> Result<(), usize> {
+        self.terms.open.compare_exchange(0, GONE, SeqCst, SeqCst).map(drop)
+    }
+
+    pub(crate) fn set_mode(&self, mode: BranchMode) {
+        self.terms.mode.store(code(mode), Relaxed);
+    }
+
+    pub(crate) fn set_leaving(&self, leaving: bool) {
+        self.terms.leaving.store(leaving, Relaxed);
+    }
+
+    pub(crate) fn set_limits(&self, floor: Option<Floor>, min_inodes: Option<u64>) {
+        *self.terms.limits.lock() = Limits { floor, min_inodes };
+    }
+}
+
+fn code(mode: BranchMode) -> u8 {
+    match mode {
+        BranchMode::ReadWrite => 0,
+        BranchMode::NoCreate => 1,
+        BranchMode::ReadOnly => 2,
+    }
+}
