@@ -42,6 +42,7 @@ impl Ground {
             branch_timeout: Duration::from_secs(10),
             recheck: Duration::from_secs(1),
             privileged: fsstack_sys::identity::is_root(),
+            nfs_export: false,
             dir_fds: 512,
         };
         let pool = Pool::open(&specs, settings).unwrap_or_else(|error| panic!("{error}"));

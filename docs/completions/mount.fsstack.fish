@@ -18,6 +18,7 @@ max-threads=\t'The most threads that answer the kernel: one a CPU from the start
 max-write=\t'The largest request, from 4K to 64M; the kernel may lower it.'
 statfs=\t'Whether free space counts every branch, or only what new files can be placed on; mergerfs\'s "base" is "all".'
 locks=\t'Whether flock and POSIX locks hold within this mount, or are also taken on the branch for others to see.'
+nfs-export\t'Let an NFS server export the pool: its file handles stay good over restarts of server and pool.'
 allow_other\t'Whether other users than the one who mounts may enter.'
 default_permissions\t'Whether the kernel checks owner, mode and ACLs; cannot be off where other users may enter.'
 fsname=\t'What mount(8) and df(1) show as the source.'

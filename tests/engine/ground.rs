@@ -68,6 +68,7 @@ pub(crate) fn settings() -> Settings {
         branch_timeout: Duration::from_secs(10),
         recheck: Duration::from_secs(3600),
         privileged: identity::is_root(),
+        nfs_export: false,
         dir_fds: 512,
     }
 }
@@ -231,6 +232,20 @@ impl Ground {
     /// LOOKUP.
     pub(crate) fn lookup(&self, parent: Ino, name: &str) -> Result<Entry, Errno> {
         let entry = self.union.lookup(parent, buf(name).as_name()).map_err(|e| e.errno())?;
+        self.hold(&entry);
+        Ok(entry)
+    }
+
+    /// LOOKUP of ".": the object itself.
+    pub(crate) fn itself(&self, ino: Ino) -> Result<Entry, Errno> {
+        let entry = self.union.lookup_self(ino).map_err(|e| e.errno())?;
+        self.hold(&entry);
+        Ok(entry)
+    }
+
+    /// LOOKUP of "..": what it lies in.
+    pub(crate) fn above(&self, ino: Ino) -> Result<Entry, Errno> {
+        let entry = self.union.lookup_parent(ino).map_err(|e| e.errno())?;
         self.hold(&entry);
         Ok(entry)
     }

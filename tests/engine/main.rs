@@ -23,6 +23,7 @@ mod pin;
 mod readdir;
 mod rename;
 mod rename_dir;
+mod revive;
 mod rmdir;
 mod setattr;
 mod statfs;

@@ -44,6 +44,7 @@ pub(crate) fn settings(create: &str) -> Settings {
         locks: Locks::Local,
         recheck: Duration::from_secs(3600),
         privileged: identity::is_root(),
+        nfs_export: false,
         dir_fds: 64,
         branch_timeout: Duration::ZERO,
     }

@@ -9,6 +9,7 @@ mod calls;
 mod churn;
 mod databases;
 mod directories;
+mod handles;
 mod lifetime;
 mod locks;
 mod memory_maps;

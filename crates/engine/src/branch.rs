@@ -1,6 +1,7 @@
 //! A branch: a member directory of the pool, held by fd, with what is known of its file system.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -8,13 +9,15 @@ use std::time::{Duration, Instant};
 use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Space};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::file::FsSpace;
-use fsstack_sys::{self as sys, SysError};
+use fsstack_sys::handle::ByNumber;
+use fsstack_sys::{self as sys, Stat, SysError};
 use parking_lot::Mutex;
 
 use crate::crowd::Crowd;
 use crate::error::{OpError, Result, is_branch_fault};
 use crate::home::{Home, Proof};
 use crate::open::route::Backings;
+use crate::settings::Settings;
 use crate::terms::Terms;
 
 /// How long a file system's free space is believed.
@@ -65,6 +68,10 @@ pub struct Branch {
     pub root_ino: u64,
     /// What kind of file system it is.
     pub kind: FsKind,
+    /// How its objects are opened by inode number, if they can be.
+    pub by_number: Option<ByNumber>,
+    /// Generations are exact, at the price of a call: handles of NFS clients are made of them.
+    versions: bool,
     pub(crate) terms: Terms,
     pub(crate) home: Home,
     /// Calls inside a branch that others serve; None: a local disk.
@@ -87,7 +94,7 @@ impl Branch {
         spec: &BranchSpec,
         root: OwnedFd,
         proof: Option<Proof>,
-        timeout: Duration,
+        settings: &Settings,
     ) -> Result<Self, SysError> {
         let stat = sys::at::stat_fd(root.as_fd())?;
         let space = sys::file::statfs(root.as_fd())?;
@@ -98,13 +105,29 @@ impl Branch {
             mounts: if spec.cross_mounts { Mounts::Cross } else { Mounts::Stay },
             root_ino: stat.ino,
             kind: FsKind::of(space.f_type),
-            crowd: (!FsKind::of(space.f_type).is_local()).then(|| Crowd::new(timeout)),
+            by_number: ByNumber::of(space.f_type).filter(|_| settings.privileged),
+            versions: settings.nfs_export,
+            crowd: (!FsKind::of(space.f_type).is_local()).then(|| Crowd::new(settings.branch_timeout)),
             terms: Terms::new(spec),
             home: Home::new(root, &stat, &space, proof),
             space: Mutex::new((Instant::now(), space)),
             placed: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(false),
         })
+    }
+
+    /// Attributes of `name` in its directory `dir`: what an object's identity is made from. Inside of [`Self::ask`].
+    pub(crate) fn stat(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat, SysError> {
+        match self.by_number.filter(|_| self.versions) {
+            Some(how) => how.stat(dir, name),
+            None if name.is_empty() => sys::at::stat_fd(dir),
+            None => sys::at::stat(dir, name),
+        }
+    }
+
+    /// As [`Self::stat`], of what `fd` stands for.
+    pub(crate) fn stat_fd(&self, fd: BorrowedFd<'_>) -> Result<Stat, SysError> {
+        self.stat(fd, c"")
     }
 
     /// Runs a call on this branch; its error carries the branch.

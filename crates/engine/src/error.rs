@@ -42,6 +42,8 @@ impl OpError {
     pub fn errno(self) -> Errno {
         match self {
             Self::Branch { sys, .. } if is_branch_fault(sys.errno) => Errno::IO,
+            // Of whichever file system: connections mean nothing to a program that asked for a file.
+            Self::Branch { sys, .. } | Self::Sys(sys) if is_about_a_connection(sys.errno) => Errno::IO,
             Self::Branch { sys, .. } | Self::Sys(sys) => sys.errno,
             Self::NoBranch(why) => match why {
                 Rejection::PathMissing => Errno::NOENT,
@@ -102,6 +104,24 @@ pub fn is_branch_fault(errno: Errno) -> bool {
             | Errno::HOSTDOWN
             | Errno::HOSTUNREACH
     ) || errno.raw_os_error() == 117 // EUCLEAN: a corrupted file system
+}
+
+/// Errnos of connections, which no file system call should have.
+fn is_about_a_connection(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOTCONN
+            | Errno::CONNABORTED
+            | Errno::CONNREFUSED
+            | Errno::CONNRESET
+            | Errno::NOTSOCK
+            | Errno::SHUTDOWN
+            | Errno::PIPE
+            | Errno::NETDOWN
+            | Errno::NETUNREACH
+            | Errno::PROTO
+            | Errno::COMM
+    )
 }
 
 /// A refusal that names a call which no branch was asked for.

@@ -17,6 +17,7 @@ pub mod open;
 pub mod ops;
 mod place;
 pub mod pool;
+mod reach;
 mod recover;
 mod relocate;
 mod resolve;

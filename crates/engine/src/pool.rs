@@ -65,9 +65,7 @@ impl Pool {
             let taken: Vec<BranchId> = branches.iter().map(|branch| branch.id).collect();
             let (id, proof) = durable_id(&root, settings.privileged, &taken).map_err(failed)?;
             let ix = BranchIx::at(at).ok_or(BadPool::Number(specs.len()))?;
-            branches.push(Arc::new(
-                Branch::open(ix, id, spec, root, proof, settings.branch_timeout).map_err(failed)?,
-            ));
+            branches.push(Arc::new(Branch::open(ix, id, spec, root, proof, &settings).map_err(failed)?));
         }
         Ok(Self::of(&branches, settings))
     }

@@ -122,7 +122,7 @@ impl Union {
         let new = New { to, dir, fd, staged };
         let made = to
             .ask_patiently(|| dress(new.fd.as_fd(), moving.source, &moving.stat))
-            .and_then(|()| to.ask(|| sys::at::stat_fd(new.fd.as_fd())));
+            .and_then(|()| to.ask(|| to.stat_fd(new.fd.as_fd())));
         let done = made.and_then(|made| {
             let natural = number::identity(to, &made);
             self.moved.note(moving.inode.id, natural);

@@ -153,7 +153,8 @@ impl Union {
         Ok(entry(id, merge(stats)))
     }
 
-    /// The number of a directory: its first copy's, where "first" does not depend on the branches' order.
+    /// The number of a directory: its first copy's, where "first" does not depend on the branches' order: the oldest
+    /// of those that bear no mark.
     pub(crate) fn dir_identity(
         &self,
         pool: &Pool,
@@ -163,7 +164,8 @@ impl Union {
     ) -> Result<Identity> {
         let mut ids: SmallVec<[(Identity, BranchIx, u64); 2]> =
             stats.iter().map(|(at, stat)| (self.identity(pool.branch(*at), stat), *at, stat.ino)).collect();
-        ids.sort_by_key(|(_, at, _)| pool.branch(*at).id);
+        let born = |at| stats.iter().find(|(on, _)| *on == at).and_then(|(_, stat)| stat.btime);
+        ids.sort_by_key(|(_, at, _)| (born(*at), pool.branch(*at).id));
         let known = ids.iter().find(|(id, ..)| self.inodes.get(id.ino).is_some_and(|known| known.id == *id));
         if let Some((id, ..)) = known {
             return Ok(*id);

@@ -72,6 +72,8 @@ pub struct Settings {
     pub recheck: Duration,
     /// The daemon may act as its callers and use privileged calls (it runs as root).
     pub privileged: bool,
+    /// The pool can be exported by NFS: an object is found by its number alone, whether the kernel knows it or not.
+    pub nfs_export: bool,
     /// Directory file descriptors kept open at most.
     pub dir_fds: usize,
 }

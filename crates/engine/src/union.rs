@@ -162,11 +162,18 @@ impl Union {
         if let Some(fd) = known(dir) {
             return Ok(fd);
         }
-        match self.walk(pool, dir, branch, &known) {
+        let walked = match self.walk(pool, dir, branch, &known) {
             // Not there, or a directory above was just renamed: that is known while all names stay.
             Err(error) if is_astray(error) && !Shape::is_held_here() => {
                 let _shape = self.shape.read();
                 self.walk(pool, dir, branch, &known)
+            }
+            walked => walked,
+        };
+        match walked {
+            // Renamed behind the pool's back.
+            Err(error) if is_astray(error) && pool.settings.nfs_export => {
+                self.rejoined(pool, dir).map_or(Err(error), |()| self.walk(pool, dir, branch, &known))
             }
             walked => walked,
         }
@@ -243,7 +250,7 @@ impl Union {
     ) -> Result<Stat> {
         let fd = self.dirfd(pool, dir, branch)?;
         let branch = pool.branch(branch);
-        let stat = branch.ask(|| sys::at::stat(fd.as_fd(), name))?;
+        let stat = branch.ask(|| branch.stat(fd.as_fd(), name))?;
         self.check_mount(branch, &stat)?;
         Ok(stat)
     }

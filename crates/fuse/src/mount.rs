@@ -39,6 +39,8 @@ pub struct Plan {
     pub ring: bool,
     /// File locks come to the daemon.
     pub forward_locks: bool,
+    /// Ask for lookups by number, as NFS servers need them.
+    pub export: bool,
 }
 
 /// What the kernel granted.

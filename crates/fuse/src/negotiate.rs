@@ -55,6 +55,9 @@ impl Negotiation {
         if plan.forward_locks {
             wanted |= InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
         }
+        if plan.export {
+            wanted |= InitFlags::FUSE_EXPORT_SUPPORT;
+        }
         let granted: Arc<Mutex<Granted>> = Arc::default();
         (Self { wanted, max_write: plan.max_write, granted: granted.clone() }, granted)
     }

@@ -92,6 +92,7 @@ pub struct RawOptions {
     pub(crate) max_write: Given<u32>,
     pub(crate) statfs: Given<StatfsView>,
     pub(crate) locks: Given<Locks>,
+    pub(crate) nfs_export: Given<bool>,
     pub(crate) allow_other: Given<bool>,
     pub(crate) default_permissions: Given<bool>,
     pub(crate) fsname: Given<OsString>,

@@ -31,6 +31,12 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     let mount_point = mount_point(&typed.target, raw.nonempty.or(false), &live, &mut problems);
     let branches = branches(&typed.source, &raw, world, mount_point.as_deref(), &mut problems);
     branches::refuse_taken(&branches, world, &mut problems);
+    if raw.nfs_export.or(false) && world.privilege == Privilege::User {
+        problems.usage(format!(
+            "{}: opening files by their handles needs root; leave it out, or mount as root",
+            raw.nfs_export.spelled()
+        ));
+    }
     if world.privilege == Privilege::User {
         raw.notice("not root: mounted through fusermount3, and all data goes through the daemon".to_owned());
     }
@@ -56,6 +62,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         max_write: raw.max_write.or(1 << 20),
         statfs: raw.statfs.or(StatfsView::All),
         locks: raw.locks.or(Locks::Local),
+        nfs_export: raw.nfs_export.or(false),
         flags: flags(&raw, world),
         fsname: raw.fsname.or(typed.source.clone()),
         subtype: raw.subtype.or("fsstack".to_owned()),

@@ -123,6 +123,7 @@ fn engine_settings(settings: &Settings) -> engine::Settings {
         branch_timeout: settings.branch_timeout,
         recheck: Duration::from_secs(1),
         privileged: settings.privilege == Privilege::Root,
+        nfs_export: settings.nfs_export,
         // Half of what may be open is for directories, half for files.
         dir_fds: usize::try_from(fsstack_sys::thread::raise_nofile_limit() / 2).unwrap_or(512),
     }
@@ -160,6 +161,7 @@ fn plan(settings: &Settings, transport: Transport) -> Plan {
         writeback: settings.page_cache == PageCache::Writeback,
         ring: transport == Transport::Ring,
         forward_locks: settings.locks == Locks::Branch,
+        export: settings.nfs_export,
     }
 }
 

@@ -51,6 +51,8 @@ pub struct Settings {
     pub statfs: StatfsView,
     /// How far locks reach.
     pub locks: Locks,
+    /// Whether the pool can be exported by NFS.
+    pub nfs_export: bool,
     /// The flags of the mount itself.
     pub flags: MountFlags,
     /// The source that the mount table shows.

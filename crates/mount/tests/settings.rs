@@ -92,6 +92,7 @@ fn the_defaults() {
             max_write: 1048576,
             statfs: All,
             locks: Local,
+            nfs_export: false,
             flags: MountFlags {
                 read_only: false,
                 access_times: Relative,

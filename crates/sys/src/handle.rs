@@ -2,12 +2,15 @@
 #![allow(unsafe_code, reason = "file handles have no safe wrapper")]
 
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl};
 
-use crate::call::{Call, Result, call};
+use crate::at;
+use crate::call::{Call, Result, SysError, call};
+use crate::stat::Stat;
 
 /// The most bytes that a handle has (`MAX_HANDLE_SZ`).
 const HANDLE_MAX: usize = 128;
@@ -31,6 +34,13 @@ struct RawHandle {
 
 /// The handle of `name` in `dir`, links not followed; of `dir` itself if `name` is empty.
 pub fn name_to_handle(dir: BorrowedFd<'_>, name: &CStr) -> Result<FileHandle> {
+    let raw = raw_handle(dir, name)?;
+    let bytes = usize::try_from(raw.len).ok().and_then(|len| raw.bytes.get(..len));
+    let bytes = bytes.ok_or(SysError::new(Call::Handle, Errno::OVERFLOW))?;
+    Ok(FileHandle { kind: raw.kind, bytes: bytes.to_vec() })
+}
+
+fn raw_handle(dir: BorrowedFd<'_>, name: &CStr) -> Result<RawHandle> {
     let flags = if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
     call(Call::Handle, || {
         let mut raw = RawHandle { len: 128, kind: 0, bytes: [0; HANDLE_MAX] };
@@ -49,15 +59,13 @@ pub fn name_to_handle(dir: BorrowedFd<'_>, name: &CStr) -> Result<FileHandle> {
         if answer < 0 {
             return Err(last_error());
         }
-        let len = usize::try_from(raw.len).map_err(|_| Errno::OVERFLOW)?;
-        let bytes = raw.bytes.get(..len).ok_or(Errno::OVERFLOW)?;
-        Ok(FileHandle { kind: raw.kind, bytes: bytes.to_vec() })
+        Ok(raw)
     })
 }
 
 /// Opens the file that `handle` names on the file system of `mount`; `ESTALE` if it is gone.
 ///
-/// Needs `CAP_DAC_READ_SEARCH`: no directory on the way is asked.
+/// `mount` must not be `O_PATH`. Needs `CAP_DAC_READ_SEARCH`: no directory on the way is asked.
 pub fn open_handle(mount: BorrowedFd<'_>, handle: &FileHandle, flags: OFlags) -> Result<OwnedFd> {
     // Flags are a C int, whatever sign the wrapper gives them.
     let flags = (flags | OFlags::CLOEXEC).bits().cast_signed();
@@ -77,6 +85,123 @@ pub fn open_handle(mount: BorrowedFd<'_>, handle: &FileHandle, flags: OFlags) ->
     })
 }
 
+/// A file system whose handles can be made from an inode number alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByNumber {
+    /// ext4: a handle without a generation means the inode, whatever its generation.
+    Ext,
+    /// XFS: the generation is asked of it.
+    Xfs,
+}
+
+/// Inode number and generation, 32 bits each (`FILEID_INO32_GEN`).
+const INO32_GEN: i32 = 1;
+/// Inode number of 64 bits and generation of 32: XFS's own.
+const XFS_INO64_GEN: i32 = 0x81;
+
+impl ByNumber {
+    /// From `f_type` of statfs(2).
+    pub fn of(f_type: u64) -> Option<Self> {
+        match f_type {
+            0xef53 => Some(Self::Ext),
+            0x5846_5342 => Some(Self::Xfs),
+            _ => None,
+        }
+    }
+
+    /// Attributes of `name` in `dir`, links not followed, or of `dir` itself if `name` is empty, with its version.
+    pub fn stat(self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat> {
+        loop {
+            let stat = if name.is_empty() { at::stat_fd(dir) } else { at::stat(dir, name) }?;
+            let raw = match raw_handle(dir, name) {
+                // A mount of another kind below, whose objects are not opened by number.
+                Err(error) if error.errno == Errno::OPNOTSUPP => return Ok(stat),
+                raw => raw?,
+            };
+            match self.parse(&raw) {
+                Some((ino, version)) if ino == stat.ino => {
+                    return Ok(Stat { version: Some(version), ..stat });
+                }
+                // The name came to mean another file between the two calls.
+                Some(_) => {}
+                None => return Ok(stat),
+            }
+        }
+    }
+
+    /// Inode number and generation.
+    fn parse(self, raw: &RawHandle) -> Option<(u64, u32)> {
+        let word = |at: usize| Some(u32::from_ne_bytes(*raw.bytes.get(at..at + 4)?.first_chunk()?));
+        match (self, raw.kind) {
+            (Self::Ext | Self::Xfs, INO32_GEN) => Some((word(0)?.into(), word(4)?)),
+            (Self::Xfs, XFS_INO64_GEN) => Some((u64::from_ne_bytes(*raw.bytes.first_chunk()?), word(8)?)),
+            _ => None,
+        }
+    }
+
+    /// Opens (`O_PATH`) the inode `ino` of the file system that the directory `root` is on, under whatever name it
+    /// has now. None: the number is not in use.
+    ///
+    /// Whether it is the object that was meant, and not a later one of the same number, is for the caller to see.
+    pub fn open(self, root: BorrowedFd<'_>, ino: u64) -> Result<Option<OwnedFd>> {
+        // `O_PATH` takes neither an ioctl nor a handle.
+        let root = at::reopen(root, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let known = match self {
+            Self::Ext => u32::try_from(ino).ok().map(|ino| (INO32_GEN, ino.to_ne_bytes().to_vec(), 0)),
+            Self::Xfs => xfs_generation(&root, ino)?
+                .map(|generation| (XFS_INO64_GEN, ino.to_ne_bytes().to_vec(), generation)),
+        };
+        let Some((kind, mut bytes, generation)) = known else { return Ok(None) };
+        bytes.extend_from_slice(&generation.to_ne_bytes());
+        match open_handle(root.as_fd(), &FileHandle { kind, bytes }, OFlags::PATH | OFlags::NOFOLLOW) {
+            // Freed, or used again between the two calls.
+            Err(error) if matches!(error.errno, Errno::STALE | Errno::NOENT | Errno::INVAL) => Ok(None),
+            opened => opened.map(Some),
+        }
+    }
+}
+
+/// `XFS_IOC_FSBULKSTAT_SINGLE`.
+const XFS_BULKSTAT_SINGLE: Opcode = 0xc020_5866;
+
+/// A `struct xfs_fsop_bulkreq`.
+#[repr(C)]
+struct BulkRequest {
+    last: *mut u64,
+    count: i32,
+    buffer: *mut BulkStat,
+    got: *mut i32,
+}
+
+/// A `struct xfs_bstat` of 136 bytes, and room to spare.
+#[repr(C)]
+struct BulkStat {
+    ino: u64,
+    skipped: [u32; 25],
+    generation: u32,
+    rest: [u64; 18],
+}
+
+/// The generation of XFS's inode `ino`; none if it is free.
+fn xfs_generation(root: &OwnedFd, ino: u64) -> Result<Option<u32>> {
+    let asked = call(Call::Ioctl, || {
+        let mut last = ino;
+        let mut got = 0_i32;
+        let mut stat = BulkStat { ino: 0, skipped: [0; 25], generation: 0, rest: [0; 18] };
+        let mut request =
+            BulkRequest { last: &raw mut last, count: 1, buffer: &raw mut stat, got: &raw mut got };
+        // SAFETY: the number reads and writes one such request.
+        let answer = unsafe { Updater::<XFS_BULKSTAT_SINGLE, BulkRequest>::new(&mut request) };
+        // SAFETY: the request's pointers lead to locals that outlive the call, of at least the sizes that it writes.
+        unsafe { ioctl(root, answer) }?;
+        Ok((stat.ino == ino).then_some(stat.generation))
+    });
+    match asked {
+        Err(error) if matches!(error.errno, Errno::INVAL | Errno::NOENT) => Ok(None),
+        asked => asked,
+    }
+}
+
 fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
@@ -85,7 +210,6 @@ fn last_error() -> Errno {
 mod tests {
     use std::fs::File;
     use std::io::Read;
-    use std::os::fd::AsFd;
 
     use super::*;
 
@@ -116,6 +240,27 @@ mod tests {
         std::fs::create_dir(dir.path().join("sub")).unwrap();
         let (above, sub) = (File::open(dir.path()).unwrap(), File::open(dir.path().join("sub")).unwrap());
         assert_eq!(name_to_handle(sub.as_fd(), c""), name_to_handle(above.as_fd(), c"sub"));
+    }
+
+    #[test]
+    fn a_number_opens_what_has_it_and_nothing_when_it_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = at::open_root(dir.path()).unwrap();
+        let Some(how) = ByNumber::of(crate::file::statfs(fd.as_fd()).unwrap().f_type) else {
+            return println!("skipped: neither ext4 nor XFS under /tmp");
+        };
+        std::fs::write(dir.path().join("f"), "told").unwrap();
+        let stat = at::stat(fd.as_fd(), c"f").unwrap();
+        let found = match how.open(fd.as_fd(), stat.ino) {
+            Err(error) if error.errno == Errno::PERM => return println!("skipped: may not open handles"),
+            found => found.unwrap().unwrap(),
+        };
+        let versioned = how.stat(fd.as_fd(), c"f").unwrap();
+        assert!(versioned.version.is_some());
+        assert_eq!(how.stat(found.as_fd(), c"").unwrap(), versioned);
+        assert_eq!(Stat { version: None, ..versioned }, stat);
+        drop(found);
+        assert!(how.open(fd.as_fd(), u64::MAX / 3).unwrap().is_none());
     }
 
     #[test]

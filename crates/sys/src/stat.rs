@@ -111,6 +111,9 @@ pub struct Stat {
     pub attributes: u64,
     /// `STATX_ATTR_*` that the file system knows.
     pub attributes_mask: u64,
+    /// What tells objects apart that have the inode number one after the other; only where it was asked for
+    /// ([`crate::handle::ByNumber::stat`]), statx does not tell it.
+    pub version: Option<u32>,
 }
 
 impl Stat {
@@ -157,6 +160,7 @@ impl From<Statx> for Stat {
             btime: told.contains(StatxFlags::BTIME).then(|| raw.stx_btime.into()),
             attributes: raw.stx_attributes.bits(),
             attributes_mask: raw.stx_attributes_mask.bits(),
+            version: None,
         }
     }
 }

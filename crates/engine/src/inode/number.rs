@@ -54,9 +54,20 @@ pub fn branch_of(ino: Ino) -> Option<BranchId> {
     (ino.0 & HASHED == 0).then(|| BranchId::new(high)).flatten()
 }
 
+/// The branch's inode number that a number of the compact form was made from.
+pub fn inode_of(ino: Ino) -> Option<u64> {
+    branch_of(ino).map(|_| ino.0 & ((1 << INO_BITS) - 1))
+}
+
 fn generation(stat: &Stat) -> u32 {
-    let Some(born) = stat.btime else { return 0 };
-    let mixed = mix(born.sec.cast_unsigned() ^ u64::from(born.nsec) << 34);
+    let born = match (stat.btime, stat.version) {
+        (None, None) => return 0,
+        (born, _) => born.unwrap_or_default(),
+    };
+    // The clock that births are read from may stand still for milliseconds; the branch's own generation, where it
+    // was asked for, tells apart what was born within one of its ticks.
+    let version = stat.version.map_or(0, |version| mix(u64::from(version) | 1 << 32));
+    let mixed = mix(born.sec.cast_unsigned() ^ u64::from(born.nsec) << 34 ^ version);
     // Never 0: that is the root's, and the sign of a branch without birth times.
     u32::try_from(mixed >> 32).unwrap_or(0).max(1)
 }

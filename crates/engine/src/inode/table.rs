@@ -3,8 +3,8 @@
 //! A lookup that finds an inode and a FORGET that takes its last count may meet: both change the count
 //! under the lock of the table's shard, so that the inode is either still there for the lookup or made anew.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 use dashmap::mapref::entry::Entry;
 use fsstack_pool::Ino;
@@ -12,6 +12,9 @@ use fsstack_sys::Kind;
 
 use super::Inode;
 use super::number::{Identity, NumberMap};
+
+/// Directories remembered aside before the first look for those that are gone.
+const ASIDE: usize = 4096;
 
 /// Inodes that go between two looks at the table's size.
 const THOUGHT: usize = 2048;
@@ -21,6 +24,12 @@ const THOUGHT: usize = 2048;
 pub struct Table {
     root: Arc<Inode>,
     slots: NumberMap<Slot>,
+    /// Directories that the kernel does not know, or not any more, but that others lie in. One directory is one
+    /// inode: what is renamed later is what its children refer to.
+    /// Order: taken under the shard of `slots` that has the number.
+    aside: NumberMap<Weak<Inode>>,
+    /// How many may be aside before those that are gone are cleared.
+    aside_limit: AtomicUsize,
     removed: AtomicUsize,
 }
 
@@ -33,7 +42,13 @@ struct Slot {
 impl Table {
     /// A table with the root, which is never forgotten.
     pub fn new(root: Inode) -> Self {
-        Self { root: Arc::new(root), slots: NumberMap::default(), removed: AtomicUsize::new(0) }
+        Self {
+            root: Arc::new(root),
+            slots: NumberMap::default(),
+            aside: NumberMap::default(),
+            aside_limit: AtomicUsize::new(ASIDE),
+            removed: AtomicUsize::new(0),
+        }
     }
 
     /// The root.
@@ -67,10 +82,49 @@ impl Table {
                 slot.inode.clone()
             }
             Entry::Vacant(free) => {
-                let inode = Arc::new(make());
+                let inode = self.take_aside(id, kind).unwrap_or_else(|| Arc::new(make()));
                 free.insert(Slot { inode: inode.clone(), lookups: 1 });
                 inode
             }
+        }
+    }
+
+    /// The inode `id`, a directory, for one that lies in it; made by `make` if it is not known. The kernel is told
+    /// nothing of it.
+    pub fn passed_by(&self, id: Identity, make: impl FnOnce() -> Inode) -> Arc<Inode> {
+        if id.ino == Ino::ROOT {
+            return self.root.clone();
+        }
+        match self.slots.entry(id.ino.0) {
+            Entry::Occupied(known) if known.get().inode.id == id && known.get().inode.is_dir() => {
+                known.get().inode.clone()
+            }
+            // Held until the inode is aside: nobody makes a second one meanwhile.
+            _shard => {
+                let inode = self.take_aside(id, Kind::Dir).unwrap_or_else(|| Arc::new(make()));
+                self.put_aside(&inode);
+                inode
+            }
+        }
+    }
+
+    fn take_aside(&self, id: Identity, kind: Kind) -> Option<Arc<Inode>> {
+        if kind != Kind::Dir {
+            return None;
+        }
+        let (_, weak) = self.aside.remove(&id.ino.0)?;
+        weak.upgrade().filter(|inode| inode.id == id)
+    }
+
+    fn put_aside(&self, inode: &Arc<Inode>) {
+        self.aside.insert(inode.id.ino.0, Arc::downgrade(inode));
+    }
+
+    /// Clears what is aside and gone, when it may be many. Not under a shard's lock.
+    fn tidy_aside(&self) {
+        if self.aside.len() > self.aside_limit.load(Relaxed) {
+            self.aside.retain(|_, weak| weak.strong_count() > 0);
+            self.aside_limit.store(ASIDE.max(self.aside.len() * 2), Relaxed);
         }
     }
 
@@ -83,9 +137,16 @@ impl Table {
         if slot.lookups > 0 {
             return false;
         }
+        let in_use = slot.inode.is_dir() && Arc::strong_count(&slot.inode) > 1;
+        if in_use {
+            self.put_aside(&slot.inode);
+        }
         let gone = known.remove();
         // Dropping an inode drops its parent's reference, and so on up: not under the shard's lock.
         drop(gone);
+        if in_use {
+            self.tidy_aside();
+        }
         self.removed.fetch_add(1, Relaxed) % THOUGHT == THOUGHT - 1
     }
 
@@ -103,6 +164,7 @@ impl Table {
     pub fn clear(&self) {
         self.slots.clear();
         self.slots.shrink_to_fit();
+        self.aside.clear();
     }
 
     /// Gives up room that many forgotten inodes have left; whether there was any.

@@ -31,7 +31,8 @@ impl Union {
                 Err(error) if error.errno() == Errno::STALE && inode.ghost().is_some() => {
                     self.pin(&pool, &inode)?.ask(&pool, sys::at::stat_fd)?
                 }
-                stat => stat?,
+                Err(error) => self.file_by_number(&pool, &inode, error)?.stat,
+                Ok(stat) => stat,
             },
         };
         Ok(Attr { ino, stat })

@@ -80,7 +80,7 @@ impl Union {
         let fd = made?;
         // Another branch may be tried next: this one must not keep the name.
         let stat = branch
-            .ask(|| sys::at::stat_fd(fd.as_fd()))
+            .ask(|| branch.stat_fd(fd.as_fd()))
             .inspect_err(|_| take_back(sys::at::unlink(dir.as_fd(), name.as_cstr())))?;
         Ok(Made { at, fd, stat })
     }
@@ -118,7 +118,7 @@ impl Union {
             let made = branch.ask(|| sys::at::tmpfile(dir.as_fd(), how, mode & 0o7777));
             caller.done_in(&pool)?;
             let fd = made?;
-            let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
+            let stat = branch.ask(|| branch.stat_fd(fd.as_fd()))?;
             Ok(Made { at, fd, stat })
         })?;
         let Made { at, stat, .. } = made;

@@ -37,7 +37,7 @@ impl Union {
         let dir = self.skeleton(&pool, &parent, at)?;
         let name_it = |fd: BorrowedFd<'_>| {
             sys::at::link_fd(fd, dir.as_fd(), name)?;
-            sys::at::stat_fd(fd)
+            branch.stat_fd(fd)
         };
         let stat = match &open {
             Some(file) => file.ask_inside(name_it)?,

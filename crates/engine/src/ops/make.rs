@@ -61,7 +61,7 @@ impl Union {
             let made = branch.ask(|| new.make(dir.as_fd(), name));
             caller.done_in(&pool)?;
             made?;
-            let stat = branch.ask(|| sys::at::stat(dir.as_fd(), name));
+            let stat = branch.ask(|| branch.stat(dir.as_fd(), name));
             // Another branch may be tried next: this one must not keep the name.
             let stat = stat.inspect_err(|_| take_back(new.take_back(dir.as_fd(), name)))?;
             Ok((at, stat))

@@ -54,7 +54,7 @@ impl Union {
             Ok((at, fd, _)) => Ok(Pin::Here(at, fd)),
             Err(error) => match (inode.ghost(), inode.branch()) {
                 (Some(fd), Some(at)) if error.errno() == Errno::STALE => Ok(Pin::Removed(at, fd)),
-                _ => Err(error),
+                _ => self.file_by_number(pool, inode, error).map(|reached| Pin::Here(reached.at, reached.fd)),
             },
         }
     }
@@ -74,6 +74,11 @@ impl Union {
                 let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
                 Ok((at, fd, stat))
             }
+            (Err(error), ..) => {
+                let reached = self.file_by_number(pool, inode, error)?;
+                let fd = pool.branch(reached.at).ask(|| sys::at::reopen(reached.fd.as_fd(), flags))?;
+                Ok((reached.at, fd, reached.stat))
+            }
             (opened, ..) => opened,
         }
     }
@@ -88,7 +93,7 @@ impl Union {
         self.by_name(pool, inode, |dir, name, at| {
             let branch = pool.branch(at);
             let fd = branch.ask(|| sys::at::open(dir, &name.name, flags, 0, branch.mounts))?;
-            let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
+            let stat = branch.ask(|| branch.stat_fd(fd.as_fd()))?;
             if self.identity(branch, &stat) == inode.id { Ok((at, fd, stat)) } else { Err(OpError::STALE) }
         })
     }
@@ -97,7 +102,7 @@ impl Union {
     pub(crate) fn stat_by_name(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Stat> {
         self.by_name(pool, inode, |dir, name, at| {
             let branch = pool.branch(at);
-            let stat = branch.ask(|| sys::at::stat(dir, &name.name))?;
+            let stat = branch.ask(|| branch.stat(dir, &name.name))?;
             if self.identity(branch, &stat) == inode.id { Ok(stat) } else { Err(OpError::STALE) }
         })
     }

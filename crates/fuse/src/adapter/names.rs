@@ -13,7 +13,13 @@ use crate::convert;
 
 impl Adapter {
     pub(super) fn lookup(&self, parent: Ino, name: &CStr, answer: &mut Answer<'_>) -> Served {
-        match self.union.lookup(parent, entry_name(name)?).map_err(errno) {
+        let found = match name.to_bytes() {
+            // By an NFS server, of an object that the kernel has forgotten.
+            b"." => self.union.lookup_self(parent),
+            b".." => self.union.lookup_parent(parent),
+            _ => self.union.lookup(parent, entry_name(name)?),
+        };
+        match found.map_err(errno) {
             Ok(entry) => full(answer.entry(&convert::entry(&entry, &self.timeouts))),
             Err(Errno::NOENT) if !self.timeouts.negative.is_zero() => {
                 full(answer.missing(self.timeouts.negative))

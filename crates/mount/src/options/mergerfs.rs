@@ -167,7 +167,7 @@ pub(super) const NO_MEANING: &[Row] = &[
         &["gid-cache.expire-timeout", "gid-cache.remove-timeout"],
         "the kernel tells the caller's groups",
     ),
-    no_meaning(&["log.metrics", "allow-idmap", "export-support"], "it is not there yet, and off"),
+    no_meaning(&["log.metrics", "allow-idmap"], "it is not there yet, and off"),
 ];
 
 const SEARCH: &str = "the first branch in order that holds a name always serves it";
@@ -210,7 +210,8 @@ pub(super) const ONLY: &[Row] = &[
     only(&["nullrw"], &["false"], "what is written is kept"),
     only(&["xattr"], &["passthrough"], "xattrs always reach the branch"),
     only(&["follow-symlinks"], &["never"], "symbolic links are shown as such"),
-    only(&["nfsopenhack"], &["off"], "exporting by NFS is not there yet"),
+    only(&["nfsopenhack"], &["off"], "NFS clients need no such thing here; see nfs-export"),
+    no_meaning(&["export-support"], "nfs-export says it here"),
     only(&["readahead"], &["0"], "set it on the branches' own devices"),
     only(&["proxy-ioprio"], &["false"], "passthrough keeps the caller's I/O priority by itself"),
     only(
@@ -228,7 +229,6 @@ pub(super) const REFUSED: &[Row] = &[
         "changing a mounted pool is not there yet; unmount it and mount it again",
     ),
     refused(&["bind", "rbind", "move"], "mount(8)", "it is for mount(8) alone, without a type"),
-    refused(&["nfs-export"], "later versions", "exporting by NFS is not there yet"),
     refused(&["branches", "srcmounts"], "mergerfs", "the branches stand as SOURCE before the mount point"),
     refused(&["mount", "mountpoint"], "mergerfs", "the mount point stands as TARGET behind SOURCE"),
     refused(&["symlinkify-timeout"], "mergerfs", "files are shown as what they are"),

@@ -215,6 +215,13 @@ pub(super) const VIEW: &[Row] = &[
         },
     ),
     option(
+        &["nfs-export"],
+        Takes::Switch,
+        "false",
+        "Let an NFS server export the pool: its file handles stay good over restarts of server and pool.",
+        |raw, typed| raw.nfs_export.give(typed, typed.switch()?),
+    ),
+    option(
         &["allow_other"],
         Takes::Switch,
         "true for root",

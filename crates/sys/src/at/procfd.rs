@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use rustix::io::Errno;
 
+use crate::call::{Call, Result, call};
+
 /// The longest path, its NUL included: the prefix, a descriptor's digits, a slash and a name of 255 bytes fit.
 const PATH_MAX: usize = 300;
 
@@ -42,11 +44,48 @@ impl ProcFd {
     }
 }
 
+/// The path of `fd` below the directory `root`, without a leading slash, as the kernel knows it now: empty for
+/// `root` itself. None: it lies elsewhere, has no name, or the kernel came to it without one.
+///
+/// A hint: names move, so the caller walks the path and looks whether it leads there.
+pub fn path_below(root: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
+    let read = |fd| {
+        let path = ProcFd::of(fd);
+        let read = || rustix::fs::readlinkat(rustix::fs::CWD, path.as_c_str(), Vec::new());
+        call(Call::Readlink, read).map(std::ffi::CString::into_bytes)
+    };
+    let (above, path) = (read(root)?, read(fd)?);
+    let below = match above.as_slice() {
+        b"/" => path.strip_prefix(b"/"),
+        above => path.strip_prefix(above).and_then(|below| match below {
+            [] => Some(below),
+            below => below.strip_prefix(b"/"),
+        }),
+    };
+    Ok(below.map(<[u8]>::to_vec))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::ffi::CString;
     use std::os::fd::AsFd as _;
+
+    #[test]
+    fn the_path_below_a_directory_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        let open = |path: &str| std::fs::File::open(dir.path().join(path)).unwrap();
+        let (root, deep) = (open(""), open("a/b"));
+        let told = |root: &std::fs::File, fd: &std::fs::File| path_below(root.as_fd(), fd.as_fd()).unwrap();
+        assert_eq!(told(&root, &deep), Some(b"a/b".to_vec()));
+        assert_eq!(told(&root, &root), Some(Vec::new()));
+        assert_eq!(told(&deep, &root), None);
+        std::fs::create_dir(dir.path().join("ab")).unwrap();
+        assert_eq!(told(&open("a"), &open("ab")), None);
+        std::fs::rename(dir.path().join("a"), dir.path().join("c")).unwrap();
+        assert_eq!(told(&root, &deep), Some(b"c/b".to_vec()));
+    }
 
     #[test]
     fn the_longest_name_fits_and_a_longer_one_is_refused() {

@@ -1,0 +1,109 @@
+//! An object that the kernel forgot is asked for by its number: by an NFS server that holds a handle.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fsstack_pool::{BranchIx, Ino};
+use fsstack_sys::{self as sys, Errno};
+
+use crate::answer::Entry;
+use crate::error::{OpError, Result};
+use crate::inode::{Copies, Inode};
+use crate::pool::Pool;
+use crate::reach::Reached;
+use crate::resolve::{entry, merge};
+use crate::union::Union;
+
+impl Union {
+    /// The object `ino` itself. The kernel holds one more lookup of what is answered, and compares the generation.
+    ///
+    /// # Errors
+    /// ESTALE if nothing has the number any more; EIO if that cannot be known.
+    pub fn lookup_self(&self, ino: Ino) -> Result<Entry> {
+        let pool = self.pool.load();
+        if let Ok(inode) = self.inode(ino) {
+            match self.getattr(ino, None) {
+                Ok(attr) if attr.stat.nlink > 0 || inode.open_file().is_some() => {
+                    return Ok(self.count(&inode, attr.stat));
+                }
+                Ok(_) => {}
+                // Gone: another object may have the number by now.
+                Err(error) if error.errno() == Errno::STALE => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let reached = self.reach(&pool, ino)?;
+        if reached.stat.is_dir() {
+            self.revive_dir(&pool, ino, &reached)
+        } else {
+            Ok(self.revive_file(&pool, &reached))
+        }
+    }
+
+    /// The directory that the directory `ino` lies in. The kernel holds one more lookup of it.
+    ///
+    /// # Errors
+    /// ENOENT for the root; ESTALE if the directory is gone; EIO if that cannot be known.
+    pub fn lookup_parent(&self, ino: Ino) -> Result<Entry> {
+        let pool = self.pool.load();
+        let dir = self.dir(ino)?;
+        if dir.is_root() {
+            return Err(OpError::MISSING);
+        }
+        let known = dir.name().filter(|name| self.leads_to(&pool, &name.parent, &name.name, &dir));
+        let parent = match known {
+            Some(name) => name.parent,
+            None => {
+                self.rejoin(&pool, &dir)?;
+                dir.name().ok_or(OpError::STALE)?.parent
+            }
+        };
+        let attr = self.dir_attr(&pool, &parent)?;
+        Ok(self.count(&parent, attr.stat))
+    }
+
+    fn revive_file(&self, pool: &Pool, reached: &Reached) -> Entry {
+        let (id, stat) = (reached.id, reached.stat);
+        let name = self.name_of(pool, reached);
+        let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), reached.at));
+        // Without a name it is opened by its number, until it is seen under one.
+        if let Some((parent, name)) = name {
+            inode.seen_as(&parent, &name, stat.nlink);
+            self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
+        }
+        entry(id, stat)
+    }
+
+    fn revive_dir(&self, pool: &Pool, ino: Ino, reached: &Reached) -> Result<Entry> {
+        let found = self.connect(pool, reached.at, reached.fd.as_fd(), reached.stat.ino)?;
+        // A copy of a directory that has another number.
+        if found.id.ino != ino {
+            return Err(OpError::STALE);
+        }
+        let inode = self.inodes.looked_up(found.id, sys::Kind::Dir, || Inode::dir(found.id, &found.copies));
+        inode.update_copies(&found.copies);
+        inode.seen_as(&found.parent, &found.name, 1);
+        self.seen.set(found.parent.id.ino, found.name.to_bytes(), ino);
+        Ok(entry(found.id, merge(&found.stats)))
+    }
+
+    /// The kernel holds one more lookup of an inode that is known.
+    fn count(&self, inode: &Arc<Inode>, stat: sys::Stat) -> Entry {
+        let counted = self.inodes.looked_up(inode.id, inode.kind, || again(inode));
+        entry(counted.id, stat)
+    }
+}
+
+/// The kernel forgot the inode between the look at the table and the count: made again from what is known.
+fn again(inode: &Inode) -> Inode {
+    let made = if inode.is_dir() {
+        let found = inode.copies().iter().filter_map(|at| Some((*at, inode.copy_ino(*at)?))).collect();
+        Inode::dir(inode.id, &Copies { found, unsure: 0 })
+    } else {
+        Inode::file(inode.id, inode.kind, inode.branch().unwrap_or(BranchIx(0)))
+    };
+    for name in inode.names().iter().rev() {
+        made.seen_as(&name.parent, &name.name, u32::MAX);
+    }
+    made
+}

@@ -1,0 +1,219 @@
+//! From a number to the object, when no name is known that leads to it: what an NFS server holds after a restart
+//! is a number and a generation, and the names may have changed meanwhile.
+//!
+//! The number tells branch and inode number (`inode/number.rs`), and the branch's file system opens an inode by its
+//! number. What is opened is looked at: only if it has the very number in the pool is it the object. The generation
+//! is compared by who asked: the kernel, which has it, or the caller here, who knows the inode. So a number that
+//! was used again leads to the new object under its own generation, never to the old one under a wrong name.
+//!
+//! A branch that cannot be asked, or is not in the pool now, makes "gone" unknowable: an I/O error, never ESTALE.
+
+use std::cell::Cell;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use fsstack_pool::{BranchIx, Ino};
+use fsstack_sys::{self as sys, Errno, Stat};
+
+use crate::branch::Branch;
+use crate::error::{OpError, Result};
+use crate::inode::number::{self, Identity};
+use crate::inode::{Copies, Inode};
+use crate::pool::Pool;
+use crate::resolve::{DirStats, Found};
+use crate::union::Union;
+
+/// How often a path is read anew that led elsewhere: somebody renames on the way.
+const ATTEMPTS: usize = 8;
+
+thread_local! {
+    /// This thread looks for a directory that is not under its name: the way there is walked by name.
+    static REJOINS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// An object that was found by its number.
+#[derive(Debug)]
+pub(crate) struct Reached {
+    pub(crate) at: BranchIx,
+    /// `O_PATH`.
+    pub(crate) fd: OwnedFd,
+    pub(crate) stat: Stat,
+    pub(crate) id: Identity,
+}
+
+/// A directory as its path leads to it.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    pub(crate) parent: Arc<Inode>,
+    pub(crate) name: CString,
+    pub(crate) stats: DirStats,
+    pub(crate) copies: Copies,
+    pub(crate) id: Identity,
+}
+
+impl Union {
+    /// The object that has the number `ino` now.
+    ///
+    /// # Errors
+    /// ESTALE if none has; EIO if that cannot be known.
+    pub(crate) fn reach(&self, pool: &Pool, ino: Ino) -> Result<Reached> {
+        sys::identity::become_daemon().map_err(OpError::Sys)?;
+        let inode = number::inode_of(ino).ok_or(OpError::STALE)?;
+        // A branch that is not in the pool now may come back with the object on it.
+        let at = pool.branch_of(ino).ok_or(OpError::UNSURE)?;
+        self.open_number(pool, at, inode)?.filter(|reached| reached.id.ino == ino).ok_or(OpError::STALE)
+    }
+
+    /// As [`Self::reach`], of an object whose generation is known too.
+    pub(crate) fn reach_again(&self, pool: &Pool, id: Identity) -> Result<Reached> {
+        let reached = self.reach(pool, id.ino)?;
+        if reached.id == id { Ok(reached) } else { Err(OpError::STALE) }
+    }
+
+    /// What has the inode number `inode` on the branch `at`.
+    pub(crate) fn open_number(&self, pool: &Pool, at: BranchIx, inode: u64) -> Result<Option<Reached>> {
+        let branch = pool.branch(at);
+        let Some(how) = branch.by_number else { return Ok(None) };
+        let Some(fd) = branch.ask(|| how.open(branch.root().as_fd(), inode))? else { return Ok(None) };
+        let stat = branch.ask(|| branch.stat_fd(fd.as_fd()))?;
+        if stat.nlink == 0 || stat.ino != inode {
+            return Ok(None);
+        }
+        let id = self.identity(branch, &stat);
+        Ok(Some(Reached { at, fd, stat, id }))
+    }
+
+    /// Where the directory `fd` of the branch `at` is in the pool, by the path that the kernel knows it by.
+    ///
+    /// # Errors
+    /// ESTALE if it is not in the pool; EIO if that cannot be known.
+    pub(crate) fn connect(
+        &self,
+        pool: &Pool,
+        at: BranchIx,
+        fd: BorrowedFd<'_>,
+        inode: u64,
+    ) -> Result<Connected> {
+        for _ in 0..ATTEMPTS {
+            let Some(path) = self.path_of(pool.branch(at), fd)? else { break };
+            match self.walk_to_dir(pool, &path) {
+                Ok(found) if found.copies.found.contains(&(at, inode)) => return Ok(found),
+                Err(error) if !error.is_missing() => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Err(OpError::STALE)
+    }
+
+    /// The name that a file has, if the kernel knows one and it leads there.
+    pub(crate) fn name_of(&self, pool: &Pool, reached: &Reached) -> Option<(Arc<Inode>, CString)> {
+        let branch = pool.branch(reached.at);
+        let path = self.path_of(branch, reached.fd.as_fd()).ok()??;
+        let (dir, last) = split(&path);
+        let name = CString::new(last).ok().filter(|name| !name.is_empty())?;
+        let parent = match dir {
+            [] => self.inodes.root().clone(),
+            dir => self.pass_by(&self.walk_to_dir(pool, dir).ok()?),
+        };
+        let there = self.stat_in(pool, &parent, reached.at, &name).ok()?;
+        (self.identity(branch, &there) == reached.id).then_some((parent, name))
+    }
+
+    fn path_of(&self, branch: &Branch, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
+        branch.ask(|| sys::at::path_below(branch.root().as_fd(), fd))
+    }
+
+    fn walk_to_dir(&self, pool: &Pool, path: &[u8]) -> Result<Connected> {
+        let mut parent = self.inodes.root().clone();
+        let mut names = path.split(|byte| *byte == b'/').peekable();
+        while let Some(raw) = names.next() {
+            let name = CString::new(raw).map_err(|_| OpError::MISSING)?;
+            if name.is_empty() {
+                break; // a branch's root, which is the pool's
+            }
+            let Found::Dir(stats, copies) = self.find(pool, &parent, &name)? else { break };
+            let id = self.dir_identity(pool, &parent, &name, &stats)?;
+            let here = Connected { parent, name, stats, copies, id };
+            if names.peek().is_none() {
+                return Ok(here);
+            }
+            parent = self.pass_by(&here);
+        }
+        Err(OpError::MISSING)
+    }
+
+    /// The inode of a directory on the way.
+    pub(crate) fn pass_by(&self, dir: &Connected) -> Arc<Inode> {
+        let inode = self.inodes.passed_by(dir.id, || Inode::dir(dir.id, &dir.copies));
+        inode.update_copies(&dir.copies);
+        inode.seen_as(&dir.parent, &dir.name, 1);
+        inode
+    }
+
+    /// The directory `dir`, whose known name leads nowhere or elsewhere, is looked for by its number: its names and
+    /// copies are as they are now.
+    ///
+    /// # Errors
+    /// ESTALE if it is gone; EIO if that cannot be known.
+    pub(crate) fn rejoin(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<()> {
+        let reached = self.reach_again(pool, dir.id)?;
+        let found = self.connect(pool, reached.at, reached.fd.as_fd(), reached.stat.ino)?;
+        if found.id != dir.id || is_below(&found.parent, dir) {
+            return Err(OpError::STALE);
+        }
+        dir.update_copies(&found.copies);
+        dir.seen_as(&found.parent, &found.name, 1);
+        Ok(())
+    }
+
+    /// As [`Self::rejoin`]; None while this thread is doing that already, for a directory below.
+    pub(crate) fn rejoined(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<()> {
+        if REJOINS.replace(true) {
+            return None;
+        }
+        let done = self.rejoin(pool, dir);
+        REJOINS.set(false);
+        done.ok()
+    }
+
+    /// Whether `name` in `parent` leads to the directory `dir` on a branch that holds it.
+    pub(crate) fn leads_to(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr, dir: &Inode) -> bool {
+        dir.copies().into_iter().any(|at| {
+            self.stat_in(pool, parent, at, name).is_ok_and(|there| dir.copy_ino(at) == Some(there.ino))
+        })
+    }
+
+    /// A file by its number where none of its names is known any more, for pools that find objects so.
+    pub(crate) fn file_by_number(&self, pool: &Pool, inode: &Inode, failed: OpError) -> Result<Reached> {
+        if failed.errno() != Errno::STALE || !pool.settings.nfs_export {
+            return Err(failed);
+        }
+        let reached = self.reach_again(pool, inode.id)?;
+        if reached.stat.kind() != inode.kind {
+            return Err(OpError::STALE);
+        }
+        Ok(reached)
+    }
+}
+
+/// A directory never lies in itself: inodes that say so are of two moments.
+fn is_below(inode: &Arc<Inode>, dir: &Inode) -> bool {
+    let mut at = inode.clone();
+    loop {
+        if at.id == dir.id {
+            return true;
+        }
+        match at.name() {
+            Some(name) => at = name.parent,
+            None => return false,
+        }
+    }
+}
+
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (&[], path),
+    }
+}

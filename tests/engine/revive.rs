@@ -1,0 +1,106 @@
+//! Objects that are asked for by number, as an NFS server asks for them.
+
+use std::fs;
+
+use fsstack_engine::settings::Settings;
+use fsstack_lab::needs::Skip;
+use fsstack_pool::{BranchMode, Ino};
+use fsstack_sys::Errno;
+
+use crate::ground::{Ground, settings};
+
+/// A pool that can be exported, where the file system under /tmp opens objects by number.
+fn pool() -> Result<Ground, Skip> {
+    let exported = Settings { nfs_export: true, ..settings() };
+    let pool = Ground::with(&[BranchMode::ReadWrite; 2], exported);
+    if pool.union.pool().branches[0].by_number.is_none() {
+        return Err(Skip::because("needs root, and ext4 or XFS under /tmp"));
+    }
+    pool.put(0, "d/sub/f", "f");
+    pool.put(1, "d/g", "g");
+    Ok(pool)
+}
+
+macro_rules! pool_or_skip {
+    () => {
+        match pool() {
+            Ok(pool) => pool,
+            Err(skip) => return skip.announce(),
+        }
+    };
+}
+
+/// The numbers of these, which the kernel then forgets.
+fn forgotten(pool: &Ground, paths: &[&str]) -> Vec<(Ino, u64)> {
+    let found: Vec<_> = paths.iter().map(|path| pool.find(path).unwrap()).collect();
+    pool.let_go();
+    found.iter().map(|entry| (entry.ino, entry.generation)).collect()
+}
+
+#[test]
+fn what_was_forgotten_is_found_by_its_number() {
+    let pool = pool_or_skip!();
+    let held = forgotten(&pool, &["d/sub/f", "d/g", "d/sub", "d"]);
+    for (ino, generation) in held.iter().chain(held.iter().rev()) {
+        let found = pool.itself(*ino).unwrap();
+        assert_eq!((found.ino, found.generation), (*ino, *generation));
+        pool.let_go();
+    }
+    pool.itself(held[0].0).unwrap();
+    assert_eq!(pool.read_ino(held[0].0).unwrap(), "f");
+}
+
+#[test]
+fn a_directory_tells_the_one_that_it_lies_in() {
+    let pool = pool_or_skip!();
+    let held = forgotten(&pool, &["d/sub", "d"]);
+    pool.itself(held[0].0).unwrap();
+    assert_eq!(pool.above(held[0].0).unwrap().ino, held[1].0);
+    assert_eq!(pool.above(held[1].0).unwrap().ino, Ino::ROOT);
+    assert_eq!(pool.above(Ino::ROOT).err(), Some(Errno::NOENT));
+    assert_eq!(pool.itself(Ino::ROOT).unwrap().generation, 0);
+    // One directory is one inode, whichever way it was come by: a rename of it reaches what lies below.
+    pool.let_go();
+    pool.itself(held[0].0).unwrap();
+    pool.rename("d", "e").unwrap();
+    assert_eq!(pool.lookup(held[0].0, "f").unwrap().attr.stat.size, 1);
+}
+
+#[test]
+fn what_was_renamed_behind_the_pools_back_is_found_again() {
+    let pool = pool_or_skip!();
+    let (file, sub, dir) = (pool.ino("d/sub/f"), pool.ino("d/sub"), pool.ino("d"));
+    fs::rename(pool.on(0, "d/sub/f"), pool.on(0, "f2")).unwrap();
+    fs::rename(pool.on(0, "d/sub"), pool.on(0, "sub2")).unwrap();
+    assert_eq!(pool.read_ino(file).unwrap(), "f");
+    assert_eq!(pool.above(sub).unwrap().ino, Ino::ROOT);
+    pool.let_go();
+    for ino in [file, sub, dir] {
+        assert_eq!(pool.itself(ino).unwrap().ino, ino);
+    }
+    pool.lookup(sub, "f").unwrap_err();
+}
+
+#[test]
+fn what_was_removed_is_stale() {
+    let pool = pool_or_skip!();
+    let held = forgotten(&pool, &["d/sub/f", "d/sub"]);
+    fs::remove_dir_all(pool.on(0, "d/sub")).unwrap();
+    for (ino, _) in held {
+        assert_eq!(pool.itself(ino).err(), Some(Errno::STALE));
+    }
+}
+
+#[test]
+fn what_is_on_a_branch_out_of_the_pool_is_an_error_and_not_gone() {
+    let mut pool = pool_or_skip!();
+    let held = forgotten(&pool, &["d/sub/f", "d/g"]);
+    let mut taken = None;
+    pool.remount(|branches| taken = branches.pop());
+    assert_eq!(pool.itself(held[0].0).unwrap().ino, held[0].0);
+    assert_eq!(pool.itself(held[1].0).err(), Some(Errno::IO));
+    pool.remount(|branches| branches.insert(0, taken.unwrap()));
+    for (ino, generation) in held {
+        assert_eq!(pool.itself(ino).unwrap().generation, generation);
+    }
+}

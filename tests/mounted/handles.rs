@@ -1,0 +1,241 @@
+//! File handles, as an NFS server holds them: over whatever happens they mean the object that they were made of.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_sys::handle::{FileHandle, name_to_handle, open_handle};
+use fsstack_sys::{Errno, OFlags, at};
+
+use crate::script::sh;
+
+/// What is held in each test: a file, a directory, a symlink, one of two hard links, and what lies deeper.
+const HELD: [&str; 6] = ["d/file", "d", "d/link", "d/hard", "d/sub", "d/sub/deep"];
+
+fn pool() -> Pool {
+    let pool = unfilled();
+    fill(&pool);
+    pool
+}
+
+fn unfilled() -> Pool {
+    lab::pool()
+        .xfs_branch("x", MiB(300))
+        .ext4_branch("e", MiB(100))
+        .option("create=ff")
+        .option("nfs-export")
+        .mount()
+}
+
+fn fill(pool: &Pool) {
+    pool.mkdir("d/sub");
+    pool.write("d/file", b"file");
+    pool.write("d/hard", b"hard");
+    pool.write("d/sub/deep", b"deep");
+    fs::hard_link(pool.at("d/hard"), pool.at("d/sub/hard too")).unwrap();
+    symlink("file", pool.at("d/link")).unwrap();
+    // Half of them on the second branch.
+    pool.write("other", b"other");
+}
+
+/// A handle, and what it must lead to.
+#[derive(Debug)]
+struct Held {
+    path: String,
+    handle: FileHandle,
+    ino: u64,
+    content: Option<String>,
+}
+
+fn name(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_encoded_bytes()).unwrap()
+}
+
+fn hold(pool: &Pool, path: &str) -> Held {
+    let root = File::open(pool.path()).unwrap();
+    let handle = name_to_handle(root.as_fd(), &name(Path::new(path))).unwrap();
+    let meta = fs::symlink_metadata(pool.at(path)).unwrap();
+    let content = meta.is_file().then(|| fs::read_to_string(pool.at(path)).unwrap());
+    Held { path: path.to_owned(), handle, ino: meta.ino(), content }
+}
+
+fn hold_all(pool: &Pool) -> Vec<Held> {
+    HELD.iter().map(|path| hold(pool, path)).collect()
+}
+
+fn open(pool: &Pool, held: &Held, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let root = File::open(pool.path()).unwrap();
+    open_handle(root.as_fd(), &held.handle, flags).map_err(|error| error.errno)
+}
+
+/// The handle leads to its object, and to nothing else.
+#[track_caller]
+fn check(pool: &Pool, held: &Held) {
+    let fd = match open(pool, held, OFlags::PATH | OFlags::NOFOLLOW) {
+        Ok(fd) => fd,
+        Err(error) => panic!("{}: {error}", held.path),
+    };
+    assert_eq!(at::stat_fd(fd.as_fd()).unwrap().ino, held.ino, "{}", held.path);
+    if let Some(content) = &held.content {
+        let mut file = File::from(open(pool, held, OFlags::RDWR).unwrap());
+        assert_eq!(&std::io::read_to_string(&mut file).unwrap(), content, "{}", held.path);
+    }
+    if at::stat_fd(fd.as_fd()).unwrap().is_dir() {
+        drop(open(pool, held, OFlags::RDONLY | OFlags::DIRECTORY).unwrap());
+    }
+}
+
+/// The kernel forgets all that nobody uses.
+fn forget() {
+    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+}
+
+/// `event` happens to the pool while handles are held.
+#[track_caller]
+fn over(pool: &mut Pool, event: impl FnOnce(&mut Pool)) {
+    let held = hold_all(pool);
+    event(pool);
+    for held in &held {
+        check(pool, held);
+    }
+    forget();
+    // The other way round, so that each is the first one once.
+    for held in held.iter().rev() {
+        check(pool, held);
+        forget();
+    }
+}
+
+#[test]
+fn handles_outlive_what_the_kernel_forgets() {
+    needs!(mounting(), loops());
+    let mut pool = pool();
+    over(&mut pool, |_| forget());
+    over(&mut pool, |_| ());
+}
+
+#[test]
+fn handles_outlive_a_remount() {
+    needs!(mounting(), loops());
+    let mut pool = pool();
+    over(&mut pool, Pool::remount);
+}
+
+#[test]
+fn handles_outlive_a_crash_of_the_daemon() {
+    needs!(mounting(), loops());
+    let mut pool = pool();
+    over(&mut pool, |pool| {
+        pool.kill_daemon();
+        pool.remount();
+    });
+}
+
+#[test]
+fn handles_outlive_renames_in_the_pool() {
+    needs!(mounting(), loops());
+    let mut pool = pool();
+    let held = hold_all(&pool);
+    fs::rename(pool.at("d/file"), pool.at("moved")).unwrap();
+    fs::rename(pool.at("d/sub"), pool.at("sub too")).unwrap();
+    fs::rename(pool.at("d"), pool.at("e")).unwrap();
+    for held in &held {
+        check(&pool, held);
+        forget();
+        check(&pool, held);
+    }
+    pool.remount();
+    held.iter().for_each(|held| check(&pool, held));
+}
+
+#[test]
+fn handles_outlive_renames_behind_the_pools_back() {
+    needs!(mounting(), loops());
+    let mut pool = pool();
+    for remounts in [false, true] {
+        let held = hold_all(&pool);
+        let x = pool.branch("x").path().to_owned();
+        sh(&x, "mkdir -p new; mv d/file new/file2; mv d/sub new/sub2; mv d new/d2");
+        if remounts {
+            pool.remount();
+        }
+        for held in &held {
+            check(&pool, held);
+            forget();
+            check(&pool, held);
+        }
+        sh(&x, "mv new/d2 d; mv new/sub2 d/sub; mv new/file2 d/file");
+        held.iter().for_each(|held| check(&pool, held));
+    }
+}
+
+#[test]
+fn a_handle_of_what_was_removed_is_stale_for_good() {
+    needs!(mounting(), loops());
+    let pool = pool();
+    let held = hold_all(&pool);
+    sh(pool.path(), "rm -rf d");
+    for again in 0..3 {
+        for held in &held {
+            assert_eq!(open(&pool, held, OFlags::PATH).err(), Some(Errno::STALE), "{} {again}", held.path);
+        }
+        // Their inode numbers are used again.
+        sh(pool.path(), "rm -rf d more");
+        fill(&pool);
+        sh(pool.path(), "for i in $(seq 40); do mkdir -p more/$i; echo > more/$i/f; ln -s x more/$i/l; done");
+        forget();
+    }
+}
+
+#[test]
+fn a_number_used_again_on_the_branch_is_stale_for_the_old_handle() {
+    needs!(mounting(), loops());
+    let mut pool = lab::pool().xfs_branch("x", MiB(300)).option("nfs-export").mount();
+    let on_branch = |pool: &Pool, name: &str| pool.branch("x").path().join(name);
+    for remounts in [false, true] {
+        let mut reused = false;
+        for _ in 0..20 {
+            pool.write("f", b"old");
+            let old = hold(&pool, "f");
+            let number = fs::metadata(on_branch(&pool, "f")).unwrap().ino();
+            forget();
+            fs::remove_file(on_branch(&pool, "f")).unwrap();
+            let new = (0..100).map(|n| format!("n{n}")).find(|new| {
+                // XFS frees inodes some time after their last name is gone.
+                std::thread::sleep(Duration::from_millis(1));
+                fs::write(on_branch(&pool, new), "new").unwrap();
+                fs::metadata(on_branch(&pool, new)).unwrap().ino() == number
+            });
+            if remounts {
+                pool.remount();
+            }
+            forget();
+            assert_eq!(open(&pool, &old, OFlags::RDONLY).err(), Some(Errno::STALE));
+            if let Some(new) = &new {
+                check(&pool, &hold(&pool, new));
+                assert_eq!(hold(&pool, new).ino, old.ino);
+                reused = true;
+                break;
+            }
+            sh(pool.path(), "rm -f f n*");
+        }
+        assert!(reused, "XFS never used the inode number again, remounts: {remounts}");
+    }
+}
+
+#[test]
+fn names_tell_the_numbers_that_handles_have() {
+    needs!(mounting(), loops());
+    let mut pool = pool();
+    pool.remount();
+    // d_ino before anything was looked up.
+    let listed = sh(pool.path(), "ls -iU d; ls -idU d");
+    for held in ["d/file", "d/link", "d/hard", "d/sub", "d"] {
+        let ino = fs::symlink_metadata(pool.at(held)).unwrap().ino();
+        assert!(listed.contains(&ino.to_string()), "{held} {ino} in {listed}");
+    }
+}
