@@ -1,11 +1,16 @@
 //! Changing attributes: of directories on all copies, of files with the bits that a change must strip.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::{Arc, Barrier};
 
-use fsstack_engine::Caller;
+use fsstack_engine::open::route::{Backings, Route};
 use fsstack_engine::ops::{Change, SetTime};
+use fsstack_engine::settings::{Settings, WritePath};
+use fsstack_engine::{Caller, Pool, Union};
 use fsstack_lab::needs;
 use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
+use fsstack_pool::{BranchSpec, Ino};
 use fsstack_sys::{Errno, OFlags, Time};
 
 use crate::ground::{Ground, settings};
@@ -181,4 +186,48 @@ fn a_read_only_branch_refuses_every_change() {
     }
     assert_eq!(pool.setattr(dir, mode(0o700)).unwrap_err(), Errno::ROFS, "the copy that the pool shows");
     assert_eq!(pool.snapshot(), before);
+}
+
+/// A kernel that takes every file.
+#[derive(Debug)]
+struct Willing;
+
+impl Backings for Willing {
+    fn open(&self, _: BorrowedFd<'_>) -> std::io::Result<u32> {
+        Ok(1)
+    }
+    fn close(&self, _: u32) {}
+}
+
+#[test]
+fn a_set_uid_bit_and_a_strangers_first_open_never_meet() {
+    needs!(root());
+    let home = tempfile::tempdir().unwrap();
+    let specs = [BranchSpec::new(home.path().to_owned())];
+    let settings = Settings { write_path: WritePath::Passthrough, ..settings() };
+    let union = Union::new(Pool::open(&specs, settings).unwrap(), Arc::new(Willing));
+    let name = crate::ground::buf("prog");
+    std::fs::write(home.path().join("prog"), "").unwrap();
+    for round in 0..500 {
+        std::fs::set_permissions(home.path().join("prog"), PermissionsExt::from_mode(0o666)).unwrap();
+        let ino = union.lookup(Ino::ROOT, name.as_name()).unwrap().ino;
+        let both = Barrier::new(2);
+        let (opened, refused) = std::thread::scope(|scope| {
+            let opener = scope.spawn(|| {
+                both.wait();
+                union.open(ino, OFlags::WRONLY, ALICE).unwrap()
+            });
+            both.wait();
+            let changed = union.setattr(ino, None, mode(0o4666), Caller::DAEMON);
+            (opener.join().unwrap(), changed.map_err(|e| e.errno()).err())
+        });
+        // Either the bit is refused, or the stranger's writes come by the daemon, which strips it.
+        let set = std::fs::metadata(home.path().join("prog")).unwrap().mode() & 0o4000 != 0;
+        let past_us = matches!(opened.route, Route::Passthrough(_));
+        assert!(!(set && past_us), "round {round}: {:?}, {refused:?}", opened.route);
+        assert_eq!(refused, (!set).then_some(Errno::TXTBSY));
+        union.release(opened.handle);
+        union.forget(ino, 1);
+    }
+    union.destroy();
 }

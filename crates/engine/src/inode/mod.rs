@@ -80,6 +80,8 @@ struct FilePlace {
     branch: BranchIx,
     /// The open file and the number of its handles.
     open: Option<(Arc<OpenFile>, usize)>,
+    /// Somebody gave it a set-id bit or a capability: an open that looked at it before that must know.
+    guarded: bool,
 }
 
 #[derive(Debug)]
@@ -121,7 +123,7 @@ impl Copies {
 impl Inode {
     /// A file (anything but a directory) on `branch`.
     pub fn file(id: Identity, kind: Kind, branch: BranchIx) -> Self {
-        let place = Place::File(FilePlace { branch, open: None });
+        let place = Place::File(FilePlace { branch, open: None, guarded: false });
         Self { id, kind, state: Mutex::new(State { names: SmallVec::new(), place, ghost: None }) }
     }
 
@@ -242,6 +244,19 @@ impl Inode {
         }
     }
 
+    /// It is about to be given a set-id bit or a capability, which strangers' writes must strip. Whoever opens it from now
+    /// on knows, though the open may have looked at the mode before; whoever has it open is told: the open file.
+    pub(crate) fn guard_set_id(&self) -> Option<Arc<OpenFile>> {
+        let open = match &mut self.state.lock().place {
+            Place::File(place) => {
+                place.guarded = true;
+                place.open.as_ref().map(|(open, _)| open.clone())
+            }
+            Place::Dir(_) | Place::Nowhere => None,
+        };
+        open.inspect(|open| open.set_strips(true))
+    }
+
     /// One more handle on the open file; `open` makes it if this is the first.
     ///
     /// # Errors
@@ -261,6 +276,9 @@ impl Inode {
         let (file, handles) = place.open.get_or_insert_with(|| (fresh.clone(), 0));
         *handles += 1;
         let file = file.clone();
+        if place.guarded {
+            file.set_strips(true);
+        }
         drop(state);
         Ok(file)
     }

@@ -185,10 +185,12 @@ impl OpenFile {
         self.strips.store(strips, Relaxed);
     }
 
-    /// Decides how the kernel reaches the bytes for one more open, whose wish is `wish`.
-    pub fn tie(&self, wish: Route, writer: Option<u32>) -> Route {
+    /// Decides how the kernel reaches the bytes for one more open, whose wish is `wish`, asked with the decision's
+    /// lock held: whoever gives the file a set-id bit looks for its writers under the same.
+    pub fn tie(&self, wish: impl FnOnce() -> Route, writer: Option<u32>) -> Route {
         let placed = self.placed.read();
-        self.tie.lock().join(wish, writer, &placed, &*self.backings)
+        let mut tie = self.tie.lock();
+        tie.join(wish(), writer, &placed, &*self.backings)
     }
 
     /// One open less, which `route` served.

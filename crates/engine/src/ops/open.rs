@@ -90,7 +90,10 @@ impl Union {
     ) -> Opened {
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         let writer = write.then_some(caller.uid);
-        let route = file.tie(wish(pool, &file, inode.kind, write), writer);
+        let wished = wish(pool, &file, inode.kind, write);
+        // A set-id bit may have come since.
+        let wish_now = || if write && file.strips() { stacked(pool) } else { wished };
+        let route = file.tie(wish_now, writer);
         let handle = self.new_handle();
         // A local disk has nothing to say at close; a network file system reports late errors there.
         let flushes = !file.branch().kind.is_local() || pool.settings.locks == crate::settings::Locks::Branch;
@@ -161,12 +164,16 @@ pub(crate) fn has_capability(fd: std::os::fd::BorrowedFd<'_>) -> bool {
     crate::resolve::has_xattr(On::Fd(fd), CAPABILITY)
 }
 
-/// How an open would have its bytes go, were it the first.
-fn wish(pool: &Pool, file: &OpenFile, kind: Kind, write: bool) -> Route {
-    let stacked = match pool.settings.page_cache {
+fn stacked(pool: &Pool) -> Route {
+    match pool.settings.page_cache {
         PageCache::Off => Route::Direct,
         PageCache::On | PageCache::WriteBack => Route::Cached,
-    };
+    }
+}
+
+/// How an open would have its bytes go, were it the first.
+fn wish(pool: &Pool, file: &OpenFile, kind: Kind, write: bool) -> Route {
+    let stacked = stacked(pool);
     if kind != Kind::File || (write && file.strips()) {
         return stacked;
     }

@@ -59,7 +59,7 @@ impl Union {
         };
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
         if let Some(mode) = change.mode {
-            check_set_id(&pin, &pool, mode)?;
+            check_set_id(&inode, &pin, &pool, mode)?;
         }
         if let Some(size) = change.size {
             self.truncate(&pool, &inode, &pin, size)?;
@@ -137,11 +137,12 @@ impl Union {
 
 /// A set-uid program must not be written by a stranger's open descriptor: the kernel would not clear the bit,
 /// since it writes past the daemon. (Root keeps the bit when it writes anyway, and the owner can set it again.)
-fn check_set_id(pin: &Pin, pool: &Pool, mode: u32) -> Result<()> {
-    let Pin::Open(file) = pin else { return Ok(()) };
+/// A stranger who is just opening it goes by the daemon: see [`Inode::guard_set_id`].
+fn check_set_id(inode: &Inode, pin: &Pin, pool: &Pool, mode: u32) -> Result<()> {
     if mode & SET_ID == 0 {
         return Ok(());
     }
+    let Some(file) = inode.guard_set_id() else { return Ok(()) };
     let owner = pin.ask(pool, sys::at::stat_fd)?.uid;
     if file.has_strange_writer(owner) {
         tracing::info!(
@@ -149,7 +150,6 @@ fn check_set_id(pin: &Pin, pool: &Pool, mode: u32) -> Result<()> {
         );
         return Err(Errno::TXTBSY.into());
     }
-    file.set_strips(true);
     Ok(())
 }
 

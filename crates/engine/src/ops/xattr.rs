@@ -13,7 +13,6 @@ use crate::error::{OpError, Result};
 use crate::inode::{Inode, mark};
 use crate::open::route::Route;
 use crate::ops::open::{CAPABILITY, has_capability};
-use crate::ops::pin::Pin;
 use crate::pool::Pool;
 use crate::settings::WritePath;
 use crate::union::Union;
@@ -79,14 +78,9 @@ impl Union {
         }
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
         let pin = self.pin(&pool, &inode)?;
-        if name == CAPABILITY
-            && let Pin::Open(file) = &pin
-        {
-            // Only root sets capabilities; only root may go on writing then.
-            if file.has_strange_writer(0) {
-                return Err(Errno::TXTBSY.into());
-            }
-            file.set_strips(true);
+        // Only root sets capabilities; only root may go on writing then.
+        if name == CAPABILITY && inode.guard_set_id().is_some_and(|file| file.has_strange_writer(0)) {
+            return Err(Errno::TXTBSY.into());
         }
         pin.ask(&pool, |fd| xattr::set(On::Fd(fd), name, value, flags))?;
         if kill_sgid && name.to_bytes() == ACL_ACCESS {
