@@ -1,10 +1,18 @@
 //! Numbers: stable over remounts and orders of branches, unchanged by rename, never two for one file.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::fs;
+use std::os::fd::AsFd;
 
+use fsstack_lab::needs;
 use fsstack_pool::Ino;
+use fsstack_sys::xattr::{self, On};
 
 use crate::ground::Ground;
+
+/// Where a branch's id is stored.
+const ID: &CStr = c"trusted.fsstack.branch";
 
 fn numbers(pool: &Ground, paths: &[&str]) -> BTreeMap<String, (Ino, u64)> {
     let number = |path: &&str| {
@@ -128,4 +136,30 @@ fn the_root_is_one_and_of_generation_nought() {
     let root = pool.getattr(Ino::ROOT).unwrap();
     assert_eq!(root.ino, Ino::ROOT);
     assert!(root.stat.is_dir());
+}
+
+#[test]
+fn a_branch_copied_with_its_id_gets_another_and_keeps_it() {
+    needs!(root());
+    let mut pool = Ground::new(2);
+    let id = |pool: &Ground, at: usize| {
+        let mut value = [0; 16];
+        let root = fs::File::open(pool.branch(at)).unwrap();
+        assert_eq!(xattr::get(On::Fd(root.as_fd()), ID, &mut value).unwrap(), 16);
+        value
+    };
+    let first = id(&pool, 0);
+    let copy = fs::File::open(pool.branch(1)).unwrap();
+    xattr::set(On::Fd(copy.as_fd()), ID, &first, 0).unwrap();
+    pool.remount(|_| ());
+    assert_eq!(id(&pool, 0), first);
+    assert_ne!(id(&pool, 1), first);
+    pool.put(0, "f0", "");
+    pool.put(1, "f1", "");
+    let before = numbers(&pool, &["f0", "f1"]);
+    // It is stored: the number is the same in another order, and without the branch that had the id first.
+    pool.remount(|branches| branches.reverse());
+    assert_eq!(numbers(&pool, &["f0", "f1"]), before);
+    pool.remount(|branches| branches.retain(|branch| branch.path.join("f1").exists()));
+    assert_eq!(numbers(&pool, &["f1"])["f1"], before["f1"]);
 }

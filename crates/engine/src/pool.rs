@@ -110,8 +110,9 @@ impl Pool {
     }
 }
 
-/// The id that is stored with the branch; made and stored when there is none. A branch that cannot store one
-/// (mounted read-only, no attributes) has one from its file system's id, which most file systems keep.
+/// The id that is stored with the branch; made and stored when there is none, and when an earlier branch has the same
+/// (by chance, or a disk copied block by block with its id). A branch that cannot store one (mounted read-only, no
+/// attributes) has one from its file system's id, which most file systems keep.
 fn durable_id(
     root: &OwnedFd,
     privileged: bool,
@@ -120,30 +121,43 @@ fn durable_id(
     let attribute: &'static CStr =
         if privileged { c"trusted.fsstack.branch" } else { c"user.fsstack.branch-id" };
     let on = On::Fd(root.as_fd());
-    let mut proof = Some(Proof { attribute, value: [0; 16] });
-    let mut stored = [0_u8; 16];
-    if !matches!(xattr::get(on, attribute, &mut stored), Ok(16)) {
-        stored = fresh_id(root)?;
-        if xattr::set(on, attribute, &stored, 0).is_err() {
-            let fs = sys::file::statfs(root.as_fd())?;
-            let stat = sys::at::stat_fd(root.as_fd())?;
-            proof = None;
-            stored[..8].copy_from_slice(&mix(fs.fsid).to_le_bytes());
-            stored[8..].copy_from_slice(&mix(fs.fsid ^ mix(stat.ino)).to_le_bytes());
-        }
+    let mut value = [0_u8; 16];
+    let known = matches!(xattr::get(on, attribute, &mut value), Ok(16));
+    let is_free = |value: &[u8; 16]| !taken.contains(&id_of(u128::from_le_bytes(*value)));
+    if known && is_free(&value) {
+        return Ok((id_of(u128::from_le_bytes(value)), Some(Proof { attribute, value })));
     }
-    let proof = proof.map(|proof| Proof { value: stored, ..proof });
-    let mut word = u128::from_le_bytes(stored);
-    loop {
-        let low = u16::try_from(word & 0x7fff).unwrap_or(1).max(1);
-        let id = BranchId::new(low).unwrap_or(BranchId::MIN);
-        if !taken.contains(&id) {
-            return Ok((id, proof));
-        }
-        // Two branches by chance, or a disk copied block by block with its id: the later one gets another.
-        tracing::warn!(%id, "two branches have the same stored id; the later one is given another");
+    let mut fresh = fresh_id(root)?;
+    while !is_free(&fresh) {
+        fresh = fresh_id(root)?;
+    }
+    let stored = xattr::set(on, attribute, &fresh, 0).is_ok();
+    if known {
+        tracing::warn!(
+            "two branches have the same stored id: the later one is given another{}",
+            if stored { "" } else { ", which it cannot store" }
+        );
+    }
+    if stored {
+        return Ok((id_of(u128::from_le_bytes(fresh)), Some(Proof { attribute, value: fresh })));
+    }
+    if !known {
+        let fs = sys::file::statfs(root.as_fd())?;
+        let stat = sys::at::stat_fd(root.as_fd())?;
+        value[..8].copy_from_slice(&mix(fs.fsid).to_le_bytes());
+        value[8..].copy_from_slice(&mix(fs.fsid ^ mix(stat.ino)).to_le_bytes());
+    }
+    // The same at each mount with the same branches before it.
+    let mut word = u128::from_le_bytes(value);
+    while taken.contains(&id_of(word)) {
         word = word.rotate_right(15).wrapping_add(1);
     }
+    Ok((id_of(word), known.then_some(Proof { attribute, value })))
+}
+
+fn id_of(word: u128) -> BranchId {
+    let low = u16::try_from(word & 0x7fff).unwrap_or(1).max(1);
+    BranchId::new(low).unwrap_or(BranchId::MIN)
 }
 
 /// 16 bytes that no other branch has: time, process and the address space's own randomness.
