@@ -99,3 +99,29 @@ print(sum(os.waitpid(child, 0)[1] == 0 for child in children))";
         assert_eq!(python(pool.path(), work), "['file']\n100", "{locks}");
     }
 }
+
+#[test]
+fn waiters_for_a_lock_on_the_branch_are_bounded() {
+    needs!(mounting(), program("python3"));
+    let pool = lab::pool().tmp_branch("a").option("locks=branch").mount();
+    // More than wait at once: who finds no place is told so, and all others get the lock in the end.
+    let work = "
+import errno, fcntl, os, threading, time
+f = open('file', 'w'); fcntl.flock(f, fcntl.LOCK_EX)
+told = []
+def wait():
+    g = open('file', 'r+')
+    try:
+        fcntl.flock(g, fcntl.LOCK_EX); told.append(0)
+    except OSError as e:
+        told.append(e.errno)
+threading.stack_size(65536)
+threads = [threading.Thread(target=wait) for _ in range(1100)]
+for t in threads: t.start()
+while len(told) < 1100 - 1024: time.sleep(0.01)
+assert set(told) == {errno.ENOLCK}, told
+fcntl.flock(f, fcntl.LOCK_UN)
+for t in threads: t.join()
+print(told.count(errno.ENOLCK), told.count(0))";
+    assert_eq!(python(pool.path(), work), "76 1024");
+}

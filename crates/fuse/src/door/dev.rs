@@ -23,6 +23,10 @@ use crate::adapter::{Adapter, Outcome};
 
 /// Room for a request's headers besides its data.
 const HEADERS: usize = 4096;
+/// `F_UNLCK`.
+const UNLOCK: u32 = 2;
+/// Threads that wait for locks at once: each holds little more than its stack, 256 KiB of which a page or two are used.
+const WAITERS: usize = 1024;
 /// How long all threads must have been busy without finishing a request before one is added.
 const STUCK: Duration = Duration::from_millis(5);
 
@@ -47,6 +51,8 @@ struct Shared {
     /// Threads that wait for a request.
     waiting: AtomicUsize,
     threads: AtomicUsize,
+    /// Threads that wait for locks.
+    waiters: AtomicUsize,
     /// Requests that were begun: tells busy from stuck.
     begun: AtomicU64,
     gone: AtomicBool,
@@ -84,6 +90,7 @@ impl DevDoor {
             crew: Crew::default(),
             waiting: AtomicUsize::new(0),
             threads: AtomicUsize::new(0),
+            waiters: AtomicUsize::new(0),
             begun: AtomicU64::new(0),
             gone: AtomicBool::new(false),
             short: Mutex::new(false),
@@ -186,7 +193,8 @@ impl Shared {
                 return;
             }
         };
-        if matches!(request.op, Operation::Setlkw(_)) {
+        // (flock(2) gives a lock up by a request that may wait, too.)
+        if matches!(&request.op, Operation::Setlkw(lk) if lk.lock.kind != UNLOCK) {
             return self.answer_later(device, request.header.unique, message.to_vec());
         }
         if may_take_long(&request.op) && self.crew.is_solo() {
@@ -207,13 +215,16 @@ impl Shared {
         }
     }
 
-    /// A wait for a lock may last for ever, and the request that ends it must find a thread: it has its own.
+    /// A wait for a lock may last for ever, and the request that ends it must find a thread: it has its own, one of
+    /// [`WAITERS`]. Who comes when they are all waiting is told ENOLCK, as by a system that has no locks left.
     fn answer_later(self: &Arc<Self>, device: &OwnedFd, unique: u64, message: Vec<u8>) {
-        let shared = self.clone();
+        let place = Waiter::of(self);
         // An answer is taken only by the descriptor that gave the request, or a duplicate of it.
-        let waiter = device.try_clone().and_then(|device| {
+        let waiter = place.and_then(|place| {
+            let device = device.try_clone()?;
             let thread = std::thread::Builder::new().name("lock-wait".into()).stack_size(256 << 10);
             thread.spawn(move || {
+                let shared = &place.0;
                 if let Ok(request) = Request::parse_contiguous(shared.adapter.abi(), &message) {
                     shared.run(device.as_fd(), &request, &mut [0; 256]);
                 }
@@ -277,6 +288,26 @@ impl Shared {
         if let Err(error) = started {
             tracing::warn!(%error, "no helper for a door whose threads are all busy");
         }
+    }
+}
+
+/// One of the threads that wait for locks.
+struct Waiter(Arc<Shared>);
+
+impl Waiter {
+    fn of(shared: &Arc<Shared>) -> io::Result<Self> {
+        let place = Self(shared.clone());
+        if shared.waiters.fetch_add(1, SeqCst) < WAITERS {
+            Ok(place)
+        } else {
+            Err(io::Error::other(format!("{WAITERS} wait already")))
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.0.waiters.fetch_sub(1, SeqCst);
     }
 }
 
