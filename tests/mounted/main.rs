@@ -5,11 +5,13 @@
 mod archives;
 mod basic;
 mod branch_modes;
+mod builds;
 mod calls;
 mod churn;
 mod databases;
 mod directories;
 mod handles;
+mod large;
 mod lifetime;
 mod locks;
 mod memory_maps;

@@ -47,6 +47,34 @@ fn a_supplementary_group_and_a_set_gid_directory_count() {
 }
 
 #[test]
+fn each_of_forty_supplementary_groups_counts() {
+    needs!(mounting(), program("setpriv"));
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").mount();
+    let groups: Vec<String> = (7000..7040).map(|group| group.to_string()).collect();
+    // A set-gid directory, a plain one that only the group may write, and a file that only the group may read.
+    let made =
+        "mkdir g$g p$g; echo $g > f$g; chgrp $g g$g p$g f$g; chmod 2770 g$g; chmod 770 p$g; chmod 040 f$g";
+    sh(pool.path(), &format!("for g in $(seq 7000 7040); do {made}; done"));
+    let member = format!("setpriv --reuid {STRANGER} --regid {STRANGER} --groups {}", groups.join(","));
+    let work = "for g in $(seq 7000 7039); do
+                  grep -qx $g f$g; echo > g$g/file; mkdir g$g/dir; ln -s x g$g/link; mkfifo g$g/fifo; echo > p$g/file
+                  touch g$g/set; chmod 2755 g$g/set; [ $(stat -c %a g$g/set) = 2755 ]
+                done; ! cat f7040 2> /dev/null; ! touch g7040/file 2> /dev/null";
+    sh(pool.path(), &format!("{member} bash -euc '{work}'"));
+    for group in 7000..7040 {
+        let owner = |name: &str| {
+            let made = fs::symlink_metadata(pool.at(name)).unwrap();
+            (made.uid(), made.gid(), made.mode() & 0o2000)
+        };
+        for name in ["file", "link", "fifo"] {
+            assert_eq!(owner(&format!("g{group}/{name}")), (STRANGER, group, 0), "{name}");
+        }
+        assert_eq!(owner(&format!("g{group}/dir")), (STRANGER, group, 0o2000));
+        assert_eq!(owner(&format!("p{group}/file")), (STRANGER, STRANGER, 0));
+    }
+}
+
+#[test]
 fn modes_are_enforced_for_everybody_but_root() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").mount();

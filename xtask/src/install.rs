@@ -1,5 +1,6 @@
 //! Installs the programs that an errand needs, where root and apt are there to do it.
 
+use std::fs;
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -31,6 +32,8 @@ pub(crate) const TO_TEST: &[Need] = &[
     ("python3", "python3"),
     ("gcc", "gcc"),
     ("make", "make"),
+    // Not the part of perl that every Debian has: OpenSSL is configured by the whole of it.
+    ("prove", "perl"),
 ];
 
 /// Installs what is missing of `needs`; an error names what stays missing.
@@ -71,6 +74,32 @@ pub(crate) fn suites() -> Result<()> {
         {
             eprintln!("{name} cannot be installed: {e:#}");
         }
+    }
+    Ok(())
+}
+
+/// A crate that brings the sources of a large C program: what a build in the pool builds.
+const SOURCES: (&str, &str) = ("openssl-src", "300.5.4");
+
+/// Takes the sources of a large program from the registry to the target directory, once. What cannot be had is told of
+/// here, and its tests say so themselves, each as a skip.
+pub(crate) fn sources() -> Result<()> {
+    let root = exec::target_dir()?.join("suites/sources");
+    let (name, version) = SOURCES;
+    if root.join("vendor").join(name).join("Cargo.toml").is_file() {
+        return Ok(());
+    }
+    // A package of its own, outside of this workspace: its one dependency is what is wanted.
+    fs::create_dir_all(root.join("src"))?;
+    fs::write(root.join("src/lib.rs"), "")?;
+    let manifest = format!(
+        "[package]\nname = \"sources\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n\
+         [dependencies]\n{name} = \"={version}\"\n"
+    );
+    fs::write(root.join("Cargo.toml"), manifest)?;
+    let vendor = exec::cargo().args(["vendor", "--quiet", "--manifest-path"]).arg(root.join("Cargo.toml"));
+    if let Err(e) = vendor.arg(root.join("vendor")).run() {
+        eprintln!("the sources of {name} cannot be had: {e:#}");
     }
     Ok(())
 }

@@ -76,8 +76,18 @@ impl Process {
 
     /// Resident memory in bytes.
     pub fn resident(self) -> Result<u64> {
+        self.memory("VmRSS:")
+    }
+
+    /// The most memory that was ever resident, in bytes.
+    pub fn most_resident(self) -> Result<u64> {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(self, field: &str) -> Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid))?;
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        let line =
+            status.lines().find_map(|l| l.strip_prefix(field)).with_context(|| format!("no {field}"))?;
         Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? << 10)
     }
 }

@@ -36,9 +36,14 @@ enum Tier {
     Mounted,
     /// The public suites, on XFS and on the pool.
     Posix,
+    /// What takes minutes: a whole large build, a thousand mounts. Runs only when it is named.
+    Long,
 }
 
 impl Tier {
+    /// Those that run when none is named.
+    const ALWAYS: &[Self] = &[Self::Unit, Self::Model, Self::Faults, Self::Mounted, Self::Posix];
+
     fn name(self) -> &'static str {
         match self {
             Self::Unit => "unit",
@@ -46,6 +51,7 @@ impl Tier {
             Self::Faults => "faults",
             Self::Mounted => "mounted",
             Self::Posix => "posix",
+            Self::Long => "long",
         }
     }
 
@@ -53,7 +59,7 @@ impl Tier {
     fn able(self) -> Result<(), Skip> {
         match self {
             Self::Unit | Self::Model | Self::Faults => Ok(()),
-            Self::Mounted => needs::mounting(),
+            Self::Mounted | Self::Long => needs::mounting(),
             Self::Posix => needs::mounting().and_then(|()| needs::loops()),
         }
     }
@@ -76,6 +82,19 @@ impl Tier {
             Self::Faults => vec![with(&["-p", "fsstack-tests", "--features", "fault", "--test", "faults"])],
             Self::Mounted => one("mounted"),
             Self::Posix => one("posix"),
+            Self::Long => vec![match runner {
+                Runner::Nextest => with(&[
+                    "-p",
+                    "fsstack-tests",
+                    "--test",
+                    "mounted",
+                    "--profile",
+                    "long",
+                    "--run-ignored",
+                    "only",
+                ]),
+                Runner::Cargo => with(&["-p", "fsstack-tests", "--test", "mounted", "--", "--ignored"]),
+            }],
         }
     }
 }
@@ -92,7 +111,7 @@ impl Test {
         if self.tier.is_empty() {
             checks().into_iter().for_each(|row| report.add(row));
         }
-        let tiers = if self.tier.is_empty() { Tier::value_variants() } else { &self.tier };
+        let tiers = if self.tier.is_empty() { Tier::ALWAYS } else { &self.tier };
         let helper = exec::build_helper("debug");
         for &tier in tiers {
             report.add(match (tier.able(), &helper) {
@@ -126,9 +145,12 @@ fn checks() -> Vec<Row> {
 fn run_tier(tier: Tier, runner: Runner, helper: &PathBuf) -> Row {
     let mut row = Row::new(tier.name());
     // Here and not in the tests, so that compiling a suite takes none of a test's time.
-    if tier == Tier::Posix
-        && let Err(e) = install::suites()
-    {
+    let installed = match tier {
+        Tier::Posix => install::suites(),
+        Tier::Mounted | Tier::Long => install::sources(),
+        Tier::Unit | Tier::Model | Tier::Faults => Ok(()),
+    };
+    if let Err(e) = installed {
         return row.failed(format!("{e:#}"));
     }
     for args in tier.commands(runner) {

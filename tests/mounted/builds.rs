@@ -1,0 +1,82 @@
+//! A large C build in the pool: OpenSSL's own, with its generated files, archives and dependencies.
+//!
+//! `cargo xtask test` runs a part of it (some 280 compilation units); `--tier long` all thousand, and the
+//! library made in the pool is then linked and run.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fsstack_lab::shell::command;
+use fsstack_lab::{self as lab, Pool, Skip, needs};
+
+use crate::script::sh;
+
+/// The sources, which `cargo xtask test` takes from the registry.
+fn sources() -> Result<PathBuf, Skip> {
+    // We are <target>/<profile>/deps/mounted-*.
+    let me = std::env::current_exe().unwrap();
+    let sources = me.ancestors().nth(3).unwrap().join("suites/sources/vendor/openssl-src/openssl");
+    let missing =
+        || Skip::because("needs OpenSSL's sources, which `cargo xtask test` takes from the registry");
+    if sources.join("Configure").is_file() { Ok(sources) } else { Err(missing()) }
+}
+
+/// Builds `targets` in a pool that spreads the files.
+fn build(sources: &Path, targets: &str, limit: Duration) -> Pool {
+    let mut pool = lab::pool()
+        .tmp_branch("a")
+        .tmp_branch("b")
+        .tmp_branch("c")
+        .option("create=rand")
+        .limit(limit)
+        .mount();
+    // `no-legacy`, `no-module`: the published sources lack what those are linked with.
+    let script = format!(
+        "cp -r {} src; cd src
+         ./Configure linux-x86_64 -O0 no-asm no-shared no-module no-legacy no-tests no-docs no-apps no-engine no-dso
+         make -s -j2 build_generated; make -s -j2 {targets}; make -q {targets}",
+        sources.display()
+    );
+    command("bash").args(["-euc", &script]).dir(pool.path()).limit(limit).run().unwrap();
+    // Times are what they were after a remount: nothing is built anew.
+    pool.remount();
+    sh(pool.at("src"), &format!("make -q {targets}"));
+    pool
+}
+
+/// A library, and the objects of two directories, whose names the makefile has.
+const PART: &str = "libssl.a $(grep -oE '^crypto/(x509|evp)/libcrypto-lib-[^:]*[.]o' Makefile)";
+
+#[test]
+fn hundreds_of_units_build_with_two_jobs() {
+    // `prove` comes with the whole of perl, which the build is configured by.
+    needs!(mounting(), program("gcc"), program("make"), program("prove"));
+    let sources = match sources() {
+        Ok(sources) => sources,
+        Err(skip) => return skip.announce(),
+    };
+    let pool = build(&sources, PART, Duration::from_secs(170));
+    let objects: u32 = sh(pool.path(), "find src -name '*.o' | wc -l").parse().unwrap();
+    assert!(200 < objects, "{objects} objects");
+}
+
+#[test]
+#[ignore = "minutes: cargo xtask test --tier long"]
+fn a_thousand_units_build_and_what_was_built_runs() {
+    needs!(mounting(), program("gcc"), program("make"), program("prove"));
+    let sources = match sources() {
+        Ok(sources) => sources,
+        Err(skip) => return skip.announce(),
+    };
+    let pool = build(&sources, "build_libs", Duration::from_secs(1500));
+    let objects: u32 = sh(pool.path(), "find src -name '*.o' | wc -l").parse().unwrap();
+    assert!(1000 < objects, "{objects} objects");
+    let program = r#"
+      printf '%s\n' '#include <openssl/evp.h>' '#include <stdio.h>' \
+        'int main(void) { unsigned char out[32]; unsigned n; EVP_Digest("abc", 3, out, &n, EVP_sha256(), 0);' \
+        '  for (unsigned i = 0; i < n; i++) printf("%02x", out[i]); return 0; }' > digest.c
+      gcc -Isrc/include -o digest digest.c src/libcrypto.a -ldl -lpthread; ./digest; echo; printf abc | sha256sum | cut -d' ' -f1"#;
+    let told = sh(pool.path(), program);
+    let (ours, known) = told.split_once('\n').unwrap();
+    assert_eq!(ours, known);
+}
