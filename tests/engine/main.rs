@@ -14,6 +14,7 @@ mod hints;
 mod identity;
 mod ioctl;
 mod link;
+mod live;
 mod lock;
 mod lookup;
 mod make;

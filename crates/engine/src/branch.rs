@@ -130,6 +130,28 @@ impl Branch {
         self.stat(fd, c"")
     }
 
+    /// A branch that is gone: nothing is on it.
+    pub(crate) fn nobody() -> Result<Self, SysError> {
+        let branch = Self {
+            ix: BranchIx(u16::MAX),
+            id: BranchId::MAX,
+            path: PathBuf::from("(left)"),
+            mounts: Mounts::Stay,
+            root_ino: 0,
+            kind: FsKind::Local,
+            by_number: None,
+            versions: false,
+            crowd: None,
+            terms: Terms::new(&BranchSpec::new("(left)".into())),
+            home: Home::nowhere()?,
+            space: Mutex::new((Instant::now(), FsSpace::default())),
+            placed: AtomicU64::new(0),
+            no_passthrough: AtomicBool::new(true),
+        };
+        branch.terms.close();
+        Ok(branch)
+    }
+
     /// Runs a call on this branch; its error carries the branch.
     pub fn ask<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
@@ -145,6 +167,15 @@ impl Branch {
     pub fn ask_patiently<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
         call().map_err(|sys| self.said(sys))
+    }
+
+    /// The thread asks this branch as the daemon. A server looks at who calls, and the pool may have been all local
+    /// disks until a moment ago: then the thread still is who last made something on one (`Caller::done_in`).
+    ///
+    /// # Errors
+    /// The kernel does not let the daemon be itself again.
+    pub(crate) fn as_daemon(&self) -> Result<()> {
+        if self.kind.is_local() { Ok(()) } else { sys::identity::become_daemon().map_err(OpError::Sys) }
     }
 
     /// Nothing is on a branch that has left the pool.

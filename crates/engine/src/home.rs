@@ -64,6 +64,29 @@ impl Home {
             looked: AtomicU64::new(0),
         }
     }
+
+    /// Nowhere: nothing can be opened below it.
+    pub(crate) fn nowhere() -> Result<Self, sys::SysError> {
+        Ok(Self {
+            now: ArcSwap::from_pointee(Place::nowhere()?),
+            f_type: 0,
+            fsid: 0,
+            proof: None,
+            since: Instant::now(),
+            looked: AtomicU64::new(0),
+        })
+    }
+}
+
+impl Place {
+    /// A pipe has the place of a root: no directory.
+    fn nowhere() -> Result<Self, sys::SysError> {
+        let (end, _) = sys::process::readiness_pipe().map_err(|error| sys::SysError {
+            call: sys::Call::Open,
+            errno: sys::Errno::from_io_error(&error).unwrap_or(sys::Errno::MFILE),
+        })?;
+        Ok(Self { root: Arc::new(DirFd::pinned(end, 0)), dev: 0, mnt_id: 0 })
+    }
 }
 
 impl Branch {
@@ -87,8 +110,19 @@ impl Branch {
         self.home.now.load().root.epoch
     }
 
+    /// It has left the pool: its disk may be unmounted.
+    pub(crate) fn let_go(&self) {
+        match Place::nowhere() {
+            Ok(place) => self.home.now.store(Arc::new(place)),
+            Err(error) => tracing::warn!(%error, branch = %self.path.display(), "its root is kept open"),
+        }
+    }
+
     /// The branch said that it is gone: opens it anew if it has been mounted again.
     pub(crate) fn look_for(&self) {
+        if self.is_gone() {
+            return;
+        }
         let now = u64::try_from(self.home.since.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
         let last = self.home.looked.load(Relaxed);
         let early = last != 0 && now - last.min(now) < u64::try_from(LOOK_EVERY.as_millis()).unwrap_or(1000);

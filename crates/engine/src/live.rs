@@ -1,11 +1,35 @@
 //! Changing the pool's branches while it is mounted.
 //!
-//! A request works on the snapshot of the pool that it began with. So a change is made in steps, and between two of
-//! them every request that may not know of the last step is waited for ([`Union::settle`]).
+//! A request works on the snapshot of the pool that it began with, and on what inodes remember. So a change is made
+//! in steps, and between two of them whoever may not know of the last one is waited for (`Union::settle`).
+//!
+//! A branch that is added becomes part of the snapshot first, then of the root's copies; then every directory that
+//! the kernel knows learns of its copy there, and what was believed to be missing is asked for again.
+//!
+//! A branch that is removed takes nothing new any more; whoever was about to put something there is waited for. Then
+//! it leaves the snapshot and all directories, and who is still at work on it finishes. Only then is it shut, in one
+//! step with the look at its open files: had somebody opened one in between, it is put back as it was. Requests on
+//! other branches never see any of this. A call that hangs on the branch is not waited for longer than
+//! [`PATIENCE`]; it may then answer that nothing is there.
 
-use fsstack_pool::{BranchIx, BranchMode, Floor};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
+use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor};
+use fsstack_sys::{self as sys, SysError};
+
+use crate::branch::Branch;
+use crate::inode::Inode;
+use crate::pool::{MAX_BRANCHES, Pool, durable_id};
+use crate::settings::WritePath;
 use crate::union::Union;
+
+/// How long requests that began before a change are waited for: one may hang.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether a branch's files are closed.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Why the branches stay as they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,6 +37,297 @@ pub enum BadChange {
     /// There is no such branch.
     #[error("no branch of this pool is in slot {0}")]
     NoBranch(BranchIx),
+    /// The directory does not open.
+    #[error("branch {path}: {error}")]
+    Unopened {
+        /// Its path.
+        path: String,
+        /// What the system said.
+        error: SysError,
+    },
+    /// The directory is a branch already.
+    #[error("branch {path}: the same directory as branch {known}, which is in the pool")]
+    Double {
+        /// Its path.
+        path: String,
+        /// The path of the branch that it is.
+        known: String,
+    },
+    /// The pool is as large as can be.
+    #[error("the pool has {MAX_BRANCHES} branches, which is the most")]
+    TooMany,
+    /// The last branch cannot go.
+    #[error("the pool's only branch cannot be removed: unmount the pool")]
+    Last,
+    /// Files are open there.
+    #[error("branch {path}: {open} files are open there: close them, or remove it when they are closed")]
+    InUse {
+        /// Its path.
+        path: String,
+        /// How many.
+        open: usize,
+    },
+    /// It is being removed already.
+    #[error("branch {0}: it is being removed already, when its files are closed")]
+    Leaving(String),
+    /// The pool promises passthrough, which the kernel does not do there.
+    #[error("branch {path}: the kernel refuses passthrough there ({why}): set write-path=auto first")]
+    NoPassthrough {
+        /// Its path.
+        path: String,
+        /// What the kernel said.
+        why: String,
+    },
+}
+
+/// Where a new branch comes in the pool's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// After all others.
+    Last,
+    /// Before this one.
+    Before(BranchIx),
+    /// After this one.
+    After(BranchIx),
+}
+
+/// What is done about files that are open on a branch that is to go.
+#[derive(Clone, Copy)]
+pub enum Removal<'a> {
+    /// The branch stays.
+    IfIdle,
+    /// It takes nothing new and goes when they are closed; `false` gives up, and all is as before.
+    WhenIdle(&'a dyn Fn() -> bool),
+}
+
+/// Changes that were made, for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// Slots that nothing remembers.
+    vacant: Vec<BranchIx>,
+    /// Earlier snapshots that requests may still hold.
+    past: Vec<Weak<Pool>>,
+}
+
+impl Union {
+    /// Adds the branch `spec` to the pool: its slot. What moves left behind on it is cleared.
+    ///
+    /// # Errors
+    /// The pool stays as it is then.
+    pub fn add_branch(&self, spec: &BranchSpec, position: Position) -> Result<BranchIx, BadChange> {
+        let mut changes = self.changes.lock();
+        let pool = self.pool.load_full();
+        let before = place_of(&pool, position)?;
+        if pool.branches.len() >= MAX_BRANCHES {
+            return Err(BadChange::TooMany);
+        }
+        let ix = match changes.vacant.last() {
+            Some(vacant) => *vacant,
+            None => BranchIx::at(pool.slots()).ok_or(BadChange::TooMany)?,
+        };
+        let branch = Arc::new(self.open_branch(&pool, spec, ix)?);
+        changes.vacant.pop();
+        let more = pool.with_branch(branch.clone(), before);
+        drop(pool);
+        crate::recover::clear_added(&more, &branch);
+        self.join(&mut changes, more, &branch);
+        tracing::info!(branch = %branch.path.display(), slot = %ix, "a branch was added");
+        Ok(ix)
+    }
+
+    fn open_branch(&self, pool: &Pool, spec: &BranchSpec, ix: BranchIx) -> Result<Branch, BadChange> {
+        let path = spec.path.display().to_string();
+        let failed = |error| BadChange::Unopened { path: path.clone(), error };
+        let root = sys::at::open_root(&spec.path).map_err(failed)?;
+        let stat = sys::at::stat_fd(root.as_fd()).map_err(failed)?;
+        let same = |known: &&Arc<Branch>| (known.dev(), known.root_ino) == (stat.dev, stat.ino);
+        if let Some(known) = pool.branches.iter().find(same) {
+            return Err(BadChange::Double { path, known: known.path.display().to_string() });
+        }
+        let taken: Vec<BranchId> = pool.branches.iter().map(|branch| branch.id).collect();
+        let settings = &pool.settings;
+        let (id, proof) = durable_id(&root, settings.privileged, &taken).map_err(failed)?;
+        let branch = Branch::open(ix, id, spec, root, proof, settings).map_err(failed)?;
+        if settings.write_path == WritePath::Passthrough
+            && let Err(why) = branch.try_passthrough(&*self.backings)
+        {
+            return Err(BadChange::NoPassthrough { path, why: why.to_string() });
+        }
+        Ok(branch)
+    }
+
+    /// Removes the branch `ix` from the pool. What only it holds is not there any more; what it hid comes to light.
+    ///
+    /// # Errors
+    /// The pool stays as it is then.
+    pub fn remove_branch(&self, ix: BranchIx, how: Removal<'_>) -> Result<(), BadChange> {
+        let branch = self.begin_removal(ix)?;
+        loop {
+            match (self.try_removal(&branch), how) {
+                (Ok(()), _) => return Ok(()),
+                (Err(BadChange::InUse { .. }), Removal::WhenIdle(goes_on)) if goes_on() => {
+                    std::thread::sleep(LOOK_EVERY);
+                }
+                (Err(refusal), _) => {
+                    branch.set_leaving(false);
+                    return Err(refusal);
+                }
+            }
+        }
+    }
+
+    fn begin_removal(&self, ix: BranchIx) -> Result<Arc<Branch>, BadChange> {
+        let mut changes = self.changes.lock();
+        let branch = self.pool.load().live(ix).cloned().ok_or(BadChange::NoBranch(ix))?;
+        if branch.is_leaving() {
+            return Err(BadChange::Leaving(branch.path.display().to_string()));
+        }
+        branch.set_leaving(true);
+        check_not_last(&self.pool.load()).inspect_err(|_| branch.set_leaving(false))?;
+        // Who ranked it before puts there what it will.
+        self.settle(&mut changes);
+        Ok(branch)
+    }
+
+    fn try_removal(&self, branch: &Arc<Branch>) -> Result<(), BadChange> {
+        let ix = branch.ix;
+        let in_use = |open| BadChange::InUse { path: branch.path.display().to_string(), open };
+        if branch.open_files() > 0 {
+            return Err(in_use(branch.open_files()));
+        }
+        let mut changes = self.changes.lock();
+        let place = {
+            let pool = self.pool.load();
+            check_not_last(&pool)?; // another may have gone meanwhile
+            let place = pool.branches.iter().position(|known| known.ix == ix);
+            self.publish(&mut changes, pool.without(ix));
+            place.ok_or(BadChange::NoBranch(ix))?
+        };
+        {
+            // Nobody is about to rename or remove a directory on all branches, unless he hangs.
+            let _shape = self.shape.try_write(PATIENCE);
+            for inode in self.inodes.all() {
+                inode.leave(ix);
+            }
+        }
+        let mut settled = self.settle(&mut changes);
+        if let Err(open) = branch.shut() {
+            let pool = self.pool.load().with_branch(branch.clone(), place);
+            self.join(&mut changes, pool, branch);
+            return Err(in_use(open));
+        }
+        // Whoever was at work may have remembered something once more.
+        for inode in self.inodes.all() {
+            if inode.leave(ix) {
+                inode.lose();
+            }
+        }
+        self.leave_listings(ix);
+        branch.let_go();
+        settled &= self.settle(&mut changes);
+        if settled {
+            changes.vacant.push(ix);
+        }
+        tracing::info!(branch = %branch.path.display(), slot = %ix, "a branch was removed");
+        Ok(())
+    }
+
+    /// `pool`, of which `branch` is a new member, becomes the pool.
+    fn join(&self, changes: &mut Changes, pool: Pool, branch: &Branch) {
+        self.publish(changes, pool);
+        let pool = self.pool.load_full();
+        let root = self.inodes.root();
+        root.add_copy(branch.ix, branch.root_ino, Some(branch.root()), |at| pool.turn(at));
+        drop(pool);
+        self.settle(changes);
+        self.learn(&self.pool.load(), branch);
+    }
+
+    /// What the kernel knows already is found on `branch` too.
+    fn learn(&self, pool: &Pool, branch: &Branch) {
+        let mut dirs = Vec::new();
+        self.seen.clear();
+        for inode in self.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
+            inode.doubt();
+            let Some(name) = inode.name() else { continue };
+            // By its name a directory keeps its number.
+            self.seen.set(name.parent.id.ino, name.name.to_bytes(), inode.id.ino);
+            dirs.push((depth(&inode), inode));
+        }
+        dirs.sort_by_key(|(depth, _)| *depth);
+        for (_, dir) in dirs {
+            let _shape = self.shape.read();
+            let Some(name) = dir.name().filter(|name| name.parent.is_on(branch.ix)) else { continue };
+            // What is no directory there, or does not answer, is for the next lookup to judge.
+            if let Ok(stat) = self.stat_in(pool, &name.parent, branch.ix, &name.name)
+                && stat.is_dir()
+            {
+                dir.add_copy(branch.ix, stat.ino, None, |at| pool.turn(at));
+            }
+        }
+    }
+
+    fn leave_listings(&self, ix: BranchIx) {
+        let open: Vec<_> = self.dirs.iter().map(|dir| dir.clone()).collect();
+        let pool = self.pool.load();
+        for dir in open {
+            // One that hangs on the branch has no next entry.
+            if let Some(mut listing) = dir.listing.try_lock_for(PATIENCE) {
+                listing.leave(self, &pool, &dir.inode, ix);
+            }
+        }
+    }
+
+    /// `pool` is what requests see from now on.
+    pub(crate) fn publish(&self, changes: &mut Changes, pool: Pool) {
+        let past = self.pool.swap(Arc::new(pool));
+        changes.past.push(Arc::downgrade(&past));
+    }
+
+    /// Waits for all requests that began before. False: some have not ended, and may be hanging.
+    fn settle(&self, changes: &mut Changes) -> bool {
+        let same = Pool::clone(&self.pool.load());
+        self.publish(changes, same);
+        let began = Instant::now();
+        loop {
+            changes.past.retain(|past| past.strong_count() > 0);
+            if changes.past.is_empty() {
+                return true;
+            }
+            if began.elapsed() > PATIENCE {
+                tracing::warn!("requests that began before a change of the branches have not ended");
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+fn place_of(pool: &Pool, position: Position) -> Result<usize, BadChange> {
+    let index = |ix| {
+        let at = pool.branches.iter().position(|branch| branch.ix == ix);
+        at.ok_or(BadChange::NoBranch(ix))
+    };
+    Ok(match position {
+        Position::Last => pool.branches.len(),
+        Position::Before(ix) => index(ix)?,
+        Position::After(ix) => index(ix)? + 1,
+    })
+}
+
+fn check_not_last(pool: &Pool) -> Result<(), BadChange> {
+    let staying = pool.branches.iter().filter(|branch| !branch.is_leaving()).count();
+    if pool.branches.len() > 1 && staying > 0 { Ok(()) } else { Err(BadChange::Last) }
+}
+
+fn depth(dir: &Arc<Inode>) -> usize {
+    let mut depth = 0;
+    let mut at = dir.name();
+    while let Some(name) = at {
+        depth += 1;
+        at = name.parent.name();
+    }
+    depth
 }
 
 impl Union {

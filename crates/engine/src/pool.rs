@@ -18,7 +18,7 @@ use crate::settings::Settings;
 pub const MAX_BRANCHES: usize = 64;
 
 /// One snapshot of the pool.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Pool {
     /// The branches in order.
     pub branches: Vec<Arc<Branch>>,
@@ -26,6 +26,8 @@ pub struct Pool {
     slots: Vec<Arc<Branch>>,
     /// By slot: its place in `line`.
     turns: Vec<usize>,
+    /// In a slot that this snapshot does not know yet: a branch that has left before it came.
+    nobody: Arc<Branch>,
     /// The ids of the branches in order, with those that have left in between: a listing that stands at one of
     /// them goes on with what came after it.
     line: Vec<BranchId>,
@@ -67,20 +69,53 @@ impl Pool {
             let ix = BranchIx::at(at).ok_or(BadPool::Number(specs.len()))?;
             branches.push(Arc::new(Branch::open(ix, id, spec, root, proof, &settings).map_err(failed)?));
         }
-        Ok(Self::of(&branches, settings))
-    }
-
-    fn of(branches: &[Arc<Branch>], settings: Settings) -> Self {
+        let nobody =
+            Branch::nobody().map_err(|error| BadPool::Branch { path: "(none)".to_owned(), error })?;
         let line: Vec<BranchId> = branches.iter().map(|branch| branch.id).collect();
         let turns = (0..branches.len()).collect();
-        Self { branches: branches.to_vec(), slots: branches.to_vec(), turns, line, settings }
+        Ok(Self { slots: branches.clone(), branches, turns, nobody: Arc::new(nobody), line, settings })
     }
 
     /// The same pool with other settings.
     pub(crate) fn with_settings(&self, settings: Settings) -> Self {
-        let Self { branches, slots, turns, line, .. } = self;
-        let (branches, slots) = (branches.clone(), slots.clone());
-        Self { branches, slots, turns: turns.clone(), line: line.clone(), settings }
+        Self { settings, ..self.clone() }
+    }
+
+    /// The pool with one branch more, in the slot that it names, after `before` others.
+    pub(crate) fn with_branch(&self, branch: Arc<Branch>, before: usize) -> Self {
+        let mut more = self.clone();
+        more.line.retain(|id| *id != branch.id);
+        let at = match before.checked_sub(1).and_then(|last| self.branches.get(last)) {
+            None => 0,
+            Some(last) => more.line.iter().position(|id| *id == last.id).map_or(0, |last| last + 1),
+        };
+        more.line.insert(at, branch.id);
+        if branch.ix.index() == more.slots.len() {
+            more.slots.push(branch.clone());
+        } else {
+            more.slots[branch.ix.index()] = branch.clone();
+        }
+        more.branches.insert(before.min(more.branches.len()), branch);
+        let turn = |branch: &Arc<Branch>| more.line.iter().position(|id| *id == branch.id);
+        more.turns = more.slots.iter().map(|branch| turn(branch).unwrap_or(usize::MAX)).collect();
+        more
+    }
+
+    /// The pool without the branch `ix`, which keeps its slot until another gets it.
+    pub(crate) fn without(&self, ix: BranchIx) -> Self {
+        let mut less = self.clone();
+        less.branches.retain(|branch| branch.ix != ix);
+        less
+    }
+
+    /// Slots that were ever used.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Where the branch with this id, which may have left, is or was in the order.
+    pub(crate) fn turn_of(&self, id: BranchId) -> Option<usize> {
+        self.line.iter().position(|known| *known == id)
     }
 
     /// All branches are disks of this machine.
@@ -96,7 +131,7 @@ impl Pool {
 
     /// The branch in the slot `ix`; one that has left answers that nothing is there.
     pub fn branch(&self, ix: BranchIx) -> &Arc<Branch> {
-        &self.slots[ix.index()]
+        self.slots.get(ix.index()).unwrap_or(&self.nobody)
     }
 
     /// The branch in the slot `ix`, if it is part of the pool.
@@ -106,14 +141,14 @@ impl Pool {
 
     /// What is compared to tell which of two branches comes first.
     pub fn turn(&self, ix: BranchIx) -> usize {
-        self.turns[ix.index()]
+        self.turns.get(ix.index()).copied().unwrap_or(usize::MAX)
     }
 }
 
 /// The id that is stored with the branch; made and stored when there is none, and when an earlier branch has the same
 /// (by chance, or a disk copied block by block with its id). A branch that cannot store one (mounted read-only, no
 /// attributes) has one from its file system's id, which most file systems keep.
-fn durable_id(
+pub(crate) fn durable_id(
     root: &OwnedFd,
     privileged: bool,
     taken: &[BranchId],

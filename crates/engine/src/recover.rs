@@ -128,20 +128,50 @@ fn checksum(record: &[u8]) -> u64 {
     mix(hash_name(fsstack_pool::Ino(HEAD as u64), record))
 }
 
-/// Finishes or clears what moves onto the pool's branches left behind. Branches that cannot be written are left.
-pub(crate) fn clear(pool: &Pool) {
-    for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
-        match clear_on(pool, branch) {
-            Err(error) if error.errno == Errno::NOENT => {}
-            Err(error) => {
-                tracing::warn!(%error, branch = %branch.path.display(), "leftovers of moves could not be cleared");
-            }
-            Ok(()) => {}
-        }
+/// Finishes or clears what moves onto and from the branch `added` left behind, which is about to join a pool at work.
+pub(crate) fn clear_added(pool: &Pool, added: &Branch) {
+    if added.is_writable() {
+        report(added, clear_on(pool, added));
+    }
+    // On the others, what is in the folder may be at work; not so an intent about the branch that was away.
+    for other in pool.branches.iter().filter(|other| other.ix != added.ix && other.is_writable()) {
+        report(other, finish_about(pool, other, added.id));
     }
 }
 
-fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
+fn report(branch: &Branch, cleared: Result<(), SysError>) {
+    match cleared {
+        Err(error) if error.errno == Errno::NOENT => {}
+        Err(error) => {
+            tracing::warn!(%error, branch = %branch.path.display(), "leftovers of moves could not be cleared");
+        }
+        Ok(()) => {}
+    }
+}
+
+/// Finishes the moves onto `branch` that say that they come from `from`.
+fn finish_about(pool: &Pool, branch: &Branch, from: BranchId) -> Result<(), SysError> {
+    let names = names_in_folder(branch)?;
+    let folder = sys::at::open_dir(branch.root().as_fd(), FOLDER, branch.mounts)?;
+    for name in names {
+        let Some(record) = intent_of(branch, folder.as_fd(), &name)? else { continue };
+        if record.first_chunk() == Some(&from.get().to_le_bytes()) && finish(pool, branch, &record)? {
+            sys::at::unlink(folder.as_fd(), &name)?;
+        }
+    }
+    leave(branch);
+    Ok(())
+}
+
+/// Finishes or clears what moves onto the pool's branches left behind. Branches that cannot be written are left.
+pub(crate) fn clear(pool: &Pool) {
+    for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
+        report(branch, clear_on(pool, branch));
+    }
+}
+
+/// The names in the branch's hidden folder.
+fn names_in_folder(branch: &Branch) -> Result<Vec<CString>, SysError> {
     let how = OFlags::RDONLY | OFlags::DIRECTORY;
     let folder = sys::at::open(branch.root().as_fd(), FOLDER, how, 0, branch.mounts)?;
     check_own(&folder)?;
@@ -152,19 +182,33 @@ fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
             names.push(CString::from(entry.name));
         }
     }
+    Ok(names)
+}
+
+/// The intent of this name, if it is one.
+fn intent_of(branch: &Branch, folder: BorrowedFd<'_>, name: &CStr) -> Result<Option<Vec<u8>>, SysError> {
+    if !name.to_bytes().ends_with(b".move") {
+        return Ok(None);
+    }
+    // Somebody else's fifo of that name must not be waited at.
+    let file = sys::at::open(folder, name, OFlags::RDONLY | OFlags::NONBLOCK, 0, branch.mounts)?;
+    if !sys::at::stat_fd(file.as_fd())?.is_file() {
+        return Ok(None);
+    }
+    let mut record = vec![0; 1 << 16];
+    let len = sys::file::read_at(file.as_fd(), &mut record, 0)?;
+    record.truncate(len);
+    Ok(Some(record))
+}
+
+fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
+    let names = names_in_folder(branch)?;
     let folder = sys::at::open_dir(branch.root().as_fd(), FOLDER, branch.mounts)?;
     for name in names {
-        if name.to_bytes().ends_with(b".move") {
-            // Somebody else's fifo of that name must not be waited at.
-            let how = OFlags::RDONLY | OFlags::NONBLOCK;
-            let file = sys::at::open(folder.as_fd(), &name, how, 0, branch.mounts)?;
-            if sys::at::stat_fd(file.as_fd())?.is_file() {
-                let mut record = vec![0; 1 << 16];
-                let len = sys::file::read_at(file.as_fd(), &mut record, 0)?;
-                if !finish(pool, branch, &record[..len])? {
-                    continue; // for a mount with the branch that it is about
-                }
-            }
+        if let Some(record) = intent_of(branch, folder.as_fd(), &name)?
+            && !finish(pool, branch, &record)?
+        {
+            continue; // for a mount with the branch that it is about
         }
         match sys::at::unlink(folder.as_fd(), &name) {
             // A skeleton that did not get its name.

@@ -166,6 +166,13 @@ impl Union {
             stats.iter().map(|(at, stat)| (self.identity(pool.branch(*at), stat), *at, stat.ino)).collect();
         let born = |at| stats.iter().find(|(on, _)| *on == at).and_then(|(_, stat)| stat.btime);
         ids.sort_by_key(|(_, at, _)| (born(*at), pool.branch(*at).id));
+        // A live directory keeps its number when the branch that it came from leaves, or an older one is added.
+        let live = self.known(parent, name).filter(|live| {
+            live.is_dir() && stats.iter().any(|(at, stat)| live.copy_ino(*at) == Some(stat.ino))
+        });
+        if let Some(live) = live {
+            return Ok(live.id);
+        }
         let known = ids.iter().find(|(id, ..)| self.inodes.get(id.ino).is_some_and(|known| known.id == *id));
         if let Some((id, ..)) = known {
             return Ok(*id);

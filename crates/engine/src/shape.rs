@@ -6,6 +6,7 @@
 //! holds the shape already, since the same walk serves those who rename.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -32,6 +33,11 @@ impl Shape {
     /// Takes it for a change. Not for a thread that holds it.
     pub(crate) fn write(&self) -> Held<RwLockWriteGuard<'_, ()>> {
         Held::by(self.0.write())
+    }
+
+    /// Takes it for a change, unless somebody keeps it for longer than `patience`. Not for a thread that holds it.
+    pub(crate) fn try_write(&self, patience: Duration) -> Option<Held<RwLockWriteGuard<'_, ()>>> {
+        self.0.try_write_for(patience).map(Held::by)
     }
 
     /// Whether the calling thread holds it.

@@ -84,7 +84,7 @@ impl Union {
             branch.ask(|| make_like(branch, parent.as_fd(), &name.name, source.as_fd(), &model, dir.id))?;
         let stat = branch.ask(|| sys::at::stat_fd(made.as_fd()))?;
         let fd = Arc::new(self.budget.count(made, branch.epoch()));
-        dir.add_copy(branch.ix, stat.ino, fd.clone(), |at| pool.turn(at));
+        dir.add_copy(branch.ix, stat.ino, Some(fd.clone()), |at| pool.turn(at));
         self.budget.opened(dir, branch.ix);
         Ok(fd)
     }

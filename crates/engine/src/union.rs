@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use fsstack_pool::{BranchIx, Handle, Ino};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
+use parking_lot::Mutex;
 
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
@@ -18,6 +19,7 @@ use crate::inode::locations::Locations;
 use crate::inode::number::{self, Identity, NumberMap};
 use crate::inode::table::Table;
 use crate::inode::{Inode, Name};
+use crate::live::Changes;
 use crate::moved::Moved;
 use crate::open::route::Backings;
 use crate::open::{DirHandle, FileHandle};
@@ -44,6 +46,7 @@ pub struct Union {
     pub(crate) ghosts: Budget,
     pub(crate) shape: Shape,
     pub(crate) backings: Arc<dyn Backings>,
+    pub(crate) changes: Mutex<Changes>,
     transport: OnceLock<&'static str>,
     next_handle: AtomicU64,
 }
@@ -79,6 +82,7 @@ impl Union {
             ghosts: Budget::new(GHOSTS),
             shape: Shape::default(),
             backings,
+            changes: Mutex::default(),
             transport: OnceLock::new(),
             next_handle: AtomicU64::new(1),
             pool: ArcSwap::from_pointee(pool),
@@ -92,8 +96,9 @@ impl Union {
 
     /// Replaces the settings; requests that have begun go on with the old ones.
     pub fn set_settings(&self, settings: Settings) {
+        let mut changes = self.changes.lock();
         let changed = self.pool.load().with_settings(settings);
-        self.pool.store(Arc::new(changed));
+        self.publish(&mut changes, changed);
     }
 
     /// How requests come in: told by `user.fsstack.transport` on the root, and nothing depends on it.
@@ -156,7 +161,9 @@ impl Union {
     /// # Errors
     /// ENOENT if there is no copy there, or not any more; what the branch answered.
     pub(crate) fn dirfd(&self, pool: &Pool, dir: &Arc<Inode>, branch: BranchIx) -> Result<Arc<DirFd>> {
-        let epoch = pool.branch(branch).epoch();
+        let on = pool.branch(branch);
+        let epoch = on.epoch();
+        on.as_daemon()?;
         // A descriptor from before the branch was mounted again leads to the mount that is gone.
         let known = |dir: &Inode| dir.cached_dirfd(branch).filter(|fd| fd.epoch == epoch);
         if let Some(fd) = known(dir) {

@@ -29,7 +29,7 @@ pub enum Whence {
 }
 
 /// What a file system tells about itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsSpace {
     /// Its type's magic number.
     pub f_type: u64,

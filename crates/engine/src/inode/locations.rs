@@ -45,6 +45,14 @@ impl Locations {
         }
     }
 
+    /// Nothing is known any more.
+    pub fn clear(&self) {
+        for [check, number] in &self.slots {
+            number.store(0, Relaxed);
+            check.store(0, Relaxed);
+        }
+    }
+
     fn slot(&self, hash: u64) -> &[AtomicU64; 2] {
         let index = usize::try_from(hash % SLOTS as u64).unwrap_or(0);
         &self.slots[index]

@@ -11,6 +11,7 @@ pub mod table;
 
 use std::ffi::CStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use fsstack_pool::{BranchIx, Ino};
@@ -35,6 +36,8 @@ pub struct Inode {
     pub id: Identity,
     /// What it is.
     pub kind: Kind,
+    /// Its branch has left the pool.
+    lost: AtomicBool,
     /// Order: one inode's state at a time; no system call that waits for another inode's lock below it.
     state: Mutex<State>,
 }
@@ -89,8 +92,8 @@ struct DirPlace {
     copies: SmallVec<[Copy; 2]>,
     /// Branches that could not be asked for a copy: a bit each.
     unsure: u64,
-    /// When all branches were last asked.
-    checked: Instant,
+    /// When all branches were last asked, if they need not be asked again at once.
+    checked: Option<Instant>,
     /// Hashes of names that all branches were asked for in vain since `missed`.
     misses: [u64; 2],
     missed: Instant,
@@ -124,18 +127,20 @@ impl Inode {
     /// A file (anything but a directory) on `branch`.
     pub fn file(id: Identity, kind: Kind, branch: BranchIx) -> Self {
         let place = Place::File(FilePlace { branch, open: None, guarded: false });
-        Self { id, kind, state: Mutex::new(State { names: SmallVec::new(), place, ghost: None }) }
+        let state = Mutex::new(State { names: SmallVec::new(), place, ghost: None });
+        Self { id, kind, lost: AtomicBool::new(false), state }
     }
 
     /// A directory.
     pub fn dir(id: Identity, copies: &Copies) -> Self {
         let now = Instant::now();
         let mut place =
-            DirPlace { copies: SmallVec::new(), unsure: 0, checked: now, misses: [0; 2], missed: now };
+            DirPlace { copies: SmallVec::new(), unsure: 0, checked: None, misses: [0; 2], missed: now };
         place.update(copies);
         Self {
             id,
             kind: Kind::Dir,
+            lost: AtomicBool::new(false),
             state: Mutex::new(State { names: SmallVec::new(), place: Place::Dir(place), ghost: None }),
         }
     }
@@ -337,7 +342,7 @@ impl Inode {
 
     /// When all branches were last asked for copies.
     pub fn checked(&self) -> Option<Instant> {
-        self.with_dir(|dir| dir.checked)
+        self.with_dir(|dir| dir.checked)?
     }
 
     /// All branches were asked: these have copies.
@@ -346,17 +351,57 @@ impl Inode {
     }
 
     /// A copy was made on `branch`; `order` tells where it belongs.
-    pub fn add_copy(&self, branch: BranchIx, ino: u64, fd: Arc<DirFd>, order: impl Fn(BranchIx) -> usize) {
+    pub fn add_copy(
+        &self,
+        branch: BranchIx,
+        ino: u64,
+        fd: Option<Arc<DirFd>>,
+        order: impl Fn(BranchIx) -> usize,
+    ) {
         self.with_dir(|dir| {
             dir.copies.retain(|copy| copy.branch != branch);
             let at = dir.copies.iter().take_while(|copy| order(copy.branch) < order(branch)).count();
-            dir.copies.insert(at, Copy { branch, ino, fd: Some(fd), used: true });
+            dir.copies.insert(at, Copy { branch, ino, fd, used: true });
         });
     }
 
     /// The copy on `branch` is gone.
     pub fn drop_copy(&self, branch: BranchIx) {
         self.with_dir(|dir| dir.copies.retain(|copy| copy.branch != branch));
+    }
+
+    /// `branch` is leaving the pool: what is remembered of it goes. Whether this was a file there, whose last
+    /// knower this then is.
+    pub(crate) fn leave(&self, branch: BranchIx) -> bool {
+        let mut state = self.state.lock();
+        match &mut state.place {
+            Place::Dir(dir) => {
+                dir.copies.retain(|copy| copy.branch != branch);
+                dir.unsure &= !(1 << (branch.0 & 63));
+                dir.checked = None;
+                false
+            }
+            Place::File(file) => file.branch == branch,
+            Place::Nowhere => false,
+        }
+    }
+
+    /// It is on no branch any more. Whoever looks its name up again gets another object.
+    pub(crate) fn lose(&self) {
+        self.lost.store(true, Relaxed);
+        let mut state = self.state.lock();
+        state.place = Place::Nowhere;
+        state.ghost = None;
+    }
+
+    /// Whether its branch has left the pool.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Relaxed)
+    }
+
+    /// A branch was added: what all branches were asked for is to be asked again.
+    pub(crate) fn doubt(&self) {
+        self.with_dir(|dir| (dir.checked, dir.misses) = (None, [0; 2]));
     }
 
     /// The descriptor of the copy on `branch`, if it is open.
@@ -436,7 +481,7 @@ impl Drop for Inode {
 impl DirPlace {
     /// Takes over what was found, and keeps the descriptors of copies that are still the same.
     fn update(&mut self, found: &Copies) {
-        self.checked = Instant::now();
+        self.checked = Some(Instant::now());
         self.unsure = found.unsure;
         let same = self.copies.len() == found.found.len()
             && self.copies.iter().zip(&found.found).all(|(copy, new)| (copy.branch, copy.ino) == *new);

@@ -3,6 +3,7 @@
 //! A lookup that finds an inode and a FORGET that takes its last count may meet: both change the count
 //! under the lock of the table's shard, so that the inode is either still there for the lookup or made anew.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -76,7 +77,7 @@ impl Table {
             Entry::Occupied(mut known) => {
                 let slot = known.get_mut();
                 slot.lookups += 1;
-                if slot.inode.id != id || slot.inode.kind != kind {
+                if slot.inode.id != id || slot.inode.kind != kind || slot.inode.is_lost() {
                     slot.inode = Arc::new(make());
                 }
                 slot.inode.clone()
@@ -148,6 +149,23 @@ impl Table {
             self.tidy_aside();
         }
         self.removed.fetch_add(1, Relaxed) % THOUGHT == THOUGHT - 1
+    }
+
+    /// All inodes, and the directories above them that the kernel has forgotten.
+    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
+        let mut all: Vec<Arc<Inode>> = Vec::with_capacity(self.slots.len() + 1);
+        all.push(self.root.clone());
+        all.extend(self.slots.iter().map(|slot| slot.inode.clone()));
+        let mut seen: HashSet<*const Inode> = all.iter().map(Arc::as_ptr).collect();
+        let aside = self.aside.iter().filter_map(|aside| aside.upgrade());
+        all.extend(aside.filter(|dir| seen.insert(Arc::as_ptr(dir))));
+        let mut at = 0;
+        while let Some(inode) = all.get(at).cloned() {
+            let above = inode.names().into_iter().map(|name| name.parent);
+            all.extend(above.filter(|parent| seen.insert(Arc::as_ptr(parent))));
+            at += 1;
+        }
+        all
     }
 
     /// Inodes known, without the root.

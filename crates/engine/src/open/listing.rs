@@ -82,15 +82,14 @@ impl Listing {
             return Ok(());
         }
         let id = u16::try_from(cookie >> PLACE_BITS).ok().and_then(BranchId::new);
-        let Some(branch) = pool.branches.iter().find(|branch| Some(branch.id) == id) else {
-            return Err(Errno::INVAL.into());
-        };
+        let turn = id.and_then(|id| pool.turn_of(id)).ok_or(Errno::INVAL)?;
         let copies = dir.copies();
-        if !copies.contains(&branch.ix) {
+        let branch = pool.branches.iter().find(|branch| Some(branch.id) == id);
+        let Some(branch) = branch.filter(|branch| copies.contains(&branch.ix)) else {
             // The copy is gone, and all that it had: the listing goes on with the next one.
-            let next = copies.iter().copied().find(|at| pool.turn(*at) > pool.turn(branch.ix));
+            let next = copies.iter().copied().find(|at| pool.turn(*at) > turn);
             return next.map_or(Ok(()), |next| self.enter(union, pool, dir, next));
-        }
+        };
         self.enter(union, pool, dir, branch.ix)?;
         self.resume(branch, cookie & ((1 << PLACE_BITS) - 1))
     }
@@ -166,10 +165,28 @@ impl Listing {
     }
 
     fn next_branch(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>) -> Result<bool> {
-        let Some(done) = self.stream.as_ref().map(|stream| stream.at) else { return Ok(false) };
+        let Some((done, last)) = self.stream.as_ref().map(|stream| (stream.at, stream.last)) else {
+            return Ok(false);
+        };
         let later: Vec<BranchIx> =
             dir.copies().into_iter().filter(|at| pool.turn(*at) > pool.turn(done)).collect();
+        if last && !later.is_empty() {
+            self.names = None; // a branch was added meanwhile: the names of the last one were not kept
+        }
         self.enter_first(union, pool, dir, &later)
+    }
+
+    /// The branch `ix` has left the pool: the listing goes on with the next copy.
+    pub(crate) fn leave(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, ix: BranchIx) {
+        self.pending.take_if(|pending| pending.at == ix);
+        if self.stream.as_ref().is_none_or(|stream| stream.at != ix) {
+            return;
+        }
+        if !matches!(self.next_branch(union, pool, dir), Ok(true)) {
+            // The end; or the next call finds out again what the next copy answers.
+            self.stream = None;
+            self.position = self.position.max(DOT_DOT + 1);
+        }
     }
 
     /// Enters the first of `copies` that is still there; false: none is.

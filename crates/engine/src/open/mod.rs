@@ -78,6 +78,7 @@ impl OpenFile {
     /// What the call answered.
     pub fn ask<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
         let placed = self.placed.read();
+        placed.branch.as_daemon()?;
         placed.branch.ask(|| call(placed.fd.as_fd()))
     }
 
@@ -87,6 +88,7 @@ impl OpenFile {
     /// What the call answered.
     pub fn ask_patiently<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
         let placed = self.placed.read();
+        placed.branch.as_daemon()?;
         placed.branch.ask_patiently(|| call(placed.fd.as_fd()))
     }
 

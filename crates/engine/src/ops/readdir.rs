@@ -132,11 +132,14 @@ impl Union {
     fn listed_number(&self, pool: &Pool, dir: &Arc<Inode>, read: &Read, kind: Kind) -> Ino {
         let branch = pool.branch(read.at);
         let own = self.moved.listed(number(branch, branch.dev(), read.ino));
-        if kind != Kind::Dir || pool.branches.len() == 1 {
+        if kind != Kind::Dir {
             return own;
         }
         if let Some(known) = self.known(dir, &read.name) {
             return known.id.ino;
+        }
+        if pool.branches.len() == 1 {
+            return own;
         }
         match self.find(pool, dir, &read.name) {
             Ok(Found::Dir(stats, _)) => {
