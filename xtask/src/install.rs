@@ -36,6 +36,17 @@ pub(crate) const TO_TEST: &[Need] = &[
     ("prove", "perl"),
 ];
 
+/// What a lab of GlusterFS needs: its client, and what makes and runs the server.
+pub(crate) const TO_GLUSTER: &[Need] = &[
+    ("mount.glusterfs", "glusterfs-client"),
+    ("mmdebstrap", "mmdebstrap"),
+    ("podman", "podman"),
+    ("runc", "runc"),
+    ("ip", "iproute2"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("setfattr", "attr"),
+];
+
 /// Installs what is missing of `needs`; an error names what stays missing.
 pub(crate) fn packages(needs: &[Need]) -> Result<()> {
     let missing = || needs.iter().filter(|(program, _)| which(program).is_none());

@@ -4,6 +4,7 @@ mod demo;
 mod docs;
 mod exec;
 mod install;
+mod lab;
 mod test;
 mod tidy;
 
@@ -18,6 +19,8 @@ use clap::Parser;
 enum Xtask {
     /// Mount a pool over three XFS branches, fill it, check it, measure it, leave it mounted.
     Demo(demo::Demo),
+    /// A real GlusterFS on this machine, or other ground for branches: up, down, faults, a pool over it.
+    Lab(lab::Lab),
     /// Everything that passes for tested: fmt, clippy, tidy, docs, and the tiers of tests.
     Test(test::Test),
     /// The rules of this code base that no compiler knows.
@@ -35,6 +38,7 @@ enum Xtask {
 fn main() -> ExitCode {
     let done = match Xtask::parse() {
         Xtask::Demo(demo) => demo.run(),
+        Xtask::Lab(lab) => lab.run(),
         Xtask::Test(test) => test.run(),
         Xtask::Tidy => tidy::run(),
         Xtask::Docs => docs::write(),

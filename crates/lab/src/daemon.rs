@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::mounts;
 
 /// Programs that the lab lets serve a mount; no other process is ever ended.
-const SERVERS: &[&str] = &["mount.fsstack", BUILT, "mergerfs", "mhddfs"];
+const SERVERS: &[&str] = &["mount.fsstack", BUILT, "mergerfs", "mhddfs", "glusterfs"];
 
 /// What cargo calls the mount helper: no crate name may hold a dot.
 const BUILT: &str = "mount-fsstack";

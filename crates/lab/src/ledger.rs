@@ -19,7 +19,8 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::daemon::Process;
-use crate::mounts;
+use crate::gluster::server;
+use crate::{mounts, network};
 
 /// Something that must not outlive its maker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,34 @@ enum Thing {
     File(PathBuf),
     /// A directory and all in it; refused while anything is mounted below.
     Dir(PathBuf),
+    /// A network namespace, by its path under /run/netns.
+    Namespace(PathBuf),
+    /// The GlusterFS server of the lab whose home this is.
+    Server(PathBuf),
+}
+
+impl Thing {
+    /// What it is called in a book, and where it is.
+    fn parts(&self) -> (&'static str, &Path) {
+        match self {
+            Self::Mount(path) => ("mount", path),
+            Self::File(path) => ("file", path),
+            Self::Dir(path) => ("dir", path),
+            Self::Namespace(path) => ("namespace", path),
+            Self::Server(path) => ("server", path),
+        }
+    }
+
+    fn of(kind: &[u8], path: PathBuf) -> Option<Self> {
+        Some(match kind {
+            b"mount" => Self::Mount(path),
+            b"file" => Self::File(path),
+            b"dir" => Self::Dir(path),
+            b"namespace" => Self::Namespace(path),
+            b"server" => Self::Server(path),
+            _ => return None,
+        })
+    }
 }
 
 /// A thing in the ledger: undone and struck out when this drops.
@@ -66,8 +95,7 @@ impl Entry {
 
     /// Leaves it standing after this process, for `take_down(name)`.
     pub fn keep(mut self, name: &str) -> Result<()> {
-        let book = dir()?.join(format!("{name}.kept"));
-        append(&book, '+', &self.thing)?;
+        append(&kept(name)?, '+', &self.thing)?;
         self.undone = true;
         strike(&self.thing)
     }
@@ -102,6 +130,64 @@ impl Drop for Entry {
         if let Err(e) = self.settle() {
             say(&format!("lab: {e:#}"));
         }
+    }
+}
+
+/// What stands after this process, under a name, until it is taken down by that name.
+///
+/// For things that are repaired and added to by one run after another. Each is written down before it is
+/// made; one that is written down already keeps its place, so that the order in which things are undone stays.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    book: PathBuf,
+}
+
+impl Standing {
+    /// The book of that name.
+    pub fn named(name: &str) -> Result<Self> {
+        Ok(Self { book: kept(name)? })
+    }
+
+    /// Announces a mount at `target`.
+    pub fn mount(&self, target: &Path) -> Result<()> {
+        self.note(Thing::Mount(target.to_owned()))
+    }
+
+    /// Announces a directory and makes it, readable by everybody.
+    pub fn dir(&self, path: &Path) -> Result<()> {
+        self.note(Thing::Dir(path.to_owned()))?;
+        fs::create_dir_all(path).with_context(|| path.display().to_string())
+    }
+
+    /// Announces a network namespace.
+    pub fn namespace(&self, path: &Path) -> Result<()> {
+        self.note(Thing::Namespace(path.to_owned()))
+    }
+
+    /// Announces the server of a GlusterFS lab.
+    pub fn server(&self, home: &Path) -> Result<()> {
+        self.note(Thing::Server(home.to_owned()))
+    }
+
+    /// Unmounts one target and strikes it out.
+    pub fn unmount(&self, target: &Path) -> Result<()> {
+        let detached = mounts::detach(target);
+        if mounts::at(target)?.is_none() {
+            return append(&self.book, '-', &Thing::Mount(target.to_owned()));
+        }
+        detached
+    }
+
+    /// Undoes everything, last first. Returns how many things there were.
+    pub fn take_down(&self) -> Result<usize> {
+        undo_all(&self.book)
+    }
+
+    fn note(&self, thing: Thing) -> Result<()> {
+        if outstanding(&self.book)?.contains(&thing) {
+            return Ok(());
+        }
+        append(&self.book, '+', &thing)
     }
 }
 
@@ -146,7 +232,12 @@ pub fn sweep() -> Result<usize> {
 
 /// Undoes all that was kept under `name`. Returns how many things there were.
 pub fn take_down(name: &str) -> Result<usize> {
-    undo_all(&dir()?.join(format!("{name}.kept")))
+    undo_all(&kept(name)?)
+}
+
+/// The book of what is kept under `name`.
+fn kept(name: &str) -> Result<PathBuf> {
+    Ok(dir()?.join(format!("{name}.kept")))
 }
 
 fn dir() -> Result<PathBuf> {
@@ -170,11 +261,7 @@ fn owner(book: &Path) -> Option<Process> {
 static WRITING: Mutex<()> = Mutex::new(());
 
 fn append(book: &Path, sign: char, thing: &Thing) -> Result<()> {
-    let (kind, path) = match thing {
-        Thing::Mount(path) => ("mount", path),
-        Thing::File(path) => ("file", path),
-        Thing::Dir(path) => ("dir", path),
-    };
+    let (kind, path) = thing.parts();
     let line = [format!("{sign}{kind}\t").as_bytes(), path.as_os_str().as_bytes(), b"\n"].concat();
     let _one_at_a_time = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(OpenOptions::new().create(true).append(true).open(book)?.write_all(&line)?)
@@ -204,11 +291,8 @@ fn outstanding(book: &Path) -> Result<Vec<Thing>> {
         let Some(tab) = rest.iter().position(|&b| b == b'\t') else { continue };
         let (kind, path) = rest.split_at(tab);
         let path = PathBuf::from(OsStr::from_bytes(path.get(1..).unwrap_or_default()));
-        let thing = match kind {
-            b"mount" => Thing::Mount(path),
-            b"file" => Thing::File(path),
-            b"dir" => Thing::Dir(path),
-            _ => bail!("{} is not one of our ledgers", book.display()),
+        let Some(thing) = Thing::of(kind, path) else {
+            bail!("{} is not one of our ledgers", book.display());
         };
         match sign {
             b'+' => things.push(thing),
@@ -233,13 +317,16 @@ fn undo_all(book: &Path) -> Result<usize> {
 fn stands(thing: &Thing) -> bool {
     match thing {
         Thing::Mount(path) => !matches!(mounts::at(path), Ok(None)),
-        Thing::File(path) | Thing::Dir(path) => path.symlink_metadata().is_ok(),
+        Thing::File(path) | Thing::Dir(path) | Thing::Namespace(path) => path.symlink_metadata().is_ok(),
+        Thing::Server(home) => server::stands(home),
     }
 }
 
 fn undo(thing: &Thing) -> Result<()> {
     let (path, done) = match thing {
         Thing::Mount(path) => return mounts::detach(path),
+        Thing::Namespace(path) => return network::remove_namespace(path),
+        Thing::Server(home) => return server::remove(home),
         Thing::File(path) => (path, fs::remove_file(path)),
         Thing::Dir(path) => {
             let inside = mounts::below(path)?;

@@ -16,15 +16,18 @@
 
 pub mod branch;
 pub mod daemon;
+pub mod gluster;
 pub mod ledger;
 pub mod mounts;
 pub mod needs;
+pub mod network;
 pub mod pool;
 pub mod rival;
 pub mod shell;
 mod watchdog;
 
 pub use branch::{Branch, Kind, Layout};
+pub use gluster::Gluster;
 pub use ledger::{sweep, take_down};
 pub use needs::Skip;
 pub use pool::{Builder, Pool, Refused};

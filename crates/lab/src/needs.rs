@@ -82,6 +82,15 @@ pub fn program(name: &str) -> Result<(), Skip> {
     unless(shell::which(name).is_some(), || format!("needs the program {name}"))
 }
 
+/// What a GlusterFS server and its clients need of the machine itself.
+pub fn gluster_ground() -> Result<(), Skip> {
+    loops()?;
+    fuse()?;
+    program("mount.glusterfs")?;
+    program("ip")?;
+    program("nsenter")
+}
+
 /// This machine lets root mount a pool.
 pub fn mounting() -> Result<(), Skip> {
     root()?;

@@ -34,6 +34,8 @@ pub struct Run {
 enum Echo {
     Captured,
     Shown,
+    /// The output only, as if there were nothing between.
+    Passed,
 }
 
 /// What a program left when it ended by itself.
@@ -117,6 +119,12 @@ impl Run {
     /// Shows the command and its output while it runs.
     pub fn shown(mut self) -> Self {
         self.echo = Echo::Shown;
+        self
+    }
+
+    /// Shows its output while it runs, and nothing else.
+    pub fn passed_on(mut self) -> Self {
+        self.echo = Echo::Passed;
         self
     }
 

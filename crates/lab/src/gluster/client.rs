@@ -1,0 +1,93 @@
+//! Mounts of volumes: GlusterFS's own client, here in our mount namespace, its sockets in the lab's network.
+
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::{Gluster, Steps, Volume};
+use crate::mounts;
+use crate::network::SERVER;
+use crate::shell::command;
+
+/// A client is back by itself some seconds after its server.
+const RECONNECTS: Duration = Duration::from_secs(12);
+
+/// Mounts a volume at its place in the lab, or mends the mount.
+pub(super) fn ensure(lab: &Gluster, volume: Volume, steps: Steps) -> Result<()> {
+    let target = lab.mount_point(volume);
+    if mounts::at(&target)?.is_some() {
+        if usable(&target) {
+            return Ok(());
+        }
+        let back = steps.step(&format!("client of {volume} comes back"), || Ok(waited(&target)))?;
+        if back {
+            return Ok(());
+        }
+        // An error here says that force was needed, which is no surprise.
+        let _forced = lab.book().unmount(&target);
+    }
+    steps.step(&format!("mount {volume}"), || {
+        fs::create_dir_all(&target)?;
+        // A program that still writes when the mount is gone is refused.
+        command("chattr").arg("+i").arg(&target).output()?;
+        lab.book().mount(&target)?;
+        mount(lab, volume, "", "", &target)
+    })
+}
+
+/// Whether a mount answers in a moment.
+pub(super) fn usable(target: &Path) -> bool {
+    command("stat").arg("-f").arg(target).limit(Duration::from_secs(3)).run().is_ok()
+}
+
+fn waited(target: &Path) -> bool {
+    let began = Instant::now();
+    while began.elapsed() < RECONNECTS {
+        if usable(target) {
+            return true;
+        }
+        sleep(Duration::from_millis(200));
+    }
+    false
+}
+
+/// Mounts a volume, or the directory `below` of it, with more options than the lab's own.
+pub(super) fn mount(lab: &Gluster, volume: Volume, below: &str, options: &str, target: &Path) -> Result<()> {
+    let log = lab.home().join("log").join(format!("mount-{volume}.log"));
+    let slash = if below.is_empty() { "" } else { "/" };
+    let source = format!("{SERVER}:/{volume}{slash}{below}");
+    let comma = if options.is_empty() { "" } else { "," };
+    lab.beside("mount")
+        .args(["-t", "glusterfs", "-o", &format!("log-file={}{comma}{options}", log.display()), &source])
+        .arg(target)
+        .limit(Duration::from_secs(40))
+        .run()
+        .with_context(|| format!("{} may say why", log.display()))?;
+    if mounts::at(target)?.is_none() {
+        bail!("mount.glusterfs ended with 0, but nothing is mounted at {}", target.display());
+    }
+    Ok(())
+}
+
+/// Unmounts every volume.
+pub(super) fn unmount_all(lab: &Gluster) -> Result<()> {
+    for left in mounts::below(&lab.home().join("mnt"))?.iter().rev() {
+        lab.book().unmount(&left.target)?;
+    }
+    Ok(())
+}
+
+/// Lets the bare mount points be removed.
+pub(super) fn release_mount_points(lab: &Gluster) -> Result<()> {
+    let Ok(entries) = fs::read_dir(lab.home().join("mnt")) else { return Ok(()) };
+    for entry in entries {
+        let path = entry?.path();
+        if mounts::at(&path)?.is_none() {
+            command("chattr").arg("-i").arg(path).output()?;
+        }
+    }
+    Ok(())
+}

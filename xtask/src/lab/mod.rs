@@ -1,0 +1,176 @@
+//! `cargo xtask lab`: GlusterFS in a container on this machine, its faults, and a pool over it.
+
+mod fault;
+mod pool;
+mod show;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use clap::{Args, Subcommand};
+use fsstack_lab::MiB;
+use fsstack_lab::gluster::{Gluster, Plan, Purge, Steps, Volume};
+use fsstack_lab::network::Rate;
+
+use crate::install;
+
+/// Arguments of `cargo xtask lab`.
+#[derive(Debug, Args)]
+pub(crate) struct Lab {
+    /// Which lab, where there are several.
+    #[arg(long, default_value = "lab", value_parser = name, global = true)]
+    name: String,
+    #[command(subcommand)]
+    errand: Errand,
+}
+
+#[derive(Debug, Subcommand)]
+enum Errand {
+    /// Make it, start it, mount it, mend it: whatever is missing of it.
+    Up(Up),
+    /// What of it is up.
+    Status {
+        /// For programs.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take it down, and check that nothing is left.
+    Down {
+        /// Its files too: brick images, volumes, and the server's image if no other lab is there.
+        #[arg(long)]
+        purge: bool,
+    },
+    /// Run a program inside the server, as in `lab exec -- gluster volume info`.
+    Exec {
+        /// The program and its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Mount a pool over its volumes.
+    Pool(pool::OverVolumes),
+    /// Break something, or end what was broken.
+    #[command(subcommand)]
+    Fault(fault::Fault),
+}
+
+/// What the lab is to have.
+#[derive(Debug, Args)]
+struct Up {
+    /// Volumes by their types: dtN distributed, rpN replicated, dpNrdK dispersed, dtN before one of those.
+    #[arg(long, value_delimiter = ',', default_value = "dt8,dp8rd2,dt4rp2,dt2dp4rd1,rp2,rp3")]
+    volumes: Vec<Volume>,
+    /// How many bricks there are; the volumes share them.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
+    bricks: u8,
+    /// The size of a brick, at least 300M; takes no space before it is used.
+    #[arg(long, default_value = "4G", value_parser = size)]
+    brick_size: MiB,
+    /// Put a link of this rate between clients and server, as in 100mbit.
+    #[arg(long)]
+    wan: Option<Rate>,
+    /// What runs the server, instead of the first that works.
+    #[arg(long, value_parser = ["podman", "docker", "chroot"])]
+    engine: Option<String>,
+}
+
+impl Lab {
+    /// Does what is asked.
+    pub(crate) fn run(self) -> Result<()> {
+        let lab = Gluster::named(&self.name)?;
+        match self.errand {
+            Errand::Up(up) => up.run(&lab),
+            Errand::Status { json } => show::status(&lab, json),
+            Errand::Down { purge } => {
+                let purge = if purge { Purge::Everything } else { Purge::Nothing };
+                timed("down", || lab.down(purge, Steps::Shown))
+            }
+            Errand::Exec { command } => exec(&lab, &command),
+            Errand::Pool(pool) => pool.run(&lab),
+            Errand::Fault(fault) => fault.run(&lab),
+        }
+    }
+}
+
+impl Up {
+    fn run(self, lab: &Gluster) -> Result<()> {
+        if let Err(e) = install::packages(install::TO_GLUSTER) {
+            // The lab does without some of them; what it cannot do without, it names.
+            eprintln!("{e:#}");
+        }
+        able()?;
+        let plan = Plan {
+            volumes: self.volumes,
+            bricks: usize::from(self.bricks),
+            brick_size: self.brick_size,
+            wan: self.wan,
+            engine: self.engine,
+        };
+        timed("up", || lab.up(&plan, Steps::Shown))?;
+        for volume in &plan.volumes {
+            println!("{:<12} {}", volume.to_string(), lab.mount_point(*volume).display());
+        }
+        Ok(())
+    }
+}
+
+/// What is missing to have any GlusterFS here, said at once.
+fn able() -> Result<()> {
+    let missing = fsstack_lab::needs::gluster_ground();
+    missing.map_err(|skip| anyhow::anyhow!("the lab {skip}"))
+}
+
+fn exec(lab: &Gluster, words: &[String]) -> Result<()> {
+    let Some((program, arguments)) = words.split_first() else { bail!("no program was named") };
+    let told = lab.inside(program)?.args(arguments).limit(Duration::from_secs(3600)).passed_on().output()?;
+    ensure!(told.code == 0, "{program} ended with {}", told.code);
+    Ok(())
+}
+
+fn timed(what: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let began = Instant::now();
+    work()?;
+    println!("{what} in {:.1} s", began.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// A lab's name is part of paths and of the namespace's name.
+fn name(text: &str) -> Result<String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    ensure!(
+        (1..=16).contains(&text.len()) && text.chars().all(plain),
+        "a name has 1 to 16 letters, digits or -"
+    );
+    Ok(text.to_owned())
+}
+
+/// `4G`, `512M`.
+fn size(text: &str) -> Result<MiB> {
+    let (number, times) = match (text.strip_suffix(['G', 'g']), text.strip_suffix(['M', 'm'])) {
+        (Some(number), _) => (number, 1024),
+        (_, Some(number)) => (number, 1),
+        _ => bail!("give a size as in 4G or 512M"),
+    };
+    let size = number.parse::<u64>().ok().and_then(|n| n.checked_mul(times));
+    match size {
+        Some(size) if (300..=16 << 20).contains(&size) => Ok(MiB(size)),
+        _ => bail!("a brick has from 300M to 16384G"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_names_are_checked() {
+        assert_eq!(size("4G").unwrap(), MiB(4096));
+        assert_eq!(size("300M").unwrap(), MiB(300));
+        for wrong in ["", "4", "G", "299M", "4T", "99999999999999999999G", "1.5G", "-1G"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+        assert!(name("lab-2").is_ok());
+        for wrong in ["", "a/b", "..", "a b", "seventeen-letters"] {
+            assert!(name(wrong).is_err(), "{wrong}");
+        }
+    }
+}
