@@ -13,6 +13,7 @@ pub mod handle;
 pub mod identity;
 pub mod ioctl;
 pub mod locks;
+pub mod mapped;
 pub mod mounts;
 pub mod process;
 pub mod stat;

@@ -1,0 +1,122 @@
+//! The command line.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::place::Target;
+use crate::workload::{Bytes, Cache, Data, Engine, Files, Op, Pattern, Sync, Timed};
+
+/// What a stack of file systems costs, on your machine.
+#[derive(Debug, Parser)]
+#[command(name = "fsstack-bench", version, about, after_help = EXIT)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT: &str = "Exit status: 0 measured (compare-runs: nothing got worse); 1 refused, nothing measured; 2 usage;
+3 ended early, with what was measured so far written; 4 compare-runs: something got worse; 130 interrupted, as 3.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Measure directories against each other, in turn within each round.
+    Compare(Compare),
+}
+
+/// What all measuring commands take.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Run")]
+pub(crate) struct Running {
+    /// A directory to measure, and its name in reports; may be given several times.
+    #[arg(long = "target", value_name = "NAME=DIR")]
+    pub(crate) targets: Vec<Target>,
+    /// The target that the others are compared with; the first if not given.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) baseline: Option<String>,
+    /// Rounds that count; below 5 no verdicts are given.
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds: Option<u32>,
+    /// Decides random orders, random data and the resamples of intervals.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Write results.json, results.csv, report.md and report.html into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// Arguments of `compare`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Compare {
+    #[command(flatten)]
+    pub(crate) running: Running,
+    /// Rounds before the first that counts.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Run")]
+    pub(crate) warmups: u32,
+    /// Also mount mhddfs and mergerfs, if installed, over the branches of the pool among the targets.
+    #[arg(long, help_heading = "Run")]
+    pub(crate) rivals: bool,
+    /// A branch for the rivals, where no target is a mounted fsstack; may be given several times.
+    #[arg(long = "branch", value_name = "DIR", requires = "rivals", help_heading = "Run")]
+    pub(crate) branches: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) work: Work,
+}
+
+/// The workload. Where a list is taken, at most one option may have several values: a sweep.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Workload")]
+pub(crate) struct Work {
+    /// Who makes the calls; `metadata` if the first operation is one on names, else psync.
+    #[arg(long, value_enum)]
+    pub(crate) engine: Option<Engine>,
+    /// What is measured, a case each [default: write,read].
+    #[arg(long = "op", value_enum, value_delimiter = ',')]
+    pub(crate) ops: Vec<Op>,
+    /// The order of the blocks.
+    #[arg(long, value_enum, default_value_t = Pattern::Sequential)]
+    pub(crate) pattern: Pattern,
+    /// For strided: every so many blocks.
+    #[arg(long, value_name = "BLOCKS", default_value_t = 17)]
+    pub(crate) stride: u64,
+    /// Bytes of one operation, a list for a sweep.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "1M")]
+    pub(crate) block: Vec<Bytes>,
+    /// Bytes that each task moves, a list for a sweep.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "256M")]
+    pub(crate) file_size: Vec<Bytes>,
+    /// Threads, released together, a list for a sweep.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    pub(crate) tasks: Vec<NonZeroU32>,
+    /// Operations in flight for each task, for io_uring, a list for a sweep.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    pub(crate) depth: Vec<NonZeroU32>,
+    /// A file (or directory) for each task, or one that all use.
+    #[arg(long, value_enum, default_value_t = Files::PerTask)]
+    pub(crate) files: Files,
+    /// Open with O_DIRECT.
+    #[arg(long)]
+    pub(crate) direct: bool,
+    /// Register buffers and files with the ring.
+    #[arg(long)]
+    pub(crate) registered: bool,
+    /// When written bytes are forced to the disk, within the time measured.
+    #[arg(long, value_enum, default_value_t = Sync::Never)]
+    pub(crate) sync: Sync,
+    /// What is written.
+    #[arg(long, value_enum, default_value_t = Data::Incompressible)]
+    pub(crate) data: Data,
+    /// What caches hold when the time begins.
+    #[arg(long, value_enum, default_value_t = Cache::Warm)]
+    pub(crate) cache: Cache,
+    /// Whether opening the file is measured too.
+    #[arg(long, value_enum, default_value_t = Timed::Data)]
+    pub(crate) timed: Timed,
+    /// Go round for so many seconds instead of once.
+    #[arg(long, value_name = "S")]
+    pub(crate) seconds: Option<f64>,
+    /// Names for each task, for metadata.
+    #[arg(long, value_name = "N", default_value = "500")]
+    pub(crate) entries: NonZeroU32,
+}

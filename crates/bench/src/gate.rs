@@ -1,0 +1,118 @@
+//! The start: tasks are released together, and the time between the first and the last that begins is known.
+//!
+//! Tasks sleep on one futex (a condition variable) until the run opens the gate. Each then waits, giving its CPU away,
+//! until all are awake, and takes the time when it goes: with more tasks than CPUs that is when the scheduler next lets
+//! it run. For the same reason it gives the CPU away once more after its first operation, until all have begun
+//! (`all_begun`): otherwise the first task on a CPU would use up its time slice before the second had its start.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::yield_now;
+use std::time::Instant;
+
+/// How often a task gives its CPU away for the sake of others that have not begun: longer than any start takes where
+/// first operations do not block.
+const PATIENCE: u32 = 2000;
+
+/// What the tasks and the run agree on.
+#[derive(Debug, Default)]
+struct Stage {
+    ready: u32,
+    open: bool,
+    finished: u32,
+    closed: bool,
+}
+
+/// The gate of one measurement.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    tasks: u32,
+    stage: Mutex<Stage>,
+    changed: Condvar,
+    awake: AtomicU32,
+    begun: AtomicU32,
+    /// One of the tasks could not get ready: nobody begins.
+    failed: AtomicBool,
+}
+
+impl Gate {
+    /// A gate for that many tasks.
+    pub(crate) fn new(tasks: u32) -> Self {
+        Self {
+            tasks,
+            stage: Mutex::default(),
+            changed: Condvar::new(),
+            awake: AtomicU32::new(0),
+            begun: AtomicU32::new(0),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn until(&self, reached: impl Fn(&Stage) -> bool) {
+        let wait = self.changed.wait_while(self.stage(), |stage| !reached(stage));
+        drop(wait.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn change(&self, how: impl FnOnce(&mut Stage)) {
+        how(&mut self.stage());
+        self.changed.notify_all();
+    }
+
+    /// A task is ready, or cannot be. Returns the moment at which it begins; `None` if any could not get ready.
+    pub(crate) fn enter(&self, able: bool) -> Option<Instant> {
+        if !able {
+            self.failed.store(true, Ordering::SeqCst);
+        }
+        self.change(|stage| stage.ready += 1);
+        self.until(|stage| stage.open);
+        if self.failed.load(Ordering::SeqCst) {
+            return None;
+        }
+        self.awake.fetch_add(1, Ordering::SeqCst);
+        while self.awake.load(Ordering::SeqCst) < self.tasks {
+            yield_now();
+        }
+        Some(Instant::now())
+    }
+
+    /// A task has made its first operation: returns when all have, or after a while.
+    pub(crate) fn all_begun(&self) {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        for _ in 0..PATIENCE {
+            if self.tasks <= self.begun.load(Ordering::SeqCst) {
+                return;
+            }
+            yield_now();
+        }
+    }
+
+    /// A task is done: it stays, so that its CPU time can be read, until the run lets it go.
+    pub(crate) fn leave(&self) {
+        self.change(|stage| stage.finished += 1);
+        self.until(|stage| stage.closed);
+    }
+
+    /// The run waits until every task is ready.
+    pub(crate) fn wait_ready(&self) {
+        self.until(|stage| stage.ready == self.tasks);
+    }
+
+    /// The run lets all tasks begin.
+    pub(crate) fn open(&self) {
+        self.change(|stage| stage.open = true);
+    }
+
+    /// The run waits until every task is done.
+    pub(crate) fn wait_finished(&self) {
+        self.until(|stage| stage.finished == self.tasks);
+    }
+
+    /// The run lets all tasks end.
+    pub(crate) fn close(&self) {
+        self.change(|stage| stage.closed = true);
+    }
+}

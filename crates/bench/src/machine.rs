@@ -1,0 +1,115 @@
+//! The conditions of a run: machine, mounts, commit, time.
+
+use std::fs;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::statvfs;
+
+use crate::place::Target;
+use crate::record::{Machine, TargetRecord};
+
+/// The commit this was built from.
+pub(crate) const COMMIT: &str = env!("FSSTACK_COMMIT");
+
+/// The machine we run on.
+pub(crate) fn machine() -> Machine {
+    let told = rustix::system::uname();
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let line = |text: &str, key: &str| {
+        let found = text.lines().find_map(|line| line.strip_prefix(key));
+        found.map(|rest| rest.trim_start_matches([' ', '\t', ':']).to_owned()).unwrap_or_default()
+    };
+    let kib: u64 = line(&text("/proc/meminfo"), "MemTotal").trim_end_matches(" kB").parse().unwrap_or(0);
+    Machine {
+        kernel: format!("{} {}", told.sysname().to_string_lossy(), told.release().to_string_lossy()),
+        cpu: line(&text("/proc/cpuinfo"), "model name"),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        memory_bytes: kib << 10,
+        load: text("/proc/loadavg").split_whitespace().take(3).collect::<Vec<_>>().join(" "),
+    }
+}
+
+/// A target as the mount table shows it.
+pub(crate) fn target(target: &Target) -> TargetRecord {
+    let room = statvfs(&target.dir).ok();
+    let blocks =
+        |of: fn(&rustix::fs::StatVfs) -> u64| room.as_ref().map_or(0, |r| of(r).saturating_mul(r.f_frsize));
+    let dir = target.dir.canonicalize().unwrap_or_else(|_| target.dir.clone());
+    let (fs_type, source, options) = mount_of(&dir).unwrap_or_default();
+    TargetRecord {
+        name: target.name.clone(),
+        dir: dir.display().to_string(),
+        fs_type,
+        source,
+        options,
+        size_bytes: blocks(|r| r.f_blocks),
+        free_bytes: blocks(|r| r.f_bavail),
+        notes: Vec::new(),
+    }
+}
+
+/// Type, source and options of the mount that shows `dir`.
+pub(crate) fn mount_of(dir: &Path) -> Option<(String, String, String)> {
+    let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mut best: Option<(usize, (String, String, String))> = None;
+    for line in table.lines() {
+        let (before, after) = line.split_once(" - ")?;
+        let fields: Vec<&str> = before.split(' ').collect();
+        let (point, rest) = (unescape(fields.get(4)?), after.split(' ').collect::<Vec<_>>());
+        let deeper = best.as_ref().is_none_or(|(len, _)| *len <= point.len());
+        if dir.starts_with(&point) && deeper {
+            let options = format!("{},{}", fields.get(5)?, rest.get(2).unwrap_or(&""));
+            best = Some((point.len(), ((*rest.first()?).to_owned(), unescape(rest.get(1)?), options)));
+        }
+    }
+    best.map(|(_, found)| found)
+}
+
+/// mountinfo writes blanks, tabs, newlines and backslashes in octal.
+fn unescape(field: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(field.to_owned(), |text, (octal, plain)| text.replace(octal, plain))
+}
+
+/// Now, as RFC 3339 writes it, in UTC.
+pub(crate) fn now() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    rfc3339(seconds)
+}
+
+fn rfc3339(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86400, seconds % 86400);
+    // Eras of 400 years that begin in March, so that the leap day comes last.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let (d, m) = (of_year - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let y = era * 400 + year + u64::from(m <= 2);
+    format!("{y:04}-{m:02}-{d:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(rfc3339(1_772_323_199), "2026-02-28T23:59:59Z");
+        assert_eq!(rfc3339(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn this_machine_and_its_mounts_are_known() {
+        let m = machine();
+        assert!(m.kernel.starts_with("Linux ") && 0 < m.cpus && 0 < m.memory_bytes, "{m:?}");
+        let root = target(&Target { name: "t".into(), dir: "/".into() });
+        assert!(!root.fs_type.is_empty() && 0 < root.size_bytes, "{root:?}");
+        assert_eq!(unescape("/a\\040b"), "/a b");
+    }
+}

@@ -1,0 +1,231 @@
+//! One measurement: files laid out, caches as asked, tasks released together, and what they and the stack used.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use hdrhistogram::Histogram;
+use rustix::fs::syncfs;
+
+use crate::buffers::Aligned;
+use crate::cache::{self, Dropped};
+use crate::gate::Gate;
+use crate::place::remove_all;
+use crate::stack::{Stack, Used};
+use crate::task::{Done, Role, file_of, histogram};
+use crate::workload::{Bytes, Cache, Engine, Files, Workload};
+use crate::{metadata, task};
+
+/// Files are laid out in blocks of this size.
+const LAYOUT_BLOCK: u64 = 1 << 20;
+
+/// What one round of one case on one target came to.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) ops: u64,
+    pub(crate) bytes: u64,
+    /// From the first start to the last end.
+    pub(crate) seconds: f64,
+    /// Between the first task's start and the last one's.
+    pub(crate) start_skew_seconds: f64,
+    pub(crate) latencies: Histogram<u64>,
+    pub(crate) used: Vec<Used>,
+    /// CPU seconds of the whole machine.
+    pub(crate) machine_cpu_seconds: f64,
+    /// How caches were emptied, if they were.
+    pub(crate) dropped: Option<Dropped>,
+}
+
+/// A case on a target, over its rounds.
+#[derive(Debug)]
+pub(crate) struct Bench<'a> {
+    pub(crate) workload: &'a Workload,
+    pub(crate) work: &'a Path,
+    pub(crate) seed: u64,
+    pub(crate) stop: &'a AtomicBool,
+}
+
+impl Bench<'_> {
+    /// Writes the files that every round reads, and reads them once where the case is warm.
+    pub(crate) fn lay_out(&self) -> Result<()> {
+        if !self.workload.keeps_files() {
+            return Ok(());
+        }
+        let parts = match self.workload.files {
+            Files::PerTask => 1,
+            Files::Shared => u64::from(self.workload.tasks.get()),
+        };
+        let files = if parts == 1 { self.workload.tasks.get() } else { 1 };
+        for number in 0..files {
+            self.lay_out_file(number, self.workload.file_size.0 * parts).context("laying out files")?;
+        }
+        Ok(())
+    }
+
+    fn lay_out_file(&self, number: u32, size: u64) -> io::Result<()> {
+        let block = usize::try_from(LAYOUT_BLOCK).map_err(io::Error::other)?;
+        let mut source = Aligned::source(self.workload.data, block, self.seed ^ u64::from(number));
+        let path = file_of(self.workload, number, self.work);
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+        let step = |offset: u64, len: u64| usize::try_from(len.min(size - offset)).map_err(io::Error::other);
+        let offsets = || (0..size).step_by(block).take_while(|_| !self.stop.load(Ordering::Relaxed));
+        for offset in offsets() {
+            let from = usize::try_from(offset % source.bytes().len() as u64).map_err(io::Error::other)?;
+            let len = step(offset, LAYOUT_BLOCK)?;
+            file.write_all_at(&source.bytes()[from..from + len], offset)?;
+        }
+        file.sync_all()?;
+        if self.workload.cache == Cache::Warm {
+            for offset in offsets() {
+                file.read_exact_at(&mut source.bytes_mut()[..step(offset, LAYOUT_BLOCK)?], offset)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one round.
+    pub(crate) fn round(&self) -> Result<Measured> {
+        let metadata = self.workload.engine == Engine::Metadata;
+        if metadata {
+            metadata::lay_out(self.workload, self.work).context("laying out names")?;
+        }
+        let dropped = match self.workload.cache {
+            Cache::Cold if self.workload.engine != Engine::Null => {
+                Some(self.empty_caches().context("emptying caches")?)
+            }
+            _ => None,
+        };
+        let measured = self.released(dropped);
+        if !self.workload.keeps_files() && self.workload.engine != Engine::Null {
+            self.tidy_up().context("removing files")?;
+        }
+        measured
+    }
+
+    /// Removes whatever the case has left.
+    pub(crate) fn clear(&self) -> Result<()> {
+        self.tidy_up().context("removing files")
+    }
+
+    fn empty_caches(&self) -> io::Result<Dropped> {
+        let mut files = Vec::new();
+        if self.workload.keeps_files() {
+            for entry in fs::read_dir(self.work)? {
+                files.push(File::open(entry?.path())?);
+            }
+        }
+        syncfs(File::open(self.work)?)?;
+        cache::drop_caches(&files)
+    }
+
+    /// Removes the round's files, and has the rest written, so that the next target does not pay for this one.
+    fn tidy_up(&self) -> io::Result<()> {
+        for entry in fs::read_dir(self.work)? {
+            let path = entry?.path();
+            if path.is_dir() { remove_all(&path)? } else { fs::remove_file(path)? }
+        }
+        syncfs(File::open(self.work)?)?;
+        Ok(())
+    }
+
+    fn released(&self, dropped: Option<Dropped>) -> Result<Measured> {
+        let gate = Gate::new(self.workload.tasks.get());
+        let role = |number| Role {
+            workload: self.workload,
+            number,
+            seed: self.seed,
+            work: self.work,
+            gate: &gate,
+            stop: self.stop,
+        };
+        let stack = Stack::find();
+        thread::scope(|scope| {
+            let mut tasks = Vec::new();
+            for number in 0..self.workload.tasks.get() {
+                let role = role(number);
+                let body = move || match role.workload.engine {
+                    Engine::Metadata => metadata::run(&role),
+                    _ => task::Role::run(&role),
+                };
+                match thread::Builder::new().name(format!("task-{number}")).spawn_scoped(scope, body) {
+                    Ok(task) => tasks.push(task),
+                    Err(e) => {
+                        // Those that wait already must not wait for ever.
+                        for _ in number..self.workload.tasks.get() {
+                            scope.spawn(|| gate.enter(false));
+                        }
+                        gate.wait_ready();
+                        gate.open();
+                        gate.close();
+                        return Err(e).with_context(|| format!("starting task {number}"));
+                    }
+                }
+            }
+            gate.wait_ready();
+            let before = stack.sample();
+            gate.open();
+            gate.wait_finished();
+            let after = stack.sample();
+            gate.close();
+            let mut done = Vec::new();
+            let mut failed: Option<io::Error> = None;
+            for task in tasks {
+                match task.join() {
+                    Ok(Ok(Some(one))) => done.push(one),
+                    Ok(Ok(None)) => {}
+                    Ok(Err(e)) => failed = failed.or(Some(e)),
+                    Err(_) => bail!("a task panicked"),
+                }
+            }
+            if let Some(e) = failed {
+                return Err(e.into());
+            }
+            let (used, machine_cpu_seconds) = before.until(&after);
+            gather(done, used, machine_cpu_seconds, dropped)
+        })
+    }
+}
+
+fn gather(
+    done: Vec<Done>,
+    used: Vec<Used>,
+    machine_cpu_seconds: f64,
+    dropped: Option<Dropped>,
+) -> Result<Measured> {
+    let mut latencies = histogram()?;
+    for one in &done {
+        latencies.add(&one.latencies)?;
+    }
+    let first = done.iter().map(|d| d.began).min().context("no task began")?;
+    let last_start = done.iter().map(|d| d.began).max().unwrap_or(first);
+    let last = done.iter().map(|d| d.ended).max().unwrap_or(first);
+    Ok(Measured {
+        ops: done.iter().map(|d| d.ops).sum(),
+        bytes: done.iter().map(|d| d.bytes).sum(),
+        seconds: last.duration_since(first).as_secs_f64(),
+        start_skew_seconds: last_start.duration_since(first).as_secs_f64(),
+        latencies,
+        used,
+        machine_cpu_seconds,
+        dropped,
+    })
+}
+
+impl Measured {
+    /// Bytes or operations a second, as `unit` says.
+    pub(crate) fn rate(&self, unit: &str) -> f64 {
+        let amount = if unit == "B/s" { self.bytes } else { self.ops };
+        amount as f64 / self.seconds.max(1e-9)
+    }
+}
+
+/// What all targets together have to hold while `workload` is measured, if they lie on the same file system: files that
+/// are kept over the rounds lie on every target at once.
+pub(crate) fn need(workload: &Workload, targets: usize) -> Bytes {
+    let copies = if workload.keeps_files() { targets.max(1) } else { 1 };
+    Bytes(workload.footprint().saturating_mul(copies as u64))
+}

@@ -1,0 +1,68 @@
+//! A plan: targets, cases, rounds. What `compare`, the experiments and plan files all become.
+
+use anyhow::{Result, ensure};
+
+use crate::measure::need;
+use crate::place::Target;
+use crate::published::Published;
+use crate::record::{Case, Figure, Skipped};
+
+/// What is to be measured, where, how often.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// A word for file names and readers of JSON.
+    pub(crate) name: String,
+    pub(crate) title: String,
+    pub(crate) targets: Vec<Target>,
+    /// The target that others are compared with.
+    pub(crate) baseline: String,
+    pub(crate) figures: Vec<Figure>,
+    pub(crate) cases: Vec<Case>,
+    pub(crate) rounds: u32,
+    /// Rounds before the first that counts.
+    pub(crate) warmups: u32,
+    pub(crate) seed: u64,
+    pub(crate) published: Vec<Published>,
+    /// What the plan had to leave out.
+    pub(crate) skipped: Vec<Skipped>,
+}
+
+impl Plan {
+    /// Refuses a plan that cannot be run, before anything is written.
+    pub(crate) fn check(&self) -> Result<()> {
+        ensure!(!self.targets.is_empty(), "no targets: give at least one --target NAME=DIR");
+        ensure!(0 < self.rounds, "no rounds: --rounds must be at least 1");
+        ensure!(!self.cases.is_empty(), "nothing to measure: the plan has no cases");
+        for (n, target) in self.targets.iter().enumerate() {
+            let again = self.targets[..n].iter().any(|other| other.name == target.name);
+            ensure!(!again, "two targets are called {}", target.name);
+        }
+        let known = self.targets.iter().any(|target| target.name == self.baseline);
+        ensure!(known, "the baseline {} is not one of the targets", self.baseline);
+        for (n, case) in self.cases.iter().enumerate() {
+            case.workload.check(&case.name)?;
+            ensure!(
+                !self.cases[..n].iter().any(|other| other.name == case.name),
+                "two cases are called {}",
+                case.name
+            );
+        }
+        let needed = self.bytes_needed();
+        self.targets.iter().try_for_each(|target| target.check(needed).map_err(Into::into))
+    }
+
+    /// Free bytes that each target must have: all may lie on one file system.
+    pub(crate) fn bytes_needed(&self) -> u64 {
+        self.cases.iter().map(|case| need(&case.workload, self.targets.len()).0).max().unwrap_or(0)
+    }
+
+    /// Bytes that are written and read altogether, to say so beforehand.
+    pub(crate) fn bytes_moved(&self) -> u64 {
+        let each = |case: &Case| {
+            let rounds = u64::from(self.rounds + self.warmups) + u64::from(case.workload.keeps_files());
+            case.workload.footprint().saturating_mul(rounds)
+        };
+        let one = self.cases.iter().map(each).fold(0_u64, u64::saturating_add);
+        one.saturating_mul(self.targets.len() as u64)
+    }
+}

@@ -1,0 +1,206 @@
+//! What a run leaves: results.json, field by field. docs/bench-results.schema.json says the same to programs.
+
+use serde::{Deserialize, Serialize};
+
+use crate::published::Published;
+use crate::stack::Used;
+use crate::stats::{Ratio, Spread};
+use crate::workload::Workload;
+
+/// The version of this format; changed when a reader of the old one would be misled.
+pub(crate) const FORMAT: u32 = 1;
+
+/// Everything about one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Results {
+    pub(crate) format: u32,
+    pub(crate) made: Made,
+    pub(crate) machine: Machine,
+    pub(crate) targets: Vec<TargetRecord>,
+    pub(crate) figures: Vec<Figure>,
+    pub(crate) cases: Vec<Case>,
+    pub(crate) measurements: Vec<Measurement>,
+    pub(crate) summaries: Vec<Summary>,
+    pub(crate) skipped: Vec<Skipped>,
+    /// Why the run ended before its plan did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ended_early: Option<String>,
+    pub(crate) published: Vec<Published>,
+    /// What the figures say, computed from them.
+    pub(crate) says: Vec<String>,
+}
+
+/// Who made it, when, with which words.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Made {
+    pub(crate) version: String,
+    pub(crate) commit: String,
+    pub(crate) command: Vec<String>,
+    /// UTC, as in RFC 3339.
+    pub(crate) began: String,
+    pub(crate) seconds: f64,
+    pub(crate) seed: u64,
+    pub(crate) title: String,
+    /// What the plan is called: an experiment, `compare`, or the name in a plan file.
+    pub(crate) plan: String,
+    pub(crate) rounds: u32,
+    pub(crate) baseline: String,
+    pub(crate) caches: Vec<String>,
+}
+
+/// The machine it ran on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Machine {
+    pub(crate) kernel: String,
+    pub(crate) cpu: String,
+    pub(crate) cpus: usize,
+    pub(crate) memory_bytes: u64,
+    /// Load averages before the first round: what else ran.
+    pub(crate) load: String,
+}
+
+/// A directory that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct TargetRecord {
+    pub(crate) name: String,
+    pub(crate) dir: String,
+    pub(crate) fs_type: String,
+    pub(crate) source: String,
+    pub(crate) options: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) free_bytes: u64,
+    /// What is known of it besides: versions, how many failures it bears.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub(crate) notes: Vec<String>,
+}
+
+/// How a figure is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Shape {
+    /// A line a target over the cases' `x`.
+    Lines,
+    /// A group of bars a case.
+    Bars,
+}
+
+/// Cases that belong into one plot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Figure {
+    pub(crate) name: String,
+    pub(crate) title: String,
+    pub(crate) shape: Shape,
+    /// What `x` counts.
+    pub(crate) x_label: String,
+    pub(crate) unit: String,
+}
+
+/// One workload of the plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) figure: String,
+    pub(crate) x: f64,
+    pub(crate) x_label: String,
+    pub(crate) workload: Workload,
+}
+
+/// One round of one case on one target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Measurement {
+    pub(crate) case: String,
+    pub(crate) target: String,
+    pub(crate) round: u32,
+    /// Bytes or operations a second: the case's unit says which.
+    pub(crate) rate: f64,
+    pub(crate) bytes: u64,
+    pub(crate) ops: u64,
+    pub(crate) seconds: f64,
+    pub(crate) start_skew_us: f64,
+    pub(crate) latency_us: Latency,
+    /// By program, ours first.
+    pub(crate) used: Vec<Used>,
+    pub(crate) machine_cpu_seconds: f64,
+}
+
+/// Latencies of single operations, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Latency {
+    pub(crate) mean: f64,
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    #[serde(rename = "p99.9")]
+    pub(crate) p999: f64,
+    pub(crate) max: f64,
+}
+
+/// A case on a target over all its rounds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Summary {
+    pub(crate) case: String,
+    pub(crate) target: String,
+    pub(crate) unit: String,
+    pub(crate) rate: Spread,
+    /// To the baseline in the same rounds; none for the baseline itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio: Option<Ratio>,
+    pub(crate) latency_us: Latency,
+    /// (part of the operations, microseconds that so many stay below).
+    pub(crate) latency_curve: Vec<(f64, f64)>,
+    pub(crate) start_skew_us: f64,
+    /// Median CPU seconds for each second measured, by program.
+    pub(crate) cpu: Vec<CpuShare>,
+}
+
+/// How busy a program kept the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct CpuShare {
+    pub(crate) program: String,
+    /// CPUs it kept busy: 1 is one whole CPU.
+    pub(crate) cpus: f64,
+    /// Its part of what all programs of the stack used.
+    pub(crate) part: f64,
+    /// Context switches a second, of both kinds.
+    pub(crate) switches: f64,
+}
+
+/// Something that was not measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Skipped {
+    pub(crate) what: String,
+    pub(crate) why: String,
+}
+
+impl Results {
+    /// A case by its name.
+    pub(crate) fn case(&self, name: &str) -> Option<&Case> {
+        self.cases.iter().find(|case| case.name == name)
+    }
+
+    /// What came of a case on a target.
+    pub(crate) fn summary(&self, case: &str, target: &str) -> Option<&Summary> {
+        self.summaries.iter().find(|s| s.case == case && s.target == target)
+    }
+
+    /// The cases of a figure that were measured on any target.
+    pub(crate) fn cases_of<'a>(&'a self, figure: &'a str) -> impl Iterator<Item = &'a Case> {
+        let measured = |case: &&Case| self.summaries.iter().any(|s| s.case == case.name);
+        self.cases.iter().filter(move |case| case.figure == figure).filter(measured)
+    }
+
+    /// Whether all that was planned was measured.
+    pub(crate) fn complete(&self) -> bool {
+        self.ended_early.is_none()
+    }
+}

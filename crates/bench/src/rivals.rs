@@ -1,0 +1,66 @@
+//! mhddfs and mergerfs over the branches of a pool that is measured.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use fsstack_lab::ledger::{self, Entry};
+use fsstack_lab::rival::{Rival, Union};
+
+use crate::machine;
+use crate::place::Target;
+use crate::plan::Plan;
+use crate::record::Skipped;
+
+/// What was mounted; unmounted when it drops.
+#[derive(Debug, Default)]
+pub(crate) struct Rivals {
+    // Dropped in this order: the mounts, then the directory of their mount points.
+    mounted: Vec<Rival>,
+    _home: Option<Entry>,
+}
+
+impl Rivals {
+    /// Mounts what is installed over `branches`, or those of the first target that is a pool, and adds it to the plan.
+    pub(crate) fn mount(&mut self, plan: &mut Plan, branches: &[PathBuf]) -> Result<()> {
+        let of_pool = || plan.targets.iter().find_map(|target| branches_of(&target.dir));
+        let branches = if branches.is_empty() { of_pool().unwrap_or_default() } else { branches.to_vec() };
+        if branches.is_empty() {
+            bail!(
+                "--rivals: no target is a mounted fsstack whose branches can be read: name them with --branch DIR"
+            );
+        }
+        let parts: Vec<&Path> = branches.iter().map(PathBuf::as_path).collect();
+        let home = ledger::fresh("rivals")?;
+        self._home = Some(Entry::dir(&home)?);
+        for union in [Union::Mhddfs, Union::Mergerfs] {
+            let name = union.program().to_owned();
+            let at = home.join(&name);
+            match union.installed() {
+                Err(skip) => {
+                    plan.skipped.push(Skipped { what: format!("rival {name}"), why: skip.to_string() })
+                }
+                Ok(()) => match Rival::mount(union, &parts, &at, &[]) {
+                    Ok(rival) => {
+                        self.mounted.push(rival);
+                        plan.targets.push(Target { name, dir: at });
+                    }
+                    Err(e) => {
+                        plan.skipped.push(Skipped { what: format!("rival {name}"), why: format!("{e:#}") })
+                    }
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The branches of the pool that shows `dir`, from the mount table.
+fn branches_of(dir: &Path) -> Option<Vec<PathBuf>> {
+    let (fs_type, source, _) = machine::mount_of(&dir.canonicalize().ok()?)?;
+    if fs_type != "fuse.fsstack" && fs_type != "fsstack" {
+        return None;
+    }
+    let specs = fsstack_pool::parse_source(OsStr::new(&source)).ok()?;
+    Some(specs.into_iter().map(|spec| PathBuf::from(spec.path)).collect())
+}

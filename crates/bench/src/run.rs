@@ -1,0 +1,191 @@
+//! A plan carried out: targets in turn within each round, what fails noted, what was measured kept.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::Result;
+use hdrhistogram::Histogram;
+
+use crate::machine;
+use crate::measure::{Bench, Measured};
+use crate::place::Place;
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::record::{Case, FORMAT, Latency, Made, Measurement, Results, Skipped};
+use crate::summary;
+
+/// Latencies of a case on a target, over its rounds.
+pub(crate) type Latencies = BTreeMap<(String, String), Histogram<u64>>;
+
+/// The run of a plan.
+struct Run<'a> {
+    plan: &'a Plan,
+    stop: &'a AtomicBool,
+    progress: Progress,
+    /// Empty where the target is lost.
+    places: Vec<Option<Place>>,
+    results: Results,
+    latencies: Latencies,
+}
+
+/// Runs a plan to its end, or until `stop` is set. An error means that nothing was measured.
+pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
+    plan.check()?;
+    let began = Instant::now();
+    let results = Results {
+        format: FORMAT,
+        made: Made {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: machine::COMMIT.to_owned(),
+            command: std::env::args().collect(),
+            began: machine::now(),
+            seconds: 0.0,
+            seed: plan.seed,
+            title: plan.title.clone(),
+            plan: plan.name.clone(),
+            rounds: plan.rounds,
+            baseline: plan.baseline.clone(),
+            caches: Vec::new(),
+        },
+        machine: machine::machine(),
+        targets: plan.targets.iter().map(machine::target).collect(),
+        figures: plan.figures.clone(),
+        cases: plan.cases.clone(),
+        measurements: Vec::new(),
+        summaries: Vec::new(),
+        skipped: plan.skipped.clone(),
+        ended_early: None,
+        published: plan.published.clone(),
+        says: Vec::new(),
+    };
+    // Taken all, or given back all.
+    let places = plan.targets.iter().map(|t| t.take().map(Some)).collect::<Result<Vec<_>, _>>()?;
+    let progress = Progress::of(plan);
+    let mut run = Run { plan, stop, progress, places, results, latencies: Latencies::new() };
+    for case in &plan.cases {
+        if run.stopped() {
+            break;
+        }
+        run.case(case);
+    }
+    run.progress.finish();
+    let Run { places, mut results, latencies, .. } = run;
+    for place in places.into_iter().flatten() {
+        let name = place.name().to_owned();
+        if let Err(e) = place.give_back() {
+            results
+                .skipped
+                .push(Skipped { what: format!("removing what was written to {name}"), why: e.to_string() });
+        }
+    }
+    if stop.load(Ordering::Relaxed) {
+        results.ended_early = Some("interrupted".to_owned());
+    }
+    results.made.seconds = began.elapsed().as_secs_f64();
+    summary::summarise(&mut results, &latencies);
+    Ok(results)
+}
+
+impl Run<'_> {
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn case(&mut self, case: &Case) {
+        self.progress.case(&case.name);
+        let targets = self.places.len();
+        // Those on which this case failed once are not asked again.
+        let mut able = vec![true; targets];
+        for (n, able) in able.iter_mut().enumerate() {
+            *able = self.step(n, case, "laying out", |bench| bench.lay_out()).is_some();
+        }
+        for round in 0..self.plan.warmups + self.plan.rounds {
+            for turn in 0..targets {
+                let n = (turn + usize::try_from(round).unwrap_or(0)) % targets;
+                if self.stopped() {
+                    break;
+                }
+                let name = &self.plan.targets[n].name;
+                self.progress.round(&case.name, name, round);
+                if able[n] {
+                    match self.step(n, case, "measuring", |bench| bench.round()) {
+                        // Ended in the middle by an interrupt: not a whole round.
+                        Some(_) if self.stopped() => {}
+                        Some(measured) if self.plan.warmups <= round => self.note(n, case, round, measured),
+                        Some(_) => {}
+                        None => able[n] = false,
+                    }
+                }
+                self.progress.done(&case.workload);
+            }
+        }
+        for n in 0..targets {
+            self.step(n, case, "removing files", |bench| bench.clear());
+        }
+    }
+
+    /// Does something on target `n`; a failure is noted, and loses the target if its directory is gone.
+    fn step<T>(
+        &mut self,
+        n: usize,
+        case: &Case,
+        what: &str,
+        work: impl FnOnce(&Bench<'_>) -> Result<T>,
+    ) -> Option<T> {
+        let place = self.places[n].as_ref()?;
+        let seed = self.plan.seed;
+        let bench = Bench { workload: &case.workload, work: place.work(), seed, stop: self.stop };
+        let error = match work(&bench) {
+            Ok(done) => return Some(done),
+            Err(e) => e,
+        };
+        let name = &self.plan.targets[n].name;
+        let skipped = match place.lives() {
+            Ok(()) => Skipped { what: format!("{} on {name}", case.name), why: format!("{what}: {error:#}") },
+            Err(gone) => {
+                // Dropping it would only complain about what cannot be reached.
+                self.places[n].take().map(std::mem::forget);
+                self.results.ended_early.get_or_insert_with(|| format!("target {name} vanished: {gone}"));
+                let what = format!("target {name}, from {} on", case.name);
+                Skipped {
+                    what,
+                    why: format!("it vanished: {error:#}; what was written to it could not be removed"),
+                }
+            }
+        };
+        self.progress.tell(&format!("fsstack-bench: {}: {}", skipped.what, skipped.why));
+        self.results.skipped.push(skipped);
+        None
+    }
+
+    fn note(&mut self, n: usize, case: &Case, round: u32, measured: Measured) {
+        let target = self.plan.targets[n].name.clone();
+        if let Some(dropped) = measured.dropped {
+            let how = format!("cold caches of {target}: {dropped}");
+            if !self.results.made.caches.contains(&how) {
+                self.results.made.caches.push(how);
+            }
+        }
+        self.results.measurements.push(Measurement {
+            case: case.name.clone(),
+            target: target.clone(),
+            round: round - self.plan.warmups,
+            rate: measured.rate(case.workload.unit()),
+            bytes: measured.bytes,
+            ops: measured.ops,
+            seconds: measured.seconds,
+            start_skew_us: measured.start_skew_seconds * 1e6,
+            latency_us: Latency::of(&measured.latencies),
+            used: measured.used,
+            machine_cpu_seconds: measured.machine_cpu_seconds,
+        });
+        match self.latencies.entry((case.name.clone(), target)) {
+            std::collections::btree_map::Entry::Vacant(none) => drop(none.insert(measured.latencies)),
+            std::collections::btree_map::Entry::Occupied(mut known) => {
+                // Same bounds, so that it cannot fail.
+                let _same_bounds = known.get_mut().add(&measured.latencies);
+            }
+        }
+    }
+}

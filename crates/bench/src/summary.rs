@@ -1,0 +1,126 @@
+//! Measurements summed up: a case on a target over its rounds.
+
+use hdrhistogram::Histogram;
+
+use crate::record::{Case, CpuShare, Latency, Measurement, Results, Summary};
+use crate::run::Latencies;
+use crate::stats::{Spread, median, paired_ratio};
+
+/// The parts of all operations at which a latency curve has its points.
+const CURVE: &[f64] = &[
+    0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.995,
+    0.998, 0.999, 0.9995, 0.9999, 1.0,
+];
+
+impl Latency {
+    /// Of nanoseconds in a histogram.
+    pub(crate) fn of(latencies: &Histogram<u64>) -> Self {
+        let at = |q| latencies.value_at_quantile(q) as f64 / 1e3;
+        Self {
+            mean: latencies.mean() / 1e3,
+            p50: at(0.5),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: latencies.max() as f64 / 1e3,
+        }
+    }
+}
+
+/// Fills in the summaries.
+pub(crate) fn summarise(results: &mut Results, latencies: &Latencies) {
+    let mut summaries = Vec::new();
+    for case in &results.cases {
+        for target in &results.targets {
+            summaries.extend(one(results, case, &target.name, latencies));
+        }
+    }
+    results.summaries = summaries;
+}
+
+fn one(results: &Results, case: &Case, target: &str, latencies: &Latencies) -> Option<Summary> {
+    let of = |target: &str| -> Vec<&Measurement> {
+        results.measurements.iter().filter(|m| m.case == case.name && m.target == target).collect()
+    };
+    let mine = of(target);
+    let rates: Vec<f64> = mine.iter().map(|m| m.rate).collect();
+    let rate = Spread::of(&rates)?;
+    let baseline = of(&results.made.baseline);
+    let pairs: Vec<(f64, f64)> = mine
+        .iter()
+        .filter_map(|m| baseline.iter().find(|b| b.round == m.round).map(|b| (m.rate, b.rate)))
+        .collect();
+    let ratio = if target == results.made.baseline { None } else { paired_ratio(&pairs, results.made.seed) };
+    let histogram = latencies.get(&(case.name.clone(), target.to_owned()))?;
+    let curve = CURVE.iter().map(|&q| (q, histogram.value_at_quantile(q) as f64 / 1e3)).collect();
+    let skews: Vec<f64> = mine.iter().map(|m| m.start_skew_us).collect();
+    Some(Summary {
+        case: case.name.clone(),
+        target: target.to_owned(),
+        unit: case.workload.unit().to_owned(),
+        rate,
+        ratio,
+        latency_us: Latency::of(histogram),
+        latency_curve: curve,
+        start_skew_us: median(&skews),
+        cpu: cpu(&mine),
+    })
+}
+
+/// Medians over rounds of what each program used.
+fn cpu(rounds: &[&Measurement]) -> Vec<CpuShare> {
+    let mut programs: Vec<&str> = Vec::new();
+    for used in rounds.iter().flat_map(|m| &m.used) {
+        if !programs.contains(&used.program.as_str()) {
+            programs.push(&used.program);
+        }
+    }
+    let share = |program: &str| {
+        let each =
+            |of: &dyn Fn(&Measurement) -> f64| median(&rounds.iter().map(|m| of(m)).collect::<Vec<_>>());
+        let used = |m: &Measurement| m.used.iter().find(|u| u.program == program).cloned();
+        let seconds = |m: &Measurement| used(m).map_or(0.0, |u| u.cpu_seconds);
+        let all = |m: &Measurement| m.used.iter().map(|u| u.cpu_seconds).sum::<f64>();
+        let switches = |m: &Measurement| used(m).map_or(0, |u| u.voluntary_switches + u.involuntary_switches);
+        CpuShare {
+            program: program.to_owned(),
+            cpus: each(&|m| seconds(m) / m.seconds.max(1e-9)),
+            part: each(&|m| if 0.0 < all(m) { seconds(m) / all(m) } else { 0.0 }),
+            switches: each(&|m| switches(m) as f64 / m.seconds.max(1e-9)),
+        }
+    };
+    programs.into_iter().map(share).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack::Used;
+
+    #[test]
+    fn cpu_is_the_median_of_rounds_and_parts_are_of_the_stack() {
+        let used = |program: &str, cpu_seconds| Used {
+            program: program.to_owned(),
+            processes: 1,
+            cpu_seconds,
+            voluntary_switches: 3,
+            involuntary_switches: 1,
+        };
+        let round = |own, other| Measurement {
+            case: "c".into(),
+            target: "t".into(),
+            round: 0,
+            rate: 1.0,
+            bytes: 1,
+            ops: 1,
+            seconds: 2.0,
+            start_skew_us: 0.0,
+            latency_us: Latency { mean: 0.0, p50: 0.0, p99: 0.0, p999: 0.0, max: 0.0 },
+            used: vec![used("own", own), used("other", other)],
+            machine_cpu_seconds: 0.0,
+        };
+        let rounds = [round(1.0, 1.0), round(1.0, 3.0), round(1.0, 1.0)];
+        let shares = cpu(&rounds.iter().collect::<Vec<_>>());
+        assert_eq!((shares[0].cpus, shares[0].part, shares[0].switches), (0.5, 0.5, 2.0));
+        assert_eq!(shares[1].program, "other");
+    }
+}

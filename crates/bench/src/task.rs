@@ -1,0 +1,238 @@
+//! One task of a data workload: opens its file, waits for the start, keeps its queue full, tells what came of it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use crate::buffers::Aligned;
+use crate::engine::{self, Direction, Io, IoEngine, Job, Submitted};
+use crate::gate::Gate;
+use crate::order::Order;
+use crate::workload::{Engine, Files, Op, Sync, Timed, Workload};
+
+/// The longest latency that is told apart, in nanoseconds: an hour.
+const LONGEST: u64 = 3_600_000_000_000;
+
+/// What a task did.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) began: Instant,
+    pub(crate) ended: Instant,
+    pub(crate) ops: u64,
+    pub(crate) bytes: u64,
+    /// Nanoseconds of each operation.
+    pub(crate) latencies: Histogram<u64>,
+}
+
+/// An empty histogram: three significant digits.
+pub(crate) fn histogram() -> io::Result<Histogram<u64>> {
+    Histogram::new_with_bounds(1, LONGEST, 3).map_err(io::Error::other)
+}
+
+/// Notes one latency.
+pub(crate) fn note(latencies: &mut Histogram<u64>, took: Duration) {
+    latencies.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(LONGEST).max(1));
+}
+
+/// Which task of which workload, and where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Role<'a> {
+    pub(crate) workload: &'a Workload,
+    pub(crate) number: u32,
+    pub(crate) seed: u64,
+    /// The directory to work in.
+    pub(crate) work: &'a Path,
+    pub(crate) gate: &'a Gate,
+    /// Set when the run is to end.
+    pub(crate) stop: &'a AtomicBool,
+}
+
+/// The file of task `number` in `work`.
+pub(crate) fn file_of(workload: &Workload, number: u32, work: &Path) -> PathBuf {
+    match workload.files {
+        Files::PerTask => work.join(format!("task-{number}")),
+        Files::Shared => work.join("shared"),
+    }
+}
+
+impl Role<'_> {
+    /// Does the task's work between the gate's opening and its closing. `None`: another could not get ready.
+    pub(crate) fn run(&self) -> io::Result<Option<Done>> {
+        let done = match self.prepare() {
+            Err(e) => {
+                self.gate.enter(false);
+                Err(e)
+            }
+            Ok(prepared) => self.gate.enter(true).map(|began| self.work(prepared, began)).transpose(),
+        };
+        self.gate.leave();
+        done
+    }
+
+    fn prepare(&self) -> io::Result<Prepared> {
+        let Workload { block, file_size, depth, .. } = self.workload;
+        let block = usize::try_from(block.0).map_err(io::Error::other)?;
+        let depth = usize::try_from(depth.get()).map_err(io::Error::other)?;
+        let direction = Direction::of(self.workload.op);
+        let memory = match direction {
+            _ if self.workload.engine == Engine::Null => Aligned::zeroed(block),
+            Direction::Write => {
+                Aligned::source(self.workload.data, block, self.seed ^ u64::from(self.number))
+            }
+            Direction::Read => Aligned::zeroed(block * depth),
+        };
+        let begins = match self.workload.files {
+            Files::PerTask => 0,
+            Files::Shared => u64::from(self.number) * file_size.0,
+        };
+        let mut prepared = Prepared {
+            order: Order::of(self.workload, self.seed, self.number),
+            memory: Some(memory),
+            open: None,
+            direction,
+            block,
+            depth,
+            begins,
+        };
+        if self.workload.timed == Timed::Data {
+            prepared.open = Some(self.open(&mut prepared)?);
+        }
+        Ok(prepared)
+    }
+
+    fn open(&self, prepared: &mut Prepared) -> io::Result<Open> {
+        let memory = prepared.memory.take().ok_or_else(|| io::Error::other("opened twice"))?;
+        let file = match self.workload.engine {
+            Engine::Null => None,
+            _ => Some(self.open_file(prepared.begins)?),
+        };
+        let to_sync = file.as_ref().map(File::try_clone).transpose()?;
+        let Prepared { direction, block, begins, .. } = *prepared;
+        let job = Job { file, part: (begins, self.workload.file_size.0), direction, block, memory };
+        Ok(Open { engine: engine::begin(self.workload, job)?, to_sync, source: Aligned::source_len(block) })
+    }
+
+    fn open_file(&self, begins: u64) -> io::Result<File> {
+        let Workload { op, engine, direct, file_size, sync, .. } = self.workload;
+        let mut how = OpenOptions::new();
+        how.read(*op == Op::Read || *engine == Engine::Mmap);
+        how.write(*op != Op::Read).create(*op == Op::Write);
+        let sync_each = if *sync == Sync::Each { libc::O_DSYNC } else { 0 };
+        how.custom_flags(sync_each | if *direct { libc::O_DIRECT } else { 0 });
+        let file = how.open(file_of(self.workload, self.number, self.work))?;
+        if *engine == Engine::Mmap && *op == Op::Write {
+            // A map cannot reach past the end. Others may have made a shared file longer already.
+            let end = begins + file_size.0;
+            if file.metadata()?.len() < end {
+                file.set_len(end)?;
+            }
+        }
+        Ok(file)
+    }
+
+    fn work(&self, mut prepared: Prepared, began: Instant) -> io::Result<Done> {
+        let mut open = match prepared.open.take() {
+            Some(open) => open,
+            None => self.open(&mut prepared)?,
+        };
+        let mut latencies = histogram()?;
+        let ops = self.drive(&mut open, &prepared, began, &mut latencies)?;
+        let Open { engine, to_sync, .. } = open;
+        if let (Some(file), true) = (&to_sync, self.workload.sync == Sync::End) {
+            file.sync_all()?;
+        }
+        // Closing is part of it: some file systems write, or tell of an error, only then.
+        drop(engine);
+        drop(to_sync);
+        Ok(Done { began, ended: Instant::now(), ops, bytes: ops * prepared.block as u64, latencies })
+    }
+
+    /// Makes the operations; returns how many.
+    fn drive(
+        &self,
+        open: &mut Open,
+        prepared: &Prepared,
+        began: Instant,
+        latencies: &mut Histogram<u64>,
+    ) -> io::Result<u64> {
+        let (order, block) = (&prepared.order, prepared.block);
+        let deadline = self.workload.seconds.map(|s| began + Duration::from_secs_f64(s));
+        let mut free: Vec<usize> = (0..prepared.depth).rev().collect();
+        let mut started = vec![began; prepared.depth];
+        let mut done = Vec::with_capacity(prepared.depth);
+        let (mut ops, mut now) = (0_u64, Instant::now());
+        let (blocks, source_blocks) = (order.blocks(), (open.source / block).max(1) as u64);
+        loop {
+            let past = match deadline {
+                Some(deadline) => deadline <= now,
+                None => blocks <= ops,
+            };
+            if past || self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let Some(slot) = free.pop() else {
+                open.engine.reap(1, &mut done)?;
+                now = settle(&mut done, &mut free, &started, latencies);
+                continue;
+            };
+            let turn = ops % blocks;
+            started[slot] = now;
+            let from = usize::try_from(ops % source_blocks).unwrap_or(0) * block;
+            let io = Io { slot, offset: prepared.begins + order.at(turn) * block as u64, from };
+            if open.engine.submit(io)? == Submitted::Done {
+                done.push(slot);
+                now = settle(&mut done, &mut free, &started, latencies);
+            }
+            ops += 1;
+            if ops == 1 {
+                self.gate.all_begun();
+                now = Instant::now();
+            }
+        }
+        while free.len() < prepared.depth {
+            open.engine.reap(1, &mut done)?;
+            settle(&mut done, &mut free, &started, latencies);
+        }
+        Ok(ops)
+    }
+}
+
+/// Notes the latencies of what is done and frees its slots. Returns the time.
+fn settle(
+    done: &mut Vec<usize>,
+    free: &mut Vec<usize>,
+    started: &[Instant],
+    latencies: &mut Histogram<u64>,
+) -> Instant {
+    let now = Instant::now();
+    for slot in done.drain(..) {
+        note(latencies, now.duration_since(started[slot]));
+        free.push(slot);
+    }
+    now
+}
+
+/// A task before the start.
+struct Prepared {
+    order: Order,
+    memory: Option<Aligned>,
+    open: Option<Open>,
+    direction: Direction,
+    block: usize,
+    depth: usize,
+    begins: u64,
+}
+
+/// A task with its file open.
+struct Open {
+    engine: Box<dyn IoEngine>,
+    /// The same open file, for fsync.
+    to_sync: Option<File>,
+    /// Bytes of the source that written blocks are cut from.
+    source: usize,
+}

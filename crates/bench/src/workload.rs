@@ -1,0 +1,353 @@
+//! What is done to a target: engine, operation, sizes, order, caching.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+use fsstack_pool::Size;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// A number of bytes; in plans also written with a unit (`"4K"`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl std::str::FromStr for Bytes {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse::<Size>().map(|size| Self(size.0)).map_err(|e| e.to_string())
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Size(self.0).approx().fmt(f)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Number(u64),
+            Text(String),
+        }
+        match Written::deserialize(from)? {
+            Written::Number(bytes) => Ok(Self(bytes)),
+            Written::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+/// Declares an enum whose values are written alike on the command line, in plans and in results.
+macro_rules! words {
+    ($(#[$about:meta])* $name:ident { $($(#[$what:meta])* $word:ident = $text:literal),+ $(,)? }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+        pub(crate) enum $name { $($(#[$what])* #[serde(rename = $text)] #[value(name = $text)] $word),+ }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$word => $text),+ })
+            }
+        }
+    };
+}
+
+words! {
+    /// Who makes the calls.
+    Engine {
+        /// io_uring, with a queue.
+        IoUring = "io_uring",
+        /// pread(2) and pwrite(2), one at a time.
+        Psync = "psync",
+        /// Copies to and from a shared memory map.
+        Mmap = "mmap",
+        /// Calls on names: create, stat, open, rename, readdir, unlink, mkdir, rmdir.
+        Metadata = "metadata",
+        /// Nothing at all: measures the harness.
+        Null = "null",
+    }
+}
+
+words! {
+    /// What is measured.
+    Op {
+        /// Fresh files are written.
+        Write = "write",
+        /// Files that lie there are read.
+        Read = "read",
+        /// Files that lie there are written over.
+        Rewrite = "rewrite",
+        /// An empty file is made and closed.
+        Create = "create",
+        /// A file is asked for its attributes.
+        Stat = "stat",
+        /// A file is opened and closed.
+        Open = "open",
+        /// A file gets another name in the same directory.
+        Rename = "rename",
+        /// A directory is listed; an entry is an operation.
+        Readdir = "readdir",
+        /// A file is removed.
+        Unlink = "unlink",
+        /// A directory is made.
+        Mkdir = "mkdir",
+        /// An empty directory is removed.
+        Rmdir = "rmdir",
+        /// A file is made, asked for its attributes and removed; the three are one operation.
+        FileCycle = "file-cycle",
+        /// The same with a directory.
+        DirCycle = "dir-cycle",
+    }
+}
+
+words! {
+    /// The order of the blocks.
+    Pattern {
+        /// From the beginning to the end.
+        Sequential = "sequential",
+        /// Each block once, in a random order that the seed decides.
+        Random = "random",
+        /// Every n-th block, then those between.
+        Strided = "strided",
+    }
+}
+
+words! {
+    /// How files belong to tasks.
+    Files {
+        /// Each task has a file (metadata: a directory) of its own.
+        PerTask = "per-task",
+        /// All tasks use one, in ranges that do not meet (metadata: under names that do not).
+        Shared = "shared",
+    }
+}
+
+words! {
+    /// When written bytes are forced to the disk.
+    Sync {
+        /// Never: dd without conv=fsync.
+        Never = "never",
+        /// Once, after the last write, within the time measured.
+        End = "end",
+        /// After every write.
+        Each = "each",
+    }
+}
+
+words! {
+    /// What is written.
+    Data {
+        /// Zeros: says nothing about compression.
+        Zeros = "zeros",
+        /// Half of each 4 KiB is zeros.
+        Compressible = "compressible",
+        /// Random bytes.
+        Incompressible = "incompressible",
+    }
+}
+
+words! {
+    /// What the caches hold when the time begins.
+    Cache {
+        /// Whatever preparing left in them; files to be read were read once.
+        Warm = "warm",
+        /// The machine's caches were dropped (root), or at least the file's pages.
+        Cold = "cold",
+    }
+}
+
+words! {
+    /// Where the time begins.
+    Timed {
+        /// Files are open before the start.
+        Data = "data",
+        /// Open is the first thing measured, as in `time dd`.
+        WholeFile = "whole-file",
+    }
+}
+
+/// One workload. Sizes in bytes; a task moves `file-size` bytes, in one file or in its part of the shared one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub(crate) struct Workload {
+    pub(crate) engine: Engine,
+    pub(crate) op: Op,
+    pub(crate) pattern: Pattern,
+    /// In blocks, for `strided`.
+    pub(crate) stride: u64,
+    pub(crate) block: Bytes,
+    pub(crate) file_size: Bytes,
+    pub(crate) tasks: NonZeroU32,
+    /// Operations in flight for each task; io_uring only.
+    pub(crate) depth: NonZeroU32,
+    pub(crate) files: Files,
+    /// O_DIRECT.
+    pub(crate) direct: bool,
+    /// Buffers and files are registered with the ring.
+    pub(crate) registered: bool,
+    pub(crate) sync: Sync,
+    pub(crate) data: Data,
+    pub(crate) cache: Cache,
+    pub(crate) timed: Timed,
+    /// Goes round for so many seconds instead of once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) seconds: Option<f64>,
+    /// Names for each task; metadata only.
+    pub(crate) entries: NonZeroU32,
+}
+
+impl Default for Workload {
+    fn default() -> Self {
+        const ONE: NonZeroU32 = NonZeroU32::MIN;
+        Self {
+            engine: Engine::Psync,
+            op: Op::Write,
+            pattern: Pattern::Sequential,
+            stride: 17,
+            block: Bytes(1 << 20),
+            file_size: Bytes(256 << 20),
+            tasks: ONE,
+            depth: ONE,
+            files: Files::PerTask,
+            direct: false,
+            registered: false,
+            sync: Sync::Never,
+            data: Data::Incompressible,
+            cache: Cache::Warm,
+            timed: Timed::Data,
+            seconds: None,
+            entries: ONE.saturating_add(499),
+        }
+    }
+}
+
+/// The most tasks, and the most operations in flight for one.
+const MOST: u32 = 4096;
+
+impl Op {
+    /// Whether bytes are moved, not names.
+    pub(crate) fn moves_data(self) -> bool {
+        matches!(self, Self::Write | Self::Read | Self::Rewrite)
+    }
+}
+
+impl Workload {
+    /// What a rate of it is counted in.
+    pub(crate) fn unit(&self) -> &'static str {
+        if self.op.moves_data() && self.engine != Engine::Null { "B/s" } else { "op/s" }
+    }
+
+    /// Blocks in a task's part.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.file_size.0 / self.block.0.max(1)
+    }
+
+    /// The bytes that lie on the target at most while it is measured.
+    pub(crate) fn footprint(&self) -> u64 {
+        match self.engine {
+            Engine::Null => 0,
+            // A name may cost a block, and a directory one more.
+            Engine::Metadata => u64::from(self.tasks.get()) * (u64::from(self.entries.get()) * 4096 + 4096),
+            Engine::IoUring | Engine::Psync | Engine::Mmap => {
+                u64::from(self.tasks.get()).saturating_mul(self.file_size.0)
+            }
+        }
+    }
+
+    /// Whether files lie there before the start and stay over the rounds.
+    pub(crate) fn keeps_files(&self) -> bool {
+        self.engine != Engine::Null && matches!(self.op, Op::Read | Op::Rewrite)
+    }
+
+    /// Refuses what makes no sense; `name` is the case's.
+    pub(crate) fn check(&self, name: &str) -> Result<()> {
+        let Self { engine, op, block, file_size, .. } = self;
+        ensure!(
+            (*engine == Engine::Metadata) != op.moves_data(),
+            "{name}: the engine {engine} cannot do {op}: use engine {}",
+            if op.moves_data() { "psync, io_uring, mmap or null" } else { "metadata" }
+        );
+        ensure!(
+            self.tasks.get() <= MOST && self.depth.get() <= MOST,
+            "{name}: at most {MOST} tasks and a queue of {MOST}"
+        );
+        ensure!(
+            self.seconds.is_none_or(|s| s.is_finite() && 0.0 < s),
+            "{name}: seconds must be a positive number"
+        );
+        if *engine == Engine::Metadata {
+            ensure!(self.entries.get() <= 1_000_000, "{name}: at most 1000000 entries for each task");
+            ensure!(
+                self.seconds.is_none(),
+                "{name}: a metadata workload ends with its entries: leave `seconds` away"
+            );
+            return Ok(());
+        }
+        ensure!(0 < block.0, "{name}: a block of 0 bytes moves nothing");
+        ensure!(
+            block.0 <= file_size.0 && file_size.0 % block.0 == 0,
+            "{name}: the file size ({file_size}) must be a multiple of the block ({block})"
+        );
+        ensure!(block.0 <= 256 << 20, "{name}: a block of {block} is too large: the most is 256 MiB");
+        ensure!(self.blocks() <= u64::from(u32::MAX), "{name}: more than 2^32 blocks a file");
+        ensure!(0 < self.stride, "{name}: a stride of 0 blocks");
+        ensure!(
+            !self.direct || block.0 % 512 == 0,
+            "{name}: O_DIRECT needs a block that is a multiple of 512, not {}",
+            block.0
+        );
+        ensure!(!self.direct || *engine != Engine::Mmap, "{name}: mmap cannot be O_DIRECT");
+        let queue = *engine == Engine::IoUring || *engine == Engine::Null;
+        ensure!(queue || self.depth.get() == 1, "{name}: only io_uring has a queue: leave `depth` away");
+        ensure!(*engine == Engine::IoUring || !self.registered, "{name}: only io_uring registers buffers");
+        let memory = block.0.saturating_mul(self.depth.get().into()).saturating_mul(self.tasks.get().into());
+        ensure!(
+            memory <= 4 << 30,
+            "{name}: tasks x depth x block is {}: more than 4 GiB of buffers",
+            Bytes(memory)
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(change: impl FnOnce(&mut Workload)) -> String {
+        let mut workload = Workload::default();
+        change(&mut workload);
+        workload.check("w").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        assert!(Workload::default().check("w").is_ok());
+        assert!(refusal(|w| w.op = Op::Stat).contains("psync cannot do stat: use engine metadata"));
+        assert!(refusal(|w| w.engine = Engine::Metadata).contains("metadata cannot do write"));
+        assert!(refusal(|w| w.block = Bytes(0)).contains("0 bytes"));
+        assert!(refusal(|w| w.block = Bytes(3 << 20)).contains("multiple of the block"));
+        assert!(refusal(|w| w.seconds = Some(f64::NAN)).contains("positive"));
+        assert!(refusal(|w| w.registered = true).contains("io_uring"));
+        assert!(refusal(|w| w.depth = w.depth.saturating_add(1)).contains("queue"));
+        assert!(
+            refusal(|w| {
+                w.direct = true;
+                w.block = Bytes(100);
+                w.file_size = Bytes(1000);
+            })
+            .contains("multiple of 512")
+        );
+    }
+
+    #[test]
+    fn a_plan_may_write_sizes_with_units() {
+        let read: Workload =
+            toml::from_str("block = '4K'\nfile-size = 8192\ntasks = 2\nop = 'read'").unwrap();
+        assert_eq!((read.block, read.file_size, read.op), (Bytes(4096), Bytes(8192), Op::Read));
+        assert!(toml::from_str::<Workload>("blok = 1").unwrap_err().to_string().contains("blok"));
+        assert!(toml::from_str::<Workload>("tasks = 0").is_err());
+    }
+}
