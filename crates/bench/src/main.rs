@@ -12,6 +12,7 @@ mod metadata;
 mod order;
 mod place;
 mod plan;
+mod plot;
 mod progress;
 mod published;
 mod record;
@@ -24,6 +25,7 @@ mod summary;
 mod task;
 mod workload;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,15 +56,19 @@ fn ran(arguments: Arguments) -> Result<ExitCode> {
     match arguments.command {
         Command::Compare(given) => {
             let (plan, _mounted) = compare::plan(&given)?;
-            measured(&plan)
+            measured(&plan, given.running.out.as_deref())
         }
     }
 }
 
 /// Runs a plan and shows what came of it.
-fn measured(plan: &Plan) -> Result<ExitCode> {
+fn measured(plan: &Plan, out: Option<&Path>) -> Result<ExitCode> {
+    plan.check()?;
+    out.map(report::prepare).transpose()?;
     let stop = stop_on_signals()?;
-    let results = run::run(plan, &stop)?;
+    let mut results = run::run(plan, &stop)?;
+    results.says = report::says(&results);
+    out.map(|out| report::write(&results, out)).transpose()?;
     print!("{}", report::table(&results));
     Ok(match (stop.load(Ordering::Relaxed), results.complete()) {
         (true, _) => ExitCode::from(INTERRUPTED),

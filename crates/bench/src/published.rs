@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Published {
     pub(crate) figure: String,
     pub(crate) series: String,
+    /// Whether the points are ratios to the figure's baseline instead of rates in its unit.
+    pub(crate) relative: bool,
     pub(crate) points: Vec<Point>,
     /// Where it is from.
     pub(crate) source: String,
@@ -19,7 +21,6 @@ pub(crate) struct Published {
 pub(crate) struct Point {
     pub(crate) x: f64,
     pub(crate) x_label: String,
-    /// In the figure's unit.
     pub(crate) low: f64,
     pub(crate) high: f64,
 }

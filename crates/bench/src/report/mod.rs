@@ -1,8 +1,51 @@
 //! Results shown to people and programs.
 
+mod charts;
+mod csv;
+mod markdown;
+mod page;
+mod says;
 mod table;
 
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::record::Results;
+
+pub(crate) use says::says;
 pub(crate) use table::table;
+
+/// Whether reports can be written there: the directory is made, and a file tried, before anything is measured.
+pub(crate) fn prepare(out: &Path) -> Result<()> {
+    let place = || format!("--out {}", out.display());
+    fs::create_dir_all(out).with_context(place)?;
+    tempfile::NamedTempFile::new_in(out).map(drop).with_context(place)
+}
+
+/// Writes results.json, results.csv, report.md and report.html. Each is whole or not there.
+pub(crate) fn write(results: &Results, out: &Path) -> Result<()> {
+    let json = serde_json::to_string_pretty(results)? + "\n";
+    let files = [
+        ("results.json", json),
+        ("results.csv", csv::csv(results)),
+        ("report.md", markdown::markdown(results)),
+        ("report.html", page::page(results)),
+    ];
+    for (name, text) in files {
+        let path = out.join(name);
+        let whole = || -> Result<()> {
+            let file = tempfile::NamedTempFile::new_in(out)?;
+            fs::write(file.path(), text)?;
+            fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+            file.persist(&path)?;
+            Ok(())
+        };
+        whole().with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
 
 /// A rate as people read it: decimal units, as dd and disks have them.
 pub(crate) fn rate(value: f64, unit: &str) -> String {

@@ -1,0 +1,216 @@
+//! The plots of a report: which figures become which drawings.
+
+use super::{microseconds, rate, three};
+use crate::plot::{Axis, Bar, Bars, Line, Lines, Mark};
+use crate::published::Published;
+use crate::record::{Case, Figure, Results, Shape, Summary};
+
+/// Colours the page knows.
+const COLOURS: usize = 8;
+
+/// A plot with the names of its lines or bars.
+pub(crate) struct Chart {
+    pub(crate) title: String,
+    pub(crate) note: String,
+    pub(crate) svg: String,
+    /// Name, colour, whether published.
+    pub(crate) legend: Vec<(String, usize, bool)>,
+}
+
+/// Every plot of the results, in their order.
+pub(crate) fn charts(results: &Results) -> Vec<Chart> {
+    let mut charts = Vec::new();
+    for figure in &results.figures {
+        if results.cases_of(&figure.name).next().is_none() {
+            continue;
+        }
+        match figure.shape {
+            Shape::Lines => charts.push(lines(results, figure)),
+            Shape::Bars => {
+                charts.extend(ratio_bars(results, figure));
+                charts.push(rate_bars(results, figure));
+            }
+        }
+    }
+    charts.extend(latency(results));
+    charts.extend(cpu(results));
+    charts
+}
+
+fn colour_of(results: &Results, target: &str) -> usize {
+    results.targets.iter().position(|t| t.name == target).unwrap_or(0) % COLOURS
+}
+
+fn published<'a>(
+    results: &'a Results,
+    figure: &'a Figure,
+    relative: bool,
+) -> impl Iterator<Item = (usize, &'a Published)> {
+    let of = move |p: &&Published| p.figure == figure.name && p.relative == relative;
+    let first = results.targets.len();
+    results.published.iter().filter(of).enumerate().map(move |(n, p)| ((first + n) % COLOURS, p))
+}
+
+fn lines(results: &Results, figure: &Figure) -> Chart {
+    let (mut lines, mut legend) = (Vec::new(), Vec::new());
+    for target in &results.targets {
+        let colour = colour_of(results, &target.name);
+        let of = |case: &Case| results.summary(&case.name, &target.name).map(|s| (case.x, s.rate));
+        let points = results.cases_of(&figure.name).filter_map(of);
+        let points: Vec<_> = points.map(|(x, r)| (x, r.median, r.lower_quartile, r.upper_quartile)).collect();
+        if !points.is_empty() {
+            lines.push(Line { colour, mark: Mark::Measured, points });
+            legend.push((target.name.clone(), colour, false));
+        }
+    }
+    for (colour, series) in published(results, figure, false) {
+        let points = series.points.iter().map(|p| (p.x, (p.low + p.high) / 2.0, p.low, p.high)).collect();
+        lines.push(Line { colour, mark: Mark::Published, points });
+        legend.push((format!("{} (published)", series.series), colour, true));
+    }
+    let x_marks = results.cases_of(&figure.name).map(|case| (case.x, case.x_label.clone())).collect();
+    let svg = Lines {
+        title: &figure.title,
+        x_title: &figure.x_label,
+        x_axis: Axis::Log,
+        y_axis: Axis::Log,
+        x_marks,
+        y_words: &|value| rate(value, &figure.unit),
+        lines,
+    }
+    .svg();
+    let note = "Medians of the rounds; whiskers are quartiles. Both axes are logarithmic.".to_owned();
+    Chart { title: figure.title.clone(), note, svg, legend }
+}
+
+/// The values of a case's bars, by target.
+type BarValues<'a> = dyn Fn(&Summary) -> Option<(f64, f64, f64)> + 'a;
+
+fn groups(results: &Results, figure: &Figure, relative: bool, of: &BarValues<'_>) -> Vec<(String, Vec<Bar>)> {
+    let mut groups = Vec::new();
+    for case in results.cases_of(&figure.name) {
+        let mut bars = Vec::new();
+        for target in &results.targets {
+            let value = results.summary(&case.name, &target.name).and_then(of);
+            if let Some((value, low, high)) = value {
+                let (name, colour) = (target.name.clone(), colour_of(results, &target.name));
+                bars.push(Bar { name, colour, published: false, value, low, high });
+            }
+        }
+        for (colour, series) in published(results, figure, relative) {
+            for point in series.points.iter().filter(|p| p.x_label == case.x_label) {
+                let (low, high) = (point.low, point.high);
+                let name = series.series.clone();
+                bars.push(Bar { name, colour, published: true, value: (low + high) / 2.0, low, high });
+            }
+        }
+        if !bars.is_empty() {
+            groups.push((case.x_label.clone(), bars));
+        }
+    }
+    groups
+}
+
+fn rate_bars(results: &Results, figure: &Figure) -> Chart {
+    let of = |s: &Summary| Some((s.rate.median, s.rate.lower_quartile, s.rate.upper_quartile));
+    let groups = groups(results, figure, false, &of);
+    let words = |value: f64| if value == 0.0 { "0".to_owned() } else { rate(value, &figure.unit) };
+    let svg = Bars { title: &figure.title, groups, words: &words, mark: None }.svg();
+    let note = "Medians of the rounds; the lines at the ends of the bars are quartiles.".to_owned();
+    Chart { title: figure.title.clone(), note, svg, legend: Vec::new() }
+}
+
+/// Ratios to the baseline; none where there is nothing to compare.
+fn ratio_bars(results: &Results, figure: &Figure) -> Option<Chart> {
+    let groups = groups(results, figure, true, &|s| s.ratio.map(|r| (r.value, r.low, r.high)));
+    if groups.is_empty() {
+        return None;
+    }
+    let title = format!("{}, relative to {}", figure.title, results.made.baseline);
+    let svg = Bars { title: &title, groups, words: &|v| format!("{v:.2}"), mark: Some(1.0) }.svg();
+    let outlined = published(results, figure, true).next().is_some();
+    let mut note = "1 is as fast as the baseline. Lines at the ends of the bars: 95 % interval.".to_owned();
+    if outlined {
+        note += " Bars in outline were published by others, on other hardware.";
+    }
+    Some(Chart { title, note, svg, legend: Vec::new() })
+}
+
+/// One plot for each figure's middle case: how long operations took.
+fn latency(results: &Results) -> Vec<Chart> {
+    let mut charts = Vec::new();
+    for figure in &results.figures {
+        let cases: Vec<&Case> = results.cases_of(&figure.name).collect();
+        // All cases of a comparison; of a sweep the one in the middle stands for it.
+        let shown: Vec<&Case> = match figure.shape {
+            Shape::Bars => cases,
+            Shape::Lines => cases.get(cases.len() / 2).copied().into_iter().collect(),
+        };
+        charts.extend(shown.into_iter().map(|case| latency_of(results, case)));
+    }
+    charts
+}
+
+fn latency_of(results: &Results, case: &Case) -> Chart {
+    let (mut lines, mut legend) = (Vec::new(), Vec::new());
+    for target in &results.targets {
+        let Some(summary) = results.summary(&case.name, &target.name) else { continue };
+        let colour = colour_of(results, &target.name);
+        // One in so many operations is slower: 1 / (1 - q). The slowest of all has no place on that axis.
+        let curve = summary.latency_curve.iter().filter(|(q, _)| *q < 1.0);
+        let points = curve.map(|&(q, us)| (1.0 / (1.0 - q), us.max(0.001), us, us)).collect();
+        lines.push(Line { colour, mark: Mark::Measured, points });
+        legend.push((target.name.clone(), colour, false));
+    }
+    let title = format!("Latency: {}", case.name);
+    let marks = [(2.0, "50 %"), (10.0, "90 %"), (100.0, "99 %"), (1000.0, "99.9 %"), (10000.0, "99.99 %")];
+    let svg = Lines {
+        title: &title,
+        x_title: "of the operations took no longer",
+        x_axis: Axis::Log,
+        y_axis: Axis::Log,
+        x_marks: marks.map(|(x, words)| (x, words.to_owned())).to_vec(),
+        y_words: &microseconds,
+        lines,
+    }
+    .svg();
+    Chart { title, note: "Lower is better. All rounds together.".to_owned(), svg, legend }
+}
+
+/// CPUs kept busy by each program, case by case: bars of one figure, where several programs worked.
+fn cpu(results: &Results) -> Option<Chart> {
+    let mut programs: Vec<&str> = Vec::new();
+    for share in results.summaries.iter().flat_map(|s| &s.cpu) {
+        if !programs.contains(&share.program.as_str()) {
+            programs.push(&share.program);
+        }
+    }
+    if programs.len() < 2 {
+        return None;
+    }
+    let group = |s: &Summary| {
+        let bar = |share: &crate::record::CpuShare| Bar {
+            name: share.program.clone(),
+            colour: programs.iter().position(|p| *p == share.program).unwrap_or(0) % COLOURS,
+            published: false,
+            value: share.cpus,
+            low: share.cpus,
+            high: share.cpus,
+        };
+        (format!("{} on {}", s.case, s.target), s.cpu.iter().map(bar).collect())
+    };
+    // A sweep has too many for one drawing: the first and the last case of each figure stand for it.
+    let ends = results.figures.iter().flat_map(|figure| {
+        let cases: Vec<&Case> = results.cases_of(&figure.name).collect();
+        match figure.shape {
+            Shape::Bars => cases,
+            Shape::Lines => cases.last().copied().into_iter().collect(),
+        }
+    });
+    let groups =
+        ends.flat_map(|case| results.summaries.iter().filter(move |s| s.case == case.name)).map(group);
+    let title = "CPUs kept busy, by program".to_owned();
+    let svg = Bars { title: &title, groups: groups.collect(), words: &three, mark: None }.svg();
+    let note = "1 is one whole CPU. fsstack-bench is the program that reads and writes.".to_owned();
+    Some(Chart { title, note, svg, legend: Vec::new() })
+}

@@ -1,0 +1,121 @@
+//! Sentences computed from the figures. A word of comparison stands only where the interval allows it.
+
+use super::{microseconds, rate};
+use crate::record::{Figure, Results, Shape, Summary};
+use crate::stats::Verdict;
+
+/// What the results say, figure by figure.
+pub(crate) fn says(results: &Results) -> Vec<String> {
+    let mut said = Vec::new();
+    if let Some(why) = &results.ended_early {
+        said.push(format!("This run ended early ({why}): what follows is what was measured until then."));
+    }
+    for figure in &results.figures {
+        match figure.shape {
+            Shape::Bars => said.extend(bars(results, figure)),
+            Shape::Lines => said.extend(lines(results, figure)),
+        }
+    }
+    said.extend(cost(results));
+    said.extend(starts(results));
+    if let Some(published) = beside_published(results) {
+        said.push(published);
+    }
+    said
+}
+
+/// A sentence a target: its ratio to the baseline in each case.
+fn bars(results: &Results, figure: &Figure) -> Vec<String> {
+    let baseline = &results.made.baseline;
+    let others = results.targets.iter().filter(|t| t.name != *baseline);
+    let sentence = |name: &str| {
+        let compared = results.cases_of(&figure.name).filter_map(|case| {
+            let summary = results.summary(&case.name, name)?;
+            Some(format!("{} {}", case.x_label, compared(summary)?))
+        });
+        let parts: Vec<String> = compared.collect();
+        (!parts.is_empty())
+            .then(|| format!("{}: {name} against {baseline}: {}.", figure.title, parts.join("; ")))
+    };
+    others.filter_map(|target| sentence(&target.name)).collect()
+}
+
+fn compared(summary: &Summary) -> Option<String> {
+    let ratio = summary.ratio?;
+    let word = match ratio.verdict {
+        Verdict::TooFewRounds => "too few rounds for a verdict".to_owned(),
+        verdict => verdict.to_string(),
+    };
+    Some(format!("{:.2} [{:.2}, {:.2}], {word}", ratio.value, ratio.low, ratio.high))
+}
+
+/// A sentence a target: where its line peaks, and how it ends.
+fn lines(results: &Results, figure: &Figure) -> Vec<String> {
+    let sentence = |name: &str| {
+        let cases: Vec<_> =
+            results.cases_of(&figure.name).filter(|c| results.summary(&c.name, name).is_some()).collect();
+        let value = |case: &str| results.summary(case, name).map_or(f64::NAN, |s| s.rate.median);
+        let peak = cases.iter().max_by(|a, b| value(&a.name).total_cmp(&value(&b.name)))?;
+        let (first, last) = (cases.first()?, cases.last()?);
+        if cases.len() < 2 {
+            return None;
+        }
+        let shown = |case: &str| rate(value(case), &figure.unit);
+        let trend = match value(&last.name) / value(&peak.name) {
+            _ if peak.name == last.name => "still the highest at the end".to_owned(),
+            kept => format!("{:.0} % of that at {}", kept * 100.0, last.x_label),
+        };
+        Some(format!(
+            "{}: {name} goes from {} at {} to its peak of {} at {}; {trend}.",
+            figure.title,
+            shown(&first.name),
+            first.x_label,
+            shown(&peak.name),
+            peak.x_label
+        ))
+    };
+    results.targets.iter().filter_map(|target| sentence(&target.name)).collect()
+}
+
+/// The part that union file systems took of all the stack's CPU time, while bytes were moved.
+fn cost(results: &Results) -> Vec<String> {
+    let mut said = Vec::new();
+    for program in ["fsstack", "mhddfs", "mergerfs"] {
+        let moved = |s: &&Summary| results.case(&s.case).is_some_and(|c| c.workload.op.moves_data());
+        let shares = results.summaries.iter().filter(moved).filter_map(|s| {
+            let share = s.cpu.iter().find(|c| c.program == program)?;
+            Some((share.part, share.cpus, s))
+        });
+        if let Some((part, cpus, summary)) = shares.max_by(|a, b| a.0.total_cmp(&b.0)) {
+            said.push(format!(
+                "{program} used at most {:.1} % of the stack's CPU time while bytes were moved ({:.2} CPUs, {} on {}).",
+                part * 100.0,
+                cpus,
+                summary.case,
+                summary.target
+            ));
+        }
+    }
+    said
+}
+
+/// How far apart tasks started, where there were several.
+fn starts(results: &Results) -> Option<String> {
+    let several = |s: &&Summary| results.case(&s.case).is_some_and(|c| 1 < c.workload.tasks.get());
+    let most = results
+        .summaries
+        .iter()
+        .filter(several)
+        .max_by(|a, b| a.start_skew_us.total_cmp(&b.start_skew_us))?;
+    let shown = microseconds(most.start_skew_us);
+    Some(format!(
+        "Tasks that belong together started within {shown} of each other at most (median of rounds, {}).",
+        most.case
+    ))
+}
+
+fn beside_published(results: &Results) -> Option<String> {
+    (!results.published.is_empty()).then(|| {
+        "Published figures are drawn beside ours. They were taken on other hardware: compare ratios and shapes, not heights.".to_owned()
+    })
+}
