@@ -11,7 +11,7 @@ use fsstack_engine::answer::{Entry, Listed};
 use fsstack_engine::inode::locations::Locations;
 use fsstack_engine::open::route::NoBackings;
 use fsstack_engine::ops::Sink;
-use fsstack_engine::settings::{Locks, PageCache, Settings, StatfsMode, WritePath};
+use fsstack_engine::settings::{Locks, PageCache, Relocation, Settings, StatfsMode, WritePath};
 use fsstack_engine::{Pool, Union};
 use fsstack_pool::{BranchSpec, Chain, EntryName, Floor, Ino};
 use tempfile::TempDir;
@@ -37,6 +37,7 @@ impl Ground {
             page_cache: PageCache::Off,
             passthrough_headroom: 0,
             relocate: false,
+            relocation: Relocation::to_the_roomiest(),
             statfs: StatfsMode::All,
             locks: Locks::Local,
             branch_timeout: Duration::from_secs(10),

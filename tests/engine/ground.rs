@@ -14,7 +14,7 @@ use std::time::Duration;
 use fsstack_engine::answer::{Attr, Created, Entry, Listed};
 use fsstack_engine::open::route::NoBackings;
 use fsstack_engine::ops::{Change, New, Sink};
-use fsstack_engine::settings::{Locks, PageCache, Settings, StatfsMode, WritePath};
+use fsstack_engine::settings::{Locks, PageCache, Relocation, Settings, StatfsMode, WritePath};
 use fsstack_engine::{Caller, Held, Pool, Result, Union};
 use fsstack_lab::needs::Skip;
 use fsstack_pool::{BranchMode, BranchSpec, EntryNameBuf, Floor, Handle, Ino};
@@ -63,6 +63,7 @@ pub(crate) fn settings() -> Settings {
         page_cache: PageCache::Off,
         passthrough_headroom: 0,
         relocate: false,
+        relocation: Relocation::to_the_roomiest(),
         statfs: StatfsMode::All,
         locks: Locks::Local,
         branch_timeout: Duration::from_secs(10),

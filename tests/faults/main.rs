@@ -7,6 +7,7 @@ mod check;
 #[path = "../model/engine.rs"]
 #[expect(dead_code, reason = "shared with the tests against the model")]
 mod engine;
+mod journal;
 mod kill;
 mod moves;
 mod scenario;

@@ -16,6 +16,7 @@ mod lifetime;
 mod locks;
 mod memory_maps;
 mod mount8;
+mod moving;
 mod names;
 mod out_of_reach;
 mod permissions;

@@ -13,16 +13,16 @@ use rustix::fs::{FallocateFlags, fallocate};
 use crate::script::sh;
 
 /// A MiB of bytes that tell where they belong.
-fn mib(n: u64) -> Vec<u8> {
+pub(crate) fn mib(n: u64) -> Vec<u8> {
     (0..1_u64 << 17).flat_map(|word| (n << 17 | word).to_le_bytes()).collect()
 }
 
-fn writer(path: impl AsRef<Path>) -> File {
+pub(crate) fn writer(path: impl AsRef<Path>) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
 /// Two branches, the first with `left` free; files are written by the daemon and moved when it is full.
-fn nearly_full(left: MiB, options: &[&str]) -> Pool {
+pub(crate) fn nearly_full(left: MiB, options: &[&str]) -> Pool {
     let pool = lab::pool().xfs_branch("a", MiB(310)).xfs_branch("b", MiB(400)).option("create=ff");
     let pool = ["write-path=stacked", "relocate"].iter().chain(options).fold(pool, |pool, o| pool.option(o));
     let pool = pool.mount();
@@ -31,7 +31,7 @@ fn nearly_full(left: MiB, options: &[&str]) -> Pool {
 }
 
 #[track_caller]
-fn assert_mibs(pool: &Pool, name: &str, count: u64) {
+pub(crate) fn assert_mibs(pool: &Pool, name: &str, count: u64) {
     let file = File::open(pool.at(name)).unwrap();
     assert_eq!(file.metadata().unwrap().len(), count << 20);
     let mut piece = vec![0; 1 << 20];
@@ -43,7 +43,7 @@ fn assert_mibs(pool: &Pool, name: &str, count: u64) {
 
 /// Nothing of a move is left on any branch.
 #[track_caller]
-fn assert_clean(pool: &Pool) {
+pub(crate) fn assert_clean(pool: &Pool) {
     for branch in pool.branches() {
         assert!(!branch.path().join(".fsstack.moving").exists(), "on {}", branch.name());
     }
@@ -255,7 +255,7 @@ fn a_copy_inside_the_pool_moves_what_it_fills() {
 
 /// Writes until it is refused: the MiBs that were taken.
 #[track_caller]
-fn refused_after(file: &File) -> u64 {
+pub(crate) fn refused_after(file: &File) -> u64 {
     for n in 0..100 {
         if let Err(error) = file.write_all_at(&mib(n), n << 20) {
             assert_eq!(error.raw_os_error(), Some(28), "{error}");

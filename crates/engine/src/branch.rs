@@ -23,6 +23,9 @@ use crate::terms::Terms;
 /// How long a file system's free space is believed.
 const SPACE_AGE: Duration = Duration::from_secs(1);
 
+/// What a pool's root tells a pool above it: how many pools are stacked, itself among them.
+pub(crate) const LEVEL: &std::ffi::CStr = c"user.fsstack.level";
+
 /// What kind of file system a branch is on, as far as the pool treats them differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FsKind {
@@ -73,6 +76,8 @@ pub struct Branch {
     /// Generations are exact, at the price of a call: handles of NFS clients are made of them.
     versions: bool,
     pub(crate) terms: Terms,
+    /// How many pools are stacked below its root; 0: it is none.
+    pub(crate) level: u8,
     pub(crate) home: Home,
     /// Calls inside a branch that others serve; None: a local disk.
     pub(crate) crowd: Option<Crowd>,
@@ -98,16 +103,18 @@ impl Branch {
     ) -> Result<Self, SysError> {
         let stat = sys::at::stat_fd(root.as_fd())?;
         let space = sys::file::statfs(root.as_fd())?;
+        let kind = FsKind::of(space.f_type);
         Ok(Self {
             ix,
             id,
             path: spec.path.clone(),
             mounts: if spec.cross_mounts { Mounts::Cross } else { Mounts::Stay },
             root_ino: stat.ino,
-            kind: FsKind::of(space.f_type),
+            kind,
+            level: if kind.is_local() { 0 } else { pools_below(&root) },
             by_number: ByNumber::of(space.f_type).filter(|_| settings.privileged),
             versions: settings.nfs_export,
-            crowd: (!FsKind::of(space.f_type).is_local()).then(|| Crowd::new(settings.branch_timeout)),
+            crowd: (!kind.is_local()).then(|| Crowd::new(settings.branch_timeout)),
             terms: Terms::new(spec),
             home: Home::new(root, &stat, &space, proof),
             space: Mutex::new((Instant::now(), space)),
@@ -139,6 +146,7 @@ impl Branch {
             mounts: Mounts::Stay,
             root_ino: 0,
             kind: FsKind::Local,
+            level: 0,
             by_number: None,
             versions: false,
             crowd: None,
@@ -288,4 +296,12 @@ impl Branch {
         backings.close(backings.open(probe.as_fd())?);
         Ok(())
     }
+}
+
+/// How many pools are stacked below the directory, if it is the root of one.
+fn pools_below(root: &OwnedFd) -> u8 {
+    let mut level = [0; 4];
+    let told = sys::xattr::get(sys::xattr::On::Fd(root.as_fd()), LEVEL, &mut level).unwrap_or(0);
+    let told = level.get(..told).and_then(|digits| std::str::from_utf8(digits).ok());
+    told.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }

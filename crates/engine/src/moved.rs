@@ -53,12 +53,13 @@ impl Moved {
         self.known_as.remove(&(natural.ino.0, natural.generation));
     }
 
-    /// `d_ino` of what would be `natural`, whose generation a listing does not tell.
-    pub(crate) fn listed(&self, natural: Ino) -> Ino {
+    /// `d_ino` of what would be `natural`, whose generation a listing does not tell. None: it depends on that.
+    pub(crate) fn listed(&self, natural: Ino) -> Option<Ino> {
         if self.count.load(Relaxed) == 0 {
-            return natural;
+            return Some(natural);
         }
-        let known = self.known_as.iter().find(|entry| entry.key().0 == natural.0);
-        known.map_or(natural, |entry| entry.value().ino)
+        let moved = self.kept.contains_key(&natural.0)
+            || self.known_as.iter().any(|entry| entry.key().0 == natural.0);
+        (!moved).then_some(natural)
     }
 }

@@ -3,12 +3,10 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use fsstack_pool::BranchIx;
-use fsstack_pool::Candidate;
-use fsstack_pool::Rejection;
-use fsstack_pool::{Ranking, rank};
+use fsstack_pool::{BranchIx, Candidate, Chain, Ranking, Rejection, Space, rank};
 use fsstack_sys as sys;
 
+use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::inode::number::mix;
@@ -26,7 +24,7 @@ impl Union {
         parent: &Arc<Inode>,
         mut make: impl FnMut(BranchIx) -> Result<T>,
     ) -> Result<T> {
-        let ranking = self.ranking(pool, parent);
+        let ranking = self.ranking(pool, parent, &pool.settings.create, |_, _| true);
         let mut refused: Vec<(BranchIx, Rejection)> = ranking.refused.to_vec();
         for at in &ranking.order {
             match make(*at) {
@@ -46,21 +44,33 @@ impl Union {
         Err(no_branch(pool, &refused))
     }
 
-    fn ranking(&self, pool: &Pool, parent: &Arc<Inode>) -> Ranking {
-        let chain = &pool.settings.create;
+    /// The order in which `chain` tries the branches for something in `parent`; only those that `fits` says yes to
+    /// are asked about, with their space.
+    pub(crate) fn ranking(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        chain: &Chain,
+        fits: impl Fn(&Branch, &Space) -> bool,
+    ) -> Ranking {
         let newest = chain.needs_mtime();
         let depth = if chain.needs_depth() { ancestors(parent) } else { Vec::new() };
         let candidates: Vec<Candidate> = pool
             .branches
             .iter()
-            .map(|branch| {
+            .filter_map(|branch| {
                 let space = branch.space();
+                let reachable = space.is_ok();
+                let space = space.unwrap_or_default();
+                if !fits(branch, &space) {
+                    return None;
+                }
                 let holds_parent = parent.is_on(branch.ix);
-                Candidate {
+                Some(Candidate {
                     branch: branch.ix,
                     mode: branch.mode(),
                     mounted_read_only: branch.is_mounted_read_only(),
-                    reachable: space.is_ok(),
+                    reachable,
                     holds_parent,
                     deepest: depth
                         .iter()
@@ -69,10 +79,10 @@ impl Union {
                     parent_mtime: (newest && holds_parent)
                         .then(|| self.mtime_on(pool, parent, branch.ix))
                         .flatten(),
-                    space: space.unwrap_or_default(),
+                    space,
                     floor: branch.floor().unwrap_or(pool.settings.floor),
                     min_inodes: branch.min_inodes().unwrap_or(pool.settings.min_inodes),
-                }
+                })
             })
             .collect();
         rank(chain, &candidates, &mut random)
@@ -86,7 +96,7 @@ impl Union {
 }
 
 /// The directory and its ancestors, up to the root.
-fn ancestors(dir: &Arc<Inode>) -> Vec<Arc<Inode>> {
+pub(crate) fn ancestors(dir: &Arc<Inode>) -> Vec<Arc<Inode>> {
     let mut all = vec![dir.clone()];
     while let Some(name) = all.last().and_then(|last| last.name()) {
         all.push(name.parent);

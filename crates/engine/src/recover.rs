@@ -2,8 +2,12 @@
 //! next mount.
 //!
 //! An intent is a file in a hidden folder at the root of the target branch: which file, from which branch. It is
-//! on disk before the new copy gets its name and goes after the old copy has lost it. Its last line is a
-//! checksum: an intent that was cut short was never acted on.
+//! on disk before the new copy gets its name and goes after the old copy has lost it. Its last word is a
+//! checksum: an intent that was cut short was never acted on. Beside them are the records of changes of names on
+//! several branches (`journal.rs`).
+//!
+//! A branch may be another pool, which keeps the folder's name for itself. So a pool tells its level, and a pool
+//! above it takes the next name for its own folder there, and hides that too.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,11 +18,16 @@ use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 
 use crate::branch::Branch;
 use crate::inode::number::{hash_name, mix};
+use crate::journal::{self, Settled};
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 
-/// The folder, in the root of a branch: never shown in the pool, and gone when nothing is in it.
-pub(crate) const FOLDER: &CStr = c".fsstack.moving";
+/// The folder, in the root of a branch: never shown in the pool, and gone when nothing is in it. By the level of the
+/// branch: 0 is no pool.
+const FOLDERS: [&CStr; 4] =
+    [c".fsstack.moving", c".fsstack.moving.1", c".fsstack.moving.2", c".fsstack.moving.3"];
+/// A record is no longer than this; a path that makes it longer is not recorded.
+const LONGEST: u64 = 1 << 20;
 const HEAD: usize = 2 + 8 + 8;
 const SUM: usize = 8;
 
@@ -31,8 +40,37 @@ pub(crate) struct Intent<'a> {
     pub(crate) path: &'a [u8],
 }
 
-/// An intent that is on disk.
+/// An intent or a record that is on a branch.
+#[must_use = "it is acted on by the next mount unless it is done with"]
 pub(crate) struct Written(CString);
+
+/// What a record is to survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durable {
+    /// The end of the daemon.
+    Daemon,
+    /// The end of the machine.
+    Machine,
+}
+
+impl Branch {
+    /// The name of the hidden folder here.
+    fn folder(&self) -> &'static CStr {
+        FOLDERS[usize::from(self.level).min(FOLDERS.len() - 1)]
+    }
+}
+
+impl Pool {
+    /// How many pools are stacked here, this one among them.
+    pub(crate) fn level(&self) -> u8 {
+        self.branches.iter().map(|branch| branch.level).max().unwrap_or(0).saturating_add(1)
+    }
+
+    /// Whether `name` in the pool's root is a hidden folder of this pool.
+    pub(crate) fn hides(&self, name: &CStr) -> bool {
+        FOLDERS[..usize::from(self.level()).min(FOLDERS.len())].contains(&name)
+    }
+}
 
 /// Makes something in the branch's hidden folder, which is made if it is not there: the folder. Whoever is done
 /// with it removes it if it is empty, so it may be gone again before anything is in it.
@@ -40,6 +78,8 @@ pub(crate) fn in_folder<T>(
     branch: &Branch,
     make: impl Fn(BorrowedFd<'_>) -> Result<T, SysError>,
 ) -> Result<(OwnedFd, T), SysError> {
+    // The thread may still be who made something a moment ago.
+    sys::identity::become_daemon()?;
     let mut attempts = 16;
     loop {
         attempts -= 1;
@@ -57,16 +97,16 @@ pub(crate) fn in_folder<T>(
 
 /// Removes the hidden folder if nothing is in it.
 pub(crate) fn leave(branch: &Branch) {
-    let _busy = sys::at::rmdir(branch.root().as_fd(), FOLDER);
+    let _busy = sys::at::rmdir(branch.root().as_fd(), branch.folder());
 }
 
 /// The branch's hidden folder, made if it is not there.
 pub(crate) fn folder(branch: &Branch) -> Result<OwnedFd, SysError> {
-    match sys::at::mkdir(branch.root().as_fd(), FOLDER, 0o700) {
+    match sys::at::mkdir(branch.root().as_fd(), branch.folder(), 0o700) {
         Err(error) if error.errno != Errno::EXIST => return Err(error),
         _ => {}
     }
-    let folder = sys::at::open_dir(branch.root().as_fd(), FOLDER, branch.mounts)?;
+    let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
     check_own(&folder)?;
     Ok(folder)
 }
@@ -99,23 +139,46 @@ impl Intent<'_> {
         record.extend_from_slice(&self.new.to_le_bytes());
         record.extend_from_slice(self.path);
         record.extend_from_slice(&checksum(&record).to_le_bytes());
-        let name = fresh_name(c".move");
-        let how = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
-        let (folder, file) = in_folder(on, |folder| sys::at::open(folder, &name, how, 0o600, on.mounts))?;
-        let stored = crate::transfer::write_all(file.as_fd(), &record, 0)
-            .and_then(|()| sys::file::fsync(file.as_fd()))
-            .and_then(|()| sys::at::reopen(folder.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY))
-            .and_then(|folder| sys::file::fsync(folder.as_fd()));
-        let written = Written(name);
-        // One that is not surely on disk must not be acted on by a later mount.
-        stored.inspect_err(|_| written.done(on)).map(|()| written)
+        write_record(on, c".move", &record, Durable::Machine)
+    }
+}
+
+/// Puts a record into the branch's hidden folder.
+pub(crate) fn write_record(
+    on: &Branch,
+    suffix: &CStr,
+    record: &[u8],
+    durable: Durable,
+) -> Result<Written, SysError> {
+    if record.len() as u64 > LONGEST {
+        return Err(SysError { call: Call::Write, errno: Errno::FBIG });
+    }
+    let name = fresh_name(suffix);
+    let how = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
+    let (folder, file) = in_folder(on, |folder| sys::at::open(folder, &name, how, 0o600, on.mounts))?;
+    let stored = crate::transfer::write_all(file.as_fd(), record, 0).and_then(|()| match durable {
+        Durable::Daemon => Ok(()),
+        Durable::Machine => {
+            sys::file::fsync(file.as_fd())?;
+            sync_dir(folder.as_fd())?;
+            sync_dir(on.root().as_fd())
+        }
+    });
+    let written = Written(name);
+    // One that is not surely on disk must not be acted on by a later mount.
+    match stored {
+        Ok(()) => Ok(written),
+        Err(error) => {
+            written.done(on);
+            Err(error)
+        }
     }
 }
 
 impl Written {
-    /// The move is over, one way or the other.
-    pub(crate) fn done(&self, on: &Branch) {
-        let removed = sys::at::open_dir(on.root().as_fd(), FOLDER, on.mounts)
+    /// What it is about is over, one way or the other.
+    pub(crate) fn done(self, on: &Branch) {
+        let removed = sys::at::open_dir(on.root().as_fd(), on.folder(), on.mounts)
             .and_then(|folder| sys::at::unlink(folder.as_fd(), &self.0));
         if let Err(error) = removed {
             tracing::warn!(%error, "an intent stays: the next mount looks at it again");
@@ -124,7 +187,7 @@ impl Written {
     }
 }
 
-fn checksum(record: &[u8]) -> u64 {
+pub(crate) fn checksum(record: &[u8]) -> u64 {
     mix(hash_name(fsstack_pool::Ino(HEAD as u64), record))
 }
 
@@ -149,13 +212,19 @@ fn report(branch: &Branch, cleared: Result<(), SysError>) {
     }
 }
 
-/// Finishes the moves onto `branch` that say that they come from `from`.
-fn finish_about(pool: &Pool, branch: &Branch, from: BranchId) -> Result<(), SysError> {
+/// Finishes the moves onto `branch` that say that they come from `away`, and the changes of names that were settled
+/// without it.
+fn finish_about(pool: &Pool, branch: &Branch, away: BranchId) -> Result<(), SysError> {
     let names = names_in_folder(branch)?;
-    let folder = sys::at::open_dir(branch.root().as_fd(), FOLDER, branch.mounts)?;
+    let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
     for name in names {
-        let Some(record) = intent_of(branch, folder.as_fd(), &name)? else { continue };
-        if record.first_chunk() == Some(&from.get().to_le_bytes()) && finish(pool, branch, &record)? {
+        let Some(record) = read_record(branch, &folder, &name)? else { continue };
+        let about = if name.to_bytes().ends_with(journal::SUFFIX.to_bytes()) {
+            journal::is_settled_without(&record, away)
+        } else {
+            record.first_chunk() == Some(&away.get().to_le_bytes())
+        };
+        if about && clear_record(pool, branch, &name, &record)? {
             sys::at::unlink(folder.as_fd(), &name)?;
         }
     }
@@ -173,7 +242,7 @@ pub(crate) fn clear(pool: &Pool) {
 /// The names in the branch's hidden folder.
 fn names_in_folder(branch: &Branch) -> Result<Vec<CString>, SysError> {
     let how = OFlags::RDONLY | OFlags::DIRECTORY;
-    let folder = sys::at::open(branch.root().as_fd(), FOLDER, how, 0, branch.mounts)?;
+    let folder = sys::at::open(branch.root().as_fd(), branch.folder(), how, 0, branch.mounts)?;
     check_own(&folder)?;
     let mut names = Vec::new();
     let mut entries = Dirents::new(folder, 4096);
@@ -185,28 +254,12 @@ fn names_in_folder(branch: &Branch) -> Result<Vec<CString>, SysError> {
     Ok(names)
 }
 
-/// The intent of this name, if it is one.
-fn intent_of(branch: &Branch, folder: BorrowedFd<'_>, name: &CStr) -> Result<Option<Vec<u8>>, SysError> {
-    if !name.to_bytes().ends_with(b".move") {
-        return Ok(None);
-    }
-    // Somebody else's fifo of that name must not be waited at.
-    let file = sys::at::open(folder, name, OFlags::RDONLY | OFlags::NONBLOCK, 0, branch.mounts)?;
-    if !sys::at::stat_fd(file.as_fd())?.is_file() {
-        return Ok(None);
-    }
-    let mut record = vec![0; 1 << 16];
-    let len = sys::file::read_at(file.as_fd(), &mut record, 0)?;
-    record.truncate(len);
-    Ok(Some(record))
-}
-
 fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
     let names = names_in_folder(branch)?;
-    let folder = sys::at::open_dir(branch.root().as_fd(), FOLDER, branch.mounts)?;
+    let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
     for name in names {
-        if let Some(record) = intent_of(branch, folder.as_fd(), &name)?
-            && !finish(pool, branch, &record)?
+        if let Some(record) = read_record(branch, &folder, &name)?
+            && !clear_record(pool, branch, &name, &record)?
         {
             continue; // for a mount with the branch that it is about
         }
@@ -216,9 +269,45 @@ fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
             removed => removed?,
         }
     }
-    match sys::at::rmdir(branch.root().as_fd(), FOLDER) {
+    match sys::at::rmdir(branch.root().as_fd(), branch.folder()) {
         Err(error) if error.errno == Errno::NOTEMPTY => Ok(()),
         removed => removed,
+    }
+}
+
+/// What an intent or a record says. None: it is neither.
+fn read_record(branch: &Branch, folder: &OwnedFd, name: &CStr) -> Result<Option<Vec<u8>>, SysError> {
+    let is_record =
+        [c".move", journal::SUFFIX].iter().any(|suffix| name.to_bytes().ends_with(suffix.to_bytes()));
+    if !is_record {
+        return Ok(None);
+    }
+    // Somebody else's fifo of that name must not be waited at.
+    let how = OFlags::RDONLY | OFlags::NONBLOCK;
+    let file = sys::at::open(folder.as_fd(), name, how, 0, branch.mounts)?;
+    let stat = sys::at::stat_fd(file.as_fd())?;
+    if !stat.is_file() {
+        return Ok(None);
+    }
+    let mut record = vec![0; usize::try_from(stat.size.min(LONGEST)).unwrap_or(0)];
+    let len = sys::file::read_at(file.as_fd(), &mut record, 0)?;
+    record.truncate(len);
+    Ok(Some(record))
+}
+
+/// Does what it says. False: it is to stay.
+fn clear_record(pool: &Pool, branch: &Branch, name: &CStr, record: &[u8]) -> Result<bool, SysError> {
+    if name.to_bytes().ends_with(b".move") {
+        return finish(pool, branch, record);
+    }
+    match journal::settle(pool, record)? {
+        Settled::Whole => Ok(true),
+        // Already so.
+        Settled::Left(left) if left.encode() == record => Ok(false),
+        Settled::Left(left) => {
+            let _stays = write_record(branch, journal::SUFFIX, &left.encode(), Durable::Machine)?;
+            Ok(true)
+        }
     }
 }
 
@@ -253,7 +342,7 @@ pub(crate) fn sync_dir(dir: BorrowedFd<'_>) -> Result<(), SysError> {
 }
 
 /// The parent of `path` on `branch`, and the last name. None if it is not there.
-fn walk(branch: &Branch, path: &[u8]) -> Result<Option<(OwnedFd, CString)>, SysError> {
+pub(crate) fn walk(branch: &Branch, path: &[u8]) -> Result<Option<(OwnedFd, CString)>, SysError> {
     let bad = || SysError { call: Call::Open, errno: Errno::INVAL };
     let mut dir = sys::at::reopen(branch.root().as_fd(), OFlags::PATH | OFlags::DIRECTORY)?;
     let mut names = path.split(|byte| *byte == b'/').peekable();

@@ -16,8 +16,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use fsstack_pool::{BranchIx, BranchMode};
-use fsstack_sys::at::{SetTime, Times};
+use fsstack_pool::{BranchIx, BranchMode, Ranking};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::branch::Branch;
@@ -25,12 +24,12 @@ use crate::error::{OpError, Result};
 use crate::inode::dirfd::DirFd;
 use crate::inode::number;
 use crate::inode::{Inode, Name};
-use crate::open::OpenFile;
 use crate::open::route::Route;
+use crate::open::{OpenFile, WRITTEN_PAST};
+use crate::place::ancestors;
 use crate::pool::Pool;
 use crate::recover::{self, Intent, sync_dir};
-use crate::skeleton::copy_xattrs;
-use crate::transfer;
+use crate::twin::dress;
 use crate::union::Union;
 
 /// A file that is being moved.
@@ -87,7 +86,12 @@ impl Union {
         }
         let need = stat.blocks.saturating_mul(512).saturating_add(more);
         let moving = Move { inode, name, from, source: placed.fd.as_fd(), stat };
-        for at in targets(pool, &moving, need) {
+        let ranking = self.targets(pool, &moving, need);
+        let mut why = match (ranking.order.is_empty(), ranking.refused.is_empty()) {
+            (true, false) => "the policy for moves takes none of the branches that have room for it",
+            _ => "no other branch has room for the whole of it",
+        };
+        for at in ranking.order {
             let Ok(home) = pool.branch(at).move_in() else { continue };
             match self.move_to(pool, &moving, pool.branch(at)) {
                 Ok(fd) => {
@@ -102,10 +106,32 @@ impl Union {
                     inode.moved_to(at);
                     return Ok(());
                 }
-                Err(error) => tracing::warn!(%error, "a file could not be moved to this branch"),
+                Err(error) => {
+                    tracing::warn!(%error, "a file could not be moved to this branch");
+                    why = match error.errno() {
+                        Errno::OPNOTSUPP | Errno::PERM => {
+                            "no branch with room for it can hold its attributes"
+                        }
+                        Errno::NOSPC | Errno::DQUOT => why,
+                        _ => "the branches that have room for it failed",
+                    };
+                }
             }
         }
-        Err(self.not_moved(file, inode, "no other branch has room for the whole of it"))
+        Err(self.not_moved(file, inode, why))
+    }
+
+    /// Branches with room for `need` bytes and their floor, as the policy ranks them; never the one it comes from.
+    fn targets(&self, pool: &Pool, moving: &Move<'_>, need: u64) -> Ranking {
+        pool.branches.iter().for_each(|branch| branch.distrust_space());
+        self.ranking(pool, &moving.name.parent, &pool.settings.relocation.policy, |branch, space| {
+            let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
+            branch.ix != moving.from.ix
+                && branch.dev() != moving.from.dev()
+                && branch.mode() == BranchMode::ReadWrite
+                && branch.is_writable()
+                && space.available >= need.saturating_add(floor)
+        })
     }
 
     fn not_moved(&self, file: &OpenFile, inode: &Inode, why: &'static str) -> OpError {
@@ -121,7 +147,7 @@ impl Union {
         let (fd, staged) = to.ask(|| blank(to, &dir))?;
         let new = New { to, dir, fd, staged };
         let made = to
-            .ask_patiently(|| dress(new.fd.as_fd(), moving.source, &moving.stat))
+            .ask_patiently(|| dress(new.fd.as_fd(), moving.source, &moving.stat, &pool.settings.relocation))
             .and_then(|()| to.ask(|| to.stat_fd(new.fd.as_fd())));
         let done = made.and_then(|made| {
             let natural = number::identity(to, &made);
@@ -149,6 +175,11 @@ impl Union {
             return Err(OpError::STALE); // renamed or replaced behind the pool's back
         }
         let path = moving.inode.path().ok_or(OpError::STALE)?;
+        // The way to the new name may just have been made: without it, what is on disk could not be found.
+        for above in ancestors(&moving.name.parent) {
+            let above = self.dirfd(pool, &above, to.ix)?;
+            to.ask_patiently(|| sync_dir(above.as_fd()))?;
+        }
         let intent = to
             .ask(|| Intent { from: moving.from.id, old: moving.stat.ino, new: ino, path: &path }.write(to))?;
         let named = to.ask(|| {
@@ -193,7 +224,7 @@ impl Union {
 
 fn why_not(file: &OpenFile, stat: &Stat) -> Option<&'static str> {
     if matches!(file.tied_to(), Some(Route::Passthrough(_))) {
-        return Some("it is open by passthrough, past the daemon");
+        return Some(WRITTEN_PAST);
     }
     if !file.lock_owners.lock().is_empty() {
         return Some("somebody has locks on it, which the branch keeps");
@@ -203,24 +234,6 @@ fn why_not(file: &OpenFile, stat: &Stat) -> Option<&'static str> {
         1 => None,
         _ => Some("it has several hard links"),
     }
-}
-
-/// Branches with room for `need` bytes and their floor, the roomiest first; never the one it comes from.
-fn targets(pool: &Pool, moving: &Move<'_>, need: u64) -> Vec<BranchIx> {
-    let mut fits: Vec<(u64, BranchIx)> = pool
-        .branches
-        .iter()
-        .filter(|branch| branch.ix != moving.from.ix && branch.dev() != moving.from.dev())
-        .filter(|branch| branch.mode() == BranchMode::ReadWrite && branch.is_writable())
-        .filter_map(|branch| {
-            branch.distrust_space();
-            let space = branch.space().ok()?;
-            let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
-            (space.available >= need.saturating_add(floor)).then_some((space.available, branch.ix))
-        })
-        .collect();
-    fits.sort_by_key(|(available, ix)| (std::cmp::Reverse(*available), pool.turn(*ix)));
-    fits.into_iter().map(|(_, ix)| ix).collect()
 }
 
 /// A copy that has a name in the branch's hidden folder, where the branch has no nameless files.
@@ -253,33 +266,6 @@ fn blank(to: &Branch, dir: &DirFd) -> Result<(OwnedFd, Option<Staged>), SysError
     let (_, fd) = recover::in_folder(to, |folder| sys::at::open(folder, &name, how, 0o600, to.mounts))?;
     Ok((fd, Some(Staged(name))))
 }
-
-/// Content, owner, attributes, mode and times, in an order in which none undoes another; then on disk.
-fn dress(new: BorrowedFd<'_>, old: BorrowedFd<'_>, stat: &Stat) -> Result<(), SysError> {
-    if sys::file::reflink(old, new).is_err() {
-        transfer::copy_all(old, new)?;
-    }
-    sys::at::chown_fd(new, Some(stat.uid), Some(stat.gid))?;
-    copy_xattrs(new, old)?;
-    // After the owner: a change of owner clears set-uid.
-    sys::at::chmod_fd(new, stat.mode & 0o7777)?;
-    if let Ok(flags) = sys::ioctl::getflags(old)
-        && flags & FLAGS != 0
-        && let Err(error) = sys::ioctl::setflags(new, flags & FLAGS)
-    {
-        tracing::debug!(%error, "a moved file lost inode flags");
-    }
-    let times = Times { atime: SetTime::At(stat.atime), mtime: SetTime::At(stat.mtime) };
-    sys::at::utimens_fd(new, times)?;
-    let written = sys::at::stat_fd(new)?;
-    if written.size != stat.size {
-        return Err(SysError { call: sys::Call::Write, errno: Errno::IO });
-    }
-    sys::file::fsync(new)
-}
-
-/// Inode flags that a user may set, but for immutable and append-only, which an open writer cannot have.
-const FLAGS: u32 = 0x0003_80ff & !0x30;
 
 impl Inode {
     /// The path below the pool's root, without a leading slash.

@@ -38,7 +38,7 @@ impl Union {
     /// # Errors
     /// ENOENT if all were asked and none has it; EIO if one that might have it could not be asked.
     pub(crate) fn find(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<Found> {
-        if is_private(parent, name) {
+        if is_private(pool, parent, name) {
             return Err(OpError::MISSING);
         }
         let mut dirs = DirStats::new();
@@ -100,7 +100,7 @@ impl Union {
     /// # Errors
     /// EEXIST, or EIO if that cannot be known.
     pub(crate) fn must_be_missing(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<()> {
-        check_public(parent, name)?;
+        check_public(pool, parent, name)?;
         if parent.take_miss(name) {
             return Ok(());
         }
@@ -225,14 +225,14 @@ impl Union {
 }
 
 /// What the pool keeps in the root of a branch for itself.
-pub(crate) fn is_private(parent: &Inode, name: &CStr) -> bool {
-    parent.is_root() && name == crate::recover::FOLDER
+pub(crate) fn is_private(pool: &Pool, parent: &Inode, name: &CStr) -> bool {
+    parent.is_root() && name.to_bytes().first() == Some(&b'.') && pool.hides(name)
 }
 
 /// # Errors
 /// EPERM for a name that the pool keeps for itself.
-pub(crate) fn check_public(parent: &Inode, name: &CStr) -> Result<()> {
-    if is_private(parent, name) { Err(fsstack_sys::Errno::PERM.into()) } else { Ok(()) }
+pub(crate) fn check_public(pool: &Pool, parent: &Inode, name: &CStr) -> Result<()> {
+    if is_private(pool, parent, name) { Err(fsstack_sys::Errno::PERM.into()) } else { Ok(()) }
 }
 
 /// Attributes under the pool's number.

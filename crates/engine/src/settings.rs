@@ -1,9 +1,9 @@
 //! What a pool does, as chosen by its administrator.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
-use fsstack_pool::Chain;
-use fsstack_pool::Floor;
+use fsstack_pool::{Chain, Floor, Policy, Rank, Scope};
 
 /// How a file's bytes reach its branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,34 @@ pub enum Locks {
     Branch,
 }
 
+/// What is compared before the old copy of a moved file goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Its size.
+    Size,
+    /// Its content too, read again from the new branch.
+    Content,
+}
+
+/// How a file is moved whose branch is full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relocation {
+    /// How the branches that have room for it are ranked.
+    pub policy: Chain,
+    /// What is compared before the old copy goes.
+    pub verify: Verify,
+    /// Bytes copied a second at most. None: as fast as it goes.
+    pub speed: Option<NonZeroU64>,
+}
+
+impl Relocation {
+    /// To the roomiest branch, as fast as it goes; the size is compared.
+    pub fn to_the_roomiest() -> Self {
+        let policy = Policy { scope: Scope::AnyBranch, rank: Rank::MostFree };
+        Self { policy: Chain::only(policy), verify: Verify::Size, speed: None }
+    }
+}
+
 /// The settings of a pool. Replaced as a whole, never changed in place: every request sees one.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -62,6 +90,8 @@ pub struct Settings {
     pub passthrough_headroom: u64,
     /// A file whose branch is full under a write is moved to a roomier one.
     pub relocate: bool,
+    /// How.
+    pub relocation: Relocation,
     /// What `statfs` calls available.
     pub statfs: StatfsMode,
     /// Where locks are kept.

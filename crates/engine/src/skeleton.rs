@@ -192,7 +192,7 @@ fn dress_like(
         // A set-gid parent gave its own group.
         sys::at::chown_fd(fd, Some(model.uid), Some(model.gid))?;
     }
-    copy_xattrs(fd, source)?;
+    copy_xattrs(fd, source, Unfit::LeftOut)?;
     mark::put(fd, id, own.ino);
     sys::at::chmod_fd(fd, model.mode & 0o7777)?;
     copy_flags(fd, source);
@@ -206,7 +206,20 @@ fn is_private(name: &[u8]) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
-pub(crate) fn copy_xattrs(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<(), SysError> {
+/// What to do about an attribute that the other file system cannot have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unfit {
+    /// It is left out: better a directory without it than none.
+    LeftOut,
+    /// The copy fails: who may read a file may depend on it.
+    Refused,
+}
+
+/// Attributes that a file system makes from what is copied anyway, and others have no place for.
+const DERIVED: [&[u8]; 5] =
+    [b"security.selinux", b"security.ima", b"security.evm", b"system.nfs4_acl", b"system.cifs_acl"];
+
+pub(crate) fn copy_xattrs(to: BorrowedFd<'_>, from: BorrowedFd<'_>, unfit: Unfit) -> Result<(), SysError> {
     let names = match xattr::list_vec(On::Fd(from)) {
         Ok(names) => names,
         Err(error) if error.errno == Errno::OPNOTSUPP => return Ok(()),
@@ -224,7 +237,9 @@ pub(crate) fn copy_xattrs(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<()
         };
         match xattr::set(On::Fd(to), name, &value, 0) {
             // What the other file system, or an unprivileged daemon, cannot have.
-            Err(error) if matches!(error.errno, Errno::OPNOTSUPP | Errno::PERM) => {}
+            Err(error)
+                if matches!(error.errno, Errno::OPNOTSUPP | Errno::PERM)
+                    && (unfit == Unfit::LeftOut || DERIVED.contains(&name.to_bytes())) => {}
             done => done?,
         }
     }

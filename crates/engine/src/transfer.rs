@@ -1,6 +1,8 @@
-//! Carrying a file's bytes from one descriptor to another: data is copied, holes stay holes.
+//! Carrying a file's bytes from one descriptor to another: data is copied, holes stay holes; and comparing them.
 
+use std::num::NonZeroU64;
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 use fsstack_sys::file::Whence;
 use fsstack_sys::{self as sys, Errno, SysError};
@@ -19,20 +21,142 @@ pub(crate) fn copy(
     len: u64,
 ) -> Result<u64, SysError> {
     let mut done = 0;
-    match copy_counting(from, to, len, &mut done) {
+    match copy_counting(from, to, len, &mut done, &mut Way::by_hand()) {
         Err(error) if done == 0 => Err(error),
         Ok(()) | Err(_) => Ok(done),
     }
 }
 
-/// As [`copy`], but all of it or an error.
+/// As [`copy`], but all of it or an error, and `speed` bytes a second at most. Inside the kernel, or by the server
+/// that has both, where they can.
 ///
 /// # Errors
 /// What failed; `to` is then half written.
-pub(crate) fn copy_all(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), SysError> {
+pub(crate) fn copy_all(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    speed: Option<NonZeroU64>,
+) -> Result<(), SysError> {
     let size = sys::at::stat_fd(from)?.size;
-    copy_counting((from, 0), (to, 0), size, &mut 0)?;
+    let mut way =
+        Way { in_kernel: true, pace: speed.map(|speed| Pace { speed, began: Instant::now(), done: 0 }) };
+    copy_counting((from, 0), (to, 0), size, &mut 0, &mut way)?;
     sys::file::truncate(to, size)
+}
+
+/// How bytes are carried.
+struct Way {
+    /// By `copy_file_range`, as long as it works between these two.
+    in_kernel: bool,
+    pace: Option<Pace>,
+}
+
+impl Way {
+    fn by_hand() -> Self {
+        Self { in_kernel: false, pace: None }
+    }
+
+    /// Carries up to a chunk of data: how many bytes, 0 at the end.
+    fn carry(
+        &mut self,
+        from: (BorrowedFd<'_>, u64),
+        to: (BorrowedFd<'_>, u64),
+        len: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Result<usize, SysError> {
+        let carried = match self.in_kernel {
+            true => match sys::file::copy_range(from.0, from.1, to.0, to.1, len) {
+                Ok(carried) if carried > 0 => Some(carried),
+                Err(error) if matches!(error.errno, Errno::NOSPC | Errno::DQUOT | Errno::IO) => {
+                    return Err(error);
+                }
+                Ok(_) | Err(_) => {
+                    self.in_kernel = false;
+                    None
+                }
+            },
+            false => None,
+        };
+        let carried = match carried {
+            Some(carried) => carried,
+            None => {
+                buffer.resize(CHUNK, 0);
+                let read = sys::file::read_at(from.0, &mut buffer[..len], from.1)?;
+                write_all(to.0, &buffer[..read], to.1)?;
+                read
+            }
+        };
+        if let Some(pace) = &mut self.pace
+            && let Some(early) = pace.due(carried).checked_sub(pace.began.elapsed())
+        {
+            std::thread::sleep(early);
+        }
+        Ok(carried)
+    }
+}
+
+/// So many bytes a second and no more.
+struct Pace {
+    speed: NonZeroU64,
+    began: Instant,
+    done: u64,
+}
+
+impl Pace {
+    /// `carried` bytes more: how long after the beginning that may be.
+    fn due(&mut self, carried: usize) -> Duration {
+        self.done = self.done.saturating_add(carried as u64);
+        let nanos = u128::from(self.done) * 1_000_000_000 / u128::from(self.speed.get());
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+/// Whether both have the same content, a hole being zeros.
+///
+/// # Errors
+/// One of them cannot be read.
+pub(crate) fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Result<bool, SysError> {
+    let size = sys::at::stat_fd(one)?.size;
+    if sys::at::stat_fd(other)?.size != size {
+        return Ok(false);
+    }
+    let (mut a, mut b) = (vec![0; CHUNK], vec![0; CHUNK]);
+    let mut at = 0;
+    while at < size {
+        // Where neither has data both read as zeros.
+        at = next_data(one, at, size).min(next_data(other, at, size));
+        let len = usize::try_from(size - at).unwrap_or(CHUNK).min(CHUNK);
+        if !read_whole(one, &mut a[..len], at)?
+            || !read_whole(other, &mut b[..len], at)?
+            || a[..len] != b[..len]
+        {
+            return Ok(false);
+        }
+        at += len as u64;
+    }
+    Ok(true)
+}
+
+/// Where from `at` on data may be; `end` if there is none.
+fn next_data(fd: BorrowedFd<'_>, at: u64, end: u64) -> u64 {
+    match sys::file::seek(fd, at, Whence::Data) {
+        Err(error) if error.errno == Errno::NXIO => end,
+        Err(_) => at, // no such notion here: all is data
+        Ok(data) => data.min(end),
+    }
+}
+
+/// False: there is less.
+fn read_whole(fd: BorrowedFd<'_>, mut into: &mut [u8], mut at: u64) -> Result<bool, SysError> {
+    while !into.is_empty() {
+        let read = sys::file::read_at(fd, into, at)?;
+        if read == 0 {
+            return Ok(false);
+        }
+        into = &mut into[read..];
+        at += read as u64;
+    }
+    Ok(true)
 }
 
 fn copy_counting(
@@ -40,34 +164,29 @@ fn copy_counting(
     to: (BorrowedFd<'_>, u64),
     len: u64,
     done: &mut u64,
+    way: &mut Way,
 ) -> Result<(), SysError> {
     let size = sys::at::stat_fd(from.0)?.size;
     let end = size.min(from.1.saturating_add(len));
     let mut buffer = Vec::new();
     while from.1 + *done < end {
         let at = from.1 + *done;
-        let data = match sys::file::seek(from.0, at, Whence::Data) {
-            Err(error) if error.errno == Errno::NXIO => end,
-            Err(_) => at, // no such notion here: all is data
-            Ok(data) => data.min(end),
-        };
+        let data = next_data(from.0, at, end);
         if data > at {
             leave_hole(to.0, to.1 + *done, data - at)?;
             *done += data - at;
             continue;
         }
-        buffer.resize(CHUNK, 0);
         let stop = match sys::file::seek(from.0, at, Whence::Hole) {
             Ok(hole) if hole > at => hole.min(end),
             _ => end,
         };
         let want = usize::try_from(stop - at).unwrap_or(CHUNK).min(CHUNK);
-        let read = sys::file::read_at(from.0, &mut buffer[..want], at)?;
-        if read == 0 {
+        let carried = way.carry((from.0, at), (to.0, to.1 + *done), want, &mut buffer)?;
+        if carried == 0 {
             return Ok(()); // became shorter meanwhile
         }
-        write_all(to.0, &buffer[..read], to.1 + *done)?;
-        *done += read as u64;
+        *done += carried as u64;
     }
     Ok(())
 }
@@ -108,4 +227,37 @@ pub(crate) fn write_all(fd: BorrowedFd<'_>, mut data: &[u8], mut at: u64) -> Res
         at += written as u64;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_is_the_same_until_a_byte_differs() {
+        let (one, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        one.write_all_at(b"begin", 0).unwrap();
+        one.write_all_at(b"end", 9 << 20).unwrap();
+        copy_all(one.as_fd(), other.as_fd(), None).unwrap();
+        assert!(is_same(one.as_fd(), other.as_fd()).unwrap());
+        for (at, byte) in [(0, b"B"), (4 << 20, b"x"), ((9 << 20) + 2, b"D")] {
+            let mut before = [0];
+            other.read_exact_at(&mut before, at).unwrap();
+            other.write_all_at(byte, at).unwrap();
+            assert!(!is_same(one.as_fd(), other.as_fd()).unwrap(), "a byte at {at} differs");
+            other.write_all_at(&before, at).unwrap();
+        }
+        other.set_len(9 << 20).unwrap();
+        assert!(!is_same(one.as_fd(), other.as_fd()).unwrap());
+    }
+
+    #[test]
+    fn a_pace_says_when_so_many_bytes_are_due() {
+        let mut pace = Pace { speed: NonZeroU64::new(1000).unwrap(), began: Instant::now(), done: 0 };
+        assert_eq!(pace.due(300), Duration::from_millis(300));
+        assert_eq!(pace.due(1700), Duration::from_secs(2));
+    }
 }

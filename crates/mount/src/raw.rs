@@ -3,11 +3,12 @@
 use crate::log::LogTarget;
 use crate::options::{Origin, Typed};
 use crate::settings::{
-    AccessTimes, DoorScheduling, Locks, PageCache, Relocate, Require, StatfsView, Stay, Transport, WritePath,
+    AccessTimes, DoorScheduling, Locks, PageCache, Relocate, Require, StatfsView, Stay, Transport, Verify,
+    WritePath,
 };
 use fsstack_pool::{Chain, Floor, Size};
 use std::ffi::OsString;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 use tracing::Level;
@@ -74,6 +75,9 @@ pub struct RawOptions {
     pub(crate) mlimit: Given<Floor>,
     pub(crate) min_inodes: Given<u64>,
     pub(crate) relocate: Given<bool>,
+    pub(crate) relocate_policy: Given<Chain>,
+    pub(crate) relocate_verify: Given<Verify>,
+    pub(crate) relocate_speed: Given<Option<NonZeroU64>>,
     pub(crate) require: Given<Require>,
     pub(crate) branches_timeout: Given<Duration>,
     pub(crate) wait_for_mounts: Given<bool>,

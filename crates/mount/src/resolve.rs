@@ -9,6 +9,7 @@ use crate::problem::Problems;
 use crate::raw::{PolicyChoice, RawOptions};
 use crate::settings::*;
 use crate::world::World;
+use fsstack_engine::settings::Relocation;
 use fsstack_pool::{Chain, Floor, Printable, Size, parse_source};
 use std::ffi::OsStr;
 use std::fs;
@@ -49,6 +50,9 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         floor,
         min_inodes: raw.min_inodes.or(0),
         relocate: raw.relocation(),
+        relocate_policy: raw.relocate_policy.or(Relocation::to_the_roomiest().policy),
+        relocate_verify: raw.relocate_verify.or(Verify::Size),
+        relocate_speed: raw.relocate_speed.or(None),
         write_path,
         page_cache,
         passthrough_headroom: raw.passthrough_headroom.or(Size(1 << 30)),

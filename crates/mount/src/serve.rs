@@ -20,7 +20,7 @@ use crate::background::Ready;
 use crate::launch::LaunchError;
 use crate::log::LogLevel;
 use crate::settings::{
-    self, AccessTimes, DoorScheduling, Locks, MountFlags, PageCache, Privilege, Settings, StatfsView,
+    self, AccessTimes, DoorScheduling, Locks, MountFlags, PageCache, Privilege, Settings, StatfsView, Verify,
     WritePath,
 };
 
@@ -111,6 +111,14 @@ fn engine_settings(settings: &Settings) -> engine::Settings {
             PageCache::Writeback => engine::PageCache::WriteBack,
         },
         relocate: settings.relocate == settings::Relocate::On,
+        relocation: engine::Relocation {
+            policy: settings.relocate_policy.clone(),
+            verify: match settings.relocate_verify {
+                Verify::Size => engine::Verify::Size,
+                Verify::Content => engine::Verify::Content,
+            },
+            speed: settings.relocate_speed,
+        },
         passthrough_headroom: settings.passthrough_headroom.0,
         statfs: match settings.statfs {
             StatfsView::All => engine::StatfsMode::All,

@@ -4,7 +4,7 @@ use crate::ledger::DirectoryId;
 use crate::log::LogSettings;
 use fsstack_pool::{BranchSpec, Chain, Floor, Size};
 use std::ffi::OsString;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,6 +25,12 @@ pub struct Settings {
     pub min_inodes: u64,
     /// What happens to a file that outgrows its branch.
     pub relocate: Relocate,
+    /// How the branches with room for it are ranked.
+    pub relocate_policy: Chain,
+    /// What is compared before the old copy goes.
+    pub relocate_verify: Verify,
+    /// Bytes moved a second at most.
+    pub relocate_speed: Option<NonZeroU64>,
     /// How bytes reach a branch.
     pub write_path: WritePath,
     /// The FUSE layer's own cache.
@@ -155,6 +161,15 @@ pub enum Relocate {
     Off,
     /// It is moved to a branch with room for it.
     On,
+}
+
+/// What is compared before the old copy of a moved file goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Its size.
+    Size,
+    /// Its content too.
+    Content,
 }
 
 /// What a branch's directory must be.

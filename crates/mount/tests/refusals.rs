@@ -70,27 +70,27 @@ fn bad_values_say_what_would_be_right() {
         "$D/a",
         all,
         expect![[r#"
-        mount.fsstack: create=mfss: `mfss` is not a placement policy: did you mean `mfs`?
-        mount.fsstack: minfreespace=much: `much` is not a floor: write a size, as 50G or 100M, or a percentage, as 5%
-        mount.fsstack: mlimit=4X: `4X` is not a floor: write a size, as 50G or 100M, or a percentage, as 5%
-        mount.fsstack: min-inodes=-1: not a whole number
-        mount.fsstack: write-path=fast: not one of auto, passthrough, stacked
-        mount.fsstack: attr-timeout=-1: not a number of seconds, such as 1 or 0.5
-        mount.fsstack: max-threads=0: not a number of threads, from 1 to 4096
-        mount.fsstack: max-write=1000: not a multiple of 4K from 4K to 64M
-        mount.fsstack: log-level=warm: not one of error, warn, info, debug, trace; did you mean "warn"?
-        mount.fsstack: log=here: not syslog, stderr or the absolute path of a file
-        mount.fsstack: allow_other=perhaps: neither true nor false
-        mount.fsstack: ro=1: takes no value
-        mount.fsstack: require: needs a value: require=directory|mountpoint
-        mount.fsstack: subtype=a b: not a word of letters, digits, "_", "." and "-"
-        mount.fsstack: passthrough.io=ro: all openers of a file share one mode; rw or off (or write-path=)
-        mount.fsstack: statfs=full: counting only branches that hold the path is not supported; all or as-placed
-        mount.fsstack: config=rel.toml: not an absolute path
-        mount.fsstack: entry-timeout=nan: not a number of seconds, such as 1 or 0.5
-        mount.fsstack: passthrough-headroom=1000000P: `1000000P` is too large: the most is 16383P
-        mount.fsstack: relocate=1000: neither on, off nor a policy
-        exit 1"#]],
+            mount.fsstack: create=mfss: `mfss` is not a placement policy: did you mean `mfs`?
+            mount.fsstack: minfreespace=much: `much` is not a floor: write a size, as 50G or 100M, or a percentage, as 5%
+            mount.fsstack: mlimit=4X: `4X` is not a floor: write a size, as 50G or 100M, or a percentage, as 5%
+            mount.fsstack: min-inodes=-1: not a whole number
+            mount.fsstack: write-path=fast: not one of auto, passthrough, stacked
+            mount.fsstack: attr-timeout=-1: not a number of seconds, such as 1 or 0.5
+            mount.fsstack: max-threads=0: not a number of threads, from 1 to 4096
+            mount.fsstack: max-write=1000: not a multiple of 4K from 4K to 64M
+            mount.fsstack: log-level=warm: not one of error, warn, info, debug, trace; did you mean "warn"?
+            mount.fsstack: log=here: not syslog, stderr or the absolute path of a file
+            mount.fsstack: allow_other=perhaps: neither true nor false
+            mount.fsstack: ro=1: takes no value
+            mount.fsstack: require: needs a value: require=directory|mountpoint
+            mount.fsstack: subtype=a b: not a word of letters, digits, "_", "." and "-"
+            mount.fsstack: passthrough.io=ro: all openers of a file share one mode; rw or off (or write-path=)
+            mount.fsstack: statfs=full: counting only branches that hold the path is not supported; all or as-placed
+            mount.fsstack: config=rel.toml: not an absolute path
+            mount.fsstack: entry-timeout=nan: not a number of seconds, such as 1 or 0.5
+            mount.fsstack: passthrough-headroom=1000000P: `1000000P` is too large: the most is 16383P
+            mount.fsstack: relocate=1000: neither on nor off, and `1000` is not a placement policy: write one of all, epall, epff, eplfs, eplus, epmfs, eppfrd, eprand, erofs, ff, lfs, lup, lus, mfs, mlimit, msplfs, msplus, mspmfs, msppfrd, newest, pfrd, rand
+            exit 1"#]],
     );
 }
 

@@ -77,6 +77,20 @@ fn the_defaults() {
             ),
             min_inodes: 0,
             relocate: On,
+            relocate_policy: Chain {
+                policies: [
+                    Policy {
+                        scope: AnyBranch,
+                        rank: MostFree,
+                    },
+                ],
+                limit: Bytes(
+                    4294967296,
+                ),
+                last_resort: false,
+            },
+            relocate_verify: Size,
+            relocate_speed: None,
             write_path: Auto,
             page_cache: Off,
             passthrough_headroom: Size(

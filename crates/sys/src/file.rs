@@ -117,6 +117,11 @@ pub fn reflink(src: BorrowedFd<'_>, dst: BorrowedFd<'_>) -> Result<()> {
     call(Call::Ioctl, || rustix::fs::ioctl_ficlone(dst, src))
 }
 
+/// Lets go of what is cached of the content and is on disk: what is read next comes from there.
+pub fn drop_cached(fd: BorrowedFd<'_>) -> Result<()> {
+    call(Call::Read, || rustix::fs::fadvise(fd, 0, None, rustix::fs::Advice::DontNeed))
+}
+
 /// Makes content and attributes durable.
 pub fn fsync(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Fsync, || rustix::fs::fsync(fd))

@@ -239,7 +239,7 @@ impl Listing {
 
     /// A name that an earlier copy of the directory has was shown there.
     fn is_shown(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, read: &Read) -> Result<bool> {
-        if is_private(dir, &read.name) {
+        if is_private(pool, dir, &read.name) {
             return Ok(false);
         }
         let Some(stream) = &self.stream else { return Ok(true) };

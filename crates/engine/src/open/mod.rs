@@ -24,6 +24,9 @@ use route::{Backings, Route, Tie};
 /// Set-uid, set-gid.
 pub(crate) const SET_ID: u32 = 0o6000;
 
+/// Why a file is not moved that the kernel reads or writes.
+pub(crate) const WRITTEN_PAST: &str = "it is open by passthrough, past the daemon";
+
 /// The open file of an inode.
 #[derive(Debug)]
 pub struct OpenFile {
@@ -134,9 +137,12 @@ impl OpenFile {
         self.why.lock().replace(why) != Some(why)
     }
 
-    /// Why the file was not moved when its branch was full.
+    /// Why the file was not moved when its branch was full, or would not be.
     pub fn why(&self) -> Option<&'static str> {
-        *self.why.lock()
+        let told = *self.why.lock();
+        // A full branch is told to such a writer by the kernel: nobody asks here.
+        let passed = || (!self.tie.lock().writers.is_empty()).then_some(WRITTEN_PAST);
+        told.or_else(passed)
     }
 
     /// The branch that the file is on now.

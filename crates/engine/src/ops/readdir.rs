@@ -131,7 +131,12 @@ impl Union {
     /// `d_ino`, which must be what `st_ino` would be.
     fn listed_number(&self, pool: &Pool, dir: &Arc<Inode>, read: &Read, kind: Kind) -> Ino {
         let branch = pool.branch(read.at);
-        let own = self.moved.listed(number(branch, branch.dev(), read.ino));
+        let natural = number(branch, branch.dev(), read.ino);
+        let own = self.moved.listed(natural).unwrap_or_else(|| {
+            // One of that number was moved: which one this is can only be asked.
+            let stat = self.stat_in(pool, dir, read.at, &read.name);
+            stat.map_or(natural, |stat| self.identity(branch, &stat).ino)
+        });
         if kind != Kind::Dir {
             return own;
         }

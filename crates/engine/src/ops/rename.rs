@@ -9,8 +9,10 @@
 //! A directory is renamed on every branch that has a copy, under the tree's shape held exclusively: no thread
 //! gives a branch a new copy meanwhile. All branches are checked before any is changed. What a branch refuses
 //! in the middle is undone on the others.
+//!
+//! Where that takes more than one step, a record says so while it lasts (`journal.rs`), and a daemon that is
+//! killed in between leaves it to the next mount.
 
-use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -21,16 +23,13 @@ use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
+use crate::inode::dirfd::DirFd;
+use crate::journal::Act;
+use crate::names::{End, Half, Record, begin, finish, has_no_links, note};
 use crate::pool::Pool;
+use crate::recover::{Durable, sync_dir};
 use crate::resolve::{DirStats, Found};
 use crate::union::Union;
-
-/// One end of a rename.
-#[derive(Clone, Copy)]
-struct End<'a> {
-    dir: &'a Arc<Inode>,
-    name: &'a CStr,
-}
 
 impl Union {
     /// Renames `from` to `to`, as renameat2(2) with `flags`.
@@ -47,7 +46,7 @@ impl Union {
         let pool = self.pool.load();
         let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);
         for (dir, name) in [(&from_dir, from.1), (&to_dir, to.1)] {
-            crate::resolve::check_public(dir, name.as_cstr())?;
+            crate::resolve::check_public(&pool, dir, name.as_cstr())?;
         }
         let from = End { dir: &from_dir, name: from.1.as_cstr() };
         let to = End { dir: &to_dir, name: to.1.as_cstr() };
@@ -163,12 +162,44 @@ impl Union {
         at: BranchIx,
         shown: BranchIx,
     ) -> Result<()> {
-        let branch = pool.branch(at);
         let (from_fd, to_fd) = (self.dirfd(pool, from.dir, at)?, self.dirfd(pool, to.dir, at)?);
         match self.unlink_on(pool, to.dir, to.name, at) {
             Err(error) if !error.is_missing() => return Err(error),
             _ => {}
         }
+        // Paths in the record stay what they are until it is done with.
+        let _shape = self.shape.read();
+        let record = self.record_behind(pool, from, to, at, shown)?;
+        let done = self.take_place(pool, from, to, at, shown, (&from_fd, &to_fd));
+        finish(pool, record, &done);
+        done.map_err(|half| half.error)
+    }
+
+    fn record_behind(
+        &self,
+        pool: &Pool,
+        from: End<'_>,
+        to: End<'_>,
+        at: BranchIx,
+        shown: BranchIx,
+    ) -> Result<Record> {
+        let replaced = self.stat_in(pool, to.dir, shown, to.name)?.ino;
+        let moved = self.stat_in(pool, from.dir, at, from.name)?.ino;
+        let parts = [(shown, replaced, Act::Remove), (at, moved, Act::There)];
+        // No name is lost if the machine stops in between: for the daemon's own end a record in memory will do.
+        Ok(begin(pool, from, to, &parts, Durable::Daemon))
+    }
+
+    fn take_place(
+        &self,
+        pool: &Pool,
+        from: End<'_>,
+        to: End<'_>,
+        at: BranchIx,
+        shown: BranchIx,
+        (from_fd, to_fd): (&DirFd, &DirFd),
+    ) -> Result<(), Half> {
+        let branch = pool.branch(at);
         let linked = branch.ask(|| sys::at::link(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name));
         let linked = match linked {
             Err(error) if has_no_links(error) => {
@@ -181,17 +212,18 @@ impl Union {
         };
         if let Err(error) = self.unlink_on(pool, to.dir, to.name, shown) {
             let back = RenameFlags::NOREPLACE;
-            note(
-                if linked {
-                    sys::at::unlink(to_fd.as_fd(), to.name)
-                } else {
-                    sys::at::rename(to_fd.as_fd(), to.name, from_fd.as_fd(), from.name, back)
-                },
-                to.name,
-            );
-            return Err(error);
+            let undone = if linked {
+                sys::at::unlink(to_fd.as_fd(), to.name)
+            } else {
+                sys::at::rename(to_fd.as_fd(), to.name, from_fd.as_fd(), from.name, back)
+            };
+            return Err(Half { stuck: note(undone, to.name), ..error.into() });
         }
-        if linked { branch.ask(|| sys::at::unlink(from_fd.as_fd(), from.name)) } else { Ok(()) }
+        if linked {
+            branch.ask(|| sys::at::unlink(from_fd.as_fd(), from.name)).map_err(Half::stuck)
+        } else {
+            Ok(())
+        }
     }
 
     /// The files that other branches than `at` have under the name.
@@ -209,7 +241,7 @@ impl Union {
         Ok(source.ino == target.ino && source.dev == target.dev)
     }
 
-    fn check_writable(&self, pool: &Pool, holders: &DirStats) -> Result<()> {
+    pub(crate) fn check_writable(&self, pool: &Pool, holders: &DirStats) -> Result<()> {
         for (at, _) in holders {
             let branch = pool.branch(*at);
             if !branch.is_writable() {
@@ -259,17 +291,65 @@ impl Union {
             self.skeleton_in_shape(pool, to.dir, *at)?;
         }
         let copies: Vec<BranchIx> = sources.iter().map(|(at, _)| *at).collect();
-        self.rename_copies(pool, from, to, &copies, flags)?;
-        for (at, _) in targets.iter().rev().filter(|(at, _)| !copies.contains(at)) {
+        let extra: Vec<(BranchIx, u64)> = targets
+            .iter()
+            .rev()
+            .filter(|(at, _)| !copies.contains(at))
+            .map(|(at, stat)| (*at, stat.ino))
+            .collect();
+        let renames = sources.iter().map(|(at, stat)| (*at, stat.ino, Act::There));
+        let parts: Vec<_> = renames.chain(extra.iter().map(|(at, ino)| (*at, *ino, Act::Remove))).collect();
+        let record = if parts.len() > 1 { begin(pool, from, to, &parts, Durable::Machine) } else { None };
+        let done = self.rename_all(pool, (from, to), &copies, &extra, flags).and_then(|()| match record {
+            // Done, but not surely on disk: the next mount looks at it again.
+            Some(_) => self
+                .sync_names(pool, to.dir, &parts)
+                .map_err(|error| Half { done: true, ..Half::stuck(error) }),
+            None => Ok(()),
+        });
+        finish(pool, record, &done);
+        if let Err(half) = done
+            && !half.done
+        {
+            return Err(half.error);
+        }
+        self.moved(pool, known, from, to, first);
+        Ok(())
+    }
+
+    /// Renames every copy, and removes the target's copies where no other took their place.
+    fn rename_all(
+        &self,
+        pool: &Pool,
+        (from, to): (End<'_>, End<'_>),
+        copies: &[BranchIx],
+        extra: &[(BranchIx, u64)],
+        flags: RenameFlags,
+    ) -> Result<(), Half> {
+        self.rename_copies(pool, from, to, copies, flags)?;
+        for (at, _) in extra {
             let fd = self.dirfd(pool, to.dir, *at);
             let gone = fd.and_then(|fd| pool.branch(*at).ask(|| sys::at::rmdir(fd.as_fd(), to.name)));
             if let Err(error) = gone {
                 // This copy of the target is left, so the target still is.
-                self.rename_copies(pool, to, from, &copies, RenameFlags::NOREPLACE)?;
-                return Err(error);
+                let back = self.rename_copies(pool, to, from, copies, RenameFlags::NOREPLACE);
+                return Err(Half { stuck: back.is_err(), ..error.into() });
             }
         }
-        self.moved(pool, known, from, to, first);
+        Ok(())
+    }
+
+    /// The names in `dir` are on disk on the branches that take part.
+    pub(crate) fn sync_names(
+        &self,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        parts: &[(BranchIx, u64, Act)],
+    ) -> Result<()> {
+        for (at, ..) in parts {
+            let fd = self.dirfd(pool, dir, *at)?;
+            pool.branch(*at).ask_patiently(|| sync_dir(fd.as_fd()))?;
+        }
         Ok(())
     }
 
@@ -281,23 +361,25 @@ impl Union {
         to: End<'_>,
         copies: &[BranchIx],
         flags: RenameFlags,
-    ) -> Result<()> {
+    ) -> Result<(), Half> {
         for (done, at) in copies.iter().rev().enumerate() {
             let Err(error) = self.rename_copy(pool, from, to, *at, flags) else { continue };
             if error.is_missing() && done + 1 < copies.len() {
                 continue; // gone behind the pool's back
             }
+            let mut half = Half::from(error);
             for undone in copies.iter().rev().take(done) {
                 if let Err(stuck) = self.rename_copy(pool, to, from, *undone, RenameFlags::NOREPLACE) {
                     tracing::error!(%stuck, name = ?from.name, "a directory is left renamed on this branch only");
+                    half.stuck = true;
                 }
             }
-            return Err(error);
+            return Err(half);
         }
         Ok(())
     }
 
-    fn rename_copy(
+    pub(crate) fn rename_copy(
         &self,
         pool: &Pool,
         from: End<'_>,
@@ -308,119 +390,5 @@ impl Union {
         let from_fd = self.dirfd(pool, from.dir, at)?;
         let to_fd = self.dirfd(pool, to.dir, at)?;
         pool.branch(at).ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))
-    }
-
-    /// Each of the two names gets what the other had, branch by branch.
-    fn exchange(&self, pool: &Pool, a: End<'_>, b: End<'_>) -> Result<()> {
-        let _shape = self.shape.write();
-        let (in_a, in_b) =
-            (self.find_all(pool, a.dir, a.name, None)?, self.find_all(pool, b.dir, b.name, None)?);
-        if in_a.is_empty() || in_b.is_empty() {
-            return Err(OpError::MISSING);
-        }
-        self.check_writable(pool, &in_a)?;
-        self.check_writable(pool, &in_b)?;
-        let known = |end: End<'_>| self.known_or_found(pool, end.dir, end.name);
-        let (known_a, known_b) = (known(a), known(b));
-        let holds = |holders: &DirStats, at: BranchIx| holders.iter().any(|(holder, _)| *holder == at);
-        let at: Vec<BranchIx> = pool
-            .branches
-            .iter()
-            .map(|branch| branch.ix)
-            .filter(|at| holds(&in_a, *at) || holds(&in_b, *at))
-            .collect();
-        for at in &at {
-            self.skeleton_in_shape(pool, a.dir, *at)?;
-            self.skeleton_in_shape(pool, b.dir, *at)?;
-        }
-        if let ([(at_a, of_a)], [(at_b, of_b)]) = (&*in_a, &*in_b)
-            && at_a != at_b
-            && !of_a.is_dir()
-            && !of_b.is_dir()
-        {
-            let mut pair = [(a, *at_a), (b, *at_b)];
-            pair.sort_by_key(|(_, at)| pool.turn(*at));
-            self.exchange_files(pool, pair[0], pair[1])?;
-            self.exchanged((known_a, a), (known_b, b));
-            return Ok(());
-        }
-        let swap = |at: BranchIx, undo: bool| {
-            let (from, to) = if holds(&in_a, at) == undo { (b, a) } else { (a, b) };
-            let both = holds(&in_a, at) && holds(&in_b, at);
-            let how = if both { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
-            self.rename_copy(pool, from, to, at, how)
-        };
-        for (done, now) in at.iter().enumerate() {
-            let Err(error) = swap(*now, false) else { continue };
-            for undone in at[..done].iter().rev() {
-                if let Err(stuck) = swap(*undone, true) {
-                    tracing::error!(%stuck, name = ?a.name, "two names are left exchanged on this branch only");
-                }
-            }
-            return Err(error);
-        }
-        self.exchanged((known_a, a), (known_b, b));
-        Ok(())
-    }
-
-    /// Two files on two branches: the later one is put behind the earlier one, whose rename then shows both in
-    /// one step.
-    fn exchange_files(
-        &self,
-        pool: &Pool,
-        earlier: (End<'_>, BranchIx),
-        later: (End<'_>, BranchIx),
-    ) -> Result<()> {
-        let ((x, at_x), (y, at_y)) = (earlier, later);
-        let (x_fd, y_fd) = (self.dirfd(pool, x.dir, at_y)?, self.dirfd(pool, y.dir, at_y)?);
-        let branch = pool.branch(at_y);
-        let linked = branch.ask(|| sys::at::link(y_fd.as_fd(), y.name, x_fd.as_fd(), x.name));
-        if let Err(error) = linked {
-            if !has_no_links(error) {
-                return Err(error);
-            }
-            self.rename_copy(pool, y, x, at_y, RenameFlags::NOREPLACE)?;
-        }
-        if let Err(error) = self.rename_copy(pool, x, y, at_x, RenameFlags::NOREPLACE) {
-            let back = RenameFlags::NOREPLACE;
-            let undone = match linked {
-                Ok(()) => sys::at::unlink(x_fd.as_fd(), x.name),
-                Err(_) => sys::at::rename(x_fd.as_fd(), x.name, y_fd.as_fd(), y.name, back),
-            };
-            note(undone, x.name);
-            return Err(error);
-        }
-        if linked.is_err() {
-            return Ok(());
-        }
-        let unlinked = branch.ask(|| sys::at::unlink(y_fd.as_fd(), y.name));
-        unlinked.or_else(|error| {
-            self.rename_copy(pool, y, x, at_x, RenameFlags::empty())?;
-            note(sys::at::unlink(x_fd.as_fd(), x.name), x.name);
-            Err(error)
-        })
-    }
-
-    /// Each of two inodes has the other's name.
-    fn exchanged(&self, a: (Option<Arc<Inode>>, End<'_>), b: (Option<Arc<Inode>>, End<'_>)) {
-        let ends = (a.1, b.1);
-        for (inode, from, to) in [(a.0, ends.0, ends.1), (b.0, ends.1, ends.0)] {
-            if let Some(inode) = inode {
-                inode.renamed((from.dir, from.name), (to.dir, to.name));
-                self.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
-            }
-        }
-    }
-}
-
-/// The file system has no hard links, or not one more of this file.
-fn has_no_links(error: OpError) -> bool {
-    matches!(error.errno(), Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOSYS)
-}
-
-/// What came of undoing half a rename.
-fn note(undone: Result<(), SysError>, name: &CStr) {
-    if let Err(stuck) = undone {
-        tracing::error!(%stuck, ?name, "half a rename is left");
     }
 }

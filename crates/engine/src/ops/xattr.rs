@@ -8,6 +8,7 @@ use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno};
 
+use crate::branch::LEVEL;
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
 use crate::inode::{Inode, mark};
@@ -145,9 +146,10 @@ impl Union {
             b"user.fsstack.transport" if inode.is_root() => {
                 self.transport().map(|name| name.as_bytes().to_vec())
             }
-            b"user.fsstack.why" => {
-                inode.open_file().and_then(|file| file.why()).map(|why| why.as_bytes().to_vec())
+            level if level == LEVEL.to_bytes() && inode.is_root() => {
+                Some(pool.level().to_string().into_bytes())
             }
+            b"user.fsstack.why" => inode.open_file().and_then(|file| file.why()).map(Vec::from),
             b"user.fsstack.write-path" => Some(self.write_path(pool, inode)?.to_vec()),
             _ => None,
         })

@@ -1,10 +1,13 @@
 //! fsstack's own options, with the other spellings that mean the same.
 
 use super::{Row, Takes, option};
-use crate::settings::{DoorScheduling, Locks, PageCache, Require, StatfsView, Stay, Transport, WritePath};
+use crate::settings::{
+    DoorScheduling, Locks, PageCache, Require, StatfsView, Stay, Transport, Verify, WritePath,
+};
 use crate::values;
+use std::num::NonZeroU64;
 
-const BOOLEAN_OR_POLICY: Takes = Takes::Anything;
+const SWITCH_OR_POLICY: Takes = Takes::Anything;
 
 /// Which branches there are, and where new files go.
 pub(super) const PLACEMENT: &[Row] = &[
@@ -42,17 +45,39 @@ pub(super) const PLACEMENT: &[Row] = &[
     ),
     option(
         &["relocate", "moveonenospc"],
-        BOOLEAN_OR_POLICY,
+        SWITCH_OR_POLICY,
         "on",
-        "Whether a file is moved to the roomiest branch that holds it and its floor when a write by the daemon finds its branch full; mergerfs's policy names count as \"on\".",
+        "Whether a file is moved when a write by the daemon finds its branch full, and how the branches that hold all of it and their floor are ranked; \"on\" is mfs, the roomiest first.",
         |raw, typed| {
-            let wanted = match typed.text()? {
-                "on" => Ok(true),
-                "off" => Ok(false),
-                text => typed.switch().or_else(|_| values::chain(text).map(|_| true)),
+            let text = typed.text()?;
+            let wanted = match text {
+                "on" => Some(true),
+                "off" => Some(false),
+                _ => typed.switch().ok(),
             };
-            raw.relocate.give(typed, wanted.map_err(|_| "neither on, off nor a policy".to_owned())?)
+            if wanted.is_none() {
+                let chain = values::chain(text).map_err(|why| format!("neither on nor off, and {why}"))?;
+                raw.relocate_policy.give(typed, chain)?;
+            }
+            raw.relocate.give(typed, wanted.unwrap_or(true))
         },
+    ),
+    option(
+        &["relocate-verify"],
+        Takes::Choice(&["size", "checksum"]),
+        "size",
+        "What is compared before the old copy of a moved file goes: its size, or its content, read again from the new branch.",
+        |raw, typed| {
+            let verify = if typed.raw() == "checksum" { Verify::Content } else { Verify::Size };
+            raw.relocate_verify.give(typed, verify)
+        },
+    ),
+    option(
+        &["relocate-speed"],
+        Takes::Value("SIZE"),
+        "0",
+        "How much of a file is moved in a second at most (100M); 0: as fast as it goes.",
+        |raw, typed| raw.relocate_speed.give(typed, NonZeroU64::new(values::size(typed.text()?)?.0)),
     ),
     option(
         &["require"],

@@ -1,0 +1,86 @@
+//! A change of names that takes several steps: its two ends, its record, and what is left when a step fails.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use fsstack_pool::BranchIx;
+use fsstack_sys::{Errno, SysError};
+
+use crate::error::OpError;
+use crate::inode::Inode;
+use crate::journal::{Act, Names, Part};
+use crate::pool::Pool;
+use crate::recover::{Durable, Written};
+
+/// One end of a rename.
+#[derive(Clone, Copy)]
+pub(crate) struct End<'a> {
+    pub(crate) dir: &'a Arc<Inode>,
+    pub(crate) name: &'a CStr,
+}
+
+/// The file system has no hard links, or not one more of this file.
+pub(crate) fn has_no_links(error: OpError) -> bool {
+    matches!(error.errno(), Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOSYS)
+}
+
+/// What came of undoing half a rename: true, it could not be.
+pub(crate) fn note(undone: Result<(), SysError>, name: &CStr) -> bool {
+    if let Err(stuck) = undone {
+        tracing::error!(%stuck, ?name, "half a rename is left");
+    }
+    undone.is_err()
+}
+
+/// Why a change of names failed, and whether what was done of it could not be undone: then its record stays, and
+/// the next mount settles it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Half {
+    pub(crate) error: OpError,
+    pub(crate) stuck: bool,
+    /// All of it was done, and only not surely on disk.
+    pub(crate) done: bool,
+}
+
+impl Half {
+    pub(crate) fn stuck(error: OpError) -> Self {
+        Self { error, stuck: true, done: false }
+    }
+}
+
+impl From<OpError> for Half {
+    fn from(error: OpError) -> Self {
+        Self { error, stuck: false, done: false }
+    }
+}
+
+/// A record of a change of names, and the branch that has it, if one took it.
+pub(crate) type Record = Option<(BranchIx, Written)>;
+
+/// Puts a record of the change on a branch.
+pub(crate) fn begin(
+    pool: &Pool,
+    first: End<'_>,
+    second: End<'_>,
+    parts: &[(BranchIx, u64, Act)],
+    durable: Durable,
+) -> Record {
+    let part =
+        |(at, ino, act): &(BranchIx, u64, Act)| Part { branch: pool.branch(*at).id, ino: *ino, act: *act };
+    let names = Names {
+        first: Names::path(first.dir, first.name)?,
+        second: Names::path(second.dir, second.name)?,
+        parts: parts.iter().map(part).collect(),
+        settled: false,
+    };
+    names.begin(pool, durable)
+}
+
+/// The change is over, and its record goes, unless it was left half done.
+pub(crate) fn finish(pool: &Pool, record: Record, done: &Result<(), Half>) {
+    if let Some((at, written)) = record
+        && !matches!(done, Err(half) if half.stuck)
+    {
+        written.done(pool.branch(at));
+    }
+}

@@ -1,0 +1,125 @@
+//! Records of what is under way, as a crash of the machine may leave them: cut short anywhere, or followed by zeros.
+//! Such a record was never acted on; the next mount clears it and changes nothing else.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fsstack_lab::needs;
+use tempfile::TempDir;
+
+use crate::check::{Tree, seen};
+use crate::engine::{Engine, settings};
+use crate::kill;
+use crate::moves::Branches;
+use crate::scenario::{self, MOVE, Scenario};
+
+const FOLDER: &str = ".fsstack.moving";
+
+/// The record on one of the branches, whose name ends with `suffix`.
+fn record(branches: &[&Path], suffix: &str) -> Option<PathBuf> {
+    let folders = branches.iter().filter_map(|branch| fs::read_dir(branch.join(FOLDER)).ok());
+    let mut files = folders.flatten().map(|entry| entry.unwrap().path());
+    files.find(|path| path.to_str().unwrap().ends_with(suffix))
+}
+
+fn shown(branches: &[&Path]) -> Tree {
+    seen(&Engine::over(branches.iter().copied(), settings("ff")))
+}
+
+/// The first kill after which a whole record lies on a branch: the branches as they are then are `branches`.
+fn killed_with_a_record(
+    scenario: &Scenario,
+    branches: &[&Path],
+    suffix: &str,
+    reset: impl Fn(),
+) -> (PathBuf, Vec<u8>) {
+    let (mounting, calls) = kill::child(scenario, branches, None).unwrap();
+    for nth in mounting + 1..=mounting + calls {
+        reset();
+        assert!(kill::child(scenario, branches, Some(nth)).is_none(), "call {nth} was not reached");
+        if let Some(path) = record(branches, suffix) {
+            let bytes = fs::read(&path).unwrap();
+            if !bytes.is_empty() {
+                return (path, bytes);
+            }
+        }
+    }
+    panic!("{}: never a record", scenario.name);
+}
+
+/// Cuts the record at every byte, with nothing and with zeros after it, and mounts.
+fn cut_everywhere(path: &Path, whole: &[u8], check: impl Fn(String)) {
+    for at in 0..=whole.len() {
+        let mut torn = whole.to_vec();
+        torn[at..].fill(0);
+        for (text, how) in [(&whole[..at], "cut"), (&torn[..], "zeros from")] {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::set_permissions(path.parent().unwrap(), std::os::unix::fs::PermissionsExt::from_mode(0o700))
+                .unwrap();
+            fs::write(path, text).unwrap();
+            check(format!("{how} {at}"));
+        }
+    }
+}
+
+#[test]
+fn a_record_of_a_rename_is_cut_at_every_byte() {
+    let scenario = scenario::named("rename_a_directory_of_three_branches");
+    let branches: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let paths = branches.each_ref().map(TempDir::path);
+    let reset = || {
+        for path in paths {
+            for entry in fs::read_dir(path).unwrap() {
+                fs::remove_dir_all(entry.unwrap().path()).unwrap();
+            }
+        }
+        scenario.prepare(&paths);
+    };
+    reset();
+    let before = shown(&paths);
+    let (path, whole) = killed_with_a_record(scenario, &paths, ".names", reset);
+    cut_everywhere(&path, &whole, |how| {
+        assert_eq!(shown(&paths), before, "{how}");
+        assert!(!path.parent().unwrap().exists(), "{how}: left over");
+    });
+}
+
+#[test]
+fn an_intent_of_a_move_is_cut_at_every_byte() {
+    needs!(root());
+    let branches = Branches::fresh();
+    let paths = branches.paths();
+    branches.reset();
+    let (path, whole) = killed_with_a_record(&MOVE, &paths, ".move", || branches.reset());
+    cut_everywhere(&path, &whole, |how| assert_eq!(branches.fault(None), None, "{how}"));
+}
+
+/// A branch of the record is not in the pool when it is mounted again: what is settled without it holds for it too.
+#[test]
+fn a_branch_that_comes_back_later_follows() {
+    let scenario = scenario::named("rename_a_directory_of_three_branches");
+    let fresh = || {
+        let branches: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+        scenario.prepare(&branches.each_ref().map(TempDir::path));
+        branches
+    };
+    let branches = fresh();
+    let paths = branches.each_ref().map(TempDir::path);
+    let before = shown(&paths);
+    let (mounting, calls) = kill::child(scenario, &paths, None).unwrap();
+    let after = shown(&paths);
+    let (mut done, mut undone) = (0, 0);
+    for nth in mounting + 1..=mounting + calls {
+        let branches = fresh();
+        let paths = branches.each_ref().map(TempDir::path);
+        assert!(kill::child(scenario, &paths, Some(nth)).is_none());
+        shown(&paths[..2]);
+        match shown(&paths) {
+            all if all == before => undone += 1,
+            all if all == after => done += 1,
+            all => panic!("killed at {nth}: {all:?}"),
+        }
+        assert_eq!(record(&paths, ".names"), None, "killed at {nth}");
+    }
+    assert!(done > 0 && undone > 0, "{done} were finished and {undone} taken back");
+}

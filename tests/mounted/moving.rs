@@ -1,0 +1,140 @@
+//! Where a file moves whose branch is full, how, and what keeps it where it is.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use fsstack_lab::ledger::Entry;
+use fsstack_lab::shell::command;
+use fsstack_lab::{self as lab, MiB, daemon, needs};
+
+use crate::relocate::{assert_clean, assert_mibs, mib, nearly_full, refused_after, writer};
+use crate::script::sh;
+
+fn outgrow(file: &File) {
+    (0..40).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
+}
+
+#[test]
+fn the_policy_says_where_a_file_moves() {
+    needs!(mounting(), loops());
+    let mut pool = lab::pool()
+        .xfs_branch("a", MiB(310))
+        .tmpfs_branch("b", MiB(100))
+        .tmpfs_branch("c", MiB(200))
+        .tmpfs_branch("d", MiB(100))
+        .option("create=ff")
+        .mount();
+    pool.branch("a").fill_until_free(MiB(24));
+    for (policy, branch) in [("ff", "b"), ("on", "c"), ("moveonenospc=lfs", "b"), ("epmfs", "d")] {
+        let option = if policy.contains('=') { policy.to_owned() } else { format!("relocate={policy}") };
+        pool.remount_with(&["create=ff", "write-path=stacked", &option]);
+        pool.mkdir(policy);
+        if policy == "epmfs" {
+            fs::create_dir_all(pool.branch("d").path().join(policy)).unwrap();
+            pool.remount_with(&["create=ff", "write-path=stacked", &option]);
+        }
+        let name = format!("{policy}/film");
+        outgrow(&writer(pool.at(&name)));
+        assert_eq!(pool.holders(&name), [branch], "{option}");
+        assert_mibs(&pool, &name, 40);
+        fs::remove_file(pool.at(&name)).unwrap();
+    }
+    assert_clean(&pool);
+}
+
+#[test]
+fn a_policy_that_takes_none_of_the_roomy_branches_is_told() {
+    needs!(mounting(), loops(), program("getfattr"));
+    let pool = nearly_full(MiB(24), &["relocate=epmfs"]);
+    pool.mkdir("only-on-a");
+    let file = writer(pool.at("only-on-a/film"));
+    refused_after(&file);
+    assert_eq!(pool.holders("only-on-a/film"), ["a"]);
+    let why = sh(pool.path(), "getfattr --only-values -n user.fsstack.why only-on-a/film");
+    assert!(why.contains("the policy"), "{why}");
+}
+
+#[test]
+fn content_is_compared_and_speed_is_kept_where_asked_for() {
+    needs!(mounting(), loops());
+    let pool = nearly_full(MiB(24), &["relocate-verify=checksum", "relocate-speed=40M"]);
+    let file = writer(pool.at("film"));
+    file.set_len(1 << 30).unwrap();
+    outgrow(&file);
+    assert_eq!(pool.holders("film"), ["b"]);
+    assert_eq!(fs::metadata(pool.branch("b").path().join("film")).unwrap().len(), 1 << 30);
+    file.set_len(40 << 20).unwrap();
+    assert_mibs(&pool, "film", 40);
+    assert_clean(&pool);
+}
+
+/// A pool on a pool takes no attributes of the pool's own names: a branch that has not all that a file has.
+#[test]
+fn a_branch_that_cannot_hold_an_attribute_takes_no_file_that_has_it() {
+    needs!(mounting(), loops(), program("setfattr"));
+    let roomy = lab::pool().xfs_branch("deep", MiB(500)).option("write-path=stacked").mount();
+    let outer = lab::pool().xfs_branch("a", MiB(310)).xfs_branch("c", MiB(400)).unmounted();
+    let _mount = Entry::mount(outer.path()).unwrap();
+    let (a, c) = (outer.branch("a"), outer.branch("c"));
+    let source = format!("{}:{}:{}", a.path().display(), roomy.path().display(), c.path().display());
+    let options = ["-o", "create=ff,write-path=stacked,minfreespace=4M"];
+    command(daemon::helper().unwrap()).arg(source).arg(outer.path()).args(options).run().unwrap();
+    a.fill_until_free(MiB(24));
+    let marked = |name: &str| {
+        let file = writer(outer.at(name));
+        sh(a.path(), &format!("setfattr -n user.mergerfs.kept -v yes {name}"));
+        file
+    };
+    outgrow(&marked("film"));
+    assert_eq!((outer.holders("film"), roomy.holders("film")), (vec!["c"], vec![]));
+    assert_eq!(sh(c.path(), "getfattr --only-values -n user.mergerfs.kept film"), "yes");
+    assert_mibs(&outer, "film", 40);
+    c.fill_until_free(MiB(0));
+    let other = marked("other");
+    refused_after(&other);
+    assert_eq!(outer.holders("other"), ["a"]);
+    let why = sh(outer.path(), "getfattr --only-values -n user.fsstack.why other");
+    assert!(why.contains("attributes"), "{why}");
+    assert_clean(&outer);
+}
+
+#[test]
+fn a_file_written_past_the_daemon_says_why_it_stays() {
+    needs!(mounting(), loops(), program("getfattr"));
+    if let Err(skip) = crate::script::passthrough() {
+        return skip.announce();
+    }
+    let mut pool = nearly_full(MiB(24), &[]);
+    pool.remount_with(&["create=ff", "relocate", "write-path=auto", "passthrough-headroom=0"]);
+    let file = writer(pool.at("film"));
+    refused_after(&file);
+    assert_eq!(pool.holders("film"), ["a"]);
+    let why = sh(pool.path(), "getfattr --only-values -n user.fsstack.why film");
+    assert!(why.contains("past the daemon"), "{why}");
+}
+
+#[test]
+fn a_branch_that_is_a_pool_itself_takes_files_too() {
+    needs!(mounting(), loops());
+    let inner = lab::pool().xfs_branch("deep", MiB(400)).option("write-path=stacked").mount();
+    let outer = lab::pool().xfs_branch("a", MiB(310)).unmounted();
+    let mount = Entry::mount(outer.path()).unwrap();
+    let source = format!("{}:{}", outer.branch("a").path().display(), inner.path().display());
+    let options = ["-o", "create=ff,write-path=stacked,minfreespace=4M"];
+    command(daemon::helper().unwrap()).arg(source).arg(outer.path()).args(options).run().unwrap();
+    outer.branch("a").fill_until_free(MiB(24));
+    outer.mkdir("d");
+    let film = outer.at("d/film");
+    outgrow(&writer(&film));
+    assert!(outer.holders("d/film").is_empty());
+    assert_eq!(inner.holders("d/film"), ["deep"]);
+    assert_mibs(&outer, "d/film", 40);
+    // Each pool keeps its folder's name for itself, and neither is left.
+    for name in [".fsstack.moving", ".fsstack.moving.1"] {
+        assert_eq!(fs::create_dir(outer.at(name)).unwrap_err().raw_os_error(), Some(1), "{name}");
+        assert!(!inner.branch("deep").path().join(name).exists(), "{name}");
+    }
+    fs::create_dir(outer.at(".fsstack.moving.2")).unwrap();
+    assert!(fs::metadata(outer.at("d")).unwrap().ino() > 1);
+    mount.undo().unwrap();
+}
