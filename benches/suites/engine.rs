@@ -34,6 +34,7 @@ impl Ground {
             floor: Floor::NONE,
             min_inodes: 0,
             write_path: WritePath::Stacked,
+            rules: fsstack_engine::rules::Rules::default(),
             page_cache: PageCache::Off,
             passthrough_headroom: 0,
             relocate: false,

@@ -27,6 +27,7 @@ mod rename_dir;
 mod revive;
 mod rmdir;
 mod setattr;
+mod settings_live;
 mod statfs;
 mod sync;
 mod threads;

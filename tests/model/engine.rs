@@ -37,6 +37,7 @@ pub(crate) fn settings(create: &str) -> Settings {
         floor: Floor::NONE,
         min_inodes: 0,
         write_path: WritePath::Stacked,
+        rules: fsstack_engine::rules::Rules::default(),
         page_cache: PageCache::Off,
         passthrough_headroom: 0,
         relocate: true,

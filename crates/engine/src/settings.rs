@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use fsstack_pool::{Chain, Floor, Policy, Rank, Scope};
 
+use crate::rules::Rules;
+
 /// How a file's bytes reach its branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WritePath {
@@ -14,6 +16,16 @@ pub enum WritePath {
     Passthrough,
     /// The daemon reads and writes.
     Stacked,
+}
+
+impl std::fmt::Display for WritePath {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Self::Auto => "auto",
+            Self::Passthrough => "passthrough",
+            Self::Stacked => "stacked",
+        })
+    }
 }
 
 /// Whether stacked files use the page cache of the FUSE layer, besides the branch's own.
@@ -84,6 +96,8 @@ pub struct Settings {
     pub min_inodes: u64,
     /// How bytes reach the branch.
     pub write_path: WritePath,
+    /// Directories whose files have a write path of their own.
+    pub rules: Rules,
     /// The FUSE layer's page cache for stacked files.
     pub page_cache: PageCache,
     /// Free bytes below which `auto` writes a file by the stacked path.

@@ -4,7 +4,7 @@
 //! files and closing the branch to new ones is one step: an open that comes later finds the branch gone.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use fsstack_pool::{BranchMode, BranchSpec, Floor};
 use parking_lot::Mutex;
@@ -24,6 +24,8 @@ pub(crate) struct Terms {
     limits: Mutex<Limits>,
     /// Open files, or [`GONE`].
     open: AtomicUsize,
+    /// Bytes promised to copies that are under way.
+    reserved: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +42,7 @@ impl Terms {
             leaving: AtomicBool::new(false),
             limits: Mutex::new(limits),
             open: AtomicUsize::new(0),
+            reserved: AtomicU64::new(0),
         }
     }
 }
@@ -109,6 +112,11 @@ impl Branch {
             open if open < GONE => open,
             _ => 0,
         }
+    }
+
+    /// Bytes promised to copies that are under way.
+    pub fn reserved(&self) -> u64 {
+        self.terms.reserved.load(Relaxed)
     }
 
     /// It goes when its files are closed.

@@ -49,7 +49,11 @@ pub(crate) fn serve(settings: &Settings, ready: &Ready, level: LogLevel) -> Resu
             "{}: {} branches mounted, {}, requests by {}",
             Printable::path(&settings.mount_point),
             settings.branches.len(),
-            if mounted.granted.passthrough { "passthrough" } else { "stacked path only" },
+            if mounted.granted.passthrough && settings.write_path != WritePath::Stacked {
+                "passthrough"
+            } else {
+                "stacked path only"
+            },
             if mounted.granted.ring { "io_uring" } else { "/dev/fuse" },
         );
         let waiting = std::thread::Builder::new().name("door-wait".into());
@@ -105,6 +109,7 @@ fn engine_settings(settings: &Settings) -> engine::Settings {
             WritePath::Passthrough => engine::WritePath::Passthrough,
             WritePath::Stacked => engine::WritePath::Stacked,
         },
+        rules: fsstack_engine::rules::Rules::default(),
         page_cache: match settings.page_cache {
             PageCache::Off => engine::PageCache::Off,
             PageCache::On => engine::PageCache::On,
@@ -165,7 +170,8 @@ fn plan(settings: &Settings, transport: Transport) -> Plan {
         default_permissions: settings.default_permissions,
         privileged: settings.privilege == Privilege::Root,
         max_write: settings.max_write,
-        passthrough: settings.write_path != WritePath::Stacked,
+        // Also where nothing goes by it now: the write path may change while the pool is mounted.
+        passthrough: settings.page_cache != PageCache::Writeback && settings.privilege == Privilege::Root,
         writeback: settings.page_cache == PageCache::Writeback,
         ring: transport == Transport::Ring,
         forward_locks: settings.locks == Locks::Branch,

@@ -3,6 +3,7 @@
 //! All handles of an inode share one open file, whose descriptor on the branch can be exchanged under its
 //! own lock: readers and writers hold it shared, whoever moves the file holds it exclusively.
 
+pub mod choice;
 pub mod listing;
 pub mod route;
 
@@ -18,6 +19,7 @@ use crate::branch::Branch;
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::terms::Tenant;
+use choice::Choice;
 use listing::Listing;
 use route::{Backings, Route, Tie};
 
@@ -195,7 +197,7 @@ impl OpenFile {
 
     /// Decides how the kernel reaches the bytes for one more open, whose wish is `wish`, asked with the decision's
     /// lock held: whoever gives the file a set-id bit looks for its writers under the same.
-    pub fn tie(&self, wish: impl FnOnce() -> Route, writer: Option<u32>) -> Route {
+    pub fn tie(&self, wish: impl FnOnce() -> Choice, writer: Option<u32>) -> Route {
         let placed = self.placed.read();
         let mut tie = self.tie.lock();
         tie.join(wish(), writer, &placed, &*self.backings)
@@ -209,6 +211,16 @@ impl OpenFile {
     /// Whether somebody other than root and `owner` writes the file past the daemon.
     pub fn has_strange_writer(&self, owner: u32) -> bool {
         self.tie.lock().writers.iter().any(|uid| *uid != 0 && *uid != owner)
+    }
+
+    /// Why the first open decided as it did.
+    pub fn because(&self) -> Option<Choice> {
+        self.tie.lock().because.clone()
+    }
+
+    /// Whether anybody has opened it for writing.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.placed.read().writable
     }
 
     /// The way the first open decided on, if any is open.

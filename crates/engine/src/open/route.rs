@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use smallvec::SmallVec;
 
 use super::Placed;
+use super::choice::{But, Choice};
 
 /// How the reads and writes of one open go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,10 @@ pub trait Backings: Send + Sync + std::fmt::Debug {
     fn open(&self, fd: BorrowedFd<'_>) -> std::io::Result<u32>;
     /// Gives the registration back. Opens that use it keep their file.
     fn close(&self, id: u32);
+    /// Whether there is any hope for [`Self::open`].
+    fn work(&self) -> bool {
+        true
+    }
 }
 
 /// Where there is no passthrough: no kernel below (tests), or no privilege.
@@ -45,6 +50,9 @@ impl Backings for NoBackings {
         Err(std::io::ErrorKind::Unsupported.into())
     }
     fn close(&self, _: u32) {}
+    fn work(&self) -> bool {
+        false
+    }
 }
 
 /// The I/O mode that an open file is tied to.
@@ -52,6 +60,8 @@ impl Backings for NoBackings {
 pub struct Tie {
     /// What the first open decided.
     pub tied: Option<Route>,
+    /// Why.
+    pub because: Option<Choice>,
     /// The backing id, as long as the open file lives.
     pub backing: Option<u32>,
     /// Who has it open for writing by passthrough: user ids.
@@ -62,19 +72,23 @@ impl Tie {
     /// One more open, which wishes for `wish`.
     pub fn join(
         &mut self,
-        wish: Route,
+        wish: Choice,
         writer: Option<u32>,
         placed: &Placed,
         kernel: &dyn Backings,
     ) -> Route {
-        let route = match (self.tied, wish) {
+        let route = match (self.tied, wish.route) {
             (None, Route::Passthrough(_)) => self.register(placed, kernel),
             (None, other) => other,
             (Some(Route::Passthrough(id)), Route::Passthrough(_)) => Route::Passthrough(id),
             (Some(Route::Passthrough(id)), _) => Route::Beside(id),
             (Some(decided), _) => decided,
         };
-        self.tied.get_or_insert(route);
+        if self.tied.is_none() {
+            let refused = wish.is_passthrough() && !matches!(route, Route::Passthrough(_));
+            self.because = Some(if refused { wish.refused(route, But::BranchRefuses) } else { wish });
+            self.tied = Some(route);
+        }
         if let (Route::Passthrough(_), Some(uid)) = (route, writer) {
             self.writers.push(uid);
         }

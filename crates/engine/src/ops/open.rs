@@ -12,10 +12,9 @@ use crate::answer::Opened;
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
-use crate::open::route::Route;
+use crate::open::choice::{But, Facts, stacked_route};
 use crate::open::{FileHandle, OpenFile, SET_ID, Sync};
 use crate::pool::Pool;
-use crate::settings::{PageCache, WritePath};
 use crate::union::Union;
 
 /// The file capabilities of capabilities(7).
@@ -90,13 +89,18 @@ impl Union {
     ) -> Opened {
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         let writer = write.then_some(caller.uid);
-        let wished = wish(pool, &file, inode.kind, write);
+        let branch = file.branch();
+        let wished =
+            self.choose(pool, Facts { inode: &inode, branch: &branch, write, strips: file.strips() });
         // A set-id bit may have come since.
-        let wish_now = || if write && file.strips() { stacked(pool) } else { wished };
+        let wish_now = || {
+            let stays = !(write && file.strips() && wished.is_passthrough());
+            if stays { wished } else { wished.refused(stacked_route(pool), But::Strips) }
+        };
         let route = file.tie(wish_now, writer);
         let handle = self.new_handle();
         // A local disk has nothing to say at close; a network file system reports late errors there.
-        let flushes = !file.branch().kind.is_local() || pool.settings.locks == crate::settings::Locks::Branch;
+        let flushes = !branch.kind.is_local() || pool.settings.locks == crate::settings::Locks::Branch;
         self.files
             .insert(handle.0, FileHandle { inode, file: file.clone(), route, writer, sync: Sync::of(flags) });
         Opened { handle, file, route, flushes }
@@ -162,33 +166,6 @@ pub(crate) fn strip_fd(fd: std::os::fd::BorrowedFd<'_>) -> Result<(), sys::SysEr
 
 pub(crate) fn has_capability(fd: std::os::fd::BorrowedFd<'_>) -> bool {
     crate::resolve::has_xattr(On::Fd(fd), CAPABILITY)
-}
-
-fn stacked(pool: &Pool) -> Route {
-    match pool.settings.page_cache {
-        PageCache::Off => Route::Direct,
-        PageCache::On | PageCache::WriteBack => Route::Cached,
-    }
-}
-
-/// How an open would have its bytes go, were it the first.
-fn wish(pool: &Pool, file: &OpenFile, kind: Kind, write: bool) -> Route {
-    let stacked = stacked(pool);
-    if kind != Kind::File || (write && file.strips()) {
-        return stacked;
-    }
-    match pool.settings.write_path {
-        WritePath::Stacked => stacked,
-        WritePath::Passthrough => Route::Passthrough(0),
-        WritePath::Auto if write && near_full(pool, file) => stacked,
-        WritePath::Auto => Route::Passthrough(0),
-    }
-}
-
-/// A writer past the daemon could not be helped when the branch is full.
-fn near_full(pool: &Pool, file: &OpenFile) -> bool {
-    let headroom = pool.settings.passthrough_headroom;
-    headroom > 0 && file.branch().space().is_ok_and(|space| space.available < headroom)
 }
 
 impl From<OpError> for std::io::Error {

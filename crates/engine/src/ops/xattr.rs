@@ -13,9 +13,8 @@ use crate::caller::Caller;
 use crate::error::{OpError, Result};
 use crate::inode::{Inode, mark};
 use crate::open::route::Route;
-use crate::ops::open::{CAPABILITY, has_capability};
+use crate::ops::open::CAPABILITY;
 use crate::pool::Pool;
-use crate::settings::WritePath;
 use crate::union::Union;
 
 /// Prefixes of the attributes that the pool answers itself and that nobody can set.
@@ -149,7 +148,7 @@ impl Union {
             level if level == LEVEL.to_bytes() && inode.is_root() => {
                 Some(pool.level().to_string().into_bytes())
             }
-            b"user.fsstack.why" => inode.open_file().and_then(|file| file.why()).map(Vec::from),
+            b"user.fsstack.why" => Some(self.why(pool, inode)?.into_bytes()),
             b"user.fsstack.write-path" => Some(self.write_path(pool, inode)?.to_vec()),
             _ => None,
         })
@@ -174,19 +173,32 @@ impl Union {
         if inode.kind != sys::Kind::File {
             return Err(Errno::NODATA.into());
         }
-        if let Some(route) = inode.open_file().and_then(|file| file.tied_to()) {
-            return Ok(if matches!(route, Route::Passthrough(_)) { b"passthrough" } else { b"stacked" });
+        let passthrough = match inode.open_file().and_then(|file| file.tied_to()) {
+            Some(route) => matches!(route, Route::Passthrough(_)),
+            None => self.choose_closed(pool, inode)?.is_passthrough(),
+        };
+        Ok(if passthrough { b"passthrough" } else { b"stacked" })
+    }
+
+    /// Why a file's bytes go as they do, and why it stayed on a branch that was full.
+    fn why(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<String> {
+        if inode.kind != sys::Kind::File {
+            return Err(Errno::NODATA.into());
         }
-        let pin = self.pin(pool, inode)?;
-        let strips = pin.ask(pool, |fd| {
-            Ok(has_capability(fd) || sys::at::stat_fd(fd)?.mode & crate::open::SET_ID != 0)
-        })?;
-        let at = inode.branch().ok_or(OpError::STALE)?;
-        let stacked = strips
-            || pool.settings.write_path == WritePath::Stacked
-            || pool.branch(at).refuses_passthrough()
-            || !pool.settings.privileged;
-        Ok(if stacked { b"stacked" } else { b"passthrough" })
+        let open = inode.open_file();
+        let Some((file, because)) = open.and_then(|file| file.because().map(|because| (file, because)))
+        else {
+            return Ok(self.choose_closed(pool, inode)?.to_string());
+        };
+        let mut why = because.to_string();
+        let now = self.choose_again(pool, inode, &file);
+        if now.is_passthrough() != because.is_passthrough() {
+            why = format!("{why}; until its last close, then {now}");
+        }
+        if let Some(stays) = file.why() {
+            why = format!("{why}; not moved when its branch was full: {stays}");
+        }
+        Ok(why)
     }
 }
 

@@ -1,0 +1,169 @@
+//! How a file's bytes should go, and why: decided at its first open, and asked again by whoever wants to know.
+
+use std::fmt;
+use std::sync::Arc;
+
+use fsstack_pool::Size;
+use fsstack_sys::{self as sys, Kind};
+
+use super::route::Route;
+use super::{OpenFile, SET_ID};
+use crate::branch::Branch;
+use crate::error::{OpError, Result};
+use crate::inode::Inode;
+use crate::ops::open::has_capability;
+use crate::pool::Pool;
+use crate::rules::Rule;
+use crate::settings::{PageCache, WritePath};
+use crate::union::Union;
+
+/// What is chosen for a file, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The wish; a passthrough wish has no id yet.
+    pub route: Route,
+    /// The write path that is set for it.
+    pub set: WritePath,
+    /// The directory's rule that set it; None: the pool's own setting.
+    pub rule: Option<Arc<Rule>>,
+    /// Why it goes by the stacked path all the same.
+    pub but: Option<But>,
+}
+
+/// Why a file goes by the stacked path though none was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum But {
+    /// It is no regular file.
+    NotRegular,
+    /// Writes must strip set-uid, set-gid or capabilities from it.
+    Strips,
+    /// `auto`, and its branch has little room left.
+    NearFull {
+        /// Bytes available there.
+        available: u64,
+        /// Bytes that `passthrough-headroom` asks for.
+        headroom: u64,
+    },
+    /// The kernel does no passthrough to files of its branch.
+    BranchRefuses,
+    /// This mount has no passthrough: the kernel, the privilege or the options exclude it.
+    NoPassthrough,
+}
+
+impl fmt::Display for But {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotRegular => out.write_str("it is no regular file"),
+            Self::Strips => out.write_str("a write must take set-uid, set-gid or capabilities from it"),
+            Self::NearFull { available, headroom } => write!(
+                out,
+                "its branch has {} available, less than passthrough-headroom={}",
+                Size(*available).approx(),
+                Size(*headroom).approx()
+            ),
+            Self::BranchRefuses => out.write_str("the kernel refuses passthrough on its branch"),
+            Self::NoPassthrough => out.write_str("this mount has no passthrough"),
+        }
+    }
+}
+
+impl Choice {
+    /// Whether the kernel is to read and write it.
+    pub fn is_passthrough(&self) -> bool {
+        matches!(self.route, Route::Passthrough(_))
+    }
+
+    /// The same, had the kernel not taken the file.
+    pub(crate) fn refused(mut self, stacked: Route, but: But) -> Self {
+        self.route = stacked;
+        self.but = Some(but);
+        self
+    }
+}
+
+impl fmt::Display for Choice {
+    /// As `stacked: the rule /a=stacked for its directory`.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(if self.is_passthrough() { "passthrough: " } else { "stacked: " })?;
+        match &self.rule {
+            Some(rule) => write!(out, "the rule {rule} for its directory")?,
+            None => write!(out, "the pool's write-path={}", self.set)?,
+        }
+        match &self.but {
+            Some(but) => write!(out, ", but {but}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What bears on the choice, besides the settings.
+#[derive(Clone, Copy)]
+pub(crate) struct Facts<'a> {
+    pub(crate) inode: &'a Arc<Inode>,
+    pub(crate) branch: &'a Branch,
+    /// It is open, or to be opened, for writing.
+    pub(crate) write: bool,
+    /// Set-uid and the like.
+    pub(crate) strips: bool,
+}
+
+impl Union {
+    /// How the file should go, were it opened now.
+    pub(crate) fn choose(&self, pool: &Pool, facts: Facts<'_>) -> Choice {
+        let choice = choose(pool, facts);
+        if choice.is_passthrough() && !self.backings.work() {
+            return choice.refused(stacked_route(pool), But::NoPassthrough);
+        }
+        choice
+    }
+
+    /// How the closed file `inode` would go, were it opened now to read it, or also to write it if writes must strip
+    /// privileges from it.
+    pub(crate) fn choose_closed(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Choice> {
+        let strips = self
+            .pin(pool, inode)?
+            .ask(pool, |fd| Ok(has_capability(fd) || sys::at::stat_fd(fd)?.mode & SET_ID != 0))?;
+        let branch = pool.branch(inode.branch().ok_or(OpError::STALE)?);
+        Ok(self.choose(pool, Facts { inode, branch, write: strips, strips }))
+    }
+
+    /// How the open file of `inode` would go, were it opened now as it is.
+    pub(crate) fn choose_again(&self, pool: &Pool, inode: &Arc<Inode>, file: &OpenFile) -> Choice {
+        let (branch, strips) = (file.branch(), file.strips());
+        self.choose(pool, Facts { inode, branch: &branch, write: file.is_writable(), strips })
+    }
+}
+
+fn choose(pool: &Pool, facts: Facts<'_>) -> Choice {
+    let rules = &pool.settings.rules;
+    let rule =
+        if rules.is_empty() { None } else { facts.inode.path().and_then(|path| rules.find(&path).cloned()) };
+    let set = rule.as_ref().map_or(pool.settings.write_path, |rule| rule.how);
+    let but = match set {
+        WritePath::Stacked => None,
+        _ if facts.inode.kind != Kind::File => Some(But::NotRegular),
+        _ if facts.write && facts.strips => Some(But::Strips),
+        _ if facts.branch.refuses_passthrough() => Some(But::BranchRefuses),
+        WritePath::Passthrough => None,
+        WritePath::Auto if facts.write => near_full(pool, facts.branch),
+        WritePath::Auto => None,
+    };
+    let stacked = set == WritePath::Stacked || but.is_some();
+    let route = if stacked { stacked_route(pool) } else { Route::Passthrough(0) };
+    Choice { route, set, rule, but }
+}
+
+/// How stacked files go.
+pub(crate) fn stacked_route(pool: &Pool) -> Route {
+    match pool.settings.page_cache {
+        PageCache::Off => Route::Direct,
+        PageCache::On | PageCache::WriteBack => Route::Cached,
+    }
+}
+
+/// A writer past the daemon could not be helped when the branch is full.
+fn near_full(pool: &Pool, branch: &Branch) -> Option<But> {
+    let headroom = pool.settings.passthrough_headroom;
+    let available = branch.space().ok().filter(|_| headroom > 0)?.available;
+    (available < headroom).then_some(But::NearFull { available, headroom })
+}
