@@ -220,7 +220,7 @@ impl Ground {
 
     // ---- the kernel's side -------------------------------------------------------------------------
 
-    fn hold(&self, entry: &Entry) {
+    pub(crate) fn hold(&self, entry: &Entry) {
         *self.lookups.borrow_mut().entry(entry.ino.0).or_default() += 1;
     }
 
@@ -429,7 +429,9 @@ impl Ground {
         room: usize,
     ) -> Result<Vec<Row>, Errno> {
         let mut rows = Rows { room, rows: Vec::new(), entries: Vec::new() };
-        self.union.readdir(dir, cookie, plus, &mut rows).map_err(|e| e.errno())?;
+        self.union
+            .readdir(dir, cookie, plus.then_some(std::time::Duration::ZERO), &mut rows)
+            .map_err(|e| e.errno())?;
         rows.entries.iter().for_each(|entry| self.hold(entry));
         Ok(rows.rows)
     }

@@ -1,7 +1,10 @@
 //! Listing: every name once, cookies that stay good, numbers that agree with stat.
 
 use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
 
+use fsstack_engine::answer::{Entry, Listed};
+use fsstack_engine::ops::{KeptListing, Sink};
 use fsstack_pool::BranchMode::ReadWrite;
 use fsstack_sys::{Errno, Kind};
 
@@ -240,5 +243,57 @@ fn cookies_are_good_on_file_systems_of_two_kinds() {
     for (at, row) in all.iter().enumerate() {
         let fresh = pool.opendir(ino);
         assert_eq!(pool.readdir(fresh, row.cookie, false, usize::MAX).unwrap(), all[at + 1..]);
+    }
+}
+
+/// Beyond the tick within which two changes may have the same time.
+fn a_moment_later() {
+    std::thread::sleep(Duration::from_millis(100));
+}
+
+#[test]
+fn a_kept_listing_is_used_until_a_copy_changes() {
+    let pool = spread(20);
+    let ino = pool.ino("d");
+    assert_eq!(pool.union.kept_listing(ino), KeptListing::None, "it may change again in the same tick");
+    a_moment_later();
+    assert_eq!(pool.union.kept_listing(ino), KeptListing::Fill);
+    assert_eq!(pool.union.kept_listing(ino), KeptListing::Valid);
+    for branch in [0, 2] {
+        // Behind the pool's back.
+        pool.put(branch, "d/new", "");
+        assert_eq!(pool.union.kept_listing(ino), KeptListing::None, "branch {branch}");
+        a_moment_later();
+        assert_eq!(pool.union.kept_listing(ino), KeptListing::Fill, "branch {branch}");
+        assert_eq!(pool.union.kept_listing(ino), KeptListing::Valid, "branch {branch}");
+    }
+}
+
+#[test]
+fn entries_that_the_kernel_was_just_told_about_have_no_attributes() {
+    let pool = spread(60);
+    let dir = pool.opendir(pool.ino("d"));
+    let told = |age: Duration| {
+        let mut with = Attributed(Vec::new());
+        pool.union.readdir(dir, 0, Some(age), &mut with).unwrap();
+        with.0.iter().for_each(|entry| pool.hold(entry));
+        with.0.len()
+    };
+    let hour = Duration::from_secs(3600);
+    assert_eq!(told(hour), 60);
+    assert_eq!(told(hour), 0);
+    assert_eq!(told(Duration::ZERO), 60);
+}
+
+/// Keeps the entries that have attributes.
+struct Attributed(Vec<Entry>);
+
+impl Sink for Attributed {
+    fn fits(&self, _: usize) -> bool {
+        true
+    }
+
+    fn put(&mut self, _: &Listed<'_>, entry: Option<&Entry>) {
+        self.0.extend(entry.copied());
     }
 }

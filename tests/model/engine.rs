@@ -314,7 +314,7 @@ impl Engine {
         loop {
             let handle = self.union.opendir(ino).map_err(|e| e.errno())?;
             let mut part = Part { room, names: Vec::new(), entries: Vec::new() };
-            let read = self.union.readdir(handle, at, true, &mut part);
+            let read = self.union.readdir(handle, at, Some(std::time::Duration::ZERO), &mut part);
             self.union.releasedir(handle);
             read.map_err(|e| e.errno())?;
             for entry in part.entries {

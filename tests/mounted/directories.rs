@@ -89,6 +89,32 @@ print('same')";
 }
 
 #[test]
+fn a_listing_that_the_kernel_keeps_is_of_the_branches_as_they_are() {
+    needs!(mounting());
+    let pool = spread();
+    sh(pool.path(), "mkdir d; touch d/old");
+    // Kept from the second time on; then changed in the pool, and behind its back.
+    let kept = || {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let _fills = pool.list("d");
+        pool.list("d")
+    };
+    assert_eq!(kept(), ["old"]);
+    sh(pool.path(), "touch d/own");
+    assert_eq!(pool.list("d"), ["old", "own"]);
+    assert_eq!(kept(), ["old", "own"]);
+    let holder = pool.branch(&pool.holders("d/old")[0]).path().join("d");
+    fs::write(holder.join("past"), b"").unwrap();
+    assert_eq!(pool.list("d"), ["old", "own", "past"]);
+    assert_eq!(kept(), ["old", "own", "past"]);
+    fs::remove_file(holder.join("old")).unwrap();
+    assert_eq!(pool.list("d"), ["own", "past"]);
+    // A new copy of the directory behind the pool's back shows when all branches are asked for copies again.
+    sh(pool.path(), "rm d/own; mkdir d/sub");
+    assert_eq!(pool.list("d"), ["past", "sub"]);
+}
+
+#[test]
 fn a_directory_on_several_branches_is_one() {
     needs!(mounting());
     let mut pool = spread();

@@ -21,6 +21,9 @@ pub(crate) struct Negotiation {
 /// Not FUSE_ATOMIC_O_TRUNC: with it an open with O_TRUNC comes to us before the kernel looks whether the file
 /// is being executed. The open fails with ETXTBSY then, and a running program has lost its text. Without it
 /// the truncation comes as a SETATTR, after that look.
+///
+/// Not FUSE_READDIRPLUS_AUTO: find(1) and ls(1) read all names before they ask for the first attribute, so that the
+/// kernel's guess is wrong after the first buffer. Which entries are worth their attributes is decided here.
 const ALWAYS: &[InitFlags] = &[
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
@@ -36,7 +39,6 @@ const ALWAYS: &[InitFlags] = &[
     InitFlags::FUSE_MAX_PAGES,
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_POSIX_ACL,
-    InitFlags::FUSE_READDIRPLUS_AUTO,
     InitFlags::FUSE_SETXATTR_EXT,
 ];
 

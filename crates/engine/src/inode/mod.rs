@@ -11,7 +11,7 @@ pub mod table;
 
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use fsstack_pool::{BranchIx, Ino};
@@ -38,6 +38,8 @@ pub struct Inode {
     pub kind: Kind,
     /// Its branch has left the pool.
     lost: AtomicBool,
+    /// When the kernel was last told about it, on the table's clock of milliseconds, which wraps.
+    told: AtomicU32,
     /// Order: one inode's state at a time; no system call that waits for another inode's lock below it.
     state: Mutex<State>,
 }
@@ -97,6 +99,8 @@ struct DirPlace {
     /// Hashes of names that all branches were asked for in vain since `missed`.
     misses: [u64; 2],
     missed: Instant,
+    /// What told the state of all copies apart from any later one when the kernel began to keep the listing.
+    listed: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -127,22 +131,27 @@ impl Inode {
     /// A file (anything but a directory) on `branch`.
     pub fn file(id: Identity, kind: Kind, branch: BranchIx) -> Self {
         let place = Place::File(FilePlace { branch, open: None, guarded: false });
-        let state = Mutex::new(State { names: SmallVec::new(), place, ghost: None });
-        Self { id, kind, lost: AtomicBool::new(false), state }
+        Self::new(id, kind, place)
     }
 
     /// A directory.
     pub fn dir(id: Identity, copies: &Copies) -> Self {
         let now = Instant::now();
-        let mut place =
-            DirPlace { copies: SmallVec::new(), unsure: 0, checked: None, misses: [0; 2], missed: now };
+        let mut place = DirPlace {
+            copies: SmallVec::new(),
+            unsure: 0,
+            checked: None,
+            misses: [0; 2],
+            missed: now,
+            listed: None,
+        };
         place.update(copies);
-        Self {
-            id,
-            kind: Kind::Dir,
-            lost: AtomicBool::new(false),
-            state: Mutex::new(State { names: SmallVec::new(), place: Place::Dir(place), ghost: None }),
-        }
+        Self::new(id, Kind::Dir, Place::Dir(place))
+    }
+
+    fn new(id: Identity, kind: Kind, place: Place) -> Self {
+        let state = Mutex::new(State { names: SmallVec::new(), place, ghost: None });
+        Self { id, kind, lost: AtomicBool::new(false), told: AtomicU32::new(0), state }
     }
 
     /// The root of the pool, whose copies are the branches' own roots.
@@ -154,6 +163,16 @@ impl Inode {
                 roots.map(|(branch, ino, fd)| Copy { branch, ino, fd: Some(fd), used: true }).collect();
         }
         root
+    }
+
+    /// The kernel is told about it at `now`.
+    pub(crate) fn tell(&self, now: u32) {
+        self.told.store(now, Relaxed);
+    }
+
+    /// Milliseconds before `now` that the kernel was last told about it.
+    pub(crate) fn told_before(&self, now: u32) -> u32 {
+        now.wrapping_sub(self.told.load(Relaxed))
     }
 
     /// Whether it is a directory.
@@ -456,6 +475,13 @@ impl Inode {
             known.map(|miss| *miss = 0).is_some() && dir.missed.elapsed() < MISS_AGE
         })
         .unwrap_or(false)
+    }
+
+    /// The directory is opened for listing in the state that `stamp` stands for (None: it cannot be told from later
+    /// ones): whether the listing that the kernel keeps is of this state.
+    pub(crate) fn keeps_listing(&self, stamp: Option<u64>) -> bool {
+        self.with_dir(|dir| stamp.is_some() && std::mem::replace(&mut dir.listed, stamp) == stamp)
+            .unwrap_or(false)
     }
 
     fn with_dir<T>(&self, f: impl FnOnce(&mut DirPlace) -> T) -> Option<T> {

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use dashmap::mapref::entry::Entry;
 use fsstack_pool::Ino;
@@ -32,6 +33,7 @@ pub struct Table {
     /// How many may be aside before those that are gone are cleared.
     aside_limit: AtomicUsize,
     removed: AtomicUsize,
+    born: Instant,
 }
 
 #[derive(Debug)]
@@ -49,6 +51,7 @@ impl Table {
             aside: NumberMap::default(),
             aside_limit: AtomicUsize::new(ASIDE),
             removed: AtomicUsize::new(0),
+            born: Instant::now(),
         }
     }
 
@@ -73,7 +76,7 @@ impl Table {
         if id.ino == Ino::ROOT {
             return self.root.clone();
         }
-        match self.slots.entry(id.ino.0) {
+        let inode = match self.slots.entry(id.ino.0) {
             Entry::Occupied(mut known) => {
                 let slot = known.get_mut();
                 slot.lookups += 1;
@@ -87,7 +90,21 @@ impl Table {
                 free.insert(Slot { inode: inode.clone(), lookups: 1 });
                 inode
             }
-        }
+        };
+        inode.tell(self.now());
+        inode
+    }
+
+    /// Whether the kernel was told about `inode` within `age`.
+    pub(crate) fn was_told(&self, inode: &Inode, age: Duration) -> bool {
+        u128::from(inode.told_before(self.now())) < age.as_millis()
+    }
+
+    /// Milliseconds of the table's life. They wrap after seven weeks, and then a listing may have attributes that the
+    /// kernel could have done without, or lack some.
+    #[expect(clippy::cast_possible_truncation, reason = "it wraps, as it says")]
+    fn now(&self) -> u32 {
+        self.born.elapsed().as_millis() as u32
     }
 
     /// The inode `id`, a directory, for one that lies in it; made by `make` if it is not known. The kernel is told

@@ -26,5 +26,5 @@ pub use data::Whence;
 pub use lock::LockType;
 pub use lock::{LockKind, LockRequest};
 pub use make::New;
-pub use readdir::Sink;
+pub use readdir::{KeptListing, Sink};
 pub use setattr::{Change, SetTime};

@@ -1,9 +1,12 @@
 //! Listing directories.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fsstack_pool::{Handle, Ino};
-use fsstack_sys::{Errno, Kind};
+use fsstack_sys::{self as sys, Errno, Kind};
 use parking_lot::Mutex;
 
 use crate::answer::{Entry, Listed};
@@ -15,6 +18,20 @@ use crate::open::listing::{DOT, DOT_DOT, Listing, Read};
 use crate::pool::Pool;
 use crate::resolve::Found;
 use crate::union::Union;
+
+/// Two changes of a directory within this may have the same time.
+const TICK: Duration = Duration::from_millis(50);
+
+/// What the kernel may do with a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptListing {
+    /// Neither keep it nor use one that it has.
+    None,
+    /// Keep the one that it reads now.
+    Fill,
+    /// Use the one that it has.
+    Valid,
+}
 
 /// Where entries go.
 pub trait Sink {
@@ -36,18 +53,60 @@ impl Union {
         Ok(handle)
     }
 
+    /// Whether the kernel may keep the listing of `ino` that it is about to read, and use one that it has kept.
+    ///
+    /// It may where every change shows in the times of a copy: on disks of this machine. They are asked at each
+    /// opening, so that what others change on the branches is seen at the next one.
+    pub fn kept_listing(&self, ino: Ino) -> KeptListing {
+        let pool = self.pool.load();
+        let Ok(dir) = self.dir(ino) else { return KeptListing::None };
+        let stamp = self.listing_stamp(&pool, &dir);
+        match (dir.keeps_listing(stamp), stamp) {
+            (true, _) => KeptListing::Valid,
+            (false, Some(_)) => KeptListing::Fill,
+            (false, None) => KeptListing::None,
+        }
+    }
+
+    /// None: a change could go unnoticed.
+    fn listing_stamp(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<u64> {
+        let now = SystemTime::now();
+        let mut times = Vec::with_capacity(4);
+        for at in dir.copies() {
+            let branch = pool.branch(at);
+            if !branch.kind.is_local() || dir.is_unsure() {
+                return None;
+            }
+            let fd = self.dirfd(pool, dir, at).ok()?;
+            let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd())).ok()?;
+            // A second change in the same tick of the clock might not show.
+            let changed = UNIX_EPOCH + Duration::new(u64::try_from(stat.ctime.sec).ok()?, stat.ctime.nsec);
+            if now.duration_since(changed).ok()? < TICK {
+                return None;
+            }
+            times.push((branch.id.get(), stat.ino, stat.ctime, stat.mtime));
+        }
+        Some(BuildHasherDefault::<DefaultHasher>::default().hash_one(times))
+    }
+
     /// The last use of a directory handle is over.
     pub fn releasedir(&self, handle: Handle) {
         self.dirs.remove(&handle.0);
     }
 
-    /// Puts entries into `sink` from `cookie` on (0: the start) until it is full or the listing ends; with their
-    /// attributes if `plus`.
+    /// Puts entries into `sink` from `cookie` on (0: the start) until it is full or the listing ends. With `plus`, those
+    /// that the kernel was not told about for that long have their attributes.
     ///
     /// # Errors
     /// EIO if the listing would be short because a branch cannot be asked; what a branch answered before the
     /// first entry.
-    pub fn readdir(&self, handle: Handle, cookie: u64, plus: bool, sink: &mut dyn Sink) -> Result<()> {
+    pub fn readdir(
+        &self,
+        handle: Handle,
+        cookie: u64,
+        plus: Option<Duration>,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
         let open = self.dirs.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;
         let pool = self.pool.load();
         if open.inode.is_unsure() {
@@ -97,8 +156,16 @@ impl Union {
     }
 
     /// False if the entry is gone again.
-    fn put_entry(&self, pool: &Pool, dir: &Arc<Inode>, read: &Read, plus: bool, sink: &mut dyn Sink) -> bool {
+    fn put_entry(
+        &self,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        read: &Read,
+        plus: Option<Duration>,
+        sink: &mut dyn Sink,
+    ) -> bool {
         let mut kind = read.kind;
+        let plus = plus.is_some_and(|age| !self.is_fresh(dir, read, age));
         if plus || kind.is_none() {
             let found = if kind.is_some_and(|kind| kind != Kind::Dir) {
                 self.stat_in(pool, dir, read.at, &read.name).map(|stat| Found::File(read.at, stat))
@@ -126,6 +193,12 @@ impl Union {
         let ino = self.listed_number(pool, dir, read, kind);
         sink.put(&Listed { ino, cookie: read.cookie, dtype: kind.dtype(), name: &read.name }, None);
         true
+    }
+
+    /// Whether the kernel was told within `age` what the entry means and what attributes it has.
+    fn is_fresh(&self, dir: &Inode, read: &Read, age: Duration) -> bool {
+        let known = self.known(dir, &read.name).filter(|inode| read.kind == Some(inode.kind));
+        known.is_some_and(|inode| self.inodes.was_told(&inode, age))
     }
 
     /// `d_ino`, which must be what `st_ino` would be.

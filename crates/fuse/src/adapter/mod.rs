@@ -6,7 +6,7 @@ mod names;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fsstack_engine::ops::{Change, Sink};
+use fsstack_engine::ops::{Change, KeptListing, Sink};
 use fsstack_engine::{Caller, OpError, Union, answer::Listed};
 use fsstack_pool::{EntryName, Handle, Ino};
 use fsstack_sys::Errno;
@@ -130,7 +130,12 @@ impl Adapter {
             Operation::Syncfs => self.union.syncfs().map_err(errno),
             Operation::Opendir { .. } => {
                 let handle = self.union.opendir(ino).map_err(errno)?;
-                full(answer.opened(wire::Opened { fh: handle.0, open_flags: 0, backing_id: 0 }))
+                let open_flags = match self.union.kept_listing(ino) {
+                    KeptListing::None => 0,
+                    KeptListing::Fill => wire::abi::FOPEN_CACHE_DIR,
+                    KeptListing::Valid => wire::abi::FOPEN_CACHE_DIR | wire::abi::FOPEN_KEEP_CACHE,
+                };
+                full(answer.opened(wire::Opened { fh: handle.0, open_flags, backing_id: 0 }))
             }
             Operation::Readdir { fh, offset, size } => self.readdir(fh, offset, size, false, answer),
             Operation::Readdirplus { fh, offset, size } => self.readdir(fh, offset, size, true, answer),
@@ -212,7 +217,9 @@ impl Adapter {
         answer
             .dirents(size, |writer| {
                 let mut rows = Rows { writer, timeouts, plus, closed: false };
-                union.readdir(Handle(fh), cookie, plus, &mut rows)
+                // What is about to be out of date is told again.
+                let fresh = timeouts.attr.min(timeouts.entry) / 2;
+                union.readdir(Handle(fh), cookie, plus.then_some(fresh), &mut rows)
             })
             .map_err(errno)
     }

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::Seq
 
 use parking_lot::{Condvar, Mutex};
 
-/// Requests of one task in a row after which it is served by one thread; and how often its CPU is looked up again.
-const STREAK: u32 = 64;
+/// Requests of one task in a row after which it is served by one thread, and between two looks at its CPU: it is moved
+/// dozens of times a second, and a request that is served from the wrong CPU costs several times the look.
+const STREAK: u32 = 16;
 /// Changes of task, without a streak of [`CALM`] between them, after which all threads read.
 const CHANGES: u32 = 3;
 /// Requests of one task in a row that make earlier changes forgotten.
@@ -47,7 +48,7 @@ impl Crew {
         if streak == CALM {
             self.changes.store(0, Relaxed);
         }
-        if streak == STREAK || streak.is_multiple_of(STREAK * 16) {
+        if streak.is_multiple_of(STREAK) {
             let thread = cpu_of(task).and_then(|cpu| cpus.iter().position(|own| *own == cpu));
             if let Some(thread) = thread {
                 self.set_sole(thread + 1);
