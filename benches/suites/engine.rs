@@ -108,7 +108,7 @@ fn listings(criterion: &mut Criterion) {
             b.iter(|| {
                 let mut counted = Counted::default();
                 if let Ok(handle) = ground.union.opendir(Ino::ROOT) {
-                    let _listed = ground.union.readdir(handle, 0, false, &mut counted);
+                    let _listed = ground.union.readdir(handle, 0, None, &mut counted);
                     ground.union.releasedir(handle);
                 }
                 counted.entries
