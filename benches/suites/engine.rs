@@ -45,6 +45,7 @@ impl Ground {
             recheck: Duration::from_secs(1),
             privileged: fsstack_sys::identity::is_root(),
             nfs_export: false,
+            state_dir: None,
             dir_fds: 512,
         };
         let pool = Pool::open(&specs, settings).unwrap_or_else(|error| panic!("{error}"));

@@ -71,6 +71,7 @@ pub(crate) fn settings() -> Settings {
         recheck: Duration::from_secs(3600),
         privileged: identity::is_root(),
         nfs_export: false,
+        state_dir: None,
         dir_fds: 512,
     }
 }

@@ -47,6 +47,7 @@ pub(crate) fn settings(create: &str) -> Settings {
         recheck: Duration::from_secs(3600),
         privileged: identity::is_root(),
         nfs_export: false,
+        state_dir: None,
         dir_fds: 64,
         branch_timeout: Duration::ZERO,
     }

@@ -239,3 +239,140 @@ fn names_tell_the_numbers_that_handles_have() {
         assert!(listed.contains(&ino.to_string()), "{held} {ino} in {listed}");
     }
 }
+
+/// A pool whose first branch is nearly full, with a file `film` that was moved to the second; and its handle from
+/// before the move.
+fn moved() -> (Pool, Held) {
+    let pool = lab::pool().xfs_branch("x", MiB(310)).xfs_branch("y", MiB(400)).option("create=ff");
+    let pool = pool.option("write-path=stacked").option("nfs-export").mount();
+    pool.mkdir("d");
+    pool.write("d/film", b"");
+    let mut held = hold(&pool, "d/film");
+    pool.branch("x").fill_until_free(MiB(12));
+    grow(&pool, "d/film");
+    held.content = None;
+    (pool, held)
+}
+
+/// Writes until the file is larger than what its branch had left.
+fn grow(pool: &Pool, name: &str) {
+    fs::write(pool.at(name), lab::zeros(MiB(24))).unwrap();
+    assert_eq!(pool.holders(name), ["y"]);
+}
+
+#[test]
+fn handles_outlive_a_move_to_another_branch() {
+    needs!(mounting(), loops());
+    let (mut pool, held) = moved();
+    check(&pool, &held);
+    forget();
+    check(&pool, &held);
+    pool.remount();
+    check(&pool, &held);
+    forget();
+    assert_eq!(fs::metadata(pool.at("d/film")).unwrap().ino(), held.ino);
+    assert_eq!(hold(&pool, "d/film").handle, held.handle);
+    assert!(sh(pool.path(), "ls -iU d").contains(&held.ino.to_string()));
+    pool.kill_daemon();
+    pool.remount();
+    check(&pool, &held);
+    // Behind the pool's back, on the new branch.
+    fs::rename(pool.branch("y").path().join("d/film"), pool.branch("y").path().join("reel")).unwrap();
+    forget();
+    check(&pool, &held);
+    fs::remove_file(pool.at("reel")).unwrap();
+    forget();
+    assert_eq!(open(&pool, &held, OFlags::PATH).err(), Some(Errno::STALE));
+}
+
+#[test]
+fn a_new_file_never_has_the_number_of_one_that_was_moved_away() {
+    needs!(mounting(), loops());
+    let (mut pool, held) = moved();
+    pool.branch("x").drop_ballast();
+    // XFS uses the inode number again that the moved file had.
+    let x = pool.branch("x").path().to_owned();
+    let number = held.ino & ((1 << 48) - 1);
+    let again = (0..2000).map(|n| x.join(format!("n{n}"))).find(|path| {
+        std::thread::sleep(Duration::from_millis(1));
+        fs::write(path, "new").unwrap();
+        fs::metadata(path).unwrap().ino() == number
+    });
+    let Some(again) = again else { return lab::Skip::because("XFS did not use the number again").announce() };
+    let again = again.file_name().unwrap().to_str().unwrap().to_owned();
+    let new = hold(&pool, &again);
+    assert_ne!(new.ino, held.ino);
+    for _ in 0..2 {
+        check(&pool, &held);
+        check(&pool, &new);
+        forget();
+        check(&pool, &new);
+        check(&pool, &held);
+        pool.remount();
+    }
+}
+
+#[test]
+fn a_lost_index_is_made_anew_from_the_marks() {
+    needs!(mounting(), loops());
+    for damage in ["rm index.redb", "truncate -s 100 index.redb", "printf garbage > index.redb"] {
+        let (mut pool, held) = moved();
+        pool.unmount();
+        sh(pool.state_dir(), &format!("cd */; {damage}"));
+        pool.remount();
+        // Its name knows the number at once; the number leads to it as soon as its mark was found, and is an I/O
+        // error, never stale, until then.
+        assert_eq!(fs::metadata(pool.at("d/film")).unwrap().ino(), held.ino, "{damage}");
+        forget();
+        let began = std::time::Instant::now();
+        while let Err(error) = open(&pool, &held, OFlags::PATH) {
+            assert_eq!(error, Errno::IO, "{damage}");
+            assert!(began.elapsed() < Duration::from_secs(60), "{damage}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        check(&pool, &held);
+        pool.remount();
+        check(&pool, &held);
+    }
+}
+
+#[test]
+fn a_directory_is_found_when_its_first_copy_is_gone() {
+    needs!(mounting(), loops());
+    let mut pool =
+        lab::pool().xfs_branch("x", MiB(300)).xfs_branch("y", MiB(300)).option("nfs-export").unmounted();
+    // Two copies that were there before the pool, and one that the pool makes.
+    for branch in ["x", "y"] {
+        fs::create_dir(pool.branch(branch).path().join("both")).unwrap();
+    }
+    fs::write(pool.branch("y").path().join("both/f"), "f").unwrap();
+    fs::create_dir(pool.branch("x").path().join("made")).unwrap();
+    fs::write(pool.branch("y").path().join("g"), "g").unwrap();
+    pool.remount();
+    fs::rename(pool.at("g"), pool.at("made/g")).unwrap();
+    assert_eq!(pool.holders("made"), ["x", "y"]);
+    let held: Vec<_> = ["both", "made", "both/f", "made/g"].map(|path| hold(&pool, path)).into();
+    let again = |pool: &Pool| {
+        for held in &held {
+            check(pool, held);
+            forget();
+            check(pool, held);
+            assert_eq!(hold(pool, &held.path).handle, held.handle, "{}", held.path);
+        }
+    };
+    again(&pool);
+    for dir in ["both", "made"] {
+        fs::remove_dir(pool.branch("x").path().join(dir)).unwrap();
+    }
+    again(&pool);
+    pool.remount();
+    again(&pool);
+    pool.kill_daemon();
+    pool.remount();
+    let began = std::time::Instant::now();
+    while open(&pool, &held[1], OFlags::PATH).err() == Some(Errno::IO) {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    again(&pool);
+}

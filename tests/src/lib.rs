@@ -6,4 +6,5 @@
 //! | `model` | model | nothing for a plain directory, root and /dev/fuse for the pool |
 //! | `faults` | faults | the feature `fault`: every system call fails once |
 //! | `mounted` | mounted | root and /dev/fuse: real mounts, real programs |
+//! | `nfs` | nfs | root, nfs-ganesha |
 //! | `posix` | posix | root, /dev/fuse, loop devices: the public suites |

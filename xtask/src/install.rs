@@ -89,6 +89,15 @@ pub(crate) fn suites() -> Result<()> {
     Ok(())
 }
 
+/// Installs the NFS server that the nfs tier exports a pool by. Where it cannot be had is told of here, and its tests
+/// say so themselves, each as a skip.
+pub(crate) fn server() -> Result<()> {
+    if let Err(e) = packages(&[("ganesha.nfsd", "nfs-ganesha-vfs")]) {
+        eprintln!("{e:#}");
+    }
+    Ok(())
+}
+
 /// A crate that brings the sources of a large C program: what a build in the pool builds.
 const SOURCES: (&str, &str) = ("openssl-src", "300.5.4");
 

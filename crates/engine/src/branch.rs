@@ -10,12 +10,15 @@ use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Space};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::file::FsSpace;
 use fsstack_sys::handle::ByNumber;
+use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Stat, SysError};
 use parking_lot::Mutex;
 
 use crate::crowd::Crowd;
 use crate::error::{OpError, Result, is_branch_fault};
 use crate::home::{Home, Proof};
+use crate::index::Marks;
+use crate::inode::mark;
 use crate::open::route::Backings;
 use crate::settings::Settings;
 use crate::terms::Terms;
@@ -75,6 +78,8 @@ pub struct Branch {
     pub by_number: Option<ByNumber>,
     /// Generations are exact, at the price of a call: handles of NFS clients are made of them.
     versions: bool,
+    /// What is known of the marks on it.
+    pub(crate) marks: Marks,
     pub(crate) terms: Terms,
     /// How many pools are stacked below its root; 0: it is none.
     pub(crate) level: u8,
@@ -114,6 +119,7 @@ impl Branch {
             level: if kind.is_local() { 0 } else { pools_below(&root) },
             by_number: ByNumber::of(space.f_type).filter(|_| settings.privileged),
             versions: settings.nfs_export,
+            marks: Marks::default(),
             crowd: (!kind.is_local()).then(|| Crowd::new(settings.branch_timeout)),
             terms: Terms::new(spec),
             home: Home::new(root, &stat, &space, proof),
@@ -125,11 +131,22 @@ impl Branch {
 
     /// Attributes of `name` in its directory `dir`: what an object's identity is made from. Inside of [`Self::ask`].
     pub(crate) fn stat(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat, SysError> {
-        match self.by_number.filter(|_| self.versions) {
+        let stat = match self.by_number.filter(|_| self.versions) {
             Some(how) => how.stat(dir, name),
             None if name.is_empty() => sys::at::stat_fd(dir),
             None => sys::at::stat(dir, name),
+        }?;
+        if !self.asks_marks() || stat.is_dir() {
+            return Ok(stat);
         }
+        let on = if name.is_empty() { On::Fd(dir) } else { On::Name(dir, name) };
+        let alias = mark::get(on, mark::FILE, stat.ino);
+        Ok(Stat { alias: alias.map(|id| (id.ino.0, id.generation)), ..stat })
+    }
+
+    /// Whether files are asked for their marks: the index does not have all of them.
+    pub(crate) fn asks_marks(&self) -> bool {
+        self.marks.ask_files.load(Relaxed)
     }
 
     /// As [`Self::stat`], of what `fd` stands for.
@@ -149,6 +166,7 @@ impl Branch {
             level: 0,
             by_number: None,
             versions: false,
+            marks: Marks::default(),
             crowd: None,
             terms: Terms::new(&BranchSpec::new("(left)".into())),
             home: Home::nowhere()?,

@@ -148,6 +148,7 @@ impl Union {
             if let Some(inode) = inode {
                 inode.renamed((from.dir, from.name), (to.dir, to.name));
                 self.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
+                self.tell_index(&self.pool.load(), &inode);
             }
         }
     }

@@ -129,6 +129,10 @@ impl Union {
         changes.vacant.pop();
         let more = pool.with_branch(branch.clone(), before);
         drop(pool);
+        if let Some(id) = self.id() {
+            id.store(&branch);
+        }
+        self.index.join(&branch);
         crate::recover::clear_added(&more, &branch);
         self.join(&mut changes, more, &branch);
         tracing::info!(branch = %branch.path.display(), slot = %ix, "a branch was added");

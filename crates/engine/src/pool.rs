@@ -123,6 +123,11 @@ impl Pool {
         self.branches.iter().all(|branch| branch.kind.is_local())
     }
 
+    /// Directories have one copy, and no NFS client knows one by the number of a copy that was there before.
+    pub(crate) fn is_one_plain_branch(&self) -> bool {
+        self.branches.len() == 1 && !self.settings.nfs_export
+    }
+
     /// The branch that the number was made from, if that can be read from it.
     pub fn branch_of(&self, ino: Ino) -> Option<BranchIx> {
         let id = number::branch_of(ino)?;

@@ -34,7 +34,14 @@ thread_local! {
 
 /// An object that was found by its number.
 #[derive(Debug)]
-pub(crate) struct Reached {
+pub(crate) enum Reached {
+    File(ByNumber),
+    Dir(Connected),
+}
+
+/// A file (anything but a directory) that was found by its number.
+#[derive(Debug)]
+pub(crate) struct ByNumber {
     pub(crate) at: BranchIx,
     /// `O_PATH`.
     pub(crate) fd: OwnedFd,
@@ -59,29 +66,43 @@ impl Union {
     /// ESTALE if none has; EIO if that cannot be known.
     pub(crate) fn reach(&self, pool: &Pool, ino: Ino) -> Result<Reached> {
         sys::identity::become_daemon().map_err(OpError::Sys)?;
-        let inode = number::inode_of(ino).ok_or(OpError::STALE)?;
+        // Where the index says, for what was moved; then where the number says.
+        let indexed = self.index.places(ino).into_iter().flat_map(|(_, naturals)| naturals);
+        let mut unsure = None;
+        let mut tried = 0;
+        for natural in indexed.chain(std::iter::once(ino)) {
+            tried += 1;
+            match self.reach_at(pool, ino, natural) {
+                Ok(reached) => return Ok(reached),
+                Err(error) if error.errno() == Errno::STALE => {}
+                Err(error) => unsure = Some(error),
+            }
+        }
+        // A copy of a directory on a branch that is away may not be all that there is.
+        let known = pool.branches.iter().all(|branch| branch.marks.are_known());
+        tracing::debug!(%ino, tried, known, "nothing has the number");
+        Err(unsure.unwrap_or(if known { OpError::STALE } else { OpError::UNSURE }))
+    }
+
+    fn reach_at(&self, pool: &Pool, ino: Ino, natural: Ino) -> Result<Reached> {
+        let inode = number::inode_of(natural).ok_or(OpError::STALE)?;
         // A branch that is not in the pool now may come back with the object on it.
-        let at = pool.branch_of(ino).ok_or(OpError::UNSURE)?;
-        self.open_number(pool, at, inode)?.filter(|reached| reached.id.ino == ino).ok_or(OpError::STALE)
+        let at = pool.branch_of(natural).ok_or(OpError::UNSURE)?;
+        let (fd, stat) = self.open_raw(pool.branch(at), inode)?.ok_or(OpError::STALE)?;
+        if stat.is_dir() {
+            let dir = self.connect(pool, at, fd.as_fd(), inode)?;
+            return if dir.id.ino == ino { Ok(Reached::Dir(dir)) } else { Err(OpError::STALE) };
+        }
+        let id = self.identity(pool, pool.branch(at), &stat);
+        if id.ino == ino { Ok(Reached::File(ByNumber { at, fd, stat, id })) } else { Err(OpError::STALE) }
     }
 
-    /// As [`Self::reach`], of an object whose generation is known too.
-    pub(crate) fn reach_again(&self, pool: &Pool, id: Identity) -> Result<Reached> {
-        let reached = self.reach(pool, id.ino)?;
-        if reached.id == id { Ok(reached) } else { Err(OpError::STALE) }
-    }
-
-    /// What has the inode number `inode` on the branch `at`.
-    pub(crate) fn open_number(&self, pool: &Pool, at: BranchIx, inode: u64) -> Result<Option<Reached>> {
-        let branch = pool.branch(at);
+    /// What has the inode number `inode` on `branch`, and its attributes.
+    pub(crate) fn open_raw(&self, branch: &Branch, inode: u64) -> Result<Option<(OwnedFd, Stat)>> {
         let Some(how) = branch.by_number else { return Ok(None) };
         let Some(fd) = branch.ask(|| how.open(branch.root().as_fd(), inode))? else { return Ok(None) };
         let stat = branch.ask(|| branch.stat_fd(fd.as_fd()))?;
-        if stat.nlink == 0 || stat.ino != inode {
-            return Ok(None);
-        }
-        let id = self.identity(branch, &stat);
-        Ok(Some(Reached { at, fd, stat, id }))
+        Ok((stat.nlink > 0 && stat.ino == inode).then_some((fd, stat)))
     }
 
     /// Where the directory `fd` of the branch `at` is in the pool, by the path that the kernel knows it by.
@@ -107,7 +128,7 @@ impl Union {
     }
 
     /// The name that a file has, if the kernel knows one and it leads there.
-    pub(crate) fn name_of(&self, pool: &Pool, reached: &Reached) -> Option<(Arc<Inode>, CString)> {
+    pub(crate) fn name_of(&self, pool: &Pool, reached: &ByNumber) -> Option<(Arc<Inode>, CString)> {
         let branch = pool.branch(reached.at);
         let path = self.path_of(branch, reached.fd.as_fd()).ok()??;
         let (dir, last) = split(&path);
@@ -117,7 +138,7 @@ impl Union {
             dir => self.pass_by(&self.walk_to_dir(pool, dir).ok()?),
         };
         let there = self.stat_in(pool, &parent, reached.at, &name).ok()?;
-        (self.identity(branch, &there) == reached.id).then_some((parent, name))
+        (self.identity(pool, branch, &there) == reached.id).then_some((parent, name))
     }
 
     fn path_of(&self, branch: &Branch, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
@@ -157,8 +178,7 @@ impl Union {
     /// # Errors
     /// ESTALE if it is gone; EIO if that cannot be known.
     pub(crate) fn rejoin(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<()> {
-        let reached = self.reach_again(pool, dir.id)?;
-        let found = self.connect(pool, reached.at, reached.fd.as_fd(), reached.stat.ino)?;
+        let Reached::Dir(found) = self.reach(pool, dir.id.ino)? else { return Err(OpError::STALE) };
         if found.id != dir.id || is_below(&found.parent, dir) {
             return Err(OpError::STALE);
         }
@@ -185,15 +205,17 @@ impl Union {
     }
 
     /// A file by its number where none of its names is known any more, for pools that find objects so.
-    pub(crate) fn file_by_number(&self, pool: &Pool, inode: &Inode, failed: OpError) -> Result<Reached> {
+    pub(crate) fn file_by_number(&self, pool: &Pool, inode: &Inode, failed: OpError) -> Result<ByNumber> {
         if failed.errno() != Errno::STALE || !pool.settings.nfs_export {
             return Err(failed);
         }
-        let reached = self.reach_again(pool, inode.id)?;
-        if reached.stat.kind() != inode.kind {
-            return Err(OpError::STALE);
+        match self.reach(pool, inode.id.ino)? {
+            Reached::File(file) if file.id == inode.id && file.stat.kind() == inode.kind => {
+                inode.moved_to(file.at);
+                Ok(file)
+            }
+            Reached::File(_) | Reached::Dir(_) => Err(OpError::STALE),
         }
-        Ok(reached)
     }
 }
 

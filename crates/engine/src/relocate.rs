@@ -22,7 +22,6 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::dirfd::DirFd;
-use crate::inode::number;
 use crate::inode::{Inode, Name};
 use crate::open::route::Route;
 use crate::open::{OpenFile, WRITTEN_PAST};
@@ -146,13 +145,13 @@ impl Union {
         let dir = self.skeleton(pool, &moving.name.parent, to.ix)?;
         let (fd, staged) = to.ask(|| blank(to, &dir))?;
         let new = New { to, dir, fd, staged };
-        let made = to
-            .ask_patiently(|| dress(new.fd.as_fd(), moving.source, &moving.stat, &pool.settings.relocation))
-            .and_then(|()| to.ask(|| to.stat_fd(new.fd.as_fd())));
-        let done = made.and_then(|made| {
-            let natural = number::identity(to, &made);
-            self.moved.note(moving.inode.id, natural);
-            self.exchange_names(pool, moving, &new, made.ino).inspect_err(|_| self.moved.take_back(natural))
+        let id = moving.inode.id;
+        let done = to.ask(|| to.stat_fd(new.fd.as_fd())).and_then(|made| {
+            // What it is known by is on disk, on the copy and in the index, before the copy has a name.
+            let natural = self.mark_moved(to, &new.fd, &made, id)?;
+            to.ask_patiently(|| dress(new.fd.as_fd(), moving.source, &moving.stat, &pool.settings.relocation))
+                .and_then(|()| self.exchange_names(pool, moving, &new, made.ino))
+                .inspect_err(|_| self.index.forget(id, Some(natural)))
         });
         if done.is_err()
             && let Some(staged) = &new.staged

@@ -130,7 +130,7 @@ impl Union {
         at: BranchIx,
         stat: Stat,
     ) -> Entry {
-        let id = self.identity(pool.branch(at), &stat);
+        let id = self.identity(pool, pool.branch(at), &stat);
         let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
         inode.seen_as(parent, name, stat.nlink);
         self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
@@ -162,8 +162,10 @@ impl Union {
         name: &CStr,
         stats: &DirStats,
     ) -> Result<Identity> {
-        let mut ids: SmallVec<[(Identity, BranchIx, u64); 2]> =
-            stats.iter().map(|(at, stat)| (self.identity(pool.branch(*at), stat), *at, stat.ino)).collect();
+        let mut ids: SmallVec<[(Identity, BranchIx, u64); 2]> = stats
+            .iter()
+            .map(|(at, stat)| (self.copy_identity(pool, pool.branch(*at), stat, stats), *at, stat.ino))
+            .collect();
         let born = |at| stats.iter().find(|(on, _)| *on == at).and_then(|(_, stat)| stat.btime);
         ids.sort_by_key(|(_, at, _)| (born(*at), pool.branch(*at).id));
         // A live directory keeps its number when the branch that it came from leaves, or an older one is added.
@@ -177,17 +179,18 @@ impl Union {
         if let Some((id, ..)) = known {
             return Ok(*id);
         }
-        if pool.branches.len() == 1 {
+        if pool.is_one_plain_branch() {
             return ids.first().map(|(id, ..)| *id).ok_or(OpError::MISSING);
         }
-        let mut marked = None;
-        for (id, at, own) in &ids {
+        let mut marks = SmallVec::<[Option<Identity>; 2]>::new();
+        for (_, at, own) in &ids {
             let fd = self.dirfd(pool, parent, *at)?;
-            match mark::get(On::Name(fd.as_fd(), name), *own) {
-                None => return Ok(*id),
-                Some(of) => marked = marked.or(Some(of)),
+            marks.push(mark::get(On::Name(fd.as_fd(), name), mark::DIR, *own));
+            if marks.last() == Some(&None) && !pool.settings.nfs_export {
+                break; // the one that counts
             }
         }
+        let first = ids.iter().zip(&marks).find(|(_, marked)| marked.is_none());
         // All copies are later ones: the first is lost or out of reach, but its number lives on, unless that
         // directory is alive under another name (it was renamed behind the pool's back on some branches).
         let elsewhere = |id: &Identity| {
@@ -195,7 +198,37 @@ impl Union {
             live.is_some_and(|is| is.parent.id != parent.id || *is.name != *name)
         };
         let own = ids.first().map(|(id, ..)| *id);
-        marked.filter(|id| !elsewhere(id)).or(own).ok_or(OpError::MISSING)
+        let marked = marks.iter().flatten().next().copied();
+        let first = first.map(|((id, ..), _)| *id);
+        let id = first.or(marked.filter(|id| !elsewhere(id))).or(own).ok_or(OpError::MISSING)?;
+        if pool.settings.nfs_export {
+            let copies =
+                ids.iter().zip(&marks).map(|((natural, at, own), marked)| (*natural, *at, *own, *marked));
+            self.mark_copies(pool, parent, name, id, copies);
+        }
+        Ok(id)
+    }
+
+    /// What an NFS client holds of the directory `id` stays good when its first copy is lost: all others are marked
+    /// and in the index.
+    fn mark_copies(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        id: Identity,
+        copies: impl Iterator<Item = (Identity, BranchIx, u64, Option<Identity>)>,
+    ) {
+        for (natural, at, own, marked) in copies.filter(|(natural, ..)| natural.ino != id.ino) {
+            let branch = pool.branch(at);
+            self.index.note_dir(branch, id, natural.ino);
+            if marked != Some(id)
+                && branch.is_writable()
+                && let Ok(fd) = self.dirfd(pool, parent, at)
+            {
+                mark::put(On::Name(fd.as_fd(), name), mark::DIR, id, own);
+            }
+        }
     }
 
     /// A file and a directory have the same name: the first branch wins, and the log says what is hidden.

@@ -1,6 +1,7 @@
 //! What a pool does, as chosen by its administrator.
 
 use std::num::NonZeroU64;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use fsstack_pool::{Chain, Floor, Policy, Rank, Scope};
@@ -118,6 +119,8 @@ pub struct Settings {
     pub privileged: bool,
     /// The pool can be exported by NFS: an object is found by its number alone, whether the kernel knows it or not.
     pub nfs_export: bool,
+    /// Where the pool keeps its index of moved files; None: in memory, as long as it is mounted.
+    pub state_dir: Option<PathBuf>,
     /// Directory file descriptors kept open at most.
     pub dir_fds: usize,
 }

@@ -18,7 +18,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::dirfd::DirFd;
-use crate::inode::number::Identity;
+use crate::inode::number::{self, Identity};
 use crate::inode::{Inode, Name, mark};
 use crate::pool::Pool;
 use crate::recover;
@@ -80,9 +80,12 @@ impl Union {
         if model.nlink == 0 {
             return Err(OpError::MISSING); // removed since it was opened
         }
+        // Before there is a mark, the branch says whose index has it.
+        self.index.cover(branch);
         let made =
             branch.ask(|| make_like(branch, parent.as_fd(), &name.name, source.as_fd(), &model, dir.id))?;
         let stat = branch.ask(|| sys::at::stat_fd(made.as_fd()))?;
+        self.index.note_dir(branch, dir.id, number::number(branch, stat.dev, stat.ino));
         let fd = Arc::new(self.budget.count(made, branch.epoch()));
         dir.add_copy(branch.ix, stat.ino, Some(fd.clone()), |at| pool.turn(at));
         self.budget.opened(dir, branch.ix);
@@ -193,7 +196,7 @@ fn dress_like(
         sys::at::chown_fd(fd, Some(model.uid), Some(model.gid))?;
     }
     copy_xattrs(fd, source, Unfit::LeftOut)?;
-    mark::put(fd, id, own.ino);
+    mark::put(On::Fd(fd), mark::DIR, id, own.ino);
     sys::at::chmod_fd(fd, model.mode & 0o7777)?;
     copy_flags(fd, source);
     sys::at::utimens_fd(fd, Times { atime: SetTime::At(model.atime), mtime: SetTime::At(model.mtime) })

@@ -14,16 +14,17 @@ use parking_lot::Mutex;
 
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
+use crate::index::{Index, IndexHealth};
 use crate::inode::dirfd::{Budget, DirFd};
 use crate::inode::locations::Locations;
-use crate::inode::number::{self, Identity, NumberMap};
+use crate::inode::number::NumberMap;
 use crate::inode::table::Table;
 use crate::inode::{Inode, Name};
 use crate::live::Changes;
-use crate::moved::Moved;
 use crate::open::route::Backings;
 use crate::open::{DirHandle, FileHandle};
 use crate::pool::Pool;
+use crate::poolid::PoolId;
 use crate::resolve::Found;
 use crate::settings::Settings;
 use crate::shape::Shape;
@@ -40,7 +41,8 @@ pub struct Union {
     pub(crate) seen: Locations,
     pub(crate) files: NumberMap<FileHandle>,
     pub(crate) dirs: NumberMap<Arc<DirHandle>>,
-    pub(crate) moved: Moved,
+    pub(crate) index: Index,
+    id: Option<PoolId>,
     pub(crate) budget: Budget,
     /// Removed objects that the kernel has not forgotten yet.
     pub(crate) ghosts: Budget,
@@ -72,12 +74,16 @@ impl Union {
         let roots = pool.branches.iter().map(|branch| (branch.ix, branch.root_ino, branch.root()));
         let root = Inode::root(roots);
         let budget = Budget::new(pool.settings.dir_fds);
+        let id = pool.settings.privileged.then(|| PoolId::of(&pool.branches));
+        let index = Index::open(id, &pool.settings);
+        pool.branches.iter().for_each(|branch| index.join(branch));
         Self {
             inodes: Table::new(root),
             seen: Locations::default(),
             files: NumberMap::default(),
             dirs: NumberMap::default(),
-            moved: Moved::default(),
+            index,
+            id,
             budget,
             ghosts: Budget::new(GHOSTS),
             shape: Shape::default(),
@@ -108,6 +114,16 @@ impl Union {
 
     pub(crate) fn transport(&self) -> Option<&'static str> {
         self.transport.get().copied()
+    }
+
+    /// The pool's id; None for a pool of a user without privileges, which is not stored.
+    pub fn id(&self) -> Option<PoolId> {
+        self.id
+    }
+
+    /// How the index of moved files and directories does.
+    pub fn index_health(&self) -> IndexHealth {
+        self.index.health(&self.pool.load().branches)
     }
 
     /// What is in the tables.
@@ -151,7 +167,7 @@ impl Union {
     pub(crate) fn known_or_found(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Option<Arc<Inode>> {
         self.known(parent, name).or_else(|| {
             let Found::File(at, stat) = self.find(pool, parent, name).ok()? else { return None };
-            let id = self.identity(pool.branch(at), &stat);
+            let id = self.identity(pool, pool.branch(at), &stat);
             self.inodes.get(id.ino).filter(|inode| inode.id == id)
         })
     }
@@ -240,11 +256,6 @@ impl Union {
         dir.keep_dirfd(branch.ix, &fd);
         self.budget.opened(dir, branch.ix);
         Ok(fd)
-    }
-
-    /// The identity of what `stat` describes on `branch`.
-    pub(crate) fn identity(&self, branch: &Branch, stat: &Stat) -> Identity {
-        self.moved.identity(number::identity(branch, stat))
     }
 
     /// Asks `branch` for `name` in `dir`.

@@ -21,6 +21,8 @@ pub struct Plan {
     pub fsname: OsString,
     /// The type shown in the mount table is `fuse.` and this.
     pub subtype: String,
+    /// The block device to mount as (`fuseblk.` and the subtype), if there is one; it is the source then.
+    pub device: Option<OsString>,
     /// mount(2)'s flags.
     pub flags: MountFlags,
     /// Other users may enter.
@@ -123,8 +125,15 @@ fn by_syscall(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiati
     if plan.allow_other {
         data.push_str(",allow_other");
     }
-    let fs_type = if plan.subtype.is_empty() { "fuse".into() } else { format!("fuse.{}", plan.subtype) };
-    mounts::mount_fuse(&plan.fsname, &plan.target, &fs_type, plan.flags, &data)
+    let (kind, source) = match &plan.device {
+        None => ("fuse", &plan.fsname),
+        Some(device) => ("fuseblk", device),
+    };
+    if plan.device.is_some() {
+        data.push_str(",blksize=4096");
+    }
+    let fs_type = if plan.subtype.is_empty() { kind.into() } else { format!("{kind}.{}", plan.subtype) };
+    mounts::mount_fuse(source, &plan.target, &fs_type, plan.flags, &data)
         .map_err(|error| MountError::Mount { target: target.clone(), error: error.errno.into() })?;
     let session = Session::from_fd(negotiation, device.into(), SessionACL::All, Config::default());
     session.map_err(|error| {

@@ -16,6 +16,7 @@
 
 pub mod branch;
 pub mod daemon;
+pub mod ganesha;
 pub mod gluster;
 pub mod ledger;
 pub mod mounts;

@@ -35,7 +35,7 @@ impl Mounted {
     /// Whether a FUSE daemon serves it.
     #[must_use]
     pub fn is_fuse(&self) -> bool {
-        self.fs_type == "fuse" || self.fs_type.starts_with("fuse.")
+        ["fuse", "fuseblk"].contains(&self.fs_type.split('.').next().unwrap_or_default())
     }
 }
 

@@ -308,6 +308,12 @@ impl Pool {
         )
     }
 
+    /// Where the pool keeps its state, unless an option says otherwise.
+    #[must_use]
+    pub fn state_dir(&self) -> PathBuf {
+        self.target.with_file_name("state")
+    }
+
     /// The command that mounts this pool.
     pub fn mount_command(&self) -> Result<Run> {
         let mut run =
@@ -318,6 +324,9 @@ impl Pool {
         if !options.iter().any(says_floor) {
             // The branches of a lab are smaller than the floor that suits a server's disks.
             options.push(LAB_FLOOR.to_owned());
+        }
+        if !options.iter().any(|option| option.starts_with("state-dir=")) {
+            options.push(format!("state-dir={}", self.state_dir().display()));
         }
         run = run.arg("-o").arg(options.join(","));
         Ok(self.env.iter().fold(run, |run, (name, value)| run.env(name, value)))

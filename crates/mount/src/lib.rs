@@ -4,6 +4,7 @@ mod background;
 mod branches;
 mod cli;
 mod gather;
+mod identity;
 mod launch;
 mod optlist;
 mod print;

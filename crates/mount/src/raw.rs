@@ -6,6 +6,7 @@ use crate::settings::{
     AccessTimes, DoorScheduling, Locks, PageCache, Relocate, Require, StatfsView, Stay, Transport, Verify,
     WritePath,
 };
+use fsstack_engine::poolid::PoolId;
 use fsstack_pool::{Chain, Floor, Size};
 use std::ffi::OsString;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -97,6 +98,8 @@ pub struct RawOptions {
     pub(crate) statfs: Given<StatfsView>,
     pub(crate) locks: Given<Locks>,
     pub(crate) nfs_export: Given<bool>,
+    pub(crate) nfs_identity: Given<PoolId>,
+    pub(crate) state_dir: Given<PathBuf>,
     pub(crate) allow_other: Given<bool>,
     pub(crate) default_permissions: Given<bool>,
     pub(crate) fsname: Given<OsString>,

@@ -38,6 +38,12 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
             raw.nfs_export.spelled()
         ));
     }
+    if raw.nfs_identity.get().is_some() && !raw.nfs_export.or(false) {
+        problems.usage(format!(
+            "{}: means something only where the pool is exported; add nfs-export",
+            raw.nfs_identity.spelled()
+        ));
+    }
     if world.privilege == Privilege::User {
         raw.notice("not root: mounted through fusermount3, and all data goes through the daemon".to_owned());
     }
@@ -67,6 +73,9 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         statfs: raw.statfs.or(StatfsView::All),
         locks: raw.locks.or(Locks::Local),
         nfs_export: raw.nfs_export.or(false),
+        nfs_identity: raw.nfs_identity.get().copied(),
+        state_dir: (world.privilege == Privilege::Root)
+            .then(|| raw.state_dir.or(PathBuf::from("/var/lib/fsstack"))),
         flags: flags(&raw, world),
         fsname: raw.fsname.or(typed.source.clone()),
         subtype: raw.subtype.or("fsstack".to_owned()),

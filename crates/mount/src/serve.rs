@@ -17,6 +17,7 @@ use fsstack_sys::process::{Signal, SignalFd, block_signals};
 use fsstack_wire::Abi;
 
 use crate::background::Ready;
+use crate::identity::Device;
 use crate::launch::LaunchError;
 use crate::log::LogLevel;
 use crate::settings::{
@@ -37,7 +38,11 @@ pub(crate) fn serve(settings: &Settings, ready: &Ready, level: LogLevel) -> Resu
     identity::keep_capabilities().map_err(|error| system("capabilities", error.errno.into()))?;
     let pool = open_pool(settings)?;
     let transport = settle_transport(settings)?;
-    let mounted = mount(&plan(settings, transport)).map_err(|error| LaunchError::mount(error.to_string()))?;
+    let device = identity_device(settings)?;
+    let plan = plan(settings, transport, device.as_ref());
+    let mounted = mount(&plan).map_err(|error| LaunchError::mount(error.to_string()))?;
+    // Given up now, it goes with the mount.
+    drop(device);
     let unmounter = mounted.unmounter();
     let served = open_door(settings, pool, &mounted).and_then(|(door, union)| {
         let (end, ended) = mpsc::channel();
@@ -137,6 +142,7 @@ fn engine_settings(settings: &Settings) -> engine::Settings {
         recheck: Duration::from_secs(1),
         privileged: settings.privilege == Privilege::Root,
         nfs_export: settings.nfs_export,
+        state_dir: settings.state_dir.clone(),
         // Half of what may be open is for directories, half for files.
         dir_fds: usize::try_from(fsstack_sys::thread::raise_nofile_limit() / 2).unwrap_or(512),
     }
@@ -160,8 +166,16 @@ fn settle_transport(settings: &Settings) -> Result<Transport, LaunchError> {
     wanted.settled().map_err(|why| LaunchError::mount(format!("transport=ring: {why}: use transport=auto")))
 }
 
-fn plan(settings: &Settings, transport: Transport) -> Plan {
+fn identity_device(settings: &Settings) -> Result<Option<Device>, LaunchError> {
+    let Some((uuid, folder)) = settings.nfs_identity.zip(settings.state_dir.as_deref()) else {
+        return Ok(None);
+    };
+    Device::make(folder, uuid).map(Some).map_err(LaunchError::mount)
+}
+
+fn plan(settings: &Settings, transport: Transport, device: Option<&Device>) -> Plan {
     Plan {
+        device: device.map(Device::path),
         target: settings.mount_point.clone(),
         fsname: settings.fsname.clone(),
         subtype: settings.subtype.clone(),

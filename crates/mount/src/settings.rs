@@ -2,6 +2,7 @@
 
 use crate::ledger::DirectoryId;
 use crate::log::LogSettings;
+use fsstack_engine::poolid::PoolId;
 use fsstack_pool::{BranchSpec, Chain, Floor, Size};
 use std::ffi::OsString;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -59,6 +60,10 @@ pub struct Settings {
     pub locks: Locks,
     /// Whether the pool can be exported by NFS.
     pub nfs_export: bool,
+    /// The UUID of the block device that the pool is mounted as, if it is.
+    pub nfs_identity: Option<PoolId>,
+    /// Where pools keep what outlives them; `None` for a user who may not write there.
+    pub state_dir: Option<PathBuf>,
     /// The flags of the mount itself.
     pub flags: MountFlags,
     /// The source that the mount table shows.

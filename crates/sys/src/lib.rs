@@ -17,6 +17,7 @@ pub mod mapped;
 pub mod mounts;
 pub mod process;
 pub mod stat;
+pub mod state;
 pub mod thread;
 pub mod xattr;
 

@@ -114,6 +114,8 @@ pub struct Stat {
     /// What tells objects apart that have the inode number one after the other; only where it was asked for
     /// ([`crate::handle::ByNumber::stat`]), statx does not tell it.
     pub version: Option<u32>,
+    /// Number and generation that the object is known by elsewhere; only where the caller has found that out.
+    pub alias: Option<(u64, u32)>,
 }
 
 impl Stat {
@@ -161,6 +163,7 @@ impl From<Statx> for Stat {
             attributes: raw.stx_attributes.bits(),
             attributes_mask: raw.stx_attributes_mask.bits(),
             version: None,
+            alias: None,
         }
     }
 }

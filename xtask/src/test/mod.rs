@@ -36,6 +36,8 @@ enum Tier {
     Mounted,
     /// The public suites, on XFS and on the pool.
     Posix,
+    /// The pool exported by a real NFS server (nfs-ganesha on loopback). Runs only when it is named.
+    Nfs,
     /// What takes minutes: a whole large build, a thousand mounts. Runs only when it is named.
     Long,
 }
@@ -51,6 +53,7 @@ impl Tier {
             Self::Faults => "faults",
             Self::Mounted => "mounted",
             Self::Posix => "posix",
+            Self::Nfs => "nfs",
             Self::Long => "long",
         }
     }
@@ -60,7 +63,7 @@ impl Tier {
         match self {
             Self::Unit | Self::Model | Self::Faults => Ok(()),
             Self::Mounted | Self::Long => needs::mounting(),
-            Self::Posix => needs::mounting().and_then(|()| needs::loops()),
+            Self::Posix | Self::Nfs => needs::mounting().and_then(|()| needs::loops()),
         }
     }
 
@@ -82,6 +85,7 @@ impl Tier {
             Self::Faults => vec![with(&["-p", "fsstack-tests", "--features", "fault", "--test", "faults"])],
             Self::Mounted => one("mounted"),
             Self::Posix => one("posix"),
+            Self::Nfs => one("nfs"),
             Self::Long => vec![match runner {
                 Runner::Nextest => with(&[
                     "-p",
@@ -147,6 +151,7 @@ fn run_tier(tier: Tier, runner: Runner, helper: &PathBuf) -> Row {
     // Here and not in the tests, so that compiling a suite takes none of a test's time.
     let installed = match tier {
         Tier::Posix => install::suites(),
+        Tier::Nfs => install::server(),
         Tier::Mounted | Tier::Long => install::sources(),
         Tier::Unit | Tier::Model | Tier::Faults => Ok(()),
     };

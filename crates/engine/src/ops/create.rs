@@ -122,7 +122,7 @@ impl Union {
             Ok(Made { at, fd, stat })
         })?;
         let Made { at, stat, .. } = made;
-        let id = self.identity(pool.branch(at), &stat);
+        let id = self.identity(&pool, pool.branch(at), &stat);
         self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
         let entry: Entry = entry(id, stat);
         let opened = self.open_made(&pool, entry, made, flags, caller);

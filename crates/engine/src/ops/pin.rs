@@ -94,7 +94,11 @@ impl Union {
             let branch = pool.branch(at);
             let fd = branch.ask(|| sys::at::open(dir, &name.name, flags, 0, branch.mounts))?;
             let stat = branch.ask(|| branch.stat_fd(fd.as_fd()))?;
-            if self.identity(branch, &stat) == inode.id { Ok((at, fd, stat)) } else { Err(OpError::STALE) }
+            if self.identity(pool, branch, &stat) == inode.id {
+                Ok((at, fd, stat))
+            } else {
+                Err(OpError::STALE)
+            }
         })
     }
 
@@ -103,7 +107,7 @@ impl Union {
         self.by_name(pool, inode, |dir, name, at| {
             let branch = pool.branch(at);
             let stat = branch.ask(|| branch.stat(dir, &name.name))?;
-            if self.identity(branch, &stat) == inode.id { Ok(stat) } else { Err(OpError::STALE) }
+            if self.identity(pool, branch, &stat) == inode.id { Ok(stat) } else { Err(OpError::STALE) }
         })
     }
 

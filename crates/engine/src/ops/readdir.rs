@@ -204,19 +204,17 @@ impl Union {
     /// `d_ino`, which must be what `st_ino` would be.
     fn listed_number(&self, pool: &Pool, dir: &Arc<Inode>, read: &Read, kind: Kind) -> Ino {
         let branch = pool.branch(read.at);
-        let natural = number(branch, branch.dev(), read.ino);
-        let own = self.moved.listed(natural).unwrap_or_else(|| {
-            // One of that number was moved: which one this is can only be asked.
-            let stat = self.stat_in(pool, dir, read.at, &read.name);
-            stat.map_or(natural, |stat| self.identity(branch, &stat).ino)
-        });
+        let own = number(branch, branch.dev(), read.ino);
+        let plain = self.plain_number(branch, read.ino);
         if kind != Kind::Dir {
-            return own;
+            let asked = || self.stat_in(pool, dir, read.at, &read.name);
+            return plain
+                .unwrap_or_else(|| asked().map_or(own, |stat| self.identity(pool, branch, &stat).ino));
         }
         if let Some(known) = self.known(dir, &read.name) {
             return known.id.ino;
         }
-        if pool.branches.len() == 1 {
+        if pool.is_one_plain_branch() {
             return own;
         }
         match self.find(pool, dir, &read.name) {

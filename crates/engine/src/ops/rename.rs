@@ -255,15 +255,24 @@ impl Union {
     fn moved(&self, pool: &Pool, known: Option<Arc<Inode>>, from: End<'_>, to: End<'_>, at: BranchIx) {
         if let Some(replaced) = self.known(to.dir, to.name) {
             replaced.lost_name(to.dir, to.name);
+            self.forget_removed(pool, replaced.id);
         }
         let moved = known.or_else(|| {
             // The hint was pushed out of its slot: ask for the number.
             let stat = self.stat_in(pool, to.dir, at, to.name).ok()?;
-            self.inodes.get(self.identity(pool.branch(at), &stat).ino)
+            self.inodes.get(self.identity(pool, pool.branch(at), &stat).ino)
         });
         if let Some(inode) = moved {
             inode.renamed((from.dir, from.name), (to.dir, to.name));
             self.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
+            self.tell_index(pool, &inode);
+        }
+    }
+
+    /// A directory has another path: the search for marks may have passed by what is in it.
+    pub(crate) fn tell_index(&self, pool: &Pool, inode: &Arc<Inode>) {
+        for at in inode.copies() {
+            self.index.renamed(pool.branch(at), || inode.path());
         }
     }
 

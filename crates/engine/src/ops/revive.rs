@@ -1,6 +1,5 @@
 //! An object that the kernel forgot is asked for by its number: by an NFS server that holds a handle.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fsstack_pool::{BranchIx, Ino};
@@ -10,7 +9,7 @@ use crate::answer::Entry;
 use crate::error::{OpError, Result};
 use crate::inode::{Copies, Inode};
 use crate::pool::Pool;
-use crate::reach::Reached;
+use crate::reach::{ByNumber, Connected, Reached};
 use crate::resolve::{entry, merge};
 use crate::union::Union;
 
@@ -32,12 +31,10 @@ impl Union {
                 Err(error) => return Err(error),
             }
         }
-        let reached = self.reach(&pool, ino)?;
-        if reached.stat.is_dir() {
-            self.revive_dir(&pool, ino, &reached)
-        } else {
-            Ok(self.revive_file(&pool, &reached))
-        }
+        Ok(match self.reach(&pool, ino)? {
+            Reached::File(file) => self.revive_file(&pool, &file),
+            Reached::Dir(dir) => self.revive_dir(&dir),
+        })
     }
 
     /// The directory that the directory `ino` lies in. The kernel holds one more lookup of it.
@@ -62,7 +59,7 @@ impl Union {
         Ok(self.count(&parent, attr.stat))
     }
 
-    fn revive_file(&self, pool: &Pool, reached: &Reached) -> Entry {
+    fn revive_file(&self, pool: &Pool, reached: &ByNumber) -> Entry {
         let (id, stat) = (reached.id, reached.stat);
         let name = self.name_of(pool, reached);
         let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), reached.at));
@@ -74,17 +71,12 @@ impl Union {
         entry(id, stat)
     }
 
-    fn revive_dir(&self, pool: &Pool, ino: Ino, reached: &Reached) -> Result<Entry> {
-        let found = self.connect(pool, reached.at, reached.fd.as_fd(), reached.stat.ino)?;
-        // A copy of a directory that has another number.
-        if found.id.ino != ino {
-            return Err(OpError::STALE);
-        }
+    fn revive_dir(&self, found: &Connected) -> Entry {
         let inode = self.inodes.looked_up(found.id, sys::Kind::Dir, || Inode::dir(found.id, &found.copies));
         inode.update_copies(&found.copies);
         inode.seen_as(&found.parent, &found.name, 1);
-        self.seen.set(found.parent.id.ino, found.name.to_bytes(), ino);
-        Ok(entry(found.id, merge(&found.stats)))
+        self.seen.set(found.parent.id.ino, found.name.to_bytes(), found.id.ino);
+        entry(found.id, merge(&found.stats))
     }
 
     /// The kernel holds one more lookup of an inode that is known.

@@ -51,6 +51,7 @@ impl Union {
         }
         if let Some(inode) = known {
             inode.lost_name(&parent, name);
+            self.forget_removed(&pool, inode.id);
         }
         Ok(())
     }

@@ -247,6 +247,13 @@ pub(super) const VIEW: &[Row] = &[
         |raw, typed| raw.nfs_export.give(typed, typed.switch()?),
     ),
     option(
+        &["nfs-identity"],
+        Takes::Value("UUID"),
+        "",
+        "For nfs-ganesha: mount the pool as a block device with this UUID (fuseblk on a small loop device), so that the server's handles survive remounts; with nfs-export.",
+        |raw, typed| raw.nfs_identity.give(typed, typed.text()?.parse()?),
+    ),
+    option(
         &["allow_other"],
         Takes::Switch,
         "true for root",
@@ -287,6 +294,13 @@ pub(super) const RUNNING: &[Row] = &[
             raw.config.push(typed.absolute_path()?);
             Ok(())
         },
+    ),
+    option(
+        &["state-dir"],
+        Takes::Value("DIRECTORY"),
+        "/var/lib/fsstack",
+        "Where the pool keeps its index of moved files, in a folder named after its id; it is made anew when it is lost.",
+        |raw, typed| raw.state_dir.give(typed, typed.absolute_path()?),
     ),
     option(
         &["nonempty"],

@@ -1,0 +1,130 @@
+//! Which object of the pool something on a branch is.
+//!
+//! Mostly branch and inode number say it. Not so for a file that was moved here: it keeps what it was known by, and the
+//! index, or its mark, says what that is. And the branch that it was moved from may use its inode number again:
+//! the new object gets another number in the pool while the moved one lives.
+
+use std::os::fd::AsFd;
+
+use fsstack_pool::Ino;
+use fsstack_sys::Stat;
+use fsstack_sys::xattr::On;
+
+use crate::branch::Branch;
+use crate::error::Result;
+use crate::index::birth;
+use crate::inode::mark;
+use crate::inode::number::{self, Identity};
+use crate::pool::Pool;
+use crate::resolve::DirStats;
+use crate::union::Union;
+
+impl Union {
+    /// The identity of what `stat`, which `branch` was asked for by [`Branch::stat`], describes there. Of a directory,
+    /// that of the copy: see [`Union::dir_identity`].
+    pub(crate) fn identity(&self, pool: &Pool, branch: &Branch, stat: &Stat) -> Identity {
+        let natural = number::identity(branch, stat);
+        if let Some((ino, generation)) = stat.alias {
+            let id = Identity { ino: Ino(ino), generation };
+            if self.index.known(natural.ino, birth(stat)) != Some(id) {
+                self.index.learn_file(id, natural.ino, birth(stat));
+            }
+            return id;
+        }
+        // The ordinary case: nothing like it was ever moved.
+        if self.index.knows_nothing_of(natural.ino) || stat.is_dir() {
+            return natural;
+        }
+        if let Some(id) = self.index.known(natural.ino, birth(stat)) {
+            return id;
+        }
+        if !self.is_taken(pool, natural, &[]) {
+            return natural;
+        }
+        let other = Identity { ino: number::hashed(natural), generation: natural.generation };
+        self.index.learn_file(other, natural.ino, birth(stat));
+        other
+    }
+
+    /// As [`Self::identity`], of a directory whose copies are `siblings`.
+    pub(crate) fn copy_identity(
+        &self,
+        pool: &Pool,
+        branch: &Branch,
+        stat: &Stat,
+        siblings: &DirStats,
+    ) -> Identity {
+        let natural = number::identity(branch, stat);
+        if self.index.knows_nothing_of(natural.ino) {
+            return natural;
+        }
+        let copies: Vec<Ino> =
+            siblings.iter().map(|(at, stat)| number::number(pool.branch(*at), stat.dev, stat.ino)).collect();
+        if !self.is_taken(pool, natural, &copies) {
+            return natural;
+        }
+        Identity { ino: number::hashed(natural), generation: natural.generation }
+    }
+
+    /// Another object lives that is known by the number `natural`, other than by being at one of `own`.
+    fn is_taken(&self, pool: &Pool, natural: Identity, own: &[Ino]) -> bool {
+        self.index.places(natural.ino).into_iter().any(|(id, naturals)| {
+            id.generation != natural.generation
+                && naturals.iter().all(|at| !own.contains(at))
+                && naturals.iter().any(|at| self.lives_at(pool, id, *at))
+        })
+    }
+
+    /// Whether the object `id` is where its number would be `natural`. If that cannot be known it may be.
+    fn lives_at(&self, pool: &Pool, id: Identity, natural: Ino) -> bool {
+        let (Some(at), Some(inode)) = (pool.branch_of(natural), number::inode_of(natural)) else {
+            return true;
+        };
+        let branch = pool.branch(at);
+        if branch.by_number.is_none() {
+            return true;
+        }
+        match self.open_raw(branch, inode) {
+            Ok(None) => false,
+            Ok(Some((fd, stat))) if stat.is_dir() => {
+                mark::get(On::Fd(fd.as_fd()), mark::DIR, stat.ino).is_some_and(|marked| marked.ino == id.ino)
+            }
+            Ok(Some((_, stat))) => {
+                stat.alias == Some((id.ino.0, id.generation))
+                    || self.index.known(natural, birth(&stat)) == Some(id)
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// `d_ino` of something that a listing of `dir` tells the inode number of, if that says it.
+    pub(crate) fn plain_number(&self, branch: &Branch, inode: u64) -> Option<Ino> {
+        let natural = number::number(branch, branch.dev(), inode);
+        let plain = !branch.asks_marks() && self.index.knows_nothing_of(natural);
+        plain.then_some(natural)
+    }
+
+    /// A name of the object `id` was removed: if it was the last, the index need not know it any more.
+    pub(crate) fn forget_removed(&self, pool: &Pool, id: Identity) {
+        for (known, naturals) in self.index.places(id.ino) {
+            if known == id && !naturals.iter().any(|at| self.lives_at(pool, id, *at)) {
+                self.index.forget(id, None);
+            }
+        }
+    }
+
+    /// Marks the file behind `fd` on `branch`, which has no name yet, as the object `id`.
+    pub(crate) fn mark_moved(
+        &self,
+        branch: &Branch,
+        fd: impl AsFd,
+        stat: &Stat,
+        id: Identity,
+    ) -> Result<Ino> {
+        let natural = number::number(branch, stat.dev, stat.ino);
+        // The branch says whose index has its marks before there is one.
+        self.index.note_file(branch, id, natural, birth(stat));
+        mark::put(On::Fd(fd.as_fd()), mark::FILE, id, stat.ino);
+        Ok(natural)
+    }
+}

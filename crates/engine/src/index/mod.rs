@@ -1,0 +1,437 @@
+//! Objects whose number does not tell where they are: files that were moved to another branch, and directories that
+//! have further copies. What they are known by is marked on them (`inode/mark.rs`); the index is the way from the
+//! number to the object, and from the object to its number without a look at the mark.
+//!
+//! It is a database in the pool's state directory. What a file is known by is on disk before the file gets its name
+//! on the new branch; directories are on disk within a second, and are looked for after a crash. The index is made
+//! when there is something to put into it, and anew from the marks when it is lost, damaged, or of another pool: each
+//! branch says which index has all its marks (`trusted.fsstack.index`). Until a branch's marks are all known, every
+//! object there is asked for its mark, and a number that leads nowhere is an I/O error, never "gone".
+//!
+//! What the index says of an object is believed only when the object is there: an entry left by something that was
+//! removed behind the pool's back says nothing.
+
+mod filter;
+mod scan;
+mod store;
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use fsstack_pool::Ino;
+use fsstack_sys::xattr::{self, On};
+use parking_lot::{Condvar, Mutex};
+use smallvec::SmallVec;
+
+use crate::branch::Branch;
+use crate::inode::number::{self, Identity};
+use crate::poolid::PoolId;
+use crate::settings::Settings;
+use filter::Filter;
+use scan::Jobs;
+use store::{Entry, Sort, Store, StoreError, When};
+
+/// Which index has all marks of a branch: on its root.
+const COVERED_BY: &CStr = c"trusted.fsstack.index";
+/// Files' marks are all in the index; directories' too.
+const FILES: u8 = 1;
+const ALL: u8 = 2;
+/// How long a daemon that is just ending may still have the index.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// Where an object is, as the index has it.
+pub(crate) type Places = SmallVec<[(Identity, SmallVec<[Ino; 2]>); 1]>;
+
+/// What is known of a branch's marks.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    /// Not all marks of files are in the index: each file is asked.
+    pub(crate) ask_files: AtomicBool,
+    /// Not all marks of directories are in the index.
+    pub(crate) ask_dirs: AtomicBool,
+    /// The branch says that its marks are in this pool's index.
+    covered: AtomicBool,
+}
+
+/// How the index does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexHealth {
+    /// Objects in it.
+    pub objects: u64,
+    /// All marks of all branches are in it.
+    pub complete: bool,
+    /// It outlives the daemon.
+    pub durable: bool,
+}
+
+/// The index; its thread ends with it.
+#[derive(Debug)]
+pub(crate) struct Index {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// The file; None: in memory only.
+    file: Option<PathBuf>,
+    exports: bool,
+    store: ArcSwapOption<Store>,
+    /// One makes it anew at a time.
+    making: Mutex<()>,
+    filter: Filter,
+    branches: Mutex<Vec<Weak<Branch>>>,
+    jobs: Mutex<Jobs>,
+    wake: Condvar,
+    /// Something is not on disk yet.
+    dirty: AtomicBool,
+}
+
+impl Index {
+    /// The index of the pool `id`, as it was left.
+    pub(crate) fn open(id: Option<PoolId>, settings: &Settings) -> Self {
+        let folder = settings.state_dir.as_ref().zip(id).map(|(dir, id)| dir.join(id.to_string()));
+        let opened = folder.as_deref().map(open_file);
+        let (file, store) = match opened {
+            None => (None, None),
+            Some(Ok(store)) => (folder.map(|folder| folder.join(FILE)), store),
+            Some(Err(error)) => {
+                tracing::error!(%error, "the pool's index is in use elsewhere: without it moved files are asked one by one");
+                (None, None)
+            }
+        };
+        let filter = Filter::default();
+        if store.is_some() {
+            filter.open();
+        }
+        let shared = Shared {
+            file,
+            exports: settings.nfs_export,
+            store: ArcSwapOption::new(store.map(Arc::new)),
+            making: Mutex::default(),
+            filter,
+            branches: Mutex::default(),
+            jobs: Mutex::default(),
+            wake: Condvar::new(),
+            dirty: AtomicBool::new(false),
+        };
+        let index = Self { shared: Arc::new(shared), thread: Mutex::default() };
+        if index.shared.store.load().is_some() {
+            index.start();
+        }
+        index
+    }
+
+    /// `branch` is part of the pool.
+    pub(crate) fn join(&self, branch: &Arc<Branch>) {
+        let shared = &self.shared;
+        shared.branches.lock().push(Arc::downgrade(branch));
+        let Some(by) = covered_by(branch) else { return };
+        let store = shared.store.load();
+        let ours = store.as_ref().filter(|store| store.id == by);
+        let level = ours.and_then(|store| {
+            let level = store.covered(branch.id).ok()?;
+            // What was noted of directories in the last second before a crash is lost.
+            Some(if store.was_closed || !shared.exports { level } else { level.min(FILES) })
+        });
+        let level = level.unwrap_or(0);
+        branch.marks.covered.store(level >= FILES, Relaxed);
+        branch.marks.ask_files.store(level < FILES, Relaxed);
+        branch.marks.ask_dirs.store(level < ALL && shared.exports, Relaxed);
+        if level < if shared.exports { ALL } else { FILES } {
+            drop(store);
+            self.scan(branch);
+        }
+    }
+
+    fn scan(&self, branch: &Arc<Branch>) {
+        if self.shared.existing().is_some() {
+            self.shared.jobs.lock().add(branch, Vec::new());
+            self.start();
+        }
+    }
+
+    /// The thread that scans, and writes what need not be written at once.
+    fn start(&self) {
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let shared = self.shared.clone();
+            let started = std::thread::Builder::new().name("index".into()).spawn(move || shared.work());
+            match started {
+                Ok(handle) => *thread = Some(handle),
+                Err(error) => tracing::error!(%error, "the index has no thread: it is not completed"),
+            }
+        }
+        self.shared.wake.notify_one();
+    }
+
+    /// Nothing was ever moved, as far as `ino` goes.
+    pub(crate) fn knows_nothing_of(&self, ino: Ino) -> bool {
+        !self.shared.filter.may_have(ino)
+    }
+
+    /// The identity in force for the file born at `birth` that would have the number `natural`.
+    pub(crate) fn known(&self, natural: Ino, birth: u32) -> Option<Identity> {
+        self.shared.with(|store| store.known(natural, birth)).flatten()
+    }
+
+    /// Where the objects with the number `ino` are, and whether each is a directory.
+    pub(crate) fn places(&self, ino: Ino) -> Places {
+        if self.knows_nothing_of(ino) {
+            return Places::new();
+        }
+        let entries = self.shared.with(|store| store.places(ino)).unwrap_or_default();
+        entries.into_iter().map(|entry: Entry| (entry.id, entry.naturals)).collect()
+    }
+
+    /// The file `id` gets a copy on `branch` that would have the number `natural`: on disk when this returns.
+    /// False: it could not be noted.
+    pub(crate) fn note_file(&self, branch: &Branch, id: Identity, natural: Ino, birth: u32) -> bool {
+        self.shared.cover(branch);
+        self.shared.put(When::Now, Sort::File, &[(id, natural, birth)])
+    }
+
+    /// As [`Self::note_file`], of what can be found out again: on disk within a second.
+    pub(crate) fn learn_file(&self, id: Identity, natural: Ino, birth: u32) {
+        self.shared.put(When::Soon, Sort::File, &[(id, natural, birth)]);
+        self.start();
+    }
+
+    /// The directory `id` has a copy on `branch` that would have the number `natural`, and is about to be marked so.
+    pub(crate) fn note_dir(&self, branch: &Branch, id: Identity, natural: Ino) {
+        if !self.shared.exports || id.ino == natural {
+            return;
+        }
+        self.shared.cover(branch);
+        let known = self.places(id.ino).iter().any(|(known, at)| *known == id && at.contains(&natural));
+        if !known {
+            self.shared.put(When::Soon, Sort::Dir, &[(id, natural, 0)]);
+            self.start();
+        }
+    }
+
+    /// Marks will be put on the branch.
+    pub(crate) fn cover(&self, branch: &Branch) {
+        self.shared.cover(branch);
+    }
+
+    /// The object `id` is no more, or not at `natural` any more.
+    pub(crate) fn forget(&self, id: Identity, natural: Option<Ino>) {
+        if !self.knows_nothing_of(id.ino) {
+            self.shared.with(|store| store.forget(id, natural));
+            self.shared.dirty.store(true, Relaxed);
+        }
+    }
+
+    /// A directory got another path, below the root of `branch`: what is in it may have been passed by.
+    pub(crate) fn renamed(&self, branch: &Arc<Branch>, path: impl Fn() -> Option<Vec<u8>>) {
+        if branch.marks.ask_files.load(Relaxed) || branch.marks.ask_dirs.load(Relaxed) {
+            self.shared.jobs.lock().add(branch, path().unwrap_or_default());
+            self.start();
+        }
+    }
+
+    /// How the index does.
+    pub(crate) fn health(&self, branches: &[Arc<Branch>]) -> IndexHealth {
+        let store = self.shared.store.load();
+        IndexHealth {
+            objects: store.as_ref().and_then(|store| store.len().ok()).unwrap_or(0),
+            complete: branches.iter().all(|branch| branch.marks.are_known()),
+            durable: self.shared.file.is_some(),
+        }
+    }
+}
+
+impl Marks {
+    /// A number that leads nowhere on this branch leads nowhere.
+    pub(crate) fn are_known(&self) -> bool {
+        !self.ask_files.load(Relaxed) && !self.ask_dirs.load(Relaxed)
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        self.shared.jobs.lock().stop();
+        self.shared.wake.notify_all();
+        if let Some(thread) = self.thread.get_mut().take() {
+            let _ended = thread.join();
+        }
+        if let Some(store) = self.shared.store.load().as_ref()
+            && let Err(error) = store.set_closed(true)
+        {
+            tracing::warn!(%error, "the index was not closed in order");
+        }
+    }
+}
+
+impl Shared {
+    /// Asks the index, if there is one. One that fails is made anew.
+    fn with<T>(&self, ask: impl FnOnce(&Store) -> Result<T, StoreError>) -> Option<T> {
+        let store = self.store.load_full()?;
+        ask(&store).inspect_err(|error| self.start_over(&store, error)).ok()
+    }
+
+    fn put(&self, when: When, sort: Sort, rows: &[(Identity, Ino, u32)]) -> bool {
+        // First the filter: who asks meanwhile looks into the database and finds nothing yet.
+        for (id, natural, _) in rows {
+            self.filter.put(id.ino);
+            self.filter.put(*natural);
+        }
+        if when == When::Soon {
+            self.dirty.store(true, Relaxed);
+        }
+        self.existing().is_some() && self.with(|store| store.note(when, sort, rows)).is_some()
+    }
+
+    /// The index, made if there is none.
+    fn existing(&self) -> Option<Arc<Store>> {
+        if let Some(store) = self.store.load_full() {
+            return Some(store);
+        }
+        let _making = self.making.lock();
+        if self.store.load().is_none() {
+            self.make();
+        }
+        self.store.load_full()
+    }
+
+    fn make(&self) {
+        let id = PoolId::fresh().0;
+        let made = match self.file.as_deref() {
+            None => Store::make(None, id),
+            Some(file) => make_file(file, id).or_else(|error| {
+                tracing::error!(%error, file = %file.display(), "the pool's index cannot be kept there: it lasts until the pool is unmounted");
+                Store::make(None, id)
+            }),
+        };
+        match made {
+            Ok(store) => self.store.store(Some(Arc::new(store))),
+            Err(error) => tracing::error!(%error, "the pool has no index"),
+        }
+    }
+
+    /// The index failed: it is made anew, from the marks.
+    fn start_over(&self, failed: &Arc<Store>, error: &StoreError) {
+        let _making = self.making.lock();
+        if !self.store.load().as_ref().is_some_and(|store| Arc::ptr_eq(store, failed)) {
+            return; // somebody has done it
+        }
+        tracing::error!(%error, "the pool's index failed: it is made anew from the marks on the branches");
+        let branches: Vec<_> = self.branches.lock().iter().filter_map(Weak::upgrade).collect();
+        for branch in &branches {
+            branch.marks.ask_files.store(true, Relaxed);
+            branch.marks.ask_dirs.store(self.exports, Relaxed);
+            branch.marks.covered.store(false, Relaxed);
+        }
+        self.store.store(None);
+        self.make();
+        for branch in &branches {
+            self.jobs.lock().add(branch, Vec::new());
+        }
+        self.wake.notify_one();
+    }
+
+    /// Before the first mark is put on a branch: it says whose index has its marks.
+    fn cover(&self, branch: &Branch) {
+        if branch.marks.covered.load(Relaxed) || !branch.marks.are_known() {
+            return; // what is being scanned says so at the end
+        }
+        let _making = self.making.lock();
+        if branch.marks.covered.load(Relaxed) {
+            return;
+        }
+        if self.store.load().is_none() {
+            self.make();
+        }
+        let Some(store) = self.store.load_full() else { return };
+        self.say_covered(&store, branch);
+    }
+
+    fn say_covered(&self, store: &Store, branch: &Branch) {
+        let level = if self.exports { ALL } else { FILES };
+        if let Err(error) = store.set_covered(branch.id, level) {
+            tracing::warn!(%error, "the index is looked through again at the next mount");
+            return;
+        }
+        if let Err(error) = xattr::set(On::Fd(branch.root().as_fd()), COVERED_BY, &store.id, 0) {
+            tracing::debug!(%error, branch = %branch.path.display(), "the branch keeps no marks");
+        }
+        branch.marks.covered.store(true, Relaxed);
+    }
+
+    /// What the thread does until the index goes.
+    fn work(&self) {
+        if let Some(store) = self.store.load_full() {
+            let told = if self.exports { store.set_closed(false) } else { Ok(()) };
+            let filled = store.numbers(|ino| self.filter.put(ino));
+            match told.and(filled) {
+                Ok(()) => self.filter.close(),
+                Err(error) => self.start_over(&store, &error),
+            }
+        }
+        loop {
+            let job = {
+                let mut jobs = self.jobs.lock();
+                if !jobs.stopped() && jobs.is_empty() {
+                    self.wake.wait_until(&mut jobs, Instant::now() + Duration::from_secs(1));
+                }
+                if jobs.stopped() {
+                    break;
+                }
+                jobs.take()
+            };
+            if let Some(job) = job {
+                self.run(job);
+            }
+            if self.dirty.swap(false, Relaxed) {
+                self.with(Store::flush);
+            }
+        }
+    }
+}
+
+/// The database in the pool's folder.
+const FILE: &str = "index.redb";
+
+/// Opens the index in `folder`: none if it is lost or damaged.
+///
+/// # Errors
+/// Another daemon has it.
+fn open_file(folder: &Path) -> Result<Option<Store>, StoreError> {
+    let file = folder.join(FILE);
+    let began = Instant::now();
+    loop {
+        match Store::open(&file) {
+            Ok(store) => return Ok(store),
+            Err(error) if error.is_in_use() && began.elapsed() < LEAVING => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) if error.is_in_use() => return Err(error),
+            Err(error) => {
+                tracing::error!(%error, file = %file.display(), "the pool's index is damaged: it is made anew from the marks on the branches");
+                return Ok(None);
+            }
+        }
+    }
+}
+
+fn make_file(file: &Path, id: [u8; 16]) -> Result<Store, StoreError> {
+    fsstack_sys::state::make_room(file).map_err(|error| StoreError::from(redb::StorageError::Io(error)))?;
+    Store::make(Some(file), id)
+}
+
+fn covered_by(branch: &Branch) -> Option<[u8; 16]> {
+    let mut value = [0; 16];
+    let root = branch.root();
+    matches!(xattr::get(On::Fd(root.as_fd()), COVERED_BY, &mut value), Ok(16)).then_some(value)
+}
+
+/// The birth of an object, as the index remembers it: the same whether generations are exact or not.
+pub(crate) fn birth(stat: &fsstack_sys::Stat) -> u32 {
+    number::generation(&fsstack_sys::Stat { version: None, ..*stat })
+}

@@ -1,0 +1,260 @@
+//! The tables of the index, in an embedded database: one file, crash-safe, with a cache of fixed size.
+
+use std::path::Path;
+
+use fsstack_pool::{BranchId, Ino};
+use redb::backends::InMemoryBackend;
+use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+use smallvec::SmallVec;
+
+use crate::inode::number::Identity;
+
+/// What the database may keep in memory.
+const CACHE: usize = 16 << 20;
+
+/// From the number that branch and inode number make, to the birth of the object that had it and the identity in
+/// force.
+const KNOWN: TableDefinition<'_, u64, (u32, u64, u32)> = TableDefinition::new("known");
+/// From the identity in force to the numbers that branch and inode number make: one for a file, one for each copy of a
+/// directory but its first. The first byte of the value is [`Sort`].
+const PLACES: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("places");
+/// Branches whose marks are all in here.
+const BRANCHES: TableDefinition<'_, u16, u8> = TableDefinition::new("branches");
+/// The index's own id, under the key 0; whether it was closed in order, under 1.
+const ABOUT: TableDefinition<'_, u8, &[u8]> = TableDefinition::new("about");
+
+const ID: u8 = 0;
+const CLOSED: u8 = 1;
+
+/// What an entry is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// A file that is not where its number says.
+    File,
+    /// A directory with copies besides the one that its number says.
+    Dir,
+}
+
+/// Where the object that has an identity is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) id: Identity,
+    pub(super) sort: Sort,
+    /// The numbers that branch and inode number make.
+    pub(super) naturals: SmallVec<[Ino; 2]>,
+}
+
+/// The database failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct StoreError(Box<redb::Error>);
+
+impl<E: Into<redb::Error>> From<E> for StoreError {
+    fn from(error: E) -> Self {
+        Self(Box::new(error.into()))
+    }
+}
+
+impl StoreError {
+    /// Another daemon has the index open.
+    pub(super) fn is_in_use(&self) -> bool {
+        matches!(*self.0, redb::Error::DatabaseAlreadyOpen)
+    }
+}
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+/// An open index.
+#[derive(Debug)]
+pub(super) struct Store {
+    db: Database,
+    /// Made with it: what a branch says that it is covered by.
+    pub(super) id: [u8; 16],
+    /// It was closed in order the last time.
+    pub(super) was_closed: bool,
+}
+
+/// How soon a change is on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// When the call returns.
+    Now,
+    /// With the next that is, or within a second.
+    Soon,
+}
+
+impl Store {
+    /// Opens the index at `path`, and looks at all of it: None if there is none.
+    pub(super) fn open(path: &Path) -> Result<Option<Self>> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let db = builder().set_check_integrity_on_open(true).open(path)?;
+        let read = db.begin_read()?;
+        let about = read.open_table(ABOUT)?;
+        let id = about.get(ID)?.and_then(|id| id.value().try_into().ok());
+        let was_closed = about.get(CLOSED)?.is_some_and(|closed| closed.value() == [1]);
+        drop((about, read));
+        Ok(id.map(|id| Self { db, id, was_closed }))
+    }
+
+    /// Makes a new one; in memory without a path.
+    pub(super) fn make(path: Option<&Path>, id: [u8; 16]) -> Result<Self> {
+        let db = match path {
+            Some(path) => builder().create(path)?,
+            None => builder().create_with_backend(InMemoryBackend::new())?,
+        };
+        let store = Self { db, id, was_closed: false };
+        store.change(When::Now, |tables| {
+            tables.open_table(KNOWN)?;
+            tables.open_table(PLACES)?;
+            tables.open_table(BRANCHES)?;
+            tables.open_table(ABOUT)?.insert(ID, id.as_slice())?;
+            Ok(())
+        })?;
+        Ok(store)
+    }
+
+    fn change(&self, when: When, act: impl FnOnce(&redb::WriteTransaction) -> Result<()>) -> Result<()> {
+        let mut change = self.db.begin_write()?;
+        if when == When::Soon {
+            change.set_durability(Durability::None).map_err(redb::Error::from)?;
+        }
+        act(&change)?;
+        change.commit()?;
+        Ok(())
+    }
+
+    /// All changes so far are on disk.
+    pub(super) fn flush(&self) -> Result<()> {
+        self.change(When::Now, |_| Ok(()))
+    }
+
+    /// From now on, until it says so again, it counts as not closed in order.
+    pub(super) fn set_closed(&self, closed: bool) -> Result<()> {
+        self.change(When::Now, |tables| {
+            tables.open_table(ABOUT)?.insert(CLOSED, [u8::from(closed)].as_slice())?;
+            Ok(())
+        })
+    }
+
+    /// The identity in force for what was born at `birth` and would have the number `natural`.
+    pub(super) fn known(&self, natural: Ino, birth: u32) -> Result<Option<Identity>> {
+        let read = self.db.begin_read()?;
+        let found = read.open_table(KNOWN)?.get(natural.0)?.map(|found| found.value());
+        Ok(found
+            .filter(|(born, ..)| *born == birth)
+            .map(|(_, ino, generation)| Identity { ino: Ino(ino), generation }))
+    }
+
+    /// What has, or had, the number `ino`, and where it is.
+    pub(super) fn places(&self, ino: Ino) -> Result<SmallVec<[Entry; 1]>> {
+        let read = self.db.begin_read()?;
+        let table = read.open_table(PLACES)?;
+        let mut found = SmallVec::new();
+        for row in table.range((ino.0, 0)..=(ino.0, u32::MAX))? {
+            let (key, value) = row?;
+            let (ino, generation) = key.value();
+            found.extend(parse(Identity { ino: Ino(ino), generation }, value.value()));
+        }
+        Ok(found)
+    }
+
+    /// The object `id` is, or a copy of it too, what would have the number `natural`.
+    pub(super) fn note(&self, when: When, sort: Sort, rows: &[(Identity, Ino, u32)]) -> Result<()> {
+        self.change(when, |tables| {
+            let mut known = tables.open_table(KNOWN)?;
+            let mut places = tables.open_table(PLACES)?;
+            for (id, natural, birth) in rows {
+                let key = (id.ino.0, id.generation);
+                let before = places.get(key)?.and_then(|value| parse(*id, value.value()));
+                let mut naturals = SmallVec::<[Ino; 2]>::new();
+                if sort == Sort::Dir {
+                    naturals
+                        .extend(before.into_iter().flat_map(|entry| entry.naturals).filter(|n| n != natural));
+                } else {
+                    known.insert(natural.0, (*birth, id.ino.0, id.generation))?;
+                }
+                naturals.push(*natural);
+                places.insert(key, bytes(sort, &naturals).as_slice())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The object `id` is no more, or not at `natural` any more if that is told.
+    pub(super) fn forget(&self, id: Identity, only: Option<Ino>) -> Result<()> {
+        self.change(When::Soon, |tables| {
+            let mut known = tables.open_table(KNOWN)?;
+            let mut places = tables.open_table(PLACES)?;
+            let key = (id.ino.0, id.generation);
+            let Some(mut entry) = places.get(key)?.and_then(|value| parse(id, value.value())) else {
+                return Ok(());
+            };
+            for natural in entry.naturals.iter().filter(|natural| only.is_none_or(|only| only == **natural)) {
+                let ours = known.get(natural.0)?.is_some_and(|row| (row.value().1, row.value().2) == key);
+                if ours {
+                    known.remove(natural.0)?;
+                }
+            }
+            entry.naturals.retain(|natural| only.is_some_and(|only| only != *natural));
+            if entry.naturals.is_empty() {
+                places.remove(key)?;
+            } else {
+                places.insert(key, bytes(entry.sort, &entry.naturals).as_slice())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// How far the marks on a branch are in here: 0 not at all, 1 those of files, 2 those of directories too.
+    pub(super) fn covered(&self, branch: BranchId) -> Result<u8> {
+        let read = self.db.begin_read()?;
+        Ok(read.open_table(BRANCHES)?.get(branch.get())?.map_or(0, |level| level.value()))
+    }
+
+    /// Says so.
+    pub(super) fn set_covered(&self, branch: BranchId, level: u8) -> Result<()> {
+        self.change(When::Now, |tables| {
+            tables.open_table(BRANCHES)?.insert(branch.get(), level)?;
+            Ok(())
+        })
+    }
+
+    /// All numbers that something is known of.
+    pub(super) fn numbers(&self, mut each: impl FnMut(Ino)) -> Result<()> {
+        let read = self.db.begin_read()?;
+        for row in read.open_table(KNOWN)?.iter()? {
+            each(Ino(row?.0.value()));
+        }
+        for row in read.open_table(PLACES)?.iter()? {
+            each(Ino(row?.0.value().0));
+        }
+        Ok(())
+    }
+
+    /// How many objects are in here.
+    pub(super) fn len(&self) -> Result<u64> {
+        use redb::ReadableTableMetadata;
+        Ok(self.db.begin_read()?.open_table(PLACES)?.len()?)
+    }
+}
+
+fn builder() -> redb::Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE);
+    builder
+}
+
+fn bytes(sort: Sort, naturals: &[Ino]) -> Vec<u8> {
+    let mut bytes = vec![u8::from(sort == Sort::Dir)];
+    naturals.iter().for_each(|natural| bytes.extend_from_slice(&natural.0.to_le_bytes()));
+    bytes
+}
+
+fn parse(id: Identity, bytes: &[u8]) -> Option<Entry> {
+    let (sort, naturals) = bytes.split_first()?;
+    let naturals = naturals.chunks_exact(8).filter_map(|n| Some(Ino(u64::from_le_bytes(n.try_into().ok()?))));
+    let sort = if *sort == 1 { Sort::Dir } else { Sort::File };
+    Some(Entry { id, sort, naturals: naturals.collect() })
+}

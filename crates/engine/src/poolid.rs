@@ -1,0 +1,115 @@
+//! The pool's own id, stored with each of its branches: the same in whatever order they are, and when some are
+//! added or missing.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::os::fd::AsFd;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use fsstack_sys::xattr::{self, On};
+
+use crate::branch::Branch;
+
+/// The attribute of a branch's root.
+const ATTRIBUTE: &CStr = c"trusted.fsstack.pool";
+
+/// A UUID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PoolId(pub [u8; 16]);
+
+impl PoolId {
+    /// One that no other pool has.
+    pub fn fresh() -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        let now = std::time::SystemTime::now();
+        let half = |salt: u8| RandomState::new().hash_one((now, std::process::id(), salt)).to_le_bytes();
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&half(0));
+        id[8..].copy_from_slice(&half(1));
+        // Version 4, variant 1: random.
+        id[6] = id[6] & 0x0f | 0x40;
+        id[8] = id[8] & 0x3f | 0x80;
+        Self(id)
+    }
+
+    /// The id that most of the branches have, of several the one that comes first; a fresh one if none has any. All
+    /// that can store it have it afterwards.
+    pub fn of(branches: &[Arc<Branch>]) -> Self {
+        let stored: Vec<Option<Self>> = branches.iter().map(|branch| Self::stored(branch)).collect();
+        let count = |id: Self| stored.iter().filter(|known| **known == Some(id)).count();
+        let mut best: Option<(usize, Self)> = None;
+        for id in stored.iter().flatten() {
+            if best.is_none_or(|(most, _)| count(*id) > most) {
+                best = Some((count(*id), *id));
+            }
+        }
+        let id = best.map_or_else(Self::fresh, |(_, id)| id);
+        branches.iter().for_each(|branch| id.store(branch));
+        id
+    }
+
+    fn stored(branch: &Branch) -> Option<Self> {
+        let mut value = [0; 16];
+        let root = branch.root();
+        match xattr::get(On::Fd(root.as_fd()), ATTRIBUTE, &mut value) {
+            Ok(16) => Some(Self(value)),
+            _ => None,
+        }
+    }
+
+    /// The branch belongs to this pool.
+    pub(crate) fn store(self, branch: &Branch) {
+        if Self::stored(branch) == Some(self) {
+            return;
+        }
+        if let Err(error) = xattr::set(On::Fd(branch.root().as_fd()), ATTRIBUTE, &self.0, 0) {
+            tracing::debug!(%error, branch = %branch.path.display(), "the branch does not keep the pool's id");
+        }
+    }
+}
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, byte) in self.0.iter().enumerate() {
+            if matches!(at, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for PoolId {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const BAD: &str = "not a UUID: 32 hexadecimal digits, as in 12345678-9abc-4def-8123-456789abcdef";
+        let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
+        let mut id = [0; 16];
+        if digits.len() != 32 {
+            return Err(BAD);
+        }
+        for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+            let pair = std::str::from_utf8(pair).map_err(|_| BAD)?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| BAD)?;
+        }
+        Ok(Self(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_read_as_it_is_written() {
+        let id = PoolId::fresh();
+        assert_ne!(id, PoolId::fresh());
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(id.to_string().len(), 36);
+        assert!("12".parse::<PoolId>().is_err());
+        assert!("zz".repeat(16).parse::<PoolId>().is_err());
+    }
+}

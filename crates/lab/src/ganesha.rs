@@ -1,0 +1,128 @@
+//! nfs-ganesha on loopback, over a directory: NFSv4 only, so that it needs neither a portmapper nor a bus.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::ledger::Entry;
+use crate::{must, needs};
+
+/// How long the server may take to come up, and to go.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A part of every handle: always the same.
+const EXPORT_ID: u32 = 20;
+
+/// A server; it is stopped when it drops.
+#[derive(Debug)]
+pub struct Ganesha {
+    export: PathBuf,
+    home: PathBuf,
+    port: u16,
+    server: Option<Child>,
+    _home: Entry,
+}
+
+impl Ganesha {
+    /// Why there can be none here.
+    pub fn able() -> Result<(), needs::Skip> {
+        needs::root()?;
+        needs::program("ganesha.nfsd")
+    }
+
+    /// A server for `export`; what it writes down is in `home`.
+    #[track_caller]
+    pub fn serve(export: &Path, home: &Path) -> Self {
+        must(Self::try_serve(export, home), "starting nfs-ganesha")
+    }
+
+    fn try_serve(export: &Path, home: &Path) -> Result<Self> {
+        let entry = Entry::dir(home)?;
+        // Free now; nobody else on this machine has a reason to take it.
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let mut ganesha =
+            Self { export: export.to_owned(), home: home.to_owned(), port, server: None, _home: entry };
+        ganesha.start()?;
+        Ok(ganesha)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// Stops it and starts it again; `between` happens while it is down.
+    #[track_caller]
+    pub fn restart(&mut self, between: impl FnOnce()) {
+        must(self.stop(), "stopping nfs-ganesha");
+        between();
+        must(self.start(), "starting nfs-ganesha again");
+    }
+
+    /// What it said.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.home.join("log")).unwrap_or_default()
+    }
+
+    fn start(&mut self) -> Result<()> {
+        let (config, log) = (self.home.join("ganesha.conf"), self.home.join("log"));
+        fs::create_dir_all("/var/lib/nfs/ganesha")?;
+        fs::create_dir_all("/var/run/ganesha")?;
+        fs::write(&config, self.config())?;
+        let server = Command::new("ganesha.nfsd")
+            .arg("-F")
+            .args([Path::new("-f"), &config, Path::new("-L"), &log, Path::new("-p"), &self.home.join("pid")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("ganesha.nfsd")?;
+        let server = self.server.insert(server);
+        let began = Instant::now();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
+            if let Some(ended) = server.try_wait()? {
+                bail!("nfs-ganesha ended with {ended}: {}", fs::read_to_string(&log).unwrap_or_default());
+            }
+            if began.elapsed() > PATIENCE {
+                bail!("nfs-ganesha does not listen: {}", fs::read_to_string(&log).unwrap_or_default());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        let Some(mut server) = self.server.take() else { return Ok(()) };
+        // It has nothing to finish: every answer was given.
+        server.kill()?;
+        server.wait()?;
+        Ok(())
+    }
+
+    fn config(&self) -> String {
+        format!(
+            "NFS_CORE_PARAM {{ Protocols = 4; NFS_Port = {}; Bind_addr = 127.0.0.1; Enable_NLM = false;
+               Enable_RQUOTA = false; Enable_UDP = false; }}
+             NFSv4 {{ Graceless = true; RecoveryBackend = fs; Only_Numeric_Owners = true; Minor_Versions = 0,1,2;
+               Delegations = false; }}
+             EXPORT_DEFAULTS {{ Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4;
+               Transports = TCP; Attr_Expiration_Time = 0; }}
+             EXPORT {{ Export_Id = {EXPORT_ID}; Path = {}; Pseudo = /t; FSAL {{ Name = VFS; }} }}\n",
+            self.port,
+            self.export.display()
+        )
+    }
+}
+
+impl Drop for Ganesha {
+    fn drop(&mut self) {
+        if let Err(e) = self.stop() {
+            assert!(std::thread::panicking(), "nfs-ganesha was not stopped: {e:#}");
+        }
+    }
+}
