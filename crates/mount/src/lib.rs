@@ -16,6 +16,7 @@ mod world;
 
 pub mod ledger;
 pub mod log;
+pub mod nfs;
 pub mod options;
 pub mod problem;
 pub mod settings;
