@@ -22,7 +22,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::dirfd::DirFd;
-use crate::inode::{Inode, Name};
+use crate::inode::{Inode, Name, number};
 use crate::open::route::Route;
 use crate::open::{OpenFile, WRITTEN_PAST};
 use crate::place::ancestors;
@@ -153,6 +153,10 @@ impl Union {
                 .and_then(|()| self.exchange_names(pool, moving, &new, made.ino))
                 .inspect_err(|_| self.index.forget(id, Some(natural)))
         });
+        if done.is_ok() {
+            let before = number::number(&moving.from, moving.stat.dev, moving.stat.ino);
+            self.index.forget(id, Some(before));
+        }
         if done.is_err()
             && let Some(staged) = &new.staged
         {

@@ -80,8 +80,6 @@ impl Union {
         if model.nlink == 0 {
             return Err(OpError::MISSING); // removed since it was opened
         }
-        // Before there is a mark, the branch says whose index has it.
-        self.index.cover(branch);
         let made =
             branch.ask(|| make_like(branch, parent.as_fd(), &name.name, source.as_fd(), &model, dir.id))?;
         let stat = branch.ask(|| sys::at::stat_fd(made.as_fd()))?;

@@ -141,6 +141,7 @@ impl Union {
         self.files.clear();
         self.dirs.clear();
         self.inodes.clear();
+        self.index.close();
     }
 
     pub(crate) fn new_handle(&self) -> Handle {

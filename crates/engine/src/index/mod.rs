@@ -131,13 +131,25 @@ impl Index {
     pub(crate) fn join(&self, branch: &Arc<Branch>) {
         let shared = &self.shared;
         shared.branches.lock().push(Arc::downgrade(branch));
-        let Some(by) = covered_by(branch) else { return };
+        let Some(by) = covered_by(branch) else {
+            // No file there is marked. Directories may be: pools that are not exported do not say so.
+            if shared.exports {
+                branch.marks.ask_dirs.store(true, Relaxed);
+                self.scan(branch);
+            }
+            return;
+        };
         let store = shared.store.load();
         let ours = store.as_ref().filter(|store| store.id == by);
         let level = ours.and_then(|store| {
             let level = store.covered(branch.id).ok()?;
+            if !shared.exports {
+                // From now on directories are marked without a word to the index.
+                return (level < ALL || store.set_covered(branch.id, FILES).is_ok())
+                    .then_some(level.min(FILES));
+            }
             // What was noted of directories in the last second before a crash is lost.
-            Some(if store.was_closed || !shared.exports { level } else { level.min(FILES) })
+            Some(if store.was_closed { level } else { level.min(FILES) })
         });
         let level = level.unwrap_or(0);
         branch.marks.covered.store(level >= FILES, Relaxed);
@@ -193,7 +205,9 @@ impl Index {
     /// False: it could not be noted.
     pub(crate) fn note_file(&self, branch: &Branch, id: Identity, natural: Ino, birth: u32) -> bool {
         self.shared.cover(branch);
-        self.shared.put(When::Now, Sort::File, &[(id, natural, birth)])
+        let noted = self.shared.put(When::Now, Sort::File, &[(id, natural, birth)]);
+        self.start();
+        noted
     }
 
     /// As [`Self::note_file`], of what can be found out again: on disk within a second.
@@ -213,11 +227,6 @@ impl Index {
             self.shared.put(When::Soon, Sort::Dir, &[(id, natural, 0)]);
             self.start();
         }
-    }
-
-    /// Marks will be put on the branch.
-    pub(crate) fn cover(&self, branch: &Branch) {
-        self.shared.cover(branch);
     }
 
     /// The object `id` is no more, or not at `natural` any more.
@@ -256,9 +265,17 @@ impl Marks {
 
 impl Drop for Index {
     fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Index {
+    /// The pool is unmounted: all is on disk, and the next mount may rely on it.
+    pub(crate) fn close(&self) {
         self.shared.jobs.lock().stop();
         self.shared.wake.notify_all();
-        if let Some(thread) = self.thread.get_mut().take() {
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
             let _ended = thread.join();
         }
         if let Some(store) = self.shared.store.load().as_ref()

@@ -144,7 +144,9 @@ impl Shared {
                     Some(kind) => kind == Kind::Dir,
                     None => sys::at::stat(dir.as_fd(), &name).is_ok_and(|stat| stat.is_dir()),
                 };
-                caught.look(branch, dir.as_fd(), &name, is_dir)?;
+                if is_dir || branch.asks_marks() {
+                    caught.look(branch, dir.as_fd(), &name, is_dir)?;
+                }
                 if is_dir {
                     let mut below = path.clone();
                     if !below.is_empty() {

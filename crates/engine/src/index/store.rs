@@ -168,13 +168,12 @@ impl Store {
             for (id, natural, birth) in rows {
                 let key = (id.ino.0, id.generation);
                 let before = places.get(key)?.and_then(|value| parse(*id, value.value()));
-                let mut naturals = SmallVec::<[Ino; 2]>::new();
-                if sort == Sort::Dir {
-                    naturals
-                        .extend(before.into_iter().flat_map(|entry| entry.naturals).filter(|n| n != natural));
-                } else {
+                if sort == Sort::File {
                     known.insert(natural.0, (*birth, id.ino.0, id.generation))?;
                 }
+                // A file that is just moved again is still where it was.
+                let before = before.into_iter().flat_map(|entry| entry.naturals);
+                let mut naturals: SmallVec<[Ino; 2]> = before.filter(|before| before != natural).collect();
                 naturals.push(*natural);
                 places.insert(key, bytes(sort, &naturals).as_slice())?;
             }

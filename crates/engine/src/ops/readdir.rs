@@ -214,7 +214,7 @@ impl Union {
         if let Some(known) = self.known(dir, &read.name) {
             return known.id.ino;
         }
-        if pool.is_one_plain_branch() {
+        if plain.is_some() && pool.is_one_plain_branch() {
             return own;
         }
         match self.find(pool, dir, &read.name) {
