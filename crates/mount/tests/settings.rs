@@ -107,6 +107,10 @@ fn the_defaults() {
             statfs: All,
             locks: Local,
             nfs_export: false,
+            nfs_identity: None,
+            state_dir: Some(
+                "/var/lib/fsstack",
+            ),
             flags: MountFlags {
                 read_only: false,
                 access_times: Relative,
