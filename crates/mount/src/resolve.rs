@@ -32,18 +32,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     let mount_point = mount_point(&typed.target, raw.nonempty.or(false), &live, &mut problems);
     let branches = branches(&typed.source, &raw, world, mount_point.as_deref(), &mut problems);
     branches::refuse_taken(&branches, world, &mut problems);
-    if raw.nfs_export.or(false) && world.privilege == Privilege::User {
-        problems.usage(format!(
-            "{}: opening files by their handles needs root; leave it out, or mount as root",
-            raw.nfs_export.spelled()
-        ));
-    }
-    if raw.nfs_identity.get().is_some() && !raw.nfs_export.or(false) {
-        problems.usage(format!(
-            "{}: means something only where the pool is exported; add nfs-export",
-            raw.nfs_identity.spelled()
-        ));
-    }
+    export(&raw, world, &mut problems);
     if world.privilege == Privilege::User {
         raw.notice("not root: mounted through fusermount3, and all data goes through the daemon".to_owned());
     }
@@ -87,6 +76,21 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         ledger: (world.privilege == Privilege::Root).then(|| world.ledger.clone()),
         notices: raw.take_notices(),
     })
+}
+
+fn export(raw: &RawOptions, world: &World, problems: &mut Problems) {
+    if raw.nfs_export.or(false) && world.privilege == Privilege::User {
+        problems.usage(format!(
+            "{}: opening files by their handles needs root; leave it out, or mount as root",
+            raw.nfs_export.spelled()
+        ));
+    }
+    if raw.nfs_identity.get().is_some() && !raw.nfs_export.or(false) {
+        problems.usage(format!(
+            "{}: means something only where the pool is exported; add nfs-export",
+            raw.nfs_identity.spelled()
+        ));
+    }
 }
 
 /// One policy and one floor, whichever of their spellings were used.
