@@ -21,6 +21,7 @@ use crate::index::Marks;
 use crate::inode::mark;
 use crate::open::route::Backings;
 use crate::settings::Settings;
+use crate::tally::{Sum, Tally};
 use crate::terms::Terms;
 
 /// How long a file system's free space is believed.
@@ -91,6 +92,7 @@ pub struct Branch {
     placed: AtomicU64,
     /// The kernel refused passthrough to a file here; asked again only after a remount of the pool.
     no_passthrough: AtomicBool,
+    pub(crate) tally: Tally,
 }
 
 impl Branch {
@@ -126,6 +128,7 @@ impl Branch {
             space: Mutex::new((Instant::now(), space)),
             placed: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(false),
+            tally: Tally::new(kind.is_local()),
         })
     }
 
@@ -173,6 +176,7 @@ impl Branch {
             space: Mutex::new((Instant::now(), FsSpace::default())),
             placed: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(true),
+            tally: Tally::new(true),
         };
         branch.terms.close();
         Ok(branch)
@@ -185,14 +189,14 @@ impl Branch {
             None => None,
             Some(crowd) => Some(crowd.enter().map_err(|sys| self.said(sys))?),
         };
-        call().map_err(|sys| self.said(sys))
+        self.tally.time(call).map_err(|sys| self.said(sys))
     }
 
     /// As [`Self::ask`], for calls that may take long on a branch in good order (fsync, copies): they do not count
     /// among those that make a branch suspect.
     pub fn ask_patiently<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
-        call().map_err(|sys| self.said(sys))
+        self.tally.time(call).map_err(|sys| self.said(sys))
     }
 
     /// The thread asks this branch as the daemon. A server looks at who calls, and the pool may have been all local
@@ -242,7 +246,7 @@ impl Branch {
     pub fn space(&self) -> Result<Space> {
         let fs = self.fs_space()?;
         let unit = fs.frag_size.max(1);
-        let placed = self.placed.load(Relaxed);
+        let placed = self.placed.load(Relaxed).saturating_add(self.reserved());
         Ok(Space {
             total: fs.blocks.saturating_mul(unit),
             free: fs.free.saturating_mul(unit).saturating_sub(placed),
@@ -252,9 +256,15 @@ impl Branch {
         })
     }
 
+    /// Somebody has written `bytes` to this branch past the pool.
+    pub(crate) fn note_placed_beside(&self, bytes: u64) {
+        self.placed.fetch_add(bytes, Relaxed);
+    }
+
     /// The pool has written `bytes` to this branch.
     pub fn note_placed(&self, bytes: usize) {
         self.placed.fetch_add(bytes as u64, Relaxed);
+        self.tally.add(Sum::WrittenBytes, bytes as u64);
     }
 
     /// The next question about space goes to the file system: it said that it is full.

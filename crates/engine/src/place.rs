@@ -53,10 +53,20 @@ impl Union {
         chain: &Chain,
         fits: impl Fn(&Branch, &Space) -> bool,
     ) -> Ranking {
+        rank(chain, &self.candidates(pool, parent, chain, fits), &mut random)
+    }
+
+    /// What is known of each branch that `fits`, when `chain` is to place something in `parent`.
+    pub(crate) fn candidates(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        chain: &Chain,
+        fits: impl Fn(&Branch, &Space) -> bool,
+    ) -> Vec<Candidate> {
         let newest = chain.needs_mtime();
         let depth = if chain.needs_depth() { ancestors(parent) } else { Vec::new() };
-        let candidates: Vec<Candidate> = pool
-            .branches
+        pool.branches
             .iter()
             .filter_map(|branch| {
                 let space = branch.space();
@@ -84,8 +94,7 @@ impl Union {
                     min_inodes: branch.min_inodes().unwrap_or(pool.settings.min_inodes),
                 })
             })
-            .collect();
-        rank(chain, &candidates, &mut random)
+            .collect()
     }
 
     fn mtime_on(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Option<(i64, u32)> {
@@ -114,7 +123,7 @@ fn no_branch(pool: &Pool, refused: &[(BranchIx, Rejection)]) -> OpError {
 }
 
 /// Enough chance for spreading files: not for secrets.
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     use std::cell::Cell;
     thread_local! {
         static STATE: Cell<u64> = const { Cell::new(0) };

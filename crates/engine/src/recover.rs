@@ -55,7 +55,7 @@ pub(crate) enum Durable {
 
 impl Branch {
     /// The name of the hidden folder here.
-    fn folder(&self) -> &'static CStr {
+    pub(crate) fn folder(&self) -> &'static CStr {
         FOLDERS[usize::from(self.level).min(FOLDERS.len() - 1)]
     }
 }

@@ -28,6 +28,7 @@ use crate::open::{OpenFile, WRITTEN_PAST};
 use crate::place::ancestors;
 use crate::pool::Pool;
 use crate::recover::{self, Intent, sync_dir};
+use crate::tally::Sum;
 use crate::twin::dress;
 use crate::union::Union;
 
@@ -98,6 +99,8 @@ impl Union {
                         name = ?moving.name.name, from = %moving.from.path.display(),
                         to = %pool.branch(at).path.display(), "moved a file to a roomier branch"
                     );
+                    moving.from.tally.add(Sum::MovedAway, 1);
+                    pool.branch(at).tally.add(Sum::MovedHere, 1);
                     placed.branch = home;
                     placed.fd = fd;
                     placed.writable = true;

@@ -11,6 +11,7 @@ use crate::inode::Inode;
 use crate::open::OpenFile;
 use crate::open::choice::Choice;
 use crate::pool::Pool;
+use crate::tally::{BranchTally, PoolTally};
 use crate::union::{Held, Union};
 
 /// The pool at one moment.
@@ -22,6 +23,8 @@ pub struct Status {
     pub open: OpenWays,
     /// What is in the tables.
     pub held: Held,
+    /// What happened since it was mounted.
+    pub tally: PoolTally,
     /// How requests come in, if that was told.
     pub transport: Option<&'static str>,
 }
@@ -55,6 +58,8 @@ pub struct BranchStatus {
     pub reserved: u64,
     /// Files open on it.
     pub open_files: usize,
+    /// What was asked of it, and how it answered.
+    pub tally: BranchTally,
     /// The kernel has refused passthrough there.
     pub refuses_passthrough: bool,
 }
@@ -89,6 +94,7 @@ impl Union {
             branches: pool.branches.iter().map(|branch| branch_status(&pool, branch)).collect(),
             open: self.open_ways(),
             held: self.held(),
+            tally: self.events.told(),
             transport: self.transport(),
         }
     }
@@ -158,6 +164,7 @@ fn branch_status(pool: &Pool, branch: &Arc<Branch>) -> BranchStatus {
         min_inodes: branch.min_inodes().unwrap_or(pool.settings.min_inodes),
         reserved: branch.reserved(),
         open_files: branch.open_files(),
+        tally: branch.tally.told(),
         refuses_passthrough: branch.refuses_passthrough(),
     }
 }

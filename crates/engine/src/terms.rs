@@ -146,6 +146,14 @@ impl Branch {
         self.terms.open.compare_exchange(0, GONE, SeqCst, SeqCst).map(drop)
     }
 
+    pub(crate) fn promise(&self, bytes: u64) {
+        self.terms.reserved.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn give_back(&self, bytes: u64) {
+        self.terms.reserved.fetch_sub(bytes, Relaxed);
+    }
+
     pub(crate) fn set_mode(&self, mode: BranchMode) {
         self.terms.mode.store(code(mode), Relaxed);
     }

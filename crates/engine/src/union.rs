@@ -1,6 +1,7 @@
 //! The union file system: the tables that all operations share, and the way from an inode to a directory
 //! descriptor on a branch.
 
+use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,9 +26,11 @@ use crate::open::route::Backings;
 use crate::open::{DirHandle, FileHandle};
 use crate::pool::Pool;
 use crate::poolid::PoolId;
+use crate::reserve::{Reservation, Teller};
 use crate::resolve::Found;
 use crate::settings::Settings;
 use crate::shape::Shape;
+use crate::tally::Events;
 
 /// Removed objects held at most. The kernel forgets them within milliseconds, unless they have other names.
 const GHOSTS: usize = 1024;
@@ -49,6 +52,9 @@ pub struct Union {
     pub(crate) shape: Shape,
     pub(crate) backings: Arc<dyn Backings>,
     pub(crate) changes: Mutex<Changes>,
+    pub(crate) events: Events,
+    pub(crate) reservations: Mutex<HashMap<u64, Reservation>>,
+    pub(crate) teller: OnceLock<Teller>,
     transport: OnceLock<&'static str>,
     next_handle: AtomicU64,
 }
@@ -89,6 +95,9 @@ impl Union {
             shape: Shape::default(),
             backings,
             changes: Mutex::default(),
+            events: Events::default(),
+            reservations: Mutex::default(),
+            teller: OnceLock::new(),
             transport: OnceLock::new(),
             next_handle: AtomicU64::new(1),
             pool: ArcSwap::from_pointee(pool),

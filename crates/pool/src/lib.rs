@@ -11,6 +11,7 @@ mod ranking;
 mod size;
 mod source;
 mod space;
+mod turn;
 
 pub mod policy;
 
@@ -26,3 +27,4 @@ pub use ranking::{Ranking, rank};
 pub use size::{Floor, Size, SizeError};
 pub use source::{SpecError, SpecFault, parse_source};
 pub use space::Space;
+pub use turn::{Turn, turn};

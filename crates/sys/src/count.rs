@@ -5,6 +5,8 @@ use std::cell::Cell;
 use crate::call::Call;
 
 thread_local! {
+    /// How many calls in all, times 256, and which was the last one, plus 1.
+    static LAST: Cell<u64> = const { Cell::new(0) };
     static MADE: [Cell<u64>; Call::COUNT] = const { [const { Cell::new(0) }; Call::COUNT] };
 }
 
@@ -25,7 +27,15 @@ impl Counts {
 }
 
 pub(crate) fn one(call: Call) {
+    LAST.with(|last| last.set(((last.get() >> 8) + 1) << 8 | (call as u64 + 1)));
     MADE.with(|made| made[call as usize].set(made[call as usize].get() + 1));
+}
+
+/// How many calls the calling thread has made so far, and which was the last.
+pub fn last() -> (u64, Option<Call>) {
+    let last = LAST.get();
+    let which = usize::try_from(last & 0xff).unwrap_or(0).checked_sub(1);
+    (last >> 8, which.and_then(|at| Call::ALL.get(at)).copied())
 }
 
 /// What the calling thread has done so far.

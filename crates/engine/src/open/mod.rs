@@ -18,6 +18,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::branch::Branch;
 use crate::error::Result;
 use crate::inode::Inode;
+use crate::tally::Sum;
 use crate::terms::Tenant;
 use choice::Choice;
 use listing::Listing;
@@ -105,6 +106,18 @@ impl OpenFile {
     pub fn ask_inside<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
         let placed = self.placed.read_recursive();
         placed.branch.ask_patiently(|| call(placed.fd.as_fd()))
+    }
+
+    /// As [`Self::ask`], for readers: the bytes are counted.
+    ///
+    /// # Errors
+    /// What the call answered.
+    pub fn ask_to_read(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<usize, SysError>) -> Result<usize> {
+        let placed = self.placed.read();
+        placed.branch.as_daemon()?;
+        let read = placed.branch.ask(|| call(placed.fd.as_fd()))?;
+        placed.branch.tally.add(Sum::ReadBytes, read as u64);
+        Ok(read)
     }
 
     /// As [`Self::ask`], for writers: the space on the branch is counted.

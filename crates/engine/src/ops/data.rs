@@ -24,7 +24,8 @@ impl Union {
         let open = self.file(handle)?;
         let mut done = 0;
         while done < into.len() {
-            let read = open.file.ask(|fd| sys::file::read_at(fd, &mut into[done..], offset + done as u64));
+            let read =
+                open.file.ask_to_read(|fd| sys::file::read_at(fd, &mut into[done..], offset + done as u64));
             match read {
                 Ok(0) => break,
                 Ok(count) => done += count,

@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::resolve::{DirStats, entry, merge};
+use crate::tally::Event;
 use crate::union::Union;
 
 impl Union {
@@ -25,8 +26,10 @@ impl Union {
         let parent = self.dir(parent)?;
         let name = name.as_cstr();
         if let Some(entry) = self.lookup_where_seen(&pool, &parent, name) {
+            self.events.note(Event::LookupKnown);
             return Ok(entry);
         }
+        self.events.note(Event::LookupAsked);
         let found = self.find(&pool, &parent, name)?;
         self.admit(&pool, &parent, name, found)
     }

@@ -13,8 +13,10 @@ use crate::caller::Caller;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::open::choice::{But, Facts, stacked_route};
+use crate::open::route::Route;
 use crate::open::{FileHandle, OpenFile, SET_ID, Sync};
 use crate::pool::Pool;
+use crate::tally::Event;
 use crate::union::Union;
 
 /// The file capabilities of capabilities(7).
@@ -98,6 +100,8 @@ impl Union {
             if stays { wished } else { wished.refused(stacked_route(pool), But::Strips) }
         };
         let route = file.tie(wish_now, writer);
+        let past_us = matches!(route, Route::Passthrough(_));
+        self.events.note(if past_us { Event::OpenPassthrough } else { Event::OpenStacked });
         let handle = self.new_handle();
         // A local disk has nothing to say at close; a network file system reports late errors there.
         let flushes = !branch.kind.is_local() || pool.settings.locks == crate::settings::Locks::Branch;

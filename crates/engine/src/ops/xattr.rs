@@ -196,7 +196,7 @@ impl Union {
             why = format!("{why}; until its last close, then {now}");
         }
         if let Some(stays) = file.why() {
-            why = format!("{why}; not moved when its branch was full: {stays}");
+            why = format!("{why}; not moved from a full branch: {stays}");
         }
         Ok(why)
     }

@@ -1,0 +1,371 @@
+//! What was asked of a branch, how long it took, and what went wrong: counted by whoever asks, summed up by whoever
+//! wants to know.
+//!
+//! A counter is an atomic of the asking thread's shard, so that threads do not wait for each other's cache lines. A
+//! look at the clock costs more than the counting: on a local disk one visit in [`SAMPLE`] is timed, on a branch that
+//! others serve every one. A visit of several system calls counts as its last one.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use fsstack_sys::{Call, Errno, SysError, count};
+
+use crate::error::is_branch_fault;
+
+/// Of so many visits to a local disk one is timed.
+pub const SAMPLE: u32 = 8;
+
+/// Buckets of a histogram. The n-th holds what took less than [`bucket_limit`] of n, the last one all the rest.
+pub const BUCKETS: usize = 27;
+
+const SHARDS: usize = 8;
+/// Of a call: how many, nanoseconds of those that were timed, and the buckets.
+const ROW: usize = 2 + BUCKETS;
+const ROWS: usize = Call::COUNT * ROW;
+
+/// What kind of error a branch answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// Nothing is there: an answer like any other.
+    Missing,
+    /// No room, no quota.
+    Full,
+    /// It can only be read.
+    ReadOnly,
+    /// Not allowed.
+    Denied,
+    /// The branch is out of order.
+    Fault,
+    /// Another.
+    Other,
+}
+
+impl ErrorClass {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Missing, Self::Full, Self::ReadOnly, Self::Denied, Self::Fault, Self::Other];
+
+    /// The class of `errno`.
+    pub fn of(errno: Errno) -> Self {
+        match errno {
+            Errno::NOENT | Errno::NODATA => Self::Missing,
+            Errno::NOSPC | Errno::DQUOT => Self::Full,
+            Errno::ROFS => Self::ReadOnly,
+            Errno::ACCESS | Errno::PERM => Self::Denied,
+            errno if is_branch_fault(errno) => Self::Fault,
+            _ => Self::Other,
+        }
+    }
+
+    /// For tables and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Full => "full",
+            Self::ReadOnly => "read-only",
+            Self::Denied => "denied",
+            Self::Fault => "fault",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// What is counted of a branch besides its calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sum {
+    ReadBytes,
+    WrittenBytes,
+    MovedAway,
+    MovedHere,
+}
+
+/// What is counted of the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    LookupKnown,
+    LookupAsked,
+    OpenPassthrough,
+    OpenStacked,
+}
+
+const ERRORS: usize = ROWS;
+const SUMS: usize = ERRORS + ErrorClass::ALL.len();
+const BRANCH: usize = SUMS + 4;
+
+/// The tally of one branch.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    numbers: Sharded,
+    sample: u32,
+}
+
+/// A visit that has begun.
+pub(crate) struct Visit {
+    calls: u64,
+    began: Option<Instant>,
+}
+
+impl Tally {
+    /// Of a branch on a disk of this machine, or not.
+    pub(crate) fn new(local: bool) -> Self {
+        Self { numbers: Sharded::new(BRANCH), sample: if local { SAMPLE } else { 1 } }
+    }
+
+    /// Runs a visit's calls.
+    pub(crate) fn time<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T, SysError> {
+        let visit = self.begin();
+        let done = call();
+        self.end(&visit, done.as_ref().err());
+        done
+    }
+
+    fn begin(&self) -> Visit {
+        let timed = TURN.with(|turn| {
+            turn.set(turn.get().wrapping_add(1));
+            turn.get().is_multiple_of(self.sample)
+        });
+        Visit { calls: count::last().0, began: timed.then(Instant::now) }
+    }
+
+    fn end(&self, visit: &Visit, error: Option<&SysError>) {
+        let (calls, last) = count::last();
+        let call = match (error, last) {
+            (Some(error), _) => error.call,
+            // Answered from a buffer: nobody was asked.
+            (None, _) if calls == visit.calls => return,
+            (None, Some(call)) => call,
+            (None, None) => return,
+        };
+        let row = call as usize * ROW;
+        let shard = self.numbers.shard();
+        add(shard, row, 1);
+        if let Some(began) = visit.began {
+            let took = began.elapsed();
+            add(shard, row + 1, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+            add(shard, row + 2 + bucket(took), 1);
+        }
+        if let Some(error) = error {
+            add(shard, ERRORS + ErrorClass::of(error.errno) as usize, 1);
+        }
+    }
+
+    pub(crate) fn add(&self, sum: Sum, number: u64) {
+        add(self.numbers.shard(), SUMS + sum as usize, number);
+    }
+
+    pub(crate) fn told(&self) -> BranchTally {
+        let all = self.numbers.sum();
+        let row = |call: Call| {
+            let row = &all[call as usize * ROW..][..ROW];
+            let mut buckets = [0; BUCKETS];
+            buckets.copy_from_slice(&row[2..]);
+            CallTally { call, count: row[0], timed: Duration::from_nanos(row[1]), buckets }
+        };
+        BranchTally {
+            calls: Call::ALL.into_iter().map(row).filter(|row| row.count > 0).collect(),
+            errors: ErrorClass::ALL.map(|class| (class, all[ERRORS + class as usize])),
+            read_bytes: all[SUMS + Sum::ReadBytes as usize],
+            written_bytes: all[SUMS + Sum::WrittenBytes as usize],
+            moved_away: all[SUMS + Sum::MovedAway as usize],
+            moved_here: all[SUMS + Sum::MovedHere as usize],
+            sample: self.sample,
+        }
+    }
+}
+
+/// What was asked of a branch since it was added.
+#[derive(Clone, Debug)]
+pub struct BranchTally {
+    /// By system call, without those that were never made.
+    pub calls: Vec<CallTally>,
+    /// Errors by kind.
+    pub errors: [(ErrorClass, u64); ErrorClass::ALL.len()],
+    /// Bytes that the daemon read for programs.
+    pub read_bytes: u64,
+    /// Bytes that the daemon wrote for programs.
+    pub written_bytes: u64,
+    /// Files moved off the branch because it was full.
+    pub moved_away: u64,
+    /// Files moved to it.
+    pub moved_here: u64,
+    /// One visit of so many was timed.
+    pub sample: u32,
+}
+
+/// One system call on one branch.
+#[derive(Clone, Debug)]
+pub struct CallTally {
+    /// Which.
+    pub call: Call,
+    /// How often: exact.
+    pub count: u64,
+    /// How long those that were timed took together.
+    pub timed: Duration,
+    /// How many of those that were timed took how long.
+    pub buckets: [u64; BUCKETS],
+}
+
+impl BranchTally {
+    /// All calls.
+    pub fn count(&self) -> u64 {
+        self.calls.iter().map(|row| row.count).sum()
+    }
+
+    /// How long `share` (of 1) of the calls took at most, to a factor of two; None: none was timed.
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
+        let mut all = [0_u64; BUCKETS];
+        for row in &self.calls {
+            all.iter_mut().zip(row.buckets).for_each(|(sum, count)| *sum += count);
+        }
+        quantile(&all, share)
+    }
+}
+
+impl CallTally {
+    /// As [`BranchTally::quantile`].
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
+        quantile(&self.buckets, share)
+    }
+}
+
+fn quantile(buckets: &[u64; BUCKETS], share: f64) -> Option<Duration> {
+    let total: u64 = buckets.iter().sum();
+    let mut below = 0;
+    for (at, count) in buckets.iter().enumerate() {
+        below += count;
+        if *count > 0 && below as f64 >= share * total as f64 {
+            return Some(bucket_limit(at));
+        }
+    }
+    None
+}
+
+/// What a bucket's visits took less than: 256 ns, and twice as much with every further one.
+pub fn bucket_limit(bucket: usize) -> Duration {
+    Duration::from_nanos(256_u64 << bucket.min(BUCKETS - 1))
+}
+
+fn bucket(took: Duration) -> usize {
+    let quarters = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) >> 8;
+    usize::try_from(u64::BITS - quarters.leading_zeros()).unwrap_or(0).min(BUCKETS - 1)
+}
+
+/// What happened in the pool since it was mounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolTally {
+    /// Lookups answered by the one branch where the name was seen last.
+    pub lookups_known: u64,
+    /// Lookups for which all branches that hold the directory were asked.
+    pub lookups_asked: u64,
+    /// Opens whose bytes the kernel carries.
+    pub opens_passthrough: u64,
+    /// Opens whose bytes the daemon carries.
+    pub opens_stacked: u64,
+}
+
+/// The tally of the pool itself.
+#[derive(Debug)]
+pub(crate) struct Events(Sharded);
+
+impl Default for Events {
+    fn default() -> Self {
+        Self(Sharded::new(4))
+    }
+}
+
+impl Events {
+    pub(crate) fn note(&self, event: Event) {
+        add(self.0.shard(), event as usize, 1);
+    }
+
+    pub(crate) fn told(&self) -> PoolTally {
+        let all = self.0.sum();
+        PoolTally {
+            lookups_known: all[Event::LookupKnown as usize],
+            lookups_asked: all[Event::LookupAsked as usize],
+            opens_passthrough: all[Event::OpenPassthrough as usize],
+            opens_stacked: all[Event::OpenStacked as usize],
+        }
+    }
+}
+
+thread_local! {
+    static TURN: Cell<u32> = const { Cell::new(0) };
+    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Numbers that threads add to, each in a shard; a shard is made when its first thread comes.
+#[derive(Debug)]
+struct Sharded {
+    shards: [OnceLock<Box<[AtomicU64]>>; SHARDS],
+    len: usize,
+}
+
+impl Sharded {
+    fn new(len: usize) -> Self {
+        Self { shards: [const { OnceLock::new() }; SHARDS], len }
+    }
+
+    fn shard(&self) -> &[AtomicU64] {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let at = SHARD.with(|shard| {
+            if shard.get() == usize::MAX {
+                shard.set(NEXT.fetch_add(1, Relaxed) % SHARDS);
+            }
+            shard.get()
+        });
+        self.shards[at].get_or_init(|| (0..self.len).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn sum(&self) -> Vec<u64> {
+        let mut all = vec![0_u64; self.len];
+        for shard in self.shards.iter().filter_map(OnceLock::get) {
+            all.iter_mut().zip(shard).for_each(|(sum, number)| *sum = sum.wrapping_add(number.load(Relaxed)));
+        }
+        all
+    }
+}
+
+fn add(shard: &[AtomicU64], at: usize, number: u64) {
+    shard[at].fetch_add(number, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_in_the_bucket_whose_limit_it_is_below() {
+        for nanos in [0, 1, 255, 256, 511, 512, 4095, 4096, 1 << 30] {
+            let took = Duration::from_nanos(nanos);
+            let at = bucket(took);
+            assert!(took < bucket_limit(at), "{nanos} in {at}");
+            assert!(at == 0 || bucket_limit(at - 1) <= took, "{nanos} in {at}");
+        }
+        assert_eq!(bucket(Duration::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn threads_add_up_and_quantiles_are_limits() {
+        let tally = Tally::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        let missing = SysError { call: Call::Stat, errno: Errno::NOENT };
+                        assert!(tally.time(|| Err::<(), _>(missing)).is_err());
+                    }
+                });
+            }
+        });
+        assert!(tally.time(|| Ok(())).is_ok());
+        let told = tally.told();
+        assert_eq!(told.count(), 2000, "the last one asked nobody");
+        assert_eq!(told.errors[0], (ErrorClass::Missing, 2000));
+        assert_eq!(told.calls[0].buckets.iter().sum::<u64>(), 2000);
+        assert!(told.quantile(0.5) <= told.quantile(0.99));
+        assert_eq!(Tally::new(true).told().quantile(0.5), None);
+    }
+}
