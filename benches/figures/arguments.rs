@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 
-use crate::{data, metadata};
+use crate::{data, metadata, relocate};
 
 /// A group of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,7 @@ pub(crate) enum Part {
     Memory,
     Startup,
     Breadth,
+    Relocate,
 }
 
 const PARTS: &[(&str, Part)] = &[
@@ -20,6 +21,7 @@ const PARTS: &[(&str, Part)] = &[
     ("memory", Part::Memory),
     ("startup", Part::Startup),
     ("breadth", Part::Breadth),
+    ("relocate", Part::Relocate),
 ];
 
 /// How long it may take.
@@ -101,5 +103,14 @@ impl Arguments {
             Pace::Quick => 20_000,
             Pace::Full => 200_000,
         }
+    }
+
+    /// How large the file is that moves.
+    pub(crate) fn relocated(&self) -> relocate::Amount {
+        let mib = match self.pace {
+            Pace::Quick => 512,
+            Pace::Full => 2048,
+        };
+        relocate::Amount { rounds: self.rounds(), mib }
     }
 }

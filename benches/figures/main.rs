@@ -10,6 +10,7 @@ mod data;
 mod ground;
 mod memory;
 mod metadata;
+mod relocate;
 mod report;
 mod startup;
 
@@ -35,6 +36,7 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Breadth, |ground, asked, tables| breadth::run(ground, asked.metadata(), tables)),
     (Part::Startup, |ground, asked, tables| startup::run(ground, asked.rounds(), tables)),
     (Part::Data, |ground, asked, tables| data::run(ground, asked.data(), tables)),
+    (Part::Relocate, |_, asked, tables| relocate::run(asked.relocated(), tables)),
     (Part::Memory, |ground, asked, tables| memory::run(ground, asked.inodes(), tables)),
 ];
 

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_sys::{Errno, fault};
@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::check::{Entry, Tree, seen};
 use crate::engine::{Engine, settings};
-use crate::scenario::{MOVE, MOVED, MOVED_MORE};
+use crate::scenario::{FILM, MOVE, MOVED, MOVED_MORE};
 use crate::{ERRNOS, kill};
 
 /// The first branch has no room for what is written, the second has, the third has not.
@@ -68,7 +68,7 @@ impl Branches {
     /// What is wrong with what a mount shows and the branches have; `told` is what the writer was told, if it was.
     pub(crate) fn fault(&self, told: Option<Result<(), Errno>>) -> Option<String> {
         let shown: Tree = seen(&self.mount());
-        let Some(Entry::File { text, mode: 0o640, links: 1 }) = shown.get(Path::new("d/film")) else {
+        let Some(Entry::File { text, mode: 0o640, links: 1 }) = shown.get(Path::new(FILM)) else {
             return Some("the file is not there as it was".to_owned());
         };
         let written = text.strip_prefix(MOVED).unwrap_or("lost");
@@ -78,7 +78,7 @@ impl Branches {
         if told == Some(Ok(())) && written != MOVED_MORE {
             return Some(format!("{} bytes are missing", MOVED_MORE.len() - written.len()));
         }
-        let holders = self.0.holders("d/film");
+        let holders = self.0.holders(FILM);
         if holders.len() != 1 {
             return Some(format!("the file is on {holders:?}"));
         }
@@ -87,12 +87,10 @@ impl Branches {
             return Some(format!("a hidden folder is left on {left:?}"));
         }
         // A directory that was given to a branch is like the directory.
-        let like =
-            |branch: &&Path| fs::symlink_metadata(branch.join("d")).is_ok() && !is_like(&branch.join("d"));
-        self.paths()
-            .iter()
-            .find(|branch| like(branch))
-            .map(|branch| format!("not alike: {}", branch.display()))
+        let above = Path::new(FILM).ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty());
+        let copies = above.flat_map(|dir| self.paths().map(|branch| branch.join(dir)));
+        let unlike = |copy: &PathBuf| fs::symlink_metadata(copy).is_ok() && !is_like(copy);
+        copies.into_iter().find(unlike).map(|copy| format!("not alike: {}", copy.display()))
     }
 }
 
@@ -110,7 +108,7 @@ fn a_move_fails_at_every_call() {
     let (done, calls) = fault::count(|| (MOVE.act)(&engine));
     branches.wait_for_room();
     drop(engine);
-    assert_eq!((done, branches.0.holders("d/film")), (Ok(()), vec!["b"]), "without a fault");
+    assert_eq!((done, branches.0.holders(FILM)), (Ok(()), vec!["b"]), "without a fault");
     assert_eq!(branches.fault(Some(done)), None);
     let mut wrong = Vec::new();
     for errno in ERRNOS {
@@ -136,7 +134,7 @@ fn a_move_is_killed_at_every_call() {
     needs!(root());
     let branches = Branches::fresh();
     let (mounting, calls) = kill::child(&MOVE, &branches.paths(), None).unwrap();
-    assert!(calls >= 50, "{calls} kill points");
+    assert!(calls >= 100, "{calls} kill points");
     let mut wrong = Vec::new();
     for nth in mounting + 1..=mounting + calls {
         branches.reset();

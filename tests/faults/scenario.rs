@@ -107,6 +107,9 @@ pub(crate) fn named(name: &str) -> &'static Scenario {
     SCENARIOS.iter().chain([&MOVE]).find(|scenario| scenario.name == name).unwrap()
 }
 
+/// The file that is moved.
+pub(crate) const FILM: &str = "d/deep/er/film";
+
 /// What a file that is moved has, and what is written behind it: more than its branch has room for.
 pub(crate) const MOVED: &str = text::<{ 100 << 10 }>(&[b'm'; 100 << 10]);
 pub(crate) const MOVED_MORE: &str = text::<{ 150 << 10 }>(&[b'n'; 150 << 10]);
@@ -121,9 +124,9 @@ const fn text<const LEN: usize>(bytes: &[u8; LEN]) -> &str {
 /// A write that finds the branch full, and the file is moved: for branches that are prepared for that.
 pub(crate) static MOVE: Scenario = Scenario {
     name: "move",
-    prepare: |branches| put(branches[0], "d/film", MOVED),
-    act: |pool| pool.write(path("d/film"), Some(MOVED.len() as u64), MOVED_MORE.as_bytes()),
-    leaves: Leaves::HalfWritten("d/film"),
+    prepare: |branches| put(branches[0], FILM, MOVED),
+    act: |pool| pool.write(path(FILM), Some(MOVED.len() as u64), MOVED_MORE.as_bytes()),
+    leaves: Leaves::HalfWritten(FILM),
 };
 
 /// One that does all or nothing.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use fsstack_engine::answer::{Entry, Listed};
 use fsstack_engine::open::route::NoBackings;
 use fsstack_engine::ops::{Change, New, Sink};
-use fsstack_engine::settings::{Locks, PageCache, Relocation, Settings, StatfsMode, WritePath};
+use fsstack_engine::settings::{Locks, PageCache, Relocation, Settings, StatfsMode, Verify, WritePath};
 use fsstack_engine::{Caller, Pool, Union};
 use fsstack_pool::{BranchSpec, EntryNameBuf, Floor, Handle, Ino};
 use fsstack_sys::at::RenameFlags;
@@ -41,7 +41,7 @@ pub(crate) fn settings(create: &str) -> Settings {
         page_cache: PageCache::Off,
         passthrough_headroom: 0,
         relocate: true,
-        relocation: Relocation::to_the_roomiest(),
+        relocation: Relocation { verify: Verify::Content, ..Relocation::to_the_roomiest() },
         statfs: StatfsMode::All,
         locks: Locks::Local,
         recheck: Duration::from_secs(3600),

@@ -3,6 +3,7 @@
 mod demo;
 mod docs;
 mod exec;
+mod faults;
 mod install;
 mod lab;
 mod test;
@@ -23,6 +24,8 @@ enum Xtask {
     Lab(lab::Lab),
     /// Everything that passes for tested: fmt, clippy, tidy, docs, and the tiers of tests.
     Test(test::Test),
+    /// Bring about each fault of docs/reliability.md for mhddfs, mergerfs and fsstack, and write the table.
+    Faults(faults::Faults),
     /// The rules of this code base that no compiler knows.
     Tidy,
     /// Print options.md, the man page and the completions from the option table.
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Xtask::Demo(demo) => demo.run(),
         Xtask::Lab(lab) => lab.run(),
         Xtask::Test(test) => test.run(),
+        Xtask::Faults(faults) => faults.run(),
         Xtask::Tidy => tidy::run(),
         Xtask::Docs => docs::write(),
         Xtask::Bench { args } => bench(&args),

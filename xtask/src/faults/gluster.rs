@@ -1,0 +1,102 @@
+//! A branch that is a GlusterFS volume, whose bricks or server die.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use fsstack_lab::MiB;
+use fsstack_lab::gluster::{Gluster, Plan, Purge, Steps, Volume};
+
+use super::ground::{Ground, Told, bad, errno, good};
+
+/// The lab of the faults, apart from the one that people work with.
+const NAME: &str = "faults";
+/// Files on the volume: some are on each brick.
+const FILES: usize = 40;
+
+/// Two bricks, each with some of the files.
+fn volume() -> Result<Volume> {
+    Ok("dt2".parse()?)
+}
+
+/// Takes down what the cases have brought up.
+pub(crate) fn down() -> Result<()> {
+    Gluster::named(NAME)?.down(Purge::Nothing, Steps::Quiet)
+}
+
+/// The volume, whole, with files in a directory of this case's own, and the union over it.
+fn volume_with_files(ground: &mut Ground) -> Result<Gluster> {
+    let lab = Gluster::named(NAME)?;
+    let volumes = vec![volume()?];
+    lab.up(&Plan { volumes, bricks: 2, brick_size: MiB(1024), wan: None, engine: None }, Steps::Quiet)?;
+    lab.heal(Duration::from_secs(60))?;
+    let branch: PathBuf = lab.mount_point(volume()?).join(ground.label());
+    fs::create_dir_all(&branch)?;
+    for n in 0..FILES {
+        fs::write(branch.join(format!("file{n}")), "x")?;
+    }
+    ground.mount_over(&branch)?;
+    for n in 0..FILES {
+        fs::metadata(ground.at(&format!("file{n}")))?;
+    }
+    Ok(lab)
+}
+
+/// The client has noticed, and nobody remembers what was there.
+fn notice() {
+    std::thread::sleep(Duration::from_secs(8));
+}
+
+fn stat_all(ground: &Ground) -> (usize, usize, Option<String>) {
+    let (mut there, mut missing, mut other) = (0, 0, None);
+    for n in 0..FILES {
+        match fs::metadata(ground.at(&format!("file{n}"))) {
+            Ok(_) => there += 1,
+            Err(error) if error.kind() == ErrorKind::NotFound => missing += 1,
+            Err(error) => other = Some(errno(&error)),
+        }
+    }
+    (there, missing, other)
+}
+
+pub(crate) fn a_dead_brick(ground: &mut Ground) -> Result<Told> {
+    let lab = volume_with_files(ground)?;
+    lab.kill_brick(volume()?, 1)?;
+    notice();
+    let seen = stat_all(ground);
+    lab.heal(Duration::from_secs(60))?;
+    match seen {
+        (there, 0, told) => {
+            good(format!("{there} of {FILES} are told, the others {}", told.unwrap_or_default()))
+        }
+        (_, missing, _) => bad(format!("ENOENT for {missing} of {FILES}: \"it does not exist\"")),
+    }
+}
+
+pub(crate) fn a_listing_without_a_brick(ground: &mut Ground) -> Result<Told> {
+    let lab = volume_with_files(ground)?;
+    lab.kill_brick(volume()?, 1)?;
+    notice();
+    let names = fs::read_dir(ground.at("")).and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>());
+    lab.heal(Duration::from_secs(60))?;
+    match names {
+        Ok(names) if names.len() < FILES => bad(format!("success, with {} of {FILES} names", names.len())),
+        Ok(_) => good("complete"),
+        Err(error) => good(errno(&error)),
+    }
+}
+
+pub(crate) fn a_stopped_server(ground: &mut Ground) -> Result<Told> {
+    let lab = volume_with_files(ground)?;
+    lab.stop()?;
+    notice();
+    let seen = stat_all(ground);
+    lab.heal(Duration::from_secs(60))?;
+    match seen {
+        (0, 0, told) => good(told.unwrap_or_default()),
+        (there, 0, _) => bad(format!("{there} of {FILES} are told as if nothing had happened")),
+        (_, missing, _) => bad(format!("ENOENT for {missing} of {FILES}: \"it does not exist\"")),
+    }
+}

@@ -1,0 +1,248 @@
+//! `cargo xtask faults`: each fault of docs/reliability.md, brought about for mhddfs, mergerfs and fsstack alike.
+
+mod crash;
+mod dead;
+mod full;
+mod gluster;
+mod ground;
+mod names;
+mod subject;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use fsstack_lab::ledger::{self, Entry};
+use fsstack_lab::{mounts, needs};
+
+use self::ground::{Ground, Told, bad};
+use self::subject::{SUBJECTS, Subject};
+use crate::{exec, install};
+
+/// How long one case may take with one union before its mounts are aborted.
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// What the faults need besides what a pool needs.
+const NEEDS: &[install::Need] =
+    &[("mhddfs", "mhddfs"), ("mergerfs", "mergerfs"), ("strace", "strace"), ("xfs_io", "xfsprogs")];
+
+/// Between these lines docs/reliability.md is written by this errand.
+const MARKS: (&str, &str) = ("<!-- cargo xtask faults -->\n", "<!-- end -->\n");
+
+/// Arguments of `cargo xtask faults`.
+#[derive(Debug, Args)]
+pub(crate) struct Faults {
+    /// Only the faults whose names have this in them; nothing is written then.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Only this union; nothing is written then.
+    #[arg(long, value_parser = ["mhddfs", "mergerfs", "fsstack"])]
+    union: Option<String>,
+}
+
+/// A fault, and what a union should do in it.
+struct Case {
+    fault: &'static str,
+    run: fn(&mut Ground) -> Result<Told>,
+    lab: Lab,
+}
+
+/// What a case needs besides disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lab {
+    Disks,
+    Gluster,
+}
+
+const fn case(fault: &'static str, run: fn(&mut Ground) -> Result<Told>) -> Case {
+    Case { fault, run, lab: Lab::Disks }
+}
+
+const fn on_gluster(fault: &'static str, run: fn(&mut Ground) -> Result<Told>) -> Case {
+    Case { fault, run, lab: Lab::Gluster }
+}
+
+const CASES: &[Case] = &[
+    case("A file outgrows its branch", full::a_write),
+    case("... written through two handles in turn", full::two_handles),
+    case("... renamed while open, another file under its old name", full::a_renamed_open_file),
+    case("... by preallocation (fallocate)", full::preallocation),
+    case("... and is sparse: 10 GiB with 80 MiB of data", full::a_sparse_file),
+    case("... and has two names (hard links)", full::a_linked_file),
+    case("New names in a directory whose branch is full", full::new_names),
+    case("A branch's daemon is dead: stat of a file on it", dead::a_name_on_a_dead_branch),
+    case("... O_EXCL creation of that file", dead::an_exclusive_create),
+    case("... listing the directory", dead::a_listing),
+    case("... a file on another branch, and statfs", dead::the_other_branch),
+    case("... and it comes back, mounted at its old place", dead::a_branch_that_comes_back),
+    case("A branch's daemon hangs (SIGSTOP), 32 callers in it", dead::a_frozen_branch),
+    case("A branch is unmounted, its bare directory shows", dead::a_bare_directory),
+    case("A branch turns read-only, a new file in a directory of its own", dead::a_read_only_branch),
+    case("A branch's XFS is shut down: stat of a file on it", dead::a_shut_down_disk),
+    case(
+        "A branch is a GlusterFS volume of two bricks, one is dead: stat of its files",
+        gluster::a_dead_brick,
+    ),
+    on_gluster("... listing the directory, a brick being dead", gluster::a_listing_without_a_brick),
+    on_gluster("... its server is stopped: stat of its files", gluster::a_stopped_server),
+    case("The union's daemon is killed while a file moves", crash::kill_in_a_move),
+    case("... while a directory on three branches is renamed", names::kill_in_a_rename),
+    case("unlink of a file that two branches have", names::unlink_of_duplicates),
+    case("rename over a directory that has files on another branch", names::rename_over_a_full_directory),
+    case("rename of a dangling symbolic link", names::rename_of_a_dangling_link),
+    case("A stranger writes a set-uid file", names::set_uid_after_a_write),
+    case("A stranger reads root's file of mode 0600 (allow_other)", names::another_users_file),
+];
+
+impl Faults {
+    /// Runs the faults and writes the table.
+    pub(crate) fn run(self) -> Result<()> {
+        if let Err(skip) = needs::mounting().and_then(|()| needs::loop_devices()) {
+            bail!("faults are brought about on real mounts: {skip}");
+        }
+        install::packages(install::TO_MOUNT)?;
+        install::packages(NEEDS)?;
+        let helper = exec::build_helper("release")?;
+        let no_gluster = gluster_missing();
+        let whole = self.only.is_none() && self.union.is_none();
+        let mut rows = Vec::new();
+        for case in
+            CASES.iter().filter(|case| self.only.as_ref().is_none_or(|only| case.fault.contains(only)))
+        {
+            if let (Lab::Gluster, Some(why)) = (case.lab, &no_gluster) {
+                println!("SKIP {}: {why}", case.fault);
+                continue;
+            }
+            let mut row = Vec::new();
+            for subject in SUBJECTS {
+                if self.union.as_ref().is_some_and(|union| union != subject.name()) {
+                    continue;
+                }
+                let told = judge(case, subject, &helper)?;
+                println!(
+                    "{}: {}: {}{}",
+                    subject.name(),
+                    case.fault,
+                    if told.good { "" } else { "FAULT: " },
+                    told.text
+                );
+                row.push((subject, told));
+            }
+            rows.push((case.fault, row));
+        }
+        if no_gluster.is_none() {
+            gluster::down()?;
+        }
+        let ours = |row: &[(Subject, Told)]| {
+            row.iter().any(|(subject, told)| *subject == Subject::Fsstack && !told.good)
+        };
+        let failed: Vec<&str> = rows.iter().filter(|(_, row)| ours(row)).map(|(fault, _)| *fault).collect();
+        if whole {
+            write(&table(&rows, &helper)?)?;
+        }
+        if !failed.is_empty() {
+            bail!("fsstack fails in {} faults: {}", failed.len(), failed.join("; "));
+        }
+        Ok(())
+    }
+}
+
+/// Why there can be no GlusterFS here, if there cannot.
+fn gluster_missing() -> Option<String> {
+    if let Err(error) = install::packages(install::TO_GLUSTER) {
+        // The lab does without some of them.
+        eprintln!("{error:#}");
+    }
+    needs::gluster_ground().err().map(|skip| skip.to_string())
+}
+
+/// Brings the fault about for one union, in a thread whose mounts are aborted when its time is over.
+fn judge(case: &'static Case, subject: Subject, helper: &Path) -> Result<Told> {
+    let home = ledger::fresh("faults")?;
+    let _home = Entry::dir(&home)?;
+    let (tell, told) = channel();
+    let (at, helper) = (home.clone(), helper.to_owned());
+    let judging = std::thread::Builder::new().name("fault".into()).spawn(move || {
+        let told = Ground::fresh(subject, &at, &helper).and_then(|mut ground| (case.run)(&mut ground));
+        // It is listened to until it is over.
+        let _heard = tell.send(told);
+    })?;
+    let began = Instant::now();
+    let told = match told.recv_timeout(LIMIT) {
+        Ok(told) => told,
+        Err(RecvTimeoutError::Timeout) => {
+            free(&home)?;
+            told.recv_timeout(LIMIT).context("it hangs even when its mounts are aborted")??;
+            bad(format!("hangs: aborted after {} s", began.elapsed().as_secs()))
+        }
+        Err(RecvTimeoutError::Disconnected) => bail!("{}: {}: the case panicked", subject.name(), case.fault),
+    };
+    let _ended = judging.join();
+    // What cannot be brought about for a union is no answer of that union.
+    told.or_else(|error| Ok(Told { good: false, text: format!("not shown: {error:#}") }))
+}
+
+/// Whoever waits for a daemon below `home` is told an error.
+fn free(home: &Path) -> Result<()> {
+    let fuse = mounts::below(home)?.into_iter().filter(mounts::Mounted::is_fuse);
+    fuse.into_iter().try_for_each(|mounted| mounts::abort(mounted.minor))
+}
+
+fn table(rows: &[(&str, Vec<(Subject, Told)>)], helper: &Path) -> Result<String> {
+    let mut text = String::new();
+    let versions = SUBJECTS.map(|subject| subject.version(helper).map(|version| (subject, version)));
+    text.push_str("| fault |");
+    for version in versions {
+        let (subject, version) = version?;
+        let version = if subject == Subject::Fsstack { git()? } else { version };
+        write!(text, " {} {version} |", subject.name())?;
+    }
+    text.push_str("\n|---|---|---|---|\n");
+    for (fault, row) in rows {
+        write!(text, "| {fault} |")?;
+        for (_, told) in row {
+            let cell = told.text.replace('|', "/");
+            if told.good { write!(text, " {cell} |")? } else { write!(text, " **{cell}** |")? }
+        }
+        text.push('\n');
+    }
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let faults = |subject: Subject| {
+        rows.iter().flat_map(|(_, row)| row).filter(|(known, told)| *known == subject && !told.good).count()
+    };
+    let counts = SUBJECTS.map(|subject| format!("{} {}", subject.name(), faults(subject)));
+    write!(
+        text,
+        "\nBold: a fault. Of {} rows: {}. Linux {}, branches XFS of 400 MiB on loop devices",
+        rows.len(),
+        counts.join(", "),
+        kernel.trim()
+    )?;
+    let profile =
+        helper.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+    writeln!(text, ", {profile} build. Options, where new files go to the first branch with room:")?;
+    for subject in SUBJECTS {
+        writeln!(text, "`{}: {}`;", subject.name(), subject.options(subject::Placement::First))?;
+    }
+    text.push_str("else without the policy. Every outcome is judged by bytes read back and by errno.\n");
+    Ok(text)
+}
+
+fn git() -> Result<String> {
+    let told = exec::quiet("git").args(["rev-parse", "--short=9", "HEAD"]).run()?;
+    Ok(told.stdout.trim().to_owned())
+}
+
+fn write(table: &str) -> Result<()> {
+    let page = exec::root().join("docs/reliability.md");
+    let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
+    let (before, rest) = text.split_once(MARKS.0).context("docs/reliability.md has lost its marks")?;
+    let (_, after) = rest.split_once(MARKS.1).context("docs/reliability.md has lost its end mark")?;
+    fs::write(&page, format!("{before}{}{table}{}{after}", MARKS.0, MARKS.1))?;
+    println!("docs/reliability.md");
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! The union file systems that are put to the test, mounted alike over the same branches.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use fsstack_lab::daemon::{self, Process};
+use fsstack_lab::ledger::Entry;
+use fsstack_lab::mounts;
+use fsstack_lab::shell::command;
+
+/// A union file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Mhddfs,
+    Mergerfs,
+    Fsstack,
+}
+
+/// In the order of the table's columns.
+pub(crate) const SUBJECTS: [Subject; 3] = [Subject::Mhddfs, Subject::Mergerfs, Subject::Fsstack];
+
+/// How new files are placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// On the first branch with room.
+    First,
+    /// As the program does it unless told.
+    Default,
+}
+
+impl Subject {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Mhddfs => "mhddfs",
+            Self::Mergerfs => "mergerfs",
+            Self::Fsstack => "fsstack",
+        }
+    }
+
+    /// Moves of files are on, as they are in mhddfs and fsstack; caches are off, as in the others.
+    pub(crate) fn options(self, placement: Placement) -> &'static str {
+        match (self, placement) {
+            (Self::Mhddfs, _) => "mlimit=50M,allow_other",
+            (Self::Mergerfs, Placement::First) => {
+                "category.create=ff,minfreespace=4M,moveonenospc=true,cache.files=off,allow_other"
+            }
+            (Self::Mergerfs, Placement::Default) => {
+                "minfreespace=4M,moveonenospc=true,cache.files=off,allow_other"
+            }
+            (Self::Fsstack, Placement::First) => "create=ff,minfreespace=4M",
+            (Self::Fsstack, Placement::Default) => "minfreespace=4M",
+        }
+    }
+
+    /// Its version, as it tells it.
+    pub(crate) fn version(self, helper: &Path) -> Result<String> {
+        let told = match self {
+            Self::Fsstack => command(helper).arg("--version").output()?,
+            Self::Mhddfs | Self::Mergerfs => {
+                command("dpkg-query").args(["-W", "-f", "${Version}", self.name()]).output()?
+            }
+        };
+        Ok(told.stdout.lines().next().unwrap_or("unknown").trim().to_owned())
+    }
+
+    /// Mounts it over `branches` at `target`; fsstack's program is `helper`.
+    pub(crate) fn mount(
+        self,
+        helper: &Path,
+        branches: &[&Path],
+        target: &Path,
+        placement: Placement,
+    ) -> Result<Mounted> {
+        std::fs::create_dir_all(target)?;
+        let entry = Entry::mount(target)?;
+        let (program, separator) = match self {
+            Self::Mhddfs => (PathBuf::from("mhddfs"), ","),
+            Self::Mergerfs => (PathBuf::from("mergerfs"), ":"),
+            Self::Fsstack => (helper.to_owned(), ":"),
+        };
+        let paths: Vec<String> = branches.iter().map(|path| path.display().to_string()).collect();
+        command(program)
+            .arg(paths.join(separator))
+            .arg(target)
+            .args(["-o", self.options(placement)])
+            .limit(Duration::from_secs(30))
+            .run()
+            .with_context(|| format!("mounting {}", self.name()))?;
+        let daemon = daemon::server_of(target)?;
+        Ok(Mounted { daemon, entry })
+    }
+}
+
+/// A mount; taken down when it drops.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    pub(crate) daemon: Process,
+    entry: Entry,
+}
+
+impl Mounted {
+    /// Takes it down, by force if its daemon is dead.
+    pub(crate) fn take_down(self, target: &Path) {
+        // Force is no fault of the union that is judged here.
+        let forced = self.entry.undo().or_else(|_| mounts::detach(target));
+        if let Err(error) = forced {
+            eprintln!("faults: {}: {error:#}", target.display());
+        }
+    }
+}
