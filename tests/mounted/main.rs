@@ -8,6 +8,7 @@ mod branch_modes;
 mod builds;
 mod calls;
 mod churn;
+mod command;
 mod databases;
 mod directories;
 mod handles;

@@ -1,49 +1,51 @@
-//! Documents that are printed from the option table by `mount.fsstack --print`.
+//! Documents that are printed from the tables of the two programs: by `mount.fsstack --print` and `fsstack print`.
 
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context, Result};
 use fsstack_lab::shell;
 
 use crate::exec;
 
-/// A page of `--print` and the file that holds it.
-const PAGES: &[(&str, &str)] = &[
-    ("options-md", "docs/options.md"),
-    ("man", "docs/man/mount.fsstack.8"),
-    ("completions-bash", "docs/completions/mount.fsstack.bash"),
-    ("completions-zsh", "docs/completions/_mount.fsstack"),
-    ("completions-fish", "docs/completions/mount.fsstack.fish"),
+/// A page, the program and words that print it, and the file that holds it.
+const PAGES: &[(&str, &str, &str, &str)] = &[
+    ("mount-fsstack", "--print", "options-md", "docs/options.md"),
+    ("mount-fsstack", "--print", "man", "docs/man/mount.fsstack.8"),
+    ("mount-fsstack", "--print", "completions-bash", "docs/completions/mount.fsstack.bash"),
+    ("mount-fsstack", "--print", "completions-zsh", "docs/completions/_mount.fsstack"),
+    ("mount-fsstack", "--print", "completions-fish", "docs/completions/mount.fsstack.fish"),
+    ("fsstack", "print", "commands-md", "docs/commands.md"),
+    ("fsstack", "print", "man", "docs/man/fsstack.8"),
+    ("fsstack", "print", "completions-bash", "docs/completions/fsstack.bash"),
+    ("fsstack", "print", "completions-zsh", "docs/completions/_fsstack"),
+    ("fsstack", "print", "completions-fish", "docs/completions/fsstack.fish"),
 ];
 
 /// Writes every generated document.
 pub(crate) fn write() -> Result<()> {
-    let helper = exec::build_helper("debug")?;
-    for (page, file) in PAGES {
+    for (file, text) in printed()? {
         let path = exec::root().join(file);
         fs::create_dir_all(path.parent().context("docs")?)?;
-        fs::write(&path, printed(&helper, page)?).with_context(|| path.display().to_string())?;
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
         println!("{file}");
     }
     Ok(())
 }
 
-/// The generated documents that are not what `--print` says today.
+/// The generated documents that are not what the programs print today.
 pub(crate) fn stale() -> Result<Vec<String>> {
-    let helper = exec::build_helper("debug")?;
-    let mut stale = Vec::new();
-    for (page, file) in PAGES {
-        let held = fs::read_to_string(exec::root().join(file)).unwrap_or_default();
-        if held != printed(&helper, page)? {
-            stale.push(format!(
-                "{file} is not what `mount.fsstack --print {page}` says: run `cargo xtask docs`"
-            ));
-        }
-    }
-    Ok(stale)
+    let held = |file: &str| fs::read_to_string(exec::root().join(file)).unwrap_or_default();
+    let stale = printed()?.into_iter().filter(|(file, text)| held(file) != *text);
+    Ok(stale
+        .map(|(file, _)| format!("{file} is not what its program prints: run `cargo xtask docs`"))
+        .collect())
 }
 
-fn printed(helper: &Path, page: &str) -> Result<String> {
-    Ok(shell::command(helper).args(["--print", page]).run()?.stdout)
+fn printed() -> Result<Vec<(&'static str, String)>> {
+    let helper = exec::build_helper("debug")?;
+    let page = |(program, verb, page, file): &(&str, &str, &str, &'static str)| {
+        let printed = shell::command(helper.with_file_name(program)).args([verb, page]).run()?.stdout;
+        Ok((*file, printed))
+    };
+    PAGES.iter().map(page).collect()
 }

@@ -32,6 +32,7 @@ pub(crate) const TO_TEST: &[Need] = &[
     ("python3", "python3"),
     ("gcc", "gcc"),
     ("make", "make"),
+    ("tmux", "tmux"),
     // Not the part of perl that every Debian has: OpenSSL is configured by the whole of it.
     ("prove", "perl"),
 ];

@@ -18,10 +18,18 @@ enum Unknown {
     Noticed,
 }
 
+/// An option as typed: its name, and what stands behind `=`.
+pub(crate) type Named = (String, Option<OsString>);
+
 /// Reads all options of an invocation.
 pub(crate) fn gather(typed: &Invocation, problems: &mut Problems) -> RawOptions {
-    let unknown = if typed.sloppy { Unknown::Noticed } else { Unknown::Refused };
     let words: Vec<_> = typed.lists.iter().flat_map(|list| words_of(list, problems)).collect();
+    gather_words(&words, typed.sloppy, problems)
+}
+
+/// Reads these options; `sloppy` passes unknown ones over.
+pub(crate) fn gather_words(words: &[Named], sloppy: bool, problems: &mut Problems) -> RawOptions {
+    let unknown = if sloppy { Unknown::Noticed } else { Unknown::Refused };
     // The command line is read twice: once to learn of config files, then over what they say.
     let mut first = RawOptions::default();
     for (name, value) in words.iter().filter(|(name, _)| name == "config") {
@@ -35,7 +43,7 @@ pub(crate) fn gather(typed: &Invocation, problems: &mut Problems) -> RawOptions 
     for file in &first.config {
         read_config(&mut raw, file, unknown, problems);
     }
-    for (name, value) in &words {
+    for (name, value) in words {
         let typed = Typed { name, value: value.as_deref(), origin: Origin::CommandLine };
         if let Err(text) = take(&mut raw, &typed, unknown) {
             problems.usage(text);
@@ -44,7 +52,8 @@ pub(crate) fn gather(typed: &Invocation, problems: &mut Problems) -> RawOptions 
     raw
 }
 
-fn words_of(list: &OsStr, problems: &mut Problems) -> Vec<(String, Option<OsString>)> {
+/// The options of one `-o` list.
+pub(crate) fn words_of(list: &OsStr, problems: &mut Problems) -> Vec<Named> {
     let words = optlist::split(list).unwrap_or_else(|unclosed| {
         problems.usage(format!("-o {}: {unclosed}", Printable::os(list)));
         Vec::new()
@@ -61,7 +70,12 @@ fn words_of(list: &OsStr, problems: &mut Problems) -> Vec<(String, Option<OsStri
 
 fn take(raw: &mut RawOptions, typed: &Typed<'_>, unknown: Unknown) -> Result<(), String> {
     match options::find(typed.name) {
-        Some(row) => options::apply(raw, row, typed),
+        Some(row) => {
+            if typed.origin == Origin::CommandLine {
+                raw.note_given(row.name());
+            }
+            options::apply(raw, row, typed)
+        }
         None if unknown == Unknown::Noticed => {
             raw.notice(format!("{typed}: unknown option, passed over because of -s"));
             Ok(())

@@ -40,8 +40,8 @@ pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
         tracing::warn!("{notice}");
     }
     let mount_point = Printable::path(&settings.mount_point).to_string();
-    let _listed = list(&settings);
-    let served = serve(&settings, &ready, level);
+    let listed = list(&settings);
+    let served = serve(&settings, &ready, level, listed.as_ref());
     match &served {
         Ok(()) => tracing::info!("{mount_point}: unmounted"),
         Err(error) if !told_by_helper => tracing::error!("{error}"),

@@ -1,11 +1,15 @@
 //! The ledger of live pools: which branches a running daemon serves, so that no second pool takes them too.
 //!
-//! Each daemon writes one file when it mounts and removes it when it ends. A daemon that was killed leaves its file
-//! behind: an entry counts only while its process runs, told from a later process of the same number by its start.
-//! Two pools that are mounted in the same moment may both find the ledger empty; it is a guard against mistakes,
-//! not a lock.
+//! Each daemon claims a name when it mounts, and gives it back when it ends: `<id>.json` says what it serves, and at
+//! `<id>.sock` it can be asked. A daemon that was killed leaves both behind: an entry counts only while its process
+//! runs, told from a later process of the same number by its start, and whoever claims a name or lists the pools
+//! sweeps the others away. The directory is locked meanwhile, so that nobody sweeps what was claimed a moment ago.
+//! A second daemon on the same mount point (the first was unmounted lazily, and is in use) gets `<id>-2`.
+//! Two pools that are mounted in the same moment may both find the ledger empty of the other's branches; it is a
+//! guard against mistakes there, not a lock.
 
 use fsstack_sys::process::start_time;
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};
@@ -55,6 +59,9 @@ impl LedgerBranch {
 /// One live pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerEntry {
+    /// The pool's name, as its file is called; empty until it is claimed.
+    #[serde(skip)]
+    pub id: String,
     /// The daemon.
     pub pid: u32,
     /// When it started, in clock ticks since boot.
@@ -70,7 +77,13 @@ impl LedgerEntry {
         let pid = std::process::id();
         let started =
             start_of(pid).ok_or_else(|| io::Error::other("/proc does not tell when this process started"))?;
-        Ok(Self { pid, started, mount_point: mount_point.as_os_str().as_bytes().to_vec(), branches })
+        Ok(Self {
+            id: String::new(),
+            pid,
+            started,
+            mount_point: mount_point.as_os_str().as_bytes().to_vec(),
+            branches,
+        })
     }
 
     /// Where the pool is mounted.
@@ -83,41 +96,117 @@ impl LedgerEntry {
     }
 }
 
-/// A written entry; dropping it takes it out of the ledger.
+/// A claimed name; dropping it gives it back.
 #[derive(Debug)]
 #[must_use = "the entry leaves the ledger when this drops"]
-pub struct Listed(PathBuf);
+pub struct Listed {
+    ledger: PathBuf,
+    id: String,
+}
 
-impl Drop for Listed {
-    fn drop(&mut self) {
-        // An entry that stays names a process that is gone: it is ignored then.
-        let _ = fs::remove_file(&self.0);
+impl Listed {
+    /// The pool's name.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Where the daemon can be asked.
+    pub fn socket(&self) -> PathBuf {
+        socket_of(&self.ledger, &self.id)
+    }
+
+    /// The ledger it is in.
+    pub fn ledger(&self) -> &Path {
+        &self.ledger
     }
 }
 
-/// Writes the entry; readers see it whole or not at all.
+impl Drop for Listed {
+    fn drop(&mut self) {
+        // An entry that stays names a process that is gone: it is swept away by the next who comes.
+        let _ = fs::remove_file(file_of(&self.ledger, &self.id));
+    }
+}
+
+/// Claims a name and writes the entry; readers see it whole or not at all.
 pub fn write(ledger: &Path, entry: &LedgerEntry) -> io::Result<Listed> {
     // The daemon's umask is 0: every mode is said.
     fs::DirBuilder::new().recursive(true).mode(0o755).create(ledger)?;
-    let place = ledger.join(format!("{}.json", pool_id(&entry.mount_point())));
-    let draft = place.with_extension(format!("{}.new", entry.pid));
+    let _locked = lock(ledger)?;
+    sweep_locked(ledger);
+    let name = pool_id(&entry.mount_point());
+    let names = std::iter::once(name.clone()).chain((2..).map(|count: u32| format!("{name}-{count}")));
+    let id = names.into_iter().find(|id| !file_of(ledger, id).exists()).unwrap_or(name);
+    rewrite(ledger, &id, entry)?;
+    Ok(Listed { ledger: ledger.to_owned(), id })
+}
+
+/// Writes the entry of a claimed name.
+///
+/// # Errors
+/// The ledger cannot be written.
+pub fn rewrite(ledger: &Path, id: &str, entry: &LedgerEntry) -> io::Result<()> {
+    let draft = ledger.join(format!("{id}.new"));
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&draft)?;
     file.write_all(&serde_json::to_vec(entry)?)?;
-    fs::rename(&draft, &place)?;
-    Ok(Listed(place))
+    fs::rename(&draft, file_of(ledger, id))
 }
 
 /// The pools whose daemons still run; a ledger that is not there is empty, an entry that cannot be read is skipped.
 pub fn read(ledger: &Path) -> Vec<LedgerEntry> {
-    let Ok(files) = fs::read_dir(ledger) else { return Vec::new() };
-    let mut live: Vec<LedgerEntry> = files
-        .filter_map(|file| Some(file.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|kind| kind == "json"))
-        .filter_map(|path| serde_json::from_slice(&fs::read(path).ok()?).ok())
-        .filter(LedgerEntry::is_live)
-        .collect();
+    let mut live: Vec<LedgerEntry> =
+        entries(ledger).into_iter().filter_map(|(_, entry)| entry).filter(LedgerEntry::is_live).collect();
     live.sort_by_key(|entry| (entry.mount_point.clone(), entry.pid));
     live
+}
+
+/// Takes away what daemons that were killed left behind: their names.
+///
+/// # Errors
+/// The ledger cannot be locked: it is not the caller's.
+pub fn sweep(ledger: &Path) -> io::Result<Vec<String>> {
+    let _locked = lock(ledger)?;
+    Ok(sweep_locked(ledger))
+}
+
+/// Where the daemon of the pool `id` can be asked.
+pub fn socket_of(ledger: &Path, id: &str) -> PathBuf {
+    ledger.join(format!("{id}.sock"))
+}
+
+fn file_of(ledger: &Path, id: &str) -> PathBuf {
+    ledger.join(format!("{id}.json"))
+}
+
+fn lock(ledger: &Path) -> io::Result<fs::File> {
+    let dir = fs::File::open(ledger)?;
+    flock(&dir, FlockOperation::LockExclusive)?;
+    Ok(dir)
+}
+
+fn sweep_locked(ledger: &Path) -> Vec<String> {
+    let dead =
+        entries(ledger).into_iter().filter(|(_, entry)| !entry.as_ref().is_some_and(LedgerEntry::is_live));
+    dead.filter(|(id, _)| {
+        let _ = fs::remove_file(socket_of(ledger, id));
+        fs::remove_file(file_of(ledger, id)).is_ok()
+    })
+    .map(|(id, _)| id)
+    .collect()
+}
+
+/// Every name, with its entry if it can be read.
+fn entries(ledger: &Path) -> Vec<(String, Option<LedgerEntry>)> {
+    let Ok(files) = fs::read_dir(ledger) else { return Vec::new() };
+    let ids =
+        files.filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(".json")?.to_owned()));
+    ids.map(|id| {
+        let text = fs::read(file_of(ledger, &id)).ok();
+        let entry = text.and_then(|text| serde_json::from_slice::<LedgerEntry>(&text).ok());
+        let entry = entry.map(|entry| LedgerEntry { id: id.clone(), ..entry });
+        (id, entry)
+    })
+    .collect()
 }
 
 /// A pool's name in `/run/fsstack`: its mount point with `-` for `/`, cut where a file name would be too long.
@@ -167,9 +256,35 @@ mod tests {
         assert_eq!(read(&ledger), []);
         let entry = entry("/mnt/pool");
         let listed = write(&ledger, &entry).unwrap();
-        assert_eq!(read(&ledger), [entry]);
+        assert_eq!(read(&ledger), [LedgerEntry { id: "mnt-pool".into(), ..entry }]);
         drop(listed);
         assert_eq!(read(&ledger), []);
+    }
+
+    #[test]
+    fn two_daemons_of_one_mount_point_have_a_name_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = write(dir.path(), &entry("/mnt/pool")).unwrap();
+        let second = write(dir.path(), &entry("/mnt/pool")).unwrap();
+        assert_eq!((first.id(), second.id()), ("mnt-pool", "mnt-pool-2"));
+        drop(first);
+        let left: Vec<String> = read(dir.path()).into_iter().map(|entry| entry.id).collect();
+        assert_eq!(left, ["mnt-pool-2"]);
+    }
+
+    #[test]
+    fn what_a_killed_daemon_left_is_swept_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut stale = entry("/mnt/pool");
+        stale.started += 1;
+        let dead = write(dir.path(), &stale).unwrap();
+        fs::write(dead.socket(), b"").unwrap();
+        std::mem::forget(dead);
+        assert_eq!(sweep(dir.path()).unwrap(), ["mnt-pool"]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let _again = write(dir.path(), &stale).unwrap();
+        let claimed = write(dir.path(), &entry("/mnt/pool")).unwrap();
+        assert_eq!(claimed.id(), "mnt-pool", "a dead daemon keeps no name");
     }
 
     #[test]

@@ -6,14 +6,17 @@ mod cli;
 mod gather;
 mod identity;
 mod launch;
+mod operate;
 mod optlist;
 mod print;
 mod raw;
+mod remount;
 mod resolve;
 mod serve;
 mod values;
 mod world;
 
+pub mod command;
 pub mod ledger;
 pub mod log;
 pub mod nfs;
@@ -45,6 +48,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 fn mount(typed: &Invocation) -> u8 {
+    if remount::is_asked_for(typed) {
+        return remount::remount(typed, &World::here()).map_or_else(|problems| refuse(&problems), |()| 0);
+    }
     let settings = match resolve(typed, &World::here()) {
         Ok(settings) => settings,
         Err(problems) => return refuse(&problems),

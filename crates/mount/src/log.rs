@@ -29,6 +29,17 @@ pub enum LogTarget {
     Stderr,
 }
 
+/// As `log=` takes it.
+impl fmt::Display for LogTarget {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Syslog => out.write_str("syslog"),
+            Self::Stderr => out.write_str("stderr"),
+            Self::File(path) => Printable::path(path).fmt(out),
+        }
+    }
+}
+
 /// What is logged, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {

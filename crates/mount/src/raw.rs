@@ -7,8 +7,10 @@ use crate::settings::{
     WritePath,
 };
 use fsstack_engine::poolid::PoolId;
+use fsstack_engine::rules::Rules;
 use fsstack_pool::{Chain, Floor, Size};
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -109,7 +111,10 @@ pub struct RawOptions {
     pub(crate) log: Given<LogTarget>,
     pub(crate) log_level: Given<Level>,
     pub(crate) config: Vec<PathBuf>,
+    pub(crate) metrics: Given<SocketAddr>,
+    pub(crate) write_rules: Given<Rules>,
     pub(crate) flags: RawFlags,
+    given: Vec<&'static str>,
     notices: Vec<String>,
 }
 
@@ -166,6 +171,18 @@ impl RawOptions {
         let name = typed.name.replace('_', "-");
         self.policies.retain(|before| before.name != name);
         self.policies.push(PolicyChoice { name, spelled: typed.to_string(), origin: typed.origin, chain });
+    }
+
+    /// Remembers that an option was typed behind `-o`.
+    pub(crate) fn note_given(&mut self, name: &'static str) {
+        if !self.given.contains(&name) {
+            self.given.push(name);
+        }
+    }
+
+    /// The options that were typed behind `-o`.
+    pub(crate) fn given(&self) -> &[&'static str] {
+        &self.given
     }
 
     /// Something the user should know.

@@ -9,6 +9,7 @@ use crate::problem::Problems;
 use crate::raw::{PolicyChoice, RawOptions};
 use crate::settings::*;
 use crate::world::World;
+use fsstack_engine::rules::Rules;
 use fsstack_engine::settings::Relocation;
 use fsstack_pool::{Chain, Floor, Printable, Size, parse_source};
 use std::ffi::OsStr;
@@ -35,6 +36,11 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     export(&raw, world, &mut problems);
     if world.privilege == Privilege::User {
         raw.notice("not root: mounted through fusermount3, and all data goes through the daemon".to_owned());
+    }
+    if let Some(at) = raw.metrics.get().copied().filter(|at| !at.ip().is_loopback()) {
+        raw.notice(format!(
+            "metrics={at}: whoever reaches that address can read the pool's figures and paths"
+        ));
     }
     let Some(mount_point) = mount_point.filter(|_| problems.is_empty()) else { return Err(problems) };
     Ok(Settings {
@@ -73,7 +79,11 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         privilege: world.privilege,
         stay: raw.stay.or(Stay::Background),
         log,
-        ledger: (world.privilege == Privilege::Root).then(|| world.ledger.clone()),
+        ledger: world.own.clone(),
+        config: raw.config.last().cloned(),
+        given: raw.given().to_vec(),
+        metrics: raw.metrics.get().copied(),
+        write_rules: raw.write_rules.or(Rules::default()),
         notices: raw.take_notices(),
     })
 }
@@ -227,7 +237,8 @@ fn log(raw: &RawOptions, problems: &mut Problems) -> LogSettings {
     LogSettings { target, level: raw.log_level.or(Level::INFO) }
 }
 
-fn flags(raw: &RawOptions, world: &World) -> MountFlags {
+/// The flags of the mount itself.
+pub(crate) fn flags(raw: &RawOptions, world: &World) -> MountFlags {
     let root = world.privilege == Privilege::Root;
     MountFlags {
         read_only: raw.flags.read_only.holds(),

@@ -2,8 +2,9 @@
 
 use std::io;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use fsstack_control::{Places, Server};
 use fsstack_engine::open::route::{Backings, NoBackings};
 use fsstack_engine::settings as engine;
 use fsstack_engine::{Pool, Union};
@@ -16,10 +17,14 @@ use fsstack_sys::mounts::MountFlags as KernelFlags;
 use fsstack_sys::process::{Signal, SignalFd, block_signals};
 use fsstack_wire::Abi;
 
+use parking_lot::Mutex;
+
 use crate::background::Ready;
 use crate::identity::Device;
 use crate::launch::LaunchError;
+use crate::ledger::Listed;
 use crate::log::LogLevel;
+use crate::operate::{Leaving, Served};
 use crate::settings::{
     self, AccessTimes, DoorScheduling, Locks, MountFlags, PageCache, Privilege, Settings, StatfsView, Verify,
     WritePath,
@@ -29,7 +34,12 @@ use crate::settings::{
 const SIGNALS: [Signal; 5] = [Signal::Term, Signal::Int, Signal::Hup, Signal::Usr1, Signal::Usr2];
 
 /// Mounts the pool and serves it until it is unmounted.
-pub(crate) fn serve(settings: &Settings, ready: &Ready, level: LogLevel) -> Result<(), LaunchError> {
+pub(crate) fn serve(
+    settings: &Settings,
+    ready: &Ready,
+    level: LogLevel,
+    listed: Option<&Listed>,
+) -> Result<(), LaunchError> {
     let system = |what: &str, error: io::Error| LaunchError::system(format!("{what}: {error}"));
     std::env::set_current_dir("/").map_err(|error| system("/", error))?;
     // Before any thread: all of them leave the signals to the one that waits for them.
@@ -44,11 +54,28 @@ pub(crate) fn serve(settings: &Settings, ready: &Ready, level: LogLevel) -> Resu
     // Given up now, it goes with the mount.
     drop(device);
     let unmounter = mounted.unmounter();
-    let served = open_door(settings, pool, &mounted).and_then(|(door, union)| {
+    let served = open_door(settings, pool, &mounted).and_then(|Opened { door, union, adapter, backings }| {
         let (end, ended) = mpsc::channel();
         let told = end.clone();
-        listen(signals, unmounter.clone(), level, end).map_err(|error| system("thread", error))?;
+        listen(signals, unmounter.clone(), level.clone(), end).map_err(|error| system("thread", error))?;
         answers(settings)?;
+        let _control = control(
+            settings,
+            listed,
+            Served {
+                id: listed.map(|listed| listed.id().to_owned()).unwrap_or_default(),
+                ledger: listed.map(|listed| listed.ledger().to_owned()),
+                union: union.clone(),
+                adapter,
+                backings,
+                level,
+                transport: if mounted.granted.ring { "ring" } else { "dev" },
+                passthrough: mounted.granted.passthrough,
+                since: Instant::now(),
+                settings: Mutex::new(settings.clone()),
+                leaving: Leaving::default(),
+            },
+        );
         ready.announce();
         tracing::info!(
             "{}: {} branches mounted, {}, requests by {}",
@@ -104,17 +131,14 @@ fn open_pool(settings: &Settings) -> Result<Pool, LaunchError> {
     Ok(pool)
 }
 
-fn engine_settings(settings: &Settings) -> engine::Settings {
+/// What the engine is told of the settings.
+pub(crate) fn engine_settings(settings: &Settings) -> engine::Settings {
     engine::Settings {
         create: settings.create.clone(),
         floor: settings.floor,
         min_inodes: settings.min_inodes,
-        write_path: match settings.write_path {
-            WritePath::Auto => engine::WritePath::Auto,
-            WritePath::Passthrough => engine::WritePath::Passthrough,
-            WritePath::Stacked => engine::WritePath::Stacked,
-        },
-        rules: fsstack_engine::rules::Rules::default(),
+        write_path: settings.write_path.for_engine(),
+        rules: settings.write_rules.clone(),
         page_cache: match settings.page_cache {
             PageCache::Off => engine::PageCache::Off,
             PageCache::On => engine::PageCache::On,
@@ -193,7 +217,8 @@ fn plan(settings: &Settings, transport: Transport, device: Option<&Device>) -> P
     }
 }
 
-fn kernel_flags(flags: &MountFlags) -> KernelFlags {
+/// As mount(2) takes them.
+pub(crate) fn kernel_flags(flags: &MountFlags) -> KernelFlags {
     let times = match flags.access_times {
         AccessTimes::Relative => KernelFlags::RELATIME,
         AccessTimes::Strict => KernelFlags::STRICTATIME,
@@ -211,7 +236,33 @@ fn kernel_flags(flags: &MountFlags) -> KernelFlags {
     chosen.into_iter().filter(|(on, _)| *on).fold(times, |all, (_, flag)| all | flag)
 }
 
-fn open_door(settings: &Settings, pool: Pool, mounted: &Mounted) -> Result<(Door, Arc<Union>), LaunchError> {
+/// A pool that cannot be asked is a pool all the same.
+fn control(settings: &Settings, listed: Option<&Listed>, served: Served) -> Option<Server> {
+    let places = Places { socket: listed.map(Listed::socket), metrics: settings.metrics };
+    let served = Arc::new(served);
+    let start = |places: &Places| {
+        if places.socket.is_none() && places.metrics.is_none() {
+            return None;
+        }
+        let started = Server::start(places, served.clone());
+        started.inspect_err(|error| tracing::warn!("the pool cannot be asked: {error}")).ok()
+    };
+    // A port that is taken does not cost the socket.
+    let server = start(&places)
+        .or_else(|| settings.metrics.and_then(|_| start(&Places { metrics: None, ..places.clone() })))?;
+    served.settings.lock().metrics = server.metrics();
+    Some(server)
+}
+
+/// What serves the mount.
+struct Opened {
+    door: Door,
+    union: Arc<Union>,
+    adapter: Arc<Adapter>,
+    backings: Arc<dyn Backings>,
+}
+
+fn open_door(settings: &Settings, pool: Pool, mounted: &Mounted) -> Result<Opened, LaunchError> {
     let system = |error: io::Error| LaunchError::system(format!("{}: {error}", "/dev/fuse"));
     let backings: Arc<dyn Backings> = if mounted.granted.passthrough {
         let backings = DeviceBackings::new(mounted.device()).map_err(system)?;
@@ -227,14 +278,9 @@ fn open_door(settings: &Settings, pool: Pool, mounted: &Mounted) -> Result<(Door
         }
         Arc::new(NoBackings)
     };
-    let union = Arc::new(Union::new(pool, backings));
-    let timeouts = Timeouts {
-        entry: settings.entry_timeout,
-        attr: settings.attr_timeout,
-        negative: settings.negative_timeout,
-    };
+    let union = Arc::new(Union::new(pool, backings.clone()));
     let abi = Abi { setxattr_ext: mounted.granted.setxattr_ext };
-    let adapter = Arc::new(Adapter::new(union.clone(), timeouts, abi));
+    let adapter = Arc::new(Adapter::new(union.clone(), timeouts(settings), abi));
     let device = mounted.device().try_clone_to_owned().map_err(system)?;
     let threads = settings.max_threads.map(std::num::NonZeroUsize::get);
     union.set_transport(if mounted.granted.ring { "ring" } else { "dev" });
@@ -245,8 +291,17 @@ fn open_door(settings: &Settings, pool: Pool, mounted: &Mounted) -> Result<(Door
         DoorScheduling::Plain => Scheduling::Plain,
     };
     let granted = mounted.granted;
-    let door = Door::open(granted.ring, adapter, device, granted.max_write, threads, scheduling);
-    Ok((door.map_err(system)?, union))
+    let door = Door::open(granted.ring, adapter.clone(), device, granted.max_write, threads, scheduling);
+    Ok(Opened { door: door.map_err(system)?, union, adapter, backings })
+}
+
+/// How long the kernel may believe what it is told.
+pub(crate) fn timeouts(settings: &Settings) -> Timeouts {
+    Timeouts {
+        entry: settings.entry_timeout,
+        attr: settings.attr_timeout,
+        negative: settings.negative_timeout,
+    }
 }
 
 /// `write-path=passthrough` is a promise: every branch that takes writes must be able to keep it.

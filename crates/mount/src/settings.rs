@@ -3,8 +3,10 @@
 use crate::ledger::DirectoryId;
 use crate::log::LogSettings;
 use fsstack_engine::poolid::PoolId;
+use fsstack_engine::rules::Rules;
 use fsstack_pool::{BranchSpec, Chain, Floor, Size};
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -80,8 +82,16 @@ pub struct Settings {
     pub stay: Stay,
     /// Where and what it logs.
     pub log: LogSettings,
-    /// Where it is listed while it lives; `None` for a user who may not write there.
+    /// Where it is listed while it lives, and can be asked; `None`: there is no such place for this user.
     pub ledger: Option<PathBuf>,
+    /// The config file that changes can be written to.
+    pub config: Option<PathBuf>,
+    /// The options that were typed behind `-o`, which go before the config file.
+    pub given: Vec<&'static str>,
+    /// Where the figures can be had by TCP.
+    pub metrics: Option<SocketAddr>,
+    /// Directories with a write path of their own.
+    pub write_rules: Rules,
     /// What the user should know: printed by the helper, logged by the daemon.
     pub notices: Vec<String>,
 }
@@ -104,6 +114,32 @@ pub enum WritePath {
     Passthrough,
     /// The daemon reads and writes.
     Stacked,
+}
+
+impl WritePath {
+    /// The words that stand for them.
+    pub const NAMES: [(&str, Self); 3] =
+        [("auto", Self::Auto), ("passthrough", Self::Passthrough), ("stacked", Self::Stacked)];
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, path)| *path == self).map_or("", |(name, _)| name)
+    }
+
+    /// As the engine calls it.
+    pub(crate) fn for_engine(self) -> fsstack_engine::settings::WritePath {
+        use fsstack_engine::settings::WritePath as Engine;
+        match self {
+            Self::Auto => Engine::Auto,
+            Self::Passthrough => Engine::Passthrough,
+            Self::Stacked => Engine::Stacked,
+        }
+    }
+
+    /// What the word stands for.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, path)| *path)
+    }
 }
 
 /// Which door requests come through.

@@ -2,7 +2,10 @@
 
 use crate::log::{LEVELS, LogTarget};
 use crate::options::Typed;
+use crate::settings::WritePath;
+use fsstack_engine::rules::Rules;
 use fsstack_pool::{Chain, Floor, Size, nearest};
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use tracing::Level;
 
@@ -92,6 +95,30 @@ pub(crate) fn log_level(text: &str) -> Result<Level, String> {
             suggestion(text, LEVELS.iter().map(|(name, _)| *name))
         )),
     }
+}
+
+/// A port of this machine's own address, or an address with one.
+pub(crate) fn metrics(text: &str) -> Result<SocketAddr, String> {
+    let own = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+    let told = text.strip_prefix(':').unwrap_or(text);
+    told.parse().map(own).or_else(|_| text.parse()).map_err(|_| {
+        "neither a port nor an address and a port, as 9190, 127.0.0.1:9190 or [::1]:9190".to_owned()
+    })
+}
+
+/// `/dir=stacked:/other/dir=passthrough`.
+pub(crate) fn write_rules(text: &str) -> Result<Rules, String> {
+    let wrong = || "not rules as /dir=stacked:/other=passthrough".to_owned();
+    text.split(':').filter(|rule| !rule.is_empty()).try_fold(Rules::default(), |rules, rule| {
+        let (directory, path) = rule.rsplit_once('=').ok_or_else(wrong)?;
+        let path = WritePath::by_name(path).ok_or_else(wrong)?;
+        rules.with(directory.as_bytes(), Some(path.for_engine())).map_err(said)
+    })
+}
+
+/// A count of things in memory.
+pub(crate) fn count(of: usize) -> u64 {
+    u64::try_from(of).unwrap_or(u64::MAX)
 }
 
 /// `; did you mean "nearest"?`, or nothing where nothing is near.

@@ -14,15 +14,23 @@ const LEAVING: Duration = Duration::from_secs(1);
 pub struct World {
     /// Who makes the mount.
     pub privilege: Privilege,
-    /// Where live pools are listed.
+    /// Where root's live pools are listed.
     pub ledger: PathBuf,
+    /// Where a pool of this user is listed; None: it is not.
+    pub own: Option<PathBuf>,
 }
 
 impl World {
     /// The world of this process.
     pub fn here() -> Self {
         let privilege = if rustix::process::geteuid().is_root() { Privilege::Root } else { Privilege::User };
-        Self { privilege, ledger: PathBuf::from(LEDGER) }
+        Self { privilege, ledger: PathBuf::from(LEDGER), own: own_ledger(privilege) }
+    }
+
+    /// Where pools are listed that this user may be concerned with.
+    pub fn ledgers(&self) -> impl Iterator<Item = &Path> {
+        let own = self.own.as_deref().filter(|own| *own != self.ledger);
+        std::iter::once(self.ledger.as_path()).chain(own)
     }
 
     /// Pools that live. The daemon of one that `concerns` us and was unmounted a moment ago is waited for: it is
@@ -30,7 +38,7 @@ impl World {
     pub(crate) fn live_pools(&self, concerns: impl Fn(&LedgerEntry) -> bool) -> Vec<LedgerEntry> {
         let began = Instant::now();
         loop {
-            let live = ledger::read(&self.ledger);
+            let live: Vec<LedgerEntry> = self.ledgers().flat_map(ledger::read).collect();
             let ending = live.iter().any(|pool| concerns(pool) && !self.is_mount_point(&pool.mount_point()));
             if !ending || LEAVING < began.elapsed() {
                 return live;
@@ -44,5 +52,16 @@ impl World {
     pub(crate) fn is_mount_point(&self, path: &Path) -> bool {
         let status = statx(CWD, path, AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC, StatxFlags::empty());
         status.is_ok_and(|status| status.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    }
+}
+
+/// Root's is for all to read; a user's is in the directory that the system gives him while he is logged in.
+fn own_ledger(privilege: Privilege) -> Option<PathBuf> {
+    match privilege {
+        Privilege::Root => Some(PathBuf::from(LEDGER)),
+        Privilege::User => {
+            let run = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
+            run.is_absolute().then(|| run.join("fsstack"))
+        }
     }
 }

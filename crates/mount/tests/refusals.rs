@@ -100,7 +100,7 @@ fn what_mergerfs_knows_and_we_do_not_is_refused_by_name() {
     check(
         &ground,
         "$D/a",
-        "symlinkify=true,func.getattr=newest,category.action=ff,nullrw=true,follow-symlinks=all,uid=5,remount,branches=/x",
+        "symlinkify=true,func.getattr=newest,category.action=ff,nullrw=true,follow-symlinks=all,uid=5,branches=/x",
         expect![[r#"
             mount.fsstack: symlinkify=true: an option of mergerfs that is not supported here: files are shown as what they are
             mount.fsstack: func.getattr=newest: an option of mergerfs that is not supported here: the first branch in order that holds a name always serves it
@@ -108,7 +108,6 @@ fn what_mergerfs_knows_and_we_do_not_is_refused_by_name() {
             mount.fsstack: nullrw=true: an option of mergerfs that is not supported here: what is written is kept
             mount.fsstack: follow-symlinks=all: an option of mergerfs that is not supported here: symbolic links are shown as such
             mount.fsstack: uid=5: an option of libfuse that is not supported here: files keep the owners and modes that they have on the branches
-            mount.fsstack: remount: an option of mount(8) that is not supported here: changing a mounted pool is not there yet; unmount it and mount it again
             mount.fsstack: branches=/x: an option of mergerfs that is not supported here: the branches stand as SOURCE before the mount point
             exit 1"#]],
     );

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 fn settle(ground: &Ground, privilege: Privilege, words: &[&str]) -> Result<Settings, Problems> {
     let words = words.iter().map(|word| OsString::from(ground.fill(word)));
     let Request::Mount(typed) = parse(words)? else { panic!("not a mount") };
-    resolve(&typed, &World { privilege, ledger: ground.path().join("run") })
+    let ledger = ground.path().join("run");
+    resolve(&typed, &World { privilege, own: (privilege == Privilege::Root).then(|| ledger.clone()), ledger })
 }
 
 fn told(problems: &Problems) -> String {
@@ -29,6 +30,7 @@ fn told(problems: &Problems) -> String {
 fn check(ground: &Ground, options: &str, expected: Expect) {
     let lines = |options: &str| match settle(ground, Privilege::Root, &["$D/a", "$D/mnt", "-o", options]) {
         Ok(settings) => {
+            let settings = Settings { given: Vec::new(), ..settings };
             let create = settings.create.to_string();
             let text = format!("{settings:#?}");
             let (before, rest) = text.split_once("    create: ").unwrap();
@@ -136,6 +138,10 @@ fn the_defaults() {
             ledger: Some(
                 "$D/run",
             ),
+            config: None,
+            given: [],
+            metrics: None,
+            write_rules: [],
             notices: [],
         }"#]]
     .assert_eq(&ground.hide(&format!("{plain:#?}")));
@@ -269,11 +275,13 @@ fn the_later_wins_and_the_command_line_before_the_file() {
         &ground,
         "attr-timeout=9,config=$D/pool.toml",
         expect![[r#"
-        create: ff
-        page_cache: On,
-        attr_timeout: 9s,
-        entry_timeout: 2.5s,
-        read_only: true,"#]],
+            create: ff
+            page_cache: On,
+            attr_timeout: 9s,
+            entry_timeout: 2.5s,
+            read_only: true,
+            config: Some(
+            "$D/pool.toml","#]],
     );
     check(
         &ground,
@@ -283,7 +291,9 @@ fn the_later_wins_and_the_command_line_before_the_file() {
             0,
             attr_timeout: 7s,
             entry_timeout: 2.5s,
-            read_only: true,"#]],
+            read_only: true,
+            config: Some(
+            "$D/pool.toml","#]],
     );
 }
 

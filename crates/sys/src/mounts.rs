@@ -111,6 +111,11 @@ pub fn mount_fuse(source: &OsStr, target: &Path, fs_type: &str, flags: MountFlag
     call(Call::Mount, || rustix::mount::mount(source, target, fs_type, flags, data.as_c_str()))
 }
 
+/// Gives the mount at `target` and its file system other flags.
+pub fn remount(target: &Path, flags: MountFlags) -> Result<()> {
+    call(Call::Mount, || rustix::mount::mount_remount(target, flags, c""))
+}
+
 /// How to unmount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UmountFlags {

@@ -6,6 +6,7 @@ mod names;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use fsstack_engine::ops::{Change, KeptListing, Sink};
 use fsstack_engine::{Caller, OpError, Union, answer::Listed};
 use fsstack_pool::{EntryName, Handle, Ino};
@@ -41,7 +42,7 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct Adapter {
     union: Arc<Union>,
-    timeouts: Timeouts,
+    timeouts: ArcSwap<Timeouts>,
     abi: Abi,
     interrupts: Interrupts,
 }
@@ -52,7 +53,12 @@ type Served = Result<(), Errno>;
 impl Adapter {
     /// An adapter to `union`; `abi` is what the kernel granted.
     pub fn new(union: Arc<Union>, timeouts: Timeouts, abi: Abi) -> Self {
-        Self { union, timeouts, abi, interrupts: Interrupts::default() }
+        Self { union, timeouts: ArcSwap::from_pointee(timeouts), abi, interrupts: Interrupts::default() }
+    }
+
+    /// What the kernel is told from now on; what it was told before stays so.
+    pub fn set_timeouts(&self, timeouts: Timeouts) {
+        self.timeouts.store(Arc::new(timeouts));
     }
 
     /// How requests are to be parsed.
@@ -174,12 +180,12 @@ impl Adapter {
 
     fn getattr(&self, ino: Ino, fh: Option<u64>, answer: &mut Answer<'_>) -> Served {
         let attr = self.union.getattr(ino, fh.map(Handle)).map_err(errno)?;
-        full(answer.attr(&convert::attr(&attr), self.timeouts.attr))
+        full(answer.attr(&convert::attr(&attr), self.timeouts.load().attr))
     }
 
     fn statx(&self, ino: Ino, fh: Option<u64>, answer: &mut Answer<'_>) -> Served {
         let attr = self.union.getattr(ino, fh.map(Handle)).map_err(errno)?;
-        full(answer.statx(&convert::statx(&attr), self.timeouts.attr))
+        full(answer.statx(&convert::statx(&attr), self.timeouts.load().attr))
     }
 
     fn setattr(&self, request: &Request<'_>, change: &wire::SetAttr, answer: &mut Answer<'_>) -> Served {
@@ -195,7 +201,7 @@ impl Adapter {
         let ino = Ino(request.header.nodeid);
         let attr =
             self.union.setattr(ino, change.fh.map(Handle), wanted, caller(request, 0)).map_err(errno)?;
-        full(answer.attr(&convert::attr(&attr), self.timeouts.attr))
+        full(answer.attr(&convert::attr(&attr), self.timeouts.load().attr))
     }
 
     fn statfs(&self, answer: &mut Answer<'_>) -> Served {
@@ -213,7 +219,8 @@ impl Adapter {
     }
 
     fn readdir(&self, fh: u64, cookie: u64, size: u32, plus: bool, answer: &mut Answer<'_>) -> Served {
-        let (union, timeouts) = (&self.union, &self.timeouts);
+        let (union, now) = (&self.union, self.timeouts.load());
+        let timeouts = &**now;
         answer
             .dirents(size, |writer| {
                 let mut rows = Rows { writer, timeouts, plus, closed: false };

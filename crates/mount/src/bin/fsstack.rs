@@ -1,7 +1,7 @@
-//! `fsstack`: what mount.fuse calls for an fstab line `fsstack#/a,/b /mnt fuse`, in the grammar of mount(8).
+//! `fsstack`, the operator's command; also what mount.fuse calls for an fstab line `fsstack#/a,/b /mnt fuse`.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ExitCode::from(fsstack_mount::run(std::env::args_os().skip(1)))
+    ExitCode::from(fsstack_mount::command::run(std::env::args_os().skip(1)))
 }

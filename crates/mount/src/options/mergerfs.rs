@@ -223,11 +223,6 @@ pub(super) const ONLY: &[Row] = &[
 
 /// Options that would change what people rely on.
 pub(super) const REFUSED: &[Row] = &[
-    refused(
-        &["remount"],
-        "mount(8)",
-        "changing a mounted pool is not there yet; unmount it and mount it again",
-    ),
     refused(&["bind", "rbind", "move"], "mount(8)", "it is for mount(8) alone, without a type"),
     refused(&["branches", "srcmounts"], "mergerfs", "the branches stand as SOURCE before the mount point"),
     refused(&["mount", "mountpoint"], "mergerfs", "the mount point stands as TARGET behind SOURCE"),

@@ -131,6 +131,12 @@ pub fn find(name: &str) -> Option<&'static Row> {
     rows().find(|row| row.is_called(name))
 }
 
+/// Whether it is an option that the pool itself does something with, not a flag of the mount.
+pub(crate) fn is_of_the_pool(name: &str) -> bool {
+    let flag = mount8::FLAGS.iter().any(|row| row.is_called(name));
+    !flag && find(name).is_some_and(|row| matches!(row.effect, Effect::Set(_)))
+}
+
 /// Takes one option into `raw`, or says on one line why not.
 pub fn apply(raw: &mut RawOptions, row: &'static Row, typed: &Typed<'_>) -> Result<(), String> {
     check_shape(row, typed)?;

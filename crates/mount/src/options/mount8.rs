@@ -103,6 +103,7 @@ pub(super) const FLAGS: &[Row] = &[
 
 /// Accepted without a word.
 pub(super) const QUIET: &[Row] = &[
+    quiet(&["remount"], "Change a mounted pool: options that `fsstack set` can change, and the flags above."),
     quiet(&["defaults"], "Stands for no option."),
     quiet(&["auto", "noauto"], "Whether \"mount -a\" mounts it."),
     quiet(&["nofail"], "Whether booting goes on without it."),

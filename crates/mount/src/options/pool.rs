@@ -115,6 +115,13 @@ pub(super) const DATA: &[Row] = &[
         },
     ),
     option(
+        &["write-rules"],
+        Takes::Value("/DIR=PATH[:/DIR=PATH]"),
+        "",
+        "Directories whose files have a write path of their own, as /scratch=stacked; the innermost holds.",
+        |raw, typed| raw.write_rules.give(typed, values::write_rules(typed.text()?)?),
+    ),
+    option(
         &["page-cache"],
         Takes::Choice(&["off", "on", "writeback"]),
         "off",
@@ -301,6 +308,13 @@ pub(super) const RUNNING: &[Row] = &[
         "/var/lib/fsstack",
         "Where the pool keeps its index of moved files, in a folder named after its id; it is made anew when it is lost.",
         |raw, typed| raw.state_dir.give(typed, typed.absolute_path()?),
+    ),
+    option(
+        &["metrics"],
+        Takes::Value("[ADDR:]PORT"),
+        "",
+        "Serve the pool's figures in OpenMetrics by HTTP at this port, on 127.0.0.1 unless an address is given; always at the pool's socket.",
+        |raw, typed| raw.metrics.give(typed, values::metrics(typed.text()?)?),
     ),
     option(
         &["nonempty"],

@@ -1,0 +1,542 @@
+//! What is asked of a pool and answered, as JSON. The schemas in docs/schema are made from these types.
+//!
+//! Paths in answers are text for people: bytes that are no printable text stand escaped, as everywhere in fsstack.
+
+use serde::{Deserialize, Serialize};
+
+/// Sizes and counts are plain numbers: bytes, files, microseconds where the name says so.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Status {
+    /// The name of the pool in /run/fsstack.
+    pub id: String,
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// The daemon's process.
+    pub pid: u32,
+    /// The daemon's version.
+    pub version: String,
+    /// Seconds since it was mounted.
+    pub uptime_seconds: u64,
+    /// How requests come from the kernel: `ring` or `dev`.
+    pub transport: String,
+    /// Whether the kernel granted passthrough to this mount.
+    pub passthrough: bool,
+    /// The placement policy.
+    pub create: String,
+    /// How bytes reach a branch where no rule for a directory says otherwise.
+    pub write_path: String,
+    /// Directories with a write path of their own.
+    pub write_rules: Vec<WriteRule>,
+    /// The branches in order.
+    pub branches: Vec<BranchStatus>,
+    /// Open files by the way their bytes go.
+    pub open_files: OpenFiles,
+    /// What the daemon keeps in memory.
+    pub tables: Tables,
+}
+
+/// A directory whose files have a write path of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WriteRule {
+    /// The directory, from the pool's root.
+    pub subtree: String,
+    /// `auto`, `passthrough` or `stacked`.
+    pub write_path: String,
+}
+
+/// One branch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct BranchStatus {
+    /// Where it is.
+    pub path: String,
+    /// Its durable id.
+    pub id: u16,
+    /// `RW`, `NC` or `RO`.
+    pub mode: String,
+    /// `up`, `suspect`, `down` or `read-only`; `leaving` while it is waited for to be free of open files.
+    pub state: String,
+    /// Whether its file system is on a disk of this machine.
+    pub local: bool,
+    /// Bytes in all; null where the branch does not answer.
+    pub total: Option<u64>,
+    /// Bytes that a user may still write; null where the branch does not answer.
+    pub available: Option<u64>,
+    /// Bytes that new files leave free.
+    pub floor: u64,
+    /// Free inodes; null where the branch does not answer.
+    pub inodes_free: Option<u64>,
+    /// Bytes promised to copies that are under way.
+    pub reserved: u64,
+    /// Whether the kernel has refused passthrough there.
+    pub refuses_passthrough: bool,
+    /// Files open on it.
+    pub open_files: u64,
+}
+
+/// Open files by the way their bytes go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OpenFiles {
+    /// The kernel reads and writes the branch.
+    pub passthrough: u64,
+    /// The daemon reads and writes it.
+    pub stacked: u64,
+    /// Those among them that would go the other way, were they opened now.
+    pub other_way: u64,
+}
+
+/// What the daemon keeps in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Tables {
+    /// Inodes that the kernel has not forgotten.
+    pub inodes: u64,
+    /// Open file handles.
+    pub files: u64,
+    /// Open directory handles.
+    pub dirs: u64,
+    /// Open descriptors of directories.
+    pub dir_fds: u64,
+}
+
+/// Every key of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Keys {
+    /// In the order of the documentation.
+    pub keys: Vec<Key>,
+}
+
+/// One key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Key {
+    /// Its name, as behind `-o`.
+    pub key: String,
+    /// Its value now.
+    pub value: String,
+    /// When a change of it takes effect.
+    pub changes: When,
+    /// What it is for.
+    pub help: String,
+}
+
+/// When a change takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum When {
+    /// At once.
+    AtOnce,
+    /// When the pool is mounted again.
+    AtMount,
+}
+
+/// Asks for changes: all of them are made or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct SettingsRequest {
+    /// Keys and what they shall be.
+    pub changes: Vec<Assignment>,
+    /// Only tell what would change.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Write them to the pool's config file too.
+    #[serde(default)]
+    pub persist: bool,
+    /// Options of a remount: one that is not changed passes, whenever it could be.
+    #[serde(default)]
+    pub remount: bool,
+}
+
+/// A key and its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Assignment {
+    /// The key, in any of its spellings.
+    pub key: String,
+    /// Its value; null for a key that stands alone.
+    pub value: Option<String>,
+}
+
+/// What changed, or would.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Changed {
+    /// Keys that are not what they were.
+    pub changes: Vec<Change>,
+    /// Nothing was changed: it was only asked for.
+    pub dry_run: bool,
+    /// The file that has the changes too.
+    pub persisted: Option<String>,
+    /// What else is to be known, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// One difference.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Change {
+    /// The key.
+    pub key: String,
+    /// What it was.
+    pub from: String,
+    /// What it is.
+    pub to: String,
+}
+
+/// Asks for another write path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct WritePathRequest {
+    /// `auto`, `passthrough` or `stacked`; `inherit` takes a directory's rule away.
+    pub write_path: String,
+    /// The directory it holds for, from the pool's root; null: the whole pool.
+    #[serde(default)]
+    pub subtree: Option<String>,
+    /// Only count the files that are still open another way.
+    #[serde(default)]
+    pub only_count: bool,
+    /// Write it to the pool's config file too.
+    #[serde(default)]
+    pub persist: bool,
+}
+
+/// How the write path changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WritePathChanged {
+    /// What it was.
+    pub from: String,
+    /// What it is.
+    pub to: String,
+    /// The directory it holds for; null: the whole pool.
+    pub subtree: Option<String>,
+    /// Open files that still go the other way, until their last close.
+    pub other_way: u64,
+    /// The file that has the change too.
+    pub persisted: Option<String>,
+}
+
+/// Asks for a change of the branches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(tag = "action", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum BranchRequest {
+    /// One more, after the others.
+    Add {
+        /// As in SOURCE: `/disk=RW,50G`.
+        branch: String,
+    },
+    /// One less: its files are in the pool no more.
+    Remove {
+        /// Its path.
+        branch: String,
+        /// Take nothing new there, and wait until no file is open on it.
+        #[serde(default)]
+        when_idle: bool,
+    },
+    /// Another mode.
+    Mode {
+        /// Its path.
+        branch: String,
+        /// `RW`, `NC` or `RO`.
+        mode: String,
+    },
+    /// Another floor.
+    Floor {
+        /// Its path.
+        branch: String,
+        /// A size, a percentage, or `pool` for the pool's own.
+        floor: String,
+    },
+}
+
+/// How the branches changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct BranchChanged {
+    /// The branch.
+    pub branch: String,
+    /// What it was; empty for a branch that is new.
+    pub from: String,
+    /// What it is; empty for a branch that is gone.
+    pub to: String,
+    /// It goes when this many files are closed that are open on it.
+    pub waits_for: u64,
+}
+
+/// Why an object is where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Explained {
+    /// The path from the pool's root.
+    pub path: String,
+    /// `file`, `directory` or another kind.
+    pub kind: String,
+    /// The branch that answers for it.
+    pub branch: String,
+    /// Every copy, in the order of the branches; of a file the first is served, others are hidden.
+    pub copies: Vec<String>,
+    /// The write path that holds for it, null for what is no file.
+    pub write_path: Option<WritePathExplained>,
+    /// What else is to be said, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Why a file's bytes go as they do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WritePathExplained {
+    /// `passthrough` or `stacked`: of an open file as it is, of another as its next open will be.
+    pub now: String,
+    /// Whether the file is open.
+    pub open: bool,
+    /// What the pool's setting or a directory's rule says.
+    pub setting: String,
+    /// Which of them won: `pool`, or the directory of the rule.
+    pub decided_by: String,
+    /// Why `now` follows from `setting`.
+    pub reason: String,
+}
+
+/// Where something new would be put.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PlacementExplained {
+    /// The path from the pool's root.
+    pub path: String,
+    /// Bytes it was asked for.
+    pub size: u64,
+    /// The policy that ranks the branches.
+    pub create: String,
+    /// The deepest directory on the way that exists: what is missing below is made with the file.
+    pub parent: String,
+    /// The branches, the first to be tried first, those that are refused last.
+    pub ranking: Vec<RankedBranch>,
+    /// The branch that would take it; null: none would.
+    pub chosen: Option<String>,
+    /// One sentence: why that one, or why none.
+    pub verdict: String,
+}
+
+/// A branch and what it was judged by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RankedBranch {
+    /// Its path.
+    pub branch: String,
+    /// Its turn, from 1; null: it is refused.
+    pub rank: Option<u64>,
+    /// Why it comes there, or is refused.
+    pub why: String,
+    /// Its mode.
+    pub mode: String,
+    /// Bytes that a user may still write.
+    pub available: u64,
+    /// Bytes that new files leave free.
+    pub floor: u64,
+    /// How many leading directories of the path it holds.
+    pub holds: u64,
+    /// Whether it holds the parent directory.
+    pub holds_parent: bool,
+    /// Whether the file would fit, at the size that was asked for.
+    pub fits: bool,
+}
+
+/// The pools of this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PoolList {
+    /// Those that live.
+    pub pools: Vec<ListedPool>,
+    /// Names of pools whose daemons were killed, and whose leftovers were taken away just now.
+    pub cleaned_up: Vec<String>,
+}
+
+/// A pool that lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ListedPool {
+    /// Its name.
+    pub id: String,
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// Its daemon.
+    pub pid: u32,
+    /// Its branches when it was mounted.
+    pub branches: Vec<String>,
+    /// Where its daemon can be asked; null: it cannot.
+    pub socket: Option<String>,
+}
+
+/// What `fsstack status` prints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct StatusList {
+    /// One pool, or all.
+    pub pools: Vec<Status>,
+    /// Pools that live, but do not answer.
+    pub silent: Vec<SilentPool>,
+}
+
+/// A pool that lives, but does not answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SilentPool {
+    /// Its name.
+    pub id: String,
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// Why not.
+    pub error: String,
+}
+
+/// What `fsstack where` prints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Places {
+    /// In the order in which they were asked for.
+    pub places: Vec<Place>,
+}
+
+/// Where one path is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Place {
+    /// As it was asked for.
+    pub path: String,
+    /// The branch that answers for it.
+    pub branch: String,
+    /// Its path there.
+    pub at: String,
+    /// Every copy of it, hidden ones too.
+    pub copies: Vec<String>,
+}
+
+/// What `fsstack doctor` prints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Findings {
+    /// One a check, in the order in which they were made.
+    pub findings: Vec<Finding>,
+}
+
+/// What one check found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
+    /// What was looked at: `kernel`, `limits`, a pool's or a branch's path.
+    pub about: String,
+    /// What was found, and where it is not ok what to do.
+    pub text: String,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// It works, but could be better.
+    Warn,
+    /// It does not work, or will not when it matters.
+    Fail,
+}
+
+/// What `fsstack top` shows, at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Moment {
+    /// The pool.
+    pub status: Status,
+    /// Its branches in order.
+    pub branches: Vec<BranchLoad>,
+    /// The processes in the stack, the busiest first.
+    pub processes: Vec<ProcessLoad>,
+}
+
+/// What the disk of a branch did a second, by the kernel's account: whatever the way the bytes came.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct BranchLoad {
+    /// The branch.
+    pub branch: String,
+    /// Null where the branch is on no block device of this machine.
+    pub disk: Option<DiskLoad>,
+}
+
+/// What a disk did a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct DiskLoad {
+    /// Bytes read.
+    pub read_bytes: f64,
+    /// Bytes written.
+    pub written_bytes: f64,
+    /// Reads.
+    pub reads: f64,
+    /// Writes.
+    pub writes: f64,
+    /// Microseconds that a read or write took on average; null where there was none.
+    pub latency_us: Option<f64>,
+    /// Part of the time in which it was busy, from 0 to 1.
+    pub busy: f64,
+}
+
+/// A process and the CPU that it uses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ProcessLoad {
+    /// Its number.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// What it is in the stack: `daemon` of this pool, `fuse` (it serves another FUSE file system), `server`.
+    pub role: String,
+    /// CPUs that it kept busy: 1.0 is one of them all the time.
+    pub cpus: f64,
+    /// Resident memory.
+    pub resident_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operator::Refusal;
+    use schemars::{JsonSchema, schema_for};
+
+    fn check<T: JsonSchema>(name: &str) {
+        let schema = serde_json::to_string_pretty(&schema_for!(T)).unwrap() + "\n";
+        let file = format!("{}/../../docs/schema/{name}.json", env!("CARGO_MANIFEST_DIR"));
+        expect_test::expect_file![file].assert_eq(&schema);
+    }
+
+    #[test]
+    fn the_schemas_in_docs_are_current() {
+        check::<PoolList>("list");
+        check::<StatusList>("status");
+        check::<Keys>("get");
+        check::<Changed>("set");
+        check::<WritePathChanged>("write-path");
+        check::<BranchChanged>("branch");
+        check::<Places>("where");
+        check::<Explained>("explain");
+        check::<PlacementExplained>("explain-create");
+        check::<Findings>("doctor");
+        check::<Moment>("top");
+        check::<Refusal>("error");
+        check::<SettingsRequest>("request-set");
+        check::<WritePathRequest>("request-write-path");
+        check::<BranchRequest>("request-branch");
+    }
+}

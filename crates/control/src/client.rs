@@ -1,0 +1,199 @@
+//! The command's side: one request, one answer, over the socket of a daemon.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use crate::api::{
+    BranchChanged, BranchRequest, Changed, Explained, Keys, PlacementExplained, SettingsRequest, Status,
+    WritePathChanged, WritePathRequest,
+};
+use crate::operator::Refusal;
+use crate::route::Route;
+
+/// Longer than the daemon takes to say that it cannot answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens at the socket: the daemon is gone.
+    #[error("nobody listens at {0}: the daemon is dead, ends just now, or is older than its socket")]
+    Dead(String),
+    /// The socket may not be connected to.
+    #[error("{0}: permission denied: ask as root")]
+    Denied(String),
+    /// The daemon refused.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// It did not answer, or not in HTTP and JSON.
+    #[error("{0}: no answer: {1}")]
+    NoAnswer(String, String),
+}
+
+/// Asks one daemon.
+#[derive(Clone, Debug)]
+pub struct Client(PathBuf);
+
+impl Client {
+    /// Of the daemon that listens at `socket`. Nothing is asked yet.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self(socket.into())
+    }
+
+    /// Where it asks.
+    pub fn socket(&self) -> &Path {
+        &self.0
+    }
+
+    /// The pool as it is now.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says; so for all that follow.
+    pub fn status(&self) -> Result<Status, ClientError> {
+        self.get(&Route::Status)
+    }
+
+    /// Every key with its value.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub fn keys(&self) -> Result<Keys, ClientError> {
+        self.get(&Route::Keys)
+    }
+
+    /// Changes keys.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub fn change(&self, request: &SettingsRequest) -> Result<Changed, ClientError> {
+        self.post(&Route::Keys, request)
+    }
+
+    /// Switches the write path.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub fn write_path(&self, request: &WritePathRequest) -> Result<WritePathChanged, ClientError> {
+        self.post(&Route::WritePath, request)
+    }
+
+    /// Changes the branches.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub fn branch(&self, request: &BranchRequest) -> Result<BranchChanged, ClientError> {
+        self.post(&Route::Branches, request)
+    }
+
+    /// Why what is at `path` is where it is.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub fn explain(&self, path: &[u8]) -> Result<Explained, ClientError> {
+        self.get(&Route::Explain { path: path.to_vec() })
+    }
+
+    /// Where a new file of `size` bytes would be put.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub fn explain_create(&self, path: &[u8], size: u64) -> Result<PlacementExplained, ClientError> {
+        self.get(&Route::ExplainCreate { path: path.to_vec(), size })
+    }
+
+    /// The figures, as text.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub fn metrics(&self) -> Result<String, ClientError> {
+        let (status, body) = self.ask(Method::GET, &Route::Metrics, Vec::new())?;
+        if status != StatusCode::OK {
+            return Err(self.refusal(&body));
+        }
+        String::from_utf8(body).map_err(|_| self.no_answer("not text"))
+    }
+
+    fn get<T: DeserializeOwned>(&self, route: &Route) -> Result<T, ClientError> {
+        self.read(self.ask(Method::GET, route, Vec::new())?)
+    }
+
+    fn post<T: DeserializeOwned>(&self, route: &Route, body: &impl Serialize) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|error| self.no_answer(error))?;
+        self.read(self.ask(Method::POST, route, body)?)
+    }
+
+    fn read<T: DeserializeOwned>(&self, (status, body): (StatusCode, Vec<u8>)) -> Result<T, ClientError> {
+        if status != StatusCode::OK {
+            return Err(self.refusal(&body));
+        }
+        serde_json::from_slice(&body).map_err(|error| self.no_answer(format!("another version? {error}")))
+    }
+
+    fn refusal(&self, body: &[u8]) -> ClientError {
+        match serde_json::from_slice::<Refusal>(body) {
+            Ok(refusal) => ClientError::Refused(refusal),
+            Err(error) => self.no_answer(error),
+        }
+    }
+
+    fn ask(
+        &self,
+        method: Method,
+        route: &Route,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Vec<u8>), ClientError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(|error| self.no_answer(error))?;
+        let asked = runtime
+            .block_on(async { tokio::time::timeout(PATIENCE, self.exchange(method, route, body)).await });
+        asked.unwrap_or_else(|_| Err(self.no_answer("it takes too long")))
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        route: &Route,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Vec<u8>), ClientError> {
+        let stream = UnixStream::connect(&self.0).await.map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => ClientError::Dead(self.shown()),
+            io::ErrorKind::PermissionDenied => ClientError::Denied(self.shown()),
+            _ => self.no_answer(error),
+        })?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.no_answer(error))?;
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(route.address())
+            .header(header::HOST, "fsstack")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| self.no_answer(error))?;
+        let response = sender.send_request(request).await.map_err(|error| self.no_answer(error))?;
+        let status = response.status();
+        let body = response.into_body().collect().await.map_err(|error| self.no_answer(error))?;
+        Ok((status, body.to_bytes().to_vec()))
+    }
+
+    fn no_answer(&self, why: impl ToString) -> ClientError {
+        ClientError::NoAnswer(self.shown(), why.to_string())
+    }
+
+    fn shown(&self) -> String {
+        self.0.display().to_string()
+    }
+}

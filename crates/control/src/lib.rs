@@ -1,0 +1,16 @@
+//! What an operator may ask of a running pool: HTTP and JSON over a Unix socket. Linux only.
+//!
+//! `api` has what is asked and answered, `server` is the daemon's side, `client` the command's. Neither knows how a pool
+//! works: the daemon hands in an [`Operator`], whose methods are the requests.
+
+mod peer;
+mod route;
+
+pub mod api;
+pub mod client;
+pub mod operator;
+pub mod server;
+
+pub use client::{Client, ClientError};
+pub use operator::{Operator, Refusal};
+pub use server::{Places, Server};

@@ -1,0 +1,54 @@
+//! The socket that only its owner can connect to.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+
+/// Connections that may wait to be taken.
+const WAITING: i32 = 16;
+
+/// Listens at `path`, with the mode 0600 from the first moment: the file of a socket has the mode that the socket
+/// has when it is bound. What a daemon that was killed left there is taken away first.
+pub(crate) fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(socket.as_fd(), &SocketAddrUnix::new(path)?)?;
+    listen(socket.as_fd(), WAITING)?;
+    Ok(UnixListener::from(socket))
+}
+
+/// Whether a process of user `peer` may ask a daemon of user `own`.
+pub(crate) fn may_ask(peer: u32, own: u32) -> bool {
+    peer == 0 || peer == own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_socket_is_its_owners_alone_and_replaces_a_dead_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool.sock");
+        for _ in 0..2 {
+            let _listening = listen_at(&path).unwrap();
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn root_and_the_daemons_own_user_may_ask() {
+        assert!(may_ask(0, 0) && may_ask(0, 1000) && may_ask(1000, 1000));
+        assert!(!may_ask(1000, 0) && !may_ask(1001, 1000));
+    }
+}

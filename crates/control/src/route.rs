@@ -1,0 +1,86 @@
+//! Which request an address means, for the server that reads it and the client that writes it.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
+
+/// What stays as it is in an address: a path of a pool is read by people in logs.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
+
+/// What is asked for, but for its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    Status,
+    Keys,
+    WritePath,
+    Branches,
+    Explain { path: Vec<u8> },
+    ExplainCreate { path: Vec<u8>, size: u64 },
+    Metrics,
+}
+
+impl Route {
+    /// From a request's path and query.
+    pub(crate) fn parse(path: &str, query: Option<&str>) -> Option<Self> {
+        let of = |name: &str| {
+            query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+        };
+        let bytes = |text: &str| percent_decode(text.as_bytes()).collect::<Vec<u8>>();
+        Some(match path {
+            "/v1/status" => Self::Status,
+            "/v1/settings" => Self::Keys,
+            "/v1/write-path" => Self::WritePath,
+            "/v1/branches" => Self::Branches,
+            "/v1/explain" => Self::Explain { path: bytes(of("path")?) },
+            "/v1/explain-create" => {
+                let size = of("size").map_or(Some(0), |text| text.parse().ok())?;
+                Self::ExplainCreate { path: bytes(of("path")?), size }
+            }
+            "/metrics" => Self::Metrics,
+            _ => return None,
+        })
+    }
+
+    /// The path and query that mean this.
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Self::Status => "/v1/status".to_owned(),
+            Self::Keys => "/v1/settings".to_owned(),
+            Self::WritePath => "/v1/write-path".to_owned(),
+            Self::Branches => "/v1/branches".to_owned(),
+            Self::Explain { path } => format!("/v1/explain?path={}", percent_encode(path, ESCAPED)),
+            Self::ExplainCreate { path, size } => {
+                format!("/v1/explain-create?path={}&size={size}", percent_encode(path, ESCAPED))
+            }
+            Self::Metrics => "/metrics".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let path = b"a b/%&=\xff\n".to_vec();
+        for route in [
+            Route::Status,
+            Route::Keys,
+            Route::WritePath,
+            Route::Branches,
+            Route::Metrics,
+            Route::Explain { path: path.clone() },
+            Route::ExplainCreate { path, size: 7 },
+        ] {
+            let address = route.address();
+            let (path, query) = address.split_once('?').map_or((&*address, None), |(p, q)| (p, Some(q)));
+            assert_eq!(Route::parse(path, query), Some(route));
+        }
+    }
+
+    #[test]
+    fn strangers_are_refused() {
+        assert_eq!(Route::parse("/v2/status", None), None);
+        assert_eq!(Route::parse("/v1/explain", None), None);
+        assert_eq!(Route::parse("/v1/explain-create", Some("path=/a&size=x")), None);
+    }
+}

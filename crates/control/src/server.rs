@@ -1,0 +1,286 @@
+//! The daemon's side: one thread that takes connections, and threads of its own for what is asked, since that may block.
+//!
+//! Nothing wakes up while nobody asks. A request has a deadline: a branch that hangs costs its asker an answer, not
+//! the next asker his. The socket is gone when the server is dropped, before the pool's name is given back.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::operator::{Operator, Refusal, RefusalKind};
+use crate::peer;
+use crate::route::Route;
+
+/// Connections served at once; more wait to be taken.
+const CONNECTIONS: usize = 32;
+/// Requests at work at once: above the connections' number nobody would wait for a thread.
+const AT_WORK: usize = 16;
+/// How long an asker waits for an answer, and a silent one is waited for.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// A request's body at most.
+const LONGEST: usize = 1 << 20;
+
+/// Where the server is reached.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// The socket for everything.
+    pub socket: Option<PathBuf>,
+    /// An address for the figures alone.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// A running server; it ends when this drops.
+#[derive(Debug)]
+#[must_use = "the server ends when this drops"]
+pub struct Server {
+    socket: Option<PathBuf>,
+    metrics: Option<SocketAddr>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts serving.
+    ///
+    /// # Errors
+    /// A place cannot be listened at, named in the error; there is no thread to be had.
+    pub fn start(places: &Places, operator: Arc<dyn Operator>) -> io::Result<Self> {
+        let named = |name: &dyn std::fmt::Display, error: io::Error| {
+            io::Error::new(error.kind(), format!("{name}: {error}"))
+        };
+        let tcp =
+            places.metrics.map(|at| TcpListener::bind(at).map_err(|error| named(&at, error))).transpose()?;
+        let at = |path: &Path| peer::listen_at(path).map_err(|error| named(&path.display(), error));
+        let unix = places.socket.as_deref().map(at).transpose()?;
+        let metrics = tcp.as_ref().map(TcpListener::local_addr).transpose()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(AT_WORK)
+            .thread_keep_alive(Duration::from_secs(1))
+            .thread_name("control-ask")
+            .build()?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
+            let listening = {
+                let _inside = runtime.enter();
+                Listening::new(unix, tcp, operator)
+            };
+            match listening {
+                Ok(listening) => runtime.block_on(listening.serve(stopped)),
+                Err(error) => tracing::warn!(%error, "the control socket is not served"),
+            }
+            // Whoever hangs inside a branch is not waited for.
+            runtime.shutdown_background();
+        })?;
+        Ok(Self { socket: places.socket.clone(), metrics, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// The address of the figures, with the port that was chosen where none was asked for.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(socket) = &self.socket {
+            // The next daemon of this name takes away what stays.
+            let _ = std::fs::remove_file(socket);
+        }
+        // A thread that has ended needs neither.
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+struct Listening {
+    unix: Option<tokio::net::UnixListener>,
+    tcp: Option<tokio::net::TcpListener>,
+    operator: Arc<dyn Operator>,
+    places: Arc<Semaphore>,
+}
+
+/// What may be asked over a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    All,
+    Metrics,
+    Nothing,
+}
+
+impl Listening {
+    fn new(
+        unix: Option<UnixListener>,
+        tcp: Option<TcpListener>,
+        operator: Arc<dyn Operator>,
+    ) -> io::Result<Self> {
+        let tcp = tcp.map(|tcp| {
+            tcp.set_nonblocking(true)?;
+            tokio::net::TcpListener::from_std(tcp)
+        });
+        Ok(Self {
+            unix: unix.map(tokio::net::UnixListener::from_std).transpose()?,
+            tcp: tcp.transpose()?,
+            operator,
+            places: Arc::new(Semaphore::new(CONNECTIONS)),
+        })
+    }
+
+    async fn serve(self, mut stopped: oneshot::Receiver<()>) {
+        let own = rustix::process::geteuid().as_raw();
+        loop {
+            let Ok(place) = self.places.clone().acquire_owned().await else { return };
+            tokio::select! {
+                _ = &mut stopped => return,
+                asker = accept_unix(self.unix.as_ref()) => {
+                    let may = asker.peer_cred().is_ok_and(|peer| peer::may_ask(peer.uid(), own));
+                    let access = if may { Access::All } else { Access::Nothing };
+                    self.connect(asker, access, place);
+                }
+                asker = accept_tcp(self.tcp.as_ref()) => self.connect(asker, Access::Metrics, place),
+            }
+        }
+    }
+
+    fn connect<S>(&self, stream: S, access: Access, place: tokio::sync::OwnedSemaphorePermit)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let operator = self.operator.clone();
+        tokio::spawn(async move {
+            let service = service_fn(move |request| {
+                let operator = operator.clone();
+                async move { Ok::<_, Infallible>(answer(request, access, operator).await) }
+            });
+            let mut http = hyper::server::conn::http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+            // An asker that goes away early is no fault of ours.
+            let _ = http.serve_connection(TokioIo::new(stream), service).await;
+            drop(place);
+        });
+    }
+}
+
+/// The next connection; never one where nobody listens. A failed accept (no descriptors left) is tried again later.
+async fn accept_unix(listener: Option<&tokio::net::UnixListener>) -> tokio::net::UnixStream {
+    let Some(listener) = listener else { return std::future::pending().await };
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn accept_tcp(listener: Option<&tokio::net::TcpListener>) -> tokio::net::TcpStream {
+    let Some(listener) = listener else { return std::future::pending().await };
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    access: Access,
+    operator: Arc<dyn Operator>,
+) -> Response<Full<Bytes>> {
+    let route = Route::parse(request.uri().path(), request.uri().query());
+    let route = match (access, route) {
+        (Access::Nothing, _) => return refused(StatusCode::FORBIDDEN, &Refusal::usage("only root may ask")),
+        (Access::All, Some(route)) | (Access::Metrics, Some(route @ Route::Metrics)) => route,
+        _ => return refused(StatusCode::NOT_FOUND, &Refusal::missing("no such request")),
+    };
+    let method = request.method().clone();
+    let body = match Limited::new(request.into_body(), LONGEST).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => {
+            return refused(StatusCode::BAD_REQUEST, &Refusal::usage(format!("the request: {error}")));
+        }
+    };
+    let work = tokio::task::spawn_blocking(move || run(&*operator, &method, &route, &body));
+    match tokio::time::timeout(PATIENCE, work).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(_)) => refused(StatusCode::INTERNAL_SERVER_ERROR, &Refusal::failed("the daemon failed")),
+        Err(_) => {
+            let text = "no answer within 15 seconds: a branch may hang (the log says which)";
+            refused(StatusCode::GATEWAY_TIMEOUT, &Refusal::failed(text))
+        }
+    }
+}
+
+fn run(operator: &dyn Operator, method: &Method, route: &Route, body: &[u8]) -> Response<Full<Bytes>> {
+    match (method, route) {
+        (&Method::GET, Route::Status) => told(Ok(operator.status())),
+        (&Method::GET, Route::Keys) => told(Ok(operator.keys())),
+        (&Method::POST, Route::Keys) => told(asked(body).and_then(|request| operator.change(&request))),
+        (&Method::POST, Route::WritePath) => {
+            told(asked(body).and_then(|request| operator.write_path(&request)))
+        }
+        (&Method::POST, Route::Branches) => told(asked(body).and_then(|request| operator.branch(&request))),
+        (&Method::GET, Route::Explain { path }) => told(operator.explain(path)),
+        (&Method::GET, Route::ExplainCreate { path, size }) => told(operator.explain_create(path, *size)),
+        (&Method::GET, Route::Metrics) => text(operator.metrics()),
+        _ => refused(StatusCode::METHOD_NOT_ALLOWED, &Refusal::usage("not by this method")),
+    }
+}
+
+fn asked<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(body).map_err(|error| Refusal::usage(format!("the request: {error}")))
+}
+
+fn told<T: Serialize>(answer: Result<T, Refusal>) -> Response<Full<Bytes>> {
+    match answer {
+        Ok(answer) => json(StatusCode::OK, &answer),
+        Err(refusal) => {
+            let status = match refusal.kind {
+                RefusalKind::Usage => StatusCode::BAD_REQUEST,
+                RefusalKind::Missing => StatusCode::NOT_FOUND,
+                RefusalKind::Busy => StatusCode::CONFLICT,
+                RefusalKind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+            };
+            refused(status, &refusal)
+        }
+    }
+}
+
+fn refused(status: StatusCode, refusal: &Refusal) -> Response<Full<Bytes>> {
+    json(status, refusal)
+}
+
+fn json<T: Serialize>(status: StatusCode, value: &T) -> Response<Full<Bytes>> {
+    match serde_json::to_vec(value) {
+        Ok(bytes) => with_type(status, "application/json", bytes),
+        Err(_) => with_type(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", Vec::new()),
+    }
+}
+
+fn text(metrics: String) -> Response<Full<Bytes>> {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    with_type(StatusCode::OK, kind, metrics.into_bytes())
+}
+
+fn with_type(status: StatusCode, kind: &'static str, bytes: Vec<u8>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(bytes)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    response
+}

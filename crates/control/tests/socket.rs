@@ -1,0 +1,121 @@
+//! Server and client over a real socket, with an operator that knows no pool.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use fsstack_control::api::*;
+use fsstack_control::{Client, ClientError, Operator, Places, Refusal, Server};
+
+struct Parrot;
+
+impl Operator for Parrot {
+    fn status(&self) -> Status {
+        Status {
+            id: "parrot".into(),
+            mount_point: "/mnt".into(),
+            pid: 1,
+            version: "0".into(),
+            uptime_seconds: 0,
+            transport: "dev".into(),
+            passthrough: false,
+            create: "ff".into(),
+            write_path: "auto".into(),
+            write_rules: Vec::new(),
+            branches: Vec::new(),
+            open_files: OpenFiles::default(),
+            tables: Tables::default(),
+        }
+    }
+    fn keys(&self) -> Keys {
+        Keys { keys: Vec::new() }
+    }
+    fn change(&self, request: &SettingsRequest) -> Result<Changed, Refusal> {
+        let changes = request.changes.iter().map(|wish| Change {
+            key: wish.key.clone(),
+            from: String::new(),
+            to: wish.value.clone().unwrap_or_default(),
+        });
+        Ok(Changed {
+            changes: changes.collect(),
+            dry_run: request.dry_run,
+            persisted: None,
+            notes: Vec::new(),
+        })
+    }
+    fn write_path(&self, _: &WritePathRequest) -> Result<WritePathChanged, Refusal> {
+        Err(Refusal::busy("not now"))
+    }
+    fn branch(&self, _: &BranchRequest) -> Result<BranchChanged, Refusal> {
+        Err(Refusal::missing("no such branch"))
+    }
+    fn explain(&self, path: &[u8]) -> Result<Explained, Refusal> {
+        Err(Refusal::missing(format!("{path:?}")))
+    }
+    fn explain_create(&self, _: &[u8], size: u64) -> Result<PlacementExplained, Refusal> {
+        Err(Refusal::usage(size.to_string()))
+    }
+    fn metrics(&self) -> String {
+        "# EOF\n".into()
+    }
+}
+
+#[test]
+fn what_is_asked_is_answered_and_the_socket_goes_with_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("parrot.sock");
+    let places = Places { socket: Some(socket.clone()), metrics: None };
+    let server = Server::start(&places, Arc::new(Parrot)).unwrap();
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let client = Client::new(&socket);
+    assert_eq!(client.status().unwrap().id, "parrot");
+    let wish = Assignment { key: "create".into(), value: Some("mfs".into()) };
+    let changed =
+        client.change(&SettingsRequest { changes: vec![wish], ..SettingsRequest::default() }).unwrap();
+    assert_eq!(changed.changes[0].to, "mfs");
+    // Any bytes of a path arrive as they are.
+    let Err(ClientError::Refused(told)) = client.explain(b"a b%\xff") else { panic!("not refused") };
+    assert_eq!(told, Refusal::missing(format!("{:?}", b"a b%\xff")));
+    assert_eq!(client.metrics().unwrap(), "# EOF\n");
+    drop(server);
+    assert!(!socket.exists());
+    assert!(matches!(client.status(), Err(ClientError::Dead(_))));
+}
+
+#[test]
+fn the_tcp_port_has_the_figures_and_nothing_else() {
+    let places = Places { socket: None, metrics: Some(([127, 0, 0, 1], 0).into()) };
+    let server = Server::start(&places, Arc::new(Parrot)).unwrap();
+    let get = |path: &str| {
+        let mut stream = TcpStream::connect(server.metrics().unwrap()).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut told = String::new();
+        stream.read_to_string(&mut told).unwrap();
+        told
+    };
+    let figures = get("/metrics");
+    assert!(figures.starts_with("HTTP/1.1 200") && figures.contains("openmetrics-text"), "{figures}");
+    assert!(figures.ends_with("# EOF\n"), "{figures}");
+    assert!(get("/v1/status").starts_with("HTTP/1.1 404"));
+    assert!(get("/v1/settings").starts_with("HTTP/1.1 404"));
+}
+
+#[test]
+fn bytes_that_are_no_request_cost_their_sender_the_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("parrot.sock");
+    let places = Places { socket: Some(socket.clone()), metrics: None };
+    let _server = Server::start(&places, Arc::new(Parrot)).unwrap();
+    for bytes in
+        [&b"\x00\xff\x00"[..], b"POST /v1/settings HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n{]}"]
+    {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut told = Vec::new();
+        stream.read_to_end(&mut told).unwrap();
+        assert!(!told.starts_with(b"HTTP/1.1 200"));
+    }
+    assert!(Client::new(&socket).status().is_ok(), "the next asker is served");
+}

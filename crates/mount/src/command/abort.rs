@@ -1,0 +1,63 @@
+//! `fsstack branch abort`: frees the callers that are stuck in a hung FUSE branch.
+//!
+//! The kernel answers for a file system whose connection is aborted: every call inside it fails, and every later one,
+//! until it is mounted again. The branch is found in the mount table and never touched itself, as it hangs.
+
+use super::show::{self, Style};
+use super::{Failed, pool};
+use fsstack_control::api::BranchChanged;
+use fsstack_pool::Printable;
+use fsstack_sys::mounts;
+use std::fs;
+use std::path::Path;
+
+pub(crate) fn run(word: &str, branch: &Path, style: Style) -> Result<(), Failed> {
+    let pool = pool::find(word)?;
+    let shown = Printable::path(branch).to_string();
+    let known: Vec<_> = pool.entry.branches.iter().map(|branch| branch.path()).collect();
+    if !known.iter().any(|path| path == branch) {
+        let known: Vec<String> = known.iter().map(|path| Printable::path(path).to_string()).collect();
+        return Err(Failed::Missing(format!(
+            "{shown}: no branch of this pool; there are {}",
+            known.join(", ")
+        )));
+    }
+    let table = mounts::list().map_err(|error| Failed::system("the mount table", &error))?;
+    let holds = |mount: &&mounts::MountInfo| branch.starts_with(&mount.mount_point);
+    // The deepest, and of several at one place the one on top.
+    let mount = table.iter().filter(holds).max_by_key(|mount| mount.mount_point.as_os_str().len());
+    let mount =
+        mount.and_then(|deepest| table.iter().rfind(|mount| mount.mount_point == deepest.mount_point));
+    let Some(mount) = mount.filter(|mount| is_fuse(&mount.fs_type.to_string_lossy())) else {
+        return Err(Failed::Refused(format!(
+            "{shown}: not on a FUSE file system: there is no connection to abort"
+        )));
+    };
+    if mount.mount_point == pool.entry.mount_point() {
+        return Err(Failed::Refused(format!(
+            "{shown}: in the pool itself, whose own connection is not aborted here"
+        )));
+    }
+    // The kernel's number of a device: the minor number in its lower 20 bits, the major above.
+    let device = (u64::from(mount.dev.0) << 20) | u64::from(mount.dev.1);
+    let switch = format!("/sys/fs/fuse/connections/{device}/abort");
+    fs::write(&switch, "1").map_err(|error| {
+        Failed::system(format!("{shown}: {switch} (mount -t fusectl none /sys/fs/fuse/connections)"), &error)
+    })?;
+    let changed = BranchChanged {
+        branch: shown,
+        from: mount.fs_type.to_string_lossy().into_owned(),
+        to: "aborted".to_owned(),
+        waits_for: 0,
+    };
+    show::answer(style, &changed, |changed| {
+        format!(
+            "{}: its FUSE connection was aborted: callers are freed, and it answers errors until it is mounted again\n",
+            changed.branch
+        )
+    })
+}
+
+fn is_fuse(fs_type: &str) -> bool {
+    matches!(fs_type, "fuse" | "fuseblk") || fs_type.starts_with("fuse.") || fs_type.starts_with("fuseblk.")
+}

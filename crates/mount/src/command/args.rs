@@ -1,0 +1,200 @@
+//! The command line, as clap reads it: also the source of the help, the man page and the completions.
+
+use super::show::Style;
+use clap::{Args, Parser, Subcommand, ValueHint};
+use std::path::PathBuf;
+
+/// Shows, switches and explains the pools of this machine.
+#[derive(Debug, Parser)]
+#[command(name = "fsstack", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(
+    after_help = "POOL is a mount point, a name as `fsstack list` shows it, or the beginning of one.\n\
+Pools are mounted by mount(8): mount -t fsstack /branch1:/branch2 /mount/point\n\
+Exit status: 0 done, 1 not as things stand, 2 asked wrongly, 3 no such thing, 4 daemon dead, 5 permission denied."
+)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Print JSON, as docs/schema describes it.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+impl Arguments {
+    /// How to print.
+    pub(crate) fn style(&self) -> Style {
+        if self.json { Style::Json } else { Style::Human }
+    }
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List the mounted pools.
+    List,
+    /// Show a pool, or all: branches, free space, errors, open files.
+    Status {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: Option<String>,
+    },
+    /// Show the pool's keys, or one.
+    Get {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+        /// The key: an option of the mount.
+        key: Option<String>,
+    },
+    /// Change keys of a mounted pool, all of them or none.
+    Set(Set),
+    /// Switch how bytes reach a branch, from each file's next first open on.
+    WritePath(WritePath),
+    /// Add, remove or change a branch of a mounted pool.
+    Branch(Branch),
+    /// Show on which branch each path is, and where there.
+    Where {
+        /// Paths in a pool.
+        #[arg(required = true, value_hint = ValueHint::AnyPath)]
+        paths: Vec<PathBuf>,
+    },
+    /// Explain why a path is where it is, or where a new file would be put.
+    Explain(Explain),
+    /// Check the kernel, limits and branches of a pool, or all; each line is ok, warn or fail.
+    Doctor {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: Option<String>,
+    },
+    /// Show live figures: branches, open files, and the CPU of each process in the stack.
+    Top {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+    },
+    /// Print the pool's figures in OpenMetrics.
+    Metrics {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+    },
+    /// Print a page made from these tables.
+    #[command(hide = true)]
+    Print {
+        /// Which page.
+        page: String,
+    },
+}
+
+/// Of `fsstack set`.
+#[derive(Debug, Args)]
+pub struct Set {
+    /// The pool.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub pool: String,
+    /// KEY=VALUE: options of the mount.
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    pub changes: Vec<String>,
+    /// Only show what would change.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Write the changes to the pool's config file too.
+    #[arg(long)]
+    pub persist: bool,
+}
+
+/// Of `fsstack write-path`.
+#[derive(Debug, Args)]
+pub struct WritePath {
+    /// The pool.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub pool: String,
+    /// auto, passthrough or stacked; with --subtree also inherit, which takes the directory's rule away.
+    pub path: String,
+    /// Only for files below this directory of the pool.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub subtree: Option<PathBuf>,
+    /// Return when no file is open the other way any more.
+    #[arg(long)]
+    pub wait: bool,
+    /// Write it to the pool's config file too.
+    #[arg(long)]
+    pub persist: bool,
+}
+
+/// Of `fsstack branch`.
+#[derive(Debug, Args)]
+pub struct Branch {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: BranchAction,
+}
+
+/// What to do with a branch.
+#[derive(Debug, Subcommand)]
+pub enum BranchAction {
+    /// Add a branch after the others.
+    Add {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+        /// As in SOURCE: /disk=RW,50G.
+        branch: String,
+    },
+    /// Take a branch out of the pool; its files stay on it.
+    Remove {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+        /// The branch's path.
+        #[arg(value_hint = ValueHint::DirPath)]
+        branch: PathBuf,
+        /// Place nothing new there, wait until no file is open on it, then remove it.
+        #[arg(long)]
+        when_idle: bool,
+    },
+    /// Change what may be done on a branch.
+    Mode {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+        /// The branch's path.
+        #[arg(value_hint = ValueHint::DirPath)]
+        branch: PathBuf,
+        /// RW, NC (takes nothing new) or RO.
+        mode: String,
+    },
+    /// Change how much a branch keeps free.
+    Floor {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+        /// The branch's path.
+        #[arg(value_hint = ValueHint::DirPath)]
+        branch: PathBuf,
+        /// A size (50G), a percentage (5%), or "pool" for the pool's own.
+        floor: String,
+    },
+    /// Free the callers stuck in a hung FUSE branch: aborts the branch's own FUSE connection.
+    Abort {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+        /// The branch's path.
+        #[arg(value_hint = ValueHint::DirPath)]
+        branch: PathBuf,
+    },
+}
+
+/// Of `fsstack explain`.
+#[derive(Debug, Args)]
+#[command(override_usage = "fsstack explain PATH\n       fsstack explain POOL create PATH [--size N]")]
+pub struct Explain {
+    /// A path in a pool; or a pool, the word create, and a path that need not exist.
+    #[arg(required = true, num_args = 1..=3, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub words: Vec<PathBuf>,
+    /// With create: how large the file will be.
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    pub size: String,
+}

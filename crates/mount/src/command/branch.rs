@@ -1,0 +1,54 @@
+//! `fsstack branch`: branches of a mounted pool.
+
+use super::args::{Branch, BranchAction};
+use super::show::{self, Style};
+use super::{Failed, abort, pool};
+use fsstack_control::api::{BranchChanged, BranchRequest};
+use fsstack_control::operator::RefusalKind;
+use fsstack_control::{ClientError, Refusal};
+use std::path::Path;
+use std::time::Duration;
+
+/// How often the open files of a branch that goes are counted.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+pub(crate) fn run(wish: &Branch, style: Style) -> Result<(), Failed> {
+    let (word, request) = match &wish.action {
+        BranchAction::Add { pool, branch } => (pool, BranchRequest::Add { branch: branch.clone() }),
+        BranchAction::Remove { pool, branch, when_idle } => {
+            (pool, BranchRequest::Remove { branch: shown(branch), when_idle: *when_idle })
+        }
+        BranchAction::Mode { pool, branch, mode } => {
+            (pool, BranchRequest::Mode { branch: shown(branch), mode: mode.clone() })
+        }
+        BranchAction::Floor { pool, branch, floor } => {
+            (pool, BranchRequest::Floor { branch: shown(branch), floor: floor.clone() })
+        }
+        BranchAction::Abort { pool, branch } => return abort::run(pool, branch, style),
+    };
+    let client = pool::find(word)?.client();
+    let mut changed = client.branch(&request)?;
+    while changed.waits_for != 0 {
+        std::thread::sleep(LOOK_EVERY);
+        changed = match client.branch(&request) {
+            // It went when its last file was closed, with nobody asking.
+            Err(ClientError::Refused(Refusal { kind: RefusalKind::Missing, .. })) => {
+                BranchChanged { to: String::new(), waits_for: 0, ..changed }
+            }
+            told => told?,
+        };
+    }
+    show::answer(style, &changed, human)
+}
+
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+fn human(changed: &BranchChanged) -> String {
+    match (changed.from.as_str(), changed.to.as_str()) {
+        ("", to) => format!("{} is a branch now: {to}\n", changed.branch),
+        (_, "") => format!("{} is no branch any more; its files stay on it\n", changed.branch),
+        (from, to) => format!("{}: {from} -> {to}\n", changed.branch),
+    }
+}

@@ -1,0 +1,89 @@
+//! `fsstack doctor`: what stands in the way of a pool, or will.
+
+mod branches;
+mod machine;
+mod options;
+
+use super::show::{self, Style};
+use super::{Failed, pool};
+use fsstack_control::api::{Finding, Findings, Level};
+
+/// What was found so far.
+#[derive(Debug, Default)]
+pub(crate) struct Report(Vec<Finding>);
+
+impl Report {
+    fn add(&mut self, level: Level, about: &str, text: impl Into<String>) {
+        self.0.push(Finding { level, about: about.to_owned(), text: text.into() });
+    }
+
+    fn ok(&mut self, about: &str, text: impl Into<String>) {
+        self.add(Level::Ok, about, text);
+    }
+
+    fn warn(&mut self, about: &str, text: impl Into<String>) {
+        self.add(Level::Warn, about, text);
+    }
+
+    fn fail(&mut self, about: &str, text: impl Into<String>) {
+        self.add(Level::Fail, about, text);
+    }
+}
+
+pub(crate) fn run(word: Option<&str>, style: Style) -> Result<(), Failed> {
+    let mut report = Report::default();
+    let pools = match word {
+        Some(word) => vec![pool::find(word)?],
+        None => {
+            let pool::Pools { live, swept } = pool::all();
+            for id in swept {
+                report.warn(
+                    "leftovers",
+                    format!("{id}: its daemon was killed; what it left in /run was cleaned up"),
+                );
+            }
+            live
+        }
+    };
+    machine::kernel(&mut report);
+    machine::limits(&mut report);
+    machine::dead_mounts(&mut report);
+    for pool in &pools {
+        examine(pool, &mut report);
+    }
+    let findings = Findings { findings: report.0 };
+    show::answer(style, &findings, human)?;
+    match findings.findings.iter().filter(|finding| finding.level == Level::Fail).count() {
+        0 => Ok(()),
+        count => Err(Failed::Refused(format!("doctor: checks that failed: {count}"))),
+    }
+}
+
+fn examine(pool: &pool::Pool, report: &mut Report) {
+    let shown = pool.shown();
+    let asked = pool.client().status().and_then(|status| Ok((status, pool.client().keys()?)));
+    match asked {
+        Ok((status, keys)) => {
+            report.ok(
+                &shown,
+                format!("its daemon answers (fsstack {}, process {})", status.version, status.pid),
+            );
+            machine::descriptors(pool.entry.pid, &shown, report);
+            options::advise(&status, &keys, report);
+            branches::check(pool, &status, report);
+        }
+        Err(error) => report.fail(&shown, format!("its daemon does not answer: {error}")),
+    }
+}
+
+fn human(findings: &Findings) -> String {
+    let line = |finding: &Finding| {
+        let level = match finding.level {
+            Level::Ok => "ok  ",
+            Level::Warn => "warn",
+            Level::Fail => "fail",
+        };
+        format!("{level}  {}: {}\n", finding.about, finding.text)
+    };
+    findings.findings.iter().map(line).collect()
+}

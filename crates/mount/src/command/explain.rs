@@ -1,0 +1,74 @@
+//! `fsstack explain`: why a path is where it is, or where a new file would be put.
+
+use super::args::Explain;
+use super::show::{self, Style};
+use super::table::{Side, Table, size};
+use super::{Failed, pool};
+use fsstack_control::api::{Explained, PlacementExplained};
+use fsstack_pool::{Printable, Size};
+use std::path::Path;
+
+pub(crate) fn run(wish: &Explain, style: Style) -> Result<(), Failed> {
+    match wish.words.as_slice() {
+        [path] => {
+            let (pool, inside) = pool::holding(path)?;
+            show::answer(style, &pool.client().explain(&inside)?, explained)
+        }
+        [pool, verb, path] if verb == Path::new("create") => {
+            let Size(bytes) =
+                wish.size.parse().map_err(|error| Failed::Usage(format!("--size {}: {error}", wish.size)))?;
+            let pool = pool::find(&pool.to_string_lossy())?;
+            let mount_point = pool.entry.mount_point();
+            let inside = path.strip_prefix(&mount_point).unwrap_or(path);
+            let inside = inside.as_os_str().as_encoded_bytes();
+            show::answer(style, &pool.client().explain_create(inside, bytes)?, placement)
+        }
+        words => {
+            let words: Vec<String> = words.iter().map(|word| Printable::path(word).to_string()).collect();
+            let text =
+                format!("explain {}: write explain PATH, or explain POOL create PATH", words.join(" "));
+            Err(Failed::Usage(text))
+        }
+    }
+}
+
+fn explained(told: &Explained) -> String {
+    let mut text = format!("/{}: a {} on {}\n", told.path, told.kind, told.branch);
+    for copy in &told.copies {
+        text.push_str(&format!("  {copy}\n"));
+    }
+    if let Some(path) = &told.write_path {
+        let open = if path.open { "open now" } else { "not open" };
+        text.push_str(&format!("write path ({open}): {}\n", path.reason));
+    }
+    told.notes.iter().for_each(|note| text.push_str(&format!("{note}\n")));
+    text
+}
+
+fn placement(told: &PlacementExplained) -> String {
+    use Side::{Left, Right};
+    let mut table = Table::new(&[
+        ("TURN", Right),
+        ("BRANCH", Left),
+        ("MODE", Left),
+        ("FREE", Right),
+        ("FLOOR", Right),
+        ("HOLDS", Right),
+        ("PARENT", Left),
+        ("WHY", Left),
+    ]);
+    for branch in &told.ranking {
+        let doubt = if branch.fits { "" } else { "; no room for that size and its floor" };
+        table.row([
+            branch.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
+            branch.branch.clone(),
+            branch.mode.clone(),
+            size(Some(branch.available)),
+            size(Some(branch.floor)),
+            branch.holds.to_string(),
+            if branch.holds_parent { "yes" } else { "no" }.to_owned(),
+            format!("{}{doubt}", branch.why),
+        ]);
+    }
+    format!("create /{} by {}\n\n{}\n{}\n", told.path, told.create, table.text(), told.verdict)
+}

@@ -1,0 +1,73 @@
+//! How the command ends when it fails: one line, and an exit code that scripts can use.
+
+use fsstack_control::operator::RefusalKind;
+use fsstack_control::{ClientError, Refusal};
+use std::io;
+
+/// The exit codes and what they mean, for the man page.
+pub const EXIT_CODES: &[(u8, &str)] = &[
+    (0, "It was done."),
+    (1, "It could not be done as things stand, or doctor found something wrong."),
+    (2, "It was asked for wrongly: an unknown command or key, a value out of range."),
+    (3, "There is no such pool, branch or file."),
+    (4, "The pool's daemon is dead or does not answer."),
+    (5, "Permission denied."),
+];
+
+/// Why it was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// Not as things stand.
+    #[error("{0}")]
+    Refused(String),
+    /// Asked for wrongly.
+    #[error("{0}")]
+    Usage(String),
+    /// What it is about is not there.
+    #[error("{0}")]
+    Missing(String),
+    /// Nobody answers.
+    #[error("{0}")]
+    Dead(String),
+    /// Not by this user.
+    #[error("{0}")]
+    Denied(String),
+}
+
+impl Failed {
+    /// As in [`EXIT_CODES`].
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Refused(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Missing(_) => 3,
+            Self::Dead(_) => 4,
+            Self::Denied(_) => 5,
+        }
+    }
+
+    /// What the system said about `what`.
+    pub(crate) fn system(what: impl std::fmt::Display, error: &io::Error) -> Self {
+        let text = format!("{what}: {error}");
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Missing(text),
+            io::ErrorKind::PermissionDenied => Self::Denied(text),
+            io::ErrorKind::NotConnected => Self::Dead(text),
+            _ => Self::Refused(text),
+        }
+    }
+}
+
+impl From<ClientError> for Failed {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Refused(Refusal { kind, error }) => match kind {
+                RefusalKind::Usage => Self::Usage(error),
+                RefusalKind::Missing => Self::Missing(error),
+                RefusalKind::Busy | RefusalKind::Failed => Self::Refused(error),
+            },
+            ClientError::Denied(_) => Self::Denied(error.to_string()),
+            ClientError::Dead(_) | ClientError::NoAnswer(..) => Self::Dead(error.to_string()),
+        }
+    }
+}

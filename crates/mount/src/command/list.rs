@@ -1,0 +1,36 @@
+//! `fsstack list`: the pools that are mounted.
+
+use super::show::{self, Style};
+use super::table::{Side, Table};
+use super::{Failed, pool};
+use fsstack_control::api::{ListedPool, PoolList};
+use fsstack_pool::Printable;
+
+pub(crate) fn run(style: Style) -> Result<(), Failed> {
+    let pools = pool::all();
+    let listed = |pool: &pool::Pool| ListedPool {
+        id: pool.entry.id.clone(),
+        mount_point: pool.shown(),
+        pid: pool.entry.pid,
+        branches: pool.entry.branches.iter().map(|b| Printable::path(&b.path()).to_string()).collect(),
+        socket: pool.socket.exists().then(|| Printable::path(&pool.socket).to_string()),
+    };
+    let list = PoolList { pools: pools.live.iter().map(listed).collect(), cleaned_up: pools.swept };
+    show::answer(style, &list, human)
+}
+
+fn human(list: &PoolList) -> String {
+    let mut table = Table::new(&[
+        ("POOL", Side::Left),
+        ("MOUNT POINT", Side::Left),
+        ("PID", Side::Right),
+        ("BRANCHES", Side::Left),
+    ]);
+    for pool in &list.pools {
+        table.row([pool.id.clone(), pool.mount_point.clone(), pool.pid.to_string(), pool.branches.join(" ")]);
+    }
+    let cleaned =
+        list.cleaned_up.iter().map(|id| format!("{id}: its daemon is dead; what it left was cleaned up\n"));
+    let text = if list.pools.is_empty() { "no pool is mounted\n".to_owned() } else { table.text() };
+    text + &cleaned.collect::<String>()
+}

@@ -1,0 +1,37 @@
+//! Printing: as JSON, or as text for people.
+
+use super::Failed;
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// How an answer is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// Tables.
+    Human,
+    /// One JSON document.
+    Json,
+}
+
+/// Prints `answer` as JSON, or what `human` makes of it.
+pub(crate) fn answer<T: Serialize>(
+    style: Style,
+    answer: &T,
+    human: impl FnOnce(&T) -> String,
+) -> Result<(), Failed> {
+    match style {
+        Style::Human => text(&human(answer)),
+        Style::Json => {
+            let json = serde_json::to_string_pretty(answer);
+            text(&(json.map_err(|error| Failed::Refused(error.to_string()))? + "\n"))
+        }
+    }
+}
+
+/// Prints; a reader that went away early (`| head`) is no failure.
+pub(crate) fn text(text: &str) -> Result<(), Failed> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failed::system("stdout", &error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,81 @@
+//! `fsstack status`: one pool or all, with their branches.
+
+use super::show::{self, Style};
+use super::table::{Side, Table, age, size};
+use super::{Failed, pool};
+use fsstack_control::api::{SilentPool, Status, StatusList};
+use std::fmt::Write as _;
+
+pub(crate) fn run(word: Option<&str>, style: Style) -> Result<(), Failed> {
+    let mut list = StatusList { pools: Vec::new(), silent: Vec::new() };
+    match word {
+        Some(word) => list.pools.push(pool::find(word)?.client().status()?),
+        None => pool::all().live.iter().for_each(|pool| match pool.client().status() {
+            Ok(status) => list.pools.push(status),
+            Err(error) => list.silent.push(SilentPool {
+                id: pool.entry.id.clone(),
+                mount_point: pool.shown(),
+                error: error.to_string(),
+            }),
+        }),
+    }
+    show::answer(style, &list, |list| {
+        let silent =
+            list.silent.iter().map(|pool| format!("{} ({}): {}\n", pool.mount_point, pool.id, pool.error));
+        let parts: Vec<String> = list.pools.iter().map(human).chain(silent).collect();
+        if parts.is_empty() { "no pool is mounted\n".to_owned() } else { parts.join("\n") }
+    })
+}
+
+fn human(status: &Status) -> String {
+    let mut text = String::new();
+    let Status { id, mount_point, version, pid, transport, create, write_path, tables, .. } = status;
+    let granted = if status.passthrough { "" } else { " (the kernel has no passthrough here)" };
+    let _ = writeln!(
+        text,
+        "{mount_point} ({id}): fsstack {version}, process {pid}, up {}",
+        age(status.uptime_seconds)
+    );
+    let _ = writeln!(text, "create={create} write-path={write_path}{granted} transport={transport}");
+    for rule in &status.write_rules {
+        let _ = writeln!(text, "write-path={} below {}", rule.write_path, rule.subtree);
+    }
+    let _ = writeln!(
+        text,
+        "open: {} passthrough, {} stacked ({} would go the other way); {} inodes, {} directories open, {} directory descriptors\n",
+        status.open_files.passthrough,
+        status.open_files.stacked,
+        status.open_files.other_way,
+        tables.inodes,
+        tables.dirs,
+        tables.dir_fds
+    );
+    text + &branches(status)
+}
+
+fn branches(status: &Status) -> String {
+    use Side::{Left, Right};
+    let mut table = Table::new(&[
+        ("BRANCH", Left),
+        ("MODE", Left),
+        ("STATE", Left),
+        ("FREE", Right),
+        ("SIZE", Right),
+        ("FLOOR", Right),
+        ("OPEN", Right),
+        ("INODES", Right),
+    ]);
+    for branch in &status.branches {
+        table.row([
+            branch.path.clone(),
+            branch.mode.clone(),
+            branch.state.clone(),
+            size(branch.available),
+            size(branch.total),
+            size(Some(branch.floor)),
+            branch.open_files.to_string(),
+            branch.inodes_free.map_or_else(|| "-".to_owned(), |free| free.to_string()),
+        ]);
+    }
+    table.text()
+}

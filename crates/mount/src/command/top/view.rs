@@ -1,0 +1,215 @@
+//! One screen of `fsstack top`.
+
+use crate::command::table::{age, latency, size};
+use fsstack_control::api::{BranchLoad, BranchStatus, Moment, ProcessLoad, Status};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table};
+
+pub(super) fn draw(frame: &mut Frame<'_>, moment: &Moment) {
+    let branches = u16::try_from(moment.branches.len()).unwrap_or(u16::MAX).saturating_add(3);
+    let [head, table, processes, foot] = Layout::vertical([
+        Constraint::Length(3),
+        Constraint::Max(branches),
+        Constraint::Min(4),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    frame.render_widget(Paragraph::new(heading(&moment.status)), head);
+    frame.render_widget(branch_table(moment), table);
+    frame.render_widget(process_table(&moment.processes), processes);
+    frame.render_widget(Paragraph::new("q: quit").style(Style::new().fg(Color::DarkGray)), foot);
+}
+
+fn heading(status: &Status) -> Vec<Line<'static>> {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    vec![
+        Line::from(vec![
+            Span::styled(status.mount_point.clone(), bold),
+            Span::raw(format!(
+                "  fsstack {}  up {}  create={}  write-path={}  transport={}",
+                status.version,
+                age(status.uptime_seconds),
+                status.create,
+                status.write_path,
+                status.transport
+            )),
+        ]),
+        Line::from(format!(
+            "open: {} passthrough, {} stacked ({} would go the other way); {} inodes, {} directories",
+            status.open_files.passthrough,
+            status.open_files.stacked,
+            status.open_files.other_way,
+            status.tables.inodes,
+            status.tables.dirs
+        )),
+    ]
+}
+
+fn branch_table(moment: &Moment) -> Table<'static> {
+    let rows =
+        moment.status.branches.iter().zip(&moment.branches).map(|(branch, load)| branch_row(branch, load));
+    let widths = [
+        Constraint::Min(20),
+        Constraint::Length(9),
+        Constraint::Length(10),
+        Constraint::Length(6),
+        Constraint::Length(12),
+        Constraint::Length(12),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(9),
+        Constraint::Length(5),
+    ];
+    Table::new(rows, widths)
+        .header(head([
+            "BRANCH",
+            "STATE",
+            "FREE",
+            "OPEN",
+            "READ/s",
+            "WRITTEN/s",
+            "READS/s",
+            "WRITES/s",
+            "LATENCY",
+            "BUSY",
+        ]))
+        .block(Block::new().borders(Borders::TOP).title(" branches (their disks, by the kernel's account) "))
+}
+
+fn branch_row(branch: &BranchStatus, load: &BranchLoad) -> Row<'static> {
+    let colour = match branch.state.as_str() {
+        "up" => Color::Green,
+        "leaving" | "suspect" => Color::Yellow,
+        _ => Color::Red,
+    };
+    let mut cells = vec![
+        Cell::from(branch.path.clone()),
+        Cell::from(branch.state.clone()).style(Style::new().fg(colour)),
+        Cell::from(size(branch.available)),
+        Cell::from(branch.open_files.to_string()),
+    ];
+    match load.disk {
+        Some(disk) => cells.extend([
+            Cell::from(size(Some(rounded(disk.read_bytes)))),
+            Cell::from(size(Some(rounded(disk.written_bytes)))),
+            Cell::from(format!("{:.0}", disk.reads)),
+            Cell::from(format!("{:.0}", disk.writes)),
+            Cell::from(latency(disk.latency_us)),
+            Cell::from(format!("{:.0}%", disk.busy * 100.0)),
+        ]),
+        None => cells.extend(["-"; 6].map(Cell::from)),
+    }
+    Row::new(cells)
+}
+
+fn process_table(processes: &[ProcessLoad]) -> Table<'static> {
+    let rows = processes.iter().map(|process| {
+        Row::new([
+            process.pid.to_string(),
+            process.name.clone(),
+            process.role.clone(),
+            format!("{:.1}%", process.cpus * 100.0),
+            size(Some(process.resident_bytes)),
+        ])
+    });
+    let widths = [
+        Constraint::Length(8),
+        Constraint::Min(18),
+        Constraint::Length(8),
+        Constraint::Length(9),
+        Constraint::Length(11),
+    ];
+    Table::new(rows, widths)
+        .header(head(["PID", "PROCESS", "ROLE", "CPU", "MEMORY"]))
+        .block(Block::new().borders(Borders::TOP).title(" processes in the stack "))
+}
+
+fn head<const COLUMNS: usize>(titles: [&'static str; COLUMNS]) -> Row<'static> {
+    Row::new(titles).style(Style::new().add_modifier(Modifier::BOLD))
+}
+
+/// Rates are never negative, and far from the end of 64 bits.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as casts saturate")]
+fn rounded(rate: f64) -> u64 {
+    rate as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fsstack_control::api::{DiskLoad, OpenFiles, Tables};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn moment() -> Moment {
+        let branch = |path: &str, state: &str| BranchStatus {
+            path: path.into(),
+            id: 1,
+            mode: "RW".into(),
+            state: state.into(),
+            local: true,
+            total: Some(10 << 30),
+            available: Some(3 << 30),
+            floor: 0,
+            inodes_free: Some(9),
+            reserved: 0,
+            refuses_passthrough: false,
+            open_files: 2,
+        };
+        let disk = DiskLoad {
+            read_bytes: 2_097_152.0,
+            reads: 512.0,
+            latency_us: Some(250.0),
+            busy: 0.5,
+            ..DiskLoad::default()
+        };
+        Moment {
+            status: Status {
+                id: "mnt".into(),
+                mount_point: "/mnt".into(),
+                pid: 5,
+                version: "0.1.0".into(),
+                uptime_seconds: 61,
+                transport: "ring".into(),
+                passthrough: true,
+                create: "mfs".into(),
+                write_path: "auto".into(),
+                write_rules: Vec::new(),
+                branches: vec![branch("/srv/a", "up"), branch("/srv/b", "down")],
+                open_files: OpenFiles { passthrough: 2, stacked: 0, other_way: 0 },
+                tables: Tables::default(),
+            },
+            branches: vec![
+                BranchLoad { branch: "/srv/a".into(), disk: Some(disk) },
+                BranchLoad { branch: "/srv/b".into(), disk: None },
+            ],
+            processes: vec![ProcessLoad {
+                pid: 5,
+                name: "mount.fsstack".into(),
+                role: "daemon".into(),
+                cpus: 0.25,
+                resident_bytes: 5 << 20,
+            }],
+        }
+    }
+
+    #[test]
+    fn the_screen_has_branches_and_processes() {
+        let mut terminal = Terminal::new(TestBackend::new(110, 14)).unwrap();
+        terminal.draw(|frame| draw(frame, &moment())).unwrap();
+        expect_test::expect_file!["../../../tests/top.txt"].assert_eq(&terminal.backend().to_string());
+    }
+
+    #[test]
+    fn a_screen_of_any_size_is_drawn() {
+        for (width, height) in [(1, 1), (3, 2), (20, 5), (300, 90)] {
+            Terminal::new(TestBackend::new(width, height))
+                .unwrap()
+                .draw(|frame| draw(frame, &moment()))
+                .unwrap();
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! `fsstack where`: the branch of each path. The pool answers by attributes, so that anybody may ask.
+
+use super::show::{self, Style};
+use super::{Failed, pool};
+use fsstack_control::api::{Place, Places};
+use fsstack_pool::Printable;
+use rustix::fs::lgetxattr;
+use rustix::io::Errno;
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub(crate) fn run(paths: &[PathBuf], style: Style) -> Result<(), Failed> {
+    let places = paths.iter().map(|path| place(path)).collect::<Result<Vec<_>, _>>()?;
+    show::answer(style, &Places { places }, human)
+}
+
+fn place(path: &Path) -> Result<Place, Failed> {
+    let shown = Printable::path(path).to_string();
+    let failed = |errno: Errno| Failed::system(&shown, &io::Error::from(errno));
+    match attribute(path, "user.fsstack.branch") {
+        Ok(branch) => Ok(Place {
+            branch: Printable(&branch).to_string(),
+            at: Printable(&attribute(path, "user.fsstack.path").map_err(failed)?).to_string(),
+            copies: attribute(path, "user.fsstack.paths")
+                .map_err(failed)?
+                .split(|byte| *byte == b'\n')
+                .map(|copy| Printable(copy).to_string())
+                .collect(),
+            path: shown,
+        }),
+        // No such attribute: not in a pool, or neither a file nor a directory, which may have none.
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {
+            let (pool, inside) = pool::holding(path)?;
+            let told = pool.client().explain(&inside)?;
+            let at = told.copies.first().cloned().unwrap_or_default();
+            Ok(Place { path: shown, branch: told.branch, at, copies: told.copies })
+        }
+        Err(errno) => Err(failed(errno)),
+    }
+}
+
+fn attribute(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
+    let mut value = vec![0_u8; 1 << 16];
+    let length = lgetxattr(path, name, &mut value)?;
+    value.truncate(length);
+    Ok(value)
+}
+
+fn human(places: &Places) -> String {
+    let line = |place: &Place| {
+        let others: String = place
+            .copies
+            .iter()
+            .filter(|copy| **copy != place.at)
+            .map(|copy| format!("  also at {copy}\n"))
+            .collect();
+        if places.places.len() == 1 {
+            format!("{}\n{others}", place.at)
+        } else {
+            format!("{}: {}\n{others}", place.path, place.at)
+        }
+    };
+    places.places.iter().map(line).collect()
+}

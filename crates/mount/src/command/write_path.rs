@@ -1,0 +1,55 @@
+//! `fsstack write-path`: the switch.
+
+use super::args::WritePath;
+use super::show::{self, Style};
+use super::{Failed, pool};
+use fsstack_control::api::{WritePathChanged, WritePathRequest};
+use fsstack_pool::Printable;
+use std::path::Path;
+use std::time::Duration;
+
+/// How often the open files are counted while they are waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+pub(crate) fn run(wish: &WritePath, style: Style) -> Result<(), Failed> {
+    let pool = pool::find(&wish.pool)?;
+    let subtree = wish.subtree.as_deref().map(|dir| inside(&pool, dir)).transpose()?;
+    let client = pool.client();
+    let request =
+        WritePathRequest { write_path: wish.path.clone(), subtree, only_count: false, persist: wish.persist };
+    let mut changed = client.write_path(&request)?;
+    while wish.wait && changed.other_way != 0 {
+        std::thread::sleep(LOOK_EVERY);
+        let counted = client.write_path(&WritePathRequest { only_count: true, ..request.clone() })?;
+        changed.other_way = counted.other_way;
+    }
+    show::answer(style, &changed, human)
+}
+
+/// A directory of the pool, from its root: as typed if it is not below the mount point.
+fn inside(pool: &pool::Pool, dir: &Path) -> Result<String, Failed> {
+    let full = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+    let inside = full.strip_prefix(pool.entry.mount_point()).unwrap_or(dir);
+    match inside.to_str() {
+        Some(text) => Ok(format!("/{}", text.trim_start_matches('/'))),
+        None => Err(Failed::Usage(format!("{}: not valid UTF-8, as a rule must be", Printable::path(dir)))),
+    }
+}
+
+fn human(changed: &WritePathChanged) -> String {
+    let WritePathChanged { from, to, subtree, other_way, persisted, .. } = changed;
+    let place = subtree.as_ref().map(|dir| format!(" below {dir}")).unwrap_or_default();
+    let mut text = if from == to {
+        format!("write-path{place}: {to} already\n")
+    } else {
+        format!("write-path{place}: {from} -> {to}\n")
+    };
+    match other_way {
+        0 => text.push_str("no open file goes another way\n"),
+        count => text.push_str(&format!("open files that go another way until their last close: {count}\n")),
+    }
+    if let Some(file) = persisted {
+        text.push_str(&format!("written to {file}\n"));
+    }
+    text
+}

@@ -1,0 +1,183 @@
+//! Branches that come, go and change while the pool is served.
+//!
+//! A branch with open files goes in a thread of its own, which waits for them to be closed; whoever asked asks again
+//! until the branch is gone. Giving it a mode calls that off.
+
+use super::Served;
+use crate::branches::{self, Demand};
+use crate::ledger::{self, DirectoryId, LedgerBranch, LedgerEntry};
+use crate::problem::Problems;
+use crate::settings::Require;
+use crate::values;
+use crate::world::World;
+use fsstack_control::Refusal;
+use fsstack_control::api::{BranchChanged, BranchRequest};
+use fsstack_engine::branch::Branch;
+use fsstack_engine::live::{BadChange, Position, Removal};
+use fsstack_pool::{BranchIx, BranchMode, Floor, Printable, parse_source};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Branches that go when their files are closed, each with what calls that off.
+pub(crate) type Leaving = Arc<Mutex<HashMap<BranchIx, Arc<AtomicBool>>>>;
+
+impl Served {
+    pub(super) fn change_branch(&self, request: &BranchRequest) -> Result<BranchChanged, Refusal> {
+        let changed = match request {
+            BranchRequest::Add { branch } => self.add(branch),
+            BranchRequest::Remove { branch, when_idle } => self.remove(branch, *when_idle),
+            BranchRequest::Mode { branch, mode } => self.set_mode(branch, mode),
+            BranchRequest::Floor { branch, floor } => self.set_floor(branch, floor),
+        };
+        changed.inspect(|_| self.relist())
+    }
+
+    fn add(&self, text: &str) -> Result<BranchChanged, Refusal> {
+        let specs = parse_source(OsStr::new(text)).map_err(|error| Refusal::usage(error.to_string()))?;
+        let [spec] = specs.as_slice() else {
+            return Err(Refusal::usage(format!("{text}: one branch at a time")));
+        };
+        let mut problems = Problems::default();
+        let demand = Demand { require: Require::Directory, wait_for_mounts: false, patience: Duration::ZERO };
+        let world = World::here();
+        let found = branches::find(std::slice::from_ref(spec), &demand, &world, &mut problems);
+        branches::refuse_around(&self.settings.lock().mount_point, &found, &mut problems);
+        branches::refuse_taken(&found, &world, &mut problems);
+        if let Some(problem) = problems.into_iter().next() {
+            return Err(Refusal::usage(problem.text.clone()));
+        }
+        let [found] = found.as_slice() else {
+            return Err(Refusal::usage(format!(
+                "{text}: a pattern for several directories: add them one by one"
+            )));
+        };
+        self.union.add_branch(&found.spec, Position::Last).map_err(refused)?;
+        Ok(BranchChanged {
+            branch: Printable::path(&found.spec.path).to_string(),
+            from: String::new(),
+            to: found.spec.to_string(),
+            waits_for: 0,
+        })
+    }
+
+    fn remove(&self, text: &str, when_idle: bool) -> Result<BranchChanged, Refusal> {
+        let branch = self.known(text)?;
+        let gone = |waits_for: usize| BranchChanged {
+            branch: Printable::path(&branch.path).to_string(),
+            from: branch.given_mode().name().to_owned(),
+            to: if waits_for == 0 { String::new() } else { "leaving".to_owned() },
+            waits_for: values::count(waits_for),
+        };
+        if branch.is_leaving() && when_idle {
+            // The thread that waits for it may take a moment more than its last file.
+            return Ok(gone(branch.open_files().max(1)));
+        }
+        match self.union.remove_branch(branch.ix, Removal::IfIdle) {
+            Ok(()) => Ok(gone(0)),
+            Err(BadChange::InUse { open, .. }) if when_idle => {
+                self.wait_for(&branch)?;
+                Ok(gone(open))
+            }
+            Err(error) => Err(refused(error)),
+        }
+    }
+
+    fn wait_for(&self, branch: &Arc<Branch>) -> Result<(), Refusal> {
+        let (union, leaving, ix) = (self.union.clone(), self.leaving.clone(), branch.ix);
+        let called_off = Arc::new(AtomicBool::new(false));
+        leaving.lock().insert(ix, called_off.clone());
+        let thread = std::thread::Builder::new().name("branch-leaving".into());
+        let waiting = move || {
+            let removed = union.remove_branch(ix, Removal::WhenIdle(&|| !called_off.load(Relaxed)));
+            if let Err(why) = removed {
+                tracing::info!(%why, "a branch stays");
+            }
+            leaving.lock().remove(&ix);
+        };
+        thread.spawn(waiting).map(drop).map_err(|error| Refusal::failed(format!("thread: {error}")))
+    }
+
+    fn set_mode(&self, text: &str, mode: &str) -> Result<BranchChanged, Refusal> {
+        let branch = self.known(text)?;
+        let to: BranchMode = mode.parse().map_err(|error| Refusal::usage(format!("{error}")))?;
+        if let Some(called_off) = self.leaving.lock().get(&branch.ix) {
+            called_off.store(true, Relaxed);
+        }
+        let from = branch.given_mode();
+        self.union.set_branch_mode(branch.ix, to).map_err(refused)?;
+        Ok(changed(&branch, from.name(), to.name()))
+    }
+
+    fn set_floor(&self, text: &str, floor: &str) -> Result<BranchChanged, Refusal> {
+        let branch = self.known(text)?;
+        let to: Option<Floor> = match floor {
+            "pool" => None,
+            own => Some(own.parse().map_err(|error| Refusal::usage(format!("{error}")))?),
+        };
+        let shown = |floor: Option<Floor>| floor.map_or_else(|| "pool".to_owned(), |floor| floor.to_string());
+        let from = branch.floor();
+        self.union.set_branch_floor(branch.ix, to, branch.min_inodes()).map_err(refused)?;
+        Ok(changed(&branch, &shown(from), &shown(to)))
+    }
+
+    /// The branch that `text` means: its path, or where that leads.
+    fn known(&self, text: &str) -> Result<Arc<Branch>, Refusal> {
+        let pool = self.union.pool();
+        let path = std::path::Path::new(text);
+        let leads = std::fs::canonicalize(path).ok();
+        let found = pool.branches.iter().find(|branch| {
+            branch.path == path
+                || Some(&branch.path) == leads.as_ref()
+                || Printable::path(&branch.path).to_string() == text
+        });
+        found.cloned().ok_or_else(|| {
+            let known: Vec<String> =
+                pool.branches.iter().map(|branch| Printable::path(&branch.path).to_string()).collect();
+            Refusal::missing(format!(
+                "{}: no branch of this pool; there are {}",
+                Printable(text.as_bytes()),
+                known.join(", ")
+            ))
+        })
+    }
+
+    /// Other pools shall see which branches are taken now.
+    fn relist(&self) {
+        let Some(ledger) = &self.ledger else { return };
+        let pool = self.union.pool();
+        let of = |branch: &Arc<Branch>| {
+            LedgerBranch::new(DirectoryId { device: branch.dev(), inode: branch.root_ino }, &branch.path)
+        };
+        let mount_point = self.settings.lock().mount_point.clone();
+        let written = LedgerEntry::of_this_process(&mount_point, pool.branches.iter().map(of).collect())
+            .and_then(|entry| ledger::rewrite(ledger, &self.id, &entry));
+        if let Err(error) = written {
+            tracing::warn!("{}: cannot be written: {error}", Printable::path(ledger));
+        }
+    }
+}
+
+fn changed(branch: &Branch, from: &str, to: &str) -> BranchChanged {
+    BranchChanged {
+        branch: Printable::path(&branch.path).to_string(),
+        from: from.to_owned(),
+        to: to.to_owned(),
+        waits_for: 0,
+    }
+}
+
+fn refused(error: BadChange) -> Refusal {
+    match &error {
+        BadChange::InUse { .. } => Refusal::busy(format!("{error} (--when-idle)")),
+        BadChange::Last | BadChange::Leaving(_) => Refusal::busy(error.to_string()),
+        BadChange::NoBranch(_) => Refusal::missing(error.to_string()),
+        BadChange::Unopened { .. }
+        | BadChange::Double { .. }
+        | BadChange::TooMany
+        | BadChange::NoPassthrough { .. } => Refusal::usage(error.to_string()),
+    }
+}

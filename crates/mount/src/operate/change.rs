@@ -1,0 +1,207 @@
+//! Changing settings while the pool is served: all that is asked for, or nothing.
+
+use super::keys::{self, KEYS, KeyRow};
+use super::{Served, persist};
+use crate::options::{self, Origin, Typed};
+use crate::raw::RawOptions;
+use crate::serve::{engine_settings, timeouts};
+use crate::settings::{PageCache, Privilege, Settings, WritePath};
+use crate::values::{self, suggestion};
+use fsstack_control::Refusal;
+use fsstack_control::api::{
+    Assignment, Change, Changed, SettingsRequest, WritePathChanged, WritePathRequest,
+};
+use fsstack_pool::Printable;
+use std::ffi::OsStr;
+
+impl Served {
+    pub(super) fn make_changes(&self, request: &SettingsRequest) -> Result<Changed, Refusal> {
+        let mut held = self.settings.lock();
+        held.log.level = self.level.get();
+        let mut wanted = held.clone();
+        let mut named = Vec::new();
+        for assignment in &request.changes {
+            named.push(assign(&mut wanted, assignment, request.remount)?);
+        }
+        self.check(&held, &wanted)?;
+        let changes = difference(&held, &wanted);
+        let mut notes = Vec::new();
+        let mut persisted = None;
+        if request.persist {
+            named.retain(|name| KEYS.iter().any(|row| row.name == *name && row.set.is_some()));
+            notes.extend(shadowed(&wanted, &named));
+            persisted = self.persist(&wanted, &named, request.dry_run)?;
+        }
+        if !request.dry_run && !changes.is_empty() {
+            self.put_in_force(&wanted)?;
+            *held = wanted;
+            let told: Vec<String> = changes.iter().map(|c| format!("{}={}", c.key, c.to)).collect();
+            tracing::info!("changed by the operator: {}", told.join(", "));
+        }
+        Ok(Changed { changes, dry_run: request.dry_run, persisted, notes })
+    }
+
+    pub(super) fn switch_write_path(&self, request: &WritePathRequest) -> Result<WritePathChanged, Refusal> {
+        let mut held = self.settings.lock();
+        let mut wanted = held.clone();
+        let path = WritePath::by_name(&request.write_path);
+        let (from, key) = match &request.subtree {
+            Some(directory) => {
+                if path.is_none() && request.write_path != "inherit" {
+                    return Err(no_path(&request.write_path));
+                }
+                let rules = wanted.write_rules.with(directory.as_bytes(), path.map(WritePath::for_engine));
+                wanted.write_rules = rules.map_err(|error| Refusal::usage(format!("--subtree: {error}")))?;
+                (rule_of(&held, directory), "write-rules")
+            }
+            None => {
+                wanted.write_path = path.ok_or_else(|| no_path(&request.write_path))?;
+                (held.write_path.name().to_owned(), "write-path")
+            }
+        };
+        self.check(&held, &wanted)?;
+        let mut persisted = None;
+        if !request.only_count {
+            if request.persist {
+                persisted = self.persist(&wanted, &[key], false)?;
+            }
+            self.put_in_force(&wanted)?;
+            *held = wanted;
+        }
+        Ok(WritePathChanged {
+            from,
+            to: request.write_path.clone(),
+            subtree: request.subtree.clone(),
+            other_way: values::count(self.union.open_ways().other_way),
+            persisted,
+        })
+    }
+
+    /// What can only be promised by the kernel must be what it promised at the mount.
+    fn check(&self, held: &Settings, wanted: &Settings) -> Result<(), Refusal> {
+        let buffered = |settings: &Settings| settings.page_cache == PageCache::Writeback;
+        if buffered(held) != buffered(wanted) {
+            return Err(Refusal::usage(
+                "page-cache=writeback: the kernel is told when the pool is mounted: unmount it and mount it with the other value",
+            ));
+        }
+        if keys::needs_passthrough(wanted) && !keys::needs_passthrough(held) {
+            if !self.passthrough {
+                let why = if wanted.privilege == Privilege::User {
+                    "it needs root"
+                } else if buffered(wanted) {
+                    "page-cache=writeback excludes it"
+                } else {
+                    "this kernel has no FUSE passthrough (Linux 6.9 and later have it)"
+                };
+                return Err(Refusal::usage(format!("write-path=passthrough: {why}: use write-path=auto")));
+            }
+            for branch in &self.union.pool().branches {
+                branch.try_passthrough(&*self.backings).map_err(|error| {
+                    let path = Printable::path(&branch.path);
+                    Refusal::usage(format!(
+                        "write-path=passthrough: branch {path}: the kernel refuses it there ({error}): use write-path=auto"
+                    ))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put_in_force(&self, settings: &Settings) -> Result<(), Refusal> {
+        let engine = engine_settings(settings);
+        self.union.change(|now| *now = engine).map_err(|error| Refusal::usage(error.to_string()))?;
+        self.adapter.set_timeouts(timeouts(settings));
+        if self.level.get() != settings.log.level {
+            self.level.set(settings.log.level);
+        }
+        Ok(())
+    }
+
+    fn persist(
+        &self,
+        wanted: &Settings,
+        names: &[&'static str],
+        dry_run: bool,
+    ) -> Result<Option<String>, Refusal> {
+        let Some(file) = &wanted.config else {
+            return Err(Refusal::usage(
+                "--persist: this pool has no config file: mount it with config=FILE, or change its line in fstab",
+            ));
+        };
+        let rows = names.iter().filter_map(|name| KEYS.iter().find(|row| row.name == *name));
+        let values: Vec<(&str, String)> = rows.map(|row| (row.name, (row.get)(wanted))).collect();
+        let shown = Printable::path(file).to_string();
+        let edited =
+            persist::edited(file, &values).map_err(|why| Refusal::failed(format!("{shown}: {why}")))?;
+        if !dry_run {
+            persist::replace(file, &edited).map_err(|error| Refusal::failed(format!("{shown}: {error}")))?;
+        }
+        Ok(Some(shown))
+    }
+}
+
+/// Takes one assignment over into `wanted`: the name of its key.
+fn assign(wanted: &mut Settings, assignment: &Assignment, remount: bool) -> Result<&'static str, Refusal> {
+    let Assignment { key, value } = assignment;
+    let row = options::find(key).ok_or_else(|| {
+        let known = KEYS.iter().map(|row| row.name);
+        Refusal::usage(format!("{}: unknown key{}", Printable(key.as_bytes()), suggestion(key, known)))
+    })?;
+    let typed = Typed { name: key, value: value.as_deref().map(OsStr::new), origin: Origin::CommandLine };
+    let mut raw = RawOptions::default();
+    options::apply(&mut raw, row, &typed).map_err(Refusal::usage)?;
+    if let Some(limit) = raw.mlimit.get() {
+        keys::set_mlimit(wanted, *limit);
+        return Ok("create");
+    }
+    let name = row.name();
+    match KEYS.iter().find(|known| known.name == name) {
+        Some(KeyRow { set: Some(set), .. }) => set(wanted, &raw),
+        Some(_) | None if remount => {}
+        Some(_) => {
+            let text =
+                format!("{typed}: settled when the pool is mounted: unmount it and mount it with this value");
+            return Err(Refusal::usage(text));
+        }
+        None => {
+            return Err(Refusal::usage(format!("{typed}: no key of a mounted pool: it says how to mount")));
+        }
+    }
+    Ok(name)
+}
+
+fn difference(held: &Settings, wanted: &Settings) -> Vec<Change> {
+    let change = |row: &KeyRow| {
+        let (from, to) = ((row.get)(held), (row.get)(wanted));
+        (from != to).then(|| Change { key: row.name.to_owned(), from, to })
+    };
+    KEYS.iter().filter_map(change).collect()
+}
+
+/// What was typed behind `-o` holds again at the next mount, whatever the file says.
+fn shadowed(settings: &Settings, names: &[&'static str]) -> Vec<String> {
+    let given = names.iter().filter(|name| settings.given.contains(name));
+    given
+        .map(|name| {
+            format!("{name}: also stands behind -o (in fstab?), which goes before the file at the next mount")
+        })
+        .collect()
+}
+
+fn no_path(text: &str) -> Refusal {
+    let known = WritePath::NAMES.map(|(name, _)| name);
+    Refusal::usage(format!(
+        "{}: not a write path: {}{}",
+        Printable(text.as_bytes()),
+        known.join(", "),
+        suggestion(text, known)
+    ))
+}
+
+/// The rule that a directory has of its own.
+fn rule_of(settings: &Settings, directory: &str) -> String {
+    let plain = directory.trim_matches('/').as_bytes();
+    let own = settings.write_rules.iter().find(|rule| &*rule.dir == plain);
+    own.map_or_else(|| "inherit".to_owned(), |rule| rule.how.to_string())
+}

@@ -1,0 +1,93 @@
+//! What an operator may do with the pool that this process serves: the daemon's side of the control socket.
+//!
+//! Settings are replaced whole under one lock, so that changes that come at the same time come one after the other, and
+//! a request of the pool sees all of a change or nothing of it.
+
+mod branches;
+mod change;
+mod explain;
+mod keys;
+mod metrics;
+mod persist;
+mod status;
+
+use crate::log::LogLevel;
+use crate::settings::Settings;
+pub(crate) use branches::Leaving;
+use fsstack_control::api::{
+    BranchChanged, BranchRequest, Changed, Explained, Key, Keys, PlacementExplained, SettingsRequest, Status,
+    When, WritePathChanged, WritePathRequest,
+};
+use fsstack_control::{Operator, Refusal};
+use fsstack_engine::Union;
+use fsstack_engine::open::route::Backings;
+use fsstack_fuse::Adapter;
+use keys::KEYS;
+use parking_lot::Mutex;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A pool that is served, as its operator sees it.
+#[derive(Debug)]
+pub(crate) struct Served {
+    /// Its name in the ledger, and the ledger.
+    pub(crate) id: String,
+    pub(crate) ledger: Option<PathBuf>,
+    pub(crate) union: Arc<Union>,
+    pub(crate) adapter: Arc<Adapter>,
+    pub(crate) backings: Arc<dyn Backings>,
+    pub(crate) level: LogLevel,
+    /// How requests come.
+    pub(crate) transport: &'static str,
+    /// The kernel has passthrough for this mount.
+    pub(crate) passthrough: bool,
+    pub(crate) since: Instant,
+    /// Order: before anything of the engine.
+    pub(crate) settings: Mutex<Settings>,
+    /// Branches that go when their files are closed, each with what calls that off.
+    pub(crate) leaving: Leaving,
+}
+
+impl Operator for Served {
+    fn status(&self) -> Status {
+        self.tell_status()
+    }
+
+    fn keys(&self) -> Keys {
+        let mut settings = self.settings.lock().clone();
+        // SIGUSR1 and SIGUSR2 change it too.
+        settings.log.level = self.level.get();
+        let key = |row: &keys::KeyRow| Key {
+            key: row.name.to_owned(),
+            value: (row.get)(&settings),
+            changes: if row.set.is_some() { When::AtOnce } else { When::AtMount },
+            help: crate::options::find(row.name).map(|option| option.help.to_owned()).unwrap_or_default(),
+        };
+        Keys { keys: KEYS.iter().map(key).collect() }
+    }
+
+    fn change(&self, request: &SettingsRequest) -> Result<Changed, Refusal> {
+        self.make_changes(request)
+    }
+
+    fn write_path(&self, request: &WritePathRequest) -> Result<WritePathChanged, Refusal> {
+        self.switch_write_path(request)
+    }
+
+    fn branch(&self, request: &BranchRequest) -> Result<BranchChanged, Refusal> {
+        self.change_branch(request)
+    }
+
+    fn explain(&self, path: &[u8]) -> Result<Explained, Refusal> {
+        self.explain_path(path)
+    }
+
+    fn explain_create(&self, path: &[u8], size: u64) -> Result<PlacementExplained, Refusal> {
+        self.explain_placement(path, size)
+    }
+
+    fn metrics(&self) -> String {
+        metrics::page(&self.tell_status())
+    }
+}

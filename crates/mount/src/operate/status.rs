@@ -1,0 +1,65 @@
+//! The pool as it is now.
+
+use super::Served;
+use crate::values;
+use fsstack_control::api::{BranchStatus, OpenFiles, Status, Tables, WriteRule};
+use fsstack_engine::status::BranchStatus as Known;
+use fsstack_pool::{BranchMode, Printable};
+
+impl Served {
+    pub(super) fn tell_status(&self) -> Status {
+        let settings = self.settings.lock().clone();
+        let known = self.union.status();
+        let rule = |rule: &fsstack_engine::rules::Rule| WriteRule {
+            subtree: format!("/{}", Printable(&rule.dir)),
+            write_path: rule.how.to_string(),
+        };
+        Status {
+            id: self.id.clone(),
+            mount_point: Printable::path(&settings.mount_point).to_string(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds: self.since.elapsed().as_secs(),
+            transport: self.transport.to_owned(),
+            passthrough: self.passthrough,
+            create: settings.create.to_string(),
+            write_path: settings.write_path.name().to_owned(),
+            write_rules: settings.write_rules.iter().map(rule).collect(),
+            branches: known.branches.iter().map(tell_branch).collect(),
+            open_files: OpenFiles {
+                passthrough: values::count(known.open.passthrough),
+                stacked: values::count(known.open.stacked),
+                other_way: values::count(known.open.other_way),
+            },
+            tables: Tables {
+                inodes: values::count(known.held.inodes),
+                files: values::count(known.held.files),
+                dirs: values::count(known.held.dirs),
+                dir_fds: values::count(known.held.dir_fds),
+            },
+        }
+    }
+}
+
+fn tell_branch(branch: &Known) -> BranchStatus {
+    let state = match branch.space {
+        _ if branch.leaving => "leaving",
+        None => "down",
+        Some(_) if branch.mounted_read_only && branch.mode != BranchMode::ReadOnly => "read-only",
+        Some(_) => "up",
+    };
+    BranchStatus {
+        path: Printable::path(&branch.path).to_string(),
+        id: branch.id.get(),
+        mode: branch.mode.name().to_owned(),
+        state: state.to_owned(),
+        local: branch.local,
+        total: branch.space.map(|space| space.total),
+        available: branch.space.map(|space| space.available),
+        floor: branch.floor,
+        inodes_free: branch.space.map(|space| space.inodes_free),
+        reserved: branch.reserved,
+        refuses_passthrough: branch.refuses_passthrough,
+        open_files: values::count(branch.open_files),
+    }
+}

@@ -1,0 +1,114 @@
+//! Branches that come, go and change in a mounted pool.
+
+use std::fs::{self, File};
+
+use fsstack_lab::{self as lab, ledger, needs};
+
+use super::*;
+
+#[test]
+fn a_branch_comes_and_goes() {
+    needs!(mounting());
+    let pool = pool();
+    let home = ledger::fresh("extra").unwrap();
+    let _home = ledger::Entry::dir(&home).unwrap();
+    let extra = home.to_str().unwrap().to_owned();
+    fs::write(home.join("there already"), "x").unwrap();
+    let added = json("branch", &["branch", "add", &at(&pool), &format!("{extra}=RW,1M")]);
+    assert_eq!((&added["branch"], &added["to"]), (&extra.as_str().into(), &format!("{extra}=RW,1M").into()));
+    assert_eq!(pool.read("there already"), b"x");
+    let (_, twice) = refused(&["branch", "add", &at(&pool), &extra]);
+    assert!(twice.contains("is a branch of"), "{twice}");
+    // While a file is open there it stays; with --when-idle it goes when the file is closed.
+    let open = File::open(pool.at("there already")).unwrap();
+    let (code, busy) = refused(&["branch", "remove", &at(&pool), &extra]);
+    assert_eq!(code, 1);
+    assert!(busy.contains("open") && busy.contains("--when-idle"), "{busy}");
+    let waiting = {
+        let (at, extra) = (at(&pool), extra.clone());
+        std::thread::spawn(move || told(&["branch", "remove", &at, &extra, "--when-idle"]))
+    };
+    while !told(&["status", &at(&pool)]).contains("leaving") {
+        std::thread::yield_now();
+    }
+    drop(open);
+    assert!(waiting.join().unwrap().contains("no branch any more"));
+    assert!(!pool.at("there already").exists());
+    assert!(home.join("there already").exists(), "its files stay on it");
+    assert_eq!(json("status", &["status", &at(&pool)])["pools"][0]["branches"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_branch_that_is_waited_for_stays_when_it_is_given_a_mode() {
+    needs!(mounting());
+    let pool = pool();
+    let (at, a) = (at(&pool), branch(&pool, "a"));
+    pool.write("file", b"x");
+    let _open = File::open(pool.at("file")).unwrap();
+    let waiting = {
+        let (at, a) = (at.clone(), a.clone());
+        std::thread::spawn(move || run(&["branch", "remove", &at, &a, "--when-idle"]))
+    };
+    while !told(&["status", &at]).contains("leaving") {
+        std::thread::yield_now();
+    }
+    told(&["branch", "mode", &at, &a, "RW"]);
+    let ended = waiting.join().unwrap();
+    assert_eq!(ended.code, 1, "{}", ended.stdout);
+    assert!(ended.stderr.contains("stays"), "{}", ended.stderr);
+    assert!(!told(&["status", &at]).contains("leaving"));
+}
+
+#[test]
+fn mode_and_floor_change() {
+    needs!(mounting());
+    let pool = pool();
+    let (at, a) = (at(&pool), branch(&pool, "a"));
+    assert_eq!(told(&["branch", "mode", &at, &a, "RO"]), format!("{a}: RW -> RO\n"));
+    pool.write("file", b"x");
+    assert_eq!(pool.holders("file"), ["b"]);
+    told(&["branch", "mode", &at, &a, "rw"]);
+    let changed = json("branch", &["branch", "floor", &at, &a, "8000P"]);
+    assert_eq!((&changed["from"], &changed["to"]), (&"pool".into(), &"8000P".into()));
+    pool.write("second", b"x");
+    assert_eq!(pool.holders("second"), ["b"], "the first is under its floor");
+    told(&["branch", "floor", &at, &a, "pool"]);
+    pool.write("third", b"x");
+    assert_eq!(pool.holders("third"), ["a"]);
+}
+
+#[test]
+fn the_only_branch_stays_and_a_disk_has_no_connection_to_abort() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").mount();
+    let (code, last) = refused(&["branch", "remove", &at(&pool), &branch(&pool, "a")]);
+    assert_eq!(code, 1);
+    assert!(last.contains("only branch"), "{last}");
+    let (code, disk) = refused(&["branch", "abort", &at(&pool), &branch(&pool, "a")]);
+    assert_eq!(code, 1);
+    assert!(disk.contains("not on a FUSE file system"), "{disk}");
+}
+
+#[test]
+fn abort_frees_the_callers_of_a_fuse_branch() {
+    needs!(mounting(), root());
+    // A pool as the branch of another: a FUSE file system whose daemon can be stopped.
+    let below = lab::pool().tmp_branch("disk").mount();
+    let inner = below.at("branch");
+    below.mkdir("branch");
+    let source = inner.to_str().unwrap().to_owned();
+    let above = lab::pool().tmp_branch("mine").mount();
+    told(&["branch", "add", &at(&above), &source]);
+    fs::write(inner.join("film"), "x").unwrap();
+    assert_eq!(above.read("film"), b"x");
+    below.daemon().signal(rustix::process::Signal::STOP).unwrap();
+    let stuck = {
+        let film = above.at("film");
+        std::thread::spawn(move || fs::read(film).is_err())
+    };
+    let aborted = told(&["branch", "abort", &at(&above), &source]);
+    below.daemon().signal(rustix::process::Signal::CONT).unwrap();
+    assert!(aborted.contains("aborted"), "{aborted}");
+    let _freed_either_way = stuck.join().unwrap();
+    assert!(fs::read(inner.join("film")).is_err(), "the branch answers errors from now on");
+}

@@ -1,0 +1,113 @@
+//! Changes at run time: set, the write path, `mount -o remount`, and what stays in the config file.
+
+use std::fs;
+
+use fsstack_lab::{self as lab, mounts, needs};
+
+use super::*;
+
+#[test]
+fn set_changes_at_once_and_shows_the_difference() {
+    needs!(mounting());
+    let pool = pool();
+    let at = at(&pool);
+    let dry = json("set", &["set", &at, "create=mfs", "attr-timeout=7", "--dry-run"]);
+    assert_eq!(dry["changes"].as_array().unwrap().len(), 2);
+    assert_eq!(told(&["get", &at, "create"]), "ff\n");
+    assert_eq!(
+        told(&["set", &at, "create=mfs", "attr-timeout=7"]),
+        "create: ff -> mfs\nattr-timeout: 1 -> 7\n"
+    );
+    assert_eq!(told(&["get", &at, "create"]), "mfs\n");
+    assert!(told(&["set", &at, "create=mfs"]).contains("nothing changes"));
+    told(&["set", &at, "log-level=debug", "relocate=off", "statfs=as-placed", "page-cache=on"]);
+    assert_eq!(told(&["get", &at, "log-level"]), "debug\n");
+    // A file is placed by the policy that holds when it is made.
+    told(&["branch", "mode", &at, &branch(&pool, "a"), "NC"]);
+    told(&["set", &at, "create=ff"]);
+    pool.write("file", b"x");
+    assert_eq!(pool.holders("file"), ["b"]);
+}
+
+#[test]
+fn the_write_path_switches_at_the_next_first_open() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("write-path=stacked").mount();
+    let at = at(&pool);
+    let path = pool.at("file");
+    let way = |of: &std::path::Path| {
+        json("explain", &["explain", of.to_str().unwrap()])["write_path"]["now"].clone()
+    };
+    let open = fs::File::create(&path).unwrap();
+    assert_eq!(way(&path), "stacked");
+    let switched = json("write-path", &["write-path", &at, "auto"]);
+    assert_eq!((&switched["from"], &switched["to"]), (&"stacked".into(), &"auto".into()));
+    if crate::script::passthrough().is_ok() {
+        told(&["set", &at, "passthrough-headroom=0"]);
+        assert_eq!(way(&path), "stacked", "it is open");
+        let counted = json("write-path", &["write-path", &at, "auto"]);
+        assert_eq!(counted["other_way"], 1);
+        drop(open);
+        told(&["write-path", &at, "auto", "--wait"]);
+        assert_eq!(way(&path), "passthrough");
+    }
+}
+
+#[test]
+fn what_is_persisted_holds_at_the_next_mount_and_comments_stay() {
+    needs!(mounting());
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pool.toml");
+    fs::write(&file, "# ours\ncreate = \"ff\" # in order\n").unwrap();
+    let mut pool =
+        lab::pool().tmp_branch("a").tmp_branch("b").option(&format!("config={}", file.display())).mount();
+    let at = at(&pool);
+    let set = json("set", &["set", &at, "create=mfs", "relocate=off", "--persist"]);
+    assert_eq!(set["persisted"], file.to_str().unwrap());
+    told(&["write-path", &at, "stacked", "--subtree", "/scratch", "--persist"]);
+    let text = fs::read_to_string(&file).unwrap();
+    assert_eq!(
+        text,
+        "# ours\ncreate = \"mfs\" # in order\nrelocate = \"off\"\nwrite-rules = \"/scratch=stacked\"\n"
+    );
+    // What stands behind -o goes before the file, and that is said.
+    let note = told(&["set", &at, "minfreespace=5M", "--persist", "--dry-run"]);
+    assert!(note.contains("note: minfreespace: also stands behind -o"), "{note}");
+    pool.remount();
+    assert_eq!(told(&["get", &at, "create"]), "mfs\n");
+    assert_eq!(told(&["get", &at, "write-rules"]), "/scratch=stacked\n");
+    assert_eq!(
+        told(&["write-path", &at, "inherit", "--subtree", "/scratch"]).lines().next().unwrap(),
+        "write-path below /scratch: stacked -> inherit"
+    );
+}
+
+#[test]
+fn mount_with_remount_changes_options_and_flags() {
+    needs!(mounting());
+    let pool = pool();
+    let remount = |options: &str| {
+        let helper = daemon::helper().unwrap();
+        command(helper)
+            .arg("ignored")
+            .arg(pool.path())
+            .arg("-o")
+            .arg(format!("remount,{options}"))
+            .output()
+            .unwrap()
+    };
+    let done = remount("rw,create=mfs,attr-timeout=3,user_id=0,group_id=0");
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert_eq!(told(&["get", &at(&pool), "create"]), "mfs\n");
+    let read_only = remount("ro,create=mfs");
+    assert_eq!(read_only.code, 0, "{}", read_only.stderr);
+    let mount = mounts::at(pool.path()).unwrap().unwrap();
+    assert!(fs::write(pool.at("file"), "x").is_err(), "{mount:?}");
+    assert_eq!(remount("rw").code, 0);
+    pool.write("file", b"x");
+    // What would have to change at the mount is left as it is; nonsense is refused.
+    assert_eq!(remount("transport=dev").code, 0);
+    let wrong = remount("create=nonsense");
+    assert_eq!(wrong.code, 1);
+    assert!(wrong.stderr.contains("is not a placement policy"), "{}", wrong.stderr);
+}

@@ -1,0 +1,78 @@
+//! The operator's command on real pools: the real binary, its tables, its JSON against the committed schemas.
+
+mod bad_input;
+mod branches;
+mod changes;
+mod life;
+mod shows;
+mod switch;
+mod top;
+
+use std::path::PathBuf;
+
+use fsstack_lab::shell::{Finished, command};
+use fsstack_lab::{self as lab, Pool, daemon};
+use serde_json::Value;
+
+/// The binary, beside the helper.
+pub(crate) fn binary() -> PathBuf {
+    daemon::helper().unwrap().with_file_name("fsstack")
+}
+
+/// Runs the command to its end, however that is.
+#[track_caller]
+pub(crate) fn run(arguments: &[&str]) -> Finished {
+    command(binary()).args(arguments).output().unwrap()
+}
+
+/// What it prints; it must succeed.
+#[track_caller]
+pub(crate) fn told(arguments: &[&str]) -> String {
+    let Finished { code, stdout, stderr, .. } = run(arguments);
+    assert_eq!(code, 0, "fsstack {arguments:?}: {stderr}");
+    stdout
+}
+
+/// The one line that it refuses with, and its exit code.
+#[track_caller]
+pub(crate) fn refused(arguments: &[&str]) -> (i32, String) {
+    let Finished { code, stdout, stderr, .. } = run(arguments);
+    assert_ne!(code, 0, "fsstack {arguments:?} should not work: {stdout}");
+    assert_eq!(stderr.lines().count(), 1, "fsstack {arguments:?}: not one line: {stderr}");
+    let line = stderr.trim_end().strip_prefix("fsstack: ").unwrap().to_owned();
+    (code, line)
+}
+
+/// What it prints with `--json`, which must be as docs/schema says.
+#[track_caller]
+pub(crate) fn json(schema: &str, arguments: &[&str]) -> Value {
+    let text = told(&[arguments, &["--json"]].concat());
+    checked(schema, &text)
+}
+
+/// The JSON in `text`, which must be as docs/schema says.
+#[track_caller]
+pub(crate) fn checked(schema: &str, text: &str) -> Value {
+    let file = format!("{}/../docs/schema/{schema}.json", env!("CARGO_MANIFEST_DIR"));
+    let schema: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let answer: Value = serde_json::from_str(text).unwrap();
+    if let Err(error) = jsonschema::validate(&schema, &answer) {
+        panic!("{error} in {answer:#}");
+    }
+    answer
+}
+
+/// The pool's mount point as an argument.
+pub(crate) fn at(pool: &Pool) -> String {
+    pool.path().to_str().unwrap().to_owned()
+}
+
+/// A branch's path as an argument.
+pub(crate) fn branch(pool: &Pool, name: &str) -> String {
+    pool.branch(name).path().to_str().unwrap().to_owned()
+}
+
+/// A pool of two plain branches.
+pub(crate) fn pool() -> Pool {
+    lab::pool().tmp_branch("a").tmp_branch("b").option("create=ff").mount()
+}

@@ -1,0 +1,151 @@
+//! What is shown: list, status, get, where, explain, metrics, doctor.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::symlink;
+
+use fsstack_lab::{self as lab, needs};
+
+use super::*;
+
+#[test]
+fn list_and_status_show_a_pool() {
+    needs!(mounting());
+    let pool = pool();
+    let at = at(&pool);
+    let list = json("list", &["list"]);
+    let mine =
+        list["pools"].as_array().unwrap().iter().find(|one| one["mount_point"] == at.as_str()).unwrap();
+    assert_eq!(mine["branches"].as_array().unwrap().len(), 2);
+    assert_eq!(mine["pid"], pool.daemon().pid);
+    assert!(told(&["list"]).contains(&at));
+    let _open = File::create(pool.at("file")).unwrap();
+    let status = json("status", &["status", &at]);
+    let status = &status["pools"][0];
+    assert_eq!(status["create"], "ff");
+    assert_eq!(status["branches"][0]["path"], branch(&pool, "a"));
+    assert_eq!(status["branches"][0]["state"], "up");
+    assert_eq!(status["branches"][0]["open_files"], 1);
+    assert_eq!(status["branches"][1]["open_files"], 0);
+    let ways = &status["open_files"];
+    assert_eq!(ways["passthrough"].as_u64().unwrap() + ways["stacked"].as_u64().unwrap(), 1);
+    let human = told(&["status", mine["id"].as_str().unwrap()]);
+    assert!(human.contains("BRANCH") && human.contains(&branch(&pool, "b")), "{human}");
+    // All pools: others may come and go meanwhile.
+    checked("status", &run(&["status", "--json"]).stdout);
+}
+
+#[test]
+fn get_shows_every_key_or_one() {
+    needs!(mounting());
+    let pool = pool();
+    let keys = json("get", &["get", &at(&pool)]);
+    let keys = keys["keys"].as_array().unwrap();
+    let of = |name: &str| keys.iter().find(|key| key["key"] == name).unwrap();
+    assert_eq!((&of("create")["value"], &of("create")["changes"]), (&"ff".into(), &"at-once".into()));
+    assert_eq!(of("transport")["changes"], "at-mount");
+    assert_eq!(told(&["get", &at(&pool), "category.create"]), "ff\n", "another spelling");
+    assert!(told(&["get", &at(&pool)]).contains("passthrough-headroom"));
+}
+
+#[test]
+fn where_tells_the_branch_of_files_directories_and_links() {
+    needs!(mounting());
+    let pool = pool();
+    pool.write("file", b"x");
+    fs::write(pool.branch("b").path().join("file"), "hidden").unwrap();
+    symlink("file", pool.at("link")).unwrap();
+    let path = |name: &str| pool.at(name).to_str().unwrap().to_owned();
+    let on = |branch: &str, name: &str| pool.branch(branch).path().join(name).to_str().unwrap().to_owned();
+    let places = json("where", &["where", &path("file"), &path("link"), &at(&pool)]);
+    let places = places["places"].as_array().unwrap();
+    assert_eq!(places[0]["at"], on("a", "file"));
+    assert_eq!(places[0]["copies"], serde_json::json!([on("a", "file"), on("b", "file")]));
+    assert_eq!(places[1]["at"], on("a", "link"));
+    assert_eq!(places[2]["branch"], branch(&pool, "a"));
+    assert_eq!(told(&["where", &path("link")]), format!("{}\n", on("a", "link")));
+}
+
+#[test]
+fn explain_says_why_a_file_is_there_and_goes_so() {
+    needs!(mounting());
+    let pool = pool();
+    pool.mkdir("dir");
+    pool.write("dir/file", b"x");
+    let path = pool.at("dir/file").to_str().unwrap().to_owned();
+    let told_of = json("explain", &["explain", &path]);
+    assert_eq!((&told_of["kind"], &told_of["branch"]), (&"file".into(), &branch(&pool, "a").into()));
+    assert_eq!(told_of["write_path"]["decided_by"], "pool");
+    // A directory's rule goes before the pool's setting, and that is said.
+    told(&["write-path", &at(&pool), "stacked", "--subtree", pool.at("dir").to_str().unwrap()]);
+    let ruled = json("explain", &["explain", &path]);
+    assert_eq!(ruled["write_path"]["decided_by"], "/dir");
+    assert_eq!(
+        (&ruled["write_path"]["setting"], &ruled["write_path"]["now"]),
+        (&"stacked".into(), &"stacked".into())
+    );
+    let human = told(&["explain", &path]);
+    assert!(human.contains("/dir") && human.contains("stacked"), "{human}");
+}
+
+#[test]
+fn explain_create_ranks_the_branches() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").mode("NC").tmp_branch("b").option("create=ff").mount();
+    let told_of = json("explain-create", &["explain", &at(&pool), "create", "new/file", "--size", "1M"]);
+    assert_eq!(told_of["chosen"], branch(&pool, "b"));
+    let ranking = told_of["ranking"].as_array().unwrap();
+    assert_eq!((ranking[0]["rank"].as_u64(), ranking[1]["rank"].as_u64()), (Some(1), None));
+    assert_eq!(ranking[1]["branch"], branch(&pool, "a"));
+    assert!(ranking[1]["why"].as_str().unwrap().contains("NC"));
+    pool.write("probe", b"x");
+    assert_eq!(pool.holders("probe"), ["b"], "what was explained is what happens");
+    let human = told(&["explain", &at(&pool), "create", pool.at("new/file").to_str().unwrap()]);
+    assert!(human.contains(&branch(&pool, "a")), "{human}");
+}
+
+#[test]
+fn metrics_are_openmetrics_at_the_socket_and_by_tcp() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("metrics=127.0.0.1:0").mount();
+    let page = told(&["metrics", &at(&pool)]);
+    assert!(page.ends_with("# EOF\n"), "{page}");
+    let branch = branch(&pool, "a");
+    assert!(page.contains(&format!("fsstack_branch_size_bytes{{branch=\"{branch}\"}}")), "{page}");
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let (_, value) = line.rsplit_once(' ').unwrap();
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+    }
+    // The port that the system chose is told by the pool.
+    let address = told(&["get", &at(&pool), "metrics"]);
+    let mut stream = TcpStream::connect(address.trim()).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("# EOF\n"), "{answer}");
+}
+
+#[test]
+fn doctor_finds_two_branches_on_one_file_system_and_a_floor_that_is_too_high() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("minfreespace=8000P").mount();
+    let Finished { stdout, .. } = run(&["doctor", &at(&pool), "--json"]);
+    let found = checked("doctor", &stdout);
+    let says = |level: &str, about: &str, text: &str| {
+        found["findings"].as_array().unwrap().iter().any(|finding| {
+            finding["level"] == level
+                && finding["about"] == about
+                && finding["text"].as_str().unwrap().contains(text)
+        })
+    };
+    assert!(says("warn", &branch(&pool, "b"), "same file system"), "{found:#}");
+    assert!(says("warn", &branch(&pool, "a"), "floor"), "{found:#}");
+    assert!(says("ok", &branch(&pool, "a"), "identity"), "{found:#}");
+    assert!(says("ok", &at(&pool), "daemon answers"), "{found:#}");
+    let human = run(&["doctor", &at(&pool)]).stdout;
+    assert!(
+        human.lines().all(|line| ["ok  ", "warn", "fail"].iter().any(|level| line.starts_with(level))),
+        "{human}"
+    );
+}

@@ -1,0 +1,48 @@
+//! The screen of `fsstack top`, in a real terminal of tmux, and its figures as JSON.
+
+use std::time::{Duration, Instant};
+
+use fsstack_lab::needs;
+
+use super::*;
+use crate::script::sh;
+
+#[test]
+fn top_shows_the_pool_in_a_terminal_and_quits_at_q() {
+    needs!(mounting(), program("tmux"));
+    let pool = pool();
+    let dir = tempfile::tempdir().unwrap();
+    let tmux = format!("tmux -S {}/tmux", dir.path().display());
+    let line = format!("{} top {}", binary().display(), at(&pool));
+    sh("/", &format!("{tmux} new-session -d -x 140 -y 40 '{line}; echo ended with $?; sleep 60'"));
+    let screen = |expected: &str| {
+        let limit = Instant::now() + Duration::from_secs(20);
+        loop {
+            let shown = sh("/", &format!("{tmux} capture-pane -p"));
+            if shown.contains(expected) {
+                return shown;
+            }
+            assert!(Instant::now() < limit, "no {expected:?} on the screen:\n{shown}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let shown = screen("processes in the stack");
+    assert!(shown.contains(&at(&pool)) && shown.contains("create=ff") && shown.contains("daemon"), "{shown}");
+    assert!(shown.contains("BRANCH") && shown.contains("WRITTEN/s") && shown.contains("q: quit"), "{shown}");
+    // It is redrawn in another size, and leaves the terminal as it was.
+    sh("/", &format!("{tmux} resize-window -x 80 -y 20"));
+    screen("q: quit");
+    sh("/", &format!("{tmux} send-keys q"));
+    screen("ended with 0");
+    sh("/", &format!("{tmux} kill-server"));
+}
+
+#[test]
+fn the_figures_of_a_second_as_json() {
+    needs!(mounting());
+    let pool = pool();
+    let moment = json("top", &["top", &at(&pool)]);
+    assert_eq!(moment["branches"].as_array().unwrap().len(), 2);
+    let processes = moment["processes"].as_array().unwrap();
+    assert!(processes.iter().any(|one| one["role"] == "daemon" && one["pid"] == pool.daemon().pid));
+}
