@@ -74,6 +74,22 @@ pub struct BranchStatus {
     pub refuses_passthrough: bool,
     /// Files open on it.
     pub open_files: u64,
+    /// Calls of the daemon to it since it was added.
+    pub calls: u64,
+    /// Those among them that it failed (EIO, ETIMEDOUT, ENOTCONN and the like).
+    pub faults: u64,
+    /// Microseconds within which half of the calls were answered, to a factor of two; null before the first.
+    pub p50_us: Option<f64>,
+    /// The same of 99 in 100 calls.
+    pub p99_us: Option<f64>,
+    /// Bytes that the daemon read; what the kernel reads by passthrough is not known to it.
+    pub read_bytes: u64,
+    /// Bytes that the daemon wrote.
+    pub written_bytes: u64,
+    /// Files moved off it because it was full.
+    pub moved_away: u64,
+    /// Files moved to it.
+    pub moved_here: u64,
 }
 
 /// Open files by the way their bytes go.
@@ -88,7 +104,7 @@ pub struct OpenFiles {
     pub other_way: u64,
 }
 
-/// What the daemon keeps in memory.
+/// What the daemon keeps in memory, and how its caches do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tables {
@@ -100,6 +116,14 @@ pub struct Tables {
     pub dirs: u64,
     /// Open descriptors of directories.
     pub dir_fds: u64,
+    /// Lookups answered by the one branch where the name was seen last.
+    pub lookups_known: u64,
+    /// Lookups for which all branches that hold the directory were asked.
+    pub lookups_asked: u64,
+    /// Opens whose bytes the kernel carries.
+    pub opens_passthrough: u64,
+    /// Opens whose bytes the daemon carries.
+    pub opens_stacked: u64,
 }
 
 /// Every key of a pool.

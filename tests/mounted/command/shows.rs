@@ -68,13 +68,60 @@ fn where_tells_the_branch_of_files_directories_and_links() {
 }
 
 #[test]
+fn explain_says_why_a_file_is_there_and_goes_so() {
+    needs!(mounting());
+    let pool = pool();
+    pool.mkdir("dir");
+    pool.write("dir/file", b"x");
+    let path = pool.at("dir/file").to_str().unwrap().to_owned();
+    let told_of = json("explain", &["explain", &path]);
+    assert_eq!((&told_of["kind"], &told_of["branch"]), (&"file".into(), &branch(&pool, "a").into()));
+    assert_eq!(told_of["write_path"]["decided_by"], "pool");
+    // A directory's rule goes before the pool's setting, and that is said.
+    told(&["write-path", &at(&pool), "stacked", "--subtree", pool.at("dir").to_str().unwrap()]);
+    let ruled = json("explain", &["explain", &path]);
+    assert_eq!(ruled["write_path"]["decided_by"], "/dir");
+    assert_eq!(
+        (&ruled["write_path"]["setting"], &ruled["write_path"]["now"]),
+        (&"stacked".into(), &"stacked".into())
+    );
+    let human = told(&["explain", &path]);
+    assert!(human.contains("/dir") && human.contains("stacked"), "{human}");
+}
+
+#[test]
+fn explain_create_ranks_the_branches() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").mode("NC").tmp_branch("b").option("create=ff").mount();
+    let told_of = json("explain-create", &["explain", &at(&pool), "create", "new/file", "--size", "1M"]);
+    assert_eq!(told_of["chosen"], branch(&pool, "b"));
+    let ranking = told_of["ranking"].as_array().unwrap();
+    assert_eq!((ranking[0]["rank"].as_u64(), ranking[1]["rank"].as_u64()), (Some(1), None));
+    assert_eq!(ranking[1]["branch"], branch(&pool, "a"));
+    assert!(ranking[1]["why"].as_str().unwrap().contains("NC"));
+    pool.write("probe", b"x");
+    assert_eq!(pool.holders("probe"), ["b"], "what was explained is what happens");
+    let human = told(&["explain", &at(&pool), "create", pool.at("new/file").to_str().unwrap()]);
+    assert!(human.contains(&branch(&pool, "a")), "{human}");
+}
+
+#[test]
 fn metrics_are_openmetrics_at_the_socket_and_by_tcp() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").option("metrics=127.0.0.1:0").mount();
+    pool.write("file", b"x");
     let page = told(&["metrics", &at(&pool)]);
     assert!(page.ends_with("# EOF\n"), "{page}");
     let branch = branch(&pool, "a");
     assert!(page.contains(&format!("fsstack_branch_size_bytes{{branch=\"{branch}\"}}")), "{page}");
+    for family in [
+        "fsstack_branch_calls_total",
+        "fsstack_branch_call_duration_seconds_bucket",
+        "fsstack_lookups_total",
+        "fsstack_opens_total",
+    ] {
+        assert!(page.contains(family), "no {family} in {page}");
+    }
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let (_, value) = line.rsplit_once(' ').unwrap();
         assert!(value.parse::<f64>().is_ok(), "{line}");

@@ -1,7 +1,7 @@
 //! `fsstack status`: one pool or all, with their branches.
 
 use super::show::{self, Style};
-use super::table::{Side, Table, age, size};
+use super::table::{Side, Table, age, latency, size};
 use super::{Failed, pool};
 use fsstack_control::api::{SilentPool, Status, StatusList};
 use std::fmt::Write as _;
@@ -63,6 +63,11 @@ fn branches(status: &Status) -> String {
         ("SIZE", Right),
         ("FLOOR", Right),
         ("OPEN", Right),
+        ("CALLS", Right),
+        ("P50", Right),
+        ("P99", Right),
+        ("FAULTS", Right),
+        ("MOVED", Right),
         ("INODES", Right),
     ]);
     for branch in &status.branches {
@@ -74,6 +79,11 @@ fn branches(status: &Status) -> String {
             size(branch.total),
             size(Some(branch.floor)),
             branch.open_files.to_string(),
+            branch.calls.to_string(),
+            latency(branch.p50_us),
+            latency(branch.p99_us),
+            branch.faults.to_string(),
+            branch.moved_away.to_string(),
             branch.inodes_free.map_or_else(|| "-".to_owned(), |free| free.to_string()),
         ]);
     }

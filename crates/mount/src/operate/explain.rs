@@ -1,15 +1,132 @@
 //! Why something is where it is, and where something new would go.
 
 use super::Served;
+use crate::values;
 use fsstack_control::Refusal;
-use fsstack_control::api::{Explained, PlacementExplained};
+use fsstack_control::api::{Explained, PlacementExplained, RankedBranch, WritePathExplained};
+use fsstack_engine::OpError;
+use fsstack_engine::explain::{Placement, Ranked, Way};
+use fsstack_engine::open::choice::Choice;
+use fsstack_pool::Printable;
+use fsstack_sys::{Errno, Kind};
+use std::path::Path;
 
 impl Served {
-    pub(super) fn explain_path(&self, _: &[u8]) -> Result<Explained, Refusal> {
-        Err(Refusal::usage("explain: not there yet"))
+    pub(super) fn explain_path(&self, path: &[u8]) -> Result<Explained, Refusal> {
+        let told = self.union.explain(path).map_err(|error| refused(path, error))?;
+        let shown = |path: &Path| Printable::path(path).to_string();
+        let pool = self.union.pool();
+        let first =
+            told.at.copies.first().map(|copy| shown(&pool.branch(copy.branch).path)).unwrap_or_default();
+        let mut notes: Vec<String> = Vec::new();
+        let hidden = told.at.copies.iter().filter(|copy| !copy.served);
+        notes.extend(hidden.map(|copy| format!("hidden by the first: {}", shown(&copy.path))));
+        notes.extend(told.at.unknown.iter().map(|branch| format!("could not be asked: {}", shown(branch))));
+        if let Some(stays) = told.way.as_ref().and_then(|way| way.stays.as_ref()) {
+            notes.push(format!("not moved when its branch was full: {stays}"));
+        }
+        if let Some(Way { is: Some(is), would, .. }) = &told.way
+            && is.is_passthrough() != would.is_passthrough()
+        {
+            notes.push(format!("opened anew after its last close, it goes {would}"));
+        }
+        Ok(Explained {
+            path: Printable(path).to_string(),
+            kind: kind(told.at.kind).to_owned(),
+            branch: first,
+            copies: told.at.copies.iter().map(|copy| shown(&copy.path)).collect(),
+            write_path: told.way.as_ref().map(way),
+            notes,
+        })
     }
 
-    pub(super) fn explain_placement(&self, _: &[u8], _: u64) -> Result<PlacementExplained, Refusal> {
-        Err(Refusal::usage("explain: not there yet"))
+    pub(super) fn explain_placement(&self, path: &[u8], size: u64) -> Result<PlacementExplained, Refusal> {
+        let told = self.union.explain_create(path, size).map_err(|error| refused(path, error))?;
+        // The engine ranks without the size, as at a create: the first of the ranking takes it.
+        let chosen = told.ranking.iter().find(|branch| branch.turn.is_some());
+        Ok(PlacementExplained {
+            path: Printable(path).to_string(),
+            size,
+            create: told.policy.clone(),
+            parent: format!("/{}", Printable(&told.parent)),
+            ranking: told.ranking.iter().map(ranked).collect(),
+            chosen: chosen.map(|branch| Printable::path(&branch.path).to_string()),
+            verdict: verdict(&told, chosen, size),
+        })
+    }
+}
+
+fn verdict(told: &Placement, chosen: Option<&Ranked>, size: u64) -> String {
+    let Some(chosen) = chosen else {
+        return "no branch can take it: each is refused for the reason beside it".to_owned();
+    };
+    let mut text = format!("{}: {}", Printable::path(&chosen.path), chosen.why);
+    if told.by_lot {
+        text.push_str("; by lot: the next one may go elsewhere");
+    }
+    if size != 0 && !chosen.fits {
+        let next = told.ranking.iter().find(|branch| branch.turn.is_some() && branch.fits);
+        match next {
+            Some(next) => text.push_str(&format!(
+                "; it has no room for all of that and its floor: a bulk copy, which knows the size, takes {}",
+                Printable::path(&next.path)
+            )),
+            None => text.push_str("; no branch has room for all of that and its floor"),
+        }
+    }
+    text
+}
+
+fn ranked(branch: &Ranked) -> RankedBranch {
+    RankedBranch {
+        branch: Printable::path(&branch.path).to_string(),
+        rank: branch.turn.map(values::count),
+        why: branch.why.clone(),
+        mode: branch.facts.mode.name().to_owned(),
+        available: branch.facts.space.available,
+        floor: branch.facts.floor.bytes_of(branch.facts.space.total),
+        holds: values::count(branch.facts.deepest),
+        holds_parent: branch.facts.holds_parent,
+        fits: branch.fits,
+    }
+}
+
+fn way(way: &Way) -> WritePathExplained {
+    let choice = way.is.as_ref().unwrap_or(&way.would);
+    WritePathExplained {
+        now: path_of(choice).to_owned(),
+        open: way.is.is_some(),
+        setting: choice.set.to_string(),
+        decided_by: choice
+            .rule
+            .as_ref()
+            .map_or_else(|| "pool".to_owned(), |rule| format!("/{}", Printable(&rule.dir))),
+        reason: choice.to_string(),
+    }
+}
+
+fn path_of(choice: &Choice) -> &'static str {
+    if choice.is_passthrough() { "passthrough" } else { "stacked" }
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::File => "file",
+        Kind::Dir => "directory",
+        Kind::Symlink => "symbolic link",
+        Kind::Fifo => "fifo",
+        Kind::Socket => "socket",
+        Kind::Char | Kind::Block => "device",
+    }
+}
+
+fn refused(path: &[u8], error: OpError) -> Refusal {
+    let shown = format!("/{}", Printable(path));
+    match error.errno() {
+        Errno::NOENT | Errno::STALE => Refusal::missing(format!("{shown}: not in the pool")),
+        Errno::EXIST => Refusal::usage(format!("{shown}: it exists already: fsstack explain tells of it")),
+        Errno::NOTDIR => Refusal::usage(format!("{shown}: a file is on the way")),
+        Errno::INVAL => Refusal::usage(format!("{shown}: write the path without . and ..")),
+        _ => Refusal::failed(format!("{shown}: {error}")),
     }
 }

@@ -1,10 +1,12 @@
 //! The pool's figures in the text format of OpenMetrics.
 
 use fsstack_control::api::{BranchStatus, Status};
+use fsstack_engine::status::Status as Known;
+use fsstack_engine::tally::{BUCKETS, BranchTally, CallTally, bucket_limit};
 use std::fmt::Write as _;
 
 /// The whole page, to its end mark.
-pub(super) fn page(status: &Status) -> String {
+pub(super) fn page(status: &Status, known: &Known) -> String {
     let mut page = Page(String::new());
     page.info(status);
     page.family("fsstack_uptime_seconds", "gauge", "Seconds since the pool was mounted.");
@@ -44,6 +46,24 @@ pub(super) fn page(status: &Status) -> String {
         |b| Some(b.reserved),
     );
     page.states(status);
+    page.caches(status);
+    page.of_branches(status, "fsstack_branch_read_bytes", "counter", "Bytes read by the daemon.", |b| {
+        Some(b.read_bytes)
+    });
+    page.of_branches(
+        status,
+        "fsstack_branch_written_bytes",
+        "counter",
+        "Bytes written by the daemon.",
+        |b| Some(b.written_bytes),
+    );
+    page.of_branches(status, "fsstack_branch_moved_away", "counter", "Files moved off the branch.", |b| {
+        Some(b.moved_away)
+    });
+    page.of_branches(status, "fsstack_branch_moved_here", "counter", "Files moved to the branch.", |b| {
+        Some(b.moved_here)
+    });
+    page.tallies(status, known);
     page.0.push_str("# EOF\n");
     page.0
 }
@@ -73,6 +93,69 @@ impl Page {
         }
     }
 
+    fn caches(&mut self, status: &Status) {
+        let tables = &status.tables;
+        self.family("fsstack_lookups", "counter", "Lookups, by whether the place of the name was known.");
+        for (known, count) in [("yes", tables.lookups_known), ("no", tables.lookups_asked)] {
+            self.sample("fsstack_lookups_total", &[("known", known)], count);
+        }
+        self.family("fsstack_opens", "counter", "Opens by the way that their bytes go.");
+        for (way, count) in [("passthrough", tables.opens_passthrough), ("stacked", tables.opens_stacked)] {
+            self.sample("fsstack_opens_total", &[("way", way)], count);
+        }
+    }
+
+    /// What each branch was asked, how long that took, and what it answered wrongly.
+    fn tallies(&mut self, status: &Status, known: &Known) {
+        let branches: Vec<(&str, &BranchTally)> = status
+            .branches
+            .iter()
+            .map(|b| b.path.as_str())
+            .zip(known.branches.iter().map(|b| &b.tally))
+            .collect();
+        self.family("fsstack_branch_calls", "counter", "Calls of the daemon to the branch.");
+        for (branch, tally) in &branches {
+            for row in &tally.calls {
+                let call = call_name(row);
+                self.sample("fsstack_branch_calls_total", &[("branch", branch), ("call", &call)], row.count);
+            }
+        }
+        self.family("fsstack_branch_errors", "counter", "Errors that the branch answered.");
+        for (branch, tally) in &branches {
+            for (class, count) in &tally.errors {
+                self.sample(
+                    "fsstack_branch_errors_total",
+                    &[("branch", branch), ("class", class.name())],
+                    *count,
+                );
+            }
+        }
+        let name = "fsstack_branch_call_duration_seconds";
+        self.family(name, "histogram", "How long calls took; of a local disk, one of eight is timed.");
+        for (branch, tally) in &branches {
+            for row in &tally.calls {
+                self.histogram(name, branch, &call_name(row), row);
+            }
+        }
+    }
+
+    /// Every second bucket: a factor of four from one to the next.
+    fn histogram(&mut self, name: &str, branch: &str, call: &str, row: &CallTally) {
+        let mut below = 0;
+        for (at, count) in row.buckets.iter().enumerate() {
+            below += count;
+            if at % 2 == 1 && at + 1 < BUCKETS {
+                let limit = bucket_limit(at).as_secs_f64().to_string();
+                let labels = [("branch", branch), ("call", call), ("le", limit.as_str())];
+                self.sample(&format!("{name}_bucket"), &labels, below);
+            }
+        }
+        let labels = [("branch", branch), ("call", call), ("le", "+Inf")];
+        self.sample(&format!("{name}_bucket"), &labels, below);
+        self.sample(&format!("{name}_count"), &labels[..2], below);
+        self.sample(&format!("{name}_sum"), &labels[..2], row.timed.as_secs_f64());
+    }
+
     /// One sample a branch, where there is one to be had.
     fn of_branches(
         &mut self,
@@ -95,7 +178,7 @@ impl Page {
         let _ = writeln!(self.0, "# TYPE {name} {kind}\n# HELP {name} {help}");
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         self.0.push_str(name);
         for (place, (label, text)) in labels.iter().enumerate() {
             self.0.push(if place == 0 { '{' } else { ',' });
@@ -110,4 +193,8 @@ impl Page {
 
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn call_name(row: &CallTally) -> String {
+    format!("{:?}", row.call).to_lowercase()
 }

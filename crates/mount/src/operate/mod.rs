@@ -88,6 +88,7 @@ impl Operator for Served {
     }
 
     fn metrics(&self) -> String {
-        metrics::page(&self.tell_status())
+        let known = self.union.status();
+        metrics::page(&self.told_of(&known), &known)
     }
 }

@@ -4,12 +4,17 @@ use super::Served;
 use crate::values;
 use fsstack_control::api::{BranchStatus, OpenFiles, Status, Tables, WriteRule};
 use fsstack_engine::status::BranchStatus as Known;
+use fsstack_engine::tally::{BranchTally, ErrorClass};
 use fsstack_pool::{BranchMode, Printable};
 
 impl Served {
     pub(super) fn tell_status(&self) -> Status {
+        self.told_of(&self.union.status())
+    }
+
+    /// `known`, and what only the daemon knows besides.
+    pub(super) fn told_of(&self, known: &fsstack_engine::status::Status) -> Status {
         let settings = self.settings.lock().clone();
-        let known = self.union.status();
         let rule = |rule: &fsstack_engine::rules::Rule| WriteRule {
             subtree: format!("/{}", Printable(&rule.dir)),
             write_path: rule.how.to_string(),
@@ -36,9 +41,21 @@ impl Served {
                 files: values::count(known.held.files),
                 dirs: values::count(known.held.dirs),
                 dir_fds: values::count(known.held.dir_fds),
+                lookups_known: known.tally.lookups_known,
+                lookups_asked: known.tally.lookups_asked,
+                opens_passthrough: known.tally.opens_passthrough,
+                opens_stacked: known.tally.opens_stacked,
             },
         }
     }
+}
+
+fn faults(tally: &BranchTally) -> u64 {
+    tally.errors.iter().filter(|(class, _)| *class == ErrorClass::Fault).map(|(_, count)| count).sum()
+}
+
+fn micros(time: std::time::Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 fn tell_branch(branch: &Known) -> BranchStatus {
@@ -61,5 +78,13 @@ fn tell_branch(branch: &Known) -> BranchStatus {
         reserved: branch.reserved,
         refuses_passthrough: branch.refuses_passthrough,
         open_files: values::count(branch.open_files),
+        calls: branch.tally.count(),
+        faults: faults(&branch.tally),
+        p50_us: branch.tally.quantile(0.5).map(micros),
+        p99_us: branch.tally.quantile(0.99).map(micros),
+        read_bytes: branch.tally.read_bytes,
+        written_bytes: branch.tally.written_bytes,
+        moved_away: branch.tally.moved_away,
+        moved_here: branch.tally.moved_here,
     }
 }

@@ -158,6 +158,14 @@ mod tests {
             reserved: 0,
             refuses_passthrough: false,
             open_files: 2,
+            calls: 1000,
+            faults: 0,
+            p50_us: Some(2.0),
+            p99_us: Some(130.0),
+            read_bytes: 0,
+            written_bytes: 0,
+            moved_away: 0,
+            moved_here: 0,
         };
         let disk = DiskLoad {
             read_bytes: 2_097_152.0,
