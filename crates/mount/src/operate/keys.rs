@@ -160,12 +160,16 @@ pub(super) const KEYS: &[KeyRow] = &[
         name.to_owned()
     }),
     settled("nfs-export", |now| now.nfs_export.to_string()),
+    settled("nfs-identity", |now| now.nfs_identity.map(|id| id.to_string()).unwrap_or_default()),
     settled("allow_other", |now| now.allow_other.to_string()),
     settled("default_permissions", |now| now.default_permissions.to_string()),
     settled("fsname", |now| Printable::os(&now.fsname).to_string()),
     settled("subtype", |now| now.subtype.clone()),
     settled("config", |now| {
         now.config.as_deref().map(|file| Printable::path(file).to_string()).unwrap_or_default()
+    }),
+    settled("state-dir", |now| {
+        now.state_dir.as_deref().map(|dir| Printable::path(dir).to_string()).unwrap_or_default()
     }),
     settled("metrics", |now| now.metrics.map(|at| at.to_string()).unwrap_or_default()),
     settled("log", |now| now.log.target.to_string()),

@@ -1,0 +1,164 @@
+//! What the command prints besides the answers of daemons: made by the command itself.
+
+use serde::{Deserialize, Serialize};
+
+use super::Status;
+
+/// The pools of this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PoolList {
+    /// Those that live.
+    pub pools: Vec<ListedPool>,
+    /// Names of pools whose daemons were killed, and whose leftovers were taken away just now.
+    pub cleaned_up: Vec<String>,
+}
+
+/// A pool that lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ListedPool {
+    /// Its name.
+    pub id: String,
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// Its daemon.
+    pub pid: u32,
+    /// Its branches when it was mounted.
+    pub branches: Vec<String>,
+    /// Where its daemon can be asked; null: it cannot.
+    pub socket: Option<String>,
+}
+
+/// What `fsstack status` prints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct StatusList {
+    /// One pool, or all.
+    pub pools: Vec<Status>,
+    /// Pools that live, but do not answer.
+    pub silent: Vec<SilentPool>,
+}
+
+/// A pool that lives, but does not answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SilentPool {
+    /// Its name.
+    pub id: String,
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// Why not.
+    pub error: String,
+}
+
+/// What `fsstack where` prints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Places {
+    /// In the order in which they were asked for.
+    pub places: Vec<Place>,
+}
+
+/// Where one path is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Place {
+    /// As it was asked for.
+    pub path: String,
+    /// The branch that answers for it.
+    pub branch: String,
+    /// Its path there.
+    pub at: String,
+    /// Every copy of it, hidden ones too.
+    pub copies: Vec<String>,
+}
+
+/// What `fsstack doctor` prints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Findings {
+    /// One a check, in the order in which they were made.
+    pub findings: Vec<Finding>,
+}
+
+/// What one check found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
+    /// What was looked at: `kernel`, `limits`, a pool's or a branch's path.
+    pub about: String,
+    /// What was found, and where it is not ok what to do.
+    pub text: String,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// It works, but could be better.
+    Warn,
+    /// It does not work, or will not when it matters.
+    Fail,
+}
+
+/// What `fsstack top` shows, at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Moment {
+    /// The pool.
+    pub status: Status,
+    /// Its branches in order.
+    pub branches: Vec<BranchLoad>,
+    /// The processes in the stack, the busiest first.
+    pub processes: Vec<ProcessLoad>,
+}
+
+/// What the disk of a branch did a second, by the kernel's account: whatever the way the bytes came.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct BranchLoad {
+    /// The branch.
+    pub branch: String,
+    /// Null where the branch is on no block device of this machine.
+    pub disk: Option<DiskLoad>,
+}
+
+/// What a disk did a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct DiskLoad {
+    /// Bytes read.
+    pub read_bytes: f64,
+    /// Bytes written.
+    pub written_bytes: f64,
+    /// Reads.
+    pub reads: f64,
+    /// Writes.
+    pub writes: f64,
+    /// Microseconds that a read or write took on average; null where there was none.
+    pub latency_us: Option<f64>,
+    /// Part of the time in which it was busy, from 0 to 1.
+    pub busy: f64,
+}
+
+/// A process and the CPU that it uses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ProcessLoad {
+    /// Its number.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// What it is in the stack: `daemon` of this pool, `fuse` (it serves another FUSE file system), `server`.
+    pub role: String,
+    /// CPUs that it kept busy: 1.0 is one of them all the time.
+    pub cpus: f64,
+    /// Resident memory.
+    pub resident_bytes: u64,
+}
