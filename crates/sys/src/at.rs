@@ -41,6 +41,12 @@ pub fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat> {
     statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT)
 }
 
+/// The same, asked of whoever serves the file system, whatever the kernel remembers of an earlier answer.
+pub fn stat_fd_anew(fd: BorrowedFd<'_>) -> Result<Stat> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    statx(fd, c"", flags | AtFlags::STATX_FORCE_SYNC)
+}
+
 fn statx(fd: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<Stat> {
     let asked = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
     call(Call::Stat, || rustix::fs::statx(fd, name, flags, asked)).map(Stat::from)

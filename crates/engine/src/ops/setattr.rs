@@ -166,7 +166,16 @@ fn apply(fd: BorrowedFd<'_>, change: Change) -> Result<(), SysError> {
             atime: change.atime.unwrap_or(SetTime::Omit),
             mtime: change.mtime.unwrap_or(SetTime::Omit),
         };
-        sys::at::utimens_fd(fd, times)?;
+        match sys::at::utimens_fd(fd, times) {
+            // GlusterFS looks for the file by its number even so, and does not find one that was removed. The kernel
+            // sends such times by itself, before it truncates what it has written back.
+            Err(error) if error.errno == Errno::STALE && is_removed(fd) => {}
+            done => done?,
+        }
     }
     Ok(())
+}
+
+fn is_removed(fd: BorrowedFd<'_>) -> bool {
+    sys::at::stat_fd(fd).is_ok_and(|stat| stat.nlink == 0)
 }

@@ -1,7 +1,7 @@
 //! Extended attributes, ACLs among them, and the pool's own answers about a file.
 
 use std::ffi::CStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fsstack_pool::Ino;
@@ -73,6 +73,7 @@ impl Union {
         if inode.is_dir() {
             return self.on_all_copies(&pool, &inode, |fd| {
                 xattr::set(On::Fd(fd), name, value, flags)?;
+                look_anew(fd, name);
                 if kill_sgid { clear_sgid(fd) } else { Ok(()) }
             });
         }
@@ -82,7 +83,11 @@ impl Union {
         if name == CAPABILITY && inode.guard_set_id().is_some_and(|file| file.has_strange_writer(0)) {
             return Err(Errno::TXTBSY.into());
         }
-        pin.ask(&pool, |fd| xattr::set(On::Fd(fd), name, value, flags))?;
+        pin.ask(&pool, |fd| {
+            xattr::set(On::Fd(fd), name, value, flags)?;
+            look_anew(fd, name);
+            Ok(())
+        })?;
         if kill_sgid && name.to_bytes() == ACL_ACCESS {
             pin.ask(&pool, clear_sgid)?;
         }
@@ -101,11 +106,15 @@ impl Union {
             self.with_one(&pool, &inode, |on| xattr::get(on, name, &mut []))?;
             return self.on_all_copies(&pool, &inode, |fd| match xattr::remove(On::Fd(fd), name) {
                 Err(error) if error.errno == Errno::NODATA => Ok(()), // a copy that never had it
-                removed => removed,
+                removed => removed.map(|()| look_anew(fd, name)),
             });
         }
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
-        self.pin(&pool, &inode)?.ask(&pool, |fd| xattr::remove(On::Fd(fd), name))
+        self.pin(&pool, &inode)?.ask(&pool, |fd| {
+            xattr::remove(On::Fd(fd), name)?;
+            look_anew(fd, name);
+            Ok(())
+        })
     }
 
     /// Asks the object, or of a directory the first copy that answers.
@@ -221,7 +230,15 @@ fn check_settable(name: &CStr) -> Result<()> {
     if is_ours(name) || is_hidden(name.to_bytes()) { Err(Errno::PERM.into()) } else { Ok(()) }
 }
 
-fn clear_sgid(fd: std::os::fd::BorrowedFd<'_>) -> Result<(), sys::SysError> {
+/// An ACL changes the mode. On a FUSE mount that leaves ACLs to its server, GlusterFS's, the kernel does not know
+/// that, and would tell the old mode for a second.
+fn look_anew(fd: BorrowedFd<'_>, name: &CStr) {
+    if name.to_bytes() == ACL_ACCESS {
+        let _only_to_be_remembered = sys::at::stat_fd_anew(fd);
+    }
+}
+
+fn clear_sgid(fd: BorrowedFd<'_>) -> Result<(), sys::SysError> {
     let mode = sys::at::stat_fd(fd)?.mode & 0o7777;
     if mode & 0o2000 == 0 { Ok(()) } else { sys::at::chmod_fd(fd, mode & !0o2000) }
 }
