@@ -20,7 +20,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::daemon::Process;
 use crate::gluster::server;
-use crate::{mounts, network};
+use crate::{disks, mounts, network};
 
 /// Something that must not outlive its maker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,10 @@ enum Thing {
     Namespace(PathBuf),
     /// The GlusterFS server of the lab whose home this is.
     Server(PathBuf),
+    /// The loop device of an image.
+    Loop(PathBuf),
+    /// The zfs-fuse of the disks whose home this is.
+    Zfs(PathBuf),
 }
 
 impl Thing {
@@ -46,6 +50,8 @@ impl Thing {
             Self::Dir(path) => ("dir", path),
             Self::Namespace(path) => ("namespace", path),
             Self::Server(path) => ("server", path),
+            Self::Loop(path) => ("loop", path),
+            Self::Zfs(path) => ("zfs", path),
         }
     }
 
@@ -56,6 +62,8 @@ impl Thing {
             b"dir" => Self::Dir(path),
             b"namespace" => Self::Namespace(path),
             b"server" => Self::Server(path),
+            b"loop" => Self::Loop(path),
+            b"zfs" => Self::Zfs(path),
             _ => return None,
         })
     }
@@ -167,6 +175,16 @@ impl Standing {
     /// Announces the server of a GlusterFS lab.
     pub fn server(&self, home: &Path) -> Result<()> {
         self.note(Thing::Server(home.to_owned()))
+    }
+
+    /// Announces the loop device of an image.
+    pub fn loop_device(&self, image: &Path) -> Result<()> {
+        self.note(Thing::Loop(image.to_owned()))
+    }
+
+    /// Announces the zfs-fuse of some disks.
+    pub fn zfs(&self, home: &Path) -> Result<()> {
+        self.note(Thing::Zfs(home.to_owned()))
     }
 
     /// Unmounts one target and strikes it out.
@@ -319,6 +337,8 @@ fn stands(thing: &Thing) -> bool {
         Thing::Mount(path) => !matches!(mounts::at(path), Ok(None)),
         Thing::File(path) | Thing::Dir(path) | Thing::Namespace(path) => path.symlink_metadata().is_ok(),
         Thing::Server(home) => server::stands(home),
+        Thing::Loop(image) => !matches!(disks::device_of(image), Ok(None)),
+        Thing::Zfs(home) => disks::zfs_stands(home),
     }
 }
 
@@ -327,6 +347,8 @@ fn undo(thing: &Thing) -> Result<()> {
         Thing::Mount(path) => return mounts::detach(path),
         Thing::Namespace(path) => return network::remove_namespace(path),
         Thing::Server(home) => return server::remove(home),
+        Thing::Loop(image) => return disks::detach(image),
+        Thing::Zfs(home) => return disks::end_zfs(home),
         Thing::File(path) => (path, fs::remove_file(path)),
         Thing::Dir(path) => {
             let inside = mounts::below(path)?;

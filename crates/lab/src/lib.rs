@@ -16,8 +16,10 @@
 
 pub mod branch;
 pub mod daemon;
+pub mod disks;
 pub mod ganesha;
 pub mod gluster;
+pub mod ground;
 pub mod ledger;
 pub mod mounts;
 pub mod needs;
@@ -28,6 +30,7 @@ pub mod shell;
 mod watchdog;
 
 pub use branch::{Branch, Kind, Layout};
+pub use disks::Disks;
 pub use gluster::Gluster;
 pub use ledger::{sweep, take_down};
 pub use needs::Skip;

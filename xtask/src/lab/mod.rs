@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand};
 use fsstack_lab::MiB;
+use fsstack_lab::disks::{Disks, Stack};
 use fsstack_lab::gluster::{Gluster, Plan, Purge, Steps, Volume};
 use fsstack_lab::network::Rate;
 
@@ -59,7 +60,7 @@ struct Up {
     /// Volumes by their types: dtN distributed, rpN replicated, dpNrdK dispersed, dtN before one of those.
     #[arg(long, value_delimiter = ',', default_value = "dt8,dp8rd2,dt4rp2,dt2dp4rd1,rp2,rp3")]
     volumes: Vec<Volume>,
-    /// How many bricks there are; the volumes share them.
+    /// How many bricks, or disks, there are; volumes share them.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
     bricks: u8,
     /// The size of a brick, at least 300M; takes no space before it is used.
@@ -68,6 +69,9 @@ struct Up {
     /// Put a link of this rate between clients and server, as in 100mbit.
     #[arg(long)]
     wan: Option<Rate>,
+    /// Disks made into something else instead of volumes: xfs, ext4, btrfs-raid5[-lzo|-zstd], zfs-raidz[-lzjb|-gzip].
+    #[arg(long, conflicts_with_all = ["volumes", "wan", "engine"])]
+    ground: Option<Stack>,
     /// What runs the server, instead of the first that works.
     #[arg(long, value_parser = ["podman", "docker", "chroot"])]
     engine: Option<String>,
@@ -78,11 +82,16 @@ impl Lab {
     pub(crate) fn run(self) -> Result<()> {
         let lab = Gluster::named(&self.name)?;
         match self.errand {
-            Errand::Up(up) => up.run(&lab),
-            Errand::Status { json } => show::status(&lab, json),
+            Errand::Up(up) => up.run(&lab, &self.name),
+            Errand::Status { json } => show::status(&lab, &Disks::all(&self.name)?, json),
             Errand::Down { purge } => {
                 let purge = if purge { Purge::Everything } else { Purge::Nothing };
-                timed("down", || lab.down(purge, Steps::Shown))
+                timed("down", || {
+                    for disks in Disks::all(&self.name)? {
+                        disks.down(purge, Steps::Shown)?;
+                    }
+                    lab.down(purge, Steps::Shown)
+                })
             }
             Errand::Exec { command } => exec(&lab, &command),
             Errand::Pool(pool) => pool.run(&lab),
@@ -92,7 +101,10 @@ impl Lab {
 }
 
 impl Up {
-    fn run(self, lab: &Gluster) -> Result<()> {
+    fn run(self, lab: &Gluster, name: &str) -> Result<()> {
+        if let Some(stack) = self.ground {
+            return self.other_ground(&Disks::of(name, stack)?);
+        }
         if let Err(e) = install::packages(install::TO_GLUSTER) {
             // The lab does without some of them; what it cannot do without, it names.
             eprintln!("{e:#}");
@@ -109,6 +121,19 @@ impl Up {
         for volume in &plan.volumes {
             println!("{:<12} {}", volume.to_string(), lab.mount_point(*volume).display());
         }
+        Ok(())
+    }
+
+    fn other_ground(&self, disks: &Disks) -> Result<()> {
+        if let Err(e) = install::packages(disks.stack().needs()) {
+            eprintln!("{e:#}");
+        }
+        let mut mounted = Vec::new();
+        timed("up", || {
+            mounted = disks.up(usize::from(self.bricks), self.brick_size, Steps::Shown)?;
+            Ok(())
+        })?;
+        mounted.iter().for_each(|path| println!("{}", path.display()));
         Ok(())
     }
 }

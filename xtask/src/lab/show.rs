@@ -1,15 +1,30 @@
 //! `lab status`: a table for people, JSON for programs.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
+use fsstack_lab::disks::Disks;
 use fsstack_lab::gluster::{Gluster, Status};
 
 /// Prints what of the lab is up.
-pub(super) fn status(lab: &Gluster, json: bool) -> Result<()> {
+pub(super) fn status(lab: &Gluster, disks: &[Disks], json: bool) -> Result<()> {
     let status = lab.status()?;
+    let mut grounds = BTreeMap::new();
+    for disks in disks {
+        grounds.insert(disks.stack().to_string(), disks.mounted()?);
+    }
     if json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
-    } else {
-        print(&status);
+        let mut value = serde_json::to_value(&status)?;
+        if let Some(object) = value.as_object_mut() {
+            object.insert("grounds".into(), serde_json::to_value(&grounds)?);
+        }
+        println!("{value:#}");
+        return Ok(());
+    }
+    print(&status);
+    for (name, mounted) in grounds {
+        let paths: Vec<String> = mounted.iter().map(|path| path.display().to_string()).collect();
+        println!("{name:<16} {}", if paths.is_empty() { "down".into() } else { paths.join(" ") });
     }
     Ok(())
 }
