@@ -46,7 +46,7 @@ fn an_unnamed_file_gets_a_name() {
 
 #[test]
 fn rename_may_refuse_to_replace_and_may_exchange() {
-    needs!(mounting());
+    needs!(mounting(), not_on_gluster("its client knows no flags of rename"));
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").mount();
     for round in 0..8 {
         let at = |name: &str| pool.at(format!("{name}{round}"));

@@ -102,7 +102,7 @@ print(sum(os.waitpid(child, 0)[1] == 0 for child in children))";
 
 #[test]
 fn waiters_for_a_lock_on_the_branch_are_bounded() {
-    needs!(mounting(), program("python3"));
+    needs!(mounting(), program("python3"), not_on_gluster("it answers a thousand waiters in minutes"));
     let pool = lab::pool().tmp_branch("a").option("locks=branch").mount();
     // More than wait at once: who finds no place is told so, and all others get the lock in the end.
     let work = "

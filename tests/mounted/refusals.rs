@@ -116,7 +116,7 @@ fn the_same_directory_twice() {
 
 #[test]
 fn a_branch_that_is_no_mount_where_one_is_required() {
-    needs!(mounting());
+    needs!(mounting(), not_on_gluster("its branches are mounts"));
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
     let (a, _) = paths(&pool);
     let (code, said) = refused(&a, pool.path(), "require=mountpoint");

@@ -48,7 +48,7 @@ fn a_config_file_speaks_and_the_command_line_has_the_last_word() {
 
 #[test]
 fn branches_that_come_late_are_waited_for() {
-    needs!(mounting());
+    needs!(mounting(), not_on_gluster("its branches are mounts"));
     let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
     let late = pool.branch("b").path().to_owned();
     fs::remove_dir(&late).unwrap();

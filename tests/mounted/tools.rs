@@ -41,7 +41,7 @@ fn du_counts_what_the_branches_hold_once() {
 
 #[test]
 fn df_sums_distinct_file_systems_once() {
-    needs!(mounting());
+    needs!(mounting(), not_on_gluster("its volumes share their disks"));
     let pool = lab::pool().tmpfs_branch("a", MiB(16)).tmpfs_branch("b", MiB(32)).mount();
     assert_eq!(sh(pool.path(), "df -B1M --output=size . | tail -1").trim(), "48");
     let plain = lab::pool().tmp_branch("a").tmp_branch("b").mount();

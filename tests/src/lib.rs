@@ -8,3 +8,4 @@
 //! | `mounted` | mounted | root and /dev/fuse: real mounts, real programs |
 //! | `nfs` | nfs | root, nfs-ganesha |
 //! | `posix` | posix | root, /dev/fuse, loop devices: the public suites |
+//! | `lab` | lab | root, /dev/fuse, loop devices, GlusterFS's packages: volumes of every kind, and their faults |

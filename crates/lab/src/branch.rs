@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FallocateFlags, fallocate, statvfs, syncfs};
 use rustix::io::Errno;
 
+use crate::gluster::{Part, Volume};
 use crate::ledger::Entry;
 use crate::shell::command;
 use crate::{MiB, mounts, must};
@@ -28,6 +29,8 @@ pub enum Kind {
     Ext4(MiB),
     /// A tmpfs of its own.
     Tmpfs(MiB),
+    /// A directory of a volume of the tests' lab, mounted by a client of its own.
+    Gluster(Volume),
 }
 
 /// Whether an image's memory is taken before it is used.
@@ -50,6 +53,7 @@ pub struct Branch {
     // Dropped in this order: the mount, what it lies on, the directory below.
     mount: Option<Entry>,
     image_entry: Option<Entry>,
+    part: Option<Part>,
     dir: Entry,
 }
 
@@ -59,7 +63,7 @@ impl Branch {
         let path = home.join(name);
         let dir = Entry::dir(&path)?;
         let (image, image_entry) = match kind {
-            Kind::Plain | Kind::Tmpfs(_) => (None, None),
+            Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) => (None, None),
             Kind::Xfs(size) | Kind::Ext4(size) => {
                 let image = image_dir(size, home)?.join(image_name(&path));
                 let entry = Entry::file(&image)?;
@@ -67,7 +71,12 @@ impl Branch {
                 (Some(image), Some(entry))
             }
         };
-        let mut branch = Self { name: name.to_owned(), kind, path, image, mount: None, image_entry, dir };
+        let part = match kind {
+            Kind::Gluster(volume) => Some(Part::make(volume)?),
+            _ => None,
+        };
+        let mut branch =
+            Self { name: name.to_owned(), kind, path, image, mount: None, image_entry, part, dir };
         branch.attach()?;
         Ok(branch)
     }
@@ -162,6 +171,12 @@ impl Branch {
     }
 
     fn attach(&mut self) -> Result<()> {
+        if let Some(part) = &self.part {
+            let entry = Entry::mount(&self.path)?;
+            part.mount(&self.path)?;
+            self.mount = Some(entry);
+            return Ok(());
+        }
         let mount = match (self.kind, &self.image) {
             (Kind::Plain, _) => return Ok(()),
             (Kind::Tmpfs(size), _) => command("mount").args([
@@ -189,8 +204,8 @@ impl Branch {
 
     fn fill(&self, left: u64) -> Result<()> {
         ensure!(
-            self.kind != Kind::Plain,
-            "{} is a plain directory: filling it would fill the machine",
+            !matches!(self.kind, Kind::Plain | Kind::Gluster(_)),
+            "{} shares its file system with others: filling it would fill theirs",
             self.name
         );
         let ballast = OpenOptions::new().create(true).append(true).open(self.path.join(BALLAST))?;
@@ -237,7 +252,7 @@ fn format(image: &Path, kind: Kind, size: MiB, layout: Layout) -> Result<()> {
     match kind {
         Kind::Xfs(_) => command("mkfs.xfs").args(["-q", "-f", "-K", "-m", "reflink=1"]).arg(image).run()?,
         Kind::Ext4(_) => command("mkfs.ext4").args(["-q", "-F", "-E", "nodiscard"]).arg(image).run()?,
-        Kind::Plain | Kind::Tmpfs(_) => bail!("{kind:?} has no image"),
+        Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) => bail!("{kind:?} has no image"),
     };
     Ok(())
 }

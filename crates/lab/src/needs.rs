@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
-use crate::shell;
+use crate::{gluster, ground, shell};
 
 /// Why a test cannot run here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +72,11 @@ pub fn loop_devices() -> Result<(), Skip> {
 
 /// Root, loop devices, and a mkfs for what lies on them.
 pub fn loops() -> Result<(), Skip> {
+    unless(!ground::is_gluster(), || "sizes of its branches are its own: not on shared volumes".into())?;
+    loop_ground()
+}
+
+fn loop_ground() -> Result<(), Skip> {
     root()?;
     loop_devices()?;
     program("mkfs.xfs")
@@ -84,17 +89,30 @@ pub fn program(name: &str) -> Result<(), Skip> {
 
 /// What a GlusterFS server and its clients need of the machine itself.
 pub fn gluster_ground() -> Result<(), Skip> {
-    loops()?;
+    loop_ground()?;
     fuse()?;
     program("mount.glusterfs")?;
     program("ip")?;
     program("nsenter")
 }
 
-/// This machine lets root mount a pool.
+/// This machine lets root mount a pool, and has the ground that branches are to lie on.
 pub fn mounting() -> Result<(), Skip> {
     root()?;
-    fuse()
+    fuse()?;
+    if ground::is_gluster() { gluster() } else { Ok(()) }
+}
+
+/// The tests' GlusterFS, which is brought up if it can be.
+pub fn gluster() -> Result<(), Skip> {
+    gluster_ground()?;
+    let up = gluster::lab_of_tests();
+    up.map(drop).map_err(|e| Skip::because(format!("needs GlusterFS, which cannot be had here: {e:#}")))
+}
+
+/// Branches are not GlusterFS's, for what it does not have or does otherwise.
+pub fn not_on_gluster(because: &str) -> Result<(), Skip> {
+    unless(!ground::is_gluster(), || format!("not on GlusterFS: {because}"))
 }
 
 fn unless(met: bool, reason: impl FnOnce() -> String) -> Result<(), Skip> {

@@ -14,7 +14,7 @@ use crate::ledger::{self, Entry};
 use crate::rival::{Rival, Union};
 use crate::shell::{Run, command};
 use crate::watchdog::Watchdog;
-use crate::{MiB, mounts, must};
+use crate::{MiB, ground, mounts, must};
 
 /// How long a daemon may take to end after its mount is gone.
 const GRACE: Duration = Duration::from_secs(10);
@@ -95,6 +95,13 @@ impl Builder {
         self.branch(name, Kind::Plain)
     }
 
+    /// A branch on a volume of the tests' lab; `volume` is one of `gluster::KINDS`.
+    #[track_caller]
+    pub fn gluster_branch(self, name: &str, volume: &str) -> Self {
+        let volume = must(volume.parse().map_err(anyhow::Error::from), "a volume of the tests' lab");
+        self.branch(name, Kind::Gluster(volume))
+    }
+
     /// A branch of any kind.
     pub fn branch(mut self, name: &str, kind: Kind) -> Self {
         self.branches.push(Wanted { name: name.to_owned(), kind, mode: None });
@@ -173,8 +180,10 @@ impl Builder {
         let target = home.join("pool");
         fs::create_dir_all(&target)?;
         let branches_dir = home.join("branches");
-        let made = |wanted: &Wanted| Branch::make(&wanted.name, wanted.kind, self.layout, &branches_dir);
-        let branches = self.branches.iter().map(made).collect::<Result<Vec<_>>>()?;
+        let made = |(n, wanted): (usize, &Wanted)| {
+            Branch::make(&wanted.name, ground::kind(n, wanted.kind)?, self.layout, &branches_dir)
+        };
+        let branches = self.branches.iter().enumerate().map(made).collect::<Result<Vec<_>>>()?;
         let spec = |(branch, wanted): (&Branch, &Wanted)| match &wanted.mode {
             Some(mode) => format!("{}={mode}", branch.path().display()),
             None => branch.path().display().to_string(),

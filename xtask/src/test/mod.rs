@@ -1,5 +1,6 @@
 //! `cargo xtask test`: every check and every tier of tests, and a table of what came of them.
 
+mod lab;
 mod report;
 mod tally;
 
@@ -9,6 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use fsstack_lab::shell::Run;
 use fsstack_lab::{Skip, needs};
 
 use crate::install::{self, Runner};
@@ -38,13 +40,15 @@ enum Tier {
     Posix,
     /// The pool exported by a real NFS server (nfs-ganesha on loopback). Runs only when it is named.
     Nfs,
+    /// Volumes of a real GlusterFS as branches: the stories of the mounted tier, and faults.
+    Lab,
     /// What takes minutes: a whole large build, a thousand mounts. Runs only when it is named.
     Long,
 }
 
 impl Tier {
     /// Those that run when none is named.
-    const ALWAYS: &[Self] = &[Self::Unit, Self::Model, Self::Faults, Self::Mounted, Self::Posix];
+    const ALWAYS: &[Self] = &[Self::Unit, Self::Model, Self::Faults, Self::Mounted, Self::Posix, Self::Lab];
 
     fn name(self) -> &'static str {
         match self {
@@ -54,6 +58,7 @@ impl Tier {
             Self::Mounted => "mounted",
             Self::Posix => "posix",
             Self::Nfs => "nfs",
+            Self::Lab => "lab",
             Self::Long => "long",
         }
     }
@@ -64,6 +69,7 @@ impl Tier {
             Self::Unit | Self::Model | Self::Faults => Ok(()),
             Self::Mounted | Self::Long => needs::mounting(),
             Self::Posix | Self::Nfs => needs::mounting().and_then(|()| needs::loops()),
+            Self::Lab => lab::able(),
         }
     }
 
@@ -86,6 +92,7 @@ impl Tier {
             Self::Mounted => one("mounted"),
             Self::Posix => one("posix"),
             Self::Nfs => one("nfs"),
+            Self::Lab => lab::commands(&with, runner),
             Self::Long => vec![match runner {
                 Runner::Nextest => with(&[
                     "-p",
@@ -153,13 +160,16 @@ fn run_tier(tier: Tier, runner: Runner, helper: &PathBuf) -> Row {
         Tier::Posix => install::suites(),
         Tier::Nfs => install::server(),
         Tier::Mounted | Tier::Long => install::sources(),
-        Tier::Unit | Tier::Model | Tier::Faults => Ok(()),
+        Tier::Unit | Tier::Model | Tier::Faults | Tier::Lab => Ok(()),
     };
     if let Err(e) = installed {
         return row.failed(format!("{e:#}"));
     }
+    if tier == Tier::Lab {
+        return lab::run(row, &tier.commands(runner), helper);
+    }
     for args in tier.commands(runner) {
-        row = match run_counted(&args, helper) {
+        row = match run_counted(exec::cargo().args(&args), helper) {
             Ok((tally, skips)) => row.counted(tally, skips),
             Err(e) => row.failed(format!("{e:#}")),
         };
@@ -167,10 +177,9 @@ fn run_tier(tier: Tier, runner: Runner, helper: &PathBuf) -> Row {
     row.not_empty()
 }
 
-fn run_counted(args: &[&str], helper: &PathBuf) -> Result<(tally::Tally, Vec<String>)> {
+fn run_counted(run: Run, helper: &PathBuf) -> Result<(tally::Tally, Vec<String>)> {
     let list = tempfile::NamedTempFile::new()?;
-    let told =
-        exec::cargo().args(args).env("FSSTACK_BIN", helper).env("FSSTACK_SKIPS", list.path()).output()?;
+    let told = run.env("FSSTACK_BIN", helper).env("FSSTACK_SKIPS", list.path()).output()?;
     let mut tally = tally::read(&format!("{}\n{}", told.stdout, told.stderr));
     if told.code != 0 && tally.failed == 0 {
         // It did not come to running tests, or not to their end.

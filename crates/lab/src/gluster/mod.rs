@@ -7,6 +7,7 @@ mod bricks;
 mod client;
 mod fault;
 mod image;
+mod part;
 pub mod server;
 mod status;
 mod steps;
@@ -26,6 +27,8 @@ use crate::shell::Run;
 use crate::{MiB, mounts};
 
 pub use fault::Which;
+pub(crate) use part::Part;
+pub use part::{KINDS, TESTS, lab_of_tests, plan_of_tests};
 pub use status::{BrickStatus, Status, VolumeStatus};
 pub use steps::Steps;
 pub use volume::{NoVolume, Volume};
@@ -37,7 +40,9 @@ const BRICKS: &str = "/bricks";
 const PING_TIMEOUT: &str = "5";
 
 /// What every volume is set to.
-const SETTINGS: [(&str, &str); 4] = [
+const SETTINGS: [(&str, &str); 5] = [
+    // Else a brick that was full is taken for full some seconds longer.
+    ("storage.reserve", "0"),
     ("performance.write-behind", "off"),
     ("performance.read-ahead", "off"),
     ("performance.cache-invalidation", "on"),
@@ -131,13 +136,13 @@ impl Gluster {
         Ok(())
     }
 
-    /// Takes everything down; `purge` also what a warm start uses: images, volumes, the server's file system.
+    /// Takes everything down; `purge` also files, which a warm start uses.
     pub fn down(&self, purge: Purge, steps: Steps) -> Result<()> {
         let _one_at_a_time = self.lock()?;
         steps.step("server", || server::remove(&self.home))?;
         steps.step("mounts and network", || self.book.take_down().map(drop))?;
-        if purge == Purge::Everything {
-            steps.step("images", || self.purge())?;
+        if purge != Purge::Nothing {
+            steps.step("images", || self.purge(purge))?;
         }
         let left = status::left(self)?;
         ensure!(left.is_empty(), "this is left of the lab: {}", left.join(", "));
@@ -269,7 +274,7 @@ impl Gluster {
         Ok(self.live_bricks(volume)?.len() == volume.bricks())
     }
 
-    fn purge(&self) -> Result<()> {
+    fn purge(&self, purge: Purge) -> Result<()> {
         client::release_mount_points(self)?;
         if server::engine(&self.home) == Some(server::Engine::Docker) {
             let image = format!("{}:1", server::name_of(&self.home));
@@ -278,7 +283,7 @@ impl Gluster {
         self.files.take_down()?;
         let dir = self.home.parent().context("labs have a directory")?;
         let homes = fs::read_dir(dir)?.filter_map(|entry| Some(entry.ok()?.path()));
-        if !homes.into_iter().any(|home| home.is_dir()) {
+        if purge == Purge::Everything && !homes.into_iter().any(|home| home.is_dir()) {
             image::remove()?;
         }
         Ok(())
@@ -290,6 +295,8 @@ impl Gluster {
 pub enum Purge {
     /// What runs or is mounted.
     Nothing,
-    /// Files too.
+    /// The lab's files too: images of its bricks, and its volumes with them.
+    Bricks,
+    /// The server's image too, if no other lab has files.
     Everything,
 }

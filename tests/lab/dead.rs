@@ -1,0 +1,66 @@
+//! Bricks and servers that die: at once an error, never "does not exist".
+
+use std::fs::{self, OpenOptions};
+
+use fsstack_lab::needs;
+
+use crate::story::{Breakable, EIO, beside_a_local_branch, errno, eventually, listing, volume};
+
+#[test]
+fn a_dead_brick_of_a_redundant_volume_shows_nowhere() {
+    needs!(mounting(), gluster());
+    for (kind, brick) in [("dp3rd1", 2), ("dt2rp2", 1), ("dt2dp3rd1", 4)] {
+        let pool = beside_a_local_branch(kind, &[]);
+        let lab = Breakable::new();
+        (0..12).for_each(|n| pool.write(format!("old-{n}"), kind.as_bytes()));
+        lab.kill_brick(volume(kind), brick).unwrap();
+        for n in 0..12 {
+            assert_eq!(pool.read(format!("old-{n}")), kind.as_bytes());
+            pool.write(format!("new-{n}"), kind.as_bytes());
+            assert_eq!(pool.holders(format!("new-{n}")), ["a"]);
+        }
+        assert_eq!(pool.list("").len(), 24);
+        lab.mend();
+        (0..12).for_each(|n| assert_eq!(pool.read(format!("new-{n}")), kind.as_bytes()));
+    }
+}
+
+#[test]
+fn a_dead_server_is_an_error_and_never_missing() {
+    needs!(mounting(), gluster());
+    let pool = beside_a_local_branch("dt2rp2", &[]);
+    let lab = Breakable::new();
+    pool.write("here", b"on a");
+    fs::write(pool.branch("b").path().join("there"), "on b").unwrap();
+    assert_eq!(pool.read("there"), b"on b");
+    lab.stop().unwrap();
+
+    assert_eq!(errno(fs::read(pool.at("here"))), EIO);
+    assert_eq!(errno(fs::symlink_metadata(pool.at("nowhere"))), EIO);
+    assert_eq!(errno(OpenOptions::new().write(true).create_new(true).open(pool.at("here"))), EIO);
+    assert_eq!(errno(fs::remove_file(pool.at("nowhere"))), EIO);
+    assert_eq!(errno(listing(pool.path())), EIO);
+    assert!(!pool.branch("b").path().join("here").exists(), "a second file of the name was made");
+    assert_eq!(pool.read("there"), b"on b");
+
+    lab.mend();
+    eventually("the pool goes on without a new mount", || {
+        fs::read(pool.at("here")).is_ok_and(|bytes| bytes == b"on a")
+    });
+    eventually("it is listed again", || listing(pool.path()).is_ok_and(|names| names.len() == 2));
+}
+
+#[test]
+fn a_dead_client_is_an_error_until_the_volume_is_mounted_again() {
+    needs!(mounting(), gluster());
+    let mut pool = beside_a_local_branch("dp3rd1", &[]);
+    pool.write("here", b"on a");
+    let clients = fsstack_lab::daemon::serving(pool.branch("a").path()).unwrap();
+    clients.into_iter().for_each(|client| client.kill().unwrap());
+    assert_eq!(errno(fs::read(pool.at("here"))), EIO);
+    assert_eq!(errno(fs::symlink_metadata(pool.at("nowhere"))), EIO);
+    assert_eq!(errno(listing(pool.path())), EIO);
+    pool.branch_mut("a").unmount_lazily();
+    pool.branch_mut("a").remount();
+    eventually("the branch is found again", || fs::read(pool.at("here")).is_ok_and(|bytes| bytes == b"on a"));
+}

@@ -1,0 +1,9 @@
+//! Pools over a real GlusterFS, and what they answer while it is broken.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+mod dead;
+mod full;
+mod silent;
+mod story;
+mod whole;

@@ -1,0 +1,61 @@
+//! Servers that stand still, and cables that are cut: who waits, for how long, and who does not.
+
+use std::fs;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use fsstack_lab::gluster::Which;
+use fsstack_lab::{Pool, needs};
+
+use crate::story::{Breakable, EIO, PATIENCE, beside_a_local_branch, errno, eventually, volume};
+
+/// While a call on the silent branch waits, others are served; then it is an error; afterwards all is well.
+fn others_are_served(pool: &Pool, lab: &Breakable, silence: impl FnOnce()) {
+    pool.write("here", b"on a");
+    fs::write(pool.branch("b").path().join("there"), "on b").unwrap();
+    assert_eq!(pool.read("there"), b"on b");
+    // A file that is open on the other branch needs nobody's leave.
+    let open = fs::File::open(pool.at("there")).unwrap();
+    silence();
+    let (tell, told) = channel();
+    let path = pool.at("here");
+    let waiter = thread::spawn(move || tell.send(errno(fs::read(path))).unwrap());
+    assert!(told.recv_timeout(Duration::from_millis(300)).is_err(), "nobody waits for a silent server");
+    assert_eq!(open.metadata().unwrap().len(), 4);
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), EIO);
+    waiter.join().unwrap();
+    assert_eq!(errno(fs::symlink_metadata(pool.at("nowhere"))), EIO);
+    lab.mend();
+    eventually("the pool goes on without a new mount", || {
+        fs::read(pool.at("here")).is_ok_and(|bytes| bytes == b"on a")
+    });
+}
+
+#[test]
+fn a_frozen_server_is_an_error_when_its_client_gives_it_up() {
+    needs!(mounting(), gluster());
+    let pool = beside_a_local_branch("dt4", &[]);
+    let lab = Breakable::new();
+    others_are_served(&pool, &lab, || lab.freeze(Which::Server).unwrap());
+}
+
+#[test]
+fn a_cut_cable_is_an_error_when_the_client_gives_the_server_up() {
+    needs!(mounting(), gluster());
+    let pool = beside_a_local_branch("dt2rp2", &[]);
+    let lab = Breakable::new();
+    others_are_served(&pool, &lab, || lab.cut_link().unwrap());
+}
+
+#[test]
+fn a_frozen_brick_of_a_redundant_volume_delays_and_no_more() {
+    needs!(mounting(), gluster());
+    let pool = beside_a_local_branch("dp3rd1", &["branch-timeout=30"]);
+    let lab = Breakable::new();
+    pool.write("here", b"on a");
+    lab.freeze(Which::Brick(volume("dp3rd1"), 1)).unwrap();
+    assert_eq!(pool.read("here"), b"on a");
+    pool.write("more", b"on a too");
+    assert_eq!(pool.read("more"), b"on a too");
+}

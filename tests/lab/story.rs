@@ -1,0 +1,80 @@
+//! What the stories of broken servers share: a lab that is whole again afterwards, and how errors are looked at.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fsstack_lab::gluster::{self, Gluster, Volume};
+use fsstack_lab::{self as lab, Pool};
+
+pub(crate) const EIO: Option<i32> = Some(5);
+
+/// Longer than a client takes to give a silent server up, twice.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A lab in which things get broken; whole again when this drops. Made after the pool, so that it drops first.
+pub(crate) struct Breakable(Gluster);
+
+impl Breakable {
+    pub(crate) fn new() -> Self {
+        Self(gluster::lab_of_tests().unwrap())
+    }
+
+    /// Ends all faults, and waits until every volume is as it was.
+    #[track_caller]
+    pub(crate) fn mend(&self) {
+        self.0.thaw().unwrap();
+        self.0.heal(Duration::from_secs(90)).unwrap();
+    }
+}
+
+impl std::ops::Deref for Breakable {
+    type Target = Gluster;
+
+    fn deref(&self) -> &Gluster {
+        &self.0
+    }
+}
+
+impl Drop for Breakable {
+    fn drop(&mut self) {
+        let mended = self.0.thaw().and_then(|()| self.0.heal(Duration::from_secs(90)));
+        assert!(mended.is_ok() || std::thread::panicking(), "{mended:?}");
+    }
+}
+
+pub(crate) fn volume(name: &str) -> Volume {
+    name.parse().unwrap()
+}
+
+/// A pool whose branch `a` is on `volume` and `b` on the machine itself, without the kernel's caches.
+pub(crate) fn beside_a_local_branch(volume: &str, options: &[&str]) -> Pool {
+    let pool = lab::pool().gluster_branch("a", volume).tmp_branch("b").option("create=ff");
+    let caches = ["attr-timeout=0", "entry-timeout=0"];
+    caches.iter().chain(options).fold(pool, |pool, option| pool.option(option)).mount()
+}
+
+pub(crate) fn errno<T>(told: io::Result<T>) -> Option<i32> {
+    told.err().and_then(|error| error.raw_os_error())
+}
+
+/// The names in a directory, or why they cannot all be told.
+pub(crate) fn listing(path: &Path) -> io::Result<Vec<OsString>> {
+    let mut names =
+        fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+/// Waits until `holds`, with a limit that only a failure reaches.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "never: {what}");
+        sleep(Duration::from_millis(50));
+    }
+}

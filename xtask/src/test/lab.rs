@@ -1,0 +1,83 @@
+//! The lab tier: its GlusterFS is brought up before the tests, and taken down after them whatever came of them.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use fsstack_lab::gluster::{self, Gluster, Purge, Steps};
+use fsstack_lab::{Skip, ground, needs};
+
+use super::report::Row;
+use crate::exec;
+use crate::install::{self, Runner};
+
+/// Stories of the mounted tier that are told again on volumes; those left out are not about the
+/// ground, or make more files than GlusterFS makes in minutes.
+const ON_VOLUMES: &str =
+    "binary(mounted) and not test(/^(tools|lifetime|sources|refusals|mount8|live|builds|large|churn)/)";
+
+/// Why there can be no GlusterFS here.
+pub(super) fn able() -> Result<(), Skip> {
+    needs::mounting()?;
+    // What stays missing is named by the need that misses it.
+    let installed = install::packages(install::TO_GLUSTER);
+    needs::gluster_ground().map_err(|skip| match installed {
+        Ok(()) => skip,
+        Err(e) => Skip::because(format!("{skip} ({e:#})")),
+    })
+}
+
+/// Faults first; then the stories, which want nothing broken.
+pub(super) fn commands(
+    with: &dyn Fn(&[&'static str]) -> Vec<&'static str>,
+    runner: Runner,
+) -> Vec<Vec<&'static str>> {
+    let tests = ["-p", "fsstack-tests", "--test"];
+    match runner {
+        Runner::Nextest => vec![
+            with(&[&tests[..], &["lab"]].concat()),
+            with(&[&tests[..], &["mounted", "-E", ON_VOLUMES]].concat()),
+        ],
+        // In one process, so one after the other; what it cannot pick out by a pattern stays out.
+        Runner::Cargo => vec![with(&[&tests[..], &["lab", "--", "--test-threads=1"]].concat())],
+    }
+}
+
+/// Runs the commands in a lab of their own.
+pub(super) fn run(mut row: Row, commands: &[Vec<&'static str>], helper: &PathBuf) -> Row {
+    let lab = match up() {
+        Ok(lab) => lab,
+        Err(e) => return row.skipped(format!("GlusterFS cannot be had here, {}", first_line(&e))),
+    };
+    for args in commands {
+        let told =
+            super::run_counted(exec::cargo().args(args).env(ground::VARIABLE, ground_of(args)), helper);
+        row = match told {
+            Ok((tally, skips)) => row.counted(tally, skips),
+            Err(e) => row.failed(format!("{e:#}")),
+        };
+    }
+    match lab.down(Purge::Bricks, Steps::Shown) {
+        Ok(()) => row.not_empty(),
+        Err(e) => row.failed(format!("{e:#}")),
+    }
+}
+
+fn up() -> Result<Gluster> {
+    let lab = Gluster::named(gluster::TESTS)?;
+    let made = lab.up(&gluster::plan_of_tests()?, Steps::Shown);
+    if let Err(e) = made {
+        // Nothing of an attempt stays.
+        lab.down(Purge::Bricks, Steps::Shown)?;
+        return Err(e);
+    }
+    Ok(lab)
+}
+
+/// The fault stories name the ground of each branch themselves.
+fn ground_of(args: &[&str]) -> &'static str {
+    if args.contains(&"mounted") { "gluster" } else { "machine" }
+}
+
+fn first_line(e: &anyhow::Error) -> String {
+    format!("{e:#}").lines().next().unwrap_or_default().replace(": ", ", ")
+}
