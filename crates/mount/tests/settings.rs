@@ -141,7 +141,9 @@ fn the_defaults() {
             config: None,
             given: [],
             metrics: None,
-            write_rules: [],
+            write_rules: Rules(
+                [],
+            ),
             notices: [],
         }"#]]
     .assert_eq(&ground.hide(&format!("{plain:#?}")));
