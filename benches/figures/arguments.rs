@@ -83,7 +83,7 @@ impl Arguments {
     pub(crate) fn metadata(&self) -> metadata::Amount {
         let (names, listed) = match self.pace {
             Pace::Quick => (500, 2_000),
-            Pace::Full => (2_000, 10_000),
+            Pace::Full => (5_000, 10_000),
         };
         metadata::Amount { rounds: self.rounds(), names, listed }
     }
