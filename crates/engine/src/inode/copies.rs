@@ -1,0 +1,230 @@
+//! The copies of a directory: one or more, in the pool's order, and what is known of the names in them.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use fsstack_pool::BranchIx;
+use smallvec::SmallVec;
+
+use super::dirfd::DirFd;
+use super::number::hash_name;
+use super::{Inode, Place};
+
+/// How long a name is believed to be missing: somebody past the pool may make it.
+const MISS_AGE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct DirPlace {
+    pub(super) copies: SmallVec<[Copy; 2]>,
+    /// Branches that could not be asked for a copy: a bit each.
+    pub(super) unsure: u64,
+    /// When all branches were last asked, if they need not be asked again at once.
+    pub(super) checked: Option<Instant>,
+    /// Hashes of names that all branches were asked for in vain since `missed`.
+    pub(super) misses: [u64; 2],
+    pub(super) missed: Instant,
+    /// What told the state of all copies apart from any later one when the kernel began to keep the listing.
+    pub(super) listed: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Copy {
+    pub(super) branch: BranchIx,
+    pub(super) ino: u64,
+    pub(super) fd: Option<Arc<DirFd>>,
+    pub(super) used: bool,
+}
+
+/// What a lookup found out about a directory's copies.
+#[derive(Clone, Debug, Default)]
+pub struct Copies {
+    /// Branch and the branch's inode number, in the pool's order.
+    pub found: SmallVec<[(BranchIx, u64); 4]>,
+    /// Branches that could not be asked: a bit each.
+    pub unsure: u64,
+}
+
+impl Copies {
+    /// The branch could not be asked.
+    pub fn unsure_of(&mut self, branch: BranchIx) {
+        self.unsure |= 1 << (branch.0 & 63);
+    }
+}
+
+impl Inode {
+    /// The branches that have a copy of this directory, in order.
+    pub fn copies(&self) -> SmallVec<[BranchIx; 4]> {
+        self.with_dir(|dir| dir.copies.iter().map(|copy| copy.branch).collect()).unwrap_or_default()
+    }
+
+    /// Whether `branch` has a copy.
+    pub fn is_on(&self, branch: BranchIx) -> bool {
+        self.with_dir(|dir| dir.copies.iter().any(|copy| copy.branch == branch)).unwrap_or(false)
+    }
+
+    /// The branch's inode number of the copy there.
+    pub fn copy_ino(&self, branch: BranchIx) -> Option<u64> {
+        self.with_dir(|dir| dir.copies.iter().find(|copy| copy.branch == branch).map(|copy| copy.ino))?
+    }
+
+    /// Some branch that might have a copy, or a name in it, could not be asked.
+    pub fn is_unsure(&self) -> bool {
+        self.with_dir(|dir| dir.unsure != 0).unwrap_or(false)
+    }
+
+    /// When all branches were last asked for copies.
+    pub fn checked(&self) -> Option<Instant> {
+        self.with_dir(|dir| dir.checked)?
+    }
+
+    /// All branches were asked: these have copies.
+    pub fn update_copies(&self, found: &Copies) {
+        self.with_dir(|dir| dir.update(found));
+    }
+
+    /// A copy was made on `branch`; `order` tells where it belongs.
+    pub fn add_copy(
+        &self,
+        branch: BranchIx,
+        ino: u64,
+        fd: Option<Arc<DirFd>>,
+        order: impl Fn(BranchIx) -> usize,
+    ) {
+        self.with_dir(|dir| {
+            dir.copies.retain(|copy| copy.branch != branch);
+            let at = dir.copies.iter().take_while(|copy| order(copy.branch) < order(branch)).count();
+            dir.copies.insert(at, Copy { branch, ino, fd, used: true });
+        });
+    }
+
+    /// The copy on `branch` is gone.
+    pub fn drop_copy(&self, branch: BranchIx) {
+        self.with_dir(|dir| dir.copies.retain(|copy| copy.branch != branch));
+    }
+
+    /// `branch` is leaving the pool: what is remembered of it goes. Whether this was a file there, whose last
+    /// knower this then is.
+    pub(crate) fn leave(&self, branch: BranchIx) -> bool {
+        let mut state = self.state.lock();
+        match &mut state.place {
+            Place::Dir(dir) => {
+                dir.copies.retain(|copy| copy.branch != branch);
+                dir.unsure &= !(1 << (branch.0 & 63));
+                dir.checked = None;
+                false
+            }
+            Place::File(file) => file.branch == branch,
+            Place::Nowhere => false,
+        }
+    }
+
+    /// It is on no branch any more. Whoever looks its name up again gets another object.
+    pub(crate) fn lose(&self) {
+        self.lost.store(true, Relaxed);
+        let mut state = self.state.lock();
+        state.place = Place::Nowhere;
+        state.ghost = None;
+    }
+
+    /// Whether its branch has left the pool.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Relaxed)
+    }
+
+    /// A branch was added: what all branches were asked for is to be asked again.
+    pub(crate) fn doubt(&self) {
+        self.with_dir(|dir| (dir.checked, dir.misses) = (None, [0; 2]));
+    }
+
+    /// The descriptor of the copy on `branch`, if it is open.
+    pub fn cached_dirfd(&self, branch: BranchIx) -> Option<Arc<DirFd>> {
+        self.with_dir(|dir| {
+            let copy = dir.copies.iter_mut().find(|copy| copy.branch == branch)?;
+            copy.used = true;
+            copy.fd.clone()
+        })?
+    }
+
+    /// Keeps `fd` as the descriptor of the copy on `branch`.
+    pub fn keep_dirfd(&self, branch: BranchIx, fd: &Arc<DirFd>) {
+        self.with_dir(|dir| {
+            if let Some(copy) = dir.copies.iter_mut().find(|copy| copy.branch == branch) {
+                copy.fd = Some(fd.clone());
+                copy.used = true;
+            }
+        });
+    }
+
+    /// Closes the descriptor on `branch` unless it was used since the last call; true if it was.
+    pub(crate) fn retire_dirfd(&self, branch: BranchIx) -> bool {
+        // A locked inode is in use.
+        let Some(mut state) = self.state.try_lock() else { return true };
+        let Place::Dir(dir) = &mut state.place else { return false };
+        let Some(copy) = dir.copies.iter_mut().find(|copy| copy.branch == branch) else { return false };
+        if std::mem::take(&mut copy.used) {
+            return true;
+        }
+        copy.fd = None;
+        false
+    }
+
+    /// All branches were asked for `name` just now, and none has it.
+    pub fn note_miss(&self, name: &CStr) {
+        let hash = hash_name(self.id.ino, name.to_bytes()) | 1;
+        self.with_dir(|dir| {
+            if dir.missed.elapsed() >= MISS_AGE {
+                (dir.misses, dir.missed) = ([hash, 0], Instant::now());
+            } else if dir.misses[0] != hash {
+                dir.misses = [hash, dir.misses[0]];
+            }
+        });
+    }
+
+    /// Whether `name` was just found missing everywhere; asked once.
+    pub fn take_miss(&self, name: &CStr) -> bool {
+        let hash = hash_name(self.id.ino, name.to_bytes()) | 1;
+        self.with_dir(|dir| {
+            let known = dir.misses.iter_mut().find(|miss| **miss == hash);
+            known.map(|miss| *miss = 0).is_some() && dir.missed.elapsed() < MISS_AGE
+        })
+        .unwrap_or(false)
+    }
+
+    /// The directory is opened for listing in the state that `stamp` stands for (None: it cannot be told from later
+    /// ones): whether the listing that the kernel keeps is of this state.
+    pub(crate) fn keeps_listing(&self, stamp: Option<u64>) -> bool {
+        self.with_dir(|dir| stamp.is_some() && std::mem::replace(&mut dir.listed, stamp) == stamp)
+            .unwrap_or(false)
+    }
+
+    fn with_dir<T>(&self, f: impl FnOnce(&mut DirPlace) -> T) -> Option<T> {
+        match &mut self.state.lock().place {
+            Place::Dir(dir) => Some(f(dir)),
+            Place::File(_) | Place::Nowhere => None,
+        }
+    }
+}
+
+impl DirPlace {
+    /// Takes over what was found, and keeps the descriptors of copies that are still the same.
+    pub(super) fn update(&mut self, found: &Copies) {
+        self.checked = Some(Instant::now());
+        self.unsure = found.unsure;
+        let same = self.copies.len() == found.found.len()
+            && self.copies.iter().zip(&found.found).all(|(copy, new)| (copy.branch, copy.ino) == *new);
+        if same {
+            return;
+        }
+        let mut old = std::mem::take(&mut self.copies);
+        self.copies = found
+            .found
+            .iter()
+            .map(|&(branch, ino)| {
+                let kept = old.iter_mut().find(|copy| copy.branch == branch && copy.ino == ino);
+                Copy { branch, ino, fd: kept.and_then(|copy| copy.fd.take()), used: true }
+            })
+            .collect();
+    }
+}
