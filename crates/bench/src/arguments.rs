@@ -3,8 +3,11 @@
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use fsstack_lab::gluster::Volume;
+use fsstack_lab::network::Rate;
 
+use crate::ground::Kinds;
 use crate::place::Target;
 use crate::workload::{Bytes, Cache, Data, Engine, Files, Op, Pattern, Sync, Timed};
 
@@ -23,6 +26,82 @@ const EXIT: &str = "Exit status: 0 measured (compare-runs: nothing got worse); 1
 pub(crate) enum Command {
     /// Measure directories against each other, in turn within each round.
     Compare(Compare),
+    /// Reproduce a published experiment: what others measured is shown beside.
+    Experiment(Experiment),
+    /// Run a workload from a plan file, or one of the plans that are built in.
+    Plan(PlanFile),
+    /// Compare two results: what got worse? For CI.
+    CompareRuns(CompareRuns),
+}
+
+/// Arguments of `experiment`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Experiment {
+    /// Which one.
+    #[arg(value_enum)]
+    pub(crate) which: Which,
+    #[command(flatten)]
+    pub(crate) running: Running,
+    /// Fits 2 CPUs, 24 GiB of memory and about 5 minutes; the default.
+    #[arg(long, conflicts_with = "full", help_heading = "Run")]
+    pub(crate) quick: bool,
+    /// The published sizes; says what it needs before it starts.
+    #[arg(long, help_heading = "Run")]
+    pub(crate) full: bool,
+    /// Have a ground made: GlusterFS volumes (as root, with podman, docker or chroot), or XFS branches.
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "gluster", value_name = "KIND", help_heading = "Lab")]
+    pub(crate) lab: Option<Kinds>,
+    /// Volume types for the lab, instead of the experiment's own.
+    #[arg(long, value_delimiter = ',', value_name = "TYPE", requires = "lab", help_heading = "Lab")]
+    pub(crate) volumes: Vec<Volume>,
+    /// Put a link of this rate between clients and servers of the lab, as in 1gbit.
+    #[arg(long, value_name = "RATE", requires = "lab", help_heading = "Lab")]
+    pub(crate) wan: Option<Rate>,
+}
+
+/// One experiment, or all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Which {
+    /// What does a second FUSE layer cost?
+    DoubleFuse,
+    /// Which GlusterFS volume type?
+    GlusterVolumes,
+    /// The general survey of cluster file systems.
+    ClusterIo,
+    /// What lies under a branch?
+    RaidCompare,
+    /// One NFS mount, several TCP connections.
+    NfsNconnect,
+    /// All of them, one after the other; --out gets a directory for each.
+    All,
+}
+
+/// Arguments of `plan`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PlanFile {
+    /// A TOML file, or the name of a built-in plan (see --list).
+    #[arg(required_unless_present = "list")]
+    pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) running: Running,
+    /// Show the built-in plans.
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Print the plan as it would be run, and end.
+    #[arg(long)]
+    pub(crate) print: bool,
+}
+
+/// Arguments of `compare-runs`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CompareRuns {
+    /// The older results: a results.json, or the directory that --out made.
+    pub(crate) before: PathBuf,
+    /// The newer results.
+    pub(crate) after: PathBuf,
+    /// Worse by less than this part is no regression.
+    #[arg(long, value_name = "PART", default_value_t = 0.05)]
+    pub(crate) tolerance: f64,
 }
 
 /// What all measuring commands take.

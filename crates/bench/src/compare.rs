@@ -30,6 +30,7 @@ pub(crate) fn plan(given: &Compare) -> Result<(Plan, Rivals)> {
         seed: given.running.seed,
         published: Vec::new(),
         skipped: Vec::new(),
+        notes: Vec::new(),
     };
     if let (true, Some(first)) = (plan.baseline.is_empty(), plan.targets.first()) {
         plan.baseline.clone_from(&first.name);
@@ -95,7 +96,11 @@ fn title(base: &Workload) -> String {
     let Workload { engine, block, file_size, tasks, pattern, entries, .. } = base;
     match engine {
         Engine::Metadata => format!("Operations on names, {tasks} tasks with {entries} names each"),
-        _ => format!("{pattern}, blocks of {block}, {tasks} tasks with {file_size} each, {engine}"),
+        _ => {
+            let who =
+                if tasks.get() == 1 { "1 task with".to_owned() } else { format!("{tasks} tasks, each") };
+            format!("Blocks of {block}, {pattern}, {who} {file_size}, {engine}")
+        }
     }
 }
 

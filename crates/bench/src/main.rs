@@ -4,14 +4,18 @@ mod arguments;
 mod buffers;
 mod cache;
 mod compare;
+mod compare_runs;
 mod engine;
+mod experiment;
 mod gate;
+mod ground;
 mod machine;
 mod measure;
 mod metadata;
 mod order;
 mod place;
 mod plan;
+mod plan_file;
 mod plot;
 mod progress;
 mod published;
@@ -30,15 +34,22 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
+use fsstack_lab::MiB;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Command, Experiment, PlanFile};
+use compare_runs::Outcome;
+use experiment::{Extent, Name};
+use ground::Lab;
 use plan::Plan;
+use workload::Bytes;
 
 /// Ended early: what was measured is written.
 const PARTIAL: u8 = 3;
+/// `compare-runs` found something worse.
+const WORSE: u8 = 4;
 /// Ended by a signal.
 const INTERRUPTED: u8 = 130;
 
@@ -56,17 +67,99 @@ fn ran(arguments: Arguments) -> Result<ExitCode> {
     match arguments.command {
         Command::Compare(given) => {
             let (plan, _mounted) = compare::plan(&given)?;
-            measured(&plan, given.running.out.as_deref())
+            measured(&plan, given.running.out.as_deref(), &stop_on_signals()?)
+        }
+        Command::Experiment(given) => experiments(&given),
+        Command::Plan(given) => planned(&given),
+        Command::CompareRuns(given) => {
+            let outcome = compare_runs::compare(&given.before, &given.after, given.tolerance)?;
+            Ok(ExitCode::from(if outcome == Outcome::Worse { WORSE } else { 0 }))
         }
     }
 }
 
+fn planned(given: &PlanFile) -> Result<ExitCode> {
+    if given.list {
+        for (name, text) in plan_file::BUILT_IN {
+            let about = text.lines().next().unwrap_or_default();
+            println!("{name:<14}  {}", about.trim_start_matches("# "));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let file = given.file.as_deref().context("no plan")?;
+    let plan = plan_file::plan(file, &given.running)?;
+    if given.print {
+        println!("{}", serde_json::to_string_pretty(&plan.cases)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    measured(&plan, given.running.out.as_deref(), &stop_on_signals()?)
+}
+
+/// One experiment, or each that can be run here.
+fn experiments(given: &Experiment) -> Result<ExitCode> {
+    let lab = given.lab.map(|kind| Lab {
+        kind,
+        volumes: given.volumes.clone(),
+        wan: given.wan,
+        brick_size: MiB(if given.full { 64 << 10 } else { 4 << 10 }),
+        branch_size: MiB(if given.full { 16 << 10 } else { 2 << 10 }),
+    });
+    let extent = if given.full { Extent::Full } else { Extent::Quick };
+    let one = |name: Name, out: Option<&Path>, stop: &Arc<AtomicBool>| {
+        let (plan, _ground) = experiment::plan(name, extent, &given.running, lab.as_ref())?;
+        plan.check()?;
+        announce(&plan, extent);
+        measured(&plan, out, stop)
+    };
+    let (stop, out) = (stop_on_signals()?, given.running.out.as_deref());
+    let Some(name) = given.which.name() else {
+        let mut worst = ExitCode::SUCCESS;
+        let mut measured = 0;
+        for name in Name::ALL {
+            let out = out.map(|out| out.join(name.word()));
+            match one(name, out.as_deref(), &stop) {
+                Ok(code) => {
+                    measured += 1;
+                    worst = if code == ExitCode::SUCCESS { worst } else { code };
+                }
+                Err(e) => eprintln!("fsstack-bench: skipped: {e:#}"),
+            }
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        ensure!(0 < measured, "no experiment could be run here");
+        return Ok(worst);
+    };
+    one(name, out, &stop)
+}
+
+/// What a plan will need, before it starts.
+fn announce(plan: &Plan, extent: Extent) {
+    let (free, moved) = (Bytes(plan.bytes_needed()), Bytes(plan.bytes_moved()));
+    let names: Vec<&str> = plan.targets.iter().map(|target| target.name.as_str()).collect();
+    eprintln!(
+        "{}: {} cases, {} rounds, targets {}; needs {free} free on each target, moves {moved} in all{}",
+        plan.name,
+        plan.cases.len(),
+        plan.rounds,
+        names.join(", "),
+        match extent {
+            // At 300 MB/s, the speed of the published single volumes.
+            Extent::Full => format!(", about {} minutes at 300 MB/s", moved.0 / 300_000_000 / 60 + 1),
+            Extent::Quick => String::new(),
+        }
+    );
+    for skipped in &plan.skipped {
+        eprintln!("  skipped: {}: {}", skipped.what, skipped.why);
+    }
+}
+
 /// Runs a plan and shows what came of it.
-fn measured(plan: &Plan, out: Option<&Path>) -> Result<ExitCode> {
+fn measured(plan: &Plan, out: Option<&Path>, stop: &Arc<AtomicBool>) -> Result<ExitCode> {
     plan.check()?;
     out.map(report::prepare).transpose()?;
-    let stop = stop_on_signals()?;
-    let mut results = run::run(plan, &stop)?;
+    let mut results = run::run(plan, stop)?;
     results.says = report::says(&results);
     out.map(|out| report::write(&results, out)).transpose()?;
     print!("{}", report::table(&results));

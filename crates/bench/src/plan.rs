@@ -7,6 +7,19 @@ use crate::place::Target;
 use crate::published::Published;
 use crate::record::{Case, Figure, Skipped};
 
+/// The target that `target` is compared with. In a group (`dt8.pool`, `dt8.direct`) it is the group's own target with
+/// the baseline's last name, if there is one; `None` for a baseline itself.
+pub(crate) fn baseline_of<'a>(
+    target: &str,
+    baseline: &'a str,
+    all: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let role = baseline.rsplit('.').next().unwrap_or(baseline);
+    let own = target.rsplit_once('.').map(|(group, _)| format!("{group}.{role}"));
+    let found = own.and_then(|own| all.into_iter().find(|name| **name == own)).unwrap_or(baseline);
+    (found != target).then_some(found)
+}
+
 /// What is to be measured, where, how often.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -25,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) published: Vec<Published>,
     /// What the plan had to leave out.
     pub(crate) skipped: Vec<Skipped>,
+    /// (target, something known of it that the mount table does not tell).
+    pub(crate) notes: Vec<(String, String)>,
 }
 
 impl Plan {
@@ -64,5 +79,20 @@ impl Plan {
         };
         let one = self.cases.iter().map(each).fold(0_u64, u64::saturating_add);
         one.saturating_mul(self.targets.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_its_own_baseline() {
+        let all = ["a.direct", "a.pool", "b.direct", "b.pool", "other"];
+        let of = |target| baseline_of(target, "a.direct", all.into_iter());
+        assert_eq!(of("a.pool"), Some("a.direct"));
+        assert_eq!(of("b.pool"), Some("b.direct"));
+        assert_eq!((of("b.direct"), of("a.direct")), (None, None));
+        assert_eq!(of("other"), Some("a.direct"));
     }
 }

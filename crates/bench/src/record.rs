@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::plan::baseline_of;
 use crate::published::Published;
 use crate::stack::Used;
 use crate::stats::{Ratio, Spread};
@@ -197,6 +198,11 @@ impl Results {
     pub(crate) fn cases_of<'a>(&'a self, figure: &'a str) -> impl Iterator<Item = &'a Case> {
         let measured = |case: &&Case| self.summaries.iter().any(|s| s.case == case.name);
         self.cases.iter().filter(move |case| case.figure == figure).filter(measured)
+    }
+
+    /// The target that `target` is compared with; `None` for a baseline.
+    pub(crate) fn baseline_of(&self, target: &str) -> Option<&str> {
+        baseline_of(target, &self.made.baseline, self.targets.iter().map(|t| t.name.as_str()))
     }
 
     /// Whether all that was planned was measured.

@@ -9,10 +9,10 @@ use hdrhistogram::Histogram;
 
 use crate::machine;
 use crate::measure::{Bench, Measured};
-use crate::place::Place;
+use crate::place::{Place, Target};
 use crate::plan::Plan;
 use crate::progress::Progress;
-use crate::record::{Case, FORMAT, Latency, Made, Measurement, Results, Skipped};
+use crate::record::{Case, FORMAT, Latency, Made, Measurement, Results, Skipped, TargetRecord};
 use crate::summary;
 
 /// Latencies of a case on a target, over its rounds.
@@ -49,7 +49,7 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
             caches: Vec::new(),
         },
         machine: machine::machine(),
-        targets: plan.targets.iter().map(machine::target).collect(),
+        targets: plan.targets.iter().map(|target| described(plan, target)).collect(),
         figures: plan.figures.clone(),
         cases: plan.cases.clone(),
         measurements: Vec::new(),
@@ -85,6 +85,14 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
     results.made.seconds = began.elapsed().as_secs_f64();
     summary::summarise(&mut results, &latencies);
     Ok(results)
+}
+
+/// A target as the mount table and the plan know it.
+fn described(plan: &Plan, target: &Target) -> TargetRecord {
+    let mut record = machine::target(target);
+    let of_it = plan.notes.iter().filter(|(name, _)| *name == target.name);
+    record.notes.extend(of_it.map(|(_, note)| note.clone()));
+    record
 }
 
 impl Run<'_> {

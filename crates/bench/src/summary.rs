@@ -44,14 +44,17 @@ fn one(results: &Results, case: &Case, target: &str, latencies: &Latencies) -> O
     let mine = of(target);
     let rates: Vec<f64> = mine.iter().map(|m| m.rate).collect();
     let rate = Spread::of(&rates)?;
-    let baseline = of(&results.made.baseline);
+    let baseline = results.baseline_of(target).map(of).unwrap_or_default();
     let pairs: Vec<(f64, f64)> = mine
         .iter()
         .filter_map(|m| baseline.iter().find(|b| b.round == m.round).map(|b| (m.rate, b.rate)))
         .collect();
-    let ratio = if target == results.made.baseline { None } else { paired_ratio(&pairs, results.made.seed) };
+    let ratio = paired_ratio(&pairs, results.made.seed);
     let histogram = latencies.get(&(case.name.clone(), target.to_owned()))?;
-    let curve = CURVE.iter().map(|&q| (q, histogram.value_at_quantile(q) as f64 / 1e3)).collect();
+    // A thousand operations have no 99.99 %.
+    let told = |q: &&f64| **q == 1.0 || 1.0 <= (1.0 - **q) * histogram.len() as f64;
+    let curve =
+        CURVE.iter().filter(told).map(|&q| (q, histogram.value_at_quantile(q) as f64 / 1e3)).collect();
     let skews: Vec<f64> = mine.iter().map(|m| m.start_skew_us).collect();
     Some(Summary {
         case: case.name.clone(),

@@ -73,6 +73,8 @@ impl Lines<'_> {
             body += &rule((place, HEIGHT - BOTTOM), (place, HEIGHT - BOTTOM + 4.0), "axis");
             // Words that would touch those before them are left out.
             let half = words.chars().count() as f64 * 3.9;
+            // The last may hang over the edge.
+            let place = place.min(WIDTH - half - 1.0);
             if free_from <= place - half {
                 body += &text(place, HEIGHT - BOTTOM + 20.0, r#"text-anchor="middle""#, words);
                 free_from = place + half + 7.0;

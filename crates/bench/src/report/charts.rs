@@ -126,7 +126,9 @@ fn ratio_bars(results: &Results, figure: &Figure) -> Option<Chart> {
     if groups.is_empty() {
         return None;
     }
-    let title = format!("{}, relative to {}", figure.title, results.made.baseline);
+    let baseline = &results.made.baseline;
+    let role = baseline.rsplit('.').next().unwrap_or(baseline);
+    let title = format!("{}, relative to {role}", figure.title);
     let svg = Bars { title: &title, groups, words: &|v| format!("{v:.2}"), mark: Some(1.0) }.svg();
     let outlined = published(results, figure, true).next().is_some();
     let mut note = "1 is as fast as the baseline. Lines at the ends of the bars: 95 % interval.".to_owned();
@@ -163,13 +165,18 @@ fn latency_of(results: &Results, case: &Case) -> Chart {
         legend.push((target.name.clone(), colour, false));
     }
     let title = format!("Latency: {}", case.name);
+    let most = lines.iter().flat_map(|line: &Line| &line.points).map(|p| p.0).fold(2.0, f64::max);
     let marks = [(2.0, "50 %"), (10.0, "90 %"), (100.0, "99 %"), (1000.0, "99.9 %"), (10000.0, "99.99 %")];
     let svg = Lines {
         title: &title,
         x_title: "of the operations took no longer",
         x_axis: Axis::Log,
         y_axis: Axis::Log,
-        x_marks: marks.map(|(x, words)| (x, words.to_owned())).to_vec(),
+        x_marks: marks
+            .into_iter()
+            .filter(|m| m.0 <= most * 1.01)
+            .map(|(x, words)| (x, words.to_owned()))
+            .collect(),
         y_words: &microseconds,
         lines,
     }

@@ -68,8 +68,8 @@ pub(crate) fn rate(value: f64, unit: &str) -> String {
 pub(crate) fn three(value: f64) -> String {
     match value.abs() {
         v if v < 1.0 => format!("{value:.3}"),
-        v if v < 10.0 => format!("{value:.2}"),
-        v if v < 100.0 => format!("{value:.1}"),
+        v if v < 9.995 => format!("{value:.2}"),
+        v if v < 99.95 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
     }
 }

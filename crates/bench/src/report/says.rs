@@ -1,6 +1,7 @@
 //! Sentences computed from the figures. A word of comparison stands only where the interval allows it.
 
 use super::{microseconds, rate};
+use crate::experiment;
 use crate::record::{Figure, Results, Shape, Summary};
 use crate::stats::Verdict;
 
@@ -16,6 +17,7 @@ pub(crate) fn says(results: &Results) -> Vec<String> {
             Shape::Lines => said.extend(lines(results, figure)),
         }
     }
+    said.extend(experiment::says(results));
     said.extend(cost(results));
     said.extend(starts(results));
     if let Some(published) = beside_published(results) {
@@ -26,9 +28,8 @@ pub(crate) fn says(results: &Results) -> Vec<String> {
 
 /// A sentence a target: its ratio to the baseline in each case.
 fn bars(results: &Results, figure: &Figure) -> Vec<String> {
-    let baseline = &results.made.baseline;
-    let others = results.targets.iter().filter(|t| t.name != *baseline);
     let sentence = |name: &str| {
+        let baseline = results.baseline_of(name)?;
         let compared = results.cases_of(&figure.name).filter_map(|case| {
             let summary = results.summary(&case.name, name)?;
             Some(format!("{} {}", case.x_label, compared(summary)?))
@@ -37,7 +38,7 @@ fn bars(results: &Results, figure: &Figure) -> Vec<String> {
         (!parts.is_empty())
             .then(|| format!("{}: {name} against {baseline}: {}.", figure.title, parts.join("; ")))
     };
-    others.filter_map(|target| sentence(&target.name)).collect()
+    results.targets.iter().filter_map(|target| sentence(&target.name)).collect()
 }
 
 fn compared(summary: &Summary) -> Option<String> {

@@ -1,0 +1,188 @@
+//! The general survey of a comparison of Lustre and GPFS: by tasks, file size, block size, order, names, sharing.
+
+use std::num::NonZeroU32;
+
+use anyhow::Result;
+
+use super::{Content, Extent, count_step, point, size_step};
+use crate::ground::{Ground, Lab};
+use crate::place::Target;
+use crate::plan::Plan;
+use crate::published::{Point, Published};
+use crate::record::{Figure, Shape};
+use crate::workload::{Bytes, Cache, Engine, Files, Op, Pattern, Workload};
+
+const SOURCE: &str =
+    "I/O performance of cluster file systems, ISBN 978-89-6211-031-9 (seeds/lustre-gpfs-io-report.txt)";
+
+pub(super) fn content(extent: Extent) -> Content {
+    let mut content = Content {
+        title: "cluster-io: the general survey",
+        figures: Vec::new(),
+        cases: Vec::new(),
+        published: published(),
+        rounds: 5,
+    };
+    // Twice the client's memory in the publication, to defeat its cache; here caches are dropped before each read.
+    let size = extent.pick(32 << 20, 2 << 30);
+    let base = Workload { file_size: Bytes(size), ..Workload::default() };
+    by_tasks(&mut content, extent, &base);
+    by_size(&mut content, extent, &base);
+    by_block(&mut content, extent, &base);
+    by_pattern(&mut content, &base);
+    by_sharing(&mut content, &base);
+    by_names(&mut content, extent);
+    content
+}
+
+fn tasks(count: u32) -> NonZeroU32 {
+    NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN)
+}
+
+/// The write and the read of a workload; reads find nothing in caches.
+fn both(base: &Workload) -> [Workload; 2] {
+    let read = Workload { op: Op::Read, cache: Cache::Cold, ..base.clone() };
+    [Workload { op: Op::Write, ..base.clone() }, read]
+}
+
+fn figure(content: &mut Content, name: &str, title: &str, shape: Shape, x_label: &str, unit: &str) {
+    let (name, title) = (name.to_owned(), title.to_owned());
+    content.figures.push(Figure { name, title, shape, x_label: x_label.to_owned(), unit: unit.to_owned() });
+}
+
+fn by_tasks(content: &mut Content, extent: Extent, base: &Workload) {
+    for op in ["write", "read"] {
+        figure(content, &format!("tasks-{op}"), &format!("By tasks, {op}"), Shape::Lines, "tasks", "B/s");
+    }
+    for &count in extent.pick(&[1, 2, 4, 8][..], &[1, 2, 4, 8, 16, 32, 60]) {
+        // As much altogether whatever the number of tasks, in the quick run.
+        let each = extent.pick(base.file_size.0 / u64::from(count).max(1), base.file_size.0);
+        for workload in both(&Workload { tasks: tasks(count), file_size: Bytes(each), ..base.clone() }) {
+            let (figure, name) =
+                (format!("tasks-{}", workload.op), format!("{} by {count} tasks", workload.op));
+            content.case(&figure, name, count_step(count), workload);
+        }
+    }
+}
+
+fn by_size(content: &mut Content, extent: Extent, base: &Workload) {
+    // Here the cache is what is measured: the file was read once before.
+    figure(content, "size-read", "By file size, read again", Shape::Lines, "file size", "B/s");
+    let sizes = extent.pick(&[1_u64, 4, 16, 64][..], &[64, 128, 256, 512, 1024, 2048, 4096]);
+    for &mebibytes in sizes {
+        let workload = Workload { op: Op::Read, file_size: Bytes(mebibytes << 20), ..base.clone() };
+        let x = size_step(mebibytes << 20);
+        content.case("size-read", format!("read again, file of {}", x.1), x, workload);
+    }
+}
+
+fn by_block(content: &mut Content, extent: Extent, base: &Workload) {
+    for op in ["write", "read"] {
+        figure(
+            content,
+            &format!("block-{op}"),
+            &format!("By block size, {op}"),
+            Shape::Lines,
+            "block size",
+            "B/s",
+        );
+    }
+    for &kibibytes in extent.pick(&[4_u64, 64, 1024][..], &[4, 16, 64, 256, 1024, 4096, 16384]) {
+        let size = base.file_size.0.min(extent.pick(16 << 20, u64::MAX)) & !((kibibytes << 10) - 1);
+        for workload in
+            both(&Workload { block: Bytes(kibibytes << 10), file_size: Bytes(size), ..base.clone() })
+        {
+            let x = size_step(kibibytes << 10);
+            content.case(
+                &format!("block-{}", workload.op),
+                format!("{} in blocks of {}", workload.op, x.1),
+                x,
+                workload,
+            );
+        }
+    }
+}
+
+fn by_pattern(content: &mut Content, base: &Workload) {
+    figure(content, "pattern", "By access pattern", Shape::Bars, "", "B/s");
+    for (n, pattern) in [Pattern::Sequential, Pattern::Random, Pattern::Strided].into_iter().enumerate() {
+        for workload in both(&Workload { pattern, ..base.clone() }) {
+            let name = format!("{} {pattern}", workload.op);
+            content.case("pattern", name.clone(), (n as f64, name), workload);
+        }
+    }
+}
+
+fn by_sharing(content: &mut Content, base: &Workload) {
+    figure(content, "sharing", "A file for each of 4 tasks, or one shared by all", Shape::Bars, "", "B/s");
+    let each = Bytes(base.file_size.0 / 4);
+    for (n, files) in [Files::PerTask, Files::Shared].into_iter().enumerate() {
+        for workload in both(&Workload { files, tasks: tasks(4), file_size: each, ..base.clone() }) {
+            let name = format!("{} {files}", workload.op);
+            content.case("sharing", name.clone(), (n as f64, name), workload);
+        }
+    }
+}
+
+fn by_names(content: &mut Content, extent: Extent) {
+    for (files, place) in [(Files::Shared, "one directory"), (Files::PerTask, "a directory each")] {
+        for (op, kind) in [(Op::FileCycle, "files"), (Op::DirCycle, "directories")] {
+            let name = format!("names-{kind}-{files}");
+            let title = format!("Create, stat, remove: {kind} in {place}");
+            figure(content, &name, &title, Shape::Lines, "tasks", "op/s");
+            for &count in extent.pick(&[1, 4][..], &[1, 2, 4, 8, 16, 32, 60]) {
+                let workload = Workload {
+                    engine: Engine::Metadata,
+                    op,
+                    files,
+                    tasks: tasks(count),
+                    entries: tasks(100),
+                    ..Workload::default()
+                };
+                content.case(&name, format!("{kind} in {place}, {count} tasks"), count_step(count), workload);
+            }
+        }
+    }
+}
+
+/// What the text of the report states; its curves were not published as numbers.
+fn published() -> Vec<Published> {
+    let series = |figure: &str, series: &str, points: Vec<Point>| Published {
+        figure: figure.to_owned(),
+        series: series.to_owned(),
+        relative: false,
+        points,
+        source: SOURCE.to_owned(),
+    };
+    let flat = |from: u32, to: u32, value: f64| {
+        [from, to].map(|n| point(n.into(), &n.to_string(), value, value)).to_vec()
+    };
+    vec![
+        series("tasks-write", "Lustre", flat(2, 60, 180e6)),
+        series("tasks-read", "Lustre", flat(4, 60, 140e6)),
+        series("tasks-write", "GPFS, its peak", flat(2, 2, 180e6)),
+        series("tasks-read", "GPFS, its peak", flat(2, 2, 140e6)),
+        series("names-directories-shared", "Lustre", flat(60, 60, 400.0)),
+        series("names-files-shared", "Lustre", flat(60, 60, 300.0)),
+        series("names-directories-shared", "GPFS", flat(60, 60, 50.0)),
+        series("names-files-shared", "GPFS", flat(60, 60, 50.0)),
+        series("names-directories-per-task", "GPFS", flat(60, 60, 8000.0)),
+        series("names-files-per-task", "GPFS", flat(60, 60, 8000.0)),
+        series("names-directories-per-task", "Lustre", flat(60, 60, 400.0)),
+        series("names-files-per-task", "Lustre", flat(60, 60, 300.0)),
+    ]
+}
+
+/// One volume directly, and a pool over four of them.
+pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
+    let parts = lab.parts(&["dt2dp4rd1", "dt8", "dt4rp2", "dp8rd2"])?;
+    let mut ground = Ground::default();
+    if let Some((_, dir)) = parts.dirs.first() {
+        plan.targets.push(Target { name: "direct".to_owned(), dir: dir.clone() });
+    }
+    let all: Vec<_> = parts.dirs.iter().map(|(_, dir)| dir.as_path()).collect();
+    plan.targets.push(ground.pool("pool", &all, "create=ff,minfreespace=1M")?);
+    plan.notes.extend(parts.notes.clone());
+    ground.keep(parts);
+    Ok(ground)
+}

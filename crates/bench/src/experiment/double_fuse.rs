@@ -1,0 +1,128 @@
+//! What does a second FUSE layer cost? `dd` of zeros in blocks of 1 MiB, and reads, through GlusterFS alone and through
+//! a union file system on top of it.
+
+use anyhow::Result;
+
+use super::{Content, Extent, point};
+use crate::ground::{Ground, Lab};
+use crate::plan::Plan;
+use crate::published::Published;
+use crate::record::{Figure, Results, Shape};
+use crate::workload::{Bytes, Cache, Data, Op, Timed, Workload};
+
+const FIGURE: &str = "double-fuse";
+const SOURCE: &str = "GlusterFS and mhddfs write speed, 4 February 2012 (seeds/glusterfs-plus-mhddfs.txt)";
+
+pub(super) fn content(extent: Extent) -> Content {
+    let size = Bytes(extent.pick(128 << 20, 1000 << 20));
+    let figure = |name: &str, title: &str, unit: &str| Figure {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        shape: Shape::Bars,
+        x_label: String::new(),
+        unit: unit.to_owned(),
+    };
+    let mut content = Content {
+        title: "double-fuse: what a second FUSE layer costs",
+        figures: vec![
+            figure(FIGURE, "1 MiB writes and reads", "B/s"),
+            figure("names", "Operations on names", "op/s"),
+        ],
+        cases: Vec::new(),
+        published: published(),
+        rounds: 5,
+    };
+    let base =
+        Workload { file_size: size, data: Data::Zeros, timed: Timed::WholeFile, ..Workload::default() };
+    let data = [
+        ("write", Workload { op: Op::Write, ..base.clone() }),
+        ("read", Workload { op: Op::Read, cache: Cache::Cold, ..base.clone() }),
+    ];
+    for (n, (name, workload)) in data.into_iter().enumerate() {
+        content.case(FIGURE, name.to_owned(), (n as f64, name.to_owned()), workload);
+    }
+    for (n, op) in [Op::Create, Op::Stat, Op::Open].into_iter().enumerate() {
+        let workload = Workload {
+            engine: crate::workload::Engine::Metadata,
+            op,
+            entries: extent.pick(200, 1000).try_into().unwrap_or(base.entries),
+            cache: if op == Op::Create { Cache::Warm } else { Cache::Cold },
+            ..Workload::default()
+        };
+        content.case("names", op.to_string(), (n as f64, op.to_string()), workload);
+    }
+    content
+}
+
+fn published() -> Vec<Published> {
+    let series = |series: &str, points, relative| Published {
+        figure: FIGURE.to_owned(),
+        series: series.to_owned(),
+        relative,
+        points,
+        source: SOURCE.to_owned(),
+    };
+    let write = |low: f64| vec![point(0.0, "write", low, low)];
+    vec![
+        series("mhddfs, remote", write(15.4 / 45.9), true),
+        series("mhddfs, local", write(22.9 / 21.9), true),
+        series(
+            "direct 2012",
+            vec![point(0.0, "write", 21.9e6, 45.9e6), point(1.0, "read", 70e6, 80e6)],
+            false,
+        ),
+        series(
+            "mhddfs 2012",
+            vec![point(0.0, "write", 15.4e6, 22.9e6), point(1.0, "read", 70e6, 80e6)],
+            false,
+        ),
+    ]
+}
+
+/// Each volume by itself, and through each union file system stacked on a directory of it.
+pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
+    let mut ground = Ground::default();
+    let mut add = |group: &str, dir: &std::path::Path| -> Result<()> {
+        plan.targets.push(crate::place::Target { name: format!("{group}direct"), dir: dir.to_owned() });
+        for path in ["passthrough", "stacked"] {
+            let options = format!("write-path={path},minfreespace=1M");
+            plan.targets.push(ground.pool(&format!("{group}{path}"), &[dir], &options)?);
+        }
+        for (name, mounted) in ground.rivals(group, &[dir])? {
+            match mounted {
+                Ok(target) => plan.targets.push(target),
+                Err(why) => plan.skipped.push(super::skipped(&name, why)),
+            }
+        }
+        Ok(())
+    };
+    let parts = lab.parts(&["dt8", "dt2dp4rd1"])?;
+    let single = parts.dirs.len() == 1;
+    for (name, dir) in &parts.dirs {
+        add(&if single { String::new() } else { format!("{name}.") }, dir)?;
+    }
+    plan.notes.extend(parts.notes.clone());
+    ground.keep(parts);
+    let bulk = super::skipped(
+        "bulk copy",
+        "`fsstack copy` writes past FUSE, straight onto the branch: its rate is that of direct",
+    );
+    plan.skipped.push(bulk);
+    Ok(ground)
+}
+
+/// The ratio that the project is judged by, beside the published one.
+pub(super) fn says(results: &Results) -> Vec<String> {
+    let mut said = Vec::new();
+    for summary in results.summaries.iter().filter(|s| s.case == "write") {
+        let Some(ratio) = summary.ratio else { continue };
+        let role = summary.target.rsplit('.').next().unwrap_or_default();
+        if ["passthrough", "mhddfs"].contains(&role) {
+            said.push(format!(
+                "The published mhddfs kept 0.34 of GlusterFS's write speed for a remote client and 1.05 on the server itself; here {} keeps {:.2} [{:.2}, {:.2}].",
+                summary.target, ratio.value, ratio.low, ratio.high
+            ));
+        }
+    }
+    said
+}

@@ -1,0 +1,199 @@
+//! The published experiments, each a plan: its cases, what others published, what the measured figures say about it.
+
+mod cluster_io;
+mod double_fuse;
+mod gluster_volumes;
+mod nfs_nconnect;
+mod raid_compare;
+
+use anyhow::{Result, bail};
+
+use crate::arguments::{Running, Which};
+use crate::ground::{Ground, Lab};
+use crate::place::Target;
+use crate::plan::Plan;
+use crate::published::{Point, Published};
+use crate::record::{Case, Figure, Results, Skipped};
+use crate::workload::{Bytes, Workload};
+
+/// A published experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// What does a second FUSE layer cost?
+    DoubleFuse,
+    /// Which GlusterFS volume type?
+    GlusterVolumes,
+    /// The general survey of cluster file systems.
+    ClusterIo,
+    /// What lies under a branch?
+    RaidCompare,
+    /// One NFS mount, several TCP connections.
+    NfsNconnect,
+}
+
+impl Which {
+    /// The one experiment it is; `None` for all.
+    pub(crate) fn name(self) -> Option<Name> {
+        match self {
+            Self::DoubleFuse => Some(Name::DoubleFuse),
+            Self::GlusterVolumes => Some(Name::GlusterVolumes),
+            Self::ClusterIo => Some(Name::ClusterIo),
+            Self::RaidCompare => Some(Name::RaidCompare),
+            Self::NfsNconnect => Some(Name::NfsNconnect),
+            Self::All => None,
+        }
+    }
+}
+
+impl Name {
+    /// All of them, in the order of EXPERIMENTS.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::DoubleFuse, Self::GlusterVolumes, Self::ClusterIo, Self::RaidCompare, Self::NfsNconnect];
+
+    /// As on the command line.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::DoubleFuse => "double-fuse",
+            Self::GlusterVolumes => "gluster-volumes",
+            Self::ClusterIo => "cluster-io",
+            Self::RaidCompare => "raid-compare",
+            Self::NfsNconnect => "nfs-nconnect",
+        }
+    }
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Fits 2 CPUs, 24 GiB and about 5 minutes.
+    Quick,
+    /// The published sizes.
+    Full,
+}
+
+impl Extent {
+    /// One of two.
+    pub(crate) fn pick<T>(self, quick: T, full: T) -> T {
+        match self {
+            Self::Quick => quick,
+            Self::Full => full,
+        }
+    }
+}
+
+/// What an experiment consists of, wherever it is run.
+struct Content {
+    title: &'static str,
+    figures: Vec<Figure>,
+    cases: Vec<Case>,
+    published: Vec<Published>,
+    rounds: u32,
+}
+
+impl Content {
+    fn of(name: Name, extent: Extent) -> Self {
+        match name {
+            Name::DoubleFuse => double_fuse::content(extent),
+            Name::GlusterVolumes => gluster_volumes::content(extent),
+            Name::ClusterIo => cluster_io::content(extent),
+            Name::RaidCompare => raid_compare::content(extent),
+            Name::NfsNconnect => nfs_nconnect::content(extent),
+        }
+    }
+
+    /// Adds a case.
+    fn case(&mut self, figure: &str, name: String, x: (f64, String), workload: Workload) {
+        self.cases.push(Case { name, figure: figure.to_owned(), x: x.0, x_label: x.1, workload });
+    }
+}
+
+/// The plan of an experiment, and the ground it stands on as long as that lives.
+pub(crate) fn plan(
+    name: Name,
+    extent: Extent,
+    running: &Running,
+    lab: Option<&Lab>,
+) -> Result<(Plan, Ground)> {
+    let content = Content::of(name, extent);
+    if lab.is_none() && running.targets.is_empty() {
+        bail!(
+            "{}: no targets: give --target NAME=DIR ({}), or --lab to have a ground made",
+            name.word(),
+            targets_of(name)
+        );
+    }
+    let mut plan = Plan {
+        name: name.word().to_owned(),
+        title: content.title.to_owned(),
+        targets: running.targets.clone(),
+        baseline: String::new(),
+        figures: content.figures,
+        cases: content.cases,
+        rounds: running.rounds.unwrap_or(content.rounds),
+        warmups: 0,
+        seed: running.seed,
+        published: content.published,
+        skipped: Vec::new(),
+        notes: Vec::new(),
+    };
+    let ground = match lab {
+        None => Ground::default(),
+        Some(lab) => match name {
+            Name::DoubleFuse => double_fuse::ground(lab, &mut plan)?,
+            Name::GlusterVolumes => gluster_volumes::ground(lab, &mut plan)?,
+            Name::ClusterIo => cluster_io::ground(lab, &mut plan)?,
+            Name::RaidCompare => raid_compare::ground(lab, &mut plan)?,
+            Name::NfsNconnect => bail!("{}", nfs_nconnect::NO_GROUND),
+        },
+    };
+    plan.baseline = match &running.baseline {
+        Some(named) => named.clone(),
+        None => baseline(&plan.targets).unwrap_or_default(),
+    };
+    Ok((plan, ground))
+}
+
+/// `direct` if there is one, in a group (`dt8.direct`) or alone; else the first.
+fn baseline(targets: &[Target]) -> Option<String> {
+    let direct = targets.iter().find(|t| t.name == "direct" || t.name.ends_with(".direct"));
+    direct.or(targets.first()).map(|t| t.name.clone())
+}
+
+fn targets_of(name: Name) -> &'static str {
+    match name {
+        Name::DoubleFuse => "direct, passthrough, stacked, mhddfs, mergerfs",
+        Name::GlusterVolumes => "one for each volume, and nfs",
+        Name::ClusterIo => "one for each file system",
+        Name::RaidCompare => "one for each kind of disk",
+        Name::NfsNconnect => "one for each number of connections, as nconnect1 and nconnect16",
+    }
+}
+
+/// Sentences that only this experiment can say of its results.
+pub(crate) fn says(results: &Results) -> Vec<String> {
+    match results.made.plan.as_str() {
+        "double-fuse" => double_fuse::says(results),
+        "gluster-volumes" => gluster_volumes::says(results),
+        _ => Vec::new(),
+    }
+}
+
+/// A size on an axis.
+fn size_step(bytes: u64) -> (f64, String) {
+    (bytes as f64, Bytes(bytes).to_string())
+}
+
+/// A number on an axis.
+fn count_step(count: u32) -> (f64, String) {
+    (count.into(), count.to_string())
+}
+
+/// A published value.
+fn point(x: f64, x_label: &str, low: f64, high: f64) -> Point {
+    Point { x, x_label: x_label.to_owned(), low, high }
+}
+
+/// A part of the plan that the lab cannot give.
+fn skipped(what: &str, why: impl ToString) -> Skipped {
+    Skipped { what: what.to_owned(), why: why.to_string() }
+}

@@ -1,0 +1,87 @@
+//! What lies under a branch? The tests of bonnie++ (write, rewrite, read, random reads), one task and four in step, with data
+//! that compresses and data that does not.
+
+use std::num::NonZeroU32;
+
+use anyhow::Result;
+
+use super::{Content, Extent, point, skipped};
+use crate::ground::{Ground, Lab};
+use crate::plan::Plan;
+use crate::published::Published;
+use crate::record::{Figure, Shape};
+use crate::workload::{Bytes, Cache, Data, Op, Pattern, Sync, Workload};
+
+const SOURCE: &str = "Hardware RAID5 and ZFS raidz, 25 November 2013 (seeds/raidz-vs-hardware-raid5.txt)";
+
+pub(super) fn content(extent: Extent) -> Content {
+    let mut content = Content {
+        title: "raid-compare: what lies under a branch",
+        figures: Vec::new(),
+        cases: Vec::new(),
+        published: published(),
+        rounds: 5,
+    };
+    // The published files were ten times the memory; here caches are dropped, and writes end with fsync.
+    let size = extent.pick(64_u64 << 20, 80 << 30);
+    for tasks in [1_u32, 4] {
+        for data in [Data::Compressible, Data::Incompressible] {
+            let name = format!("{data}-{tasks}");
+            let title = format!("{data} data, {tasks} {}", if tasks == 1 { "task" } else { "tasks" });
+            let (x_label, unit) = (String::new(), "B/s".to_owned());
+            content.figures.push(Figure { name: name.clone(), title, shape: Shape::Bars, x_label, unit });
+            let base = Workload {
+                data,
+                tasks: NonZeroU32::new(tasks).unwrap_or(NonZeroU32::MIN),
+                file_size: Bytes(size / u64::from(tasks)),
+                ..Workload::default()
+            };
+            let seeks = Workload {
+                pattern: Pattern::Random,
+                block: Bytes(8 << 10),
+                file_size: Bytes(extent.pick(8_u64 << 20, 1 << 30)),
+                ..base.clone()
+            };
+            let cases = [
+                ("write", Workload { op: Op::Write, sync: Sync::End, ..base.clone() }),
+                ("rewrite", Workload { op: Op::Rewrite, sync: Sync::End, ..base.clone() }),
+                ("read", Workload { op: Op::Read, cache: Cache::Cold, ..base.clone() }),
+                ("random read", Workload { op: Op::Read, cache: Cache::Cold, ..seeks.clone() }),
+                ("random write", Workload { op: Op::Rewrite, sync: Sync::End, ..seeks }),
+            ];
+            for (n, (what, workload)) in cases.into_iter().enumerate() {
+                content.case(
+                    &name,
+                    format!("{what}, {data}, {tasks}"),
+                    (n as f64, what.to_owned()),
+                    workload,
+                );
+            }
+        }
+    }
+    content
+}
+
+/// The publication gives its bars as pictures, and these in words: what compression did to raidz.
+fn published() -> Vec<Published> {
+    let series = |figure: &str, low: f64, high: f64| Published {
+        figure: figure.to_owned(),
+        series: "raidz, lz4".to_owned(),
+        relative: true,
+        points: vec![point(0.0, "write", low, high)],
+        source: SOURCE.to_owned(),
+    };
+    vec![series("compressible-1", 2.0, 2.0), series("compressible-4", 3.0, 3.0)]
+}
+
+/// One branch of each kind that can be made here.
+pub(super) fn ground(_: &Lab, plan: &mut Plan) -> Result<Ground> {
+    let mut ground = Ground::default();
+    for (name, made) in ground.disks() {
+        match made {
+            Ok(target) => plan.targets.push(target),
+            Err(why) => plan.skipped.push(skipped(&name, why)),
+        }
+    }
+    Ok(ground)
+}
