@@ -48,6 +48,9 @@ pub(crate) const TO_GLUSTER: &[Need] = &[
     ("setfattr", "attr"),
 ];
 
+/// What looks at the benchmark's reports. By itself: where it cannot be had, one test skips and all else is installed.
+pub(crate) const TO_SHOW: &[Need] = &[("chromium", "chromium")];
+
 /// Installs what is missing of `needs`; an error names what stays missing.
 pub(crate) fn packages(needs: &[Need]) -> Result<()> {
     let missing = || needs.iter().filter(|(program, _)| which(program).is_none());

@@ -16,6 +16,7 @@ use fsstack_lab::shell::command;
 use fsstack_lab::{Branch, MiB, needs};
 
 use crate::place::Target;
+use crate::rivals::{first_line, options};
 
 /// What `--lab` makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -124,6 +125,8 @@ pub(crate) struct Ground {
     // Dropped in this order: what is stacked before what it stands on.
     pools: Vec<Pool>,
     rivals: Vec<Rival>,
+    /// The pools' and rivals' directories on what they are stacked upon.
+    inner: Vec<Entry>,
     branches: Vec<Branch>,
     parts: Vec<Parts>,
     homes: Vec<Entry>,
@@ -141,11 +144,23 @@ impl Ground {
         Ok(home)
     }
 
+    /// A directory of its own in each: no two pools may share a branch.
+    fn own(&mut self, name: &str, dirs: &[&Path]) -> Result<Vec<PathBuf>> {
+        let mut own = Vec::new();
+        for dir in dirs {
+            let path = dir.join(format!(".fsstack-bench-{name}"));
+            self.inner.push(Entry::dir(&path)?);
+            own.push(path);
+        }
+        Ok(own)
+    }
+
     /// Mounts a pool over directories.
     pub(crate) fn pool(&mut self, name: &str, branches: &[&Path], options: &str) -> Result<Target> {
         let target = self.home()?.join("pool");
         let dir = Entry::dir(&target)?;
         let mount = Entry::mount(&target)?;
+        let branches = self.own(name, branches)?;
         let source = branches.iter().map(|b| b.display().to_string()).collect::<Vec<_>>().join(":");
         let run = command(daemon::helper()?).arg(source).arg(&target).arg("-o").arg(options);
         run.limit(Duration::from_secs(60)).run().with_context(|| format!("mounting the pool {name}"))?;
@@ -166,17 +181,27 @@ impl Ground {
             let (name, at) = (format!("{group}{}", union.program()), home.join(union.program()));
             let mounted = match union.installed() {
                 Err(skip) => Err(skip.to_string()),
-                Ok(()) => match Rival::mount(union, branches, &at, &[]) {
+                Ok(()) => match self.rival(union, &name, branches, &at) {
                     Ok(rival) => {
                         self.rivals.push(rival);
                         Ok(Target { name: name.clone(), dir: at })
                     }
-                    Err(e) => Err(format!("{e:#}")),
+                    Err(e) => Err(first_line(&e)),
                 },
             };
             told.push((name, mounted));
         }
         Ok(told)
+    }
+
+    fn rival(&mut self, union: Union, name: &str, dirs: &[&Path], at: &Path) -> Result<Rival> {
+        let mut own = self.own(name, dirs)?;
+        if union == Union::Mhddfs && own.len() == 1 {
+            // It takes two branches at least.
+            own.extend(self.own(&format!("{name}-2"), dirs)?);
+        }
+        let own: Vec<&Path> = own.iter().map(PathBuf::as_path).collect();
+        Rival::mount(union, &own, at, options(union))
     }
 
     /// A branch of each kind of disk that can be made here; the reason where it cannot.

@@ -12,6 +12,20 @@ use crate::place::Target;
 use crate::plan::Plan;
 use crate::record::Skipped;
 
+/// A floor that small branches have, too: by default both leave branches with less than 4 GiB alone.
+pub(crate) fn options(union: Union) -> &'static [&'static str] {
+    match union {
+        Union::Mergerfs => &["minfreespace=1M"],
+        Union::Mhddfs => &["mlimit=100M"],
+    }
+}
+
+/// An error in one line: programs that refuse their arguments print all they know.
+pub(crate) fn first_line(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    text.lines().next().unwrap_or_default().trim_end().to_owned()
+}
+
 /// What was mounted; unmounted when it drops.
 #[derive(Debug, Default)]
 pub(crate) struct Rivals {
@@ -40,13 +54,13 @@ impl Rivals {
                 Err(skip) => {
                     plan.skipped.push(Skipped { what: format!("rival {name}"), why: skip.to_string() })
                 }
-                Ok(()) => match Rival::mount(union, &parts, &at, &[]) {
+                Ok(()) => match Rival::mount(union, &parts, &at, options(union)) {
                     Ok(rival) => {
                         self.mounted.push(rival);
                         plan.targets.push(Target { name, dir: at });
                     }
                     Err(e) => {
-                        plan.skipped.push(Skipped { what: format!("rival {name}"), why: format!("{e:#}") })
+                        plan.skipped.push(Skipped { what: format!("rival {name}"), why: first_line(&e) })
                     }
                 },
             }
@@ -62,5 +76,5 @@ fn branches_of(dir: &Path) -> Option<Vec<PathBuf>> {
         return None;
     }
     let specs = fsstack_pool::parse_source(OsStr::new(&source)).ok()?;
-    Some(specs.into_iter().map(|spec| PathBuf::from(spec.path)).collect())
+    Some(specs.into_iter().map(|spec| spec.path).collect())
 }

@@ -153,7 +153,9 @@ impl Run<'_> {
             Ok(()) => Skipped { what: format!("{} on {name}", case.name), why: format!("{what}: {error:#}") },
             Err(gone) => {
                 // Dropping it would only complain about what cannot be reached.
-                self.places[n].take().map(std::mem::forget);
+                if let Some(lost) = self.places[n].take() {
+                    std::mem::forget(lost);
+                }
                 self.results.ended_early.get_or_insert_with(|| format!("target {name} vanished: {gone}"));
                 let what = format!("target {name}, from {} on", case.name);
                 Skipped {

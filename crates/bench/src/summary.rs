@@ -4,7 +4,11 @@ use hdrhistogram::Histogram;
 
 use crate::record::{Case, CpuShare, Latency, Measurement, Results, Summary};
 use crate::run::Latencies;
+use crate::stack::OWN;
 use crate::stats::{Spread, median, paired_ratio};
+
+/// A program that used less of the stack's CPU time is left out.
+const LEAST_PART: f64 = 0.0005;
 
 /// The parts of all operations at which a latency curve has its points.
 const CURVE: &[f64] = &[
@@ -91,7 +95,8 @@ fn cpu(rounds: &[&Measurement]) -> Vec<CpuShare> {
             switches: each(&|m| switches(m) as f64 / m.seconds.max(1e-9)),
         }
     };
-    programs.into_iter().map(share).collect()
+    // Another mount's daemon that woke up once is not part of this stack.
+    programs.into_iter().map(share).filter(|s| s.program == OWN || LEAST_PART <= s.part).collect()
 }
 
 #[cfg(test)]

@@ -114,8 +114,10 @@ impl Test {
     /// Runs everything, prints the table; an error when anything failed.
     pub(crate) fn run(self) -> Result<()> {
         // Tests that miss a program say so themselves, each as a skip.
-        if let Err(e) = install::packages(install::TO_TEST) {
-            eprintln!("{e:#}");
+        for needs in [install::TO_TEST, install::TO_SHOW] {
+            if let Err(e) = install::packages(needs) {
+                eprintln!("{e:#}");
+            }
         }
         let runner = install::runner();
         let mut report = Report::default();

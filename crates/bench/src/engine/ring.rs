@@ -196,7 +196,7 @@ mod tests {
             let file =
                 File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
             let mut source = Aligned::zeroed(16 * 512);
-            source.bytes_mut().iter_mut().enumerate().for_each(|(n, b)| *b = (n / 512) as u8);
+            source.bytes_mut().iter_mut().enumerate().for_each(|(n, b)| *b = u8::try_from(n / 512).unwrap());
             let plan = Plan { depth: 4, registered, direction: Direction::Write, block: 512 };
             let mut writer = Ring::new(file.try_clone().unwrap(), source, plan).unwrap();
             for batch in 0..4 {

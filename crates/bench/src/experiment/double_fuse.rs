@@ -14,7 +14,7 @@ const FIGURE: &str = "double-fuse";
 const SOURCE: &str = "GlusterFS and mhddfs write speed, 4 February 2012 (seeds/glusterfs-plus-mhddfs.txt)";
 
 pub(super) fn content(extent: Extent) -> Content {
-    let size = Bytes(extent.pick(128 << 20, 1000 << 20));
+    let size = Bytes(extent.pick(64 << 20, 1000 << 20));
     let figure = |name: &str, title: &str, unit: &str| Figure {
         name: name.to_owned(),
         title: title.to_owned(),
@@ -45,7 +45,7 @@ pub(super) fn content(extent: Extent) -> Content {
         let workload = Workload {
             engine: crate::workload::Engine::Metadata,
             op,
-            entries: extent.pick(200, 1000).try_into().unwrap_or(base.entries),
+            entries: extent.pick(100, 1000).try_into().unwrap_or(base.entries),
             cache: if op == Op::Create { Cache::Warm } else { Cache::Cold },
             ..Workload::default()
         };
@@ -105,7 +105,7 @@ pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
     ground.keep(parts);
     let bulk = super::skipped(
         "bulk copy",
-        "`fsstack copy` writes past FUSE, straight onto the branch: its rate is that of direct",
+        "fsstack has no command for it: a copy made on the branch itself has the rate of direct",
     );
     plan.skipped.push(bulk);
     Ok(ground)

@@ -54,16 +54,19 @@ pub(super) fn content(extent: Extent) -> Content {
     content
 }
 
+/// A volume, and the ends of its rates with one file and with eight.
+type Ranges = (&'static str, (f64, f64), (f64, f64));
+
 /// Published ranges for files of at least 2 MiB, in MB/s.
 fn published(files: u32, figure: &str) -> Vec<Published> {
-    let ranges: [(&str, (f64, f64), (f64, f64)); 5] = [
+    let ranges = [
         ("nfs", (40.0, 300.0), (300.0, 600.0)),
         ("dt8", (310.0, 320.0), (2100.0, 2300.0)),
         ("dp8rd2", (290.0, 290.0), (1200.0, 1600.0)),
         ("dt2dp4rd1", (300.0, 300.0), (1500.0, 1800.0)),
         ("dt4rp2", (290.0, 290.0), (1100.0, 1700.0)),
     ];
-    let series = |(name, one, eight): (&str, (f64, f64), (f64, f64))| {
+    let series = |(name, one, eight): Ranges| {
         let (low, high) = if files == 1 { one } else { eight };
         let at = |bytes: u64| {
             let (x, label) = size_step(bytes);

@@ -4,8 +4,8 @@ use super::scale::{Axis, Scale};
 use super::{at, drawing, escape, rule, text};
 
 const WIDTH: f64 = 480.0;
-const LEFT: f64 = 112.0;
-const RIGHT: f64 = 92.0;
+const LEFT: f64 = 126.0;
+const RIGHT: f64 = 104.0;
 const TOP: f64 = 6.0;
 const ROW: f64 = 23.0;
 const HEAD: f64 = 24.0;

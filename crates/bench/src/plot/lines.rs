@@ -5,7 +5,7 @@ use super::{at, drawing, rule, text};
 
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 330.0;
-const LEFT: f64 = 76.0;
+const LEFT: f64 = 86.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 52.0;
@@ -72,7 +72,7 @@ impl Lines<'_> {
             let place = x.place(*value);
             body += &rule((place, HEIGHT - BOTTOM), (place, HEIGHT - BOTTOM + 4.0), "axis");
             // Words that would touch those before them are left out.
-            let half = words.chars().count() as f64 * 3.9;
+            let half = words.chars().count() as f64 * 4.3;
             // The last may hang over the edge.
             let place = place.min(WIDTH - half - 1.0);
             if free_from <= place - half {

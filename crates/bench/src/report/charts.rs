@@ -37,8 +37,33 @@ pub(crate) fn charts(results: &Results) -> Vec<Chart> {
     charts
 }
 
+/// `dt8.pool` is `pool` of the group `dt8`.
+fn group_and_role(target: &str) -> (&str, &str) {
+    target.rsplit_once('.').unwrap_or(("", target))
+}
+
+/// The groups of targets, in their order; one without a name where there are none.
+fn target_groups(results: &Results) -> Vec<&str> {
+    let mut groups: Vec<&str> = Vec::new();
+    for target in &results.targets {
+        let (group, _) = group_and_role(&target.name);
+        if !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
+    groups
+}
+
+/// Targets of one role have one colour in all groups.
 fn colour_of(results: &Results, target: &str) -> usize {
-    results.targets.iter().position(|t| t.name == target).unwrap_or(0) % COLOURS
+    let mut roles: Vec<&str> = Vec::new();
+    for target in &results.targets {
+        let (_, role) = group_and_role(&target.name);
+        if !roles.contains(&role) {
+            roles.push(role);
+        }
+    }
+    roles.iter().position(|role| *role == group_and_role(target).1).unwrap_or(0) % COLOURS
 }
 
 fn published<'a>(
@@ -87,28 +112,40 @@ fn lines(results: &Results, figure: &Figure) -> Chart {
 type BarValues<'a> = dyn Fn(&Summary) -> Option<(f64, f64, f64)> + 'a;
 
 fn groups(results: &Results, figure: &Figure, relative: bool, of: &BarValues<'_>) -> Vec<(String, Vec<Bar>)> {
-    let mut groups = Vec::new();
+    let mut drawn = Vec::new();
     for case in results.cases_of(&figure.name) {
-        let mut bars = Vec::new();
-        for target in &results.targets {
-            let value = results.summary(&case.name, &target.name).and_then(of);
-            if let Some((value, low, high)) = value {
-                let (name, colour) = (target.name.clone(), colour_of(results, &target.name));
-                bars.push(Bar { name, colour, published: false, value, low, high });
+        for group in target_groups(results) {
+            let bars = group_bars(results, case, group, of);
+            if !bars.is_empty() {
+                let on = if group.is_empty() { String::new() } else { format!(" on {group}") };
+                drawn.push((case.x_label.clone() + &on, bars));
             }
         }
+        let mut others = Vec::new();
         for (colour, series) in published(results, figure, relative) {
             for point in series.points.iter().filter(|p| p.x_label == case.x_label) {
-                let (low, high) = (point.low, point.high);
-                let name = series.series.clone();
-                bars.push(Bar { name, colour, published: true, value: (low + high) / 2.0, low, high });
+                let (name, low, high) = (series.series.clone(), point.low, point.high);
+                others.push(Bar { name, colour, published: true, value: (low + high) / 2.0, low, high });
             }
         }
-        if !bars.is_empty() {
-            groups.push((case.x_label.clone(), bars));
+        match drawn.last_mut().filter(|_| target_groups(results).len() == 1) {
+            Some((_, bars)) => bars.extend(others),
+            None if !others.is_empty() => drawn.push((format!("{}, published", case.x_label), others)),
+            None => {}
         }
     }
-    groups
+    drawn
+}
+
+fn group_bars(results: &Results, case: &Case, group: &str, of: &BarValues<'_>) -> Vec<Bar> {
+    let targets = results.targets.iter().filter(|t| group_and_role(&t.name).0 == group);
+    let bar = |name: &str| {
+        let (value, low, high) = results.summary(&case.name, name).and_then(of)?;
+        let (_, role) = group_and_role(name);
+        let colour = colour_of(results, name);
+        Some(Bar { name: role.to_owned(), colour, published: false, value, low, high })
+    };
+    targets.filter_map(|target| bar(&target.name)).collect()
 }
 
 fn rate_bars(results: &Results, figure: &Figure) -> Chart {
@@ -138,7 +175,7 @@ fn ratio_bars(results: &Results, figure: &Figure) -> Option<Chart> {
     Some(Chart { title, note, svg, legend: Vec::new() })
 }
 
-/// One plot for each figure's middle case: how long operations took.
+/// How long operations took: a plot a case and group of targets.
 fn latency(results: &Results) -> Vec<Chart> {
     let mut charts = Vec::new();
     for figure in &results.figures {
@@ -148,14 +185,16 @@ fn latency(results: &Results) -> Vec<Chart> {
             Shape::Bars => cases,
             Shape::Lines => cases.get(cases.len() / 2).copied().into_iter().collect(),
         };
-        charts.extend(shown.into_iter().map(|case| latency_of(results, case)));
+        let groups = target_groups(results);
+        let each = |case| groups.iter().map(move |group| latency_of(results, case, group));
+        charts.extend(shown.into_iter().flat_map(each));
     }
     charts
 }
 
-fn latency_of(results: &Results, case: &Case) -> Chart {
+fn latency_of(results: &Results, case: &Case, group: &str) -> Chart {
     let (mut lines, mut legend) = (Vec::new(), Vec::new());
-    for target in &results.targets {
+    for target in results.targets.iter().filter(|t| group_and_role(&t.name).0 == group) {
         let Some(summary) = results.summary(&case.name, &target.name) else { continue };
         let colour = colour_of(results, &target.name);
         // One in so many operations is slower: 1 / (1 - q). The slowest of all has no place on that axis.
@@ -164,7 +203,8 @@ fn latency_of(results: &Results, case: &Case) -> Chart {
         lines.push(Line { colour, mark: Mark::Measured, points });
         legend.push((target.name.clone(), colour, false));
     }
-    let title = format!("Latency: {}", case.name);
+    let on = if group.is_empty() { String::new() } else { format!(" on {group}") };
+    let title = format!("Latency: {}{on}", case.name);
     let most = lines.iter().flat_map(|line: &Line| &line.points).map(|p| p.0).fold(2.0, f64::max);
     let marks = [(2.0, "50 %"), (10.0, "90 %"), (100.0, "99 %"), (1000.0, "99.9 %"), (10000.0, "99.99 %")];
     let svg = Lines {

@@ -80,24 +80,23 @@ fn lines(results: &Results, figure: &Figure) -> Vec<String> {
 
 /// The part that union file systems took of all the stack's CPU time, while bytes were moved.
 fn cost(results: &Results) -> Vec<String> {
-    let mut said = Vec::new();
-    for program in ["fsstack", "mhddfs", "mergerfs"] {
+    let most = |program: &str, target: &str| {
         let moved = |s: &&Summary| results.case(&s.case).is_some_and(|c| c.workload.op.moves_data());
-        let shares = results.summaries.iter().filter(moved).filter_map(|s| {
-            let share = s.cpu.iter().find(|c| c.program == program)?;
-            Some((share.part, share.cpus, s))
-        });
-        if let Some((part, cpus, summary)) = shares.max_by(|a, b| a.0.total_cmp(&b.0)) {
-            said.push(format!(
-                "{program} used at most {:.1} % of the stack's CPU time while bytes were moved ({:.2} CPUs, {} on {}).",
-                part * 100.0,
-                cpus,
-                summary.case,
-                summary.target
-            ));
-        }
-    }
-    said
+        let of_target = results.summaries.iter().filter(|s| s.target == target).filter(moved);
+        let parts = of_target.filter_map(|s| s.cpu.iter().find(|c| c.program == program).map(|c| c.part));
+        parts.reduce(f64::max)
+    };
+    let sentence = |program: &str| {
+        let on = |name: &str| Some(format!("{:.1} % on {name}", most(program, name)? * 100.0));
+        let parts: Vec<String> = results.targets.iter().filter_map(|t| on(&t.name)).collect();
+        let list = parts.join(", ");
+        (!parts.is_empty()).then(|| {
+            format!(
+                "While bytes were moved, {program} used at most this part of the stack's CPU time: {list}."
+            )
+        })
+    };
+    ["fsstack", "mhddfs", "mergerfs", "glusterfs"].into_iter().filter_map(sentence).collect()
 }
 
 /// How far apart tasks started, where there were several.

@@ -1,0 +1,201 @@
+//! The real binary: what it measures, what it refuses, and that it leaves nothing behind.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+mod started;
+
+use std::fs;
+use std::path::Path;
+
+use fsstack_lab::{MiB, needs};
+use started::{bench, names, results, run, tmpfs};
+
+/// Refused with one line that says so, and nothing written.
+fn refused(args: &[&str], dirs: &[&Path], says: &str) {
+    let told = run(args);
+    assert_eq!(told.code, 1, "{args:?}: {}", told.stderr);
+    assert!(told.stderr.contains(says), "{args:?}: {}", told.stderr);
+    assert_eq!(told.stderr.trim_end().lines().count(), 1, "{}", told.stderr);
+    dirs.iter().for_each(|dir| assert_eq!(names(dir), Vec::<String>::new()));
+}
+
+#[test]
+fn two_targets_are_compared_and_left_as_they_were() {
+    let home = tempfile::tempdir().unwrap();
+    let (a, b, out) = (home.path().join("a"), home.path().join("b"), home.path().join("out"));
+    [&a, &b].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    for engine in ["psync", "io_uring", "mmap"] {
+        let told =
+            bench(&["compare", "--rounds", "5", "--file-size", "1M", "--block", "64K", "--engine", engine])
+                .args(["--op", "write,read,rewrite", "--tasks", "2", "--files", "shared"])
+                .arg("--target")
+                .arg(format!("direct={}", a.display()))
+                .arg("--target")
+                .arg(format!("pool={}", b.display()))
+                .arg("--out")
+                .arg(&out)
+                .output()
+                .unwrap();
+        assert_eq!(told.code, 0, "{}", told.stderr);
+        let results = results(&out);
+        assert_eq!(results["measurements"].as_array().unwrap().len(), 3 * 2 * 5);
+        for one in results["measurements"].as_array().unwrap() {
+            assert_eq!(one["bytes"], 2 << 20);
+            assert_eq!(one["ops"], 32);
+        }
+        for summary in results["summaries"].as_array().unwrap() {
+            let ratio = summary.get("ratio");
+            assert_eq!(ratio.is_some(), summary["target"] == "pool");
+        }
+        assert!(told.stdout.contains("write") && told.stdout.contains("pool"), "{}", told.stdout);
+        assert_eq!((names(&a), names(&b)), (vec![], vec![]));
+        assert_eq!(names(&out), ["report.html", "report.md", "results.csv", "results.json"]);
+    }
+}
+
+#[test]
+fn operations_on_names_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let work = dir.path().join("work");
+    fs::create_dir(&work).unwrap();
+    let told = bench(&["compare", "--rounds", "1", "--warmups", "0", "--entries", "20", "--tasks", "3"])
+        .args(["--op", "create,stat,open,rename,readdir,unlink,mkdir,rmdir,file-cycle,dir-cycle"])
+        .arg("--target")
+        .arg(format!("here={}", work.display()))
+        .arg("--out")
+        .arg(&out)
+        .output()
+        .unwrap();
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    let results = results(&out);
+    let measured = results["measurements"].as_array().unwrap();
+    assert_eq!(measured.len(), 10);
+    assert!(measured.iter().all(|one| one["ops"] == 60), "{measured:?}");
+    assert_eq!(names(&work), Vec::<String>::new());
+}
+
+#[test]
+fn bad_words_are_refused_before_anything_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let (at, not) = (format!("t={}", dir.path().display()), format!("t={}", file.path().display()));
+    let here = [dir.path()];
+    refused(&["compare"], &[], "no targets");
+    refused(&["compare", "--target", &not], &[], "is not a directory");
+    refused(&["compare", "--target", "t=/no/such/place"], &[], "No such file or directory");
+    refused(&["compare", "--target", &at, "--target", &at], &here, "two targets are called t");
+    refused(&["compare", "--target", &at, "--file-size", "1P"], &here, "choose smaller files");
+    refused(
+        &["compare", "--target", &at, "--file-size", "3K", "--block", "2K"],
+        &here,
+        "multiple of the block",
+    );
+    refused(&["compare", "--target", &at, "--op", "stat", "--engine", "psync"], &here, "engine metadata");
+    refused(&["compare", "--target", &at, "--block", "4K,8K", "--tasks", "1,2"], &here, "several values");
+    refused(&["compare", "--target", &at, "--baseline", "other"], &here, "is not one of the targets");
+    refused(&["compare", "--target", &at, "--rounds", "0"], &here, "no rounds");
+    refused(&["compare", "--target", &at, "--rivals"], &here, "--branch DIR");
+    refused(&["compare", "--target", &at, "--out", file.path().to_str().unwrap()], &here, "--out");
+    refused(&["experiment", "double-fuse"], &[], "--lab");
+    refused(&["experiment", "nfs-nconnect", "--lab"], &[], "makes no NFS mounts");
+    refused(&["plan", "no-such-plan"], &[], "built in: media-server");
+    refused(&["compare-runs", "/no/such", "/no/such"], &[], "No such file or directory");
+    let usage = run(&["compare", "--target", "nameless"]);
+    assert_eq!(usage.code, 2);
+    assert!(usage.stderr.contains("is not NAME=DIR"), "{}", usage.stderr);
+}
+
+#[test]
+fn a_target_that_cannot_be_written_is_refused() {
+    needs!(root());
+    let home = tmpfs("read-only", MiB(16));
+    home.remount_ro();
+    refused(&["compare", "--target", &format!("t={}", home.path().display())], &[], "cannot be written");
+    home.remount_rw();
+    refused(
+        &["compare", "--target", &format!("t={}", home.path().display())],
+        &[home.path()],
+        "free, and the plan needs",
+    );
+}
+
+#[test]
+fn the_null_engine_measures_the_harness() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let told = bench(&["compare", "--engine", "null", "--op", "write", "--block", "4K", "--file-size", "4M"])
+        .args(["--rounds", "1", "--tasks", "8", "--target"])
+        .arg(format!("here={}", dir.path().display()))
+        .arg("--out")
+        .arg(&out)
+        .output()
+        .unwrap();
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    let results = results(&out);
+    assert_eq!(results["measurements"][0]["ops"], 8 * 1024);
+    assert_eq!(results["summaries"][0]["unit"], "op/s");
+    assert!(results["measurements"][0]["start-skew-us"].is_number());
+}
+
+#[test]
+fn a_plan_is_run_printed_and_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (work, file) = (dir.path().join("work"), dir.path().join("mine.toml"));
+    fs::create_dir(&work).unwrap();
+    let case =
+        "[all]\nfile-size = '64K'\nblock = '4K'\n[[case]]\nname = 'save'\nop = 'write'\nsync = 'end'\n";
+    let text = format!(
+        "title = 'Mine'\nrounds = 2\ntargets = [{{ name = 'w', dir = '{}' }}]\n{case}",
+        work.display()
+    );
+    fs::write(&file, text).unwrap();
+    let told = bench(&["plan"]).arg(&file).output().unwrap();
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    assert!(told.stdout.contains("save") && told.stdout.contains(" w "), "{}", told.stdout);
+    let listed = run(&["plan", "--list"]).stdout;
+    for name in ["media-server", "mail-spool", "checkpoint", "source-tree"] {
+        assert!(listed.contains(name), "{listed}");
+        assert_eq!(run(&["plan", name, "--print"]).code, 0);
+    }
+    assert_eq!(names(&work), Vec::<String>::new());
+}
+
+#[test]
+fn two_runs_are_compared_and_a_regression_has_its_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let (work, out) = (dir.path().join("work"), dir.path().join("out"));
+    fs::create_dir(&work).unwrap();
+    let told = bench(&[
+        "compare",
+        "--rounds",
+        "5",
+        "--file-size",
+        "64K",
+        "--block",
+        "4K",
+        "--op",
+        "write",
+        "--target",
+    ])
+    .arg(format!("t={}", work.display()))
+    .arg("--out")
+    .arg(&out)
+    .output()
+    .unwrap();
+    assert_eq!(told.code, 0, "{}", told.stderr);
+    let gate = |after: &Path| bench(&["compare-runs"]).arg(&out).arg(after).output().unwrap();
+    let same = gate(&out);
+    assert_eq!((same.code, same.stdout.contains("0 of 1 got worse")), (0, true), "{}", same.stdout);
+    // The same results, all rates a tenth.
+    let mut slow = results(&out);
+    for one in slow["measurements"].as_array_mut().unwrap() {
+        one["rate"] = (one["rate"].as_f64().unwrap() / 10.0).into();
+    }
+    let file = dir.path().join("slow.json");
+    fs::write(&file, slow.to_string()).unwrap();
+    let worse = gate(&file);
+    assert_eq!((worse.code, worse.stdout.contains("worse")), (4, true), "{}", worse.stdout);
+    fs::write(&file, "{}").unwrap();
+    assert!(gate(&file).stderr.contains("is no result of fsstack-bench"));
+}

@@ -1,0 +1,121 @@
+//! What others read: results.json against its schema, the columns of the published CSV, the help, the page in a browser.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+mod started;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use expect_test::expect_file;
+use fsstack_lab::needs;
+use fsstack_lab::shell::{command, which};
+use started::{bench, results, run};
+
+/// A run with everything in it: a sweep, bars, names, published figures.
+fn reports(home: &Path) -> Vec<PathBuf> {
+    let [a, b] = ["a", "b"].map(|name| home.join(name));
+    [&a, &b].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    let targets = [format!("direct={}", a.display()), format!("pool={}", b.display())];
+    let made = |name: &str, args: &[&str]| {
+        let out = home.join(name);
+        let run = targets.iter().fold(bench(args), |run, target| run.arg("--target").arg(target));
+        let told = run.arg("--out").arg(&out).limit(Duration::from_secs(150)).output().unwrap();
+        assert_eq!(told.code, 0, "{name}: {}", told.stderr);
+        out
+    };
+    vec![
+        made(
+            "sweep",
+            &["compare", "--rounds", "5", "--file-size", "1M", "--block", "4K,64K,1M", "--tasks", "2"],
+        ),
+        made("names", &["compare", "--rounds", "1", "--op", "create,stat", "--entries", "20"]),
+        made("double-fuse", &["experiment", "double-fuse", "--rounds", "1"]),
+        made("volumes", &["experiment", "gluster-volumes", "--rounds", "1"]),
+    ]
+}
+
+/// The schema's complaints about a result.
+fn complaints(schema: &serde_json::Value, result: &serde_json::Value) -> Vec<String> {
+    let validator = jsonschema::validator_for(schema).unwrap();
+    validator.iter_errors(result).map(|e| format!("{}: {e}", e.instance_path())).collect()
+}
+
+#[test]
+fn results_are_as_the_schema_says_and_the_page_is_whole_in_a_browser() {
+    let home = tempfile::tempdir().unwrap();
+    let schema = include_str!("../../../docs/bench-results.schema.json");
+    let schema: serde_json::Value = serde_json::from_str(schema).unwrap();
+    let reports = reports(home.path());
+    for out in &reports {
+        assert_eq!(complaints(&schema, &results(out)), Vec::<String>::new(), "{}", out.display());
+        let page = fs::read_to_string(out.join("report.html")).unwrap();
+        for outside in ["http://", "https://", "<script", "src=", "@import", "url("] {
+            assert!(!page.contains(outside), "the page asks for {outside}");
+        }
+        assert!(!page.contains("NaN"), "{}", out.display());
+    }
+    let mut odd = results(&reports[0]);
+    odd["made"]["colour"] = "blue".into();
+    odd["measurements"][0]["rate"] = "fast".into();
+    assert_eq!(complaints(&schema, &odd).len(), 2, "the schema tells what is wrong");
+
+    let csv = fs::read_to_string(home.path().join("volumes/results.csv")).unwrap();
+    let mut lines = csv.lines();
+    assert_eq!(lines.next().unwrap(), "logfile, volume_type, bs, bandwidth[Bytes/s]");
+    assert!(lines.next().unwrap().starts_with("direct-1.log, direct, 1k, "), "{csv}");
+    let shown = fs::read_to_string(home.path().join("double-fuse/report.md")).unwrap();
+    assert!(shown.contains("mhddfs, remote") && shown.contains("0.34"), "{shown}");
+
+    needs!(program("chromium"));
+    reports.iter().for_each(|out| in_a_browser(out));
+}
+
+/// Renders a page, light and dark, and asks it how it came out.
+fn in_a_browser(out: &Path) {
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    let plots = page.matches("<figure class=\"chart\">").count();
+    assert!(0 < plots);
+    // The copy for this test tells what it looks like; the page itself has no script.
+    let probe = "<script>const all = [...document.querySelectorAll('figure svg')];\n\
+         const big = all.filter(s => 60 < s.getBoundingClientRect().height && 200 < s.getBoundingClientRect().width);\n\
+         document.body.insertAdjacentHTML('beforeend', `<p id=told>plots ${big.length} \
+         sideways ${document.documentElement.scrollWidth - document.documentElement.clientWidth} \
+         paper ${getComputedStyle(document.body).backgroundColor}</p>`);</script></body>";
+    let asked = out.join("asked.html");
+    fs::write(&asked, page.replace("</body>", probe)).unwrap();
+    for (size, dark) in [("1200,1000", false), ("500,900", true)] {
+        let profile = tempfile::tempdir().unwrap();
+        let shot = out.join(format!("shot-{dark}.png"));
+        let mut browser = command(which("chromium").unwrap())
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+            .args(["--disable-dev-shm-usage", "--enable-logging=stderr", "--dump-dom"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .arg(format!("--window-size={size}"))
+            .arg(format!("--screenshot={}", shot.display()))
+            .limit(Duration::from_secs(100));
+        if dark {
+            browser = browser.arg("--blink-settings=preferredColorScheme=0");
+        }
+        let told = browser.arg(format!("file://{}", asked.display())).output().unwrap();
+        assert!(!told.stderr.contains("CONSOLE"), "{}", told.stderr);
+        let paper = if dark { "rgb(13, 17, 23)" } else { "rgb(255, 255, 255)" };
+        let wanted = format!("plots {plots} sideways 0 paper {paper}");
+        let said = told.stdout.lines().find(|line| line.contains("plots ")).unwrap_or("nothing");
+        assert!(told.stdout.contains(&wanted), "{} at {size}: {said}, not {wanted}", out.display());
+        // Eight bytes tell a PNG; a blank one would be smaller.
+        let picture = fs::read(&shot).unwrap();
+        assert!(picture.starts_with(b"\x89PNG") && 20_000 < picture.len(), "{}", picture.len());
+    }
+}
+
+#[test]
+fn the_help_is_as_it_was_read_last() {
+    expect_file!["help/main.txt"].assert_eq(&run(&["--help"]).stdout);
+    expect_file!["help/compare.txt"].assert_eq(&run(&["compare", "--help"]).stdout);
+    expect_file!["help/experiment.txt"].assert_eq(&run(&["experiment", "--help"]).stdout);
+    expect_file!["help/plan.txt"].assert_eq(&run(&["plan", "--help"]).stdout);
+    expect_file!["help/compare-runs.txt"].assert_eq(&run(&["compare-runs", "--help"]).stdout);
+}

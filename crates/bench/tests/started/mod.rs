@@ -1,0 +1,83 @@
+//! The binary, run to its end or beside the test.
+
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::fs;
+use std::path::Path;
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
+
+use fsstack_lab::branch::{Kind, Layout};
+use fsstack_lab::daemon::Process;
+use fsstack_lab::shell::{Finished, Run, command};
+use fsstack_lab::{Branch, MiB, ledger};
+
+/// Longer than anything takes that does not hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The binary with arguments.
+pub(crate) fn bench(args: &[&str]) -> Run {
+    command(env!("CARGO_BIN_EXE_fsstack-bench")).args(args).limit(PATIENCE)
+}
+
+/// The binary run with arguments.
+pub(crate) fn run(args: &[&str]) -> Finished {
+    bench(args).output().unwrap()
+}
+
+/// The sorted names in a directory.
+pub(crate) fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// results.json of a run.
+pub(crate) fn results(out: &Path) -> serde_json::Value {
+    serde_json::from_str(&fs::read_to_string(out.join("results.json")).unwrap()).unwrap()
+}
+
+/// A tmpfs of its own.
+pub(crate) fn tmpfs(name: &str, size: MiB) -> Branch {
+    let home = ledger::fresh("bench-test").unwrap();
+    Branch::make(name, Kind::Tmpfs(size), Layout::Sparse, &home).unwrap()
+}
+
+/// A run beside the test.
+pub(crate) struct Running {
+    thread: JoinHandle<Finished>,
+    pub(crate) process: Process,
+}
+
+impl Running {
+    /// Started, and at work in `target`: the link there says which process it is.
+    pub(crate) fn in_dir(run: Run, target: &Path) -> Self {
+        let thread = spawn(move || run.output().unwrap());
+        let began = Instant::now();
+        let process = loop {
+            let owner = fs::read_link(target.join(".fsstack-bench.lock")).unwrap_or_default();
+            let pid = owner.to_string_lossy().split(' ').nth(1).and_then(|pid| pid.parse().ok());
+            if let Some(process) = pid.and_then(Process::of) {
+                break process;
+            }
+            assert!(began.elapsed() < PATIENCE && !thread.is_finished(), "the run does not begin");
+            sleep(Duration::from_millis(2));
+        };
+        Self { thread, process }
+    }
+
+    /// Its end.
+    pub(crate) fn ended(self) -> Finished {
+        self.thread.join().unwrap()
+    }
+}
+
+/// Waits until something is so.
+pub(crate) fn until(what: &str, so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !so() {
+        assert!(began.elapsed() < PATIENCE, "{what} does not happen");
+        sleep(Duration::from_millis(5));
+    }
+}
