@@ -52,9 +52,10 @@ pub(crate) fn run(role: &Role<'_>) -> io::Result<Option<Done>> {
     let entries = role.workload.entries.get();
     // Names are put together before the start.
     let paths: Vec<PathBuf> = (0..entries).map(|entry| dir.join(name(role.number, entry))).collect();
-    let done = match (role.gate.enter(true), histogram()) {
+    let histogram = histogram();
+    let done = match (role.gate.enter(histogram.is_ok()), histogram) {
+        (_, Err(e)) => Err(e),
         (None, _) => Ok(None),
-        (Some(_), Err(e)) => Err(e),
         (Some(began), Ok(mut latencies)) => {
             let worked = match role.workload.op {
                 Op::Readdir => list(&dir, &mut latencies),

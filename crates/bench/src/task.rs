@@ -96,8 +96,12 @@ impl Role<'_> {
             open: None,
             direction,
             block,
-            depth,
             begins,
+            // Made before the start: a thread that is busy with its memory keeps others from theirs.
+            latencies: histogram()?,
+            free: (0..depth).rev().collect(),
+            started: vec![Instant::now(); depth],
+            done: Vec::with_capacity(depth),
         };
         if self.workload.timed == Timed::Data {
             prepared.open = Some(self.open(&mut prepared)?);
@@ -140,8 +144,7 @@ impl Role<'_> {
             Some(open) => open,
             None => self.open(&mut prepared)?,
         };
-        let mut latencies = histogram()?;
-        let ops = self.drive(&mut open, &prepared, began, &mut latencies)?;
+        let ops = self.drive(&mut open, &mut prepared, began)?;
         let Open { engine, to_sync, .. } = open;
         if let (Some(file), true) = (&to_sync, self.workload.sync == Sync::End) {
             file.sync_all()?;
@@ -149,22 +152,15 @@ impl Role<'_> {
         // Closing is part of it: some file systems write, or tell of an error, only then.
         drop(engine);
         drop(to_sync);
-        Ok(Done { began, ended: Instant::now(), ops, bytes: ops * prepared.block as u64, latencies })
+        let ended = Instant::now();
+        Ok(Done { began, ended, ops, bytes: ops * prepared.block as u64, latencies: prepared.latencies })
     }
 
     /// Makes the operations; returns how many.
-    fn drive(
-        &self,
-        open: &mut Open,
-        prepared: &Prepared,
-        began: Instant,
-        latencies: &mut Histogram<u64>,
-    ) -> io::Result<u64> {
-        let (order, block) = (&prepared.order, prepared.block);
+    fn drive(&self, open: &mut Open, prepared: &mut Prepared, began: Instant) -> io::Result<u64> {
+        let Prepared { order, latencies, free, started, done, block, begins, .. } = prepared;
+        let (block, begins, depth) = (*block, *begins, started.len());
         let deadline = self.workload.seconds.map(|s| began + Duration::from_secs_f64(s));
-        let mut free: Vec<usize> = (0..prepared.depth).rev().collect();
-        let mut started = vec![began; prepared.depth];
-        let mut done = Vec::with_capacity(prepared.depth);
         let (mut ops, mut now) = (0_u64, Instant::now());
         let (blocks, source_blocks) = (order.blocks(), (open.source / block).max(1) as u64);
         loop {
@@ -176,17 +172,17 @@ impl Role<'_> {
                 break;
             }
             let Some(slot) = free.pop() else {
-                open.engine.reap(1, &mut done)?;
-                now = settle(&mut done, &mut free, &started, latencies);
+                open.engine.reap(1, done)?;
+                now = settle(done, free, started, latencies);
                 continue;
             };
             let turn = ops % blocks;
             started[slot] = now;
             let from = usize::try_from(ops % source_blocks).unwrap_or(0) * block;
-            let io = Io { slot, offset: prepared.begins + order.at(turn) * block as u64, from };
+            let io = Io { slot, offset: begins + order.at(turn) * block as u64, from };
             if open.engine.submit(io)? == Submitted::Done {
                 done.push(slot);
-                now = settle(&mut done, &mut free, &started, latencies);
+                now = settle(done, free, started, latencies);
             }
             ops += 1;
             if ops == 1 {
@@ -194,9 +190,9 @@ impl Role<'_> {
                 now = Instant::now();
             }
         }
-        while free.len() < prepared.depth {
-            open.engine.reap(1, &mut done)?;
-            settle(&mut done, &mut free, &started, latencies);
+        while free.len() < depth {
+            open.engine.reap(1, done)?;
+            settle(done, free, started, latencies);
         }
         Ok(ops)
     }
@@ -224,8 +220,13 @@ struct Prepared {
     open: Option<Open>,
     direction: Direction,
     block: usize,
-    depth: usize,
     begins: u64,
+    latencies: Histogram<u64>,
+    /// Slots with nothing in flight.
+    free: Vec<usize>,
+    /// When each slot's operation began.
+    started: Vec<Instant>,
+    done: Vec<usize>,
 }
 
 /// A task with its file open.

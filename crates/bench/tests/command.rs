@@ -184,18 +184,23 @@ fn two_runs_are_compared_and_a_regression_has_its_exit_code() {
     .output()
     .unwrap();
     assert_eq!(told.code, 0, "{}", told.stderr);
-    let gate = |after: &Path| bench(&["compare-runs"]).arg(&out).arg(after).output().unwrap();
-    let same = gate(&out);
+    // Rates that do not hang on what else the machine does: a round differs from the next by a thousandth.
+    let with_rates = |name: &str, first: u32| {
+        let mut results = results(&out);
+        for (n, one) in results["measurements"].as_array_mut().unwrap().iter_mut().enumerate() {
+            one["rate"] = (f64::from(first) * (1.0 + n as f64 / 1000.0)).into();
+        }
+        let file = dir.path().join(name);
+        fs::write(&file, results.to_string()).unwrap();
+        file
+    };
+    let before = with_rates("before.json", 1000);
+    let gate = |after: &Path| bench(&["compare-runs"]).arg(&before).arg(after).output().unwrap();
+    let same = gate(&with_rates("same.json", 1001));
     assert_eq!((same.code, same.stdout.contains("0 of 1 got worse")), (0, true), "{}", same.stdout);
-    // The same results, all rates a tenth.
-    let mut slow = results(&out);
-    for one in slow["measurements"].as_array_mut().unwrap() {
-        one["rate"] = (one["rate"].as_f64().unwrap() / 10.0).into();
-    }
-    let file = dir.path().join("slow.json");
-    fs::write(&file, slow.to_string()).unwrap();
-    let worse = gate(&file);
-    assert_eq!((worse.code, worse.stdout.contains("worse")), (4, true), "{}", worse.stdout);
+    let worse = gate(&with_rates("slow.json", 900));
+    assert_eq!((worse.code, worse.stdout.contains("1 of 1 got worse")), (4, true), "{}", worse.stdout);
+    let file = dir.path().join("none.json");
     fs::write(&file, "{}").unwrap();
     assert!(gate(&file).stderr.contains("is no result of fsstack-bench"));
 }
