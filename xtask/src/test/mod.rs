@@ -40,7 +40,8 @@ enum Tier {
     Posix,
     /// The pool exported by a real NFS server (nfs-ganesha on loopback). Runs only when it is named.
     Nfs,
-    /// Volumes of a real GlusterFS as branches: the stories of the mounted tier, and faults.
+    /// Volumes of a real GlusterFS as branches: the stories of the mounted tier, and faults. Runs only when it is
+    /// named.
     Lab,
     /// What takes minutes: a whole large build, a thousand mounts. Runs only when it is named.
     Long,
@@ -48,7 +49,7 @@ enum Tier {
 
 impl Tier {
     /// Those that run when none is named.
-    const ALWAYS: &[Self] = &[Self::Unit, Self::Model, Self::Faults, Self::Mounted, Self::Posix, Self::Lab];
+    const ALWAYS: &[Self] = &[Self::Unit, Self::Model, Self::Faults, Self::Mounted, Self::Posix];
 
     fn name(self) -> &'static str {
         match self {
