@@ -27,5 +27,6 @@ mod script;
 mod set_id;
 mod skeletons;
 mod sources;
+mod stress;
 mod tools;
 mod write_paths;

@@ -42,6 +42,9 @@ pub(crate) struct Faults {
     /// Only this union; nothing is written then.
     #[arg(long, value_parser = ["mhddfs", "mergerfs", "fsstack"])]
     union: Option<String>,
+    /// No table: fsx and mixed work for so long while branches are killed, frozen and brought back (30s, 10m, 1h).
+    #[arg(long, value_name = "TIME")]
+    stress: Option<String>,
 }
 
 /// A fault, and what a union should do in it.
@@ -99,12 +102,15 @@ const CASES: &[Case] = &[
 ];
 
 impl Faults {
-    /// Runs the faults and writes the table.
+    /// Runs the faults and writes the table, or the stress.
     pub(crate) fn run(self) -> Result<()> {
         if let Err(skip) = needs::mounting().and_then(|()| needs::loop_devices()) {
             bail!("faults are brought about on real mounts: {skip}");
         }
         install::packages(install::TO_MOUNT)?;
+        if let Some(time) = &self.stress {
+            return stress(time);
+        }
         install::packages(NEEDS)?;
         let helper = exec::build_helper("release")?;
         let no_gluster = gluster_missing();
@@ -245,4 +251,53 @@ fn write(table: &str) -> Result<()> {
     fs::write(&page, format!("{before}{}{table}{}{after}", MARKS.0, MARKS.1))?;
     println!("docs/reliability.md");
     Ok(())
+}
+
+/// The stress is a test; here it runs for as long as it is told.
+fn stress(time: &str) -> Result<()> {
+    let seconds = seconds(time).with_context(|| format!("{time}: not a time such as 30s, 10m or 1h"))?;
+    install::packages(install::TO_TEST)?;
+    install::suites()?;
+    let helper = exec::build_helper("release")?;
+    exec::cargo()
+        .args([
+            "test",
+            "--quiet",
+            "-p",
+            "fsstack-tests",
+            "--test",
+            "mounted",
+            "--",
+            "--nocapture",
+            "stress::",
+        ])
+        .env("FSSTACK_BIN", &helper)
+        .env("FSSTACK_STRESS", seconds.to_string())
+        .limit(Duration::from_secs(seconds + 900))
+        .run()
+        .map(drop)
+}
+
+fn seconds(time: &str) -> Option<u64> {
+    let (number, unit) = time.split_at_checked(time.len().checked_sub(1)?)?;
+    let factor = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit() {
+        assert_eq!(
+            ["30s", "10m", "1h", "10", "m", ""].map(seconds),
+            [Some(30), Some(600), Some(3600), None, None, None]
+        );
+    }
 }
