@@ -189,7 +189,9 @@ impl Worker<'_> {
             Err(_) => {
                 let known = self.known(file);
                 known.missing = true;
-                known.blocks.iter_mut().for_each(|block| drop(block.insert(0)));
+                for block in &mut known.blocks {
+                    block.insert(0);
+                }
             }
         }
         self.told(removed);
