@@ -85,4 +85,7 @@ fn what_is_promised_counts_as_taken_and_keeps_the_branch() {
     assert!(!first.staging.exists());
     assert_eq!(pool.union.reservations(), 0);
     pool.union.remove_branch(BranchIx(0), Removal::IfIdle).unwrap();
+    let last = pool.union.reserve(b"last", 1).unwrap();
+    pool.union.destroy();
+    assert!(!last.staging.exists(), "the mount's end leaves nothing");
 }

@@ -28,6 +28,9 @@ use crate::union::Union;
 /// How long requests that began before a change are waited for: one may hang.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long the tree's shape is waited for: whoever wants it meanwhile waits too, and one may hang.
+const SHAPE_PATIENCE: Duration = Duration::from_millis(200);
+
 /// How often it is looked whether a branch's files are closed.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -209,7 +212,7 @@ impl Union {
         };
         {
             // Nobody is about to rename or remove a directory on all branches, unless he hangs.
-            let _shape = self.shape.try_write(PATIENCE);
+            let _shape = self.shape.try_write(SHAPE_PATIENCE);
             for inode in self.inodes.all() {
                 inode.leave(ix);
             }

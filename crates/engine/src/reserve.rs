@@ -178,6 +178,12 @@ impl Union {
         self.teller.get_or_init(|| Teller(tell));
     }
 
+    /// No copy goes on: the mount is gone.
+    pub(crate) fn abandon_all(&self) {
+        let all: Vec<Reservation> = self.reservations.lock().drain().map(|(_, one)| one).collect();
+        all.iter().for_each(discard);
+    }
+
     /// Files that are reserved and not committed.
     pub fn reservations(&self) -> usize {
         self.reservations.lock().len()

@@ -147,6 +147,7 @@ impl Union {
 
     /// The mount is gone: closes and forgets everything.
     pub fn destroy(&self) {
+        self.abandon_all();
         self.files.clear();
         self.dirs.clear();
         self.inodes.clear();
