@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{Errno, SysError};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
@@ -131,13 +132,20 @@ impl Index {
     pub(crate) fn join(&self, branch: &Arc<Branch>) {
         let shared = &self.shared;
         shared.branches.lock().push(Arc::downgrade(branch));
-        let Some(by) = covered_by(branch) else {
+        let by = match covered_by(branch) {
+            Ok(Some(by)) => by,
             // No file there is marked. Directories may be: pools that are not exported do not say so.
-            if shared.exports {
+            Ok(None) if !shared.exports => return,
+            Ok(None) => {
                 branch.marks.ask_dirs.store(true, Relaxed);
-                self.scan(branch);
+                return self.scan(branch);
             }
-            return;
+            Err(error) => {
+                tracing::warn!(%error, branch = %branch.path.display(), "whether files there are marked is not known: each is asked");
+                branch.marks.ask_files.store(true, Relaxed);
+                branch.marks.ask_dirs.store(shared.exports, Relaxed);
+                return self.scan(branch);
+            }
         };
         let store = shared.store.load();
         let ours = store.as_ref().filter(|store| store.id == by);
@@ -442,10 +450,21 @@ fn make_file(file: &Path, id: [u8; 16]) -> Result<Store, StoreError> {
     Store::make(Some(file), id)
 }
 
-fn covered_by(branch: &Branch) -> Option<[u8; 16]> {
+/// The index that has the branch's marks; None: it has no marks, or cannot have any.
+fn covered_by(branch: &Branch) -> Result<Option<[u8; 16]>, SysError> {
     let mut value = [0; 16];
     let root = branch.root();
-    matches!(xattr::get(On::Fd(root.as_fd()), COVERED_BY, &mut value), Ok(16)).then_some(value)
+    match xattr::get(On::Fd(root.as_fd()), COVERED_BY, &mut value) {
+        Ok(16) => Ok(Some(value)),
+        Ok(_) => Ok(Some([0; 16])), // not ours: whatever it means, the marks are not in our index
+        Err(error)
+            if matches!(error.errno, Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) =>
+        {
+            Ok(None)
+        }
+        Err(error) if error.errno == Errno::RANGE => Ok(Some([0; 16])),
+        Err(error) => Err(error),
+    }
 }
 
 /// The birth of an object, as the index remembers it: the same whether generations are exact or not.

@@ -257,3 +257,106 @@ fn parse(id: Identity, bytes: &[u8]) -> Option<Entry> {
     let sort = if *sort == 1 { Sort::Dir } else { Sort::File };
     Some(Entry { id, sort, naturals: naturals.collect() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: u64) -> Identity {
+        Identity { ino: Ino(n), generation: 7 }
+    }
+
+    fn fresh() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::make(Some(&dir.path().join("index.redb")), [9; 16]).unwrap();
+        (dir, store)
+    }
+
+    #[test]
+    fn what_is_noted_is_found_both_ways_and_after_it_was_closed() {
+        let (dir, store) = fresh();
+        store.note(When::Now, Sort::File, &[(id(5), Ino(1005), 3)]).unwrap();
+        store.note(When::Soon, Sort::Dir, &[(id(6), Ino(1006), 0), (id(6), Ino(2006), 0)]).unwrap();
+        store.set_covered(BranchId::MIN, 2).unwrap();
+        store.set_closed(true).unwrap();
+        drop(store);
+        let store = Store::open(&dir.path().join("index.redb")).unwrap().unwrap();
+        assert!(store.was_closed && store.id == [9; 16]);
+        assert_eq!(store.known(Ino(1005), 3).unwrap(), Some(id(5)));
+        assert_eq!(store.known(Ino(1005), 4).unwrap(), None, "another birth");
+        assert_eq!(store.places(Ino(6)).unwrap()[0].naturals[..], [Ino(1006), Ino(2006)]);
+        assert_eq!(store.covered(BranchId::MIN).unwrap(), 2);
+        let mut numbers = Vec::new();
+        store.numbers(|ino| numbers.push(ino.0)).unwrap();
+        assert_eq!(numbers, [1005, 5, 6]);
+    }
+
+    #[test]
+    fn a_file_that_moves_again_has_two_places_until_one_is_forgotten() {
+        let (_dir, store) = fresh();
+        store.note(When::Now, Sort::File, &[(id(5), Ino(1005), 3)]).unwrap();
+        store.note(When::Now, Sort::File, &[(id(5), Ino(2005), 4)]).unwrap();
+        assert_eq!(store.places(Ino(5)).unwrap()[0].naturals[..], [Ino(1005), Ino(2005)]);
+        assert_eq!(store.known(Ino(1005), 3).unwrap(), Some(id(5)));
+        store.forget(id(5), Some(Ino(1005))).unwrap();
+        assert_eq!(store.known(Ino(1005), 3).unwrap(), None);
+        assert_eq!(store.places(Ino(5)).unwrap()[0].naturals[..], [Ino(2005)]);
+        store.forget(id(5), None).unwrap();
+        assert_eq!((store.len().unwrap(), store.known(Ino(2005), 4).unwrap()), (0, None));
+    }
+
+    #[test]
+    fn a_damaged_file_does_not_open() {
+        for damage in [&b"garbage"[..], &[0; 8192]] {
+            let (dir, store) = fresh();
+            drop(store);
+            std::fs::write(dir.path().join("index.redb"), damage).unwrap();
+            assert!(Store::open(&dir.path().join("index.redb")).is_err());
+        }
+        assert!(Store::open(std::path::Path::new("/nonexistent/index.redb")).unwrap().is_none());
+    }
+
+    /// The figures in docs/nfs.md: `cargo test --release -p fsstack-engine -- --ignored --nocapture a_million`.
+    #[test]
+    #[ignore = "takes a while: run for its figures"]
+    fn a_million_moved_files_take_little_memory() {
+        let resident = || {
+            let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+            text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() << 12
+        };
+        let (dir, store) = fresh();
+        let path = dir.path().join("index.redb");
+        for batch in 0..1000_u64 {
+            let row = |n| (id(1 << 48 | n), Ino(2 << 48 | n.wrapping_mul(0x9e37_79b9) & 0xffff_ffff), 3);
+            let rows: Vec<_> = (batch * 1000..(batch + 1) * 1000).map(row).collect();
+            store.note(When::Soon, Sort::File, &rows).unwrap();
+        }
+        store.set_closed(true).unwrap();
+        drop(store);
+        let before = resident();
+        let began = std::time::Instant::now();
+        let store = Store::open(&path).unwrap().unwrap();
+        println!(
+            "opened and looked through after {:?}, file of {} MiB",
+            began.elapsed(),
+            path.metadata().unwrap().len() >> 20
+        );
+        let filter = super::super::filter::Filter::default();
+        let began = std::time::Instant::now();
+        store.numbers(|ino| filter.put(ino)).unwrap();
+        println!("filter filled after {:?}", began.elapsed());
+        let mut took: Vec<_> = (0..100_000_u64)
+            .map(|n| {
+                let began = std::time::Instant::now();
+                let found = store.places(Ino(1 << 48 | n.wrapping_mul(7919) % 1_000_000)).unwrap();
+                assert_eq!(found.len(), 1);
+                began.elapsed()
+            })
+            .collect();
+        took.sort();
+        println!("place of a number: median {:?}, p99 {:?}", took[50_000], took[99_000]);
+        let grown = resident().saturating_sub(before);
+        println!("resident memory: {} MiB more", grown >> 20);
+        assert!(grown < 64 << 20, "{grown}");
+    }
+}
