@@ -126,7 +126,7 @@ fn over(pool: &mut Pool, event: impl FnOnce(&mut Pool)) {
 
 #[test]
 fn handles_outlive_what_the_kernel_forgets() {
-    needs!(mounting(), loops());
+    needs!(mounting(), loops(), drop_caches());
     let mut pool = pool();
     over(&mut pool, |_| forget());
     over(&mut pool, |_| ());
@@ -134,14 +134,14 @@ fn handles_outlive_what_the_kernel_forgets() {
 
 #[test]
 fn handles_outlive_a_remount() {
-    needs!(mounting(), loops());
+    needs!(mounting(), loops(), drop_caches());
     let mut pool = pool();
     over(&mut pool, Pool::remount);
 }
 
 #[test]
 fn handles_outlive_a_crash_of_the_daemon() {
-    needs!(mounting(), loops());
+    needs!(mounting(), loops(), drop_caches());
     let mut pool = pool();
     over(&mut pool, |pool| {
         pool.kill_daemon();
@@ -151,7 +151,7 @@ fn handles_outlive_a_crash_of_the_daemon() {
 
 #[test]
 fn handles_outlive_renames_in_the_pool() {
-    needs!(mounting(), loops());
+    needs!(mounting(), loops(), drop_caches());
     let mut pool = pool();
     let held = hold_all(&pool);
     fs::rename(pool.at("d/file"), pool.at("moved")).unwrap();
@@ -168,7 +168,7 @@ fn handles_outlive_renames_in_the_pool() {
 
 #[test]
 fn handles_outlive_renames_behind_the_pools_back() {
-    needs!(mounting(), loops());
+    needs!(mounting(), loops(), drop_caches());
     let mut pool = pool();
     for remounts in [false, true] {
         let held = hold_all(&pool);
@@ -189,7 +189,7 @@ fn handles_outlive_renames_behind_the_pools_back() {
 
 #[test]
 fn a_handle_of_what_was_removed_is_stale_for_good() {
-    needs!(mounting(), loops());
+    needs!(mounting(), loops(), drop_caches());
     let pool = pool();
     let held = hold_all(&pool);
     sh(pool.path(), "rm -rf d");
@@ -207,7 +207,7 @@ fn a_handle_of_what_was_removed_is_stale_for_good() {
 
 #[test]
 fn a_number_used_again_on_the_branch_is_stale_for_the_old_handle() {
-    needs!(mounting(), loops());
+    needs!(mounting(), loops(), drop_caches());
     let mut pool = lab::pool().xfs_branch("x", MiB(300)).option("nfs-export").mount();
     let on_branch = |pool: &Pool, name: &str| pool.branch("x").path().join(name);
     for remounts in [false, true] {
@@ -243,7 +243,7 @@ fn a_number_used_again_on_the_branch_is_stale_for_the_old_handle() {
 
 #[test]
 fn names_tell_the_numbers_that_handles_have() {
-    needs!(mounting(), loops());
+    needs!(mounting(), loops(), drop_caches());
     let mut pool = pool();
     pool.remount();
     // d_ino before anything was looked up.
@@ -276,7 +276,7 @@ fn grow(pool: &Pool, name: &str) {
 
 #[test]
 fn handles_outlive_a_move_to_another_branch() {
-    needs!(mounting(), loops());
+    needs!(mounting(), loops(), drop_caches());
     let (mut pool, held) = moved();
     check(&pool, &held);
     forget();
@@ -301,7 +301,7 @@ fn handles_outlive_a_move_to_another_branch() {
 
 #[test]
 fn a_new_file_never_has_the_number_of_one_that_was_moved_away() {
-    needs!(mounting(), loops());
+    needs!(mounting(), loops(), drop_caches());
     let (mut pool, held) = moved();
     pool.branch("x").drop_ballast();
     // XFS uses the inode number again that the moved file had.
@@ -328,7 +328,7 @@ fn a_new_file_never_has_the_number_of_one_that_was_moved_away() {
 
 #[test]
 fn a_lost_index_is_made_anew_from_the_marks() {
-    needs!(mounting(), loops());
+    needs!(mounting(), loops(), drop_caches());
     for damage in ["rm index.redb", "truncate -s 100 index.redb", "printf garbage > index.redb"] {
         let (mut pool, held) = moved();
         pool.unmount();
@@ -352,7 +352,7 @@ fn a_lost_index_is_made_anew_from_the_marks() {
 
 #[test]
 fn a_directory_is_found_when_its_first_copy_is_gone() {
-    needs!(mounting(), loops());
+    needs!(mounting(), loops(), drop_caches());
     let mut pool =
         lab::pool().xfs_branch("x", MiB(300)).xfs_branch("y", MiB(300)).option("nfs-export").unmounted();
     // Two copies that were there before the pool, and one that the pool makes.

@@ -80,7 +80,7 @@ fn forget() {
 
 macro_rules! needs_ganesha {
     () => {
-        needs!(mounting(), loops());
+        needs!(mounting(), loops(), drop_caches());
         if let Err(skip) = Ganesha::able() {
             return skip.announce();
         }

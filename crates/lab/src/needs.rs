@@ -96,6 +96,12 @@ pub fn gluster_ground() -> Result<(), Skip> {
     program("nsenter")
 }
 
+/// The kernel can be told to forget what nobody uses.
+pub fn drop_caches() -> Result<(), Skip> {
+    let opened = OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches");
+    opened.map(drop).map_err(|e| Skip::because(format!("needs /proc/sys/vm/drop_caches: {e}")))
+}
+
 /// This machine lets root mount a pool, and has the ground that branches are to lie on.
 pub fn mounting() -> Result<(), Skip> {
     root()?;
