@@ -16,6 +16,7 @@ mod scan;
 mod store;
 
 use std::ffi::CStr;
+use std::fmt;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -68,6 +69,14 @@ pub struct IndexHealth {
     pub complete: bool,
     /// It outlives the daemon.
     pub durable: bool,
+}
+
+impl fmt::Display for IndexHealth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let complete = if self.complete { "complete" } else { "being completed" };
+        let kept = if self.durable { "" } else { ", until the pool is unmounted" };
+        write!(f, "{complete}, {} objects{kept}", self.objects)
+    }
 }
 
 /// The index; its thread ends with it.

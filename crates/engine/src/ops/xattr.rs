@@ -154,6 +154,8 @@ impl Union {
             b"user.fsstack.transport" if inode.is_root() => {
                 self.transport().map(|name| name.as_bytes().to_vec())
             }
+            b"user.fsstack.id" if inode.is_root() => self.id().map(|id| id.to_string().into_bytes()),
+            b"user.fsstack.index" if inode.is_root() => Some(self.index_health().to_string().into_bytes()),
             level if level == LEVEL.to_bytes() && inode.is_root() => {
                 Some(pool.level().to_string().into_bytes())
             }
