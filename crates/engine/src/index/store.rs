@@ -327,7 +327,7 @@ mod tests {
         let (dir, store) = fresh();
         let path = dir.path().join("index.redb");
         for batch in 0..1000_u64 {
-            let row = |n| (id(1 << 48 | n), Ino(2 << 48 | n.wrapping_mul(0x9e37_79b9) & 0xffff_ffff), 3);
+            let row = |n: u64| (id(1 << 48 | n), Ino(2 << 48 | n.wrapping_mul(0x9e37_79b9) & 0xffff_ffff), 3);
             let rows: Vec<_> = (batch * 1000..(batch + 1) * 1000).map(row).collect();
             store.note(When::Soon, Sort::File, &rows).unwrap();
         }
