@@ -307,12 +307,10 @@ mod tests {
 
     #[test]
     fn a_damaged_file_does_not_open() {
-        for damage in [&b"garbage"[..], &[0; 8192]] {
-            let (dir, store) = fresh();
-            drop(store);
-            std::fs::write(dir.path().join("index.redb"), damage).unwrap();
-            assert!(Store::open(&dir.path().join("index.redb")).is_err());
-        }
+        let (dir, store) = fresh();
+        drop(store);
+        std::fs::write(dir.path().join("index.redb"), "garbage").unwrap();
+        assert!(Store::open(&dir.path().join("index.redb")).is_err());
         assert!(Store::open(std::path::Path::new("/nonexistent/index.redb")).unwrap().is_none());
     }
 
