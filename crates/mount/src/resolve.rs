@@ -34,14 +34,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     let branches = branches(&typed.source, &raw, world, mount_point.as_deref(), &mut problems);
     branches::refuse_taken(&branches, world, &mut problems);
     export(&raw, world, &mut problems);
-    if world.privilege == Privilege::User {
-        raw.notice("not root: mounted through fusermount3, and all data goes through the daemon".to_owned());
-    }
-    if let Some(at) = raw.metrics.get().copied().filter(|at| !at.ip().is_loopback()) {
-        raw.notice(format!(
-            "metrics={at}: whoever reaches that address can read the pool's figures and paths"
-        ));
-    }
+    notices(&mut raw, world);
     let Some(mount_point) = mount_point.filter(|_| problems.is_empty()) else { return Err(problems) };
     Ok(Settings {
         source: typed.source.clone(),
@@ -86,6 +79,18 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         write_rules: raw.write_rules.or(Rules::default()),
         notices: raw.take_notices(),
     })
+}
+
+/// What the user should know, though it stands against nothing.
+fn notices(raw: &mut RawOptions, world: &World) {
+    if world.privilege == Privilege::User {
+        raw.notice("not root: mounted through fusermount3, and all data goes through the daemon".to_owned());
+    }
+    if let Some(at) = raw.metrics.get().copied().filter(|at| !at.ip().is_loopback()) {
+        raw.notice(format!(
+            "metrics={at}: whoever reaches that address can read the pool's figures and paths"
+        ));
+    }
 }
 
 fn export(raw: &RawOptions, world: &World, problems: &mut Problems) {

@@ -54,40 +54,16 @@ pub(crate) fn serve(
     // Given up now, it goes with the mount.
     drop(device);
     let unmounter = mounted.unmounter();
-    let served = open_door(settings, pool, &mounted).and_then(|Opened { door, union, adapter, backings }| {
+    let opened = open_door(settings, pool, &mounted, level.clone(), listed);
+    let ended = opened.and_then(|(door, served)| {
         let (end, ended) = mpsc::channel();
         let told = end.clone();
-        listen(signals, unmounter.clone(), level.clone(), end).map_err(|error| system("thread", error))?;
+        listen(signals, unmounter.clone(), level, end).map_err(|error| system("thread", error))?;
         answers(settings)?;
-        let _control = control(
-            settings,
-            listed,
-            Served {
-                id: listed.map(|listed| listed.id().to_owned()).unwrap_or_default(),
-                ledger: listed.map(|listed| listed.ledger().to_owned()),
-                union: union.clone(),
-                adapter,
-                backings,
-                level,
-                transport: if mounted.granted.ring { "ring" } else { "dev" },
-                passthrough: mounted.granted.passthrough,
-                since: Instant::now(),
-                settings: Mutex::new(settings.clone()),
-                leaving: Leaving::default(),
-            },
-        );
+        let _control = control(settings, listed, &served);
+        let union = served.union.clone();
         ready.announce();
-        tracing::info!(
-            "{}: {} branches mounted, {}, requests by {}",
-            Printable::path(&settings.mount_point),
-            settings.branches.len(),
-            if mounted.granted.passthrough && settings.write_path != WritePath::Stacked {
-                "passthrough"
-            } else {
-                "stacked path only"
-            },
-            if mounted.granted.ring { "io_uring" } else { "/dev/fuse" },
-        );
+        log_mounted(settings, &mounted);
         let waiting = std::thread::Builder::new().name("door-wait".into());
         waiting
             .spawn(move || {
@@ -106,13 +82,24 @@ pub(crate) fn serve(
         tracing::debug!(?held, "unmounted");
         Ok(())
     });
-    if served.is_err()
+    if ended.is_err()
         && let Err(error) = unmounter.unmount()
     {
         tracing::error!(%error, "what could not be served is still mounted");
     }
     mounted.ended();
-    served
+    ended
+}
+
+fn log_mounted(settings: &Settings, mounted: &Mounted) {
+    let passthrough = mounted.granted.passthrough && settings.write_path != WritePath::Stacked;
+    tracing::info!(
+        "{}: {} branches mounted, {}, requests by {}",
+        Printable::path(&settings.mount_point),
+        settings.branches.len(),
+        if passthrough { "passthrough" } else { "stacked path only" },
+        if mounted.granted.ring { "io_uring" } else { "/dev/fuse" },
+    );
 }
 
 fn open_pool(settings: &Settings) -> Result<Pool, LaunchError> {
@@ -237,9 +224,8 @@ pub(crate) fn kernel_flags(flags: &MountFlags) -> KernelFlags {
 }
 
 /// A pool that cannot be asked is a pool all the same.
-fn control(settings: &Settings, listed: Option<&Listed>, served: Served) -> Option<Server> {
+fn control(settings: &Settings, listed: Option<&Listed>, served: &Arc<Served>) -> Option<Server> {
     let places = Places { socket: listed.map(Listed::socket), metrics: settings.metrics };
-    let served = Arc::new(served);
     let start = |places: &Places| {
         if places.socket.is_none() && places.metrics.is_none() {
             return None;
@@ -254,15 +240,14 @@ fn control(settings: &Settings, listed: Option<&Listed>, served: Served) -> Opti
     Some(server)
 }
 
-/// What serves the mount.
-struct Opened {
-    door: Door,
-    union: Arc<Union>,
-    adapter: Arc<Adapter>,
-    backings: Arc<dyn Backings>,
-}
-
-fn open_door(settings: &Settings, pool: Pool, mounted: &Mounted) -> Result<Opened, LaunchError> {
+/// The door that requests come through, and what an operator can do with the pool behind it.
+fn open_door(
+    settings: &Settings,
+    pool: Pool,
+    mounted: &Mounted,
+    level: LogLevel,
+    listed: Option<&Listed>,
+) -> Result<(Door, Arc<Served>), LaunchError> {
     let system = |error: io::Error| LaunchError::system(format!("{}: {error}", "/dev/fuse"));
     let backings: Arc<dyn Backings> = if mounted.granted.passthrough {
         let backings = DeviceBackings::new(mounted.device()).map_err(system)?;
@@ -292,7 +277,20 @@ fn open_door(settings: &Settings, pool: Pool, mounted: &Mounted) -> Result<Opene
     };
     let granted = mounted.granted;
     let door = Door::open(granted.ring, adapter.clone(), device, granted.max_write, threads, scheduling);
-    Ok(Opened { door: door.map_err(system)?, union, adapter, backings })
+    let served = Served {
+        id: listed.map(|listed| listed.id().to_owned()).unwrap_or_default(),
+        ledger: listed.map(|listed| listed.ledger().to_owned()),
+        union,
+        adapter,
+        backings,
+        level,
+        transport: if granted.ring { "ring" } else { "dev" },
+        passthrough: granted.passthrough,
+        since: Instant::now(),
+        settings: Mutex::new(settings.clone()),
+        leaving: Leaving::default(),
+    };
+    Ok((door.map_err(system)?, Arc::new(served)))
 }
 
 /// How long the kernel may believe what it is told.

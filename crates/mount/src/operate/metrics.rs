@@ -35,34 +35,10 @@ pub(super) fn page(status: &Status, known: &Known) -> String {
         |b| Some(b.floor),
     );
     page.of_branches(status, "fsstack_branch_free_inodes", "gauge", "Free inodes.", |b| b.inodes_free);
-    page.of_branches(status, "fsstack_branch_open_files", "gauge", "Files open on the branch.", |b| {
-        Some(b.open_files)
-    });
-    page.of_branches(
-        status,
-        "fsstack_branch_reserved_bytes",
-        "gauge",
-        "Bytes promised to copies that are under way.",
-        |b| Some(b.reserved),
-    );
+    page.files(status);
     page.states(status);
     page.caches(status);
-    page.of_branches(status, "fsstack_branch_read_bytes", "counter", "Bytes read by the daemon.", |b| {
-        Some(b.read_bytes)
-    });
-    page.of_branches(
-        status,
-        "fsstack_branch_written_bytes",
-        "counter",
-        "Bytes written by the daemon.",
-        |b| Some(b.written_bytes),
-    );
-    page.of_branches(status, "fsstack_branch_moved_away", "counter", "Files moved off the branch.", |b| {
-        Some(b.moved_away)
-    });
-    page.of_branches(status, "fsstack_branch_moved_here", "counter", "Files moved to the branch.", |b| {
-        Some(b.moved_here)
-    });
+    page.counters(status);
     page.tallies(status, known);
     page.0.push_str("# EOF\n");
     page.0
@@ -71,6 +47,42 @@ pub(super) fn page(status: &Status, known: &Known) -> String {
 struct Page(String);
 
 impl Page {
+    fn files(&mut self, status: &Status) {
+        self.of_branches(status, "fsstack_branch_open_files", "gauge", "Files open on the branch.", |b| {
+            Some(b.open_files)
+        });
+        self.of_branches(
+            status,
+            "fsstack_branch_reserved_bytes",
+            "gauge",
+            "Bytes promised to copies that are under way.",
+            |b| Some(b.reserved),
+        );
+    }
+
+    fn counters(&mut self, status: &Status) {
+        self.of_branches(status, "fsstack_branch_read_bytes", "counter", "Bytes read by the daemon.", |b| {
+            Some(b.read_bytes)
+        });
+        self.of_branches(
+            status,
+            "fsstack_branch_written_bytes",
+            "counter",
+            "Bytes written by the daemon.",
+            |b| Some(b.written_bytes),
+        );
+        self.of_branches(
+            status,
+            "fsstack_branch_moved_away",
+            "counter",
+            "Files moved off the branch.",
+            |b| Some(b.moved_away),
+        );
+        self.of_branches(status, "fsstack_branch_moved_here", "counter", "Files moved to the branch.", |b| {
+            Some(b.moved_here)
+        });
+    }
+
     fn info(&mut self, status: &Status) {
         self.family("fsstack", "info", "The daemon.");
         let labels = [
