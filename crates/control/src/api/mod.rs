@@ -269,6 +269,9 @@ pub enum BranchRequest {
         /// Take nothing new there, and wait until no file is open on it.
         #[serde(default)]
         when_idle: bool,
+        /// Only tell how far an earlier request has come.
+        #[serde(default)]
+        only_ask: bool,
     },
     /// Another mode.
     Mode {

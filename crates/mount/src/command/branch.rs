@@ -16,7 +16,7 @@ pub(crate) fn run(wish: &Branch, style: Style) -> Result<(), Failed> {
     let (word, request) = match &wish.action {
         BranchAction::Add { pool, branch } => (pool, BranchRequest::Add { branch: branch.clone() }),
         BranchAction::Remove { pool, branch, when_idle } => {
-            (pool, BranchRequest::Remove { branch: shown(branch), when_idle: *when_idle })
+            (pool, BranchRequest::Remove { branch: shown(branch), when_idle: *when_idle, only_ask: false })
         }
         BranchAction::Mode { pool, branch, mode } => {
             (pool, BranchRequest::Mode { branch: shown(branch), mode: mode.clone() })
@@ -30,7 +30,9 @@ pub(crate) fn run(wish: &Branch, style: Style) -> Result<(), Failed> {
     let mut changed = client.branch(&request)?;
     while changed.waits_for != 0 {
         std::thread::sleep(LOOK_EVERY);
-        changed = match client.branch(&request) {
+        let branch = changed.branch.clone();
+        let ask = BranchRequest::Remove { branch, when_idle: true, only_ask: true };
+        changed = match client.branch(&ask) {
             // It went when its last file was closed, with nobody asking.
             Err(ClientError::Refused(Refusal { kind: RefusalKind::Missing, .. })) => {
                 BranchChanged { to: String::new(), waits_for: 0, ..changed }

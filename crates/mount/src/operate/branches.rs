@@ -29,7 +29,8 @@ impl Served {
     pub(super) fn change_branch(&self, request: &BranchRequest) -> Result<BranchChanged, Refusal> {
         let changed = match request {
             BranchRequest::Add { branch } => self.add(branch),
-            BranchRequest::Remove { branch, when_idle } => self.remove(branch, *when_idle),
+            BranchRequest::Remove { branch, only_ask: true, .. } => self.removal(branch),
+            BranchRequest::Remove { branch, when_idle, .. } => self.remove(branch, *when_idle),
             BranchRequest::Mode { branch, mode } => self.set_mode(branch, mode),
             BranchRequest::Floor { branch, floor } => self.set_floor(branch, floor),
         };
@@ -66,12 +67,7 @@ impl Served {
 
     fn remove(&self, text: &str, when_idle: bool) -> Result<BranchChanged, Refusal> {
         let branch = self.known(text)?;
-        let gone = |waits_for: usize| BranchChanged {
-            branch: Printable::path(&branch.path).to_string(),
-            from: branch.given_mode().name().to_owned(),
-            to: if waits_for == 0 { String::new() } else { "leaving".to_owned() },
-            waits_for: values::count(waits_for),
-        };
+        let gone = |waits_for| gone(&branch, waits_for);
         if branch.is_leaving() && when_idle {
             // The thread that waits for it may take a moment more than its last file.
             return Ok(gone(branch.open_files().max(1)));
@@ -84,6 +80,17 @@ impl Served {
             }
             Err(error) => Err(refused(error)),
         }
+    }
+
+    /// How far a removal has come; a branch that is gone is not known any more.
+    fn removal(&self, text: &str) -> Result<BranchChanged, Refusal> {
+        let branch = self.known(text)?;
+        // Noted before its thread begins.
+        if branch.is_leaving() || self.leaving.lock().contains_key(&branch.ix) {
+            return Ok(gone(&branch, branch.open_files().max(1)));
+        }
+        let shown = Printable::path(&branch.path);
+        Err(Refusal::busy(format!("{shown}: it stays: its removal was called off")))
     }
 
     fn wait_for(&self, branch: &Arc<Branch>) -> Result<(), Refusal> {
@@ -167,6 +174,15 @@ fn changed(branch: &Branch, from: &str, to: &str) -> BranchChanged {
         from: from.to_owned(),
         to: to.to_owned(),
         waits_for: 0,
+    }
+}
+
+fn gone(branch: &Branch, waits_for: usize) -> BranchChanged {
+    BranchChanged {
+        branch: Printable::path(&branch.path).to_string(),
+        from: branch.given_mode().name().to_owned(),
+        to: if waits_for == 0 { String::new() } else { "leaving".to_owned() },
+        waits_for: values::count(waits_for),
     }
 }
 
