@@ -8,7 +8,8 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use fsstack_lab::branch::{Kind, Layout};
 use fsstack_lab::daemon::{self, Process};
-use fsstack_lab::gluster::{self, Gluster, Steps, Volume};
+use fsstack_lab::disks::Disks;
+use fsstack_lab::gluster::{self, Gluster, Purge, Steps, Volume};
 use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::network::Rate;
 use fsstack_lab::rival::{Rival, Union};
@@ -127,7 +128,7 @@ pub(crate) struct Ground {
     rivals: Vec<Rival>,
     /// The pools' and rivals' directories on what they are stacked upon.
     inner: Vec<Entry>,
-    branches: Vec<Branch>,
+    disks: Vec<Standing>,
     parts: Vec<Parts>,
     homes: Vec<Entry>,
 }
@@ -204,32 +205,31 @@ impl Ground {
         Rival::mount(union, &own, at, options(union))
     }
 
-    /// A branch of each kind of disk that can be made here; the reason where it cannot.
-    pub(crate) fn disks(&mut self) -> Vec<(String, Result<Target, String>)> {
-        let mut told: Vec<(String, Result<Target, String>)> = Vec::new();
-        for (name, kind, program) in
-            [("xfs", Kind::Xfs(MiB(1024)), "mkfs.xfs"), ("ext4", Kind::Ext4(MiB(1024)), "mkfs.ext4")]
-        {
-            let made = needs::loops().and_then(|()| needs::program(program)).map_err(|skip| skip.to_string());
-            let made = made.and_then(|()| {
-                let branch = self.home().and_then(|home| Branch::make(name, kind, Layout::Sparse, &home));
-                let branch = branch.map_err(|e| format!("{e:#}"))?;
-                let target = Target { name: name.to_owned(), dir: branch.path().to_owned() };
-                self.branches.push(branch);
-                Ok(target)
-            });
-            told.push((name.to_owned(), made));
+    /// A file system on each kind of disk that can be made here; the reason where it cannot.
+    pub(crate) fn disks(&mut self, kinds: &[&str], size: MiB) -> Vec<(String, Result<Target, String>)> {
+        let made = |kind: &&str| ((*kind).to_owned(), self.disk(kind, size).map_err(|e| first_line(&e)));
+        kinds.iter().map(made).collect()
+    }
+
+    fn disk(&mut self, kind: &str, size: MiB) -> Result<Target> {
+        let disks = Disks::of("bench", kind.parse()?)?;
+        // Four as in the publication, where they are one file system.
+        let made = disks.up(if kind.contains("raid") { 4 } else { 1 }, size, Steps::Quiet);
+        // Also what was made before something failed is taken down.
+        self.disks.push(Standing(disks));
+        let dir = made?.into_iter().next().context("no file system was mounted")?;
+        Ok(Target { name: kind.to_owned(), dir })
+    }
+}
+
+/// Disks that go when this drops.
+#[derive(Debug)]
+struct Standing(Disks);
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        if let Err(e) = self.0.down(Purge::Everything, Steps::Quiet) {
+            eprintln!("fsstack-bench: taking down {}: {e:#}", self.0.stack());
         }
-        for (name, what) in [
-            ("btrfs-raid5", "btrfs raid5"),
-            ("btrfs-raid5-compressed", "btrfs raid5 with compression"),
-            ("zfs-raidz", "zfs-fuse raidz"),
-        ] {
-            told.push((
-                name.to_owned(),
-                Err(format!("the lab makes no {what}: mount one and give --target {name}=DIR")),
-            ));
-        }
-        told
     }
 }

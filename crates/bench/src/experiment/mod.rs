@@ -153,10 +153,16 @@ pub(crate) fn plan(
     Ok((plan, ground))
 }
 
-/// `direct` if there is one, in a group (`dt8.direct`) or alone; else the first.
+/// `direct` if there is one, in a group (`dt8.direct`) or alone; parity without compression, which the published ratios
+/// are to; else the first.
 fn baseline(targets: &[Target]) -> Option<String> {
-    let direct = targets.iter().find(|t| t.name == "direct" || t.name.ends_with(".direct"));
-    direct.or(targets.first()).map(|t| t.name.clone())
+    let named = |name: &str| {
+        targets
+            .iter()
+            .find(|t| t.name == name || t.name.strip_suffix(name).is_some_and(|group| group.ends_with('.')))
+    };
+    let known = ["direct", "zfs-raidz", "btrfs-raid5"].into_iter().find_map(named);
+    known.or(targets.first()).map(|t| t.name.clone())
 }
 
 fn targets_of(name: Name) -> &'static str {

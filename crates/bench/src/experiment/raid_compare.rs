@@ -3,7 +3,9 @@
 
 use std::num::NonZeroU32;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use fsstack_lab::MiB;
+use rustix::fs::statvfs;
 
 use super::{Content, Extent, point, skipped};
 use crate::ground::{Ground, Lab};
@@ -66,7 +68,7 @@ pub(super) fn content(extent: Extent) -> Content {
 fn published() -> Vec<Published> {
     let series = |figure: &str, low: f64, high: f64| Published {
         figure: figure.to_owned(),
-        series: "raidz, lz4".to_owned(),
+        series: "lz4 to raidz".to_owned(),
         relative: true,
         points: vec![point(0.0, "write", low, high)],
         source: SOURCE.to_owned(),
@@ -74,10 +76,26 @@ fn published() -> Vec<Published> {
     vec![series("compressible-1", 2.0, 2.0), series("compressible-4", 3.0, 3.0)]
 }
 
-/// One branch of each kind that can be made here.
+/// What the lab makes: single disks, and four as one file system with parity, with and without compression.
+const KINDS: [&str; 6] = ["xfs", "ext4", "btrfs-raid5", "btrfs-raid5-zstd", "zfs-raidz", "zfs-raidz-lzjb"];
+
+/// A file system of each kind that can be made here.
 pub(super) fn ground(_: &Lab, plan: &mut Plan) -> Result<Ground> {
+    let largest = plan.cases.iter().map(|case| case.workload.footprint()).max().unwrap_or(0);
+    let needed = largest.saturating_mul(KINDS.len() as u64);
+    let dir = fsstack_lab::ledger::state_dir()?;
+    let told = statvfs(&dir)?;
+    let free = told.f_bavail.saturating_mul(told.f_frsize);
+    ensure!(
+        needed < free,
+        "raid-compare: its disks are files in {}, which has {} free, and the plan writes {}",
+        dir.display(),
+        Bytes(free),
+        Bytes(needed)
+    );
     let mut ground = Ground::default();
-    for (name, made) in ground.disks() {
+    // Each must take what all may have to hold, were they one.
+    for (name, made) in ground.disks(&KINDS, MiB((needed / 2 * 3 >> 20).max(1024))) {
         match made {
             Ok(target) => plan.targets.push(target),
             Err(why) => plan.skipped.push(skipped(&name, why)),
