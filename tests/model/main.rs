@@ -13,7 +13,7 @@ mod tree;
 
 use act::{Act, acts};
 use bare::Bare;
-use fsstack_lab::{self as lab, Skip, needs};
+use fsstack_lab::{self as lab, needs};
 use ground::{Directory, Ground, PoolGround};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -66,14 +66,6 @@ fn mounted(options: &'static [&'static str]) {
     pools_agree(40, || PoolGround::over(pool().mount()));
 }
 
-/// The kernel can reach a pool by its rings.
-fn rings() -> Result<(), Skip> {
-    match lab::pool().tmp_branch("a").option("transport=ring").try_mount() {
-        Ok(_) => Ok(()),
-        Err(refused) => Err(Skip::because(format!("transport=ring: {}", refused.said.trim_end()))),
-    }
-}
-
 #[test]
 fn a_pool_agrees_with_files_on_one_branch() {
     needs!(mounting());
@@ -94,9 +86,6 @@ fn a_stacked_pool_agrees() {
 
 #[test]
 fn a_pool_by_rings_agrees() {
-    needs!(mounting());
-    if let Err(skip) = rings() {
-        return skip.announce();
-    }
+    needs!(rings());
     mounted(&["transport=ring", "create=rand"]);
 }

@@ -33,7 +33,7 @@ pub use branch::{Branch, Kind, Layout};
 pub use disks::Disks;
 pub use gluster::Gluster;
 pub use ledger::{sweep, take_down};
-pub use needs::Skip;
+pub use needs::{RingSwitch, Skip};
 pub use pool::{Builder, Pool, Refused};
 pub use rival::Rival;
 

@@ -121,6 +121,43 @@ pub fn not_on_gluster(because: &str) -> Result<(), Skip> {
     unless(!ground::is_gluster(), || format!("not on GlusterFS: {because}"))
 }
 
+/// The kernel gives a pool its requests over `io_uring`: found out by mounting one, which switches that on.
+pub fn rings() -> Result<(), Skip> {
+    mounting()?;
+    match crate::pool().tmp_branch("a").option("transport=ring").try_mount() {
+        Ok(_) => Ok(()),
+        Err(refused) => Err(Skip::because(format!("needs transport=ring: {}", refused.said.trim_end()))),
+    }
+}
+
+/// The kernel's switch for FUSE over `io_uring`, put back as it was when this drops.
+#[derive(Debug)]
+pub struct RingSwitch {
+    before: Option<Vec<u8>>,
+}
+
+impl RingSwitch {
+    const PATH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+    /// Remembers how it is.
+    #[must_use]
+    pub fn kept() -> Self {
+        Self { before: std::fs::read(Self::PATH).ok() }
+    }
+}
+
+impl Drop for RingSwitch {
+    fn drop(&mut self) {
+        // Where there is none, or it cannot be written, nobody has switched it.
+        let now = std::fs::read(Self::PATH).ok();
+        if let Some(before) = self.before.as_ref().filter(|before| now.as_ref() != Some(*before))
+            && let Err(error) = std::fs::write(Self::PATH, before)
+        {
+            eprintln!("{} stays switched on: {error}", Self::PATH);
+        }
+    }
+}
+
 fn unless(met: bool, reason: impl FnOnce() -> String) -> Result<(), Skip> {
     if met { Ok(()) } else { Err(Skip::because(reason())) }
 }

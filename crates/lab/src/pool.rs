@@ -22,11 +22,15 @@ const GRACE: Duration = Duration::from_secs(10);
 /// What is kept free on a branch unless the test says otherwise.
 const LAB_FLOOR: &str = "minfreespace=4M";
 
+/// The variable that says which `transport=` pools are mounted with whose test does not say it.
+pub const TRANSPORT: &str = "FSSTACK_TEST_TRANSPORT";
+
 /// A pool being described.
 #[derive(Clone, Debug)]
 #[must_use = "nothing exists before `mount`"]
 pub struct Builder {
     branches: Vec<Wanted>,
+    others: Vec<String>,
     options: Vec<String>,
     env: Vec<(OsString, OsString)>,
     home: Option<PathBuf>,
@@ -63,6 +67,7 @@ impl Default for Builder {
     fn default() -> Self {
         Self {
             branches: Vec::new(),
+            others: Vec::new(),
             options: Vec::new(),
             env: Vec::new(),
             home: None,
@@ -128,6 +133,12 @@ impl Builder {
         self
     }
 
+    /// Directories that somebody else has made, as branches after those of the lab.
+    pub fn over(mut self, branches: &[impl AsRef<str>]) -> Self {
+        self.others.extend(branches.iter().map(|branch| branch.as_ref().to_owned()));
+        self
+    }
+
     /// The directory to make everything in, instead of a fresh one.
     pub fn home(mut self, home: &Path) -> Self {
         self.home = Some(home.to_owned());
@@ -188,7 +199,8 @@ impl Builder {
             Some(mode) => format!("{}={mode}", branch.path().display()),
             None => branch.path().display().to_string(),
         };
-        let source = branches.iter().zip(&self.branches).map(spec).collect::<Vec<_>>().join(":");
+        let source = branches.iter().zip(&self.branches).map(spec).chain(self.others);
+        let source = source.collect::<Vec<_>>().join(":");
         Ok(Pool {
             source,
             options: self.options,
@@ -336,6 +348,13 @@ impl Pool {
         }
         if !options.iter().any(|option| option.starts_with("state-dir=")) {
             options.push(format!("state-dir={}", self.state_dir().display()));
+        }
+        // (Locks on the branch are for one door only: see docs/options.md.)
+        let says_door = |o: &String| o.contains("transport=") || o.contains("locks=branch");
+        if let Ok(door) = std::env::var(TRANSPORT)
+            && !options.iter().any(says_door)
+        {
+            options.push(format!("transport={door}"));
         }
         run = run.arg("-o").arg(options.join(","));
         Ok(self.env.iter().fold(run, |run, (name, value)| run.env(name, value)))

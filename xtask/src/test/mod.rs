@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use fsstack_lab::pool::TRANSPORT;
 use fsstack_lab::shell::Run;
-use fsstack_lab::{Skip, needs};
+use fsstack_lab::{RingSwitch, Skip, needs};
 
 use crate::install::{self, Runner};
 use crate::{docs, exec, tidy};
@@ -47,20 +48,62 @@ enum Tier {
     Long,
 }
 
+/// What the requests of mounted pools come by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    /// What each test says.
+    Any,
+    /// /dev/fuse.
+    Dev,
+    /// FUSE over `io_uring`.
+    Ring,
+}
+
+impl Door {
+    /// A tier by this door, as the table has it.
+    fn of(self, tier: Tier) -> &'static str {
+        match (tier, self) {
+            (Tier::Unit, _) => "unit",
+            (Tier::Model, _) => "model",
+            (Tier::Faults, _) => "faults",
+            (Tier::Mounted, Self::Ring) => "mounted, ring",
+            (Tier::Mounted, _) => "mounted",
+            (Tier::Posix, _) => "posix",
+            (Tier::Nfs, _) => "nfs",
+            (Tier::Lab, _) => "lab",
+            (Tier::Long, Self::Ring) => "long, ring",
+            (Tier::Long, _) => "long",
+        }
+    }
+
+    /// `run`, whose tests are to go by it.
+    fn told_to(self, run: Run) -> Run {
+        match self {
+            Self::Any => run,
+            Self::Dev => run.env(TRANSPORT, "dev"),
+            Self::Ring => run.env(TRANSPORT, "ring"),
+        }
+    }
+
+    /// Why there is none here.
+    fn able(self) -> Result<(), Skip> {
+        if self == Self::Ring { needs::rings() } else { Ok(()) }
+    }
+}
+
+/// Only what is left out otherwise, with time for it.
+const LONG: &[&str] = &["--profile", "long", "--run-ignored", "only"];
+
 impl Tier {
     /// Those that run when none is named.
     const ALWAYS: &[Self] = &[Self::Unit, Self::Model, Self::Faults, Self::Mounted, Self::Posix];
 
-    fn name(self) -> &'static str {
+    /// The doors that it runs by, one after the other.
+    fn doors(self) -> &'static [Door] {
         match self {
-            Self::Unit => "unit",
-            Self::Model => "model",
-            Self::Faults => "faults",
-            Self::Mounted => "mounted",
-            Self::Posix => "posix",
-            Self::Nfs => "nfs",
-            Self::Lab => "lab",
-            Self::Long => "long",
+            Self::Mounted | Self::Long => &[Door::Dev, Door::Ring],
+            // The model's and the suites' own tests say which door they are about.
+            Self::Unit | Self::Model | Self::Faults | Self::Posix | Self::Nfs | Self::Lab => &[Door::Any],
         }
     }
 
@@ -95,17 +138,8 @@ impl Tier {
             Self::Nfs => one("nfs"),
             Self::Lab => lab::commands(&with, runner),
             Self::Long => vec![match runner {
-                Runner::Nextest => with(&[
-                    "-p",
-                    "fsstack-tests",
-                    "--test",
-                    "mounted",
-                    "--profile",
-                    "long",
-                    "--run-ignored",
-                    "only",
-                ]),
-                Runner::Cargo => with(&["-p", "fsstack-tests", "--test", "mounted", "--", "--ignored"]),
+                Runner::Nextest => [one("mounted").concat(), LONG.to_vec()].concat(),
+                Runner::Cargo => [one("mounted").concat(), vec!["--", "--ignored"]].concat(),
             }],
         }
     }
@@ -127,11 +161,14 @@ impl Test {
         }
         let tiers = if self.tier.is_empty() { Tier::ALWAYS } else { &self.tier };
         let helper = exec::build_helper("debug");
-        for &tier in tiers {
-            report.add(match (tier.able(), &helper) {
-                (Err(skip), _) => Row::new(tier.name()).skipped(skip.to_string()),
-                (Ok(()), Err(e)) => Row::new(tier.name()).failed(format!("{e:#}")),
-                (Ok(()), Ok(helper)) => timed(|| run_tier(tier, runner, helper)),
+        // A pool by the ring switches that on for the whole machine.
+        let _as_before = RingSwitch::kept();
+        for (tier, door) in tiers.iter().flat_map(|tier| tier.doors().iter().map(|door| (*tier, *door))) {
+            let name = door.of(tier);
+            report.add(match (&helper, tier.able().and_then(|()| door.able())) {
+                (Err(e), _) => Row::new(name).failed(format!("{e:#}")),
+                (Ok(_), Err(skip)) => Row::new(name).skipped(skip.to_string()),
+                (Ok(helper), Ok(())) => timed(|| run_tier(tier, door, runner, helper)),
             });
         }
         report.add(timed(leftovers));
@@ -156,8 +193,8 @@ fn checks() -> Vec<Row> {
     ]
 }
 
-fn run_tier(tier: Tier, runner: Runner, helper: &PathBuf) -> Row {
-    let mut row = Row::new(tier.name());
+fn run_tier(tier: Tier, door: Door, runner: Runner, helper: &PathBuf) -> Row {
+    let mut row = Row::new(door.of(tier));
     // Here and not in the tests, so that compiling a suite takes none of a test's time.
     let installed = match tier {
         Tier::Posix => install::suites(),
@@ -172,7 +209,7 @@ fn run_tier(tier: Tier, runner: Runner, helper: &PathBuf) -> Row {
         return lab::run(row, &tier.commands(runner), helper);
     }
     for args in tier.commands(runner) {
-        row = match run_counted(exec::cargo().args(&args), helper) {
+        row = match run_counted(door.told_to(exec::cargo().args(&args)), helper) {
             Ok((tally, skips)) => row.counted(tally, skips),
             Err(e) => row.failed(format!("{e:#}")),
         };
