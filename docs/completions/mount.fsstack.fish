@@ -14,6 +14,7 @@ passthrough-headroom=\t'With write-path=auto, files on a branch with less free s
 attr-timeout=\t'How long the kernel may keep attributes; matters only for changes made behind the pool\'s back.'
 entry-timeout=\t'How long the kernel may keep a name it found.'
 negative-timeout=\t'How long the kernel may keep that a name is missing.'
+out-of-band=\t'How changes made on the branches past the pool are noticed: at once, after the timeouts, or there are none.'
 branch-timeout=\t'How long a call may stay inside a FUSE or network branch before others are refused at once (EIO) until it returns; 0: for ever.'
 transport=\t'How requests come from the kernel: over io_uring ("ring" switches the kernel\'s enable_uring on), or by /dev/fuse; "auto" takes the ring where it is switched on.'
 door-scheduling=\t'How the threads that answer the kernel are scheduled: "idle" keeps callers on their CPU where the daemon has a scheduling group of its own.'

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Space};
@@ -23,6 +24,7 @@ use crate::open::route::Backings;
 use crate::settings::Settings;
 use crate::tally::{Sum, Tally};
 use crate::terms::Terms;
+use crate::watch::Watch;
 
 /// How long a file system's free space is believed.
 const SPACE_AGE: Duration = Duration::from_secs(1);
@@ -85,6 +87,8 @@ pub struct Branch {
     /// How many pools are stacked below its root; 0: it is none.
     pub(crate) level: u8,
     pub(crate) home: Home,
+    /// Who is to know when it is mounted again.
+    pub(crate) watch: OnceLock<Weak<Watch>>,
     /// Calls inside a branch that others serve; None: a local disk.
     pub(crate) crowd: Option<Crowd>,
     space: Mutex<(Instant, FsSpace)>,
@@ -125,6 +129,7 @@ impl Branch {
             crowd: (!kind.is_local()).then(|| Crowd::new(settings.branch_timeout)),
             terms: Terms::new(spec),
             home: Home::new(root, &stat, &space, proof),
+            watch: OnceLock::new(),
             space: Mutex::new((Instant::now(), space)),
             placed: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(false),
@@ -173,6 +178,7 @@ impl Branch {
             crowd: None,
             terms: Terms::new(&BranchSpec::new("(left)".into())),
             home: Home::nowhere()?,
+            watch: OnceLock::new(),
             space: Mutex::new((Instant::now(), FsSpace::default())),
             placed: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(true),

@@ -137,6 +137,9 @@ impl Branch {
                 tracing::warn!(branch = %self.path.display(), "the branch is mounted again");
                 self.home.now.store(Arc::new(place));
                 self.distrust_space();
+                if let Some(watch) = self.watcher() {
+                    watch.returned(self);
+                }
             }
             Ok(None) => tracing::warn!(branch = %self.path.display(), "the branch is out of order"),
             Err(error) => tracing::warn!(branch = %self.path.display(), %error, "the branch is out of order"),

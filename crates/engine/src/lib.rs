@@ -30,6 +30,7 @@ mod relocate;
 pub mod reserve;
 mod resolve;
 pub mod rules;
+mod scouts;
 pub mod settings;
 mod shape;
 mod skeleton;
@@ -39,6 +40,7 @@ pub mod terms;
 mod transfer;
 mod twin;
 pub mod union;
+pub mod watch;
 
 pub use caller::Caller;
 pub use error::{OpError, Result};

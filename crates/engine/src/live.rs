@@ -230,6 +230,7 @@ impl Union {
             }
         }
         self.leave_listings(ix);
+        self.branches_changed(None, Some(ix));
         branch.let_go();
         settled &= self.settle(&mut changes);
         if settled {
@@ -248,6 +249,7 @@ impl Union {
         drop(pool);
         self.settle(changes);
         self.learn(&self.pool.load(), branch);
+        self.branches_changed(Some(branch), None);
     }
 
     /// What the kernel knows already is found on `branch` too.

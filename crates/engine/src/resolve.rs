@@ -44,8 +44,8 @@ impl Union {
         let mut dirs = DirStats::new();
         let mut copies = Copies::default();
         let mut fault = parent.is_unsure().then_some(OpError::UNSURE);
-        for at in parent.copies() {
-            match self.stat_in(pool, parent, at, name) {
+        for (at, answer) in self.ask_each(pool, parent, name, parent.copies()) {
+            match answer {
                 Ok(stat) if stat.is_dir() => {
                     copies.found.push((at, stat.ino));
                     dirs.push((at, stat));
@@ -85,8 +85,9 @@ impl Union {
             return Err(OpError::UNSURE);
         }
         let mut holders = DirStats::new();
-        for at in parent.copies().into_iter().filter(|at| Some(*at) != but) {
-            match self.stat_in(pool, parent, at, name) {
+        let others = parent.copies().into_iter().filter(|at| Some(*at) != but).collect();
+        for (at, answer) in self.ask_each(pool, parent, name, others) {
+            match answer {
                 Ok(stat) => holders.push((at, stat)),
                 Err(error) if error.is_missing() => {}
                 Err(error) => return Err(error),

@@ -28,9 +28,11 @@ use crate::pool::Pool;
 use crate::poolid::PoolId;
 use crate::reserve::{Reservation, Teller};
 use crate::resolve::Found;
+use crate::scouts::Scouts;
 use crate::settings::Settings;
 use crate::shape::Shape;
 use crate::tally::Events;
+use crate::watch::{Doubt, Watch};
 
 /// Removed objects held at most. The kernel forgets them within milliseconds, unless they have other names.
 const GHOSTS: usize = 1024;
@@ -55,6 +57,10 @@ pub struct Union {
     pub(crate) events: Events,
     pub(crate) reservations: Mutex<HashMap<u64, Reservation>>,
     pub(crate) teller: OnceLock<Teller>,
+    /// Who is told when something is not as it was.
+    pub(crate) doubt: OnceLock<Arc<dyn Doubt>>,
+    pub(crate) watch: OnceLock<Arc<Watch>>,
+    pub(crate) scouts: Scouts,
     transport: OnceLock<&'static str>,
     next_handle: AtomicU64,
 }
@@ -83,6 +89,8 @@ impl Union {
         let id = pool.settings.privileged.then(|| PoolId::of(&pool.branches));
         let index = Index::open(id, &pool.settings);
         pool.branches.iter().for_each(|branch| index.join(branch));
+        let scouts = Scouts::default();
+        scouts.muster(&pool);
         Self {
             inodes: Table::new(root),
             seen: Locations::default(),
@@ -98,6 +106,9 @@ impl Union {
             events: Events::default(),
             reservations: Mutex::default(),
             teller: OnceLock::new(),
+            doubt: OnceLock::new(),
+            watch: OnceLock::new(),
+            scouts,
             transport: OnceLock::new(),
             next_handle: AtomicU64::new(1),
             pool: ArcSwap::from_pointee(pool),

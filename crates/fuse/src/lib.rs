@@ -9,6 +9,7 @@ mod convert;
 pub mod door;
 pub mod mount;
 mod negotiate;
+pub mod notify;
 
 pub use adapter::{Adapter, Timeouts};
 pub use door::scheduling::Scheduling;

@@ -8,6 +8,7 @@ mod identity;
 mod launch;
 mod operate;
 mod optlist;
+mod outside;
 mod print;
 mod raw;
 mod remount;

@@ -5,6 +5,7 @@ use crate::cli::Invocation;
 use crate::gather::gather;
 use crate::ledger::LedgerEntry;
 use crate::log::{LogSettings, LogTarget};
+use crate::outside::{NEVER_CHANGED, WATCHED};
 use crate::problem::Problems;
 use crate::raw::{PolicyChoice, RawOptions};
 use crate::settings::*;
@@ -36,6 +37,11 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     export(&raw, world, &mut problems);
     notices(&mut raw, world);
     let Some(mount_point) = mount_point.filter(|_| problems.is_empty()) else { return Err(problems) };
+    let out_of_band = raw.out_of_band.or(OutOfBand::Timeout);
+    let (expiry, negative) = match out_of_band {
+        OutOfBand::Watch | OutOfBand::Timeout => (Duration::from_secs(1), Duration::ZERO),
+        OutOfBand::Never => (NEVER_CHANGED, NEVER_CHANGED),
+    };
     Ok(Settings {
         source: typed.source.clone(),
         branches,
@@ -51,9 +57,11 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         page_cache,
         passthrough_headroom: raw.passthrough_headroom.or(Size(1 << 30)),
         branch_timeout: raw.branch_timeout.or(Duration::from_secs(10)),
-        attr_timeout: raw.attr_timeout.or(Duration::from_secs(1)),
-        entry_timeout: raw.entry_timeout.or(Duration::from_secs(1)),
-        negative_timeout: raw.negative_timeout.or(Duration::ZERO),
+        attr_timeout: raw.attr_timeout.or(expiry),
+        entry_timeout: raw.entry_timeout.or(expiry),
+        negative_timeout: raw.negative_timeout.or(negative),
+        out_of_band,
+        watched_timeouts: (raw.entry_timeout.or(WATCHED), raw.negative_timeout.or(WATCHED)),
         transport: raw.transport.get().copied().unwrap_or(Transport::Auto),
         door_scheduling: raw.door_scheduling.get().copied().unwrap_or(DoorScheduling::Auto),
         max_threads: raw.max_threads.get().copied(),

@@ -10,7 +10,7 @@ use fsstack_engine::settings as engine;
 use fsstack_engine::{Pool, Union};
 use fsstack_fuse::door::device::DeviceBackings;
 use fsstack_fuse::mount::{Unmount, Unmounter, mount};
-use fsstack_fuse::{Adapter, Door, Mounted, Plan, Scheduling, Timeouts, Transport};
+use fsstack_fuse::{Adapter, Door, Mounted, Plan, Scheduling, Transport};
 use fsstack_pool::{BranchSpec, Printable};
 use fsstack_sys::identity;
 use fsstack_sys::mounts::MountFlags as KernelFlags;
@@ -25,6 +25,7 @@ use crate::launch::LaunchError;
 use crate::ledger::Listed;
 use crate::log::LogLevel;
 use crate::operate::{Leaving, Served};
+use crate::outside;
 use crate::settings::{
     self, AccessTimes, DoorScheduling, Locks, MountFlags, PageCache, Privilege, Settings, StatfsView, Verify,
     WritePath,
@@ -150,7 +151,7 @@ pub(crate) fn engine_settings(settings: &Settings) -> engine::Settings {
             Locks::Branch => engine::Locks::Branch,
         },
         branch_timeout: settings.branch_timeout,
-        recheck: Duration::from_secs(1),
+        recheck: outside::recheck(settings),
         privileged: settings.privilege == Privilege::Root,
         nfs_export: settings.nfs_export,
         state_dir: settings.state_dir.clone(),
@@ -264,8 +265,9 @@ fn open_door(
         Arc::new(NoBackings)
     };
     let union = Arc::new(Union::new(pool, backings.clone()));
+    outside::keep_told(settings, &union, mounted).map_err(system)?;
     let abi = Abi { setxattr_ext: mounted.granted.setxattr_ext };
-    let adapter = Arc::new(Adapter::new(union.clone(), timeouts(settings), abi));
+    let adapter = Arc::new(Adapter::new(union.clone(), outside::timeouts(settings), abi));
     let device = mounted.device().try_clone_to_owned().map_err(system)?;
     let threads = settings.max_threads.map(std::num::NonZeroUsize::get);
     union.set_transport(if mounted.granted.ring { "ring" } else { "dev" });
@@ -291,15 +293,6 @@ fn open_door(
         leaving: Leaving::default(),
     };
     Ok((door.map_err(system)?, Arc::new(served)))
-}
-
-/// How long the kernel may believe what it is told.
-pub(crate) fn timeouts(settings: &Settings) -> Timeouts {
-    Timeouts {
-        entry: settings.entry_timeout,
-        attr: settings.attr_timeout,
-        negative: settings.negative_timeout,
-    }
 }
 
 /// `write-path=passthrough` is a promise: every branch that takes writes must be able to keep it.

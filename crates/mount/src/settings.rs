@@ -48,6 +48,10 @@ pub struct Settings {
     pub entry_timeout: Duration,
     /// How long the kernel may keep that a name is missing.
     pub negative_timeout: Duration,
+    /// What is done about changes behind the pool's back.
+    pub out_of_band: OutOfBand,
+    /// How long the kernel may keep a name, and that one is missing, while every change is told of.
+    pub watched_timeouts: (Duration, Duration),
     /// Which door requests come through.
     pub transport: Transport,
     /// How the door's threads are scheduled.
@@ -140,6 +144,17 @@ impl WritePath {
     pub fn by_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, path)| *path)
     }
+}
+
+/// Whether branches are changed past the pool, and how that is noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutOfBand {
+    /// The system tells of it.
+    Watch,
+    /// What the kernel knows expires.
+    Timeout,
+    /// They are not.
+    Never,
 }
 
 /// Which door requests come through.

@@ -102,6 +102,11 @@ fn the_defaults() {
             attr_timeout: 1s,
             entry_timeout: 1s,
             negative_timeout: 0ns,
+            out_of_band: Timeout,
+            watched_timeouts: (
+                60s,
+                60s,
+            ),
             transport: Auto,
             door_scheduling: Auto,
             max_threads: None,
@@ -176,9 +181,10 @@ fn our_spellings() {
         &ground,
         "attr-timeout=0.5,entry_timeout=60,negative-timeout=3",
         expect![[r#"
-        attr_timeout: 500ms,
-        entry_timeout: 60s,
-        negative_timeout: 3s,"#]],
+            attr_timeout: 500ms,
+            entry_timeout: 60s,
+            negative_timeout: 3s,
+            3s,"#]],
     );
     check(
         &ground,
@@ -239,7 +245,9 @@ fn spellings_of_mhddfs_and_mergerfs() {
             create: mfs
             attr_timeout: 3s,
             entry_timeout: 4s,
-            negative_timeout: 5s,"#]],
+            negative_timeout: 5s,
+            4s,
+            5s,"#]],
     );
     check(
         &ground,
@@ -281,6 +289,7 @@ fn the_later_wins_and_the_command_line_before_the_file() {
             page_cache: On,
             attr_timeout: 9s,
             entry_timeout: 2.5s,
+            2.5s,
             read_only: true,
             config: Some(
             "$D/pool.toml","#]],
@@ -293,6 +302,7 @@ fn the_later_wins_and_the_command_line_before_the_file() {
             0,
             attr_timeout: 7s,
             entry_timeout: 2.5s,
+            2.5s,
             read_only: true,
             config: Some(
             "$D/pool.toml","#]],

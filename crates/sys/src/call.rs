@@ -44,11 +44,12 @@ pub enum Call {
     Handle,
     Identity,
     Mount,
+    Watch,
 }
 
 impl Call {
     /// Number of variants.
-    pub const COUNT: usize = Self::Mount as usize + 1;
+    pub const COUNT: usize = Self::Watch as usize + 1;
 
     /// All of them, in order.
     pub const ALL: [Self; Self::COUNT] = [
@@ -86,6 +87,7 @@ impl Call {
         Self::Handle,
         Self::Identity,
         Self::Mount,
+        Self::Watch,
     ];
 }
 

@@ -6,6 +6,7 @@ pub mod at;
 pub mod call;
 pub mod count;
 pub mod dirents;
+pub mod fanotify;
 #[cfg(feature = "fault")]
 pub mod fault;
 pub mod file;

@@ -12,6 +12,7 @@ mod dirent;
 #[cfg(any(test, feature = "encode"))]
 pub mod encode;
 mod extension;
+mod notice;
 mod opcode;
 mod operation;
 mod parse;
@@ -24,6 +25,7 @@ pub use attr::{Attr, Entry, Opened, Statx, Timestamp};
 pub use device::{decode_dev, encode_dev};
 pub use dirent::DirentWriter;
 pub use extension::Groups;
+pub use notice::Notice;
 pub use opcode::Opcode;
 pub use operation::{CopyWidth, Creation, FileLock, Forgets, Lk, Operation, SetAttr, SetTime};
 pub use request::{Abi, Header, Refused, Request, Why};

@@ -45,6 +45,15 @@ impl Locations {
         }
     }
 
+    /// What `name` in `dir` means is not known any more.
+    pub fn forget(&self, dir: Ino, name: &[u8]) {
+        if self.get(dir, name).is_some() {
+            let [check, number] = self.slot(hash_name(dir, name));
+            number.store(0, Relaxed);
+            check.store(0, Relaxed);
+        }
+    }
+
     /// Nothing is known any more.
     pub fn clear(&self) {
         for [check, number] in &self.slots {

@@ -52,7 +52,8 @@ impl Union {
 
     /// The directory that the name meant last, if it still does and its copies were asked for lately.
     fn lookup_dir(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr, dir: &Arc<Inode>) -> Option<Entry> {
-        let fresh = dir.checked().is_some_and(|asked| asked.elapsed() < pool.settings.recheck);
+        let lately = |asked: std::time::Instant| self.is_watched() || asked.elapsed() < pool.settings.recheck;
+        let fresh = dir.checked().is_some_and(lately);
         if !fresh || dir.is_unsure() || !dir.has_name(parent, name) {
             return None;
         }

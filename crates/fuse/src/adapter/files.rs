@@ -28,7 +28,7 @@ impl Adapter {
         let (parent, name) = (Ino(request.header.nodeid), entry_name(creation.name)?);
         let caller = caller(request, creation.umask);
         let made = self.union.create(parent, name, creation.mode, flags, caller).map_err(errno)?;
-        full(answer.created(&convert::entry(&made.entry, &self.timeouts.load()), open_out(&made.opened)))
+        full(answer.created(&convert::entry(&made.entry, &self.timeouts()), open_out(&made.opened)))
     }
 
     pub(super) fn tmpfile(
@@ -41,7 +41,7 @@ impl Adapter {
         let caller = caller(request, creation.umask);
         let parent = Ino(request.header.nodeid);
         let made = self.union.tmpfile(parent, creation.mode, flags, caller).map_err(errno)?;
-        full(answer.created(&convert::entry(&made.entry, &self.timeouts.load()), open_out(&made.opened)))
+        full(answer.created(&convert::entry(&made.entry, &self.timeouts()), open_out(&made.opened)))
     }
 
     pub(super) fn read(&self, fh: u64, offset: u64, size: u32, answer: &mut Answer<'_>) -> Served {

@@ -25,6 +25,8 @@ pub struct Timeouts {
     pub attr: Duration,
     /// That a name is missing.
     pub negative: Duration,
+    /// Names, and that one is missing, while the pool is told of every change on every branch.
+    pub watched: (Duration, Duration),
 }
 
 /// What a door does with a request after the adapter is done with it.
@@ -69,6 +71,13 @@ impl Adapter {
     /// The engine.
     pub fn union(&self) -> &Arc<Union> {
         &self.union
+    }
+
+    /// How long the kernel may believe what it is told now.
+    fn timeouts(&self) -> Timeouts {
+        let now = **self.timeouts.load();
+        let (entry, negative) = now.watched;
+        if self.union.is_watched() { Timeouts { entry, negative, ..now } } else { now }
     }
 
     /// Serves one request.
@@ -219,8 +228,7 @@ impl Adapter {
     }
 
     fn readdir(&self, fh: u64, cookie: u64, size: u32, plus: bool, answer: &mut Answer<'_>) -> Served {
-        let (union, now) = (&self.union, self.timeouts.load());
-        let timeouts = &**now;
+        let (union, timeouts) = (&self.union, &self.timeouts());
         answer
             .dirents(size, |writer| {
                 let mut rows = Rows { writer, timeouts, plus, closed: false };

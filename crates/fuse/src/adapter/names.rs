@@ -20,9 +20,9 @@ impl Adapter {
             _ => self.union.lookup(parent, entry_name(name)?),
         };
         match found.map_err(errno) {
-            Ok(entry) => full(answer.entry(&convert::entry(&entry, &self.timeouts.load()))),
-            Err(Errno::NOENT) if !self.timeouts.load().negative.is_zero() => {
-                full(answer.missing(self.timeouts.load().negative))
+            Ok(entry) => full(answer.entry(&convert::entry(&entry, &self.timeouts()))),
+            Err(Errno::NOENT) if !self.timeouts().negative.is_zero() => {
+                full(answer.missing(self.timeouts().negative))
             }
             Err(errno) => Err(errno),
         }
@@ -40,7 +40,7 @@ impl Adapter {
         };
         let parent = Ino(request.header.nodeid);
         let made = self.union.make(parent, entry_name(name)?, new, caller(request, umask)).map_err(errno)?;
-        full(answer.entry(&convert::entry(&made, &self.timeouts.load())))
+        full(answer.entry(&convert::entry(&made, &self.timeouts())))
     }
 
     pub(super) fn rename(&self, from: (Ino, &CStr), to: (Ino, &CStr), flags: u32) -> Served {
@@ -51,6 +51,6 @@ impl Adapter {
 
     pub(super) fn link(&self, old: Ino, parent: Ino, name: &CStr, answer: &mut Answer<'_>) -> Served {
         let linked = self.union.link(old, parent, entry_name(name)?).map_err(errno)?;
-        full(answer.entry(&convert::entry(&linked, &self.timeouts.load())))
+        full(answer.entry(&convert::entry(&linked, &self.timeouts())))
     }
 }

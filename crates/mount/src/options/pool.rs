@@ -2,7 +2,7 @@
 
 use super::{Row, Takes, option};
 use crate::settings::{
-    DoorScheduling, Locks, PageCache, Require, StatfsView, Stay, Transport, Verify, WritePath,
+    DoorScheduling, Locks, OutOfBand, PageCache, Require, StatfsView, Stay, Transport, Verify, WritePath,
 };
 use crate::values;
 use std::num::NonZeroU64;
@@ -162,6 +162,20 @@ pub(super) const DATA: &[Row] = &[
         "0",
         "How long the kernel may keep that a name is missing.",
         |raw, typed| raw.negative_timeout.give(typed, typed.seconds()?),
+    ),
+    option(
+        &["out-of-band"],
+        Takes::Choice(&["watch", "timeout", "never"]),
+        "timeout",
+        "How changes made on the branches past the pool are noticed: at once, after the timeouts, or there are none.",
+        |raw, typed| {
+            let how = match typed.text()? {
+                "watch" => OutOfBand::Watch,
+                "never" => OutOfBand::Never,
+                _ => OutOfBand::Timeout,
+            };
+            raw.out_of_band.give(typed, how)
+        },
     ),
     option(
         &["branch-timeout"],

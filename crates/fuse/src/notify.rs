@@ -1,0 +1,55 @@
+//! Telling the kernel that something is not as it was told before.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use fsstack_engine::watch::Doubt;
+use fsstack_pool::Ino;
+use fsstack_wire::Notice;
+use rustix::io::Errno;
+
+/// The kernel's side of a connection, which keeps what it was told.
+#[derive(Debug)]
+pub struct Kernel(OwnedFd);
+
+impl Kernel {
+    /// Behind `device`.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn behind(device: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self(device.try_clone_to_owned()?))
+    }
+
+    fn tell(&self, notice: &Notice) -> bool {
+        match rustix::io::write(&self.0, notice.as_bytes()) {
+            Ok(_) => true,
+            // It knows nothing of it, or the mount is gone.
+            Err(Errno::NOENT | Errno::NODEV | Errno::NOTDIR) => true,
+            Err(Errno::INVAL | Errno::NOSYS) => false,
+            Err(error) => {
+                tracing::warn!(%error, "the kernel was not told of a change");
+                false
+            }
+        }
+    }
+}
+
+impl Doubt for Kernel {
+    fn name(&self, parent: Ino, name: &CStr) {
+        self.tell(&Notice::name(parent.0, name));
+    }
+
+    fn all_names(&self) -> bool {
+        self.tell(&Notice::all_names())
+    }
+
+    fn attributes(&self, ino: Ino) {
+        self.tell(&Notice::attributes(ino.0));
+    }
+
+    fn data(&self, ino: Ino) {
+        self.tell(&Notice::data(ino.0));
+    }
+}

@@ -1,0 +1,230 @@
+//! Being told of what is done on a file system, by whomever: fanotify with handles and names.
+#![allow(unsafe_code, reason = "fanotify has no safe wrapper")]
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use crate::call::{Call, Result, call, once};
+use crate::handle::FileHandle;
+
+/// A queue of events. The system keeps 16 384 at most, and says when it had to drop some.
+#[derive(Debug)]
+pub struct Group(OwnedFd);
+
+/// What was done: bits of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deed(u64);
+
+impl Deed {
+    /// Attributes, owner, mode, links or ACLs were changed.
+    pub const ATTRIBUTES: Self = Self(libc::FAN_ATTRIB);
+    /// A file that was open for writing was closed.
+    pub const WRITTEN: Self = Self(libc::FAN_CLOSE_WRITE);
+    /// A name came, went, or means something else.
+    pub const NAMES: Self =
+        Self(libc::FAN_CREATE | libc::FAN_DELETE | libc::FAN_MOVED_FROM | libc::FAN_MOVED_TO);
+    /// A name came.
+    pub const CAME: Self = Self(libc::FAN_CREATE | libc::FAN_MOVED_TO);
+    /// The name is, or was, a directory's.
+    pub const OF_DIRECTORY: Self = Self(libc::FAN_ONDIR);
+    /// Events were dropped.
+    pub const OVERFLOW: Self = Self(libc::FAN_Q_OVERFLOW);
+
+    /// Whether any of `other` was done.
+    #[must_use]
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event<'b> {
+    /// What was done; several things if they came close together.
+    pub deed: Deed,
+    /// The process that did it.
+    pub pid: u32,
+    /// The file system, as statfs(2) has it.
+    pub fsid: u64,
+    /// The directory that it was done in.
+    pub dir: Option<FileHandle>,
+    /// Under which name there. None: it was done to the directory itself.
+    pub name: Option<&'b CStr>,
+    /// The file that it was done to, where that is not a matter of names.
+    pub object: Option<FileHandle>,
+}
+
+impl Group {
+    /// A group that is told of nothing yet. Needs `CAP_SYS_ADMIN`.
+    ///
+    /// # Errors
+    /// The kernel cannot (before 5.9), or may not.
+    pub fn new() -> Result<Self> {
+        const FLAGS: libc::c_uint = libc::FAN_CLASS_NOTIF
+            | libc::FAN_CLOEXEC
+            | libc::FAN_NONBLOCK
+            | libc::FAN_REPORT_FID
+            | libc::FAN_REPORT_DFID_NAME;
+        call(Call::Watch, || {
+            // SAFETY: takes integers.
+            match unsafe { libc::fanotify_init(FLAGS, 0) } {
+                -1 => Err(last_error()),
+                // SAFETY: the descriptor was just made, and nobody else knows it.
+                fd => Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) })),
+            }
+        })
+    }
+
+    /// Be told of the whole file system that `root` is on, which must not be `O_PATH`.
+    ///
+    /// # Errors
+    /// The file system has no handles or no id of its own.
+    pub fn watch(&self, root: BorrowedFd<'_>) -> Result<()> {
+        let deeds = Deed::ATTRIBUTES.0 | Deed::WRITTEN.0 | Deed::NAMES.0 | Deed::OF_DIRECTORY.0;
+        call(Call::Watch, || {
+            let how = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
+            // SAFETY: takes integers, and no path.
+            let marked = unsafe {
+                libc::fanotify_mark(self.0.as_raw_fd(), how, deeds, root.as_raw_fd(), std::ptr::null())
+            };
+            if marked < 0 { Err(last_error()) } else { Ok(()) }
+        })
+    }
+
+    /// Sleeps until there are events.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn wait(&self) -> Result<()> {
+        let ready = || poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None).map(drop);
+        call(Call::Watch, ready)
+    }
+
+    /// The events that wait, into `buffer` (at least 4 KiB): how many bytes; 0 if there are none.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn read(&self, buffer: &mut [u8]) -> Result<usize> {
+        match once(Call::Watch, || rustix::io::read(&self.0, &mut *buffer)) {
+            Err(error) if matches!(error.errno, Errno::AGAIN | Errno::INTR) => Ok(0),
+            read => read,
+        }
+    }
+}
+
+impl AsFd for Group {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The events in what was read.
+pub fn events(mut bytes: &[u8]) -> impl Iterator<Item = Event<'_>> {
+    std::iter::from_fn(move || {
+        let len = usize::try_from(word(bytes, 0)?).ok()?;
+        let (this, rest) = bytes.split_at_checked(len)?;
+        bytes = rest;
+        event(this)
+    })
+}
+
+/// Bytes of `struct fanotify_event_metadata`.
+const METADATA: usize = 24;
+/// Bytes of `struct fanotify_event_info_fid` before the handle, and of the handle before its own.
+const INFO: usize = 12;
+const HANDLE: usize = 8;
+
+fn event(bytes: &[u8]) -> Option<Event<'_>> {
+    let deed = Deed(u64::from_ne_bytes(*bytes.get(8..16)?.first_chunk()?));
+    let mut event = Event { deed, pid: word(bytes, 20)?, fsid: 0, dir: None, name: None, object: None };
+    let mut records = bytes.get(METADATA..)?;
+    while let Some(&[kind, _, low, high]) = records.first_chunk() {
+        let len = usize::from(u16::from_ne_bytes([low, high]));
+        let (record, rest) = records.split_at_checked(len.max(1))?;
+        records = rest;
+        if ![FID, DFID, DFID_NAME].contains(&kind) {
+            continue;
+        }
+        event.fsid = u64::from(word(record, 4)?) | u64::from(word(record, 8)?) << 32;
+        let end = INFO + HANDLE + usize::try_from(word(record, INFO)?).ok()?;
+        let handle = FileHandle {
+            kind: word(record, INFO + 4)?.cast_signed(),
+            bytes: record.get(INFO + HANDLE..end)?.to_vec(),
+        };
+        if kind == FID {
+            event.object = Some(handle);
+        } else {
+            event.dir = Some(handle);
+            let name = record.get(end..).and_then(|name| CStr::from_bytes_until_nul(name).ok());
+            event.name = name.filter(|name| kind == DFID_NAME && *name != c".");
+        }
+    }
+    Some(event)
+}
+
+const FID: u8 = libc::FAN_EVENT_INFO_TYPE_FID;
+const DFID: u8 = libc::FAN_EVENT_INFO_TYPE_DFID;
+const DFID_NAME: u8 = libc::FAN_EVENT_INFO_TYPE_DFID_NAME;
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..at + 4)?.first_chunk()?))
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+    use crate::handle::name_to_handle;
+
+    #[test]
+    fn what_is_done_in_a_directory_is_told() {
+        let group = match Group::new() {
+            Err(error) if error.errno == Errno::PERM => return println!("skipped: needs CAP_SYS_ADMIN"),
+            group => group.unwrap(),
+        };
+        let home = tempfile::tempdir_in("/dev/shm").unwrap();
+        let dir = File::open(home.path()).unwrap();
+        group.watch(dir.as_fd()).unwrap();
+        let handle = name_to_handle(dir.as_fd(), c"").unwrap();
+        fs::write(home.path().join("film"), "x").unwrap();
+        fs::rename(home.path().join("film"), home.path().join("movie")).unwrap();
+        fs::create_dir(home.path().join("sub")).unwrap();
+        fs::remove_dir(home.path().join("sub")).unwrap();
+        let mut buffer = vec![0; 64 << 10];
+        let len = group.read(&mut buffer).unwrap();
+        let fsid = crate::file::statfs(dir.as_fd()).unwrap().fsid;
+        let ours: Vec<Event<'_>> = events(&buffer[..len])
+            .filter(|event| event.pid == std::process::id() && event.dir.as_ref() == Some(&handle))
+            .collect();
+        let told = |name: &CStr, deed: Deed| {
+            ours.iter().any(|event| event.name == Some(name) && event.deed.has(deed) && event.fsid == fsid)
+        };
+        assert!(told(c"film", Deed::NAMES) && told(c"movie", Deed::NAMES), "{ours:?}");
+        assert!(told(c"sub", Deed::OF_DIRECTORY), "{ours:?}");
+        let written = ours.iter().find(|event| event.deed.has(Deed::WRITTEN)).unwrap();
+        assert_eq!(written.object, Some(name_to_handle(dir.as_fd(), c"movie").unwrap()));
+        while group.read(&mut buffer).unwrap() > 0 {}
+    }
+
+    #[test]
+    fn what_is_cut_short_is_no_event() {
+        let mut bytes = vec![0_u8; 40];
+        bytes[0] = 40;
+        bytes[24] = DFID_NAME;
+        for len in [200, 3, 0] {
+            bytes[26] = len;
+            assert!(events(&bytes).count() <= 1);
+        }
+        bytes[0] = 41;
+        assert_eq!(events(&bytes).count(), 0);
+        assert_eq!(events(&bytes[..7]).count(), 0);
+    }
+}

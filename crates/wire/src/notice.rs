@@ -1,0 +1,91 @@
+//! What the kernel is told unasked: that something is not as it was told before.
+
+use std::ffi::CStr;
+
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::abi;
+
+/// A notice, as it is written to the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice(Vec<u8>);
+
+/// `FUSE_NOTIFY_INVAL_INODE`, `_INVAL_ENTRY`, `_INC_EPOCH`.
+const INVAL_INODE: i32 = 2;
+const INVAL_ENTRY: i32 = 3;
+const INC_EPOCH: i32 = 8;
+/// `FUSE_EXPIRE_ONLY`: the entry is asked for again at its next use. Kernels before 6.2 drop it at once.
+const EXPIRE_ONLY: u32 = 1;
+
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct Inode {
+    ino: u64,
+    offset: i64,
+    len: i64,
+}
+
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct Entry {
+    parent: u64,
+    name_len: u32,
+    flags: u32,
+}
+
+impl Notice {
+    /// `name` in `parent` is to be asked for again at its next use.
+    #[must_use]
+    pub fn name(parent: u64, name: &CStr) -> Self {
+        let name_len = u32::try_from(name.count_bytes()).unwrap_or(u32::MAX);
+        let entry = Entry { parent, name_len, flags: EXPIRE_ONLY };
+        Self::new(INVAL_ENTRY, &[entry.as_bytes(), name.to_bytes_with_nul()])
+    }
+
+    /// The attributes of `ino` are to be asked for again.
+    #[must_use]
+    pub fn attributes(ino: u64) -> Self {
+        Self::new(INVAL_INODE, &[Inode { ino, offset: -1, len: 0 }.as_bytes()])
+    }
+
+    /// The attributes of `ino` are to be asked for again, and its data is to be read again.
+    #[must_use]
+    pub fn data(ino: u64) -> Self {
+        Self::new(INVAL_INODE, &[Inode { ino, offset: 0, len: 0 }.as_bytes()])
+    }
+
+    /// Every name is to be asked for again (Linux 6.16).
+    #[must_use]
+    pub fn all_names() -> Self {
+        Self::new(INC_EPOCH, &[])
+    }
+
+    fn new(code: i32, parts: &[&[u8]]) -> Self {
+        let body: usize = parts.iter().map(|part| part.len()).sum();
+        let len = u32::try_from(size_of::<abi::OutHeader>() + body).unwrap_or(u32::MAX);
+        let header = abi::OutHeader { len, error: code, unique: 0 };
+        Self([&[header.as_bytes()], parts].concat().concat())
+    }
+
+    /// As it goes over the wire.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Notice;
+
+    #[test]
+    fn notices_are_laid_out_as_the_kernel_reads_them() {
+        let name = Notice::name(7, c"film");
+        assert_eq!(name.as_bytes().len(), 16 + 16 + 5);
+        assert_eq!(name.as_bytes()[..8], [37, 0, 0, 0, 3, 0, 0, 0]);
+        assert_eq!(name.as_bytes()[16..], *b"\x07\0\0\0\0\0\0\0\x04\0\0\0\x01\0\0\0film\0");
+        assert_eq!(Notice::attributes(7).as_bytes()[16..32], [[7, 0, 0, 0, 0, 0, 0, 0], [255; 8]].concat());
+        assert_eq!(Notice::data(7).as_bytes().len(), 40);
+        assert_eq!(Notice::all_names().as_bytes().len(), 16);
+    }
+}

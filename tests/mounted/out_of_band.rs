@@ -1,0 +1,186 @@
+//! Branches are changed behind the pool's back, and the pool is asked: with the system's notices, without them.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use fsstack_lab::{self as lab, Pool, Skip, needs};
+
+use crate::script::sh;
+
+/// What the kernel is told is believed for longer than a test takes, unless it is told otherwise.
+const LONG: &[&str] = &["attr-timeout=600", "entry-timeout=600", "negative-timeout=600"];
+
+fn watched() -> Result<Pool, Skip> {
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("out-of-band=watch");
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let pool = LONG.iter().fold(pool, |pool, option| pool.option(option));
+    let pool = pool.option(&format!("log={}", log.path().display())).mount();
+    let said = fs::read_to_string(log.path()).unwrap();
+    match said.lines().find(|line| line.contains("out-of-band=watch") || line.contains("not told of")) {
+        Some(why) => Err(Skip::because(why)),
+        None => Ok(pool),
+    }
+}
+
+/// Asks until the answer is right; what it was at last if it never is.
+fn soon<T: PartialEq + std::fmt::Debug>(wanted: T, ask: impl Fn() -> T) {
+    let began = Instant::now();
+    loop {
+        let told = ask();
+        if told == wanted {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{told:?}, and never {wanted:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn what_is_done_on_a_watched_branch_is_seen_at_once() {
+    needs!(mounting());
+    let pool = match watched() {
+        Ok(pool) => pool,
+        Err(skip) => return skip.announce(),
+    };
+    let (a, b) = (pool.branch("a").path(), pool.branch("b").path());
+    let read = |name: &str| fs::read_to_string(pool.at(name)).ok();
+    let text = |text: &str| Some(text.to_owned());
+    fs::create_dir_all(b.join("d/sub")).unwrap();
+    fs::write(b.join("d/one"), "1").unwrap();
+    soon(text("1"), || read("d/one"));
+    assert_eq!(read("d/new"), None);
+
+    // Create, where a missing name was believed in.
+    fs::write(b.join("d/new"), "new").unwrap();
+    soon(text("new"), || read("d/new"));
+    // Create on an earlier branch, whose copy of the directory is new, too: it comes before.
+    fs::create_dir(a.join("d")).unwrap();
+    fs::write(a.join("d/one"), "first").unwrap();
+    soon(text("first"), || read("d/one"));
+    assert_eq!(pool.list("d"), ["new", "one", "sub"]);
+    // Delete: the later one comes to light.
+    fs::remove_file(a.join("d/one")).unwrap();
+    soon(text("1"), || read("d/one"));
+    fs::remove_file(b.join("d/one")).unwrap();
+    soon(None, || read("d/one"));
+    // Rename, and replace.
+    fs::rename(b.join("d/new"), b.join("d/sub/moved")).unwrap();
+    soon((None, text("new")), || (read("d/new"), read("d/sub/moved")));
+    fs::write(b.join("other"), "other").unwrap();
+    fs::rename(b.join("other"), b.join("d/sub/moved")).unwrap();
+    soon(text("other"), || read("d/sub/moved"));
+    // A directory is renamed, with what is below it.
+    fs::rename(b.join("d/sub"), b.join("d/bus")).unwrap();
+    soon((None, text("other")), || (read("d/sub/moved"), read("d/bus/moved")));
+    fs::remove_dir(a.join("d")).unwrap();
+    soon(text("other"), || read("d/bus/moved"));
+}
+
+#[test]
+fn attributes_changed_on_a_watched_branch_are_seen_at_once() {
+    needs!(mounting());
+    let pool = match watched() {
+        Ok(pool) => pool,
+        Err(skip) => return skip.announce(),
+    };
+    let b = pool.branch("b").path();
+    fs::create_dir_all(b.join("d")).unwrap();
+    fs::write(b.join("d/file"), "1").unwrap();
+    let stat = |name: &str| {
+        fs::metadata(pool.at(name)).map(|stat| (stat.mode() & 0o7777, stat.nlink(), stat.len())).ok()
+    };
+    sh(b, "chmod 644 d/file; chmod 755 d");
+    soon(Some((0o644, 1, 1)), || stat("d/file"));
+    sh(b, "chmod 600 d/file");
+    soon(Some((0o600, 1, 1)), || stat("d/file"));
+    // A hard link in a directory that the kernel does not know; and a change by that name.
+    sh(b, "mkdir -p far/away; ln d/file far/away/link");
+    soon(Some((0o600, 2, 1)), || stat("d/file"));
+    sh(b, "chmod 640 far/away/link; rm far/away/link");
+    soon(Some((0o640, 1, 1)), || stat("d/file"));
+    sh(b, "printf 22 > d/file");
+    soon(Some((0o640, 1, 2)), || stat("d/file"));
+    assert_eq!(pool.read("d/file"), b"22");
+    sh(b, "chmod 700 d; setfattr -n user.x -v y d/file 2> /dev/null || :");
+    soon(Some(0o700), || stat("d").map(|(mode, ..)| mode));
+}
+
+#[test]
+fn more_than_the_system_keeps_in_mind_is_seen_too() {
+    needs!(mounting());
+    let pool = match watched() {
+        Ok(pool) => pool,
+        Err(skip) => return skip.announce(),
+    };
+    let b = pool.branch("b").path();
+    sh(b, "mkdir d; echo 1 > d/file");
+    soon(true, || pool.at("d/file").exists());
+    assert!(!pool.at("d/new").exists());
+    // The queue has 16 384 places: while the daemon stands still, what comes last is dropped.
+    let daemon = pool.daemon();
+    daemon.signal(rustix::process::Signal::STOP).unwrap();
+    sh(b, "mkdir noise; (cd noise; seq 20000 | xargs touch); rm d/file; echo 2 > d/new");
+    daemon.signal(rustix::process::Signal::CONT).unwrap();
+    soon((false, true), || (pool.at("d/file").exists(), pool.at("d/new").exists()));
+}
+
+#[test]
+fn without_notices_changes_are_seen_after_the_timeouts() {
+    needs!(mounting());
+    for option in ["out-of-band=timeout", "entry-timeout=0.2"] {
+        let pool = lab::pool().tmp_branch("a").tmp_branch("b").option(option).mount();
+        let b = pool.branch("b").path();
+        sh(b, "mkdir d; echo 1 > d/file; chmod 644 d/file");
+        assert_eq!(pool.read("d/file"), b"1\n");
+        sh(b, "echo 22 > d/file; chmod 600 d/file; echo 3 > d/new");
+        assert_eq!(pool.read("d/new"), b"3\n", "a missing name is not believed");
+        soon((0o600, 3), || fs::metadata(pool.at("d/file")).map(|s| (s.mode() & 0o7777, s.len())).unwrap());
+        sh(b, "mv d/file d/moved");
+        soon((false, true), || (pool.at("d/file").exists(), pool.at("d/moved").exists()));
+    }
+}
+
+#[test]
+fn what_nobody_changes_is_believed_for_long() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("out-of-band=never").mount();
+    pool.mkdir("d");
+    pool.write("d/file", b"x");
+    assert!(!pool.at("d/missing").exists());
+    // What is done through the pool is seen, of course.
+    pool.write("d/missing", b"y");
+    fs::rename(pool.at("d/file"), pool.at("d/moved")).unwrap();
+    assert_eq!(pool.list("d"), ["missing", "moved"]);
+    sh(
+        pool.path(),
+        "chmod 600 d/moved; ln d/moved link; [ $(stat -c '%a %h' d/moved) = '600 2' ] || stat d/moved; rm -r d link; ls -A",
+    );
+}
+
+/// Times that a daemon's threads went to sleep of their own will.
+fn switches(pool: &Pool) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{}/task", pool.daemon().pid)).unwrap();
+    let of = |task: fs::DirEntry| {
+        let status = fs::read_to_string(task.path().join("status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    tasks.filter_map(|task| of(task.unwrap())).sum()
+}
+
+#[test]
+fn what_the_pool_does_itself_is_no_news_and_an_idle_pool_sleeps() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", lab::MiB(300)).option("out-of-band=watch").mount();
+    sh(
+        pool.path(),
+        "mkdir d; for i in $(seq 2000); do echo $i > d/$i; done; for i in $(seq 1000); do mv d/$i d/m$i; done; rm -r d",
+    );
+    // Nothing happens on a file system of its own: in the end nobody is woken for a second on end.
+    soon(0, || {
+        let before = switches(&pool);
+        std::thread::sleep(Duration::from_secs(1));
+        switches(&pool) - before
+    });
+}

@@ -1,0 +1,63 @@
+//! A name that is not where it was, or nowhere, is asked for on all network branches at the same time.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fsstack_lab::{self as lab, Pool, mounts, needs};
+use rustix::process::Signal;
+
+use crate::script::sh;
+
+/// Requests that wait for a pool's daemon.
+fn waiting(pool: &Pool) -> u32 {
+    let minor = mounts::at(pool.path()).unwrap().unwrap().minor;
+    let count = format!("/sys/fs/fuse/connections/{minor}/waiting");
+    fs::read_to_string(count).unwrap().trim().parse().unwrap()
+}
+
+/// Four pools stand for four servers: their daemons stand still while they are asked.
+#[test]
+fn four_network_branches_are_asked_at_once() {
+    needs!(mounting());
+    let connections = Path::new("/sys/fs/fuse/connections");
+    if fs::read_dir(connections).map_or(true, |mut entries| entries.next().is_none())
+        && mounts::at(connections).unwrap().is_none()
+    {
+        // Made where nobody has: it tells how many requests wait.
+        sh("/", &format!("mount -t fusectl fusectl {}", connections.display()));
+    }
+    let servers: Vec<Pool> =
+        (0..4).map(|_| lab::pool().tmp_branch("disk").option("entry-timeout=0").mount()).collect();
+    let branches: Vec<String> = servers.iter().map(|server| server.path().display().to_string()).collect();
+    servers.iter().for_each(|server| server.mkdir("d"));
+    servers[2].write("d/film", b"on the third");
+    let pool = lab::pool().over(&branches).option("branch-timeout=0").mount();
+    assert_eq!(pool.list("d"), ["film"]);
+    // Known from now on: the directory's copies are open, and so is each way to them.
+    assert!(!pool.at("d/nothing").exists());
+    let still: Vec<_> = servers.iter().map(Pool::daemon).collect();
+    for daemon in &still {
+        daemon.signal(Signal::STOP).unwrap();
+    }
+    let asked = std::thread::spawn({
+        let path = pool.at("d/missing");
+        move || fs::symlink_metadata(path).map_err(|error| error.kind())
+    });
+    // None of them has answered, and all of them have been asked.
+    let began = Instant::now();
+    let all = loop {
+        let all = servers.iter().all(|server| waiting(server) > 0);
+        if all || began.elapsed() > Duration::from_secs(20) {
+            break all;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    for daemon in &still {
+        daemon.signal(Signal::CONT).unwrap();
+    }
+    assert!(all, "only some were asked");
+    assert_eq!(asked.join().unwrap().map(drop), Err(std::io::ErrorKind::NotFound));
+    assert_eq!(pool.read("d/film"), b"on the third");
+    sh(pool.path(), "rm -r d");
+}
