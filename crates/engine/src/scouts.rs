@@ -9,10 +9,11 @@ use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 use fsstack_pool::BranchIx;
-use fsstack_sys::{self as sys, Stat};
+use fsstack_sys::{self as sys, Errno, Stat, SysError};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
@@ -173,12 +174,21 @@ impl Iterator for Answers<'_> {
             self.sent = Some(self.send());
         }
         let sent = self.sent.as_ref().and_then(|sent| sent.iter().find(|(to, _)| *to == at));
-        let stat = match sent.map(|(_, told)| told.recv()) {
+        // The branch's own limit; without one, as long as it takes.
+        let limit = self.pool.settings.branch_timeout;
+        let limit = if limit.is_zero() { Duration::from_secs(u64::from(u32::MAX)) } else { limit };
+        let stat = match sent.map(|(_, told)| told.recv_timeout(limit)) {
             Some(Ok(stat)) => stat.and_then(|stat| {
                 let branch = self.pool.branch(at);
                 self.union.check_mount(branch, &stat).map(|()| stat)
             }),
-            Some(Err(_)) | None => self.union.stat_in(self.pool, self.dir, at, self.name),
+            Some(Err(RecvTimeoutError::Timeout)) => {
+                let late = SysError { call: sys::Call::Stat, errno: Errno::TIMEDOUT };
+                Err(self.pool.branch(at).said(late))
+            }
+            Some(Err(RecvTimeoutError::Disconnected)) | None => {
+                self.union.stat_in(self.pool, self.dir, at, self.name)
+            }
         };
         Some((at, stat))
     }

@@ -273,7 +273,7 @@ impl Union {
         let fd = open_handle(root.fd.as_fd(), handle, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
         let stat = branch.stat_fd(fd.as_fd()).ok()?;
         if !stat.is_dir() {
-            let ino = self.identity(branch, &stat).ino;
+            let ino = self.identity(pool, branch, &stat).ino;
             return self.inodes.get(ino).map(|inode| inode.id.ino);
         }
         if stat.ino == branch.root_ino && stat.dev == branch.dev() {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fsstack_control::{Places, Server};
 use fsstack_engine::open::route::{Backings, NoBackings};

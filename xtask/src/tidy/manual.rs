@@ -6,6 +6,7 @@
 use super::Source;
 
 const MANUAL: &str = "docs/semantics.md";
+const PROMISES: &str = "docs/tested.md";
 
 struct Section<'t> {
     heading: &'t str,
@@ -28,6 +29,15 @@ pub(super) fn headings(sources: &[Source]) -> Vec<String> {
             .extend(missing.map(|test| format!("{MANUAL}: `{heading}` names {test}, which does not exist")));
     }
     complaints
+}
+
+/// Complaints about tests that the table of promises names and that do not exist.
+pub(super) fn promises(sources: &[Source]) -> Vec<String> {
+    let Some(table) = sources.iter().find(|source| source.path == PROMISES) else { return Vec::new() };
+    let rows = table.text.lines().filter(|line| line.starts_with('|'));
+    let named = rows.flat_map(|row| row.split('`').skip(1).step_by(2)).filter(|name| name.contains("::"));
+    let missing = named.filter(|test| !exists(sources, test));
+    missing.map(|test| format!("{PROMISES}: names {test}, which does not exist")).collect()
 }
 
 /// Sections below the title, each with its last line that is not blank.

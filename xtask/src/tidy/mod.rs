@@ -39,6 +39,7 @@ const RULES: &[Rule] = &[
     ("every operation has its engine test", rules::op_tests),
     ("no registry but crates.io, no package index", rules::no_registries),
     ("every heading of the manual names its test", manual::headings),
+    ("every promise names its test", manual::promises),
 ];
 
 /// Checks every rule on every file git knows or would add.

@@ -3,8 +3,9 @@
 use super::keys::{self, KEYS, KeyRow};
 use super::{Served, persist};
 use crate::options::{self, Origin, Typed};
+use crate::outside::timeouts;
 use crate::raw::RawOptions;
-use crate::serve::{engine_settings, timeouts};
+use crate::serve::engine_settings;
 use crate::settings::{PageCache, Privilege, Settings, WritePath};
 use crate::values::{self, suggestion};
 use fsstack_control::Refusal;

@@ -2,7 +2,7 @@
 
 use crate::raw::RawOptions;
 use crate::settings::{
-    DoorScheduling, Locks, PageCache, Relocate, Settings, StatfsView, Transport, Verify, WritePath,
+    DoorScheduling, Locks, OutOfBand, PageCache, Relocate, Settings, StatfsView, Transport, Verify, WritePath,
 };
 use fsstack_engine::rules::Rules;
 use fsstack_engine::settings::Relocation;
@@ -114,13 +114,27 @@ pub(super) const KEYS: &[KeyRow] = &[
     live(
         "entry-timeout",
         |now| seconds(now.entry_timeout),
-        |now, raw| now.entry_timeout = raw.entry_timeout.or(now.entry_timeout),
+        |now, raw| {
+            now.entry_timeout = raw.entry_timeout.or(now.entry_timeout);
+            now.watched_timeouts.0 = raw.entry_timeout.or(now.watched_timeouts.0);
+        },
     ),
     live(
         "negative-timeout",
         |now| seconds(now.negative_timeout),
-        |now, raw| now.negative_timeout = raw.negative_timeout.or(now.negative_timeout),
+        |now, raw| {
+            now.negative_timeout = raw.negative_timeout.or(now.negative_timeout);
+            now.watched_timeouts.1 = raw.negative_timeout.or(now.watched_timeouts.1);
+        },
     ),
+    settled("out-of-band", |now| {
+        let name = match now.out_of_band {
+            OutOfBand::Watch => "watch",
+            OutOfBand::Timeout => "timeout",
+            OutOfBand::Never => "never",
+        };
+        name.to_owned()
+    }),
     settled("branch-timeout", |now| seconds(now.branch_timeout)),
     settled("transport", |now| {
         let name = match now.transport {

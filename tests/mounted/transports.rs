@@ -1,0 +1,54 @@
+//! Which door requests come by, and who is told.
+
+use std::fs;
+
+use fsstack_lab::{self as lab, needs};
+
+use crate::script::sh;
+
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+#[test]
+fn the_log_and_the_root_tell_which_door_it_is() {
+    needs!(mounting(), program("getfattr"));
+    let ring = lab::needs::rings().is_ok();
+    let on = fs::read_to_string(SWITCH).is_ok_and(|value| value.starts_with('Y'));
+    for (option, door, said) in [
+        ("dev", "dev", "/dev/fuse"),
+        ("ring", "ring", "io_uring"),
+        ("auto", if on { "ring" } else { "dev" }, "requests by"),
+    ] {
+        if option == "ring" && !ring {
+            continue;
+        }
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let pool = lab::pool().tmp_branch("a").option(&format!("transport={option}"));
+        let mut pool = pool.option(&format!("log={}", log.path().display())).mount();
+        let told = sh(pool.path(), "getfattr --only-values -n user.fsstack.transport .");
+        assert_eq!(told, door, "transport={option}");
+        pool.unmount();
+        let log = fs::read_to_string(log.path()).unwrap();
+        let line = log.lines().find(|line| line.contains("requests by"));
+        assert!(line.is_some_and(|line| line.contains(said)), "transport={option}: {log}");
+    }
+}
+
+#[test]
+fn a_ring_that_cannot_be_had_is_refused_with_its_reason() {
+    needs!(mounting());
+    // Who is not root cannot switch it on; a forbidden io_uring, and a kernel without, are told likewise.
+    let pool = lab::pool().tmp_branch("a").option("transport=ring").option("locks=branch");
+    let refused = pool.try_mount().unwrap_err();
+    assert_eq!(refused.code, 32);
+    assert!(
+        refused.said.contains("transport=ring") && refused.said.contains("use transport=dev"),
+        "{refused}"
+    );
+    let Ok(()) = lab::needs::rings() else {
+        let refused = lab::pool().tmp_branch("a").option("transport=ring").try_mount().unwrap_err();
+        assert!(refused.code == 32 && refused.said.contains("use transport=auto"), "{refused}");
+        return;
+    };
+    // One that is to be had has a way back: auto never fails.
+    drop(lab::pool().tmp_branch("a").option("transport=auto").mount());
+}
