@@ -11,7 +11,7 @@ use fsstack_engine::answer::{Entry, Listed};
 use fsstack_engine::inode::locations::Locations;
 use fsstack_engine::open::route::NoBackings;
 use fsstack_engine::ops::Sink;
-use fsstack_engine::settings::{Locks, PageCache, Relocation, Settings, StatfsMode, WritePath};
+use fsstack_engine::settings::{Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, WritePath};
 use fsstack_engine::{Pool, Union};
 use fsstack_pool::{BranchSpec, Chain, EntryName, Floor, Ino};
 use tempfile::TempDir;
@@ -42,6 +42,8 @@ impl Ground {
             statfs: StatfsMode::All,
             locks: Locks::Local,
             branch_timeout: Duration::from_secs(10),
+            branch_inflight: 24,
+            degraded: Degraded::Strict,
             recheck: Duration::from_secs(1),
             privileged: fsstack_sys::identity::is_root(),
             nfs_export: false,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use fsstack_engine::answer::{Attr, Created, Entry, Listed};
 use fsstack_engine::open::route::NoBackings;
 use fsstack_engine::ops::{Change, New, Sink};
-use fsstack_engine::settings::{Locks, PageCache, Relocation, Settings, StatfsMode, WritePath};
+use fsstack_engine::settings::{Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, WritePath};
 use fsstack_engine::{Caller, Held, Pool, Result, Union};
 use fsstack_lab::needs::Skip;
 use fsstack_pool::{BranchMode, BranchSpec, EntryNameBuf, Floor, Handle, Ino};
@@ -68,6 +68,8 @@ pub(crate) fn settings() -> Settings {
         statfs: StatfsMode::All,
         locks: Locks::Local,
         branch_timeout: Duration::from_secs(10),
+        branch_inflight: 24,
+        degraded: Degraded::Strict,
         recheck: Duration::from_secs(3600),
         privileged: identity::is_root(),
         nfs_export: false,

@@ -11,6 +11,7 @@ mod deep;
 mod explain;
 mod forget;
 mod ground;
+mod health;
 mod hints;
 mod identity;
 mod ioctl;

@@ -12,7 +12,9 @@ use std::time::Duration;
 use fsstack_engine::answer::{Entry, Listed};
 use fsstack_engine::open::route::NoBackings;
 use fsstack_engine::ops::{Change, New, Sink};
-use fsstack_engine::settings::{Locks, PageCache, Relocation, Settings, StatfsMode, Verify, WritePath};
+use fsstack_engine::settings::{
+    Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, Verify, WritePath,
+};
 use fsstack_engine::{Caller, Pool, Union};
 use fsstack_pool::{BranchSpec, EntryNameBuf, Floor, Handle, Ino};
 use fsstack_sys::at::RenameFlags;
@@ -50,6 +52,8 @@ pub(crate) fn settings(create: &str) -> Settings {
         state_dir: None,
         dir_fds: 64,
         branch_timeout: Duration::ZERO,
+        branch_inflight: 24,
+        degraded: Degraded::Strict,
     }
 }
 
@@ -60,6 +64,12 @@ impl Engine {
         let specs: Vec<_> = branches.map(|path| BranchSpec::new(path.to_owned())).collect();
         let union = mount(&specs, &settings);
         Self { union, specs, settings, lookups: RefCell::default() }
+    }
+
+    /// How the first branch is.
+    #[allow(dead_code, reason = "asked by the faults only")]
+    pub(crate) fn state_of_first(&self) -> fsstack_engine::health::State {
+        self.union.pool().branches[0].state()
     }
 
     /// The daemon dies and another takes its place.

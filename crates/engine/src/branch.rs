@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Space};
@@ -15,8 +15,9 @@ use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Stat, SysError};
 use parking_lot::Mutex;
 
-use crate::crowd::Crowd;
 use crate::error::{OpError, Result, is_branch_fault};
+use crate::health::Health;
+use crate::health::crowd::{Crowd, Stay};
 use crate::home::{Home, Proof};
 use crate::index::Marks;
 use crate::inode::mark;
@@ -89,8 +90,9 @@ pub struct Branch {
     pub(crate) home: Home,
     /// Who is to know when it is mounted again.
     pub(crate) watch: OnceLock<Weak<Watch>>,
-    /// Calls inside a branch that others serve; None: a local disk.
-    pub(crate) crowd: Option<Crowd>,
+    pub(crate) health: Arc<Health>,
+    /// Itself, for its keeper.
+    pub(crate) me: Weak<Self>,
     space: Mutex<(Instant, FsSpace)>,
     /// Bytes that this pool has written since the space was asked.
     placed: AtomicU64,
@@ -111,11 +113,12 @@ impl Branch {
         root: OwnedFd,
         proof: Option<Proof>,
         settings: &Settings,
-    ) -> Result<Self, SysError> {
+    ) -> Result<Arc<Self>, SysError> {
         let stat = sys::at::stat_fd(root.as_fd())?;
         let space = sys::file::statfs(root.as_fd())?;
         let kind = FsKind::of(space.f_type);
-        Ok(Self {
+        let crowd = (!kind.is_local()).then(|| Crowd::new(settings.branch_timeout, settings.branch_inflight));
+        Ok(Arc::new_cyclic(|me| Self {
             ix,
             id,
             path: spec.path.clone(),
@@ -126,7 +129,8 @@ impl Branch {
             by_number: ByNumber::of(space.f_type).filter(|_| settings.privileged),
             versions: settings.nfs_export,
             marks: Marks::default(),
-            crowd: (!kind.is_local()).then(|| Crowd::new(settings.branch_timeout)),
+            health: Arc::new(Health::new(crowd)),
+            me: me.clone(),
             terms: Terms::new(spec),
             home: Home::new(root, &stat, &space, proof),
             watch: OnceLock::new(),
@@ -134,7 +138,7 @@ impl Branch {
             placed: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(false),
             tally: Tally::new(kind.is_local()),
-        })
+        }))
     }
 
     /// Attributes of `name` in its directory `dir`: what an object's identity is made from. Inside of [`Self::ask`].
@@ -175,7 +179,8 @@ impl Branch {
             by_number: None,
             versions: false,
             marks: Marks::default(),
-            crowd: None,
+            health: Arc::new(Health::new(None)),
+            me: Weak::new(),
             terms: Terms::new(&BranchSpec::new("(left)".into())),
             home: Home::nowhere()?,
             watch: OnceLock::new(),
@@ -191,17 +196,22 @@ impl Branch {
     /// Runs a call on this branch; its error carries the branch.
     pub fn ask<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
-        let _inside = match &self.crowd {
-            None => None,
-            Some(crowd) => Some(crowd.enter().map_err(|sys| self.said(sys))?),
-        };
+        let _inside = self.come_in(Stay::Brief)?;
         self.tally.time(call).map_err(|sys| self.said(sys))
     }
 
-    /// As [`Self::ask`], for calls that may take long on a branch in good order (fsync, copies): they do not count
-    /// among those that make a branch suspect.
+    /// As [`Self::ask`], for calls that may take long on a branch in good order (fsync, copies): they
+    /// overstay only if the branch answers nobody.
     pub fn ask_patiently<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
+        let _inside = self.come_in(Stay::Long)?;
+        self.tally.time(call).map_err(|sys| self.said(sys))
+    }
+
+    /// As [`Self::ask`], inside of a call that has its place already.
+    pub fn ask_inside<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
+        self.check_there()?;
+        self.check_open()?;
         self.tally.time(call).map_err(|sys| self.said(sys))
     }
 
@@ -223,10 +233,10 @@ impl Branch {
         Ok(())
     }
 
-    /// Marks `sys` as this branch's answer. If it says that the branch is gone, it is looked for.
+    /// Marks `sys` as this branch's answer. If it says that the branch is out of order, it is examined.
     pub fn said(&self, sys: SysError) -> OpError {
         if is_branch_fault(sys.errno) {
-            self.look_for();
+            self.doubt(sys.errno);
         }
         OpError::Branch { branch: self.ix, sys }
     }
@@ -236,13 +246,26 @@ impl Branch {
     /// # Errors
     /// The file system does not answer.
     pub fn fs_space(&self) -> Result<FsSpace> {
-        let mut known = self.space.lock();
-        if known.0.elapsed() > SPACE_AGE {
-            let asked = self.ask(|| sys::file::statfs(self.root().as_fd()))?;
-            self.placed.store(0, Relaxed);
-            *known = (Instant::now(), asked);
+        self.check_open()?;
+        {
+            let mut known = self.space.lock();
+            if known.0.elapsed() <= SPACE_AGE {
+                return Ok(known.1);
+            }
+            // Asked by one at a time, without the lock: the branch may hang, and its space is asked for by whoever
+            // places a file anywhere.
+            known.0 = Instant::now();
         }
-        Ok(known.1)
+        let asked =
+            self.ask(|| sys::file::statfs(self.root().as_fd())).inspect_err(|_| self.distrust_space())?;
+        self.placed.store(0, Relaxed);
+        *self.space.lock() = (Instant::now(), asked);
+        Ok(asked)
+    }
+
+    /// Whether it could only be read when its space was last asked.
+    pub(crate) fn is_known_read_only(&self) -> bool {
+        self.space.lock().1.read_only
     }
 
     /// As [`Self::fs_space`], in bytes, for placement.
@@ -329,6 +352,12 @@ impl Branch {
         };
         backings.close(backings.open(probe.as_fd())?);
         Ok(())
+    }
+}
+
+impl Drop for Branch {
+    fn drop(&mut self) {
+        self.health.end();
     }
 }
 

@@ -7,7 +7,7 @@ use std::fmt::Display;
 
 use fsstack_pool::Size;
 
-use crate::settings::{Locks, PageCache, Settings, StatfsMode, Verify, WritePath};
+use crate::settings::{Degraded, Locks, PageCache, Settings, StatfsMode, Verify, WritePath};
 use crate::union::Union;
 
 /// A setting that is not what it was.
@@ -48,6 +48,9 @@ impl Union {
         let mut settings = pool.settings.clone();
         edit(&mut settings);
         let differences = self.check(&settings)?;
+        for branch in &pool.branches {
+            branch.limit_calls(settings.branch_timeout, settings.branch_inflight);
+        }
         self.publish(&mut changes, pool.with_settings(settings));
         for Difference { key, from, to } in &differences {
             tracing::info!(key, from, to, "a setting was changed");
@@ -86,7 +89,6 @@ fn check_fixed(old: &Settings, new: &Settings) -> Result<(), BadSettings> {
     let fixed = [
         ("page-cache=writeback", kept_back(old) == kept_back(new)),
         ("locks", old.locks == new.locks),
-        ("branch-timeout", old.branch_timeout == new.branch_timeout),
         ("nfs-export", old.nfs_export == new.nfs_export),
         ("the daemon's privilege", old.privileged == new.privileged),
         ("the number of open directories", old.dir_fds == new.dir_fds),
@@ -116,6 +118,9 @@ fn differences(old: &Settings, new: &Settings) -> Vec<Difference> {
             ),
             ("statfs", of.statfs.to_string()),
             ("recheck", seconds(of.recheck)),
+            ("branch-timeout", seconds(of.branch_timeout)),
+            ("branch-inflight", of.branch_inflight.to_string()),
+            ("degraded", of.degraded.to_string()),
         ]
     };
     let pairs = rows(old).into_iter().zip(rows(new));
@@ -140,6 +145,15 @@ impl Display for PageCache {
             Self::Off => "off",
             Self::On => "on",
             Self::WriteBack => "writeback",
+        })
+    }
+}
+
+impl Display for Degraded {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Self::Strict => "strict",
+            Self::Read => "read",
         })
     }
 }

@@ -34,6 +34,8 @@ impl OpError {
     pub const MISSING: Self = Self::Refused(Errno::NOENT);
     /// The object that the kernel's number named is gone.
     pub const STALE: Self = Self::Refused(Errno::STALE);
+    /// No branch in reach has the name, and it was asked to be told so (`degraded=read`). Not to be cached.
+    pub const OUT_OF_SIGHT: Self = Self::Sys(SysError::new(Call::Access, Errno::NOENT));
     /// A name might be on a branch that does not answer.
     pub const UNSURE: Self = Self::Refused(Errno::IO);
 
@@ -70,6 +72,11 @@ impl OpError {
             Self::Refused(errno) => errno == Errno::IO,
             Self::Sys(_) | Self::NoBranch(_) => false,
         }
+    }
+
+    /// Whether it may be remembered that the name is missing.
+    pub fn is_missing_for_sure(self) -> bool {
+        matches!(self, Self::Refused(errno) if errno == Errno::NOENT)
     }
 
     /// The branch answered, and the name is not there.

@@ -19,7 +19,7 @@ use crate::union::Union;
 impl Union {
     /// Each of the two names gets what the other had, branch by branch.
     pub(crate) fn exchange(&self, pool: &Pool, a: End<'_>, b: End<'_>) -> Result<()> {
-        let _shape = self.shape.write();
+        let _shape = self.shape.write(pool)?;
         let (in_a, in_b) =
             (self.find_all(pool, a.dir, a.name, None)?, self.find_all(pool, b.dir, b.name, None)?);
         if in_a.is_empty() || in_b.is_empty() {

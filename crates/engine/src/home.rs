@@ -1,28 +1,18 @@
-//! Where a branch is: its root by descriptor, and finding it again when its mount was replaced.
+//! Where a branch is: its root by descriptor, exchanged when its mount was replaced.
 //!
-//! A FUSE branch whose daemon died, or a disk that was taken out, answers with an error for ever, through every
-//! descriptor opened on it. When somebody mounts it again at its path it is another mount, and the pool has to
-//! open its root anew. That happens when a call says that the branch is gone, at most once a second, and only if
-//! what lies at the path is the branch: the same type of file system, the same root inode, and the id that
-//! the pool stored there. The bare directory below a mount that vanished is none of that, and is not touched.
+//! Who finds out is `health/examine.rs`. Descriptors remember the epoch they were opened in; those of an earlier one lead to
+//! a mount that is gone, and are opened anew.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use fsstack_sys::file::FsSpace;
-use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Stat};
 
 use crate::branch::Branch;
-use crate::crowd::Crowd;
 use crate::inode::dirfd::DirFd;
-
-/// How often a branch that is gone is looked for.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The id stored with a branch, by which it is known again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,31 +27,33 @@ pub struct Proof {
 #[derive(Debug)]
 pub(crate) struct Home {
     now: ArcSwap<Place>,
-    f_type: u64,
-    fsid: u64,
-    proof: Option<Proof>,
-    since: Instant,
-    /// When it was last looked for: milliseconds since `since`.
-    looked: AtomicU64,
+    pub(crate) f_type: u64,
+    pub(crate) fsid: u64,
+    pub(crate) proof: Option<Proof>,
+    /// Its mount was in the mount table when it was opened (it is not in another namespace): it is gone when it is not.
+    pub(crate) was_listed: bool,
 }
 
-#[derive(Debug)]
-struct Place {
-    root: Arc<DirFd>,
-    dev: u64,
-    mnt_id: u64,
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) root: Arc<DirFd>,
+    pub(crate) dev: u64,
+    pub(crate) mnt_id: u64,
+    /// The mount is gone, and nothing of the pool's is left there.
+    pub(crate) left: bool,
 }
 
 impl Home {
     pub(crate) fn new(root: OwnedFd, stat: &Stat, space: &FsSpace, proof: Option<Proof>) -> Self {
-        let place = Place { root: Arc::new(DirFd::pinned(root, 0)), dev: stat.dev, mnt_id: stat.mnt_id };
+        let root = Arc::new(DirFd::pinned(root, 0));
+        let place = Place { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false };
+        let listed = sys::mounts::list().is_ok_and(|all| all.iter().any(|mount| mount.id == stat.mnt_id));
         Self {
             now: ArcSwap::from_pointee(place),
             f_type: space.f_type,
             fsid: space.fsid,
             proof,
-            since: Instant::now(),
-            looked: AtomicU64::new(0),
+            was_listed: listed,
         }
     }
 
@@ -72,8 +64,7 @@ impl Home {
             f_type: 0,
             fsid: 0,
             proof: None,
-            since: Instant::now(),
-            looked: AtomicU64::new(0),
+            was_listed: false,
         })
     }
 }
@@ -81,11 +72,15 @@ impl Home {
 impl Place {
     /// A pipe has the place of a root: no directory.
     fn nowhere() -> Result<Self, sys::SysError> {
+        Self::nowhere_since(0)
+    }
+
+    fn nowhere_since(epoch: u32) -> Result<Self, sys::SysError> {
         let (end, _) = sys::process::readiness_pipe().map_err(|error| sys::SysError {
             call: sys::Call::Open,
             errno: sys::Errno::from_io_error(&error).unwrap_or(sys::Errno::MFILE),
         })?;
-        Ok(Self { root: Arc::new(DirFd::pinned(end, 0)), dev: 0, mnt_id: 0 })
+        Ok(Self { root: Arc::new(DirFd::pinned(end, epoch)), dev: 0, mnt_id: 0, left: true })
     }
 }
 
@@ -118,54 +113,32 @@ impl Branch {
         }
     }
 
-    /// The branch said that it is gone: opens it anew if it has been mounted again.
-    pub(crate) fn look_for(&self) {
-        if self.is_gone() {
-            return;
-        }
-        let now = u64::try_from(self.home.since.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
-        let last = self.home.looked.load(Relaxed);
-        let early = last != 0 && now - last.min(now) < u64::try_from(LOOK_EVERY.as_millis()).unwrap_or(1000);
-        if early || self.home.looked.compare_exchange(last, now, Relaxed, Relaxed).is_err() {
-            return;
-        }
-        if self.crowd.as_ref().is_some_and(Crowd::is_suspect) {
-            return; // it hangs: whoever looks for it would too
-        }
-        match self.found() {
-            Ok(Some(place)) => {
-                tracing::warn!(branch = %self.path.display(), "the branch is mounted again");
-                self.home.now.store(Arc::new(place));
-                self.distrust_space();
-                if let Some(watch) = self.watcher() {
-                    watch.returned(self);
-                }
-            }
-            Ok(None) => tracing::warn!(branch = %self.path.display(), "the branch is out of order"),
-            Err(error) => tracing::warn!(branch = %self.path.display(), %error, "the branch is out of order"),
+    /// It is mounted here from now on.
+    pub(crate) fn move_home(&self, place: Place) {
+        self.home.now.store(Arc::new(place));
+        self.close_inodes();
+        if let Some(watch) = self.watcher() {
+            watch.returned(self);
         }
     }
 
-    /// What lies at the branch's path, if it is the branch and another mount than the one in use.
-    fn found(&self) -> Result<Option<Place>, sys::SysError> {
-        let root = sys::at::open_root(&self.path)?;
-        let stat = sys::at::stat_fd(root.as_fd())?;
-        if (stat.dev, stat.mnt_id) == (self.dev(), self.mnt_id()) {
-            return Ok(None);
+    /// Its mount is gone: lets go of it, so that its file system is free to be mounted anew as it is then.
+    /// What is still asked leads nowhere.
+    pub(crate) fn leave_mount(&self) {
+        if self.has_left_mount() {
+            return;
         }
-        let space = sys::file::statfs(root.as_fd())?;
-        let proven = match &self.home.proof {
-            Some(proof) => {
-                let mut value = [0; 16];
-                matches!(xattr::get(On::Fd(root.as_fd()), proof.attribute, &mut value), Ok(16))
-                    && value == proof.value
+        let place = Place::clone(&self.home.now.load());
+        match Place::nowhere_since(place.root.epoch + 1) {
+            Ok(nowhere) => {
+                self.home.now.store(Arc::new(Place { root: nowhere.root, left: true, ..place }));
+                self.close_inodes();
             }
-            None => space.fsid == self.home.fsid,
-        };
-        if !proven || stat.ino != self.root_ino || space.f_type != self.home.f_type {
-            return Ok(None);
+            Err(error) => tracing::warn!(%error, "the branch's old mount is kept"),
         }
-        let root = Arc::new(DirFd::pinned(root, self.epoch() + 1));
-        Ok(Some(Place { root, dev: stat.dev, mnt_id: stat.mnt_id }))
+    }
+
+    pub(crate) fn has_left_mount(&self) -> bool {
+        self.home.now.load().left
     }
 }

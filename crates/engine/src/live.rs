@@ -13,6 +13,7 @@
 //! [`PATIENCE`]; it may then answer that nothing is there.
 
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -128,7 +129,7 @@ impl Union {
             Some(vacant) => *vacant,
             None => BranchIx::at(pool.slots()).ok_or(BadChange::TooMany)?,
         };
-        let branch = Arc::new(self.open_branch(&pool, spec, ix)?);
+        let branch = self.open_branch(&pool, spec, ix)?;
         changes.vacant.pop();
         let more = pool.with_branch(branch.clone(), before);
         drop(pool);
@@ -142,7 +143,7 @@ impl Union {
         Ok(ix)
     }
 
-    fn open_branch(&self, pool: &Pool, spec: &BranchSpec, ix: BranchIx) -> Result<Branch, BadChange> {
+    fn open_branch(&self, pool: &Pool, spec: &BranchSpec, ix: BranchIx) -> Result<Arc<Branch>, BadChange> {
         let path = spec.path.display().to_string();
         let failed = |error| BadChange::Unopened { path: path.clone(), error };
         let root = sys::at::open_root(&spec.path).map_err(failed)?;
@@ -242,6 +243,10 @@ impl Union {
 
     /// `pool`, of which `branch` is a new member, becomes the pool.
     fn join(&self, changes: &mut Changes, pool: Pool, branch: &Branch) {
+        branch.serves(&self.inodes);
+        if !branch.kind.is_local() {
+            self.may_hang.store(true, Relaxed);
+        }
         self.publish(changes, pool);
         let pool = self.pool.load_full();
         let root = self.inodes.root();
@@ -265,7 +270,7 @@ impl Union {
         }
         dirs.sort_by_key(|(depth, _)| *depth);
         for (_, dir) in dirs {
-            let _shape = self.shape.read();
+            let Ok(_shape) = self.shape.read(pool) else { continue };
             let Some(name) = dir.name().filter(|name| name.parent.is_on(branch.ix)) else { continue };
             // What is no directory there, or does not answer, is for the next lookup to judge.
             if let Ok(stat) = self.stat_in(pool, &name.parent, branch.ix, &name.name)

@@ -99,7 +99,7 @@ impl Union {
 
     fn mtime_on(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Option<(i64, u32)> {
         let fd = self.dirfd(pool, dir, at).ok()?;
-        let stat = sys::at::stat_fd(fd.as_fd()).ok()?;
+        let stat = pool.branch(at).ask(|| sys::at::stat_fd(fd.as_fd())).ok()?;
         Some((stat.mtime.sec, stat.mtime.nsec))
     }
 }

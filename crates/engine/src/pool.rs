@@ -67,7 +67,7 @@ impl Pool {
             let taken: Vec<BranchId> = branches.iter().map(|branch| branch.id).collect();
             let (id, proof) = durable_id(&root, settings.privileged, &taken).map_err(failed)?;
             let ix = BranchIx::at(at).ok_or(BadPool::Number(specs.len()))?;
-            branches.push(Arc::new(Branch::open(ix, id, spec, root, proof, &settings).map_err(failed)?));
+            branches.push(Branch::open(ix, id, spec, root, proof, &settings).map_err(failed)?);
         }
         let nobody =
             Branch::nobody().map_err(|error| BadPool::Branch { path: "(none)".to_owned(), error })?;

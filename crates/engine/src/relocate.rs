@@ -66,7 +66,7 @@ impl Union {
         if !pool.settings.relocate {
             return Err(Errno::NOSPC.into());
         }
-        let mut placed = file.hold_alone();
+        let mut placed = file.hold_alone()?;
         if placed.branch.ix != full {
             return Ok(()); // another writer has moved it
         }
@@ -174,7 +174,7 @@ impl Union {
         let name = &*moving.name.name;
         // Until the intent, which names the way, is done with, no directory on the way is renamed, and no two names
         // are exchanged: what is looked at now is what loses its name.
-        let _shape = self.shape.read();
+        let _shape = self.shape.read(pool)?;
         let old_dir = self.dirfd(pool, &moving.name.parent, moving.from.ix)?;
         let there = moving.from.ask(|| sys::at::stat(old_dir.as_fd(), name))?;
         if there.ino != moving.stat.ino {

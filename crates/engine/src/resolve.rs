@@ -18,6 +18,7 @@ use crate::error::{OpError, Result};
 use crate::inode::number::Identity;
 use crate::inode::{Copies, Inode, mark};
 use crate::pool::Pool;
+use crate::settings::Degraded;
 use crate::union::Union;
 
 /// The copies of a directory and their attributes.
@@ -43,14 +44,21 @@ impl Union {
         }
         let mut dirs = DirStats::new();
         let mut copies = Copies::default();
-        let mut fault = parent.is_unsure().then_some(OpError::UNSURE);
+        let mut fault = self.is_unsure(pool, parent).then_some(OpError::UNSURE);
         for (at, answer) in self.ask_each(pool, parent, name, parent.copies()) {
             match answer {
                 Ok(stat) if stat.is_dir() => {
                     copies.found.push((at, stat.ino));
                     dirs.push((at, stat));
                 }
-                Ok(stat) if dirs.is_empty() => return Ok(Found::File(at, stat)),
+                Ok(stat) if dirs.is_empty() => {
+                    if let Some(fault) = fault
+                        && self.is_known_elsewhere(pool, parent, name, &copies)
+                    {
+                        return Err(fault);
+                    }
+                    return Ok(Found::File(at, stat));
+                }
                 Ok(_) => self.report_clash(pool, at, name),
                 Err(error) if error.is_missing() => {}
                 Err(error) if error.is_fault() => {
@@ -70,6 +78,54 @@ impl Union {
         }
     }
 
+    /// Whether the name was last seen to mean what is on a branch that cannot be asked (`unsure`): a file of that name
+    /// on a later branch is another one.
+    fn is_known_elsewhere(&self, pool: &Pool, parent: &Inode, name: &CStr, unsure: &Copies) -> bool {
+        if pool.settings.degraded == Degraded::Read {
+            return false;
+        }
+        let Some(number) = self.seen.get(parent.id.ino, name.to_bytes()) else { return false };
+        let known = self.inodes.get(number).and_then(|inode| inode.branch());
+        known.or_else(|| pool.branch_of(number)).is_some_and(|at| unsure.is_unsure_of(at))
+    }
+
+    /// Whether some branch that might have a copy of `dir` was never asked for it. One that can be asked by now is.
+    pub(crate) fn is_unsure(&self, pool: &Pool, dir: &Arc<Inode>) -> bool {
+        if !dir.is_unsure() {
+            return false;
+        }
+        // From the top, for a directory is found in its parent: as deep as the tree may be, without recursion.
+        let mut unsure = vec![dir.clone()];
+        while let Some(name) = unsure.last().and_then(|last| last.name()) {
+            if !name.parent.is_unsure() {
+                break;
+            }
+            unsure.push(name.parent);
+        }
+        while let Some(inode) = unsure.pop() {
+            let could_ask =
+                pool.branches.iter().any(|branch| inode.is_unsure_of(branch.ix) && branch.is_open());
+            let Some(name) = inode.name().filter(|_| could_ask) else { return true };
+            if name.parent.is_unsure() {
+                return true;
+            }
+            match self.find(pool, &name.parent, &name.name) {
+                Ok(Found::Dir(_, copies)) => inode.update_copies(&copies),
+                Ok(Found::File(..)) | Err(_) => return true,
+            }
+        }
+        dir.is_unsure()
+    }
+
+    /// # Errors
+    /// A branch that might have a name in `dir` cannot be asked: nothing is changed that is shown there.
+    pub(crate) fn check_whole(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<()> {
+        if self.is_unsure(pool, dir) {
+            return Err(OpError::UNSURE);
+        }
+        dir.copies().into_iter().try_for_each(|at| pool.branch(at).check_open())
+    }
+
     /// Every branch (but `but`) that has `name` in `parent`, in order, with what it has.
     ///
     /// # Errors
@@ -81,7 +137,7 @@ impl Union {
         name: &CStr,
         but: Option<BranchIx>,
     ) -> Result<DirStats> {
-        if parent.is_unsure() {
+        if self.is_unsure(pool, parent) {
             return Err(OpError::UNSURE);
         }
         let mut holders = DirStats::new();
@@ -186,7 +242,8 @@ impl Union {
         let mut marks = SmallVec::<[Option<Identity>; 2]>::new();
         for (_, at, own) in &ids {
             let fd = self.dirfd(pool, parent, *at)?;
-            marks.push(mark::get(On::Name(fd.as_fd(), name), mark::DIR, *own));
+            let mark = pool.branch(*at).ask(|| Ok(mark::get(On::Name(fd.as_fd(), name), mark::DIR, *own)))?;
+            marks.push(mark);
             if marks.last() == Some(&None) && !pool.settings.nfs_export {
                 break; // the one that counts
             }

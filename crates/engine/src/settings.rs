@@ -86,6 +86,15 @@ impl Relocation {
     }
 }
 
+/// What is told while a branch is out of reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Degraded {
+    /// An I/O error for what might be on it; nothing is told as missing that might be there.
+    Strict,
+    /// What can be reached, as if there were no more. Nothing is made under a name that might be out of reach.
+    Read,
+}
+
 /// The settings of a pool. Replaced as a whole, never changed in place: every request sees one.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -111,8 +120,12 @@ pub struct Settings {
     pub statfs: StatfsMode,
     /// Where locks are kept.
     pub locks: Locks,
-    /// How long a call may be inside a branch that others serve before the branch is suspect; zero: for ever.
+    /// How long a call may be inside a branch that others serve before its request is refused; zero: for ever.
     pub branch_timeout: Duration,
+    /// Calls that are let into such a branch at once, 1 to 64.
+    pub branch_inflight: usize,
+    /// What is told while a branch is out of reach.
+    pub degraded: Degraded,
     /// How long a directory's set of copies is believed before all branches are asked again.
     pub recheck: Duration,
     /// The daemon may act as its callers and use privileged calls (it runs as root).

@@ -6,9 +6,17 @@
 //! holds the shape already, since the same walk serves those who rename.
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::error::{OpError, Result};
+use crate::pool::Pool;
+
+/// How long one attempt to take it lasts.
+const TRY: Duration = Duration::from_millis(20);
+/// How long it is waited for while a branch is out of reach: whoever holds it may be stuck there.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 thread_local! {
     static HELD: Cell<bool> = const { Cell::new(false) };
@@ -26,13 +34,33 @@ pub(crate) struct Held<G> {
 
 impl Shape {
     /// Keeps it as it is. Not for a thread that holds it.
-    pub(crate) fn read(&self) -> Held<RwLockReadGuard<'_, ()>> {
-        Held::by(self.0.read())
+    ///
+    /// # Errors
+    /// EIO if who changes it does not come back from a branch that hangs.
+    pub(crate) fn read(&self, pool: &Pool) -> Result<Held<RwLockReadGuard<'_, ()>>> {
+        self.wait(pool, || self.0.try_read_for(TRY)).map(Held::by)
     }
 
     /// Takes it for a change. Not for a thread that holds it.
-    pub(crate) fn write(&self) -> Held<RwLockWriteGuard<'_, ()>> {
-        Held::by(self.0.write())
+    ///
+    /// # Errors
+    /// EIO if who keeps it does not come back from a branch that hangs.
+    pub(crate) fn write(&self, pool: &Pool) -> Result<Held<RwLockWriteGuard<'_, ()>>> {
+        // Who waits for it to change it keeps others from sharing it: only for a moment each time.
+        self.wait(pool, || self.0.try_write_for(TRY)).map(Held::by)
+    }
+
+    fn wait<G>(&self, pool: &Pool, attempt: impl Fn() -> Option<G>) -> Result<G> {
+        let came = Instant::now();
+        loop {
+            if let Some(guard) = attempt() {
+                return Ok(guard);
+            }
+            if came.elapsed() > PATIENCE && pool.branches.iter().any(|branch| !branch.is_open()) {
+                return Err(OpError::UNSURE);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Takes it for a change, unless somebody keeps it for longer than `patience`. Not for a thread that holds it.

@@ -35,7 +35,7 @@ impl Union {
             settled if dir.is_on(at) => return settled,
             _ => {}
         }
-        let _shape = self.shape.read();
+        let _shape = self.shape.read(pool)?;
         self.skeleton_in_shape(pool, dir, at)
     }
 

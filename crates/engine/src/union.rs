@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use fsstack_pool::{BranchIx, Handle, Ino};
@@ -42,7 +43,7 @@ const GHOSTS: usize = 1024;
 #[derive(Debug)]
 pub struct Union {
     pub(crate) pool: ArcSwap<Pool>,
-    pub(crate) inodes: Table,
+    pub(crate) inodes: Arc<Table>,
     pub(crate) seen: Locations,
     pub(crate) files: NumberMap<FileHandle>,
     pub(crate) dirs: NumberMap<Arc<DirHandle>>,
@@ -61,6 +62,8 @@ pub struct Union {
     pub(crate) doubt: OnceLock<Arc<dyn Doubt>>,
     pub(crate) watch: OnceLock<Arc<Watch>>,
     pub(crate) scouts: Scouts,
+    /// Some branch is served by others.
+    pub(crate) may_hang: AtomicBool,
     transport: OnceLock<&'static str>,
     next_handle: AtomicU64,
 }
@@ -91,8 +94,12 @@ impl Union {
         pool.branches.iter().for_each(|branch| index.join(branch));
         let scouts = Scouts::default();
         scouts.muster(&pool);
+        let inodes = Arc::new(Table::new(root));
+        for branch in &pool.branches {
+            branch.serves(&inodes);
+        }
         Self {
-            inodes: Table::new(root),
+            inodes,
             seen: Locations::default(),
             files: NumberMap::default(),
             dirs: NumberMap::default(),
@@ -109,6 +116,7 @@ impl Union {
             doubt: OnceLock::new(),
             watch: OnceLock::new(),
             scouts,
+            may_hang: AtomicBool::new(!pool.is_local()),
             transport: OnceLock::new(),
             next_handle: AtomicU64::new(1),
             pool: ArcSwap::from_pointee(pool),
@@ -124,7 +132,15 @@ impl Union {
     pub fn set_settings(&self, settings: Settings) {
         let mut changes = self.changes.lock();
         let changed = self.pool.load().with_settings(settings);
+        for branch in &changed.branches {
+            branch.limit_calls(changed.settings.branch_timeout, changed.settings.branch_inflight);
+        }
         self.publish(&mut changes, changed);
+    }
+
+    /// Whether some branch is served by others, and a call there may not return.
+    pub fn may_hang(&self) -> bool {
+        self.may_hang.load(Relaxed)
     }
 
     /// How requests come in: told by `user.fsstack.transport` on the root, and nothing depends on it.
@@ -163,6 +179,44 @@ impl Union {
         self.dirs.clear();
         self.inodes.clear();
         self.index.close();
+    }
+
+    /// As [`Self::destroy`], and waits for whoever is still inside of a branch, for at most `patience`; where all that is
+    /// stuck is stuck in branches that hang, not even that long. Then those branches' FUSE connections are aborted: a
+    /// process does not end while one of its threads is in a call that does not return, or a file of its is to be closed.
+    ///
+    /// # Errors
+    /// No thread is to be had.
+    pub fn end(self: &Arc<Self>, patience: Duration) -> std::io::Result<()> {
+        const A_MOMENT: Duration = Duration::from_millis(300);
+        let pool = self.pool();
+        let ending = self.clone();
+        let closer = std::thread::Builder::new().name("closing".into()).spawn(move || ending.destroy())?;
+        let began = Instant::now();
+        let mut aborted = false;
+        loop {
+            let stuck: Vec<_> = pool.branches.iter().filter(|branch| branch.is_stuck()).collect();
+            if stuck.is_empty() && closer.is_finished() {
+                return Ok(());
+            }
+            let hopeless = stuck.iter().all(|branch| !branch.is_open());
+            // (The keeper sees that a call has overstayed a moment later.)
+            if began.elapsed() > patience + patience / 4 + A_MOMENT || hopeless && began.elapsed() > A_MOMENT
+            {
+                if aborted {
+                    return Ok(()); // nothing more can be done for them
+                }
+                // (One that is open is busy: others may be using it, and it returns.)
+                for branch in pool.branches.iter().filter(|branch| branch.is_remote() && !branch.is_open()) {
+                    if let Err(error) = branch.free_callers() {
+                        tracing::warn!(%error, "the daemon's end has to wait for a branch");
+                    }
+                }
+                aborted = true;
+                std::thread::sleep(A_MOMENT);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     pub(crate) fn new_handle(&self) -> Handle {
@@ -210,7 +264,7 @@ impl Union {
         let walked = match self.walk(pool, dir, branch, &known) {
             // Not there, or a directory above was just renamed: that is known while all names stay.
             Err(error) if is_astray(error) && !Shape::is_held_here() => {
-                let _shape = self.shape.read();
+                let _shape = self.shape.read(pool)?;
                 self.walk(pool, dir, branch, &known)
             }
             walked => walked,

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FallocateFlags, fallocate, statvfs, syncfs};
 use rustix::io::Errno;
 
+use crate::daemon::{self, Process};
 use crate::gluster::{Part, Volume};
 use crate::ledger::Entry;
 use crate::shell::command;
@@ -31,6 +32,8 @@ pub enum Kind {
     Tmpfs(MiB),
     /// A directory of a volume of the tests' lab, mounted by a client of its own.
     Gluster(Volume),
+    /// A FUSE mount of mergerfs over a plain directory beside it: its daemon can be killed and frozen.
+    Served,
 }
 
 /// Whether an image's memory is taken before it is used.
@@ -63,7 +66,7 @@ impl Branch {
         let path = home.join(name);
         let dir = Entry::dir(&path)?;
         let (image, image_entry) = match kind {
-            Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) => (None, None),
+            Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) | Kind::Served => (None, None),
             Kind::Xfs(size) | Kind::Ext4(size) => {
                 let image = image_dir(size, home)?.join(image_name(&path));
                 let entry = Entry::file(&image)?;
@@ -156,6 +159,29 @@ impl Branch {
         self.mount = None;
     }
 
+    /// Unmounts it as it is unmounted whose daemon is dead, or whose callers are to be freed.
+    #[track_caller]
+    pub fn unmount_by_force(&mut self) {
+        let forced = command("umount").args(["-l", "-f"]).arg(&self.path).run();
+        must(forced, "unmounting a branch by force");
+        self.mount = None;
+    }
+
+    /// The process that serves it, if it is [`Kind::Served`].
+    #[must_use]
+    #[track_caller]
+    pub fn daemon(&self) -> Process {
+        must(daemon::server_of(&self.path), "a branch's daemon")
+    }
+
+    /// Where a [`Kind::Served`] branch has its files, whatever becomes of its daemon.
+    #[must_use]
+    pub fn below(&self) -> PathBuf {
+        let mut below = self.path.clone().into_os_string();
+        below.push(".below");
+        below.into()
+    }
+
     /// Mounts it again after `unmount`.
     #[track_caller]
     pub fn remount(&mut self) {
@@ -186,6 +212,12 @@ impl Branch {
                 &format!("mode=755,size={}", size.bytes()),
                 "tmpfs",
             ]),
+            (Kind::Served, _) => {
+                let below = self.below();
+                std::fs::create_dir_all(&below)?;
+                // Whatever it is asked reaches its daemon.
+                command("mergerfs").args(["-o", "cache.attr=0,cache.entry=0,cache.statfs=0"]).arg(below)
+            }
             // The loop device goes with the mount (autoclear).
             (_, Some(image)) => command("mount").args(["-o", "loop"]).arg(image),
             (_, None) => bail!("branch {} has no image", self.name),
@@ -204,7 +236,7 @@ impl Branch {
 
     fn fill(&self, left: u64) -> Result<()> {
         ensure!(
-            !matches!(self.kind, Kind::Plain | Kind::Gluster(_)),
+            !matches!(self.kind, Kind::Plain | Kind::Gluster(_) | Kind::Served),
             "{} shares its file system with others: filling it would fill theirs",
             self.name
         );
@@ -252,7 +284,7 @@ fn format(image: &Path, kind: Kind, size: MiB, layout: Layout) -> Result<()> {
     match kind {
         Kind::Xfs(_) => command("mkfs.xfs").args(["-q", "-f", "-K", "-m", "reflink=1"]).arg(image).run()?,
         Kind::Ext4(_) => command("mkfs.ext4").args(["-q", "-F", "-E", "nodiscard"]).arg(image).run()?,
-        Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) => bail!("{kind:?} has no image"),
+        Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) | Kind::Served => bail!("{kind:?} has no image"),
     };
     Ok(())
 }

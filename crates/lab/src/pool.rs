@@ -107,6 +107,11 @@ impl Builder {
         self.branch(name, Kind::Gluster(volume))
     }
 
+    /// A branch that another FUSE daemon serves.
+    pub fn served_branch(self, name: &str) -> Self {
+        self.branch(name, Kind::Served)
+    }
+
     /// A branch of any kind.
     pub fn branch(mut self, name: &str, kind: Kind) -> Self {
         self.branches.push(Wanted { name: name.to_owned(), kind, mode: None });

@@ -3,8 +3,8 @@
 use crate::log::LogTarget;
 use crate::options::{Origin, Typed};
 use crate::settings::{
-    AccessTimes, DoorScheduling, Locks, OutOfBand, PageCache, Relocate, Require, StatfsView, Stay, Transport,
-    Verify, WritePath,
+    AccessTimes, Degraded, DoorScheduling, Locks, OutOfBand, PageCache, Relocate, Require, StatfsView, Stay,
+    Transport, Verify, WritePath,
 };
 use fsstack_engine::poolid::PoolId;
 use fsstack_engine::rules::Rules;
@@ -94,6 +94,8 @@ pub struct RawOptions {
     pub(crate) negative_timeout: Given<Duration>,
     pub(crate) branch_timeout: Given<Duration>,
     pub(crate) out_of_band: Given<OutOfBand>,
+    pub(crate) branch_inflight: Given<usize>,
+    pub(crate) degraded: Given<Degraded>,
     pub(crate) transport: Given<Transport>,
     pub(crate) door_scheduling: Given<DoorScheduling>,
     pub(crate) max_threads: Given<NonZeroUsize>,

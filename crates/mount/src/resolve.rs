@@ -57,6 +57,8 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         page_cache,
         passthrough_headroom: raw.passthrough_headroom.or(Size(1 << 30)),
         branch_timeout: raw.branch_timeout.or(Duration::from_secs(10)),
+        branch_inflight: raw.branch_inflight.or(24),
+        degraded: raw.degraded.or(Degraded::Strict),
         attr_timeout: raw.attr_timeout.or(expiry),
         entry_timeout: raw.entry_timeout.or(expiry),
         negative_timeout: raw.negative_timeout.or(negative),

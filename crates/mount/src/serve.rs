@@ -2,9 +2,10 @@
 
 use std::io;
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fsstack_control::{Places, Server};
+use fsstack_engine::health::MountWatch;
 use fsstack_engine::open::route::{Backings, NoBackings};
 use fsstack_engine::settings as engine;
 use fsstack_engine::{Pool, Union};
@@ -63,6 +64,11 @@ pub(crate) fn serve(
         answers(settings)?;
         let _control = control(settings, listed, &served);
         let union = served.union.clone();
+        // A branch that is unmounted under the pool is seen in the mount table; the pool does without.
+        let watch = MountWatch::start(&union);
+        if let Err(error) = &watch {
+            tracing::warn!(%error, "the mount table is not watched");
+        }
         ready.announce();
         log_mounted(settings, &mounted);
         let waiting = std::thread::Builder::new().name("door-wait".into());
@@ -73,13 +79,19 @@ pub(crate) fn serve(
                 let _heard = told.send(End::Unmounted);
             })
             .map_err(|error| system("thread", error))?;
-        if ended.recv() == Ok(End::Detached) {
+        let end = ended.recv();
+        drop(watch);
+        if end == Ok(End::Detached) {
             // Programs that still use the pool get errors from here on: the connection ends with the process.
             tracing::warn!("the daemon ends while the pool is in use");
-            return Ok(());
+            if !union.may_hang() {
+                return Ok(());
+            }
         }
         let held = union.held();
-        union.destroy();
+        let patience = union.pool().settings.branch_timeout;
+        let patience = if patience.is_zero() { Duration::from_secs(10) } else { patience };
+        union.end(patience).map_err(|error| system("thread", error))?;
         tracing::debug!(?held, "unmounted");
         Ok(())
     });
@@ -151,6 +163,11 @@ pub(crate) fn engine_settings(settings: &Settings) -> engine::Settings {
             Locks::Branch => engine::Locks::Branch,
         },
         branch_timeout: settings.branch_timeout,
+        branch_inflight: settings.branch_inflight,
+        degraded: match settings.degraded {
+            settings::Degraded::Strict => engine::Degraded::Strict,
+            settings::Degraded::Read => engine::Degraded::Read,
+        },
         recheck: outside::recheck(settings),
         privileged: settings.privilege == Privilege::Root,
         nfs_export: settings.nfs_export,

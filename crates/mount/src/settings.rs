@@ -42,6 +42,10 @@ pub struct Settings {
     pub passthrough_headroom: Size,
     /// How long a call may stay inside a branch that others serve.
     pub branch_timeout: Duration,
+    /// Calls that are let into such a branch at once.
+    pub branch_inflight: usize,
+    /// What is told while a branch is out of reach.
+    pub degraded: Degraded,
     /// How long the kernel may keep attributes.
     pub attr_timeout: Duration,
     /// How long the kernel may keep a name.
@@ -190,6 +194,15 @@ pub enum PageCache {
     On,
     /// Writes are gathered too; the kernel then has no passthrough.
     Writeback,
+}
+
+/// What is told while a branch is out of reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Degraded {
+    /// An error for all that might be on it.
+    Strict,
+    /// What can be reached, as if it were all.
+    Read,
 }
 
 /// Which free space statfs tells.

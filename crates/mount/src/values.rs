@@ -48,6 +48,13 @@ pub(crate) fn threads(text: &str) -> Result<NonZeroUsize, String> {
     }
 }
 
+pub(crate) fn inflight(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(count) if (1..=64).contains(&count) => Ok(count),
+        _ => Err("not a number of calls, from 1 to 64".to_owned()),
+    }
+}
+
 pub(crate) fn max_write(text: &str) -> Result<u32, String> {
     let Size(bytes) = size(text)?;
     match u32::try_from(bytes) {

@@ -99,6 +99,8 @@ fn the_defaults() {
                 1073741824,
             ),
             branch_timeout: 10s,
+            branch_inflight: 24,
+            degraded: Strict,
             attr_timeout: 1s,
             entry_timeout: 1s,
             negative_timeout: 0ns,

@@ -41,10 +41,17 @@ pub fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat> {
     statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT)
 }
 
-/// The same, asked of whoever serves the file system, whatever the kernel remembers of an earlier answer.
-pub fn stat_fd_anew(fd: BorrowedFd<'_>) -> Result<Stat> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    statx(fd, c"", flags | AtFlags::STATX_FORCE_SYNC)
+/// As [`stat_fd`], as far as the kernel knows without asking the file system's server: enough to tell device, mount and,
+/// of a mount's root, inode.
+pub fn stat_kept(fd: BorrowedFd<'_>) -> Result<Stat> {
+    let how = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    statx(fd, c"", how | AtFlags::STATX_DONT_SYNC)
+}
+
+/// As [`stat_fd`], asked of the file system's server now.
+pub fn stat_now(fd: BorrowedFd<'_>) -> Result<Stat> {
+    let how = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    statx(fd, c"", how | AtFlags::STATX_FORCE_SYNC)
 }
 
 fn statx(fd: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<Stat> {

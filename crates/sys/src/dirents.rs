@@ -54,6 +54,11 @@ impl Dirents {
         call(Call::Seek, || rustix::fs::seek(&self.fd, SeekFrom::Start(off))).map(drop)
     }
 
+    /// Whether the next entry was read ahead: it is had without asking the file system.
+    pub fn has_next(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
     /// The next entry, or none at the end.
     #[expect(clippy::should_implement_trait, reason = "an iterator could not lend from its buffer")]
     pub fn next(&mut self) -> Result<Option<Dirent<'_>>> {

@@ -1,12 +1,15 @@
 //! The mount table, and mounting.
 
 use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 pub use rustix::mount::MountFlags;
 
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
@@ -52,6 +55,43 @@ pub fn parse(table: &[u8]) -> io::Result<Vec<MountInfo>> {
             parse_line(line).ok_or_else(malformed)
         })
         .collect()
+}
+
+/// Tells of changes of the mount table.
+#[derive(Debug)]
+pub struct Changes {
+    table: File,
+    end: OwnedFd,
+}
+
+impl Changes {
+    /// Changes from now on.
+    pub fn new() -> io::Result<Self> {
+        let end = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
+        Ok(Self { table: File::open("/proc/self/mountinfo")?, end })
+    }
+
+    /// Waits for a change; false: [`Self::end`] was called.
+    pub fn wait(&self) -> bool {
+        loop {
+            let mut polled = [
+                PollFd::new(&self.table, PollFlags::PRI | PollFlags::ERR),
+                PollFd::new(&self.end, PollFlags::IN),
+            ];
+            match rustix::event::poll(&mut polled, None) {
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+                Ok(_) if !polled[1].revents().is_empty() => return false,
+                Ok(_) => return true,
+            }
+        }
+    }
+
+    /// Whoever waits goes.
+    pub fn end(&self) {
+        // It cannot fail: the counter is far from full.
+        let _told = rustix::io::write(&self.end, &1_u64.to_ne_bytes());
+    }
 }
 
 fn parse_line(line: &[u8]) -> Option<MountInfo> {

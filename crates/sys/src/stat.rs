@@ -2,6 +2,11 @@
 
 use rustix::fs::{FileType, Statx, StatxFlags, StatxTimestamp};
 
+/// The minor number of a device, as [`Stat::dev`] has it.
+pub fn minor(dev: u64) -> u32 {
+    rustix::fs::minor(dev)
+}
+
 /// A point in time, since the epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {

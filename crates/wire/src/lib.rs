@@ -12,6 +12,7 @@ mod dirent;
 #[cfg(any(test, feature = "encode"))]
 pub mod encode;
 mod extension;
+pub mod granted;
 mod notice;
 mod opcode;
 mod operation;

@@ -49,8 +49,17 @@ pub struct Copies {
 impl Copies {
     /// The branch could not be asked.
     pub fn unsure_of(&mut self, branch: BranchIx) {
-        self.unsure |= 1 << (branch.0 & 63);
+        self.unsure |= bit(branch);
     }
+
+    /// Whether the branch could not be asked.
+    pub fn is_unsure_of(&self, branch: BranchIx) -> bool {
+        self.unsure & bit(branch) != 0
+    }
+}
+
+fn bit(branch: BranchIx) -> u64 {
+    1 << (branch.0 & 63)
 }
 
 impl Inode {
@@ -72,6 +81,11 @@ impl Inode {
     /// Some branch that might have a copy, or a name in it, could not be asked.
     pub fn is_unsure(&self) -> bool {
         self.with_dir(|dir| dir.unsure != 0).unwrap_or(false)
+    }
+
+    /// Whether `branch` might have a copy, and could not be asked.
+    pub fn is_unsure_of(&self, branch: BranchIx) -> bool {
+        self.with_dir(|dir| dir.unsure & bit(branch) != 0).unwrap_or(false)
     }
 
     /// When all branches were last asked for copies.
@@ -111,7 +125,7 @@ impl Inode {
         match &mut state.place {
             Place::Dir(dir) => {
                 dir.copies.retain(|copy| copy.branch != branch);
-                dir.unsure &= !(1 << (branch.0 & 63));
+                dir.unsure &= !bit(branch);
                 dir.checked = None;
                 false
             }
@@ -170,6 +184,20 @@ impl Inode {
         false
     }
 
+    /// Closes what is open on `branch` besides an open file.
+    pub(crate) fn close_on(&self, branch: BranchIx) {
+        let mut state = self.state.lock();
+        match &mut state.place {
+            Place::Dir(dir) => {
+                for copy in dir.copies.iter_mut().filter(|copy| copy.branch == branch) {
+                    copy.fd = None;
+                }
+            }
+            Place::File(file) if file.branch == branch => state.ghost = None,
+            Place::File(_) | Place::Nowhere => {}
+        }
+    }
+
     /// All branches were asked for `name` just now, and none has it.
     pub fn note_miss(&self, name: &CStr) {
         let hash = hash_name(self.id.ino, name.to_bytes()) | 1;
@@ -210,8 +238,22 @@ impl Inode {
 impl DirPlace {
     /// Takes over what was found, and keeps the descriptors of copies that are still the same.
     pub(super) fn update(&mut self, found: &Copies) {
+        let mut found = found.clone();
+        self.unsure &= found.unsure;
+        if found.unsure != 0 {
+            // Of a branch that could not be asked, what was known holds on: a copy there, or that there is none.
+            for at in 0..self.copies.len() {
+                let known = (self.copies[at].branch, self.copies[at].ino);
+                if !found.is_unsure_of(known.0) {
+                    continue;
+                }
+                let later = &self.copies[at + 1..];
+                let before = found.found.iter().position(|(next, _)| later.iter().any(|c| c.branch == *next));
+                found.found.insert(before.unwrap_or(found.found.len()), known);
+            }
+        }
+        let found = &found;
         self.checked = Some(Instant::now());
-        self.unsure = found.unsure;
         let same = self.copies.len() == found.found.len()
             && self.copies.iter().zip(&found.found).all(|(copy, new)| (copy.branch, copy.ino) == *new);
         if same {

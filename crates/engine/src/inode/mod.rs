@@ -101,7 +101,7 @@ impl Inode {
         let now = Instant::now();
         let mut place = DirPlace {
             copies: SmallVec::new(),
-            unsure: 0,
+            unsure: u64::MAX,
             checked: None,
             misses: [0; 2],
             missed: now,

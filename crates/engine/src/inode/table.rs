@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use dashmap::mapref::entry::Entry;
-use fsstack_pool::Ino;
+use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::Kind;
 
 use super::Inode;
@@ -200,6 +200,14 @@ impl Table {
         self.slots.clear();
         self.slots.shrink_to_fit();
         self.aside.clear();
+    }
+
+    /// Closes the descriptors that all inodes have on `branch`.
+    pub(crate) fn close_on(&self, branch: BranchIx) {
+        self.root.close_on(branch);
+        for slot in &self.slots {
+            slot.inode.close_on(branch);
+        }
     }
 
     /// Gives up room that many forgotten inodes have left; whether there was any.

@@ -15,12 +15,14 @@ use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::branch::{Branch, FsKind};
-use crate::error::Result;
+use crate::error::{OpError, Result};
+use crate::health::crowd::Stay;
 use crate::inode::Inode;
 use crate::inode::number::{hash_name, mix};
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::resolve::is_private;
+use crate::settings::Degraded;
 use crate::union::Union;
 
 /// Cookies of "." and "..", which the pool makes itself.
@@ -90,8 +92,16 @@ impl Listing {
             let next = copies.iter().copied().find(|at| pool.turn(*at) > turn);
             return next.map_or(Ok(()), |next| self.enter(union, pool, dir, next));
         };
-        self.enter(union, pool, dir, branch.ix)?;
-        self.resume(branch, cookie & ((1 << PLACE_BITS) - 1))
+        let entered = self.enter(union, pool, dir, branch.ix);
+        match entered.and_then(|()| self.resume(branch, cookie & ((1 << PLACE_BITS) - 1))) {
+            Err(error) if is_passed_over(pool, error) => {
+                let later: Vec<BranchIx> =
+                    copies.into_iter().skip_while(|at| pool.turn(*at) <= turn).collect();
+                self.stream = None;
+                self.enter_first(union, pool, dir, &later).map(drop)
+            }
+            resumed => resumed,
+        }
     }
 
     fn resume(&mut self, branch: &Branch, place: u64) -> Result<()> {
@@ -132,7 +142,11 @@ impl Listing {
             }
         }
         loop {
-            let Some(read) = self.read_one(pool)? else {
+            let read = match self.read_one(pool) {
+                Err(error) if is_passed_over(pool, error) => None,
+                read => read?,
+            };
+            let Some(read) = read else {
                 if !self.next_branch(union, pool, dir)? {
                     return Ok(None);
                 }
@@ -199,7 +213,7 @@ impl Listing {
     ) -> Result<bool> {
         for at in copies {
             match self.enter(union, pool, dir, *at) {
-                Err(error) if error.is_missing() => {} // removed behind the pool's back
+                Err(error) if error.is_missing() || is_passed_over(pool, error) => {} // removed behind the pool's back
                 entered => return entered.map(|()| true),
             }
         }
@@ -210,6 +224,8 @@ impl Listing {
         let Some(stream) = &mut self.stream else { return Ok(None) };
         let branch = pool.branch(stream.at);
         loop {
+            // A place inside the branch is for when it is asked, not for each entry.
+            let _inside = if stream.entries.has_next() { None } else { branch.come_in(Stay::Brief)? };
             let entry = match stream.entries.next().map_err(|sys| branch.said(sys)) {
                 // A copy that was removed while it is listed has no more entries.
                 Err(error) if error.is_missing() => return Ok(None),
@@ -264,7 +280,7 @@ impl Listing {
                     }
                     return Ok(false);
                 }
-                Err(error) if error.is_missing() => {}
+                Err(error) if error.is_missing() || is_passed_over(pool, error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -275,6 +291,11 @@ impl Listing {
             Err(error) => Err(error),
         }
     }
+}
+
+/// With `degraded=read`, what can be reached is listed as if it were all.
+fn is_passed_over(pool: &Pool, error: OpError) -> bool {
+    pool.settings.degraded == Degraded::Read && error.is_fault()
 }
 
 fn wide(off: u64) -> u64 {

@@ -24,6 +24,9 @@ use choice::Choice;
 use listing::Listing;
 use route::{Backings, Route, Tie};
 
+/// How long one attempt to have a file alone lasts.
+const TRY: std::time::Duration = std::time::Duration::from_millis(20);
+
 /// Set-uid, set-gid.
 pub(crate) const SET_ID: u32 = 0o6000;
 
@@ -105,7 +108,7 @@ impl OpenFile {
     /// What the call answered.
     pub fn ask_inside<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
         let placed = self.placed.read_recursive();
-        placed.branch.ask_patiently(|| call(placed.fd.as_fd()))
+        placed.branch.ask_inside(|| call(placed.fd.as_fd()))
     }
 
     /// As [`Self::ask`], for readers: the bytes are counted.
@@ -132,8 +135,18 @@ impl OpenFile {
     }
 
     /// Has the file to itself: for whoever moves it.
-    pub(crate) fn hold_alone(&self) -> RwLockWriteGuard<'_, Placed> {
-        self.placed.write()
+    ///
+    /// # Errors
+    /// EIO if somebody who has it too is stuck in its branch.
+    pub(crate) fn hold_alone(&self) -> Result<RwLockWriteGuard<'_, Placed>> {
+        loop {
+            if let Some(alone) = self.placed.try_write_for(TRY) {
+                return Ok(alone);
+            }
+            if let Some(placed) = self.placed.try_read_recursive() {
+                placed.branch.check_open()?;
+            }
+        }
     }
 
     /// The file stays where it is, and keeps its name, until the guard drops.
@@ -182,7 +195,7 @@ impl OpenFile {
         if self.placed.read().writable {
             return Ok(());
         }
-        let mut placed = self.placed.write();
+        let mut placed = self.hold_alone()?;
         placed.branch.check_mode()?;
         if !placed.writable {
             let open = |how| placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how));

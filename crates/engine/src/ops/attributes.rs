@@ -1,11 +1,14 @@
 //! Reading attributes.
 
+use std::sync::Arc;
+
 use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{self as sys, Errno};
 
 use crate::answer::Attr;
 use crate::error::Result;
-use crate::open::FileHandle;
+use crate::inode::Inode;
+use crate::open::{FileHandle, OpenFile};
 use crate::union::Union;
 
 impl Union {
@@ -15,17 +18,18 @@ impl Union {
     /// ESTALE if the object is gone; what the branch answered.
     pub fn getattr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
         let pool = self.pool.load();
-        if let Some(open) = handle.and_then(|handle| self.files.get(&handle.0)) {
-            let file = open.file.clone();
-            drop(open);
-            return Ok(Attr { ino, stat: file.ask(sys::at::stat_fd)? });
+        if let Some(open) = handle.and_then(|handle| self.file(handle).ok()) {
+            return Ok(Attr { ino, stat: open.file.ask(sys::at::stat_fd)? });
         }
         let inode = self.inode(ino)?;
         if inode.is_dir() {
             return self.dir_attr(&pool, &inode);
         }
         let stat = match inode.open_file() {
-            Some(file) => file.ask(sys::at::stat_fd)?,
+            Some(file) => {
+                self.freshen(&inode, &file)?;
+                file.ask(sys::at::stat_fd)?
+            }
             None => match self.stat_by_name(&pool, &inode) {
                 // No name of it is left, but the kernel has it still.
                 Err(error) if error.errno() == Errno::STALE && inode.ghost().is_some() => {
@@ -55,20 +59,24 @@ impl Union {
     /// An open file's handle. The file is opened anew if its branch was mounted again meanwhile.
     pub(crate) fn file(&self, handle: Handle) -> Result<FileHandle> {
         let open = self.files.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;
-        if open.file.is_stale() {
-            self.reopen(&open)?;
-        }
+        self.freshen(&open.inode, &open.file)?;
         Ok(open)
     }
 
-    fn reopen(&self, open: &FileHandle) -> Result<()> {
-        let mut placed = open.file.hold_alone();
+    /// Opens `file`, the open file of `inode`, anew if its branch was mounted again since.
+    pub(crate) fn freshen(&self, inode: &Arc<Inode>, file: &OpenFile) -> Result<()> {
+        if !file.is_stale() {
+            return Ok(());
+        }
+        let mut placed = file.hold_alone()?;
+        placed.branch.check_open()?;
         let epoch = placed.branch.epoch();
         if placed.epoch != epoch {
             let flags = if placed.writable { sys::OFlags::RDWR } else { sys::OFlags::RDONLY };
-            let (_, fd, _) = self.open_inode(&self.pool.load(), &open.inode, flags)?;
-            placed.fd = fd;
+            let (_, fd, _) = self.open_inode(&self.pool.load(), inode, flags)?;
+            let dead = std::mem::replace(&mut placed.fd, fd);
             placed.epoch = epoch;
+            placed.branch.dispose(dead);
         }
         Ok(())
     }

@@ -88,24 +88,24 @@ impl Union {
 
     /// All locks of `owner` on the file go.
     pub fn unlock_all(&self, handle: Handle, owner: u64) {
-        if let Ok(open) = self.file(handle) {
-            open.file.lock_owners.lock().remove(&owner);
+        let Some(open) = self.files.get(&handle.0).map(|open| open.file.clone()) else { return };
+        let fd = open.lock_owners.lock().remove(&owner);
+        if let Some(fd) = fd {
+            open.branch().dispose(fd);
         }
     }
 }
 
 impl OpenFile {
     fn lock_fd(&self, owner: u64) -> Result<Arc<OwnedFd>> {
-        let mut owners = self.lock_owners.lock();
-        if let Some(fd) = owners.get(&owner) {
+        if let Some(fd) = self.lock_owners.lock().get(&owner) {
             return Ok(fd.clone());
         }
+        // Asked without the lock: the branch may hang.
         let fd = self
             .ask(|fd| sys::at::reopen(fd, OFlags::RDWR))
             .or_else(|_| self.ask(|fd| sys::at::reopen(fd, OFlags::RDONLY)))?;
-        let fd = Arc::new(fd);
-        owners.insert(owner, fd.clone());
-        Ok(fd)
+        Ok(self.lock_owners.lock().entry(owner).or_insert_with(|| Arc::new(fd)).clone())
     }
 }
 

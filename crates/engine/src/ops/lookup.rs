@@ -9,10 +9,11 @@ use fsstack_pool::Ino;
 use fsstack_sys as sys;
 
 use crate::answer::Entry;
-use crate::error::Result;
+use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::resolve::{DirStats, entry, merge};
+use crate::settings::Degraded;
 use crate::tally::Event;
 use crate::union::Union;
 
@@ -30,7 +31,7 @@ impl Union {
             return Ok(entry);
         }
         self.events.note(Event::LookupAsked);
-        let found = self.find(&pool, &parent, name)?;
+        let found = self.find(&pool, &parent, name).map_err(|error| out_of_sight(&pool, error))?;
         self.admit(&pool, &parent, name, found)
     }
 
@@ -64,7 +65,7 @@ impl Union {
                 self.stat_in(pool, parent, at, name).ok()?
             } else {
                 let fd = self.dirfd(pool, dir, at).ok()?;
-                sys::at::stat_fd(fd.as_fd()).ok()?
+                pool.branch(at).ask(|| sys::at::stat_fd(fd.as_fd())).ok()?
             };
             if dir.copy_ino(at) != Some(stat.ino) || !stat.is_dir() {
                 return None;
@@ -79,6 +80,11 @@ impl Union {
         counted.seen_as(parent, name, 1);
         Some(entry(dir.id, merge(&stats)))
     }
+}
+
+/// With `degraded=read`, what can be reached is all there is. Not told as [`OpError::MISSING`], which may be cached.
+fn out_of_sight(pool: &Pool, error: OpError) -> OpError {
+    if pool.settings.degraded == Degraded::Read && error.is_fault() { OpError::OUT_OF_SIGHT } else { error }
 }
 
 /// The kernel forgot the directory between the look at the table and the count: made again from what is known.

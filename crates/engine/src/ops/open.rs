@@ -36,10 +36,14 @@ impl Union {
             Kind::File | Kind::Fifo | Kind::Socket | Kind::Char | Kind::Block => {}
         }
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR) || flags.contains(OFlags::TRUNC);
-        let join = |file: &OpenFile| if write { file.make_writable_for(flags) } else { Ok(()) };
+        let join = |file: &OpenFile| {
+            self.freshen(&inode, file)?;
+            if write { file.make_writable_for(flags) } else { Ok(()) }
+        };
         let file = inode.open_with(join, || self.open_on_branch(&pool, &inode, write, flags))?;
         if flags.contains(OFlags::TRUNC)
-            && let Err(error) = file.ask(|fd| sys::file::truncate(fd, 0)).and_then(|()| file.strip(caller))
+            && let Err(error) =
+                file.ask_patiently(|fd| sys::file::truncate(fd, 0)).and_then(|()| file.strip(caller))
         {
             inode.close_handle();
             return Err(error);
@@ -74,7 +78,7 @@ impl Union {
             (at, fd, stat, false)
         };
         let branch = pool.branch(at).move_in()?;
-        let capable = write && inode.kind == Kind::File && has_capability(fd.as_fd());
+        let capable = write && inode.kind == Kind::File && branch.ask(|| Ok(has_capability(fd.as_fd())))?;
         let file = OpenFile::new(branch, fd, writable, &stat, self.backings.clone());
         file.set_strips(capable || stat.mode & SET_ID != 0);
         Ok(Arc::new(file))
@@ -114,7 +118,12 @@ impl Union {
     pub fn release(&self, handle: Handle) {
         if let Some((_, open)) = self.files.remove(&handle.0) {
             open.file.untie(open.route, open.writer);
-            open.inode.close_handle();
+            // The last one closes the file, which a branch that others serve is asked for.
+            if let Some(last) = open.inode.close_handle() {
+                let branch = last.branch();
+                drop(open);
+                branch.dispose(last);
+            }
         }
     }
 

@@ -41,6 +41,21 @@ impl Pin {
     }
 }
 
+impl Pin {
+    /// As [`Self::ask`], for a call that may take long on a branch in good order.
+    pub(crate) fn ask_patiently<T>(
+        &self,
+        pool: &Pool,
+        call: impl FnOnce(BorrowedFd<'_>) -> Result<T, sys::SysError>,
+    ) -> Result<T> {
+        match self {
+            Self::Open(file) => file.ask_patiently(call),
+            Self::Here(at, fd) => pool.branch(*at).ask_patiently(|| call(fd.as_fd())),
+            Self::Removed(at, fd) => pool.branch(*at).ask_patiently(|| call(fd.as_fd())),
+        }
+    }
+}
+
 impl Union {
     /// Holds the file `inode` (not a directory).
     ///
@@ -48,6 +63,7 @@ impl Union {
     /// ESTALE if none of its known names leads to it any more.
     pub(crate) fn pin(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Pin> {
         if let Some(file) = inode.open_file() {
+            self.freshen(inode, &file)?;
             return Ok(Pin::Open(file));
         }
         match self.open_checked(pool, inode, OFlags::PATH) {

@@ -17,7 +17,11 @@ use crate::open::DirHandle;
 use crate::open::listing::{DOT, DOT_DOT, Listing, Read};
 use crate::pool::Pool;
 use crate::resolve::Found;
+use crate::settings::Degraded;
 use crate::union::Union;
+
+/// How long a listing is waited for that somebody else reads by the same handle.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Two changes of a directory within this may have the same time.
 const TICK: Duration = Duration::from_millis(50);
@@ -109,10 +113,11 @@ impl Union {
     ) -> Result<()> {
         let open = self.dirs.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;
         let pool = self.pool.load();
-        if open.inode.is_unsure() {
-            return Err(OpError::UNSURE);
+        if pool.settings.degraded == Degraded::Strict {
+            self.check_whole(&pool, &open.inode)?;
         }
-        let mut listing = open.listing.lock();
+        // Another thread may be stuck in a branch with it.
+        let mut listing = open.listing.try_lock_for(PATIENCE).ok_or(OpError::UNSURE)?;
         listing.seek(self, &pool, &open.inode, cookie)?;
         if !self.put_dots(&open.inode, cookie, &mut listing, sink) {
             return Ok(());

@@ -168,7 +168,7 @@ impl Union {
             _ => {}
         }
         // Paths in the record stay what they are until it is done with.
-        let _shape = self.shape.read();
+        let _shape = self.shape.read(pool)?;
         let record = self.record_behind(pool, from, to, at, shown)?;
         let done = self.take_place(pool, from, to, at, shown, (&from_fd, &to_fd));
         finish(pool, record, &done);
@@ -277,7 +277,7 @@ impl Union {
     }
 
     fn rename_dir(&self, pool: &Pool, from: End<'_>, to: End<'_>, flags: RenameFlags) -> Result<()> {
-        let _shape = self.shape.write();
+        let _shape = self.shape.write(pool)?;
         to.dir.take_miss(to.name); // something is there from now on
         let sources = self.find_all(pool, from.dir, from.name, None)?;
         let targets = self.find_all(pool, to.dir, to.name, None)?;

@@ -26,10 +26,8 @@ impl Union {
         let pool = self.pool.load();
         let parent = self.dir(parent)?;
         let name = name.as_cstr();
-        if parent.is_unsure() {
-            return Err(OpError::UNSURE);
-        }
-        let _shape = self.shape.write();
+        self.check_whole(&pool, &parent)?;
+        let _shape = self.shape.write(&pool)?;
         let branches = parent.copies();
         if branches.len() > 1 {
             self.check_removable(&pool, &parent, name)?;

@@ -81,9 +81,9 @@ impl Union {
         match pin {
             Pin::Open(file) => {
                 file.make_writable()?;
-                self.with_room(inode, file, size, || file.ask(|fd| sys::file::truncate(fd, size)))
+                self.with_room(inode, file, size, || file.ask_patiently(|fd| sys::file::truncate(fd, size)))
             }
-            Pin::Here(..) | Pin::Removed(..) => pin.ask(pool, |fd| {
+            Pin::Here(..) | Pin::Removed(..) => pin.ask_patiently(pool, |fd| {
                 let fd = sys::at::reopen(fd, OFlags::WRONLY)?;
                 sys::file::truncate(fd.as_fd(), size)
             }),
@@ -108,9 +108,7 @@ impl Union {
         dir: &Arc<Inode>,
         act: impl Fn(BorrowedFd<'_>) -> Result<(), SysError>,
     ) -> Result<()> {
-        if dir.is_unsure() {
-            return Err(OpError::UNSURE);
-        }
+        self.check_whole(pool, dir)?;
         let copies = dir.copies();
         let fixed = copies.iter().find(|at| !pool.branch(**at).is_writable());
         if let Some(fixed) = fixed

@@ -28,6 +28,8 @@ impl Union {
         let pool = self.pool.load();
         let parent = self.dir(parent)?;
         let name = name.as_cstr();
+        // Nothing goes while a copy might be left that comes to light later.
+        self.check_whole(&pool, &parent)?;
         self.check_removable(&pool, &parent, name)?;
         let known = self.known_or_found(&pool, &parent, name);
         let open = known.as_ref().and_then(|inode| inode.open_file());
@@ -36,7 +38,7 @@ impl Union {
             self.keep_removed(&pool, inode, &parent, name);
         }
         let mut removed = false;
-        let mut told = if parent.is_unsure() { OpError::UNSURE } else { OpError::MISSING };
+        let mut told = OpError::MISSING;
         for at in parent.copies().into_iter().rev() {
             match self.unlink_on(&pool, &parent, name, at) {
                 Ok(()) => removed = true,
@@ -68,7 +70,7 @@ impl Union {
         });
         // What cannot be held is removed all the same; so is what is large, whose space is wanted back at once.
         if let Ok(fd) = held
-            && sys::at::stat_fd(fd.as_fd()).is_ok_and(|stat| stat.blocks <= SMALL)
+            && branch.ask(|| sys::at::stat_fd(fd.as_fd())).is_ok_and(|stat| stat.blocks <= SMALL)
         {
             inode.outlive(Arc::new(self.ghosts.count(fd, branch.epoch())));
         }

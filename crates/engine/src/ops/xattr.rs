@@ -236,7 +236,7 @@ fn check_settable(name: &CStr) -> Result<()> {
 /// that, and would tell the old mode for a second.
 fn look_anew(fd: BorrowedFd<'_>, name: &CStr) {
     if name.to_bytes() == ACL_ACCESS {
-        let _only_to_be_remembered = sys::at::stat_fd_anew(fd);
+        let _only_to_be_remembered = sys::at::stat_now(fd);
     }
 }
 

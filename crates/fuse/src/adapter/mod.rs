@@ -2,6 +2,7 @@
 
 mod files;
 mod names;
+mod unheard;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -19,12 +19,12 @@ impl Adapter {
             b".." => self.union.lookup_parent(parent),
             _ => self.union.lookup(parent, entry_name(name)?),
         };
-        match found.map_err(errno) {
+        match found {
             Ok(entry) => full(answer.entry(&convert::entry(&entry, &self.timeouts()))),
-            Err(Errno::NOENT) if !self.timeouts().negative.is_zero() => {
+            Err(error) if error.is_missing_for_sure() && !self.timeouts().negative.is_zero() => {
                 full(answer.missing(self.timeouts().negative))
             }
-            Err(errno) => Err(errno),
+            Err(error) => Err(errno(error)),
         }
     }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, O
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use fsstack_engine::health::stand_in::{self, StandIn};
 use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, Operation, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};
@@ -19,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use super::crew::Crew;
 use super::device::{self, BEFORE_DATA, Buffer, Taken};
 use super::scheduling::{Pace, Scheduling};
+use super::seat::Seat;
 use crate::adapter::{Adapter, Outcome};
 
 /// Room for a request's headers besides its data.
@@ -38,7 +40,7 @@ pub struct DevDoor {
 }
 
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     adapter: Arc<Adapter>,
     device: OwnedFd,
     buffer: usize,
@@ -56,6 +58,8 @@ struct Shared {
     /// Requests that were begun: tells busy from stuck.
     begun: AtomicU64,
     gone: AtomicBool,
+    /// Whoever waits for the end of the mount sleeps on it.
+    ended: (Mutex<()>, Condvar),
     /// Set when no thread waits any more; the watcher sleeps on it.
     short: Mutex<bool>,
     shortage: Condvar,
@@ -93,6 +97,7 @@ impl DevDoor {
             waiters: AtomicUsize::new(0),
             begun: AtomicU64::new(0),
             gone: AtomicBool::new(false),
+            ended: Default::default(),
             short: Mutex::new(false),
             shortage: Condvar::new(),
             asleep: AtomicBool::new(true),
@@ -112,14 +117,19 @@ impl DevDoor {
 
     /// Serves until the mount is gone.
     pub fn wait(self) {
-        for thread in self.threads {
+        let mut ended = self.shared.ended.0.lock();
+        while !self.shared.gone.load(SeqCst) {
+            self.shared.ended.1.wait(&mut ended);
+        }
+        drop(ended);
+        // All go by themselves. Those that are stuck in a branch do not count once their requests were answered.
+        while self.shared.threads.load(SeqCst) > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for thread in self.threads.into_iter().filter(JoinHandle::is_finished) {
             if thread.join().is_err() {
                 tracing::error!("a door's thread panicked");
             }
-        }
-        // Helpers go by themselves.
-        while self.shared.threads.load(Relaxed) > 0 {
-            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -154,6 +164,7 @@ impl Shared {
         let mut outgoing = Buffer::new(self.buffer, 0);
         let (incoming, outgoing) = (incoming.space(), outgoing.space());
         let mut pace = Pace::new(self.scheduling);
+        let seat = Seat::new(self, device)?;
         loop {
             if helper && (self.waiting.load(Relaxed) >= self.base || self.crew.is_solo()) {
                 return Ok(());
@@ -172,7 +183,7 @@ impl Shared {
                     if others == 0 && self.asleep.load(SeqCst) {
                         self.raise_alarm();
                     }
-                    self.answer(device, &incoming[..len], outgoing);
+                    self.answer(device, &seat, &incoming[..len], outgoing);
                     pace.served();
                 }
                 Err(error) => {
@@ -183,7 +194,7 @@ impl Shared {
         }
     }
 
-    fn answer(self: &Arc<Self>, device: &OwnedFd, message: &[u8], outgoing: &mut [u8]) {
+    fn answer(self: &Arc<Self>, device: &OwnedFd, seat: &Arc<Seat>, message: &[u8], outgoing: &mut [u8]) {
         let request = match Request::parse_contiguous(self.adapter.abi(), message) {
             Ok(request) => request,
             Err(refused) => {
@@ -202,7 +213,36 @@ impl Shared {
         } else {
             self.crew.seen(request.header.pid, &self.cpus);
         }
+        if self.adapter.union().may_hang() {
+            return self.run_watched(device.as_fd(), seat, &request, outgoing);
+        }
         self.run(device.as_fd(), &request, outgoing);
+    }
+
+    /// As [`Self::run`], where another thread answers if this one does not come back from a branch.
+    fn run_watched(
+        &self,
+        device: BorrowedFd<'_>,
+        seat: &Arc<Seat>,
+        request: &Request<'_>,
+        outgoing: &mut [u8],
+    ) {
+        let unique = request.header.unique;
+        let mut answer = Answer::new(outgoing);
+        let door: Arc<dyn StandIn> = seat.clone();
+        seat.begin(unique);
+        let outcome = stand_in::at(&door, unique, || self.adapter.serve(request, &mut answer));
+        match outcome {
+            Outcome::Answered if !seat.end() => self.adapter.take_back(request, answer.as_bytes()),
+            Outcome::Answered => report(device::answer(device, &answer.header(unique), &answer)),
+            Outcome::Refused(errno) if seat.end() => {
+                report(device::refuse(device, &OutHeader::refused(unique, errno)));
+            }
+            Outcome::Refused(_) => {}
+            Outcome::Silent => {
+                let _nobody_waits = seat.end();
+            }
+        }
     }
 
     fn run(&self, device: BorrowedFd<'_>, request: &Request<'_>, outgoing: &mut [u8]) {
@@ -237,8 +277,24 @@ impl Shared {
         }
     }
 
+    /// A thread is stuck, and its request was answered: it does not count until it is back.
+    pub(super) fn lost_one(self: &Arc<Self>) {
+        self.threads.fetch_sub(1, SeqCst);
+        if self.waiting.load(SeqCst) == 0 && !self.gone.load(SeqCst) {
+            self.add_helper(self.base, &thread::allowed_cpus());
+        }
+    }
+
+    /// A thread that was stuck is back.
+    pub(super) fn found_again(&self) {
+        self.threads.fetch_add(1, SeqCst);
+    }
+
     fn leave(&self) -> io::Result<()> {
+        let ended = self.ended.0.lock();
         self.gone.store(true, SeqCst);
+        self.ended.1.notify_all();
+        drop(ended);
         self.crew.all_read();
         self.raise_alarm();
         Ok(())
@@ -326,7 +382,7 @@ fn may_take_long(op: &Operation<'_>) -> bool {
     }
 }
 
-fn report(written: Result<(), rustix::io::Errno>) {
+pub(super) fn report(written: Result<(), rustix::io::Errno>) {
     // ENOENT: the request was given up; ENODEV: the mount is gone.
     if let Err(error) = written
         && !matches!(error, rustix::io::Errno::NOENT | rustix::io::Errno::NODEV)

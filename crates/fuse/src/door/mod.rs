@@ -6,6 +6,7 @@ pub mod device;
 pub mod interrupts;
 pub mod ring;
 pub mod scheduling;
+mod seat;
 
 use std::io;
 use std::os::fd::OwnedFd;

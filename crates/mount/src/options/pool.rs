@@ -2,7 +2,8 @@
 
 use super::{Row, Takes, option};
 use crate::settings::{
-    DoorScheduling, Locks, OutOfBand, PageCache, Require, StatfsView, Stay, Transport, Verify, WritePath,
+    Degraded, DoorScheduling, Locks, OutOfBand, PageCache, Require, StatfsView, Stay, Transport, Verify,
+    WritePath,
 };
 use crate::values;
 use std::num::NonZeroU64;
@@ -181,8 +182,25 @@ pub(super) const DATA: &[Row] = &[
         &["branch-timeout"],
         Takes::Value("SECONDS"),
         "10",
-        "How long a call may stay inside a FUSE or network branch before others are refused at once (EIO) until it returns; 0: for ever.",
+        "How long a call may stay inside a FUSE or network branch before its caller is told EIO, and others at once until the branch answers again; 0: for ever.",
         |raw, typed| raw.branch_timeout.give(typed, typed.seconds()?),
+    ),
+    option(
+        &["branch-inflight"],
+        Takes::Value("COUNT"),
+        "24",
+        "The most calls that are let into a FUSE or network branch at once, 1 to 64; fewer than max-threads, so that a branch that hangs leaves some.",
+        |raw, typed| raw.branch_inflight.give(typed, values::inflight(typed.text()?)?),
+    ),
+    option(
+        &["degraded"],
+        Takes::Choice(&["strict", "read"]),
+        "strict",
+        "What is told while a branch is out of reach: EIO for all that might be on it, or what can be reached as if it were all.",
+        |raw, typed| {
+            let degraded = if typed.raw() == "read" { Degraded::Read } else { Degraded::Strict };
+            raw.degraded.give(typed, degraded)
+        },
     ),
     option(
         &["transport"],

@@ -30,13 +30,28 @@ struct Header {
 
 /// A thread's entry, with the ring that it waits on.
 pub(crate) struct Entry {
-    ring: Ring,
+    pub(crate) ring: EntryRing,
+    pub(crate) slot: Slot,
+}
+
+/// The ring that an entry's thread waits on.
+pub(crate) struct EntryRing(Ring);
+
+/// An entry's buffers. Whoever has them can answer its request, by any ring, and that ring then gets its next one.
+pub(crate) struct Slot {
     device: RawFd,
     queue: u16,
     header: Box<Header>,
     payload: Buffer,
-    /// Read by the kernel at REGISTER: where the two buffers are. They stay there as long as the ring lives.
-    places: Box<[libc::iovec; 2]>,
+    /// Read by the kernel at REGISTER, two of `struct iovec`: where the two buffers are. They stay there as long as the
+    /// connection lives.
+    places: Box<[[usize; 2]; 2]>,
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot").field("queue", &self.queue).finish_non_exhaustive()
+    }
 }
 
 /// What a completion is.
@@ -64,7 +79,7 @@ impl Entry {
     /// # Errors
     /// The kernel has no io_uring for this process.
     pub(crate) fn new(device: RawFd, queue: u16, max_write: usize) -> io::Result<Self> {
-        let ring = Ring::builder().setup_single_issuer().setup_defer_taskrun().build(4)?;
+        let ring = EntryRing::new()?;
         let mut header = Box::new(Header {
             in_out: [0; 128],
             op_in: [0; 128],
@@ -77,10 +92,10 @@ impl Entry {
         let mut payload = Buffer::new(max_write + SLACK, 0);
         let space = payload.space();
         let places = Box::new([
-            libc::iovec { iov_base: (&raw mut *header).cast(), iov_len: size_of::<Header>() },
-            libc::iovec { iov_base: space.as_mut_ptr().cast(), iov_len: space.len() - SLACK },
+            [(&raw mut *header).expose_provenance(), size_of::<Header>()],
+            [space.as_mut_ptr().expose_provenance(), space.len() - SLACK],
         ]);
-        Ok(Self { ring, device, queue, header, payload, places })
+        Ok(Self { ring, slot: Slot { device, queue, header, payload, places } })
     }
 
     /// Hands the entry to its queue and waits for its first request.
@@ -88,7 +103,8 @@ impl Entry {
     /// # Errors
     /// The kernel does not take the entry.
     pub(crate) fn register(&mut self) -> io::Result<Fetched> {
-        let mut sqe = self.command(REGISTER, 0, Some(self.places.as_ptr().addr() as u64));
+        let places = self.slot.places.as_ptr().expose_provenance() as u64;
+        let mut sqe = self.slot.command(REGISTER, 0, Some(places));
         let words = (&raw mut sqe).cast::<u32>();
         // SAFETY: the entry is 128 bytes.
         let len = unsafe { words.add(6) };
@@ -103,7 +119,7 @@ impl Entry {
     /// # Errors
     /// The ring is broken.
     pub(crate) fn commit(&mut self) -> io::Result<Fetched> {
-        let sqe = self.command(COMMIT_AND_FETCH, self.header.commit_id, None);
+        let sqe = self.slot.command(COMMIT_AND_FETCH, self.slot.header.commit_id, None);
         self.submit(&sqe)
     }
 
@@ -112,11 +128,11 @@ impl Entry {
     /// # Errors
     /// The ring is broken.
     pub(crate) fn fetch(&mut self) -> io::Result<Fetched> {
-        match self.ring.submit_and_wait(1) {
+        match self.ring.0.submit_and_wait(1) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Fetched::Nothing),
             waited => waited?,
         };
-        let Some(done) = self.ring.completion().next() else { return Ok(Fetched::Nothing) };
+        let Some(done) = self.ring.0.completion().next() else { return Ok(Fetched::Nothing) };
         match -done.result() {
             0 => Ok(Fetched::Request),
             libc::ENOTCONN | libc::ENODEV => Ok(Fetched::Gone),
@@ -124,12 +140,47 @@ impl Entry {
         }
     }
 
+    fn submit(&mut self, sqe: &squeue::Entry128) -> io::Result<Fetched> {
+        // SAFETY: what the entry points to, header and payload, lives in the slot and does not move; the slot outlives
+        // the ring, or goes on to another ring that answers the entry's request.
+        let pushed = unsafe { self.ring.0.submission().push(sqe) };
+        pushed.map_err(|_| io::Error::other("the ring is full"))?;
+        self.fetch()
+    }
+}
+
+impl EntryRing {
+    /// A ring for the calling thread.
+    ///
+    /// # Errors
+    /// The kernel has no io_uring for this process.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ring::builder().setup_single_issuer().setup_defer_taskrun().build(4).map(Self)
+    }
+}
+
+impl Slot {
+    /// The request's three parts, as they were before it was answered.
+    pub(crate) fn request(&mut self) -> [&[u8]; 3] {
+        let Parts { header, op_in, rest, .. } = self.parts();
+        [header, op_in, rest]
+    }
+
+    /// Puts an answer that was built elsewhere where the kernel reads it.
+    pub(crate) fn put(&mut self, out: &[u8], body: &[u8]) {
+        let payload = self.payload.space();
+        let len = body.len().min(payload.len() - SLACK);
+        payload[..len].copy_from_slice(&body[..len]);
+        self.header.in_out[..out.len()].copy_from_slice(out);
+        self.header.payload_size = u32::try_from(len).unwrap_or(0);
+    }
+
     /// The request that was fetched.
     pub(crate) fn parts(&mut self) -> Parts<'_> {
         let payload = self.payload.space();
         let size = usize::try_from(self.header.payload_size).unwrap_or(0).min(payload.len() - SLACK);
         let (rest, answer) = payload.split_at_mut(size.next_multiple_of(8));
-        let limit = answer.len().min(self.places[1].iov_len);
+        let limit = answer.len().min(self.places[1][1]);
         Parts {
             header: &self.header.in_out,
             op_in: &self.header.op_in,
@@ -156,17 +207,9 @@ impl Entry {
         command[16..18].copy_from_slice(&self.queue.to_ne_bytes());
         opcode::UringCmd80::new(Fd(self.device), operation).cmd(command).addr(places).build()
     }
-
-    fn submit(&mut self, sqe: &squeue::Entry128) -> io::Result<Fetched> {
-        // SAFETY: what the entry points to, header and payload, lives in this struct beside the ring and does not
-        // move; this struct is dropped ring first.
-        let pushed = unsafe { self.ring.submission().push(sqe) };
-        pushed.map_err(|_| io::Error::other("the ring is full"))?;
-        self.fetch()
-    }
 }
 
 /// Whether this process may make rings of the kind that the door needs.
 pub(crate) fn probe() -> io::Result<()> {
-    Ring::builder().setup_single_issuer().setup_defer_taskrun().build(4).map(drop)
+    EntryRing::new().map(drop)
 }

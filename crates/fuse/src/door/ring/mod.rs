@@ -8,6 +8,7 @@
 
 mod entry;
 mod forgets;
+mod seat;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,12 +17,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use fsstack_engine::health::stand_in::{self, StandIn};
 use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, OutHeader, Request};
+use parking_lot::{Condvar, Mutex};
 
 use super::scheduling::{Pace, Scheduling};
 use crate::adapter::{Adapter, Outcome};
 use entry::{Entry, Fetched};
+use seat::{Apart, Left, Seat};
 
 pub(crate) use entry::probe;
 
@@ -40,7 +44,7 @@ pub struct RingDoor {
 }
 
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     adapter: Arc<Adapter>,
     device: OwnedFd,
     max_write: usize,
@@ -50,8 +54,18 @@ struct Shared {
     threads: AtomicUsize,
     max: usize,
     gone: AtomicBool,
+    /// Whoever waits for the end of the mount sleeps on it.
+    ended: (Mutex<()>, Condvar),
     /// Queue numbers that need one more thread.
     wanted: SyncSender<usize>,
+}
+
+/// Why a thread ends.
+enum Ended {
+    /// The connection is gone.
+    Gone,
+    /// Another thread has its entry.
+    Replaced,
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +98,7 @@ impl RingDoor {
             threads: AtomicUsize::new(0),
             max: max_threads.unwrap_or(64).max(queues),
             gone: AtomicBool::new(false),
+            ended: Default::default(),
             wanted,
         });
         let mut threads = Vec::with_capacity(queues * AT_FIRST + 2);
@@ -94,7 +109,7 @@ impl RingDoor {
             // A queue whose CPU is not there, or not for us, still needs its entry.
             let count = if cpus.contains(&queue) { AT_FIRST } else { 1 };
             for _ in 0..count {
-                threads.push(shared.start(queue)?);
+                threads.push(shared.start(queue, None)?);
             }
         }
         let keeper = std::thread::Builder::new().name("door-keeper".into());
@@ -105,19 +120,26 @@ impl RingDoor {
 
     /// Serves until the mount is gone.
     pub fn wait(self) {
-        for thread in self.threads {
+        let mut ended = self.shared.ended.0.lock();
+        while !self.shared.gone.load(SeqCst) {
+            self.shared.ended.1.wait(&mut ended);
+        }
+        drop(ended);
+        // All go by themselves. Those that are stuck in a branch do not count once their requests were answered.
+        while self.shared.threads.load(SeqCst) > 0 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        for thread in self.threads.into_iter().filter(JoinHandle::is_finished) {
             if thread.join().is_err() {
                 tracing::error!("a door's thread panicked");
             }
-        }
-        while self.shared.threads.load(SeqCst) > 0 {
-            std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
 }
 
 impl Shared {
-    fn start(self: &Arc<Self>, queue: usize) -> io::Result<JoinHandle<()>> {
+    /// One more thread for a queue, with an entry of its own, or with the one in `left`, whose request it answers.
+    fn start(self: &Arc<Self>, queue: usize, left: Option<Left>) -> io::Result<JoinHandle<()>> {
         let shared = self.clone();
         self.threads.fetch_add(1, SeqCst);
         let started = std::thread::Builder::new().name(format!("door-{queue}")).spawn(move || {
@@ -125,10 +147,12 @@ impl Shared {
             if let Err(error) = identity::keep_capabilities() {
                 tracing::warn!(%error, "the door's thread cannot act for others");
             }
-            if let Err(error) = shared.serve(queue)
-                && !shared.gone.load(SeqCst)
-            {
-                tracing::error!(%error, queue, "a ring is broken");
+            match shared.serve(queue, left) {
+                // Not counted since its request was answered by another.
+                Ok(Ended::Replaced) => return,
+                Ok(Ended::Gone) => {}
+                Err(_) if shared.gone.load(SeqCst) => {}
+                Err(error) => tracing::error!(%error, queue, "a ring is broken"),
             }
             shared.threads.fetch_sub(1, SeqCst);
         });
@@ -137,23 +161,39 @@ impl Shared {
         })
     }
 
-    fn serve(&self, number: usize) -> io::Result<()> {
+    fn serve(self: &Arc<Self>, number: usize, left: Option<Left>) -> io::Result<Ended> {
         let queue = &self.queues[number];
         let id = u16::try_from(number).map_err(io::Error::other)?;
-        let mut entry = Entry::new(self.device.as_fd().as_raw_fd(), id, self.max_write)?;
+        let mut entry = match &left {
+            None => Entry::new(self.device.as_fd().as_raw_fd(), id, self.max_write)?,
+            Some(left) => match left.take_over(&self.gone) {
+                Some(entry) => entry,
+                None => return Ok(Ended::Gone),
+            },
+        };
         let mut pace = Pace::new(self.scheduling);
+        let seat = Seat::new(self, number);
+        let mut apart = Apart::default();
         queue.free.fetch_add(1, SeqCst);
-        let mut fetched = entry.register();
+        let mut fetched = if left.is_none() { entry.register() } else { entry.commit() };
+        drop(left);
         loop {
             match fetched? {
-                Fetched::Gone => return Ok(()),
+                Fetched::Gone => return Ok(Ended::Gone),
                 Fetched::Nothing => fetched = entry.fetch(),
                 Fetched::Request => {
                     if queue.free.fetch_sub(1, SeqCst) == FEW + 1 {
                         // Full or gone: whoever is to start threads has enough to do.
                         let _asked = self.wanted.try_send(number);
                     }
-                    self.answer(&mut entry);
+                    if self.adapter.union().may_hang() {
+                        match self.answer_watched(entry, &seat, &mut apart) {
+                            Some(answered) => entry = answered,
+                            None => return Ok(Ended::Replaced),
+                        }
+                    } else {
+                        self.answer(&mut entry);
+                    }
                     pace.served();
                     queue.free.fetch_add(1, SeqCst);
                     fetched = entry.commit();
@@ -163,7 +203,7 @@ impl Shared {
     }
 
     fn answer(&self, entry: &mut Entry) {
-        let parts = entry.parts();
+        let parts = entry.slot.parts();
         let (out, len) = match Request::parse(self.adapter.abi(), parts.header, parts.op_in, parts.rest) {
             Err(refused) => (OutHeader::refused(refused.unique.unwrap_or(0), refused.errno()), 0),
             Ok(request) => {
@@ -176,7 +216,46 @@ impl Shared {
                 }
             }
         };
-        entry.answer(out.as_bytes(), len);
+        entry.slot.answer(out.as_bytes(), len);
+    }
+
+    /// As [`Self::answer`], where another thread answers if this one does not come back from a branch: then the entry is
+    /// that thread's. So a call that may hang never has the entry's own buffers: the request and its answer are kept
+    /// apart, at the price of a copy.
+    fn answer_watched(
+        self: &Arc<Self>,
+        mut entry: Entry,
+        seat: &Arc<Seat>,
+        apart: &mut Apart,
+    ) -> Option<Entry> {
+        apart.keep(entry.slot.request(), self.max_write);
+        let Apart { parts: [header, op_in, rest], answer } = apart;
+        let request = match Request::parse(self.adapter.abi(), header, op_in, rest) {
+            Ok(request) => request,
+            Err(refused) => {
+                let out = OutHeader::refused(refused.unique.unwrap_or(0), refused.errno());
+                entry.slot.put(out.as_bytes(), &[]);
+                return Some(entry);
+            }
+        };
+        let unique = request.header.unique;
+        let mut answer = Answer::new(answer);
+        let door: Arc<dyn StandIn> = seat.clone();
+        let Entry { ring, slot } = entry;
+        seat.leave(unique, slot);
+        let outcome = stand_in::at(&door, unique, || self.adapter.serve(&request, &mut answer));
+        let Some(mut slot) = seat.come_back() else {
+            if outcome == Outcome::Answered {
+                self.adapter.take_back(&request, answer.as_bytes());
+            }
+            return None;
+        };
+        match outcome {
+            Outcome::Answered => slot.put(answer.header(unique).as_bytes(), answer.as_bytes()),
+            Outcome::Refused(errno) => slot.put(OutHeader::refused(unique, errno).as_bytes(), &[]),
+            Outcome::Silent => slot.put(OutHeader::answered(unique, 0).as_bytes(), &[]),
+        }
+        Some(Entry { ring, slot })
     }
 
     /// Starts threads where the last free one was taken and is not back yet.
@@ -188,7 +267,7 @@ impl Shared {
             let short = self.queues.get(queue).is_some_and(|queue| queue.free.load(SeqCst) == FEW);
             if short
                 && self.threads.load(SeqCst) < self.max
-                && let Err(error) = self.start(queue)
+                && let Err(error) = self.start(queue, None)
             {
                 tracing::warn!(%error, "no further thread for a queue whose threads are all busy");
             }
@@ -197,7 +276,10 @@ impl Shared {
 
     /// The connection is gone: everybody goes.
     fn end(&self) {
+        let ended = self.ended.0.lock();
         self.gone.store(true, SeqCst);
+        self.ended.1.notify_all();
+        drop(ended);
         let _told = self.wanted.try_send(0);
     }
 }

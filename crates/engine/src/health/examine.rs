@@ -1,0 +1,117 @@
+//! Whether a branch answers, and whether it is still itself.
+//!
+//! A FUSE branch whose daemon died, or a disk that was taken out, answers with an error for ever, through every
+//! descriptor opened on it. When somebody mounts it again at its path it is another mount, and the pool has to
+//! open its root anew; but only if what lies at the path is the branch: the same type of file system, the same root
+//! inode, and the id that the pool stored there. The bare directory below a mount that vanished is none of that,
+//! and is not touched. A mount that was detached (umount -l) goes on answering through descriptors: that it is gone is
+//! seen in the mount table only.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use fsstack_sys::dirents::Dirents;
+use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
+
+use crate::branch::Branch;
+use crate::home::Place;
+use crate::inode::dirfd::DirFd;
+
+/// What came of an examination.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// It answers.
+    Good,
+    /// It is mounted again, here.
+    Elsewhere(Place),
+    /// It does not answer, or not as itself.
+    Bad(Why),
+    /// Its mount is gone.
+    Vanished,
+}
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Why {
+    Sys(SysError),
+    AnotherRoot,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sys(error) => error.fmt(f),
+            Self::AnotherRoot => f.write_str("its root is another directory"),
+        }
+    }
+}
+
+impl Branch {
+    /// Asks the branch, which may take as long as it hangs.
+    pub(super) fn examine(&self) -> Verdict {
+        match self.found() {
+            Ok(Some(place)) => return Verdict::Elsewhere(place),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, branch = %self.path.display(), "at the branch's path"),
+        }
+        if self.has_left_mount() || self.is_unmounted() {
+            return Verdict::Vanished;
+        }
+        match answers(self.root().as_fd()) {
+            Ok(root) if root.ino == self.root_ino => Verdict::Good,
+            Ok(_) => Verdict::Bad(Why::AnotherRoot),
+            Err(error) => Verdict::Bad(Why::Sys(error)),
+        }
+    }
+
+    /// What lies at the branch's path, if it is the branch and another mount than the one in use.
+    fn found(&self) -> Result<Option<Place>, SysError> {
+        let root = sys::at::open_root(&self.path)?;
+        let here = sys::at::stat_kept(root.as_fd())?;
+        if !self.has_left_mount() && (here.dev, here.mnt_id) == (self.dev(), self.mnt_id()) {
+            return Ok(None);
+        }
+        let space = sys::file::statfs(root.as_fd())?;
+        let stat = answers(root.as_fd())?;
+        let proven = match &self.home.proof {
+            Some(proof) => {
+                let mut value = [0; 16];
+                matches!(xattr::get(On::Fd(root.as_fd()), proof.attribute, &mut value), Ok(16))
+                    && value == proof.value
+            }
+            None => space.fsid == self.home.fsid,
+        };
+        if !proven || stat.ino != self.root_ino || space.f_type != self.home.f_type {
+            return Ok(None);
+        }
+        let root = Arc::new(DirFd::pinned(root, self.epoch() + 1));
+        Ok(Some(Place { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false }))
+    }
+
+    /// Whether another mount than the one in use lies at the path: asked without asking either.
+    pub(super) fn has_another_mount(&self) -> bool {
+        let here = sys::at::open_root(&self.path).and_then(|root| sys::at::stat_kept(root.as_fd()));
+        here.is_ok_and(|here| (here.dev, here.mnt_id) != (self.dev(), self.mnt_id()))
+    }
+
+    /// Whether the mount in use is no longer in the mount table, where it once was.
+    pub(super) fn is_unmounted(&self) -> bool {
+        let mnt_id = self.mnt_id();
+        self.home.was_listed
+            && sys::mounts::list().is_ok_and(|all| all.iter().all(|mount| mount.id != mnt_id))
+    }
+}
+
+/// Has the file system itself answer: its size, the attributes of `root` now, and the first of its entries.
+fn answers(root: BorrowedFd<'_>) -> Result<Stat, SysError> {
+    sys::file::statfs(root)?;
+    let stat = sys::at::stat_now(root)?;
+    let dir = sys::at::reopen(root, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    match Dirents::new(dir, 1024).next() {
+        // The daemon may be kept from reading, not from entering.
+        Err(error) if !matches!(error.errno, Errno::ACCESS | Errno::PERM) => Err(error),
+        _ => Ok(stat),
+    }
+}

@@ -1,0 +1,202 @@
+//! A branch's keeper: the thread that looks at who is inside, and has the branch examined when there is cause.
+//!
+//! It is started when it is first needed. While calls go in and out of a branch that others serve it looks at them
+//! every now and then; when all is quiet and well it sleeps until somebody comes (a local disk's ends: nobody comes).
+//! An examination may hang as any call does, so each has a thread of its own, at most one at a time on one mount.
+
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use fsstack_sys::Errno;
+
+use super::crowd::Look;
+use super::examine::Verdict;
+use super::{DOUBTED, DOWN, HUNG, Health, UP};
+use crate::branch::Branch;
+
+/// How often a branch that is not up is examined.
+const EVERY: Duration = Duration::from_secs(1);
+/// How long an examination may take where calls may stay for ever.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the keeper, those who wake it, and examinations tell each other.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    /// The thread is there.
+    running: bool,
+    pub(super) ended: bool,
+    woken: bool,
+    /// Since when the branch is being examined, and by which examination.
+    examining: Option<(Instant, u64)>,
+    /// When the last examination ended.
+    examined: Option<Instant>,
+    examinations: u64,
+}
+
+impl Branch {
+    /// There is something for the keeper to do.
+    pub(super) fn wake_keeper(&self) {
+        let mut desk = self.health.desk.lock();
+        desk.woken = true;
+        self.health.asleep.store(false, SeqCst);
+        if desk.running {
+            self.health.bell.notify_all();
+            return;
+        }
+        let (health, me) = (self.health.clone(), self.me.clone());
+        let keeper = std::thread::Builder::new().name(format!("branch-{}", self.ix.0)).stack_size(256 << 10);
+        match keeper.spawn(move || keep(&health, &me)) {
+            Ok(_) => desk.running = true,
+            Err(error) => {
+                self.health.asleep.store(true, SeqCst); // tried again by whoever comes next
+                tracing::error!(%error, branch = %self.path.display(), "no thread to look after the branch");
+            }
+        }
+    }
+
+    pub(super) fn is_being_examined(&self) -> bool {
+        self.health.desk.lock().examining.is_some()
+    }
+
+    /// One look: at the calls inside, and at whether an examination is due.
+    fn keep_once(&self) -> Look {
+        let health = &self.health;
+        let state = health.state.load(SeqCst);
+        let look = health.crowd.as_ref().map_or_else(Look::default, |crowd| crowd.look(state == HUNG));
+        if look.overstayed && (state == UP || state == DOUBTED) {
+            self.closes("a call has not returned");
+        } else if look.doubtful {
+            self.doubt(Errno::TIMEDOUT);
+        }
+        if health.state.load(SeqCst) != UP {
+            self.examine_when_due();
+        }
+        look
+    }
+
+    fn examine_when_due(&self) {
+        let mut desk = self.health.desk.lock();
+        if let Some((since, _)) = desk.examining {
+            let patience = self.health.crowd.as_ref().map(|crowd| crowd.timeout().unwrap_or(PATIENCE));
+            let overdue = patience.is_some_and(|patience| since.elapsed() > patience);
+            drop(desk);
+            if overdue && self.health.state.load(SeqCst) == DOUBTED {
+                self.closes("it answers nobody");
+            }
+            if overdue && self.has_another_mount() {
+                // The old mount may hang for ever: the new one is examined all the same.
+                self.health.desk.lock().examining = None;
+            }
+            return;
+        }
+        if desk.examined.is_some_and(|ended| ended.elapsed() < EVERY)
+            && self.health.state.load(SeqCst) != DOUBTED
+        {
+            return;
+        }
+        desk.examinations += 1;
+        let number = desk.examinations;
+        desk.examining = Some((Instant::now(), number));
+        drop(desk);
+        let me = self.me.clone();
+        let thread = std::thread::Builder::new().name(format!("examine-{}", self.ix.0)).stack_size(256 << 10);
+        let started = thread.spawn(move || {
+            if let Some(branch) = me.upgrade() {
+                let verdict = branch.examine();
+                branch.examined(verdict, number);
+            }
+        });
+        if let Err(error) = started {
+            tracing::error!(%error, "no thread to examine a branch");
+            let mut desk = self.health.desk.lock();
+            (desk.examining, desk.examined) = (None, Some(Instant::now()));
+        }
+    }
+
+    /// An examination has ended.
+    fn examined(&self, verdict: Verdict, number: u64) {
+        let health = &self.health;
+        {
+            let mut desk = health.desk.lock();
+            if desk.examining.is_none_or(|(_, current)| current != number) {
+                return; // given up: another one is on its way
+            }
+            (desk.examining, desk.examined) = (None, Some(Instant::now()));
+        }
+        let branch = self.path.display();
+        match verdict {
+            Verdict::Good => self.opens("the branch answers again"),
+            Verdict::Elsewhere(place) => {
+                self.move_home(place);
+                self.opens("the branch is mounted again");
+            }
+            Verdict::Bad(why) => {
+                if health.state.swap(DOWN, SeqCst) != DOWN {
+                    tracing::warn!(%branch, %why, "the branch is down");
+                }
+            }
+            Verdict::Vanished => {
+                if health.state.swap(DOWN, SeqCst) != DOWN {
+                    tracing::warn!(%branch, "the branch is down: its mount is gone");
+                }
+                self.leave_mount();
+            }
+        }
+        let _desk = health.desk.lock();
+        health.bell.notify_all();
+    }
+
+    fn opens(&self, why: &str) {
+        if let Some(crowd) = &self.health.crowd {
+            crowd.has_answered();
+        }
+        *self.health.found_good.lock() = Some(Instant::now());
+        if self.health.state.swap(UP, SeqCst) > DOUBTED {
+            self.distrust_space();
+            tracing::warn!(branch = %self.path.display(), "{why}");
+        }
+    }
+
+    fn closes(&self, why: &str) {
+        if self.health.state.swap(HUNG, SeqCst) != HUNG {
+            tracing::warn!(branch = %self.path.display(), "the branch hangs: {why}");
+        }
+    }
+}
+
+fn keep(health: &Arc<Health>, branch: &Weak<Branch>) {
+    let mut entered = 0;
+    loop {
+        let Some(kept) = branch.upgrade() else { return };
+        let look = kept.keep_once();
+        drop(kept);
+        let crowd = health.crowd.as_ref();
+        let quiet = look.inside == 0 && crowd.is_none_or(|crowd| crowd.entered() == entered);
+        entered = crowd.map_or(0, super::crowd::Crowd::entered);
+        let mut desk = health.desk.lock();
+        if desk.ended {
+            return;
+        }
+        if std::mem::take(&mut desk.woken) {
+            continue;
+        }
+        if !quiet || health.state.load(SeqCst) != UP {
+            let pause = crowd.and_then(super::crowd::Crowd::timeout).map_or(EVERY, |limit| limit / 8);
+            health.bell.wait_for(&mut desk, pause.clamp(Duration::from_millis(2), EVERY));
+            continue;
+        }
+        if crowd.is_none() {
+            desk.running = false;
+            return;
+        }
+        health.asleep.store(true, SeqCst);
+        // Somebody may have come in before he saw that we sleep.
+        if crowd.is_some_and(|crowd| crowd.entered() == entered) && health.state.load(SeqCst) == UP {
+            while !desk.woken && !desk.ended {
+                health.bell.wait(&mut desk);
+            }
+        }
+        health.asleep.store(false, Relaxed);
+    }
+}

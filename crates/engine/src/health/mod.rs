@@ -1,0 +1,205 @@
+//! How a branch is: up, suspect, down, and who finds out.
+//!
+//! Nothing is asked of a branch to find out how it is, until a call gives cause: it answered with a fault
+//! (`error.rs::is_branch_fault`), it overstayed, or the branch's mount left the mount table. Then the branch's keeper
+//! (`keeper.rs`), a thread that otherwise sleeps or is not there at all, has the branch examined (`examine.rs`), at once
+//! and from then on every second, until it is up again. What is known decides who is let in:
+//!
+//! - **up**: everybody.
+//! - **doubted** (told as suspect): a call said that something is wrong. One bad file is not a bad branch: calls go on.
+//! - **hung** (told as suspect): a call overstayed, or the examination did. Whoever asks is refused at once.
+//! - **down**: the examination failed. No call goes to the branch but the examination's.
+
+pub mod crowd;
+mod examine;
+mod free;
+mod keeper;
+mod mounts;
+pub mod stand_in;
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use fsstack_sys::{Call, Errno, SysError};
+use parking_lot::{Condvar, Mutex};
+
+use crate::branch::Branch;
+use crate::error::{OpError, Result};
+use crate::inode::table::Table;
+use crowd::{Crowd, Inside, Stay};
+
+pub use free::NotFreed;
+pub use mounts::MountWatch;
+
+/// After the branch was examined and found good, EIO of single files is no new cause for this long.
+const PEACE: Duration = Duration::from_secs(1);
+
+/// How a branch is, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It answers.
+    Up,
+    /// A call said that something is wrong, or does not return; it is being examined.
+    Suspect,
+    /// It is out of reach; it is looked for every second.
+    Down,
+    /// It answers, and can only be read: it was mounted so, or turned so.
+    ReadOnly,
+}
+
+impl State {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Suspect => "suspect",
+            Self::Down => "down",
+            Self::ReadOnly => "read-only",
+        }
+    }
+}
+
+const UP: u8 = 0;
+const DOUBTED: u8 = 1;
+const HUNG: u8 = 2;
+const DOWN: u8 = 3;
+
+/// What is known of a branch's health.
+#[derive(Debug)]
+pub(crate) struct Health {
+    state: AtomicU8,
+    /// Calls inside a branch that others serve; None: a local disk.
+    pub(crate) crowd: Option<Crowd>,
+    /// The keeper sleeps until it is woken.
+    asleep: AtomicBool,
+    desk: Mutex<keeper::Desk>,
+    bell: Condvar,
+    /// The inodes of the pool: their descriptors on a mount that is gone are closed.
+    inodes: OnceLock<Weak<Table>>,
+    /// When the branch was last found good.
+    found_good: Mutex<Option<Instant>>,
+}
+
+impl Health {
+    pub(crate) fn new(crowd: Option<Crowd>) -> Self {
+        Self {
+            state: AtomicU8::new(UP),
+            crowd,
+            asleep: AtomicBool::new(true),
+            desk: Mutex::default(),
+            bell: Condvar::new(),
+            inodes: OnceLock::new(),
+            found_good: Mutex::default(),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.state.load(Relaxed) >= HUNG
+    }
+
+    /// The branch is dropped: its keeper ends.
+    pub(crate) fn end(&self) {
+        self.desk.lock().ended = true;
+        self.bell.notify_all();
+    }
+}
+
+impl Branch {
+    /// How it is.
+    pub fn state(&self) -> State {
+        match self.health.state.load(Relaxed) {
+            UP if self.is_known_read_only() => State::ReadOnly,
+            UP => State::Up,
+            DOWN => State::Down,
+            _ => State::Suspect,
+        }
+    }
+
+    /// Whether calls are let in.
+    pub fn is_open(&self) -> bool {
+        !self.health.is_closed()
+    }
+
+    /// Calls that are inside now; always 0 for a local disk, where they are not counted.
+    pub fn inside(&self) -> usize {
+        self.health.crowd.as_ref().map_or(0, Crowd::inside)
+    }
+
+    /// Whether others serve it.
+    pub fn is_remote(&self) -> bool {
+        self.health.crowd.is_some()
+    }
+
+    /// Whether some thread of the daemon is inside a call there now, its own examination among them.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.inside() > 0 || self.health.crowd.is_some() && self.is_being_examined()
+    }
+
+    /// # Errors
+    /// The branch is out of reach: its fault, told without asking it.
+    pub fn check_open(&self) -> Result<()> {
+        if self.health.is_closed() { Err(self.refused()) } else { Ok(()) }
+    }
+
+    /// A place for a call on this branch; None where they are not counted.
+    pub(crate) fn come_in(&self, stay: Stay) -> Result<Option<Inside<'_>>> {
+        self.check_open()?;
+        let Some(crowd) = &self.health.crowd else { return Ok(None) };
+        let inside = crowd.enter(stay, || self.is_open()).map_err(|_| self.refused())?;
+        if self.health.asleep.load(SeqCst) {
+            self.wake_keeper();
+        }
+        Ok(Some(inside))
+    }
+
+    fn refused(&self) -> OpError {
+        let errno = if self.health.state.load(Relaxed) == DOWN { Errno::NOTCONN } else { Errno::TIMEDOUT };
+        OpError::Branch { branch: self.ix, sys: SysError { call: Call::Access, errno } }
+    }
+
+    /// A call answered with a fault, or something else gives cause to examine the branch.
+    pub(crate) fn doubt(&self, cause: Errno) {
+        let peace = || self.health.found_good.lock().is_some_and(|good| good.elapsed() < PEACE);
+        if cause == Errno::IO && peace() {
+            return;
+        }
+        if self.health.state.compare_exchange(UP, DOUBTED, SeqCst, Relaxed).is_ok() {
+            self.wake_keeper();
+        }
+    }
+
+    /// Takes the settings that bear on who is let in.
+    pub(crate) fn limit_calls(&self, timeout: Duration, inflight: usize) {
+        if let Some(crowd) = &self.health.crowd {
+            crowd.set(timeout, inflight);
+        }
+    }
+
+    /// Descriptors that these inodes have on the branch are closed when its mount is gone.
+    pub(crate) fn serves(&self, inodes: &Arc<Table>) {
+        self.health.inodes.get_or_init(|| Arc::downgrade(inodes));
+    }
+
+    pub(crate) fn close_inodes(&self) {
+        if let Some(inodes) = self.health.inodes.get().and_then(Weak::upgrade) {
+            inodes.close_on(self.ix);
+        }
+    }
+
+    /// Lets `thing`, which holds descriptors on this branch, go. Closing a file of a branch that hangs takes as long as
+    /// it hangs: a thread of its own waits for that.
+    pub(crate) fn dispose(&self, thing: impl Send + 'static) {
+        if self.health.crowd.is_none() {
+            return drop(thing);
+        }
+        if let Ok(_inside) = self.come_in(Stay::Brief) {
+            return drop(thing);
+        }
+        let closer = std::thread::Builder::new().name("branch-close".into()).stack_size(64 << 10);
+        if let Err(error) = closer.spawn(move || drop(thing)) {
+            // The closure is dropped here, and with it the thing.
+            tracing::warn!(%error, "no thread to close a file on a branch that hangs");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Answering for a thread that is stuck in a call.
+//!
+//! A door's thread runs a request to its end, and a branch may never let it come back. So while it serves a request that
+//! another thread could answer in its place, it says so here ([`at`]). Who comes into a branch takes that along, and the
+//! branch's keeper uses it when the call has overstayed. Whether the request is still the same, and not answered yet,
+//! the door itself knows, under a lock of its own.
+
+use std::cell::RefCell;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// What a door's thread leaves behind while it serves.
+pub trait StandIn: Send + Sync + Debug {
+    /// Answers the request `turn` of the thread with EIO, unless it has been answered. False: it could not be, and is
+    /// to be tried again.
+    fn refuse(&self, turn: u64) -> bool;
+}
+
+/// A request that somebody else can answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Desk {
+    door: Arc<dyn StandIn>,
+    turn: u64,
+}
+
+impl Desk {
+    pub(crate) fn refuse(&self) -> bool {
+        self.door.refuse(self.turn)
+    }
+}
+
+thread_local! {
+    static DESK: RefCell<Option<Desk>> = const { RefCell::new(None) };
+}
+
+/// Serves the request `turn` by `work`: meanwhile `door` can refuse it.
+pub fn at<T>(door: &Arc<dyn StandIn>, turn: u64, work: impl FnOnce() -> T) -> T {
+    /// Leaves the desk, also when `work` panics.
+    struct Leaves;
+    impl Drop for Leaves {
+        fn drop(&mut self) {
+            DESK.set(None);
+        }
+    }
+    DESK.set(Some(Desk { door: door.clone(), turn }));
+    let _leaves = Leaves;
+    work()
+}
+
+/// The request that the calling thread serves, if another could answer it.
+pub(crate) fn desk() -> Option<Desk> {
+    DESK.with_borrow(Clone::clone)
+}

@@ -1,0 +1,33 @@
+//! One call that fails is cause to examine a branch, and no reason to do without it.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use fsstack_engine::health::State;
+use fsstack_sys::{Errno, fault};
+
+use tempfile::TempDir;
+
+use crate::engine::{Engine, settings};
+
+#[test]
+fn one_bad_file_is_not_a_bad_branch() {
+    let homes: Vec<_> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
+    fs::write(homes[0].path().join("bad"), "x").unwrap();
+    fs::write(homes[1].path().join("good"), "y").unwrap();
+    let engine = Engine::over(homes.iter().map(TempDir::path), settings("ff"));
+    let look = |name: &str| engine.find(Path::new(name)).map(drop);
+    for _ in 0..5 {
+        let (told, failed) = fault::fail(1, Errno::IO, || look("bad"));
+        assert_eq!((told, failed.is_some()), (Err(Errno::IO), true));
+        // Everybody is let in all the time, and it is found good.
+        look("bad").unwrap();
+        look("good").unwrap();
+        let began = Instant::now();
+        while engine.state_of_first() != State::Up {
+            assert!(began.elapsed() < Duration::from_secs(60), "the branch stays suspect");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

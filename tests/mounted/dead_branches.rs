@@ -1,0 +1,248 @@
+//! Branches that die under the pool: killed, aborted, unmounted, taken away and brought back. What they have is an error,
+//! never missing; what the others have works on; and they come back by themselves.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fsstack_lab::pool::Pool;
+use fsstack_lab::{self as lab, MiB, mounts, needs};
+
+const EIO: Option<i32> = Some(5);
+
+fn errno<T>(told: io::Result<T>) -> Option<i32> {
+    told.err().and_then(|error| error.raw_os_error())
+}
+
+fn listed(path: &Path) -> io::Result<Vec<String>> {
+    let names: io::Result<Vec<_>> =
+        fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect();
+    names.map(|mut names| {
+        names.sort();
+        names
+    })
+}
+
+fn create_new(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// Waits until `done`, for as long as a slow machine may need.
+#[track_caller]
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}: waited in vain");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// `a` is served by another daemon and comes first, `b` is a plain directory; nothing is remembered by the kernel.
+fn pool_of_two() -> Pool {
+    let pool = lab::pool()
+        .served_branch("a")
+        .tmp_branch("b")
+        .option("create=ff")
+        .option("write-path=stacked")
+        .option("attr-timeout=0")
+        .option("entry-timeout=0")
+        .unmounted();
+    let (a, b) = (pool.branch("a").path().to_owned(), pool.branch("b").path().to_owned());
+    for (home, name) in
+        [(&a, "both/on-a"), (&b, "both/on-b"), (&b, "alone/on-b"), (&a, "top-a"), (&b, "top-b")]
+    {
+        fs::create_dir_all(home.join(name).parent().unwrap()).unwrap();
+        fs::write(home.join(name), name).unwrap();
+    }
+    let mut pool = pool;
+    pool.remount();
+    pool
+}
+
+#[test]
+fn what_a_dead_branch_may_have_is_an_error_and_the_rest_works() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = pool_of_two();
+    assert_eq!(listed(&pool.at("alone")).unwrap(), ["on-b"]);
+    assert_eq!(pool.read("both/on-a"), b"both/on-a");
+    pool.branch("a").daemon().kill().unwrap();
+
+    for name in ["top-a", "both/on-a", "nowhere", "both/nowhere"] {
+        assert_eq!(errno(fs::read(pool.at(name))), EIO, "{name}");
+    }
+    for name in ["top-a", "nowhere", "both/on-a", "both/nowhere"] {
+        assert_eq!(errno(create_new(&pool.at(name))), EIO, "{name}");
+    }
+    assert_eq!(errno(listed(&pool.at(""))), EIO);
+    assert_eq!(errno(listed(&pool.at("both"))), EIO);
+    assert_eq!(errno(fs::create_dir(pool.at("new"))), EIO);
+    // What is known to be on branches in reach only.
+    assert_eq!(pool.read("both/on-b"), b"both/on-b");
+    assert_eq!(listed(&pool.at("alone")).unwrap(), ["on-b"]);
+    pool.write("alone/new", b"new");
+    fs::rename(pool.at("alone/new"), pool.at("alone/newer")).unwrap();
+    fs::remove_file(pool.at("alone/newer")).unwrap();
+    assert_eq!(errno(fs::read(pool.at("alone/nowhere"))), Some(2));
+    assert!(!pool.branch("b").path().join("new").exists());
+    // Down is known by now, and statfs counts the other.
+    let told = rustix::fs::statvfs(pool.path()).unwrap();
+    assert!(told.f_blocks > 0);
+}
+
+#[test]
+fn a_name_that_was_seen_on_a_dead_branch_is_not_anothers_file() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = pool_of_two();
+    fs::write(pool.branch("a").path().join("twice"), "right").unwrap();
+    fs::write(pool.branch("b").path().join("twice"), "hidden").unwrap();
+    assert_eq!(pool.read("twice"), b"right");
+    pool.branch("a").daemon().kill().unwrap();
+    assert_eq!(errno(fs::read(pool.at("twice"))), EIO);
+    assert_eq!(pool.read("top-b"), b"top-b");
+}
+
+#[test]
+fn with_degraded_read_what_can_be_reached_is_served() {
+    needs!(mounting(), program("mergerfs"));
+    let mut pool = pool_of_two();
+    pool.remount_with(&[
+        "create=ff",
+        "degraded=read",
+        "attr-timeout=0",
+        "entry-timeout=0",
+        "negative-timeout=60",
+    ]);
+    pool.branch("a").daemon().kill().unwrap();
+    assert_eq!(listed(&pool.at("")).unwrap(), ["alone", "both", "top-b"]);
+    assert_eq!(listed(&pool.at("both")).unwrap(), ["on-b"]);
+    assert_eq!(errno(fs::read(pool.at("top-a"))), Some(2));
+    assert_eq!(pool.read("top-b"), b"top-b");
+    // Nothing is made under a name that may be taken.
+    assert_eq!(errno(create_new(&pool.at("top-a"))), EIO);
+    pool.branch_mut("a").unmount_by_force();
+    pool.branch_mut("a").remount();
+    // That it was missing is not remembered.
+    until("the branch comes back", || fs::read(pool.at("top-a")).is_ok());
+}
+
+#[test]
+fn a_branch_whose_daemon_is_started_again_comes_back_by_itself() {
+    needs!(mounting(), program("mergerfs"));
+    let mut pool = pool_of_two();
+    let mut open = OpenOptions::new().read(true).write(true).open(pool.at("both/on-a")).unwrap();
+    pool.branch("a").daemon().kill().unwrap();
+    assert_eq!(errno(open.read(&mut [0; 4])), EIO);
+    assert_eq!(errno(fs::read(pool.at("both/on-a"))), EIO);
+    // The bare directory below is nobody's branch.
+    pool.branch_mut("a").unmount_by_force();
+    assert_eq!(errno(fs::write(pool.at("both/on-a"), "lost")), EIO);
+    assert_eq!(errno(create_new(&pool.at("fresh"))), EIO);
+    sleep(Duration::from_millis(1500));
+    assert_eq!(listed(pool.branch("a").path()).unwrap(), [""; 0]);
+
+    pool.branch_mut("a").remount();
+    until("the branch comes back", || fs::read(pool.at("both/on-a")).is_ok());
+    assert_eq!(pool.read("both/on-a"), b"both/on-a");
+    // The same descriptor, opened anew below.
+    open.seek(SeekFrom::Start(0)).unwrap();
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "both/on-a");
+    open.write_all_at(b"BOTH", 0).unwrap();
+    assert_eq!(pool.read("both/on-a"), b"BOTH/on-a");
+    assert_eq!(listed(&pool.at("both")).unwrap(), ["on-a", "on-b"]);
+    pool.write("fresh", b"fresh");
+    assert_eq!(pool.holders("fresh"), ["a"]);
+}
+
+#[test]
+fn an_aborted_connection_is_a_dead_branch() {
+    needs!(mounting(), program("mergerfs"));
+    let mut pool = pool_of_two();
+    let minor = mounts::at(pool.branch("a").path()).unwrap().unwrap().minor;
+    mounts::abort(minor).unwrap();
+    assert_eq!(errno(fs::read(pool.at("top-a"))), EIO);
+    assert_eq!(pool.read("top-b"), b"top-b");
+    pool.branch_mut("a").unmount_by_force();
+    pool.branch_mut("a").remount();
+    until("the branch comes back", || fs::read(pool.at("top-a")).is_ok());
+}
+
+#[test]
+fn a_disk_that_is_unmounted_is_down_until_it_is_mounted_again() {
+    needs!(mounting(), loops());
+    let mut pool = lab::pool()
+        .xfs_branch("a", MiB(300))
+        .tmp_branch("b")
+        .option("create=ff")
+        .option("attr-timeout=0")
+        .option("entry-timeout=0")
+        .mount();
+    pool.write("kept", b"kept");
+    let number = fs::metadata(pool.at("kept")).unwrap().ino();
+    pool.branch_mut("a").unmount_lazily();
+    // The descriptors still answer: that the mount is gone is seen in the mount table.
+    until("the branch is down", || errno(fs::read(pool.at("kept"))) == EIO);
+    assert_eq!(errno(create_new(&pool.at("new"))), EIO);
+    assert_eq!(listed(pool.branch("a").path()).unwrap(), [""; 0]);
+    pool.branch_mut("a").remount();
+    until("the branch comes back", || fs::read(pool.at("kept")).is_ok());
+    assert_eq!(pool.read("kept"), b"kept");
+    assert_eq!(fs::metadata(pool.at("kept")).unwrap().ino(), number);
+    pool.write("new", b"new");
+    assert_eq!(pool.holders("new"), ["a"]);
+}
+
+#[test]
+fn another_disk_at_the_branchs_path_is_not_the_branch() {
+    needs!(mounting(), loops());
+    let mut pool = lab::pool()
+        .xfs_branch("a", MiB(300))
+        .tmp_branch("b")
+        .option("create=ff")
+        .option("entry-timeout=0")
+        .mount();
+    pool.write("kept", b"kept");
+    pool.branch_mut("a").unmount_lazily();
+    until("the branch is down", || errno(fs::read(pool.at("kept"))) == EIO);
+    let stranger = pool.branch("a").path().to_owned();
+    crate::script::sh("/", &format!("mount -t tmpfs stranger '{}'", stranger.display()));
+    sleep(Duration::from_millis(2500));
+    assert_eq!(errno(create_new(&pool.at("new"))), EIO);
+    assert_eq!(errno(fs::read(pool.at("kept"))), EIO);
+    assert_eq!(listed(&stranger).unwrap(), [""; 0]);
+    crate::script::sh("/", &format!("umount '{}'", stranger.display()));
+    pool.branch_mut("a").remount();
+    until("the branch comes back", || fs::read(pool.at("kept")).is_ok());
+}
+
+#[test]
+fn a_disk_that_was_shut_down_comes_back_when_it_is_mounted_anew() {
+    needs!(mounting(), loops(), program("xfs_io"));
+    let mut pool = lab::pool()
+        .xfs_branch("a", MiB(300))
+        .tmp_branch("b")
+        .option("create=ff")
+        .option("entry-timeout=0")
+        .mount();
+    pool.write("kept", b"kept");
+    File::open(pool.at("kept")).unwrap().sync_all().unwrap();
+    let home = pool.branch("a").path().display().to_string();
+    crate::script::sh("/", &format!("xfs_io -x -c shutdown '{home}'"));
+    assert_eq!(errno(fs::read(pool.at("kept"))), EIO);
+    pool.branch_mut("a").unmount_lazily();
+    // Until the pool has noticed and let go of the old mount, the kernel mounts the dead file system again.
+    until("the disk is mounted anew", || {
+        pool.branch_mut("a").remount();
+        let anew = fs::read_dir(pool.branch("a").path()).is_ok();
+        if !anew {
+            pool.branch_mut("a").unmount_lazily();
+        }
+        anew
+    });
+    until("the branch comes back", || fs::read(pool.at("kept")).is_ok());
+    assert_eq!(pool.read("kept"), b"kept");
+}

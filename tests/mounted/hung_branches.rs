@@ -1,0 +1,235 @@
+//! A branch whose daemon is frozen: its requests cost a deadline, everybody else's nothing; and all is as before when it
+//! is thawed. On both doors.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use fsstack_lab::daemon::Process;
+use fsstack_lab::pool::{Builder, Pool};
+use fsstack_lab::{self as lab, needs};
+use rustix::process::Signal;
+
+const EIO: Option<i32> = Some(5);
+
+fn errno<T>(told: io::Result<T>) -> Option<i32> {
+    told.err().and_then(|error| error.raw_os_error())
+}
+
+/// A daemon that stands still until this drops.
+struct Frozen(Process);
+
+impl Frozen {
+    fn new(daemon: Process) -> Self {
+        daemon.signal(Signal::STOP).unwrap();
+        let state = || fs::read_to_string(format!("/proc/{}/stat", daemon.pid)).unwrap();
+        until("the daemon stands still", || {
+            state().rsplit_once(") ").is_some_and(|(_, s)| s.starts_with('T'))
+        });
+        Self(daemon)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // A process that has ended is thawed enough.
+        let _thawed = self.0.signal(Signal::CONT);
+    }
+}
+
+#[track_caller]
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}: waited in vain");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// `a` is served by another daemon, `b` is a plain directory; calls may stay in `a` for a second.
+fn described() -> Builder {
+    lab::pool()
+        .tmp_branch("b")
+        .served_branch("a")
+        .option("create=ff")
+        .option("write-path=stacked")
+        .option("attr-timeout=0")
+        .option("entry-timeout=0")
+        .option("branch-timeout=1")
+}
+
+fn filled(builder: Builder) -> Pool {
+    let mut pool = builder.unmounted();
+    for (branch, dir) in [("a", "on-a"), ("b", "on-b")] {
+        let home = pool.branch(branch).path().join(dir);
+        fs::create_dir(&home).unwrap();
+        for n in 0..40 {
+            fs::write(home.join(n.to_strings()), format!("{dir}/{n}")).unwrap();
+        }
+    }
+    pool.remount();
+    // Known to be on one branch each.
+    assert_eq!(pool.read("on-a/0"), b"on-a/0");
+    assert_eq!(pool.read("on-b/0"), b"on-b/0");
+    pool
+}
+
+fn works(pool: &Path) {
+    for n in 0..40 {
+        assert_eq!(fs::read(pool.join(format!("on-b/{n}"))).unwrap(), format!("on-b/{n}").as_bytes());
+    }
+    fs::write(pool.join("on-b/new"), "new").unwrap();
+    fs::rename(pool.join("on-b/new"), pool.join("on-b/newer")).unwrap();
+    fs::create_dir(pool.join("on-b/dir")).unwrap();
+    fs::remove_dir(pool.join("on-b/dir")).unwrap();
+    fs::remove_file(pool.join("on-b/newer")).unwrap();
+    assert_eq!(fs::read_dir(pool.join("on-b")).unwrap().count(), 40);
+}
+
+fn a_frozen_branch_costs_its_own_requests_a_deadline(builder: Builder) {
+    let pool = filled(builder);
+    let opened = OpenOptions::new().read(true).write(true).open(pool.at("on-a/1")).unwrap();
+    let frozen = Frozen::new(pool.branch("a").daemon());
+
+    // Many at once, of every kind, and all come back with an error.
+    let back = Arc::new(AtomicUsize::new(0));
+    let ask = |what: Box<dyn FnOnce() -> Option<i32> + Send>| {
+        let back = back.clone();
+        thread::spawn(move || {
+            assert_eq!(what(), EIO);
+            back.fetch_add(1, SeqCst);
+        })
+    };
+    let mut asked = Vec::new();
+    for n in 0..6 {
+        let at = pool.at(format!("on-a/{n}"));
+        let (read, stat, new, gone) = (at.clone(), at.clone(), pool.at(format!("on-a/new-{n}")), at.clone());
+        let open = opened.try_clone().unwrap();
+        asked.push(ask(Box::new(move || errno(fs::read(read)))));
+        asked.push(ask(Box::new(move || errno(fs::symlink_metadata(stat)))));
+        asked.push(ask(Box::new(move || errno(File::create_new(new)))));
+        asked.push(ask(Box::new(move || errno(fs::remove_file(gone)))));
+        asked.push(ask(Box::new(move || errno(open.write_all_at(&[b'x'; 100_000], 0)))));
+    }
+    // The rest goes on meanwhile.
+    works(pool.path());
+    until("all are told", || back.load(SeqCst) == asked.len());
+    asked.into_iter().for_each(|asked| asked.join().unwrap());
+    // By now whoever comes is refused at once: many more than a deadline each would let through here.
+    for _ in 0..200 {
+        assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
+    }
+    works(pool.path());
+
+    drop(frozen);
+    until("the branch answers again", || fs::read(pool.at("on-a/30")).is_ok());
+    for n in 30..40 {
+        assert_eq!(pool.read(format!("on-a/{n}")), format!("on-a/{n}").as_bytes());
+    }
+    let mut text = String::new();
+    File::open(pool.at("on-a/31")).unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "on-a/31");
+    pool.write("on-a/after", b"after");
+    assert_eq!(pool.read("on-a/after"), b"after");
+    works(pool.path());
+}
+
+#[test]
+fn a_frozen_branch_costs_its_own_requests_a_deadline_by_the_device() {
+    needs!(mounting(), program("mergerfs"));
+    a_frozen_branch_costs_its_own_requests_a_deadline(described().option("transport=dev"));
+}
+
+#[test]
+fn a_frozen_branch_costs_its_own_requests_a_deadline_by_the_ring() {
+    needs!(mounting(), program("mergerfs"), rings());
+    a_frozen_branch_costs_its_own_requests_a_deadline(described().option("transport=ring"));
+}
+
+/// What was answered for leaves nothing behind: the daemon says what it held when it ends.
+fn nothing_is_left_behind(builder: Builder) {
+    let log = lab::ledger::fresh("log").unwrap();
+    fs::create_dir_all(&log).unwrap();
+    let file = log.join("daemon.log");
+    let mut pool = filled(builder.option(&format!("log={}", file.display())).option("log-level=debug"));
+    for _ in 0..3 {
+        let frozen = Frozen::new(pool.branch("a").daemon());
+        let asked: Vec<_> = (0..12)
+            .map(|n| {
+                let (old, new) = (pool.at(format!("on-a/{n}")), pool.at(format!("on-a/new-{n}")));
+                thread::spawn(move || {
+                    assert_eq!(errno(if n % 2 == 0 { File::open(old) } else { File::create(new) }), EIO);
+                })
+            })
+            .collect();
+        asked.into_iter().for_each(|asked| asked.join().unwrap());
+        drop(frozen);
+        until("the branch answers again", || fs::read(pool.at("on-a/30")).is_ok());
+    }
+    // The kernel forgets; what it never heard of must be gone too.
+    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    pool.unmount();
+    let said = fs::read_to_string(&file).unwrap();
+    fs::remove_dir_all(&log).unwrap();
+    let held = said.lines().find(|line| line.contains("unmounted")).unwrap_or_else(|| panic!("{said}"));
+    assert!(held.contains("files: 0") && held.contains("dirs: 0"), "{held}");
+}
+
+#[test]
+fn nothing_is_left_behind_by_the_device() {
+    needs!(mounting(), program("mergerfs"));
+    nothing_is_left_behind(described().option("transport=dev"));
+}
+
+#[test]
+fn nothing_is_left_behind_by_the_ring() {
+    needs!(mounting(), program("mergerfs"), rings());
+    nothing_is_left_behind(described().option("transport=ring"));
+}
+
+fn the_daemon_ends_with_a_branch_hung(builder: Builder) {
+    let mut pool = filled(builder);
+    let opened = File::open(pool.at("on-a/1")).unwrap();
+    let daemon = pool.daemon();
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    let path = pool.at("on-a/2");
+    let stuck = thread::spawn(move || drop(fs::read(path)));
+    daemon.signal(Signal::TERM).unwrap();
+    daemon.wait(Duration::from_secs(60)).unwrap();
+    stuck.join().unwrap();
+    drop(opened);
+    drop(frozen);
+    // Its connection may have been aborted.
+    pool.unmount();
+    pool.branch_mut("a").unmount_by_force();
+}
+
+#[test]
+fn the_daemon_ends_with_a_branch_hung_by_the_device() {
+    needs!(mounting(), program("mergerfs"));
+    the_daemon_ends_with_a_branch_hung(described().option("transport=dev"));
+}
+
+#[test]
+fn the_daemon_ends_with_a_branch_hung_by_the_ring() {
+    needs!(mounting(), program("mergerfs"), rings());
+    the_daemon_ends_with_a_branch_hung(described().option("transport=ring"));
+}
+
+#[test]
+fn a_branch_mounted_again_while_the_old_mount_hangs_is_used() {
+    needs!(mounting(), program("mergerfs"));
+    let mut pool = filled(described());
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
+    pool.branch_mut("a").unmount_lazily();
+    pool.branch_mut("a").remount();
+    until("the branch comes back", || fs::read(pool.at("on-a/2")).is_ok());
+    works(pool.path());
+    frozen.0.kill().unwrap();
+}
