@@ -69,7 +69,7 @@ fn filled(builder: Builder) -> Pool {
         let home = pool.branch(branch).path().join(dir);
         fs::create_dir(&home).unwrap();
         for n in 0..40 {
-            fs::write(home.join(n.to_strings()), format!("{dir}/{n}")).unwrap();
+            fs::write(home.join(n.to_string()), format!("{dir}/{n}")).unwrap();
         }
     }
     pool.remount();
