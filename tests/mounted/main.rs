@@ -22,7 +22,6 @@ mod memory_maps;
 mod mount8;
 mod moving;
 mod names;
-mod opens;
 mod out_of_band;
 mod out_of_reach;
 mod parallel;
