@@ -95,7 +95,7 @@ pub(super) fn ground(_: &Lab, plan: &mut Plan) -> Result<Ground> {
     );
     let mut ground = Ground::default();
     // Each must take what all may have to hold, were they one.
-    for (name, made) in ground.disks(&KINDS, MiB((needed / 2 * 3 >> 20).max(1024))) {
+    for (name, made) in ground.disks(&KINDS, MiB(((needed / 2 * 3) >> 20).max(1024))) {
         match made {
             Ok(target) => plan.targets.push(target),
             Err(why) => plan.skipped.push(skipped(&name, why)),
