@@ -2,7 +2,8 @@
 
 use crate::raw::RawOptions;
 use crate::settings::{
-    DoorScheduling, Locks, OutOfBand, PageCache, Relocate, Settings, StatfsView, Transport, Verify, WritePath,
+    Degraded, DoorScheduling, Locks, OutOfBand, PageCache, Relocate, Settings, StatfsView, Transport, Verify,
+    WritePath,
 };
 use fsstack_engine::rules::Rules;
 use fsstack_engine::settings::Relocation;
@@ -135,7 +136,27 @@ pub(super) const KEYS: &[KeyRow] = &[
         };
         name.to_owned()
     }),
-    settled("branch-timeout", |now| seconds(now.branch_timeout)),
+    live(
+        "branch-timeout",
+        |now| seconds(now.branch_timeout),
+        |now, raw| now.branch_timeout = raw.branch_timeout.or(now.branch_timeout),
+    ),
+    live(
+        "branch-inflight",
+        |now| now.branch_inflight.to_string(),
+        |now, raw| now.branch_inflight = raw.branch_inflight.or(now.branch_inflight),
+    ),
+    live(
+        "degraded",
+        |now| {
+            let name = match now.degraded {
+                Degraded::Strict => "strict",
+                Degraded::Read => "read",
+            };
+            name.to_owned()
+        },
+        |now, raw| now.degraded = raw.degraded.or(now.degraded),
+    ),
     settled("transport", |now| {
         let name = match now.transport {
             Transport::Auto => "auto",

@@ -30,7 +30,7 @@ impl Served {
             create: settings.create.to_string(),
             write_path: settings.write_path.name().to_owned(),
             write_rules: settings.write_rules.iter().map(rule).collect(),
-            branches: known.branches.iter().map(tell_branch).collect(),
+            branches: known.branches.iter().map(|branch| self.tell_branch(branch)).collect(),
             open_files: OpenFiles {
                 passthrough: values::count(known.open.passthrough),
                 stacked: values::count(known.open.stacked),
@@ -58,9 +58,18 @@ fn micros(time: std::time::Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-fn tell_branch(branch: &Known) -> BranchStatus {
+impl Served {
+    fn tell_branch(&self, branch: &Known) -> BranchStatus {
+        let pool = self.union.pool();
+        let health = pool.live(branch.slot).map_or("down", |branch| branch.state().name());
+        tell_branch(branch, health)
+    }
+}
+
+fn tell_branch(branch: &Known, health: &'static str) -> BranchStatus {
     let state = match branch.space {
         _ if branch.leaving => "leaving",
+        _ if health != "up" => health,
         None => "down",
         Some(_) if branch.mounted_read_only && branch.mode != BranchMode::ReadOnly => "read-only",
         Some(_) => "up",
