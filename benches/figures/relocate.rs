@@ -106,7 +106,9 @@ fn latencies(files: &[File; 2], until: Until<'_>) -> Result<[(&'static str, Vec<
             match what {
                 0 => file.read_exact_at(&mut page, offset)?,
                 1 => file.write_all_at(&page, offset)?,
-                _ => drop(file.metadata()?),
+                _ => {
+                    file.metadata()?;
+                }
             }
             samples.push(asked.elapsed().as_secs_f64() * 1e6);
         }

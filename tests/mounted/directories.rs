@@ -103,7 +103,7 @@ fn a_listing_that_the_kernel_keeps_is_of_the_branches_as_they_are() {
     sh(pool.path(), "touch d/own");
     assert_eq!(pool.list("d"), ["old", "own"]);
     assert_eq!(kept(), ["old", "own"]);
-    let holder = pool.branch(&pool.holders("d/old")[0]).path().join("d");
+    let holder = pool.branch(pool.holders("d/old")[0]).path().join("d");
     fs::write(holder.join("past"), b"").unwrap();
     assert_eq!(pool.list("d"), ["old", "own", "past"]);
     assert_eq!(kept(), ["old", "own", "past"]);

@@ -21,6 +21,7 @@ use std::time::Duration;
 use tracing::Level;
 
 /// Settles an invocation, or tells everything that stands against it.
+#[expect(clippy::too_many_lines, reason = "a line for each setting")]
 pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> {
     let mut problems = Problems::default();
     let mut raw = gather(typed, &mut problems);
@@ -37,11 +38,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     export(&raw, world, &mut problems);
     notices(&mut raw, world);
     let Some(mount_point) = mount_point.filter(|_| problems.is_empty()) else { return Err(problems) };
-    let out_of_band = raw.out_of_band.or(OutOfBand::Timeout);
-    let (expiry, negative) = match out_of_band {
-        OutOfBand::Watch | OutOfBand::Timeout => (Duration::from_secs(1), Duration::ZERO),
-        OutOfBand::Never => (NEVER_CHANGED, NEVER_CHANGED),
-    };
+    let (out_of_band, expiry, negative) = beliefs(&raw);
     Ok(Settings {
         source: typed.source.clone(),
         branches,
@@ -89,6 +86,15 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         write_rules: raw.write_rules.or(Rules::default()),
         notices: raw.take_notices(),
     })
+}
+
+/// How changes behind the pool's back are noticed, and so how long what exists and what is missing is believed.
+fn beliefs(raw: &RawOptions) -> (OutOfBand, Duration, Duration) {
+    let out_of_band = raw.out_of_band.or(OutOfBand::Timeout);
+    match out_of_band {
+        OutOfBand::Watch | OutOfBand::Timeout => (out_of_band, Duration::from_secs(1), Duration::ZERO),
+        OutOfBand::Never => (out_of_band, NEVER_CHANGED, NEVER_CHANGED),
+    }
 }
 
 /// What the user should know, though it stands against nothing.

@@ -346,7 +346,7 @@ mod tests {
         let mut took: Vec<_> = (0..100_000_u64)
             .map(|n| {
                 let began = std::time::Instant::now();
-                let found = store.places(Ino(1 << 48 | n.wrapping_mul(7919) % 1_000_000)).unwrap();
+                let found = store.places(Ino((1 << 48) | (n.wrapping_mul(7919) % 1_000_000))).unwrap();
                 assert_eq!(found.len(), 1);
                 began.elapsed()
             })

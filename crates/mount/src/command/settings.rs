@@ -20,7 +20,7 @@ pub(crate) fn get(word: &str, key: Option<&str>, style: Style) -> Result<(), Fai
             Failed::Usage(format!("{}: unknown key{}", Printable(key.as_bytes()), suggestion(key, known)))
         })?];
         // One value, as scripts want it.
-        return show::answer(style, &keys, |keys| values(keys));
+        return show::answer(style, &keys, values);
     }
     show::answer(style, &keys, table)
 }
