@@ -34,6 +34,9 @@ _fsstack() {
             fsstack,metrics)
                 cmd="fsstack__subcmd__metrics"
                 ;;
+            fsstack,nfs)
+                cmd="fsstack__subcmd__nfs"
+                ;;
             fsstack,print)
                 cmd="fsstack__subcmd__print"
                 ;;
@@ -67,6 +70,12 @@ _fsstack() {
             fsstack__subcmd__branch,remove)
                 cmd="fsstack__subcmd__branch__subcmd__remove"
                 ;;
+            fsstack__subcmd__nfs,check)
+                cmd="fsstack__subcmd__nfs__subcmd__check"
+                ;;
+            fsstack__subcmd__nfs,show)
+                cmd="fsstack__subcmd__nfs__subcmd__show"
+                ;;
             *)
                 ;;
         esac
@@ -74,7 +83,7 @@ _fsstack() {
 
     case "${cmd}" in
         fsstack)
-            opts="-h -V --json --help --version list status get set write-path branch where explain doctor top metrics print"
+            opts="-h -V --json --help --version list status get set write-path branch where explain nfs doctor top metrics print"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -238,6 +247,52 @@ _fsstack() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__nfs)
+            opts="-h --json --help show check"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__nfs__subcmd__check)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__nfs__subcmd__show)
+            opts="-h --clients --install --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --clients)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -116,14 +116,14 @@ fn a_frozen_branch_costs_its_own_requests_a_deadline(builder: Builder) {
         asked.push(ask(Box::new(move || errno(fs::remove_file(gone)))));
         asked.push(ask(Box::new(move || errno(open.write_all_at(&[b'x'; 100_000], 0)))));
     }
-    // The rest goes on meanwhile.
-    works(pool.path());
     until("all are told", || back.load(SeqCst) == asked.len());
     asked.into_iter().for_each(|asked| asked.join().unwrap());
     // By now whoever comes is refused at once: many more than a deadline each would let through here.
     for _ in 0..200 {
         assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
     }
+    // The rest goes on. (Not before: the root's attributes are of all branches, and the first who asks for them waits for
+    // this one too.)
     works(pool.path());
 
     drop(frozen);

@@ -260,13 +260,12 @@ impl Union {
     /// What the kernel knows already is found on `branch` too.
     fn learn(&self, pool: &Pool, branch: &Branch) {
         let mut dirs = Vec::new();
-        self.seen.clear();
+        self.forget_hints();
         for inode in self.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
             inode.doubt();
-            let Some(name) = inode.name() else { continue };
-            // By its name a directory keeps its number.
-            self.seen.set(name.parent.id.ino, name.name.to_bytes(), inode.id.ino);
-            dirs.push((depth(&inode), inode));
+            if inode.name().is_some() {
+                dirs.push((depth(&inode), inode));
+            }
         }
         dirs.sort_by_key(|(depth, _)| *depth);
         for (_, dir) in dirs {
@@ -277,6 +276,16 @@ impl Union {
                 && stat.is_dir()
             {
                 dir.add_copy(branch.ix, stat.ino, None, |at| pool.turn(at));
+            }
+        }
+    }
+
+    /// Where names were seen is not believed any more, but for directories: by its name one keeps its number.
+    pub(crate) fn forget_hints(&self) {
+        self.seen.clear();
+        for inode in self.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
+            if let Some(name) = inode.name() {
+                self.seen.set(name.parent.id.ino, name.name.to_bytes(), inode.id.ino);
             }
         }
     }

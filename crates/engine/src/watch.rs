@@ -245,7 +245,7 @@ impl Union {
 
     /// Nothing is believed any more: all is asked for again at its next use.
     pub fn doubt_all(&self) {
-        self.seen.clear();
+        self.forget_hints();
         let Some(doubt) = self.doubt.get() else { return };
         let expired = doubt.all_names();
         for inode in self.inodes.all() {

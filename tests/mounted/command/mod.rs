@@ -4,6 +4,7 @@ mod bad_input;
 mod branches;
 mod changes;
 mod life;
+mod nfs;
 mod shows;
 mod switch;
 mod top;

@@ -61,6 +61,8 @@ pub enum Command {
     },
     /// Explain why a path is where it is, or where a new file would be put.
     Explain(Explain),
+    /// Show how an NFS server exports a pool, and check that all is as it should be.
+    Nfs(Nfs),
     /// Check the kernel, limits and branches of a pool, or all; each line is ok, warn or fail.
     Doctor {
         /// The pool.
@@ -184,6 +186,37 @@ pub enum BranchAction {
         /// The branch's path.
         #[arg(value_hint = ValueHint::DirPath)]
         branch: PathBuf,
+    },
+}
+
+/// Of `fsstack nfs`.
+#[derive(Debug, Args)]
+pub struct Nfs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: NfsAction,
+}
+
+/// What to do about an export.
+#[derive(Debug, Subcommand)]
+pub enum NfsAction {
+    /// Show the line of exports(5) and nfs-ganesha's block.
+    Show {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+        /// Who may mount it, as exports(5) has it.
+        #[arg(long, default_value = "*")]
+        clients: String,
+        /// Write the line to /etc/exports.d.
+        #[arg(long)]
+        install: bool,
+    },
+    /// Check an export: options, identity, index, branches, what the server exports.
+    Check {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
     },
 }
 

@@ -9,6 +9,7 @@ mod doctor;
 mod explain;
 mod failure;
 mod list;
+mod nfs;
 mod pages;
 mod pool;
 mod settings;
@@ -63,6 +64,7 @@ fn obey(arguments: &Arguments) -> Result<(), Failed> {
         Command::Branch(wish) => branch::run(wish, style),
         Command::Where { paths } => whereis::run(paths, style),
         Command::Explain(wish) => explain::run(wish, style),
+        Command::Nfs(wish) => nfs::run(wish, style),
         Command::Doctor { pool } => doctor::run(pool.as_deref(), style),
         Command::Top { pool } => top::run(pool, style),
         Command::Metrics { pool } => show::text(&pool::find(pool)?.client().metrics()?),

@@ -37,6 +37,7 @@ pub(super) fn check(pool: &Pool, status: &Status, report: &mut Report) {
         let about = branch.path.as_str();
         match branch.state.as_str() {
             "up" => report.ok(about, "up"),
+            "read-only" if branch.mode == "RO" => report.ok(about, "read-only, as its mode is"),
             "read-only" => report.fail(
                 about,
                 "its file system has turned read-only: look at the kernel's log, check and mount it again",

@@ -76,7 +76,7 @@ fn examine(pool: &pool::Pool, report: &mut Report) {
     }
 }
 
-fn human(findings: &Findings) -> String {
+pub(crate) fn human(findings: &Findings) -> String {
     let line = |finding: &Finding| {
         let level = match finding.level {
             Level::Ok => "ok  ",

@@ -1,0 +1,178 @@
+//! `fsstack nfs`: what a server is told to export a pool, and whether all is as it should be.
+
+use super::Failed;
+use super::args::{Nfs, NfsAction};
+use super::pool::{self, Pool};
+use super::show::{self, Style};
+use crate::nfs::Export;
+use fsstack_control::api::{Finding, Findings, Level};
+use fsstack_engine::poolid::PoolId;
+use fsstack_pool::Printable;
+use fsstack_sys::handle::{ByNumber, name_to_handle, open_handle};
+use fsstack_sys::{OFlags, at, file};
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+/// Where the kernel's server reads further exports from.
+const EXPORTS: &str = "/etc/exports.d";
+/// What it exports now.
+const EXPORTED: &str = "/var/lib/nfs/etab";
+
+pub(crate) fn run(wish: &Nfs, style: Style) -> Result<(), Failed> {
+    match &wish.action {
+        NfsAction::Show { pool, clients, install: false } => shown(&pool::find(pool)?, clients),
+        NfsAction::Show { pool, clients, install: true } => install(&pool::find(pool)?, clients),
+        NfsAction::Check { pool } => check(&pool::find(pool)?, style),
+    }
+}
+
+fn shown(pool: &Pool, clients: &str) -> Result<(), Failed> {
+    let mount_point = pool.entry.mount_point();
+    let export = Export { mount_point: &mount_point, id: id(&mount_point)? };
+    show::text(&format!(
+        "# For the kernel's server, in {}:\n{}{}\n\n# For nfs-ganesha; mount the pool with nfs-identity=UUID besides nfs-export,\n# so that its handles survive remounts:\n{}",
+        file_of(pool).display(),
+        export.reasons(),
+        export.exports_line(clients),
+        export.ganesha_block()
+    ))
+}
+
+fn install(pool: &Pool, clients: &str) -> Result<(), Failed> {
+    let mount_point = pool.entry.mount_point();
+    let export = Export { mount_point: &mount_point, id: id(&mount_point)? };
+    let path = file_of(pool);
+    let failed = |error: io::Error| Failed::system(Printable::path(&path), &error);
+    fs::create_dir_all(EXPORTS).map_err(failed)?;
+    // Whole under its name, or not there.
+    let fresh = path.with_extension("new");
+    fs::write(&fresh, format!("{}{}\n", export.reasons(), export.exports_line(clients))).map_err(failed)?;
+    fs::rename(&fresh, &path).map_err(failed)?;
+    let reload = if Path::new(EXPORTED).exists() { "; now run: exportfs -r" } else { "" };
+    show::text(&format!("wrote {}{reload}\n", Printable::path(&path)))
+}
+
+fn file_of(pool: &Pool) -> PathBuf {
+    Path::new(EXPORTS).join(format!("fsstack-{}.exports", pool.entry.id))
+}
+
+fn id(mount_point: &Path) -> Result<PoolId, Failed> {
+    let failed = |error: io::Error| Failed::system(Printable::path(mount_point), &error);
+    let told = attribute(mount_point, "user.fsstack.id").map_err(failed)?;
+    told.parse().map_err(|why| Failed::Refused(format!("{}: {why}", Printable::path(mount_point))))
+}
+
+fn attribute(path: &Path, name: &str) -> io::Result<String> {
+    let mut value = [0; 256];
+    let len = rustix::fs::getxattr(path, name, &mut value)?;
+    Ok(String::from_utf8_lossy(value.get(..len).unwrap_or_default()).into_owned())
+}
+
+fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
+    let mut findings = Vec::new();
+    let mut add = |level, about: &str, text: String| {
+        findings.push(Finding { level, about: about.to_owned(), text });
+    };
+    let mount_point = pool.entry.mount_point();
+    let keys = pool.client().keys()?;
+    let value = |name: &str| keys.keys.iter().find(|key| key.key == name).map(|key| key.value.clone());
+    match value("nfs-export").as_deref() {
+        Some("true") => add(Level::Ok, "nfs-export", "on".into()),
+        _ => add(
+            Level::Fail,
+            "nfs-export",
+            "off: handles go stale when the kernel forgets; mount the pool with nfs-export".into(),
+        ),
+    }
+    match value("nfs-identity").filter(|uuid| !uuid.is_empty()) {
+        Some(uuid) => add(Level::Ok, "nfs-identity", uuid),
+        None => add(
+            Level::Warn,
+            "nfs-identity",
+            "none: nfs-ganesha's handles go stale over a remount; the kernel's server needs none".into(),
+        ),
+    }
+    match id(&mount_point) {
+        Ok(id) => add(Level::Ok, "fsid", id.to_string()),
+        Err(failed) => add(Level::Fail, "fsid", failed.to_string()),
+    }
+    match attribute(&mount_point, "user.fsstack.index") {
+        Ok(told) if told.starts_with("complete") => add(Level::Ok, "index", told),
+        Ok(told) => {
+            add(Level::Warn, "index", format!("{told}: what only it finds is EIO until it is complete"))
+        }
+        Err(error) => add(Level::Fail, "index", error.to_string()),
+    }
+    for branch in &pool.entry.branches {
+        let path = branch.path();
+        let about = Printable::path(&path).to_string();
+        match by_number(&path) {
+            Ok(true) => add(Level::Ok, &about, "opens files by number".into()),
+            Ok(false) => add(
+                Level::Warn,
+                &about,
+                "neither ext4 nor XFS: handles of what is there go stale when the kernel forgets".into(),
+            ),
+            Err(error) => add(Level::Fail, &about, error.to_string()),
+        }
+    }
+    match handle(&mount_point) {
+        Ok(()) => add(Level::Ok, "handle", "a handle of the root opens".into()),
+        Err(error) => add(Level::Fail, "handle", error.to_string()),
+    }
+    exported(&mount_point, &mut add);
+    let findings = Findings { findings };
+    show::answer(style, &findings, super::doctor::human)?;
+    match findings.findings.iter().filter(|finding| finding.level == Level::Fail).count() {
+        0 => Ok(()),
+        count => Err(Failed::Refused(format!("nfs: checks that failed: {count}"))),
+    }
+}
+
+/// What the kernel's server exports of the pool.
+fn exported(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
+    let Ok(table) = fs::read_to_string(EXPORTED) else {
+        return add(Level::Warn, "exports", format!("{EXPORTED}: the kernel's server is not set up here"));
+    };
+    let path = mount_point.to_string_lossy();
+    let lines: Vec<&str> =
+        table.lines().filter(|line| line.split_whitespace().next() == Some(&*path)).collect();
+    if lines.is_empty() {
+        add(Level::Warn, "exports", "the kernel's server does not export the pool".into());
+    }
+    for line in lines {
+        let has = |option: &str| {
+            line.split(['(', ')', ',']).any(|word| word == option || word.starts_with(&format!("{option}=")))
+        };
+        if !has("fsid") {
+            add(
+                Level::Fail,
+                "exports",
+                format!("{line}: without fsid= every handle is stale after a remount"),
+            );
+        } else if !has("no_subtree_check") {
+            add(
+                Level::Warn,
+                "exports",
+                format!("{line}: with subtree_check every rename makes handles stale"),
+            );
+        } else {
+            add(Level::Ok, "exports", line.to_owned());
+        }
+    }
+}
+
+fn by_number(branch: &Path) -> io::Result<bool> {
+    let root = at::open_root(branch).map_err(|error| error.errno)?;
+    let space = file::statfs(root.as_fd()).map_err(|error| error.errno)?;
+    Ok(ByNumber::of(space.f_type).is_some())
+}
+
+fn handle(mount_point: &Path) -> io::Result<()> {
+    let root = fs::File::open(mount_point)?;
+    let handle = name_to_handle(root.as_fd(), c"").map_err(|error| error.errno)?;
+    open_handle(root.as_fd(), &handle, OFlags::RDONLY | OFlags::DIRECTORY).map_err(|error| error.errno)?;
+    Ok(())
+}
