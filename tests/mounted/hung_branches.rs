@@ -221,6 +221,22 @@ fn the_daemon_ends_with_a_branch_hung_by_the_ring() {
     the_daemon_ends_with_a_branch_hung(described().option("transport=ring"));
 }
 
+/// No call is inside when it freezes; only the daemon's own closing of an open file goes there.
+#[test]
+fn the_daemon_ends_with_a_file_open_on_a_hung_branch() {
+    needs!(mounting(), program("mergerfs"));
+    let mut pool = filled(described());
+    let opened = OpenOptions::new().write(true).open(pool.at("on-a/1")).unwrap();
+    let daemon = pool.daemon();
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    daemon.signal(Signal::TERM).unwrap();
+    daemon.wait(Duration::from_secs(60)).unwrap();
+    drop(opened);
+    drop(frozen);
+    pool.unmount();
+    pool.branch_mut("a").unmount_by_force();
+}
+
 #[test]
 fn a_branch_mounted_again_while_the_old_mount_hangs_is_used() {
     needs!(mounting(), program("mergerfs"));

@@ -206,8 +206,9 @@ impl Union {
                 if aborted {
                     return Ok(()); // nothing more can be done for them
                 }
-                // (One that is open is busy: others may be using it, and it returns.)
-                for branch in pool.branches.iter().filter(|branch| branch.is_remote() && !branch.is_open()) {
+                // (One that answers is busy: others may be using it, and it returns.)
+                let remote = pool.branches.iter().filter(|branch| branch.is_remote());
+                for branch in remote.filter(|branch| !branch.is_open() || branch.is_silent()) {
                     if let Err(error) = branch.free_callers() {
                         tracing::warn!(%error, "the daemon's end has to wait for a branch");
                     }

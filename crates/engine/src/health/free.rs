@@ -1,7 +1,10 @@
 //! Freeing the callers that are stuck in a FUSE branch.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use crate::branch::Branch;
 
@@ -21,6 +24,9 @@ pub enum NotFreed {
     },
 }
 
+/// How long a branch may take for a question before it counts as silent.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Where the kernel's switches are.
 const SWITCHES: &str = "/sys/fs/fuse/connections";
 
@@ -34,6 +40,19 @@ fn mount_switches() -> bool {
 const FUSE: u64 = 0x6573_5546;
 
 impl Branch {
+    /// Whether it does not answer a question that it is asked now. A file that is being closed there is no call that
+    /// the keeper would see.
+    pub(crate) fn is_silent(&self) -> bool {
+        let (tell, told) = mpsc::channel();
+        let root = self.root();
+        let asked = std::thread::Builder::new().name("silence".into()).spawn(move || {
+            let _said = fsstack_sys::file::statfs(root.as_fd());
+            // Nobody may be waiting any more.
+            let _heard = tell.send(());
+        });
+        asked.is_ok() && told.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout)
+    }
+
     /// Aborts the FUSE connection behind the branch: whoever is stuck in it gets an error at once, also programs outside
     /// of the pool, and the branch is dead until it is mounted again.
     ///
