@@ -29,7 +29,7 @@ pub enum ClientError {
     #[error("nobody listens at {0}: the daemon is dead, ends just now, or is older than its socket")]
     Dead(String),
     /// The socket may not be connected to.
-    #[error("{0}: permission denied: ask as root")]
+    #[error("{0}: permission denied: ask as root or as who mounted the pool")]
     Denied(String),
     /// The daemon refused.
     #[error("{0}")]

@@ -10,6 +10,7 @@ pub mod fanotify;
 #[cfg(feature = "fault")]
 pub mod fault;
 pub mod file;
+pub mod fusectl;
 pub mod handle;
 pub mod identity;
 pub mod ioctl;

@@ -112,3 +112,30 @@ fn abort_frees_the_callers_of_a_fuse_branch() {
     let _freed_either_way = stuck.join().unwrap();
     assert!(fs::read(inner.join("film")).is_err(), "the branch answers errors from now on");
 }
+
+/// In a mount namespace of its own, as the kernel's switches are the whole machine's.
+#[test]
+fn abort_brings_the_kernels_switches_or_says_that_it_cannot() {
+    needs!(mounting(), root(), program("unshare"));
+    let below = lab::pool().tmp_branch("disk").mount();
+    below.mkdir("branch");
+    let source = below.at("branch").to_str().unwrap().to_owned();
+    let above = lab::pool().tmp_branch("mine").mount();
+    told(&["branch", "add", &at(&above), &source]);
+    let abort_after = |first: &str| {
+        let story = format!("{first}; exec \"$0\" branch abort \"$1\" \"$2\"");
+        let run = command("unshare").args(["--mount", "--propagation", "private", "sh", "-c", &story]);
+        run.arg(binary()).args([&at(&above), &source]).output().unwrap()
+    };
+    let hidden = abort_after("mount -t tmpfs none /sys/fs/fuse");
+    assert_eq!((hidden.code, hidden.stderr.lines().count()), (3, 1), "{}", hidden.stderr);
+    assert!(
+        hidden.stderr.contains("fusectl is not mounted at /sys/fs/fuse/connections"),
+        "{}",
+        hidden.stderr
+    );
+    assert!(fs::read_dir(below.path()).is_ok(), "it goes on");
+    let brought = abort_after("while umount /sys/fs/fuse/connections 2> /dev/null; do :; done");
+    assert!(brought.code == 0 && brought.stdout.contains("aborted"), "{}", brought.stderr);
+    assert!(fs::read_dir(below.path()).is_err(), "it answers errors from now on");
+}

@@ -1,10 +1,11 @@
 //! Freeing the callers that are stuck in a FUSE branch.
 
-use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
+
+use fsstack_sys::fusectl::{self, NotAborted};
 
 use crate::branch::Branch;
 
@@ -14,27 +15,13 @@ pub enum NotFreed {
     /// Only a FUSE connection can be aborted.
     #[error("{}: no FUSE mount: callers in it return when its server answers", .0.display())]
     NotFuse(PathBuf),
-    /// The kernel's switch cannot be written to.
-    #[error("{}: {error} (is fusectl mounted at /sys/fs/fuse/connections?)", switch.display())]
-    Switch {
-        /// The file.
-        switch: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
+    /// The kernel does not let its connection be aborted.
+    #[error(transparent)]
+    Switch(#[from] NotAborted),
 }
 
 /// How long a branch may take for a question before it counts as silent.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Where the kernel's switches are.
-const SWITCHES: &str = "/sys/fs/fuse/connections";
-
-fn mount_switches() -> bool {
-    use fsstack_sys::mounts;
-    let (name, at) = (std::ffi::OsStr::new("fusectl"), std::path::Path::new(SWITCHES));
-    mounts::mount_fuse(name, at, "fusectl", mounts::MountFlags::empty(), "").is_ok()
-}
 
 /// `FUSE_SUPER_MAGIC`.
 const FUSE: u64 = 0x6573_5546;
@@ -64,14 +51,7 @@ impl Branch {
         }
         // The kernel names a connection by its device's minor number; the major one of all of them is 0.
         let connection = fsstack_sys::stat::minor(self.dev());
-        let switch = PathBuf::from(format!("{SWITCHES}/{connection}/abort"));
-        let abort = || std::fs::write(&switch, "1");
-        let aborted = match abort() {
-            // No connection has a switch where the kernel's own file system for them is not mounted.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && mount_switches() => abort(),
-            aborted => aborted,
-        };
-        aborted.map_err(|error| NotFreed::Switch { switch, error })?;
+        fusectl::abort(connection.into())?;
         tracing::warn!(branch = %self.path.display(), "the branch's FUSE connection was aborted");
         Ok(())
     }

@@ -7,8 +7,8 @@ use super::show::{self, Style};
 use super::{Failed, pool};
 use fsstack_control::api::BranchChanged;
 use fsstack_pool::Printable;
-use fsstack_sys::mounts;
-use std::fs;
+use fsstack_sys::{fusectl, mounts};
+use std::io::ErrorKind;
 use std::path::Path;
 
 pub(crate) fn run(word: &str, branch: &Path, style: Style) -> Result<(), Failed> {
@@ -40,9 +40,13 @@ pub(crate) fn run(word: &str, branch: &Path, style: Style) -> Result<(), Failed>
     }
     // The kernel's number of a device: the minor number in its lower 20 bits, the major above.
     let device = (u64::from(mount.dev.0) << 20) | u64::from(mount.dev.1);
-    let switch = format!("/sys/fs/fuse/connections/{device}/abort");
-    fs::write(&switch, "1").map_err(|error| {
-        Failed::system(format!("{shown}: {switch} (mount -t fusectl none /sys/fs/fuse/connections)"), &error)
+    fusectl::abort(device).map_err(|error| {
+        let text = format!("{shown}: {error}");
+        match error.kind() {
+            ErrorKind::NotFound => Failed::Missing(text),
+            ErrorKind::PermissionDenied => Failed::Denied(text),
+            _ => Failed::Refused(text),
+        }
     })?;
     let changed = BranchChanged {
         branch: shown,
