@@ -8,6 +8,7 @@ mod nfs;
 mod shows;
 mod switch;
 mod top;
+mod users;
 
 use std::path::PathBuf;
 

@@ -1,0 +1,60 @@
+//! A pool that a user mounted through fusermount3 is his to ask and to change, and nobody else's but root's.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+
+use fsstack_lab::{self as lab, Skip, daemon, needs};
+
+use super::*;
+use crate::script::{STRANGER, sh};
+
+/// In a mount namespace of its own, where a user may open /dev/fuse whatever the machine's rules are.
+#[test]
+fn a_users_pool_is_his_to_ask() {
+    needs!(mounting(), program("fusermount3"), program("unshare"), program("setpriv"));
+    let fusermount = lab::shell::which("fusermount3").unwrap();
+    if fs::metadata(fusermount).unwrap().permissions().mode() & 0o4000 == 0 {
+        return Skip::because("fusermount3 is not set-uid").announce();
+    }
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+    let home = pool.path().parent().unwrap();
+    // The directory that the system gives him while he is logged in; open to others, so that the socket's own mode is
+    // what keeps them out.
+    let run = home.join("run");
+    fs::create_dir(&run).unwrap();
+    for owned in [pool.path(), &run, pool.branch("a").path(), pool.branch("b").path()] {
+        chown(owned, Some(STRANGER), Some(STRANGER)).unwrap();
+    }
+    fs::copy(daemon::helper().unwrap(), home.join("mount.fsstack")).unwrap();
+    fs::copy(binary(), home.join("fsstack")).unwrap();
+    let branches = format!("{}:{}", branch(&pool, "a"), branch(&pool, "b"));
+    let story = format!(
+        r#"as() {{ user=$1; shift; setpriv --reuid $user --regid $user --clear-groups "$@"; }}
+        mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+        export XDG_RUNTIME_DIR="$PWD/run"
+        trap 'umount -l pool 2>/dev/null || :' EXIT
+        as {STRANGER} ./mount.fsstack {branches} pool -o create=ff 2> /dev/null
+        echo socket $(stat -c '%a %u' run/fsstack/*.sock)
+        as {STRANGER} ./fsstack list --json > list
+        as {STRANGER} ./fsstack status "$PWD/pool" --json > status
+        echo his $(as {STRANGER} ./fsstack get "$PWD/pool" create)
+        as {STRANGER} ./fsstack set "$PWD/pool" create=mfs > /dev/null
+        echo changed $(as {STRANGER} ./fsstack get "$PWD/pool" create)
+        as {other} ./fsstack status "$PWD/pool" 2> said || echo another $?
+        as {other} ./fsstack set "$PWD/pool" create=ff 2>> said || echo another $?
+        XDG_RUNTIME_DIR= ./fsstack get "$PWD/pool" create 2>> said || echo elsewhere $?
+        as {STRANGER} fusermount3 -u pool
+        for i in $(seq 200); do [ -e run/fsstack/*.json ] || break; sleep 0.05; done; ls run/fsstack"#,
+        other = STRANGER - 1,
+    );
+    fs::write(home.join("story"), story).unwrap();
+    let told = sh(home, "unshare --mount --propagation private bash -euo pipefail story");
+    let expected = format!("socket 600 {STRANGER}\nhis ff\nchanged mfs\nanother 5\nanother 5\nelsewhere 3");
+    assert_eq!(told, expected);
+    let read = |name: &str| fs::read_to_string(home.join(name)).unwrap();
+    let listed = checked("list", &read("list"));
+    assert_eq!(listed["pools"][0]["mount_point"], at(&pool));
+    checked("status", &read("status"));
+    let said = read("said");
+    assert_eq!(said.lines().filter(|line| line.contains("permission denied")).count(), 2, "{said}");
+}
