@@ -16,6 +16,7 @@
 
 pub mod branch;
 pub mod daemon;
+pub mod debian;
 pub mod disks;
 pub mod ganesha;
 pub mod gluster;

@@ -1,0 +1,197 @@
+//! Fresh systems of this machine's own release, made by its own apt sources.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::ledger::{self, Entry, Standing, state_dir};
+use crate::mounts;
+use crate::shell::{Run, command, which};
+
+/// Longer than a slow mirror takes.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// The book of the system that others are copied from.
+const BOOK: &str = "debian-system";
+
+/// What is in it besides what Debian calls essential: what an installed server has, for what a package brings to work on.
+const PACKAGES: &[&str] = &["apt", "mount", "util-linux", "fuse3", "logrotate", "systemd", "procps"];
+
+/// Fills `dir` with what is essential and `packages`, without manuals.
+///
+/// # Errors
+/// This is no Debian or its like, mmdebstrap is not installed, or a package cannot be had.
+pub fn bootstrap(dir: &Path, packages: &[&str]) -> Result<()> {
+    ensure!(
+        which("mmdebstrap").is_some(),
+        "a fresh system is made by mmdebstrap: install it (Debian, Ubuntu and their like have it)"
+    );
+    let codename = codename(&fs::read_to_string("/etc/os-release").context("/etc/os-release")?)?;
+    let mirrors = mirrors(Path::new("/etc/apt"), &codename)?;
+    let mut run = command("mmdebstrap").args(["--quiet", "--variant=essential", "--format=directory"]);
+    run = run.arg(format!("--include={}", packages.join(","))).arg("--dpkgopt=force-unsafe-io");
+    for dropped in ["doc", "man", "locale", "info"] {
+        run = run.arg(format!("--dpkgopt=path-exclude=/usr/share/{dropped}/*"));
+    }
+    for option in apt_options(&command("apt-config").arg("dump").run()?.stdout) {
+        run = run.arg(format!("--aptopt={option}"));
+    }
+    run.arg(&codename).arg(dir).args(mirrors).limit(LIMIT).run().map(drop)
+}
+
+/// A fresh system that programs can be run in; it goes when this drops.
+#[derive(Debug)]
+pub struct System {
+    root: PathBuf,
+    _entry: Entry,
+}
+
+impl System {
+    /// Copied from one that is made when it is first asked for, and kept.
+    ///
+    /// # Errors
+    /// It cannot be made; see [`bootstrap`].
+    pub fn fresh() -> Result<Self> {
+        let dir = state_dir()?.join(BOOK);
+        let (model, unfinished) = (dir.join("rootfs"), dir.join("unfinished"));
+        if !model.is_dir() {
+            for left in mounts::below(&unfinished)?.iter().rev() {
+                mounts::detach(&left.target)?;
+            }
+            Standing::named(BOOK)?.dir(&dir)?;
+            if unfinished.exists() {
+                fs::remove_dir_all(&unfinished)?;
+            }
+            bootstrap(&unfinished, PACKAGES)?;
+            // These say that nothing of a package's manuals is installed; here, what a package brings is looked at.
+            for rule in fs::read_dir(unfinished.join("etc/dpkg/dpkg.cfg.d")).into_iter().flatten() {
+                fs::remove_file(rule?.path())?;
+            }
+            fs::rename(&unfinished, &model).context("the finished system")?;
+        }
+        let root = ledger::fresh("system")?;
+        let entry = Entry::dir(&root)?;
+        command("cp").args(["-a", "--reflink=auto", "-T"]).args([&model, &root]).limit(LIMIT).run()?;
+        Ok(Self { root, _entry: entry })
+    }
+
+    /// Its root directory.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A shell script to be run in it as root, with mounts and processes of its own: whatever it leaves mounted or
+    /// running ends with it. It has the machine's devices, and an empty `/run`.
+    pub fn script(&self, script: &str) -> Run {
+        let enter = "cd \"$1\"; mount -t proc proc proc; mount --rbind /sys sys; mount --rbind /dev dev; \
+                     mount -t tmpfs -o mode=755 tmpfs run; exec chroot . /bin/bash -euo pipefail -c \"$2\"";
+        let unshare = command("unshare")
+            .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"])
+            .args(["bash", "-euc", enter, "enter"])
+            .arg(&self.root)
+            .arg(script);
+        unshare
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .env("LC_ALL", "C.UTF-8")
+            .env_remove("TMPDIR")
+            .limit(Duration::from_secs(120))
+    }
+
+    /// Removes the one that others are copied from.
+    ///
+    /// # Errors
+    /// Something is mounted in it.
+    pub fn forget() -> Result<()> {
+        ledger::take_down(BOOK).map(drop)
+    }
+}
+
+/// The distribution's release, as its packages are sorted by.
+fn codename(os_release: &str) -> Result<String> {
+    let named = os_release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let named = named.map(|name| name.trim_matches('"').to_owned()).filter(|name| !name.is_empty());
+    named.context("this system has no VERSION_CODENAME: a fresh system is made on Debian and its like")
+}
+
+/// What mmdebstrap takes for mirrors: one-line entries, and paths of files of the other format.
+fn mirrors(apt: &Path, codename: &str) -> Result<Vec<String>> {
+    let mut files = vec![apt.join("sources.list")];
+    if let Ok(entries) = fs::read_dir(apt.join("sources.list.d")) {
+        files.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
+    }
+    files.sort();
+    let mut mirrors = Vec::new();
+    for file in files {
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        match file.extension().and_then(|e| e.to_str()) {
+            Some("list") => mirrors.extend(lines_for(&text, codename)),
+            Some("sources") if stanzas_for(&text, codename) => mirrors.push(file.display().to_string()),
+            _ => {}
+        }
+    }
+    if mirrors.is_empty() {
+        bail!("no apt source of this machine has the release {codename}");
+    }
+    Ok(mirrors)
+}
+
+/// `bookworm`, `bookworm-updates`, `bookworm-security`, `bookworm/updates`.
+fn is_of(suite: &str, codename: &str) -> bool {
+    suite.strip_prefix(codename).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '/']))
+}
+
+fn lines_for(text: &str, codename: &str) -> Vec<String> {
+    let ours = |line: &&str| {
+        line.starts_with("deb ") && line.split_whitespace().skip(2).any(|word| is_of(word, codename))
+    };
+    text.lines().map(str::trim).filter(ours).map(str::to_owned).collect()
+}
+
+fn stanzas_for(text: &str, codename: &str) -> bool {
+    let suites = text.lines().filter_map(|line| line.strip_prefix("Suites:"));
+    suites.flat_map(str::split_whitespace).any(|suite| is_of(suite, codename))
+}
+
+/// How this machine reaches its mirrors: proxies, and what it does not check.
+fn apt_options(dump: &str) -> Vec<String> {
+    let kept = ["Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::Retries"];
+    let says = |line: &&str| kept.iter().any(|k| line.starts_with(k)) && !line.contains(" \"\";");
+    dump.lines().filter(says).map(|line| line.trim_end_matches(';').to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_is_read() {
+        assert_eq!(codename("ID=debian\nVERSION_CODENAME=\"trixie\"\n").unwrap(), "trixie");
+        assert!(codename("ID=other\n").is_err());
+    }
+
+    #[test]
+    fn sources_of_either_format_are_found_and_others_left_out() {
+        let apt = tempfile::tempdir().unwrap();
+        let list =
+            "# deb copy:/a old main\ndeb [trusted=yes] copy:/a/debian sid main\ndeb copy:/b tools main\n";
+        fs::write(apt.path().join("sources.list"), list).unwrap();
+        let more = apt.path().join("sources.list.d");
+        fs::create_dir(&more).unwrap();
+        fs::write(more.join("d.sources"), "Types: deb\nURIs: copy:/a\nSuites: other sid-updates\n").unwrap();
+        fs::write(more.join("e.sources"), "Types: deb\nURIs: copy:/a\nSuites: sidney\n").unwrap();
+        let found = mirrors(apt.path(), "sid").unwrap();
+        let file = more.join("d.sources").display().to_string();
+        assert_eq!(found, ["deb [trusted=yes] copy:/a/debian sid main".to_owned(), file]);
+        assert!(mirrors(apt.path(), "trixie").is_err());
+    }
+
+    #[test]
+    fn proxies_are_handed_on() {
+        let dump = "Acquire \"\";\nAcquire::http \"\";\nAcquire::http::Proxy \"http://p:1\";\nDir \"/\";\n";
+        assert_eq!(apt_options(dump), ["Acquire::http::Proxy \"http://p:1\""]);
+    }
+}
