@@ -48,6 +48,9 @@ pub(crate) const TO_GLUSTER: &[Need] = &[
     ("setfattr", "attr"),
 ];
 
+/// What makes a fresh system to install packages in.
+pub(crate) const TO_BOOTSTRAP: &[Need] = &[("mmdebstrap", "mmdebstrap"), ("unshare", "util-linux")];
+
 /// What looks at the benchmark's reports. By itself: where it cannot be had, one test skips and all else is installed.
 pub(crate) const TO_SHOW: &[Need] = &[("chromium", "chromium")];
 

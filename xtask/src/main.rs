@@ -1,6 +1,7 @@
 //! Errands: what people and CI ask of this repository, one module each.
 
 mod demo;
+mod dist;
 mod docs;
 mod exec;
 mod faults;
@@ -30,6 +31,8 @@ enum Xtask {
     Tidy,
     /// Print options.md, the man page and the completions from the option table.
     Docs,
+    /// Build what others are given: a Debian package, a tarball, their sums, a bill of materials, licences.
+    Dist(dist::Dist),
     /// Run the criterion suites; arguments go to cargo bench.
     Bench {
         /// What follows `cargo bench -p fsstack-benches`.
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Xtask::Faults(faults) => faults.run(),
         Xtask::Tidy => tidy::run(),
         Xtask::Docs => docs::write(),
+        Xtask::Dist(dist) => dist.run(),
         Xtask::Bench { args } => bench(&args),
     };
     match done {

@@ -15,7 +15,7 @@ use fsstack_lab::shell::Run;
 use fsstack_lab::{RingSwitch, Skip, needs};
 
 use crate::install::{self, Runner};
-use crate::{docs, exec, tidy};
+use crate::{dist, docs, exec, tidy};
 use report::{Report, Row};
 
 /// Arguments of `cargo xtask test`.
@@ -44,6 +44,9 @@ enum Tier {
     /// Volumes of a real GlusterFS as branches: the stories of the mounted tier, and faults. Runs only when it is
     /// named.
     Lab,
+    /// The packages that `cargo xtask dist` makes, installed, used and removed in a fresh system. Runs only when it is
+    /// named.
+    Dist,
     /// What takes minutes: a whole large build, a thousand mounts. Runs only when it is named.
     Long,
 }
@@ -71,6 +74,7 @@ impl Door {
             (Tier::Posix, _) => "posix",
             (Tier::Nfs, _) => "nfs",
             (Tier::Lab, _) => "lab",
+            (Tier::Dist, _) => "dist",
             (Tier::Long, Self::Ring) => "long, ring",
             (Tier::Long, _) => "long",
         }
@@ -103,7 +107,9 @@ impl Tier {
         match self {
             Self::Mounted | Self::Long => &[Door::Dev, Door::Ring],
             // The model's and the suites' own tests say which door they are about.
-            Self::Unit | Self::Model | Self::Faults | Self::Posix | Self::Nfs | Self::Lab => &[Door::Any],
+            Self::Unit | Self::Model | Self::Faults | Self::Posix | Self::Nfs | Self::Lab | Self::Dist => {
+                &[Door::Any]
+            }
         }
     }
 
@@ -111,7 +117,7 @@ impl Tier {
     fn able(self) -> Result<(), Skip> {
         match self {
             Self::Unit | Self::Model | Self::Faults => Ok(()),
-            Self::Mounted | Self::Long => needs::mounting(),
+            Self::Mounted | Self::Long | Self::Dist => needs::mounting(),
             Self::Posix | Self::Nfs => needs::mounting().and_then(|()| needs::loops()),
             Self::Lab => lab::able(),
         }
@@ -137,6 +143,7 @@ impl Tier {
             Self::Posix => one("posix"),
             Self::Nfs => one("nfs"),
             Self::Lab => lab::commands(&with, runner),
+            Self::Dist => one("dist"),
             Self::Long => vec![match runner {
                 Runner::Nextest => [one("mounted").concat(), LONG.to_vec()].concat(),
                 Runner::Cargo => [one("mounted").concat(), vec!["--", "--ignored"]].concat(),
@@ -200,6 +207,9 @@ fn run_tier(tier: Tier, door: Door, runner: Runner, helper: &PathBuf) -> Row {
         Tier::Posix => install::suites(),
         Tier::Nfs => install::server(),
         Tier::Mounted | Tier::Long => install::sources(),
+        Tier::Dist => {
+            install::packages(install::TO_BOOTSTRAP).and_then(|()| dist::Dist::default().make()).map(drop)
+        }
         Tier::Unit | Tier::Model | Tier::Faults | Tier::Lab => Ok(()),
     };
     if let Err(e) = installed {
@@ -219,7 +229,8 @@ fn run_tier(tier: Tier, door: Door, runner: Runner, helper: &PathBuf) -> Row {
 
 fn run_counted(run: Run, helper: &PathBuf) -> Result<(tally::Tally, Vec<String>)> {
     let list = tempfile::NamedTempFile::new()?;
-    let told = run.env("FSSTACK_BIN", helper).env("FSSTACK_SKIPS", list.path()).output()?;
+    let run = run.env("FSSTACK_BIN", helper).env("FSSTACK_SKIPS", list.path());
+    let told = run.env("FSSTACK_DIST", dist::default_out()?).output()?;
     let mut tally = tally::read(&format!("{}\n{}", told.stdout, told.stderr));
     if told.code != 0 && tally.failed == 0 {
         // It did not come to running tests, or not to their end.

@@ -1,0 +1,190 @@
+//! What `cargo xtask dist` has made, on a system that has never seen it: `cargo xtask test --tier dist`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fsstack_lab::debian::System;
+use fsstack_lab::shell::command;
+use fsstack_lab::{Skip, needs};
+use serde_json::Value;
+
+/// Where the files are.
+const VARIABLE: &str = "FSSTACK_DIST";
+
+fn dist() -> Result<PathBuf, Skip> {
+    std::env::var_os(VARIABLE).map(PathBuf::from).ok_or_else(|| {
+        Skip::because(format!("needs packages, named by {VARIABLE}: cargo xtask test --tier dist"))
+    })
+}
+
+/// The one file whose name ends so.
+fn file(dist: &Path, ending: &str) -> PathBuf {
+    let sums = fs::read_to_string(dist.join("SHA256SUMS")).unwrap();
+    let names: Vec<&str> = sums.lines().filter_map(|line| line.split("  ").nth(1)).collect();
+    let found: Vec<&&str> = names.iter().filter(|name| name.ends_with(ending)).collect();
+    assert_eq!(found.len(), 1, "one {ending} in {names:?}");
+    dist.join(found[0])
+}
+
+/// Runs scripts one after the other in one fresh system with the package in /root; what the last one printed.
+fn in_a_fresh_system(package: &Path, scripts: &[&str]) -> Result<String, Skip> {
+    let system = System::fresh().map_err(|e| Skip::because(format!("needs a fresh system: {e:#}")))?;
+    fs::copy(package, system.root().join("root").join(package.file_name().unwrap())).unwrap();
+    let script = [&["cd /root"], scripts].concat().join("\n");
+    match system.script(&script).run() {
+        Ok(done) => Ok(done.stdout),
+        Err(e) => panic!("{e:#}"),
+    }
+}
+
+/// Two branches, a mount point and its line in fstab; every file of the system is noted.
+const GROUND: &str = r#"
+    mkdir -p /srv/disk1 /srv/disk2 /srv/pool
+    mount -t tmpfs disk1 /srv/disk1; mount -t tmpfs disk2 /srv/disk2
+    echo '/srv/disk1:/srv/disk2  /srv/pool  fsstack  create=mfs,minfreespace=1M  0  0' > /etc/fstab
+    files() { find / -xdev | grep -vE '^/var/(lib/dpkg|lib/apt|cache|log/apt|log/dpkg.log)' | sort; }
+    ended() { for i in $(seq 200); do pgrep -f mount.fsstack > /dev/null || return 0; sleep 0.05; done; return 1; }
+    files > /run/before
+"#;
+
+const INSTALL: &str =
+    "apt-get install -qq -y --no-download ./fsstack_*.deb > /run/said 2>&1 || { cat /run/said; exit 1; }";
+
+/// Nothing of it is left, but for what dpkg writes for itself.
+const PURGE: &str = "apt-get purge -qq -y fsstack > /run/said 2>&1 || { cat /run/said; exit 1; }; files > /run/after; \
+                     diff /run/before /run/after >&2";
+
+#[test]
+fn a_package_is_installed_used_and_purged() {
+    needs!(mounting(), program("mmdebstrap"), program("unshare"));
+    let used = r#"
+        fsstack --version; mount.fsstack --version; fsstack-bench --version
+        dpkg --verify fsstack
+        mount -a
+        findmnt -no FSTYPE /srv/pool
+        echo words > /srv/pool/file; cat /srv/disk?/file
+        fsstack status /srv/pool | grep -c /srv/disk
+        for page in /usr/share/man/man8/{mount.,}fsstack.8.gz; do zcat $page | head -1 | cut -c 1-3; done
+        bash -c '. /usr/share/bash-completion/completions/fsstack; complete -p fsstack' | grep -o 'complete -F'
+        # It stays while a pool is mounted, and may be replaced.
+        ! apt-get purge -qq -y fsstack > /run/said 2>&1; grep -o 'unmount them first' /run/said
+        apt-get install -qq -y --no-download --reinstall ./fsstack_*.deb > /dev/null 2>&1
+        cat /srv/pool/file
+        umount /srv/pool; ended; cat /srv/disk?/file"#;
+    let told =
+        dist().and_then(|dist| in_a_fresh_system(&file(&dist, ".deb"), &[GROUND, INSTALL, used, PURGE]));
+    let told = match told {
+        Ok(told) => told,
+        Err(skip) => return skip.announce(),
+    };
+    let (versions, rest) = told.split_at(told.find("fuse.fsstack").unwrap_or_else(|| panic!("{told}")));
+    assert_eq!(versions.lines().count(), 3, "{versions}");
+    let expected = "fuse.fsstack\nwords\n2\n.ie\n.ie\ncomplete -F\nunmount them first\nwords\nwords\n";
+    assert_eq!(rest, expected);
+}
+
+/// The lines of the unit are run as systemd would run them; systemd itself checks their grammar.
+#[test]
+fn the_unit_mounts_and_clears_up_and_the_log_is_rotated() {
+    needs!(mounting(), program("mmdebstrap"), program("unshare"));
+    let used = r#"
+        unit=/usr/lib/systemd/system/fsstack@.service
+        cp /etc/fsstack/example.conf /etc/fsstack/media.conf
+        systemd-analyze verify fsstack@media.service
+        line() { sed -n "s/^$1=-\?//p" $unit | sed 's/\$\$/$/g'; }
+        run() { (set -a; eval "$(line Environment)"; . /etc/fsstack/media.conf; eval "$(line $1)"); }
+        run ExecStart
+        findmnt -no FSTYPE /srv/pool
+        fsstack get /srv/pool create; fsstack status /srv/pool > /dev/null
+        # What systemd sends to end it.
+        pkill -TERM -f mount.fsstack; ended; ! findmnt /srv/pool
+        run ExecStopPost || :
+        run ExecStart
+        pkill -KILL -f mount.fsstack; ended; ! stat /srv/pool 2> /dev/null
+        run ExecStopPost; ! findmnt /srv/pool; stat -c %F /srv/pool
+        # A log of its own, for others to keep short.
+        mount.fsstack /srv/disk1:/srv/disk2 /srv/pool -o log=/var/log/fsstack/pool.log
+        [ -s /var/log/fsstack/pool.log ]
+        logrotate --force --state /run/rotated /etc/logrotate.d/fsstack
+        stat -c '%n %s' /var/log/fsstack/pool.log; ls /var/log/fsstack/pool.log.1
+        umount /srv/pool; ended"#;
+    let told =
+        dist().and_then(|dist| in_a_fresh_system(&file(&dist, ".deb"), &[GROUND, INSTALL, used, PURGE]));
+    let told = match told {
+        Ok(told) => told,
+        Err(skip) => return skip.announce(),
+    };
+    let expected =
+        "fuse.fsstack\nmspmfs>any\ndirectory\n/var/log/fsstack/pool.log 0\n/var/log/fsstack/pool.log.1\n";
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn the_tarball_has_what_the_package_has_and_the_sums_are_right() {
+    needs!(program("tar"), program("dpkg-deb"), program("sha256sum"));
+    let dist = match dist() {
+        Ok(dist) => dist,
+        Err(skip) => return skip.announce(),
+    };
+    command("sha256sum").args(["--check", "--strict", "SHA256SUMS"]).dir(&dist).run().unwrap();
+    // Mode, owner, path (with what a link leads to) of each.
+    let parts = |listed: &str, prefix: &dyn Fn(&str) -> String| -> BTreeSet<(String, String, String)> {
+        let part = |line: &str| {
+            let mut words = line.split_whitespace();
+            let (mode, owner) = (words.next().unwrap().to_owned(), words.next().unwrap().to_owned());
+            let path = words.skip(3).collect::<Vec<_>>().join(" ");
+            (mode, owner.replace("root/root", "0/0"), prefix(path.trim_end_matches('/')))
+        };
+        listed.lines().map(part).collect()
+    };
+    let package = command("dpkg-deb").arg("--contents").arg(file(&dist, ".deb")).run().unwrap().stdout;
+    let tarball =
+        command("tar").args(["--list", "-v", "-f"]).arg(file(&dist, ".tar.gz")).run().unwrap().stdout;
+    let package = parts(&package, &|path| path.trim_start_matches('.').to_owned());
+    let tarball = parts(&tarball, &|path| path.find('/').map_or("", |at| &path[at..]).to_owned());
+    assert_eq!(package, tarball);
+    assert!(tarball.iter().all(|(_, owner, _)| owner == "0/0"), "{tarball:?}");
+    // It runs from wherever it is unpacked.
+    let dir = tempfile::tempdir().unwrap();
+    command("tar")
+        .args(["-x", "--strip-components=1", "-C"])
+        .arg(dir.path())
+        .arg("-f")
+        .arg(file(&dist, ".tar.gz"))
+        .run()
+        .unwrap();
+    let version = command(dir.path().join("usr/sbin/mount.fsstack")).arg("--version").run().unwrap().stdout;
+    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+}
+
+#[test]
+fn the_bill_of_materials_is_whole() {
+    let dist = match dist() {
+        Ok(dist) => dist,
+        Err(skip) => return skip.announce(),
+    };
+    let told: Value = serde_json::from_slice(&fs::read(file(&dist, ".cdx.json")).unwrap()).unwrap();
+    assert_eq!((&told["bomFormat"], &told["specVersion"]), (&"CycloneDX".into(), &"1.6".into()));
+    let components = told["components"].as_array().unwrap();
+    let named = components.iter().chain([&told["metadata"]["component"]]);
+    let known: BTreeSet<&str> = named.map(|one| one["bom-ref"].as_str().unwrap()).collect();
+    assert_eq!(known.len(), components.len() + 1, "each is named once");
+    for uses in told["dependencies"].as_array().unwrap() {
+        let mut all = uses["dependsOn"].as_array().unwrap().iter().chain([&uses["ref"]]);
+        assert!(all.all(|one| known.contains(one.as_str().unwrap())), "{uses}");
+    }
+    // The licence of each library of others stands in the other file.
+    let licences = fs::read_to_string(file(&dist, ".licences.txt")).unwrap();
+    for one in components.iter().filter(|one| one["hashes"].is_array()) {
+        let line = format!(
+            "{} {}: {}",
+            one["name"].as_str().unwrap(),
+            one["version"].as_str().unwrap(),
+            one["licenses"][0]["expression"].as_str().unwrap()
+        );
+        assert!(licences.lines().any(|told| told == line), "no line {line}");
+    }
+}

@@ -1,0 +1,95 @@
+//! The Debian package, built by dpkg's own programs from the staged files.
+
+use std::fmt::Write as _;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::stage::Stage;
+use super::{Release, exec};
+
+/// The package's own number, behind the version of what it packs.
+const REVISION: u32 = 1;
+
+/// What dpkg runs; in packaging/debian.
+const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
+
+const DESCRIPTION: &str = "stacks several file systems into one tree\n \
+    mount.fsstack shows several directories, usually the roots of file systems (disks,\n \
+    GlusterFS volumes, NFS mounts), as one tree. A file lies whole on one of them and can be\n \
+    read without it. Where the kernel has FUSE passthrough (Linux 6.9), data does not pass\n \
+    the daemon. fsstack shows and changes mounted pools; fsstack-bench measures what a stack\n \
+    of file systems costs.\n";
+
+/// Builds it; returns the file.
+pub(super) fn pack(stage: &Stage, release: &Release) -> Result<PathBuf> {
+    let architecture = exec::quiet("dpkg").arg("--print-architecture").run()?.stdout.trim().to_owned();
+    let version = format!("{}-{REVISION}", release.version);
+    let about = stage.root().join("DEBIAN");
+    fs::create_dir(&about)?;
+    fs::set_permissions(&about, Permissions::from_mode(0o755))?;
+    let control = format!(
+        "Package: fsstack\nVersion: {version}\nArchitecture: {architecture}\nSection: admin\nPriority: optional\n\
+         Maintainer: The fsstack developers <fsstack@localhost>\nInstalled-Size: {}\nDepends: {}, mount\n\
+         Recommends: fuse3\nSuggests: logrotate, glusterfs-client\nDescription: {DESCRIPTION}",
+        kilobytes(stage)?,
+        libraries(stage)?,
+    );
+    write(&about, "control", &control, 0o644)?;
+    write(&about, "conffiles", &conffiles(stage)?, 0o644)?;
+    write(&about, "md5sums", &sums(stage)?, 0o644)?;
+    for script in SCRIPTS {
+        let text = fs::read_to_string(exec::root().join("packaging/debian").join(script)).context(script)?;
+        write(&about, script, &text, 0o755)?;
+    }
+    let file = release.out.join(format!("fsstack_{version}_{architecture}.deb"));
+    exec::shown("dpkg-deb")
+        .args(["--root-owner-group", "-Zxz", "--build"])
+        .args([stage.root(), &file])
+        .env("SOURCE_DATE_EPOCH", &release.time)
+        .run()?;
+    fs::remove_dir_all(about)?;
+    Ok(file)
+}
+
+fn write(about: &Path, name: &str, text: &str, mode: u32) -> Result<()> {
+    let file = about.join(name);
+    fs::write(&file, text).context(name.to_owned())?;
+    Ok(fs::set_permissions(file, Permissions::from_mode(mode))?)
+}
+
+/// The packages that have the libraries which the programs are linked to, in the versions that they need.
+fn libraries(stage: &Stage) -> Result<String> {
+    // It looks for a source package in the working directory.
+    let dir = tempfile::tempdir()?;
+    fs::create_dir(dir.path().join("debian"))?;
+    fs::write(dir.path().join("debian/control"), "Source: fsstack\n\nPackage: fsstack\nArchitecture: any\n")?;
+    let told = exec::quiet("dpkg-shlibdeps").arg("-O").args(stage.programs()).dir(dir.path()).run()?.stdout;
+    let depends = told.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
+    depends.map(str::to_owned).with_context(|| format!("dpkg-shlibdeps: {told}"))
+}
+
+/// Files that the administrator may change: dpkg asks before it replaces them.
+fn conffiles(stage: &Stage) -> Result<String> {
+    let mut list = String::new();
+    for file in stage.files()?.iter().filter(|file| file.starts_with("etc")) {
+        writeln!(list, "/{}", file.display())?;
+    }
+    Ok(list)
+}
+
+fn sums(stage: &Stage) -> Result<String> {
+    let files = stage.files()?;
+    let files = files.iter().filter(|file| !file.starts_with("DEBIAN") && !file.starts_with("etc"));
+    Ok(exec::quiet("md5sum").args(files).dir(stage.root()).run()?.stdout)
+}
+
+fn kilobytes(stage: &Stage) -> Result<u64> {
+    let sizes = stage
+        .files()?
+        .into_iter()
+        .map(|file| Ok(fs::metadata(stage.root().join(file))?.size().div_ceil(1024)));
+    sizes.sum()
+}

@@ -1,0 +1,132 @@
+//! `cargo xtask dist`: what others are given: a Debian package, a tarball, what is in them and by which licences, sums.
+//!
+//! Nothing depends on when or by whom it is made: times are those of the last commit, owners are root.
+
+mod contents;
+mod deb;
+mod licences;
+mod sbom;
+mod stage;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::exec;
+use crate::install::{self, Need};
+use contents::Contents;
+use stage::Stage;
+
+/// What makes packages.
+const TO_PACK: &[Need] =
+    &[("dpkg-deb", "dpkg"), ("dpkg-shlibdeps", "dpkg-dev"), ("strip", "binutils"), ("gzip", "gzip")];
+
+/// The crates with the programs that are released.
+const RELEASED: [&str; 2] = ["fsstack", "fsstack-bench"];
+
+/// The file with the sums of the others.
+const SUMS: &str = "SHA256SUMS";
+
+/// Arguments of `cargo xtask dist`.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Dist {
+    /// Where it is put: `dist` in the target directory if not said.
+    #[arg(long, value_name = "DIRECTORY")]
+    out: Option<PathBuf>,
+}
+
+/// What is released, and as what.
+struct Release {
+    version: String,
+    /// As Rust names the machine: `x86_64-unknown-linux-gnu`.
+    target: String,
+    /// Seconds since 1970: of everything that is packed.
+    time: String,
+    out: PathBuf,
+}
+
+impl Release {
+    /// `x86_64-linux-gnu`
+    fn machine(&self) -> String {
+        self.target.replacen("-unknown-", "-", 1)
+    }
+}
+
+impl Dist {
+    /// Builds and packs; says what was made.
+    pub(crate) fn run(self) -> Result<()> {
+        for file in self.make()? {
+            println!("{}", file.display());
+        }
+        Ok(())
+    }
+
+    /// Builds and packs. Returns the files, the sums last.
+    pub(crate) fn make(self) -> Result<Vec<PathBuf>> {
+        install::packages(TO_PACK)?;
+        let out = self.out.map_or_else(default_out, Ok)?;
+        fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
+        let target = contents::host()?;
+        let contents = Contents::read(&RELEASED, &target)?;
+        licences::check(&contents)?;
+        let programs = RELEASED.iter().flat_map(|package| ["--package", package]);
+        exec::cargo().args(["build", "--release", "--locked", "--bins"]).args(programs).run()?;
+        let release = Release {
+            version: contents.version()?.to_owned(),
+            target,
+            time: time(),
+            out: out.canonicalize()?,
+        };
+        let licences = licences::texts(&contents)?;
+        let stage = Stage::fill(&exec::target_dir()?.join("release"), &licences)?;
+        let mut made = vec![
+            deb::pack(&stage, &release)?,
+            tarball(&stage, &release)?,
+            written(&release, "cdx.json", &sbom::document(&contents)?)?,
+            written(&release, "licences.txt", &licences)?,
+        ];
+        made.push(sums(&release, &made)?);
+        Ok(made)
+    }
+}
+
+/// Where it is put when nothing else is said.
+pub(crate) fn default_out() -> Result<PathBuf> {
+    Ok(exec::target_dir()?.join("dist"))
+}
+
+/// Of the last commit; without one, of nothing.
+fn time() -> String {
+    let told = exec::quiet("git").args(["log", "-1", "--format=%ct"]).run();
+    told.map_or_else(|_| "0".to_owned(), |told| told.stdout.trim().to_owned())
+}
+
+fn written(release: &Release, what: &str, text: &str) -> Result<PathBuf> {
+    let file = release.out.join(format!("fsstack-{}.{what}", release.version));
+    fs::write(&file, text).with_context(|| file.display().to_string())?;
+    Ok(file)
+}
+
+/// The same files for systems without dpkg, below one folder that is left out when they are unpacked at the root.
+fn tarball(stage: &Stage, release: &Release) -> Result<PathBuf> {
+    let name = format!("fsstack-{}-{}", release.version, release.machine());
+    let file = release.out.join(format!("{name}.tar.gz"));
+    exec::shown("tar")
+        .args(["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
+        .arg(format!("--mtime=@{}", release.time))
+        .arg(format!("--transform=s,^\\.,{name},S"))
+        .args(["--use-compress-program", "gzip -9n", "--file"])
+        .args([&file, Path::new("--directory"), stage.root(), Path::new(".")])
+        .run()?;
+    Ok(file)
+}
+
+fn sums(release: &Release, made: &[PathBuf]) -> Result<PathBuf> {
+    let names = made.iter().filter_map(|file| file.file_name());
+    let told = exec::quiet("sha256sum").args(names).dir(&release.out).run()?.stdout;
+    let file = release.out.join(SUMS);
+    fs::write(&file, told).with_context(|| file.display().to_string())?;
+    Ok(file)
+}

@@ -1,0 +1,147 @@
+//! The files of a release where they will lie on a system, in a directory that stands for its root.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+use crate::exec;
+
+/// Programs, stripped: what each is called where it is built, and where it lies.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("mount-fsstack", "usr/sbin/mount-fsstack"),
+    ("fsstack", "usr/sbin/fsstack"),
+    ("fsstack-bench", "usr/bin/fsstack-bench"),
+];
+
+/// What mount(8) calls; on every system with one `/usr`, `/sbin` is `/usr/sbin`.
+const HELPER: (&str, &str) = ("usr/sbin/mount.fsstack", "mount-fsstack");
+
+/// Files of the repository.
+const FILES: &[(&str, &str)] = &[
+    ("docs/completions/fsstack.bash", "usr/share/bash-completion/completions/fsstack"),
+    ("docs/completions/mount.fsstack.bash", "usr/share/bash-completion/completions/mount.fsstack"),
+    ("docs/completions/_fsstack", "usr/share/zsh/vendor-completions/_fsstack"),
+    ("docs/completions/_mount.fsstack", "usr/share/zsh/vendor-completions/_mount.fsstack"),
+    ("docs/completions/fsstack.fish", "usr/share/fish/vendor_completions.d/fsstack.fish"),
+    ("docs/completions/mount.fsstack.fish", "usr/share/fish/vendor_completions.d/mount.fsstack.fish"),
+    ("packaging/fsstack@.service", "usr/lib/systemd/system/fsstack@.service"),
+    ("packaging/fsstack.logrotate", "etc/logrotate.d/fsstack"),
+    ("packaging/example.conf", "etc/fsstack/example.conf"),
+    ("packaging/example.toml", "etc/fsstack/example.toml"),
+    ("packaging/debian/copyright", "usr/share/doc/fsstack/copyright"),
+    ("README.md", "usr/share/doc/fsstack/README.md"),
+    ("docs/grafana/fsstack.json", "usr/share/doc/fsstack/docs/grafana/fsstack.json"),
+];
+
+/// Files of the repository that are packed by themselves, as man(1) and Debian have them.
+const ZIPPED: &[(&str, &str)] = &[
+    ("docs/man/mount.fsstack.8", "usr/share/man/man8/mount.fsstack.8"),
+    ("docs/man/fsstack.8", "usr/share/man/man8/fsstack.8"),
+    ("CHANGELOG.md", "usr/share/doc/fsstack/changelog"),
+];
+
+/// Pages that the README leads to.
+const PAGES: (&str, &str) = ("docs", "usr/share/doc/fsstack/docs");
+
+/// Where logs may go that logrotate keeps short: not for everybody to read.
+const LOGS: &str = "var/log/fsstack";
+
+/// The licences of the libraries in the programs.
+const LICENCES: &str = "usr/share/doc/fsstack/THIRD-PARTY-LICENSES";
+
+/// The directory; it goes when this drops.
+#[derive(Debug)]
+pub(super) struct Stage {
+    dir: TempDir,
+}
+
+impl Stage {
+    /// Everything that is released, with the programs in `built`.
+    pub(super) fn fill(built: &Path, licences: &str) -> Result<Self> {
+        let stage = Self { dir: tempfile::tempdir()? };
+        fs::set_permissions(stage.root(), Permissions::from_mode(0o755))?;
+        for (name, to) in PROGRAMS {
+            let to = stage.put(&built.join(name), to, 0o755)?;
+            exec::quiet("strip").args(["--strip-unneeded"]).arg(to).run()?;
+        }
+        symlink(HELPER.1, stage.root().join(HELPER.0))?;
+        for (file, to) in FILES {
+            stage.put(&exec::root().join(file), to, 0o644)?;
+        }
+        for (file, to) in ZIPPED {
+            zip(&stage.put(&exec::root().join(file), to, 0o644)?)?;
+        }
+        let pages = fs::read_dir(exec::root().join(PAGES.0)).context(PAGES.0)?;
+        for page in pages {
+            let page = page?.path();
+            let name = page.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            if page.extension().is_some_and(|ending| ending == "md") {
+                stage.put(&page, &format!("{}/{name}", PAGES.1), 0o644)?;
+            }
+        }
+        let text = stage.place(LICENCES)?;
+        fs::write(&text, licences)?;
+        fs::set_permissions(&text, Permissions::from_mode(0o644))?;
+        zip(&text)?;
+        let logs = stage.place(LOGS)?;
+        fs::create_dir(&logs)?;
+        fs::set_permissions(logs, Permissions::from_mode(0o750))?;
+        Ok(stage)
+    }
+
+    /// What stands for the root.
+    pub(super) fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Where the programs are.
+    pub(super) fn programs(&self) -> impl Iterator<Item = PathBuf> {
+        PROGRAMS.iter().map(|(_, to)| self.root().join(to))
+    }
+
+    /// The plain files, by their path from the root, sorted.
+    pub(super) fn files(&self) -> Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        let mut open = vec![self.root().to_owned()];
+        while let Some(dir) = open.pop() {
+            for entry in fs::read_dir(&dir)? {
+                let entry = entry?;
+                let kind = entry.file_type()?;
+                if kind.is_dir() {
+                    open.push(entry.path());
+                } else if kind.is_file() {
+                    files.push(entry.path().strip_prefix(self.root())?.to_owned());
+                }
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    fn put(&self, from: &Path, to: &str, mode: u32) -> Result<PathBuf> {
+        let to = self.place(to)?;
+        fs::copy(from, &to).with_context(|| from.display().to_string())?;
+        fs::set_permissions(&to, Permissions::from_mode(mode))?;
+        Ok(to)
+    }
+
+    /// Where something will lie, with the directories to it.
+    fn place(&self, to: &str) -> Result<PathBuf> {
+        let to = self.root().join(to);
+        let mut missing: Vec<&Path> = to.ancestors().skip(1).take_while(|dir| !dir.exists()).collect();
+        while let Some(dir) = missing.pop() {
+            fs::create_dir(dir).with_context(|| dir.display().to_string())?;
+            // Whatever the umask of who makes it.
+            fs::set_permissions(dir, Permissions::from_mode(0o755))?;
+        }
+        Ok(to)
+    }
+}
+
+/// With neither name nor time in it.
+fn zip(file: &Path) -> Result<()> {
+    exec::quiet("gzip").args(["-9n"]).arg(file).run().map(drop)
+}
