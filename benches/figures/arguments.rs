@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 
-use crate::{data, metadata, relocate};
+use crate::{control, data, metadata, relocate};
 
 /// A group of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,7 @@ pub(crate) enum Part {
     Startup,
     Breadth,
     Relocate,
+    Control,
 }
 
 const PARTS: &[(&str, Part)] = &[
@@ -22,6 +23,7 @@ const PARTS: &[(&str, Part)] = &[
     ("startup", Part::Startup),
     ("breadth", Part::Breadth),
     ("relocate", Part::Relocate),
+    ("control", Part::Control),
 ];
 
 /// How long it may take.
@@ -95,6 +97,11 @@ impl Arguments {
             Pace::Full => (256, 40_000),
         };
         data::Amount { rounds: self.rounds(), mib, pages }
+    }
+
+    /// How much is done while a pool is asked.
+    pub(crate) fn control(&self) -> control::Amount {
+        control::Amount { metadata: self.metadata(), data: self.data() }
     }
 
     /// How many inodes are held.

@@ -80,7 +80,15 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
     table.notes.extend(here.iter().map(Contender::described));
     let rivals = contenders();
     table.notes.extend(rivals.iter().filter_map(|of| Some(format!("{}: {}", of.name, of.missing()?))));
-    for (_, at) in &standing {
+    let stands: Vec<_> = standing.iter().map(|(of, at)| (*of, at)).collect();
+    rounds(&stands, amount, &mut table)?;
+    tables.push(table);
+    standing.into_iter().try_for_each(|(_, at)| at.fall())
+}
+
+/// Every act by every contender on a file of its own, round after round.
+pub(crate) fn rounds(standing: &[(&Contender, &Standing)], amount: Amount, table: &mut Table) -> Result<()> {
+    for (_, at) in standing {
         lay_out(at, amount)?;
     }
     for round in 0..amount.rounds {
@@ -97,8 +105,7 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
             }
         }
     }
-    tables.push(table);
-    standing.into_iter().try_for_each(|(_, at)| at.fall())
+    Ok(())
 }
 
 fn open(at: &Standing, act: Act) -> Result<OwnedFd> {

@@ -6,6 +6,7 @@
 mod arguments;
 mod breadth;
 mod conditions;
+mod control;
 mod data;
 mod ground;
 mod memory;
@@ -36,6 +37,7 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Breadth, |ground, asked, tables| breadth::run(ground, asked.metadata(), tables)),
     (Part::Startup, |ground, asked, tables| startup::run(ground, asked.rounds(), tables)),
     (Part::Data, |ground, asked, tables| data::run(ground, asked.data(), tables)),
+    (Part::Control, |ground, asked, tables| control::run(ground, asked.control(), tables)),
     (Part::Relocate, |_, asked, tables| relocate::run(asked.relocated(), tables)),
     (Part::Memory, |ground, asked, tables| memory::run(ground, asked.inodes(), tables)),
 ];

@@ -93,22 +93,34 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
         table.compare("ring", &["mergerfs", "mhddfs"], "ring to it");
         table.notes.extend(here.iter().map(Contender::described));
         table.notes.extend(skipped.iter().filter_map(|of| Some(format!("{}: {}", of.name, of.missing()?))));
-        for round in 0..amount.rounds {
-            let tag = format!("{clients}{round}");
-            let teams = standing.iter().map(|(of, at)| Ok((*of, Team::new(at, clients, &tag, amount)?)));
-            let teams = teams.collect::<Result<Vec<_>>>()?;
-            for (act, label) in ACTS {
-                for turn in 0..teams.len() {
-                    let (of, team) = &teams[(turn + round) % teams.len()];
-                    let rate = team.act(*act).with_context(|| format!("{}: {label}", of.name))?;
-                    table.put(label, of.name, rate);
-                }
-            }
-            teams.into_iter().try_for_each(|(_, team)| team.clear())?;
-        }
+        let stands: Vec<_> = standing.iter().map(|(of, at)| (*of, at)).collect();
+        rounds(&stands, clients, amount, &mut table)?;
         tables.push(table);
     }
     standing.into_iter().try_for_each(|(_, at)| at.fall())
+}
+
+/// Every act by every contender, round after round.
+pub(crate) fn rounds(
+    standing: &[(&Contender, &Standing)],
+    clients: usize,
+    amount: Amount,
+    table: &mut Table,
+) -> Result<()> {
+    for round in 0..amount.rounds {
+        let tag = format!("{clients}{round}");
+        let teams = standing.iter().map(|(of, at)| Ok((*of, Team::new(at, clients, &tag, amount)?)));
+        let teams = teams.collect::<Result<Vec<_>>>()?;
+        for (act, label) in ACTS {
+            for turn in 0..teams.len() {
+                let (of, team) = &teams[(turn + round) % teams.len()];
+                let rate = team.act(*act).with_context(|| format!("{}: {label}", of.name))?;
+                table.put(label, of.name, rate);
+            }
+        }
+        teams.into_iter().try_for_each(|(_, team)| team.clear())?;
+    }
+    Ok(())
 }
 
 /// The clients of one contender in one round.

@@ -1,0 +1,76 @@
+//! What it costs a pool to be asked: status and figures once a second, against one that is left alone.
+//!
+//! The counters behind the figures are kept either way; what differs is the threads that answer, and what they read.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use fsstack_lab::daemon;
+use fsstack_lab::shell::command;
+
+use crate::ground::{CACHES_ON, Contender, Ground, Server};
+use crate::report::{Sense, Table};
+use crate::{data, metadata};
+
+const ALONE: &str = "left-alone";
+const ASKED: &str = "asked";
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Amount {
+    pub(crate) metadata: metadata::Amount,
+    pub(crate) data: data::Amount,
+}
+
+pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+    let own = &["minfreespace=64M", "passthrough-headroom=64M"][..];
+    let contenders = [
+        Contender::new(ALONE, Server::Fsstack, &[own, CACHES_ON]),
+        Contender::new(ASKED, Server::Fsstack, &[own, CACHES_ON, &["metrics=127.0.0.1:0"]]),
+    ];
+    let standing = contenders.iter().map(|of| Ok((of, ground.stand(of, 2)?))).collect::<Result<Vec<_>>>()?;
+    let asked = standing.iter().find(|(of, _)| of.name == ASKED).context("nobody is asked")?.1.path();
+    let over = AtomicBool::new(false);
+    let tables_made = std::thread::scope(|scope| {
+        let asker = scope.spawn(|| ask_until(&over, asked));
+        let teams = standing.iter().map(|(of, at)| (*of, at)).collect::<Vec<_>>();
+        let made = metadata_table(&teams, amount.metadata)
+            .and_then(|metadata| Ok([metadata, data_table(&teams, amount.data)?]));
+        over.store(true, Ordering::Relaxed);
+        asker.join().map_err(|_| anyhow!("who asks panicked"))?.and(made)
+    })?;
+    tables.extend(tables_made);
+    standing.into_iter().try_for_each(|(_, at)| at.fall())
+}
+
+type Stands<'a> = [(&'a Contender, &'a crate::ground::Standing)];
+
+/// As an operator's `watch` and a collector would, by the programs.
+fn ask_until(over: &AtomicBool, pool: &Path) -> Result<()> {
+    let program = daemon::helper()?.with_file_name("fsstack");
+    while !over.load(Ordering::Relaxed) {
+        command(&program).args(["status", "--json"]).arg(pool).run()?;
+        command(&program).arg("metrics").arg(pool).run()?;
+        sleep(PAUSE);
+    }
+    Ok(())
+}
+
+fn metadata_table(standing: &Stands<'_>, amount: metadata::Amount) -> Result<Table> {
+    let mut table =
+        Table::new("Operations a second, one client, of a pool that is asked", Sense::MoreIsBetter);
+    table.compare(ASKED, &[ALONE], "asked to left alone");
+    metadata::rounds(standing, 1, amount, &mut table)?;
+    Ok(table)
+}
+
+fn data_table(standing: &Stands<'_>, amount: data::Amount) -> Result<Table> {
+    let mut table = Table::new("MiB a second by passthrough, of a pool that is asked", Sense::MoreIsBetter);
+    table.compare(ASKED, &[ALONE], "asked to left alone");
+    data::rounds(standing, amount, &mut table)?;
+    Ok(table)
+}
