@@ -46,12 +46,13 @@ const GROUND: &str = r#"
     mount -t tmpfs disk1 /srv/disk1; mount -t tmpfs disk2 /srv/disk2
     echo '/srv/disk1:/srv/disk2  /srv/pool  fsstack  create=mfs,minfreespace=1M  0  0' > /etc/fstab
     files() { find / -xdev | grep -vE '^/var/(lib/dpkg|lib/apt|cache|log/apt|log/dpkg.log)' | sort; }
-    ended() { for i in $(seq 200); do pgrep -f mount.fsstack > /dev/null || return 0; sleep 0.05; done; return 1; }
+    not() { if "$@" > /dev/null 2>&1; then echo "this should not work: $*" >&2; exit 1; fi; }
+    ended() { for i in $(seq 200); do pgrep -x mount.fsstack > /dev/null || return 0; sleep 0.05; done; return 1; }
     files > /run/before
 "#;
 
 const INSTALL: &str =
-    "apt-get install -qq -y --no-download ./fsstack_*.deb > /run/said 2>&1 || { cat /run/said; exit 1; }";
+    "apt-get install -qq -y ./fsstack_*.deb > /run/said 2>&1 || { cat /run/said; exit 1; }";
 
 /// Nothing of it is left, but for what dpkg writes for itself.
 const PURGE: &str = "apt-get purge -qq -y fsstack > /run/said 2>&1 || { cat /run/said; exit 1; }; files > /run/after; \
@@ -68,10 +69,10 @@ fn a_package_is_installed_used_and_purged() {
         echo words > /srv/pool/file; cat /srv/disk?/file
         fsstack status /srv/pool | grep -c /srv/disk
         for page in /usr/share/man/man8/{mount.,}fsstack.8.gz; do zcat $page | head -1 | cut -c 1-3; done
-        bash -c '. /usr/share/bash-completion/completions/fsstack; complete -p fsstack' | grep -o 'complete -F'
+        bash -c '. /usr/share/bash-completion/completions/fsstack; complete -p fsstack' | grep -o -- '-F _fsstack'
         # It stays while a pool is mounted, and may be replaced.
-        ! apt-get purge -qq -y fsstack > /run/said 2>&1; grep -o 'unmount them first' /run/said
-        apt-get install -qq -y --no-download --reinstall ./fsstack_*.deb > /dev/null 2>&1
+        if apt-get purge -qq -y fsstack > /run/said 2>&1; then exit 1; fi; grep -o 'unmount them first' /run/said
+        apt-get install -qq -y --reinstall ./fsstack_*.deb > /dev/null 2>&1
         cat /srv/pool/file
         umount /srv/pool; ended; cat /srv/disk?/file"#;
     let told =
@@ -82,7 +83,7 @@ fn a_package_is_installed_used_and_purged() {
     };
     let (versions, rest) = told.split_at(told.find("fuse.fsstack").unwrap_or_else(|| panic!("{told}")));
     assert_eq!(versions.lines().count(), 3, "{versions}");
-    let expected = "fuse.fsstack\nwords\n2\n.ie\n.ie\ncomplete -F\nunmount them first\nwords\nwords\n";
+    let expected = "fuse.fsstack\nwords\n2\n.ie\n.ie\n-F _fsstack\nunmount them first\nwords\nwords\n";
     assert_eq!(rest, expected);
 }
 
@@ -93,18 +94,18 @@ fn the_unit_mounts_and_clears_up_and_the_log_is_rotated() {
     let used = r#"
         unit=/usr/lib/systemd/system/fsstack@.service
         cp /etc/fsstack/example.conf /etc/fsstack/media.conf
-        systemd-analyze verify fsstack@media.service
+        systemd-analyze verify --man=no fsstack@media.service
         line() { sed -n "s/^$1=-\?//p" $unit | sed 's/\$\$/$/g'; }
         run() { (set -a; eval "$(line Environment)"; . /etc/fsstack/media.conf; eval "$(line $1)"); }
         run ExecStart
         findmnt -no FSTYPE /srv/pool
         fsstack get /srv/pool create; fsstack status /srv/pool > /dev/null
         # What systemd sends to end it.
-        pkill -TERM -f mount.fsstack; ended; ! findmnt /srv/pool
+        pkill -TERM -x mount.fsstack; ended; not findmnt /srv/pool
         run ExecStopPost || :
         run ExecStart
-        pkill -KILL -f mount.fsstack; ended; ! stat /srv/pool 2> /dev/null
-        run ExecStopPost; ! findmnt /srv/pool; stat -c %F /srv/pool
+        pkill -KILL -x mount.fsstack; ended; while stat -f /srv/pool > /dev/null 2>&1; do sleep 0.05; done
+        run ExecStopPost; not findmnt /srv/pool; stat -c %F /srv/pool
         # A log of its own, for others to keep short.
         mount.fsstack /srv/disk1:/srv/disk2 /srv/pool -o log=/var/log/fsstack/pool.log
         [ -s /var/log/fsstack/pool.log ]
