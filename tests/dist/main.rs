@@ -51,8 +51,7 @@ const GROUND: &str = r#"
     files > /run/before
 "#;
 
-const INSTALL: &str =
-    "apt-get install -qq -y ./fsstack_*.deb > /run/said 2>&1 || { cat /run/said; exit 1; }";
+const INSTALL: &str = "apt-get install -qq -y ./fsstack_*.deb > /run/said 2>&1 || { cat /run/said; exit 1; }";
 
 /// Nothing of it is left, but for what dpkg writes for itself.
 const PURGE: &str = "apt-get purge -qq -y fsstack > /run/said 2>&1 || { cat /run/said; exit 1; }; files > /run/after; \

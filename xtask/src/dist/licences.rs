@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use fsstack_lab::shell::which;
 use serde::Deserialize;
 use spdx::{Expression, ParseMode};
 
@@ -23,6 +24,17 @@ struct Deny {
 #[derive(Debug, Deserialize)]
 struct Allowed {
     allow: Vec<String>,
+}
+
+/// Everything that deny.toml says about the whole workspace, where cargo-deny is installed to check it.
+pub(super) fn deny() -> Result<()> {
+    if which("cargo-deny").is_none() {
+        println!(
+            "cargo-deny is not installed: of deny.toml, only the licences of the programs' libraries are checked"
+        );
+        return Ok(());
+    }
+    exec::cargo().args(["deny", "check", "bans", "licenses", "sources"]).run().map(drop)
 }
 
 /// An error names every crate whose licence is not allowed.

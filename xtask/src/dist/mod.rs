@@ -71,6 +71,7 @@ impl Dist {
         let target = contents::host()?;
         let contents = Contents::read(&RELEASED, &target)?;
         licences::check(&contents)?;
+        licences::deny()?;
         let programs = RELEASED.iter().flat_map(|package| ["--package", package]);
         exec::cargo().args(["build", "--release", "--locked", "--bins"]).args(programs).run()?;
         let release = Release {
