@@ -68,7 +68,7 @@ fn a_thousand_units_build_and_what_was_built_runs() {
         Ok(sources) => sources,
         Err(skip) => return skip.announce(),
     };
-    let pool = build(&sources, "build_libs", Duration::from_secs(1500));
+    let pool = build(&sources, "build_libs_nodep", Duration::from_secs(1500));
     let objects: u32 = sh(pool.path(), "find src -name '*.o' | wc -l").parse().unwrap();
     assert!(1000 < objects, "{objects} objects");
     let program = r#"
