@@ -29,12 +29,17 @@ fn file(dist: &Path, ending: &str) -> PathBuf {
     dist.join(found[0])
 }
 
-/// Runs scripts one after the other in one fresh system with the package in /root; what the last one printed.
-fn in_a_fresh_system(package: &Path, scripts: &[&str]) -> Result<String, Skip> {
+/// A fresh system with the package in /root.
+fn fresh(package: &Path) -> Result<System, Skip> {
     let system = System::fresh().map_err(|e| Skip::because(format!("needs a fresh system: {e:#}")))?;
     fs::copy(package, system.root().join("root").join(package.file_name().unwrap())).unwrap();
+    Ok(system)
+}
+
+/// Runs scripts one after the other in one fresh system; what they printed.
+fn in_a_fresh_system(package: &Path, scripts: &[&str]) -> Result<String, Skip> {
     let script = [&["cd /root"], scripts].concat().join("\n");
-    match system.script(&script).run() {
+    match fresh(package)?.script(&script).run() {
         Ok(done) => Ok(done.stdout),
         Err(e) => panic!("{e:#}"),
     }
@@ -86,7 +91,7 @@ fn a_package_is_installed_used_and_purged() {
     assert_eq!(rest, expected);
 }
 
-/// The lines of the unit are run as systemd would run them; systemd itself checks their grammar.
+/// The lines of the unit are run as systemd would run them, where it cannot boot; it checks their grammar.
 #[test]
 fn the_unit_mounts_and_clears_up_and_the_log_is_rotated() {
     needs!(mounting(), program("mmdebstrap"), program("unshare"));
@@ -119,6 +124,51 @@ fn the_unit_mounts_and_clears_up_and_the_log_is_rotated() {
     };
     let expected =
         "fuse.fsstack\nmspmfs>any\ndirectory\n/var/log/fsstack/pool.log 0\n/var/log/fsstack/pool.log.1\n";
+    assert_eq!(told, expected);
+}
+
+/// The unit in a system that has booted: what systemd makes of it, when the daemon dies, and when the package goes.
+#[test]
+fn systemd_starts_the_pool_in_a_group_of_its_own_and_again_when_it_dies() {
+    needs!(mounting(), program("mmdebstrap"), program("unshare"));
+    let story = r#"
+        mkdir -p /srv/disk1 /srv/disk2 /srv/pool; mount -t tmpfs a /srv/disk1; mount -t tmpfs b /srv/disk2
+        apt-get install -qq -y ./fsstack_*.deb > /dev/null
+        sed '/^OPTIONS/d' /etc/fsstack/example.conf > /etc/fsstack/media.conf
+        systemctl enable --quiet --now fsstack@media
+        findmnt -no FSTYPE /srv/pool; echo words > /srv/pool/file
+        # In a group of its own, where SCHED_IDLE threads do not starve.
+        pid=$(systemctl show -P MainPID fsstack@media)
+        grep -q 'fsstack@media.service$' /proc/$pid/cgroup
+        chrt -p $(grep -l door-0 /proc/$pid/task/*/comm | head -1 | cut -d/ -f5) | grep -o SCHED_IDLE
+        # A daemon that died is replaced, and what it left cleared away.
+        systemctl kill --signal=KILL --kill-whom=main fsstack@media
+        for i in $(seq 300); do
+            again=$(systemctl show -P MainPID fsstack@media)
+            [ $again = 0 ] || [ $again = $pid ] || ! systemctl -q is-active fsstack@media || break
+            sleep 0.1
+        done
+        cat /srv/pool/file; findmnt -no FSTYPE /srv/pool
+        systemctl stop fsstack@media; findmnt /srv/pool || echo stopped
+        systemctl start fsstack@media; findmnt -no FSTYPE /srv/pool
+        apt-get purge -qq -y fsstack > /dev/null; findmnt /srv/pool || echo purged
+        cat /srv/disk?/file; find /etc /run /usr /var -xdev -name '*fsstack*' | grep -v '^/var/lib/dpkg\|^/var/cache\|/run/systemd' || echo nothing left"#;
+    let told = dist().and_then(|dist| {
+        let system = fresh(&file(&dist, ".deb"))?;
+        let ended = system.boot(story).unwrap().output().unwrap();
+        let read = |name: &str| fs::read_to_string(system.root().join("root").join(name));
+        let why =
+            || Skip::because(format!("needs systemd in cgroups of its own: {}", ended.stderr.trim_end()));
+        let told = read("told").map_err(|_| why())?;
+        assert_eq!(ended.code, 0, "{told}{}", read("said").unwrap());
+        Ok(told)
+    });
+    let told = match told {
+        Ok(told) => told,
+        Err(skip) => return skip.announce(),
+    };
+    let expected =
+        "fuse.fsstack\nSCHED_IDLE\nwords\nfuse.fsstack\nstopped\nfuse.fsstack\npurged\nwords\nnothing left\n";
     assert_eq!(told, expected);
 }
 

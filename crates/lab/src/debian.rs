@@ -1,6 +1,7 @@
 //! Fresh systems of this machine's own release, made by its own apt sources.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -40,6 +41,11 @@ pub fn bootstrap(dir: &Path, packages: &[&str]) -> Result<()> {
     }
     run.arg(&codename).arg(dir).args(mirrors).limit(LIMIT).run().map(drop)
 }
+
+/// Runs the story, and ends the system with what came of it.
+const STORY: &str = "[Service]\nType=oneshot\nEnvironment=LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive\n\
+    WorkingDirectory=/root\nExecStart=/bin/bash -euo pipefail /root/story\nStandardOutput=file:/root/told\n\
+    StandardError=file:/root/said\nExecStopPost=/bin/sh -c 'systemctl exit $$EXIT_STATUS'\n";
 
 /// A fresh system that programs can be run in; it goes when this drops.
 #[derive(Debug)]
@@ -99,6 +105,26 @@ impl System {
             .env("LC_ALL", "C.UTF-8")
             .env_remove("TMPDIR")
             .limit(Duration::from_secs(120))
+    }
+
+    /// A shell script to be run as root once the system has booted with its own systemd; what it printed is in
+    /// `/root/told`, and the command ends with its exit status. Nobody can log in there, and no device but /dev/fuse and
+    /// the likes of /dev/null is there.
+    ///
+    /// # Errors
+    /// The script cannot be written.
+    pub fn boot(&self, script: &str) -> Result<Run> {
+        let put = |at: &str, text: &str| fs::write(self.root.join(at), text).with_context(|| at.to_owned());
+        put("root/story", script)?;
+        put("etc/systemd/system/story.service", STORY)?;
+        let (units, wants) = ("etc/systemd/system", "etc/systemd/system/multi-user.target.wants");
+        fs::create_dir_all(self.root.join(wants))?;
+        symlink("../story.service", self.root.join(wants).join("story.service"))?;
+        for login in ["getty.target", "console-getty.service"] {
+            symlink("/dev/null", self.root.join(units).join(login))?;
+        }
+        let boot = command("sh").args(["-c", include_str!("boot.sh"), "boot"]).arg(&self.root);
+        Ok(boot.limit(Duration::from_secs(170)))
     }
 
     /// Removes the one that others are copied from.
