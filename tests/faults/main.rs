@@ -65,6 +65,33 @@ fn every_call_fails_once(scenario: &Scenario) {
     assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// From each call on, all fail: the branches are out of reach, and the daemon lives on until they are back.
+fn every_call_is_the_last(scenario: &Scenario) {
+    let before = scenario.ground().seen();
+    let mut ground = scenario.ground();
+    let (_, calls) = fault::count(|| (scenario.act)(&ground.engine));
+    ground.engine.crash();
+    let after = ground.seen();
+    let mut wrong = Vec::new();
+    for nth in 1..=calls {
+        let mut ground = scenario.ground();
+        let (told, failed) = fault::cut_off(nth, Errno::NOTCONN, || (scenario.act)(&ground.engine));
+        ground.engine.crash();
+        let seen = ground.seen();
+        let is_between = || told.is_err() && (seen == before || scenario.between(&before, &after, &seen));
+        let wrong_tree = (seen != after && !is_between()).then(|| format!("after a remount {seen:?}"));
+        if let Some(what) = wrong_tree.or_else(|| ground.dirt(&seen, scenario)) {
+            wrong.push(format!("{}: cut off at {nth} ({failed:?}), told {told:?}: {what}", scenario.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn branches_go_out_of_reach_at_every_call() {
+    SCENARIOS.iter().for_each(every_call_is_the_last);
+}
+
 /// A test a scenario, so that each is told apart.
 macro_rules! scenarios {
     ($($name:ident),* $(,)?) => {

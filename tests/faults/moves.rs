@@ -130,6 +130,44 @@ fn a_move_fails_at_every_call() {
 }
 
 #[test]
+fn what_is_written_after_a_move_was_cut_off_counts() {
+    needs!(root());
+    const LATER: &str = "written when the branches were back";
+    let branches = Branches::fresh();
+    let engine = branches.mount();
+    let (_, calls) = fault::count(|| (MOVE.act)(&engine));
+    branches.wait_for_room();
+    drop(engine);
+    let mut wrong = Vec::new();
+    for nth in 1..=calls {
+        branches.reset();
+        let engine = branches.mount();
+        // Its times tell that it was changed since.
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let (told, failed) = fault::cut_off(nth, Errno::NOTCONN, || (MOVE.act)(&engine));
+        let later = engine.write(Path::new(FILM), Some(0), LATER.as_bytes());
+        drop(engine);
+        let shown = seen(&branches.mount());
+        let holders = branches.0.holders(FILM);
+        let what = match shown.get(Path::new(FILM)) {
+            Some(Entry::File { text, .. }) if later.is_ok() && !text.starts_with(LATER) => {
+                "what was written is lost"
+            }
+            Some(Entry::File { .. }) if holders.len() != 1 => "there are two of it",
+            Some(Entry::File { .. }) if !branches.0.holders(".fsstack.moving").is_empty() => {
+                "a hidden folder is left"
+            }
+            Some(Entry::File { .. }) => continue,
+            _ => "the file is gone",
+        };
+        wrong.push(format!(
+            "cut off at {nth} ({failed:?}), told {told:?}, then {later:?}: {what}, on {holders:?}"
+        ));
+    }
+    assert!(wrong.is_empty(), "of {calls} calls:\n{}", wrong.join("\n"));
+}
+
+#[test]
 fn a_move_is_killed_at_every_call() {
     needs!(root());
     let branches = Branches::fresh();

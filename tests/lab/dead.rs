@@ -25,6 +25,55 @@ fn a_dead_brick_of_a_redundant_volume_shows_nowhere() {
     }
 }
 
+/// Bricks without which a part of a volume is out of reach.
+fn lost_bricks(kind: &str) -> &'static [usize] {
+    if kind == "dt4" { &[2] } else { &[1, 2] }
+}
+
+#[test]
+fn what_a_volume_without_a_brick_does_not_find_is_an_error() {
+    needs!(mounting(), gluster());
+    for kind in ["dt4", "dt2rp2", "dt2dp3rd1"] {
+        let pool = beside_a_local_branch(kind, &[]);
+        let lab = Breakable::new();
+        let name = |n: usize| format!("d/old-{n}");
+        pool.mkdir("d");
+        (0..24).for_each(|n| pool.write(name(n), kind.as_bytes()));
+        for brick in lost_bricks(kind) {
+            lab.kill_brick(volume(kind), *brick).unwrap();
+        }
+        eventually("the client knows", || listing(&pool.at("d")).is_err());
+        let (mut there, mut lost) = (0, 0);
+        for n in 0..24 {
+            match fs::read(pool.at(name(n))) {
+                Ok(bytes) if bytes == kind.as_bytes() => there += 1,
+                told => {
+                    assert_eq!(errno(told), EIO, "{kind}: {n}");
+                    let again = OpenOptions::new().write(true).create_new(true).open(pool.at(name(n)));
+                    assert_eq!(errno(again), EIO, "{kind}: {n}");
+                    lost += 1;
+                }
+            }
+        }
+        assert!(there > 0 && lost > 0, "{kind}: {there} and {lost}");
+        assert_eq!(errno(listing(&pool.at("d"))), EIO, "{kind}");
+        assert_eq!(errno(fs::symlink_metadata(pool.at("d/nowhere"))), EIO, "{kind}");
+        // Mounted anew, nothing is remembered of what was whole.
+        let mut pool = pool;
+        pool.unmount();
+        pool.remount();
+        assert_eq!(errno(listing(&pool.at("d"))), EIO, "{kind}, mounted anew");
+        lab.mend();
+        for n in 0..24 {
+            eventually("all is there", || {
+                fs::read(pool.at(name(n))).is_ok_and(|read| read == kind.as_bytes())
+            });
+        }
+        eventually("it is listed again", || listing(&pool.at("d")).is_ok_and(|names| names.len() == 24));
+        assert!(!pool.branch("b").path().join("d").exists(), "{kind}: a second file of a name was made");
+    }
+}
+
 #[test]
 fn a_dead_server_is_an_error_and_never_missing() {
     needs!(mounting(), gluster());

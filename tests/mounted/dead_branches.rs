@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -156,6 +156,23 @@ fn a_branch_whose_daemon_is_started_again_comes_back_by_itself() {
     assert_eq!(listed(&pool.at("both")).unwrap(), ["on-a", "on-b"]);
     pool.write("fresh", b"fresh");
     assert_eq!(pool.holders("fresh"), ["a"]);
+}
+
+#[test]
+fn what_was_interrupted_is_cleared_when_the_branch_is_back() {
+    needs!(mounting(), program("mergerfs"));
+    let mut pool = pool_of_two();
+    let folder = pool.branch("a").below().join(".fsstack.moving");
+    pool.branch("a").daemon().kill().unwrap();
+    assert_eq!(errno(fs::read(pool.at("top-a"))), EIO);
+    // As a move leaves it that was under way.
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(folder.join("0123456789abcdef.part"), "half").unwrap();
+    pool.branch_mut("a").unmount_by_force();
+    pool.branch_mut("a").remount();
+    until("the branch is back", || fs::read(pool.at("top-a")).is_ok_and(|bytes| bytes == b"top-a"));
+    assert!(!folder.exists(), "it was let in before it was cleared");
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod lifetime;
 mod locks;
 mod logs;
 mod memory_maps;
+mod missing_parts;
 mod mount8;
 mod moving;
 mod names;

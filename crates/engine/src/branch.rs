@@ -22,6 +22,7 @@ use crate::home::{Home, Proof};
 use crate::index::Marks;
 use crate::inode::mark;
 use crate::open::route::Backings;
+use crate::recover::Staged;
 use crate::settings::Settings;
 use crate::tally::{Sum, Tally};
 use crate::terms::Terms;
@@ -91,6 +92,7 @@ pub struct Branch {
     /// Who is to know when it is mounted again.
     pub(crate) watch: OnceLock<Weak<Watch>>,
     pub(crate) health: Arc<Health>,
+    pub(crate) staged: Staged,
     /// Itself, for its keeper.
     pub(crate) me: Weak<Self>,
     space: Mutex<(Instant, FsSpace)>,
@@ -130,6 +132,7 @@ impl Branch {
             versions: settings.nfs_export,
             marks: Marks::default(),
             health: Arc::new(Health::new(crowd)),
+            staged: Staged::default(),
             me: me.clone(),
             terms: Terms::new(spec),
             home: Home::new(root, &stat, &space, proof),
@@ -180,6 +183,7 @@ impl Branch {
             versions: false,
             marks: Marks::default(),
             health: Arc::new(Health::new(None)),
+            staged: Staged::default(),
             me: Weak::new(),
             terms: Terms::new(&BranchSpec::new("(left)".into())),
             home: Home::nowhere()?,
@@ -233,8 +237,14 @@ impl Branch {
         Ok(())
     }
 
-    /// Marks `sys` as this branch's answer. If it says that the branch is out of order, it is examined.
+    /// Marks `sys` as this branch's answer. If it says that the branch is out of order, it is examined; if it says
+    /// "not there", the branch must be whole to know that.
     pub fn said(&self, sys: SysError) -> OpError {
+        let sys = match sys.errno {
+            // A branch that lacks a part does not know.
+            sys::Errno::NOENT => self.check_parts().map_or_else(|unknown| unknown, |()| sys),
+            _ => sys,
+        };
         if is_branch_fault(sys.errno) {
             self.doubt(sys.errno);
         }

@@ -128,7 +128,7 @@ impl Union {
                 Ok(()) => sys::at::unlink(x_fd.as_fd(), x.name),
                 Err(_) => sys::at::rename(x_fd.as_fd(), x.name, y_fd.as_fd(), y.name, back),
             };
-            return Err(Half { stuck: note(undone, x.name), ..error.into() });
+            return Err(Half::left(error, note(undone, x.name)));
         }
         if linked.is_err() {
             return Ok(());
@@ -137,7 +137,7 @@ impl Union {
         unlinked.or_else(|error| {
             self.rename_copy(pool, y, x, at_x, RenameFlags::empty()).map_err(Half::stuck)?;
             let stuck = note(sys::at::unlink(x_fd.as_fd(), x.name), x.name);
-            Err(Half { stuck, ..error.into() })
+            Err(Half::left(error, stuck))
         })
     }
 

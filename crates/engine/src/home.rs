@@ -12,6 +12,7 @@ use fsstack_sys::file::FsSpace;
 use fsstack_sys::{self as sys, Stat};
 
 use crate::branch::Branch;
+use crate::health::parts::Parts;
 use crate::inode::dirfd::DirFd;
 
 /// The id stored with a branch, by which it is known again.
@@ -41,13 +42,17 @@ pub(crate) struct Place {
     pub(crate) mnt_id: u64,
     /// The mount is gone, and nothing of the pool's is left there.
     pub(crate) left: bool,
+    /// What it may lack and answer all the same.
+    pub(crate) parts: Option<Arc<Parts>>,
 }
 
 impl Home {
     pub(crate) fn new(root: OwnedFd, stat: &Stat, space: &FsSpace, proof: Option<Proof>) -> Self {
         let root = Arc::new(DirFd::pinned(root, 0));
-        let place = Place { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false };
-        let listed = sys::mounts::list().is_ok_and(|all| all.iter().any(|mount| mount.id == stat.mnt_id));
+        let mounts = sys::mounts::list().unwrap_or_default();
+        let listed = mounts.iter().any(|mount| mount.id == stat.mnt_id);
+        let parts = Parts::of(stat.mnt_id, &mounts);
+        let place = Place { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false, parts };
         Self {
             now: ArcSwap::from_pointee(place),
             f_type: space.f_type,
@@ -80,7 +85,7 @@ impl Place {
             call: sys::Call::Open,
             errno: sys::Errno::from_io_error(&error).unwrap_or(sys::Errno::MFILE),
         })?;
-        Ok(Self { root: Arc::new(DirFd::pinned(end, epoch)), dev: 0, mnt_id: 0, left: true })
+        Ok(Self { root: Arc::new(DirFd::pinned(end, epoch)), dev: 0, mnt_id: 0, left: true, parts: None })
     }
 }
 
@@ -131,11 +136,15 @@ impl Branch {
         let place = Place::clone(&self.home.now.load());
         match Place::nowhere_since(place.root.epoch + 1) {
             Ok(nowhere) => {
-                self.home.now.store(Arc::new(Place { root: nowhere.root, left: true, ..place }));
+                self.home.now.store(Arc::new(Place { root: nowhere.root, left: true, parts: None, ..place }));
                 self.close_inodes();
             }
             Err(error) => tracing::warn!(%error, "the branch's old mount is kept"),
         }
+    }
+
+    pub(crate) fn parts(&self) -> Option<Arc<Parts>> {
+        if self.kind.is_local() { None } else { self.home.now.load().parts.clone() }
     }
 
     pub(crate) fn has_left_mount(&self) -> bool {

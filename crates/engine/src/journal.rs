@@ -183,6 +183,11 @@ pub(crate) fn is_settled_without(record: &[u8], away: BranchId) -> bool {
         .is_some_and(|names| names.settled && names.parts.iter().any(|part| part.branch == away))
 }
 
+/// Whether `away` takes part in what `record` says.
+pub(crate) fn is_about(record: &[u8], away: BranchId) -> bool {
+    Names::decode(record).is_some_and(|names| names.parts.iter().any(|part| part.branch == away))
+}
+
 /// Finishes what `record` says, or takes it back.
 ///
 /// # Errors

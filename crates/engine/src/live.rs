@@ -244,6 +244,9 @@ impl Union {
     /// `pool`, of which `branch` is a new member, becomes the pool.
     fn join(&self, changes: &mut Changes, pool: Pool, branch: &Branch) {
         branch.serves(&self.inodes);
+        if let Some(me) = self.me.get() {
+            branch.hosted_by(me);
+        }
         if !branch.kind.is_local() {
             self.may_hang.store(true, Relaxed);
         }

@@ -33,7 +33,7 @@ pub(crate) fn note(undone: Result<(), SysError>, name: &CStr) -> bool {
 }
 
 /// Why a change of names failed, and whether what was done of it could not be undone: then its record stays, and
-/// the next mount settles it.
+/// it is settled when the branch is back, or by the next mount.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Half {
     pub(crate) error: OpError,
@@ -46,11 +46,17 @@ impl Half {
     pub(crate) fn stuck(error: OpError) -> Self {
         Self { error, stuck: true, done: false }
     }
+
+    /// What was done could be undone, or is `stuck`.
+    pub(crate) fn left(error: OpError, stuck: bool) -> Self {
+        Self { stuck: stuck || error.is_fault(), ..Self::from(error) }
+    }
 }
 
 impl From<OpError> for Half {
+    /// A branch that went out of reach in the middle may have done it, and not come to say so.
     fn from(error: OpError) -> Self {
-        Self { error, stuck: false, done: false }
+        Self { error, stuck: error.is_fault(), done: false }
     }
 }
 

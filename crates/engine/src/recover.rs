@@ -1,23 +1,26 @@
 //! The hidden folder of a branch: what is not whole yet is there, and what was interrupted is cleared at the
 //! next mount.
 //!
-//! An intent is a file in a hidden folder at the root of the target branch: which file, from which branch. It is
-//! on disk before the new copy gets its name and goes after the old copy has lost it. Its last word is a
-//! checksum: an intent that was cut short was never acted on. Beside them are the records of changes of names on
-//! several branches (`journal.rs`).
+//! In it are copies and directories that have no name yet, what is known of moves that are about to get theirs
+//! (`intent.rs`), and of changes of names on several branches (`journal.rs`). A branch that was out of reach is
+//! cleared when it is found again, before anybody else is let in.
 //!
 //! A branch may be another pool, which keeps the folder's name for itself. So a pool tells its level, and a pool
 //! above it takes the next name for its own folder there, and hides that too.
 
+use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use fsstack_pool::BranchId;
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
+use parking_lot::Mutex;
 
 use crate::branch::Branch;
 use crate::inode::number::{hash_name, mix};
+use crate::intent;
 use crate::journal::{self, Settled};
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
@@ -28,17 +31,8 @@ const FOLDERS: [&CStr; 4] =
     [c".fsstack.moving", c".fsstack.moving.1", c".fsstack.moving.2", c".fsstack.moving.3"];
 /// A record is no longer than this; a path that makes it longer is not recorded.
 const LONGEST: u64 = 1 << 20;
-const HEAD: usize = 2 + 8 + 8;
-const SUM: usize = 8;
-
-/// A move that is about to get its name.
-pub(crate) struct Intent<'a> {
-    pub(crate) from: BranchId,
-    /// The branch's inode number of the old copy, and of the new one.
-    pub(crate) old: u64,
-    pub(crate) new: u64,
-    pub(crate) path: &'a [u8],
-}
+/// Goes into the sums of records: those of another format do not fit.
+const FORMAT: u64 = 2;
 
 /// An intent or a record that is on a branch.
 #[must_use = "it is acted on by the next mount unless it is done with"]
@@ -53,7 +47,38 @@ pub(crate) enum Durable {
     Machine,
 }
 
+/// A name in a branch's hidden folder that the daemon is at work with: no leftover as long as this is there.
+#[derive(Debug)]
+pub(crate) struct AtWork {
+    name: CString,
+    all: Staged,
+}
+
+/// Those of a branch.
+pub(crate) type Staged = Arc<Mutex<HashSet<CString>>>;
+
+impl std::ops::Deref for AtWork {
+    type Target = CStr;
+
+    fn deref(&self) -> &CStr {
+        &self.name
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.name);
+    }
+}
+
 impl Branch {
+    /// A name for what will be in the hidden folder for longer than the tree's shape is held.
+    pub(crate) fn stage(&self, suffix: &CStr) -> AtWork {
+        let name = fresh_name(suffix);
+        self.staged.lock().insert(name.clone());
+        AtWork { name, all: self.staged.clone() }
+    }
+
     /// The name of the hidden folder here.
     pub(crate) fn folder(&self) -> &'static CStr {
         FOLDERS[usize::from(self.level).min(FOLDERS.len() - 1)]
@@ -130,19 +155,6 @@ pub(crate) fn fresh_name(suffix: &CStr) -> CString {
     CString::new(name).unwrap_or_default()
 }
 
-impl Intent<'_> {
-    /// Puts it on disk.
-    pub(crate) fn write(&self, on: &Branch) -> Result<Written, SysError> {
-        let mut record = Vec::with_capacity(HEAD + self.path.len() + SUM);
-        record.extend_from_slice(&self.from.get().to_le_bytes());
-        record.extend_from_slice(&self.old.to_le_bytes());
-        record.extend_from_slice(&self.new.to_le_bytes());
-        record.extend_from_slice(self.path);
-        record.extend_from_slice(&checksum(&record).to_le_bytes());
-        write_record(on, c".move", &record, Durable::Machine)
-    }
-}
-
 /// Puts a record into the branch's hidden folder.
 pub(crate) fn write_record(
     on: &Branch,
@@ -181,24 +193,53 @@ impl Written {
         let removed = sys::at::open_dir(on.root().as_fd(), on.folder(), on.mounts)
             .and_then(|folder| sys::at::unlink(folder.as_fd(), &self.0));
         if let Err(error) = removed {
-            tracing::warn!(%error, "an intent stays: the next mount looks at it again");
+            tracing::warn!(%error, "an intent stays: it is looked at again when the branch is back, or by the next mount");
         }
         leave(on);
     }
 }
 
 pub(crate) fn checksum(record: &[u8]) -> u64 {
-    mix(hash_name(fsstack_pool::Ino(HEAD as u64), record))
+    mix(hash_name(fsstack_pool::Ino(FORMAT), record))
 }
 
 /// Finishes or clears what moves onto and from the branch `added` left behind, which is about to join a pool at work.
 pub(crate) fn clear_added(pool: &Pool, added: &Branch) {
-    if added.is_writable() {
-        report(added, clear_on(pool, added));
+    // On the others, what is in the folder may be at work; not so what was settled without the branch that was away,
+    // or moved from it.
+    if added.check_parts().is_ok() {
+        clear_about(pool, added, journal::is_settled_without);
     }
-    // On the others, what is in the folder may be at work; not so an intent about the branch that was away.
-    for other in pool.branches.iter().filter(|other| other.ix != added.ix && other.is_writable()) {
-        report(other, finish_about(pool, other, added.id));
+}
+
+/// As [`clear_added`], of the branch `back` that was out of reach. The caller holds the tree's shape for himself: no
+/// record is at work.
+pub(crate) fn clear_returned(pool: &Pool, back: &Branch) {
+    clear_about(pool, back, journal::is_about);
+}
+
+/// Whether there is something for [`clear_returned`] to do, or it cannot be told.
+pub(crate) fn is_interrupted(pool: &Pool, back: &Branch) -> bool {
+    let nothing = |known: &Result<bool, SysError>| match known {
+        Ok(any) => !any,
+        Err(error) => error.errno == Errno::NOENT,
+    };
+    let left = names_in_folder(back).map(|names| !names.is_empty());
+    let others = pool.branches.iter().filter(|other| other.ix != back.ix);
+    let mut about =
+        others.map(|other| records_about(other, back.id, journal::is_about).map(|all| !all.is_empty()));
+    !nothing(&left) || about.any(|known| !nothing(&known))
+}
+
+/// Whether the record of a change of names is about a branch.
+type About = fn(&[u8], BranchId) -> bool;
+
+fn clear_about(pool: &Pool, branch: &Branch, about: About) {
+    if branch.is_writable() {
+        report(branch, clear_on(pool, branch));
+    }
+    for other in pool.branches.iter().filter(|other| other.ix != branch.ix && other.is_writable()) {
+        report(other, finish_about(pool, other, branch.id, about));
     }
 }
 
@@ -212,19 +253,12 @@ fn report(branch: &Branch, cleared: Result<(), SysError>) {
     }
 }
 
-/// Finishes the moves onto `branch` that say that they come from `away`, and the changes of names that were settled
-/// without it.
-fn finish_about(pool: &Pool, branch: &Branch, away: BranchId) -> Result<(), SysError> {
-    let names = names_in_folder(branch)?;
+/// Finishes the moves onto `branch` that say that they come from `away`, and the changes of names that are about it.
+fn finish_about(pool: &Pool, branch: &Branch, away: BranchId, about: About) -> Result<(), SysError> {
+    let records = records_about(branch, away, about)?;
     let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
-    for name in names {
-        let Some(record) = read_record(branch, &folder, &name)? else { continue };
-        let about = if name.to_bytes().ends_with(journal::SUFFIX.to_bytes()) {
-            journal::is_settled_without(&record, away)
-        } else {
-            record.first_chunk() == Some(&away.get().to_le_bytes())
-        };
-        if about && clear_record(pool, branch, &name, &record)? {
+    for (name, record) in records {
+        if clear_record(pool, branch, &name, &record)? {
             sys::at::unlink(folder.as_fd(), &name)?;
         }
     }
@@ -232,14 +266,34 @@ fn finish_about(pool: &Pool, branch: &Branch, away: BranchId) -> Result<(), SysE
     Ok(())
 }
 
-/// Finishes or clears what moves onto the pool's branches left behind. Branches that cannot be written are left.
+fn records_about(branch: &Branch, away: BranchId, about: About) -> Result<Vec<(CString, Vec<u8>)>, SysError> {
+    let names = names_in_folder(branch)?;
+    let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
+    let mut records = Vec::new();
+    for name in names {
+        let Some(record) = read_record(branch, &folder, &name)? else { continue };
+        let names = name.to_bytes().ends_with(journal::SUFFIX.to_bytes());
+        if if names { about(&record, away) } else { intent::is_from(&record, away) } {
+            records.push((name, record));
+        }
+    }
+    Ok(records)
+}
+
+/// Finishes or clears what moves onto the pool's branches left behind. Branches that cannot be written, or are not whole, are left.
 pub(crate) fn clear(pool: &Pool) {
+    // What a branch does not find that lacks a part may be there.
+    let mut pool = pool.clone();
+    for branch in pool.branches.clone().iter().filter(|branch| branch.check_parts().is_err()) {
+        pool = pool.without(branch.ix);
+    }
+    let pool = &pool;
     for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
         report(branch, clear_on(pool, branch));
     }
 }
 
-/// The names in the branch's hidden folder.
+/// The names in the branch's hidden folder, but for those that the daemon is at work with.
 fn names_in_folder(branch: &Branch) -> Result<Vec<CString>, SysError> {
     let how = OFlags::RDONLY | OFlags::DIRECTORY;
     let folder = sys::at::open(branch.root().as_fd(), branch.folder(), how, 0, branch.mounts)?;
@@ -247,7 +301,7 @@ fn names_in_folder(branch: &Branch) -> Result<Vec<CString>, SysError> {
     let mut names = Vec::new();
     let mut entries = Dirents::new(folder, 4096);
     while let Some(entry) = entries.next()? {
-        if !is_dot(entry.name) {
+        if !is_dot(entry.name) && !branch.staged.lock().contains(entry.name) {
             names.push(CString::from(entry.name));
         }
     }
@@ -278,7 +332,7 @@ fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
 /// What an intent or a record says. None: it is neither.
 fn read_record(branch: &Branch, folder: &OwnedFd, name: &CStr) -> Result<Option<Vec<u8>>, SysError> {
     let is_record =
-        [c".move", journal::SUFFIX].iter().any(|suffix| name.to_bytes().ends_with(suffix.to_bytes()));
+        [intent::SUFFIX, journal::SUFFIX].iter().any(|suffix| name.to_bytes().ends_with(suffix.to_bytes()));
     if !is_record {
         return Ok(None);
     }
@@ -297,8 +351,8 @@ fn read_record(branch: &Branch, folder: &OwnedFd, name: &CStr) -> Result<Option<
 
 /// Does what it says. False: it is to stay.
 fn clear_record(pool: &Pool, branch: &Branch, name: &CStr, record: &[u8]) -> Result<bool, SysError> {
-    if name.to_bytes().ends_with(b".move") {
-        return finish(pool, branch, record);
+    if name.to_bytes().ends_with(intent::SUFFIX.to_bytes()) {
+        return intent::settle(pool, branch, record);
     }
     match journal::settle(pool, record)? {
         Settled::Whole => Ok(true),
@@ -309,30 +363,6 @@ fn clear_record(pool: &Pool, branch: &Branch, name: &CStr, record: &[u8]) -> Res
             Ok(true)
         }
     }
-}
-
-/// If the new copy has its name, the old one goes. False: that cannot be told now.
-fn finish(pool: &Pool, to: &Branch, record: &[u8]) -> Result<bool, SysError> {
-    let Some((body, sum)) = record.split_last_chunk::<SUM>().filter(|(body, _)| body.len() > HEAD) else {
-        return Ok(true);
-    };
-    if checksum(body) != u64::from_le_bytes(*sum) {
-        return Ok(true);
-    }
-    let (head, path) = body.split_at(HEAD);
-    let word = |at: usize| head[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
-    let id = BranchId::new(u16::from_le_bytes([head[0], head[1]]));
-    let Some(from) = pool.branches.iter().find(|branch| Some(branch.id) == id) else { return Ok(false) };
-    let (Some(new), Some(old)) = (walk(to, path)?, walk(from, path)?) else { return Ok(true) };
-    let matches = |(dir, name): &(OwnedFd, CString), ino| {
-        sys::at::stat(dir.as_fd(), name).is_ok_and(|stat| stat.ino == ino && stat.is_file())
-    };
-    if matches(&new, word(10)) && matches(&old, word(2)) {
-        sys::at::unlink(old.0.as_fd(), &old.1)?;
-        sync_dir(old.0.as_fd())?;
-        tracing::info!(from = %from.path.display(), "a move that was interrupted is finished");
-    }
-    Ok(true)
 }
 
 /// Makes the names in a directory durable.

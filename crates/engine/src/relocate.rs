@@ -23,11 +23,12 @@ use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::dirfd::DirFd;
 use crate::inode::{Inode, Name, number};
+use crate::intent::{Intent, Stamp};
 use crate::open::route::Route;
 use crate::open::{OpenFile, WRITTEN_PAST};
 use crate::place::ancestors;
 use crate::pool::Pool;
-use crate::recover::{self, Intent, sync_dir};
+use crate::recover::{self, AtWork, sync_dir};
 use crate::tally::Sum;
 use crate::twin::dress;
 use crate::union::Union;
@@ -186,8 +187,10 @@ impl Union {
             let above = self.dirfd(pool, &above, to.ix)?;
             to.ask_patiently(|| sync_dir(above.as_fd()))?;
         }
-        let intent = to
-            .ask(|| Intent { from: moving.from.id, old: moving.stat.ino, new: ino, path: &path }.write(to))?;
+        let intent = to.ask(|| {
+            let (old, new) = (Stamp::of(&there), Stamp::of(&sys::at::stat_fd(fd.as_fd())?));
+            Intent { from: moving.from.id, old, new, path: &path }.write(to)
+        })?;
         let named = to.ask(|| {
             // A hidden older copy under the same name: replaced, as a write to the file would have it.
             match sys::at::unlink(dir.as_fd(), name) {
@@ -205,10 +208,16 @@ impl Union {
             && self.stands(moving, &old_dir)
         {
             // The new one must not stay beside it; somebody else's file of that name is left alone.
-            let ours = sys::at::stat(dir.as_fd(), name).is_ok_and(|there| there.ino == ino);
-            let undone = if ours { sys::at::unlink(dir.as_fd(), name) } else { Ok(()) };
+            let undone = match sys::at::stat(dir.as_fd(), name) {
+                Ok(there) if there.ino == ino => sys::at::unlink(dir.as_fd(), name),
+                Err(error) if error.errno != Errno::NOENT => Err(error),
+                _ => Ok(()),
+            };
             tracing::warn!(%error, ?undone, "a move was undone");
-            intent.done(to);
+            // What could not be removed is when the branch is back.
+            if undone.is_ok() {
+                intent.done(to);
+            }
             return Err(error);
         }
         let synced = moving.from.ask(|| sync_dir(old_dir.as_fd()));
@@ -243,7 +252,7 @@ fn why_not(file: &OpenFile, stat: &Stat) -> Option<&'static str> {
 }
 
 /// A copy that has a name in the branch's hidden folder, where the branch has no nameless files.
-struct Staged(std::ffi::CString);
+struct Staged(AtWork);
 
 impl Staged {
     fn name(&self, to: &Branch, dir: &DirFd, name: &std::ffi::CStr) -> Result<(), SysError> {
@@ -267,7 +276,7 @@ fn blank(to: &Branch, dir: &DirFd) -> Result<(OwnedFd, Option<Staged>), SysError
             if matches!(error.errno, Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOSYS | Errno::INVAL) => {}
         made => return made.map(|fd| (fd, None)),
     }
-    let name = recover::fresh_name(c".part");
+    let name = to.stage(c".part");
     let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
     let (_, fd) = recover::in_folder(to, |folder| sys::at::open(folder, &name, how, 0o600, to.mounts))?;
     Ok((fd, Some(Staged(name))))

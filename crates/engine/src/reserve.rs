@@ -19,7 +19,7 @@ use crate::error::{OpError, Result};
 use crate::explain::{fits, names_of};
 use crate::inode::Inode;
 use crate::place::random;
-use crate::recover;
+use crate::recover::{self, AtWork};
 use crate::terms::Tenant;
 use crate::union::Union;
 
@@ -54,7 +54,7 @@ pub(crate) struct Reservation {
     home: Tenant,
     parent: Arc<Inode>,
     name: CString,
-    staged: CString,
+    staged: AtWork,
     size: u64,
 }
 
@@ -87,7 +87,7 @@ impl Union {
                 continue; // the policy's last resort, under the floor, is not for what is known to be too large
             }
             let Ok(home) = pool.branch(at).move_in() else { continue };
-            let staged = recover::fresh_name(c".copy");
+            let staged = pool.branch(at).stage(c".copy");
             let made = self.skeleton(&pool, &parent, at).and_then(|_| {
                 let how = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
                 let branch = pool.branch(at);

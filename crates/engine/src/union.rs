@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -65,6 +65,8 @@ pub struct Union {
     /// Some branch is served by others.
     pub(crate) may_hang: AtomicBool,
     transport: OnceLock<&'static str>,
+    /// Itself, for branches that come back.
+    pub(crate) me: OnceLock<Weak<Self>>,
     next_handle: AtomicU64,
 }
 
@@ -118,6 +120,7 @@ impl Union {
             scouts,
             may_hang: AtomicBool::new(!pool.is_local()),
             transport: OnceLock::new(),
+            me: OnceLock::new(),
             next_handle: AtomicU64::new(1),
             pool: ArcSwap::from_pointee(pool),
         }

@@ -95,6 +95,11 @@ pub fn open_root(path: &Path) -> Result<OwnedFd> {
     call(Call::Open, || rustix::fs::openat(CWD, path, flags, Mode::empty()))
 }
 
+/// Opens the relative `path` from `dir`; symbolic links are followed. For what a file system makes up itself.
+pub fn open_follow(dir: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<OwnedFd> {
+    call(Call::Open, || rustix::fs::openat(dir, path, flags | OFlags::CLOEXEC, Mode::empty()))
+}
+
 /// A new file without a name in `dir`; `flags` say how it is open.
 pub fn tmpfile(dir: BorrowedFd<'_>, flags: OFlags, mode: u32) -> Result<OwnedFd> {
     // O_CREAT is refused beside O_TMPFILE.

@@ -20,7 +20,14 @@ const VARIABLE: &str = "FSSTACK_FAULT";
 struct Plan {
     made: u64,
     fails: Option<(u64, Errno)>,
+    /// Whether the calls after it fail too.
+    for_good: bool,
+    /// The first that failed.
     failed: Option<Call>,
+}
+
+impl Plan {
+    const NOTHING: Self = Self { made: 0, fails: None, for_good: false, failed: None };
 }
 
 /// What the environment asks for.
@@ -36,14 +43,20 @@ thread_local! {
 
 /// Runs `work` on the calling thread: its result, and how many calls it made that could have failed.
 pub fn count<T>(work: impl FnOnce() -> T) -> (T, u64) {
-    let (result, plan) = scope(Plan { made: 0, fails: None, failed: None }, work);
+    let (result, plan) = scope(Plan::NOTHING, work);
     (result, plan.made)
 }
 
 /// Runs `work` on the calling thread, its `nth` call (from 1) failing with `errno`: its result, and which call
 /// that was, if there were so many.
 pub fn fail<T>(nth: u64, errno: Errno, work: impl FnOnce() -> T) -> (T, Option<Call>) {
-    let (result, plan) = scope(Plan { made: 0, fails: Some((nth, errno)), failed: None }, work);
+    let (result, plan) = scope(Plan { fails: Some((nth, errno)), ..Plan::NOTHING }, work);
+    (result, plan.failed)
+}
+
+/// As [`fail`], and every call after the `nth` fails too, until `work` ends: what it works on is out of reach.
+pub fn cut_off<T>(nth: u64, errno: Errno, work: impl FnOnce() -> T) -> (T, Option<Call>) {
+    let (result, plan) = scope(Plan { fails: Some((nth, errno)), for_good: true, ..Plan::NOTHING }, work);
     (result, plan.failed)
 }
 
@@ -68,9 +81,10 @@ pub(crate) fn due(call: Call) -> Option<Errno> {
 fn by_thread(call: Call) -> Option<Errno> {
     let mut plan = PLAN.get()?;
     plan.made += 1;
-    let errno = plan.fails.and_then(|(nth, errno)| (nth == plan.made).then_some(errno));
+    let is_due = |nth| nth == plan.made || plan.for_good && nth < plan.made;
+    let errno = plan.fails.and_then(|(nth, errno)| is_due(nth).then_some(errno));
     if errno.is_some() {
-        plan.failed = Some(call);
+        plan.failed.get_or_insert(call);
     }
     PLAN.set(Some(plan));
     errno
@@ -140,6 +154,14 @@ mod tests {
         assert_eq!(answers, [Ok(1), Err(refused), Ok(1)]);
         assert_eq!(failed, Some(Call::Stat));
         assert_eq!(fail(4, Errno::NOSPC, three).1, None);
+    }
+
+    #[test]
+    fn what_is_out_of_reach_stays_so() {
+        let (answers, failed) = cut_off(2, Errno::NOTCONN, three);
+        let refused = |call| Err(SysError::new(call, Errno::NOTCONN));
+        assert_eq!(answers, [Ok(1), refused(Call::Stat), refused(Call::Mkdir)]);
+        assert_eq!(failed, Some(Call::Stat));
     }
 
     #[test]

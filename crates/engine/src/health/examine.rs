@@ -15,6 +15,7 @@ use fsstack_sys::dirents::Dirents;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
+use super::parts::Parts;
 use crate::branch::Branch;
 use crate::home::Place;
 use crate::inode::dirfd::DirFd;
@@ -87,7 +88,8 @@ impl Branch {
             return Ok(None);
         }
         let root = Arc::new(DirFd::pinned(root, self.epoch() + 1));
-        Ok(Some(Place { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false }))
+        let parts = Parts::of(stat.mnt_id, &sys::mounts::list().unwrap_or_default());
+        Ok(Some(Place { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false, parts }))
     }
 
     /// Whether another mount than the one in use lies at the path: asked without asking either.

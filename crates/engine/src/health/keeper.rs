@@ -64,7 +64,7 @@ impl Branch {
         let health = &self.health;
         let state = health.state.load(SeqCst);
         let look = health.crowd.as_ref().map_or_else(Look::default, |crowd| crowd.look(state == HUNG));
-        if look.overstayed && (state == UP || state == DOUBTED) {
+        if look.overstayed && state < HUNG {
             self.closes("a call has not returned");
         } else if look.doubtful {
             self.doubt(Errno::TIMEDOUT);
@@ -81,7 +81,7 @@ impl Branch {
             let patience = self.health.crowd.as_ref().map(|crowd| crowd.timeout().unwrap_or(PATIENCE));
             let overdue = patience.is_some_and(|patience| since.elapsed() > patience);
             drop(desk);
-            if overdue && self.health.state.load(SeqCst) == DOUBTED {
+            if overdue && self.health.state.load(SeqCst) < HUNG {
                 self.closes("it answers nobody");
             }
             if overdue && self.has_another_mount() {
@@ -117,40 +117,53 @@ impl Branch {
     /// An examination has ended.
     fn examined(&self, verdict: Verdict, number: u64) {
         let health = &self.health;
-        {
-            let mut desk = health.desk.lock();
-            if desk.examining.is_none_or(|(_, current)| current != number) {
-                return; // given up: another one is on its way
-            }
-            (desk.examining, desk.examined) = (None, Some(Instant::now()));
+        let given_up = || health.desk.lock().examining.is_none_or(|(_, current)| current != number);
+        if given_up() {
+            return; // another one is on its way
         }
-        let branch = self.path.display();
         match verdict {
-            Verdict::Good => self.opens("the branch answers again"),
+            Verdict::Good => self.returns("the branch answers again"),
             Verdict::Elsewhere(place) => {
                 self.move_home(place);
-                self.opens("the branch is mounted again");
+                self.returns("the branch is mounted again");
             }
-            Verdict::Bad(why) => {
-                if health.state.swap(DOWN, SeqCst) != DOWN {
-                    tracing::warn!(%branch, %why, "the branch is down");
-                }
-            }
+            Verdict::Bad(why) => self.is_down(&why),
             Verdict::Vanished => {
-                if health.state.swap(DOWN, SeqCst) != DOWN {
-                    tracing::warn!(%branch, "the branch is down: its mount is gone");
-                }
+                self.is_down(&"its mount is gone");
                 self.leave_mount();
             }
         }
-        let _desk = health.desk.lock();
+        let mut desk = health.desk.lock();
+        if desk.examining.is_some_and(|(_, current)| current == number) {
+            (desk.examining, desk.examined) = (None, Some(Instant::now()));
+        }
         health.bell.notify_all();
     }
 
-    fn opens(&self, why: &str) {
+    /// It answers, and is itself; whether as a whole is asked here.
+    fn returns(&self, why: &str) {
+        let missing = match self.parts().map_or(Ok(Vec::new()), |parts| parts.missing()) {
+            Ok(missing) => missing,
+            Err(error) => return self.is_down(&error),
+        };
         if let Some(crowd) = &self.health.crowd {
             crowd.has_answered();
         }
+        if missing.is_empty() {
+            self.settle_with_pool();
+            self.opens(why);
+        } else {
+            self.lacks(&missing);
+        }
+    }
+
+    fn is_down(&self, why: &dyn std::fmt::Display) {
+        if self.health.state.swap(DOWN, SeqCst) != DOWN {
+            tracing::warn!(branch = %self.path.display(), %why, "the branch is down");
+        }
+    }
+
+    fn opens(&self, why: &str) {
         *self.health.found_good.lock() = Some(Instant::now());
         if self.health.state.swap(UP, SeqCst) > DOUBTED {
             self.distrust_space();

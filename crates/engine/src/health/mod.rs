@@ -7,6 +7,7 @@
 //!
 //! - **up**: everybody.
 //! - **doubted** (told as suspect): a call said that something is wrong. One bad file is not a bad branch: calls go on.
+//! - **lacking** (told as suspect): it answers, without a part of it (`parts.rs`). Calls go on; what is not found is unknown.
 //! - **hung** (told as suspect): a call overstayed, or the examination did. Whoever asks is refused at once.
 //! - **down**: the examination failed. No call goes to the branch but the examination's.
 
@@ -15,6 +16,7 @@ mod examine;
 mod free;
 mod keeper;
 mod mounts;
+pub(crate) mod parts;
 pub mod stand_in;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
@@ -27,6 +29,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::table::Table;
+use crate::union::Union;
 use crowd::{Crowd, Inside, Stay};
 
 pub use free::NotFreed;
@@ -62,8 +65,9 @@ impl State {
 
 const UP: u8 = 0;
 const DOUBTED: u8 = 1;
-const HUNG: u8 = 2;
-const DOWN: u8 = 3;
+const LACKING: u8 = 2;
+const HUNG: u8 = 3;
+const DOWN: u8 = 4;
 
 /// What is known of a branch's health.
 #[derive(Debug)]
@@ -77,6 +81,8 @@ pub(crate) struct Health {
     bell: Condvar,
     /// The inodes of the pool: their descriptors on a mount that is gone are closed.
     inodes: OnceLock<Weak<Table>>,
+    /// With whom what was interrupted is settled.
+    pub(crate) host: OnceLock<Weak<Union>>,
     /// When the branch was last found good.
     found_good: Mutex<Option<Instant>>,
 }
@@ -90,6 +96,7 @@ impl Health {
             desk: Mutex::default(),
             bell: Condvar::new(),
             inodes: OnceLock::new(),
+            host: OnceLock::new(),
             found_good: Mutex::default(),
         }
     }

@@ -20,11 +20,13 @@ pub struct MountWatch {
 }
 
 impl MountWatch {
-    /// Has the branches of `union` examined whose mount goes, and those that are down at every change.
+    /// Has the branches of `union` examined whose mount goes, and those that are down at every change; and what was
+    /// interrupted on one settled when it is back.
     ///
     /// # Errors
     /// The mount table cannot be watched, or there is no thread.
     pub fn start(union: &Arc<Union>) -> io::Result<Self> {
+        union.host();
         let changes = Arc::new(Changes::new()?);
         let (seen, union) = (changes.clone(), Arc::downgrade(union));
         let thread = std::thread::Builder::new().name("mount-table".into());

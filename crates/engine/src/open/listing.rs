@@ -172,6 +172,7 @@ impl Listing {
         let copies = dir.copies();
         let fd = union.dirfd(pool, dir, at)?;
         let fd = pool.branch(at).ask(|| sys::at::reopen(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY))?;
+        check_parts(pool, at)?;
         let entries = Dirents::new(fd, BUFFER);
         let (first, last) = (copies.first() == Some(&at), copies.last() == Some(&at));
         self.stream = Some(Stream { at, entries, first, last });
@@ -231,7 +232,10 @@ impl Listing {
                 Err(error) if error.is_missing() => return Ok(None),
                 entry => entry?,
             };
-            let Some(entry) = entry else { return Ok(None) };
+            let Some(entry) = entry else {
+                check_parts(pool, branch.ix)?;
+                return Ok(None);
+            };
             if is_dot(entry.name) {
                 continue;
             }
@@ -290,6 +294,15 @@ impl Listing {
             Err(error) if error.is_missing() => Ok(false),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// What a branch that lacks a part lists is short. It is asked before it is listed and after.
+fn check_parts(pool: &Pool, at: BranchIx) -> Result<()> {
+    let branch = pool.branch(at);
+    match branch.check_parts() {
+        Err(sys) if pool.settings.degraded == Degraded::Strict => Err(branch.said(sys)),
+        _ => Ok(()),
     }
 }
 

@@ -217,7 +217,7 @@ impl Union {
             } else {
                 sys::at::rename(to_fd.as_fd(), to.name, from_fd.as_fd(), from.name, back)
             };
-            return Err(Half { stuck: note(undone, to.name), ..error.into() });
+            return Err(Half::left(error, note(undone, to.name)));
         }
         if linked {
             branch.ask(|| sys::at::unlink(from_fd.as_fd(), from.name)).map_err(Half::stuck)
@@ -342,7 +342,7 @@ impl Union {
             if let Err(error) = gone {
                 // This copy of the target is left, so the target still is.
                 let back = self.rename_copies(pool, to, from, copies, RenameFlags::NOREPLACE);
-                return Err(Half { stuck: back.is_err(), ..error.into() });
+                return Err(Half::left(error, back.is_err()));
             }
         }
         Ok(())

@@ -95,7 +95,7 @@ impl Union {
                 return Err(Errno::NOTEMPTY.into());
             }
         }
-        Ok(())
+        branch.check_parts().map_err(|sys| branch.said(sys))
     }
 }
 

@@ -1,0 +1,131 @@
+//! A move that is about to get its name: what is written down before, and how it is settled if it was interrupted.
+//!
+//! An intent is a file in the hidden folder of the target branch: which file, from which branch. It is
+//! on disk before the new copy gets its name and goes after the old copy has lost it. Its last word is a
+//! checksum: an intent that was cut short was never acted on.
+//!
+//! A branch may go out of reach in the middle, and the daemon live on: with the file where it was, and writers who
+//! change it there while the new copy cannot be removed. So the intent says how both copies were, and of the two
+//! the one goes that nobody has changed since.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, OwnedFd};
+
+use fsstack_pool::BranchId;
+use fsstack_sys::{self as sys, Errno, Stat, SysError, Time};
+
+use crate::branch::Branch;
+use crate::pool::Pool;
+use crate::recover::{Durable, Written, checksum, sync_dir, walk, write_record};
+
+/// What the intents' names end with.
+pub(crate) const SUFFIX: &CStr = c".move";
+const HEAD: usize = 2 + 2 * COPY;
+const COPY: usize = 8 + 3 * 8 + 2 * 4;
+const SUM: usize = 8;
+
+/// A move that is about to get its name.
+pub(crate) struct Intent<'a> {
+    pub(crate) from: BranchId,
+    /// The old copy, and the new one, as nobody has changed them yet.
+    pub(crate) old: Stamp,
+    pub(crate) new: Stamp,
+    pub(crate) path: &'a [u8],
+}
+
+/// What a copy is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// The branch's inode number.
+    ino: u64,
+    size: u64,
+    modified: Time,
+    changed: Time,
+}
+
+impl Stamp {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self { ino: stat.ino, size: stat.size, modified: stat.mtime, changed: stat.ctime }
+    }
+
+    fn put(&self, record: &mut Vec<u8>) {
+        record.extend_from_slice(&self.ino.to_le_bytes());
+        record.extend_from_slice(&self.size.to_le_bytes());
+        for time in [self.modified, self.changed] {
+            record.extend_from_slice(&time.sec.to_le_bytes());
+            record.extend_from_slice(&time.nsec.to_le_bytes());
+        }
+    }
+
+    fn take(bytes: &[u8; COPY]) -> Self {
+        let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+        let time = |at: usize| Time {
+            sec: bytes[at..at + 8].try_into().map_or(0, i64::from_le_bytes),
+            nsec: bytes[at + 8..at + 12].try_into().map_or(0, u32::from_le_bytes),
+        };
+        Self { ino: word(0), size: word(8), modified: time(16), changed: time(28) }
+    }
+
+    /// Nobody has written to it. (Its name is new: that changes the inode.)
+    fn is_written_as(&self, stat: &Stat) -> bool {
+        (self.size, self.modified) == (stat.size, stat.mtime)
+    }
+}
+
+impl Intent<'_> {
+    /// Puts it on disk.
+    pub(crate) fn write(&self, on: &Branch) -> Result<Written, SysError> {
+        let mut record = Vec::with_capacity(HEAD + self.path.len() + SUM);
+        record.extend_from_slice(&self.from.get().to_le_bytes());
+        self.old.put(&mut record);
+        self.new.put(&mut record);
+        record.extend_from_slice(self.path);
+        record.extend_from_slice(&checksum(&record).to_le_bytes());
+        write_record(on, SUFFIX, &record, Durable::Machine)
+    }
+}
+
+/// Whether the move that `record` is about comes from `away`.
+pub(crate) fn is_from(record: &[u8], away: BranchId) -> bool {
+    record.first_chunk() == Some(&away.get().to_le_bytes())
+}
+
+/// If both copies have the name, one of them goes. False: that cannot be told now.
+pub(crate) fn settle(pool: &Pool, to: &Branch, record: &[u8]) -> Result<bool, SysError> {
+    let Some((body, sum)) = record.split_last_chunk::<SUM>().filter(|(body, _)| body.len() > HEAD) else {
+        return Ok(true);
+    };
+    if checksum(body) != u64::from_le_bytes(*sum) {
+        return Ok(true);
+    }
+    let Some((id, rest)) = body.split_first_chunk::<2>() else { return Ok(true) };
+    let Some((old, rest)) = rest.split_first_chunk::<COPY>() else { return Ok(true) };
+    let Some((new, path)) = rest.split_first_chunk::<COPY>() else { return Ok(true) };
+    let (old, new) = (Stamp::take(old), Stamp::take(new));
+    let id = BranchId::new(u16::from_le_bytes(*id));
+    let Some(from) = pool.branches.iter().find(|branch| Some(branch.id) == id) else { return Ok(false) };
+    let (Some(at_new), Some(at_old)) = (walk(to, path)?, walk(from, path)?) else { return Ok(true) };
+    let (Some(is_new), Some(is_old)) = (there(&at_new, new)?, there(&at_old, old)?) else { return Ok(true) };
+    if old.changed == is_old.ctime && old.is_written_as(&is_old) {
+        sys::at::unlink(at_old.0.as_fd(), &at_old.1)?;
+        sync_dir(at_old.0.as_fd())?;
+        tracing::info!(from = %from.path.display(), "a move that was interrupted is finished");
+    } else if new.is_written_as(&is_new) {
+        sys::at::unlink(at_new.0.as_fd(), &at_new.1)?;
+        sync_dir(at_new.0.as_fd())?;
+        tracing::info!(to = %to.path.display(), "a move that was interrupted is taken back: the file has changed");
+    } else {
+        let (from, to) = (from.path.display(), to.path.display());
+        tracing::warn!(%from, %to, "both copies of a file whose move was interrupted have changed: both stay");
+    }
+    Ok(true)
+}
+
+/// The attributes of what has the name, if it is the file of that stamp.
+fn there((dir, name): &(OwnedFd, CString), stamp: Stamp) -> Result<Option<Stat>, SysError> {
+    match sys::at::stat(dir.as_fd(), name) {
+        Ok(stat) => Ok(Some(stat).filter(|stat| stat.ino == stamp.ino && stat.is_file())),
+        Err(error) if error.errno == Errno::NOENT => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,136 @@
+//! A branch that answers without one of its parts: what it does not find is unknown. The volume is another pool that
+//! calls itself one, and has the file by which a volume's client tells of its bricks.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fsstack_lab::pool::{Builder, Pool};
+use fsstack_lab::{self as lab, needs};
+
+const EIO: Option<i32> = Some(5);
+const ENOENT: Option<i32> = Some(2);
+
+fn errno<T>(told: io::Result<T>) -> Option<i32> {
+    told.err().and_then(|error| error.raw_os_error())
+}
+
+fn names(path: &Path) -> io::Result<usize> {
+    fs::read_dir(path)?.try_fold(0, |count, entry| entry.map(|_| count + 1))
+}
+
+fn create_new(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+fn uncached(pool: Builder) -> Builder {
+    pool.option("write-path=stacked").option("attr-timeout=0").option("entry-timeout=0")
+}
+
+/// A volume of two bricks, with a file on each.
+struct Volume {
+    pool: Pool,
+    private: PathBuf,
+    lost: PathBuf,
+}
+
+impl Volume {
+    fn mount() -> Self {
+        let mut pool = uncached(lab::pool().tmp_branch("brick").option("subtype=glusterfs")).unmounted();
+        let brick = pool.branch("brick").path().to_owned();
+        let layer = brick.join(".meta/graphs/active/v-dht");
+        fs::create_dir_all(&layer).unwrap();
+        fs::create_dir(brick.join("dir")).unwrap();
+        fs::write(brick.join("dir/one"), "one").unwrap();
+        fs::write(brick.join("dir/two"), "two").unwrap();
+        let volume = Self {
+            private: layer.join("private"),
+            lost: brick.with_file_name("lost"),
+            pool: {
+                pool.remount();
+                pool
+            },
+        };
+        volume.say(1);
+        volume
+    }
+
+    fn say(&self, state: u8) {
+        let text = format!(
+            "[xlator.cluster.dht.v-dht.priv]\nsubvol_cnt=2\nsubvolumes[0]=protocol/client.v-client-0\n\
+             subvolumes[1]=protocol/client.v-client-1\nsubvolume_status[0]=1\nsubvolume_status[1]={state}\n"
+        );
+        fs::write(&self.private, text).unwrap();
+    }
+
+    /// The brick with `dir/two` dies, and nobody says so.
+    fn lose(&self) {
+        fs::rename(self.private.ancestors().nth(5).unwrap().join("dir/two"), &self.lost).unwrap();
+        self.say(0);
+    }
+
+    fn find_again(&self) {
+        fs::rename(&self.lost, self.private.ancestors().nth(5).unwrap().join("dir/two")).unwrap();
+        self.say(1);
+    }
+
+    fn below(&self) -> Builder {
+        uncached(lab::pool().tmp_branch("b").over(&[self.pool.path().to_str().unwrap()]).option("create=ff"))
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}: waited in vain");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_a_volume_without_a_brick_does_not_find_is_an_error() {
+    needs!(mounting());
+    let volume = Volume::mount();
+    let pool = volume.below().mount();
+    assert_eq!(pool.read("dir/two"), b"two");
+    assert_eq!(errno(fs::read(pool.at("dir/nowhere"))), ENOENT);
+    volume.lose();
+    for name in ["dir/two", "dir/nowhere"] {
+        assert_eq!(errno(fs::read(pool.at(name))), EIO, "{name}");
+        assert_eq!(errno(create_new(&pool.at(name))), EIO, "{name}");
+    }
+    assert_eq!(errno(names(&pool.at("dir"))), EIO);
+    // What is there is served.
+    assert_eq!(pool.read("dir/one"), b"one");
+    assert!(!pool.branch("b").path().join("dir").exists());
+    volume.find_again();
+    assert_eq!(pool.read("dir/two"), b"two");
+    until("it is whole", || names(&pool.at("dir")).is_ok_and(|count| count == 2));
+    until("it can be created in", || create_new(&pool.at("dir/new")).is_ok());
+}
+
+#[test]
+fn a_volume_that_lacks_a_brick_from_the_start_is_known_to() {
+    needs!(mounting());
+    let volume = Volume::mount();
+    volume.lose();
+    let pool = volume.below().mount();
+    assert_eq!(errno(fs::read(pool.at("dir/two"))), EIO);
+    assert_eq!(errno(names(&pool.at("dir"))), EIO);
+    volume.find_again();
+    until("it is whole", || names(&pool.at("dir")).is_ok_and(|count| count == 2));
+    assert_eq!(pool.read("dir/two"), b"two");
+}
+
+#[test]
+fn with_degraded_read_what_is_left_of_a_volume_is_all() {
+    needs!(mounting());
+    let volume = Volume::mount();
+    let pool = volume.below().option("degraded=read").mount();
+    volume.lose();
+    assert_eq!(errno(fs::read(pool.at("dir/two"))), ENOENT);
+    assert_eq!(names(&pool.at("dir")).unwrap(), 1);
+    assert_eq!(pool.read("dir/one"), b"one");
+}
