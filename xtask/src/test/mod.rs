@@ -206,7 +206,8 @@ fn run_tier(tier: Tier, door: Door, runner: Runner, helper: &PathBuf) -> Row {
     let installed = match tier {
         Tier::Posix => install::suites(),
         Tier::Nfs => install::server(),
-        Tier::Mounted | Tier::Long => install::sources(),
+        // The stress runs fsx.
+        Tier::Mounted | Tier::Long => install::suites().and_then(|()| install::sources()),
         Tier::Dist => {
             install::packages(install::TO_BOOTSTRAP).and_then(|()| dist::Dist::default().make()).map(drop)
         }
