@@ -14,6 +14,7 @@ pub(crate) enum Part {
     Breadth,
     Relocate,
     Control,
+    Frozen,
 }
 
 const PARTS: &[(&str, Part)] = &[
@@ -24,6 +25,7 @@ const PARTS: &[(&str, Part)] = &[
     ("breadth", Part::Breadth),
     ("relocate", Part::Relocate),
     ("control", Part::Control),
+    ("frozen", Part::Frozen),
 ];
 
 /// How long it may take.

@@ -8,6 +8,7 @@ mod breadth;
 mod conditions;
 mod control;
 mod data;
+mod frozen;
 mod ground;
 mod memory;
 mod metadata;
@@ -39,6 +40,7 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Data, |ground, asked, tables| data::run(ground, asked.data(), tables)),
     (Part::Control, |ground, asked, tables| control::run(ground, asked.control(), tables)),
     (Part::Relocate, |_, asked, tables| relocate::run(asked.relocated(), tables)),
+    (Part::Frozen, |_, asked, tables| frozen::run(asked.rounds(), tables)),
     (Part::Memory, |ground, asked, tables| memory::run(ground, asked.inodes(), tables)),
 ];
 

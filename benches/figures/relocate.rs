@@ -20,7 +20,7 @@ use crate::report::{Sense, Table};
 
 const PAGE: usize = 4096;
 /// Of each of the other files, in MiB.
-const OTHER: u64 = 32;
+pub(crate) const OTHER: u64 = 32;
 const OPTIONS: &str = "create=ff,minfreespace=64M,write-path=stacked,attr-timeout=0";
 
 /// How much is done.
@@ -55,7 +55,7 @@ pub(crate) fn run(amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
         let others = others.map(|path| OpenOptions::new().read(true).write(true).open(path));
         let [one, other] = others;
         let others = [one?, other?];
-        for (name, samples) in latencies(&others, Until::Passed(Duration::from_secs(3)))? {
+        for (name, samples) in latencies(&others, &Until::Passed(Duration::from_secs(3)))? {
             put(&mut table, name, "idle", samples);
         }
         let film = OpenOptions::new().write(true).open(target.join("film"))?;
@@ -64,7 +64,7 @@ pub(crate) fn run(amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
             // Its branch has room for 8 of these.
             (0..16_u64).try_for_each(|n| film.write_all_at(&[7; 1 << 20], end + (n << 20)))
         });
-        for (name, samples) in latencies(&others, Until::Finished(&moving))? {
+        for (name, samples) in latencies(&others, &Until::Finished(&moving))? {
             put(&mut table, name, "moving", samples);
         }
         moving.join().ok().context("the writer panicked")??;
@@ -79,19 +79,19 @@ pub(crate) fn run(amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
 }
 
 /// How long to go on.
-enum Until<'a> {
+pub(crate) enum Until<'a> {
     Passed(Duration),
     Finished(&'a thread::JoinHandle<std::io::Result<()>>),
 }
 
 /// How long reads, writes and stats of the two files took, in microseconds.
-fn latencies(files: &[File; 2], until: Until<'_>) -> Result<[(&'static str, Vec<f64>); 3]> {
+pub(crate) fn latencies(files: &[File; 2], until: &Until<'_>) -> Result<[(&'static str, Vec<f64>); 3]> {
     let mut took = [("read 4 KiB", Vec::new()), ("write 4 KiB", Vec::new()), ("stat", Vec::new())];
     let mut page = [0; PAGE];
     let began = Instant::now();
     let mut at = 1_u64;
     loop {
-        let over = match &until {
+        let over = match until {
             Until::Passed(limit) => began.elapsed() > *limit,
             Until::Finished(thread) => thread.is_finished() && took[0].1.len() > 100,
         };
@@ -115,7 +115,7 @@ fn latencies(files: &[File; 2], until: Until<'_>) -> Result<[(&'static str, Vec<
     }
 }
 
-fn put(table: &mut Table, name: &str, column: &str, mut samples: Vec<f64>) {
+pub(crate) fn put(table: &mut Table, name: &str, column: &str, mut samples: Vec<f64>) {
     samples.sort_by(f64::total_cmp);
     for (part, label) in [(50, "p50"), (99, "p99")] {
         if let Some(sample) = samples.get((samples.len() * part / 100).min(samples.len().saturating_sub(1))) {
@@ -124,7 +124,7 @@ fn put(table: &mut Table, name: &str, column: &str, mut samples: Vec<f64>) {
     }
 }
 
-fn lay_out(path: &Path, mib: u64) -> Result<()> {
+pub(crate) fn lay_out(path: &Path, mib: u64) -> Result<()> {
     let file = File::create(path)?;
     let piece = vec![5; 1 << 20];
     (0..mib).try_for_each(|n| file.write_all_at(&piece, n << 20))?;

@@ -1,0 +1,94 @@
+//! What the others feel while a branch hangs: latency of reads, writes and stats of files on three branches, before
+//! the fourth one's server is stopped and after, from when the first caller in it was answered.
+
+use std::fs::{self, OpenOptions};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use fsstack_lab::branch::{Kind, Layout};
+use fsstack_lab::daemon;
+use fsstack_lab::ledger::{self, Entry};
+use fsstack_lab::shell::{command, which};
+use fsstack_lab::{Branch, Skip};
+use rustix::process::Signal;
+
+use crate::relocate::{OTHER, Until, latencies, lay_out, put};
+use crate::report::{Sense, Table};
+
+const DEADLINE: Duration = Duration::from_secs(2);
+const OPTIONS: &str =
+    "create=ff,minfreespace=0,write-path=stacked,attr-timeout=0,entry-timeout=0,branch-timeout=2";
+/// Programs that go on asking the branch that hangs.
+const STUCK: usize = 8;
+
+pub(crate) fn run(rounds: usize, tables: &mut Vec<Table>) -> Result<()> {
+    if which("mergerfs").is_none() {
+        Skip::because("needs mergerfs, which serves the branches").announce();
+        return Ok(());
+    }
+    let home = ledger::fresh("figures-frozen")?;
+    let _home = Entry::dir(&home)?;
+    let branches = ["a", "b", "c", "d"].map(|name| Branch::make(name, Kind::Served, Layout::Sparse, &home));
+    let [a, b, c, d] = branches;
+    let (frozen, others) = (a?, [b?, c?, d?]);
+    let target = home.join("pool");
+    let _target = Entry::dir(&target)?;
+    let title = "Latency of files on three branches while a fourth hangs, microseconds";
+    let mut table = Table::new(title, Sense::LessIsBetter);
+    table.compare("hanging", &["before"], "hanging to before");
+    table
+        .notes
+        .push(format!("one thread, two files; {STUCK} others ask the branch that hangs; `-o {OPTIONS}`"));
+    fs::write(frozen.path().join("there"), "x")?;
+    for branch in &others {
+        lay_out(&branch.path().join(format!("other-{}", branch.name())), OTHER)?;
+    }
+    for _ in 0..rounds {
+        let mount = Entry::mount(&target)?;
+        let paths = [&frozen].into_iter().chain(&others).map(|branch| branch.path().display().to_string());
+        let source = paths.collect::<Vec<_>>().join(":");
+        command(daemon::helper()?).arg(source).arg(&target).args(["-o", OPTIONS]).run()?;
+        fs::metadata(target.join("there"))?;
+        let open = |name: &str| OpenOptions::new().read(true).write(true).open(target.join(name));
+        let files = [open("other-b")?, open("other-d")?];
+        for (name, samples) in latencies(&files, &Until::Passed(Duration::from_secs(3)))? {
+            put(&mut table, name, "before", samples);
+        }
+        let server = frozen.daemon();
+        server.signal(Signal::STOP)?;
+        let (over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+        let measured = thread::scope(|scope| {
+            for _ in 0..STUCK {
+                scope.spawn(|| {
+                    while !over.load(Relaxed) {
+                        // Told an error, sooner or later: that is what is counted.
+                        let _told = fs::metadata(target.join("there"));
+                        answered.fetch_add(1, Relaxed);
+                        thread::sleep(Duration::from_millis(50));
+                    }
+                });
+            }
+            let began = Instant::now();
+            while answered.load(Relaxed) == 0 && began.elapsed() < DEADLINE * 10 {
+                thread::sleep(Duration::from_millis(10));
+            }
+            let waited = began.elapsed();
+            let measured = latencies(&files, &Until::Passed(Duration::from_secs(3)));
+            over.store(true, Relaxed);
+            measured.map(|measured| (waited, measured))
+        });
+        server.signal(Signal::CONT)?;
+        let (waited, measured) = measured?;
+        ensure!(waited < DEADLINE * 10, "nobody was answered");
+        for (name, samples) in measured {
+            put(&mut table, name, "hanging", samples);
+        }
+        table.put("first answer to who asked the branch, ms", "hanging", waited.as_secs_f64() * 1e3);
+        drop(files);
+        mount.undo().context("unmounting")?;
+    }
+    tables.push(table);
+    Ok(())
+}
