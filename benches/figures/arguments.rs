@@ -2,12 +2,14 @@
 
 use anyhow::{Context, Result, bail};
 
-use crate::{control, data, metadata, relocate};
+use crate::{control, data, metadata, relocate, trees};
 
 /// A group of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Metadata,
+    Busy,
+    Trees,
     Data,
     Memory,
     Startup,
@@ -19,6 +21,8 @@ pub(crate) enum Part {
 
 const PARTS: &[(&str, Part)] = &[
     ("meta", Part::Metadata),
+    ("busy", Part::Busy),
+    ("trees", Part::Trees),
     ("data", Part::Data),
     ("memory", Part::Memory),
     ("startup", Part::Startup),
@@ -90,6 +94,15 @@ impl Arguments {
             Pace::Full => (5_000, 10_000),
         };
         metadata::Amount { rounds: self.rounds(), names, listed }
+    }
+
+    /// How large the trees are that real programs work in.
+    pub(crate) fn trees(&self) -> trees::Amount {
+        let (files, listed) = match self.pace {
+            Pace::Quick => (500, 2_000),
+            Pace::Full => (20_000, 10_000),
+        };
+        trees::Amount { rounds: self.rounds(), files, listed }
     }
 
     /// How much data is moved.

@@ -64,7 +64,7 @@ fn metadata_table(standing: &Stands<'_>, amount: metadata::Amount) -> Result<Tab
     let mut table =
         Table::new("Operations a second, one client, of a pool that is asked", Sense::MoreIsBetter);
     table.compare(ASKED, &[ALONE], "asked to left alone");
-    metadata::rounds(standing, 1, amount, &mut table)?;
+    metadata::rounds(standing, metadata::ONE, amount, &mut table, None)?;
     Ok(table)
 }
 

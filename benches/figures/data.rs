@@ -1,9 +1,10 @@
 //! Bytes a second: whole files by 1 MiB, and 4 KiB at random.
 //!
-//! Every contender has one file, laid out and read once before anything is timed, so that the page caches are
+//! Every contender has a file, laid out and read once before anything is timed, so that the page caches are
 //! warm and the memory below the loop devices is there. What is dirty is written back between the figures.
 //! With O_DIRECT the loop device answers, at its own speed; without it a page of 4 KiB costs the page cache a
-//! microsecond, and what passthrough adds to that shows.
+//! microsecond, and what passthrough adds to that shows. O_DIRECT has a file of its own, for it throws pages
+//! out of the cache that the other figures count on.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -28,6 +29,12 @@ enum Act {
     ReadPages,
     WriteDirect,
     ReadDirect,
+}
+
+impl Act {
+    fn is_direct(self) -> bool {
+        matches!(self, Self::WriteDirect | Self::ReadDirect)
+    }
 }
 
 const ACTS: &[(Act, &str)] = &[
@@ -88,15 +95,17 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
 
 /// Every act by every contender on a file of its own, round after round.
 pub(crate) fn rounds(standing: &[(&Contender, &Standing)], amount: Amount, table: &mut Table) -> Result<()> {
-    for (_, at) in standing {
-        lay_out(at, amount)?;
+    for (of, at) in standing {
+        lay_out(&open(at, Act::WriteAll)?, amount)?;
+        if matches!(of.server, Server::Branch | Server::Fsstack) {
+            lay_out(&open(at, Act::WriteDirect)?, amount)?;
+        }
     }
     for round in 0..amount.rounds {
         for (act, label) in ACTS {
             for turn in 0..standing.len() {
                 let (of, at) = &standing[(turn + round) % standing.len()];
-                if matches!(act, Act::WriteDirect | Act::ReadDirect) && matches!(of.server, Server::Rival(_))
-                {
+                if act.is_direct() && matches!(of.server, Server::Rival(_)) {
                     continue; // mhddfs answers EINVAL
                 }
                 let file = open(at, *act)?;
@@ -110,15 +119,14 @@ pub(crate) fn rounds(standing: &[(&Contender, &Standing)], amount: Amount, table
 
 fn open(at: &Standing, act: Act) -> Result<OwnedFd> {
     let how = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-    let how = if matches!(act, Act::WriteDirect | Act::ReadDirect) { how | OFlags::DIRECT } else { how };
-    Ok(openat(CWD, at.path().join("data"), how, Mode::from_raw_mode(0o644))?)
+    let (name, how) = if act.is_direct() { ("direct", how | OFlags::DIRECT) } else { ("data", how) };
+    Ok(openat(CWD, at.path().join(name), how, Mode::from_raw_mode(0o644))?)
 }
 
-fn lay_out(at: &Standing, amount: Amount) -> Result<()> {
-    let file = open(at, Act::WriteAll)?;
-    rate(&file, Act::WriteAll, amount)?;
-    rustix::fs::fsync(&file)?;
-    rate(&file, Act::ReadAll, amount).map(drop)
+fn lay_out(file: &OwnedFd, amount: Amount) -> Result<()> {
+    rate(file, Act::WriteAll, amount)?;
+    rustix::fs::fsync(file)?;
+    rate(file, Act::ReadAll, amount).map(drop)
 }
 
 /// MiB a second.

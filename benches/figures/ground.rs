@@ -13,6 +13,8 @@ use fsstack_lab::rival::Union;
 use fsstack_lab::shell::command;
 use fsstack_lab::{Branch, MiB};
 
+use crate::null;
+
 /// Attributes and names may be kept for two minutes: what the rivals are asked for, too.
 pub(crate) const CACHES_ON: &[&str] = &["attr-timeout=120", "entry-timeout=120", "negative-timeout=120"];
 
@@ -23,6 +25,8 @@ pub(crate) enum Server {
     Branch,
     /// The pool.
     Fsstack,
+    /// A file system that does nothing, over the same ring.
+    Null,
     /// Another union file system.
     Rival(Union),
 }
@@ -45,7 +49,7 @@ impl Contender {
     pub(crate) fn missing(&self) -> Option<String> {
         match self.server {
             Server::Rival(union) => union.installed().err().map(|skip| skip.to_string()),
-            Server::Branch | Server::Fsstack => None,
+            Server::Branch | Server::Fsstack | Server::Null => None,
         }
     }
 
@@ -53,6 +57,11 @@ impl Contender {
     fn line(&self, parts: &[PathBuf], target: &Path) -> Result<(OsString, Vec<String>)> {
         let program = match self.server {
             Server::Branch => bail!("nobody mounts a branch"),
+            Server::Null => {
+                let called = target.with_file_name(null::CALLED);
+                std::os::unix::fs::symlink(std::env::current_exe()?, &called)?;
+                return Ok((called.into_os_string(), null::arguments("ring", target)));
+            }
             Server::Fsstack => daemon::helper()?.into_os_string(),
             Server::Rival(union) => union.program().into(),
         };
@@ -69,6 +78,7 @@ impl Contender {
     pub(crate) fn described(&self) -> String {
         match self.server {
             Server::Branch => format!("{}: the branch's own file system", self.name),
+            Server::Null => format!("{}: no file system behind the pool's own ring", self.name),
             Server::Fsstack | Server::Rival(_) => format!("{}: `-o {}`", self.name, self.options.join(",")),
         }
     }
@@ -95,6 +105,7 @@ impl Ground {
     /// Mounts `contender` over directories of its own, `spread` of them, taken from the branches in turn.
     pub(crate) fn stand(&self, contender: &Contender, spread: usize) -> Result<Standing> {
         let parts = self.parts(contender, spread)?;
+        let parts = if contender.server == Server::Null { Vec::new() } else { parts };
         if contender.server == Server::Branch {
             let path = parts.first().context("no branch")?.clone();
             return Ok(Standing { path, parts, mount: None });

@@ -10,11 +10,14 @@ mod control;
 mod data;
 mod frozen;
 mod ground;
+mod hogs;
 mod memory;
 mod metadata;
+mod null;
 mod relocate;
 mod report;
 mod startup;
+mod trees;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -35,6 +38,8 @@ type Figures = fn(&Ground, &Arguments, &mut Vec<Table>) -> Result<()>;
 
 const FIGURES: &[(Part, Figures)] = &[
     (Part::Metadata, |ground, asked, tables| metadata::run(ground, asked.metadata(), tables)),
+    (Part::Busy, |ground, asked, tables| metadata::run_busy(ground, asked.metadata(), tables)),
+    (Part::Trees, |ground, asked, tables| trees::run(ground, asked.trees(), tables)),
     (Part::Breadth, |ground, asked, tables| breadth::run(ground, asked.metadata(), tables)),
     (Part::Startup, |ground, asked, tables| startup::run(ground, asked.rounds(), tables)),
     (Part::Data, |ground, asked, tables| data::run(ground, asked.data(), tables)),
@@ -45,7 +50,11 @@ const FIGURES: &[(Part, Figures)] = &[
 ];
 
 fn main() -> ExitCode {
-    let told = Arguments::read(std::env::args().skip(1)).and_then(|arguments| measure(&arguments));
+    let told = match null::called(std::env::args().skip(1)) {
+        Ok(true) => Ok(()),
+        Ok(false) => Arguments::read(std::env::args().skip(1)).and_then(|arguments| measure(&arguments)),
+        Err(error) => Err(error),
+    };
     match told {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

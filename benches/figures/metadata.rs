@@ -17,6 +17,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use crate::ground::{CACHES_ON, Contender, Ground, Server, Standing};
+use crate::hogs::Hogs;
 use crate::report::{Sense, Table};
 
 /// What a client does, in this order: each finds what the ones before it have left.
@@ -76,46 +77,94 @@ pub(crate) fn contenders() -> Vec<Contender> {
         Contender::new("ring", Server::Fsstack, &[room, CACHES_ON, &["transport=ring"]]),
         Contender::new("mergerfs", Server::Rival(Union::Mergerfs), &[mergerfs]),
         Contender::new("mhddfs", Server::Rival(Union::Mhddfs), &[mhddfs]),
+        Contender::new("null", Server::Null, &[]),
         Contender::new("xfs", Server::Branch, &[]),
     ]
 }
 
+/// Who asks, and beside whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Crowd {
+    title: &'static str,
+    tag: &'static str,
+    clients: usize,
+    /// A program that never sleeps on each CPU.
+    hogs: bool,
+}
+
+/// One client, and nothing else.
+pub(crate) const ONE: Crowd =
+    Crowd { title: "Operations a second, one client", tag: "1", clients: 1, hogs: false };
+
+const ALONE: &[Crowd] =
+    &[ONE, Crowd { title: "Operations a second, two clients, sum", tag: "2", clients: 2, hogs: false }];
+
+const BUSY: &[Crowd] = &[Crowd {
+    title: "Operations a second, one client, a busy loop on each CPU",
+    tag: "h",
+    clients: 1,
+    hogs: true,
+}];
+
 /// The tables, one for each number of clients.
 pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+    measure(ground, amount, ALONE, tables)
+}
+
+/// The same beside programs that leave no CPU alone; and how long the slowest of a hundred takes.
+pub(crate) fn run_busy(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+    measure(ground, Amount { names: amount.names / 5, listed: amount.listed / 5, ..amount }, BUSY, tables)
+}
+
+fn measure(ground: &Ground, amount: Amount, crowds: &[Crowd], tables: &mut Vec<Table>) -> Result<()> {
     let (here, skipped): (Vec<_>, Vec<_>) =
         contenders().into_iter().partition(|contender| contender.missing().is_none());
     let standing = here.iter().map(|contender| Ok((contender, ground.stand(contender, 2)?)));
     let standing = standing.collect::<Result<Vec<_>>>()?;
-    for clients in [1, 2] {
-        let who = if clients == 1 { "one client" } else { "two clients, sum" };
-        let mut table = Table::new(&format!("Operations a second, {who}"), Sense::MoreIsBetter);
-        table.compare("dev", &["mergerfs", "mhddfs"], "dev to the better rival");
-        table.compare("ring", &["mergerfs", "mhddfs"], "ring to it");
+    for crowd in crowds {
+        let mut table = Table::new(crowd.title, Sense::MoreIsBetter);
+        let mut slowest = Table::new(&format!("{}: 99th percentile, us", crowd.title), Sense::LessIsBetter);
+        for table in [&mut table, &mut slowest] {
+            table.compare("dev", &["mergerfs", "mhddfs"], "dev to the better rival");
+            table.compare("ring", &["mergerfs", "mhddfs"], "ring to it");
+        }
+        table.compare("ring", &["null"], "ring to null");
         table.notes.extend(here.iter().map(Contender::described));
         table.notes.extend(skipped.iter().filter_map(|of| Some(format!("{}: {}", of.name, of.missing()?))));
         let stands: Vec<_> = standing.iter().map(|(of, at)| (*of, at)).collect();
-        rounds(&stands, clients, amount, &mut table)?;
+        rounds(&stands, *crowd, amount, &mut table, Some(&mut slowest))?;
         tables.push(table);
+        if crowd.hogs {
+            tables.push(slowest);
+        }
     }
     standing.into_iter().try_for_each(|(_, at)| at.fall())
 }
 
-/// Every act by every contender, round after round.
+/// Every act by every contender, round after round; `slowest` gets the 99th percentiles.
 pub(crate) fn rounds(
     standing: &[(&Contender, &Standing)],
-    clients: usize,
+    crowd: Crowd,
     amount: Amount,
     table: &mut Table,
+    mut slowest: Option<&mut Table>,
 ) -> Result<()> {
     for round in 0..amount.rounds {
-        let tag = format!("{clients}{round}");
-        let teams = standing.iter().map(|(of, at)| Ok((*of, Team::new(at, clients, &tag, amount)?)));
+        let tag = format!("{}{round}", crowd.tag);
+        let teams = standing.iter().map(|(of, at)| Ok((*of, Team::new(at, crowd.clients, &tag, amount)?)));
         let teams = teams.collect::<Result<Vec<_>>>()?;
+        let _hogs = crowd.hogs.then(Hogs::start).transpose()?;
         for (act, label) in ACTS {
             for turn in 0..teams.len() {
                 let (of, team) = &teams[(turn + round) % teams.len()];
-                let rate = team.act(*act).with_context(|| format!("{}: {label}", of.name))?;
-                table.put(label, of.name, rate);
+                if of.server == Server::Null && !matches!(act, Act::Missing | Act::Uncached) {
+                    continue;
+                }
+                let done = team.act(*act).with_context(|| format!("{}: {label}", of.name))?;
+                table.put(label, of.name, done.rate);
+                if let (Some(slowest), Some(p99)) = (&mut slowest, done.p99) {
+                    slowest.put(label, of.name, p99);
+                }
             }
         }
         teams.into_iter().try_for_each(|(_, team)| team.clear())?;
@@ -126,6 +175,14 @@ pub(crate) fn rounds(
 /// The clients of one contender in one round.
 struct Team {
     clients: Vec<Client>,
+}
+
+/// What came of an act.
+struct Done {
+    /// Operations a second, all clients together.
+    rate: f64,
+    /// Microseconds that 99 of 100 operations took at most; not for listings.
+    p99: Option<f64>,
 }
 
 /// One client's directory and names.
@@ -149,15 +206,17 @@ impl Team {
         Ok(team)
     }
 
-    fn act(&self, act: Act) -> Result<f64> {
+    fn act(&self, act: Act) -> Result<Done> {
         let gate = Barrier::new(self.clients.len());
         let spans = std::thread::scope(|scope| {
             let run = |client| {
                 let gate = &gate;
                 scope.spawn(move || {
                     gate.wait();
+                    let mut took = Vec::new();
                     let began = Instant::now();
-                    Client::act(client, act).map(|done| (began, Instant::now(), done))
+                    let done = Client::act(client, act, &mut took)?;
+                    anyhow::Ok((began, Instant::now(), done, took))
                 })
             };
             let threads: Vec<_> = self.clients.iter().map(run).collect();
@@ -167,7 +226,10 @@ impl Team {
         let began = spans.iter().map(|span| span.0).min().context("no client")?;
         let ended = spans.iter().map(|span| span.1).max().context("no client")?;
         let done: usize = spans.iter().map(|span| span.2).sum();
-        Ok(per_second(done, ended - began))
+        let mut took: Vec<Duration> = spans.into_iter().flat_map(|span| span.3).collect();
+        took.sort_unstable();
+        let p99 = took.get(took.len() * 99 / 100).map(|took| took.as_secs_f64() * 1e6);
+        Ok(Done { rate: per_second(done, ended - began), p99 })
     }
 
     fn clear(self) -> Result<()> {
@@ -214,12 +276,14 @@ impl Client {
         })
     }
 
-    fn act(&self, act: Act) -> Result<usize> {
+    /// How many operations were done; what each took goes to `took`.
+    fn act(&self, act: Act, took: &mut Vec<Duration>) -> Result<usize> {
         let dir = &self.dir;
         let block = [0x5a_u8; 4096];
         let mut room = [0_u8; 4096];
         let mode = Mode::from_raw_mode(0o644);
         let open = |name: &CString, how: OFlags| rustix::fs::openat(dir, name, how | OFlags::CLOEXEC, mode);
+        let mut last = Instant::now();
         for (i, name) in self.names.iter().enumerate() {
             match act {
                 Act::Create => drop(open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?),
@@ -242,6 +306,9 @@ impl Client {
                 Act::ListAll => return self.list_all(),
                 Act::ListNames => return Ok(self.list()?.len()),
             }
+            let now = Instant::now();
+            took.push(now - last);
+            last = now;
         }
         Ok(self.names.len())
     }

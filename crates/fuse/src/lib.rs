@@ -11,7 +11,7 @@ pub mod mount;
 mod negotiate;
 pub mod notify;
 
-pub use adapter::{Adapter, Timeouts};
+pub use adapter::{Adapter, Outcome, Serve, Timeouts};
 pub use door::scheduling::Scheduling;
 pub use door::{Door, Transport};
 pub use mount::{Granted, MountError, Mounted, Plan};

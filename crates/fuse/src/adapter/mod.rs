@@ -4,6 +4,7 @@ mod files;
 mod names;
 mod unheard;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,18 @@ pub enum Outcome {
     Silent,
 }
 
+/// What stands behind a door: the adapter, or in the benches a file system that does nothing.
+pub trait Serve: Send + Sync + fmt::Debug {
+    /// How requests are to be parsed.
+    fn abi(&self) -> Abi;
+    /// Serves one request.
+    fn serve(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Outcome;
+    /// Whether serving may take for ever: then another thread stands by to answer.
+    fn may_hang(&self) -> bool;
+    /// The kernel has not seen this answer, for the request was answered by another: what it holds is given back.
+    fn take_back(&self, request: &Request<'_>, answer: &[u8]);
+}
+
 /// The adapter between the protocol and the engine: one for all doors.
 #[derive(Debug)]
 pub struct Adapter {
@@ -53,36 +66,12 @@ pub struct Adapter {
 /// What an operation of the adapter returns: an error becomes an errno.
 type Served = Result<(), Errno>;
 
-impl Adapter {
-    /// An adapter to `union`; `abi` is what the kernel granted.
-    pub fn new(union: Arc<Union>, timeouts: Timeouts, abi: Abi) -> Self {
-        Self { union, timeouts: ArcSwap::from_pointee(timeouts), abi, interrupts: Interrupts::default() }
-    }
-
-    /// What the kernel is told from now on; what it was told before stays so.
-    pub fn set_timeouts(&self, timeouts: Timeouts) {
-        self.timeouts.store(Arc::new(timeouts));
-    }
-
-    /// How requests are to be parsed.
-    pub fn abi(&self) -> Abi {
+impl Serve for Adapter {
+    fn abi(&self) -> Abi {
         self.abi
     }
 
-    /// The engine.
-    pub fn union(&self) -> &Arc<Union> {
-        &self.union
-    }
-
-    /// How long the kernel may believe what it is told now.
-    fn timeouts(&self) -> Timeouts {
-        let now = **self.timeouts.load();
-        let (entry, negative) = now.watched;
-        if self.union.is_watched() { Timeouts { entry, negative, ..now } } else { now }
-    }
-
-    /// Serves one request.
-    pub fn serve(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Outcome {
+    fn serve(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Outcome {
         match request.op {
             Operation::Forget { nlookup } => {
                 self.union.forget(Ino(request.header.nodeid), nlookup);
@@ -102,6 +91,38 @@ impl Adapter {
             Ok(()) => Outcome::Answered,
             Err(errno) => Outcome::Refused(errno.raw_os_error()),
         }
+    }
+
+    fn may_hang(&self) -> bool {
+        self.union.may_hang()
+    }
+
+    fn take_back(&self, request: &Request<'_>, answer: &[u8]) {
+        self.give_up(request, answer);
+    }
+}
+
+impl Adapter {
+    /// An adapter to `union`; `abi` is what the kernel granted.
+    pub fn new(union: Arc<Union>, timeouts: Timeouts, abi: Abi) -> Self {
+        Self { union, timeouts: ArcSwap::from_pointee(timeouts), abi, interrupts: Interrupts::default() }
+    }
+
+    /// What the kernel is told from now on; what it was told before stays so.
+    pub fn set_timeouts(&self, timeouts: Timeouts) {
+        self.timeouts.store(Arc::new(timeouts));
+    }
+
+    /// The engine.
+    pub fn union(&self) -> &Arc<Union> {
+        &self.union
+    }
+
+    /// How long the kernel may believe what it is told now.
+    fn timeouts(&self) -> Timeouts {
+        let now = **self.timeouts.load();
+        let (entry, negative) = now.watched;
+        if self.union.is_watched() { Timeouts { entry, negative, ..now } } else { now }
     }
 
     #[expect(clippy::too_many_lines, reason = "one row an operation")]

@@ -7,7 +7,7 @@ use super::Adapter;
 
 impl Adapter {
     /// `answer`, to `request`, will not be sent: what it would have given to the kernel is given up.
-    pub fn take_back(&self, request: &Request<'_>, answer: &[u8]) {
+    pub(super) fn give_up(&self, request: &Request<'_>, answer: &[u8]) {
         let forget = |nodeid: Option<u64>| {
             if let Some(nodeid) = nodeid.filter(|nodeid| *nodeid != 0) {
                 self.union().forget(Ino(nodeid), 1);

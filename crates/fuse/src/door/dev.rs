@@ -21,7 +21,7 @@ use super::crew::Crew;
 use super::device::{self, BEFORE_DATA, Buffer, Taken};
 use super::scheduling::{Pace, Scheduling};
 use super::seat::Seat;
-use crate::adapter::{Adapter, Outcome};
+use crate::adapter::{Outcome, Serve};
 
 /// Room for a request's headers besides its data.
 const HEADERS: usize = 4096;
@@ -41,7 +41,7 @@ pub struct DevDoor {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    adapter: Arc<Adapter>,
+    adapter: Arc<dyn Serve>,
     device: OwnedFd,
     buffer: usize,
     scheduling: Scheduling,
@@ -73,7 +73,7 @@ impl DevDoor {
     /// # Errors
     /// No thread or descriptor is to be had.
     pub fn open(
-        adapter: Arc<Adapter>,
+        adapter: Arc<dyn Serve>,
         device: OwnedFd,
         max_write: u32,
         max_threads: Option<usize>,
@@ -213,7 +213,7 @@ impl Shared {
         } else {
             self.crew.seen(request.header.pid, &self.cpus);
         }
-        if self.adapter.union().may_hang() {
+        if self.adapter.may_hang() {
             return self.run_watched(device.as_fd(), seat, &request, outgoing);
         }
         self.run(device.as_fd(), &request, outgoing);

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::adapter::Adapter;
+use crate::adapter::Serve;
 use dev::DevDoor;
 use ring::RingDoor;
 use scheduling::Scheduling;
@@ -86,7 +86,7 @@ impl Door {
     /// No thread, ring or descriptor is to be had.
     pub fn open(
         ring: bool,
-        adapter: Arc<Adapter>,
+        adapter: Arc<dyn Serve>,
         device: OwnedFd,
         max_write: u32,
         max_threads: Option<usize>,

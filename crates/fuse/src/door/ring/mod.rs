@@ -23,7 +23,7 @@ use fsstack_wire::{Answer, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};
 
 use super::scheduling::{Pace, Scheduling};
-use crate::adapter::{Adapter, Outcome};
+use crate::adapter::{Outcome, Serve};
 use entry::{Entry, Fetched};
 use seat::{Apart, Left, Seat};
 
@@ -45,7 +45,7 @@ pub struct RingDoor {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    adapter: Arc<Adapter>,
+    adapter: Arc<dyn Serve>,
     device: OwnedFd,
     max_write: usize,
     scheduling: Scheduling,
@@ -80,7 +80,7 @@ impl RingDoor {
     /// # Errors
     /// No thread, ring or descriptor is to be had.
     pub fn open(
-        adapter: Arc<Adapter>,
+        adapter: Arc<dyn Serve>,
         device: OwnedFd,
         max_write: u32,
         max_threads: Option<usize>,
@@ -186,7 +186,7 @@ impl Shared {
                         // Full or gone: whoever is to start threads has enough to do.
                         let _asked = self.wanted.try_send(number);
                     }
-                    if self.adapter.union().may_hang() {
+                    if self.adapter.may_hang() {
                         match self.answer_watched(entry, &seat, &mut apart) {
                             Some(answered) => entry = answered,
                             None => return Ok(Ended::Replaced),

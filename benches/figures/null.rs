@@ -1,0 +1,148 @@
+//! A file system that does nothing, behind the doors that the pool has: what the kernel, the door and the machine
+//! cost before a branch is asked for anything.
+//!
+//! Names that begin with `c` are directories, with `u` files; all others are missing. This program serves it when it
+//! is called by the lab's name for a mount helper, as a daemon in its own session.
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use fsstack_fuse::{Door, Outcome, Plan, Scheduling, Serve, Transport};
+use fsstack_sys::process::{self, Fork};
+use fsstack_wire::{Abi, Answer, Attr, Entry, Opened, Operation, Request};
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+
+/// What this program is called, and its first argument, when it serves.
+pub(crate) const CALLED: &str = "mount.fsstack";
+const SERVE: &str = "null";
+
+const KEPT: Duration = Duration::from_secs(120);
+const MAX_WRITE: u32 = 1 << 20;
+const DIR: u32 = 0o40_755;
+const FILE: u32 = 0o100_644;
+/// In a number: it is a file's.
+const IS_FILE: u64 = 1 << 62;
+
+/// The arguments that make this program mount `target`, its requests by `transport`.
+pub(crate) fn arguments(transport: &str, target: &Path) -> Vec<String> {
+    vec![SERVE.into(), transport.into(), target.display().to_string()]
+}
+
+/// Serves, if that is what the program was called for: true when it has.
+pub(crate) fn called(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
+    if arguments.next().as_deref() != Some(SERVE) {
+        return Ok(false);
+    }
+    let transport = match arguments.next().as_deref() {
+        Some("ring") => Transport::Ring,
+        Some("dev") => Transport::Dev,
+        other => bail!("no transport: {other:?}"),
+    };
+    let target = PathBuf::from(arguments.next().context("no mount point")?);
+    let (ready, tell) = process::readiness_pipe()?;
+    if let Fork::Parent(_) = process::fork()? {
+        drop(tell);
+        let mut told = [0];
+        ensure!(std::fs::File::from(ready).read(&mut told)? == 1, "the null file system is not mounted");
+        return Ok(true);
+    }
+    process::setsid()?;
+    process::redirect_stdio_to_null()?;
+    let transport = transport.settled().map_err(anyhow::Error::msg)?;
+    let mounted = fsstack_fuse::mount::mount(&plan(target, transport == Transport::Ring))?;
+    let granted = mounted.granted;
+    let device = mounted.device().try_clone_to_owned()?;
+    let null = Arc::new(Null { abi: Abi { setxattr_ext: granted.setxattr_ext } });
+    let door = Door::open(granted.ring, null, device, granted.max_write, None, Scheduling::Auto)?;
+    std::fs::File::from(tell.as_fd().try_clone_to_owned()?).write_all(&[1])?;
+    drop(tell);
+    door.wait();
+    mounted.ended();
+    Ok(true)
+}
+
+fn plan(target: PathBuf, ring: bool) -> Plan {
+    Plan {
+        target,
+        fsname: "null".into(),
+        subtype: "null".into(),
+        device: None,
+        flags: MountFlags::NOSUID | MountFlags::NODEV,
+        allow_other: true,
+        default_permissions: true,
+        privileged: true,
+        max_write: MAX_WRITE,
+        passthrough: false,
+        writeback: false,
+        ring,
+        forward_locks: false,
+        export: false,
+    }
+}
+
+/// The file system.
+#[derive(Debug)]
+struct Null {
+    abi: Abi,
+}
+
+impl Serve for Null {
+    fn abi(&self) -> Abi {
+        self.abi
+    }
+
+    fn serve(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Outcome {
+        let nodeid = request.header.nodeid;
+        let built = match request.op {
+            Operation::Forget { .. } | Operation::BatchForget(_) | Operation::Interrupt { .. } => {
+                return Outcome::Silent;
+            }
+            Operation::Lookup { name } => match named(nodeid, name.to_bytes()) {
+                Some(ino) => answer.entry(&Entry {
+                    nodeid: ino,
+                    generation: 0,
+                    entry_valid: KEPT,
+                    attr_valid: KEPT,
+                    attr: attr(ino),
+                }),
+                None => answer.missing(KEPT),
+            },
+            Operation::Getattr { .. } => answer.attr(&attr(nodeid), KEPT),
+            Operation::Open { .. } => answer.opened(Opened::default()),
+            Operation::Release { .. } => Ok(()),
+            _ => return Outcome::Refused(Errno::NOSYS.raw_os_error()),
+        };
+        match built {
+            Ok(()) => Outcome::Answered,
+            Err(_) => Outcome::Refused(Errno::IO.raw_os_error()),
+        }
+    }
+
+    fn may_hang(&self) -> bool {
+        false
+    }
+
+    fn take_back(&self, _: &Request<'_>, _: &[u8]) {}
+}
+
+/// The number of `name` in the directory `parent`: FNV-1a over both (Fowler, Noll, Vo), and what it is.
+fn named(parent: u64, name: &[u8]) -> Option<u64> {
+    let kind = match name.first()? {
+        b'c' => 0,
+        b'u' => IS_FILE,
+        _ => return None,
+    };
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = parent.to_ne_bytes().iter().chain(name).fold(0xcbf2_9ce4_8422_2325, step);
+    Some((hash & (IS_FILE - 1)) | 2 | kind)
+}
+
+fn attr(ino: u64) -> Attr {
+    let mode = if ino & IS_FILE != 0 { FILE } else { DIR };
+    Attr { ino, mode, nlink: 1, blksize: 4096, ..Attr::default() }
+}

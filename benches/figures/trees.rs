@@ -1,0 +1,105 @@
+//! What people wait for: seconds that find(1), ls(1) and git(1) take in a tree.
+//!
+//! The listed directories are made on the branches, past the mounts, and are new in each round. The repository is
+//! one file a name, in a hundred directories; its clone, status and removal are one figure each.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use fsstack_lab::shell::{command, which};
+
+use crate::ground::{Contender, Ground, Server, Standing};
+use crate::metadata;
+use crate::report::{Sense, Table};
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Amount {
+    pub(crate) rounds: usize,
+    /// Files of the repository.
+    pub(crate) files: usize,
+    /// Entries of the listed directory.
+    pub(crate) listed: usize,
+}
+
+/// A program at work may take this long.
+const LIMIT: Duration = Duration::from_secs(300);
+
+pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+    let mut table = Table::new("Seconds of real programs", Sense::LessIsBetter);
+    table.compare("dev", &["mergerfs", "mhddfs"], "dev to the better rival");
+    table.compare("ring", &["mergerfs", "mhddfs"], "ring to it");
+    let here = metadata::contenders().into_iter();
+    let here: Vec<_> = here.filter(|of| of.missing().is_none() && of.server != Server::Null).collect();
+    let standing = here.iter().map(|of| Ok((of, ground.stand(of, 2)?))).collect::<Result<Vec<_>>>()?;
+    let source = tempfile::tempdir_in("/dev/shm")?;
+    let git = which("git").is_some();
+    if git {
+        repository(source.path(), amount.files)?;
+    } else {
+        table.notes.push("git is not installed: not measured".into());
+    }
+    for round in 0..amount.rounds {
+        for turn in 0..standing.len() {
+            let (of, at) = &standing[(turn + round) % standing.len()];
+            let mut timed = |label: &str, line: &[&str]| {
+                took(line).map(|seconds| table.put(label, of.name, seconds)).context(of.name)
+            };
+            for (program, label) in [("find", "find -printf '%s %n'"), ("ls", "ls -l")] {
+                let dir = listed(of, at, &format!("{program}-{round}"), amount.listed)?;
+                let dir = dir.to_str().context("a path of ours")?;
+                match program {
+                    "find" => timed(label, &["find", dir, "-printf", "%s %n\\n"])?,
+                    _ => timed(label, &["ls", "-l", dir])?,
+                }
+            }
+            if git {
+                let tree = at.path().join(format!("tree-{round}"));
+                let (tree, from) =
+                    (tree.to_str().context("a path")?, source.path().to_str().context("a path")?);
+                timed("git clone", &["git", "clone", "-q", "--no-hardlinks", from, tree])?;
+                timed("git status", &["git", "-C", tree, "status", "--short"])?;
+                timed("rm -rf", &["rm", "-rf", tree])?;
+            }
+        }
+    }
+    table.notes.extend(standing.iter().map(|(of, _)| of.described()));
+    tables.push(table);
+    standing.into_iter().try_for_each(|(_, at)| at.fall())
+}
+
+/// A directory of `count` empty files, half of them on each branch, that the contender has not seen.
+fn listed(of: &Contender, at: &Standing, name: &str, count: usize) -> Result<PathBuf> {
+    let alone = of.server == Server::Branch;
+    let shares = if alone { 1 } else { at.parts().len() };
+    for (n, part) in at.parts().iter().take(shares).enumerate() {
+        let dir = part.join(name);
+        fs::create_dir(&dir)?;
+        (n..count)
+            .step_by(shares)
+            .try_for_each(|i| fs::File::create(dir.join(format!("entry-{i}"))).map(drop))?;
+    }
+    rustix::fs::sync();
+    Ok(at.path().join(name))
+}
+
+fn repository(at: &Path, files: usize) -> Result<()> {
+    for i in 0..files {
+        let dir = at.join(format!("d{}", i % 100));
+        fs::create_dir_all(&dir)?;
+        fs::write(dir.join(format!("f{i}")), format!("the file number {i}\n"))?;
+    }
+    let script =
+        "git init -q . && git add . && git -c user.name=b -c user.email=b@example.org commit -qm all";
+    command("sh").args(["-c", script]).dir(at).limit(LIMIT).run().map(drop)
+}
+
+/// Seconds, as the shell tells them: the lab looks for a command's end every few milliseconds only.
+fn took(line: &[&str]) -> Result<f64> {
+    let script = r#"began=$(date +%s%N); "$@" > /dev/null && echo $(($(date +%s%N) - began))"#;
+    let told = command("sh").args(["-c", script, "sh"]).args(line).limit(LIMIT).run()?;
+    let nanoseconds: f64 = told.stdout.trim().parse().context("no time was told")?;
+    Ok(nanoseconds / 1e9)
+}
