@@ -2,7 +2,9 @@
 #![allow(unsafe_code, reason = "scheduling policies and a thread's niceness have no safe wrapper")]
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -82,10 +84,23 @@ pub fn autogroup_enabled() -> bool {
     std::fs::read("/proc/sys/kernel/sched_autogroup_enabled").is_ok_and(|text| text.starts_with(b"1"))
 }
 
-/// How long the calling thread has waited for a processor while it could run, if the kernel tells.
-pub fn run_delay() -> Option<Duration> {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    stat.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+/// How long a thread has waited for a processor while it could run.
+#[derive(Debug)]
+pub struct RunDelay(File);
+
+impl RunDelay {
+    /// Of the calling thread, if the kernel tells.
+    pub fn own() -> Option<Self> {
+        File::open("/proc/thread-self/schedstat").ok().map(Self)
+    }
+
+    /// Since the thread began.
+    pub fn total(&self) -> Option<Duration> {
+        let mut room = [0; 80];
+        let filled = self.0.read_at(&mut room, 0).ok()?;
+        let stat = std::str::from_utf8(&room[..filled]).ok()?;
+        stat.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+    }
 }
 
 /// Raises the process's limit of open files as far as it may go; answers the limit now in force.
@@ -150,7 +165,8 @@ mod tests {
     #[test]
     fn the_rest_answers() {
         let _ = autogroup_enabled();
-        let _ = run_delay();
+        let waited = || RunDelay::own().and_then(|delay| delay.total());
+        assert!(waited() <= waited());
         let limit = raise_nofile_limit();
         assert!(limit > 0);
         assert_eq!(raise_nofile_limit(), limit);

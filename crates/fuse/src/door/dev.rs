@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::crew::Crew;
 use super::device::{self, BEFORE_DATA, Buffer, Taken};
-use super::scheduling::{Pace, Scheduling};
+use super::scheduling::{Pace, Scheduling, Tempo};
 use super::seat::Seat;
 use crate::adapter::{Outcome, Serve};
 
@@ -50,6 +50,8 @@ pub(super) struct Shared {
     /// The CPUs of the threads that are there from the start.
     cpus: Vec<usize>,
     crew: Crew,
+    /// How the threads of each of the first CPUs are scheduled.
+    tempos: Vec<Tempo>,
     /// Threads that wait for a request.
     waiting: AtomicUsize,
     threads: AtomicUsize,
@@ -92,6 +94,7 @@ impl DevDoor {
             // Without a watcher nobody would notice that the only thread that reads is stuck.
             cpus: if base < max { cpus.iter().copied().take(base).collect() } else { Vec::new() },
             crew: Crew::default(),
+            tempos: (0..base).map(|_| Tempo::default()).collect(),
             waiting: AtomicUsize::new(0),
             threads: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
@@ -163,7 +166,7 @@ impl Shared {
         let mut incoming = Buffer::new(self.buffer, BEFORE_DATA);
         let mut outgoing = Buffer::new(self.buffer, 0);
         let (incoming, outgoing) = (incoming.space(), outgoing.space());
-        let mut pace = Pace::new(self.scheduling);
+        let mut pace = Pace::new(self.scheduling, &self.tempos[number % self.base]);
         let seat = Seat::new(self, device)?;
         loop {
             if helper && (self.waiting.load(Relaxed) >= self.base || self.crew.is_solo()) {

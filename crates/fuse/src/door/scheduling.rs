@@ -5,10 +5,12 @@
 //! sent to one that sleeps. In a scheduling group of its own (a session leader under autogroup) the group has
 //! its ordinary weight and the thread does not starve; elsewhere it would, and a little niceness does nearly as well.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use fsstack_sys::process;
-use fsstack_sys::thread::{self, Policy};
+use fsstack_sys::thread::{self, Policy, RunDelay};
+use parking_lot::Mutex;
 
 /// How the threads of a door are scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,50 +51,129 @@ impl Scheduling {
     }
 }
 
-/// Requests between two looks at how long the thread has waited for its CPU.
-const LOOK_EVERY: u32 = 64;
+/// Requests between two looks at how long the thread has waited for its CPU, at most.
+const LOOK_EVERY: u32 = 16;
+/// The same after it has become idle again.
+const LOOK_FIRST: u32 = 2;
 /// Waiting for its CPU this long for each request is starving: the request itself takes a tenth of it.
 const STARVING: Duration = Duration::from_micros(100);
-/// How long a thread that starved stays ordinary.
+/// How long the threads of a CPU stay ordinary where one starved: the first time, and at most. It doubles when the next
+/// try ends as soon as it was begun.
 const ORDINARY_FOR: Duration = Duration::from_secs(10);
+const ORDINARY_AT_MOST: Duration = Duration::from_secs(160);
+/// A try that lasted this long was worth it.
+const WORTH_IT: Duration = Duration::from_secs(5);
 
-/// Keeps a thread under `SCHED_IDLE` from starving: it does where other programs keep its CPU busy and it is woken
-/// there for a caller on another. Then it is ordinary for a while.
-#[derive(Debug)]
-pub(crate) struct Pace {
-    idle: bool,
-    requests: u32,
-    waited: Duration,
-    ordinary_until: Option<Instant>,
+/// How the threads of one CPU are scheduled where `SCHED_IDLE` is wanted: they starve under it where other programs keep
+/// the CPU busy and they are woken there for a caller on another. What one finds out holds for all.
+#[derive(Debug, Default)]
+pub(crate) struct Tempo {
+    ordinary: AtomicBool,
+    times: Mutex<Times>,
 }
 
-impl Pace {
-    /// For the calling thread, scheduled so.
-    pub(crate) fn new(scheduling: Scheduling) -> Self {
-        let waited = thread::run_delay().unwrap_or_default();
-        Self { idle: scheduling == Scheduling::Idle, requests: 0, waited, ordinary_until: None }
+#[derive(Debug, Default)]
+struct Times {
+    /// When the threads were last made idle.
+    idle_since: Option<Instant>,
+    ordinary_until: Option<Instant>,
+    pause: Duration,
+}
+
+impl Tempo {
+    /// One of the threads starved: all are ordinary for a while.
+    fn starved(&self, now: Instant) {
+        let mut times = self.times.lock();
+        if self.ordinary.load(Relaxed) {
+            return;
+        }
+        let worth_it = times.idle_since.is_none_or(|since| WORTH_IT < now.duration_since(since));
+        times.pause = if worth_it { ORDINARY_FOR } else { (times.pause * 2).min(ORDINARY_AT_MOST) };
+        times.ordinary_until = Some(now + times.pause);
+        self.ordinary.store(true, Relaxed);
+    }
+
+    /// Tries again when it is time.
+    fn try_again(&self, now: Instant) {
+        let mut times = self.times.lock();
+        if times.ordinary_until.is_some_and(|until| until <= now) && self.ordinary.swap(false, Relaxed) {
+            times.idle_since = Some(now);
+        }
+    }
+}
+
+/// Keeps a thread under `SCHED_IDLE` from starving.
+#[derive(Debug)]
+pub(crate) struct Pace<'t> {
+    /// None: the thread is not to be idle at all, or the kernel does not tell how it fares.
+    watched: Option<Watched<'t>>,
+}
+
+#[derive(Debug)]
+struct Watched<'t> {
+    tempo: &'t Tempo,
+    delay: RunDelay,
+    ordinary: bool,
+    requests: u32,
+    look_at: u32,
+    waited: Duration,
+}
+
+impl<'t> Pace<'t> {
+    /// For the calling thread, scheduled so, on the CPU that `tempo` is of.
+    pub(crate) fn new(scheduling: Scheduling, tempo: &'t Tempo) -> Self {
+        let delay = RunDelay::own().filter(|_| scheduling == Scheduling::Idle);
+        let watched = |delay: RunDelay| {
+            let waited = delay.total().unwrap_or(Duration::MAX);
+            Watched { tempo, delay, ordinary: false, requests: 0, look_at: LOOK_FIRST, waited }
+        };
+        Self { watched: delay.map(watched) }
     }
 
     /// The thread has served a request.
     pub(crate) fn served(&mut self) {
-        self.requests = self.requests.wrapping_add(1);
-        if !self.idle || !self.requests.is_multiple_of(LOOK_EVERY) {
-            return;
+        if let Some(watched) = &mut self.watched {
+            watched.served();
         }
-        let Some(waited) = thread::run_delay() else { return };
-        let starves = waited.saturating_sub(self.waited) > STARVING * LOOK_EVERY;
+    }
+}
+
+impl Watched<'_> {
+    fn served(&mut self) {
+        self.requests += 1;
+        if self.tempo.ordinary.load(Relaxed) != self.ordinary {
+            self.follow();
+        } else if self.look_at <= self.requests {
+            if self.ordinary {
+                self.tempo.try_again(Instant::now());
+            } else {
+                self.look();
+            }
+            self.requests = 0;
+            self.look_at = (self.look_at * 2).min(LOOK_EVERY);
+        }
+    }
+
+    fn look(&mut self) {
+        let Some(waited) = self.delay.total() else { return };
+        if STARVING * self.requests < waited.saturating_sub(self.waited) {
+            self.tempo.starved(Instant::now());
+        }
         self.waited = waited;
-        match self.ordinary_until {
-            None if starves => {
-                self.ordinary_until = Some(Instant::now() + ORDINARY_FOR);
-                report(thread::set_policy(Policy::Other));
-                Scheduling::Nice.apply(None);
-            }
-            Some(until) if until < Instant::now() => {
-                self.ordinary_until = None;
-                Scheduling::Idle.apply(None);
-            }
-            _ => {}
+    }
+
+    /// Does as the tempo says.
+    fn follow(&mut self) {
+        self.ordinary = !self.ordinary;
+        self.requests = 0;
+        if self.ordinary {
+            report(thread::set_policy(Policy::Other));
+            Scheduling::Nice.apply(None);
+            self.look_at = LOOK_EVERY;
+        } else {
+            Scheduling::Idle.apply(None);
+            self.look_at = LOOK_FIRST;
+            self.waited = self.delay.total().unwrap_or(Duration::MAX);
         }
     }
 }
@@ -100,5 +181,44 @@ impl Pace {
 fn report(done: std::io::Result<()>) {
     if let Err(error) = done {
         tracing::debug!(%error, "a door's thread is scheduled as it was");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_starves_again_at_once_waits_longer_each_time() {
+        let tempo = Tempo::default();
+        let mut now = Instant::now();
+        for pause in [10, 20, 40, 80, 160, 160] {
+            tempo.starved(now);
+            tempo.try_again(now + Duration::from_secs(pause - 1));
+            assert!(tempo.ordinary.load(Relaxed), "{pause}");
+            now += Duration::from_secs(pause);
+            tempo.try_again(now);
+            assert!(!tempo.ordinary.load(Relaxed), "{pause}");
+        }
+        now += WORTH_IT + Duration::from_secs(1);
+        tempo.starved(now);
+        tempo.try_again(now + ORDINARY_FOR);
+        assert!(!tempo.ordinary.load(Relaxed));
+    }
+
+    #[test]
+    fn what_one_thread_finds_out_another_follows() {
+        let tempo = Tempo::default();
+        let mut pace = Pace::new(Scheduling::Idle, &tempo);
+        let ordinary = |pace: &Pace<'_>| pace.watched.as_ref().map(|watched| watched.ordinary);
+        // A kernel without schedstat tells nobody: no thread is watched there.
+        let told = RunDelay::own().is_some();
+        tempo.starved(Instant::now());
+        pace.served();
+        assert_eq!(ordinary(&pace), told.then_some(true));
+        tempo.try_again(Instant::now() + ORDINARY_FOR);
+        pace.served();
+        assert_eq!(ordinary(&pace), told.then_some(false));
+        assert!(Pace::new(Scheduling::Plain, &tempo).watched.is_none());
     }
 }

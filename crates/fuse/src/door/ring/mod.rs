@@ -22,7 +22,7 @@ use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};
 
-use super::scheduling::{Pace, Scheduling};
+use super::scheduling::{Pace, Scheduling, Tempo};
 use crate::adapter::{Outcome, Serve};
 use entry::{Entry, Fetched};
 use seat::{Apart, Left, Seat};
@@ -72,6 +72,8 @@ enum Ended {
 struct Queue {
     /// Threads that wait for a request.
     free: AtomicUsize,
+    /// How they are scheduled.
+    tempo: Tempo,
 }
 
 impl RingDoor {
@@ -171,7 +173,7 @@ impl Shared {
                 None => return Ok(Ended::Gone),
             },
         };
-        let mut pace = Pace::new(self.scheduling);
+        let mut pace = Pace::new(self.scheduling, &queue.tempo);
         let seat = Seat::new(self, number);
         let mut apart = Apart::default();
         queue.free.fetch_add(1, SeqCst);
