@@ -59,8 +59,13 @@ impl Contender {
             Server::Branch => bail!("nobody mounts a branch"),
             Server::Null => {
                 let called = target.with_file_name(null::CALLED);
-                std::os::unix::fs::symlink(std::env::current_exe()?, &called)?;
-                return Ok((called.into_os_string(), null::arguments("ring", target)));
+                if !called.exists() {
+                    std::os::unix::fs::symlink(std::env::current_exe()?, &called)?;
+                }
+                return Ok((
+                    called.into_os_string(),
+                    null::arguments("ring", target, self.options.first().unwrap_or(&"0")),
+                ));
             }
             Server::Fsstack => daemon::helper()?.into_os_string(),
             Server::Rival(union) => union.program().into(),
@@ -104,8 +109,12 @@ impl Ground {
 
     /// Mounts `contender` over directories of its own, `spread` of them, taken from the branches in turn.
     pub(crate) fn stand(&self, contender: &Contender, spread: usize) -> Result<Standing> {
-        let parts = self.parts(contender, spread)?;
-        let parts = if contender.server == Server::Null { Vec::new() } else { parts };
+        let spread = if contender.server == Server::Null { 0 } else { spread };
+        self.stand_over(contender, self.parts(contender, spread)?)
+    }
+
+    /// Mounts `contender` over `parts`.
+    pub(crate) fn stand_over(&self, contender: &Contender, parts: Vec<PathBuf>) -> Result<Standing> {
         if contender.server == Server::Branch {
             let path = parts.first().context("no branch")?.clone();
             return Ok(Standing { path, parts, mount: None });

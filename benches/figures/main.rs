@@ -8,6 +8,7 @@ mod breadth;
 mod conditions;
 mod control;
 mod data;
+mod distance;
 mod frozen;
 mod ground;
 mod hogs;
@@ -40,6 +41,7 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Metadata, |ground, asked, tables| metadata::run(ground, asked.metadata(), tables)),
     (Part::Busy, |ground, asked, tables| metadata::run_busy(ground, asked.metadata(), tables)),
     (Part::Trees, |ground, asked, tables| trees::run(ground, asked.trees(), tables)),
+    (Part::Distance, |ground, asked, tables| distance::run(ground, asked.rounds(), tables)),
     (Part::Breadth, |ground, asked, tables| breadth::run(ground, asked.metadata(), tables)),
     (Part::Startup, |ground, asked, tables| startup::run(ground, asked.rounds(), tables)),
     (Part::Data, |ground, asked, tables| data::run(ground, asked.data(), tables)),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use fsstack_fuse::{Door, Outcome, Plan, Scheduling, Serve, Transport};
 use fsstack_sys::process::{self, Fork};
-use fsstack_wire::{Abi, Answer, Attr, Entry, Opened, Operation, Request};
+use fsstack_wire::{Abi, Answer, Attr, Entry, Opened, Operation, Request, Statfs};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
@@ -28,9 +28,10 @@ const FILE: u32 = 0o100_644;
 /// In a number: it is a file's.
 const IS_FILE: u64 = 1 << 62;
 
-/// The arguments that make this program mount `target`, its requests by `transport`.
-pub(crate) fn arguments(transport: &str, target: &Path) -> Vec<String> {
-    vec![SERVE.into(), transport.into(), target.display().to_string()]
+/// The arguments that make this program mount `target`, its requests by `transport`; each name is looked up for so many
+/// microseconds, as if the server were far away.
+pub(crate) fn arguments(transport: &str, target: &Path, away: &str) -> Vec<String> {
+    vec![SERVE.into(), transport.into(), target.display().to_string(), away.into()]
 }
 
 /// Serves, if that is what the program was called for: true when it has.
@@ -44,6 +45,7 @@ pub(crate) fn called(mut arguments: impl Iterator<Item = String>) -> Result<bool
         other => bail!("no transport: {other:?}"),
     };
     let target = PathBuf::from(arguments.next().context("no mount point")?);
+    let away: u64 = arguments.next().context("no time")?.parse()?;
     let (ready, tell) = process::readiness_pipe()?;
     if let Fork::Parent(_) = process::fork()? {
         drop(tell);
@@ -57,7 +59,8 @@ pub(crate) fn called(mut arguments: impl Iterator<Item = String>) -> Result<bool
     let mounted = fsstack_fuse::mount::mount(&plan(target, transport == Transport::Ring))?;
     let granted = mounted.granted;
     let device = mounted.device().try_clone_to_owned()?;
-    let null = Arc::new(Null { abi: Abi { setxattr_ext: granted.setxattr_ext } });
+    let abi = Abi { setxattr_ext: granted.setxattr_ext };
+    let null = Arc::new(Null { abi, away: Duration::from_micros(away) });
     let door = Door::open(granted.ring, null, device, granted.max_write, None, Scheduling::Auto)?;
     std::fs::File::from(tell.as_fd().try_clone_to_owned()?).write_all(&[1])?;
     drop(tell);
@@ -89,6 +92,7 @@ fn plan(target: PathBuf, ring: bool) -> Plan {
 #[derive(Debug)]
 struct Null {
     abi: Abi,
+    away: Duration,
 }
 
 impl Serve for Null {
@@ -98,6 +102,9 @@ impl Serve for Null {
 
     fn serve(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Outcome {
         let nodeid = request.header.nodeid;
+        if matches!(request.op, Operation::Lookup { .. }) && !self.away.is_zero() {
+            std::thread::sleep(self.away);
+        }
         let built = match request.op {
             Operation::Forget { .. } | Operation::BatchForget(_) | Operation::Interrupt { .. } => {
                 return Outcome::Silent;
@@ -113,6 +120,7 @@ impl Serve for Null {
                 None => answer.missing(KEPT),
             },
             Operation::Getattr { .. } => answer.attr(&attr(nodeid), KEPT),
+            Operation::Statfs => answer.statfs(&Statfs::default()),
             Operation::Open { .. } => answer.opened(Opened::default()),
             Operation::Release { .. } => Ok(()),
             _ => return Outcome::Refused(Errno::NOSYS.raw_os_error()),

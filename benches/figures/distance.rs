@@ -1,0 +1,54 @@
+//! What a name that is nowhere costs when the branches are far away: one of them, and four.
+//!
+//! A far branch is a file system that does nothing, and takes two milliseconds to say so. Asked one after the other,
+//! four would take four times as long as one.
+
+use std::ffi::CString;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use rustix::fs::{AtFlags, statat};
+use rustix::io::Errno;
+
+use crate::ground::{Contender, Ground, Server};
+use crate::metadata::open_dir;
+use crate::report::{Sense, Table};
+
+const FAR: [&str; 4] = ["far-0", "far-1", "far-2", "far-3"];
+const AWAY: &[&str] = &["2000"];
+const NAMES: u32 = 100;
+
+pub(crate) fn run(ground: &Ground, rounds: usize, tables: &mut Vec<Table>) -> Result<()> {
+    let mut table = Table::new("Milliseconds of a missing name, by branches 2 ms away", Sense::LessIsBetter);
+    table.compare("4-branches", &["1-branch"], "4 to 1");
+    let far: Vec<_> = FAR
+        .iter()
+        .map(|name| ground.stand(&Contender::new(name, Server::Null, &[AWAY]), 0))
+        .collect::<Result<_>>()?;
+    let asks = &["negative-timeout=0", "out-of-band=timeout"][..];
+    let mut pools = Vec::new();
+    for (name, count) in [("1-branch", 1), ("4-branches", 4)] {
+        let parts = far.iter().take(count).map(|at| at.path().to_owned()).collect();
+        let at = ground.stand_over(&Contender::new(name, Server::Fsstack, &[asks]), parts)?;
+        let dir = open_dir(at.path())?;
+        pools.push((name, at, dir));
+    }
+    for round in 0..rounds {
+        for turn in 0..pools.len() {
+            let (name, _, dir) = &pools[(turn + round) % pools.len()];
+            let began = Instant::now();
+            for n in 0..NAMES {
+                let missing = CString::new(format!("m{round}-{n}"))?;
+                let told = statat(dir, &missing, AtFlags::empty()).map(drop);
+                ensure!(told == Err(Errno::NOENT), "{missing:?}: {told:?}");
+            }
+            table.put("stat of a missing name", name, began.elapsed().as_secs_f64() * 1e3 / f64::from(NAMES));
+        }
+    }
+    tables.push(table);
+    pools.into_iter().try_for_each(|(_, at, dir)| {
+        drop(dir);
+        at.fall()
+    })?;
+    far.into_iter().try_for_each(|at| at.fall())
+}
