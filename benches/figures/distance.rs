@@ -14,7 +14,8 @@ use crate::ground::{Contender, Ground, Server};
 use crate::metadata::open_dir;
 use crate::report::{Sense, Table};
 
-const FAR: [&str; 4] = ["far-0", "far-1", "far-2", "far-3"];
+/// The first is one pool's, the others are the other's.
+const FAR: [&str; 5] = ["far-0", "far-1", "far-2", "far-3", "far-4"];
 const AWAY: &[&str] = &["2000"];
 const NAMES: u32 = 100;
 
@@ -27,8 +28,8 @@ pub(crate) fn run(ground: &Ground, rounds: usize, tables: &mut Vec<Table>) -> Re
         .collect::<Result<_>>()?;
     let asks = &["negative-timeout=0", "out-of-band=timeout"][..];
     let mut pools = Vec::new();
-    for (name, count) in [("1-branch", 1), ("4-branches", 4)] {
-        let parts = far.iter().take(count).map(|at| at.path().to_owned()).collect();
+    for (name, own) in [("1-branch", &far[..1]), ("4-branches", &far[1..])] {
+        let parts = own.iter().map(|at| at.path().to_owned()).collect();
         let at = ground.stand_over(&Contender::new(name, Server::Fsstack, &[asks]), parts)?;
         let dir = open_dir(at.path())?;
         pools.push((name, at, dir));

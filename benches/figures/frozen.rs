@@ -1,7 +1,8 @@
 //! What the others feel while a branch hangs: latency of reads, writes and stats of files on three branches, before
 //! the fourth one's server is stopped and after, from when the first caller in it was answered.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,10 +15,11 @@ use fsstack_lab::shell::{command, which};
 use fsstack_lab::{Branch, Skip};
 use rustix::process::Signal;
 
-use crate::relocate::{OTHER, Until, latencies, lay_out, put};
+use crate::relocate::{Latencies, OTHER, Until, latencies, lay_out, put};
 use crate::report::{Sense, Table};
 
-const DEADLINE: Duration = Duration::from_secs(2);
+/// Far more than the deadline.
+const LONG: Duration = Duration::from_secs(20);
 const OPTIONS: &str =
     "create=ff,minfreespace=0,write-path=stacked,attr-timeout=0,entry-timeout=0,branch-timeout=2";
 /// Programs that go on asking the branch that hangs.
@@ -58,30 +60,10 @@ pub(crate) fn run(rounds: usize, tables: &mut Vec<Table>) -> Result<()> {
         }
         let server = frozen.daemon();
         server.signal(Signal::STOP)?;
-        let (over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
-        let measured = thread::scope(|scope| {
-            for _ in 0..STUCK {
-                scope.spawn(|| {
-                    while !over.load(Relaxed) {
-                        // Told an error, sooner or later: that is what is counted.
-                        let _told = fs::metadata(target.join("there"));
-                        answered.fetch_add(1, Relaxed);
-                        thread::sleep(Duration::from_millis(50));
-                    }
-                });
-            }
-            let began = Instant::now();
-            while answered.load(Relaxed) == 0 && began.elapsed() < DEADLINE * 10 {
-                thread::sleep(Duration::from_millis(10));
-            }
-            let waited = began.elapsed();
-            let measured = latencies(&files, &Until::Passed(Duration::from_secs(3)));
-            over.store(true, Relaxed);
-            measured.map(|measured| (waited, measured))
-        });
+        let measured = beside_the_stuck(&target, &files);
         server.signal(Signal::CONT)?;
         let (waited, measured) = measured?;
-        ensure!(waited < DEADLINE * 10, "nobody was answered");
+        ensure!(waited < LONG, "nobody was answered");
         for (name, samples) in measured {
             put(&mut table, name, "hanging", samples);
         }
@@ -91,4 +73,29 @@ pub(crate) fn run(rounds: usize, tables: &mut Vec<Table>) -> Result<()> {
     }
     tables.push(table);
     Ok(())
+}
+
+/// How long the first of those who ask the branch that hangs waited, and what the others feel from then on.
+fn beside_the_stuck(pool: &Path, files: &[File; 2]) -> Result<(Duration, Latencies)> {
+    let (over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..STUCK {
+            scope.spawn(|| {
+                while !over.load(Relaxed) {
+                    // Told an error, sooner or later: that is what is counted.
+                    let _told = fs::metadata(pool.join("there"));
+                    answered.fetch_add(1, Relaxed);
+                    thread::sleep(Duration::from_millis(50));
+                }
+            });
+        }
+        let began = Instant::now();
+        while answered.load(Relaxed) == 0 && began.elapsed() < LONG {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let waited = began.elapsed();
+        let measured = latencies(files, &Until::Passed(Duration::from_secs(3)));
+        over.store(true, Relaxed);
+        measured.map(|measured| (waited, measured))
+    })
 }

@@ -84,8 +84,11 @@ pub(crate) enum Until<'a> {
     Finished(&'a thread::JoinHandle<std::io::Result<()>>),
 }
 
-/// How long reads, writes and stats of the two files took, in microseconds.
-pub(crate) fn latencies(files: &[File; 2], until: &Until<'_>) -> Result<[(&'static str, Vec<f64>); 3]> {
+/// Microseconds of each act, by what it was.
+pub(crate) type Latencies = [(&'static str, Vec<f64>); 3];
+
+/// How long reads, writes and stats of the two files took.
+pub(crate) fn latencies(files: &[File; 2], until: &Until<'_>) -> Result<Latencies> {
     let mut took = [("read 4 KiB", Vec::new()), ("write 4 KiB", Vec::new()), ("stat", Vec::new())];
     let mut page = [0; PAGE];
     let began = Instant::now();
