@@ -1,10 +1,15 @@
 //! Bulk copy: a place is promised, filled past the pool, and gets its name in one step.
 
+use std::ffi::{CStr, CString};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use fsstack_engine::live::{BadChange, Removal};
-use fsstack_pool::BranchIx;
+use fsstack_engine::reserve::{CopyId, Reserved, Wanted};
+use fsstack_engine::watch::Doubt;
+use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::Errno;
 
 use crate::ground::Ground;
@@ -13,27 +18,72 @@ fn refused<T: std::fmt::Debug>(answer: fsstack_engine::Result<T>) -> Errno {
     answer.unwrap_err().errno()
 }
 
+fn wanted(name: &str, size: u64) -> Wanted {
+    Wanted { name: CString::new(name).unwrap(), size, not_on: Vec::new() }
+}
+
+/// A place for one file.
+fn reserve(
+    pool: &Ground,
+    copy: CopyId,
+    dir: Ino,
+    name: &str,
+    size: u64,
+) -> fsstack_engine::Result<Reserved> {
+    pool.union.reserve(copy, dir, &[wanted(name, size)])?.remove(0)
+}
+
+/// Where the file that was reserved is to be made.
+fn staged(pool: &Ground, copy: CopyId, of: Reserved) -> PathBuf {
+    let place = pool.union.staging_place(copy, of.branch).unwrap();
+    place.branch.join(place.folder).join(of.id.to_string())
+}
+
+fn commit(pool: &Ground, copy: CopyId, of: Reserved) -> fsstack_engine::Result<()> {
+    pool.union.commit(copy, &[of.id]).remove(0)
+}
+
+const ROOT: Ino = Ino::ROOT;
+
+/// What the kernel was told.
+#[derive(Debug, Default)]
+struct Told(Mutex<Vec<(Ino, CString)>>);
+
+impl Doubt for Told {
+    fn name(&self, parent: Ino, name: &CStr) {
+        self.0.lock().unwrap().push((parent, name.to_owned()));
+    }
+    fn all_names(&self) -> bool {
+        true
+    }
+    fn attributes(&self, ino: Ino) {
+        self.0.lock().unwrap().push((ino, CString::default()));
+    }
+    fn data(&self, _: Ino) {}
+}
+
 #[test]
 fn nothing_is_seen_until_it_is_whole() {
     let pool = Ground::new(2);
     pool.put_dir(1, "d");
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let teller = told.clone();
-    pool.union.set_teller(Box::new(move |dir, name| teller.lock().unwrap().push((dir, name.to_owned()))));
+    let told = Arc::new(Told::default());
+    pool.union.set_doubt(told.clone());
     let dir = pool.ino("d");
     assert_eq!(pool.find("d/film").map(drop), Err(Errno::NOENT), "the kernel may remember that");
-    let place = pool.union.reserve(b"/d/film", 5).unwrap();
+    let copy = pool.union.start_copy();
+    let place = reserve(&pool, copy, dir, "film", 5).unwrap();
     assert_eq!(place.branch, BranchIx(0));
-    assert_eq!(place.target, pool.on(0, "d/film"));
-    fs::write(&place.staging, "whole").unwrap();
+    let staged = staged(&pool, copy, place);
+    fs::write(&staged, "whole").unwrap();
     assert!(pool.names("d").is_empty() && pool.names("") == ["d"], "the staging folder is hidden");
     assert_eq!(pool.union.status().branches[0].reserved, 5);
     assert_eq!(pool.union.reservations(), 1);
-    pool.union.commit(place.id).unwrap();
+    commit(&pool, copy, place).unwrap();
     assert_eq!(pool.read("d/film").unwrap(), "whole");
-    assert_eq!(*told.lock().unwrap(), [(dir, c"film".to_owned())]);
+    assert_eq!(*told.0.lock().unwrap(), [(dir, c"film".to_owned()), (dir, CString::default())]);
     assert_eq!(pool.union.status().branches[0].reserved, 0);
-    assert_eq!(refused(pool.union.commit(place.id)), Errno::NOENT);
+    assert_eq!(refused(commit(&pool, copy, place)), Errno::NOENT);
+    pool.union.end_copy(copy);
     assert_eq!(pool.holders(".fsstack.moving"), [0_usize; 0], "nothing is left over");
     assert_eq!(pool.create("d/film").map(drop), Err(Errno::EXIST));
 }
@@ -41,30 +91,39 @@ fn nothing_is_seen_until_it_is_whole() {
 #[test]
 fn a_name_that_came_meanwhile_is_kept() {
     let pool = Ground::new(1);
-    let place = pool.union.reserve(b"film", 1).unwrap();
+    let copy = pool.union.start_copy();
+    let place = reserve(&pool, copy, ROOT, "film", 1).unwrap();
+    fs::write(staged(&pool, copy, place), "second").unwrap();
     pool.write("film", "first");
-    assert_eq!(refused(pool.union.commit(place.id)), Errno::EXIST);
+    assert_eq!(refused(commit(&pool, copy, place)), Errno::EXIST);
     assert_eq!(pool.read("film").unwrap(), "first");
     assert_eq!(pool.names(""), ["film"]);
-    assert_eq!(refused(pool.union.reserve(b"film", 1)), Errno::EXIST);
-    assert_eq!(refused(pool.union.reserve(b"none/film", 1)), Errno::NOENT);
-    assert_eq!(refused(pool.union.reserve(b"", 1)), Errno::EXIST);
+    assert_eq!(refused(reserve(&pool, copy, Ino(7 << 40), "film", 1)), Errno::STALE);
+    assert_eq!(refused(reserve(&pool, copy, ROOT, ".fsstack.moving", 1)), Errno::PERM);
+    pool.union.end_copy(copy);
     assert_eq!(pool.holders(".fsstack.moving"), [0_usize; 0]);
+    assert_eq!(refused(reserve(&pool, copy, ROOT, "late", 1)), Errno::STALE, "the copy is over");
 }
 
 #[test]
 fn the_file_follows_its_directory() {
     let pool = Ground::new(1);
     pool.mkdir("d").unwrap();
-    let place = pool.union.reserve(b"d/film", 0).unwrap();
+    let dir = pool.ino("d");
+    let copy = pool.union.start_copy();
+    let place = reserve(&pool, copy, dir, "film", 0).unwrap();
+    fs::write(staged(&pool, copy, place), "").unwrap();
     pool.rename("d", "renamed").unwrap();
-    pool.union.commit(place.id).unwrap();
+    commit(&pool, copy, place).unwrap();
     assert_eq!(pool.names("renamed"), ["film"]);
-    let place = pool.union.reserve(b"renamed/second", 0).unwrap();
+    let place = reserve(&pool, copy, dir, "second", 0).unwrap();
+    let second = staged(&pool, copy, place);
+    fs::write(&second, "").unwrap();
     pool.unlink("renamed/film").unwrap();
     pool.rmdir("renamed").unwrap();
-    assert_eq!(refused(pool.union.commit(place.id)), Errno::NOENT);
-    assert!(pool.names("").is_empty());
+    assert_eq!(refused(commit(&pool, copy, place)), Errno::NOENT);
+    assert!(pool.names("").is_empty() && !second.exists());
+    pool.union.end_copy(copy);
 }
 
 #[test]
@@ -72,20 +131,53 @@ fn what_is_promised_counts_as_taken_and_keeps_the_branch() {
     let pool = Ground::new(2);
     let free = |at: usize| pool.union.status().branches[at].space.unwrap().available;
     let most = free(0) / 2 + (1 << 20);
-    let first = pool.union.reserve(b"first", most).unwrap();
+    let copy = pool.union.start_copy();
+    // In one request as in several.
+    let both = pool.union.reserve(copy, ROOT, &[wanted("first", most), wanted("second", most)]).unwrap();
+    let [first, second] = [0, 1].map(|at| *both[at].as_ref().unwrap());
     assert_eq!(first.branch, BranchIx(0));
-    let second = pool.union.reserve(b"second", most).unwrap();
     assert_eq!(second.branch, BranchIx(1), "the first has no room for both");
-    assert_eq!(refused(pool.union.reserve(b"third", u64::MAX)), Errno::NOSPC);
+    assert_eq!(refused(reserve(&pool, copy, ROOT, "third", u64::MAX)), Errno::NOSPC);
     let stays = pool.union.remove_branch(BranchIx(0), Removal::IfIdle).unwrap_err();
     assert!(matches!(stays, BadChange::InUse { open: 1, .. }), "{stays}");
-    pool.union.abandon(first.id);
-    pool.union.abandon(second.id);
-    pool.union.abandon(second.id);
-    assert!(!first.staging.exists());
+    let half = staged(&pool, copy, first);
+    fs::write(&half, "half").unwrap();
+    pool.union.abandon(copy, &[first.id, second.id]);
+    pool.union.abandon(copy, &[second.id]);
+    assert!(!half.exists());
     assert_eq!(pool.union.reservations(), 0);
+    pool.union.end_copy(copy);
     pool.union.remove_branch(BranchIx(0), Removal::IfIdle).unwrap();
-    let last = pool.union.reserve(b"last", 1).unwrap();
+    let copy = pool.union.start_copy();
+    let last = reserve(&pool, copy, ROOT, "last", 1).unwrap();
+    let last = staged(&pool, copy, last);
+    fs::write(&last, "half").unwrap();
     pool.union.destroy();
-    assert!(!last.staging.exists(), "the mount's end leaves nothing");
+    assert!(!last.exists(), "the mount's end leaves nothing");
+}
+
+#[test]
+fn a_branch_that_could_not_take_it_is_passed_over() {
+    let pool = Ground::new(2);
+    let copy = pool.union.start_copy();
+    let again = Wanted { not_on: vec![BranchIx(0)], ..wanted("film", 1) };
+    let place = pool.union.reserve(copy, ROOT, std::slice::from_ref(&again)).unwrap().remove(0).unwrap();
+    assert_eq!(place.branch, BranchIx(1));
+    let nowhere = Wanted { not_on: vec![BranchIx(0), BranchIx(1)], ..again };
+    assert_eq!(refused(pool.union.reserve(copy, ROOT, &[nowhere]).unwrap().remove(0)), Errno::NOSPC);
+    pool.union.end_copy(copy);
+}
+
+#[test]
+fn what_a_killed_daemon_left_of_a_copy_is_cleared_by_the_next_mount() {
+    let mut pool = Ground::new(1);
+    let left = pool.on(0, ".fsstack.moving/0123456789abcdef.copy");
+    for dir in [left.parent().unwrap(), &left] {
+        fs::create_dir(dir).unwrap();
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    fs::write(left.join("7"), "half").unwrap();
+    pool.remount(|_| {});
+    assert!(!left.exists());
+    assert_eq!(pool.holders(".fsstack.moving"), [0_usize; 0]);
 }

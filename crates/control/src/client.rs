@@ -16,6 +16,7 @@ use crate::api::{
     BranchChanged, BranchRequest, Changed, Explained, Keys, PlacementExplained, SettingsRequest, Status,
     WritePathChanged, WritePathRequest,
 };
+use crate::copying::CopyClient;
 use crate::operator::Refusal;
 use crate::route::Route;
 
@@ -110,6 +111,15 @@ impl Client {
         self.get(&Route::ExplainCreate { path: path.to_vec(), size })
     }
 
+    /// A connection for a bulk copy.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub fn copy(&self) -> Result<CopyClient, ClientError> {
+        let stream = std::os::unix::net::UnixStream::connect(&self.0).map_err(|error| self.unreached(&error))?;
+        CopyClient::begin(stream, &Route::Copy.address(), self.shown())
+    }
+
     /// The figures, as text.
     ///
     /// # Errors
@@ -167,11 +177,7 @@ impl Client {
         route: &Route,
         body: Vec<u8>,
     ) -> Result<(StatusCode, Vec<u8>), ClientError> {
-        let stream = UnixStream::connect(&self.0).await.map_err(|error| match error.kind() {
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => ClientError::Dead(self.shown()),
-            io::ErrorKind::PermissionDenied => ClientError::Denied(self.shown()),
-            _ => self.no_answer(error),
-        })?;
+        let stream = UnixStream::connect(&self.0).await.map_err(|error| self.unreached(&error))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.no_answer(error))?;
@@ -187,6 +193,14 @@ impl Client {
         let status = response.status();
         let body = response.into_body().collect().await.map_err(|error| self.no_answer(error))?;
         Ok((status, body.to_bytes().to_vec()))
+    }
+
+    fn unreached(&self, error: &io::Error) -> ClientError {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => ClientError::Dead(self.shown()),
+            io::ErrorKind::PermissionDenied => ClientError::Denied(self.shown()),
+            _ => self.no_answer(error),
+        }
     }
 
     fn no_answer(&self, why: impl ToString) -> ClientError {

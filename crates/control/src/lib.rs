@@ -8,9 +8,11 @@ mod route;
 
 pub mod api;
 pub mod client;
+pub mod copying;
 pub mod operator;
 pub mod server;
 
 pub use client::{Client, ClientError};
+pub use copying::{CopyClient, Copying};
 pub use operator::{Operator, Refusal};
 pub use server::{Places, Server};

@@ -6,6 +6,7 @@ use crate::api::{
     BranchChanged, BranchRequest, Changed, Explained, Keys, PlacementExplained, SettingsRequest, Status,
     WritePathChanged, WritePathRequest,
 };
+use crate::copying::Copying;
 
 /// The daemon's side of the requests. They may block: each is run by a thread of its own.
 pub trait Operator: Send + Sync + 'static {
@@ -38,6 +39,8 @@ pub trait Operator: Send + Sync + 'static {
     /// # Errors
     /// The path leads nowhere.
     fn explain_create(&self, path: &[u8], size: u64) -> Result<PlacementExplained, Refusal>;
+    /// A bulk copy's conversation begins.
+    fn copy(&self) -> Box<dyn Copying>;
     /// The pool's figures in the text format of OpenMetrics.
     fn metrics(&self) -> String;
 }

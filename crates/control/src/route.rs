@@ -14,6 +14,7 @@ pub(crate) enum Route {
     Branches,
     Explain { path: Vec<u8> },
     ExplainCreate { path: Vec<u8>, size: u64 },
+    Copy,
     Metrics,
 }
 
@@ -34,6 +35,7 @@ impl Route {
                 let size = of("size").map_or(Some(0), |text| text.parse().ok())?;
                 Self::ExplainCreate { path: bytes(of("path")?), size }
             }
+            "/v1/copy" => Self::Copy,
             "/metrics" => Self::Metrics,
             _ => return None,
         })
@@ -50,6 +52,7 @@ impl Route {
             Self::ExplainCreate { path, size } => {
                 format!("/v1/explain-create?path={}&size={size}", percent_encode(path, ESCAPED))
             }
+            Self::Copy => "/v1/copy".to_owned(),
             Self::Metrics => "/metrics".to_owned(),
         }
     }
@@ -67,6 +70,7 @@ mod tests {
             Route::Keys,
             Route::WritePath,
             Route::Branches,
+            Route::Copy,
             Route::Metrics,
             Route::Explain { path: path.clone() },
             Route::ExplainCreate { path, size: 7 },

@@ -20,14 +20,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use crate::copying;
 use crate::operator::{Operator, Refusal, RefusalKind};
 use crate::peer;
 use crate::route::Route;
 
 /// Connections served at once; more wait to be taken.
 const CONNECTIONS: usize = 32;
+/// Copying threads served at once, besides.
+const COPIES: usize = 64;
 /// Requests at work at once: above the connections' number nobody would wait for a thread.
 const AT_WORK: usize = 16;
 /// How long an asker waits for an answer, and a silent one is waited for.
@@ -114,6 +117,7 @@ struct Listening {
     tcp: Option<tokio::net::TcpListener>,
     operator: Arc<dyn Operator>,
     places: Arc<Semaphore>,
+    copies: Arc<Semaphore>,
 }
 
 /// What may be asked over a connection.
@@ -139,6 +143,7 @@ impl Listening {
             tcp: tcp.transpose()?,
             operator,
             places: Arc::new(Semaphore::new(CONNECTIONS)),
+            copies: Arc::new(Semaphore::new(COPIES)),
         })
     }
 
@@ -158,20 +163,20 @@ impl Listening {
         }
     }
 
-    fn connect<S>(&self, stream: S, access: Access, place: tokio::sync::OwnedSemaphorePermit)
+    fn connect<S>(&self, stream: S, access: Access, place: OwnedSemaphorePermit)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let operator = self.operator.clone();
+        let (operator, copies) = (self.operator.clone(), self.copies.clone());
         tokio::spawn(async move {
             let service = service_fn(move |request| {
-                let operator = operator.clone();
-                async move { Ok::<_, Infallible>(answer(request, access, operator).await) }
+                let (operator, copies) = (operator.clone(), copies.clone());
+                async move { Ok::<_, Infallible>(answer(request, access, operator, copies).await) }
             });
             let mut http = hyper::server::conn::http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
             // An asker that goes away early is no fault of ours.
-            let _ = http.serve_connection(TokioIo::new(stream), service).await;
+            let _ = http.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
             drop(place);
         });
     }
@@ -202,6 +207,7 @@ async fn answer(
     request: Request<Incoming>,
     access: Access,
     operator: Arc<dyn Operator>,
+    copies: Arc<Semaphore>,
 ) -> Response<Full<Bytes>> {
     let route = Route::parse(request.uri().path(), request.uri().query());
     let route = match (access, route) {
@@ -210,6 +216,9 @@ async fn answer(
         _ => return refused(StatusCode::NOT_FOUND, &Refusal::missing("no such request")),
     };
     let method = request.method().clone();
+    if (&method, &route) == (&Method::POST, &Route::Copy) {
+        return begin_copy(request, operator, copies);
+    }
     let body = match Limited::new(request.into_body(), LONGEST).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => {
@@ -225,6 +234,47 @@ async fn answer(
             refused(StatusCode::GATEWAY_TIMEOUT, &Refusal::failed(text))
         }
     }
+}
+
+/// From here on the connection is the copy's, with a thread of its own.
+fn begin_copy(
+    request: Request<Incoming>,
+    operator: Arc<dyn Operator>,
+    copies: Arc<Semaphore>,
+) -> Response<Full<Bytes>> {
+    let asks = request.headers().get(header::UPGRADE).is_some_and(|to| to == copying::PROTOCOL);
+    if !asks {
+        return refused(StatusCode::BAD_REQUEST, &Refusal::usage("a copy needs a connection of its own"));
+    }
+    let Ok(place) = copies.try_acquire_owned() else {
+        let text = format!("{COPIES} threads copy into this pool already: wait, or copy with fewer (-j)");
+        return refused(StatusCode::CONFLICT, &Refusal::busy(text));
+    };
+    tokio::spawn(async move {
+        let begun = async {
+            let upgraded = hyper::upgrade::on(request).await.map_err(io::Error::other)?;
+            let parts = upgraded.downcast::<TokioIo<tokio::net::UnixStream>>();
+            let parts = parts.map_err(|_| io::Error::other("not a socket"))?;
+            let stream = parts.io.into_inner().into_std()?;
+            stream.set_nonblocking(false)?;
+            let first = io::Cursor::new(parts.read_buf);
+            std::thread::Builder::new().name("copy".into()).spawn(move || {
+                let _place = place;
+                let mut copying = operator.copy();
+                // Whoever copied may be gone.
+                let _ = copying::serve(io::Read::chain(first, &stream), &stream, &mut *copying);
+            })
+        };
+        if let Err(error) = begun.await {
+            tracing::warn!(%error, "a copy could not begin");
+        }
+    });
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(header::CONNECTION, header::HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, header::HeaderValue::from_static(copying::PROTOCOL));
+    response
 }
 
 fn run(operator: &dyn Operator, method: &Method, route: &Route, body: &[u8]) -> Response<Full<Bytes>> {

@@ -6,9 +6,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use fsstack_control::api::*;
-use fsstack_control::{Client, ClientError, Operator, Places, Refusal, Server};
+use fsstack_control::copying::{CopyAnswer, CopyRequest};
+use fsstack_control::{Client, ClientError, Copying, Operator, Places, Refusal, Server};
 
 struct Parrot;
+
+struct Lines;
+
+impl Copying for Lines {
+    fn answer(&mut self, request: CopyRequest) -> CopyAnswer {
+        CopyAnswer::Refused { error: format!("{request:?}") }
+    }
+}
 
 impl Operator for Parrot {
     fn status(&self) -> Status {
@@ -56,6 +65,9 @@ impl Operator for Parrot {
     fn explain_create(&self, _: &[u8], size: u64) -> Result<PlacementExplained, Refusal> {
         Err(Refusal::usage(size.to_string()))
     }
+    fn copy(&self) -> Box<dyn Copying> {
+        Box::new(Lines)
+    }
     fn metrics(&self) -> String {
         "# EOF\n".into()
     }
@@ -81,6 +93,29 @@ fn what_is_asked_is_answered_and_the_socket_goes_with_the_server() {
     drop(server);
     assert!(!socket.exists());
     assert!(matches!(client.status(), Err(ClientError::Dead(_))));
+}
+
+#[test]
+fn a_copy_has_a_connection_of_its_own_for_as_long_as_it_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("parrot.sock");
+    let places = Places { socket: Some(socket.clone()), metrics: None };
+    let _server = Server::start(&places, Arc::new(Parrot)).unwrap();
+    let client = Client::new(&socket);
+    let mut copy = client.copy().unwrap();
+    // Longer than what a request may be.
+    let request = CopyRequest::Commit { ids: (0..1 << 18).collect() };
+    for _ in 0..2 {
+        let CopyAnswer::Refused { error } = copy.ask(&request).unwrap() else { panic!("not refused") };
+        assert_eq!(error, format!("{request:?}"));
+        assert_eq!(client.status().unwrap().id, "parrot", "others are answered meanwhile");
+    }
+    // As many as there may be leave room for other requests; one more is told why not.
+    let crowd: Vec<_> = (0..63).map(|_| client.copy().unwrap()).collect();
+    let Err(ClientError::Refused(why)) = client.copy() else { panic!("not refused") };
+    assert!(why.error.contains("64 threads copy"), "{why}");
+    assert_eq!(client.status().unwrap().id, "parrot");
+    drop(crowd);
 }
 
 #[test]

@@ -29,6 +29,8 @@ use crate::pool::Pool;
 /// branch: 0 is no pool.
 const FOLDERS: [&CStr; 4] =
     [c".fsstack.moving", c".fsstack.moving.1", c".fsstack.moving.2", c".fsstack.moving.3"];
+/// How the directory of a bulk copy in the folder ends.
+pub(crate) const COPY: &CStr = c".copy";
 /// A record is no longer than this; a path that makes it longer is not recorded.
 const LONGEST: u64 = 1 << 20;
 /// Goes into the sums of records: those of another format do not fit.
@@ -295,8 +297,12 @@ pub(crate) fn clear(pool: &Pool) {
 
 /// The names in the branch's hidden folder, but for those that the daemon is at work with.
 fn names_in_folder(branch: &Branch) -> Result<Vec<CString>, SysError> {
+    names_in(branch, branch.root().as_fd(), branch.folder())
+}
+
+fn names_in(branch: &Branch, above: BorrowedFd<'_>, name: &CStr) -> Result<Vec<CString>, SysError> {
     let how = OFlags::RDONLY | OFlags::DIRECTORY;
-    let folder = sys::at::open(branch.root().as_fd(), branch.folder(), how, 0, branch.mounts)?;
+    let folder = sys::at::open(above, name, how, 0, branch.mounts)?;
     check_own(&folder)?;
     let mut names = Vec::new();
     let mut entries = Dirents::new(folder, 4096);
@@ -319,7 +325,10 @@ fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
         }
         match sys::at::unlink(folder.as_fd(), &name) {
             // A skeleton that did not get its name.
-            Err(error) if error.errno == Errno::ISDIR => sys::at::rmdir(folder.as_fd(), &name)?,
+            Err(error) if error.errno == Errno::ISDIR => match name.to_bytes().ends_with(COPY.to_bytes()) {
+                true => clear_dir(branch, folder.as_fd(), &name)?,
+                false => sys::at::rmdir(folder.as_fd(), &name)?,
+            },
             removed => removed?,
         }
     }
@@ -327,6 +336,16 @@ fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
         Err(error) if error.errno == Errno::NOTEMPTY => Ok(()),
         removed => removed,
     }
+}
+
+/// Removes the directory `name` of a bulk copy in the hidden `folder`, and the files in it.
+pub(crate) fn clear_dir(branch: &Branch, folder: BorrowedFd<'_>, name: &CStr) -> Result<(), SysError> {
+    let names = names_in(branch, folder, name)?;
+    let dir = sys::at::open_dir(folder, name, branch.mounts)?;
+    for left in names {
+        sys::at::unlink(dir.as_fd(), &left)?;
+    }
+    sys::at::rmdir(folder, name)
 }
 
 /// What an intent or a record says. None: it is neither.

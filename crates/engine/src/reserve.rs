@@ -1,108 +1,217 @@
-//! Bulk copy's side of the pool: a place for a file, promised before it is written, and its name when it is whole.
+//! Bulk copy's side of the pool: places for files, promised before they are written, and their names when they are
+//! whole.
 //!
-//! Who copies writes the branch's file system directly, past the pool: a file in the branch's hidden folder, which the
-//! pool never shows. So nobody sees half a file, and what an interrupted copy leaves is cleared by the next mount.
-//! The file gets its name here, in one step, in the directory that was meant, whatever that is called by then; and
-//! who believed that the name was missing is told. The bytes that were promised count as taken until then, so that
-//! copies side by side do not overfill a branch; a branch with a reservation is in use, and does not leave the pool.
+//! Who copies writes the branch's file system directly, past the pool: into a directory of its own in the branch's
+//! hidden folder, which the pool never shows. So nobody sees half a file, and what an interrupted copy leaves is cleared
+//! when it ends, or by the next mount. A file gets its name here, in one step, in the directory that was meant,
+//! whatever that is called by then; and the kernel, which may believe that the name is missing, is told. The bytes that
+//! were promised count as taken until then, so that copies side by side do not overfill a branch; a branch with
+//! something of a copy on it is in use, and does not leave the pool.
+//!
+//! The kernel is told with no lock held: it may wait for a request that waits for whoever holds one.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fsstack_pool::{BranchIx, Ino, rank};
+use fsstack_pool::{BranchIx, Candidate, Ino, rank, verdict};
 use fsstack_sys::at::RenameFlags;
-use fsstack_sys::{self as sys, Errno, OFlags, identity};
+use fsstack_sys::{self as sys, Errno, identity};
 
+use crate::branch::Branch;
 use crate::error::{OpError, Result};
-use crate::explain::{fits, names_of};
+use crate::explain::fits;
 use crate::inode::Inode;
 use crate::place::random;
+use crate::pool::Pool;
 use crate::recover::{self, AtWork};
+use crate::resolve::check_public;
 use crate::terms::Tenant;
 use crate::union::Union;
 
-/// Whoever believes what it was told: the kernel. Called with a name that has just come to a directory.
-pub type Tell = Box<dyn Fn(Ino, &CStr) + Send + Sync>;
+/// A bulk copy under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CopyId(u64);
+
+/// A file that is to be copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its name.
+    pub name: CString,
+    /// Bytes that it will take.
+    pub size: u64,
+    /// Branches that could not take it after all.
+    pub not_on: Vec<BranchIx>,
+}
 
 /// A place for a file that is to be copied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved {
-    /// By this it is committed or abandoned.
+    /// By this it is committed or abandoned; in decimal digits it is the file's name in the staging directory.
     pub id: u64,
     /// The branch.
     pub branch: BranchIx,
-    /// An empty file there, of mode 0600 and the daemon's: to be filled and given its owner, mode and times.
-    pub staging: PathBuf,
-    /// Where it will be.
-    pub target: PathBuf,
 }
 
-/// Who is told of names that come past the kernel.
-pub(crate) struct Teller(Tell);
-
-impl std::fmt::Debug for Teller {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("Teller")
-    }
+/// Where a copy puts a branch's files until they are whole: whoever copies makes them there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StagingPlace {
+    /// The branch's path.
+    pub branch: PathBuf,
+    /// The directory's path below it.
+    pub folder: PathBuf,
+    /// Its inode number: at the path must be what was meant.
+    pub ino: u64,
+    /// The branch is a disk of this machine.
+    pub local: bool,
 }
 
-/// What is kept of a reservation.
+/// What is kept of a copy.
+#[derive(Debug, Default)]
+pub(crate) struct Copying {
+    reservations: HashMap<u64, Reservation>,
+    stagings: Vec<Arc<Staging>>,
+}
+
 #[derive(Debug)]
-pub(crate) struct Reservation {
-    home: Tenant,
+struct Reservation {
+    home: Arc<Staging>,
     parent: Arc<Inode>,
     name: CString,
-    staged: AtWork,
     size: u64,
+}
+
+impl Reservation {
+    /// Its name in the staging directory.
+    fn staged(id: u64) -> CString {
+        CString::new(id.to_string()).unwrap_or_default()
+    }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.home.give_back(self.size);
+        self.home.home.give_back(self.size);
+    }
+}
+
+/// A directory in the hidden folder of a branch; it goes when the copy ends, with all that is in it.
+#[derive(Debug)]
+struct Staging {
+    home: Tenant,
+    name: AtWork,
+    dir: OwnedFd,
+    ino: u64,
+}
+
+impl Staging {
+    fn make(branch: &Arc<Branch>) -> Result<Self> {
+        let home = branch.move_in()?;
+        let name = home.stage(recover::COPY);
+        let (dir, ino) = home.ask(|| {
+            let make = |folder: std::os::fd::BorrowedFd<'_>| sys::at::mkdir(folder, &name, 0o700);
+            let (folder, ()) = recover::in_folder(&home, make)?;
+            let dir = sys::at::open_dir(folder.as_fd(), &name, home.mounts)?;
+            let ino = sys::at::stat_fd(dir.as_fd())?.ino;
+            Ok((dir, ino))
+        })?;
+        Ok(Self { home, name, dir, ino })
+    }
+
+    fn place(&self) -> StagingPlace {
+        let name = |name: &CStr| PathBuf::from(os(name.to_bytes()));
+        StagingPlace {
+            branch: self.home.path.clone(),
+            folder: name(self.home.folder()).join(name(&self.name)),
+            ino: self.ino,
+            local: self.home.kind.is_local(),
+        }
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        let home = &self.home;
+        let cleared = identity::become_daemon().map_err(OpError::Sys).and_then(|()| {
+            home.ask_patiently(|| {
+                let folder = recover::folder(home)?;
+                recover::clear_dir(home, folder.as_fd(), &self.name)
+            })
+        });
+        if let Err(error) = cleared {
+            tracing::warn!(%error, "half a copy is left for the next mount to clear");
+        }
+        recover::leave(home);
     }
 }
 
 impl Union {
-    /// A place for a file of `size` bytes at `path`, below the pool's root: on the first branch of the ranking that
-    /// has room for it and its floor. The directories that the branch lacks are made there.
+    /// A bulk copy begins; [`Self::end_copy`] ends it.
+    pub fn start_copy(&self) -> CopyId {
+        let id = self.new_handle().0;
+        self.copies.lock().insert(id, Copying::default());
+        CopyId(id)
+    }
+
+    /// Places for files in the directory `dir`, which the kernel knows: each on the first branch of the ranking that has
+    /// room for it and the branch's floor, what was promised before counted as taken.
     ///
     /// # Errors
-    /// ENOENT if the directory is not in the pool; EEXIST if the name is; ENOSPC if no branch has room.
-    pub fn reserve(&self, path: &[u8], size: u64) -> Result<Reserved> {
+    /// ESTALE if there is no such directory. Of a file: ENOSPC if no branch has room, or why none takes any.
+    pub fn reserve(&self, copy: CopyId, dir: Ino, wanted: &[Wanted]) -> Result<Vec<Result<Reserved>>> {
+        identity::become_daemon().map_err(OpError::Sys)?;
         let pool = self.pool.load();
-        let mut names = names_of(path)?;
-        let name = names.pop().ok_or(Errno::EXIST)?;
-        let (parent, done) = self.walk_down(&pool, &names)?;
-        if done < names.len() {
-            return Err(OpError::MISSING);
-        }
-        self.check_free(&pool, &parent, std::slice::from_ref(&name))?;
-        let chain = &pool.settings.create;
-        let facts = self.candidates(&pool, &parent, chain, |_, _| true);
-        let mut last = None;
-        for at in rank(chain, &facts, &mut random).order {
-            if !facts.iter().any(|facts| facts.branch == at && fits(facts, size)) {
-                continue; // the policy's last resort, under the floor, is not for what is known to be too large
+        let parent = self.dir(dir)?;
+        let known = || self.candidates(&pool, &parent, &pool.settings.create, |_, _| true);
+        let mut facts = known();
+        let mut asked_again = false;
+        let mut reserved = Vec::with_capacity(wanted.len());
+        for file in wanted {
+            let mut one = self.reserve_one(&pool, copy, &parent, &mut facts, file);
+            if matches!(one, Err(error) if error.errno() == Errno::NOSPC) && !asked_again {
+                // What is known of the branches' space may be a second old.
+                asked_again = true;
+                pool.branches.iter().for_each(|branch| branch.distrust_space());
+                facts = known();
+                one = self.reserve_one(&pool, copy, &parent, &mut facts, file);
             }
-            let Ok(home) = pool.branch(at).move_in() else { continue };
-            let staged = pool.branch(at).stage(c".copy");
-            let made = self.skeleton(&pool, &parent, at).and_then(|_| {
-                let how = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
-                let branch = pool.branch(at);
-                branch.ask(|| {
-                    recover::in_folder(branch, |folder| {
-                        sys::at::open(folder, &staged, how, 0o600, branch.mounts)
-                    })
-                    .map(drop)
-                })
-            });
-            match made {
-                Ok(()) => {
-                    home.promise(size);
-                    let reservation = Reservation { home, parent, name, staged, size };
-                    return Ok(self.keep(reservation));
+            reserved.push(one);
+        }
+        Ok(reserved)
+    }
+
+    fn reserve_one(
+        &self,
+        pool: &Pool,
+        copy: CopyId,
+        parent: &Arc<Inode>,
+        facts: &mut [Candidate],
+        file: &Wanted,
+    ) -> Result<Reserved> {
+        check_public(pool, parent, &file.name)?;
+        let ranking = rank(&pool.settings.create, facts, &mut random);
+        if ranking.order.is_empty() {
+            return Err(OpError::NoBranch(verdict(&ranking.refused)));
+        }
+        let mut last = None;
+        for at in ranking.order.iter().filter(|at| !file.not_on.contains(at)) {
+            let known = facts.iter_mut().find(|facts| facts.branch == *at);
+            // (The policy's last resort, under the floor, is not for what is known to be too large.)
+            let Some(known) = known.filter(|facts| fits(facts, file.size)) else { continue };
+            match self.staging(pool, copy, *at) {
+                Ok(home) => {
+                    home.home.promise(file.size);
+                    let space = &mut known.space;
+                    space.available = space.available.saturating_sub(file.size);
+                    space.free = space.free.saturating_sub(file.size);
+                    space.inodes_free = space.inodes_free.saturating_sub(1);
+                    let kept =
+                        Reservation { home, parent: parent.clone(), name: file.name.clone(), size: file.size };
+                    let id = self.new_handle().0;
+                    let mut copies = self.copies.lock();
+                    copies.get_mut(&copy.0).ok_or(OpError::STALE)?.reservations.insert(id, kept);
+                    return Ok(Reserved { id, branch: *at });
                 }
                 Err(error) if error.is_about_the_branch() || error.is_fault() => last = Some(error),
                 Err(error) => return Err(error),
@@ -111,95 +220,121 @@ impl Union {
         Err(last.unwrap_or(Errno::NOSPC.into()))
     }
 
-    fn keep(&self, reservation: Reservation) -> Reserved {
-        let branch = reservation.home.branch();
-        let id = self.new_handle().0;
-        let folder = branch.path.join(os(branch.folder().to_bytes()));
-        let relative = reservation.parent.path().unwrap_or_default();
-        let reserved = Reserved {
-            id,
-            branch: branch.ix,
-            staging: folder.join(os(reservation.staged.to_bytes())),
-            target: branch.path.join(os(&relative)).join(os(reservation.name.to_bytes())),
-        };
-        self.reservations.lock().insert(id, reservation);
-        reserved
+    /// The copy's directory on the branch `at`.
+    fn staging(&self, pool: &Pool, copy: CopyId, at: BranchIx) -> Result<Arc<Staging>> {
+        if let Some(known) = self.staging_on(copy, at) {
+            return Ok(known);
+        }
+        let made = Arc::new(Staging::make(pool.branch(at))?);
+        let mut copies = self.copies.lock();
+        copies.get_mut(&copy.0).ok_or(OpError::STALE)?.stagings.push(made.clone());
+        Ok(made)
     }
 
-    /// The file that was reserved as `id` is whole: it gets its name. What it holds must be on disk by then if it is to
-    /// outlive a power cut.
+    fn staging_on(&self, copy: CopyId, at: BranchIx) -> Option<Arc<Staging>> {
+        let copies = self.copies.lock();
+        copies.get(&copy.0)?.stagings.iter().find(|staging| staging.home.ix == at).cloned()
+    }
+
+    /// Where the copy makes its files on the branch `at`, once something is reserved there.
+    pub fn staging_place(&self, copy: CopyId, at: BranchIx) -> Option<StagingPlace> {
+        self.staging_on(copy, at).map(|staging| staging.place())
+    }
+
+    /// The files that were reserved as `ids` are whole: they get their names. What they hold must be on disk by then if
+    /// it is to outlive a power cut.
     ///
     /// # Errors
-    /// EEXIST if the name is taken by now, ENOENT if the directory is gone or there is no such reservation: the file
-    /// is removed then.
-    pub fn commit(&self, id: u64) -> Result<()> {
-        let reservation = self.reservations.lock().remove(&id).ok_or(OpError::MISSING)?;
-        let named = self.name_staged(&reservation);
-        if named.is_err() {
-            discard(&reservation);
+    /// Of a file: EEXIST if the name is taken by now, ENOENT if the directory is gone, or there is no such reservation.
+    /// The file is removed then.
+    pub fn commit(&self, copy: CopyId, ids: &[u64]) -> Vec<Result<()>> {
+        let pool = self.pool.load();
+        let mut told: Vec<(Ino, CString)> = Vec::with_capacity(ids.len());
+        let mut answers = Vec::with_capacity(ids.len());
+        for id in ids {
+            let Some(mut kept) = self.take_reservation(copy, *id) else {
+                answers.push(Err(OpError::MISSING));
+                continue;
+            };
+            let named = self.name_staged(&pool, *id, &kept);
+            match &named {
+                Ok(()) => told.push((kept.parent.id.ino, std::mem::take(&mut kept.name))),
+                Err(_) => discard(*id, &kept),
+            }
+            answers.push(named);
         }
-        named
+        if let Some(doubt) = self.doubt.get() {
+            let mut before = None;
+            for (dir, name) in &told {
+                doubt.name(*dir, name);
+                if before.replace(*dir) != Some(*dir) {
+                    doubt.attributes(*dir);
+                }
+            }
+        }
+        answers
     }
 
-    fn name_staged(&self, of: &Reservation) -> Result<()> {
-        let pool = self.pool.load();
-        let Reservation { home, parent, name, staged, size } = of;
+    fn name_staged(&self, pool: &Pool, id: u64, of: &Reservation) -> Result<()> {
+        let Reservation { home: staging, parent, name, size } = of;
+        let home = &staging.home;
         identity::become_daemon().map_err(OpError::Sys)?;
         if parent.name().is_none() && !parent.is_root() {
             return Err(OpError::MISSING);
         }
-        self.must_be_missing(&pool, parent, name)?;
-        // The copy that was made for it may have been removed with the directory's last entry.
-        let dir = self.skeleton(&pool, parent, home.ix)?;
-        home.ask(|| {
-            let folder = recover::folder(home)?;
-            sys::at::rename(folder.as_fd(), staged, dir.as_fd(), name, RenameFlags::NOREPLACE)
-        })?;
-        recover::leave(home);
+        self.must_be_missing(pool, parent, name)?;
+        let staged = Reservation::staged(id);
+        // The branch's copy of the directory may have been removed with its last entry.
+        let dir = self.skeleton(pool, parent, home.ix)?;
+        home.ask(|| sys::at::rename(staging.dir.as_fd(), &staged, dir.as_fd(), name, RenameFlags::NOREPLACE))?;
         home.note_placed_beside(*size);
         parent.take_miss(name);
-        if let Some(Teller(tell)) = self.teller.get() {
-            tell(parent.id.ino, name);
-        }
         Ok(())
     }
 
-    /// The file that was reserved as `id` will not come: what there is of it is removed. One that is not known is
-    /// none of the pool's business.
-    pub fn abandon(&self, id: u64) {
-        let gone = self.reservations.lock().remove(&id);
-        if let Some(reservation) = gone {
-            discard(&reservation);
+    /// The files that were reserved as `ids` will not come: what there is of them is removed. One that is not known
+    /// is none of the pool's business.
+    pub fn abandon(&self, copy: CopyId, ids: &[u64]) {
+        for id in ids {
+            if let Some(kept) = self.take_reservation(copy, *id) {
+                // It may not have fitted: the branch tells its space anew.
+                kept.home.home.distrust_space();
+                discard(*id, &kept);
+            }
         }
     }
 
-    /// Tells `tell` of each name that is committed: the kernel may believe that it is missing. Set once.
-    pub fn set_teller(&self, tell: Tell) {
-        self.teller.get_or_init(|| Teller(tell));
+    fn take_reservation(&self, copy: CopyId, id: u64) -> Option<Reservation> {
+        self.copies.lock().get_mut(&copy.0)?.reservations.remove(&id)
+    }
+
+    /// The copy is over, or whoever made it is gone: what was not committed is removed.
+    pub fn end_copy(&self, copy: CopyId) {
+        let ended = self.copies.lock().remove(&copy.0);
+        drop(ended);
     }
 
     /// No copy goes on: the mount is gone.
-    pub(crate) fn abandon_all(&self) {
-        let all: Vec<Reservation> = self.reservations.lock().drain().map(|(_, one)| one).collect();
-        all.iter().for_each(discard);
+    pub(crate) fn end_all_copies(&self) {
+        let all: Vec<Copying> = self.copies.lock().drain().map(|(_, one)| one).collect();
+        drop(all);
     }
 
     /// Files that are reserved and not committed.
     pub fn reservations(&self) -> usize {
-        self.reservations.lock().len()
+        self.copies.lock().values().map(|copy| copy.reservations.len()).sum()
     }
 }
 
-fn discard(reservation: &Reservation) {
-    let home = &reservation.home;
-    let removed = home.ask(|| {
-        let folder = recover::folder(home)?;
-        sys::at::unlink(folder.as_fd(), &reservation.staged)
-    });
-    if let Err(error) = removed {
-        tracing::warn!(%error, "half a copy is left for the next mount to clear");
+fn discard(id: u64, kept: &Reservation) {
+    let staging = &kept.home;
+    let removed = staging.home.ask(|| sys::at::unlink(staging.dir.as_fd(), &Reservation::staged(id)));
+    match removed {
+        // It was never made.
+        Err(error) if error.errno() == Errno::NOENT => {}
+        Err(error) => tracing::warn!(%error, "half a copy is cleared when the copy ends"),
+        Ok(()) => {}
     }
-    recover::leave(home);
 }
 
 fn os(bytes: &[u8]) -> &std::ffi::OsStr {

@@ -27,7 +27,7 @@ use crate::open::route::Backings;
 use crate::open::{DirHandle, FileHandle};
 use crate::pool::Pool;
 use crate::poolid::PoolId;
-use crate::reserve::{Reservation, Teller};
+use crate::reserve::Copying;
 use crate::resolve::Found;
 use crate::scouts::Scouts;
 use crate::settings::Settings;
@@ -56,8 +56,8 @@ pub struct Union {
     pub(crate) backings: Arc<dyn Backings>,
     pub(crate) changes: Mutex<Changes>,
     pub(crate) events: Events,
-    pub(crate) reservations: Mutex<HashMap<u64, Reservation>>,
-    pub(crate) teller: OnceLock<Teller>,
+    /// Bulk copies under way. No call on a branch is made under it.
+    pub(crate) copies: Mutex<HashMap<u64, Copying>>,
     /// Who is told when something is not as it was.
     pub(crate) doubt: OnceLock<Arc<dyn Doubt>>,
     pub(crate) watch: OnceLock<Arc<Watch>>,
@@ -113,8 +113,7 @@ impl Union {
             backings,
             changes: Mutex::default(),
             events: Events::default(),
-            reservations: Mutex::default(),
-            teller: OnceLock::new(),
+            copies: Mutex::default(),
             doubt: OnceLock::new(),
             watch: OnceLock::new(),
             scouts,
@@ -177,7 +176,7 @@ impl Union {
 
     /// The mount is gone: closes and forgets everything.
     pub fn destroy(&self) {
-        self.abandon_all();
+        self.end_all_copies();
         self.files.clear();
         self.dirs.clear();
         self.inodes.clear();

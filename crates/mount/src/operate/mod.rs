@@ -5,6 +5,7 @@
 
 mod branches;
 mod change;
+mod copying;
 mod explain;
 mod keys;
 mod metrics;
@@ -18,7 +19,7 @@ use fsstack_control::api::{
     BranchChanged, BranchRequest, Changed, Explained, Key, Keys, PlacementExplained, SettingsRequest, Status,
     When, WritePathChanged, WritePathRequest,
 };
-use fsstack_control::{Operator, Refusal};
+use fsstack_control::{Copying, Operator, Refusal};
 use fsstack_engine::Union;
 use fsstack_engine::open::route::Backings;
 use fsstack_fuse::Adapter;
@@ -85,6 +86,10 @@ impl Operator for Served {
 
     fn explain_create(&self, path: &[u8], size: u64) -> Result<PlacementExplained, Refusal> {
         self.explain_placement(path, size)
+    }
+
+    fn copy(&self) -> Box<dyn Copying> {
+        self.begin_copy()
     }
 
     fn metrics(&self) -> String {
