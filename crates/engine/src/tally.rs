@@ -92,7 +92,9 @@ pub(crate) enum Event {
 
 const ERRORS: usize = ROWS;
 const SUMS: usize = ERRORS + ErrorClass::ALL.len();
-const BRANCH: usize = SUMS + 4;
+/// Visits that have begun and not ended.
+const INSIDE: usize = SUMS + 4;
+const BRANCH: usize = INSIDE + 1;
 
 /// The tally of one branch.
 #[derive(Debug)]
@@ -116,7 +118,10 @@ impl Tally {
     /// Runs a visit's calls.
     pub(crate) fn time<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T, SysError> {
         let visit = self.begin();
+        let shard = self.numbers.shard();
+        add(shard, INSIDE, 1);
         let done = call();
+        shard[INSIDE].fetch_sub(1, Relaxed);
         self.end(&visit, done.as_ref().err());
         done
     }
@@ -170,6 +175,7 @@ impl Tally {
             written_bytes: all[SUMS + Sum::WrittenBytes as usize],
             moved_away: all[SUMS + Sum::MovedAway as usize],
             moved_here: all[SUMS + Sum::MovedHere as usize],
+            in_flight: all[INSIDE],
             sample: self.sample,
         }
     }
@@ -190,6 +196,8 @@ pub struct BranchTally {
     pub moved_away: u64,
     /// Files moved to it.
     pub moved_here: u64,
+    /// Visits that have begun and not ended.
+    pub in_flight: u64,
     /// One visit of so many was timed.
     pub sample: u32,
 }
@@ -360,8 +368,9 @@ mod tests {
                 });
             }
         });
-        assert!(tally.time(|| Ok(())).is_ok());
+        assert!(tally.time(|| Ok(assert_eq!(tally.told().in_flight, 1))).is_ok());
         let told = tally.told();
+        assert_eq!(told.in_flight, 0);
         assert_eq!(told.count(), 2000, "the last one asked nobody");
         assert_eq!(told.errors[0], (ErrorClass::Missing, 2000));
         assert_eq!(told.calls[0].buckets.iter().sum::<u64>(), 2000);

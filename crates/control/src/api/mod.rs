@@ -78,6 +78,8 @@ pub struct BranchStatus {
     pub refuses_passthrough: bool,
     /// Files open on it.
     pub open_files: u64,
+    /// Calls of the daemon to it that have not returned.
+    pub in_flight: u64,
     /// Calls of the daemon to it since it was added.
     pub calls: u64,
     /// Those among them that it failed (EIO, ETIMEDOUT, ENOTCONN and the like).
@@ -404,6 +406,7 @@ mod tests {
         check::<Places>("where");
         check::<Explained>("explain");
         check::<PlacementExplained>("explain-create");
+        check::<Copied>("copy");
         check::<Findings>("doctor");
         check::<Moment>("top");
         check::<Refusal>("error");

@@ -58,6 +58,13 @@ impl Page {
             "Bytes promised to copies that are under way.",
             |b| Some(b.reserved),
         );
+        self.of_branches(
+            status,
+            "fsstack_branch_calls_in_flight",
+            "gauge",
+            "Calls to the branch that have not returned.",
+            |b| Some(b.in_flight),
+        );
     }
 
     fn counters(&mut self, status: &Status) {

@@ -87,6 +87,7 @@ fn tell_branch(branch: &Known, health: &'static str) -> BranchStatus {
         reserved: branch.reserved,
         refuses_passthrough: branch.refuses_passthrough,
         open_files: values::count(branch.open_files),
+        in_flight: branch.tally.in_flight,
         calls: branch.tally.count(),
         faults: faults(&branch.tally),
         p50_us: branch.tally.quantile(0.5).map(micros),

@@ -158,6 +158,7 @@ mod tests {
             reserved: 0,
             refuses_passthrough: false,
             open_files: 2,
+            in_flight: 0,
             calls: 1000,
             faults: 0,
             p50_us: Some(2.0),
