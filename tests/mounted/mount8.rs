@@ -9,14 +9,16 @@ use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, Pool, Skip, daemon, mounts, needs};
 use rustix::fs::{FlockOperation, flock};
 
+use crate::command::{at, told};
 use crate::script::{STRANGER, refused, sh};
 
-/// Where mount(8) looks for the helper of a type.
-const SBIN: &str = "/sbin/mount.fsstack";
+/// Where mount(8) looks for the helper of a type: as it stands in fstab, and in the mount table, from which a remount
+/// has it.
+const SBIN: [&str; 2] = ["/sbin/mount.fsstack", "/sbin/mount.fuse.fsstack"];
 
 /// The helper under test where mount(8) finds it, for one test at a time.
 struct Installed {
-    _link: Entry,
+    _links: Vec<Entry>,
     _turn: fs::File,
 }
 
@@ -24,13 +26,17 @@ struct Installed {
 fn install() -> Result<Installed, Skip> {
     let turn = fs::File::create(ledger::state_dir().unwrap().join("sbin.lock")).unwrap();
     flock(&turn, FlockOperation::LockExclusive).unwrap();
-    if fs::symlink_metadata(SBIN).is_ok() {
-        return Err(Skip::because(format!("{SBIN} is there already, and may be another one")));
-    }
-    let link = Entry::file(Path::new(SBIN)).unwrap();
-    let linked = symlink(daemon::helper().unwrap(), SBIN);
-    linked.map_err(|e| Skip::because(format!("{SBIN} cannot be made: {e}")))?;
-    Ok(Installed { _link: link, _turn: turn })
+    let link = |at: &str| {
+        if fs::symlink_metadata(at).is_ok() {
+            return Err(Skip::because(format!("{at} is there already, and may be another one")));
+        }
+        let link = Entry::file(Path::new(at)).unwrap();
+        let linked = symlink(daemon::helper().unwrap(), at);
+        linked.map_err(|e| Skip::because(format!("{at} cannot be made: {e}")))?;
+        Ok(link)
+    };
+    let links = SBIN.into_iter().map(link).collect::<Result<_, Skip>>()?;
+    Ok(Installed { _links: links, _turn: turn })
 }
 
 macro_rules! installed {
@@ -88,6 +94,31 @@ fn a_line_of_fstab() {
     assert_eq!(pool.list(""), ["on the second"]);
     command("umount").arg(pool.path()).run().unwrap();
     assert_eq!(mounts::at(pool.path()).unwrap(), None);
+}
+
+#[test]
+fn mount_with_remount_changes_a_pool() {
+    needs!(mounting());
+    let _installed = installed!();
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=ff").mount();
+    let remount = |options: &str| {
+        let options = format!("remount,{options}");
+        command("mount").args(["-o", &options]).arg(pool.path()).output().unwrap()
+    };
+    let key = |key: &str| told(&["get", &at(&pool), key]);
+    let done = remount("create=mfs,attr-timeout=3");
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert_eq!((key("create").as_str(), key("attr-timeout").as_str()), ("mfs\n", "3\n"));
+    assert_eq!(remount("ro,noexec").code, 0);
+    assert!(["ro", "noexec"].iter().all(|flag| options(&pool).contains(&(*flag).to_owned())));
+    assert!(refused(pool.path(), "echo > new").contains("Read-only"));
+    assert_eq!(remount("rw,exec").code, 0);
+    pool.write("new", b"x");
+    // All of it or nothing, and the reason is told.
+    let wrong = remount("create=lus,attr-timeout=often");
+    assert_ne!(wrong.code, 0);
+    assert!(wrong.stderr.contains("attr-timeout"), "{}", wrong.stderr);
+    assert_eq!(key("create"), "mfs\n");
 }
 
 #[test]
