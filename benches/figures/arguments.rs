@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 
-use crate::{control, data, metadata, relocate, trees};
+use crate::{control, copy, data, metadata, relocate, trees};
 
 /// A group of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,7 @@ pub(crate) enum Part {
     Relocate,
     Control,
     Frozen,
+    Copy,
 }
 
 const PARTS: &[(&str, Part)] = &[
@@ -32,6 +33,7 @@ const PARTS: &[(&str, Part)] = &[
     ("relocate", Part::Relocate),
     ("control", Part::Control),
     ("frozen", Part::Frozen),
+    ("copy", Part::Copy),
 ];
 
 /// How long it may take.
@@ -127,6 +129,15 @@ impl Arguments {
             Pace::Quick => 20_000,
             Pace::Full => 200_000,
         }
+    }
+
+    /// How much is copied.
+    pub(crate) fn copied(&self) -> copy::Amount {
+        let (files, mib) = match self.pace {
+            Pace::Quick => (2_000, 128),
+            Pace::Full => (20_000, 1024),
+        };
+        copy::Amount { rounds: self.rounds(), files, mib }
     }
 
     /// How large the file is that moves.

@@ -7,6 +7,7 @@ mod arguments;
 mod breadth;
 mod conditions;
 mod control;
+mod copy;
 mod data;
 mod distance;
 mod frozen;
@@ -48,6 +49,7 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Control, |ground, asked, tables| control::run(ground, asked.control(), tables)),
     (Part::Relocate, |_, asked, tables| relocate::run(asked.relocated(), tables)),
     (Part::Frozen, |_, asked, tables| frozen::run(asked.rounds(), tables)),
+    (Part::Copy, |ground, asked, tables| copy::run(ground, asked.copied(), tables)),
     (Part::Memory, |ground, asked, tables| memory::run(ground, asked.inodes(), tables)),
 ];
 
