@@ -86,7 +86,8 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
     let large = home.join("large");
     lay_out_large(&large, amount.mib)?;
     let fsstack = daemon::helper()?.with_file_name("fsstack");
-    let mut files = Table::new(&format!("{} files of 4 KiB, files a second", amount.files), Sense::MoreIsBetter);
+    let mut files =
+        Table::new(&format!("{} files of 4 KiB, files a second", amount.files), Sense::MoreIsBetter);
     files.compare("fsstack copy", &["cp, pool"], "to cp, pool");
     files.compare("fsstack copy", &["rsync, mergerfs", "rsync, mhddfs"], "to rsync");
     let mut bytes = Table::new(&format!("A file of {} MiB, MiB a second", amount.mib), Sense::MoreIsBetter);
@@ -109,8 +110,10 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
             for (source, table, row, count) in measured {
                 let at = ground.stand(&contender, 2)?;
                 let part = at.parts().first().context("no branch")?.clone();
-                let script =
-                    format!(r#"began=$(date +%s%N); {}; echo $(($(date +%s%N) - began)) > "$TOOK""#, way.script);
+                let script = format!(
+                    r#"began=$(date +%s%N); {}; echo $(($(date +%s%N) - began)) > "$TOOK""#,
+                    way.script
+                );
                 let took = home.join("took");
                 let copying = command("sh").args(["-euc", &script]).env("SRC", source).env("TO", at.path());
                 let copying = copying.env("PART", &part).env("FSSTACK", &fsstack).env("TOOK", &took);

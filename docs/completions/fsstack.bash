@@ -19,6 +19,9 @@ _fsstack() {
             fsstack,branch)
                 cmd="fsstack__subcmd__branch"
                 ;;
+            fsstack,copy)
+                cmd="fsstack__subcmd__copy"
+                ;;
             fsstack,doctor)
                 cmd="fsstack__subcmd__doctor"
                 ;;
@@ -83,7 +86,7 @@ _fsstack() {
 
     case "${cmd}" in
         fsstack)
-            opts="-h -V --json --help --version list status get set write-path branch where explain nfs doctor top metrics print"
+            opts="-h -V --json --help --version list status get set write-path branch where explain copy nfs doctor top metrics print"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -173,6 +176,28 @@ _fsstack() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__copy)
+            opts="-j -h --jobs --verify --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --jobs)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -j)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

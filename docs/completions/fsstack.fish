@@ -35,6 +35,7 @@ complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "write-path" -d 'Swi
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "branch" -d 'Add, remove or change a branch of a mounted pool'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "where" -d 'Show on which branch each path is, and where there'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "explain" -d 'Explain why a path is where it is, or where a new file would be put'
+complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "copy" -d 'Copy files and trees into a pool, straight onto the branches that its policy chooses'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "nfs" -d 'Show how an NFS server exports a pool, and check that all is as it should be'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "doctor" -d 'Check the kernel, limits and branches of a pool, or all; each line is ok, warn or fail'
 complete -c fsstack -n "__fish_fsstack_needs_command" -f -a "top" -d 'Show live figures: branches, open files, and the CPU of each process in the stack'
@@ -78,6 +79,10 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand where" -s h -l help -d '
 complete -c fsstack -n "__fish_fsstack_using_subcommand explain" -l size -d 'With create: how large the file will be' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand explain" -l json -d 'Print JSON, as docs/schema describes it'
 complete -c fsstack -n "__fish_fsstack_using_subcommand explain" -s h -l help -d 'Print help'
+complete -c fsstack -n "__fish_fsstack_using_subcommand copy" -s j -l jobs -d 'Copy with this many threads; the number of CPUs, up to 8, where it is not given' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand copy" -l verify -d 'Read back each file and compare it before it gets its name; compare what is there already'
+complete -c fsstack -n "__fish_fsstack_using_subcommand copy" -l json -d 'Print JSON, as docs/schema describes it'
+complete -c fsstack -n "__fish_fsstack_using_subcommand copy" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and not __fish_seen_subcommand_from show check" -l json -d 'Print JSON, as docs/schema describes it'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and not __fish_seen_subcommand_from show check" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and not __fish_seen_subcommand_from show check" -f -a "show" -d 'Show the line of exports(5) and nfs-ganesha\'s block'

@@ -23,13 +23,7 @@ fn wanted(name: &str, size: u64) -> Wanted {
 }
 
 /// A place for one file.
-fn reserve(
-    pool: &Ground,
-    copy: CopyId,
-    dir: Ino,
-    name: &str,
-    size: u64,
-) -> fsstack_engine::Result<Reserved> {
+fn reserve(pool: &Ground, copy: CopyId, dir: Ino, name: &str, size: u64) -> fsstack_engine::Result<Reserved> {
     pool.union.reserve(copy, dir, &[wanted(name, size)])?.remove(0)
 }
 

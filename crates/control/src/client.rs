@@ -116,7 +116,8 @@ impl Client {
     /// # Errors
     /// As [`ClientError`] says.
     pub fn copy(&self) -> Result<CopyClient, ClientError> {
-        let stream = std::os::unix::net::UnixStream::connect(&self.0).map_err(|error| self.unreached(&error))?;
+        let stream =
+            std::os::unix::net::UnixStream::connect(&self.0).map_err(|error| self.unreached(&error))?;
         CopyClient::begin(stream, &Route::Copy.address(), self.shown())
     }
 

@@ -44,6 +44,12 @@ mod twin;
 pub mod union;
 pub mod watch;
 
+/// What a bulk copy does as a move does it.
+pub mod carry {
+    pub use crate::skeleton::{Unfit, copy_xattrs};
+    pub use crate::transfer::is_same;
+}
+
 pub use caller::Caller;
 pub use error::{OpError, Result};
 pub use index::IndexHealth;

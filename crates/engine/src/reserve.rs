@@ -206,8 +206,12 @@ impl Union {
                     space.available = space.available.saturating_sub(file.size);
                     space.free = space.free.saturating_sub(file.size);
                     space.inodes_free = space.inodes_free.saturating_sub(1);
-                    let kept =
-                        Reservation { home, parent: parent.clone(), name: file.name.clone(), size: file.size };
+                    let kept = Reservation {
+                        home,
+                        parent: parent.clone(),
+                        name: file.name.clone(),
+                        size: file.size,
+                    };
                     let id = self.new_handle().0;
                     let mut copies = self.copies.lock();
                     copies.get_mut(&copy.0).ok_or(OpError::STALE)?.reservations.insert(id, kept);
@@ -286,7 +290,9 @@ impl Union {
         let staged = Reservation::staged(id);
         // The branch's copy of the directory may have been removed with its last entry.
         let dir = self.skeleton(pool, parent, home.ix)?;
-        home.ask(|| sys::at::rename(staging.dir.as_fd(), &staged, dir.as_fd(), name, RenameFlags::NOREPLACE))?;
+        home.ask(|| {
+            sys::at::rename(staging.dir.as_fd(), &staged, dir.as_fd(), name, RenameFlags::NOREPLACE)
+        })?;
         home.note_placed_beside(*size);
         parent.take_miss(name);
         Ok(())

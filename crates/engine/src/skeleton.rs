@@ -209,7 +209,7 @@ fn is_private(name: &[u8]) -> bool {
 
 /// What to do about an attribute that the other file system cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unfit {
+pub enum Unfit {
     /// It is left out: better a directory without it than none.
     LeftOut,
     /// The copy fails: who may read a file may depend on it.
@@ -220,7 +220,12 @@ pub(crate) enum Unfit {
 const DERIVED: [&[u8]; 5] =
     [b"security.selinux", b"security.ima", b"security.evm", b"system.nfs4_acl", b"system.cifs_acl"];
 
-pub(crate) fn copy_xattrs(to: BorrowedFd<'_>, from: BorrowedFd<'_>, unfit: Unfit) -> Result<(), SysError> {
+/// Gives `to` the extended attributes of `from`, access lists among them, but for those that belong to a file system
+/// itself, or to a pool.
+///
+/// # Errors
+/// One cannot be read, or not be had and `unfit` says so.
+pub fn copy_xattrs(to: BorrowedFd<'_>, from: BorrowedFd<'_>, unfit: Unfit) -> Result<(), SysError> {
     let names = match xattr::list_vec(On::Fd(from)) {
         Ok(names) => names,
         Err(error) if error.errno == Errno::OPNOTSUPP => return Ok(()),

@@ -115,7 +115,7 @@ impl Pace {
 ///
 /// # Errors
 /// One of them cannot be read.
-pub(crate) fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Result<bool, SysError> {
+pub fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Result<bool, SysError> {
     let size = sys::at::stat_fd(one)?.size;
     if sys::at::stat_fd(other)?.size != size {
         return Ok(false);

@@ -3,6 +3,7 @@
 mod background;
 mod branches;
 mod cli;
+mod copy;
 mod gather;
 mod identity;
 mod launch;

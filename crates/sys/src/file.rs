@@ -81,6 +81,11 @@ pub fn truncate(fd: BorrowedFd<'_>, len: u64) -> Result<()> {
     call(Call::Truncate, || rustix::fs::ftruncate(fd, len))
 }
 
+/// Sets the permissions.
+pub fn chmod(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
+    call(Call::Chmod, || rustix::fs::fchmod(fd, rustix::fs::Mode::from_raw_mode(mode & 0o7777)))
+}
+
 /// Takes or gives back space; `mode` is of `FALLOC_FL_*`.
 pub fn fallocate(fd: BorrowedFd<'_>, mode: u32, off: u64, len: u64) -> Result<()> {
     let mode = FallocateFlags::from_bits_retain(mode);

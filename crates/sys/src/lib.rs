@@ -18,6 +18,7 @@ pub mod locks;
 pub mod mapped;
 pub mod mounts;
 pub mod process;
+pub mod ring;
 pub mod stat;
 pub mod state;
 pub mod thread;

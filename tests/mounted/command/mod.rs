@@ -3,6 +3,7 @@
 mod bad_input;
 mod branches;
 mod changes;
+mod copy;
 mod life;
 mod nfs;
 mod shows;

@@ -162,3 +162,55 @@ pub struct ProcessLoad {
     /// Resident memory.
     pub resident_bytes: u64,
 }
+
+/// What `fsstack copy` prints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Copied {
+    /// The directory of the pool that was copied into.
+    pub into: String,
+    /// Files that were copied, each under its first name.
+    pub files: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Directories that were made.
+    pub directories: u64,
+    /// Further names of files that were copied.
+    pub hard_links: u64,
+    /// Symbolic links that were made.
+    pub symlinks: u64,
+    /// Devices, pipes and sockets that were made.
+    pub others: u64,
+    /// What the pool had already.
+    pub already_there: u64,
+    /// Whether each file was read back and compared.
+    pub verified: bool,
+    /// How long it took.
+    pub seconds: f64,
+    /// Where the files are.
+    pub branches: Vec<CopiedTo>,
+    /// What could not be copied.
+    pub failed: Vec<NotCopied>,
+}
+
+/// What a branch got.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CopiedTo {
+    /// The branch.
+    pub branch: String,
+    /// Files.
+    pub files: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// What could not be copied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NotCopied {
+    /// The source.
+    pub path: String,
+    /// Why.
+    pub error: String,
+}

@@ -61,6 +61,8 @@ pub enum Command {
     },
     /// Explain why a path is where it is, or where a new file would be put.
     Explain(Explain),
+    /// Copy files and trees into a pool, straight onto the branches that its policy chooses.
+    Copy(Copy),
     /// Show how an NFS server exports a pool, and check that all is as it should be.
     Nfs(Nfs),
     /// Check the kernel, limits and branches of a pool, or all; each line is ok, warn or fail.
@@ -187,6 +189,27 @@ pub enum BranchAction {
         #[arg(value_hint = ValueHint::DirPath)]
         branch: PathBuf,
     },
+}
+
+/// Of `fsstack copy`.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "fsstack copy [OPTIONS] SRC... POOLDIR",
+    after_help = "Each SRC is put into POOLDIR under its own name; with /. at its end, what is in it is. Owner, mode, times, \
+attributes, access lists, flags, holes and hard links are kept. What the pool has already, of the same size and time, is \
+passed over, so a copy that was interrupted is finished by starting it again; nothing is replaced. A file gets its name \
+when all of it is on disk."
+)]
+pub struct Copy {
+    /// Files and directories, and last the directory of a pool that they are put into.
+    #[arg(required = true, num_args = 1.., value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub paths: Vec<PathBuf>,
+    /// Copy with this many threads; the number of CPUs, up to 8, where it is not given.
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub jobs: Option<u8>,
+    /// Read back each file and compare it before it gets its name; compare what is there already.
+    #[arg(long)]
+    pub verify: bool,
 }
 
 /// Of `fsstack nfs`.

@@ -5,6 +5,7 @@
 mod abort;
 mod args;
 mod branch;
+mod copy;
 mod doctor;
 mod explain;
 mod failure;
@@ -64,6 +65,7 @@ fn obey(arguments: &Arguments) -> Result<(), Failed> {
         Command::Branch(wish) => branch::run(wish, style),
         Command::Where { paths } => whereis::run(paths, style),
         Command::Explain(wish) => explain::run(wish, style),
+        Command::Copy(wish) => copy::run(wish, style),
         Command::Nfs(wish) => nfs::run(wish, style),
         Command::Doctor { pool } => doctor::run(pool.as_deref(), style),
         Command::Top { pool } => top::run(pool, style),

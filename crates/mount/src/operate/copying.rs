@@ -39,7 +39,9 @@ impl Copying for Copier {
             CopyRequest::Reserve { dirs } => self.reserve(dirs),
             CopyRequest::Commit { ids } => {
                 let named = self.union.commit(self.id, &ids);
-                CopyAnswer::Committed { errors: named.into_iter().map(|named| named.err().map(told)).collect() }
+                CopyAnswer::Committed {
+                    errors: named.into_iter().map(|named| named.err().map(told)).collect(),
+                }
             }
             CopyRequest::Abandon { ids } => {
                 self.union.abandon(self.id, &ids);

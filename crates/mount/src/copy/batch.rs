@@ -1,0 +1,423 @@
+//! A copying thread: it takes a batch of files, has places reserved for them, fills them, syncs, and has them named.
+//!
+//! What can interleave: somebody makes a file under a name of ours (the naming is refused, ours is removed), the
+//! original changes while it is read (its attributes before and after differ: ours is removed), the branch fills up
+//! although the space was promised (others write it past the pool: the next branch is tried). A file gets its name
+//! only after the sync of its batch, so that what has a name is whole after a power cut too.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fsstack_control::CopyClient;
+use fsstack_control::copying::{CopyAnswer, CopyRequest, PlaceOrError, WantedDir, WantedFile};
+use fsstack_engine::carry::is_same;
+use fsstack_sys::at::Mounts;
+use fsstack_sys::{self as sys, Call, Errno, OFlags, Stat, SysError};
+
+use super::content::Carry;
+use super::links::{Links, Turn};
+use super::pair::Pair;
+use super::place::Place;
+use super::report::{Count, Report};
+use super::{Destination, dress};
+use crate::command::Failed;
+
+/// Up to so many files are synced one by one: a sync of the whole file system may have to wait for other writers.
+const FEW: usize = 4;
+
+/// Why something is not copied over what is there.
+pub(super) const DIFFERS: &str = "the pool has another one of that name: remove one of them";
+
+/// What is handed to a copying thread.
+pub(super) type Batch = Vec<Item>;
+
+/// A file to be copied.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) dir: Arc<Pair>,
+    pub(super) name: CString,
+}
+
+impl Item {
+    fn path(&self) -> Vec<u8> {
+        self.dir.path_of(&self.name)
+    }
+}
+
+/// A file that is being copied.
+struct Incoming {
+    item: Item,
+    from: OwnedFd,
+    stat: Stat,
+    not_on: Vec<u16>,
+    id: u64,
+    slot: u16,
+    to: Option<OwnedFd>,
+    /// Flags that it gets when it has its name.
+    flags: Option<u32>,
+}
+
+/// Why a file is not copied.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    #[error("{}", .0.errno)]
+    Sys(SysError),
+    #[error("{0}")]
+    Said(&'static str),
+    #[error("{0}")]
+    Told(String),
+}
+
+impl From<SysError> for Trouble {
+    fn from(error: SysError) -> Self {
+        Self::Sys(error)
+    }
+}
+
+impl Trouble {
+    /// Another branch may have room.
+    fn is_full(&self) -> bool {
+        matches!(self, Self::Sys(error) if matches!(error.errno, Errno::NOSPC | Errno::DQUOT))
+    }
+}
+
+/// A copying thread.
+pub(super) struct Worker {
+    daemon: CopyClient,
+    into: Arc<Destination>,
+    report: Arc<Report>,
+    verify: bool,
+    places: Vec<Place>,
+    carry: Carry,
+}
+
+impl Worker {
+    pub(super) fn new(daemon: CopyClient, into: Arc<Destination>, report: Arc<Report>, verify: bool) -> Self {
+        Self { daemon, into, report, verify, places: Vec::new(), carry: Carry::default() }
+    }
+
+    /// Until no batch comes any more; at the end the names are on disk, too.
+    pub(super) fn work(&mut self, batches: &Mutex<Receiver<Batch>>, links: &Links) {
+        loop {
+            let next = batches.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(batch) = next else { break };
+            // Whoever walks must not wait for ever for somebody to take a batch.
+            if !self.report.is_stopped()
+                && let Err(fatal) = self.copy(batch, links)
+            {
+                self.report.stop(fatal);
+            }
+        }
+        for place in &self.places {
+            if let Err(error) = sys::file::syncfs(place.dir.as_fd()) {
+                self.report.fail(place.shown.as_bytes(), format_args!("sync: {}", error.errno));
+            }
+        }
+    }
+
+    /// # Errors
+    /// The daemon is gone.
+    fn copy(&mut self, batch: Batch, links: &Links) -> Result<(), Failed> {
+        let mut left: Vec<Incoming> = batch
+            .into_iter()
+            .filter_map(|item| self.open(item, links).transpose())
+            .filter_map(|opened| opened.map_err(|(item, why)| self.report.fail(&item.path(), why)).ok())
+            .collect();
+        let mut written = Vec::with_capacity(left.len());
+        while !left.is_empty() {
+            let (mut again, mut gone) = (Vec::new(), Vec::new());
+            for mut file in self.reserve(left, links)? {
+                match self.write(&mut file) {
+                    Ok(()) => written.push(file),
+                    Err(why) => {
+                        gone.push(file.id);
+                        file.to = None;
+                        if why.is_full() {
+                            file.not_on.push(file.slot);
+                            again.push(file);
+                        } else {
+                            self.give_up(file, &why, links);
+                        }
+                    }
+                }
+            }
+            self.abandon(gone)?;
+            left = again;
+        }
+        let whole = self.make_sure(written, links)?;
+        self.name(whole, links)
+    }
+
+    /// None: there is nothing to copy.
+    fn open(&self, item: Item, links: &Links) -> Result<Option<Incoming>, (Item, Trouble)> {
+        let how = OFlags::RDONLY | OFlags::NONBLOCK;
+        let opened = sys::at::open(item.dir.source.as_fd(), &item.name, how, 0, Mounts::Cross)
+            .and_then(|from| Ok((sys::at::stat_fd(from.as_fd())?, from)));
+        let (stat, from) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return Err((item, error.into())),
+        };
+        if !stat.is_file() {
+            return Err((item, Trouble::Said(CHANGED)));
+        }
+        let item = match stat.nlink {
+            0 | 1 => item,
+            _ => match links.meet(&stat, item) {
+                Turn::Copy(item) => item,
+                Turn::Link(item, first) => return self.link(item, &first).map(|()| None),
+                Turn::Wait => return Ok(None),
+            },
+        };
+        match self.already(&item, &stat, &from) {
+            Ok(false) => {}
+            Ok(true) => {
+                self.report.passed(stat.size);
+                self.report.count(Count::AlreadyThere);
+                self.settle(links, &item, &stat, true);
+                return Ok(None);
+            }
+            Err(why) => {
+                self.settle(links, &item, &stat, false);
+                return Err((item, why));
+            }
+        }
+        let (not_on, id, slot, to, flags) = (Vec::new(), 0, 0, None, None);
+        Ok(Some(Incoming { item, from, stat, not_on, id, slot, to, flags }))
+    }
+
+    /// Whether the pool has the file already.
+    ///
+    /// # Errors
+    /// It has something else of that name.
+    fn already(&self, item: &Item, stat: &Stat, from: &OwnedFd) -> Result<bool, Trouble> {
+        let Some(there) = item.dir.already(&item.name)? else { return Ok(false) };
+        let coarse = stat.mtime.nsec == 0 || there.mtime.nsec == 0;
+        let as_old = there.mtime.sec == stat.mtime.sec && (coarse || there.mtime.nsec == stat.mtime.nsec);
+        if !there.is_file() || there.size != stat.size || !as_old {
+            return Err(Trouble::Said(DIFFERS));
+        }
+        if self.verify {
+            let other = sys::at::open(item.dir.target.as_fd(), &item.name, OFlags::RDONLY, 0, Mounts::Stay)?;
+            if !is_same(from.as_fd(), other.as_fd())? {
+                return Err(Trouble::Said("the pool has one of that size and time, with other content"));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Those that have a place.
+    fn reserve(&mut self, files: Vec<Incoming>, links: &Links) -> Result<Vec<Incoming>, Failed> {
+        let mut dirs: Vec<WantedDir> = Vec::new();
+        for file in &files {
+            let ino = file.item.dir.ino;
+            if dirs.last().is_none_or(|dir| dir.ino != ino) {
+                dirs.push(WantedDir { ino, files: Vec::new() });
+            }
+            let wanted = WantedFile {
+                name: file.item.name.to_bytes().to_vec(),
+                size: file.stat.blocks.saturating_mul(512).min(file.stat.size),
+                not_on: file.not_on.clone(),
+            };
+            if let Some(dir) = dirs.last_mut() {
+                dir.files.push(wanted);
+            }
+        }
+        let CopyAnswer::Reserved { places, files: answers } = self.ask(&CopyRequest::Reserve { dirs })?
+        else {
+            return Err(strange());
+        };
+        for place in places {
+            self.places.push(Place::open(&place)?);
+        }
+        let mut placed = Vec::with_capacity(files.len());
+        for (mut file, answer) in files.into_iter().zip(answers) {
+            match answer {
+                PlaceOrError::Place { id, branch } => {
+                    (file.id, file.slot) = (id, branch);
+                    placed.push(file);
+                }
+                PlaceOrError::Error(error) => self.give_up(file, &Trouble::Told(error.text), links),
+            }
+        }
+        Ok(placed)
+    }
+
+    fn write(&mut self, file: &mut Incoming) -> Result<(), Trouble> {
+        let place = self.places.iter().find(|place| place.slot == file.slot).ok_or(Trouble::Said(NOWHERE))?;
+        let name = CString::new(file.id.to_string()).unwrap_or_default();
+        let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+        let to = sys::at::open(place.dir.as_fd(), &name, how, 0o600, Mounts::Stay)?;
+        let from = file.from.as_fd();
+        self.carry.copy(from, to.as_fd(), &file.stat, place, &self.report)?;
+        file.flags = dress::file(to.as_fd(), from, &file.stat)?;
+        let now = sys::at::stat_fd(from)?;
+        if (now.size, now.mtime, now.ctime) != (file.stat.size, file.stat.mtime, file.stat.ctime) {
+            return Err(Trouble::Said(CHANGED));
+        }
+        file.to = Some(to);
+        Ok(())
+    }
+
+    /// Those that are on disk, and right.
+    fn make_sure(&mut self, files: Vec<Incoming>, links: &Links) -> Result<Vec<Incoming>, Failed> {
+        let mut whole = Vec::with_capacity(files.len());
+        let mut gone = Vec::new();
+        let synced: Vec<(u16, Option<SysError>)> = self
+            .places
+            .iter()
+            .filter(|place| files.iter().filter(|file| file.slot == place.slot).count() > FEW && place.local)
+            .map(|place| (place.slot, sys::file::syncfs(place.dir.as_fd()).err()))
+            .collect();
+        for file in files {
+            let sure = match synced.iter().find(|(slot, _)| *slot == file.slot) {
+                Some((_, Some(error))) => Err(Trouble::Sys(*error)),
+                Some((_, None)) => Ok(()),
+                None => sync_alone(&file),
+            };
+            match sure.and_then(|()| if self.verify { compare(&file) } else { Ok(()) }) {
+                Ok(()) => whole.push(file),
+                Err(why) => {
+                    gone.push(file.id);
+                    self.give_up(file, &why, links);
+                }
+            }
+        }
+        self.abandon(gone)?;
+        Ok(whole)
+    }
+
+    fn name(&mut self, files: Vec<Incoming>, links: &Links) -> Result<(), Failed> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let ids = files.iter().map(|file| file.id).collect();
+        let CopyAnswer::Committed { errors } = self.ask(&CopyRequest::Commit { ids })? else {
+            return Err(strange());
+        };
+        let mut sums = vec![(0, 0); self.places.len()];
+        for (file, error) in files.into_iter().zip(errors) {
+            match error {
+                None => {
+                    let at = self.places.iter().position(|place| place.slot == file.slot);
+                    if let Some(sum) = at.and_then(|at| sums.get_mut(at)) {
+                        *sum = (sum.0 + 1, sum.1 + file.stat.size);
+                    }
+                    self.named(file, links);
+                }
+                Some(error) if error.errno == Errno::EXIST.raw_os_error() => {
+                    self.give_up(file, &Trouble::Said(DIFFERS), links);
+                }
+                Some(error) => self.give_up(file, &Trouble::Told(error.text), links),
+            }
+        }
+        for (place, (files, bytes)) in self.places.iter().zip(sums).filter(|(_, (files, _))| *files > 0) {
+            self.report.named(&place.shown, files, bytes);
+        }
+        Ok(())
+    }
+
+    fn named(&self, file: Incoming, links: &Links) {
+        self.report.count(Count::Files);
+        self.settle(links, &file.item, &file.stat, true);
+        if let (Some(flags), Some(to)) = (file.flags, &file.to)
+            && let Err(error) = dress::freeze(to.as_fd(), flags)
+        {
+            let why = format!("it is copied, but its flags cannot be set: {}", error.errno);
+            self.report.fail(&file.item.path(), why);
+        }
+    }
+
+    fn give_up(&self, file: Incoming, why: &Trouble, links: &Links) {
+        self.report.fail(&file.item.path(), why);
+        self.settle(links, &file.item, &file.stat, false);
+    }
+
+    /// The further names of a file whose first name came, or did not.
+    fn settle(&self, links: &Links, item: &Item, stat: &Stat, came: bool) {
+        if stat.nlink < 2 {
+            return;
+        }
+        let at: Option<Arc<[u8]>> = came.then(|| item.dir.below_of(&item.name).into());
+        for waiting in links.settle(stat, at.clone()) {
+            let path = waiting.path();
+            let linked = match &at {
+                Some(first) => self.link(waiting, first).map_err(|(_, why)| why),
+                None => Err(Trouble::Said("another name of this file could not be copied")),
+            };
+            if let Err(why) = linked {
+                self.report.fail(&path, why);
+            }
+        }
+    }
+
+    /// Another name of the file at `first` in the pool.
+    fn link(&self, item: Item, first: &[u8]) -> Result<(), (Item, Trouble)> {
+        let made = || -> Result<Count, Trouble> {
+            let (dir, name) = match first.iter().rposition(|byte| *byte == b'/') {
+                Some(cut) => (&first[..cut], &first[cut + 1..]),
+                None => (&b"."[..], first),
+            };
+            let said = |_| Trouble::Said("a name with a NUL");
+            let (dir, name) = (CString::new(dir).map_err(said)?, CString::new(name).map_err(said)?);
+            let how = OFlags::PATH | OFlags::DIRECTORY;
+            let dir = sys::at::open(self.into.fd.as_fd(), &dir, how, 0, Mounts::Stay)?;
+            if let Some(there) = item.dir.already(&item.name)? {
+                let known = sys::at::stat(dir.as_fd(), &name)?;
+                return match there.ino == known.ino {
+                    true => Ok(Count::AlreadyThere),
+                    false => Err(Trouble::Said(DIFFERS)),
+                };
+            }
+            sys::at::link(dir.as_fd(), &name, item.dir.target.as_fd(), &item.name)?;
+            Ok(Count::HardLinks)
+        };
+        match made() {
+            Ok(what) => {
+                self.report.count(what);
+                Ok(())
+            }
+            Err(why) => Err((item, why)),
+        }
+    }
+
+    fn abandon(&mut self, ids: Vec<u64>) -> Result<(), Failed> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.ask(&CopyRequest::Abandon { ids }).map(drop)
+    }
+
+    fn ask(&mut self, request: &CopyRequest) -> Result<CopyAnswer, Failed> {
+        match self.daemon.ask(request)? {
+            CopyAnswer::Refused { error } => Err(Failed::Refused(format!("the daemon refuses: {error}"))),
+            answer => Ok(answer),
+        }
+    }
+}
+
+const CHANGED: &str = "it changed while it was read: copy it again";
+const NOWHERE: &str = "the daemon told no place for it";
+
+fn strange() -> Failed {
+    Failed::Dead("the daemon answers something else than it was asked: another version?".to_owned())
+}
+
+/// A file by itself. A branch that others serve may tell of a failed write only when the file is closed.
+fn sync_alone(file: &Incoming) -> Result<(), Trouble> {
+    let Some(to) = &file.to else { return Err(SysError::new(Call::Fsync, Errno::BADF).into()) };
+    sys::file::fsync(to.as_fd())?;
+    sys::file::flush(to.as_fd())?;
+    Ok(())
+}
+
+/// What is on the disk, not what the page cache still has.
+fn compare(file: &Incoming) -> Result<(), Trouble> {
+    let Some(to) = &file.to else { return Err(SysError::new(Call::Read, Errno::BADF).into()) };
+    sys::file::drop_cached(to.as_fd())?;
+    match is_same(file.from.as_fd(), to.as_fd())? {
+        true => Ok(()),
+        false => Err(Trouble::Said("what was written reads back as something else: the branch is at fault")),
+    }
+}

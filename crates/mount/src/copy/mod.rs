@@ -1,0 +1,116 @@
+//! Bulk copy: trees are put into a pool past FUSE, each file straight onto the branch that the pool's policy chooses.
+//!
+//! One thread walks the sources, makes directories, symbolic links and the like through the mount, and hands out batches
+//! of files (`walk.rs`). Each copying thread has a conversation of its own with the daemon (`batch.rs`): it reserves a
+//! place for each file of a batch, fills it in the branch's hidden folder, makes the batch durable by one sync of the
+//! branch's file system, and has the files named: in one step each, never over anything that has the name.
+//!
+//! So at any moment the pool has whole files or none, and whoever is killed leaves nothing but those: the daemon clears
+//! the rest when the conversation ends. Started again, a copy passes over what is there already.
+//!
+//! Root copies other people's trees into other people's trees, while they may change both. So no path is walked: every
+//! step is one name in a directory that is held open, below which it stays, and no symbolic link is followed on either
+//! side. A directory that was made is closed to others until all of it is there (`pair.rs`).
+
+mod batch;
+mod content;
+mod dress;
+mod links;
+mod pair;
+mod place;
+mod report;
+mod walk;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, mpsc};
+
+use fsstack_control::Client;
+use fsstack_control::api::Copied;
+use fsstack_pool::Printable;
+use fsstack_sys::{self as sys, OFlags, Stat};
+
+use crate::command::Failed;
+use batch::Worker;
+use links::Links;
+use report::Report;
+use walk::Walker;
+
+/// What is to be copied, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Files and directories.
+    pub(crate) sources: Vec<PathBuf>,
+    /// A directory of the pool.
+    pub(crate) into: PathBuf,
+    /// The pool's mount point.
+    pub(crate) mount_point: PathBuf,
+    /// Copying threads.
+    pub(crate) jobs: usize,
+    /// Read back what was written before it gets its name.
+    pub(crate) verify: bool,
+    /// Show how far it is on the terminal.
+    pub(crate) show: bool,
+}
+
+/// The pool's directory that is copied into.
+#[derive(Debug)]
+pub(crate) struct Destination {
+    fd: OwnedFd,
+    stat: Stat,
+}
+
+/// Copies; what could not be copied is in the answer.
+///
+/// # Errors
+/// The copy could not begin, or the daemon is gone.
+pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
+    sys::thread::raise_nofile_limit();
+    // Modes are set as they are meant.
+    sys::process::umask(0);
+    let into = Arc::new(open_into(plan)?);
+    let report = Arc::new(Report::new(plan));
+    let links = Links::default();
+    let (send, receive) = mpsc::sync_channel(plan.jobs);
+    let receive = Arc::new(Mutex::new(receive));
+    // All of them before any work: a daemon that does not copy is told at once.
+    let workers = (0..plan.jobs)
+        .map(|_| Ok(Worker::new(client.copy()?, into.clone(), report.clone(), plan.verify)))
+        .collect::<Result<Vec<_>, Failed>>()?;
+    std::thread::scope(|scope| {
+        for mut worker in workers {
+            let (receive, links) = (receive.clone(), &links);
+            scope.spawn(move || worker.work(&receive, links));
+        }
+        // Workers that are gone take nothing more.
+        drop(receive);
+        Walker::new(plan, into.clone(), report.clone(), send).walk();
+    });
+    report.end()
+}
+
+fn open_into(plan: &Plan) -> Result<Destination, Failed> {
+    let shown = Printable::path(&plan.into);
+    let failed = |error: sys::SysError| Failed::system(shown, &error.errno.into());
+    let opened = open_path(&plan.into)
+        .and_then(|fd| sys::at::stat_fd(fd.as_fd()).map(|stat| Destination { fd, stat }));
+    let into = opened.map_err(failed)?;
+    let root = sys::at::open_root(&plan.mount_point).and_then(|root| sys::at::stat_fd(root.as_fd()));
+    if root.map_err(failed)?.dev != into.stat.dev {
+        return Err(Failed::Missing(format!(
+            "{shown}: another file system is mounted there, inside the pool"
+        )));
+    }
+    Ok(into)
+}
+
+/// The directory at a path that the user typed, links in it followed.
+fn open_path(path: &Path) -> Result<OwnedFd, sys::SysError> {
+    let wrong = |error: std::io::Error| {
+        let errno = sys::Errno::from_io_error(&error).unwrap_or(sys::Errno::IO);
+        sys::SysError::new(sys::Call::Open, errno)
+    };
+    let full = std::fs::canonicalize(path).map_err(wrong)?;
+    let dir = sys::at::open_root(&full)?;
+    sys::at::reopen(dir.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)
+}

@@ -1,0 +1,210 @@
+//! A directory that is copied: the original and the pool's.
+//!
+//! One that the copy makes belongs to whoever copies and is closed to others, and is marked, until the last of its
+//! entries is there: then it gets the attributes of the original, and the mark goes. A copy that was interrupted finds
+//! the mark and finishes. A directory that was there before, and has no mark, keeps what it has.
+
+use std::collections::HashSet;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use fsstack_sys::at::Mounts;
+use fsstack_sys::dirents::Dirents;
+use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError, identity};
+
+use super::Destination;
+use super::batch::{DIFFERS, Trouble};
+use super::dress;
+use super::report::{Count, Report};
+
+/// How directories are opened.
+const LISTED: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+
+/// Why a directory is not copied.
+pub(super) const ITSELF: &str = "it is the directory that is copied into";
+
+/// The two.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) source: OwnedFd,
+    pub(super) target: OwnedFd,
+    /// The pool's number of the target.
+    pub(super) ino: u64,
+    /// The source's path, for people.
+    path: Vec<u8>,
+    /// The target's path below the directory that is copied into.
+    below: Vec<u8>,
+    /// Names that were in the target before.
+    there: HashSet<CString>,
+    /// What the target becomes in the end.
+    dressed: Option<Stat>,
+    /// It is dressed after this one.
+    _above: Option<Arc<Self>>,
+    report: Arc<Report>,
+}
+
+impl Pair {
+    /// `source` and the directory that is copied into, whose attributes stay.
+    pub(super) fn top(
+        source: OwnedFd,
+        path: &[u8],
+        into: &Destination,
+        report: &Arc<Report>,
+    ) -> Result<Self, SysError> {
+        let target = sys::at::reopen(into.fd.as_fd(), LISTED)?;
+        Ok(Self {
+            source,
+            there: names_in(&target)?,
+            target,
+            ino: into.stat.ino,
+            path: path.to_vec(),
+            below: Vec::new(),
+            dressed: None,
+            _above: None,
+            report: report.clone(),
+        })
+    }
+
+    /// The directory `name` in `above`, which is made in the pool if it is not there.
+    ///
+    /// # Errors
+    /// It is not to be had; the copy would copy itself.
+    pub(super) fn enter(above: &Arc<Self>, name: &CStr, into: &Destination) -> Result<Self, Trouble> {
+        let source = sys::at::open(above.source.as_fd(), name, LISTED, 0, Mounts::Cross)?;
+        let stat = sys::at::stat_fd(source.as_fd())?;
+        let is = |other: &Stat| (stat.dev, stat.ino) == (other.dev, other.ino);
+        if is(&into.stat) {
+            return Err(Trouble::Said(ITSELF));
+        }
+        let made = sys::at::mkdir(above.target.as_fd(), name, 0o700);
+        match made {
+            Err(error) if error.errno != Errno::EXIST => return Err(error.into()),
+            _ => {}
+        }
+        let target = match sys::at::open(above.target.as_fd(), name, LISTED, 0, Mounts::Stay) {
+            Err(error) if matches!(error.errno, Errno::NOTDIR | Errno::LOOP) => {
+                return Err(Trouble::Said(DIFFERS));
+            }
+            opened => opened?,
+        };
+        let own = sys::at::stat_fd(target.as_fd())?;
+        if is(&own) {
+            return Err(Trouble::Said(ITSELF));
+        }
+        let there = names_in(&target)?;
+        let ours = match made {
+            Ok(()) => {
+                // Whoever may change the directory above may have put another one there.
+                let fresh = own.mode & 0o7777 & !0o2000 == 0o700 && own.uid == me() && there.is_empty();
+                if !fresh {
+                    return Err(Trouble::Said("somebody else changes the pool's directory meanwhile"));
+                }
+                mark(&target)?;
+                true
+            }
+            Err(_) => is_marked(&target),
+        };
+        Ok(Self {
+            source,
+            target,
+            ino: own.ino,
+            path: above.path_of(name),
+            below: join(&above.below, name),
+            there,
+            dressed: ours.then_some(stat),
+            _above: Some(above.clone()),
+            report: above.report.clone(),
+        })
+    }
+
+    /// The source's path of an entry, for people.
+    pub(super) fn path_of(&self, name: &CStr) -> Vec<u8> {
+        join(&self.path, name)
+    }
+
+    /// The target's path of an entry, below the directory that is copied into.
+    pub(super) fn below_of(&self, name: &CStr) -> Vec<u8> {
+        join(&self.below, name)
+    }
+
+    /// Where it is, for people.
+    pub(super) fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// What the pool had under `name` when the directory was entered, if it is still there.
+    pub(super) fn already(&self, name: &CStr) -> Result<Option<Stat>, SysError> {
+        if !self.there.contains(name) {
+            return Ok(None);
+        }
+        match sys::at::stat(self.target.as_fd(), name) {
+            Err(error) if error.errno == Errno::NOENT => Ok(None),
+            stat => stat.map(Some),
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let Some(stat) = self.dressed.take().filter(|_| !self.report.is_stopped()) else { return };
+        // The mark goes last: whoever is killed before leaves it for the next.
+        let dressed = dress::directory(self.target.as_fd(), self.source.as_fd(), &stat)
+            .and_then(|()| unmark(&self.target));
+        match dressed {
+            Ok(()) => self.report.count(Count::Directories),
+            Err(error) => self.report.fail(&self.path, format_args!("its attributes: {}", error.errno)),
+        }
+    }
+}
+
+fn join(dir: &[u8], name: &CStr) -> Vec<u8> {
+    let mut path = dir.to_vec();
+    if !path.is_empty() && path.last() != Some(&b'/') {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name.to_bytes());
+    path
+}
+
+fn me() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The names in a directory that is open for reading.
+fn names_in(dir: &OwnedFd) -> Result<HashSet<CString>, SysError> {
+    let again = sys::at::reopen(dir.as_fd(), LISTED)?;
+    let mut entries = Dirents::new(again, 1 << 15);
+    let mut names = HashSet::new();
+    while let Some(entry) = entries.next()? {
+        if !matches!(entry.name.to_bytes(), b"." | b"..") {
+            names.insert(entry.name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// The mark of a directory that a copy has not finished: nobody but root can set root's.
+fn mark_name() -> &'static CStr {
+    if identity::is_root() { c"trusted.copy.unfinished" } else { c"user.copy.unfinished" }
+}
+
+fn mark(dir: &OwnedFd) -> Result<(), SysError> {
+    match xattr::set(On::Fd(dir.as_fd()), mark_name(), b"1", 0) {
+        // Without attributes there is no mark: a copy that is started again leaves the directory as it finds it.
+        Err(error) if matches!(error.errno, Errno::OPNOTSUPP | Errno::PERM) => Ok(()),
+        done => done,
+    }
+}
+
+fn is_marked(dir: &OwnedFd) -> bool {
+    xattr::get(On::Fd(dir.as_fd()), mark_name(), &mut []).is_ok_and(|len| len > 0)
+}
+
+fn unmark(dir: &OwnedFd) -> Result<(), SysError> {
+    match xattr::remove(On::Fd(dir.as_fd()), mark_name()) {
+        Err(error) if matches!(error.errno, Errno::OPNOTSUPP | Errno::PERM | Errno::NODATA) => Ok(()),
+        done => done,
+    }
+}

@@ -1,0 +1,49 @@
+//! The directory on a branch where a copy makes its files.
+
+use std::ffi::{CString, OsStr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use fsstack_control::copying::StagingDir;
+use fsstack_pool::Printable;
+use fsstack_sys::at::Mounts;
+use fsstack_sys::{self as sys, OFlags};
+
+use crate::command::Failed;
+
+/// Where files of a branch are made.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) slot: u16,
+    pub(super) shown: String,
+    /// Open for reading, since before anything was written: a sync by it tells of every write that failed.
+    pub(super) dir: OwnedFd,
+    /// The branch's device.
+    pub(super) dev: u64,
+    pub(super) local: bool,
+}
+
+impl Place {
+    /// Opens what the daemon told; it must be that, in this process's view of the mounts.
+    pub(super) fn open(told: &StagingDir) -> Result<Self, Failed> {
+        let branch = PathBuf::from(OsStr::from_bytes(&told.path));
+        let shown = Printable::path(&branch).to_string();
+        let wrong = |why: &dyn std::fmt::Display| {
+            Failed::Refused(format!(
+                "branch {shown}: {why}: its files cannot be written from here (copy where the pool's daemon runs)"
+            ))
+        };
+        let folder = CString::new(&*told.folder).map_err(|error| wrong(&error))?;
+        let opened = sys::at::open_root(&branch).and_then(|root| {
+            let how = OFlags::RDONLY | OFlags::DIRECTORY;
+            let dir = sys::at::open(root.as_fd(), &folder, how, 0, Mounts::Stay)?;
+            Ok((sys::at::stat_fd(dir.as_fd())?, dir))
+        });
+        let (stat, dir) = opened.map_err(|error| wrong(&error.errno))?;
+        if stat.ino != told.ino || stat.uid != rustix::process::geteuid().as_raw() || stat.mode & 0o077 != 0 {
+            return Err(wrong(&"another directory is there"));
+        }
+        Ok(Self { slot: told.branch, shown, dir, dev: stat.dev, local: told.local })
+    }
+}

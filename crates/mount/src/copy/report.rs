@@ -1,0 +1,142 @@
+//! What came of a copy, counted by all its threads, and shown while it goes on.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use fsstack_control::api::{Copied, CopiedTo, NotCopied};
+use fsstack_pool::Printable;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::Plan;
+use crate::command::Failed;
+
+/// How often the bar is drawn at most, a second.
+const FRAMES: u8 = 5;
+
+/// What there is to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Count {
+    Files,
+    Directories,
+    HardLinks,
+    Symlinks,
+    Others,
+    AlreadyThere,
+}
+
+/// What came of it so far.
+#[derive(Debug)]
+pub(super) struct Report {
+    into: String,
+    began: Instant,
+    verified: bool,
+    counts: [AtomicU64; 6],
+    bytes: AtomicU64,
+    branches: Mutex<BTreeMap<String, (u64, u64)>>,
+    failed: Mutex<Vec<NotCopied>>,
+    fatal: Mutex<Option<Failed>>,
+    stopped: AtomicBool,
+    bar: ProgressBar,
+}
+
+impl Report {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let target = match plan.show {
+            true => ProgressDrawTarget::stderr_with_hz(FRAMES),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(Some(0), target);
+        let line = "{bar:30} {bytes} of {total_bytes}, {binary_bytes_per_sec}, {eta} left; {msg}";
+        bar.set_style(ProgressStyle::with_template(line).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self {
+            into: Printable::path(&plan.into).to_string(),
+            began: Instant::now(),
+            verified: plan.verify,
+            counts: Default::default(),
+            bytes: AtomicU64::new(0),
+            branches: Mutex::default(),
+            failed: Mutex::default(),
+            fatal: Mutex::default(),
+            stopped: AtomicBool::new(false),
+            bar,
+        }
+    }
+
+    /// One more.
+    pub(super) fn count(&self, what: Count) {
+        let counted = self.counts[what as usize].fetch_add(1, Relaxed) + 1;
+        if what == Count::Files && counted.is_multiple_of(64) {
+            self.bar.set_message(format!("{counted} files"));
+        }
+    }
+
+    /// Files of so many bytes were found.
+    pub(super) fn found(&self, bytes: u64) {
+        self.bar.inc_length(bytes);
+    }
+
+    /// Bytes are behind us: copied, or there already.
+    pub(super) fn passed(&self, bytes: u64) {
+        self.bar.inc(bytes);
+    }
+
+    /// Files got their names on a branch.
+    pub(super) fn named(&self, branch: &str, files: u64, bytes: u64) {
+        self.bytes.fetch_add(bytes, Relaxed);
+        let mut branches = lock(&self.branches);
+        let sums = branches.entry(branch.to_owned()).or_default();
+        *sums = (sums.0 + files, sums.1 + bytes);
+    }
+
+    /// Something is not copied; the rest goes on.
+    pub(super) fn fail(&self, path: &[u8], why: impl Display) {
+        let one = NotCopied { path: Printable(path).to_string(), error: why.to_string() };
+        self.bar.suspend(|| eprintln!("fsstack: {}: {}", one.path, one.error));
+        lock(&self.failed).push(one);
+    }
+
+    /// Nothing more can be copied.
+    pub(super) fn stop(&self, why: impl Into<Failed>) {
+        lock(&self.fatal).get_or_insert(why.into());
+        self.stopped.store(true, Relaxed);
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Relaxed)
+    }
+
+    /// All is done that could be.
+    pub(super) fn end(&self) -> Result<Copied, Failed> {
+        self.bar.finish_and_clear();
+        if let Some(fatal) = lock(&self.fatal).take() {
+            return Err(fatal);
+        }
+        let count = |what: Count| self.counts[what as usize].load(Relaxed);
+        let to = |(branch, (files, bytes)): (&String, &(u64, u64))| CopiedTo {
+            branch: branch.clone(),
+            files: *files,
+            bytes: *bytes,
+        };
+        Ok(Copied {
+            into: self.into.clone(),
+            files: count(Count::Files),
+            bytes: self.bytes.load(Relaxed),
+            directories: count(Count::Directories),
+            hard_links: count(Count::HardLinks),
+            symlinks: count(Count::Symlinks),
+            others: count(Count::Others),
+            already_there: count(Count::AlreadyThere),
+            verified: self.verified,
+            seconds: self.began.elapsed().as_secs_f64(),
+            branches: lock(&self.branches).iter().map(to).collect(),
+            failed: lock(&self.failed).clone(),
+        })
+    }
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,383 @@
+//! `fsstack copy`: trees that go into a pool past FUSE, whole or not at all.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use fsstack_lab::daemon::Process;
+use fsstack_lab::{self as lab, MiB, Pool, needs};
+use tempfile::TempDir;
+
+use super::*;
+use crate::script::sh;
+
+/// A source to be filled.
+fn source() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    (dir, tree)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Copies, which must succeed: what it tells.
+#[track_caller]
+fn copy(from: &Path, into: &Path) -> Value {
+    json("copy", &["copy", text(from), text(into)])
+}
+
+/// What it tells when something could not be copied, and the lines that say what.
+#[track_caller]
+fn copy_in_part(arguments: &[&str]) -> (Value, Vec<String>) {
+    let Finished { code, stdout, stderr, .. } = run(&[&["copy", "--json"], arguments].concat());
+    assert_eq!(code, 1, "{stdout}{stderr}");
+    (checked("copy", &stdout), stderr.lines().map(str::to_owned).collect())
+}
+
+/// Bytes that look like nothing else.
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    (0..len.div_ceil(8)).flat_map(|_| next()).take(len).collect()
+}
+
+/// Nothing that a copy uses is left on the branches or promised.
+#[track_caller]
+fn nothing_left(pool: &Pool) {
+    // The daemon clears up when it sees that the copy is gone.
+    let cleared = || {
+        let status = json("status", &["status", &at(pool)]);
+        let promised = status["pools"][0]["branches"].as_array().unwrap();
+        promised.iter().all(|branch| branch["reserved"] == 0)
+            && pool.branches().iter().all(|branch| !branch.path().join(".fsstack.moving").exists())
+    };
+    for _ in 0..600 {
+        if cleared() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    panic!("something is left");
+}
+
+#[test]
+fn a_tree_arrives_with_all_that_belongs_to_it() {
+    needs!(mounting(), root(), program("setfattr"), program("setfacl"));
+    let pool = pool();
+    let (_home, tree) = source();
+    let make = "
+        mkdir -p d/e/empty; head -c 3000000 /dev/urandom > d/large; head -c 5001 /dev/urandom > d/e/odd
+        : > nothing; echo small > 'a name with spaces'; printf x > $'newline\\nin it'
+        truncate -s 20M sparse; printf middle | dd of=sparse bs=1 seek=9000000 conv=notrunc status=none
+        ln d/large d/e/again; ln d/large third; ln -s ../nowhere d/link; mkfifo pipe
+        setfattr -n user.colour -v blue d/large; setfattr -n user.on -v dir d; setfattr -n trusted.t -v 1 nothing
+        setfacl -m u:1234:rw d/e/odd; setfacl -d -m g:77:rx d/e
+        chown 1234:4321 d/e/odd pipe; chown -h 5:6 d/link; chown 0:50 d/e
+        chmod 4755 nothing; chmod 2771 d/e; chmod 0400 d/large; chmod 1777 d/e/empty
+        touch -h -d '2001-02-03 04:05:06.123456789' d/link pipe
+        touch -d '1999-12-31 23:59:59.987654321' d/e/odd d/e/empty d/e d sparse";
+    sh(&tree, make);
+    let told = copy(&tree, pool.path());
+    // What is told of everything, but for a directory's size and number of links, which are a file system's own.
+    let files = "find . ! -type d -printf '%P|%y|%m|%U|%G|%s|%T@|%n|%l\\n' | sort";
+    let dirs = "find . -type d -printf '%P|%m|%U|%G|%T@\\n' | sort";
+    let attributes =
+        "getfattr -R -h -d -m '^(user|trusted|security.capability)' . | sort; getfacl -R -n -P .";
+    for listing in [files, dirs, attributes, "find . -type f -exec md5sum {} + | sort"] {
+        assert_eq!(sh(pool.at("tree"), listing), sh(&tree, listing), "{listing}");
+    }
+    assert!(fs::metadata(pool.at("tree/sparse")).unwrap().blocks() < 4096, "holes stay holes");
+    assert_eq!((&told["files"], &told["hard_links"]), (&6.into(), &2.into()), "{told:#}");
+    assert_eq!((&told["symlinks"], &told["others"]), (&1.into(), &1.into()));
+    assert_eq!((&told["directories"], &told["already_there"]), (&4.into(), &0.into()));
+    assert_eq!(told["branches"][0]["branch"], branch(&pool, "a"));
+    nothing_left(&pool);
+    // Again: nothing is left to be done.
+    let again = copy(&tree, pool.path());
+    assert_eq!((&again["files"], &again["directories"]), (&0.into(), &0.into()), "{again:#}");
+    assert_eq!(again["already_there"], 10);
+}
+
+#[test]
+fn large_files_are_the_same_to_the_last_byte() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("x", MiB(300)).mount();
+    let (_home, tree) = source();
+    let sizes = [(256 << 10) - 1, (256 << 10) + 1, 1 << 20, (9 << 20) + 4095, 40_000_001];
+    for (seed, size) in (1..).zip(sizes) {
+        fs::write(tree.join(size.to_string()), noise(seed, size)).unwrap();
+    }
+    // Data and holes that begin and end anywhere.
+    let sparse = fs::File::create(tree.join("sparse")).unwrap();
+    sparse.set_len(64 << 20).unwrap();
+    sparse.write_all_at(&noise(9, 700_001), 5_000_003).unwrap();
+    sparse.write_all_at(&noise(10, 3 << 20), 30 << 20).unwrap();
+    told(&["copy", "--verify", "-j", "3", text(&tree), &at(&pool)]);
+    for entry in fs::read_dir(&tree).unwrap() {
+        let name = entry.unwrap().file_name();
+        let same = fs::read(tree.join(&name)).unwrap() == fs::read(pool.at("tree").join(&name)).unwrap();
+        assert!(same, "{name:?}");
+    }
+    assert!(fs::metadata(pool.at("tree/sparse")).unwrap().blocks() < 16384, "holes stay holes");
+    nothing_left(&pool);
+}
+
+#[test]
+fn files_are_placed_by_the_policy_and_seen_at_once() {
+    needs!(mounting());
+    let pool = lab::pool()
+        .tmpfs_branch("small", MiB(16))
+        .tmpfs_branch("large", MiB(64))
+        .option("create=mfs")
+        .mount();
+    let (_home, tree) = source();
+    fs::write(tree.join("film"), noise(1, 1 << 20)).unwrap();
+    pool.mkdir("tree");
+    assert!(!pool.at("tree/film").exists(), "the kernel may remember that");
+    let told = json("copy", &["copy", text(&tree.join("film")), text(&pool.at("tree"))]);
+    assert!(pool.at("tree/film").exists());
+    assert_eq!(pool.list("tree"), ["film"]);
+    assert_eq!(pool.holders("tree/film"), ["large"]);
+    assert_eq!(told["branches"][0]["branch"], branch(&pool, "large"));
+    // What is in a directory, not the directory; and several sources.
+    fs::write(tree.join("second"), "2").unwrap();
+    let contents = format!("{}/.", text(&tree));
+    json("copy", &["copy", &contents, text(&tree), &at(&pool)]);
+    assert_eq!(pool.read("second"), b"2");
+    assert_eq!(pool.read("tree/second"), b"2");
+}
+
+#[test]
+fn what_has_the_name_is_kept() {
+    needs!(mounting());
+    let pool = pool();
+    let (_home, tree) = source();
+    for name in ["file", "other", "link", "dir"] {
+        fs::write(tree.join(name), "source").unwrap();
+    }
+    pool.mkdir("tree");
+    pool.mkdir("tree/dir");
+    pool.write("tree/file", b"pool's");
+    fs::set_permissions(pool.at("tree"), fs::Permissions::from_mode(0o751)).unwrap();
+    let outside = tree.with_file_name("outside");
+    symlink(&outside, pool.at("tree/link")).unwrap();
+    let (told, lines) = copy_in_part(&[text(&tree), &at(&pool)]);
+    assert_eq!(told["files"], 1);
+    assert_eq!(told["failed"].as_array().unwrap().len(), 3);
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(
+        lines.iter().all(|line| line.starts_with("fsstack: ") && line.contains("another one")),
+        "{lines:?}"
+    );
+    assert_eq!(pool.read("tree/file"), b"pool's");
+    assert_eq!(pool.read("tree/other"), b"source");
+    assert!(!outside.exists(), "no link is followed");
+    assert_eq!(fs::metadata(pool.at("tree")).unwrap().mode() & 0o7777, 0o751, "it was there before");
+    nothing_left(&pool);
+}
+
+#[test]
+fn a_link_in_place_of_a_directory_leads_nowhere() {
+    needs!(mounting());
+    let pool = pool();
+    let (home, tree) = source();
+    fs::write(tree.join("file"), "secret").unwrap();
+    let outside = home.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    symlink(&outside, pool.at("tree")).unwrap();
+    let (_, lines) = copy_in_part(&[text(&tree), &at(&pool)]);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    // Links in the source are copied, not followed.
+    let links = home.path().join("links");
+    fs::create_dir(&links).unwrap();
+    symlink(&tree, links.join("to")).unwrap();
+    copy(&links, pool.path());
+    assert_eq!(fs::read_link(pool.at("links/to")).unwrap(), tree);
+}
+
+#[test]
+fn verify_finds_other_content_of_the_same_size_and_time() {
+    needs!(mounting());
+    let pool = pool();
+    let (_home, tree) = source();
+    let file = tree.join("file");
+    fs::write(&file, "right").unwrap();
+    copy(&tree, pool.path());
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    pool.write("tree/file", b"wrong");
+    for path in [&file, &pool.at("tree/file")] {
+        fs::File::options().append(true).open(path).unwrap().set_modified(time).unwrap();
+    }
+    assert_eq!(copy(&tree, pool.path())["already_there"], 1);
+    let (told, lines) = copy_in_part(&["--verify", text(&tree), &at(&pool)]);
+    assert_eq!(told["verified"], true);
+    assert!(lines[0].contains("other content"), "{lines:?}");
+    assert_eq!(pool.read("tree/file"), b"wrong", "nothing is replaced");
+}
+
+#[test]
+fn a_full_pool_takes_what_fits_and_says_so() {
+    needs!(mounting());
+    let pool = lab::pool().tmpfs_branch("a", MiB(16)).tmpfs_branch("b", MiB(16)).option("create=ff").mount();
+    let (_home, tree) = source();
+    for name in ["1", "2", "3"] {
+        fs::write(tree.join(name), noise(1, 8 << 20)).unwrap();
+    }
+    let (told, lines) = copy_in_part(&["-j", "1", text(&tree), &at(&pool)]);
+    assert_eq!((&told["files"], lines.len()), (&2.into(), 1), "{lines:?}");
+    assert!(lines[0].contains("No space left"), "{lines:?}");
+    assert_eq!(told["branches"].as_array().unwrap().len(), 2);
+    assert_eq!(pool.list("tree").len(), 2);
+    nothing_left(&pool);
+    // With more room the rest comes.
+    fs::remove_file(pool.at("tree/1")).unwrap();
+    fs::remove_file(tree.join("1")).unwrap();
+    assert_eq!(copy(&tree, pool.path())["files"], 1);
+}
+
+#[test]
+fn a_branch_that_is_fuller_than_it_says_is_passed_over() {
+    needs!(mounting());
+    let pool =
+        lab::pool().tmpfs_branch("a", MiB(16)).tmpfs_branch("b", MiB(32)).option("minfreespace=0").mount();
+    let (_home, tree) = source();
+    fs::write(tree.join("film"), noise(1, 10 << 20)).unwrap();
+    told(&["set", &at(&pool), "create=ff"]);
+    // Written past the pool, which believes for a second what it was told.
+    told(&["status", &at(&pool)]);
+    fs::write(pool.branch("a").path().join("ballast"), noise(2, 12 << 20)).unwrap();
+    assert_eq!(copy(&tree, pool.path())["files"], 1);
+    assert_eq!(pool.holders("tree/film"), ["b"]);
+    assert!(pool.read("tree/film") == noise(1, 10 << 20));
+    nothing_left(&pool);
+}
+
+/// A copy on its way.
+struct Started {
+    process: Option<Process>,
+    end: JoinHandle<Finished>,
+}
+
+fn start(from: &Path, pool: &Pool) -> Started {
+    let told = from.with_file_name("pid");
+    let _none_before = fs::remove_file(&told);
+    let script = r#"echo $$ > "$TOLD.new"; mv "$TOLD.new" "$TOLD"; exec "$@""#;
+    let copy = command("sh").args(["-c", script, "sh"]).arg(binary()).arg("copy").arg(from).arg(pool.path());
+    let copy = copy.env("TOLD", &told);
+    let end = thread::spawn(move || copy.output().unwrap());
+    while !told.exists() {
+        thread::yield_now();
+    }
+    let pid = fs::read_to_string(told).unwrap();
+    Started { process: Process::of(pid.trim().parse().unwrap()), end }
+}
+
+#[test]
+fn a_killed_copy_leaves_whole_files_and_is_finished_by_the_next() {
+    needs!(mounting());
+    let pool = pool();
+    let (_home, tree) = source();
+    let content = |number: u64| noise(number, 2000 + usize::try_from(number % 7).unwrap() * 3000);
+    let files = 4000;
+    for dir in 0..40 {
+        fs::create_dir(tree.join(format!("d{dir}"))).unwrap();
+    }
+    let name = |number: u64| format!("d{}/{number}", number % 40);
+    for number in 0..files {
+        fs::write(tree.join(name(number)), content(number)).unwrap();
+    }
+    fs::set_permissions(tree.join("d3"), fs::Permissions::from_mode(0o750)).unwrap();
+    let there = || (0..files).filter(|number| pool.at("tree").join(name(*number)).exists());
+    for _ in 0..2 {
+        let before = there().count();
+        let copying = start(&tree, &pool);
+        while there().count() == before && !copying.end.is_finished() {
+            for number in there().take(20) {
+                assert!(pool.read(format!("tree/{}", name(number))) == content(number), "half of {number}");
+            }
+        }
+        copying.process.map(Process::kill).transpose().unwrap();
+        copying.end.join().unwrap();
+        for number in there() {
+            assert!(pool.read(format!("tree/{}", name(number))) == content(number), "half of {number}");
+        }
+        nothing_left(&pool);
+    }
+    let came = there().count() as u64;
+    let told = copy(&tree, pool.path());
+    assert_eq!((&told["files"], &told["already_there"]), (&(files - came).into(), &came.into()));
+    for number in 0..files {
+        assert!(pool.read(format!("tree/{}", name(number))) == content(number), "{number}");
+    }
+    let modes = "find . -printf '%P|%m|%T@\\n' | sort";
+    assert_eq!(sh(pool.at("tree"), modes), sh(&tree, modes), "directories are finished too");
+}
+
+#[test]
+fn sources_that_vanish_on_the_way_are_told_and_the_rest_is_whole() {
+    needs!(mounting());
+    let pool = pool();
+    let (_home, tree) = source();
+    let files = 2000_u64;
+    for number in 0..files {
+        fs::write(tree.join(number.to_string()), noise(number, 3000)).unwrap();
+    }
+    let copying = start(&tree, &pool);
+    for number in (0..files).rev() {
+        fs::remove_file(tree.join(number.to_string())).unwrap();
+    }
+    let code = copying.end.join().unwrap().code;
+    assert!(code == 0 || code == 1, "{code}");
+    for name in pool.list("tree") {
+        let number = name.to_str().unwrap().parse().unwrap();
+        assert!(pool.read(Path::new("tree").join(&name)) == noise(number, 3000), "half of {number}");
+    }
+    nothing_left(&pool);
+}
+
+#[test]
+fn what_cannot_be_copied_is_told_in_one_line() {
+    needs!(mounting());
+    let pool = pool();
+    let (home, tree) = source();
+    let at = at(&pool);
+    for (arguments, code, says) in [
+        (&[text(&tree), "/nowhere/at/all"][..], 3, "No such file"),
+        (&[text(&tree), text(home.path())], 3, "not in a pool"),
+        (&[text(&tree), "/etc/passwd"], 2, "not a directory"),
+        (&[at.as_str()], 2, "SRC... POOLDIR"),
+        (&[], 2, "required"),
+        (&["-j", "0", text(&tree), &at], 2, "0"),
+        (&["-j", "many", text(&tree), &at], 2, "many"),
+    ] {
+        let (ended, line) = refused(&[&["copy"], arguments].concat());
+        assert_eq!(ended, code, "{arguments:?}: {line}");
+        assert!(line.contains(says), "{arguments:?}: {line}");
+    }
+    let missing = home.path().join("missing");
+    let (_, lines) = copy_in_part(&[text(&missing), text(&tree), &at]);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("missing") && lines[0].contains("No such file"), "{lines:?}");
+    assert!(pool.at("tree").is_dir(), "the rest is copied");
+    // Not into itself.
+    pool.mkdir("d");
+    pool.write("d/file", b"x");
+    let (_, lines) = copy_in_part(&[text(&pool.at("d")), text(&pool.at("d"))]);
+    assert!(lines[0].contains("copied into"), "{lines:?}");
+    let (_, lines) = copy_in_part(&[text(&pool.at("d")), &at]);
+    assert!(lines[0].contains("copied into"), "{lines:?}");
+    assert_eq!(pool.list("d"), ["file"]);
+    let human = told(&["copy", text(&tree), text(&pool.at("d"))]);
+    assert!(human.contains("0 files") && human.contains("1 directories"), "{human}");
+}
