@@ -16,8 +16,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("fsstack-bench", "usr/bin/fsstack-bench"),
 ];
 
-/// What mount(8) calls; on every system with one `/usr`, `/sbin` is `/usr/sbin`.
-const HELPER: (&str, &str) = ("usr/sbin/mount.fsstack", "mount-fsstack");
+/// What mount(8) calls, for a mount and, by the type in the mount table, for a remount; on every system with one `/usr`,
+/// `/sbin` is `/usr/sbin`.
+const HELPERS: [&str; 2] = ["usr/sbin/mount.fsstack", "usr/sbin/mount.fuse.fsstack"];
 
 /// Files of the repository.
 const FILES: &[(&str, &str)] = &[
@@ -67,7 +68,9 @@ impl Stage {
             let to = stage.put(&built.join(name), to, 0o755)?;
             exec::quiet("strip").args(["--strip-unneeded"]).arg(to).run()?;
         }
-        symlink(HELPER.1, stage.root().join(HELPER.0))?;
+        for helper in HELPERS {
+            symlink("mount-fsstack", stage.root().join(helper))?;
+        }
         for (file, to) in FILES {
             stage.put(&exec::root().join(file), to, 0o644)?;
         }
