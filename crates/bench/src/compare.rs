@@ -31,6 +31,7 @@ pub(crate) fn plan(given: &Compare) -> Result<(Plan, Rivals)> {
         published: Vec::new(),
         skipped: Vec::new(),
         notes: Vec::new(),
+        exports: Vec::new(),
     };
     if let (true, Some(first)) = (plan.baseline.is_empty(), plan.targets.first()) {
         plan.baseline.clone_from(&first.name);
@@ -65,6 +66,8 @@ fn cases(work: &Work) -> Result<(Vec<Figure>, Vec<Case>)> {
         timed: work.timed,
         seconds: work.seconds,
         entries: work.entries,
+        connections: None,
+        pace: None,
         op: ops[0],
     };
     let (x_label, steps) = sweep(work, &base)?;

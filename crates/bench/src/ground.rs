@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use fsstack_lab::branch::{Kind, Layout};
 use fsstack_lab::daemon::{self, Process};
 use fsstack_lab::disks::Disks;
+use fsstack_lab::ganesha::{self, Ganesha};
 use fsstack_lab::gluster::{self, Gluster, Purge, Steps, Volume};
 use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::network::Rate;
@@ -17,6 +18,7 @@ use fsstack_lab::shell::command;
 use fsstack_lab::{Branch, MiB, needs};
 
 use crate::place::Target;
+use crate::plan::Export;
 use crate::rivals::{first_line, options};
 
 /// What `--lab` makes.
@@ -77,8 +79,11 @@ impl Lab {
         let mut parts = Parts::default();
         for &volume in volumes {
             let name = volume.to_string();
-            let bears =
-                if volume.is_redundant() { "bears the loss of a brick" } else { "loses files with a brick" };
+            let bears = match volume.bears() {
+                0 => "loses files with a brick".to_owned(),
+                1 => "bears the loss of a brick".to_owned(),
+                more => format!("bears the loss of {more} bricks"),
+            };
             let far = self.wan.map_or(String::new(), |rate| format!(", behind a link of {rate}"));
             parts.notes.push((name.clone(), format!("{} bricks, {bears}{far}", volume.bricks())));
             parts.dirs.push((name, lab.mount_point(volume)));
@@ -86,7 +91,8 @@ impl Lab {
         Ok(parts)
     }
 
-    fn xfs(&self, count: usize) -> Result<Parts> {
+    /// That many XFS branches, called `xfs1` and so on.
+    pub(crate) fn xfs(&self, count: usize) -> Result<Parts> {
         needs::loops().map_err(|skip| anyhow::anyhow!("--lab xfs {skip}"))?;
         let home = ledger::fresh("bench")?;
         let mut parts = Parts { _home: Some(Entry::dir(&home)?), ..Parts::default() };
@@ -124,6 +130,7 @@ impl Drop for Pool {
 #[derive(Debug, Default)]
 pub(crate) struct Ground {
     // Dropped in this order: what is stacked before what it stands on.
+    servers: Vec<Ganesha>,
     pools: Vec<Pool>,
     rivals: Vec<Rival>,
     /// The pools' and rivals' directories on what they are stacked upon.
@@ -168,6 +175,15 @@ impl Ground {
         let daemon = daemon::server_of(&target)?;
         self.pools.push(Pool { daemon, mount: Some(mount), _dir: dir });
         Ok(Target { name: name.to_owned(), dir: target })
+    }
+
+    /// Has an NFS server of its own show a target.
+    pub(crate) fn export(&mut self, target: &Target) -> Result<Export> {
+        let home = self.home()?.join("server");
+        let server = Ganesha::try_serve(&target.dir, &home)?;
+        let (name, address) = (target.name.clone(), server.address());
+        self.servers.push(server);
+        Ok(Export { target: name, server: address, root: ganesha::ROOT.into() })
     }
 
     /// Mounts mhddfs and mergerfs over the same; each with the reason if it is not there.

@@ -15,6 +15,7 @@ use crate::buffers::Aligned;
 use crate::cache::{self, Dropped};
 use crate::gate::Gate;
 use crate::place::remove_all;
+use crate::plan::Export;
 use crate::stack::{Stack, Used};
 use crate::task::{Done, Role, file_of, histogram};
 use crate::workload::{Bytes, Cache, Engine, Files, Workload};
@@ -47,6 +48,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) work: &'a Path,
     pub(crate) seed: u64,
     pub(crate) stop: &'a AtomicBool,
+    /// The target as an NFS server shows it, and its directory.
+    pub(crate) export: Option<(&'a Export, &'a Path)>,
 }
 
 impl Bench<'_> {
@@ -108,6 +111,9 @@ impl Bench<'_> {
 
     /// Removes whatever the case has left.
     pub(crate) fn clear(&self) -> Result<()> {
+        if self.workload.engine == Engine::Nfs {
+            self.empty_files().context("emptying files")?;
+        }
         self.tidy_up().context("removing files")
     }
 
@@ -120,6 +126,14 @@ impl Bench<'_> {
         }
         syncfs(File::open(self.work)?)?;
         cache::drop_caches(&files)
+    }
+
+    /// A server keeps files open for a while after their names are gone: it is not to keep their space.
+    fn empty_files(&self) -> io::Result<()> {
+        for entry in fs::read_dir(self.work)? {
+            File::options().write(true).open(entry?.path())?.set_len(0)?;
+        }
+        Ok(())
     }
 
     /// Removes the round's files, and has the rest written, so that the next target does not pay for this one.
@@ -141,6 +155,7 @@ impl Bench<'_> {
             work: self.work,
             gate: &gate,
             stop: self.stop,
+            export: self.export,
         };
         let stack = Stack::find();
         thread::scope(|scope| {

@@ -1,11 +1,15 @@
 //! A plan: targets, cases, rounds. What `compare`, the experiments and plan files all become.
 
-use anyhow::{Result, ensure};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail, ensure};
 
 use crate::measure::need;
 use crate::place::Target;
 use crate::published::Published;
 use crate::record::{Case, Figure, Skipped};
+use crate::workload::Engine;
 
 /// The target that `target` is compared with. In a group (`dt8.pool`, `dt8.direct`) it is the group's own target with
 /// the baseline's last name, if there is one; `None` for a baseline itself.
@@ -40,6 +44,18 @@ pub(crate) struct Plan {
     pub(crate) skipped: Vec<Skipped>,
     /// (target, something known of it that the mount table does not tell).
     pub(crate) notes: Vec<(String, String)>,
+    /// Targets that an NFS server shows.
+    pub(crate) exports: Vec<Export>,
+}
+
+/// A target as an NFS server shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Export {
+    /// The target's name.
+    pub(crate) target: String,
+    pub(crate) server: SocketAddr,
+    /// What is called so below the server's root is the directory of the target.
+    pub(crate) root: PathBuf,
 }
 
 impl Plan {
@@ -62,8 +78,21 @@ impl Plan {
                 case.name
             );
         }
+        let nfs = self.cases.iter().any(|case| case.workload.engine == Engine::Nfs);
+        let alone = self.targets.iter().find(|target| self.export(&target.name).is_none());
+        if let (true, Some(target)) = (nfs, alone) {
+            bail!(
+                "no NFS server shows the target {}: only `experiment nfs-nconnect --lab` starts one",
+                target.name
+            );
+        }
         let needed = self.bytes_needed();
         self.targets.iter().try_for_each(|target| target.check(needed).map_err(Into::into))
+    }
+
+    /// How an NFS server shows a target.
+    pub(crate) fn export(&self, target: &str) -> Option<&Export> {
+        self.exports.iter().find(|export| export.target == target)
     }
 
     /// Free bytes that each target must have: all may lie on one file system.

@@ -18,6 +18,10 @@ pub(crate) struct Progress {
 /// About how long a workload takes, for the time left: bytes, a name counting as much as 100 KiB.
 fn weight(workload: &Workload) -> u64 {
     let tasks = u64::from(workload.tasks.get());
+    if let Some(seconds) = workload.seconds {
+        let millis = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_millis();
+        return u64::try_from(millis).unwrap_or(u64::MAX).saturating_mul(200_000);
+    }
     match workload.engine {
         Engine::Metadata => 2 * tasks * u64::from(workload.entries.get()) * (100 << 10),
         Engine::Null => 1 << 20,

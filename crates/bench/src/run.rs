@@ -143,12 +143,14 @@ impl Run<'_> {
     ) -> Option<T> {
         let place = self.places[n].as_ref()?;
         let seed = self.plan.seed;
-        let bench = Bench { workload: &case.workload, work: place.work(), seed, stop: self.stop };
+        let target = &self.plan.targets[n];
+        let export = self.plan.export(&target.name).map(|export| (export, target.dir.as_path()));
+        let bench = Bench { workload: &case.workload, work: place.work(), seed, stop: self.stop, export };
         let error = match work(&bench) {
             Ok(done) => return Some(done),
             Err(e) => e,
         };
-        let name = &self.plan.targets[n].name;
+        let name = &target.name;
         let skipped = match place.lives() {
             Ok(()) => Skipped { what: format!("{} on {name}", case.name), why: format!("{what}: {error:#}") },
             Err(gone) => {

@@ -2,6 +2,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +12,10 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use crate::buffers::Aligned;
-use crate::engine::{self, Direction, Io, IoEngine, Job, Submitted};
+use crate::engine::{self, Direction, Io, IoEngine, Job, Route, Submitted};
 use crate::gate::Gate;
 use crate::order::Order;
+use crate::plan::Export;
 use crate::workload::{Engine, Files, Op, Sync, Timed, Workload};
 
 /// The longest latency that is told apart, in nanoseconds: an hour.
@@ -50,6 +53,8 @@ pub(crate) struct Role<'a> {
     pub(crate) gate: &'a Gate,
     /// Set when the run is to end.
     pub(crate) stop: &'a AtomicBool,
+    /// The target as an NFS server shows it, and its directory.
+    pub(crate) export: Option<(&'a Export, &'a Path)>,
 }
 
 /// The file of task `number` in `work`.
@@ -112,13 +117,28 @@ impl Role<'_> {
     fn open(&self, prepared: &mut Prepared) -> io::Result<Open> {
         let memory = prepared.memory.take().ok_or_else(|| io::Error::other("opened twice"))?;
         let file = match self.workload.engine {
-            Engine::Null => None,
+            Engine::Null | Engine::Nfs => None,
             _ => Some(self.open_file(prepared.begins)?),
         };
         let to_sync = file.as_ref().map(File::try_clone).transpose()?;
         let Prepared { direction, block, begins, .. } = *prepared;
-        let job = Job { file, part: (begins, self.workload.file_size.0), direction, block, memory };
+        let below = self.below_the_root()?;
+        let route = below.as_ref().map(|(server, path)| Route {
+            server: *server,
+            path,
+            connections: self.workload.connections.map_or(1, NonZeroU32::get),
+            pace: self.workload.pace.map(|pace| pace.0),
+        });
+        let job = Job { file, route, part: (begins, self.workload.file_size.0), direction, block, memory };
         Ok(Open { engine: engine::begin(self.workload, job)?, to_sync, source: Aligned::source_len(block) })
+    }
+
+    /// The server of an exported target, and the task's file there.
+    fn below_the_root(&self) -> io::Result<Option<(SocketAddr, PathBuf)>> {
+        let Some((export, dir)) = self.export else { return Ok(None) };
+        let file = file_of(self.workload, self.number, self.work);
+        let below = file.strip_prefix(dir).map_err(io::Error::other)?;
+        Ok(Some((export.server, export.root.join(below))))
     }
 
     fn open_file(&self, begins: u64) -> io::Result<File> {

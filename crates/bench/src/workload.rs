@@ -65,6 +65,8 @@ words! {
         Mmap = "mmap",
         /// Calls on names: create, stat, open, rename, readdir, unlink, mkdir, rmdir.
         Metadata = "metadata",
+        /// Reads by NFS without the kernel's client; of targets that the lab exports.
+        Nfs = "nfs",
         /// Nothing at all: measures the harness.
         Null = "null",
     }
@@ -196,6 +198,12 @@ pub(crate) struct Workload {
     pub(crate) seconds: Option<f64>,
     /// Names for each task; metadata only.
     pub(crate) entries: NonZeroU32,
+    /// TCP connections of each task; nfs only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connections: Option<NonZeroU32>,
+    /// Bytes a second that a connection carries at most; nfs only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pace: Option<Bytes>,
 }
 
 impl Default for Workload {
@@ -219,6 +227,8 @@ impl Default for Workload {
             timed: Timed::Data,
             seconds: None,
             entries: ONE.saturating_add(499),
+            connections: None,
+            pace: None,
         }
     }
 }
@@ -250,7 +260,7 @@ impl Workload {
             Engine::Null => 0,
             // A name may cost a block, and a directory one more.
             Engine::Metadata => u64::from(self.tasks.get()) * (u64::from(self.entries.get()) * 4096 + 4096),
-            Engine::IoUring | Engine::Psync | Engine::Mmap => {
+            Engine::IoUring | Engine::Psync | Engine::Mmap | Engine::Nfs => {
                 u64::from(self.tasks.get()).saturating_mul(self.file_size.0)
             }
         }
@@ -299,8 +309,21 @@ impl Workload {
             block.0
         );
         ensure!(!self.direct || *engine != Engine::Mmap, "{name}: mmap cannot be O_DIRECT");
-        let queue = *engine == Engine::IoUring || *engine == Engine::Null;
+        let queue = matches!(engine, Engine::IoUring | Engine::Nfs | Engine::Null);
         ensure!(queue || self.depth.get() == 1, "{name}: only io_uring has a queue: leave `depth` away");
+        let nfs = *engine == Engine::Nfs;
+        ensure!(
+            !nfs || (*op == Op::Read && !self.direct),
+            "{name}: the engine nfs only reads, as the server does"
+        );
+        ensure!(
+            nfs || (self.connections.is_none() && self.pace.is_none()),
+            "{name}: only the engine nfs has connections of its own"
+        );
+        ensure!(
+            self.connections.is_none_or(|c| c.get() <= 256) && self.pace.is_none_or(|p| 0 < p.0),
+            "{name}: at most 256 connections, and a pace above 0"
+        );
         ensure!(*engine == Engine::IoUring || !self.registered, "{name}: only io_uring registers buffers");
         let memory = block.0.saturating_mul(self.depth.get().into()).saturating_mul(self.tasks.get().into());
         ensure!(

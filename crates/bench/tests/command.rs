@@ -49,7 +49,7 @@ fn two_targets_are_compared_and_left_as_they_were() {
         }
         assert!(told.stdout.contains("write") && told.stdout.contains("pool"), "{}", told.stdout);
         assert_eq!((names(&a), names(&b)), (vec![], vec![]));
-        assert_eq!(names(&out), ["report.html", "report.md", "results.csv", "results.json"]);
+        assert_eq!(names(&out), ["plot.svg", "report.html", "report.md", "results.csv", "results.json"]);
     }
 }
 
@@ -98,7 +98,7 @@ fn bad_words_are_refused_before_anything_is_written() {
     refused(&["compare", "--target", &at, "--rivals"], &here, "--branch DIR");
     refused(&["compare", "--target", &at, "--out", file.path().to_str().unwrap()], &here, "--out");
     refused(&["experiment", "double-fuse"], &[], "--lab");
-    refused(&["experiment", "nfs-nconnect", "--lab"], &[], "makes no NFS mounts");
+    refused(&["compare", "--target", &at, "--engine", "nfs", "--op", "read"], &here, "no NFS server shows");
     refused(&["plan", "no-such-plan"], &[], "built in: media-server");
     refused(&["compare-runs", "/no/such", "/no/such"], &[], "No such file or directory");
     let usage = run(&["compare", "--target", "nameless"]);

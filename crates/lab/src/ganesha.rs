@@ -13,6 +13,8 @@ use crate::{must, needs};
 
 /// How long the server may take to come up, and to go.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// What the export is called below the server's root.
+pub const ROOT: &str = "t";
 /// A part of every handle: always the same.
 const EXPORT_ID: u32 = 20;
 
@@ -39,7 +41,8 @@ impl Ganesha {
         must(Self::try_serve(export, home), "starting nfs-ganesha")
     }
 
-    fn try_serve(export: &Path, home: &Path) -> Result<Self> {
+    /// The same, with the reason where it cannot be.
+    pub fn try_serve(export: &Path, home: &Path) -> Result<Self> {
         let entry = Entry::dir(home)?;
         // Free now; nobody else on this machine has a reason to take it.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
@@ -112,7 +115,7 @@ impl Ganesha {
                Delegations = false; }}
              EXPORT_DEFAULTS {{ Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4;
                Transports = TCP; Attr_Expiration_Time = 0; }}
-             EXPORT {{ Export_Id = {EXPORT_ID}; Path = {}; Pseudo = /t; FSAL {{ Name = VFS; }} }}\n",
+             EXPORT {{ Export_Id = {EXPORT_ID}; Path = {}; Pseudo = /{ROOT}; FSAL {{ Name = VFS; }} }}\n",
             self.port,
             self.export.display()
         )

@@ -1,6 +1,7 @@
 //! Who makes the calls: an engine takes an operation and says when it is done.
 
 mod mapped;
+mod nfs;
 mod null;
 mod psync;
 mod ring;
@@ -10,6 +11,8 @@ use std::io;
 
 use crate::buffers::Aligned;
 use crate::workload::{Engine, Op, Workload};
+
+pub(crate) use nfs::Route;
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +60,11 @@ pub(crate) trait IoEngine {
 
 /// What an engine works on.
 #[derive(Debug)]
-pub(crate) struct Job {
-    /// The file, open as `workload` asks; none for `null`.
+pub(crate) struct Job<'a> {
+    /// The file, open as `workload` asks; none for `null` and `nfs`.
     pub(crate) file: Option<File>,
+    /// How the file is reached by `nfs`.
+    pub(crate) route: Option<Route<'a>>,
     /// The first byte of the task's part, and how long it is.
     pub(crate) part: (u64, u64),
     pub(crate) direction: Direction,
@@ -70,7 +75,7 @@ pub(crate) struct Job {
 }
 
 /// The engine a workload asks for, ready to begin.
-pub(crate) fn begin(workload: &Workload, job: Job) -> io::Result<Box<dyn IoEngine>> {
+pub(crate) fn begin(workload: &Workload, job: Job<'_>) -> io::Result<Box<dyn IoEngine>> {
     let need_file = |file: Option<File>| file.ok_or_else(|| io::Error::other("no file"));
     match workload.engine {
         Engine::Null => Ok(Box::new(null::Null::default())),
@@ -79,7 +84,7 @@ pub(crate) fn begin(workload: &Workload, job: Job) -> io::Result<Box<dyn IoEngin
             Ok(Box::new(psync::Psync { file: need_file(file)?, direction, block, memory }))
         }
         Engine::Mmap => {
-            let Job { file, part, direction, block, memory } = job;
+            let Job { file, part, direction, block, memory, .. } = job;
             Ok(Box::new(mapped::MemoryMap::new(&need_file(file)?, part, direction, block, memory)?))
         }
         Engine::IoUring => {
@@ -87,6 +92,10 @@ pub(crate) fn begin(workload: &Workload, job: Job) -> io::Result<Box<dyn IoEngin
             let plan =
                 ring::Plan { depth: workload.depth.get(), registered: workload.registered, direction, block };
             Ok(Box::new(ring::Ring::new(need_file(file)?, memory, plan)?))
+        }
+        Engine::Nfs => {
+            let route = job.route.ok_or_else(|| io::Error::other("no NFS server has this target"))?;
+            Ok(Box::new(nfs::Nfs::new(&route, job.block)?))
         }
         Engine::Metadata => Err(io::Error::other("the metadata engine moves no data")),
     }

@@ -133,6 +133,13 @@ pub(super) fn says(results: &Results) -> Vec<String> {
             "The fastest volume that bears the loss of a brick is {name}; the publication chose dt2dp4rd1."
         ));
     }
+    let held = results.targets.iter().filter(|t| !t.notes.is_empty());
+    let held: Vec<String> =
+        held.map(|t| format!("{} {} ({})", t.name, Bytes(t.size_bytes), t.notes.join("; "))).collect();
+    if !held.is_empty() {
+        let list = held.join(", ");
+        said.push(format!("What the volumes hold, all over the same bricks: {list}."));
+    }
     said.push(
         "Files below 2 MiB measure the start of a task and the opening of a file, not the volume.".to_owned(),
     );

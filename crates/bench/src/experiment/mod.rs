@@ -135,6 +135,7 @@ pub(crate) fn plan(
         published: content.published,
         skipped: Vec::new(),
         notes: Vec::new(),
+        exports: Vec::new(),
     };
     let ground = match lab {
         None => Ground::default(),
@@ -143,7 +144,7 @@ pub(crate) fn plan(
             Name::GlusterVolumes => gluster_volumes::ground(lab, &mut plan)?,
             Name::ClusterIo => cluster_io::ground(lab, &mut plan)?,
             Name::RaidCompare => raid_compare::ground(lab, &mut plan)?,
-            Name::NfsNconnect => bail!("{}", nfs_nconnect::NO_GROUND),
+            Name::NfsNconnect => nfs_nconnect::ground(lab, extent, &mut plan)?,
         },
     };
     plan.baseline = match &running.baseline {
@@ -153,7 +154,7 @@ pub(crate) fn plan(
     Ok((plan, ground))
 }
 
-/// `direct` if there is one, in a group (`dt8.direct`) or alone; parity without compression, which the published ratios
+/// `direct` if there is one, in a group (`dt8.direct`) or alone; what a pool that is exported lies on; parity without compression, which the published ratios
 /// are to; else the first.
 fn baseline(targets: &[Target]) -> Option<String> {
     let named = |name: &str| {
@@ -161,7 +162,7 @@ fn baseline(targets: &[Target]) -> Option<String> {
             .iter()
             .find(|t| t.name == name || t.name.strip_suffix(name).is_some_and(|group| group.ends_with('.')))
     };
-    let known = ["direct", "zfs-raidz", "btrfs-raid5"].into_iter().find_map(named);
+    let known = ["direct", "branch", "zfs-raidz", "btrfs-raid5"].into_iter().find_map(named);
     known.or(targets.first()).map(|t| t.name.clone())
 }
 
@@ -180,6 +181,7 @@ pub(crate) fn says(results: &Results) -> Vec<String> {
     match results.made.plan.as_str() {
         "double-fuse" => double_fuse::says(results),
         "gluster-volumes" => gluster_volumes::says(results),
+        "nfs-nconnect" => nfs_nconnect::says(results),
         _ => Vec::new(),
     }
 }

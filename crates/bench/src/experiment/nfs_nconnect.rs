@@ -1,16 +1,28 @@
-//! One NFS mount, several TCP connections: reads of 128 KiB, 128 in flight, O_DIRECT.
+//! One NFS mount, several TCP connections: reads of 128 KiB, 128 in flight.
+//!
+//! Mounts that the user gives are read with O_DIRECT, each through the kernel's client. The lab has a pool and its branch
+//! shown by an NFS server each, and reads them by a client of its own, with as many connections as a case asks for.
 
 use std::num::NonZeroU32;
 
-use super::{Content, Extent, point};
+use anyhow::{Context, Result};
+use fsstack_lab::ganesha::Ganesha;
+
+use super::{Content, Extent, count_step, point};
+use crate::ground::{Ground, Lab};
+use crate::place::Target;
+use crate::plan::Plan;
 use crate::published::Published;
-use crate::record::{Figure, Shape};
+use crate::record::{Case, Figure, Results, Shape};
 use crate::workload::{Bytes, Engine, Op, Workload};
 
 const SOURCE: &str = "NFS read performance with nconnect, NGX Storage (seeds/nfs-nconnect.txt)";
 
-/// Why there is no `--lab` for it.
-pub(super) const NO_GROUND: &str = "nfs-nconnect: --lab makes no NFS mounts: mount the exports yourself and give --target nconnect1=DIR --target nconnect16=DIR";
+const PACED: &str = "paced";
+const FREE: &str = "free";
+
+/// What a connection of the lab's carries, where it is limited.
+const PACE: Bytes = Bytes(32 << 20);
 
 pub(super) fn content(extent: Extent) -> Content {
     let figure = Figure {
@@ -20,13 +32,7 @@ pub(super) fn content(extent: Extent) -> Content {
         x_label: String::new(),
         unit: "B/s".to_owned(),
     };
-    let published = |series: &str, mebibytes: f64| Published {
-        figure: "nconnect".to_owned(),
-        series: series.to_owned(),
-        relative: false,
-        points: vec![point(0.0, "1 task", mebibytes * 1_048_576.0, mebibytes * 1_048_576.0)],
-        source: SOURCE.to_owned(),
-    };
+    let published = |name: &str, rate: f64| series("nconnect", name, 0.0, "1 task", rate);
     let mut content = Content {
         title: "nfs-nconnect: one mount, several TCP connections",
         figures: vec![figure],
@@ -35,19 +41,115 @@ pub(super) fn content(extent: Extent) -> Content {
         rounds: 5,
     };
     for (n, tasks) in [1_u32, 2].into_iter().enumerate() {
-        let workload = Workload {
-            engine: Engine::IoUring,
-            op: Op::Read,
-            block: Bytes(128 << 10),
-            file_size: Bytes(extent.pick(256 << 20, 20 << 30)),
-            tasks: NonZeroU32::new(tasks).unwrap_or(NonZeroU32::MIN),
-            depth: NonZeroU32::new(128).unwrap_or(NonZeroU32::MIN),
-            direct: true,
-            seconds: Some(extent.pick(5.0, 60.0)),
-            ..Workload::default()
-        };
         let name = format!("{tasks} {}", if tasks == 1 { "task" } else { "tasks" });
+        let seconds = Some(extent.pick(5.0, 60.0));
+        let workload =
+            Workload { engine: Engine::IoUring, direct: true, tasks: many(tasks), seconds, ..reads(extent) };
         content.case("nconnect", name.clone(), (n as f64, name), workload);
     }
     content
+}
+
+fn many(count: u32) -> NonZeroU32 {
+    NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN)
+}
+
+fn reads(extent: Extent) -> Workload {
+    Workload {
+        op: Op::Read,
+        block: Bytes(128 << 10),
+        file_size: Bytes(extent.pick(256 << 20, 20 << 30)),
+        depth: many(128),
+        ..Workload::default()
+    }
+}
+
+/// A published rate in MiB/s.
+fn series(figure: &str, name: &str, x: f64, x_label: &str, mebibytes: f64) -> Published {
+    let rate = mebibytes * 1_048_576.0;
+    Published {
+        figure: figure.to_owned(),
+        series: name.to_owned(),
+        relative: false,
+        points: vec![point(x, x_label, rate, rate)],
+        source: SOURCE.to_owned(),
+    }
+}
+
+/// A pool over one branch, and another directory of that branch, each with a server of its own.
+pub(super) fn ground(lab: &Lab, extent: Extent, plan: &mut Plan) -> Result<Ground> {
+    let able = Ganesha::able();
+    able.map_err(|skip| anyhow::anyhow!("nfs-nconnect: --lab {skip} (package nfs-ganesha-vfs)"))?;
+    over_connections(extent, plan);
+    let mut ground = Ground::default();
+    let parts = lab.xfs(1)?;
+    let (_, branch) = parts.dirs.first().context("the lab made no branch")?;
+    let options = "nfs-export,minfreespace=1M";
+    let pool = ground.pool("pool", &[branch], options)?;
+    for target in [Target { name: "branch".to_owned(), dir: branch.clone() }, pool] {
+        plan.exports.push(ground.export(&target)?);
+        plan.notes.push((target.name.clone(), "shown by nfs-ganesha, NFS 4.0, on the loopback".to_owned()));
+        plan.targets.push(target);
+    }
+    ground.keep(parts);
+    Ok(ground)
+}
+
+/// Cases of the lab's own client in place of those of the kernel's.
+fn over_connections(extent: Extent, plan: &mut Plan) {
+    let (mut figures, mut cases) = (Vec::new(), Vec::new());
+    let paced = format!("by connections that carry {PACE} a second each");
+    let ways = [(PACED, Some(PACE), paced), (FREE, None, "by connections without a limit".to_owned())];
+    for (name, pace, how) in ways {
+        figures.push(Figure {
+            name: name.to_owned(),
+            title: format!("Reads of 128 KiB, 128 in flight, {how}"),
+            shape: Shape::Lines,
+            x_label: "connections".to_owned(),
+            unit: "B/s".to_owned(),
+        });
+        for count in [1_u32, 2, 4, 8, 16] {
+            let (connections, seconds) = (Some(many(count)), Some(extent.pick(1.0, 60.0)));
+            let workload = Workload { engine: Engine::Nfs, connections, pace, seconds, ..reads(extent) };
+            let ((x, x_label), figure) = (count_step(count), name.to_owned());
+            cases.push(Case { name: format!("{name}, {count} connections"), figure, x, x_label, workload });
+        }
+    }
+    (plan.figures, plan.cases) = (figures, cases);
+    plan.published = [("nconnect=1", 1.0, "1", 1496.0), ("nconnect=16, 2 jobs", 16.0, "16", 4705.0)]
+        .map(|(name, x, label, rate)| series(FREE, name, x, label, rate))
+        .to_vec();
+}
+
+/// What connections gain where one is limited, and what the pool costs beside its branch.
+pub(super) fn says(results: &Results) -> Vec<String> {
+    let rate = |connections: u32, target: &str| {
+        let summary = results.summary(&format!("{PACED}, {connections} connections"), target);
+        summary.map(|s| s.rate.median)
+    };
+    let gain =
+        |target: &str| Some((rate(4, target)? / rate(1, target)?, rate(16, target)? / rate(1, target)?));
+    let mut said: Vec<String> = results
+        .targets
+        .iter()
+        .filter_map(|target| {
+            let (four, sixteen) = gain(&target.name)?;
+            Some(format!(
+                "{}: with {PACE} a second for each connection, 4 connections read {four:.2} and 16 read {sixteen:.2} times what 1 reads (published, on a link of 40 Gbit/s: 16 with two jobs, 3.14).",
+                target.name
+            ))
+        })
+        .collect();
+    for connections in [1, 16] {
+        let case = format!("{FREE}, {connections} connections");
+        let ratio = results.summary(&case, "pool").and_then(|s| s.ratio);
+        said.extend(ratio.map(|r| {
+            format!(
+                "Without a limit, the pool by {connections} {} reads {:.2} [{:.2}, {:.2}] of what its branch does.",
+                if connections == 1 { "connection" } else { "connections" },
+                r.value, r.low, r.high
+            )
+        }));
+    }
+    said
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
@@ -53,10 +53,16 @@ pub(crate) struct Running {
 impl Running {
     /// Started, and at work in `target`: the link there says which process it is.
     pub(crate) fn in_dir(run: Run, target: &Path) -> Self {
+        Self::where_found(run, || Some(target.to_owned()))
+    }
+
+    /// Started, and at work where `find` says, once it does.
+    pub(crate) fn where_found(run: Run, find: impl Fn() -> Option<PathBuf>) -> Self {
         let thread = spawn(move || run.output().unwrap());
         let began = Instant::now();
         let process = loop {
-            let owner = fs::read_link(target.join(".fsstack-bench.lock")).unwrap_or_default();
+            let lock = find().map(|target| target.join(".fsstack-bench.lock")).unwrap_or_default();
+            let owner = fs::read_link(lock).unwrap_or_default();
             let pid = owner.to_string_lossy().split(' ').nth(1).and_then(|pid| pid.parse().ok());
             if let Some(process) = pid.and_then(Process::of) {
                 break process;

@@ -55,7 +55,17 @@ impl Volume {
     /// Whether a file survives the loss of one brick.
     #[must_use]
     pub fn is_redundant(self) -> bool {
-        self.set != Set::Brick
+        0 < self.bears()
+    }
+
+    /// How many bricks may be lost, whichever they are, before a file is.
+    #[must_use]
+    pub fn bears(self) -> usize {
+        usize::from(match self.set {
+            Set::Brick => 0,
+            Set::Replica(bricks) => bricks - 1,
+            Set::Disperse { redundancy, .. } => redundancy,
+        })
     }
 
     /// What follows `gluster volume create`.
@@ -137,11 +147,17 @@ mod tests {
 
     #[test]
     fn names_are_read_and_written_alike() {
-        for (name, bricks) in
-            [("dt8", 8), ("dp8rd2", 8), ("dt4rp2", 8), ("dt2dp4rd1", 8), ("rp2", 2), ("rp3", 3)]
-        {
+        for (name, bricks, bears) in [
+            ("dt8", 8, 0),
+            ("dp8rd2", 8, 2),
+            ("dt4rp2", 8, 1),
+            ("dt2dp4rd1", 8, 1),
+            ("rp2", 2, 1),
+            ("rp3", 3, 2),
+        ] {
             let volume: Volume = name.parse().unwrap();
-            assert_eq!((volume.to_string().as_str(), volume.bricks()), (name, bricks));
+            let told = (volume.to_string(), volume.bricks(), volume.bears());
+            assert_eq!(told, (name.to_owned(), bricks, bears));
         }
         assert!(Volume::PUBLISHED.iter().all(|v| v.to_string().parse() == Ok(*v)));
     }

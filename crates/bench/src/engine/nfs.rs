@@ -1,0 +1,277 @@
+//! Reads by NFS version 4.0 over several TCP connections, where the kernel has no client.
+//!
+//! Like a mount with `nconnect`, it deals its requests to the connections in turn and waits for none of them. A loopback
+//! gives one connection all there is, so a connection may be held to a pace: it is then read no faster.
+
+mod call;
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use super::{Io, IoEngine, Submitted};
+use call::{Answer, Status, lookup, read};
+
+/// A server that is silent for longer is gone.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Bytes that are taken from a connection at once: what a pace is kept by.
+const PIECE: usize = 64 << 10;
+
+/// How a file is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Route<'a> {
+    pub(crate) server: SocketAddr,
+    /// Below the server's root.
+    pub(crate) path: &'a Path,
+    pub(crate) connections: u32,
+    /// Bytes a second that a connection carries at most.
+    pub(crate) pace: Option<u64>,
+}
+
+/// A file on a server.
+#[derive(Debug)]
+pub(super) struct Nfs {
+    connections: Vec<Connection>,
+    /// How many calls were made.
+    calls: usize,
+    handle: Vec<u8>,
+    block: u32,
+    done: Receiver<io::Result<usize>>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Nfs {
+    pub(super) fn new(route: &Route<'_>, block: usize) -> io::Result<Self> {
+        let handle = handle_of(route)?;
+        let (tell, done) = channel();
+        let block_words = u32::try_from(block).map_err(io::Error::other)?;
+        let mut nfs = Self { connections: Vec::new(), calls: 0, handle, block: block_words, done };
+        for _ in 0..route.connections {
+            let stream = connect(route.server)?;
+            // A silent server is found out by who waits for the answers; an idle one is none.
+            stream.set_read_timeout(None)?;
+            let answers = Answers { stream: stream.try_clone()?, pace: route.pace.map(Pace::of), block };
+            let tell = tell.clone();
+            let reader =
+                Builder::new().name("nfs-answers".to_owned()).spawn(move || answers.pass_on(&tell))?;
+            nfs.connections.push(Connection { stream, reader: Some(reader) });
+        }
+        Ok(nfs)
+    }
+
+    fn next(&mut self) -> io::Result<usize> {
+        self.done.recv_timeout(SILENCE).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+}
+
+impl IoEngine for Nfs {
+    fn submit(&mut self, io: Io) -> io::Result<Submitted> {
+        let call = read(number(self.calls, io.slot)?, &self.handle, io.offset, self.block);
+        let turn = self.calls % self.connections.len();
+        self.calls += 1;
+        self.connections[turn].stream.write_all(&call)?;
+        Ok(Submitted::Queued)
+    }
+
+    fn reap(&mut self, at_least: usize, done: &mut Vec<usize>) -> io::Result<()> {
+        for _ in 0..at_least {
+            done.push(self.next()?);
+        }
+        while let Ok(one) = self.done.try_recv() {
+            done.push(one?);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Nfs {
+    fn drop(&mut self) {
+        for connection in &mut self.connections {
+            // Its reader sees the end; one that is gone already has seen it.
+            let _gone = connection.stream.shutdown(Shutdown::Both);
+            if let Some(reader) = connection.reader.take() {
+                let _ended = reader.join();
+            }
+        }
+    }
+}
+
+/// A number that no earlier call had: a server answers one that it knows from memory. Its low bits are the slot.
+fn number(calls: usize, slot: usize) -> io::Result<u32> {
+    if SLOTS <= slot {
+        return Err(io::Error::other("a queue of at most 4096"));
+    }
+    u32::try_from((calls % (1 << 20)) * SLOTS + slot).map_err(io::Error::other)
+}
+
+/// The most operations in flight.
+const SLOTS: usize = 4096;
+
+fn connect(server: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(server)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(SILENCE))?;
+    Ok(stream)
+}
+
+/// Asks for a file's handle, again while the server is not ready.
+fn handle_of(route: &Route<'_>) -> io::Result<Vec<u8>> {
+    let mut stream = connect(route.server)?;
+    let began = Instant::now();
+    let mut answer = Vec::new();
+    loop {
+        stream.write_all(&lookup(route.path)?)?;
+        take(&mut stream, &mut None, &mut answer)?;
+        match Answer::of(&answer)?.handle()? {
+            Status::Done(handle) => return Ok(handle.to_vec()),
+            Status::Later if began.elapsed() < SILENCE => sleep(Duration::from_millis(50)),
+            Status::Later => return Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+/// What comes back on one connection.
+struct Answers {
+    stream: TcpStream,
+    pace: Option<Pace>,
+    block: usize,
+}
+
+impl Answers {
+    /// Tells who waits of each answer, until the connection ends.
+    fn pass_on(mut self, tell: &Sender<io::Result<usize>>) {
+        let mut answer = Vec::with_capacity(self.block + 1024);
+        loop {
+            let told = match take(&mut self.stream, &mut self.pace, &mut answer) {
+                Ok(()) => self.slot(&answer),
+                // Shut down at the end, or by the server: nobody waits, or everybody is told.
+                Err(e) => {
+                    let _nobody_waits = tell.send(Err(e));
+                    return;
+                }
+            };
+            if tell.send(told).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn slot(&self, answer: &[u8]) -> io::Result<usize> {
+        let answer = Answer::of(answer)?;
+        let number = usize::try_from(answer.number()).map_err(io::Error::other)?;
+        match answer.read()? {
+            Status::Done(len) if len == self.block => Ok(number % SLOTS),
+            Status::Done(len) => {
+                Err(io::Error::other(format!("the server read {len} bytes instead of {}", self.block)))
+            }
+            Status::Later => Err(io::Error::other("the server put a read off")),
+        }
+    }
+}
+
+/// Takes one whole answer: a record, in as many fragments as it has.
+fn take(stream: &mut TcpStream, pace: &mut Option<Pace>, answer: &mut Vec<u8>) -> io::Result<()> {
+    answer.clear();
+    loop {
+        let mut mark = [0; 4];
+        stream.read_exact(&mut mark)?;
+        let mark = u32::from_be_bytes(mark);
+        let mut left = usize::try_from(mark & !LAST).map_err(io::Error::other)?;
+        if LONGEST < answer.len() + left {
+            return Err(io::Error::other("the server's answer has no end"));
+        }
+        while 0 < left {
+            let (from, piece) = (answer.len(), left.min(PIECE));
+            answer.resize(from + piece, 0);
+            stream.read_exact(&mut answer[from..])?;
+            if let Some(pace) = pace {
+                pace.keep(piece);
+            }
+            left -= piece;
+        }
+        if mark & LAST != 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// In a record's mark: no fragment follows.
+const LAST: u32 = 1 << 31;
+
+/// No answer to us is longer.
+const LONGEST: usize = 320 << 20;
+
+/// A rate that is not exceeded: what was not used is not saved up.
+#[derive(Debug)]
+struct Pace {
+    bytes_a_second: u64,
+    next: Instant,
+}
+
+impl Pace {
+    fn of(bytes_a_second: u64) -> Self {
+        Self { bytes_a_second: bytes_a_second.max(1), next: Instant::now() }
+    }
+
+    /// Waits as long as these bytes take.
+    fn keep(&mut self, bytes: usize) {
+        let takes = Duration::from_secs_f64(bytes as f64 / self.bytes_a_second as f64);
+        self.next = self.next.max(Instant::now().checked_sub(LATE).unwrap_or(self.next)) + takes;
+        sleep(self.next.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// A thread that woke up late may make up for so much.
+const LATE: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn fragments_make_one_answer_and_an_endless_one_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        for (mark, bytes) in [(3, "abc"), (2 | LAST, "de")] {
+            server.write_all(&u32::to_be_bytes(mark)).unwrap();
+            server.write_all(bytes.as_bytes()).unwrap();
+        }
+        let mut answer = Vec::new();
+        take(&mut client, &mut None, &mut answer).unwrap();
+        assert_eq!(answer, b"abcde");
+        server.write_all(&u32::MAX.to_be_bytes()).unwrap();
+        assert!(take(&mut client, &mut None, &mut answer).unwrap_err().to_string().contains("no end"));
+        drop(server);
+        assert!(take(&mut client, &mut None, &mut answer).is_err());
+    }
+
+    #[test]
+    fn numbers_of_calls_lead_to_their_slots_and_differ() {
+        for (calls, slot) in [(0, 0), (0, 4095), (1, 0), ((1 << 20) - 1, 7), (1 << 20, 7)] {
+            assert_eq!(number(calls, slot).unwrap() as usize % SLOTS, slot);
+        }
+        assert_ne!(number(5, 3).unwrap(), number(6, 3).unwrap());
+        assert!(number(0, SLOTS).is_err());
+    }
+
+    #[test]
+    fn a_pace_is_not_exceeded() {
+        let began = Instant::now();
+        let mut pace = Pace::of(1 << 20);
+        (0..8).for_each(|_| pace.keep(16 << 10));
+        // An eighth of a second's bytes, less what may be made up for.
+        assert!(Duration::from_millis(100) <= began.elapsed());
+    }
+}

@@ -1,0 +1,130 @@
+//! Grounds that are made for a measurement: pools and rivals over the lab's branches, and nothing left of them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+mod started;
+
+use std::fs;
+use std::time::Duration;
+
+use fsstack_lab::{self as lab, MiB, mounts, needs};
+use rustix::process::Signal;
+use started::{Running, bench, names, results};
+
+/// What was measured, and what was left out, by name.
+fn told(results: &serde_json::Value) -> (Vec<String>, Vec<String>) {
+    let texts = |list: &str, key: &str| -> Vec<String> {
+        let all = results[list].as_array().unwrap().iter();
+        all.map(|one| one[key].as_str().unwrap().to_owned()).collect()
+    };
+    (texts("targets", "name"), texts("skipped", "what"))
+}
+
+#[test]
+fn an_experiment_has_its_ground_made_and_taken_away() {
+    needs!(mounting(), loops());
+    let home = tempfile::tempdir().unwrap();
+    let (state, out) = (home.path().join("lab"), home.path().join("out"));
+    let told_by =
+        bench(&["experiment", "double-fuse", "--lab", "xfs", "--volumes", "dt8", "--rounds", "1", "--out"])
+            .arg(&out)
+            .env("FSSTACK_LAB_DIR", &state)
+            .limit(Duration::from_secs(170))
+            .output()
+            .unwrap();
+    assert_eq!(told_by.code, 0, "{}", told_by.stderr);
+    let results = results(&out);
+    let (targets, skipped) = told(&results);
+    assert_eq!(targets[..3], ["direct", "passthrough", "stacked"]);
+    for rival in ["mhddfs", "mergerfs"] {
+        assert!(targets.iter().any(|t| t == rival) || skipped.iter().any(|s| s == rival), "{rival}");
+    }
+    let measured = |target: &str| {
+        let all = results["measurements"].as_array().unwrap();
+        all.iter().filter(|m| m["target"] == target).count()
+    };
+    assert_eq!((measured("direct"), measured("stacked")), (5, 5), "{skipped:?}");
+    // The daemon of the stacked path did the work: its CPU time is told.
+    let daemon_works =
+        |m: &&serde_json::Value| m["used"].as_array().unwrap().iter().any(|u| u["program"] == "fsstack");
+    let stacked = results["measurements"].as_array().unwrap().iter().filter(|m| m["target"] == "stacked");
+    assert!(0 < stacked.filter(daemon_works).count());
+    assert_eq!(mounts::below(&state).unwrap(), []);
+    assert_eq!(names(&state), ["ledger"]);
+}
+
+#[test]
+fn rivals_are_mounted_over_the_branches_of_a_pool() {
+    needs!(mounting());
+    let pool = lab::pool().tmpfs_branch("a", MiB(256)).tmpfs_branch("b", MiB(256)).mount();
+    let home = tempfile::tempdir().unwrap();
+    let out = home.path().join("out");
+    let told_by =
+        bench(&["compare", "--op", "write", "--file-size", "1M", "--rounds", "1", "--rivals", "--target"])
+            .arg(format!("pool={}", pool.path().display()))
+            .arg("--out")
+            .arg(&out)
+            .output()
+            .unwrap();
+    assert_eq!(told_by.code, 0, "{}", told_by.stderr);
+    let (targets, skipped) = told(&results(&out));
+    for rival in ["mhddfs", "mergerfs"] {
+        let left_out = skipped.iter().any(|s| *s == format!("rival {rival}"));
+        assert!(targets.iter().any(|t| t == rival) != left_out, "{rival}");
+    }
+    assert!(pool.list("").is_empty());
+}
+
+#[test]
+fn exports_are_read_over_several_connections() {
+    needs!(mounting(), loops(), program("ganesha.nfsd"));
+    let home = tempfile::tempdir().unwrap();
+    let (state, out) = (home.path().join("lab"), home.path().join("out"));
+    let told_by = bench(&["experiment", "nfs-nconnect", "--lab", "xfs", "--rounds", "1", "--out"])
+        .arg(&out)
+        .env("FSSTACK_LAB_DIR", &state)
+        .limit(Duration::from_secs(170))
+        .output()
+        .unwrap();
+    assert_eq!(told_by.code, 0, "{}", told_by.stderr);
+    let results = results(&out);
+    assert_eq!(told(&results), (vec!["branch".to_owned(), "pool".to_owned()], vec![]));
+    let measured = results["measurements"].as_array().unwrap();
+    assert_eq!(measured.len(), 2 * 5 * 2);
+    for one in measured {
+        assert!(0 < one["bytes"].as_u64().unwrap(), "{one}");
+        // The server's CPU time shows that the bytes came from it.
+        assert!(one["used"].as_array().unwrap().iter().any(|used| used["program"] == "NFS server"), "{one}");
+    }
+    assert_eq!(mounts::below(&state).unwrap(), []);
+    assert_eq!(names(&state), ["ledger"]);
+}
+
+#[test]
+fn ctrl_c_takes_the_ground_away_and_writes_what_was_measured() {
+    needs!(mounting(), loops());
+    let home = tempfile::tempdir().unwrap();
+    let (state, out) = (home.path().join("lab"), home.path().join("out"));
+    let run = bench(&[
+        "experiment",
+        "double-fuse",
+        "--lab",
+        "xfs",
+        "--volumes",
+        "dt8",
+        "--rounds",
+        "1000",
+        "--out",
+    ])
+    .arg(&out)
+    .env("FSSTACK_LAB_DIR", &state);
+    let made =
+        || fs::read_dir(&state).ok()?.flatten().map(|one| one.path().join("xfs1")).find(|dir| dir.is_dir());
+    let running = Running::where_found(run, made);
+    running.process.signal(Signal::INT).unwrap();
+    let told = running.ended();
+    assert_eq!(told.code, 130, "{}", told.stderr);
+    assert_eq!(results(&out)["ended-early"], "interrupted");
+    assert_eq!(mounts::below(&state).unwrap(), []);
+    assert_eq!(names(&state), ["ledger"]);
+}
