@@ -120,7 +120,7 @@ pub(crate) struct Running {
     /// Decides random orders, random data and the resamples of intervals.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Write results.json, results.csv, report.md and report.html into this directory.
+    /// Write results.json, results.csv, report.md, report.html and plot.svg into this directory.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }

@@ -54,13 +54,18 @@ pub(crate) fn markdown(results: &Results) -> String {
         let _written = writeln!(text, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }
     published(results, &mut text);
-    text += "\n## Targets\n\n| target | directory | type | source | size | free | options |\n|---|---|---|---|---:|---:|---|\n";
+    text += "\n## Targets\n\n| target | directory | type | source | size | free | options | notes |\n|---|---|---|---|---:|---:|---|---|\n";
     for t in &results.targets {
         let (size, free) = (Bytes(t.size_bytes), Bytes(t.free_bytes));
         let _written = writeln!(
             text,
-            "| {} | {} | {} | {} | {size} | {free} | `{}` |",
-            t.name, t.dir, t.fs_type, t.source, t.options
+            "| {} | {} | {} | {} | {size} | {free} | `{}` | {} |",
+            t.name,
+            t.dir,
+            t.fs_type,
+            t.source,
+            t.options,
+            t.notes.join("; ")
         );
     }
     if !results.skipped.is_empty() {

@@ -4,6 +4,7 @@ mod charts;
 mod csv;
 mod markdown;
 mod page;
+mod picture;
 mod says;
 mod table;
 
@@ -11,6 +12,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use crate::record::Results;
 
@@ -24,16 +26,16 @@ pub(crate) fn prepare(out: &Path) -> Result<()> {
     tempfile::NamedTempFile::new_in(out).map(drop).with_context(place)
 }
 
-/// Writes results.json, results.csv, report.md and report.html. Each is whole or not there.
+/// Writes results.json, results.csv, report.md, report.html and plot.svg. Each is whole or not there.
 pub(crate) fn write(results: &Results, out: &Path) -> Result<()> {
-    let json = serde_json::to_string_pretty(results)? + "\n";
     let files = [
-        ("results.json", json),
+        ("results.json", json(results)?),
         ("results.csv", csv::csv(results)),
         ("report.md", markdown::markdown(results)),
         ("report.html", page::page(results)),
     ];
-    for (name, text) in files {
+    let picture = picture::picture(results).map(|svg| ("plot.svg", svg));
+    for (name, text) in files.into_iter().chain(picture) {
         let path = out.join(name);
         let whole = || -> Result<()> {
             let file = tempfile::NamedTempFile::new_in(out)?;
@@ -45,6 +47,21 @@ pub(crate) fn write(results: &Results, out: &Path) -> Result<()> {
         whole().with_context(|| path.display().to_string())?;
     }
     Ok(())
+}
+
+/// The results with a line a measurement: short, and still read by `diff`.
+fn json(results: &Results) -> Result<String> {
+    let whole = serde_json::to_value(results)?;
+    let parts = whole.as_object().context("results are an object")?.iter().map(|(name, part)| {
+        let text = match part.as_array() {
+            Some(all) => {
+                format!("[\n{}\n]", all.iter().map(Value::to_string).collect::<Vec<_>>().join(",\n"))
+            }
+            None => part.to_string(),
+        };
+        format!("\"{name}\": {text}")
+    });
+    Ok(format!("{{\n{}\n}}\n", parts.collect::<Vec<_>>().join(",\n")))
 }
 
 /// A rate as people read it: decimal units, as dd and disks have them.

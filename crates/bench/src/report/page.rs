@@ -8,7 +8,7 @@ use crate::plot::escape;
 use crate::record::{Results, Summary};
 use crate::workload::Bytes;
 
-const STYLE: &str = include_str!("page.css");
+pub(super) const STYLE: &str = include_str!("page.css");
 
 /// The page.
 pub(crate) fn page(results: &Results) -> String {
