@@ -32,6 +32,7 @@ pub(super) fn content(extent: Extent) -> Content {
     by_pattern(&mut content, &base);
     by_sharing(&mut content, &base);
     by_names(&mut content, extent);
+    by_call(&mut content, extent);
     content
 }
 
@@ -142,6 +143,22 @@ fn by_names(content: &mut Content, extent: Extent) {
                 content.case(&name, format!("{kind} in {place}, {count} tasks"), count_step(count), workload);
             }
         }
+    }
+}
+
+/// Not in the survey: each call by itself, as a program that walks a tree makes it.
+fn by_call(content: &mut Content, extent: Extent) {
+    figure(content, "calls", "Calls on names, 1 task", Shape::Bars, "", "op/s");
+    for (n, op) in [Op::Create, Op::Stat, Op::Open].into_iter().enumerate() {
+        let workload = Workload {
+            engine: Engine::Metadata,
+            op,
+            entries: tasks(extent.pick(200, 1000)),
+            // Nothing is known of names that were not just made.
+            cache: if op == Op::Create { Cache::Warm } else { Cache::Cold },
+            ..Workload::default()
+        };
+        content.case("calls", op.to_string(), (n as f64, op.to_string()), workload);
     }
 }
 
