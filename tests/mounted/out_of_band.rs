@@ -18,7 +18,11 @@ fn watched() -> Result<Pool, Skip> {
     let pool = pool.option(&format!("log={}", log.path().display())).mount();
     let said = fs::read_to_string(log.path()).unwrap();
     match said.lines().find(|line| line.contains("out-of-band=watch") || line.contains("not told of")) {
-        Some(why) => Err(Skip::because(why)),
+        Some(why) => {
+            // Without the time and the path, so that the same reason is counted once.
+            let told = why.split_once("INFO ").map_or(why, |(_, told)| told);
+            Err(Skip::because(told.split(" branch=").next().unwrap_or(told)))
+        }
         None => Ok(pool),
     }
 }

@@ -79,7 +79,7 @@ fn mode_and_floor_change() {
 
 #[test]
 fn the_only_branch_stays_and_a_disk_has_no_connection_to_abort() {
-    needs!(mounting());
+    needs!(mounting(), not_on_gluster("its volumes have connections to abort"));
     let pool = lab::pool().tmp_branch("a").mount();
     let (code, last) = refused(&["branch", "remove", &at(&pool), &branch(&pool, "a")]);
     assert_eq!(code, 1);

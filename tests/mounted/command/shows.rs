@@ -137,7 +137,7 @@ fn metrics_are_openmetrics_at_the_socket_and_by_tcp() {
 
 #[test]
 fn doctor_finds_two_branches_on_one_file_system_and_a_floor_that_is_too_high() {
-    needs!(mounting());
+    needs!(mounting(), not_on_gluster("its branches are file systems of their own"));
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("minfreespace=8000P").mount();
     let Finished { stdout, .. } = run(&["doctor", &at(&pool), "--json"]);
     let found = checked("doctor", &stdout);
