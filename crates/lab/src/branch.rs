@@ -2,6 +2,8 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FallocateFlags, fallocate, statvfs, syncfs};
@@ -18,6 +20,9 @@ pub const BALLAST: &str = ".lab-ballast";
 
 /// Memory left to the machine when an image goes into /dev/shm.
 const SPARE_MEMORY: MiB = MiB(1024);
+
+/// A branch that is busy for longer is in use.
+const BUSY: Duration = Duration::from_secs(10);
 
 /// What lies under a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,7 +236,16 @@ impl Branch {
 
     fn reconfigure(&self, how: &str) -> Result<()> {
         ensure!(self.mount.is_some(), "branch {} is no mount of its own", self.name);
-        command("mount").args(["-o", how]).arg(&self.path).run().map(drop)
+        let began = Instant::now();
+        loop {
+            // A pool lets go of a file some moments after the program that closed it went on.
+            let told = command("mount").args(["-o", how]).arg(&self.path).output()?;
+            let busy = told.code != 0 && told.stderr.contains("busy");
+            if !busy || BUSY < began.elapsed() {
+                return told.check().map(drop);
+            }
+            sleep(Duration::from_millis(20));
+        }
     }
 
     fn fill(&self, left: u64) -> Result<()> {
