@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use fsstack_lab::branch::{Kind, Layout};
 use fsstack_lab::daemon::{self, Process};
-use fsstack_lab::disks::Disks;
+use fsstack_lab::disks::{Disks, Stack};
 use fsstack_lab::ganesha::{self, Ganesha};
 use fsstack_lab::gluster::{self, Gluster, Purge, Steps, Volume};
 use fsstack_lab::ledger::{self, Entry};
@@ -229,6 +229,12 @@ impl Ground {
 
     fn disk(&mut self, kind: &str, size: MiB) -> Result<Target> {
         let disks = Disks::of("bench", kind.parse()?)?;
+        if let Stack::Raidz(compression) = disks.stack()
+            && let Some(raidz) = self.disks.iter().find(|up| matches!(up.0.stack(), Stack::Raidz(_)))
+        {
+            // There is one zfs-fuse on a machine: this is a second file system on its disks.
+            return Ok(Target { name: kind.to_owned(), dir: raidz.0.twin(compression)? });
+        }
         // Four as in the publication, where they are one file system.
         let made = disks.up(if kind.contains("raid") { 4 } else { 1 }, size, Steps::Quiet);
         // Also what was made before something failed is taken down.

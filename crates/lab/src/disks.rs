@@ -144,6 +144,27 @@ impl Disks {
         self.mounted()
     }
 
+    /// One more file system on the disks of a raidz that are up, with the compression of that name.
+    pub fn twin(&self, compression: &str) -> Result<PathBuf> {
+        ensure!(matches!(self.stack, Stack::Raidz(_)), "{} holds one file system", self.stack);
+        let target = self.home.join(format!("twin-{compression}"));
+        if mounts::at(&target)?.is_some() {
+            return Ok(target);
+        }
+        self.book.mount(&target)?;
+        let name = format!("{}/{compression}", zpool_name(&self.home));
+        let known = command("zfs").args(["list", "-H", "-o", "name"]).run()?.stdout;
+        if known.lines().any(|line| line == name) {
+            command("zfs").args(["mount", &name]).run()?;
+        } else {
+            let place = format!("mountpoint={}", target.display());
+            let how = [format!("compression={compression}"), place];
+            command("zfs").args(["create", "-o", &how[0], "-o", &how[1], &name]).run()?;
+        }
+        eventually(|| mounts::at(&target)?.context("it is not mounted"))?;
+        Ok(target)
+    }
+
     /// Unmounts them; with `purge` their files go too.
     pub fn down(&self, purge: Purge, steps: Steps) -> Result<()> {
         steps.step(&self.stack.to_string(), || {
