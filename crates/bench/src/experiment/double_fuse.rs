@@ -14,7 +14,7 @@ const FIGURE: &str = "double-fuse";
 const SOURCE: &str = "GlusterFS and mhddfs write speed, 4 February 2012 (seeds/glusterfs-plus-mhddfs.txt)";
 
 pub(super) fn content(extent: Extent) -> Content {
-    let size = Bytes(extent.pick(64 << 20, 1000 << 20));
+    let size = Bytes(extent.pick(32 << 20, 1000 << 20));
     let figure = |name: &str, title: &str, unit: &str| Figure {
         name: name.to_owned(),
         title: title.to_owned(),
@@ -105,7 +105,7 @@ pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
     ground.keep(parts);
     let bulk = super::skipped(
         "bulk copy",
-        "fsstack has no command for it: a copy made on the branch itself has the rate of direct",
+        "it takes files that are there, not zeros out of memory: a copy made on the branch itself has the rate of direct",
     );
     plan.skipped.push(bulk);
     Ok(ground)
