@@ -271,6 +271,23 @@ impl Workload {
         self.engine != Engine::Null && matches!(self.op, Op::Read | Op::Rewrite)
     }
 
+    fn check_nfs(&self, name: &str) -> Result<()> {
+        let nfs = self.engine == Engine::Nfs;
+        ensure!(
+            !nfs || (self.op == Op::Read && !self.direct),
+            "{name}: the engine nfs only reads, and leaves O_DIRECT to the server"
+        );
+        ensure!(
+            nfs || (self.connections.is_none() && self.pace.is_none()),
+            "{name}: only the engine nfs has connections of its own"
+        );
+        ensure!(
+            self.connections.is_none_or(|c| c.get() <= 256) && self.pace.is_none_or(|p| 0 < p.0),
+            "{name}: at most 256 connections, and a pace above 0"
+        );
+        Ok(())
+    }
+
     /// Refuses what makes no sense; `name` is the case's.
     pub(crate) fn check(&self, name: &str) -> Result<()> {
         let Self { engine, op, block, file_size, .. } = self;
@@ -311,19 +328,7 @@ impl Workload {
         ensure!(!self.direct || *engine != Engine::Mmap, "{name}: mmap cannot be O_DIRECT");
         let queue = matches!(engine, Engine::IoUring | Engine::Nfs | Engine::Null);
         ensure!(queue || self.depth.get() == 1, "{name}: only io_uring has a queue: leave `depth` away");
-        let nfs = *engine == Engine::Nfs;
-        ensure!(
-            !nfs || (*op == Op::Read && !self.direct),
-            "{name}: the engine nfs only reads, as the server does"
-        );
-        ensure!(
-            nfs || (self.connections.is_none() && self.pace.is_none()),
-            "{name}: only the engine nfs has connections of its own"
-        );
-        ensure!(
-            self.connections.is_none_or(|c| c.get() <= 256) && self.pace.is_none_or(|p| 0 < p.0),
-            "{name}: at most 256 connections, and a pace above 0"
-        );
+        self.check_nfs(name)?;
         ensure!(*engine == Engine::IoUring || !self.registered, "{name}: only io_uring registers buffers");
         let memory = block.0.saturating_mul(self.depth.get().into()).saturating_mul(self.tasks.get().into());
         ensure!(

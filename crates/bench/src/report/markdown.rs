@@ -54,7 +54,16 @@ pub(crate) fn markdown(results: &Results) -> String {
         let _written = writeln!(text, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }
     published(results, &mut text);
-    text += "\n## Targets\n\n| target | directory | type | source | size | free | options | notes |\n|---|---|---|---|---:|---:|---|---|\n";
+    targets(results, &mut text);
+    if !results.skipped.is_empty() {
+        text += "\n## Not measured\n\n";
+        results.skipped.iter().for_each(|s| text += &format!("- {}: {}\n", s.what, s.why));
+    }
+    text
+}
+
+fn targets(results: &Results, text: &mut String) {
+    *text += "\n## Targets\n\n| target | directory | type | source | size | free | options | notes |\n|---|---|---|---|---:|---:|---|---|\n";
     for t in &results.targets {
         let (size, free) = (Bytes(t.size_bytes), Bytes(t.free_bytes));
         let _written = writeln!(
@@ -68,11 +77,6 @@ pub(crate) fn markdown(results: &Results) -> String {
             t.notes.join("; ")
         );
     }
-    if !results.skipped.is_empty() {
-        text += "\n## Not measured\n\n";
-        results.skipped.iter().for_each(|s| text += &format!("- {}: {}\n", s.what, s.why));
-    }
-    text
 }
 
 fn published(results: &Results, text: &mut String) {
