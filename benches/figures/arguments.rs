@@ -120,7 +120,7 @@ impl Arguments {
 
     /// How much is done while a pool is asked.
     pub(crate) fn control(&self) -> control::Amount {
-        control::Amount { metadata: self.metadata(), data: self.data() }
+        control::Amount { metadata: self.metadata(), data: self.data(), statuses: 8 * self.rounds() }
     }
 
     /// How many inodes are held.

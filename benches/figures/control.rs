@@ -1,7 +1,9 @@
 //! What it costs a pool to be asked: status and figures once a second, against one that is left alone.
 //!
 //! The counters behind the figures are kept either way; what differs is the threads that answer, and what they read.
+//! And what it costs the asker: a status of sixteen branches while programs are at work.
 
+use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -18,12 +20,16 @@ use crate::{data, metadata};
 const ALONE: &str = "left-alone";
 const ASKED: &str = "asked";
 const PAUSE: Duration = Duration::from_secs(1);
+const BRANCHES: usize = 16;
+const WORKERS: usize = 4;
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Amount {
     pub(crate) metadata: metadata::Amount,
     pub(crate) data: data::Amount,
+    /// How often a status is asked for while it is timed.
+    pub(crate) statuses: usize,
 }
 
 pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
@@ -44,7 +50,9 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
         asker.join().map_err(|_| anyhow!("who asks panicked"))?.and(made)
     })?;
     tables.extend(tables_made);
-    standing.into_iter().try_for_each(|(_, at)| at.fall())
+    standing.into_iter().try_for_each(|(_, at)| at.fall())?;
+    tables.push(status_table(ground, amount.statuses)?);
+    Ok(())
 }
 
 type Stands<'a> = [(&'a Contender, &'a crate::ground::Standing)];
@@ -73,4 +81,46 @@ fn data_table(standing: &Stands<'_>, amount: data::Amount) -> Result<Table> {
     table.compare(ASKED, &[ALONE], "asked to left alone");
     data::rounds(standing, amount, &mut table)?;
     Ok(table)
+}
+
+fn status_table(ground: &Ground, count: usize) -> Result<Table> {
+    let title = format!("Milliseconds of `fsstack status`, {BRANCHES} branches, {WORKERS} programs at work");
+    let mut table = Table::new(&title, Sense::LessIsBetter);
+    let at = ground.stand(&Contender::new("status", Server::Fsstack, &[&["minfreespace=64M"]]), BRANCHES)?;
+    let program = daemon::helper()?.with_file_name("fsstack");
+    // The shell tells the time: the lab looks for a command's end every few milliseconds only.
+    let script = r#"began=$(date +%s%N); "$0" status "$1" > /dev/null; echo $(($(date +%s%N) - began))"#;
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|n| {
+                scope.spawn({
+                    let (at, over) = (at.path(), &over);
+                    move || work(at, n, over)
+                })
+            })
+            .collect();
+        let timed = (0..count).try_for_each(|_| {
+            let told = command("sh").args(["-c", script]).arg(&program).arg(at.path()).run()?;
+            table.put("fork to exit", "fsstack status", told.stdout.trim().parse::<f64>()? / 1e6);
+            anyhow::Ok(())
+        });
+        over.store(true, Ordering::Relaxed);
+        let worked =
+            workers.into_iter().map(|worker| worker.join().map_err(|_| anyhow!("a worker panicked"))?);
+        worked.collect::<Result<Vec<()>>>().and(timed)
+    })?;
+    at.fall()?;
+    Ok(table)
+}
+
+/// Writes, reads and removes a file of 64 KiB without a pause.
+fn work(pool: &Path, number: usize, over: &AtomicBool) -> Result<()> {
+    let (file, bytes) = (pool.join(format!("worker-{number}")), vec![0x5a; 64 << 10]);
+    while !over.load(Ordering::Relaxed) {
+        fs::write(&file, &bytes)?;
+        fs::read(&file)?;
+        fs::remove_file(&file)?;
+    }
+    Ok(())
 }
