@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand};
 use fsstack_lab::MiB;
+use fsstack_lab::debian::System;
 use fsstack_lab::disks::{Disks, Stack};
 use fsstack_lab::gluster::{Gluster, Plan, Purge, Steps, Volume};
 use fsstack_lab::network::Rate;
@@ -37,7 +38,8 @@ enum Errand {
     },
     /// Take it down, and check that nothing is left.
     Down {
-        /// Its files too: brick images, volumes, and the server's image if no other lab is there.
+        /// Its files too: brick images, volumes, and the server's image if no other lab is there; and the fresh system
+        /// that packages are tried in.
         #[arg(long)]
         purge: bool,
     },
@@ -85,6 +87,10 @@ impl Lab {
             Errand::Up(up) => up.run(&lab, &self.name),
             Errand::Status { json } => show::status(&lab, &Disks::all(&self.name)?, json),
             Errand::Down { purge } => {
+                if purge {
+                    // What packages are tried in.
+                    System::forget()?;
+                }
                 let purge = if purge { Purge::Everything } else { Purge::Nothing };
                 timed("down", || {
                     for disks in Disks::all(&self.name)? {
