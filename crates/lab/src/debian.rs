@@ -1,11 +1,12 @@
 //! Fresh systems of this machine's own release, made by its own apt sources.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::ledger::{self, Entry, Standing, state_dir};
 use crate::mounts;
@@ -62,6 +63,9 @@ impl System {
     pub fn fresh() -> Result<Self> {
         let dir = state_dir()?.join(BOOK);
         let (model, unfinished) = (dir.join("rootfs"), dir.join("unfinished"));
+        // Several tests may want it at once: the first makes it.
+        let turn = File::create(state_dir()?.join("system.lock"))?;
+        flock(&turn, FlockOperation::LockExclusive)?;
         if !model.is_dir() {
             for left in mounts::below(&unfinished)?.iter().rev() {
                 mounts::detach(&left.target)?;
@@ -77,6 +81,7 @@ impl System {
             }
             fs::rename(&unfinished, &model).context("the finished system")?;
         }
+        drop(turn);
         let root = ledger::fresh("system")?;
         let entry = Entry::dir(&root)?;
         command("cp").args(["-a", "--reflink=auto", "-T"]).args([&model, &root]).limit(LIMIT).run()?;
