@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use fsstack_lab::debian::System;
 use fsstack_lab::pool::TRANSPORT;
 use fsstack_lab::shell::Run;
 use fsstack_lab::{RingSwitch, Skip, needs};
@@ -208,9 +209,7 @@ fn run_tier(tier: Tier, door: Door, runner: Runner, helper: &PathBuf) -> Row {
         Tier::Nfs => install::server(),
         // The stress runs fsx.
         Tier::Mounted | Tier::Long => install::suites().and_then(|()| install::sources()),
-        Tier::Dist => {
-            install::packages(install::TO_BOOTSTRAP).and_then(|()| dist::Dist::default().make()).map(drop)
-        }
+        Tier::Dist => prepare_dist(),
         Tier::Unit | Tier::Model | Tier::Faults | Tier::Lab => Ok(()),
     };
     if let Err(e) = installed {
@@ -226,6 +225,17 @@ fn run_tier(tier: Tier, door: Door, runner: Runner, helper: &PathBuf) -> Row {
         };
     }
     row.not_empty()
+}
+
+/// The packages, and the system that they are tried in: where that cannot be had is told of here, and its tests say so
+/// themselves, each as a skip.
+fn prepare_dist() -> Result<()> {
+    install::packages(install::TO_BOOTSTRAP)?;
+    dist::Dist::default().make()?;
+    if let Err(e) = System::fresh() {
+        eprintln!("no fresh system can be had: {e:#}");
+    }
+    Ok(())
 }
 
 fn run_counted(run: Run, helper: &PathBuf) -> Result<(tally::Tally, Vec<String>)> {
