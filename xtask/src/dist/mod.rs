@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use fsstack_lab::Skip;
 
 use crate::exec;
 use crate::install::{self, Need};
@@ -91,6 +92,12 @@ impl Dist {
         made.push(sums(&release, &made)?);
         Ok(made)
     }
+}
+
+/// Why packages can be neither made nor tried here.
+pub(crate) fn able() -> Result<(), Skip> {
+    let installed = install::packages(TO_PACK).and_then(|()| install::packages(install::TO_BOOTSTRAP));
+    installed.map_err(|e| Skip::because(format!("{e:#}")))
 }
 
 /// Where it is put when nothing else is said.

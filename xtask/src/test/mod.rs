@@ -118,7 +118,8 @@ impl Tier {
     fn able(self) -> Result<(), Skip> {
         match self {
             Self::Unit | Self::Model | Self::Faults => Ok(()),
-            Self::Mounted | Self::Long | Self::Dist => needs::mounting(),
+            Self::Mounted | Self::Long => needs::mounting(),
+            Self::Dist => needs::mounting().and_then(|()| dist::able()),
             Self::Posix | Self::Nfs => needs::mounting().and_then(|()| needs::loops()),
             Self::Lab => lab::able(),
         }
@@ -230,7 +231,6 @@ fn run_tier(tier: Tier, door: Door, runner: Runner, helper: &PathBuf) -> Row {
 /// The packages, and the system that they are tried in: where that cannot be had is told of here, and its tests say so
 /// themselves, each as a skip.
 fn prepare_dist() -> Result<()> {
-    install::packages(install::TO_BOOTSTRAP)?;
     dist::Dist::default().make()?;
     if let Err(e) = System::fresh() {
         eprintln!("no fresh system can be had: {e:#}");
