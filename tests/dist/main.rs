@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fsstack_lab::debian::System;
 use fsstack_lab::shell::command;
@@ -112,7 +113,8 @@ fn the_unit_mounts_and_clears_up_and_the_log_is_rotated() {
         run ExecStopPost; not findmnt /srv/pool; stat -c %F /srv/pool
         # A log of its own, for others to keep short.
         mount.fsstack /srv/disk1:/srv/disk2 /srv/pool -o log=/var/log/fsstack/pool.log
-        [ -s /var/log/fsstack/pool.log ]
+        # The helper returns before the daemon says what it has mounted.
+        until [ -s /var/log/fsstack/pool.log ]; do sleep 0.05; done
         logrotate --force --state /run/rotated /etc/logrotate.d/fsstack
         stat -c '%n %s' /var/log/fsstack/pool.log; ls /var/log/fsstack/pool.log.1
         umount /srv/pool; ended"#;
@@ -204,6 +206,7 @@ fn the_tarball_has_what_the_package_has_and_the_sums_are_right() {
         .arg(dir.path())
         .arg("-f")
         .arg(file(&dist, ".tar.gz"))
+        .limit(Duration::from_secs(120))
         .run()
         .unwrap();
     let version = command(dir.path().join("usr/sbin/mount.fsstack")).arg("--version").run().unwrap().stdout;
