@@ -15,6 +15,7 @@ use fsstack_lab::daemon;
 use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::shell::command;
 use fsstack_lab::{Branch, MiB};
+use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::report::{Sense, Table};
 
@@ -129,6 +130,8 @@ pub(crate) fn put(table: &mut Table, name: &str, column: &str, mut samples: Vec<
 
 pub(crate) fn lay_out(path: &Path, mib: u64) -> Result<()> {
     let file = File::create(path)?;
+    // All of its blocks and none behind them, as XFS takes for a file that grows.
+    fallocate(&file, FallocateFlags::empty(), 0, mib << 20)?;
     let piece = vec![5; 1 << 20];
     (0..mib).try_for_each(|n| file.write_all_at(&piece, n << 20))?;
     Ok(file.sync_all()?)
