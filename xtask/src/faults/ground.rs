@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::subject::{Mounted, Placement, Subject};
 
 /// What became of a union in a fault.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Told {
     pub(crate) good: bool,
     pub(crate) text: String,

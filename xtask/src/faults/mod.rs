@@ -5,6 +5,7 @@ mod dead;
 mod full;
 mod gluster;
 mod ground;
+mod kept;
 mod names;
 mod subject;
 
@@ -20,6 +21,7 @@ use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::{mounts, needs};
 
 use self::ground::{Ground, Told, bad};
+use self::kept::Kept;
 use self::subject::{SUBJECTS, Subject};
 use crate::{exec, install};
 
@@ -45,10 +47,16 @@ pub(crate) struct Faults {
     /// Only this union; nothing is written then.
     #[arg(long, value_parser = ["mhddfs", "mergerfs", "fsstack"])]
     union: Option<String>,
+    /// Go on where an earlier run of the same commit was ended.
+    #[arg(long, conflicts_with_all = ["only", "union"])]
+    resume: bool,
     /// No table: fsx and mixed work for so long while branches are killed, frozen and brought back (30s, 10m, 1h).
     #[arg(long, value_name = "TIME")]
     stress: Option<String>,
 }
+
+/// What became of each union in a fault.
+type Row = Vec<(Subject, Told)>;
 
 /// A fault, and what a union should do in it.
 struct Case {
@@ -89,7 +97,7 @@ const CASES: &[Case] = &[
     case("A branch is unmounted, its bare directory shows", dead::a_bare_directory),
     case("A branch turns read-only, a new file in a directory of its own", dead::a_read_only_branch),
     case("A branch's XFS is shut down: stat of a file on it", dead::a_shut_down_disk),
-    case(
+    on_gluster(
         "A branch is a GlusterFS volume of two bricks, one is dead: stat of its files",
         gluster::a_dead_brick,
     ),
@@ -118,7 +126,8 @@ impl Faults {
         let helper = exec::build_helper("release")?;
         let no_gluster = gluster_missing();
         let whole = self.only.is_none() && self.union.is_none();
-        let mut rows = Vec::new();
+        let mut kept = if self.resume { Kept::of(git()?)? } else { Kept::none(git()?) };
+        let mut rows: Vec<(&str, Row)> = Vec::new();
         for case in
             CASES.iter().filter(|case| self.only.as_ref().is_none_or(|only| case.fault.contains(only)))
         {
@@ -126,23 +135,16 @@ impl Faults {
                 println!("SKIP {}: {why}", case.fault);
                 continue;
             }
-            let mut row = Vec::new();
-            for subject in SUBJECTS {
-                if self.union.as_ref().is_some_and(|union| union != subject.name()) {
-                    continue;
-                }
-                let told = judge(case, subject, &helper)?;
-                println!(
-                    "{}: {}: {}{}",
-                    subject.name(),
-                    case.fault,
-                    if told.good { "" } else { "FAULT: " },
-                    told.text
-                );
-                row.push((subject, told));
+            if let Some(row) = kept.row(case.fault) {
+                rows.push((case.fault, row.clone()));
+                continue;
             }
+            let row = self.row(case, &helper)?;
             // A lab that does not come up is no fault of a union.
             if row.iter().any(|(_, told)| !told.text.starts_with(NOT_SHOWN)) {
+                if whole {
+                    kept.keep(case.fault, &row)?;
+                }
                 rows.push((case.fault, row));
             }
         }
@@ -160,6 +162,23 @@ impl Faults {
             bail!("fsstack fails in {} faults: {}", failed.len(), failed.join("; "));
         }
         Ok(())
+    }
+}
+
+impl Faults {
+    /// Brings the fault about for each union that is asked for.
+    fn row(&self, case: &'static Case, helper: &Path) -> Result<Row> {
+        let mut row = Row::new();
+        for subject in SUBJECTS {
+            if self.union.as_ref().is_some_and(|union| union != subject.name()) {
+                continue;
+            }
+            let told = judge(case, subject, helper)?;
+            let mark = if told.good { "" } else { "FAULT: " };
+            println!("{}: {}: {mark}{}", subject.name(), case.fault, told.text);
+            row.push((subject, told));
+        }
+        Ok(row)
     }
 }
 
@@ -204,7 +223,7 @@ fn free(home: &Path) -> Result<()> {
     fuse.into_iter().try_for_each(|mounted| mounts::abort(mounted.minor))
 }
 
-fn table(rows: &[(&str, Vec<(Subject, Told)>)], helper: &Path) -> Result<String> {
+fn table(rows: &[(&str, Row)], helper: &Path) -> Result<String> {
     let mut text = String::new();
     let versions = SUBJECTS.map(|subject| subject.version(helper).map(|version| (subject, version)));
     text.push_str("| fault |");

@@ -8,9 +8,10 @@ use fsstack_lab::daemon::{self, Process};
 use fsstack_lab::ledger::Entry;
 use fsstack_lab::mounts;
 use fsstack_lab::shell::command;
+use serde::{Deserialize, Serialize};
 
 /// A union file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Subject {
     Mhddfs,
     Mergerfs,

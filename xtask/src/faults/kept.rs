@@ -1,0 +1,47 @@
+//! Rows of a table that was not finished: kept with the commit that they are about, for a run that goes on.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::Row;
+use crate::exec;
+
+/// What is kept.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    commit: String,
+    rows: Vec<(String, Row)>,
+}
+
+impl Kept {
+    /// Those of an earlier run, if that was about `commit`.
+    pub(crate) fn of(commit: String) -> Result<Self> {
+        let known = fs::read_to_string(path()?).ok().and_then(|text| serde_json::from_str(&text).ok());
+        let known = known.filter(|kept: &Self| kept.commit == commit);
+        Ok(known.unwrap_or(Self { commit, rows: Vec::new() }))
+    }
+
+    /// None of an earlier run.
+    pub(crate) fn none(commit: String) -> Self {
+        Self { commit, rows: Vec::new() }
+    }
+
+    /// The row of `fault`.
+    pub(crate) fn row(&self, fault: &str) -> Option<&Row> {
+        self.rows.iter().find(|(known, _)| known == fault).map(|(_, row)| row)
+    }
+
+    /// Keeps one row more.
+    pub(crate) fn keep(&mut self, fault: &str, row: &Row) -> Result<()> {
+        self.rows.push((fault.to_owned(), row.clone()));
+        let path = path()?;
+        fs::write(&path, serde_json::to_string(self)?).with_context(|| path.display().to_string())
+    }
+}
+
+fn path() -> Result<PathBuf> {
+    Ok(exec::target_dir()?.join("faults.json"))
+}
