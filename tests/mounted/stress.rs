@@ -339,7 +339,9 @@ fn branches_are_killed_frozen_and_brought_back() {
             fs::create_dir(branch.join(format!("w{number}"))).unwrap();
         }
     }
-    fs::create_dir(pool.branch("a").path().join("fsx")).unwrap();
+    // Made there, and never full: neither placement nor a move brings it to the branch that dies.
+    fs::create_dir(pool.branch("b").path().join("fsx")).unwrap();
+    File::create(pool.branch("b").path().join("fsx/file")).unwrap();
     pool.branch("a").fill_until_free(MiB(24));
     let mount = Entry::mount(pool.path()).unwrap();
     let paths = [pool.branch("a").path(), &served.target, pool.branch("b").path()]
