@@ -31,7 +31,7 @@ fn unfilled() -> Pool {
         .mount()
 }
 
-fn fill(pool: &Pool) {
+pub(crate) fn fill(pool: &Pool) {
     pool.mkdir("d/sub");
     pool.write("d/file", b"file");
     pool.write("d/hard", b"hard");
@@ -44,7 +44,7 @@ fn fill(pool: &Pool) {
 
 /// A handle, and what it must lead to.
 #[derive(Debug)]
-struct Held {
+pub(crate) struct Held {
     path: String,
     handle: FileHandle,
     ino: u64,
@@ -63,7 +63,7 @@ fn hold(pool: &Pool, path: &str) -> Held {
     Held { path: path.to_owned(), handle, ino: meta.ino(), content }
 }
 
-fn hold_all(pool: &Pool) -> Vec<Held> {
+pub(crate) fn hold_all(pool: &Pool) -> Vec<Held> {
     HELD.iter().map(|path| hold(pool, path)).collect()
 }
 
@@ -74,7 +74,7 @@ fn open(pool: &Pool, held: &Held, flags: OFlags) -> Result<OwnedFd, Errno> {
 
 /// The handle leads to its object, and to nothing else.
 #[track_caller]
-fn check(pool: &Pool, held: &Held) {
+pub(crate) fn check(pool: &Pool, held: &Held) {
     let fd = match open(pool, held, OFlags::PATH | OFlags::NOFOLLOW) {
         Ok(fd) => fd,
         Err(error) => panic!("{}: {error}", held.path),
@@ -91,7 +91,7 @@ fn check(pool: &Pool, held: &Held) {
 
 /// The handle leads nowhere: at once, or when all marks of directories are known (an I/O error until then).
 #[track_caller]
-fn check_stale(pool: &Pool, held: &Held) {
+pub(crate) fn check_stale(pool: &Pool, held: &Held) {
     let began = std::time::Instant::now();
     loop {
         match open(pool, held, OFlags::PATH).err() {
@@ -104,13 +104,13 @@ fn check_stale(pool: &Pool, held: &Held) {
 }
 
 /// The kernel forgets all that nobody uses.
-fn forget() {
+pub(crate) fn forget() {
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }
 
 /// `event` happens to the pool while handles are held.
 #[track_caller]
-fn over(pool: &mut Pool, event: impl FnOnce(&mut Pool)) {
+pub(crate) fn over(pool: &mut Pool, event: impl FnOnce(&mut Pool)) {
     let held = hold_all(pool);
     event(pool);
     for held in &held {

@@ -14,6 +14,7 @@ mod dead_branches;
 mod directories;
 mod endings;
 mod handles;
+mod handles_elsewhere;
 mod hung_branches;
 mod large;
 mod lifetime;

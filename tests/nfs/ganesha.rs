@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use fsstack_lab::ganesha::Ganesha;
-use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_lab::{self as lab, MiB, Pool, ground, needs};
 
 use crate::client::{Client, Refused, STALE};
 
@@ -31,7 +31,10 @@ struct Held {
 
 impl Ground {
     fn new() -> Self {
-        let pool = builder().mount();
+        Self::over(builder().mount())
+    }
+
+    fn over(pool: Pool) -> Self {
         pool.mkdir("d/sub");
         for file in ["d/file", "d/hard", "d/sub/deep"] {
             pool.write(file, file.as_bytes());
@@ -143,6 +146,35 @@ fn handles_outlive_a_move_to_another_branch() {
     ground.check();
     let pool = &mut ground.pool;
     ground.server.restart(|| pool.remount());
+    ground.check();
+}
+
+/// On a tmpfs, or on volumes of GlusterFS where that is what the tests' branches are on.
+#[test]
+fn handles_are_found_on_branches_that_must_be_searched() {
+    needs!(mounting(), drop_caches());
+    if let Err(skip) = Ganesha::able() {
+        return skip.announce();
+    }
+    let pool = match ground::is_gluster() {
+        true => lab::pool().tmp_branch("g").tmp_branch("h"),
+        false => lab::pool().tmpfs_branch("s", MiB(100)).tmpfs_branch("t", MiB(100)),
+    };
+    let pool = pool.option("create=ff").option("nfs-export").option(IDENTITY).mount();
+    let mut ground = Ground::over(pool);
+    ground.server.restart(forget);
+    ground.check();
+    let pool = &mut ground.pool;
+    ground.server.restart(|| {
+        pool.kill_daemon();
+        pool.remount();
+    });
+    ground.check();
+    let pool = &mut ground.pool;
+    ground.server.restart(|| {
+        fs::rename(pool.at("d"), pool.at("moved")).unwrap();
+        pool.remount();
+    });
     ground.check();
 }
 

@@ -23,6 +23,7 @@ use crate::index::Marks;
 use crate::inode::mark;
 use crate::open::route::Backings;
 use crate::recover::Staged;
+use crate::search::Searches;
 use crate::settings::Settings;
 use crate::tally::{Sum, Tally};
 use crate::terms::Terms;
@@ -83,6 +84,8 @@ pub struct Branch {
     pub by_number: Option<ByNumber>,
     /// Generations are exact, at the price of a call: handles of NFS clients are made of them.
     versions: bool,
+    /// Looks through it for what is asked by number, where that is how objects are found.
+    pub(crate) searches: Searches,
     /// What is known of the marks on it.
     pub(crate) marks: Marks,
     pub(crate) terms: Terms,
@@ -128,7 +131,8 @@ impl Branch {
             root_ino: stat.ino,
             kind,
             level: if kind.is_local() { 0 } else { pools_below(&root) },
-            by_number: ByNumber::of(space.f_type).filter(|_| settings.privileged),
+            by_number: ByNumber::of(root.as_fd(), space.f_type).filter(|_| settings.privileged),
+            searches: Searches::default(),
             versions: settings.nfs_export,
             marks: Marks::default(),
             health: Arc::new(Health::new(crowd)),
@@ -180,6 +184,7 @@ impl Branch {
             kind: FsKind::Local,
             level: 0,
             by_number: None,
+            searches: Searches::default(),
             versions: false,
             marks: Marks::default(),
             health: Arc::new(Health::new(None)),

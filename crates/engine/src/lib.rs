@@ -33,6 +33,7 @@ pub mod reserve;
 mod resolve;
 pub mod rules;
 mod scouts;
+mod search;
 pub mod settings;
 mod shape;
 mod skeleton;

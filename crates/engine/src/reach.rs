@@ -85,16 +85,31 @@ impl Union {
     }
 
     fn reach_at(&self, pool: &Pool, ino: Ino, natural: Ino) -> Result<Reached> {
-        let inode = number::inode_of(natural).ok_or(OpError::STALE)?;
-        // A branch that is not in the pool now may come back with the object on it.
-        let at = pool.branch_of(natural).ok_or(OpError::UNSURE)?;
-        let (fd, stat) = self.open_raw(pool.branch(at), inode)?.ok_or(OpError::STALE)?;
+        let (at, fd, stat) = self.open_natural(pool, natural)?;
         if stat.is_dir() {
-            let dir = self.connect(pool, at, fd.as_fd(), inode)?;
+            let dir = self.connect(pool, at, fd.as_fd(), stat.ino)?;
             return if dir.id.ino == ino { Ok(Reached::Dir(dir)) } else { Err(OpError::STALE) };
         }
         let id = self.identity(pool, pool.branch(at), &stat);
         if id.ino == ino { Ok(Reached::File(ByNumber { at, fd, stat, id })) } else { Err(OpError::STALE) }
+    }
+
+    /// What branch and inode number make the number `natural` of, where it is, and its attributes.
+    fn open_natural(&self, pool: &Pool, natural: Ino) -> Result<(BranchIx, OwnedFd, Stat)> {
+        let exported = pool.settings.nfs_export;
+        let Some(inode) = number::inode_of(natural) else {
+            let found = if exported { self.search_all(pool, natural)? } else { None };
+            return found.ok_or(OpError::STALE);
+        };
+        // A branch that is not in the pool now may come back with the object on it.
+        let at = pool.branch_of(natural).ok_or(OpError::UNSURE)?;
+        let branch = pool.branch(at);
+        let opened = match branch.by_number {
+            Some(_) => self.open_raw(branch, inode)?,
+            None if exported => self.search(branch, natural)?,
+            None => None,
+        };
+        opened.map(|(fd, stat)| (at, fd, stat)).ok_or(OpError::STALE)
     }
 
     /// What has the inode number `inode` on `branch`, and its attributes.

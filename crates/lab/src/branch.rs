@@ -33,6 +33,8 @@ pub enum Kind {
     Xfs(MiB),
     /// ext4 on a loop device.
     Ext4(MiB),
+    /// btrfs on a loop device; at least 110 MiB.
+    Btrfs(MiB),
     /// A tmpfs of its own.
     Tmpfs(MiB),
     /// A directory of a volume of the tests' lab, mounted by a client of its own.
@@ -72,7 +74,7 @@ impl Branch {
         let dir = Entry::dir(&path)?;
         let (image, image_entry) = match kind {
             Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) | Kind::Served => (None, None),
-            Kind::Xfs(size) | Kind::Ext4(size) => {
+            Kind::Xfs(size) | Kind::Ext4(size) | Kind::Btrfs(size) => {
                 let image = image_dir(size, home)?.join(image_name(&path));
                 let entry = Entry::file(&image)?;
                 format(&image, kind, size, layout)?;
@@ -298,6 +300,7 @@ fn format(image: &Path, kind: Kind, size: MiB, layout: Layout) -> Result<()> {
     match kind {
         Kind::Xfs(_) => command("mkfs.xfs").args(["-q", "-f", "-K", "-m", "reflink=1"]).arg(image).run()?,
         Kind::Ext4(_) => command("mkfs.ext4").args(["-q", "-F", "-E", "nodiscard"]).arg(image).run()?,
+        Kind::Btrfs(_) => command("mkfs.btrfs").args(["-q", "-f", "-K"]).arg(image).run()?,
         Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) | Kind::Served => bail!("{kind:?} has no image"),
     };
     Ok(())

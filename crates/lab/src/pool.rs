@@ -90,6 +90,11 @@ impl Builder {
         self.branch(name, Kind::Ext4(size))
     }
 
+    /// A branch on a btrfs of its own.
+    pub fn btrfs_branch(self, name: &str, size: MiB) -> Self {
+        self.branch(name, Kind::Btrfs(size))
+    }
+
     /// A branch on a tmpfs of its own.
     pub fn tmpfs_branch(self, name: &str, size: MiB) -> Self {
         self.branch(name, Kind::Tmpfs(size))

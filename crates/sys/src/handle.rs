@@ -85,28 +85,44 @@ pub fn open_handle(mount: BorrowedFd<'_>, handle: &FileHandle, flags: OFlags) ->
     })
 }
 
-/// A file system whose handles can be made from an inode number alone.
+/// A file system whose handles can be made from an inode number (and what is the same for all) alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByNumber {
     /// ext4: a handle without a generation means the inode, whatever its generation.
     Ext,
     /// XFS: the generation is asked of it.
     Xfs,
+    /// btrfs: as ext4, within a subvolume.
+    Btrfs {
+        /// The subvolume that the directory lies in.
+        subvolume: u64,
+    },
 }
 
 /// Inode number and generation, 32 bits each (`FILEID_INO32_GEN`).
 const INO32_GEN: i32 = 1;
 /// Inode number of 64 bits and generation of 32: XFS's own.
 const XFS_INO64_GEN: i32 = 0x81;
+/// Inode number and subvolume of 64 bits each, and a generation of 32: btrfs's own.
+const BTRFS: i32 = 0x4d;
 
 impl ByNumber {
-    /// From `f_type` of statfs(2).
-    pub fn of(f_type: u64) -> Option<Self> {
+    /// From `f_type` of statfs(2) of the directory `root`.
+    pub fn of(root: BorrowedFd<'_>, f_type: u64) -> Option<Self> {
         match f_type {
             0xef53 => Some(Self::Ext),
             0x5846_5342 => Some(Self::Xfs),
+            0x9123_683e => Self::of_btrfs(root),
             _ => None,
         }
+    }
+
+    /// Kernels differ in whether a handle without a generation will do: tried with the directory itself.
+    fn of_btrfs(root: BorrowedFd<'_>) -> Option<Self> {
+        let raw = raw_handle(root, c"").ok().filter(|raw| raw.kind == BTRFS)?;
+        let (own, subvolume) = raw.bytes.first_chunk::<16>().map(|ids| ids.split_at(8))?;
+        let how = Self::Btrfs { subvolume: u64::from_ne_bytes(subvolume.try_into().ok()?) };
+        how.open(root, u64::from_ne_bytes(own.try_into().ok()?)).ok()?.map(|_| how)
     }
 
     /// Attributes of `name` in `dir`, links not followed, or of `dir` itself if `name` is empty, with its version.
@@ -135,6 +151,7 @@ impl ByNumber {
         match (self, raw.kind) {
             (Self::Ext | Self::Xfs, INO32_GEN) => Some((word(0)?.into(), word(4)?)),
             (Self::Xfs, XFS_INO64_GEN) => Some((u64::from_ne_bytes(*raw.bytes.first_chunk()?), word(8)?)),
+            (Self::Btrfs { .. }, BTRFS) => Some((u64::from_ne_bytes(*raw.bytes.first_chunk()?), word(16)?)),
             _ => None,
         }
     }
@@ -150,6 +167,9 @@ impl ByNumber {
             Self::Ext => u32::try_from(ino).ok().map(|ino| (INO32_GEN, ino.to_ne_bytes().to_vec(), 0)),
             Self::Xfs => xfs_generation(&root, ino)?
                 .map(|generation| (XFS_INO64_GEN, ino.to_ne_bytes().to_vec(), generation)),
+            Self::Btrfs { subvolume } => {
+                Some((BTRFS, [ino.to_ne_bytes(), subvolume.to_ne_bytes()].concat(), 0))
+            }
         };
         let Some((kind, mut bytes, generation)) = known else { return Ok(None) };
         bytes.extend_from_slice(&generation.to_ne_bytes());
@@ -246,8 +266,8 @@ mod tests {
     fn a_number_opens_what_has_it_and_nothing_when_it_is_free() {
         let dir = tempfile::tempdir().unwrap();
         let fd = at::open_root(dir.path()).unwrap();
-        let Some(how) = ByNumber::of(crate::file::statfs(fd.as_fd()).unwrap().f_type) else {
-            return println!("skipped: neither ext4 nor XFS under /tmp");
+        let Some(how) = ByNumber::of(fd.as_fd(), crate::file::statfs(fd.as_fd()).unwrap().f_type) else {
+            return println!("skipped: neither ext4, XFS nor btrfs under /tmp");
         };
         std::fs::write(dir.path().join("f"), "told").unwrap();
         let stat = at::stat(fd.as_fd(), c"f").unwrap();

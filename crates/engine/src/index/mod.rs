@@ -12,6 +12,7 @@
 //! removed behind the pool's back says nothing.
 
 mod filter;
+mod names;
 mod scan;
 mod store;
 
@@ -35,7 +36,9 @@ use crate::inode::number::{self, Identity};
 use crate::poolid::PoolId;
 use crate::settings::Settings;
 use filter::Filter;
+pub(crate) use names::Name;
 use scan::Jobs;
+pub(crate) use scan::open_path;
 use store::{Entry, Sort, Store, StoreError, When};
 
 /// Which index has all marks of a branch: on its root.

@@ -196,7 +196,7 @@ impl Catch {
 }
 
 /// The directory at `path` below the branch's root, which may be longer than a path can be.
-fn open_path(branch: &Branch, path: &[u8]) -> Result<OwnedFd, SysError> {
+pub(crate) fn open_path(branch: &Branch, path: &[u8]) -> Result<OwnedFd, SysError> {
     let mut dir = sys::at::reopen(branch.root().as_fd(), OFlags::PATH | OFlags::DIRECTORY)?;
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
         let name = CString::new(name).map_err(|_| SysError { call: sys::Call::Open, errno: Errno::INVAL })?;

@@ -7,6 +7,7 @@ use redb::backends::InMemoryBackend;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 use smallvec::SmallVec;
 
+use super::names::Name;
 use crate::inode::number::Identity;
 
 /// What the database may keep in memory.
@@ -18,6 +19,8 @@ const KNOWN: TableDefinition<'_, u64, (u32, u64, u32)> = TableDefinition::new("k
 /// From the identity in force to the numbers that branch and inode number make: one for a file, one for each copy of a
 /// directory but its first. The first byte of the value is [`Sort`].
 const PLACES: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("places");
+/// From the number that branch and inode number make to branch, directory and name, where the object was seen last.
+const NAMES: TableDefinition<'_, u64, (u16, u64, &[u8])> = TableDefinition::new("names");
 /// Branches whose marks are all in here.
 const BRANCHES: TableDefinition<'_, u16, u8> = TableDefinition::new("branches");
 /// The index's own id, under the key 0; whether it was closed in order, under 1.
@@ -206,6 +209,32 @@ impl Store {
         })
     }
 
+    /// Where these objects were seen.
+    pub(super) fn note_names(&self, rows: &[(Ino, Name)]) -> Result<()> {
+        self.change(When::Soon, |tables| {
+            let mut names = tables.open_table(NAMES)?;
+            for (natural, at) in rows {
+                names.insert(natural.0, (at.branch.get(), at.parent.0, at.name.as_slice()))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Where the object with this number was seen last.
+    pub(super) fn name(&self, natural: Ino) -> Result<Option<Name>> {
+        let read = self.db.begin_read()?;
+        let table = match read.open_table(NAMES) {
+            // Nothing was ever noted.
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
+            table => table?,
+        };
+        let found = table.get(natural.0)?;
+        Ok(found.and_then(|found| {
+            let (branch, parent, name) = found.value();
+            Some(Name { branch: BranchId::new(branch)?, parent: Ino(parent), name: name.to_vec() })
+        }))
+    }
+
     /// How far the marks on a branch are in here: 0 not at all, 1 those of files, 2 those of directories too.
     pub(super) fn covered(&self, branch: BranchId) -> Result<u8> {
         let read = self.db.begin_read()?;
@@ -303,6 +332,21 @@ mod tests {
         assert_eq!(store.places(Ino(5)).unwrap()[0].naturals[..], [Ino(2005)]);
         store.forget(id(5), None).unwrap();
         assert_eq!((store.len().unwrap(), store.known(Ino(2005), 4).unwrap()), (0, None));
+    }
+
+    #[test]
+    fn names_are_remembered_and_the_last_one_counts() {
+        let (dir, store) = fresh();
+        assert_eq!(store.name(Ino(5)).unwrap(), None);
+        let name = |name: &[u8]| Name { branch: BranchId::MIN, parent: Ino(0), name: name.to_vec() };
+        store.note_names(&[(Ino(5), name(b"a")), (Ino(6), name(b"b"))]).unwrap();
+        store.note_names(&[(Ino(5), name(b"c"))]).unwrap();
+        store.flush().unwrap();
+        drop(store);
+        let store = Store::open(&dir.path().join("index.redb")).unwrap().unwrap();
+        assert_eq!(store.name(Ino(5)).unwrap(), Some(name(b"c")));
+        assert_eq!(store.name(Ino(6)).unwrap(), Some(name(b"b")));
+        assert_eq!((store.name(Ino(7)).unwrap(), store.len().unwrap()), (None, 0));
     }
 
     #[test]

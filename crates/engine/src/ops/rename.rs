@@ -253,6 +253,7 @@ impl Union {
 
     /// Whatever was under `to` lost that name, and what was under `from` has it.
     fn moved(&self, pool: &Pool, known: Option<Arc<Inode>>, from: End<'_>, to: End<'_>, at: BranchIx) {
+        pool.branch(at).searches.note_move();
         if let Some(replaced) = self.known(to.dir, to.name) {
             replaced.lost_name(to.dir, to.name);
             self.forget_removed(pool, replaced.id);
@@ -272,6 +273,7 @@ impl Union {
     /// A directory has another path: the search for marks may have passed by what is in it.
     pub(crate) fn tell_index(&self, pool: &Pool, inode: &Arc<Inode>) {
         for at in inode.copies() {
+            pool.branch(at).searches.note_move();
             self.index.renamed(pool.branch(at), || inode.path());
         }
     }

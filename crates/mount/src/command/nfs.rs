@@ -4,6 +4,7 @@ use super::Failed;
 use super::args::{Nfs, NfsAction};
 use super::pool::{self, Pool};
 use super::show::{self, Style};
+use crate::holders;
 use crate::nfs::Export;
 use fsstack_control::api::{Finding, Findings, Level};
 use fsstack_engine::poolid::PoolId;
@@ -50,8 +51,22 @@ fn install(pool: &Pool, clients: &str) -> Result<(), Failed> {
     let fresh = path.with_extension("new");
     fs::write(&fresh, format!("{}{}\n", export.reasons(), export.exports_line(clients))).map_err(failed)?;
     fs::rename(&fresh, &path).map_err(failed)?;
-    let reload = if Path::new(EXPORTED).exists() { "; now run: exportfs -r" } else { "" };
-    show::text(&format!("wrote {}{reload}\n", Printable::path(&path)))
+    let reloaded = match holders::is_serving() {
+        true => reload()?,
+        false => "; no server runs: it reads that when it is started",
+    };
+    show::text(&format!("wrote {}{reloaded}\n", Printable::path(&path)))
+}
+
+/// The running server exports what was written.
+fn reload() -> Result<&'static str, Failed> {
+    let told = std::process::Command::new("exportfs").arg("-r").output();
+    let told = told.map_err(|error| Failed::system("exportfs -r", &error))?;
+    if told.status.success() {
+        return Ok("; the server has read it");
+    }
+    let said = String::from_utf8_lossy(&told.stderr);
+    Err(Failed::Refused(format!("exportfs -r: {}", said.lines().next().unwrap_or("failed"))))
 }
 
 fn file_of(pool: &Pool) -> PathBuf {
@@ -113,7 +128,8 @@ fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
             Ok(false) => add(
                 Level::Warn,
                 &about,
-                "neither ext4 nor XFS: handles of what is there go stale when the kernel forgets".into(),
+                "neither ext4, XFS nor btrfs: what the kernel forgot is looked for through all of the branch"
+                    .into(),
             ),
             Err(error) => add(Level::Fail, &about, error.to_string()),
         }
@@ -123,6 +139,9 @@ fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
         Err(error) => add(Level::Fail, "handle", error.to_string()),
     }
     exported(&mount_point, &mut add);
+    for holder in holders::of(&mount_point) {
+        add(Level::Ok, "to unmount", holder.to_string());
+    }
     let findings = Findings { findings };
     show::answer(style, &findings, super::doctor::human)?;
     match findings.findings.iter().filter(|finding| finding.level == Level::Fail).count() {
@@ -167,7 +186,7 @@ fn exported(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
 fn by_number(branch: &Path) -> io::Result<bool> {
     let root = at::open_root(branch).map_err(|error| error.errno)?;
     let space = file::statfs(root.as_fd()).map_err(|error| error.errno)?;
-    Ok(ByNumber::of(space.f_type).is_some())
+    Ok(ByNumber::of(root.as_fd(), space.f_type).is_some())
 }
 
 fn handle(mount_point: &Path) -> io::Result<()> {

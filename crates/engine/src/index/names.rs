@@ -1,0 +1,32 @@
+//! Under which name an object was last seen on a branch that does not open objects by number (`search.rs`).
+//!
+//! Only a memory: what it says is looked at before it is believed, and losing it costs one look through the branch.
+
+use fsstack_pool::{BranchId, Ino};
+
+use super::{Index, Relaxed};
+
+/// A name in a directory that is known by its own number; [`Ino`] 0 is the branch's root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) branch: BranchId,
+    pub(crate) parent: Ino,
+    pub(crate) name: Vec<u8>,
+}
+
+impl Index {
+    /// Remembers these, and forgets them in `rows`. On disk within a second.
+    pub(crate) fn note_names(&self, rows: &mut Vec<(Ino, Name)>) {
+        if !rows.is_empty() && self.shared.existing().is_some() {
+            self.shared.with(|store| store.note_names(rows));
+            self.shared.dirty.store(true, Relaxed);
+            self.start();
+        }
+        rows.clear();
+    }
+
+    /// Where the object with the number `natural` was seen last.
+    pub(crate) fn name(&self, natural: Ino) -> Option<Name> {
+        self.shared.with(|store| store.name(natural)).flatten()
+    }
+}
