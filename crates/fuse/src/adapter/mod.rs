@@ -129,7 +129,7 @@ impl Adapter {
     fn dispatch(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Served {
         let ino = Ino(request.header.nodeid);
         match request.op {
-            Operation::Lookup { name } => self.lookup(ino, name, answer),
+            Operation::Lookup { name } => self.lookup(request, name, answer),
             Operation::Getattr { fh } => self.getattr(ino, fh, answer),
             Operation::Statx { fh, .. } => self.statx(ino, fh, answer),
             Operation::Setattr(change) => self.setattr(request, &change, answer),

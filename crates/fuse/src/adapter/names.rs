@@ -6,13 +6,15 @@ use fsstack_engine::ops::New;
 use fsstack_pool::Ino;
 use fsstack_sys::Errno;
 use fsstack_sys::at::RenameFlags;
+use fsstack_sys::process::is_kernels_own;
 use fsstack_wire::{self as wire, Answer, Operation, Request};
 
 use super::{Adapter, Served, caller, entry_name, errno, full};
 use crate::convert;
 
 impl Adapter {
-    pub(super) fn lookup(&self, parent: Ino, name: &CStr, answer: &mut Answer<'_>) -> Served {
+    pub(super) fn lookup(&self, request: &Request<'_>, name: &CStr, answer: &mut Answer<'_>) -> Served {
+        let parent = Ino(request.header.nodeid);
         let found = match name.to_bytes() {
             // By an NFS server, of an object that the kernel has forgotten.
             b"." => self.union.lookup_self(parent),
@@ -24,7 +26,16 @@ impl Adapter {
             Err(error) if error.is_missing_for_sure() && !self.timeouts().negative.is_zero() => {
                 full(answer.missing(self.timeouts().negative))
             }
-            Err(error) => Err(errno(error)),
+            Err(error) => match errno(error) {
+                // Of a handle, the kernel's own NFS server passes on one error as what it is, "ask again later", and turns
+                // all others into ESTALE: the client would give up an object that is only out of reach.
+                Errno::IO
+                    if matches!(name.to_bytes(), b"." | b"..") && is_kernels_own(request.header.pid) =>
+                {
+                    Err(Errno::TIMEDOUT)
+                }
+                errno => Err(errno),
+            },
         }
     }
 
