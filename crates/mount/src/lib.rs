@@ -5,6 +5,7 @@ mod branches;
 mod cli;
 mod copy;
 mod gather;
+pub mod holders;
 mod identity;
 mod launch;
 mod operate;

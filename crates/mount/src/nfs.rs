@@ -18,7 +18,8 @@ pub struct Export<'a> {
 impl Export<'_> {
     /// The line for `/etc/exports.d/*.exports`; `clients` as exports(5) has them (a host, a network, `*`).
     pub fn exports_line(&self, clients: &str) -> String {
-        format!("{} {clients}(rw,sync,no_subtree_check,fsid={})", self.escaped(), self.id)
+        let path = escaped(self.mount_point);
+        format!("{path} {clients}(rw,sync,no_subtree_check,fsid={})", self.id)
     }
 
     /// The reasons for what the line says, as comments of the same file.
@@ -42,19 +43,19 @@ impl Export<'_> {
     fn export_number(&self) -> u16 {
         u16::from_le_bytes([self.id.0[0], self.id.0[1]]).max(1)
     }
+}
 
-    /// As exports(5) wants it: blanks, quotes, comments and backslashes as octal numbers.
-    fn escaped(&self) -> String {
-        let mut text = String::new();
-        for byte in self.mount_point.as_os_str().as_bytes() {
-            match byte {
-                b'!'..=b'~' if !b"\"#\\".contains(byte) => text.push(char::from(*byte)),
-                // Writing to a string does not fail.
-                _ => drop(write!(text, "\\{byte:03o}")),
-            }
+/// A path as exports(5) wants it: blanks, quotes, comments and backslashes as octal numbers.
+pub(crate) fn escaped(path: &Path) -> String {
+    let mut text = String::new();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'!'..=b'~' if !b"\"#\\".contains(byte) => text.push(char::from(*byte)),
+            // Writing to a string does not fail.
+            _ => drop(write!(text, "\\{byte:03o}")),
         }
-        text
     }
+    text
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The engine behind the kernel's doors, from the mount to the unmount.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ use fsstack_wire::Abi;
 use parking_lot::Mutex;
 
 use crate::background::Ready;
+use crate::holders;
 use crate::identity::Device;
 use crate::launch::LaunchError;
 use crate::ledger::Listed;
@@ -60,7 +62,8 @@ pub(crate) fn serve(
     let ended = opened.and_then(|(door, served)| {
         let (end, ended) = mpsc::channel();
         let told = end.clone();
-        listen(signals, unmounter.clone(), level, end).map_err(|error| system("thread", error))?;
+        let exported = settings.nfs_export.then(|| settings.mount_point.clone());
+        listen(signals, unmounter.clone(), level, end, exported).map_err(|error| system("thread", error))?;
         answers(settings)?;
         let _control = control(settings, listed, &served);
         let union = served.union.clone();
@@ -353,6 +356,7 @@ fn listen(
     unmounter: Unmounter,
     level: LogLevel,
     end: mpsc::Sender<End>,
+    exported: Option<PathBuf>,
 ) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("signals".into());
     thread
@@ -361,13 +365,21 @@ fn listen(
                 match signal {
                     Signal::Usr1 => level.raise(),
                     Signal::Usr2 => level.lower(),
-                    Signal::Term | Signal::Int | Signal::Hup => match unmounter.unmount() {
-                        Ok(Unmount::Gone) => {}
-                        Ok(Unmount::Detached) => {
-                            let _heard = end.send(End::Detached);
+                    Signal::Term | Signal::Int | Signal::Hup => {
+                        // Looked for while it has a path.
+                        let holders = exported.as_deref().map(holders::of).unwrap_or_default();
+                        let done = unmounter.unmount();
+                        if !matches!(done, Ok(Unmount::Gone)) {
+                            holders.iter().for_each(|holder| tracing::warn!("the pool is held: {holder}"));
                         }
-                        Err(error) => tracing::error!(%error, "the pool cannot be unmounted"),
-                    },
+                        match done {
+                            Ok(Unmount::Gone) => {}
+                            Ok(Unmount::Detached) => {
+                                let _heard = end.send(End::Detached);
+                            }
+                            Err(error) => tracing::error!(%error, "the pool cannot be unmounted"),
+                        }
+                    }
                 }
             }
         })

@@ -231,11 +231,11 @@ pub enum NfsAction {
         /// Who may mount it, as exports(5) has it.
         #[arg(long, default_value = "*")]
         clients: String,
-        /// Write the line to /etc/exports.d.
+        /// Write the line to /etc/exports.d, and have a running server read it.
         #[arg(long)]
         install: bool,
     },
-    /// Check an export: options, identity, index, branches, what the server exports.
+    /// Check an export: options, identity, index, branches, what the server exports, who holds the pool.
     Check {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
