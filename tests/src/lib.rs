@@ -7,5 +7,6 @@
 //! | `faults` | faults | the feature `fault`: every system call fails once |
 //! | `mounted` | mounted | root and /dev/fuse: real mounts, real programs |
 //! | `nfs` | nfs | root, nfs-ganesha |
+//! | `nfs-guest` | nfs-guest | root, QEMU, a kernel of the distribution: what is in `bin/guest` runs there |
 //! | `posix` | posix | root, /dev/fuse, loop devices: the public suites |
 //! | `lab` | lab | root, /dev/fuse, loop devices, GlusterFS's packages: volumes of every kind, and their faults |

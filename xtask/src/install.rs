@@ -105,6 +105,32 @@ pub(crate) fn server() -> Result<()> {
     Ok(())
 }
 
+/// What a guest is made of; its kernel and NFS server are fetched by the tests.
+const TO_GUEST: &[Need] = &[
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("modprobe", "kmod"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("fusermount3", "fuse3"),
+    ("mount.nfs", "nfs-common"),
+    ("rpcbind", "rpcbind"),
+    ("tc", "iproute2"),
+    ("setfacl", "acl"),
+    ("setfattr", "attr"),
+    ("git", "git"),
+    ("gcc", "gcc"),
+    ("make", "make"),
+];
+
+/// Installs that. Where it cannot be had is told of here, and the tests say so themselves, each as a skip.
+pub(crate) fn guest() -> Result<()> {
+    if let Err(e) = packages(TO_GUEST) {
+        eprintln!("{e:#}");
+    }
+    Ok(())
+}
+
 /// A crate that brings the sources of a large C program: what a build in the pool builds.
 const SOURCES: (&str, &str) = ("openssl-src", "300.5.4");
 

@@ -42,6 +42,9 @@ enum Tier {
     Posix,
     /// The pool exported by a real NFS server (nfs-ganesha on loopback). Runs only when it is named.
     Nfs,
+    /// The pool exported by the kernel's own NFS server to its own client, in a virtual machine. Runs only when it is
+    /// named.
+    NfsGuest,
     /// Volumes of a real GlusterFS as branches: the stories of the mounted tier, and faults. Runs only when it is
     /// named.
     Lab,
@@ -74,6 +77,7 @@ impl Door {
             (Tier::Mounted, _) => "mounted",
             (Tier::Posix, _) => "posix",
             (Tier::Nfs, _) => "nfs",
+            (Tier::NfsGuest, _) => "nfs-guest",
             (Tier::Lab, _) => "lab",
             (Tier::Dist, _) => "dist",
             (Tier::Long, Self::Ring) => "long, ring",
@@ -108,9 +112,14 @@ impl Tier {
         match self {
             Self::Mounted | Self::Long => &[Door::Dev, Door::Ring],
             // The model's and the suites' own tests say which door they are about.
-            Self::Unit | Self::Model | Self::Faults | Self::Posix | Self::Nfs | Self::Lab | Self::Dist => {
-                &[Door::Any]
-            }
+            Self::Unit
+            | Self::Model
+            | Self::Faults
+            | Self::Posix
+            | Self::Nfs
+            | Self::NfsGuest
+            | Self::Lab
+            | Self::Dist => &[Door::Any],
         }
     }
 
@@ -118,6 +127,8 @@ impl Tier {
     fn able(self) -> Result<(), Skip> {
         match self {
             Self::Unit | Self::Model | Self::Faults => Ok(()),
+            // Pools are mounted by the guest's kernel.
+            Self::NfsGuest => needs::root(),
             Self::Mounted | Self::Long => needs::mounting(),
             Self::Dist => needs::mounting().and_then(|()| dist::able()),
             Self::Posix | Self::Nfs => needs::mounting().and_then(|()| needs::loops()),
@@ -144,6 +155,7 @@ impl Tier {
             Self::Mounted => one("mounted"),
             Self::Posix => one("posix"),
             Self::Nfs => one("nfs"),
+            Self::NfsGuest => one("nfs-guest"),
             Self::Lab => lab::commands(&with, runner),
             Self::Dist => one("dist"),
             Self::Long => vec![match runner {
@@ -208,6 +220,7 @@ fn run_tier(tier: Tier, door: Door, runner: Runner, helper: &PathBuf) -> Row {
     let installed = match tier {
         Tier::Posix => install::suites(),
         Tier::Nfs => install::server(),
+        Tier::NfsGuest => install::guest(),
         // The stress runs fsx.
         Tier::Mounted | Tier::Long => install::suites().and_then(|()| install::sources()),
         Tier::Dist => prepare_dist(),

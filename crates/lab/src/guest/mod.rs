@@ -1,0 +1,125 @@
+//! A virtual machine with a stock kernel of the distribution, for what this machine's own kernel may not have: the
+//! kernel's NFS server and client.
+//!
+//! Its root file system is made of this machine's programs ([`root`]), its kernel comes from the distribution's
+//! packages ([`packages`]). It lives one story, told by the program that it is given, and powers itself off. Whatever it
+//! writes is gone then: its disks are fresh, its root is written to a scratch file of QEMU's.
+
+mod packages;
+mod root;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::ledger::{self, Entry};
+use crate::shell::command;
+use crate::{MiB, must, needs};
+
+pub use packages::Packages;
+
+/// What the console says last when the story came to its end.
+const DONE: &str = "fsstack-guest: done";
+/// Says which accelerator QEMU is to use; emulation works everywhere.
+const ACCELERATOR: &str = "FSSTACK_GUEST_ACCEL";
+
+/// A machine that can be started.
+#[derive(Debug)]
+pub struct Guest {
+    packages: Packages,
+    root: PathBuf,
+    home: PathBuf,
+    _home: Entry,
+}
+
+/// The console of a guest that lived its story.
+#[derive(Debug)]
+pub struct Lived {
+    /// All that was written to it.
+    pub console: String,
+}
+
+impl Guest {
+    /// Why there can be none here.
+    pub fn able() -> Result<(), needs::Skip> {
+        needs::root()?;
+        [
+            "qemu-system-x86_64",
+            "busybox",
+            "depmod",
+            "modprobe",
+            "mkfs.ext4",
+            "mkfs.xfs",
+            "dpkg-deb",
+            "mount.nfs",
+        ]
+        .into_iter()
+        .chain(["rpcbind", "rpc.statd"])
+        .try_for_each(needs::program)?;
+        let fetched = Packages::fetched();
+        fetched.map(drop).map_err(|e| needs::Skip::because(format!("needs a kernel for a guest: {e:#}")))
+    }
+
+    /// A machine that has its stories told by `teller`, mounts pools by `helper`, and has further files of this machine
+    /// in their places, programs with the libraries that they need.
+    #[track_caller]
+    pub fn new(teller: &Path, helper: &Path, files: &[PathBuf]) -> Self {
+        must(Self::make(teller, helper, files), "making a guest")
+    }
+
+    fn make(teller: &Path, helper: &Path, files: &[PathBuf]) -> Result<Self> {
+        let packages = Packages::fetched()?;
+        let home = ledger::fresh("guest")?;
+        let entry = Entry::dir(&home)?;
+        let root = root::image(&home, &packages, teller, helper, files)?;
+        root::initrd(&home, &packages)?;
+        Ok(Self { packages, root, home, _home: entry })
+    }
+
+    /// Starts it, has it live `story` with two disks of that size, and waits for its end.
+    #[track_caller]
+    pub fn live(&self, story: &str, disk: MiB, limit: Duration) -> Lived {
+        let console = must(self.boot(story, disk, limit), "running a guest");
+        let done = console.lines().any(|line| line.trim_end() == DONE);
+        assert!(done, "the guest did not live `{story}` to its end:\n{console}");
+        Lived { console }
+    }
+
+    fn boot(&self, story: &str, disk: MiB, limit: Duration) -> Result<String> {
+        let accelerator = std::env::var(ACCELERATOR);
+        let accelerator = accelerator.as_deref().unwrap_or("tcg,thread=multi,tb-size=256");
+        let mut qemu = command("qemu-system-x86_64")
+            .args(["-accel", accelerator, "-cpu", "max", "-machine", "q35", "-m", "1536", "-smp", "2"])
+            .args(["-nographic", "-nodefaults", "-no-reboot", "-serial", "stdio"])
+            .arg("-kernel")
+            .arg(self.packages.kernel())
+            .arg("-initrd")
+            .arg(self.home.join("initrd"))
+            .arg("-append")
+            .arg(format!(
+                "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off random.trust_cpu=on story={story}"
+            ));
+        let drive = |image: &Path, more: &str| {
+            format!("file={},if=virtio,format=raw,cache=unsafe{more}", image.display())
+        };
+        qemu = qemu.arg("-drive").arg(drive(&self.root, ",snapshot=on"));
+        for name in ["one", "two"] {
+            let image = self.home.join(name);
+            File::create(&image)?.set_len(disk.bytes())?;
+            command("mkfs.xfs").args(["-q", "-f"]).arg(&image).run()?;
+            qemu = qemu.arg("-drive").arg(drive(&image, ""));
+        }
+        let told = qemu.limit(limit).output()?;
+        ensure!(told.code == 0, "qemu ended with {}: {}{}", told.code, told.stdout, told.stderr);
+        Ok(told.stdout)
+    }
+}
+
+/// A file with the whole of `text`, its directory made first.
+fn write(path: &Path, text: &str) -> Result<()> {
+    let dir = path.parent().context("a file in a directory")?;
+    fs::create_dir_all(dir)?;
+    fs::write(path, text).with_context(|| path.display().to_string())
+}

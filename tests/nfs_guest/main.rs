@@ -1,0 +1,78 @@
+//! The kernel's own NFS server and client, in a guest: `src/bin/guest` has the stories, told inside.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fsstack_lab::shell::{command, which};
+use fsstack_lab::{Guest, MiB, daemon, needs};
+
+/// What the stories use besides.
+const PROGRAMS: &[&str] = &["git", "make", "gcc", "as", "ld"];
+/// Parts of the compiler, as it calls them.
+const COMPILER: &[&str] = &["cc1", "collect2"];
+const LINKED: &[&str] = &[
+    "Scrt1.o",
+    "crt1.o",
+    "crti.o",
+    "crtn.o",
+    "crtbeginS.o",
+    "crtendS.o",
+    "libgcc.a",
+    "libgcc_s.so",
+    "libgcc_s.so.1",
+    "libc.so",
+    "libc_nonshared.a",
+    "liblto_plugin.so",
+];
+
+fn live(story: &str) {
+    if let Err(skip) = PROGRAMS.iter().copied().try_for_each(needs::program).and_then(|()| Guest::able()) {
+        return skip.announce();
+    }
+    let helper = daemon::helper().unwrap();
+    let teller = Path::new(env!("CARGO_BIN_EXE_guest"));
+    let programs = PROGRAMS.iter().map(|program| which(program).unwrap());
+    let guest = Guest::new(teller, &helper, &programs.chain(compiler()).collect::<Vec<_>>());
+    let lived = guest.live(story, MiB(512), Duration::from_secs(280));
+    println!("{}", lived.console);
+}
+
+/// What gcc takes to build a program that prints a number.
+fn compiler() -> Vec<PathBuf> {
+    let asked = |how: &str, name: &str| {
+        let told = command("gcc").arg(format!("-print-{how}-name={name}")).run().unwrap();
+        PathBuf::from(told.stdout.trim())
+    };
+    let parts = COMPILER.iter().map(|name| asked("prog", name));
+    let linked = LINKED.iter().map(|name| asked("file", name));
+    let source = tempfile::Builder::new().suffix(".c").tempfile().unwrap();
+    std::fs::write(source.path(), "#include <stdio.h>\n").unwrap();
+    let headers = command("gcc").arg("-M").arg(source.path()).run().unwrap().stdout;
+    let headers: Vec<PathBuf> =
+        headers.split_whitespace().filter(|word| word.ends_with(".h")).map(PathBuf::from).collect();
+    let there = parts.chain(linked).chain(headers).filter(|path| path.is_absolute());
+    // Without the steps up that gcc has in its paths.
+    there.map(|path| path.parent().unwrap().canonicalize().unwrap().join(path.file_name().unwrap())).collect()
+}
+
+#[test]
+fn handles_mean_the_same_over_whatever_happens_to_the_server() {
+    live("handles");
+}
+
+#[test]
+fn large_directories_and_locks_of_two_clients() {
+    live("names");
+}
+
+#[test]
+fn rights_and_what_nfs_4_2_has() {
+    live("rights");
+}
+
+#[test]
+fn two_minutes_of_work_over_sixteen_connections() {
+    live("work");
+}

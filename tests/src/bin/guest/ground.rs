@@ -1,0 +1,143 @@
+//! A pool over two XFS, the kernel's NFS server over it, and that server's clients: v3 and v4.2.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fsstack_lab::shell::{Finished, command};
+
+/// The pool's id in handles; any will do that stays.
+const FSID: &str = "5d1f6a0e-3c1b-4a52-9a53-0d4f6e6a7b10";
+/// Longer than anything takes here.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a story is lived on.
+pub(crate) struct Ground {
+    nconnect: u32,
+}
+
+/// The clients' mounts, by the protocol's version.
+pub(crate) const CLIENTS: [&str; 2] = ["/mnt/v3", "/mnt/v4"];
+
+/// A path in the pool, past NFS.
+pub(crate) fn in_pool(name: &str) -> PathBuf {
+    Path::new("/mnt/pool").join(name)
+}
+
+/// Runs a line of the shell: what it wrote.
+#[track_caller]
+pub(crate) fn sh(line: &str) -> String {
+    let told = told(line);
+    assert_eq!(told.code, 0, "`{line}`: {}{}", told.stdout, told.stderr);
+    told.stdout
+}
+
+/// Runs a line of the shell, however it ends.
+#[track_caller]
+pub(crate) fn told(line: &str) -> Finished {
+    command("sh").args(["-c", line]).limit(LIMIT).output().unwrap()
+}
+
+/// Waits until it holds.
+#[track_caller]
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < LIMIT, "{what} never came about");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// Says where the story is, for whoever reads the console of one that failed.
+pub(crate) fn say(line: &str) {
+    let up = fs::read_to_string("/proc/uptime").unwrap();
+    println!("[{}] {line}", up.split(' ').next().unwrap());
+}
+
+/// Both the server's and the client's kernel, which are one, forget what nobody uses.
+pub(crate) fn forget() {
+    fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+}
+
+impl Ground {
+    pub(crate) fn new(nconnect: u32) -> Self {
+        for module in ["xfs", "fuse", "nfsd", "nfsv3", "nfsv4", "sch_fq"] {
+            sh(&format!("modprobe {module}"));
+        }
+        sh("mkdir -p /mnt/a /mnt/b /mnt/pool /mnt/v3 /mnt/v4 /run/lock
+            mount -t xfs /dev/vdb /mnt/a && mount -t xfs /dev/vdc /mnt/b
+            mount -t nfsd nfsd /proc/fs/nfsd
+            mount -t rpc_pipefs rpc /var/lib/nfs/rpc_pipefs");
+        sh("chown -R statd /var/lib/nfs/sm /var/lib/nfs/sm.bak /var/lib/nfs/state
+            rpcbind -w && rpc.statd --no-notify && rpc.mountd --manage-gids -p 20048");
+        fs::write("/proc/fs/nfsd/nfsv4leasetime", "10").unwrap();
+        fs::write("/proc/fs/nfsd/nfsv4gracetime", "10").unwrap();
+        let ground = Self { nconnect };
+        ground.mount_pool();
+        ground.start_server();
+        // Nobody has anything to claim back.
+        fs::write("/proc/fs/nfsd/v4_end_grace", "Y").unwrap();
+        ground.mount_clients();
+        say("mounted");
+        ground
+    }
+
+    pub(crate) fn mount_pool(&self) {
+        self.mount_pool_over("/mnt/a:/mnt/b");
+    }
+
+    pub(crate) fn mount_pool_over(&self, branches: &str) {
+        let options = "nfs-export,create=rand,minfreespace=4M,state-dir=/var/lib/fsstack";
+        sh(&format!("mount.fsstack {branches} /mnt/pool -o {options}"));
+    }
+
+    /// The server is down, and holds nothing.
+    pub(crate) fn stop_server(&self) {
+        sh("rpc.nfsd 0 && exportfs -ua && exportfs -f");
+    }
+
+    pub(crate) fn start_server(&self) {
+        let options = "rw,sync,no_subtree_check,no_root_squash,insecure";
+        let line = format!("/mnt/pool 127.0.0.1({options},fsid={FSID})");
+        fs::write("/etc/exports", line + "\n").unwrap();
+        sh("exportfs -r && rpc.nfsd 8");
+        // Locks of v3: nobody comes to claim any, as nobody was told to.
+        if Path::new("/proc/fs/lockd/nlm_end_grace").exists() {
+            fs::write("/proc/fs/lockd/nlm_end_grace", "Y").unwrap();
+        }
+    }
+
+    /// The server holds on to what it used for a moment.
+    pub(crate) fn unmount_pool(&self) {
+        until("an unmounted pool", || told("umount /mnt/pool").code == 0);
+        until("the daemon's end", || told("pidof mount.fsstack").code != 0);
+    }
+
+    pub(crate) fn kill_daemon(&self) {
+        sh("kill -9 $(pidof mount.fsstack)");
+        until("the daemon's end", || told("pidof mount.fsstack").code != 0);
+    }
+
+    fn mount_clients(&self) {
+        let n = self.nconnect;
+        sh(&format!(
+            "mount -t nfs -o vers=3,nconnect={n},hard,actimeo=1,port=2049,mountport=20048,mountproto=tcp 127.0.0.1:/mnt/pool /mnt/v3
+             mount -t nfs -o vers=4.2,nconnect={n},hard,actimeo=1 127.0.0.1:/mnt/pool /mnt/v4"
+        ));
+        let connections = sh("grep -c xprt: /proc/self/mountstats");
+        assert_eq!(connections.trim(), (2 * n).to_string(), "connections of both clients");
+    }
+
+    /// All comes down in order, and the kernel has nothing to complain of.
+    pub(crate) fn end(self) {
+        sh("umount /mnt/v4 && umount /mnt/v3");
+        self.stop_server();
+        self.unmount_pool();
+        sh("umount /mnt/a && umount /mnt/b");
+        let complaints = told(
+            "dmesg | grep -E 'BUG|WARNING|Oops|hung task|blocked for more|non-standard errno|Corruption'",
+        );
+        assert_eq!(complaints.stdout, "", "{}", sh("dmesg | tail -n 60"));
+    }
+}

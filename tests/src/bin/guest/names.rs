@@ -1,0 +1,140 @@
+//! Large directories, removed and listed over NFS, and two clients that lock one file.
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::io::Errno;
+
+use crate::ground::{CLIENTS, Ground, forget, in_pool, say, sh};
+
+/// Entries of the large directory that stay.
+const STAY: usize = 100_000;
+
+pub(crate) fn story(_: &mut Ground) {
+    removed_at_once();
+    listed_while_files_come_and_go();
+    locked_by_two();
+    counted_by_two();
+}
+
+/// Three thousand files of one directory go, and none is left behind.
+fn removed_at_once() {
+    for client in CLIENTS {
+        say(&format!("rm -rf over {client}"));
+        let dir = in_pool("many");
+        fs::create_dir(&dir).unwrap();
+        for n in 0..3000 {
+            File::create(dir.join(format!("file {n}"))).unwrap();
+        }
+        forget();
+        sh(&format!("rm -rf {client}/many"));
+        assert!(!dir.exists());
+    }
+}
+
+/// A listing has each entry that stays once, and none twice.
+fn listed_while_files_come_and_go() {
+    say("filling a directory");
+    let on_branch = Path::new("/mnt/a/large");
+    fs::create_dir(on_branch).unwrap();
+    for n in 0..STAY {
+        File::create(on_branch.join(format!("stays{n}"))).unwrap();
+    }
+    let listed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let come_and_go = scope.spawn(|| {
+            let mut n = 0;
+            while !listed.load(Relaxed) {
+                File::create(in_pool(&format!("large/comes{n}"))).unwrap();
+                if n >= 20 {
+                    fs::remove_file(in_pool(&format!("large/comes{}", n - 20))).unwrap();
+                }
+                n += 1;
+            }
+            n
+        });
+        for client in CLIENTS {
+            say(&format!("listing over {client}"));
+            let mut names = HashSet::with_capacity(STAY);
+            let mut stay = 0;
+            for entry in fs::read_dir(format!("{client}/large")).unwrap() {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                stay += usize::from(name.starts_with("stays"));
+                assert!(!names.contains(&name), "{client}: {name} is listed twice");
+                names.insert(name);
+            }
+            assert_eq!(stay, STAY, "{client}");
+        }
+        listed.store(true, Relaxed);
+        say(&format!("{} files came meanwhile", come_and_go.join().unwrap()));
+    });
+    fs::remove_dir_all(on_branch).unwrap();
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+/// One holds the lock, the others see that, and whoever waits has it next.
+fn locked_by_two() {
+    say("locks");
+    fs::write(in_pool("locked"), "0").unwrap();
+    let [v3, v4] = CLIENTS.map(|client| open(&Path::new(client).join("locked")));
+    let held = |file: &File| match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => false,
+        Err(Errno::AGAIN | Errno::ACCESS) => true,
+        Err(error) => panic!("{error}"),
+    };
+    for (one, other) in [(&v3, &v4), (&v4, &v3)] {
+        fcntl_lock(one, FlockOperation::LockExclusive).unwrap();
+        assert!(held(other), "the server gave the lock twice");
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| fcntl_lock(other, FlockOperation::LockExclusive));
+            thread::sleep(std::time::Duration::from_millis(300));
+            assert!(!waits.is_finished());
+            fcntl_lock(one, FlockOperation::Unlock).unwrap();
+            waits.join().unwrap().unwrap();
+        });
+        assert!(held(one));
+        // (A lock of a process goes when it closes any descriptor of the file: another process asks.)
+        let local = "flock -n /mnt/pool/locked true";
+        assert_eq!(
+            sh(&format!("{local}; echo $?")).trim(),
+            "0",
+            "flock and fcntl are two things on a server"
+        );
+        fcntl_lock(other, FlockOperation::Unlock).unwrap();
+        assert!(!held(one));
+        fcntl_lock(one, FlockOperation::Unlock).unwrap();
+    }
+}
+
+/// Neither overwrites what the other has written under the lock.
+fn counted_by_two() {
+    const EACH: u32 = 40;
+    say("counting under a lock");
+    thread::scope(|scope| {
+        for client in CLIENTS {
+            scope.spawn(move || {
+                for _ in 0..EACH {
+                    let path = Path::new(client).join("locked");
+                    let file = open(&path);
+                    fcntl_lock(&file, FlockOperation::LockExclusive).unwrap();
+                    let count: u32 = fs::read_to_string(format!("/proc/self/fd/{}", fd(&file)))
+                        .map_or_else(|e| panic!("{client}: {e}"), |text| text.trim().parse().unwrap());
+                    rustix::io::pwrite(&file, (count + 1).to_string().as_bytes(), 0).unwrap();
+                    fcntl_lock(&file, FlockOperation::Unlock).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(fs::read_to_string(in_pool("locked")).unwrap(), (2 * EACH).to_string());
+}
+
+fn fd(file: &File) -> i32 {
+    std::os::fd::AsRawFd::as_raw_fd(file)
+}

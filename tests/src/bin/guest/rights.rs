@@ -1,0 +1,174 @@
+//! Who may what over NFS, and what NFS 4.2 has for sparse files, copies and attributes.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
+
+use crate::ground::{CLIENTS, Ground, forget, in_pool, say, sh, told};
+
+const MIB: u64 = 1 << 20;
+
+fn mebibyte(of: u8) -> Vec<u8> {
+    vec![of; 1 << 20]
+}
+
+pub(crate) fn story(_: &mut Ground) {
+    more_groups_than_the_protocol_has();
+    access_control_lists();
+    made_by_one_alone();
+    extended_attributes();
+    sparse_files();
+    copies();
+    committed();
+    installed();
+}
+
+/// Whether the user `who` may read `path`.
+fn reads(who: &str, path: &str) -> bool {
+    told(&format!("su {who} -c 'cat {path}'")).code == 0
+}
+
+/// The server looks the groups up itself (`rpc.mountd --manage-gids`).
+fn more_groups_than_the_protocol_has() {
+    say("24 groups");
+    for gid in [2000, 2015, 2016, 2023] {
+        let path = in_pool(&format!("of{gid}"));
+        fs::write(&path, "secret").unwrap();
+        chown(&path, Some(0), Some(gid)).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+        for client in CLIENTS {
+            assert!(reads("many", &format!("{client}/of{gid}")), "{client}: group {gid}");
+            assert!(!reads("few", &format!("{client}/of{gid}")), "{client}: a stranger to {gid}");
+        }
+    }
+    sh("chmod 1777 /mnt/pool; cd /mnt/v4 && su many -c 'touch /mnt/v4/mine'");
+    assert_eq!(fs::metadata(in_pool("mine")).unwrap().uid(), 1000);
+}
+
+/// What is allowed by one client is enforced for the other.
+fn access_control_lists() {
+    say("access control lists");
+    fs::write(in_pool("listed"), "secret").unwrap();
+    fs::set_permissions(in_pool("listed"), PermissionsExt::from_mode(0o600)).unwrap();
+    for client in CLIENTS {
+        assert!(!reads("few", &format!("{client}/listed")), "{client}");
+    }
+    sh("setfacl -m u:few:r /mnt/v3/listed");
+    assert!(sh("getfacl -cn /mnt/pool/listed").contains("user:1001:r--"));
+    forget();
+    for client in CLIENTS {
+        assert!(reads("few", &format!("{client}/listed")), "{client}");
+        assert!(!reads("nobody", &format!("{client}/listed")), "{client}");
+    }
+    sh("getfattr -n system.nfs4_acl /mnt/v4/listed");
+    sh("mkdir /mnt/pool/heirs && setfacl -d -m u:few:rw /mnt/v3/heirs && touch /mnt/v4/heirs/heir");
+    assert!(sh("getfacl -cn /mnt/pool/heirs/heir").contains("user:1001:rw-"));
+}
+
+/// `O_EXCL`: of two clients one makes the file, and its times are those of the making.
+fn made_by_one_alone() {
+    say("exclusive creation");
+    let makes = |path: String| OpenOptions::new().write(true).create_new(true).open(path).is_ok();
+    for n in 0..40 {
+        let made = thread::scope(|scope| {
+            let both = CLIENTS.map(|client| scope.spawn(move || makes(format!("{client}/alone{n}"))));
+            both.map(|one| u32::from(one.join().unwrap())).iter().sum::<u32>()
+        });
+        assert_eq!(made, 1, "alone{n}");
+        let meta = fs::metadata(in_pool(&format!("alone{n}"))).unwrap();
+        for time in [meta.modified().unwrap(), meta.accessed().unwrap()] {
+            let off = SystemTime::now().duration_since(time).unwrap_or_else(|ahead| ahead.duration());
+            assert!(off < Duration::from_secs(600), "alone{n}: the verifier was left for a time");
+        }
+    }
+}
+
+/// The kernel's server has these only for file systems with a handler for names that begin with `user.`, and FUSE has
+/// one for all names: it refuses, cleanly. What is on the pool is there for others.
+fn extended_attributes() {
+    say("extended attributes");
+    fs::write(in_pool("painted"), "").unwrap();
+    let refused = told("setfattr -n user.colour -v green /mnt/v4/painted");
+    assert!(refused.stderr.contains("Operation not supported"), "{}: {}", refused.code, refused.stderr);
+    sh("setfattr -n user.colour -v green /mnt/pool/painted");
+    assert_eq!(sh("getfattr --only-values -n user.colour /mnt/pool/painted"), "green");
+}
+
+fn both_ways(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+/// SEEK, ALLOCATE, DEALLOCATE.
+fn sparse_files() {
+    say("sparse files");
+    let here = both_ways(&in_pool("sparse"));
+    here.write_all_at(&mebibyte(1), 0).unwrap();
+    here.write_all_at(&mebibyte(2), 8 * MIB).unwrap();
+    here.sync_all().unwrap();
+    let there = both_ways(Path::new("/mnt/v4/sparse"));
+    assert_eq!(seek(&there, SeekFrom::Hole(0)), Ok(MIB));
+    assert_eq!(seek(&there, SeekFrom::Data(2 * MIB)), Ok(8 * MIB));
+    let blocks = |name: &str| fs::metadata(in_pool(name)).unwrap().blocks();
+    let before = blocks("sparse");
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&there, punch, 8 * MIB, MIB).unwrap();
+    assert!(blocks("sparse") + 2000 <= before, "{} of {before} blocks", blocks("sparse"));
+    let mut zeros = mebibyte(9);
+    here.read_exact_at(&mut zeros, 8 * MIB).unwrap();
+    assert!(zeros.iter().all(|byte| *byte == 0));
+    let reserved = both_ways(Path::new("/mnt/v4/reserved"));
+    fallocate(&reserved, FallocateFlags::empty(), 0, 4 * MIB).unwrap();
+    assert_eq!(fs::metadata(in_pool("reserved")).unwrap().len(), 4 * MIB);
+    assert!(blocks("reserved") >= 4 * 2048);
+}
+
+/// COPY: the bytes do not travel.
+fn copies() {
+    say("server-side copies");
+    let bytes: Vec<u8> = (0..2 * MIB).map(|n| u8::try_from(n % 251).unwrap()).collect();
+    // On one branch, both.
+    fs::write("/mnt/a/source", &bytes).unwrap();
+    fs::write("/mnt/a/target", "").unwrap();
+    let (source, target) = (both_ways(Path::new("/mnt/v4/source")), both_ways(Path::new("/mnt/v4/target")));
+    let mut copied = 0;
+    while copied < bytes.len() {
+        let more = copy_file_range(&source, None, &target, None, bytes.len() - copied).unwrap();
+        assert_ne!(more, 0);
+        copied += more;
+    }
+    target.sync_all().unwrap();
+    assert!(fs::read(in_pool("target")).unwrap() == bytes);
+    let counted = sh("sed -n 's/^\\t *COPY: \\([0-9]*\\) .*/\\1/p' /proc/self/mountstats");
+    let asked: u32 = counted.split_whitespace().map(|count| count.parse::<u32>().unwrap()).sum();
+    assert!(asked > 0, "the client copied by itself");
+}
+
+/// `fsstack nfs`: the running server exports what was installed, and who holds the pool is named.
+fn installed() {
+    say("fsstack nfs");
+    let line =
+        sh("fsstack nfs show /mnt/pool --clients 10.0.0.0/8 --install && cat /etc/exports.d/*.exports");
+    assert!(line.contains("the server has read it") && line.contains("no_subtree_check,fsid="), "{line}");
+    assert!(sh("exportfs -s").contains("10.0.0.0/8"));
+    let checked = told("fsstack nfs check /mnt/pool").stdout;
+    assert!(checked.contains("the kernel's NFS server exports it: exportfs -u"), "{checked}");
+    sh("rm /etc/exports.d/*");
+}
+
+/// COMMIT: what a client has synced is on the branch's disk, whatever becomes of pool and server.
+fn committed() {
+    say("commit");
+    for client in CLIENTS {
+        let name = format!("kept-{}", client.rsplit('/').next().unwrap());
+        let file = both_ways(&Path::new(client).join(&name));
+        file.write_all_at(&mebibyte(7), 0).unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(fs::read(in_pool(&name)).unwrap().len() as u64, MIB);
+    }
+    let counted = sh("sed -n 's/^\\t *COMMIT: \\([0-9]*\\) .*/\\1/p' /proc/self/mountstats");
+    assert!(counted.split_whitespace().all(|count| count != "0"), "{counted}");
+}
