@@ -139,9 +139,7 @@ fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
         Err(error) => add(Level::Fail, "handle", error.to_string()),
     }
     exported(&mount_point, &mut add);
-    for holder in holders::of(&mount_point) {
-        add(Level::Ok, "to unmount", holder.to_string());
-    }
+    held(&mount_point, &mut add);
     let findings = Findings { findings };
     show::answer(style, &findings, super::doctor::human)?;
     match findings.findings.iter().filter(|finding| finding.level == Level::Fail).count() {
@@ -181,6 +179,11 @@ fn exported(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
             add(Level::Ok, "exports", line.to_owned());
         }
     }
+}
+
+/// Who keeps the pool from being unmounted.
+fn held(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
+    holders::of(mount_point).iter().for_each(|holder| add(Level::Ok, "to unmount", holder.to_string()));
 }
 
 fn by_number(branch: &Path) -> io::Result<bool> {
