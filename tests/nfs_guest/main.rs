@@ -35,7 +35,7 @@ fn live(story: &str) {
     let teller = Path::new(env!("CARGO_BIN_EXE_guest"));
     let programs = PROGRAMS.iter().map(|program| which(program).unwrap());
     let guest = Guest::new(teller, &helper, &programs.chain(compiler()).collect::<Vec<_>>());
-    let lived = guest.live(story, MiB(512), Duration::from_secs(280));
+    let lived = guest.live(story, MiB(512), Duration::from_secs(420));
     println!("{}", lived.console);
 }
 

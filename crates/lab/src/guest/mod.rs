@@ -90,9 +90,11 @@ impl Guest {
     fn boot(&self, story: &str, disk: MiB, limit: Duration) -> Result<String> {
         let accelerator = std::env::var(ACCELERATOR);
         let accelerator = accelerator.as_deref().unwrap_or("tcg,thread=multi,tb-size=256");
+        let console = self.home.join("console");
         let mut qemu = command("qemu-system-x86_64")
             .args(["-accel", accelerator, "-cpu", "max", "-machine", "q35", "-m", "1536", "-smp", "2"])
-            .args(["-nographic", "-nodefaults", "-no-reboot", "-serial", "stdio"])
+            .args(["-nographic", "-nodefaults", "-no-reboot", "-serial"])
+            .arg(format!("file:{}", console.display()))
             .arg("-kernel")
             .arg(self.packages.kernel())
             .arg("-initrd")
@@ -111,9 +113,12 @@ impl Guest {
             command("mkfs.xfs").args(["-q", "-f"]).arg(&image).run()?;
             qemu = qemu.arg("-drive").arg(drive(&image, ""));
         }
-        let told = qemu.limit(limit).output()?;
-        ensure!(told.code == 0, "qemu ended with {}: {}{}", told.code, told.stdout, told.stderr);
-        Ok(told.stdout)
+        let told = qemu.limit(limit).output();
+        let console = fs::read(&console).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console).into_owned();
+        let told = told.with_context(|| console.clone())?;
+        ensure!(told.code == 0, "qemu ended with {}: {}{console}", told.code, told.stderr);
+        Ok(console)
     }
 }
 

@@ -122,7 +122,7 @@ impl Ground {
     fn mount_clients(&self) {
         let n = self.nconnect;
         sh(&format!(
-            "mount -t nfs -o vers=3,nconnect={n},hard,actimeo=1,port=2049,mountport=20048,mountproto=tcp 127.0.0.1:/mnt/pool /mnt/v3
+            "mount -t nfs -o vers=3,nconnect={n},hard,actimeo=1,nordirplus,port=2049,mountport=20048,mountproto=tcp 127.0.0.1:/mnt/pool /mnt/v3
              mount -t nfs -o vers=4.2,nconnect={n},hard,actimeo=1 127.0.0.1:/mnt/pool /mnt/v4"
         ));
         let connections = sh("grep -c xprt: /proc/self/mountstats");
