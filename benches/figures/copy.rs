@@ -45,33 +45,33 @@ struct Way {
 
 const WAYS: &[Way] = &[
     Way {
-        name: "fsstack copy",
+        name: "fsstack-copy",
         server: Server::Fsstack,
         options: POOL,
         script: r#""$FSSTACK" copy "$SRC" "$TO""#,
     },
-    Way { name: "cp, pool", server: Server::Fsstack, options: POOL, script: r#"cp -r "$SRC" "$TO""# },
+    Way { name: "cp-pool", server: Server::Fsstack, options: POOL, script: r#"cp -r "$SRC" "$TO""# },
     Way {
-        name: "cp + sync, pool",
+        name: "cp-sync-pool",
         server: Server::Fsstack,
         options: POOL,
         script: r#"cp -r "$SRC" "$TO"; sync -f "$PART""#,
     },
-    Way { name: "cp, branch", server: Server::Branch, options: &[], script: r#"cp -r "$SRC" "$TO""# },
+    Way { name: "cp-branch", server: Server::Branch, options: &[], script: r#"cp -r "$SRC" "$TO""# },
     Way {
-        name: "cp + sync, branch",
+        name: "cp-sync-branch",
         server: Server::Branch,
         options: &[],
         script: r#"cp -r "$SRC" "$TO"; sync -f "$PART""#,
     },
     Way {
-        name: "rsync, mergerfs",
+        name: "rsync-mergerfs",
         server: Server::Rival(Union::Mergerfs),
         options: &["allow_other", "category.create=mfs", "minfreespace=16M"],
         script: r#"rsync -a "$SRC" "$TO""#,
     },
     Way {
-        name: "rsync, mhddfs",
+        name: "rsync-mhddfs",
         server: Server::Rival(Union::Mhddfs),
         options: &["allow_other", "mlimit=100M"],
         script: r#"rsync -a "$SRC" "$TO""#,
@@ -85,14 +85,15 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
     lay_out_small(&small, amount.files)?;
     let large = home.join("large");
     lay_out_large(&large, amount.mib)?;
+    command("sync").arg("-f").arg(&home).run()?;
     let fsstack = daemon::helper()?.with_file_name("fsstack");
     let mut files =
         Table::new(&format!("{} files of 4 KiB, files a second", amount.files), Sense::MoreIsBetter);
-    files.compare("fsstack copy", &["cp, pool"], "to cp, pool");
-    files.compare("fsstack copy", &["rsync, mergerfs", "rsync, mhddfs"], "to rsync");
+    files.compare("fsstack-copy", &["cp-pool"], "to cp-pool");
+    files.compare("fsstack-copy", &["rsync-mergerfs", "rsync-mhddfs"], "to rsync");
     let mut bytes = Table::new(&format!("A file of {} MiB, MiB a second", amount.mib), Sense::MoreIsBetter);
-    bytes.compare("fsstack copy", &["cp, branch"], "to cp, branch");
-    bytes.compare("fsstack copy", &["cp + sync, branch"], "to cp + sync, branch");
+    bytes.compare("fsstack-copy", &["cp-branch"], "to cp-branch");
+    bytes.compare("fsstack-copy", &["cp-sync-branch"], "to cp-sync-branch");
     for round in 0..amount.rounds {
         for turn in 0..WAYS.len() {
             let way = &WAYS[(turn + round) % WAYS.len()];
