@@ -142,3 +142,14 @@ fn an_acl_that_clears_setgid_does() {
         }
     }
 }
+
+#[test]
+fn an_acl_that_is_not_there_is_taken_away_without_error() {
+    let pool = Ground::new(2);
+    pool.put_dir(0, "d");
+    let (dir, file) = (pool.ino("d"), pool.write("film", "x"));
+    for name in [c"system.posix_acl_access", c"system.posix_acl_default"] {
+        pool.union.removexattr(dir, name).unwrap();
+    }
+    pool.union.removexattr(file, c"system.posix_acl_access").unwrap();
+}

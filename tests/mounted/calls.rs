@@ -234,3 +234,18 @@ fn times_are_set_to_the_nanosecond() {
     file.sync_data().unwrap();
     assert_eq!((&file).seek(StdFrom::End(0)).unwrap(), 0);
 }
+
+#[test]
+fn a_removed_file_is_no_failed_write_for_who_syncs_next() {
+    needs!(mounting());
+    for way in ways() {
+        let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+        pool.remount_with(way);
+        let said = sh(
+            pool.path(),
+            "head -c 1M /dev/zero > f; rm f; sync -f .
+             head -c 1M /dev/zero > g; head -c 1M /dev/zero > h; mv g h; sync -f .; echo synced",
+        );
+        assert_eq!(said, "synced", "{way:?}");
+    }
+}

@@ -72,3 +72,29 @@ fn a_program_runs_from_the_pool() {
         assert_eq!(crate::script::sh(pool.path(), work), "runs\nagain", "{way:?}");
     }
 }
+
+#[test]
+fn what_was_stored_into_a_map_is_no_hole() {
+    needs!(mounting(), program("python3"));
+    for way in ways() {
+        let mut pool = lab::pool().tmp_branch("a").unmounted();
+        pool.remount_with(way);
+        let work = "
+import mmap, os, subprocess
+fd = os.open('file', os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 1 << 20)
+shared = mmap.mmap(fd, 1 << 20)
+shared[500000:500005] = b'hello'
+other = os.open('file', os.O_RDONLY)
+assert os.lseek(other, 0, os.SEEK_DATA) <= 500000, 'taken for a hole'
+assert os.lseek(other, 500000, os.SEEK_HOLE) > 500005, 'a hole where data is'
+subprocess.run(['cp', 'file', 'copy'], check=True)
+assert open('copy', 'rb').read()[500000:500005] == b'hello', 'not copied'
+late = os.open('late', os.O_RDWR | os.O_CREAT)
+os.write(late, b'x' * 65536)
+assert os.lseek(late, 0, os.SEEK_DATA) == 0 and os.lseek(late, 0, os.SEEK_HOLE) == 65536
+print('found')
+";
+        assert_eq!(python(pool.path(), work), "found", "{way:?}");
+    }
+}

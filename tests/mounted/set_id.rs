@@ -55,6 +55,11 @@ fn chown_takes_them_away() {
         // Even root's, as on any local file system.
         sh(pool.path(), "echo some > file; chmod 6755 file; chown 1000:1000 file");
         assert_eq!(mode(&pool, "file"), "755", "{way:?}");
+        // To nobody: chown(2) with -1 and -1.
+        sh(pool.path(), "chmod 6755 file; perl -e 'chown(-1, -1, \"file\") or die'");
+        assert_eq!(mode(&pool, "file"), "755", "{way:?}: to nobody");
+        sh(pool.path(), "chmod 644 file; perl -e 'chown(-1, -1, \"file\") or die'");
+        assert_eq!(mode(&pool, "file"), "644", "{way:?}: to nobody");
     }
 }
 

@@ -148,6 +148,8 @@ fn by_syscall(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiati
 }
 
 fn by_helper(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiation>, MountError> {
+    // fusermount3 opens it as this user, and is not clear about it when it may not.
+    OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(MountError::Device)?;
     let mut options = vec![
         MountOption::FSName(plan.fsname.to_string_lossy().replace(',', "\\,")),
         MountOption::Subtype(plan.subtype.clone()),

@@ -89,7 +89,7 @@ fn take(raw: &mut RawOptions, typed: &Typed<'_>, unknown: Unknown) -> Result<(),
 
 fn read_config(raw: &mut RawOptions, file: &Path, unknown: Unknown, problems: &mut Problems) {
     let shown = Printable::path(file);
-    let text = match std::fs::read_to_string(file) {
+    let text = match config_text(file) {
         Ok(text) => text,
         Err(error) => return problems.usage(format!("config={shown}: cannot be read: {error}")),
     };
@@ -106,6 +106,21 @@ fn read_config(raw: &mut RawOptions, file: &Path, unknown: Unknown, problems: &m
             problems.usage(format!("config={shown}: {text}"));
         }
     }
+}
+
+/// More than any list of options.
+const CONFIG_AT_MOST: u64 = 1 << 20;
+
+/// A device or a pipe might never end, or never begin.
+fn config_text(file: &Path) -> std::io::Result<String> {
+    let kind = std::fs::metadata(file)?;
+    if !kind.is_file() {
+        return Err(std::io::Error::other("it is not a regular file"));
+    }
+    if CONFIG_AT_MOST < kind.len() {
+        return Err(std::io::Error::other("it is larger than 1 MiB"));
+    }
+    std::fs::read_to_string(file)
 }
 
 fn take_config(raw: &mut RawOptions, name: &str, value: &Value, unknown: Unknown) -> Result<(), String> {

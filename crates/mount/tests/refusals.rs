@@ -317,6 +317,19 @@ fn a_name_cannot_forge_a_line() {
 }
 
 #[test]
+fn what_never_ends_is_no_config_file() {
+    let ground = Ground::new();
+    check(
+        &ground,
+        "$D/a",
+        "config=/dev/zero",
+        expect![[r#"
+            mount.fsstack: config=/dev/zero: cannot be read: it is not a regular file
+            exit 1"#]],
+    );
+}
+
+#[test]
 fn a_config_file_is_refused_with_its_place() {
     let ground = Ground::new();
     let with = |text: &str, expected: Expect| {

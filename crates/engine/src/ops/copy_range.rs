@@ -35,11 +35,14 @@ impl Union {
     }
 }
 
+/// What the kernel moves in one call at most (its `MAX_RW_COUNT`).
+const AT_MOST: usize = 0x7fff_f000;
+
 /// The branch's own way where both files are on one.
 fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> Result<u64> {
     let in_pool = |error: OpError| SysError { call: sys::Call::CopyRange, errno: error.errno() };
     if source.branch().dev() == target.branch().dev() {
-        let want = usize::try_from(len.min(1 << 30)).unwrap_or(1 << 30);
+        let want = usize::try_from(len).map_or(AT_MOST, |len| len.min(AT_MOST));
         let copied = source.ask_patiently(|source| {
             target.ask_inside(|target| sys::file::copy_range(source, from, target, to, want)).map_err(in_pool)
         });

@@ -9,7 +9,9 @@ use fsstack_sys::{self as sys, Errno};
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
+use crate::open::route::Route;
 use crate::open::{OpenFile, Sync};
+use crate::settings::PageCache;
 use crate::union::Union;
 
 /// The part of a file that [`Union::seek`] looks for.
@@ -114,16 +116,30 @@ impl Union {
         }
     }
 
-    /// The next data or hole at or after `offset`.
+    /// The next data or hole at or after `offset`. Of a file that goes through the FUSE layer's page cache all is data: a page
+    /// that was stored into may not be on the branch yet.
     ///
     /// # Errors
-    /// ENXIO past the end of the file.
+    /// ENXIO past the end of the file; ENOSYS if the kernel holds writes back, which then says the same from the size it knows.
     pub fn seek(&self, handle: Handle, offset: u64, whence: Whence) -> Result<u64> {
         let open = self.file(handle)?;
         if i64::try_from(offset).is_err() {
             return Err(Errno::NXIO.into());
         }
-        open.file.ask(|fd| sys::file::seek(fd, offset, whence))
+        if self.pool.load().settings.page_cache == PageCache::WriteBack {
+            return Err(Errno::NOSYS.into());
+        }
+        match open.file.tied_to() {
+            Some(Route::Cached) => {
+                let size = open.file.ask(sys::at::stat_fd)?.size;
+                match whence {
+                    _ if size <= offset => Err(Errno::NXIO.into()),
+                    Whence::Data => Ok(offset),
+                    Whence::Hole => Ok(size),
+                }
+            }
+            _ => open.file.ask(|fd| sys::file::seek(fd, offset, whence)),
+        }
     }
 }
 

@@ -41,6 +41,15 @@ pub struct Change {
     pub strips: bool,
 }
 
+impl Change {
+    /// No attribute is named.
+    fn is_nothing(self) -> bool {
+        let Self { mode, uid, gid, size, atime, mtime, strips } = self;
+        let named = mode.or(uid).or(gid).is_some() || size.is_some() || atime.or(mtime).is_some();
+        !named && !strips
+    }
+}
+
 impl Union {
     /// Changes attributes of `ino`: the attributes then.
     ///
@@ -68,6 +77,9 @@ impl Union {
         let strips = change.strips || change.size.is_some() && !caller.is_root();
         if strips && change.mode.is_none() {
             pin.ask(&pool, strip_fd)?;
+        }
+        if change.is_nothing() {
+            chown_to_nobody(&pin, &pool, caller)?;
         }
         pin.ask(&pool, |fd| apply(fd, change))?;
         let stat = pin.ask(&pool, sys::at::stat_fd)?;
@@ -147,6 +159,16 @@ fn check_set_id(inode: &Inode, pin: &Pin, pool: &Pool, mode: u32) -> Result<()> 
             "a set-id bit was refused: somebody else has the file open for writing by passthrough"
         );
         return Err(Errno::TXTBSY.into());
+    }
+    Ok(())
+}
+
+/// What the kernel sends of a chown(2) to nobody (-1, -1), which takes set-uid and set-gid away on any local file system.
+/// A stranger, who would be refused there, cannot be told from one whose write the kernel cleans up after: nothing is done.
+fn chown_to_nobody(pin: &Pin, pool: &Pool, caller: Caller) -> Result<()> {
+    let stat = pin.ask(pool, sys::at::stat_fd)?;
+    if stat.mode & SET_ID != 0 && (caller.is_root() || caller.uid == stat.uid) {
+        pin.ask(pool, |fd| sys::at::chown_fd(fd, None, None))?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use fsstack_sys::{self as sys, Errno, SysError};
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::pool::Pool;
+use crate::settings::PageCache;
 use crate::union::Union;
 
 /// Blocks of 512 bytes that a removed object may keep for the milliseconds until the kernel forgets it.
@@ -68,9 +69,12 @@ impl Union {
         let held = self.dirfd(pool, parent, at).and_then(|dir| {
             branch.ask(|| sys::at::open(dir.as_fd(), name, sys::OFlags::PATH, 0, branch.mounts))
         });
+        // A kernel that holds writes back sends the times of a removed file too, and takes ESTALE for a failed write.
+        let writes_back = pool.settings.page_cache == PageCache::WriteBack;
         // What cannot be held is removed all the same; so is what is large, whose space is wanted back at once.
         if let Ok(fd) = held
-            && branch.ask(|| sys::at::stat_fd(fd.as_fd())).is_ok_and(|stat| stat.blocks <= SMALL)
+            && (writes_back
+                || branch.ask(|| sys::at::stat_fd(fd.as_fd())).is_ok_and(|stat| stat.blocks <= SMALL))
         {
             inode.outlive(Arc::new(self.ghosts.count(fd, branch.epoch())));
         }

@@ -20,6 +20,11 @@ use crate::union::Union;
 /// Prefixes of the attributes that the pool answers itself and that nobody can set.
 const OURS: [&[u8]; 2] = [b"user.fsstack.", b"user.mergerfs."];
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
+fn is_acl(name: &CStr) -> bool {
+    [ACL_ACCESS, ACL_DEFAULT].contains(&name.to_bytes())
+}
 
 impl Union {
     /// The attribute `name` of `ino` into `into`: its length. An empty `into` asks for the length.
@@ -103,7 +108,10 @@ impl Union {
         let inode = self.inode(ino)?;
         check_settable(name)?;
         if inode.is_dir() {
-            self.with_one(&pool, &inode, |on| xattr::get(on, name, &mut []))?;
+            // Taking away an ACL that is not there is no error on any file system.
+            if !is_acl(name) {
+                self.with_one(&pool, &inode, |on| xattr::get(on, name, &mut []))?;
+            }
             return self.on_all_copies(&pool, &inode, |fd| match xattr::remove(On::Fd(fd), name) {
                 Err(error) if error.errno == Errno::NODATA => Ok(()), // a copy that never had it
                 removed => removed.map(|()| look_anew(fd, name)),
