@@ -4,10 +4,12 @@
 
 mod started;
 
+use std::fs;
 use std::time::Duration;
 
 use fsstack_lab::{self as lab, MiB, mounts, needs};
-use started::{bench, names, results};
+use rustix::process::Signal;
+use started::{Running, bench, names, results};
 
 /// What was measured, and what was left out, by name.
 fn told(results: &serde_json::Value) -> (Vec<String>, Vec<String>) {
@@ -71,4 +73,58 @@ fn rivals_are_mounted_over_the_branches_of_a_pool() {
         assert!(targets.iter().any(|t| t == rival) != left_out, "{rival}");
     }
     assert!(pool.list("").is_empty());
+}
+
+#[test]
+fn exports_are_read_over_several_connections() {
+    needs!(mounting(), loops(), program("ganesha.nfsd"));
+    let home = tempfile::tempdir().unwrap();
+    let (state, out) = (home.path().join("lab"), home.path().join("out"));
+    let told_by = bench(&["experiment", "nfs-nconnect", "--lab", "xfs", "--rounds", "1", "--out"])
+        .arg(&out)
+        .env("FSSTACK_LAB_DIR", &state)
+        .limit(Duration::from_secs(170))
+        .output()
+        .unwrap();
+    assert_eq!(told_by.code, 0, "{}", told_by.stderr);
+    let results = results(&out);
+    assert_eq!(told(&results), (vec!["branch".to_owned(), "pool".to_owned()], vec![]));
+    let measured = results["measurements"].as_array().unwrap();
+    assert_eq!(measured.len(), 2 * 5 * 2);
+    for one in measured {
+        assert!(0 < one["bytes"].as_u64().unwrap(), "{one}");
+        // The server's CPU time shows that the bytes came from it.
+        assert!(one["used"].as_array().unwrap().iter().any(|used| used["program"] == "NFS server"), "{one}");
+    }
+    assert_eq!(mounts::below(&state).unwrap(), []);
+    assert_eq!(names(&state), ["ledger"]);
+}
+
+#[test]
+fn ctrl_c_takes_the_ground_away_and_writes_what_was_measured() {
+    needs!(mounting(), loops());
+    let home = tempfile::tempdir().unwrap();
+    let (state, out) = (home.path().join("lab"), home.path().join("out"));
+    let run = bench(&[
+        "experiment",
+        "double-fuse",
+        "--lab",
+        "xfs",
+        "--volumes",
+        "dt8",
+        "--rounds",
+        "1000",
+        "--out",
+    ])
+    .arg(&out)
+    .env("FSSTACK_LAB_DIR", &state);
+    let made =
+        || fs::read_dir(&state).ok()?.flatten().map(|one| one.path().join("xfs1")).find(|dir| dir.is_dir());
+    let running = Running::where_found(run, made);
+    running.process.signal(Signal::INT).unwrap();
+    let told = running.ended();
+    assert_eq!(told.code, 130, "{}", told.stderr);
+    assert_eq!(results(&out)["ended-early"], "interrupted");
+    assert_eq!(mounts::below(&state).unwrap(), []);
+    assert_eq!(names(&state), ["ledger"]);
 }

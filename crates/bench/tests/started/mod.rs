@@ -3,7 +3,8 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::fs;
-use std::path::Path;
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
 
@@ -38,10 +39,32 @@ pub(crate) fn results(out: &Path) -> serde_json::Value {
     serde_json::from_str(&fs::read_to_string(out.join("results.json")).unwrap()).unwrap()
 }
 
+/// A tmpfs of its own, and the directory it is in.
+pub(crate) struct Tmpfs {
+    // Dropped in this order.
+    branch: Branch,
+    _home: ledger::Entry,
+}
+
 /// A tmpfs of its own.
-pub(crate) fn tmpfs(name: &str, size: MiB) -> Branch {
+pub(crate) fn tmpfs(name: &str, size: MiB) -> Tmpfs {
     let home = ledger::fresh("bench-test").unwrap();
-    Branch::make(name, Kind::Tmpfs(size), Layout::Sparse, &home).unwrap()
+    let entry = ledger::Entry::dir(&home).unwrap();
+    Tmpfs { branch: Branch::make(name, Kind::Tmpfs(size), Layout::Sparse, &home).unwrap(), _home: entry }
+}
+
+impl Deref for Tmpfs {
+    type Target = Branch;
+
+    fn deref(&self) -> &Branch {
+        &self.branch
+    }
+}
+
+impl DerefMut for Tmpfs {
+    fn deref_mut(&mut self) -> &mut Branch {
+        &mut self.branch
+    }
 }
 
 /// A run beside the test.
@@ -53,10 +76,16 @@ pub(crate) struct Running {
 impl Running {
     /// Started, and at work in `target`: the link there says which process it is.
     pub(crate) fn in_dir(run: Run, target: &Path) -> Self {
+        Self::where_found(run, || Some(target.to_owned()))
+    }
+
+    /// Started, and at work where `find` says, once it does.
+    pub(crate) fn where_found(run: Run, find: impl Fn() -> Option<PathBuf>) -> Self {
         let thread = spawn(move || run.output().unwrap());
         let began = Instant::now();
         let process = loop {
-            let owner = fs::read_link(target.join(".fsstack-bench.lock")).unwrap_or_default();
+            let lock = find().map(|target| target.join(".fsstack-bench.lock")).unwrap_or_default();
+            let owner = fs::read_link(lock).unwrap_or_default();
             let pid = owner.to_string_lossy().split(' ').nth(1).and_then(|pid| pid.parse().ok());
             if let Some(process) = pid.and_then(Process::of) {
                 break process;
