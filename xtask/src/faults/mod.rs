@@ -123,7 +123,10 @@ impl Faults {
             return stress(time);
         }
         install::packages(NEEDS)?;
-        let helper = exec::build_helper("release")?;
+        let helper = match std::env::var_os("FSSTACK_BIN") {
+            Some(given) => given.into(),
+            None => exec::build_helper("release")?,
+        };
         let no_gluster = gluster_missing();
         let whole = self.only.is_none() && self.union.is_none();
         let mut kept = if self.resume { Kept::of(git()?)? } else { Kept::none(git()?) };
