@@ -15,10 +15,10 @@ use crate::ground::{CLIENTS, Ground, forget, in_pool, say, sh};
 const STAY: [usize; 2] = [100_000, 10_000];
 
 pub(crate) fn story(_: &mut Ground) {
-    removed_at_once();
-    listed_while_files_come_and_go();
     locked_by_two();
     counted_by_two();
+    removed_at_once();
+    listed_while_files_come_and_go();
 }
 
 /// Thousands of files of one directory go, and none is left behind. (Fewer by v3: emulation is slow.)

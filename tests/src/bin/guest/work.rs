@@ -164,7 +164,8 @@ fn built(client: &str) {
     let sum: String = (0..units).map(|n| format!(" + u{n}()")).collect();
     main += &format!("int main(void) {{ printf(\"%d\\n\", 0{sum}); return 0; }}\n");
     fs::write(dir.join("main.c"), main).unwrap();
-    let makefile = "OBJECTS := $(patsubst %.c,%.o,$(wildcard *.c))\nprogram: $(OBJECTS)\n\tgcc -o $@ $^\n";
+    let makefile =
+        "CC := gcc\nOBJECTS := $(patsubst %.c,%.o,$(wildcard *.c))\nprogram: $(OBJECTS)\n\tgcc -o $@ $^\n";
     fs::write(dir.join("Makefile"), makefile).unwrap();
     sh(&format!("cd {} && make -j2", dir.display()));
     let told = sh(&format!("{}/program", dir.display()));
