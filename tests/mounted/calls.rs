@@ -119,8 +119,11 @@ fn holes_are_punched_found_and_zeroed() {
         file.sync_all().unwrap();
         fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 256 << 10, 256 << 10)
             .unwrap();
-        assert_eq!(seek(&file, SeekFrom::Hole(0)), Ok(256 << 10), "{way:?}");
-        assert_eq!(seek(&file, SeekFrom::Data(256 << 10)), Ok(512 << 10), "{way:?}");
+        // In the FUSE layer's page cache all is data: a page may not be on the branch yet.
+        let cached = way.iter().any(|option| option.starts_with("page-cache="));
+        let (hole, data) = if cached { (1 << 20, 256 << 10) } else { (256 << 10, 512 << 10) };
+        assert_eq!(seek(&file, SeekFrom::Hole(0)), Ok(hole), "{way:?}");
+        assert_eq!(seek(&file, SeekFrom::Data(256 << 10)), Ok(data), "{way:?}");
         assert_eq!(seek(&file, SeekFrom::Hole(512 << 10)), Ok(1 << 20), "{way:?}");
         assert_eq!(seek(&file, SeekFrom::Data(1 << 20)), Err(Errno::NXIO), "{way:?}");
         let mut piece = [9; 4096];
