@@ -1,6 +1,6 @@
 //! The branches of a source as they stand in the world: patterns expanded, directories found, doubles refused.
 
-use crate::ledger::{DirectoryId, LedgerEntry};
+use crate::ledger::{DirectoryId, LedgerBranch, LedgerEntry};
 use crate::problem::Problems;
 use crate::settings::{Branch, Require};
 use crate::world::World;
@@ -156,7 +156,7 @@ pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Pr
         let above = identities_above(&branch.spec.path);
         for (pool, taken) in live.iter().flat_map(|pool| pool.branches.iter().map(move |taken| (pool, taken)))
         {
-            let how = if branch.id == taken.id {
+            let how = if branch.id == taken.id && !has_gone(taken) {
                 "is a branch of"
             } else if above.contains(&taken.id) {
                 "lies in a branch of"
@@ -172,6 +172,11 @@ pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Pr
             ));
         }
     }
+}
+
+/// Another directory is at its path: its disk was unmounted, and the number of that may be another disk's by now.
+fn has_gone(taken: &LedgerBranch) -> bool {
+    fs::metadata(taken.path()).is_ok_and(|now| DirectoryId::of(&now) != taken.id)
 }
 
 fn identities_above(path: &Path) -> Vec<DirectoryId> {
