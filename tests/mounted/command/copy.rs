@@ -325,6 +325,22 @@ fn a_killed_copy_leaves_whole_files_and_is_finished_by_the_next() {
 }
 
 #[test]
+fn a_directory_that_a_killed_copy_had_just_made_is_finished() {
+    needs!(mounting());
+    let pool = pool();
+    let (_home, tree) = source();
+    for (name, mode) in [("just-made", 0o755), ("older", 0o755)] {
+        fs::create_dir(tree.join(name)).unwrap();
+        fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs::write(tree.join("just-made/film"), "x").unwrap();
+    // Made, and killed before it was marked; and one that somebody has given to himself.
+    sh(pool.path(), "mkdir -p tree/just-made tree/older; chmod 700 tree/just-made; chmod 711 tree/older");
+    copy(&tree, pool.path());
+    assert_eq!(sh(pool.at("tree"), "stat -c %a just-made older"), "755\n711");
+}
+
+#[test]
 fn sources_that_vanish_on_the_way_are_told_and_the_rest_is_whole() {
     needs!(mounting());
     let pool = pool();

@@ -2,7 +2,8 @@
 //!
 //! One that the copy makes belongs to whoever copies and is closed to others, and is marked, until the last of its
 //! entries is there: then it gets the attributes of the original, and the mark goes. A copy that was interrupted finds
-//! the mark and finishes. A directory that was there before, and has no mark, keeps what it has.
+//! the mark and finishes. A directory that was there before, and has no mark, keeps what it has; but one that is just as
+//! a copy makes it, empty and closed, may be that of a copy that was killed before it could mark it, and is taken for its own.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -94,18 +95,15 @@ impl Pair {
             return Err(Trouble::Said(ITSELF));
         }
         let there = names_in(&target)?;
-        let ours = match made {
-            Ok(()) => {
-                // Whoever may change the directory above may have put another one there.
-                let fresh = own.mode & 0o7777 & !0o2000 == 0o700 && own.uid == me() && there.is_empty();
-                if !fresh {
-                    return Err(Trouble::Said("somebody else changes the pool's directory meanwhile"));
-                }
-                mark(&target)?;
-                true
-            }
-            Err(_) => is_marked(&target),
-        };
+        let fresh = own.mode & 0o7777 & !0o2000 == 0o700 && own.uid == me() && there.is_empty();
+        // Whoever may change the directory above may have put another one there.
+        if made.is_ok() && !fresh {
+            return Err(Trouble::Said("somebody else changes the pool's directory meanwhile"));
+        }
+        if fresh {
+            mark(&target)?;
+        }
+        let ours = fresh || is_marked(&target);
         Ok(Self {
             source,
             target,
