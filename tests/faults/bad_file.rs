@@ -26,7 +26,7 @@ fn one_bad_file_is_not_a_bad_branch() {
         look("bad").unwrap();
         look("good").unwrap();
         let began = Instant::now();
-        while engine.state_of_first() != State::Up {
+        while engine.union.pool().branches[0].state() != State::Up {
             assert!(began.elapsed() < Duration::from_secs(60), "the branch stays suspect");
             thread::sleep(Duration::from_millis(1));
         }

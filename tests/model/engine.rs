@@ -25,7 +25,7 @@ pub(crate) type Answer<T> = Result<T, Errno>;
 
 /// A pool and the kernel's side of it.
 pub(crate) struct Engine {
-    union: Union,
+    pub(crate) union: Union,
     specs: Vec<BranchSpec>,
     settings: Settings,
     /// Lookups that the kernel holds.
@@ -64,12 +64,6 @@ impl Engine {
         let specs: Vec<_> = branches.map(|path| BranchSpec::new(path.to_owned())).collect();
         let union = mount(&specs, &settings);
         Self { union, specs, settings, lookups: RefCell::default() }
-    }
-
-    /// How the first branch is.
-    #[allow(dead_code, reason = "asked by the faults only")]
-    pub(crate) fn state_of_first(&self) -> fsstack_engine::health::State {
-        self.union.pool().branches[0].state()
     }
 
     /// The daemon dies and another takes its place.

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
-mod started;
-
 use std::fs;
 use std::path::Path;
 
+use crate::started::{bench, names, results, run, tmpfs};
 use fsstack_lab::{MiB, needs};
-use started::{bench, names, results, run, tmpfs};
 
 /// Refused with one line that says so, and nothing written.
 fn refused(args: &[&str], dirs: &[&Path], says: &str) {

@@ -1,7 +1,5 @@
 //! The binary, run to its end or beside the test.
 
-#![allow(dead_code, reason = "each test program uses its part")]
-
 use std::fs;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};

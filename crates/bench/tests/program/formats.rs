@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
-mod started;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::started::{bench, results, run};
 use expect_test::expect_file;
 use fsstack_lab::needs;
 use fsstack_lab::shell::{command, which};
-use started::{bench, results, run};
 
 /// A run with everything in it: a sweep, bars, names, published figures.
 fn reports(home: &Path) -> Vec<PathBuf> {
@@ -45,7 +43,7 @@ fn complaints(schema: &serde_json::Value, result: &serde_json::Value) -> Vec<Str
 #[test]
 fn results_are_as_the_schema_says_and_the_page_is_whole_in_a_browser() {
     let home = tempfile::tempdir().unwrap();
-    let schema = include_str!("../../../docs/bench-results.schema.json");
+    let schema = include_str!("../../../../docs/bench-results.schema.json");
     let schema: serde_json::Value = serde_json::from_str(schema).unwrap();
     let reports = reports(home.path());
     for out in &reports {

@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
-mod started;
-
 use std::fs;
 use std::path::Path;
 
+use crate::started::{Running, bench, names, results, tmpfs, until};
 use fsstack_lab::shell::Run;
 use fsstack_lab::{MiB, needs};
 use rustix::process::Signal;
-use started::{Running, bench, names, results, tmpfs, until};
 
 /// A run that would take hours.
 fn long(targets: &[(&str, &Path)], out: &Path) -> Run {

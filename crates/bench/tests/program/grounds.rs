@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
-mod started;
-
 use std::fs;
 use std::time::Duration;
 
+use crate::started::{Running, bench, names, results};
 use fsstack_lab::{self as lab, MiB, mounts, needs};
 use rustix::process::Signal;
-use started::{Running, bench, names, results};
 
 /// What was measured, and what was left out, by name.
 fn told(results: &serde_json::Value) -> (Vec<String>, Vec<String>) {

@@ -1,0 +1,9 @@
+//! fsstack-bench as its users run it: the program itself, its files, its bad inputs.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+mod command;
+mod formats;
+mod grounds;
+mod interrupted;
+mod started;
