@@ -118,7 +118,7 @@ impl Role<'_> {
         let memory = prepared.memory.take().ok_or_else(|| io::Error::other("opened twice"))?;
         let file = match self.workload.engine {
             Engine::Null | Engine::Nfs => None,
-            _ => Some(self.open_file(prepared.begins)?),
+            _ => Some(self.open_file()?),
         };
         let to_sync = file.as_ref().map(File::try_clone).transpose()?;
         let Prepared { direction, block, begins, .. } = *prepared;
@@ -141,8 +141,8 @@ impl Role<'_> {
         Ok(Some((export.server, export.root.join(below))))
     }
 
-    fn open_file(&self, begins: u64) -> io::Result<File> {
-        let Workload { op, engine, direct, file_size, sync, .. } = self.workload;
+    fn open_file(&self) -> io::Result<File> {
+        let Workload { op, engine, direct, sync, .. } = self.workload;
         let mut how = OpenOptions::new();
         how.read(*op == Op::Read || *engine == Engine::Mmap);
         how.write(*op != Op::Read).create(*op == Op::Write);
@@ -150,11 +150,8 @@ impl Role<'_> {
         how.custom_flags(sync_each | if *direct { libc::O_DIRECT } else { 0 });
         let file = how.open(file_of(self.workload, self.number, self.work))?;
         if *engine == Engine::Mmap && *op == Op::Write {
-            // A map cannot reach past the end. Others may have made a shared file longer already.
-            let end = begins + file_size.0;
-            if file.metadata()?.len() < end {
-                file.set_len(end)?;
-            }
+            // A map cannot reach past the end. All tasks of a shared file set the same length: whoever comes last cuts nothing off.
+            file.set_len(self.workload.file_len())?;
         }
         Ok(file)
     }

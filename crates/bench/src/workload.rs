@@ -254,6 +254,15 @@ impl Workload {
         self.file_size.0 / self.block.0.max(1)
     }
 
+    /// Bytes of each file when all tasks have done their part.
+    pub(crate) fn file_len(&self) -> u64 {
+        let parts = match self.files {
+            Files::PerTask => 1,
+            Files::Shared => u64::from(self.tasks.get()),
+        };
+        self.file_size.0.saturating_mul(parts)
+    }
+
     /// The bytes that lie on the target at most while it is measured.
     pub(crate) fn footprint(&self) -> u64 {
         match self.engine {
@@ -326,6 +335,10 @@ impl Workload {
             block.0
         );
         ensure!(!self.direct || *engine != Engine::Mmap, "{name}: mmap cannot be O_DIRECT");
+        ensure!(
+            self.sync != Sync::Each || *engine != Engine::Mmap,
+            "{name}: mmap cannot force each block to the disk: say sync end, or another engine"
+        );
         let queue = matches!(engine, Engine::IoUring | Engine::Nfs | Engine::Null);
         ensure!(queue || self.depth.get() == 1, "{name}: only io_uring has a queue: leave `depth` away");
         self.check_nfs(name)?;
@@ -360,6 +373,13 @@ mod tests {
         assert!(refusal(|w| w.seconds = Some(f64::NAN)).contains("positive"));
         assert!(refusal(|w| w.registered = true).contains("io_uring"));
         assert!(refusal(|w| w.depth = w.depth.saturating_add(1)).contains("queue"));
+        assert!(
+            refusal(|w| {
+                w.engine = Engine::Mmap;
+                w.sync = Sync::Each;
+            })
+            .contains("mmap cannot force each block")
+        );
         assert!(
             refusal(|w| {
                 w.direct = true;
