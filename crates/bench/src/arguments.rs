@@ -20,7 +20,8 @@ pub(crate) struct Arguments {
 }
 
 const EXIT: &str = "Exit status: 0 measured (compare-runs: nothing got worse); 1 refused, nothing measured; 2 usage;
-3 ended early, with what was measured so far written; 4 compare-runs: something got worse; 130 interrupted, as 3.";
+3 ended early, or a case failed, with what was measured written; 4 compare-runs: something got worse, or is gone;
+130 interrupted, as 3.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

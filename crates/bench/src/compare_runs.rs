@@ -45,9 +45,16 @@ pub(crate) fn compare(before: &Path, after: &Path, tolerance: f64) -> Result<Out
             ratio.value, ratio.low, ratio.high
         );
     }
+    let mut gone = 0;
     for was in &before.summaries {
-        if !after.summaries.iter().any(|now| now.case == was.case && now.target == was.target) {
-            println!("{} on {}: only in the first", was.case, was.target);
+        if after.summary(&was.case, &was.target).is_none() {
+            gone += 1;
+            println!("{}: only in the first: it was not measured again", name(was));
+        } else if !lines.iter().any(|line| line.what == name(was)) {
+            println!(
+                "{}: not compared: another workload under the same name, or too little of it",
+                name(was)
+            );
         }
     }
     if before.machine != after.machine && before.machine.kernel != after.machine.kernel {
@@ -57,8 +64,13 @@ pub(crate) fn compare(before: &Path, after: &Path, tolerance: f64) -> Result<Out
         );
     }
     let worse = lines.iter().filter(|line| line.word == WORSE).count();
-    println!("{worse} of {} got worse by more than {:.0} %", lines.len(), tolerance * 100.0);
-    Ok(if worse == 0 { Outcome::Fine } else { Outcome::Worse })
+    println!(
+        "{worse} of {} got worse by more than {:.0} %, {gone} were not measured again",
+        lines.len(),
+        tolerance * 100.0
+    );
+    // What stopped working is no better than what got slow.
+    Ok(if worse + gone == 0 { Outcome::Fine } else { Outcome::Worse })
 }
 
 const WORSE: &str = "worse";
@@ -83,7 +95,11 @@ fn line(before: &Results, after: &Results, now: &Summary, tolerance: f64) -> Opt
         () => "cannot be told",
     };
     let rates = format!("{} -> {}", rate(was.rate.median, &was.unit), rate(now.rate.median, &now.unit));
-    Some(Line { what: format!("{} on {}", now.case, now.target), rates, ratio, word })
+    Some(Line { what: name(now), rates, ratio, word })
+}
+
+fn name(of: &Summary) -> String {
+    format!("{} on {}", of.case, of.target)
 }
 
 /// Results from their file, or from the directory they are in.

@@ -181,9 +181,14 @@ impl Ground {
     pub(crate) fn export(&mut self, target: &Target) -> Result<Export> {
         let home = self.home()?.join("server");
         let server = Ganesha::try_serve(&target.dir, &home)?;
-        let (name, address) = (target.name.clone(), server.address());
+        let export = Export {
+            target: target.name.clone(),
+            server: server.address(),
+            pid: server.pid().context("the server has ended")?,
+            root: ganesha::ROOT.into(),
+        };
         self.servers.push(server);
-        Ok(Export { target: name, server: address, root: ganesha::ROOT.into() })
+        Ok(export)
     }
 
     /// Mounts mhddfs and mergerfs over the same; each with the reason if it is not there.

@@ -23,6 +23,7 @@ mod record;
 mod report;
 mod rivals;
 mod run;
+mod serving;
 mod stack;
 mod stats;
 mod summary;
@@ -46,7 +47,7 @@ use ground::Lab;
 use plan::Plan;
 use workload::Bytes;
 
-/// Ended early: what was measured is written.
+/// Ended early, or something failed: what was measured is written.
 const PARTIAL: u8 = 3;
 /// `compare-runs` found something worse.
 const WORSE: u8 = 4;
@@ -66,8 +67,10 @@ fn main() -> ExitCode {
 fn ran(arguments: Arguments) -> Result<ExitCode> {
     match arguments.command {
         Command::Compare(given) => {
+            // Before anything is mounted: what a signal ends takes its mounts down.
+            let stop = stop_on_signals()?;
             let (plan, _mounted) = compare::plan(&given)?;
-            measured(&plan, given.running.out.as_deref(), &stop_on_signals()?)
+            measured(&plan, given.running.out.as_deref(), &stop)
         }
         Command::Experiment(given) => experiments(&given),
         Command::Plan(given) => planned(&given),

@@ -16,6 +16,7 @@ use crate::cache::{self, Dropped};
 use crate::gate::Gate;
 use crate::place::remove_all;
 use crate::plan::Export;
+use crate::serving::serving;
 use crate::stack::{Stack, Used};
 use crate::task::{Done, Role, file_of, histogram};
 use crate::workload::{Bytes, Cache, Engine, Files, Workload};
@@ -58,13 +59,12 @@ impl Bench<'_> {
         if !self.workload.keeps_files() {
             return Ok(());
         }
-        let parts = match self.workload.files {
-            Files::PerTask => 1,
-            Files::Shared => u64::from(self.workload.tasks.get()),
+        let files = match self.workload.files {
+            Files::PerTask => self.workload.tasks.get(),
+            Files::Shared => 1,
         };
-        let files = if parts == 1 { self.workload.tasks.get() } else { 1 };
         for number in 0..files {
-            self.lay_out_file(number, self.workload.file_size.0 * parts).context("laying out files")?;
+            self.lay_out_file(number, self.workload.file_len()).context("laying out files")?;
         }
         Ok(())
     }
@@ -90,11 +90,21 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Runs one round.
+    /// Runs one round, and removes its files however it went.
     pub(crate) fn round(&self) -> Result<Measured> {
-        let metadata = self.workload.engine == Engine::Metadata;
-        if metadata {
-            metadata::lay_out(self.workload, self.work).context("laying out names")?;
+        let measured = self.measured();
+        let tidied = if self.workload.keeps_files() || self.workload.engine == Engine::Null {
+            Ok(())
+        } else {
+            self.tidy_up().context("removing files")
+        };
+        // What failed first tells why.
+        measured.and_then(|measured| tidied.map(|()| measured))
+    }
+
+    fn measured(&self) -> Result<Measured> {
+        if self.workload.engine == Engine::Metadata {
+            metadata::lay_out(self.workload, self.work, self.stop).context("laying out names")?;
         }
         let dropped = match self.workload.cache {
             Cache::Cold if self.workload.engine != Engine::Null => {
@@ -102,11 +112,7 @@ impl Bench<'_> {
             }
             _ => None,
         };
-        let measured = self.released(dropped);
-        if !self.workload.keeps_files() && self.workload.engine != Engine::Null {
-            self.tidy_up().context("removing files")?;
-        }
-        measured
+        self.released(dropped)
     }
 
     /// Removes whatever the case has left.
@@ -157,7 +163,7 @@ impl Bench<'_> {
             stop: self.stop,
             export: self.export,
         };
-        let stack = Stack::find();
+        let stack = Stack::of(serving(self.work, self.export.map(|(export, _)| export.pid)));
         thread::scope(|scope| {
             let mut tasks = Vec::new();
             for number in 0..self.workload.tasks.get() {
@@ -243,4 +249,38 @@ impl Measured {
 pub(crate) fn need(workload: &Workload, targets: usize) -> Bytes {
     let copies = if workload.keeps_files() { targets.max(1) } else { 1 };
     Bytes(workload.footprint().saturating_mul(copies as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Op;
+
+    fn failure(work: &Path, workload: &Workload) -> String {
+        let stop = AtomicBool::new(false);
+        let bench = Bench { workload, work, seed: 1, stop: &stop, export: None };
+        format!("{:#}", bench.round().unwrap_err())
+    }
+
+    #[test]
+    fn what_failed_first_is_told() {
+        let gone = Path::new("/no/such/place");
+        let small = Workload { file_size: Bytes(1 << 20), ..Workload::default() };
+        let told = failure(gone, &small);
+        assert!(told.contains("No such file") && !told.contains("removing files"), "{told}");
+    }
+
+    #[test]
+    fn a_round_that_ends_half_way_through_its_layout_leaves_nothing() {
+        let work = tempfile::tempdir().unwrap();
+        fs::write(work.path().join("dir-1"), "in the way of the second task's directory").unwrap();
+        let names = Workload {
+            engine: Engine::Metadata,
+            op: Op::Stat,
+            tasks: std::num::NonZeroU32::MIN.saturating_add(1),
+            ..Workload::default()
+        };
+        assert!(failure(work.path(), &names).starts_with("laying out names"));
+        assert_eq!(fs::read_dir(work.path()).unwrap().count(), 0);
+    }
 }

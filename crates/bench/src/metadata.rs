@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
@@ -19,12 +19,15 @@ fn dir_of(workload: &Workload, number: u32, work: &Path) -> PathBuf {
     }
 }
 
-/// Makes what the operation finds: directories, and files or directories in them.
-pub(crate) fn lay_out(workload: &Workload, work: &Path) -> io::Result<()> {
+/// Makes what the operation finds: directories, and files or directories in them; no more once `stop` is set.
+pub(crate) fn lay_out(workload: &Workload, work: &Path, stop: &AtomicBool) -> io::Result<()> {
     for number in 0..workload.tasks.get() {
         let dir = dir_of(workload, number, work);
         fs::create_dir_all(&dir)?;
         for entry in 0..workload.entries.get() {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
             let path = dir.join(name(number, entry));
             match workload.op {
                 Op::Stat | Op::Open | Op::Rename | Op::Readdir | Op::Unlink => drop(File::create(path)?),
@@ -58,7 +61,7 @@ pub(crate) fn run(role: &Role<'_>) -> io::Result<Option<Done>> {
         (None, _) => Ok(None),
         (Some(began), Ok(mut latencies)) => {
             let worked = match role.workload.op {
-                Op::Readdir => list(&dir, &mut latencies),
+                Op::Readdir => list(role, &dir, &mut latencies),
                 _ => each(role, &paths, &mut latencies),
             };
             worked.map(|ops| Some(Done { began, ended: Instant::now(), ops, bytes: 0, latencies }))
@@ -112,9 +115,12 @@ fn one(op: Op, path: &Path) -> io::Result<()> {
     }
 }
 
-fn list(dir: &Path, latencies: &mut Histogram<u64>) -> io::Result<u64> {
+fn list(role: &Role<'_>, dir: &Path, latencies: &mut Histogram<u64>) -> io::Result<u64> {
     let (mut ops, mut then) = (0, Instant::now());
     for entry in fs::read_dir(dir)? {
+        if role.stop.load(Ordering::Relaxed) {
+            break;
+        }
         entry?;
         let now = Instant::now();
         note(latencies, now.duration_since(then));
@@ -122,4 +128,17 @@ fn list(dir: &Path, latencies: &mut Histogram<u64>) -> io::Result<u64> {
         ops += 1;
     }
     Ok(ops)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_that_is_stopped_makes_no_more_names() {
+        let work = tempfile::tempdir().unwrap();
+        let workload = Workload { op: Op::Stat, ..Workload::default() };
+        lay_out(&workload, work.path(), &AtomicBool::new(true)).unwrap();
+        assert_eq!(fs::read_dir(work.path().join("dir-0")).unwrap().count(), 0);
+    }
 }

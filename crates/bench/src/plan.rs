@@ -54,6 +54,8 @@ pub(crate) struct Export {
     /// The target's name.
     pub(crate) target: String,
     pub(crate) server: SocketAddr,
+    /// The server's process.
+    pub(crate) pid: u32,
     /// What is called so below the server's root is the directory of the target.
     pub(crate) root: PathBuf,
 }

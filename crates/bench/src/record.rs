@@ -181,6 +181,21 @@ pub(crate) struct CpuShare {
 pub(crate) struct Skipped {
     pub(crate) what: String,
     pub(crate) why: String,
+    /// It was begun and failed; not something that the plan had to leave out.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub(crate) failed: bool,
+}
+
+impl Skipped {
+    /// Left out, with the reason.
+    pub(crate) fn of(what: impl Into<String>, why: impl ToString) -> Self {
+        Self { what: what.into(), why: why.to_string(), failed: false }
+    }
+
+    /// Begun, and failed.
+    pub(crate) fn failed(what: impl Into<String>, why: impl ToString) -> Self {
+        Self { what: what.into(), why: why.to_string(), failed: true }
+    }
 }
 
 impl Results {
@@ -207,6 +222,6 @@ impl Results {
 
     /// Whether all that was planned was measured.
     pub(crate) fn complete(&self) -> bool {
-        self.ended_early.is_none()
+        self.ended_early.is_none() && !self.skipped.iter().any(|skipped| skipped.failed)
     }
 }

@@ -51,17 +51,13 @@ impl Rivals {
             let name = union.program().to_owned();
             let at = home.join(&name);
             match union.installed() {
-                Err(skip) => {
-                    plan.skipped.push(Skipped { what: format!("rival {name}"), why: skip.to_string() })
-                }
+                Err(skip) => plan.skipped.push(Skipped::of(format!("rival {name}"), skip)),
                 Ok(()) => match Rival::mount(union, &parts, &at, options(union)) {
                     Ok(rival) => {
                         self.mounted.push(rival);
                         plan.targets.push(Target { name, dir: at });
                     }
-                    Err(e) => {
-                        plan.skipped.push(Skipped { what: format!("rival {name}"), why: first_line(&e) })
-                    }
+                    Err(e) => plan.skipped.push(Skipped::of(format!("rival {name}"), first_line(&e))),
                 },
             }
         }

@@ -13,7 +13,7 @@ use crate::place::{Place, Target};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::record::{Case, FORMAT, Latency, Made, Measurement, Results, Skipped, TargetRecord};
-use crate::summary;
+use crate::{serving, summary};
 
 /// Latencies of a case on a target, over its rounds.
 pub(crate) type Latencies = BTreeMap<(String, String), Histogram<u64>>;
@@ -74,9 +74,7 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
     for place in places.into_iter().flatten() {
         let name = place.name().to_owned();
         if let Err(e) = place.give_back() {
-            results
-                .skipped
-                .push(Skipped { what: format!("removing what was written to {name}"), why: e.to_string() });
+            results.skipped.push(Skipped::failed(format!("removing what was written to {name}"), e));
         }
     }
     if stop.load(Ordering::Relaxed) {
@@ -90,6 +88,7 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
 /// A target as the mount table and the plan know it.
 fn described(plan: &Plan, target: &Target) -> TargetRecord {
     let mut record = machine::target(target);
+    record.notes = serving::versions(&target.dir, plan.export(&target.name).map(|export| export.pid));
     let of_it = plan.notes.iter().filter(|(name, _)| *name == target.name);
     record.notes.extend(of_it.map(|(_, note)| note.clone()));
     record
@@ -152,18 +151,17 @@ impl Run<'_> {
         };
         let name = &target.name;
         let skipped = match place.lives() {
-            Ok(()) => Skipped { what: format!("{} on {name}", case.name), why: format!("{what}: {error:#}") },
+            Ok(()) => Skipped::failed(format!("{} on {name}", case.name), format!("{what}: {error:#}")),
             Err(gone) => {
                 // Dropping it would only complain about what cannot be reached.
                 if let Some(lost) = self.places[n].take() {
                     std::mem::forget(lost);
                 }
                 self.results.ended_early.get_or_insert_with(|| format!("target {name} vanished: {gone}"));
-                let what = format!("target {name}, from {} on", case.name);
-                Skipped {
-                    what,
-                    why: format!("it vanished: {error:#}; what was written to it could not be removed"),
-                }
+                Skipped::failed(
+                    format!("target {name}, from {} on", case.name),
+                    format!("it vanished: {error:#}; what was written to it could not be removed"),
+                )
             }
         };
         self.progress.tell(&format!("fsstack-bench: {}: {}", skipped.what, skipped.why));

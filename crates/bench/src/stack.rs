@@ -8,22 +8,7 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-/// Programs that may stand in a stack, as the kernel writes their names (15 characters at most), and what we call them.
-const PROGRAMS: &[(&str, &str)] = &[
-    ("mount.fsstack", "fsstack"),
-    ("mount-fsstack", "fsstack"),
-    ("fsstack", "fsstack"),
-    ("mhddfs", "mhddfs"),
-    ("mergerfs", "mergerfs"),
-    ("glusterfs", "glusterfs"),
-    ("glusterfsd", "glusterfsd"),
-    ("glusterd", "glusterd"),
-    ("ganesha.nfsd", "NFS server"),
-    ("nfsd", "NFS server"),
-    ("unfsd", "NFS server"),
-    ("zfs-fuse", "zfs-fuse"),
-    ("fuse-nfs", "NFS client"),
-];
+use crate::serving::Server;
 
 /// The name under which our own process stands in results.
 pub(crate) const OWN: &str = "fsstack-bench";
@@ -43,7 +28,7 @@ pub(crate) struct Used {
 /// The processes that are looked at.
 #[derive(Clone, Debug)]
 pub(crate) struct Stack {
-    processes: Vec<(u32, &'static str)>,
+    processes: Vec<Server>,
 }
 
 /// What all of them had used at a moment.
@@ -68,16 +53,9 @@ struct Thread {
 }
 
 impl Stack {
-    /// Ourselves, and every process of the machine whose program is a known one.
-    pub(crate) fn find() -> Self {
-        let mut processes = vec![(std::process::id(), OWN)];
-        for pid in numbers("/proc") {
-            let Ok(comm) = fs::read_to_string(format!("/proc/{pid}/comm")) else { continue };
-            if let Some((_, name)) = PROGRAMS.iter().find(|(comm_name, _)| *comm_name == comm.trim_end()) {
-                processes.push((pid, name));
-            }
-        }
-        Self { processes }
+    /// Ourselves and those that serve us.
+    pub(crate) fn of(servers: Vec<Server>) -> Self {
+        Self { processes: [vec![(std::process::id(), OWN)], servers].concat() }
     }
 
     /// What they have used so far.
@@ -191,7 +169,7 @@ mod tests {
 
     #[test]
     fn our_own_work_is_counted() {
-        let stack = Stack::find();
+        let stack = Stack::of(Vec::new());
         let before = stack.sample();
         let began = std::time::Instant::now();
         let mut sum = 0_u64;

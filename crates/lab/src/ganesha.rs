@@ -58,6 +58,12 @@ impl Ganesha {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
+    /// Its process, while it runs.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.server.as_ref().map(Child::id)
+    }
+
     /// Stops it and starts it again; `between` happens while it is down.
     #[track_caller]
     pub fn restart(&mut self, between: impl FnOnce()) {

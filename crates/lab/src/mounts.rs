@@ -25,8 +25,12 @@ pub struct Mounted {
     pub target: PathBuf,
     /// Its file system type, with the subtype (`fuse.fsstack`).
     pub fs_type: String,
+    /// The major number of its device.
+    pub major: u32,
     /// The minor number of its device: the name of its FUSE connection.
     pub minor: u32,
+    /// What is mounted, as its maker called it.
+    pub source: OsString,
     /// Options of the mount and of the superblock, joined by a comma.
     pub options: String,
 }
@@ -36,6 +40,12 @@ impl Mounted {
     #[must_use]
     pub fn is_fuse(&self) -> bool {
         ["fuse", "fuseblk"].contains(&self.fs_type.split('.').next().unwrap_or_default())
+    }
+
+    /// Its device, the same at all places where one file system is mounted.
+    #[must_use]
+    pub fn device(&self) -> (u32, u32) {
+        (self.major, self.minor)
     }
 }
 
@@ -113,9 +123,11 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let own = String::from_utf8_lossy(fields.next()?).into_owned();
     let mut rest = fields.skip_while(|&f| f != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(rest.next()?).into_owned();
-    let shared = String::from_utf8_lossy(rest.nth(1)?).into_owned();
-    let minor = device.split_once(':')?.1.parse().ok()?;
-    Some(Mounted { target, fs_type, minor, options: format!("{own},{shared}") })
+    let source = unescaped(rest.next()?).into_os_string();
+    let shared = String::from_utf8_lossy(rest.next()?).into_owned();
+    let (major, minor) = device.split_once(':')?;
+    let (major, minor) = (major.parse().ok()?, minor.parse().ok()?);
+    Some(Mounted { target, fs_type, major, minor, source, options: format!("{own},{shared}") })
 }
 
 /// Undoes the kernel's `\040` for space, tab, newline and backslash.
@@ -156,7 +168,9 @@ mod tests {
             Some(Mounted {
                 target: "/mnt/a b".into(),
                 fs_type: "fuse.fsstack".into(),
+                major: 0,
                 minor: 42,
+                source: "/a:/b".into(),
                 options: "rw,noatime,rw,user_id=0".into(),
             })
         );

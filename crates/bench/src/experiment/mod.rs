@@ -203,5 +203,5 @@ fn point(x: f64, x_label: &str, low: f64, high: f64) -> Point {
 
 /// A part of the plan that the lab cannot give.
 fn skipped(what: &str, why: impl ToString) -> Skipped {
-    Skipped { what: what.to_owned(), why: why.to_string() }
+    Skipped::of(what, why)
 }

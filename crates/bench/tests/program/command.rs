@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::started::{bench, names, results, run, tmpfs};
+use fsstack_lab::shell::command;
 use fsstack_lab::{MiB, needs};
 
 /// Refused with one line that says so, and nothing written.
@@ -90,6 +91,7 @@ fn bad_words_are_refused_before_anything_is_written() {
         "multiple of the block",
     );
     refused(&["compare", "--target", &at, "--op", "stat", "--engine", "psync"], &here, "engine metadata");
+    refused(&["compare", "--target", &at, "--engine", "mmap", "--sync", "each"], &here, "mmap cannot force");
     refused(&["compare", "--target", &at, "--block", "4K,8K", "--tasks", "1,2"], &here, "several values");
     refused(&["compare", "--target", &at, "--baseline", "other"], &here, "is not one of the targets");
     refused(&["compare", "--target", &at, "--rounds", "0"], &here, "no rounds");
@@ -160,6 +162,37 @@ fn a_plan_is_run_printed_and_listed() {
 }
 
 #[test]
+fn a_case_that_fails_makes_the_run_incomplete() {
+    let dir = tempfile::tempdir().unwrap();
+    let (work, out) = (dir.path().join("work"), dir.path().join("out"));
+    fs::create_dir(&work).unwrap();
+    // More files than it may have open.
+    let told = command("prlimit")
+        .args([
+            "--nofile=48",
+            env!("CARGO_BIN_EXE_fsstack-bench"),
+            "compare",
+            "--op",
+            "write",
+            "--rounds",
+            "1",
+        ])
+        .args(["--file-size", "4K", "--block", "4K", "--tasks", "1,64", "--target"])
+        .arg(format!("t={}", work.display()))
+        .arg("--out")
+        .arg(&out)
+        .output()
+        .unwrap();
+    assert_eq!(told.code, 3, "{}", told.stderr);
+    let results = results(&out);
+    assert_eq!(results["measurements"].as_array().unwrap().len(), 1);
+    let failed = &results["skipped"][0];
+    assert_eq!(failed["failed"], true);
+    assert!(failed["why"].as_str().unwrap().contains("Too many open files"), "{failed}");
+    assert_eq!(names(&work), Vec::<String>::new());
+}
+
+#[test]
 fn two_runs_are_compared_and_a_regression_has_its_exit_code() {
     let dir = tempfile::tempdir().unwrap();
     let (work, out) = (dir.path().join("work"), dir.path().join("out"));
@@ -198,6 +231,16 @@ fn two_runs_are_compared_and_a_regression_has_its_exit_code() {
     assert_eq!((same.code, same.stdout.contains("0 of 1 got worse")), (0, true), "{}", same.stdout);
     let worse = gate(&with_rates("slow.json", 900));
     assert_eq!((worse.code, worse.stdout.contains("1 of 1 got worse")), (4, true), "{}", worse.stdout);
+    // A target that was not measured again is no pass.
+    let mut half = results(&out);
+    let mut other = half["summaries"][0].clone();
+    other["target"] = "u".into();
+    half["summaries"].as_array_mut().unwrap().push(other);
+    let both = dir.path().join("both.json");
+    fs::write(&both, half.to_string()).unwrap();
+    let gone = bench(&["compare-runs"]).arg(&both).arg(&before).output().unwrap();
+    assert!(gone.stdout.contains("write on u: only in the first"), "{}", gone.stdout);
+    assert_eq!(gone.code, 4, "{}", gone.stdout);
     let file = dir.path().join("none.json");
     fs::write(&file, "{}").unwrap();
     assert!(gate(&file).stderr.contains("is no result of fsstack-bench"));

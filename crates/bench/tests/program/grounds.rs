@@ -47,6 +47,16 @@ fn an_experiment_has_its_ground_made_and_taken_away() {
         |m: &&serde_json::Value| m["used"].as_array().unwrap().iter().any(|u| u["program"] == "fsstack");
     let stacked = results["measurements"].as_array().unwrap().iter().filter(|m| m["target"] == "stacked");
     assert!(0 < stacked.filter(daemon_works).count());
+    // That of one pool, though two are mounted, and of none where the branch itself is measured.
+    for one in results["measurements"].as_array().unwrap() {
+        let ours = one["used"].as_array().unwrap().iter().find(|used| used["program"] == "fsstack");
+        let daemons = ours.map_or(0, |used| used["processes"].as_u64().unwrap());
+        let most = u64::from(["passthrough", "stacked"].contains(&one["target"].as_str().unwrap()));
+        assert!(daemons <= most, "{one}");
+    }
+    let notes = |n: usize| results["targets"][n]["notes"].to_string();
+    assert!(!notes(0).contains("fsstack"), "{}", notes(0));
+    assert!(notes(1).contains(concat!("mount.fsstack ", env!("CARGO_PKG_VERSION"))), "{}", notes(1));
     assert_eq!(mounts::below(&state).unwrap(), []);
     assert_eq!(names(&state), ["ledger"]);
 }
