@@ -1,7 +1,8 @@
 //! The daemon's side: one thread that takes connections, and threads of its own for what is asked, since that may block.
 //!
 //! Nothing wakes up while nobody asks. A request has a deadline: a branch that hangs costs its asker an answer, not
-//! the next asker his. The socket is gone when the server is dropped, before the pool's name is given back.
+//! the next asker his; an asker who does not say what he wants is not waited for either. Whoever reads the figures,
+//! which may be anybody, takes no connection from the operator; neither keeps the server from ending. The socket is gone when the server is dropped, before the pool's name is given back.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,7 +28,7 @@ use crate::operator::{Operator, Refusal, RefusalKind};
 use crate::peer;
 use crate::route::Route;
 
-/// Connections served at once; more wait to be taken.
+/// Connections served at once at each place; more wait to be taken.
 const CONNECTIONS: usize = 32;
 /// Copying threads served at once, besides.
 const COPIES: usize = 64;
@@ -116,7 +117,9 @@ struct Listening {
     unix: Option<tokio::net::UnixListener>,
     tcp: Option<tokio::net::TcpListener>,
     operator: Arc<dyn Operator>,
+    /// Those of the socket, and of the figures' address.
     places: Arc<Semaphore>,
+    metrics_places: Arc<Semaphore>,
     copies: Arc<Semaphore>,
 }
 
@@ -143,6 +146,7 @@ impl Listening {
             tcp: tcp.transpose()?,
             operator,
             places: Arc::new(Semaphore::new(CONNECTIONS)),
+            metrics_places: Arc::new(Semaphore::new(CONNECTIONS)),
             copies: Arc::new(Semaphore::new(COPIES)),
         })
     }
@@ -150,15 +154,16 @@ impl Listening {
     async fn serve(self, mut stopped: oneshot::Receiver<()>) {
         let own = rustix::process::geteuid().as_raw();
         loop {
-            let Ok(place) = self.places.clone().acquire_owned().await else { return };
             tokio::select! {
                 _ = &mut stopped => return,
-                asker = accept_unix(self.unix.as_ref()) => {
+                (place, asker) = placed(&self.places, accept_unix(self.unix.as_ref())) => {
                     let may = asker.peer_cred().is_ok_and(|peer| peer::may_ask(peer.uid(), own));
                     let access = if may { Access::All } else { Access::Nothing };
                     self.connect(asker, access, place);
                 }
-                asker = accept_tcp(self.tcp.as_ref()) => self.connect(asker, Access::Metrics, place),
+                (place, asker) = placed(&self.metrics_places, accept_tcp(self.tcp.as_ref())) => {
+                    self.connect(asker, Access::Metrics, place);
+                }
             }
         }
     }
@@ -180,6 +185,13 @@ impl Listening {
             drop(place);
         });
     }
+}
+
+/// The next connection, when there is a place for it.
+async fn placed<S>(places: &Arc<Semaphore>, next: impl Future<Output = S>) -> (OwnedSemaphorePermit, S) {
+    // It is never closed.
+    let Ok(place) = places.clone().acquire_owned().await else { return std::future::pending().await };
+    (place, next.await)
 }
 
 /// The next connection; never one where nobody listens. A failed accept (no descriptors left) is tried again later.
@@ -219,12 +231,17 @@ async fn answer(
     if (&method, &route) == (&Method::POST, &Route::Copy) {
         return begin_copy(request, operator, copies);
     }
-    let body = match Limited::new(request.into_body(), LONGEST).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) => {
-            return refused(StatusCode::BAD_REQUEST, &Refusal::usage(format!("the request: {error}")));
-        }
-    };
+    let body =
+        match tokio::time::timeout(PATIENCE, Limited::new(request.into_body(), LONGEST).collect()).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) => {
+                return refused(StatusCode::BAD_REQUEST, &Refusal::usage(format!("the request: {error}")));
+            }
+            Err(_) => {
+                let text = "the request: not whole within 15 seconds";
+                return refused(StatusCode::REQUEST_TIMEOUT, &Refusal::usage(text));
+            }
+        };
     let work = tokio::task::spawn_blocking(move || run(&*operator, &method, &route, &body));
     match tokio::time::timeout(PATIENCE, work).await {
         Ok(Ok(response)) => response,

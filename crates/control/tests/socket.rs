@@ -154,3 +154,49 @@ fn bytes_that_are_no_request_cost_their_sender_the_connection() {
     }
     assert!(Client::new(&socket).status().is_ok(), "the next asker is served");
 }
+
+/// The head of a request whose body never comes.
+const HALF: &[u8] = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n";
+
+#[test]
+fn who_asks_slowly_at_the_tcp_port_keeps_neither_the_operator_nor_the_end_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("parrot.sock");
+    let places = Places { socket: Some(socket.clone()), metrics: Some(([127, 0, 0, 1], 0).into()) };
+    let server = Server::start(&places, Arc::new(Parrot)).unwrap();
+    let slow: Vec<_> = (0..40)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.metrics().unwrap()).unwrap();
+            stream.write_all(HALF).unwrap();
+            stream
+        })
+        .collect();
+    for _ in 0..40 {
+        assert_eq!(Client::new(&socket).status().unwrap().id, "parrot");
+    }
+    drop(server);
+    drop(slow);
+}
+
+#[test]
+fn a_request_that_does_not_become_whole_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("parrot.sock");
+    let places = Places { socket: Some(socket.clone()), metrics: None };
+    let server = Server::start(&places, Arc::new(Parrot)).unwrap();
+    let half = || {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        stream
+            .write_all(&String::from_utf8_lossy(HALF).replace("/metrics", "/v1/settings").into_bytes())
+            .unwrap();
+        stream
+    };
+    let mut slow = half();
+    let mut told = String::new();
+    slow.read_to_string(&mut told).unwrap();
+    assert!(told.starts_with("HTTP/1.1 408") && told.contains("not whole"), "{told}");
+    // All places taken: the server ends all the same.
+    let slow: Vec<_> = (0..40).map(|_| half()).collect();
+    drop(server);
+    drop(slow);
+}
