@@ -204,6 +204,18 @@ fn what_belongs_to_a_file_goes_with_it() {
 }
 
 #[test]
+fn a_moved_file_inherits_no_access_list() {
+    needs!(mounting(), loops(), program("setfacl"));
+    let pool = nearly_full(MiB(24), &[]);
+    sh(pool.path(), "mkdir d; umask 027; touch d/film; setfacl -d -m u:1234:rwx d .");
+    let file = writer(pool.at("d/film"));
+    (0..40).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
+    assert_eq!(pool.holders("d/film"), ["b"]);
+    let list = sh(pool.branch("b").path(), "getfacl -n -c d/film");
+    assert_eq!(list.trim(), "user::rw-\ngroup::r--\nother::---");
+}
+
+#[test]
 fn times_to_the_nanosecond_go_with_a_file() {
     needs!(mounting(), loops());
     let pool = nearly_full(MiB(24), &[]);

@@ -63,6 +63,17 @@ fn a_file_in_a_skeleton_inherits_the_default_acl() {
 }
 
 #[test]
+fn a_skeleton_inherits_no_access_list() {
+    needs!(mounting(), loops(), program("setfacl"));
+    let pool = skeleton_of("mkdir -p one/two; chmod 750 one/two");
+    sh(pool.path(), "setfacl -d -m u:1234:rwx . one");
+    pool.write("one/two/file", b"x");
+    assert_eq!(pool.holders("one/two/file"), ["b"]);
+    let look = "getfacl -n -p one one/two";
+    assert_eq!(sh(pool.branch("b").path(), look), sh(pool.branch("a").path(), look));
+}
+
+#[test]
 fn a_renamed_file_takes_its_new_parents_along() {
     needs!(mounting(), loops());
     let pool = skeleton_of("mkdir -p here deep/er; chown 5:6 deep; chmod 711 deep/er; echo x > here/file");

@@ -220,17 +220,27 @@ pub enum Unfit {
 const DERIVED: [&[u8]; 5] =
     [b"security.selinux", b"security.ima", b"security.evm", b"system.nfs4_acl", b"system.cifs_acl"];
 
+/// Access lists, which whatever is made inherits from the directory that it is made in.
+const INHERITED: [&CStr; 2] = [c"system.posix_acl_access", c"system.posix_acl_default"];
+
 /// Gives `to` the extended attributes of `from`, access lists among them, but for those that belong to a file system
-/// itself, or to a pool.
+/// itself, or to a pool. An access list that `from` does not have is taken away: it was meant for what is made where
+/// `to` was made.
 ///
 /// # Errors
-/// One cannot be read, or not be had and `unfit` says so.
+/// One cannot be read, or not be had and `unfit` says so; one cannot be taken away.
 pub fn copy_xattrs(to: BorrowedFd<'_>, from: BorrowedFd<'_>, unfit: Unfit) -> Result<(), SysError> {
-    let names = match xattr::list_vec(On::Fd(from)) {
-        Ok(names) => names,
-        Err(error) if error.errno == Errno::OPNOTSUPP => return Ok(()),
-        Err(error) => return Err(error),
-    };
+    let names = names_of(from)?;
+    let own = names_of(to)?;
+    for list in INHERITED {
+        if has(&own, list)
+            && !has(&names, list)
+            && let Err(error) = xattr::remove(On::Fd(to), list)
+            && !matches!(error.errno, Errno::NODATA | Errno::OPNOTSUPP)
+        {
+            return Err(error);
+        }
+    }
     for raw in names.split_inclusive(|byte| *byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(raw) else { continue };
         if is_private(name.to_bytes()) {
@@ -250,6 +260,18 @@ pub fn copy_xattrs(to: BorrowedFd<'_>, from: BorrowedFd<'_>, unfit: Unfit) -> Re
         }
     }
     Ok(())
+}
+
+/// The names of all attributes, each with a NUL after it; none where there can be none.
+fn names_of(fd: BorrowedFd<'_>) -> Result<Vec<u8>, SysError> {
+    match xattr::list_vec(On::Fd(fd)) {
+        Err(error) if error.errno == Errno::OPNOTSUPP => Ok(Vec::new()),
+        names => names,
+    }
+}
+
+fn has(names: &[u8], name: &CStr) -> bool {
+    names.split_inclusive(|byte| *byte == 0).any(|other| other == name.to_bytes_with_nul())
 }
 
 /// Inode flags (append-only, no-dump, project and so on), as far as the other file system has them.

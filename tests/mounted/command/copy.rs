@@ -109,6 +109,19 @@ fn a_tree_arrives_with_all_that_belongs_to_it() {
 }
 
 #[test]
+fn an_original_without_an_access_list_is_given_none() {
+    needs!(mounting(), root(), program("setfacl"));
+    let pool = pool();
+    let (_home, tree) = source();
+    sh(&tree, "umask 027; mkdir d; echo > d/file; mkfifo d/pipe; mknod d/node c 1 3; umask 022; echo > open");
+    // Whatever is made on the branches inherits it.
+    sh(pool.path(), "setfacl -d -m u:1234:rwx .");
+    copy(&tree, pool.path());
+    let look = "getfacl -R -n -P .";
+    assert_eq!(sh(pool.at("tree"), look), sh(&tree, look));
+}
+
+#[test]
 fn large_files_are_the_same_to_the_last_byte() {
     needs!(mounting(), loops());
     let pool = lab::pool().xfs_branch("x", MiB(300)).mount();

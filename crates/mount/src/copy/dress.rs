@@ -42,10 +42,11 @@ pub(super) fn directory(to: BorrowedFd<'_>, from: BorrowedFd<'_>, stat: &Stat) -
     sys::at::utimens_fd(to, times(stat))
 }
 
-/// Dresses what is neither, made with its mode: by an `O_PATH` descriptor.
-pub(super) fn other(to: BorrowedFd<'_>, stat: &Stat) -> Result<(), SysError> {
+/// Dresses what is neither, made with its mode: by `O_PATH` descriptors.
+pub(super) fn other(to: BorrowedFd<'_>, from: BorrowedFd<'_>, stat: &Stat) -> Result<(), SysError> {
     give(to, stat)?;
     if !stat.is_symlink() {
+        copy_xattrs(to, from, Unfit::Refused)?;
         sys::at::chmod_fd(to, stat.mode & 0o7777)?;
     }
     sys::at::utimens_fd(to, times(stat))

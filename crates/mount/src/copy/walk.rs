@@ -203,7 +203,12 @@ fn dress_made(pair: &Pair, name: &CStr, stat: &Stat) -> Result<(), SysError> {
     if own.kind() != stat.kind() || own.uid != rustix::process::geteuid().as_raw() || own.nlink != 1 {
         return Err(SysError::new(sys::Call::Open, Errno::EXIST));
     }
-    dress::other(made.as_fd(), stat)
+    let from = sys::at::open(pair.source.as_fd(), name, OFlags::PATH, 0, Mounts::Cross)?;
+    let now = sys::at::stat_fd(from.as_fd())?;
+    if (now.dev, now.ino) != (stat.dev, stat.ino) {
+        return Err(SysError::new(sys::Call::Open, Errno::STALE));
+    }
+    dress::other(made.as_fd(), from.as_fd(), stat)
 }
 
 /// Inode number, name and kind of each entry, by inode number.
