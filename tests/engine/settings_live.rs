@@ -122,8 +122,8 @@ fn what_cannot_change_says_so_and_nothing_does() {
     let kept_back = |now: &mut Settings| now.page_cache = PageCache::WriteBack;
     assert_eq!(pool.union.change(kept_back), Err(BadSettings::Fixed("page-cache=writeback")));
     // The ground has no kernel below.
-    let promise = pool.union.change(|now| now.write_path = WritePath::Passthrough).unwrap_err();
-    assert!(promise.to_string().ends_with(": use auto"), "{promise}");
+    let promise = pool.union.try_passthrough().unwrap_err();
+    assert!(promise.to_string().ends_with(": use write-path=auto"), "{promise}");
     pool.union.change(|now| now.recheck = Duration::from_secs(2)).unwrap();
 }
 

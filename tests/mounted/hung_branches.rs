@@ -15,6 +15,8 @@ use fsstack_lab::pool::{Builder, Pool};
 use fsstack_lab::{self as lab, needs};
 use rustix::process::Signal;
 
+use crate::command;
+
 const EIO: Option<i32> = Some(5);
 
 fn errno<T>(told: io::Result<T>) -> Option<i32> {
@@ -149,6 +151,41 @@ fn a_frozen_branch_costs_its_own_requests_a_deadline_by_the_device() {
 fn a_frozen_branch_costs_its_own_requests_a_deadline_by_the_ring() {
     needs!(mounting(), program("mergerfs"), rings());
     a_frozen_branch_costs_its_own_requests_a_deadline(described().option("transport=ring"));
+}
+
+#[test]
+fn an_operator_is_answered_and_obeyed_while_a_branch_hangs() {
+    needs!(mounting(), root(), program("mergerfs"));
+    let pool = filled(described());
+    let (at, a) = (command::at(&pool), command::branch(&pool, "a"));
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    // What has to ask the branch waits for it.
+    let stuck = {
+        let at = at.clone();
+        thread::spawn(move || command::run(&["write-path", &at, "passthrough"]))
+    };
+    until("the change is asked for", || stuck.is_finished() || asks(pool.daemon().pid));
+    // Nobody else does, and the branch can be put out of use.
+    command::told(&["get", &at, "create"]);
+    command::told(&["status", &at]);
+    command::told(&["set", &at, "create=mfs"]);
+    assert_eq!(command::told(&["branch", "mode", &at, &a, "RO"]), format!("{a}: RW -> RO\n"));
+    command::told(&["branch", "floor", &at, &a, "1G"]);
+    // A call that came before stays inside.
+    assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
+    command::told(&["branch", "remove", &at, &a]);
+    assert!(!command::told(&["status", &at]).contains(&a));
+    works(pool.path());
+    drop(frozen);
+    let told = stuck.join().unwrap();
+    assert!(told.code == 0 || told.stderr.lines().count() == 1, "{}", told.stderr);
+}
+
+/// Whether a thread of the daemon is at work for its operator.
+fn asks(daemon: i32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{daemon}/task")).unwrap();
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    tasks.flatten().any(|task| name(task).starts_with("control-ask"))
 }
 
 /// What was answered for leaves nothing behind: the daemon says what it held when it ends.

@@ -355,15 +355,15 @@ impl Branch {
     /// # Errors
     /// Why not.
     pub fn try_passthrough(&self, backings: &dyn Backings) -> std::io::Result<()> {
-        let probe = sys::at::tmpfile(self.root().as_fd(), sys::OFlags::RDWR, 0o600);
+        let probe = self.ask(|| sys::at::tmpfile(self.root().as_fd(), sys::OFlags::RDWR, 0o600));
         let probe = match probe {
             // A branch that cannot make one may still have files to read.
             Err(error)
-                if matches!(error.errno, sys::Errno::ROFS | sys::Errno::OPNOTSUPP | sys::Errno::NOSPC) =>
+                if matches!(error.errno(), sys::Errno::ROFS | sys::Errno::OPNOTSUPP | sys::Errno::NOSPC) =>
             {
                 return Ok(());
             }
-            probe => probe.map_err(|error| std::io::Error::from(error.errno))?,
+            probe => probe.map_err(|error| std::io::Error::from(error.errno()))?,
         };
         backings.close(backings.open(probe.as_fd())?);
         Ok(())

@@ -7,7 +7,7 @@ use std::fmt::Display;
 
 use fsstack_pool::Size;
 
-use crate::settings::{Degraded, Locks, PageCache, Settings, StatfsMode, Verify, WritePath};
+use crate::settings::{Degraded, Locks, PageCache, Settings, StatfsMode, Verify};
 use crate::union::Union;
 
 /// A setting that is not what it was.
@@ -28,7 +28,9 @@ pub enum BadSettings {
     #[error("{0} cannot change while the pool is mounted: unmount it, and mount it with the other value")]
     Fixed(&'static str),
     /// A promise of passthrough that cannot be kept.
-    #[error("write-path=passthrough: the kernel refuses passthrough on branch {path} ({why}): use auto")]
+    #[error(
+        "write-path=passthrough: the kernel refuses passthrough on branch {path} ({why}): use write-path=auto"
+    )]
     NoPassthrough {
         /// The branch.
         path: String,
@@ -68,17 +70,26 @@ impl Union {
         self.check(&settings)
     }
 
+    /// Whether a promise of passthrough can be kept: to be asked before it is made by [`Self::change`], which asks no
+    /// branch, since one may hang.
+    ///
+    /// # Errors
+    /// The kernel refuses passthrough on a branch, or the branch does not answer.
+    pub fn try_passthrough(&self) -> Result<(), BadSettings> {
+        // Without the pool's snapshot: whoever changes the pool waits for those who hold one.
+        let branches = self.pool().branches.clone();
+        for branch in &branches {
+            branch.try_passthrough(&*self.backings).map_err(|why| BadSettings::NoPassthrough {
+                path: branch.path.display().to_string(),
+                why: why.to_string(),
+            })?;
+        }
+        Ok(())
+    }
+
     fn check(&self, new: &Settings) -> Result<Vec<Difference>, BadSettings> {
         let pool = self.pool.load();
         check_fixed(&pool.settings, new)?;
-        if new.write_path == WritePath::Passthrough && pool.settings.write_path != WritePath::Passthrough {
-            for branch in &pool.branches {
-                branch.try_passthrough(&*self.backings).map_err(|why| BadSettings::NoPassthrough {
-                    path: branch.path.display().to_string(),
-                    why: why.to_string(),
-                })?;
-            }
-        }
         Ok(differences(&pool.settings, new))
     }
 }

@@ -111,6 +111,9 @@ pub(crate) struct Changes {
     vacant: Vec<BranchIx>,
     /// Earlier snapshots that requests may still hold.
     past: Vec<Weak<Pool>>,
+    /// Those of them that were waited for in vain. They are not waited for again: who removes a branch that hangs shall
+    /// wait for what hangs there once, not at every step.
+    overdue: Vec<Weak<Pool>>,
 }
 
 impl Union {
@@ -318,9 +321,11 @@ impl Union {
         loop {
             changes.past.retain(|past| past.strong_count() > 0);
             if changes.past.is_empty() {
-                return true;
+                changes.overdue.retain(|past| past.strong_count() > 0);
+                return changes.overdue.is_empty();
             }
             if began.elapsed() > PATIENCE {
+                changes.overdue.append(&mut changes.past);
                 tracing::warn!("requests that began before a change of the branches have not ended");
                 return false;
             }

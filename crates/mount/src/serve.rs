@@ -284,7 +284,7 @@ fn open_door(
         }
         Arc::new(NoBackings)
     };
-    let union = Arc::new(Union::new(pool, backings.clone()));
+    let union = Arc::new(Union::new(pool, backings));
     outside::keep_told(settings, &union, mounted).map_err(system)?;
     let abi = Abi { setxattr_ext: mounted.granted.setxattr_ext };
     let adapter = Arc::new(Adapter::new(union.clone(), outside::timeouts(settings), abi));
@@ -304,7 +304,6 @@ fn open_door(
         ledger: listed.map(|listed| listed.ledger().to_owned()),
         union,
         adapter,
-        backings,
         level,
         transport: if granted.ring { "ring" } else { "dev" },
         passthrough: granted.passthrough,

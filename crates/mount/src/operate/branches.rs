@@ -46,7 +46,9 @@ impl Served {
         let demand = Demand { require: Require::Directory, wait_for_mounts: false, patience: Duration::ZERO };
         let world = World::here();
         let found = branches::find(std::slice::from_ref(spec), &demand, &world, &mut problems);
-        branches::refuse_around(&self.settings.lock().mount_point, &found, &mut problems);
+        // The settings are not locked while a file system is asked: it may hang.
+        let mount_point = self.settings.lock().mount_point.clone();
+        branches::refuse_around(&mount_point, &found, &mut problems);
         branches::refuse_taken(&found, &world, &mut problems);
         if let Some(problem) = problems.into_iter().next() {
             return Err(Refusal::usage(problem.text.clone()));
@@ -135,12 +137,13 @@ impl Served {
     fn known(&self, text: &str) -> Result<Arc<Branch>, Refusal> {
         let pool = self.union.pool();
         let path = std::path::Path::new(text);
-        let leads = std::fs::canonicalize(path).ok();
-        let found = pool.branches.iter().find(|branch| {
-            branch.path == path
-                || Some(&branch.path) == leads.as_ref()
-                || Printable::path(&branch.path).to_string() == text
-        });
+        let of = |leads: &std::path::Path| pool.branches.iter().find(|branch| branch.path == leads);
+        let as_shown =
+            || pool.branches.iter().find(|branch| Printable::path(&branch.path).to_string() == text);
+        // Where it leads is asked last: a branch that hangs must not be asked anything to be told to go.
+        let found = of(path)
+            .or_else(as_shown)
+            .or_else(|| std::fs::canonicalize(path).ok().and_then(|leads| of(&leads)));
         found.cloned().ok_or_else(|| {
             let known: Vec<String> =
                 pool.branches.iter().map(|branch| Printable::path(&branch.path).to_string()).collect();

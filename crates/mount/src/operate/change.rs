@@ -1,4 +1,7 @@
 //! Changing settings while the pool is served: all that is asked for, or nothing.
+//!
+//! The settings are locked while they change, and whoever asks for the pool's state waits for them. So no branch is
+//! asked anything meanwhile: what must be tried on branches is tried before.
 
 use super::keys::{self, KEYS, KeyRow};
 use super::{Served, persist};
@@ -17,14 +20,19 @@ use std::ffi::OsStr;
 
 impl Served {
     pub(super) fn make_changes(&self, request: &SettingsRequest) -> Result<Changed, Refusal> {
+        let assigned = |held: &Settings| {
+            let mut wanted = held.clone();
+            let mut named = Vec::new();
+            for assignment in &request.changes {
+                named.push(assign(&mut wanted, assignment, request.remount)?);
+            }
+            Ok((wanted, named))
+        };
+        let tried = self.try_promise(|held| Ok(assigned(held)?.0))?;
         let mut held = self.settings.lock();
         held.log.level = self.level.get();
-        let mut wanted = held.clone();
-        let mut named = Vec::new();
-        for assignment in &request.changes {
-            named.push(assign(&mut wanted, assignment, request.remount)?);
-        }
-        self.check(&held, &wanted)?;
+        let (wanted, mut named) = assigned(&held)?;
+        self.check(&held, &wanted, tried)?;
         let changes = difference(&held, &wanted);
         let mut notes = Vec::new();
         let mut persisted = None;
@@ -43,24 +51,31 @@ impl Served {
     }
 
     pub(super) fn switch_write_path(&self, request: &WritePathRequest) -> Result<WritePathChanged, Refusal> {
-        let mut held = self.settings.lock();
-        let mut wanted = held.clone();
         let path = WritePath::by_name(&request.write_path);
-        let (from, key) = match &request.subtree {
-            Some(directory) => {
-                if path.is_none() && request.write_path != "inherit" {
-                    return Err(no_path(&request.write_path));
+        let switched = |held: &Settings| {
+            let mut wanted = held.clone();
+            match &request.subtree {
+                Some(directory) => {
+                    if path.is_none() && request.write_path != "inherit" {
+                        return Err(no_path(&request.write_path));
+                    }
+                    let rules =
+                        wanted.write_rules.with(directory.as_bytes(), path.map(WritePath::for_engine));
+                    wanted.write_rules =
+                        rules.map_err(|error| Refusal::usage(format!("--subtree: {error}")))?;
                 }
-                let rules = wanted.write_rules.with(directory.as_bytes(), path.map(WritePath::for_engine));
-                wanted.write_rules = rules.map_err(|error| Refusal::usage(format!("--subtree: {error}")))?;
-                (rule_of(&held, directory), "write-rules")
+                None => wanted.write_path = path.ok_or_else(|| no_path(&request.write_path))?,
             }
-            None => {
-                wanted.write_path = path.ok_or_else(|| no_path(&request.write_path))?;
-                (held.write_path.name().to_owned(), "write-path")
-            }
+            Ok(wanted)
         };
-        self.check(&held, &wanted)?;
+        let tried = self.try_promise(switched)?;
+        let mut held = self.settings.lock();
+        let wanted = switched(&held)?;
+        self.check(&held, &wanted, tried)?;
+        let (from, key) = match &request.subtree {
+            Some(directory) => (rule_of(&held, directory), "write-rules"),
+            None => (held.write_path.name().to_owned(), "write-path"),
+        };
         let mut persisted = None;
         if !request.only_count {
             if request.persist {
@@ -78,35 +93,46 @@ impl Served {
         })
     }
 
+    /// If `change` makes a promise of passthrough: whether every branch can keep it. A branch may hang: nothing is
+    /// locked meanwhile.
+    fn try_promise(
+        &self,
+        change: impl FnOnce(&Settings) -> Result<Settings, Refusal>,
+    ) -> Result<Tried, Refusal> {
+        let held = self.settings.lock().clone();
+        let wanted = change(&held)?;
+        if !promises(&held, &wanted) || !self.passthrough {
+            return Ok(Tried::Not);
+        }
+        self.union.try_passthrough().map_err(|error| Refusal::usage(error.to_string()))?;
+        Ok(Tried::EveryBranch)
+    }
+
     /// What can only be promised by the kernel must be what it promised at the mount.
-    fn check(&self, held: &Settings, wanted: &Settings) -> Result<(), Refusal> {
+    fn check(&self, held: &Settings, wanted: &Settings, tried: Tried) -> Result<(), Refusal> {
         let buffered = |settings: &Settings| settings.page_cache == PageCache::Writeback;
         if buffered(held) != buffered(wanted) {
             return Err(Refusal::usage(
                 "page-cache=writeback: the kernel is told when the pool is mounted: unmount it and mount it with the other value",
             ));
         }
-        if keys::needs_passthrough(wanted) && !keys::needs_passthrough(held) {
-            if !self.passthrough {
-                let why = if wanted.privilege == Privilege::User {
-                    "it needs root"
-                } else if buffered(wanted) {
-                    "page-cache=writeback excludes it"
-                } else {
-                    "this kernel has no FUSE passthrough (Linux 6.9 and later have it)"
-                };
-                return Err(Refusal::usage(format!("write-path=passthrough: {why}: use write-path=auto")));
-            }
-            for branch in &self.union.pool().branches {
-                branch.try_passthrough(&*self.backings).map_err(|error| {
-                    let path = Printable::path(&branch.path);
-                    Refusal::usage(format!(
-                        "write-path=passthrough: branch {path}: the kernel refuses it there ({error}): use write-path=auto"
-                    ))
-                })?;
-            }
+        if !promises(held, wanted) {
+            return Ok(());
         }
-        Ok(())
+        if !self.passthrough {
+            let why = if wanted.privilege == Privilege::User {
+                "it needs root"
+            } else if buffered(wanted) {
+                "page-cache=writeback excludes it"
+            } else {
+                "this kernel has no FUSE passthrough (Linux 6.9 and later have it)"
+            };
+            return Err(Refusal::usage(format!("write-path=passthrough: {why}: use write-path=auto")));
+        }
+        match tried {
+            Tried::EveryBranch => Ok(()),
+            Tried::Not => Err(Refusal::busy("another change came at the same time: ask again")),
+        }
     }
 
     fn put_in_force(&self, settings: &Settings) -> Result<(), Refusal> {
@@ -140,6 +166,18 @@ impl Served {
         }
         Ok(Some(shown))
     }
+}
+
+/// Whether branches were asked if they can keep a promise of passthrough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tried {
+    EveryBranch,
+    Not,
+}
+
+/// Whether the change to `wanted` is a promise of passthrough.
+fn promises(held: &Settings, wanted: &Settings) -> bool {
+    keys::needs_passthrough(wanted) && !keys::needs_passthrough(held)
 }
 
 /// Takes one assignment over into `wanted`: the name of its key.

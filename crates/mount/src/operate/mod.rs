@@ -21,7 +21,6 @@ use fsstack_control::api::{
 };
 use fsstack_control::{Copying, Operator, Refusal};
 use fsstack_engine::Union;
-use fsstack_engine::open::route::Backings;
 use fsstack_fuse::Adapter;
 use keys::KEYS;
 use parking_lot::Mutex;
@@ -37,7 +36,6 @@ pub(crate) struct Served {
     pub(crate) ledger: Option<PathBuf>,
     pub(crate) union: Arc<Union>,
     pub(crate) adapter: Arc<Adapter>,
-    pub(crate) backings: Arc<dyn Backings>,
     pub(crate) level: LogLevel,
     /// How requests come.
     pub(crate) transport: &'static str,
