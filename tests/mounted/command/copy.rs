@@ -354,6 +354,77 @@ fn a_directory_that_a_killed_copy_had_just_made_is_finished() {
 }
 
 #[test]
+fn a_directory_that_lacks_something_is_finished_when_that_has_come() {
+    needs!(mounting(), root(), program("setfattr"));
+    let pool = pool();
+    let (_home, tree) = source();
+    sh(&tree, "mkdir d; echo right > d/film; echo x > d/other; touch -d 2001-02-03 d; chmod 750 d");
+    // Left by a copy that was interrupted; meanwhile somebody has made a file of that name.
+    sh(
+        pool.path(),
+        "mkdir -p tree/d; echo wrong, and longer > tree/d/film; setfattr -n trusted.copy.unfinished -v 1 tree/d",
+    );
+    let (_, lines) = copy_in_part(&[text(&tree), &at(&pool)]);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("d/film") && lines[0].contains("another one"), "{lines:?}");
+    fs::remove_file(pool.at("tree/d/film")).unwrap();
+    copy(&tree, pool.path());
+    assert_eq!(pool.read("tree/d/film"), b"right\n");
+    let look = "stat -c '%a %y' d; getfattr -d -m trusted d";
+    assert_eq!(sh(pool.at("tree"), look), sh(&tree, look));
+}
+
+/// Makes what a test has frozen as it was, so that it can be removed.
+struct Frozen([PathBuf; 2]);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|dir| drop(sh(dir, "chattr -R -f -i -a . || :")));
+    }
+}
+
+#[test]
+fn what_is_immutable_or_append_only_arrives_so_with_all_its_names() {
+    needs!(mounting(), root(), loops(), program("chattr"));
+    let sources = lab::pool().xfs_branch("s", MiB(300)).unmounted();
+    let pool = lab::pool().xfs_branch("a", MiB(300)).mount();
+    let tree = sources.branch("s").path().join("tree");
+    let _frozen = Frozen([tree.clone(), pool.branch("a").path().to_owned()]);
+    fs::create_dir(&tree).unwrap();
+    // Further names in directories that are copied long after the first.
+    let make = "echo x > one; for d in $(seq 200); do mkdir $d; echo $d > $d/file; done
+                for d in 1 50 100 150 200; do ln one $d/name; done
+                mkdir log; echo x > log/entry; echo y > alone; chattr +a log alone; chattr +i one 7 7/file";
+    sh(&tree, make);
+    copy(&tree, pool.path());
+    let look = "lsattr -R . | grep -v '^$' | sort -k 2; stat -c '%h %n' one 50/name alone";
+    assert_eq!(sh(pool.at("tree"), look), sh(&tree, look));
+    let again = copy(&tree, pool.path());
+    assert_eq!((&again["files"], &again["hard_links"]), (&0.into(), &0.into()), "{again:#}");
+}
+
+#[test]
+fn a_branch_is_not_copied_into_its_own_pool() {
+    needs!(mounting());
+    let pool = pool();
+    pool.mkdir("old");
+    pool.mkdir("films");
+    pool.write("films/one", b"x");
+    let (a, into) = (branch(&pool, "a"), text(&pool.at("old")).to_owned());
+    for source in [a.clone(), format!("{a}/."), format!("{a}/films"), format!("{a}/films/one")] {
+        let (_, lines) = copy_in_part(&[&source, &into]);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("branch of this pool"), "{lines:?}");
+    }
+    let above = PathBuf::from(&a).parent().unwrap().to_owned();
+    let (_, lines) = copy_in_part(&[text(&above), &into]);
+    assert!(lines.iter().all(|line| line.contains("branch of this pool")), "{lines:?}");
+    // What is there is reached through the pool.
+    told(&["copy", text(&pool.at("films")), &into]);
+    assert_eq!(pool.read("old/films/one"), b"x");
+}
+
+#[test]
 fn sources_that_vanish_on_the_way_are_told_and_the_rest_is_whole() {
     needs!(mounting());
     let pool = pool();

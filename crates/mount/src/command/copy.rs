@@ -31,6 +31,7 @@ pub(crate) fn run(wish: &Copy, style: Style) -> Result<(), Failed> {
         sources: sources.to_vec(),
         into: into.clone(),
         mount_point: pool.entry.mount_point(),
+        branches: pool.entry.branches.iter().map(|branch| branch.id).collect(),
         jobs: if jobs == 0 { by_itself() } else { jobs },
         verify: wish.verify,
         show: style == Style::Human && std::io::stderr().is_terminal(),

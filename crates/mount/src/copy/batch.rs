@@ -6,6 +6,7 @@
 //! only after the sync of its batch, so that what has a name is whole after a power cut too.
 
 use std::ffi::CString;
+use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +18,8 @@ use fsstack_sys::at::Mounts;
 use fsstack_sys::{self as sys, Call, Errno, OFlags, Stat, SysError};
 
 use super::content::Carry;
-use super::links::{Links, Turn};
+use super::dress::Freeze;
+use super::links::{Here, Links, Turn};
 use super::pair::Pair;
 use super::place::Place;
 use super::report::{Count, Report};
@@ -41,8 +43,9 @@ pub(super) struct Item {
 }
 
 impl Item {
-    fn path(&self) -> Vec<u8> {
-        self.dir.path_of(&self.name)
+    /// It is not copied.
+    fn fail(&self, why: impl Display) {
+        self.dir.fail(&self.name, why);
     }
 }
 
@@ -123,7 +126,7 @@ impl Worker {
         let mut left: Vec<Incoming> = batch
             .into_iter()
             .filter_map(|item| self.open(item, links).transpose())
-            .filter_map(|opened| opened.map_err(|(item, why)| self.report.fail(&item.path(), why)).ok())
+            .filter_map(|opened| opened.map_err(|(item, why)| item.fail(why)).ok())
             .collect();
         let mut written = Vec::with_capacity(left.len());
         while !left.is_empty() {
@@ -166,20 +169,24 @@ impl Worker {
             0 | 1 => item,
             _ => match links.meet(&stat, item) {
                 Turn::Copy(item) => item,
-                Turn::Link(item, first) => return self.link(item, &first).map(|()| None),
+                Turn::Link(item, first) => {
+                    self.link(&item, &first);
+                    return Ok(None);
+                }
                 Turn::Wait => return Ok(None),
             },
         };
         match self.already(&item, &stat, &from) {
-            Ok(false) => {}
-            Ok(true) => {
+            Ok(None) => {}
+            Ok(Some(ino)) => {
                 self.report.passed(stat.size);
                 self.report.count(Count::AlreadyThere);
-                self.settle(links, &item, &stat, true);
+                let below = item.dir.below_of(&item.name);
+                self.settle(links, &stat, Some(Here { below, ino, _freeze: None }));
                 return Ok(None);
             }
             Err(why) => {
-                self.settle(links, &item, &stat, false);
+                self.settle(links, &stat, None);
                 return Err((item, why));
             }
         }
@@ -187,12 +194,12 @@ impl Worker {
         Ok(Some(Incoming { item, from, stat, not_on, id, slot, to, flags }))
     }
 
-    /// Whether the pool has the file already.
+    /// The pool's number of the file, if it has it already.
     ///
     /// # Errors
     /// It has something else of that name.
-    fn already(&self, item: &Item, stat: &Stat, from: &OwnedFd) -> Result<bool, Trouble> {
-        let Some(there) = item.dir.already(&item.name)? else { return Ok(false) };
+    fn already(&self, item: &Item, stat: &Stat, from: &OwnedFd) -> Result<Option<u64>, Trouble> {
+        let Some(there) = item.dir.already(&item.name)? else { return Ok(None) };
         let coarse = stat.mtime.nsec == 0 || there.mtime.nsec == 0;
         let as_old = there.mtime.sec == stat.mtime.sec && (coarse || there.mtime.nsec == stat.mtime.nsec);
         if !there.is_file() || there.size != stat.size || !as_old {
@@ -204,7 +211,7 @@ impl Worker {
                 return Err(Trouble::Said("the pool has one of that size and time, with other content"));
             }
         }
-        Ok(true)
+        Ok(Some(there.ino))
     }
 
     /// Those that have a place.
@@ -320,65 +327,47 @@ impl Worker {
 
     fn named(&self, file: Incoming, links: &Links) {
         self.report.count(Count::Files);
-        self.settle(links, &file.item, &file.stat, true);
-        if let (Some(flags), Some(to)) = (file.flags, &file.to)
-            && let Err(error) = dress::freeze(to.as_fd(), flags)
-        {
-            let why = format!("it is copied, but its flags cannot be set: {}", error.errno);
-            self.report.fail(&file.item.path(), why);
+        let Incoming { item, stat, to: Some(to), flags, .. } = file else { return };
+        // A name may have been taken from it by now: what has it then is not given another.
+        let ino = (stat.nlink > 1).then(|| number_of(&item, &to));
+        let path = item.dir.path_of(&item.name);
+        let freeze = flags.map(|flags| Freeze { file: to, flags, path, report: self.report.clone() });
+        match ino {
+            None => {}
+            Some(Ok(ino)) => {
+                let below = item.dir.below_of(&item.name);
+                self.settle(links, &stat, Some(Here { below, ino, _freeze: freeze }));
+            }
+            Some(Err(why)) => {
+                item.fail(why);
+                self.settle(links, &stat, None);
+            }
         }
     }
 
     fn give_up(&self, file: Incoming, why: &Trouble, links: &Links) {
-        self.report.fail(&file.item.path(), why);
-        self.settle(links, &file.item, &file.stat, false);
+        file.item.fail(why);
+        self.settle(links, &file.stat, None);
     }
 
     /// The further names of a file whose first name came, or did not.
-    fn settle(&self, links: &Links, item: &Item, stat: &Stat, came: bool) {
+    fn settle(&self, links: &Links, stat: &Stat, came: Option<Here>) {
         if stat.nlink < 2 {
             return;
         }
-        let at: Option<Arc<[u8]>> = came.then(|| item.dir.below_of(&item.name).into());
-        for waiting in links.settle(stat, at.clone()) {
-            let path = waiting.path();
-            let linked = match &at {
-                Some(first) => self.link(waiting, first).map_err(|(_, why)| why),
-                None => Err(Trouble::Said("another name of this file could not be copied")),
-            };
-            if let Err(why) = linked {
-                self.report.fail(&path, why);
+        let first = came.map(Arc::new);
+        for waiting in links.settle(stat, first.clone()) {
+            match &first {
+                Some(first) => self.link(&waiting, first),
+                None => waiting.fail("another name of this file could not be copied"),
             }
         }
     }
 
-    /// Another name of the file at `first` in the pool.
-    fn link(&self, item: Item, first: &[u8]) -> Result<(), (Item, Trouble)> {
-        let made = || -> Result<Count, Trouble> {
-            let (dir, name) = match first.iter().rposition(|byte| *byte == b'/') {
-                Some(cut) => (&first[..cut], &first[cut + 1..]),
-                None => (&b"."[..], first),
-            };
-            let said = |_| Trouble::Said("a name with a NUL");
-            let (dir, name) = (CString::new(dir).map_err(said)?, CString::new(name).map_err(said)?);
-            let how = OFlags::PATH | OFlags::DIRECTORY;
-            let dir = sys::at::open(self.into.fd.as_fd(), &dir, how, 0, Mounts::Stay)?;
-            if let Some(there) = item.dir.already(&item.name)? {
-                let known = sys::at::stat(dir.as_fd(), &name)?;
-                return match there.ino == known.ino {
-                    true => Ok(Count::AlreadyThere),
-                    false => Err(Trouble::Said(DIFFERS)),
-                };
-            }
-            sys::at::link(dir.as_fd(), &name, item.dir.target.as_fd(), &item.name)?;
-            Ok(Count::HardLinks)
-        };
-        match made() {
-            Ok(what) => {
-                self.report.count(what);
-                Ok(())
-            }
-            Err(why) => Err((item, why)),
+    fn link(&self, item: &Item, first: &Here) {
+        match first.link(self.into.fd.as_fd(), item) {
+            Ok(what) => self.report.count(what),
+            Err(why) => item.fail(why),
         }
     }
 
@@ -394,6 +383,16 @@ impl Worker {
             CopyAnswer::Refused { error } => Err(Failed::Refused(format!("the daemon refuses: {error}"))),
             answer => Ok(answer),
         }
+    }
+}
+
+/// The pool's number of the file that was just named: if what has the name is that.
+fn number_of(item: &Item, to: &OwnedFd) -> Result<u64, Trouble> {
+    let (named, own) = (sys::at::stat(item.dir.target.as_fd(), &item.name)?, sys::at::stat_fd(to.as_fd())?);
+    let looks = |stat: &Stat| (stat.mode, stat.uid, stat.gid, stat.size, stat.mtime);
+    match looks(&named) == looks(&own) {
+        true => Ok(named.ino),
+        false => Err(Trouble::Said("somebody else has replaced it meanwhile: copy it again")),
     }
 }
 

@@ -1,14 +1,65 @@
 //! Hard links: a file's first name is copied, its further names become links in the pool.
 //!
 //! Whoever meets a further name while the first is on its way leaves it with the first, whose thread makes the links.
+//!
+//! The first name is looked up again for each further one, which may be much later, in directories that others may
+//! change: what lies there must be the file still, by the pool's number, before it is given another name.
 
 use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use fsstack_sys::Stat;
+use fsstack_sys::at::Mounts;
+use fsstack_sys::{self as sys, OFlags, Stat, SysError};
 use parking_lot::Mutex;
 
-use super::batch::Item;
+use super::batch::{DIFFERS, Item, Trouble};
+use super::dress::Freeze;
+use super::report::Count;
+
+/// A file with several names that is in the pool.
+#[derive(Debug)]
+pub(super) struct Here {
+    /// Its first name's path below the directory that is copied into.
+    pub(super) below: Vec<u8>,
+    /// The pool's number of it.
+    pub(super) ino: u64,
+    /// A frozen file takes no name: it is frozen when nobody has another one to give it.
+    pub(super) _freeze: Option<Freeze>,
+}
+
+impl Here {
+    /// Gives it the name of `item` too; `into` is the directory that is copied into.
+    ///
+    /// # Errors
+    /// There is another file, under the first name or this one.
+    pub(super) fn link(&self, into: BorrowedFd<'_>, item: &Item) -> Result<Count, Trouble> {
+        if let Some(there) = item.dir.already(&item.name)? {
+            return match there.ino == self.ino {
+                true => Ok(Count::AlreadyThere),
+                false => Err(Trouble::Said(DIFFERS)),
+            };
+        }
+        let file = self.open(into)?;
+        if sys::at::stat_fd(file.as_fd())?.ino != self.ino {
+            return Err(Trouble::Said("somebody else has replaced another name of this file: copy it again"));
+        }
+        sys::at::link_fd(file.as_fd(), item.dir.target.as_fd(), &item.name)?;
+        Ok(Count::HardLinks)
+    }
+
+    /// Name by name, as the path may be longer than a path may be.
+    fn open(&self, into: BorrowedFd<'_>) -> Result<OwnedFd, SysError> {
+        let mut at: Option<OwnedFd> = None;
+        for name in self.below.split(|byte| *byte == b'/') {
+            let name = CString::new(name).map_err(|_| SysError::new(sys::Call::Open, sys::Errno::INVAL))?;
+            let above = at.as_ref().map_or(into, AsFd::as_fd);
+            at = Some(sys::at::open(above, &name, OFlags::PATH, 0, Mounts::Stay)?);
+        }
+        at.ok_or(SysError::new(sys::Call::Open, sys::Errno::NOENT))
+    }
+}
 
 /// Files with several names, by device and inode number.
 #[derive(Debug, Default)]
@@ -25,8 +76,8 @@ struct First {
 enum Stage {
     /// These wait for it.
     Coming(Vec<Item>),
-    /// It is in the pool, there below the directory that is copied into.
-    There(Arc<[u8]>),
+    /// It is in the pool.
+    There(Arc<Here>),
 }
 
 /// What to do with a name.
@@ -35,7 +86,7 @@ pub(super) enum Turn {
     /// It is the first: copy it, then call [`Links::settle`].
     Copy(Item),
     /// It becomes a link to what is there.
-    Link(Item, Arc<[u8]>),
+    Link(Item, Arc<Here>),
     /// Somebody else does it.
     Wait,
 }
@@ -66,7 +117,7 @@ impl Links {
     }
 
     /// The first name of the file `stat` is in the pool at `at`, or failed to come: those that have waited for it.
-    pub(super) fn settle(&self, stat: &Stat, at: Option<Arc<[u8]>>) -> Vec<Item> {
+    pub(super) fn settle(&self, stat: &Stat, at: Option<Arc<Here>>) -> Vec<Item> {
         let mut known = self.0.lock();
         let key = (stat.dev, stat.ino);
         let Some(first) = known.get_mut(&key) else { return Vec::new() };
@@ -79,5 +130,69 @@ impl Links {
             Some(at) => first.stage = Stage::There(at),
         }
         waiting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy::pair::{Pair, names_in};
+    use crate::copy::report::Report;
+    use crate::copy::{Destination, Plan};
+    use std::os::unix::fs::MetadataExt;
+    use std::path::{Path, PathBuf};
+
+    /// A name that is to be given in the directory `into`.
+    fn further(into: &Path, name: &str) -> (Destination, Item) {
+        let open = || sys::at::reopen(sys::at::open_root(into).unwrap().as_fd(), OFlags::RDONLY).unwrap();
+        let fd = open();
+        let stat = sys::at::stat_fd(fd.as_fd()).unwrap();
+        let names = Arc::new(names_in(&fd).unwrap());
+        let to = Destination { fd, stat, names, branches: Vec::new() };
+        let plan = Plan {
+            sources: Vec::new(),
+            into: into.to_owned(),
+            mount_point: PathBuf::new(),
+            branches: Vec::new(),
+            jobs: 1,
+            verify: false,
+            show: false,
+        };
+        let dir = Pair::top(open(), b"source", &to, &Arc::new(Report::new(&plan))).unwrap();
+        (to, Item { dir: Arc::new(dir), name: CString::new(name).unwrap() })
+    }
+
+    #[test]
+    fn what_has_taken_the_first_name_meanwhile_is_given_no_other() {
+        let home = tempfile::tempdir().unwrap();
+        let first = home.path().join("first");
+        std::fs::write(&first, "ours").unwrap();
+        let here = |ino| Here { below: b"first".to_vec(), ino, _freeze: None };
+        let ino = std::fs::metadata(&first).unwrap().ino();
+        let (to, item) = further(home.path(), "second");
+        assert!(here(ino + 1).link(to.fd.as_fd(), &item).is_err());
+        assert!(!home.path().join("second").exists());
+        assert_eq!(here(ino).link(to.fd.as_fd(), &item).unwrap(), Count::HardLinks);
+        assert_eq!(std::fs::metadata(home.path().join("second")).unwrap().ino(), ino);
+    }
+
+    #[test]
+    fn the_first_name_may_be_deeper_than_a_path_is_long() {
+        let home = tempfile::tempdir().unwrap();
+        let (to, item) = further(home.path(), "second");
+        let name = CString::new("d".repeat(200)).unwrap();
+        let (mut at, mut below) = (to.fd.try_clone().unwrap(), Vec::new());
+        for _ in 0..30 {
+            sys::at::mkdir(at.as_fd(), &name, 0o700).unwrap();
+            at = sys::at::open_dir(at.as_fd(), &name, Mounts::Stay).unwrap();
+            below.extend_from_slice(name.to_bytes());
+            below.push(b'/');
+        }
+        below.extend_from_slice(b"first");
+        let how = OFlags::CREATE | OFlags::RDWR;
+        let file = sys::at::open(at.as_fd(), c"first", how, 0o600, Mounts::Stay).unwrap();
+        let ino = sys::at::stat_fd(file.as_fd()).unwrap().ino;
+        let here = Here { below, ino, _freeze: None };
+        assert_eq!(here.link(to.fd.as_fd(), &item).unwrap(), Count::HardLinks);
     }
 }

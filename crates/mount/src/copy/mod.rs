@@ -21,6 +21,8 @@ mod place;
 mod report;
 mod walk;
 
+use std::collections::HashSet;
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
@@ -31,6 +33,7 @@ use fsstack_pool::Printable;
 use fsstack_sys::{self as sys, OFlags, Stat};
 
 use crate::command::Failed;
+use crate::ledger::DirectoryId;
 use batch::Worker;
 use links::Links;
 use report::Report;
@@ -45,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) into: PathBuf,
     /// The pool's mount point.
     pub(crate) mount_point: PathBuf,
+    /// Its branches.
+    pub(crate) branches: Vec<DirectoryId>,
     /// Copying threads.
     pub(crate) jobs: usize,
     /// Read back what was written before it gets its name.
@@ -58,6 +63,16 @@ pub(crate) struct Plan {
 pub(crate) struct Destination {
     fd: OwnedFd,
     stat: Stat,
+    /// Names that were in it before.
+    names: Arc<HashSet<CString>>,
+    branches: Vec<DirectoryId>,
+}
+
+impl Destination {
+    /// Whether that is the root of a branch.
+    fn has_branch(&self, stat: &Stat) -> bool {
+        self.branches.contains(&DirectoryId { device: stat.dev, inode: stat.ino })
+    }
 }
 
 /// Copies; what could not be copied is in the answer.
@@ -86,15 +101,20 @@ pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
         drop(receive);
         Walker::new(plan, into.clone(), report.clone(), send).walk();
     });
+    // Files some of whose names were not met are frozen now.
+    drop(links);
     report.end()
 }
 
 fn open_into(plan: &Plan) -> Result<Destination, Failed> {
     let shown = Printable::path(&plan.into);
     let failed = |error: sys::SysError| Failed::system(shown, &error.errno.into());
-    let opened = open_path(&plan.into)
-        .and_then(|fd| sys::at::stat_fd(fd.as_fd()).map(|stat| Destination { fd, stat }));
-    let into = opened.map_err(failed)?;
+    let open = || {
+        let fd = open_path(&plan.into)?;
+        let (stat, names) = (sys::at::stat_fd(fd.as_fd())?, Arc::new(pair::names_in(&fd)?));
+        Ok(Destination { fd, stat, names, branches: plan.branches.clone() })
+    };
+    let into = open().map_err(failed)?;
     let root = sys::at::open_root(&plan.mount_point).and_then(|root| sys::at::stat_fd(root.as_fd()));
     if root.map_err(failed)?.dev != into.stat.dev {
         return Err(Failed::Missing(format!(

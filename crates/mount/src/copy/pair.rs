@@ -2,13 +2,15 @@
 //!
 //! One that the copy makes belongs to whoever copies and is closed to others, and is marked, until the last of its
 //! entries is there: then it gets the attributes of the original, and the mark goes. A copy that was interrupted finds
-//! the mark and finishes. A directory that was there before, and has no mark, keeps what it has; but one that is just as
+//! the mark and finishes; so does one after a copy that left something out. A directory that was there before, and has no mark, keeps what it has; but one that is just as
 //! a copy makes it, empty and closed, may be that of a copy that was killed before it could mark it, and is taken for its own.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
+use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use fsstack_sys::at::Mounts;
 use fsstack_sys::dirents::Dirents;
@@ -25,6 +27,8 @@ const LISTED: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
 /// Why a directory is not copied.
 pub(super) const ITSELF: &str = "it is the directory that is copied into";
+/// The same, by a way past the pool: what is copied would be found there again, and copied again, for ever.
+pub(super) const BRANCH: &str = "it is a branch of this pool: what is there is in the pool already";
 
 /// The two.
 #[derive(Debug)]
@@ -38,9 +42,11 @@ pub(super) struct Pair {
     /// The target's path below the directory that is copied into.
     below: Vec<u8>,
     /// Names that were in the target before.
-    there: HashSet<CString>,
+    there: Arc<HashSet<CString>>,
     /// What the target becomes in the end.
     dressed: Option<Stat>,
+    /// Something is missing: the mark stays, for the next copy to bring it.
+    lacks: AtomicBool,
     /// It is dressed after this one.
     _above: Option<Arc<Self>>,
     report: Arc<Report>,
@@ -57,12 +63,13 @@ impl Pair {
         let target = sys::at::reopen(into.fd.as_fd(), LISTED)?;
         Ok(Self {
             source,
-            there: names_in(&target)?,
+            there: into.names.clone(),
             target,
             ino: into.stat.ino,
             path: path.to_vec(),
             below: Vec::new(),
             dressed: None,
+            lacks: AtomicBool::new(false),
             _above: None,
             report: report.clone(),
         })
@@ -78,6 +85,9 @@ impl Pair {
         let is = |other: &Stat| (stat.dev, stat.ino) == (other.dev, other.ino);
         if is(&into.stat) {
             return Err(Trouble::Said(ITSELF));
+        }
+        if into.has_branch(&stat) {
+            return Err(Trouble::Said(BRANCH));
         }
         let made = sys::at::mkdir(above.target.as_fd(), name, 0o700);
         match made {
@@ -110,8 +120,9 @@ impl Pair {
             ino: own.ino,
             path: above.path_of(name),
             below: join(&above.below, name),
-            there,
+            there: Arc::new(there),
             dressed: ours.then_some(stat),
+            lacks: AtomicBool::new(false),
             _above: Some(above.clone()),
             report: above.report.clone(),
         })
@@ -127,9 +138,16 @@ impl Pair {
         join(&self.below, name)
     }
 
-    /// Where it is, for people.
-    pub(super) fn path(&self) -> &[u8] {
-        &self.path
+    /// The entry `name` is not copied.
+    pub(super) fn fail(&self, name: &CStr, why: impl Display) {
+        self.lacks.store(true, Relaxed);
+        self.report.fail(&self.path_of(name), why);
+    }
+
+    /// Not all of it is copied.
+    pub(super) fn fail_itself(&self, why: impl Display) {
+        self.lacks.store(true, Relaxed);
+        self.report.fail(&self.path, why);
     }
 
     /// What the pool had under `name` when the directory was entered, if it is still there.
@@ -147,9 +165,13 @@ impl Pair {
 impl Drop for Pair {
     fn drop(&mut self) {
         let Some(stat) = self.dressed.take().filter(|_| !self.report.is_stopped()) else { return };
-        // The mark goes last: whoever is killed before leaves it for the next.
-        let dressed = dress::directory(self.target.as_fd(), self.source.as_fd(), &stat)
-            .and_then(|()| unmark(&self.target));
+        // The mark goes last: whoever is killed before leaves it for the next. And flags that keep it as it is.
+        let (target, lacks) = (self.target.as_fd(), self.lacks.load(Relaxed));
+        let dressed = dress::directory(target, self.source.as_fd(), &stat).and_then(|frozen| match frozen {
+            _ if lacks => Ok(()),
+            None => unmark(&self.target),
+            Some(flags) => unmark(&self.target).and_then(|()| dress::freeze(target, flags)),
+        });
         match dressed {
             Ok(()) => self.report.count(Count::Directories),
             Err(error) => self.report.fail(&self.path, format_args!("its attributes: {}", error.errno)),
@@ -171,7 +193,7 @@ fn me() -> u32 {
 }
 
 /// The names in a directory that is open for reading.
-fn names_in(dir: &OwnedFd) -> Result<HashSet<CString>, SysError> {
+pub(super) fn names_in(dir: &OwnedFd) -> Result<HashSet<CString>, SysError> {
     let again = sys::at::reopen(dir.as_fd(), LISTED)?;
     let mut entries = Dirents::new(again, 1 << 15);
     let mut names = HashSet::new();

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
@@ -17,6 +17,7 @@ use super::pair::{ITSELF, Pair};
 use super::report::{Count, Report};
 use super::{Destination, Plan, dress, open_path};
 use crate::command::Failed;
+use crate::ledger::DirectoryId;
 
 /// Files of a batch at most: as many are named at once, and synced together.
 const FILES: usize = 512;
@@ -24,6 +25,9 @@ const FILES: usize = 512;
 const BYTES: u64 = 64 << 20;
 /// Directories that a batch may hold open.
 const DIRS: usize = 64;
+
+/// Why a source is not copied.
+const ON_BRANCH: &str = "it is on a branch of this pool, so it is in the pool already: copy it from there";
 
 pub(super) struct Walker<'a> {
     plan: &'a Plan,
@@ -35,6 +39,8 @@ pub(super) struct Walker<'a> {
     dirs: usize,
     /// Directories still to be entered.
     ahead: Vec<(Arc<Pair>, CString)>,
+    /// The directory that the last source was in: the next one often is in it too.
+    last: Option<(PathBuf, Arc<Pair>)>,
 }
 
 impl<'a> Walker<'a> {
@@ -45,7 +51,7 @@ impl<'a> Walker<'a> {
         send: SyncSender<Batch>,
     ) -> Self {
         let (batch, ahead) = (Vec::new(), Vec::new());
-        Self { plan, into, report, send, batch, bytes: 0, dirs: 0, ahead }
+        Self { plan, into, report, send, batch, bytes: 0, dirs: 0, ahead, last: None }
     }
 
     /// To the end of all sources; no batch comes any more when this returns.
@@ -75,11 +81,9 @@ impl<'a> Walker<'a> {
             Some(name) => {
                 let name = CString::new(name.as_bytes()).unwrap_or_default();
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-                let dir = open_path(parent.unwrap_or(Path::new(".")))?;
+                let pair = self.parent(parent)?;
                 // Whether it is there is said of the source, not of what is above it.
-                let kind = sys::at::stat(dir.as_fd(), &name)?.kind();
-                let shown = parent.map_or(&b""[..], |parent| parent.as_os_str().as_bytes());
-                let pair = Arc::new(Pair::top(dir, shown, &self.into, &self.report)?);
+                let kind = sys::at::stat(pair.source.as_fd(), &name)?.kind();
                 self.entry(&pair, &name, Some(kind));
                 Ok(())
             }
@@ -89,6 +93,7 @@ impl<'a> Walker<'a> {
                 if (own.dev, own.ino) == (self.into.stat.dev, self.into.stat.ino) {
                     return Err(Trouble::Said(ITSELF));
                 }
+                self.check_past_branches(path)?;
                 let pair = Arc::new(Pair::top(dir, raw, &self.into, &self.report)?);
                 self.list(&pair);
                 Ok(())
@@ -96,18 +101,52 @@ impl<'a> Walker<'a> {
         }
     }
 
+    /// The directory of a source that was typed.
+    fn parent(&mut self, typed: Option<&Path>) -> Result<Arc<Pair>, Trouble> {
+        let shown = typed.unwrap_or(Path::new(""));
+        if let Some((_, pair)) = self.last.as_ref().filter(|(path, _)| path == shown) {
+            return Ok(pair.clone());
+        }
+        let path = typed.unwrap_or(Path::new("."));
+        let dir = open_path(path)?;
+        self.check_past_branches(path)?;
+        let pair = Arc::new(Pair::top(dir, shown.as_os_str().as_bytes(), &self.into, &self.report)?);
+        self.last = Some((shown.to_owned(), pair.clone()));
+        self.opened();
+        Ok(pair)
+    }
+
+    /// A directory on a branch of the pool is a directory of the pool.
+    fn check_past_branches(&self, dir: &Path) -> Result<(), Trouble> {
+        let wrong = |error: std::io::Error| Trouble::Told(error.to_string());
+        for above in std::fs::canonicalize(dir).map_err(wrong)?.ancestors() {
+            let id = DirectoryId::of(&std::fs::metadata(above).map_err(wrong)?);
+            if self.into.branches.contains(&id) {
+                return Err(Trouble::Said(ON_BRANCH));
+            }
+        }
+        Ok(())
+    }
+
+    /// One more directory is open until the batch is copied.
+    fn opened(&mut self) {
+        self.dirs += 1;
+        if self.dirs >= DIRS {
+            self.hand_out();
+        }
+    }
+
     fn enter(&mut self, above: &Arc<Pair>, name: &CStr) {
         match Pair::enter(above, name, &self.into) {
             Ok(pair) => self.list(&Arc::new(pair)),
-            Err(why) => self.report.fail(&above.path_of(name), why),
+            Err(why) => above.fail(name, why),
         }
     }
 
     fn list(&mut self, pair: &Arc<Pair>) {
-        self.dirs += 1;
         let entries = match entries(pair) {
             Ok(entries) => entries,
-            Err(error) => return self.report.fail(pair.path(), Trouble::from(error)),
+            Err(error) => return pair.fail_itself(Trouble::from(error)),
         };
         // As they lie on the disk, more or less.
         for (_, name, kind) in entries {
@@ -116,14 +155,12 @@ impl<'a> Walker<'a> {
             }
             self.entry(pair, &name, kind);
         }
-        if self.dirs >= DIRS {
-            self.hand_out();
-        }
+        self.opened();
     }
 
     fn entry(&mut self, pair: &Arc<Pair>, name: &CStr, kind: Option<Kind>) {
         if let Err(why) = self.settle_entry(pair, name, kind) {
-            self.report.fail(&pair.path_of(name), why);
+            pair.fail(name, why);
         }
     }
 
