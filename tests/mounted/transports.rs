@@ -2,9 +2,18 @@
 
 use std::fs;
 
-use fsstack_lab::{self as lab, needs};
+use fsstack_lab::{self as lab, Pool, needs};
 
 use crate::script::sh;
+
+/// How many threads of the pool's daemon answer requests: `door-0`, `door-1` ...
+fn door_threads(pool: &Pool) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{}/task", pool.daemon().pid)).unwrap();
+    let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default());
+    let answers =
+        |name: &String| name.trim().strip_prefix("door-").is_some_and(|n| n.parse::<usize>().is_ok());
+    names.filter(answers).count()
+}
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -51,4 +60,24 @@ fn a_ring_that_cannot_be_had_is_refused_with_its_reason() {
     };
     // One that is to be had has a way back: auto never fails.
     drop(lab::pool().tmp_branch("a").option("transport=auto").mount());
+}
+
+#[test]
+fn max_threads_holds_from_the_start() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("transport=dev").option("max-threads=1").mount();
+    assert_eq!(door_threads(&pool), 1);
+    needs!(rings());
+    // One for each CPU that there may be: the kernel uses no queue before all have an entry.
+    let possible = fsstack_sys::thread::possible_cpus();
+    for wanted in [1, possible + 1] {
+        let pool = lab::pool().tmp_branch("a").option("transport=ring");
+        let pool = pool.option(&format!("max-threads={wanted}")).mount();
+        pool.write("file", b"bytes");
+        let bound = wanted.max(possible);
+        assert!((possible..=bound).contains(&door_threads(&pool)), "max-threads={wanted}");
+        // Three a CPU that all stay busy for a while: what is left of them waits.
+        sh(pool.path(), "for n in $(seq 50); do (stat file; ls; cat file) > /dev/null & done; wait");
+        assert!(door_threads(&pool) <= bound, "max-threads={wanted}: {}", door_threads(&pool));
+    }
 }

@@ -9,6 +9,7 @@ use crate::outside::{NEVER_CHANGED, WATCHED};
 use crate::problem::Problems;
 use crate::raw::{PolicyChoice, RawOptions};
 use crate::settings::*;
+use crate::values;
 use crate::world::World;
 use fsstack_engine::rules::Rules;
 use fsstack_engine::settings::Relocation;
@@ -36,6 +37,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     let branches = branches(&typed.source, &raw, world, mount_point.as_deref(), &mut problems);
     branches::refuse_taken(&branches, world, &mut problems);
     export(&raw, world, &mut problems);
+    let branch_inflight = inflight(&raw, &mut problems);
     notices(&mut raw, world);
     let Some(mount_point) = mount_point.filter(|_| problems.is_empty()) else { return Err(problems) };
     let (out_of_band, expiry, negative) = beliefs(&raw);
@@ -54,7 +56,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         page_cache,
         passthrough_headroom: raw.passthrough_headroom.or(Size(1 << 30)),
         branch_timeout: raw.branch_timeout.or(Duration::from_secs(10)),
-        branch_inflight: raw.branch_inflight.or(24),
+        branch_inflight,
         degraded: raw.degraded.or(Degraded::Strict),
         attr_timeout: raw.attr_timeout.or(expiry),
         entry_timeout: raw.entry_timeout.or(expiry),
@@ -107,6 +109,18 @@ fn notices(raw: &mut RawOptions, world: &World) {
             "metrics={at}: whoever reaches that address can read the pool's figures and paths"
         ));
     }
+}
+
+/// How many calls may be inside a branch that others serve: never so many that one branch can have all threads.
+fn inflight(raw: &RawOptions, problems: &mut Problems) -> usize {
+    let threads = raw.max_threads.get().copied();
+    let asked = raw.branch_inflight.or(values::most_inflight(threads).min(values::DEFAULT_INFLIGHT));
+    if let Some(why) =
+        values::too_many_inflight(asked, threads).filter(|_| raw.branch_inflight.get().is_some())
+    {
+        problems.usage(format!("{}: {why}", raw.branch_inflight.spelled()));
+    }
+    asked
 }
 
 fn export(raw: &RawOptions, world: &World, problems: &mut Problems) {

@@ -286,6 +286,11 @@ fn open_door(
     };
     let union = Arc::new(Union::new(pool, backings));
     outside::keep_told(settings, &union, mounted).map_err(system)?;
+    if settings.transport == settings::Transport::Ring && !mounted.granted.ring {
+        let text =
+            "transport=ring: the kernel did not grant FUSE over io_uring to this mount: use transport=auto";
+        return Err(LaunchError::mount(text));
+    }
     let abi = Abi { setxattr_ext: mounted.granted.setxattr_ext };
     let adapter = Arc::new(Adapter::new(union.clone(), outside::timeouts(settings), abi));
     let device = mounted.device().try_clone_to_owned().map_err(system)?;

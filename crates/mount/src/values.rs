@@ -18,6 +18,11 @@ pub(crate) const DEFAULT_HEADROOM: &str = "1G";
 /// What the kernel takes without a change of its limits.
 pub(crate) const DEFAULT_MAX_WRITE: &str = "1M";
 
+/// What a branch's server may have at hand at once.
+pub(crate) const DEFAULT_INFLIGHT: usize = 24;
+/// What the doors have unless max-threads says otherwise.
+pub(crate) const DEFAULT_THREADS: usize = 64;
+
 const PAGE: u64 = 4096;
 const LARGEST_WRITE: u64 = 64 << 20;
 
@@ -53,6 +58,20 @@ pub(crate) fn inflight(text: &str) -> Result<usize, String> {
         Ok(count) if (1..=64).contains(&count) => Ok(count),
         _ => Err("not a number of calls, from 1 to 64".to_owned()),
     }
+}
+
+/// The most calls that one branch may have inside at once, so that it leaves a thread for the others (where there
+/// is a second thread).
+pub(crate) fn most_inflight(max_threads: Option<NonZeroUsize>) -> usize {
+    max_threads.map_or(DEFAULT_THREADS, NonZeroUsize::get).saturating_sub(1).max(1)
+}
+
+/// Why one branch may not have `calls` inside at once.
+pub(crate) fn too_many_inflight(calls: usize, max_threads: Option<NonZeroUsize>) -> Option<String> {
+    let threads = max_threads.map_or(DEFAULT_THREADS, NonZeroUsize::get);
+    (calls > most_inflight(max_threads)).then(|| {
+        format!("a branch that hangs would leave none of {threads} threads; fewer than max-threads={threads}")
+    })
 }
 
 pub(crate) fn max_write(text: &str) -> Result<u32, String> {

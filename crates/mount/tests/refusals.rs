@@ -181,6 +181,27 @@ fn conflicts_are_told_all_at_once() {
 }
 
 #[test]
+fn one_branch_never_has_all_threads() {
+    let ground = Ground::new();
+    for (options, why) in [
+        (
+            "max-threads=8,branch-inflight=8",
+            "branch-inflight=8: a branch that hangs would leave none of 8 threads; fewer than max-threads=8",
+        ),
+        (
+            "branch-inflight=64",
+            "branch-inflight=64: a branch that hangs would leave none of 64 threads; fewer than max-threads=64",
+        ),
+    ] {
+        let told = helper(&ground, &["$D/a", "$D/mnt", "-f", "-o", options]);
+        assert_eq!(told, format!("mount.fsstack: {why}\nexit 1"));
+    }
+    // Left to itself, it is what max-threads allows.
+    check(&ground, "$D/a", "max-threads=8", expect!["exit 0"]);
+    check(&ground, "$D/a", "max-threads=8,branch-inflight=7", expect!["exit 0"]);
+}
+
+#[test]
 fn a_branch_that_cannot_be() {
     let ground = Ground::new();
     fs::write(ground.path().join("file"), "").unwrap();

@@ -175,6 +175,7 @@ fn our_spellings() {
             write_path: Passthrough,
             page_cache: On,
             10737418240,
+            branch_inflight: 7,
             max_threads: Some(
             8,
             max_write: 4194304,"#]],
@@ -255,11 +256,12 @@ fn spellings_of_mhddfs_and_mergerfs() {
         &ground,
         "cache.files=auto-full,passthrough.io=off,threads=4,fuse-msg-size=512",
         expect![[r#"
-        write_path: Stacked,
-        page_cache: On,
-        max_threads: Some(
-        4,
-        max_write: 2097152,"#]],
+            write_path: Stacked,
+            page_cache: On,
+            branch_inflight: 3,
+            max_threads: Some(
+            4,
+            max_write: 2097152,"#]],
     );
     check(
         &ground,

@@ -116,6 +116,9 @@ impl Served {
                 "page-cache=writeback: the kernel is told when the pool is mounted: unmount it and mount it with the other value",
             ));
         }
+        if let Some(why) = values::too_many_inflight(wanted.branch_inflight, wanted.max_threads) {
+            return Err(Refusal::usage(format!("branch-inflight={}: {why}", wanted.branch_inflight)));
+        }
         if !promises(held, wanted) {
             return Ok(());
         }

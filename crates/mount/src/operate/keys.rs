@@ -5,9 +5,11 @@ use crate::settings::{
     Degraded, DoorScheduling, Locks, OutOfBand, PageCache, Relocate, Settings, StatfsView, Transport, Verify,
     WritePath,
 };
+use crate::values;
 use fsstack_engine::rules::Rules;
 use fsstack_engine::settings::Relocation;
 use fsstack_pool::{Chain, Floor, Printable, Size};
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 /// A key by the name of its option.
@@ -174,7 +176,9 @@ pub(super) const KEYS: &[KeyRow] = &[
         };
         name.to_owned()
     }),
-    settled("max-threads", |now| now.max_threads.map_or_else(|| "64".to_owned(), |count| count.to_string())),
+    settled("max-threads", |now| {
+        now.max_threads.map_or(values::DEFAULT_THREADS, NonZeroUsize::get).to_string()
+    }),
     settled("max-write", |now| Size(u64::from(now.max_write)).to_string()),
     live(
         "statfs",

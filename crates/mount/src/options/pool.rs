@@ -189,7 +189,7 @@ pub(super) const DATA: &[Row] = &[
         &["branch-inflight"],
         Takes::Value("COUNT"),
         "24",
-        "The most calls that are let into a FUSE or network branch at once, 1 to 64; fewer than max-threads, so that a branch that hangs leaves some.",
+        "The most calls that are let into a FUSE or network branch at once, 1 to 64 and fewer than max-threads, so that a branch that hangs leaves some; a small max-threads lowers the default.",
         |raw, typed| raw.branch_inflight.give(typed, values::inflight(typed.text()?)?),
     ),
     option(
@@ -235,7 +235,7 @@ pub(super) const DATA: &[Row] = &[
         &["max-threads"],
         Takes::Value("COUNT"),
         "64",
-        "The most threads that answer the kernel: one a CPU from the start, more while all are inside a branch.",
+        "The most threads that answer the kernel: one or two a CPU from the start, more while all are inside a branch. The io_uring transport needs one for each possible CPU, whatever this says.",
         |raw, typed| raw.max_threads.give(typed, values::threads(typed.text()?)?),
     ),
     option(

@@ -50,7 +50,7 @@ pub(super) struct Shared {
     max_write: usize,
     scheduling: Scheduling,
     queues: Vec<Queue>,
-    /// Threads of all queues, and how many there may be.
+    /// Threads of all queues, and how many there may be: at least one a queue, without which the kernel uses none.
     threads: AtomicUsize,
     max: usize,
     gone: AtomicBool,
@@ -107,10 +107,12 @@ impl RingDoor {
         let watched = shared.clone();
         let forgets = std::thread::Builder::new().name("door-forgets".into());
         threads.push(forgets.spawn(move || forgets::serve(&watched))?);
+        // A queue whose CPU is not there, or not for us, still needs its entry.
         for queue in 0..queues {
-            // A queue whose CPU is not there, or not for us, still needs its entry.
-            let count = if cpus.contains(&queue) { AT_FIRST } else { 1 };
-            for _ in 0..count {
+            threads.push(shared.start(queue, None)?);
+        }
+        for queue in (1..AT_FIRST).flat_map(|_| cpus.iter().copied().filter(|cpu| *cpu < queues)) {
+            if shared.threads.load(SeqCst) < shared.max {
                 threads.push(shared.start(queue, None)?);
             }
         }
