@@ -31,6 +31,7 @@ mod revive;
 mod rmdir;
 mod setattr;
 mod settings_live;
+mod space;
 mod statfs;
 mod sync;
 mod tally;

@@ -43,6 +43,11 @@ impl Ground {
         seen(&self.engine)
     }
 
+    /// The branches that hold `name`, by looking at them.
+    pub(crate) fn holders(&self, name: &str) -> Vec<usize> {
+        (0..3).filter(|at| self.branches[*at].path().join(name).exists()).collect()
+    }
+
     /// What the branches have and should not.
     pub(crate) fn dirt(&self, seen: &Tree, scenario: &Scenario) -> Option<String> {
         let branches: Vec<&Path> = self.branches.iter().map(TempDir::path).collect();

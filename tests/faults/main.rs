@@ -14,11 +14,11 @@ mod moves;
 mod scenario;
 
 use check::Tree;
-use fsstack_sys::{Errno, fault};
+use fsstack_sys::{Call, Errno, fault};
 use scenario::{SCENARIOS, Scenario};
 
 /// What a failing branch may answer to any call, and what a process without descriptors is told.
-const ERRNOS: [Errno; 4] = [Errno::IO, Errno::NOSPC, Errno::ROFS, Errno::MFILE];
+const ERRNOS: [Errno; 5] = [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::MFILE];
 
 fn every_call_fails_once(scenario: &Scenario) {
     let before = scenario.ground().seen();
@@ -85,6 +85,23 @@ fn every_call_is_the_last(scenario: &Scenario) {
         }
     }
     assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// What is said of a branch that it takes nothing more sends what is made to the next, at whichever call it is said.
+#[test]
+fn a_create_that_a_branch_has_no_quota_for_goes_to_the_next() {
+    let scenario = scenario::named("create");
+    for errno in [Errno::DQUOT, Errno::NOSPC, Errno::ROFS] {
+        let ground = scenario.ground();
+        let (_, calls) = fault::count(|| (scenario.act)(&ground.engine));
+        assert_eq!(ground.holders("d/new"), [0]);
+        let elsewhere = (1..=calls).filter(|nth| {
+            let ground = scenario.ground();
+            let (told, failed) = fault::fail(*nth, errno, || (scenario.act)(&ground.engine));
+            (failed, told) == (Some(Call::Open), Ok(())) && ground.holders("d/new") == [1]
+        });
+        assert!(elsewhere.count() > 0, "{errno:?}");
+    }
 }
 
 #[test]

@@ -99,8 +99,9 @@ pub struct Branch {
     /// Itself, for its keeper.
     pub(crate) me: Weak<Self>,
     space: Mutex<(Instant, FsSpace)>,
-    /// Bytes that this pool has written since the space was asked.
+    /// Bytes that this pool has written since the space was asked, and files and directories that it has made.
     placed: AtomicU64,
+    made: AtomicU64,
     /// The kernel refused passthrough to a file here; asked again only after a remount of the pool.
     no_passthrough: AtomicBool,
     pub(crate) tally: Tally,
@@ -143,6 +144,7 @@ impl Branch {
             watch: OnceLock::new(),
             space: Mutex::new((Instant::now(), space)),
             placed: AtomicU64::new(0),
+            made: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(false),
             tally: Tally::new(kind.is_local()),
         }))
@@ -195,6 +197,7 @@ impl Branch {
             watch: OnceLock::new(),
             space: Mutex::new((Instant::now(), FsSpace::default())),
             placed: AtomicU64::new(0),
+            made: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(true),
             tally: Tally::new(true),
         };
@@ -274,6 +277,7 @@ impl Branch {
         let asked =
             self.ask(|| sys::file::statfs(self.root().as_fd())).inspect_err(|_| self.distrust_space())?;
         self.placed.store(0, Relaxed);
+        self.made.store(0, Relaxed);
         *self.space.lock() = (Instant::now(), asked);
         Ok(asked)
     }
@@ -283,7 +287,8 @@ impl Branch {
         self.space.lock().1.read_only
     }
 
-    /// As [`Self::fs_space`], in bytes, for placement.
+    /// As [`Self::fs_space`], in bytes, for placement: less what this pool has placed since it was asked, as far as it
+    /// knows (what the kernel writes by passthrough, it does not).
     ///
     /// # Errors
     /// The file system does not answer.
@@ -296,11 +301,16 @@ impl Branch {
             free: fs.free.saturating_mul(unit).saturating_sub(placed),
             available: fs.avail.saturating_mul(unit).saturating_sub(placed),
             inodes_total: fs.files,
-            inodes_free: fs.files_free,
+            inodes_free: fs.files_free.saturating_sub(self.made.load(Relaxed)),
         })
     }
 
-    /// Somebody has written `bytes` to this branch past the pool.
+    /// A file or directory was made on this branch.
+    pub(crate) fn note_made(&self) {
+        self.made.fetch_add(1, Relaxed);
+    }
+
+    /// `bytes` of this branch were taken, though nothing that the pool wrote.
     pub(crate) fn note_placed_beside(&self, bytes: u64) {
         self.placed.fetch_add(bytes, Relaxed);
     }

@@ -38,7 +38,7 @@ impl Union {
                     tracing::warn!(%error, "a branch took nothing new");
                     refused.push((*at, Rejection::Unreachable));
                 }
-                settled => return settled,
+                settled => return settled.inspect(|_| pool.branch(*at).note_made()),
             }
         }
         Err(no_branch(pool, &refused))

@@ -294,6 +294,7 @@ impl Union {
             sys::at::rename(staging.dir.as_fd(), &staged, dir.as_fd(), name, RenameFlags::NOREPLACE)
         })?;
         home.note_placed_beside(*size);
+        home.note_made();
         parent.take_miss(name);
         Ok(())
     }

@@ -117,6 +117,7 @@ fn make_like(
         }
         made => made?,
     };
+    branch.note_made();
     // The parent's copy got an entry, the parent itself did not change: its times stay.
     let times = Times { atime: SetTime::At(before.atime), mtime: SetTime::At(before.mtime) };
     if let Err(error) = sys::at::utimens_fd(parent, times) {

@@ -14,6 +14,9 @@ use crate::open::{OpenFile, Sync};
 use crate::settings::PageCache;
 use crate::union::Union;
 
+/// Modes of fallocate(2) that take no space: FALLOC_FL_PUNCH_HOLE, _COLLAPSE_RANGE and _INSERT_RANGE.
+const TAKES_NONE: u32 = 0x02 | 0x08 | 0x20;
+
 /// The part of a file that [`Union::seek`] looks for.
 pub use fsstack_sys::file::Whence;
 
@@ -91,7 +94,11 @@ impl Union {
         open.file.strip(caller)?;
         self.with_room(&open.inode, &open.file, len, || {
             open.file.ask_patiently(|fd| sys::file::fallocate(fd, mode, offset, len))
-        })
+        })?;
+        if mode & TAKES_NONE == 0 {
+            open.file.branch().note_placed_beside(len);
+        }
+        Ok(())
     }
 
     /// Runs `act`, which may need `more` bytes; if the file's branch has no room for them, on another branch.
