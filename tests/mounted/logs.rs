@@ -28,6 +28,28 @@ fn the_log_tells_what_is_hidden_and_why_nothing_could_be_made() {
 }
 
 #[test]
+fn what_is_a_file_here_and_a_directory_there_is_told_once() {
+    needs!(mounting());
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b");
+    let mut pool = pool.option(&format!("log={}", log.path().display())).unmounted();
+    sh(pool.branch("a").path(), "mkdir clash; echo file > clash2; mkdir -p sub/clash");
+    sh(pool.branch("b").path(), "echo file > clash; mkdir clash2; mkdir sub; echo file > sub/clash");
+    pool.remount();
+    let told = sh(pool.path(), "stat -c %F clash clash2; for n in 1 2 3; do ls -U; ls -U sub; done");
+    assert!(told.starts_with("directory\nregular file\nclash"), "{told}");
+    pool.unmount();
+    let said = fs::read_to_string(log.path()).unwrap();
+    let hidden =
+        |name: &str| said.lines().filter(|line| line.contains("hidden") && line.contains(name)).count();
+    assert_eq!(
+        (hidden("\"clash\""), hidden("\"clash2\"")),
+        (2, 1),
+        "one each, \"clash\" in two directories: {said}"
+    );
+}
+
+#[test]
 fn signals_turn_the_level_up_and_down() {
     needs!(mounting());
     let log = tempfile::NamedTempFile::new().unwrap();

@@ -8,6 +8,7 @@ pub mod answer;
 pub mod branch;
 pub mod caller;
 pub mod change;
+mod clashes;
 pub mod error;
 mod exchange;
 pub mod explain;

@@ -14,8 +14,9 @@ use fsstack_sys::xattr::{self, On};
 use smallvec::SmallVec;
 
 use crate::answer::{Attr, Entry};
+use crate::clashes::Told;
 use crate::error::{OpError, Result};
-use crate::inode::number::Identity;
+use crate::inode::number::{Identity, hash_name, mix};
 use crate::inode::{Copies, Inode, mark};
 use crate::pool::Pool;
 use crate::settings::Degraded;
@@ -59,7 +60,7 @@ impl Union {
                     }
                     return Ok(Found::File(at, stat));
                 }
-                Ok(_) => self.report_clash(pool, at, name),
+                Ok(_) => self.report_clash(pool, parent, at, name),
                 Err(error) if error.is_missing() => {}
                 Err(error) if error.is_fault() => {
                     copies.unsure_of(at);
@@ -289,10 +290,17 @@ impl Union {
         }
     }
 
-    /// A file and a directory have the same name: the first branch wins, and the log says what is hidden.
-    pub(crate) fn report_clash(&self, pool: &Pool, at: BranchIx, name: &CStr) {
+    /// A file and a directory have the same name in `parent`: the first branch wins, and the log says once what is hidden.
+    pub(crate) fn report_clash(&self, pool: &Pool, parent: &Inode, at: BranchIx, name: &CStr) {
+        let told = self.clashes.tell(mix(hash_name(parent.id.ino, name.to_bytes()) ^ u64::from(at.0)));
+        if told == Told::Before {
+            return;
+        }
         let branch = pool.branch(at).path.display();
         tracing::warn!(%branch, ?name, "hidden: an earlier branch has a file where this has a directory, or the reverse");
+        if told == Told::Last {
+            tracing::warn!("many names are hidden like that: no more are told of");
+        }
     }
 
     /// The attributes of a directory, from all its copies that answer.

@@ -15,6 +15,7 @@ use fsstack_sys::{self as sys, Errno, Stat, SysError};
 use parking_lot::Mutex;
 
 use crate::branch::Branch;
+use crate::clashes::Clashes;
 use crate::error::{OpError, Result};
 use crate::index::{Index, IndexHealth};
 use crate::inode::dirfd::{Budget, DirFd};
@@ -53,6 +54,7 @@ pub struct Union {
     /// Removed objects that the kernel has not forgotten yet.
     pub(crate) ghosts: Budget,
     pub(crate) shape: Shape,
+    pub(crate) clashes: Clashes,
     pub(crate) backings: Arc<dyn Backings>,
     pub(crate) changes: Mutex<Changes>,
     pub(crate) events: Events,
@@ -110,6 +112,7 @@ impl Union {
             budget,
             ghosts: Budget::new(GHOSTS),
             shape: Shape::default(),
+            clashes: Clashes::default(),
             backings,
             changes: Mutex::default(),
             events: Events::default(),

@@ -280,7 +280,7 @@ impl Listing {
             match union.stat_in(pool, dir, earlier, &read.name) {
                 Ok(stat) => {
                     if read.kind.is_some_and(|kind| (kind == Kind::Dir) != stat.is_dir()) {
-                        union.report_clash(pool, read.at, &read.name);
+                        union.report_clash(pool, dir, read.at, &read.name);
                     }
                     return Ok(false);
                 }
