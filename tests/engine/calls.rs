@@ -1,11 +1,32 @@
 //! What operations cost in system calls.
 
-use fsstack_engine::Caller;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use fsstack_engine::open::route::{Backings, Route};
 use fsstack_engine::ops::New;
+use fsstack_engine::settings::{Settings, WritePath};
+use fsstack_engine::{Caller, Pool, Union};
+use fsstack_lab::needs;
+use fsstack_pool::{BranchSpec, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{Call, OFlags, count};
 
-use crate::ground::{Ground, buf};
+use crate::ground::{Ground, buf, settings};
+
+const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0o022 };
+const BOB: Caller = Caller { uid: 1236, ..ALICE };
+
+/// Takes every file for passthrough.
+#[derive(Debug)]
+struct Willing;
+
+impl Backings for Willing {
+    fn open(&self, _: BorrowedFd<'_>) -> std::io::Result<u32> {
+        Ok(7)
+    }
+    fn close(&self, _: u32) {}
+}
 
 /// System calls of each operation in a pool of so many branches, the file on the first or the last.
 fn costs(branches: usize, at: usize) -> Vec<(&'static str, u64)> {
@@ -32,6 +53,11 @@ fn costs(branches: usize, at: usize) -> Vec<(&'static str, u64)> {
         union.release(made.opened.handle);
     });
     cost("open", &|| union.release(union.open(known, OFlags::RDONLY, Caller::DAEMON).unwrap().handle));
+    let held = union.open(known, OFlags::RDWR, Caller::DAEMON).unwrap().handle;
+    cost("open, already open", &|| {
+        union.release(union.open(known, OFlags::RDWR, Caller::DAEMON).unwrap().handle);
+    });
+    union.release(held);
     forget(known);
     assert!(union.lookup(dir, movie.as_name()).is_err());
     cost("rename", &|| {
@@ -43,8 +69,55 @@ fn costs(branches: usize, at: usize) -> Vec<(&'static str, u64)> {
         union.make(dir, sub.as_name(), New::Dir(0o755), Caller::DAEMON).unwrap();
     });
     cost("rmdir", &|| union.rmdir(dir, sub.as_name()).unwrap());
+    (0..100).for_each(|n| pool.put(at, &format!("long/n{n}"), ""));
+    let listed = pool.opendir(pool.ino("long"));
+    pool.find("long/n0").unwrap();
+    cost("readdirplus, 100 entries", &|| {
+        assert_eq!(pool.readdir(listed, 0, true, usize::MAX).unwrap().len(), 102);
+    });
     union.destroy();
     costs
+}
+
+#[test]
+fn an_inode_that_has_a_backing_file_is_opened_without_a_call() {
+    let pool = Ground::new(2);
+    pool.put(1, "film", "x");
+    let specs = [0, 1].map(|at| BranchSpec::new(pool.branch(at).to_owned()));
+    let settings = Settings { write_path: WritePath::Passthrough, ..settings() };
+    let union = Union::new(Pool::open(&specs, settings).unwrap(), Arc::new(Willing));
+    let film = union.lookup(Ino::ROOT, buf("film").as_name()).unwrap().ino;
+    let first = union.open(film, OFlags::RDWR, Caller::DAEMON).unwrap();
+    assert_eq!(first.route, Route::Passthrough(7));
+    for mode in [OFlags::RDONLY, OFlags::RDWR, OFlags::WRONLY] {
+        let (again, made) = count::scope(|| union.open(film, mode, Caller::DAEMON).unwrap());
+        assert_eq!((again.route, made.total()), (first.route, 0), "{mode:?}");
+        union.release(again.handle);
+    }
+    union.release(first.handle);
+    union.forget(film, 1);
+    union.destroy();
+}
+
+#[test]
+fn a_caller_costs_what_differs_from_the_one_before() {
+    needs!(root());
+    let pool = Ground::new(2);
+    std::os::unix::fs::chown(pool.branch(0), Some(ALICE.uid), Some(ALICE.gid)).unwrap();
+    let calls = |caller: Caller, name: &str| {
+        assert!(pool.find(name).is_err());
+        pool.act_as(caller);
+        let (made, calls) = count::scope(|| pool.create(name));
+        pool.close(made.unwrap());
+        (calls.of(Call::Identity), calls.total() - calls.of(Call::Identity))
+    };
+    let (_, plain) = calls(Caller::DAEMON, "daemons");
+    // Nothing is put back after a create: the next one says who it is for.
+    for (caller, name, switched) in
+        [(ALICE, "alices", 2), (ALICE, "alices too", 0), (BOB, "bobs", 1), (ALICE, "alices again", 1)]
+    {
+        assert_eq!(calls(caller, name), (switched, plain), "{name}");
+    }
 }
 
 /// The table stands in docs/performance.md as it was counted; `UPDATE_EXPECT=1` writes it there.
@@ -80,6 +153,9 @@ fn the_table() {
         assert_eq!(of(ground, "lookup, known"), 1, "{place:?}: one branch is asked");
         assert_eq!(of(ground, "getattr"), 1, "{place:?}");
         assert!(of(ground, "open") <= 2, "{place:?}");
+        assert_eq!(of(ground, "open, already open"), 0, "{place:?}");
+        // Opened, read, and told the end; and each entry's attributes.
+        assert!(of(ground, "readdirplus, 100 entries") <= 3 + 100, "{place:?}");
     }
     for ground in [1, 2] {
         assert!(of(ground, "create") <= 3);
