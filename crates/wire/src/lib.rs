@@ -19,6 +19,8 @@ mod operation;
 mod parse;
 mod request;
 #[cfg(test)]
+extern crate self as fsstack_wire;
+#[cfg(test)]
 mod tests;
 
 pub use answer::{Answer, NoRoom, OutHeader, Statfs};

@@ -1,0 +1,53 @@
+//! What the fuzz targets do with their input, which the crate's own tests do too, with random numbers.
+
+use fsstack_wire::{Abi, DirentWriter, Entry, Header, Opcode, Request, encode};
+
+fn same_when_built_again(abi: Abi, request: Request<'_>) {
+    let groups: Vec<u32> = request.groups.collect();
+    let slices = encode::request(abi, &request.header, &request.op, &groups);
+    let again = slices.contiguous();
+    let again = Request::parse_contiguous(abi, &again).expect("what was understood can be built");
+    assert_eq!((again.op, again.groups), (request.op, request.groups));
+    assert_eq!(Request::parse(abi, &slices.header, &slices.op_in, &slices.rest), Ok(again));
+}
+
+/// Any bytes are a request or a refusal; a request built again from what was understood is understood the same.
+pub(super) fn request(input: &[u8]) {
+    let Some((&first, message)) = input.split_first() else { return };
+    let abi = Abi { setxattr_ext: first & 1 == 1 };
+    let mut message = message.to_vec();
+    // Half of the inputs get a length that is right, to come past the first check.
+    if let (true, Ok(len)) = (first & 2 == 2, u32::try_from(message.len()))
+        && let Some(at) = message.get_mut(..4)
+    {
+        at.copy_from_slice(&len.to_ne_bytes());
+    }
+    if let Ok(request) = Request::parse_contiguous(abi, &message) {
+        same_when_built_again(abi, request);
+    }
+    if let Some((header, body)) = message.split_at_checked(Header::LEN) {
+        let opcode = header[4..8].try_into().map(u32::from_ne_bytes).ok().and_then(Opcode::from_raw);
+        let op_len = opcode.map_or(0, |opcode| opcode.op_len(abi)).min(body.len());
+        let (op_in, rest) = body.split_at(op_len);
+        if let Ok(request) = Request::parse(abi, header, op_in, rest) {
+            same_when_built_again(abi, request);
+        }
+    }
+}
+
+/// Listings of any names stay within any size, and a row that does not fit leaves nothing behind.
+pub(super) fn dirents(room: u16, size: u16, rows: &[(bool, Vec<u8>)]) {
+    let mut buf = vec![0xff; room.into()];
+    let mut writer = DirentWriter::new(&mut buf, size.into());
+    for (plus, name) in rows {
+        let before = writer.len();
+        let fits = match plus {
+            true => writer.plus(Some(&Entry::default()), 1, 1, 8, name),
+            false => writer.plain(1, 1, 8, name),
+        };
+        assert_eq!(fits, before < writer.len());
+    }
+    let len = writer.len();
+    assert!(len <= room.min(size).into());
+    assert!(buf[len..].iter().all(|byte| *byte == 0xff));
+}

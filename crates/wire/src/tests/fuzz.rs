@@ -1,0 +1,57 @@
+//! The bodies of the fuzz targets (`fuzz/`), with random bytes and with requests that something happened to.
+//!
+//! `PROPTEST_CASES=100000 cargo test -p fsstack-wire fuzz` takes longer; `cargo +nightly fuzz run request --fuzz-dir
+//! crates/wire/fuzz` (and `dirents`) does not end, and looks for inputs that take new ways through the code.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::bodies;
+use super::seed::seed;
+use crate::*;
+
+/// As the target takes it: the first byte says how the rest is meant.
+fn input(first: u8, message: &[u8]) -> Vec<u8> {
+    [&[first], message].concat()
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_request_or_a_refusal(first in 0_u8..4, message in vec(any::<u8>(), 0..300), opcode in 0_u8..60) {
+        bodies::request(&input(first, &message));
+        // One that may be known comes past the first checks.
+        let mut message = message;
+        if let Some(at) = message.get_mut(4..8) {
+            at.copy_from_slice(&u32::from(opcode).to_ne_bytes());
+        }
+        bodies::request(&input(first, &message));
+    }
+
+    #[test]
+    fn a_changed_request_is_a_request_or_a_refusal(
+        seed in seed(),
+        first in 0_u8..4,
+        changes in vec((any::<Index>(), any::<u8>()), 1..5),
+        cut in any::<Index>(),
+        doubled in any::<Index>(),
+    ) {
+        for op in seed.operations() {
+            let mut message = encode::request(seed.abi, &seed.header(), &op, &seed.groups).contiguous();
+            for (at, byte) in &changes {
+                let at = at.index(message.len());
+                message[at] = *byte;
+            }
+            bodies::request(&input(first, &message));
+            bodies::request(&input(first | 2, &message[..cut.index(message.len())]));
+            let again = message[doubled.index(message.len())..].to_vec();
+            message.extend(again);
+            bodies::request(&input(first | 2, &message));
+        }
+    }
+
+    #[test]
+    fn any_listing_stays_in_its_room(room in 0_u16..4096, size in any::<u16>(), rows in vec((any::<bool>(), vec(any::<u8>(), 0..300)), 0..20)) {
+        bodies::dirents(room, size, &rows);
+    }
+}
