@@ -85,6 +85,33 @@ fn a_stacked_writer_beside_passthrough_readers_is_one_file() {
     assert_eq!(pool.read("file").len(), 23);
 }
 
+/// A pool that hands files to the kernel is a stack already: the kernel does not stack a second one on it.
+#[test]
+fn where_a_branch_refuses_passthrough_auto_goes_on_and_says_so_once() {
+    needs!(mounting(), program("getfattr"));
+    if let Err(skip) = passthrough() {
+        return skip.announce();
+    }
+    let below = lab::pool().tmp_branch("a").mount();
+    let branch = [below.path().to_str().unwrap()];
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mut pool = lab::pool().over(&branch).option(&format!("log={}", log.path().display())).mount();
+    for name in ["one", "two"] {
+        let file = read_write(&pool, name);
+        file.write_all_at(b"bytes", 0).unwrap();
+        assert_eq!(told(&pool, name), "stacked");
+        assert_eq!(below.read(name), b"bytes");
+    }
+    pool.unmount();
+    let said = fs::read_to_string(log.path()).unwrap();
+    let lines = said.lines().filter(|line| line.contains("no passthrough on this branch"));
+    assert_eq!(lines.count(), 1, "{said}");
+    let refused = lab::pool().over(&branch).option("write-path=passthrough").try_mount().unwrap_err();
+    let line = "the kernel refuses passthrough there";
+    assert_eq!((refused.code, refused.said.lines().count()), (32, 1), "{refused}");
+    assert!(refused.said.contains(line) && refused.said.contains("use write-path=auto"), "{refused}");
+}
+
 #[test]
 fn near_a_full_branch_the_daemon_writes() {
     needs!(mounting(), loops(), program("getfattr"));
