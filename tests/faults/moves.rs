@@ -4,15 +4,20 @@
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use fsstack_engine::health::{MountWatch, State};
 use fsstack_lab::{self as lab, MiB, Pool, needs};
-use fsstack_sys::{Errno, fault};
+use fsstack_sys::{Errno, OFlags, fault};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::check::{Entry, Tree, seen};
 use crate::engine::{Engine, settings};
 use crate::scenario::{FILM, MOVE, MOVED, MOVED_MORE};
 use crate::{ERRNOS, kill};
+
+/// What is written when the branches are back.
+const LATER: &str = "written when the branches were back";
 
 /// The first branch has no room for what is written, the second has, the third has not.
 pub(crate) struct Branches(Pool);
@@ -58,6 +63,21 @@ impl Branches {
         while self.0.branch("a").free() < 200 << 10 {
             assert!(began.elapsed().as_secs() < 10, "the old copy is still held");
             std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    /// The third branch has room for what is written, too.
+    fn with_another_roomy_one(self) -> Self {
+        fs::remove_file(self.0.branch("c").path().join("ballast")).unwrap();
+        self
+    }
+
+    /// Those that gave cause were examined, and what was interrupted on them is settled.
+    fn wait_until_up(engine: &Engine) {
+        let began = Instant::now();
+        while engine.union.pool().branches.iter().any(|branch| branch.state() != State::Up) {
+            assert!(began.elapsed() < Duration::from_secs(60), "a branch stays suspect");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -132,7 +152,6 @@ fn a_move_fails_at_every_call() {
 #[test]
 fn what_is_written_after_a_move_was_cut_off_counts() {
     needs!(root());
-    const LATER: &str = "written when the branches were back";
     let branches = Branches::fresh();
     let engine = branches.mount();
     let (_, calls) = fault::count(|| (MOVE.act)(&engine));
@@ -165,6 +184,55 @@ fn what_is_written_after_a_move_was_cut_off_counts() {
         ));
     }
     assert!(wrong.is_empty(), "of {calls} calls:\n{}", wrong.join("\n"));
+}
+
+/// The target fails, and fails again when what was done there is to be undone; then it is back, and the file was open all
+/// the time.
+fn the_target_is_back_while_the_file_is_open(branches: &Branches) {
+    let engine = branches.mount();
+    let (_, calls) = fault::count(|| (MOVE.act)(&engine));
+    branches.wait_for_room();
+    drop(engine);
+    let mut wrong = Vec::new();
+    for (nth, later) in (1..=calls).flat_map(|nth| (1..=3).map(move |later| (nth, later))) {
+        branches.reset();
+        let engine = branches.mount();
+        let _hosted = MountWatch::start(&engine.union).unwrap();
+        let film = engine.open(Path::new(FILM), OFlags::RDWR).unwrap();
+        let write = |at: usize, text: &str| engine.union.write(film, at as u64, text.as_bytes(), false);
+        let (told, failed) = fault::fail_twice(nth, later, Errno::NOTCONN, || write(MOVED.len(), MOVED_MORE));
+        Branches::wait_until_up(&engine);
+        let written = write(0, LATER);
+        engine.union.release(film);
+        drop((_hosted, engine));
+        let shown = seen(&branches.mount());
+        let holders = branches.0.holders(FILM);
+        let what = match shown.get(Path::new(FILM)) {
+            Some(Entry::File { text, .. }) if written.is_ok() && !text.starts_with(LATER) => {
+                "what was written is lost"
+            }
+            Some(Entry::File { .. }) if holders.len() != 1 => "there are two of it",
+            Some(Entry::File { .. }) => continue,
+            _ => "the file is gone",
+        };
+        let told = told.map_err(|error| error.errno());
+        wrong.push(format!(
+            "{nth} ({failed:?}) and {later} later, told {told:?}, then {written:?}: {what}, on {holders:?}"
+        ));
+    }
+    assert!(wrong.is_empty(), "of {calls} calls:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_is_written_to_a_file_whose_move_could_not_be_undone_counts() {
+    needs!(root());
+    the_target_is_back_while_the_file_is_open(&Branches::fresh());
+}
+
+#[test]
+fn a_move_that_could_not_be_undone_goes_nowhere_else() {
+    needs!(root());
+    the_target_is_back_while_the_file_is_open(&Branches::fresh().with_another_roomy_one());
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(crate) type Answer<T> = Result<T, Errno>;
 
 /// A pool and the kernel's side of it.
 pub(crate) struct Engine {
-    pub(crate) union: Union,
+    pub(crate) union: Arc<Union>,
     specs: Vec<BranchSpec>,
     settings: Settings,
     /// Lookups that the kernel holds.
@@ -341,8 +341,8 @@ impl Drop for Engine {
     }
 }
 
-fn mount(specs: &[BranchSpec], settings: &Settings) -> Union {
-    Union::new(Pool::open(specs, settings.clone()).unwrap(), Arc::new(NoBackings))
+fn mount(specs: &[BranchSpec], settings: &Settings) -> Arc<Union> {
+    Arc::new(Union::new(Pool::open(specs, settings.clone()).unwrap(), Arc::new(NoBackings)))
 }
 
 /// One answer of a listing.

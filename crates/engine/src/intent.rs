@@ -6,13 +6,16 @@
 //!
 //! A branch may go out of reach in the middle, and the daemon live on: with the file where it was, and writers who
 //! change it there while the new copy cannot be removed. So the intent says how both copies were, and of the two
-//! the one goes that nobody has changed since.
+//! the one goes that nobody has changed since. As long as that daemon lives it knows better: the file that it had to leave
+//! where it was may be open there, so that copy stays whether it has been changed or not ([`TakenBack`]).
 
+use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
 use fsstack_pool::BranchId;
 use fsstack_sys::{self as sys, Errno, Stat, SysError, Time};
+use parking_lot::Mutex;
 
 use crate::branch::Branch;
 use crate::pool::Pool;
@@ -31,6 +34,27 @@ pub(crate) struct Intent<'a> {
     pub(crate) old: Stamp,
     pub(crate) new: Stamp,
     pub(crate) path: &'a [u8],
+}
+
+/// Intents of moves that were given up after the new copy may have got its name, which then could not be removed: the file is
+/// used where it was.
+#[derive(Debug, Default)]
+pub(crate) struct TakenBack(Mutex<HashSet<CString>>);
+
+impl TakenBack {
+    /// The move of that intent is not to be finished: when the branches can be asked the new copy goes.
+    pub(crate) fn add(&self, intent: Written) {
+        self.0.lock().insert(intent.stays());
+    }
+
+    pub(crate) fn has(&self, intent: &CStr) -> bool {
+        self.0.lock().contains(intent)
+    }
+
+    /// It was settled.
+    pub(crate) fn remove(&self, intent: &CStr) {
+        self.0.lock().remove(intent);
+    }
 }
 
 /// What a copy is known by.
@@ -90,8 +114,8 @@ pub(crate) fn is_from(record: &[u8], away: BranchId) -> bool {
     record.first_chunk() == Some(&away.get().to_le_bytes())
 }
 
-/// If both copies have the name, one of them goes. False: that cannot be told now.
-pub(crate) fn settle(pool: &Pool, to: &Branch, record: &[u8]) -> Result<bool, SysError> {
+/// If both copies have the name, one of them goes: the new one if the move was `taken_back`. False: that cannot be told now.
+pub(crate) fn settle(pool: &Pool, to: &Branch, record: &[u8], taken_back: bool) -> Result<bool, SysError> {
     let Some((body, sum)) = record.split_last_chunk::<SUM>().filter(|(body, _)| body.len() > HEAD) else {
         return Ok(true);
     };
@@ -104,12 +128,19 @@ pub(crate) fn settle(pool: &Pool, to: &Branch, record: &[u8]) -> Result<bool, Sy
     let (old, new) = (Stamp::take(old), Stamp::take(new));
     let id = BranchId::new(u16::from_le_bytes(*id));
     let Some(from) = pool.branches.iter().find(|branch| Some(branch.id) == id) else { return Ok(false) };
-    let (Some(at_new), Some(at_old)) = (walk(to, path)?, walk(from, path)?) else { return Ok(true) };
-    let (Some(is_new), Some(is_old)) = (there(&at_new, new)?, there(&at_old, old)?) else { return Ok(true) };
-    if old.changed == is_old.ctime && old.is_written_as(&is_old) {
+    let Some(at_new) = walk(to, path)? else { return Ok(true) };
+    let Some(is_new) = there(&at_new, new)? else { return Ok(true) };
+    let at_old = walk(from, path)?;
+    let is_old = at_old.as_ref().map_or(Ok(None), |at_old| there(at_old, old))?;
+    let is_unchanged = |is_old: &Stat| old.changed == is_old.ctime && old.is_written_as(is_old);
+    if let (false, Some(at_old), Some(is_old)) = (taken_back, &at_old, &is_old)
+        && is_unchanged(is_old)
+    {
         sys::at::unlink(at_old.0.as_fd(), &at_old.1)?;
         sync_dir(at_old.0.as_fd())?;
         tracing::info!(from = %from.path.display(), "a move that was interrupted is finished");
+    } else if is_old.is_none() && !taken_back {
+        return Ok(true); // it was finished
     } else if new.is_written_as(&is_new) {
         sys::at::unlink(at_new.0.as_fd(), &at_new.1)?;
         sync_dir(at_new.0.as_fd())?;

@@ -12,6 +12,7 @@ use fsstack_sys::{self as sys, SysError};
 use crate::branch::Branch;
 use crate::home::Proof;
 use crate::inode::number::{self, mix};
+use crate::intent::TakenBack;
 use crate::settings::Settings;
 
 /// Branches of one pool at most: a set of them fits one word.
@@ -31,6 +32,8 @@ pub struct Pool {
     /// The ids of the branches in order, with those that have left in between: a listing that stands at one of
     /// them goes on with what came after it.
     line: Vec<BranchId>,
+    /// Moves that this pool has given up, and whose new copies it could not remove.
+    pub(crate) taken_back: Arc<TakenBack>,
     /// The settings.
     pub settings: Settings,
 }
@@ -73,7 +76,8 @@ impl Pool {
             Branch::nobody().map_err(|error| BadPool::Branch { path: "(none)".to_owned(), error })?;
         let line: Vec<BranchId> = branches.iter().map(|branch| branch.id).collect();
         let turns = (0..branches.len()).collect();
-        Ok(Self { slots: branches.clone(), branches, turns, nobody: Arc::new(nobody), line, settings })
+        let (slots, nobody, taken_back) = (branches.clone(), Arc::new(nobody), Arc::default());
+        Ok(Self { slots, branches, turns, nobody, line, taken_back, settings })
     }
 
     /// The same pool with other settings.

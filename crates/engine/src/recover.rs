@@ -190,6 +190,11 @@ pub(crate) fn write_record(
 }
 
 impl Written {
+    /// It is acted on later: its name.
+    pub(crate) fn stays(self) -> CString {
+        self.0
+    }
+
     /// What it is about is over, one way or the other.
     pub(crate) fn done(self, on: &Branch) {
         let removed = sys::at::open_dir(on.root().as_fd(), on.folder(), on.mounts)
@@ -371,7 +376,11 @@ fn read_record(branch: &Branch, folder: &OwnedFd, name: &CStr) -> Result<Option<
 /// Does what it says. False: it is to stay.
 fn clear_record(pool: &Pool, branch: &Branch, name: &CStr, record: &[u8]) -> Result<bool, SysError> {
     if name.to_bytes().ends_with(intent::SUFFIX.to_bytes()) {
-        return intent::settle(pool, branch, record);
+        let settled = intent::settle(pool, branch, record, pool.taken_back.has(name))?;
+        if settled {
+            pool.taken_back.remove(name);
+        }
+        return Ok(settled);
     }
     match journal::settle(pool, record)? {
         Settled::Whole => Ok(true),

@@ -10,9 +10,13 @@
 //! synced, the old name goes, the intent goes. Killed before the name: the old copy stands, and the new one is
 //! gone or is cleared by the next mount. Killed after: both are whole, and the next mount removes the old one.
 //!
+//! Where the target goes out of reach in the middle the file stays where it was, and what the target may have of it is
+//! removed when that is back (`intent.rs`). Until then no other target is tried: the stale copy would outlive the old one.
+//!
 //! Not moved: a file with several links (the others would stay behind), and one that the kernel reads or writes
 //! by passthrough (it would go on with the old one).
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -28,7 +32,7 @@ use crate::open::route::Route;
 use crate::open::{OpenFile, WRITTEN_PAST};
 use crate::place::ancestors;
 use crate::pool::Pool;
-use crate::recover::{self, AtWork, sync_dir};
+use crate::recover::{self, AtWork, Written, sync_dir};
 use crate::tally::Sum;
 use crate::twin::dress;
 use crate::union::Union;
@@ -40,6 +44,20 @@ struct Move<'a> {
     from: Arc<Branch>,
     source: BorrowedFd<'a>,
     stat: Stat,
+}
+
+/// Why a file was not moved to a branch.
+enum Unmoved {
+    /// Nothing of it is there.
+    Undone(OpError),
+    /// Something of it may be there, which goes when the branch is back.
+    Left(OpError),
+}
+
+impl From<OpError> for Unmoved {
+    fn from(error: OpError) -> Self {
+        Self::Undone(error)
+    }
 }
 
 /// Its copy, which has no name yet.
@@ -109,15 +127,16 @@ impl Union {
                     inode.moved_to(at);
                     return Ok(());
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "a file could not be moved to this branch");
-                    why = match error.errno() {
-                        Errno::OPNOTSUPP | Errno::PERM => {
-                            "no branch with room for it can hold its attributes"
-                        }
-                        Errno::NOSPC | Errno::DQUOT => why,
-                        _ => "the branches that have room for it failed",
+                Err(unmoved) => {
+                    let (error, left) = match unmoved {
+                        Unmoved::Undone(error) => (error, false),
+                        Unmoved::Left(error) => (error, true),
                     };
+                    tracing::warn!(%error, "a file could not be moved to this branch");
+                    why = why_failed(error, why);
+                    if left {
+                        break;
+                    }
                 }
             }
         }
@@ -145,15 +164,16 @@ impl Union {
         Errno::NOSPC.into()
     }
 
-    fn move_to(&self, pool: &Pool, moving: &Move<'_>, to: &Branch) -> Result<OwnedFd> {
+    fn move_to(&self, pool: &Pool, moving: &Move<'_>, to: &Branch) -> Result<OwnedFd, Unmoved> {
         let dir = self.skeleton(pool, &moving.name.parent, to.ix)?;
         let (fd, staged) = to.ask(|| blank(to, &dir))?;
         let new = New { to, dir, fd, staged };
         let id = moving.inode.id;
-        let done = to.ask(|| to.stat_fd(new.fd.as_fd())).and_then(|made| {
+        let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {
             // What it is known by is on disk, on the copy and in the index, before the copy has a name.
             let natural = self.mark_moved(to, &new.fd, &made, id)?;
             to.ask_patiently(|| dress(new.fd.as_fd(), moving.source, &moving.stat, &pool.settings.relocation))
+                .map_err(Unmoved::from)
                 .and_then(|()| self.exchange_names(pool, moving, &new, made.ino))
                 .inspect_err(|_| self.index.forget(id, Some(natural)))
         });
@@ -170,7 +190,7 @@ impl Union {
     }
 
     /// The new copy gets the name and the old one loses it.
-    fn exchange_names(&self, pool: &Pool, moving: &Move<'_>, new: &New<'_>, ino: u64) -> Result<()> {
+    fn exchange_names(&self, pool: &Pool, moving: &Move<'_>, new: &New<'_>, ino: u64) -> Result<(), Unmoved> {
         let New { to, dir, fd, staged } = new;
         let name = &*moving.name.name;
         // Until the intent, which names the way, is done with, no directory on the way is renamed, and no two names
@@ -179,7 +199,7 @@ impl Union {
         let old_dir = self.dirfd(pool, &moving.name.parent, moving.from.ix)?;
         let there = moving.from.ask(|| sys::at::stat(old_dir.as_fd(), name))?;
         if there.ino != moving.stat.ino {
-            return Err(OpError::STALE); // renamed or replaced behind the pool's back
+            return Err(OpError::STALE.into()); // renamed or replaced behind the pool's back
         }
         let path = moving.inode.path().ok_or(OpError::STALE)?;
         // The way to the new name may just have been made: without it, what is on disk could not be found.
@@ -203,22 +223,22 @@ impl Union {
             }
             sync_dir(dir.as_fd())
         });
-        let replaced = named.and_then(|()| moving.from.ask(|| sys::at::unlink(old_dir.as_fd(), name)));
-        if let Err(error) = replaced
-            && self.stands(moving, &old_dir)
-        {
-            // The new one must not stay beside it; somebody else's file of that name is left alone.
-            let undone = match sys::at::stat(dir.as_fd(), name) {
-                Ok(there) if there.ino == ino => sys::at::unlink(dir.as_fd(), name),
-                Err(error) if error.errno != Errno::NOENT => Err(error),
-                _ => Ok(()),
-            };
-            tracing::warn!(%error, ?undone, "a move was undone");
-            // What could not be removed is when the branch is back.
-            if undone.is_ok() {
-                intent.done(to);
-            }
-            return Err(error);
+        let removed = named.map(|()| moving.from.ask(|| sys::at::unlink(old_dir.as_fd(), name)));
+        let given_up = match removed {
+            Err(error) => Some(error), // the old copy's name was not touched
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => match self.stands(moving, &old_dir) {
+                Ok(stands) => stands.then_some(error),
+                Err(unknown) => {
+                    // The new one, which is whole and has its name, counts; the old one goes when its branch is back.
+                    tracing::warn!(%error, %unknown, "the old name of a moved file may be left");
+                    let _stays = intent;
+                    return Ok(());
+                }
+            },
+        };
+        if let Some(error) = given_up {
+            return Err(give_up(pool, new, name, (intent, ino), error));
         }
         let synced = moving.from.ask(|| sync_dir(old_dir.as_fd()));
         if let Err(error) = synced {
@@ -230,10 +250,46 @@ impl Union {
         Ok(())
     }
 
-    /// Whether the old copy still has its name. If that cannot be told the new one, which is whole, counts.
-    fn stands(&self, moving: &Move<'_>, old_dir: &DirFd) -> bool {
-        let there = sys::at::stat(old_dir.as_fd(), &moving.name.name);
-        there.is_ok_and(|there| there.ino == moving.stat.ino)
+    /// Whether the old copy still has its name.
+    fn stands(&self, moving: &Move<'_>, old_dir: &DirFd) -> Result<bool> {
+        match moving.from.ask(|| sys::at::stat(old_dir.as_fd(), &moving.name.name)) {
+            Ok(there) => Ok(there.ino == moving.stat.ino),
+            Err(error) if error.is_missing() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The new copy, number `ino`, must not stay beside the old one; somebody else's file of that name is left alone.
+fn give_up(
+    pool: &Pool,
+    new: &New<'_>,
+    name: &CStr,
+    (intent, ino): (Written, u64),
+    error: OpError,
+) -> Unmoved {
+    let New { to, dir, .. } = new;
+    let undone = match to.ask(|| sys::at::stat(dir.as_fd(), name)) {
+        Ok(there) if there.ino == ino => to.ask(|| sys::at::unlink(dir.as_fd(), name)),
+        Err(error) if !error.is_missing() => Err(error),
+        _ => Ok(()),
+    };
+    tracing::warn!(%error, ?undone, "a move was given up");
+    if undone.is_ok() {
+        intent.done(to);
+        Unmoved::Undone(error)
+    } else {
+        pool.taken_back.add(intent);
+        Unmoved::Left(error)
+    }
+}
+
+/// Why no branch took the file, after one failed with `error` and the others for what is `known`.
+fn why_failed(error: OpError, known: &'static str) -> &'static str {
+    match error.errno() {
+        Errno::OPNOTSUPP | Errno::PERM => "no branch with room for it can hold its attributes",
+        Errno::NOSPC | Errno::DQUOT => known,
+        _ => "the branches that have room for it failed",
     }
 }
 
@@ -255,7 +311,7 @@ fn why_not(file: &OpenFile, stat: &Stat) -> Option<&'static str> {
 struct Staged(AtWork);
 
 impl Staged {
-    fn name(&self, to: &Branch, dir: &DirFd, name: &std::ffi::CStr) -> Result<(), SysError> {
+    fn name(&self, to: &Branch, dir: &DirFd, name: &CStr) -> Result<(), SysError> {
         let folder = recover::folder(to)?;
         sys::at::rename(folder.as_fd(), &self.0, dir.as_fd(), name, sys::at::RenameFlags::empty())
     }

@@ -22,12 +22,14 @@ struct Plan {
     fails: Option<(u64, Errno)>,
     /// Whether the calls after it fail too.
     for_good: bool,
+    /// Another call that fails; 0: none.
+    also: u64,
     /// The first that failed.
     failed: Option<Call>,
 }
 
 impl Plan {
-    const NOTHING: Self = Self { made: 0, fails: None, for_good: false, failed: None };
+    const NOTHING: Self = Self { made: 0, fails: None, for_good: false, also: 0, failed: None };
 }
 
 /// What the environment asks for.
@@ -60,6 +62,12 @@ pub fn cut_off<T>(nth: u64, errno: Errno, work: impl FnOnce() -> T) -> (T, Optio
     (result, plan.failed)
 }
 
+/// As [`fail`], and the call `later` calls after the `nth` fails too: one of the branches is out of reach, another is not.
+pub fn fail_twice<T>(nth: u64, later: u64, errno: Errno, work: impl FnOnce() -> T) -> (T, Option<Call>) {
+    let (result, plan) = scope(Plan { fails: Some((nth, errno)), also: nth + later, ..Plan::NOTHING }, work);
+    (result, plan.failed)
+}
+
 fn scope<T>(plan: Plan, work: impl FnOnce() -> T) -> (T, Plan) {
     /// Puts the outer scope's plan back, also when `work` panics.
     struct Outer(Option<Plan>);
@@ -81,7 +89,7 @@ pub(crate) fn due(call: Call) -> Option<Errno> {
 fn by_thread(call: Call) -> Option<Errno> {
     let mut plan = PLAN.get()?;
     plan.made += 1;
-    let is_due = |nth| nth == plan.made || plan.for_good && nth < plan.made;
+    let is_due = |nth| nth == plan.made || plan.also == plan.made || plan.for_good && nth < plan.made;
     let errno = plan.fails.and_then(|(nth, errno)| is_due(nth).then_some(errno));
     if errno.is_some() {
         plan.failed.get_or_insert(call);
@@ -162,6 +170,13 @@ mod tests {
         let refused = |call| Err(SysError::new(call, Errno::NOTCONN));
         assert_eq!(answers, [Ok(1), refused(Call::Stat), refused(Call::Mkdir)]);
         assert_eq!(failed, Some(Call::Stat));
+    }
+
+    #[test]
+    fn two_calls_fail_and_what_is_between_does_not() {
+        let (answers, failed) = fail_twice(1, 2, Errno::NOTCONN, three);
+        assert_eq!(answers.map(|answer| answer.is_err()), [true, false, true]);
+        assert_eq!(failed, Some(Call::Open));
     }
 
     #[test]
