@@ -142,6 +142,25 @@ fn a_frozen_branch_costs_its_own_requests_a_deadline(builder: Builder) {
 }
 
 #[test]
+fn a_name_that_is_remembered_opens_no_longer_than_the_deadline() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = lab::pool()
+        .served_branch("a")
+        .tmp_branch("b")
+        .option("create=ff")
+        .option("branch-timeout=1")
+        .option("entry-timeout=60")
+        .option("attr-timeout=60")
+        .mount();
+    pool.write("file", b"x");
+    assert_eq!(pool.read("file"), b"x");
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    assert_eq!(errno(File::open(pool.at("file"))), EIO);
+    drop(frozen);
+    until("the branch comes back", || fs::read(pool.at("file")).is_ok());
+}
+
+#[test]
 fn a_frozen_branch_costs_its_own_requests_a_deadline_by_the_device() {
     needs!(mounting(), program("mergerfs"));
     a_frozen_branch_costs_its_own_requests_a_deadline(described().option("transport=dev"));

@@ -1,6 +1,7 @@
 //! However bytes go, they are the same bytes.
 
 use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use fsstack_lab::{self as lab, MiB, Pool, needs};
@@ -176,4 +177,55 @@ fn the_pool_says_where_a_file_is() {
         crate::script::refused(pool.path(), "setfattr -n user.fsstack.branch -v x d/f")
             .contains("not permitted")
     );
+}
+
+#[test]
+fn what_the_kernel_opens_on_a_served_branch_is_open_by_its_name() {
+    needs!(mounting(), program("mergerfs"), program("getfattr"));
+    if let Err(skip) = passthrough() {
+        return skip.announce();
+    }
+    let pool = lab::pool().served_branch("a").mount();
+    pool.write("file", &[1; 10_000]);
+    pool.write("removed", &[2; 10_000]);
+    pool.write("replaced", &[3; 10_000]);
+    let [file, removed, replaced] =
+        ["file", "removed", "replaced"].map(|name| File::open(pool.at(name)).unwrap());
+    assert_eq!(told(&pool, "removed"), "passthrough");
+    // Somebody writes it meanwhile.
+    read_write(&pool, "file").write_all_at(&[4; 10_000], 10_000).unwrap();
+    let mut bytes = [0; 20_000];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!((bytes[0], bytes[10_000]), (1, 4));
+    // What is asked of the daemon is answered when no name leads there any more.
+    fs::remove_file(pool.at("removed")).unwrap();
+    fs::rename(pool.at("file"), pool.at("replaced")).unwrap();
+    for (gone, byte) in [(removed, 2), (replaced, 3)] {
+        gone.read_exact_at(&mut bytes[..10_000], 0).unwrap();
+        assert_eq!(bytes[..10_000], [byte; 10_000]);
+        assert_eq!(rustix::fs::seek(gone.as_fd(), rustix::fs::SeekFrom::Hole(5)).unwrap(), 10_000);
+        assert_eq!(gone.metadata().unwrap().len(), 10_000);
+        gone.sync_all().unwrap();
+    }
+    assert_eq!(pool.read("replaced").len(), 20_000);
+}
+
+#[test]
+fn a_dead_branch_is_an_error_of_input_though_its_names_are_remembered() {
+    needs!(mounting(), program("mergerfs"));
+    if let Err(skip) = passthrough() {
+        return skip.announce();
+    }
+    let pool = lab::pool()
+        .served_branch("a")
+        .tmp_branch("b")
+        .option("entry-timeout=60")
+        .option("attr-timeout=60")
+        .option("create=ff")
+        .mount();
+    pool.write("file", b"x");
+    assert_eq!(pool.read("file"), b"x");
+    pool.branch("a").daemon().kill().unwrap();
+    let told = File::open(pool.at("file")).unwrap_err();
+    assert_eq!(told.raw_os_error(), Some(5), "{told}");
 }

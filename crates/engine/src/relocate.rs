@@ -29,7 +29,7 @@ use crate::inode::dirfd::DirFd;
 use crate::inode::{Inode, Name, number};
 use crate::intent::{Intent, Stamp};
 use crate::open::route::Route;
-use crate::open::{OpenFile, WRITTEN_PAST};
+use crate::open::{Access, OpenFile, WRITTEN_PAST};
 use crate::place::ancestors;
 use crate::pool::Pool;
 use crate::recover::{self, AtWork, Written, sync_dir};
@@ -122,7 +122,7 @@ impl Union {
                     pool.branch(at).tally.add(Sum::MovedHere, 1);
                     placed.branch = home;
                     placed.fd = fd;
-                    placed.writable = true;
+                    placed.access = Access::Write;
                     placed.epoch = placed.branch.epoch();
                     inode.moved_to(at);
                     return Ok(());

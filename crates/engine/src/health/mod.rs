@@ -17,6 +17,7 @@ mod free;
 mod keeper;
 mod mounts;
 pub(crate) mod parts;
+mod spare;
 pub mod stand_in;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};

@@ -9,7 +9,7 @@
 //! lost before it was given is seen.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -17,8 +17,10 @@ use fsstack_sys::dirents::Dirents;
 use fsstack_sys::mounts::MountInfo;
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 
+use super::spare::MadeUp;
 use super::{DOUBTED, LACKING, UP};
 use crate::branch::Branch;
+use crate::error::is_branch_fault;
 
 /// The type of the mount of a volume's client.
 const CLIENT: &str = "fuse.glusterfs";
@@ -26,16 +28,12 @@ const CLIENT: &str = "fuse.glusterfs";
 const GRAPH: &CStr = c".meta/graphs/active";
 /// What the names of those of its layers end with that spread files.
 const SPREADS: &[u8] = b"-dht";
-/// What a layer tells of itself is no longer than this.
-const LONGEST: usize = 256 << 10;
 
 /// The parts of a volume, as its client tells of them.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    /// The root of the mount.
-    root: OwnedFd,
-    /// What tells how they are, below the root.
-    told_by: Vec<CString>,
+    /// What tells how they are, below the root of the mount.
+    told_by: Vec<MadeUp>,
 }
 
 impl Parts {
@@ -54,7 +52,9 @@ impl Parts {
             );
             return None;
         }
-        Some(Arc::new(Self { root, told_by }))
+        let root = Arc::new(root);
+        let told_by = told_by.into_iter().map(|path| MadeUp::new(root.clone(), path)).collect();
+        Some(Arc::new(Self { told_by }))
     }
 
     /// The names of those that cannot be reached.
@@ -63,8 +63,8 @@ impl Parts {
     /// The client does not answer.
     pub(crate) fn missing(&self) -> Result<Vec<String>, SysError> {
         let mut missing = Vec::new();
-        for path in &self.told_by {
-            missing.extend(unreached(&read(self.root.as_fd(), path)?));
+        for layer in &self.told_by {
+            missing.extend(unreached(&layer.read(|text| unreached(text).is_empty())?));
         }
         Ok(missing)
     }
@@ -82,21 +82,6 @@ fn layers(root: BorrowedFd<'_>) -> Result<Vec<CString>, SysError> {
         }
     }
     Ok(layers)
-}
-
-fn read(root: BorrowedFd<'_>, path: &CStr) -> Result<String, SysError> {
-    let file = sys::at::open_follow(root, path, OFlags::RDONLY)?;
-    let mut text = Vec::new();
-    let mut piece = [0; 16 << 10];
-    loop {
-        let read = sys::file::read_at(file.as_fd(), &mut piece, text.len() as u64)?;
-        text.extend_from_slice(&piece[..read]);
-        // Less than was asked for is the end: another question would cost as much as this one.
-        if read < piece.len() || LONGEST < text.len() {
-            break;
-        }
-    }
-    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// The parts that `text` says are not up.
@@ -119,7 +104,10 @@ impl Branch {
     /// A part of the branch is out of reach, or that cannot be told: what is not found there may be there.
     pub(crate) fn check_parts(&self) -> Result<(), SysError> {
         let Some(parts) = self.parts() else { return Ok(()) };
-        let missing = parts.missing()?;
+        let unknown = |call| SysError { call, errno: Errno::IO };
+        let missing = parts
+            .missing()
+            .map_err(|error| if is_branch_fault(error.errno) { error } else { unknown(error.call) })?;
         if missing.is_empty() {
             return Ok(());
         }
@@ -129,7 +117,7 @@ impl Branch {
             self.tell_missing(&missing);
             self.wake_keeper();
         }
-        Err(SysError { call: Call::Read, errno: Errno::IO })
+        Err(unknown(Call::Read))
     }
 
     /// Its examination found that it lacks these.

@@ -55,10 +55,33 @@ pub struct Placed {
     pub branch: Tenant,
     /// The file there.
     pub fd: OwnedFd,
-    /// Whether `fd` can be written to.
-    pub writable: bool,
+    /// What `fd` is good for.
+    pub access: Access,
     /// Which mount of the branch `fd` was opened on.
     pub epoch: u32,
+}
+
+/// What a descriptor on a file is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To name the file (`O_PATH`), which the kernel opens itself: its server knows of no open by the daemon, and of no
+    /// close. Made more of when more is asked of it.
+    Name,
+    /// To read it.
+    Read,
+    /// To read and write it.
+    Write,
+}
+
+impl Access {
+    /// How to open a file for it.
+    pub(crate) fn flags(self) -> OFlags {
+        match self {
+            Self::Name => OFlags::PATH,
+            Self::Read => OFlags::RDONLY | OFlags::NONBLOCK,
+            Self::Write => OFlags::RDWR,
+        }
+    }
 }
 
 impl OpenFile {
@@ -66,13 +89,13 @@ impl OpenFile {
     pub fn new(
         branch: Tenant,
         fd: OwnedFd,
-        writable: bool,
+        access: Access,
         stat: &Stat,
         backings: Arc<dyn Backings>,
     ) -> Self {
         let epoch = branch.epoch();
         Self {
-            placed: RwLock::new(Placed { branch, fd, writable, epoch }),
+            placed: RwLock::new(Placed { branch, fd, access, epoch }),
             tie: Mutex::new(Tie::default()),
             strips: AtomicBool::new(stat.mode & SET_ID != 0),
             lock_owners: Mutex::default(),
@@ -86,9 +109,19 @@ impl OpenFile {
     /// # Errors
     /// What the call answered.
     pub fn ask<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
-        let placed = self.placed.read();
+        let placed = self.readable()?;
         placed.branch.as_daemon()?;
         placed.branch.ask(|| call(placed.fd.as_fd()))
+    }
+
+    /// Its attributes.
+    ///
+    /// # Errors
+    /// What the branch answered.
+    pub fn stat(&self) -> Result<Stat> {
+        let placed = self.placed.read();
+        placed.branch.as_daemon()?;
+        placed.branch.ask(|| sys::at::stat_fd(placed.fd.as_fd()))
     }
 
     /// As [`Self::ask`], for calls that may take long on a branch in good order.
@@ -96,13 +129,13 @@ impl OpenFile {
     /// # Errors
     /// What the call answered.
     pub fn ask_patiently<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
-        let placed = self.placed.read();
+        let placed = self.readable()?;
         placed.branch.as_daemon()?;
         placed.branch.ask_patiently(|| call(placed.fd.as_fd()))
     }
 
     /// As [`Self::ask_patiently`], inside a call on another open file, or on this one: does not wait for whoever waits to
-    /// move the file, who may be waiting for the outer call.
+    /// move the file, who may be waiting for the outer call. For a file that is written, or calls that need its name only.
     ///
     /// # Errors
     /// What the call answered.
@@ -116,7 +149,7 @@ impl OpenFile {
     /// # Errors
     /// What the call answered.
     pub fn ask_to_read(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<usize, SysError>) -> Result<usize> {
-        let placed = self.placed.read();
+        let placed = self.readable()?;
         placed.branch.as_daemon()?;
         let read = placed.branch.ask(|| call(placed.fd.as_fd()))?;
         placed.branch.tally.add(Sum::ReadBytes, read as u64);
@@ -192,12 +225,12 @@ impl OpenFile {
     /// # Errors
     /// The branch does not open it for writing.
     pub fn make_writable_for(&self, flags: OFlags) -> Result<()> {
-        if self.placed.read().writable {
+        if self.is_writable() {
             return Ok(());
         }
         let mut placed = self.hold_alone()?;
         placed.branch.check_mode()?;
-        if !placed.writable {
+        if placed.access != Access::Write {
             let open = |how| placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how));
             let fd = match open(OFlags::RDWR) {
                 Err(error) if error.errno() == Errno::PERM && flags.contains(OFlags::APPEND) => {
@@ -206,9 +239,33 @@ impl OpenFile {
                 opened => opened?,
             };
             placed.fd = fd;
-            placed.writable = true;
+            placed.access = Access::Write;
         }
         Ok(())
+    }
+
+    /// A name of it is about to go, maybe the last, by which it could be opened. What cannot be opened now loses its name
+    /// all the same: the kernel has it open for those who read it.
+    pub(crate) fn outlives_name(&self) {
+        if let Err(error) = self.readable() {
+            tracing::debug!(%error, "an open file that is removed cannot be opened by the daemon");
+        }
+    }
+
+    fn readable(&self) -> Result<RwLockReadGuard<'_, Placed>> {
+        loop {
+            let placed = self.placed.read();
+            if placed.access != Access::Name {
+                return Ok(placed);
+            }
+            drop(placed);
+            let mut placed = self.hold_alone()?;
+            if placed.access == Access::Name {
+                placed.branch.as_daemon()?;
+                placed.fd = placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), Access::Read.flags()))?;
+                placed.access = Access::Read;
+            }
+        }
     }
 
     /// Writes by others must strip privileges from the file.
@@ -246,7 +303,7 @@ impl OpenFile {
 
     /// Whether anybody has opened it for writing.
     pub(crate) fn is_writable(&self) -> bool {
-        self.placed.read().writable
+        self.placed.read().access == Access::Write
     }
 
     /// The way the first open decided on, if any is open.

@@ -19,7 +19,7 @@ impl Union {
     pub fn getattr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
         let pool = self.pool.load();
         if let Some(open) = handle.and_then(|handle| self.file(handle).ok()) {
-            return Ok(Attr { ino, stat: open.file.ask(sys::at::stat_fd)? });
+            return Ok(Attr { ino, stat: open.file.stat()? });
         }
         let inode = self.inode(ino)?;
         if inode.is_dir() {
@@ -28,7 +28,7 @@ impl Union {
         let stat = match inode.open_file() {
             Some(file) => {
                 self.freshen(&inode, &file)?;
-                file.ask(sys::at::stat_fd)?
+                file.stat()?
             }
             None => match self.stat_by_name(&pool, &inode) {
                 // No name of it is left, but the kernel has it still.
@@ -72,8 +72,7 @@ impl Union {
         placed.branch.check_open()?;
         let epoch = placed.branch.epoch();
         if placed.epoch != epoch {
-            let flags = if placed.writable { sys::OFlags::RDWR } else { sys::OFlags::RDONLY };
-            let (_, fd, _) = self.open_inode(&self.pool.load(), inode, flags)?;
+            let (_, fd, _) = self.open_inode(&self.pool.load(), inode, placed.access.flags())?;
             let dead = std::mem::replace(&mut placed.fd, fd);
             placed.epoch = epoch;
             placed.branch.dispose(dead);

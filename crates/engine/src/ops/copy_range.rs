@@ -27,7 +27,7 @@ impl Union {
         let (source, target) = (self.file(from.0)?, self.file(to.0)?);
         target.file.make_writable()?;
         target.file.strip(caller)?;
-        let size = source.file.ask(sys::at::stat_fd)?.size;
+        let size = source.file.stat()?.size;
         let more = len.min(size.saturating_sub(from.1));
         self.with_room(&target.inode, &target.file, more, || {
             copy(&source.file, from.1, &target.file, to.1, len)

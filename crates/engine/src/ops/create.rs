@@ -11,7 +11,7 @@ use crate::answer::{Created, Entry};
 use crate::caller::Caller;
 use crate::error::Result;
 use crate::inode::Inode;
-use crate::open::OpenFile;
+use crate::open::{Access, OpenFile};
 use crate::pool::Pool;
 use crate::resolve::entry;
 use crate::union::Union;
@@ -142,7 +142,7 @@ impl Union {
     ) -> Result<crate::answer::Opened> {
         let inode = self.inode(entry.ino)?;
         let branch = pool.branch(made.at).move_in()?;
-        let file = OpenFile::new(branch, made.fd, true, &made.stat, self.backings.clone());
+        let file = OpenFile::new(branch, made.fd, Access::Write, &made.stat, self.backings.clone());
         let file = Arc::new(file);
         let file = inode.open_with(|_| Ok::<_, crate::error::OpError>(()), || Ok(file))?;
         Ok(self.hand_out(pool, inode, file, flags, caller))

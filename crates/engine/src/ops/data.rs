@@ -138,7 +138,7 @@ impl Union {
         }
         match open.file.tied_to() {
             Some(Route::Cached) => {
-                let size = open.file.ask(sys::at::stat_fd)?.size;
+                let size = open.file.stat()?.size;
                 match whence {
                     _ if size <= offset => Err(Errno::NXIO.into()),
                     Whence::Data => Ok(offset),

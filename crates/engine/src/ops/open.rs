@@ -14,7 +14,7 @@ use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::open::choice::{But, Facts, stacked_route};
 use crate::open::route::Route;
-use crate::open::{FileHandle, OpenFile, SET_ID, Sync};
+use crate::open::{Access, FileHandle, OpenFile, SET_ID, Sync};
 use crate::pool::Pool;
 use crate::tally::Event;
 use crate::union::Union;
@@ -58,30 +58,44 @@ impl Union {
         write: bool,
         flags: OFlags,
     ) -> Result<Arc<OpenFile>> {
-        let (at, fd, stat, writable) = if write {
+        let (access, (at, fd, stat)) = if write {
             pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
-            let opened = self.open_inode(pool, inode, OFlags::RDWR);
-            let (opened, writable) = match opened {
+            let opened = match self.open_inode(pool, inode, OFlags::RDWR) {
                 // An unprivileged daemon may be allowed to write and not to read.
                 Err(error) if error.errno() == Errno::ACCESS => {
-                    (self.open_inode(pool, inode, OFlags::WRONLY)?, true)
+                    self.open_inode(pool, inode, OFlags::WRONLY)?
                 }
                 // An append-only file: the branch itself appends, wherever a write says that it goes.
                 Err(error) if error.errno() == Errno::PERM && flags.contains(OFlags::APPEND) => {
-                    (self.open_inode(pool, inode, OFlags::RDWR | OFlags::APPEND)?, true)
+                    self.open_inode(pool, inode, OFlags::RDWR | OFlags::APPEND)?
                 }
-                opened => (opened?, true),
+                opened => opened?,
             };
-            (opened.0, opened.1, opened.2, writable)
+            (Access::Write, opened)
         } else {
-            let (at, fd, stat) = self.open_inode(pool, inode, OFlags::RDONLY | OFlags::NONBLOCK)?;
-            (at, fd, stat, false)
+            let access = self.access_to_read(pool, inode);
+            (access, self.open_inode(pool, inode, access.flags())?)
         };
+        if access == Access::Name {
+            // The kernel waits for ever for a server that hangs, and tells programs what it says when it is gone.
+            pool.branch(at).ask(|| sys::at::stat_now(fd.as_fd()))?;
+        }
         let branch = pool.branch(at).move_in()?;
         let capable = write && inode.kind == Kind::File && branch.ask(|| Ok(has_capability(fd.as_fd())))?;
-        let file = OpenFile::new(branch, fd, writable, &stat, self.backings.clone());
+        let file = OpenFile::new(branch, fd, access, &stat, self.backings.clone());
         file.set_strips(capable || stat.mode & SET_ID != 0);
         Ok(Arc::new(file))
+    }
+
+    /// What to open the closed file `inode` for, which somebody wants to read. Where the kernel opens it again by itself, a
+    /// second open costs a network file system as much, and its close more. A server of NFS must see no errno but ours.
+    fn access_to_read(&self, pool: &Pool, inode: &Arc<Inode>) -> Access {
+        let Some(at) = inode.branch() else { return Access::Read };
+        let branch = pool.branch(at);
+        let served = !branch.kind.is_local() && !pool.settings.nfs_export;
+        let past_us =
+            || self.choose(pool, Facts { inode, branch, write: false, strips: false }).is_passthrough();
+        if served && past_us() { Access::Name } else { Access::Read }
     }
 
     /// One more handle on `file`, which `inode` already counts.

@@ -1,0 +1,114 @@
+//! Files that a volume's client makes up, opened before they are needed.
+//!
+//! The client makes up what such a file says when it is first read, not when it is opened (`meta_default_readv` in
+//! GlusterFS), and says the same ever after. So a descriptor that waits, opened and never read, answers a question with
+//! one request to the client in place of four (the link in the path, open, read, flush): the others happen before and
+//! after, on a thread of their own.
+//!
+//! A descriptor belongs to the volume's graph as it was when it was opened. Of a graph that was exchanged since it would
+//! tell what is no more: so none waits for long, and a bad answer of one that has waited is asked again.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::time::{Duration, Instant};
+
+use fsstack_sys::{self as sys, OFlags, SysError};
+use parking_lot::Mutex;
+
+/// How long one may have waited.
+const FRESH: Duration = Duration::from_secs(1);
+/// What a layer tells of itself is no longer than this.
+const LONGEST: usize = 256 << 10;
+
+/// A file of the client's, and a descriptor on it that was not read yet.
+#[derive(Debug)]
+pub(crate) struct MadeUp {
+    place: Arc<Place>,
+    /// Wakes the thread that closes what was read, and opens the next. None: no thread can be had.
+    used: Mutex<Option<Sender<OwnedFd>>>,
+}
+
+#[derive(Debug)]
+struct Place {
+    root: Arc<OwnedFd>,
+    path: CString,
+    waiting: Mutex<Option<(Instant, OwnedFd)>>,
+}
+
+impl MadeUp {
+    /// The file `path` below `root`.
+    pub(crate) fn new(root: Arc<OwnedFd>, path: CString) -> Self {
+        Self { place: Arc::new(Place { root, path, waiting: Mutex::default() }), used: Mutex::default() }
+    }
+
+    /// What it says now, if that `is_good`, by a descriptor that has waited; else by one that is opened now.
+    ///
+    /// # Errors
+    /// The client does not answer.
+    pub(crate) fn read(&self, is_good: impl Fn(&str) -> bool) -> Result<String, SysError> {
+        let waited = self.place.waiting.lock().take();
+        if let Some((since, file)) = waited
+            && since.elapsed() < FRESH
+        {
+            let told = read_all(&file);
+            self.is_used(file);
+            if let Ok(text) = told
+                && is_good(&text)
+            {
+                return Ok(text);
+            }
+        }
+        let file = self.place.open()?;
+        let told = read_all(&file);
+        self.is_used(file);
+        told
+    }
+
+    /// Has `file` closed and another one opened, by somebody else.
+    fn is_used(&self, file: OwnedFd) {
+        let mut used = self.used.lock();
+        let thread = used.get_or_insert_with(|| self.place.clone().attend());
+        if thread.send(file).is_err() {
+            *used = None; // no thread could be had; the file is closed here
+        }
+    }
+}
+
+impl Place {
+    fn open(&self) -> Result<OwnedFd, SysError> {
+        sys::at::open_follow(self.root.as_fd(), &self.path, OFlags::RDONLY)
+    }
+
+    /// Starts the thread. It ends with the sender, or stays where the client hangs.
+    fn attend(self: Arc<Self>) -> Sender<OwnedFd> {
+        let (used, to_close) = mpsc::channel::<OwnedFd>();
+        let thread = std::thread::Builder::new().name("branch-parts".into()).stack_size(64 << 10);
+        let started = thread.spawn(move || {
+            for file in to_close {
+                drop(file);
+                let next = self.open().ok();
+                *self.waiting.lock() = next.map(|file| (Instant::now(), file));
+            }
+        });
+        if let Err(error) = started {
+            tracing::warn!(%error, "no thread to open files ahead: a branch is slower to say what is not there");
+        }
+        used
+    }
+}
+
+fn read_all(file: &OwnedFd) -> Result<String, SysError> {
+    let mut text = Vec::new();
+    let mut piece = [0; 16 << 10];
+    loop {
+        let read = sys::file::read_at(file.as_fd(), &mut piece, text.len() as u64)?;
+        text.extend_from_slice(&piece[..read]);
+        // Less than was asked for is the end: another question would cost as much as this one.
+        if read < piece.len() || LONGEST < text.len() {
+            break;
+        }
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
