@@ -1,4 +1,4 @@
-//! Rows of a table that was not finished: kept with the commit that they are about, for a run that goes on.
+//! Rows of a table that was not finished: kept with the programs that they are about, for a run that goes on.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,21 +12,21 @@ use crate::exec;
 /// What is kept.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Kept {
-    commit: String,
+    about: String,
     rows: Vec<(String, Row)>,
 }
 
 impl Kept {
-    /// Those of an earlier run, if that was about `commit`.
-    pub(crate) fn of(commit: String) -> Result<Self> {
+    /// Those of an earlier run, if that was about the same.
+    pub(crate) fn of(about: String) -> Result<Self> {
         let known = fs::read_to_string(path()?).ok().and_then(|text| serde_json::from_str(&text).ok());
-        let known = known.filter(|kept: &Self| kept.commit == commit);
-        Ok(known.unwrap_or(Self { commit, rows: Vec::new() }))
+        let known = known.filter(|kept: &Self| kept.about == about);
+        Ok(known.unwrap_or(Self { about, rows: Vec::new() }))
     }
 
     /// None of an earlier run.
-    pub(crate) fn none(commit: String) -> Self {
-        Self { commit, rows: Vec::new() }
+    pub(crate) fn none(about: String) -> Self {
+        Self { about, rows: Vec::new() }
     }
 
     /// The row of `fault`.

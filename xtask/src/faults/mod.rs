@@ -11,6 +11,7 @@ mod subject;
 
 use std::fmt::Write as _;
 use std::fs;
+use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use fsstack_lab::ledger::{self, Entry};
-use fsstack_lab::{mounts, needs};
+use fsstack_lab::{daemon, mounts, needs};
 
 use self::ground::{Ground, Told, bad};
 use self::kept::Kept;
@@ -47,7 +48,7 @@ pub(crate) struct Faults {
     /// Only this union; nothing is written then.
     #[arg(long, value_parser = ["mhddfs", "mergerfs", "fsstack"])]
     union: Option<String>,
-    /// Go on where an earlier run of the same commit was ended.
+    /// Go on where an earlier run with the same programs was ended.
     #[arg(long, conflicts_with_all = ["only", "union"])]
     resume: bool,
     /// No table: fsx and mixed work for so long while branches are killed, frozen and brought back (30s, 10m, 1h).
@@ -123,13 +124,14 @@ impl Faults {
             return stress(time);
         }
         install::packages(NEEDS)?;
-        let helper = match std::env::var_os("FSSTACK_BIN") {
-            Some(given) => given.into(),
-            None => exec::build_helper("release")?,
+        let helper = match given() {
+            true => daemon::helper()?,
+            false => exec::build_helper("release")?,
         };
         let no_gluster = gluster_missing();
         let whole = self.only.is_none() && self.union.is_none();
-        let mut kept = if self.resume { Kept::of(git()?)? } else { Kept::none(git()?) };
+        let about = about(&helper)?;
+        let mut kept = if self.resume { Kept::of(about)? } else { Kept::none(about) };
         let mut rows: Vec<(&str, Row)> = Vec::new();
         for case in
             CASES.iter().filter(|case| self.only.as_ref().is_none_or(|only| case.fault.contains(only)))
@@ -232,7 +234,7 @@ fn table(rows: &[(&str, Row)], helper: &Path) -> Result<String> {
     text.push_str("| fault |");
     for version in versions {
         let (subject, version) = version?;
-        let version = if subject == Subject::Fsstack { git()? } else { version };
+        let version = if subject == Subject::Fsstack && !given() { git()? } else { version };
         write!(text, " {} {version} |", subject.name())?;
     }
     text.push_str("\n|---|---|---|---|\n");
@@ -264,6 +266,19 @@ fn table(rows: &[(&str, Row)], helper: &Path) -> Result<String> {
     }
     text.push_str("else without the policy. Every outcome is judged by bytes read back and by errno.\n");
     Ok(text)
+}
+
+/// Whether FSSTACK_BIN names the daemon, which is then of whatever commit.
+fn given() -> bool {
+    std::env::var_os("FSSTACK_BIN").is_some()
+}
+
+/// The programs that rows are about: a commit may have been built in several ways, or not at all yet.
+fn about(helper: &Path) -> Result<String> {
+    let versions = SUBJECTS.map(|subject| subject.version(helper)).into_iter().collect::<Result<Vec<_>>>()?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&fs::read(helper).with_context(|| helper.display().to_string())?);
+    Ok(format!("{}, {:016x}", versions.join(", "), hasher.finish()))
 }
 
 fn git() -> Result<String> {
@@ -320,6 +335,20 @@ fn seconds(time: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_are_of_one_build() {
+        let dir = tempfile::tempdir().unwrap();
+        let build = |text: &str| {
+            let path = dir.path().join(text.trim());
+            fs::write(&path, format!("#!/bin/sh\necho mount.fsstack 0 # {text}\n")).unwrap();
+            fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+            about(&path).unwrap()
+        };
+        let (one, other) = (build("one"), build("other"));
+        assert_ne!(one, other, "the same version, and another build");
+        assert_eq!(one, build("one"));
+    }
 
     #[test]
     fn times_have_a_unit() {
