@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::gluster::server;
 use crate::mounts;
 
 /// Programs that the lab lets serve a mount; no other process is ever ended.
@@ -113,6 +114,20 @@ pub fn server_of(target: &Path) -> Result<Process> {
         [] => bail!("no daemon serves {}", target.display()),
         many => bail!("{} daemons serve {}", many.len(), target.display()),
     }
+}
+
+/// Every process of that program, by the first of its arguments.
+pub(crate) fn of_program(program: &str) -> Result<Vec<Process>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Some(process) = Process::of(pid) else { continue };
+        let words = server::arguments(process);
+        if words.first().is_some_and(|first| first.rsplit('/').next() == Some(program)) {
+            found.push(process);
+        }
+    }
+    Ok(found)
 }
 
 fn is_server(arguments: &[u8]) -> bool {

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
-use crate::daemon::Process;
+use crate::daemon::{self, Process};
 use crate::gluster::{Purge, Steps, server};
-use crate::ledger::{Standing, state_dir};
+use crate::ledger::{Standing, fresh, state_dir};
 use crate::shell::{command, which};
 use crate::{MiB, mounts};
 
@@ -100,6 +100,15 @@ impl Disks {
             book: Standing::named(&format!("disks-{lab}-{stack}"))?,
             files: Standing::named(&format!("disks-{lab}-{stack}-files"))?,
         })
+    }
+
+    /// Those of this process alone: they end with it, or are swept after it.
+    pub fn of_this_process(stack: Stack) -> Result<Self> {
+        let home = fresh(&format!("disks-{stack}"))?;
+        let name = home.file_name().context("a name")?.to_string_lossy().into_owned();
+        let book = Standing::of_this_process(&name)?;
+        // One book, so that all of it goes in one order.
+        Ok(Self { stack, home, files: book.clone(), book })
     }
 
     /// Every stack that the lab called `lab` has files of.
@@ -310,18 +319,7 @@ fn others_zfs() -> Result<bool> {
 }
 
 fn zfs_daemons() -> Result<Vec<Process>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let Some(process) = entry?.file_name().to_str().and_then(|n| n.parse().ok()).and_then(Process::of)
-        else {
-            continue;
-        };
-        let words = server::arguments(process);
-        if words.first().is_some_and(|program| program.rsplit('/').next() == Some("zfs-fuse")) {
-            found.push(process);
-        }
-    }
-    Ok(found)
+    daemon::of_program("zfs-fuse")
 }
 
 /// Whether a zfs-fuse of these disks lives.

@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::daemon::{self, Process};
+use crate::gluster::server;
 use crate::ledger::Entry;
 use crate::{must, needs};
 
 /// How long the server may take to come up, and to go.
 const PATIENCE: Duration = Duration::from_secs(60);
+const PROGRAM: &str = "ganesha.nfsd";
 /// What the export is called below the server's root.
 pub const ROOT: &str = "t";
 /// A part of every handle: always the same.
@@ -25,6 +28,8 @@ pub struct Ganesha {
     home: PathBuf,
     port: u16,
     server: Option<Child>,
+    // Dropped in this order: what is left of the server, then its files.
+    _ended: Entry,
     _home: Entry,
 }
 
@@ -32,7 +37,7 @@ impl Ganesha {
     /// Why there can be none here.
     pub fn able() -> Result<(), needs::Skip> {
         needs::root()?;
-        needs::program("ganesha.nfsd")
+        needs::program(PROGRAM)
     }
 
     /// A server for `export`; what it writes down is in `home`.
@@ -43,11 +48,17 @@ impl Ganesha {
 
     /// The same, with the reason where it cannot be.
     pub fn try_serve(export: &Path, home: &Path) -> Result<Self> {
-        let entry = Entry::dir(home)?;
+        let (files, ended) = (Entry::dir(home)?, Entry::ganesha(home)?);
         // Free now; nobody else on this machine has a reason to take it.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let mut ganesha =
-            Self { export: export.to_owned(), home: home.to_owned(), port, server: None, _home: entry };
+        let mut ganesha = Self {
+            export: export.to_owned(),
+            home: home.to_owned(),
+            port,
+            server: None,
+            _ended: ended,
+            _home: files,
+        };
         ganesha.start()?;
         Ok(ganesha)
     }
@@ -79,18 +90,17 @@ impl Ganesha {
     }
 
     fn start(&mut self) -> Result<()> {
-        let (config, log) = (self.home.join("ganesha.conf"), self.home.join("log"));
-        fs::create_dir_all("/var/lib/nfs/ganesha")?;
-        fs::create_dir_all("/var/run/ganesha")?;
+        let (config, log) = (config_of(&self.home), self.home.join("log"));
+        fs::create_dir_all(self.home.join("recovery"))?;
         fs::write(&config, self.config())?;
-        let server = Command::new("ganesha.nfsd")
+        let server = Command::new(PROGRAM)
             .arg("-F")
             .args([Path::new("-f"), &config, Path::new("-L"), &log, Path::new("-p"), &self.home.join("pid")])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .context("ganesha.nfsd")?;
+            .context(PROGRAM)?;
         let server = self.server.insert(server);
         let began = Instant::now();
         while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
@@ -117,15 +127,38 @@ impl Ganesha {
         format!(
             "NFS_CORE_PARAM {{ Protocols = 4; NFS_Port = {}; Bind_addr = 127.0.0.1; Enable_NLM = false;
                Enable_RQUOTA = false; Enable_UDP = false; }}
-             NFSv4 {{ Graceless = true; RecoveryBackend = fs; Only_Numeric_Owners = true; Minor_Versions = 0,1,2;
+             NFSv4 {{ Graceless = true; RecoveryBackend = fs; RecoveryRoot = {home}/recovery; Only_Numeric_Owners = true; Minor_Versions = 0,1,2;
                Delegations = false; }}
+             NFS_KRB5 {{ Active_krb5 = false; CCacheDir = {home}/krb5; }}
              EXPORT_DEFAULTS {{ Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4;
                Transports = TCP; Attr_Expiration_Time = 0; }}
              EXPORT {{ Export_Id = {EXPORT_ID}; Path = {}; Pseudo = /{ROOT}; FSAL {{ Name = VFS; }} }}\n",
             self.port,
-            self.export.display()
+            self.export.display(),
+            home = self.home.display()
         )
     }
+}
+
+fn config_of(home: &Path) -> PathBuf {
+    home.join("ganesha.conf")
+}
+
+/// The server that was started with the configuration in `home`.
+fn started(home: &Path) -> Result<Option<Process>> {
+    let config = config_of(home).display().to_string();
+    let all = daemon::of_program(PROGRAM)?;
+    Ok(all.into_iter().find(|process| server::arguments(*process).contains(&config)))
+}
+
+/// Whether the server of `home` lives.
+pub(crate) fn stands(home: &Path) -> bool {
+    started(home).is_ok_and(|process| process.is_some())
+}
+
+/// Ends the server of `home`, if it lives.
+pub(crate) fn end(home: &Path) -> Result<()> {
+    started(home)?.map_or(Ok(()), Process::kill)
 }
 
 impl Drop for Ganesha {
@@ -133,5 +166,31 @@ impl Drop for Ganesha {
         if let Err(e) = self.stop() {
             assert!(std::thread::panicking(), "nfs-ganesha was not stopped: {e:#}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+
+    use super::*;
+
+    #[test]
+    fn a_server_is_known_by_its_configuration_and_ended() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(!stands(home.path()));
+        fs::write(config_of(home.path()), "").unwrap();
+        // Something that lives as long as it is let, under the server's name.
+        let mut other =
+            Command::new("tail").arg0(PROGRAM).arg("-f").arg(config_of(home.path())).spawn().unwrap();
+        let began = Instant::now();
+        while !stands(home.path()) {
+            assert!(began.elapsed() < PATIENCE, "it does not start");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!stands(&home.path().join("of-another")));
+        end(home.path()).unwrap();
+        assert!(!stands(home.path()));
+        other.wait().unwrap();
     }
 }

@@ -20,7 +20,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::daemon::Process;
 use crate::gluster::server;
-use crate::{disks, mounts, network};
+use crate::{disks, ganesha, mounts, network};
 
 /// Something that must not outlive its maker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +39,8 @@ enum Thing {
     Loop(PathBuf),
     /// The zfs-fuse of the disks whose home this is.
     Zfs(PathBuf),
+    /// The nfs-ganesha whose home this is.
+    Ganesha(PathBuf),
 }
 
 impl Thing {
@@ -52,6 +54,7 @@ impl Thing {
             Self::Server(path) => ("server", path),
             Self::Loop(path) => ("loop", path),
             Self::Zfs(path) => ("zfs", path),
+            Self::Ganesha(path) => ("ganesha", path),
         }
     }
 
@@ -64,6 +67,7 @@ impl Thing {
             b"server" => Self::Server(path),
             b"loop" => Self::Loop(path),
             b"zfs" => Self::Zfs(path),
+            b"ganesha" => Self::Ganesha(path),
             _ => return None,
         })
     }
@@ -96,6 +100,26 @@ impl Entry {
         Ok(entry)
     }
 
+    /// Announces a directory and makes it; one that is there already is somebody else's, and is refused.
+    pub fn new_dir(path: &Path) -> Result<Self> {
+        let taken = || format!("{} is there already: whoever made it may be at work in it", path.display());
+        ensure!(path.symlink_metadata().is_err(), taken());
+        let mut entry = Self::of(Thing::Dir(path.to_owned()))?;
+        if let Err(e) = fs::create_dir(path) {
+            // Not ours to remove.
+            entry.undone = true;
+            strike(&entry.thing)?;
+            return Err(e).with_context(taken);
+        }
+        fs::set_permissions(path, Permissions::from_mode(0o755))?;
+        Ok(entry)
+    }
+
+    /// Announces the nfs-ganesha that has its files in `home`.
+    pub(crate) fn ganesha(home: &Path) -> Result<Self> {
+        Self::of(Thing::Ganesha(home.to_owned()))
+    }
+
     /// Undoes it now, and says what went wrong.
     pub fn undo(mut self) -> Result<()> {
         self.settle()
@@ -109,12 +133,7 @@ impl Entry {
     }
 
     fn of(thing: Thing) -> Result<Self> {
-        static SWEPT: OnceLock<()> = OnceLock::new();
-        SWEPT.get_or_init(|| {
-            if let Err(e) = sweep() {
-                say(&format!("the lab could not clear what an earlier run left: {e:#}"));
-            }
-        });
+        sweep_once();
         append(&own_book()?, '+', &thing)?;
         Ok(Self { thing, undone: false })
     }
@@ -141,6 +160,16 @@ impl Drop for Entry {
     }
 }
 
+/// Before the first thing is made.
+fn sweep_once() {
+    static SWEPT: OnceLock<()> = OnceLock::new();
+    SWEPT.get_or_init(|| {
+        if let Err(e) = sweep() {
+            say(&format!("the lab could not clear what an earlier run left: {e:#}"));
+        }
+    });
+}
+
 /// What stands after this process, under a name, until it is taken down by that name.
 ///
 /// For things that are repaired and added to by one run after another. Each is written down before it is
@@ -154,6 +183,14 @@ impl Standing {
     /// The book of that name.
     pub fn named(name: &str) -> Result<Self> {
         Ok(Self { book: kept(name)? })
+    }
+
+    /// A book of that name that ends with this process: a killed one's is swept with its other things.
+    pub fn of_this_process(name: &str) -> Result<Self> {
+        sweep_once();
+        let mut book = own_book()?.into_os_string();
+        book.push(format!(".{name}"));
+        Ok(Self { book: book.into() })
     }
 
     /// Announces a mount at `target`.
@@ -272,6 +309,8 @@ fn own_book() -> Result<PathBuf> {
 
 fn owner(book: &Path) -> Option<Process> {
     let (pid, started) = book.file_name()?.to_str()?.split_once('-')?;
+    // Its further books have names after a dot.
+    let started = started.split('.').next()?;
     Some(Process { pid: pid.parse().ok()?, started: started.parse().ok()? })
 }
 
@@ -339,6 +378,7 @@ fn stands(thing: &Thing) -> bool {
         Thing::Server(home) => server::stands(home),
         Thing::Loop(image) => !matches!(disks::device_of(image), Ok(None)),
         Thing::Zfs(home) => disks::zfs_stands(home),
+        Thing::Ganesha(home) => ganesha::stands(home),
     }
 }
 
@@ -349,6 +389,7 @@ fn undo(thing: &Thing) -> Result<()> {
         Thing::Server(home) => return server::remove(home),
         Thing::Loop(image) => return disks::detach(image),
         Thing::Zfs(home) => return disks::end_zfs(home),
+        Thing::Ganesha(home) => return ganesha::end(home),
         Thing::File(path) => (path, fs::remove_file(path)),
         Thing::Dir(path) => {
             let inside = mounts::below(path)?;
@@ -389,6 +430,26 @@ mod tests {
         append(&dir().unwrap().join("4194305-1"), '+', &Thing::Dir(path.clone())).unwrap();
         sweep().unwrap();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_directory_of_somebody_else_is_refused_and_stays() {
+        let path = fresh("ledger-new").unwrap();
+        let first = Entry::new_dir(&path).unwrap();
+        assert!(Entry::new_dir(&path).unwrap_err().to_string().contains("is there already"));
+        assert!(path.exists());
+        drop(first);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_dead_run_loses_its_further_books_too() {
+        let path = fresh("ledger-book").unwrap();
+        fs::create_dir(&path).unwrap();
+        let book = dir().unwrap().join("4194305-2.disks");
+        append(&book, '+', &Thing::Dir(path.clone())).unwrap();
+        sweep().unwrap();
+        assert!(!path.exists() && !book.exists());
     }
 
     #[test]

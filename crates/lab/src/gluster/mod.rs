@@ -180,6 +180,21 @@ impl Gluster {
         client::mount(self, volume, below, options, target)
     }
 
+    /// Has the lab for one user alone until the file drops; refused while another has it.
+    pub fn claim(&self) -> Result<fs::File> {
+        let dir = self.home.parent().context("labs have a directory")?;
+        fs::create_dir_all(dir)?;
+        let claim = fs::File::create(self.home.with_extension("claim"))?;
+        let name = self.home.file_name().unwrap_or_default().display();
+        match flock(&claim, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                bail!("another run measures in the GlusterFS lab {name}: wait for its end")
+            }
+            done => done?,
+        }
+        Ok(claim)
+    }
+
     fn lock(&self) -> Result<fs::File> {
         let dir = self.home.parent().context("labs have a directory")?;
         fs::create_dir_all(dir)?;

@@ -1,6 +1,6 @@
 //! What a lab says while it works: a line a step, with the time that it took.
 
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -10,6 +10,8 @@ use anyhow::Result;
 pub enum Steps {
     /// A line a step on standard output.
     Shown,
+    /// A line a step on standard error, where standard output is for results.
+    Beside,
     /// Nothing.
     Quiet,
 }
@@ -34,9 +36,13 @@ impl Steps {
     }
 
     fn say(self, text: &str) -> Result<()> {
-        if self == Self::Shown {
-            stdout().write_all(text.as_bytes())?;
-            stdout().flush()?;
+        match self {
+            Self::Shown => {
+                stdout().write_all(text.as_bytes())?;
+                stdout().flush()?;
+            }
+            Self::Beside => stderr().write_all(text.as_bytes())?,
+            Self::Quiet => {}
         }
         Ok(())
     }

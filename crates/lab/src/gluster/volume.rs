@@ -68,6 +68,17 @@ impl Volume {
         })
     }
 
+    /// Bytes on all its bricks together for so many in its files.
+    #[must_use]
+    pub fn on_bricks(self, bytes: u64) -> u64 {
+        let (of, usable) = match self.set {
+            Set::Brick => (1, 1),
+            Set::Replica(bricks) => (bricks, 1),
+            Set::Disperse { bricks, redundancy } => (bricks, bricks - redundancy),
+        };
+        bytes.saturating_mul(of.into()).div_ceil(usable.into())
+    }
+
     /// What follows `gluster volume create`.
     pub(super) fn create_arguments(self) -> Vec<String> {
         let mut words = vec![self.to_string()];
