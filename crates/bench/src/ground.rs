@@ -1,10 +1,12 @@
 //! The ground of an experiment where the user has none: GlusterFS volumes or XFS branches of the lab, with pools and rivals
 //! mounted over them. Everything that is made here goes when it drops; a GlusterFS lab stays up for the next run.
 
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use fsstack_lab::branch::{Kind, Layout};
 use fsstack_lab::daemon::{self, Process};
@@ -16,10 +18,12 @@ use fsstack_lab::network::Rate;
 use fsstack_lab::rival::{Rival, Union};
 use fsstack_lab::shell::command;
 use fsstack_lab::{Branch, MiB, needs};
+use rustix::fs::statvfs;
 
 use crate::place::Target;
 use crate::plan::Export;
 use crate::rivals::{first_line, options};
+use crate::workload::Bytes;
 
 /// What `--lab` makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -37,9 +41,8 @@ pub(crate) struct Lab {
     /// Volumes instead of the experiment's own.
     pub(crate) volumes: Vec<Volume>,
     pub(crate) wan: Option<Rate>,
-    pub(crate) brick_size: MiB,
-    /// The size of an XFS branch.
-    pub(crate) branch_size: MiB,
+    /// Bytes that its volumes or branches must hold at once, all together.
+    pub(crate) needed: u64,
 }
 
 /// Directories to measure or to stack upon.
@@ -51,6 +54,8 @@ pub(crate) struct Parts {
     pub(crate) notes: Vec<(String, String)>,
     _branches: Vec<Branch>,
     _home: Option<Entry>,
+    /// Nobody else measures in the lab meanwhile, or changes it.
+    _claim: Option<File>,
 }
 
 impl Lab {
@@ -64,6 +69,11 @@ impl Lab {
         }
     }
 
+    /// How many there will be.
+    pub(crate) fn count(&self, volumes: &[&str]) -> usize {
+        if self.volumes.is_empty() { volumes.len() } else { self.volumes.len() }
+    }
+
     fn gluster(&self, volumes: &[Volume]) -> Result<Parts> {
         let missing = needs::gluster_ground();
         missing.map_err(|skip| {
@@ -72,11 +82,15 @@ impl Lab {
             )
         })?;
         let bricks = volumes.iter().map(|volume| volume.bricks()).max().unwrap_or(8).max(8);
-        let (wan, brick_size) = (self.wan, self.brick_size);
+        let (wan, brick_size) = (self.wan, self.brick_size());
         let plan = gluster::Plan { volumes: volumes.to_vec(), bricks, brick_size, wan, engine: None };
         let lab = Gluster::named("lab")?;
-        lab.up(&plan, Steps::Quiet).context("bringing the GlusterFS lab up")?;
-        let mut parts = Parts::default();
+        let claim = lab.claim()?;
+        // All of it may lie on the volume that takes most for a byte. Images that are there have their room already.
+        let most = volumes.iter().map(|volume| volume.on_bricks(self.needed)).max().unwrap_or(0);
+        room(most.saturating_sub(taken(&lab.home().join("img"))))?;
+        lab.up(&plan, Steps::Beside).context("bringing the GlusterFS lab up")?;
+        let mut parts = Parts { _claim: Some(claim), ..Parts::default() };
         for &volume in volumes {
             let name = volume.to_string();
             let bears = match volume.bears() {
@@ -94,16 +108,50 @@ impl Lab {
     /// That many XFS branches, called `xfs1` and so on.
     pub(crate) fn xfs(&self, count: usize) -> Result<Parts> {
         needs::loops().map_err(|skip| anyhow::anyhow!("--lab xfs {skip}"))?;
+        room(self.needed)?;
+        // Each may have to take all of it, and the file system's own needs some.
+        let size = MiB(((self.needed / 8 * 9) >> 20) + 1024).max(MiB(2 << 10));
         let home = ledger::fresh("bench")?;
         let mut parts = Parts { _home: Some(Entry::dir(&home)?), ..Parts::default() };
         for n in 1..=count {
             let name = format!("xfs{n}");
-            let branch = Branch::make(&name, Kind::Xfs(self.branch_size), Layout::Sparse, &home)?;
+            let branch = Branch::make(&name, Kind::Xfs(size), Layout::Sparse, &home)?;
             parts.dirs.push((name, branch.path().to_owned()));
             parts._branches.push(branch);
         }
         Ok(parts)
     }
+}
+
+impl Lab {
+    /// That of the lab's own, unless all that is written might not fit on one.
+    fn brick_size(&self) -> MiB {
+        let (wanted, quick) = (self.needed >> 20, gluster::Plan::default().brick_size);
+        // Few sizes, and sparse: bricks that are there are used again only if they have the size.
+        if wanted < quick.0 / 4 * 3 { quick } else { MiB((2 * wanted).next_power_of_two().max(64 << 10)) }
+    }
+}
+
+/// Refuses what the disk below the lab's images cannot hold: they are sparse, and promise more.
+pub(crate) fn room(needed: u64) -> Result<()> {
+    let dir = ledger::state_dir()?;
+    let told = statvfs(&dir)?;
+    let free = told.f_bavail.saturating_mul(told.f_frsize);
+    ensure!(
+        needed < free,
+        "the lab's disks are files in {}, which has {} free, and the plan may write {} to them: \
+         set FSSTACK_LAB_DIR to a roomier place, or measure mounts of your own by --target",
+        dir.display(),
+        Bytes(free),
+        Bytes(needed)
+    );
+    Ok(())
+}
+
+/// Bytes that the files of a directory have on their disk.
+fn taken(dir: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(dir) else { return 0 };
+    entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|found| found.blocks() * 512).sum()
 }
 
 /// A pool that we mounted.
@@ -152,12 +200,12 @@ impl Ground {
         Ok(home)
     }
 
-    /// A directory of its own in each: no two pools may share a branch.
+    /// A directory of its own in each: no two pools may share a branch, nor two runs.
     fn own(&mut self, name: &str, dirs: &[&Path]) -> Result<Vec<PathBuf>> {
         let mut own = Vec::new();
         for dir in dirs {
-            let path = dir.join(format!(".fsstack-bench-{name}"));
-            self.inner.push(Entry::dir(&path)?);
+            let path = dir.join(format!(".fsstack-bench-{name}-{}", std::process::id()));
+            self.inner.push(Entry::new_dir(&path)?);
             own.push(path);
         }
         Ok(own)
@@ -233,7 +281,7 @@ impl Ground {
     }
 
     fn disk(&mut self, kind: &str, size: MiB) -> Result<Target> {
-        let disks = Disks::of("bench", kind.parse()?)?;
+        let disks = Disks::of_this_process(kind.parse()?)?;
         if let Stack::Raidz(compression) = disks.stack()
             && let Some(raidz) = self.disks.iter().find(|up| matches!(up.0.stack(), Stack::Raidz(_)))
         {
@@ -241,7 +289,7 @@ impl Ground {
             return Ok(Target { name: kind.to_owned(), dir: raidz.0.twin(compression)? });
         }
         // Four as in the publication, where they are one file system.
-        let made = disks.up(if kind.contains("raid") { 4 } else { 1 }, size, Steps::Quiet);
+        let made = disks.up(if kind.contains("raid") { 4 } else { 1 }, size, Steps::Beside);
         // Also what was made before something failed is taken down.
         self.disks.push(Standing(disks));
         let dir = made?.into_iter().next().context("no file system was mounted")?;

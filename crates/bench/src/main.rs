@@ -37,7 +37,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use fsstack_lab::MiB;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use arguments::{Arguments, Command, Experiment, PlanFile};
@@ -45,7 +44,6 @@ use compare_runs::Outcome;
 use experiment::{Extent, Name};
 use ground::Lab;
 use plan::Plan;
-use workload::Bytes;
 
 /// Ended early, or something failed: what was measured is written.
 const PARTIAL: u8 = 3;
@@ -100,18 +98,10 @@ fn planned(given: &PlanFile) -> Result<ExitCode> {
 
 /// One experiment, or each that can be run here.
 fn experiments(given: &Experiment) -> Result<ExitCode> {
-    let lab = given.lab.map(|kind| Lab {
-        kind,
-        volumes: given.volumes.clone(),
-        wan: given.wan,
-        brick_size: MiB(if given.full { 64 << 10 } else { 4 << 10 }),
-        branch_size: MiB(if given.full { 16 << 10 } else { 2 << 10 }),
-    });
+    let lab = given.lab.map(|kind| Lab { kind, volumes: given.volumes.clone(), wan: given.wan, needed: 0 });
     let extent = if given.full { Extent::Full } else { Extent::Quick };
     let one = |name: Name, out: Option<&Path>, stop: &Arc<AtomicBool>| {
         let (plan, _ground) = experiment::plan(name, extent, &given.running, lab.as_ref())?;
-        plan.check()?;
-        announce(&plan, extent);
         measured(&plan, out, stop)
     };
     let (stop, out) = (stop_on_signals()?, given.running.out.as_deref());
@@ -135,27 +125,6 @@ fn experiments(given: &Experiment) -> Result<ExitCode> {
         return Ok(worst);
     };
     one(name, out, &stop)
-}
-
-/// What a plan will need, before it starts.
-fn announce(plan: &Plan, extent: Extent) {
-    let (free, moved) = (Bytes(plan.bytes_needed()), Bytes(plan.bytes_moved()));
-    let names: Vec<&str> = plan.targets.iter().map(|target| target.name.as_str()).collect();
-    eprintln!(
-        "{}: {} cases, {} rounds, targets {}; needs {free} free on each target, moves {moved} in all{}",
-        plan.name,
-        plan.cases.len(),
-        plan.rounds,
-        names.join(", "),
-        match extent {
-            // At 300 MB/s, the speed of the published single volumes.
-            Extent::Full => format!(", about {} minutes at 300 MB/s", moved.0 / 300_000_000 / 60 + 1),
-            Extent::Quick => String::new(),
-        }
-    );
-    for skipped in &plan.skipped {
-        eprintln!("  skipped: {}: {}", skipped.what, skipped.why);
-    }
 }
 
 /// Runs a plan and shows what came of it.

@@ -88,7 +88,7 @@ impl Plan {
                 target.name
             );
         }
-        let needed = self.bytes_needed();
+        let needed = self.bytes_needed(self.targets.len());
         self.targets.iter().try_for_each(|target| target.check(needed).map_err(Into::into))
     }
 
@@ -97,19 +97,19 @@ impl Plan {
         self.exports.iter().find(|export| export.target == target)
     }
 
-    /// Free bytes that each target must have: all may lie on one file system.
-    pub(crate) fn bytes_needed(&self) -> u64 {
-        self.cases.iter().map(|case| need(&case.workload, self.targets.len()).0).max().unwrap_or(0)
+    /// Free bytes that each of so many targets must have: all may lie on one file system.
+    pub(crate) fn bytes_needed(&self, targets: usize) -> u64 {
+        self.cases.iter().map(|case| need(&case.workload, targets).0).max().unwrap_or(0)
     }
 
-    /// Bytes that are written and read altogether, to say so beforehand.
-    pub(crate) fn bytes_moved(&self) -> u64 {
+    /// Bytes that are written and read altogether on so many targets, to say so beforehand.
+    pub(crate) fn bytes_moved(&self, targets: usize) -> u64 {
         let each = |case: &Case| {
             let rounds = u64::from(self.rounds + self.warmups) + u64::from(case.workload.keeps_files());
             case.workload.footprint().saturating_mul(rounds)
         };
         let one = self.cases.iter().map(each).fold(0_u64, u64::saturating_add);
-        one.saturating_mul(self.targets.len() as u64)
+        one.saturating_mul(targets as u64)
     }
 }
 

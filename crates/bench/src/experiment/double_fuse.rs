@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use super::{Content, Extent, point};
-use crate::ground::{Ground, Lab};
+use crate::ground::{Ground, Kinds, Lab};
 use crate::plan::Plan;
 use crate::published::Published;
 use crate::record::{Figure, Results, Shape};
@@ -79,6 +79,19 @@ fn published() -> Vec<Published> {
     ]
 }
 
+/// One XFS branch tells as much as two.
+fn volumes(lab: &Lab) -> &'static [&'static str] {
+    match lab.kind {
+        Kinds::Gluster => &["dt8", "dt2dp4rd1"],
+        Kinds::Xfs => &["dt8"],
+    }
+}
+
+/// How many targets the lab will have: each volume by itself, by two ways of ours, and by two rivals.
+pub(super) fn targets(lab: &Lab) -> usize {
+    lab.count(volumes(lab)) * 5
+}
+
 /// Each volume by itself, and through each union file system stacked on a directory of it.
 pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
     let mut ground = Ground::default();
@@ -96,7 +109,7 @@ pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
         }
         Ok(())
     };
-    let parts = lab.parts(&["dt8", "dt2dp4rd1"])?;
+    let parts = lab.parts(volumes(lab))?;
     let single = parts.dirs.len() == 1;
     for (name, dir) in &parts.dirs {
         add(&if single { String::new() } else { format!("{name}.") }, dir)?;

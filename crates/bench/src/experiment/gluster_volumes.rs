@@ -83,9 +83,16 @@ fn published(files: u32, figure: &str) -> Vec<Published> {
     ranges.map(series).to_vec()
 }
 
-/// The volumes, and a pool over two of them.
+const VOLUMES: [&str; 4] = ["dt8", "dp8rd2", "dt4rp2", "dt2dp4rd1"];
+
+/// How many targets the lab will have.
+pub(super) fn targets(lab: &Lab) -> usize {
+    lab.count(&VOLUMES) + 1
+}
+
+/// The volumes, and a pool over all but one of them.
 pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
-    let parts = lab.parts(&["dt8", "dp8rd2", "dt4rp2", "dt2dp4rd1"])?;
+    let parts = lab.parts(&VOLUMES)?;
     let mut ground = Ground::default();
     for (name, dir) in &parts.dirs {
         plan.targets.push(Target { name: name.clone(), dir: dir.clone() });

@@ -6,10 +6,10 @@ mod gluster_volumes;
 mod nfs_nconnect;
 mod raid_compare;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::arguments::{Running, Which};
-use crate::ground::{Ground, Lab};
+use crate::ground::{Ground, Kinds, Lab};
 use crate::place::Target;
 use crate::plan::Plan;
 use crate::published::{Point, Published};
@@ -137,33 +137,85 @@ pub(crate) fn plan(
         notes: Vec::new(),
         exports: Vec::new(),
     };
-    let ground = match lab {
-        None => Ground::default(),
-        Some(lab) => match name {
-            Name::DoubleFuse => double_fuse::ground(lab, &mut plan)?,
-            Name::GlusterVolumes => gluster_volumes::ground(lab, &mut plan)?,
-            Name::ClusterIo => cluster_io::ground(lab, &mut plan)?,
-            Name::RaidCompare => raid_compare::ground(lab, &mut plan)?,
-            Name::NfsNconnect => nfs_nconnect::ground(lab, extent, &mut plan)?,
-        },
+    let Some(lab) = lab else {
+        plan.baseline = baseline(running, &plan.targets);
+        plan.check()?;
+        announce(&plan, extent, plan.targets.len());
+        return Ok((plan, Ground::default()));
     };
-    plan.baseline = match &running.baseline {
-        Some(named) => named.clone(),
-        None => baseline(&plan.targets).unwrap_or_default(),
+    name.check(lab)?;
+    if name == Name::NfsNconnect {
+        nfs_nconnect::over_connections(extent, &mut plan);
+    }
+    // All that is known of what it will take is said, and weighed, before anything is made.
+    let targets = plan.targets.len() + name.targets(lab);
+    let lab = &Lab { needed: plan.bytes_needed(targets), ..lab.clone() };
+    announce(&plan, extent, targets);
+    let ground = match name {
+        Name::DoubleFuse => double_fuse::ground(lab, &mut plan)?,
+        Name::GlusterVolumes => gluster_volumes::ground(lab, &mut plan)?,
+        Name::ClusterIo => cluster_io::ground(lab, &mut plan)?,
+        Name::RaidCompare => raid_compare::ground(&mut plan)?,
+        Name::NfsNconnect => nfs_nconnect::ground(lab, &mut plan)?,
     };
+    plan.baseline = baseline(running, &plan.targets);
+    plan.check()?;
+    for skipped in &plan.skipped {
+        eprintln!("  skipped: {}: {}", skipped.what, skipped.why);
+    }
     Ok((plan, ground))
 }
 
-/// `direct` if there is one, in a group (`dt8.direct`) or alone; what a pool that is exported lies on; parity without compression, which the published ratios
+/// What a plan will need, before it starts.
+fn announce(plan: &Plan, extent: Extent, targets: usize) {
+    let (free, moved) = (Bytes(plan.bytes_needed(targets)), Bytes(plan.bytes_moved(targets)));
+    eprintln!(
+        "{}: {} cases, {} rounds, {targets} targets; needs {free} free on each target, moves {moved} in all{}",
+        plan.name,
+        plan.cases.len(),
+        plan.rounds,
+        match extent {
+            // At 300 MB/s, the speed of the published single volumes.
+            Extent::Full => format!(", about {} minutes at 300 MB/s", moved.0 / 300_000_000 / 60 + 1),
+            Extent::Quick => String::new(),
+        }
+    );
+}
+
+impl Name {
+    /// Refuses what its ground in the lab has no use for.
+    fn check(self, lab: &Lab) -> Result<()> {
+        let volumes = matches!(self, Self::DoubleFuse | Self::GlusterVolumes | Self::ClusterIo);
+        let given = [("--wan", lab.wan.is_some()), ("--volumes", !lab.volumes.is_empty())];
+        for (option, _) in given.into_iter().filter(|(_, given)| *given) {
+            ensure!(volumes, "{}: its ground has no GlusterFS volumes: leave {option} away", self.word());
+            ensure!(lab.kind == Kinds::Gluster, "--lab xfs has no GlusterFS volumes: leave {option} away");
+        }
+        Ok(())
+    }
+
+    /// How many targets its ground in the lab has at most.
+    fn targets(self, lab: &Lab) -> usize {
+        match self {
+            Self::DoubleFuse => double_fuse::targets(lab),
+            Self::GlusterVolumes => gluster_volumes::targets(lab),
+            Self::ClusterIo | Self::NfsNconnect => 2,
+            Self::RaidCompare => raid_compare::KINDS.len(),
+        }
+    }
+}
+
+/// The one that was named; else `direct` if there is one, in a group (`dt8.direct`) or alone; what a pool that is exported lies on; parity without compression, which the published ratios
 /// are to; else the first.
-fn baseline(targets: &[Target]) -> Option<String> {
+fn baseline(running: &Running, targets: &[Target]) -> String {
     let named = |name: &str| {
         targets
             .iter()
             .find(|t| t.name == name || t.name.strip_suffix(name).is_some_and(|group| group.ends_with('.')))
     };
     let known = ["direct", "branch", "zfs-raidz", "btrfs-raid5"].into_iter().find_map(named);
-    known.or(targets.first()).map(|t| t.name.clone())
+    let chosen = || known.or(targets.first()).map(|t| t.name.clone()).unwrap_or_default();
+    running.baseline.clone().unwrap_or_else(chosen)
 }
 
 fn targets_of(name: Name) -> &'static str {

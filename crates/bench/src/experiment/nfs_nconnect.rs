@@ -77,10 +77,9 @@ fn series(figure: &str, name: &str, x: f64, x_label: &str, mebibytes: f64) -> Pu
 }
 
 /// A pool over one branch, and another directory of that branch, each with a server of its own.
-pub(super) fn ground(lab: &Lab, extent: Extent, plan: &mut Plan) -> Result<Ground> {
+pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
     let able = Ganesha::able();
     able.map_err(|skip| anyhow::anyhow!("nfs-nconnect: --lab {skip} (package nfs-ganesha-vfs)"))?;
-    over_connections(extent, plan);
     let mut ground = Ground::default();
     let parts = lab.xfs(1)?;
     let (_, branch) = parts.dirs.first().context("the lab made no branch")?;
@@ -96,7 +95,7 @@ pub(super) fn ground(lab: &Lab, extent: Extent, plan: &mut Plan) -> Result<Groun
 }
 
 /// Cases of the lab's own client in place of those of the kernel's.
-fn over_connections(extent: Extent, plan: &mut Plan) {
+pub(super) fn over_connections(extent: Extent, plan: &mut Plan) {
     let (mut figures, mut cases) = (Vec::new(), Vec::new());
     let paced = format!("by connections that carry {PACE} a second each");
     let ways = [(PACED, Some(PACE), paced), (FREE, None, "by connections without a limit".to_owned())];

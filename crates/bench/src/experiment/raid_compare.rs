@@ -3,12 +3,11 @@
 
 use std::num::NonZeroU32;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use fsstack_lab::MiB;
-use rustix::fs::statvfs;
 
 use super::{Content, Extent, point, skipped};
-use crate::ground::{Ground, Lab};
+use crate::ground::{Ground, room};
 use crate::plan::Plan;
 use crate::published::Published;
 use crate::record::{Figure, Shape};
@@ -77,22 +76,14 @@ fn published() -> Vec<Published> {
 }
 
 /// What the lab makes: single disks, and four as one file system with parity, with and without compression.
-const KINDS: [&str; 6] = ["xfs", "ext4", "btrfs-raid5", "btrfs-raid5-zstd", "zfs-raidz", "zfs-raidz-lzjb"];
+pub(super) const KINDS: [&str; 6] =
+    ["xfs", "ext4", "btrfs-raid5", "btrfs-raid5-zstd", "zfs-raidz", "zfs-raidz-lzjb"];
 
 /// A file system of each kind that can be made here.
-pub(super) fn ground(_: &Lab, plan: &mut Plan) -> Result<Ground> {
+pub(super) fn ground(plan: &mut Plan) -> Result<Ground> {
     let largest = plan.cases.iter().map(|case| case.workload.footprint()).max().unwrap_or(0);
     let needed = largest.saturating_mul(KINDS.len() as u64);
-    let dir = fsstack_lab::ledger::state_dir()?;
-    let told = statvfs(&dir)?;
-    let free = told.f_bavail.saturating_mul(told.f_frsize);
-    ensure!(
-        needed < free,
-        "raid-compare: its disks are files in {}, which has {} free, and the plan writes {}",
-        dir.display(),
-        Bytes(free),
-        Bytes(needed)
-    );
+    room(needed)?;
     let mut ground = Ground::default();
     // Each must take what all may have to hold, were they one.
     for (name, made) in ground.disks(&KINDS, MiB(((needed / 2 * 3) >> 20).max(1024))) {

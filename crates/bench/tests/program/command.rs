@@ -99,6 +99,10 @@ fn bad_words_are_refused_before_anything_is_written() {
     refused(&["compare", "--target", &at, "--out", file.path().to_str().unwrap()], &here, "--out");
     refused(&["experiment", "double-fuse"], &[], "--lab");
     refused(&["compare", "--target", &at, "--engine", "nfs", "--op", "read"], &here, "no NFS server shows");
+    let lab = |which: &'static str, more: &[&'static str]| [&["experiment", which, "--lab"], more].concat();
+    refused(&lab("raid-compare", &["--wan", "1gbit"]), &[], "leave --wan away");
+    refused(&lab("nfs-nconnect", &["--volumes", "dt8"]), &[], "leave --volumes away");
+    refused(&lab("double-fuse", &["xfs", "--volumes", "dt8"]), &[], "leave --volumes away");
     refused(&["plan", "no-such-plan"], &[], "built in: media-server");
     refused(&["compare-runs", "/no/such", "/no/such"], &[], "No such file or directory");
     let usage = run(&["compare", "--target", "nameless"]);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::started::{Running, bench, names, results};
@@ -23,13 +24,12 @@ fn an_experiment_has_its_ground_made_and_taken_away() {
     needs!(mounting(), loops());
     let home = tempfile::tempdir().unwrap();
     let (state, out) = (home.path().join("lab"), home.path().join("out"));
-    let told_by =
-        bench(&["experiment", "double-fuse", "--lab", "xfs", "--volumes", "dt8", "--rounds", "1", "--out"])
-            .arg(&out)
-            .env("FSSTACK_LAB_DIR", &state)
-            .limit(Duration::from_secs(170))
-            .output()
-            .unwrap();
+    let told_by = bench(&["experiment", "double-fuse", "--lab", "xfs", "--rounds", "1", "--out"])
+        .arg(&out)
+        .env("FSSTACK_LAB_DIR", &state)
+        .limit(Duration::from_secs(170))
+        .output()
+        .unwrap();
     assert_eq!(told_by.code, 0, "{}", told_by.stderr);
     let results = results(&out);
     let (targets, skipped) = told(&results);
@@ -109,23 +109,39 @@ fn exports_are_read_over_several_connections() {
 }
 
 #[test]
+fn the_disks_of_a_killed_run_are_taken_down_by_the_next() {
+    needs!(mounting(), loops());
+    let home = tempfile::tempdir().unwrap();
+    let state = home.path().join("lab");
+    let on = |args: &[&str]| bench(args).env("FSSTACK_LAB_DIR", &state).limit(Duration::from_secs(170));
+    let made = || {
+        let all = fs::read_dir(&state).ok()?.flatten().map(|one| one.path());
+        let of_xfs = |dir: &PathBuf| dir.file_name().unwrap().to_string_lossy().starts_with("disks-xfs-");
+        all.into_iter().find(of_xfs).map(|dir| dir.join("mnt/d1")).filter(|dir| dir.is_dir())
+    };
+    let running =
+        Running::where_found(on(&["experiment", "raid-compare", "--lab", "--rounds", "1000"]), made);
+    running.process.kill().unwrap();
+    running.ended();
+    assert_ne!(mounts::below(&state).unwrap(), []);
+    let next = on(&["experiment", "double-fuse", "--lab", "xfs", "--rounds", "1"]).output().unwrap();
+    assert_eq!(next.code, 0, "{}", next.stderr);
+    assert_eq!(mounts::below(&state).unwrap(), []);
+    assert_eq!(names(&state), ["ledger"]);
+    let devices = fs::read_dir("/sys/block").unwrap().flatten();
+    let images = devices.filter_map(|one| fs::read_to_string(one.path().join("loop/backing_file")).ok());
+    let left: Vec<String> = images.filter(|image| image.starts_with(state.to_str().unwrap())).collect();
+    assert_eq!(left, Vec::<String>::new());
+}
+
+#[test]
 fn ctrl_c_takes_the_ground_away_and_writes_what_was_measured() {
     needs!(mounting(), loops());
     let home = tempfile::tempdir().unwrap();
     let (state, out) = (home.path().join("lab"), home.path().join("out"));
-    let run = bench(&[
-        "experiment",
-        "double-fuse",
-        "--lab",
-        "xfs",
-        "--volumes",
-        "dt8",
-        "--rounds",
-        "1000",
-        "--out",
-    ])
-    .arg(&out)
-    .env("FSSTACK_LAB_DIR", &state);
+    let run = bench(&["experiment", "double-fuse", "--lab", "xfs", "--rounds", "1000", "--out"])
+        .arg(&out)
+        .env("FSSTACK_LAB_DIR", &state);
     let made =
         || fs::read_dir(&state).ok()?.flatten().map(|one| one.path().join("xfs1")).find(|dir| dir.is_dir());
     let running = Running::where_found(run, made);
