@@ -136,6 +136,18 @@ fn metrics_are_openmetrics_at_the_socket_and_by_tcp() {
 }
 
 #[test]
+fn doctor_tells_of_a_daemon_that_stands_still() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("attr-timeout=0").mount();
+    let daemon = pool.daemon();
+    daemon.signal(rustix::process::Signal::STOP).unwrap();
+    let Finished { code, stdout, .. } = run(&["doctor", &at(&pool)]);
+    daemon.signal(rustix::process::Signal::CONT).unwrap();
+    assert_eq!(code, 1, "{stdout}");
+    assert!(stdout.contains(&format!("fail  {}: its daemon does not answer", at(&pool))), "{stdout}");
+}
+
+#[test]
 fn doctor_finds_two_branches_on_one_file_system_and_a_floor_that_is_too_high() {
     needs!(mounting(), not_on_gluster("its branches are file systems of their own"));
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("minfreespace=8000P").mount();

@@ -5,7 +5,7 @@ use super::args::{Nfs, NfsAction};
 use super::pool::{self, Pool};
 use super::show::{self, Style};
 use crate::holders;
-use crate::nfs::Export;
+use crate::nfs::{Export, escaped};
 use fsstack_control::api::{Finding, Findings, Level};
 use fsstack_engine::poolid::PoolId;
 use fsstack_pool::Printable;
@@ -148,14 +148,18 @@ fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
     }
 }
 
+/// The lines of the table that are the pool's; paths stand there with escapes.
+fn lines_of<'a>(table: &'a str, mount_point: &Path) -> Vec<&'a str> {
+    let path = escaped(mount_point);
+    table.lines().filter(|line| line.split_whitespace().next() == Some(&*path)).collect()
+}
+
 /// What the kernel's server exports of the pool.
 fn exported(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     let Ok(table) = fs::read_to_string(EXPORTED) else {
         return add(Level::Warn, "exports", format!("{EXPORTED}: the kernel's server is not set up here"));
     };
-    let path = mount_point.to_string_lossy();
-    let lines: Vec<&str> =
-        table.lines().filter(|line| line.split_whitespace().next() == Some(&*path)).collect();
+    let lines = lines_of(&table, mount_point);
     if lines.is_empty() {
         add(Level::Warn, "exports", "the kernel's server does not export the pool".into());
     }
@@ -197,4 +201,17 @@ fn handle(mount_point: &Path) -> io::Result<()> {
     let handle = name_to_handle(root.as_fd(), c"").map_err(|error| error.errno)?;
     open_handle(root.as_fd(), &handle, OFlags::RDONLY | OFlags::DIRECTORY).map_err(|error| error.errno)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_with_blanks_is_found_among_the_exports() {
+        let table = "/srv/my\\040pool\t*(rw,fsid=1)\n/srv/my\t*(ro)\n";
+        assert_eq!(lines_of(table, Path::new("/srv/my pool")), ["/srv/my\\040pool\t*(rw,fsid=1)"]);
+        assert_eq!(lines_of(table, Path::new("/srv/my")), ["/srv/my\t*(ro)"]);
+        assert!(lines_of(table, Path::new("/srv")).is_empty());
+    }
 }

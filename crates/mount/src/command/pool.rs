@@ -52,13 +52,14 @@ pub(crate) fn all() -> Pools {
 /// The pool that `word` means.
 pub(crate) fn find(word: &str) -> Result<Pool, Failed> {
     let Pools { live, swept } = all();
-    let place = std::fs::canonicalize(word).ok();
-    let is_named = |pool: &&Pool| {
-        let at = pool.entry.mount_point();
-        pool.entry.id == word || at == Path::new(word) || place.as_ref() == Some(&at)
-    };
+    let is_named = |pool: &&Pool| pool.entry.id == word || pool.entry.mount_point() == Path::new(word);
     // Of two daemons of one mount point the later one is what programs see.
     if let Some(pool) = live.iter().rfind(is_named) {
+        return Ok(pool.clone());
+    }
+    // Where it leads is asked last: a pool whose daemon stands still does not tell.
+    let place = std::fs::canonicalize(word).ok();
+    if let Some(pool) = live.iter().rfind(|pool| place.as_ref() == Some(&pool.entry.mount_point())) {
         return Ok(pool.clone());
     }
     let begins = |pool: &&Pool| {

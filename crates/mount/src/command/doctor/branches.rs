@@ -1,6 +1,6 @@
 //! The branches, looked at from outside of the pool, each by a thread of its own: one that hangs says nothing but that.
 
-use super::Report;
+use super::{Report, unless_it_hangs};
 use crate::command::pool::Pool;
 use fsstack_control::api::{BranchStatus, Finding, Level, Status};
 use fsstack_pool::Printable;
@@ -11,11 +11,7 @@ use std::ffi::CStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
-
-/// How long a branch may take to answer all that it is asked.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Clocks that differ by more than this confuse programs that compare times of files (make, rsync).
 const SKEW: Duration = Duration::from_secs(2);
@@ -46,12 +42,8 @@ pub(super) fn check(pool: &Pool, status: &Status, report: &mut Report) {
             state => report.fail(about, format!("{state}: it does not answer the pool: mount it again")),
         }
         let path = path_of(pool, branch);
-        let (told, answer) = mpsc::channel();
-        let asked = path.clone();
         let writable = branch.mode != "RO";
-        // A thread that hangs ends with the process.
-        std::thread::spawn(move || told.send(ask(&asked, writable)));
-        let Ok(answer) = answer.recv_timeout(PATIENCE) else {
+        let Some(answer) = unless_it_hangs(move || ask(&path, writable)) else {
             report.fail(about, "it hangs: fsstack branch abort frees the callers of a FUSE branch");
             continue;
         };

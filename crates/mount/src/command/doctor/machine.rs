@@ -1,6 +1,7 @@
 //! The kernel, its limits, and mounts whose daemons are gone.
 
-use super::Report;
+use super::{Report, unless_it_hangs};
+use crate::command::pool::Pool;
 use fsstack_pool::Printable;
 use fsstack_sys::mounts;
 use std::fs;
@@ -98,17 +99,24 @@ pub(super) fn descriptors(pid: u32, shown: &str, report: &mut Report) {
     }
 }
 
-/// Mounts of ours that nobody serves any more.
-pub(super) fn dead_mounts(report: &mut Report) {
+/// Mounts of ours that nobody serves any more. Those of `live` are not: their daemons are asked by their sockets,
+/// since whoever asks a mount whose daemon stands still may have to wait for it, killed or not.
+pub(super) fn dead_mounts(live: &[Pool], report: &mut Report) {
     let Ok(table) = mounts::list() else { return };
+    let served: Vec<_> = live.iter().map(|pool| pool.entry.mount_point()).collect();
     let ours = table.iter().filter(|mount| mount.fs_type.to_string_lossy() == "fuse.fsstack");
     let mut dead = 0;
-    for mount in ours {
-        let answers = fs::metadata(&mount.mount_point);
-        if answers.is_err_and(|error| error.kind() == std::io::ErrorKind::NotConnected) {
-            dead += 1;
-            let shown = Printable::path(&mount.mount_point).to_string();
-            report.fail("leftovers", format!("{shown}: a dead mount, its daemon is gone: umount {shown}"));
+    for mount in ours.filter(|mount| !served.contains(&mount.mount_point)) {
+        let shown = Printable::path(&mount.mount_point).to_string();
+        let mount_point = mount.mount_point.clone();
+        match unless_it_hangs(move || fs::metadata(mount_point)) {
+            Some(Err(error)) if error.kind() == std::io::ErrorKind::NotConnected => {
+                dead += 1;
+                report
+                    .fail("leftovers", format!("{shown}: a dead mount, its daemon is gone: umount {shown}"));
+            }
+            Some(_) => {}
+            None => report.fail(&shown, "it does not answer: its daemon stands still"),
         }
     }
     if dead == 0 {

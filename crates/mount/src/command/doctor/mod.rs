@@ -7,6 +7,11 @@ mod options;
 use super::show::{self, Style};
 use super::{Failed, pool};
 use fsstack_control::api::{Finding, Findings, Level};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long a file system may take to answer all that it is asked.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What was found so far.
 #[derive(Debug, Default)]
@@ -30,25 +35,24 @@ impl Report {
     }
 }
 
+/// What `ask` answers, by a thread of its own; None: it hangs. Such a thread ends with the process, or keeps it.
+fn unless_it_hangs<T: Send + 'static>(ask: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (told, answer) = mpsc::channel();
+    std::thread::spawn(move || told.send(ask()));
+    answer.recv_timeout(PATIENCE).ok()
+}
+
 pub(crate) fn run(word: Option<&str>, style: Style) -> Result<(), Failed> {
     let mut report = Report::default();
-    let pools = match word {
-        Some(word) => vec![pool::find(word)?],
-        None => {
-            let pool::Pools { live, swept } = pool::all();
-            for id in swept {
-                report.warn(
-                    "leftovers",
-                    format!("{id}: its daemon was killed; what it left in /run was cleaned up"),
-                );
-            }
-            live
-        }
-    };
+    let named = word.map(pool::find).transpose()?;
+    let pool::Pools { live, swept } = pool::all();
+    for id in swept {
+        report.warn("leftovers", format!("{id}: its daemon was killed; what it left in /run was cleaned up"));
+    }
     machine::kernel(&mut report);
     machine::limits(&mut report);
-    machine::dead_mounts(&mut report);
-    for pool in &pools {
+    machine::dead_mounts(&live, &mut report);
+    for pool in named.as_ref().map_or(&live[..], std::slice::from_ref) {
         examine(pool, &mut report);
     }
     let findings = Findings { findings: report.0 };
