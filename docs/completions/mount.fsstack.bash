@@ -38,7 +38,7 @@ _mount.fsstack() {
                     return 0
                     ;;
                 --print)
-                    COMPREPLY=($(compgen -W "help options-md man completions-bash completions-zsh completions-fish" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "help options-md readme-options man completions-bash completions-zsh completions-fish" -- "${cur}"))
                     return 0
                     ;;
                 *)

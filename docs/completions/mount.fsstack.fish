@@ -39,6 +39,7 @@ log=\t'Where the daemon\'s messages go.'
 log-level=\t'The least severe message that is logged; SIGUSR1 and SIGUSR2 raise and lower it. mhddfs\'s 0 to 2 are debug to warn.'"
 complete -c mount.fsstack -l print -d 'Print a page made from the option table.' -r -f -a "help\t''
 options-md\t''
+readme-options\t''
 man\t''
 completions-bash\t''
 completions-zsh\t''

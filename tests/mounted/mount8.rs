@@ -111,6 +111,9 @@ fn mount_with_remount_changes_a_pool() {
     assert_eq!((key("create").as_str(), key("attr-timeout").as_str()), ("mfs\n", "3\n"));
     assert_eq!(remount("ro,noexec").code, 0);
     assert!(["ro", "noexec"].iter().all(|flag| options(&pool).contains(&(*flag).to_owned())));
+    let shown = |column: &str| sh("/", &format!("findmnt -no {column} {}", pool.path().display()));
+    assert!(shown("OPTIONS").split(',').any(|option| option == "noatime"));
+    assert_eq!((shown("SOURCE"), shown("FSTYPE")), ("attic".into(), "fuse.films".into()));
     assert!(refused(pool.path(), "echo > new").contains("Read-only"));
     assert_eq!(remount("rw,exec").code, 0);
     pool.write("new", b"x");
@@ -163,8 +166,9 @@ fn flags_reach_the_kernel() {
     for plain in ["ro", "noexec", "nosuid", "nodev"] {
         assert!(!options(&pool).contains(&plain.to_owned()), "{plain} without being asked");
     }
-    pool.remount_with(&["ro", "noexec", "nosuid", "nodev"]);
-    for asked in ["ro", "noexec", "nosuid", "nodev"] {
+    let asked = ["ro", "noexec", "nosuid", "nodev", "noatime"];
+    pool.remount_with(&[&asked[..], &["fsname=attic", "subtype=films"]].concat());
+    for asked in asked {
         assert!(options(&pool).contains(&asked.to_owned()), "{asked} is not shown");
     }
     assert!(refused(pool.path(), "echo > new").contains("Read-only"));

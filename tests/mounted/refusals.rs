@@ -46,6 +46,18 @@ fn an_unknown_option_and_a_bad_value_are_usage() {
 }
 
 #[test]
+fn a_log_that_cannot_be_opened_is_the_systems_failure() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+    let (a, b) = paths(&pool);
+    // A directory where nobody makes files.
+    let (code, said) = refused(&format!("{a}:{b}"), pool.path(), "log=/proc/fsstack.log");
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("log: cannot be opened"), "{said}");
+    assert_eq!(mounts::at(pool.path()).unwrap(), None);
+}
+
+#[test]
 fn a_mount_point_that_is_taken() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").mount();

@@ -21,6 +21,11 @@ const PAGES: &[(&str, &str, &str, &str)] = &[
     ("fsstack", "print", "completions-fish", "docs/completions/fsstack.fish"),
 ];
 
+/// What is printed into a page that is written by hand: between this line and the next empty one.
+const README: (&str, &str, &str, &str) = ("mount-fsstack", "--print", "readme-options", "README.md");
+const MARK: &str =
+    "<!-- The rows are printed by `cargo xtask docs` from the option table; do not edit. -->\n\n";
+
 /// Writes every generated document.
 pub(crate) fn write() -> Result<()> {
     for (file, text) in printed()? {
@@ -47,5 +52,29 @@ fn printed() -> Result<Vec<(&'static str, String)>> {
         let printed = shell::command(helper.with_file_name(program)).args([verb, page]).run()?.stdout;
         Ok((*file, printed))
     };
-    PAGES.iter().map(page).collect()
+    let mut pages: Vec<_> = PAGES.iter().map(page).collect::<Result<_>>()?;
+    let (file, rows) = page(&README)?;
+    let held = fs::read_to_string(exec::root().join(file)).context(file)?;
+    pages.push((file, with_rows(&held, &rows).with_context(|| format!("{file}: no line {MARK}"))?));
+    Ok(pages)
+}
+
+/// `page` with these rows behind the mark.
+fn with_rows(page: &str, rows: &str) -> Option<String> {
+    let (before, after) = page.split_once(MARK)?;
+    let (_, after) = after.split_once("\n\n")?;
+    Some(format!("{before}{MARK}{rows}\n{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_behind_the_mark_are_replaced_and_nothing_else() {
+        let page = format!("# a\n\n{MARK}| old |\n| rows |\n\n## b\n\nmore\n");
+        let new = with_rows(&page, "| new |\n").unwrap();
+        assert_eq!(new, format!("# a\n\n{MARK}| new |\n\n## b\n\nmore\n"));
+        assert_eq!(with_rows("# a\n", "| new |\n"), None);
+    }
 }

@@ -16,6 +16,8 @@ pub enum Page {
     Help,
     /// docs/options.md.
     OptionsMarkdown,
+    /// The options most asked for, in README.md.
+    ReadmeOptions,
     /// mount.fsstack(8).
     Man,
     /// Completions for bash.
@@ -28,9 +30,10 @@ pub enum Page {
 
 impl Page {
     /// The pages by the names that `--print` takes.
-    pub const NAMES: [(&str, Self); 6] = [
+    pub const NAMES: [(&str, Self); 7] = [
         ("help", Self::Help),
         ("options-md", Self::OptionsMarkdown),
+        ("readme-options", Self::ReadmeOptions),
         ("man", Self::Man),
         ("completions-bash", Self::Bash),
         ("completions-zsh", Self::Zsh),
@@ -46,6 +49,7 @@ impl Page {
         Ok(match self {
             Self::Help => help().into_bytes(),
             Self::OptionsMarkdown => markdown().into_bytes(),
+            Self::ReadmeOptions => most_asked_for().into_bytes(),
             Self::Man => man()?,
             Self::Bash => completions(Shell::Bash),
             Self::Zsh => completions(Shell::Zsh),
@@ -164,27 +168,42 @@ fn markdown() -> String {
     for Group { title, rows, .. } in OPTIONS {
         let _ = write!(text, "\n## {title}\n\n");
         let defaults = rows.iter().any(|row| !row.default.is_empty());
-        text.push_str(if defaults {
-            "| option | default | |\n|---|---|---|\n"
-        } else {
-            "| option | |\n|---|---|\n"
-        });
+        text.push_str(if defaults { HEADED } else { "| option | |\n|---|---|\n" });
         for row in *rows {
             let names = spelled(row).map(|name| format!("`{}`", cell(&name))).collect::<Vec<_>>().join(", ");
-            let default = match row.default {
-                "" => String::new(),
-                told if told.contains(' ') => cell(told),
-                told => format!("`{}`", cell(told)),
-            };
             let help = cell(&accepted(row));
             let _ = if defaults {
-                writeln!(text, "| {names} | {default} | {help} |")
+                writeln!(text, "| {names} | {} | {help} |", default_of(row))
             } else {
                 writeln!(text, "| {names} | {help} |")
             };
         }
     }
     text
+}
+
+/// A table's head, where options have defaults.
+const HEADED: &str = "| option | default | |\n|---|---|---|\n";
+
+/// What README.md shows.
+const MOST_ASKED_FOR: [&str; 6] =
+    ["create", "minfreespace", "write-path", "page-cache", "passthrough-headroom", "require"];
+
+fn most_asked_for() -> String {
+    let mut text = HEADED.to_owned();
+    for row in MOST_ASKED_FOR.iter().filter_map(|name| crate::options::find(name)) {
+        let help = cell(&accepted(row));
+        let _ = writeln!(text, "| `{}` | {} | {help} |", cell(&row.usage()), default_of(row));
+    }
+    text
+}
+
+fn default_of(row: &Row) -> String {
+    match row.default {
+        "" => String::new(),
+        told if told.contains(' ') => cell(told),
+        told => format!("`{}`", cell(told)),
+    }
 }
 
 /// The name with what it takes, then the other spellings alone.
@@ -278,6 +297,13 @@ mod tests {
     #[test]
     fn the_manual_in_docs_is_current() {
         expect_test::expect_file!["../../../docs/options.md"].assert_eq(&markdown());
+    }
+
+    #[test]
+    fn what_the_readme_shows_is_current() {
+        let shown = most_asked_for();
+        assert_eq!(shown.lines().count(), MOST_ASKED_FOR.len() + 2, "{shown}");
+        assert!(include_str!("../../../README.md").contains(&shown), "run `cargo xtask docs`: {shown}");
     }
 
     #[test]

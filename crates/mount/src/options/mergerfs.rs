@@ -167,7 +167,8 @@ pub(super) const NO_MEANING: &[Row] = &[
         &["gid-cache.expire-timeout", "gid-cache.remove-timeout"],
         "the kernel tells the caller's groups",
     ),
-    no_meaning(&["log.metrics", "allow-idmap"], "it is not there yet, and off"),
+    no_meaning(&["log.metrics"], "metrics= serves figures, and fsstack metrics prints them"),
+    no_meaning(&["allow-idmap"], "it is not there yet, and off"),
 ];
 
 const SEARCH: &str = "the first branch in order that holds a name always serves it";
