@@ -31,6 +31,7 @@ pub(crate) fn plan(given: &Compare) -> Result<(Plan, Rivals)> {
         published: Vec::new(),
         skipped: Vec::new(),
         notes: Vec::new(),
+        bears: Vec::new(),
         exports: Vec::new(),
     };
     if let (true, Some(first)) = (plan.baseline.is_empty(), plan.targets.first()) {

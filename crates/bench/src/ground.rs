@@ -52,6 +52,8 @@ pub(crate) struct Parts {
     pub(crate) dirs: Vec<(String, PathBuf)>,
     /// (target, what is known of it).
     pub(crate) notes: Vec<(String, String)>,
+    /// (target, bricks that it may lose before a file is lost).
+    pub(crate) bears: Vec<(String, u32)>,
     _branches: Vec<Branch>,
     _home: Option<Entry>,
     /// Nobody else measures in the lab meanwhile, or changes it.
@@ -93,13 +95,9 @@ impl Lab {
         let mut parts = Parts { _claim: Some(claim), ..Parts::default() };
         for &volume in volumes {
             let name = volume.to_string();
-            let bears = match volume.bears() {
-                0 => "loses files with a brick".to_owned(),
-                1 => "bears the loss of a brick".to_owned(),
-                more => format!("bears the loss of {more} bricks"),
-            };
             let far = self.wan.map_or(String::new(), |rate| format!(", behind a link of {rate}"));
-            parts.notes.push((name.clone(), format!("{} bricks, {bears}{far}", volume.bricks())));
+            parts.notes.push((name.clone(), format!("{} bricks{far}", volume.bricks())));
+            parts.bears.push((name.clone(), u32::try_from(volume.bears())?));
             parts.dirs.push((name, lab.mount_point(volume)));
         }
         Ok(parts)

@@ -45,6 +45,7 @@ pub(crate) fn target(target: &Target) -> TargetRecord {
         options,
         size_bytes: blocks(|r| r.f_blocks),
         free_bytes: blocks(|r| r.f_bavail),
+        bears: None,
         notes: Vec::new(),
     }
 }

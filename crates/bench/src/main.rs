@@ -5,6 +5,7 @@ mod buffers;
 mod cache;
 mod compare;
 mod compare_runs;
+mod copying;
 mod engine;
 mod experiment;
 mod gate;

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
@@ -13,6 +14,7 @@ use rustix::fs::syncfs;
 
 use crate::buffers::Aligned;
 use crate::cache::{self, Dropped};
+use crate::copying::Copier;
 use crate::gate::Gate;
 use crate::place::remove_all;
 use crate::plan::Export;
@@ -20,7 +22,7 @@ use crate::serving::serving;
 use crate::stack::{Stack, Used};
 use crate::task::{Done, Role, file_of, histogram};
 use crate::workload::{Bytes, Cache, Engine, Files, Workload};
-use crate::{metadata, task};
+use crate::{metadata, stack, task};
 
 /// Files are laid out in blocks of this size.
 const LAYOUT_BLOCK: u64 = 1 << 20;
@@ -51,6 +53,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) stop: &'a AtomicBool,
     /// The target as an NFS server shows it, and its directory.
     pub(crate) export: Option<(&'a Export, &'a Path)>,
+    /// For the engine copy: what is copied, and by what.
+    pub(crate) copied: Option<(&'a Path, Copier)>,
 }
 
 impl Bench<'_> {
@@ -67,6 +71,12 @@ impl Bench<'_> {
             self.lay_out_file(number, self.workload.file_len()).context("laying out files")?;
         }
         Ok(())
+    }
+
+    /// Writes what the engine copy copies.
+    pub(crate) fn lay_out_source(&self) -> Result<()> {
+        let write = |number| self.lay_out_file(number, self.workload.file_len());
+        (0..self.workload.tasks.get()).try_for_each(write).context("laying out what is copied")
     }
 
     fn lay_out_file(&self, number: u32, size: u64) -> io::Result<()> {
@@ -112,7 +122,30 @@ impl Bench<'_> {
             }
             _ => None,
         };
-        self.released(dropped)
+        match self.copied {
+            Some((source, copier)) => self.copy(source, copier),
+            None => self.released(dropped),
+        }
+    }
+
+    /// One program copies everything: that is one operation.
+    fn copy(&self, source: &Path, copier: Copier) -> Result<Measured> {
+        let stack = Stack::of(serving(self.work, None));
+        let (before, children, began) = (stack.sample(), stack::children_seconds(), Instant::now());
+        copier.copy(source, self.work)?;
+        let ended = Instant::now();
+        let (mut used, machine_cpu_seconds) = before.until(&stack.sample());
+        used.push(Used {
+            program: copier.program().to_owned(),
+            processes: 1,
+            cpu_seconds: stack::children_seconds() - children,
+            voluntary_switches: 0,
+            involuntary_switches: 0,
+        });
+        let mut latencies = histogram()?;
+        task::note(&mut latencies, ended.duration_since(began));
+        let done = Done { began, ended, ops: 1, bytes: self.workload.footprint(), latencies };
+        gather(vec![done], used, machine_cpu_seconds, None)
     }
 
     /// Removes whatever the case has left.
@@ -258,7 +291,7 @@ mod tests {
 
     fn failure(work: &Path, workload: &Workload) -> String {
         let stop = AtomicBool::new(false);
-        let bench = Bench { workload, work, seed: 1, stop: &stop, export: None };
+        let bench = Bench { workload, work, seed: 1, stop: &stop, export: None, copied: None };
         format!("{:#}", bench.round().unwrap_err())
     }
 

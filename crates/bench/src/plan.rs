@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) skipped: Vec<Skipped>,
     /// (target, something known of it that the mount table does not tell).
     pub(crate) notes: Vec<(String, String)>,
+    /// (target, bricks that it may lose before a file is lost).
+    pub(crate) bears: Vec<(String, u32)>,
     /// Targets that an NFS server shows.
     pub(crate) exports: Vec<Export>,
 }

@@ -76,6 +76,7 @@ fn parse(name: &str, text: &str, running: &Running) -> Result<Plan> {
         published: Vec::new(),
         skipped: Vec::new(),
         notes: Vec::new(),
+        bears: Vec::new(),
         exports: Vec::new(),
     };
     if plan.targets.is_empty() {

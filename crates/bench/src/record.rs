@@ -74,7 +74,10 @@ pub(crate) struct TargetRecord {
     pub(crate) options: String,
     pub(crate) size_bytes: u64,
     pub(crate) free_bytes: u64,
-    /// What is known of it besides: versions, how many failures it bears.
+    /// How many of its bricks may be lost before a file is, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) bears: Option<u32>,
+    /// What is known of it besides: versions, what it is made of.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) notes: Vec<String>,
 }

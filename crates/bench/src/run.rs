@@ -7,12 +7,14 @@ use std::time::Instant;
 use anyhow::Result;
 use hdrhistogram::Histogram;
 
+use crate::copying::{Copier, Source};
 use crate::machine;
 use crate::measure::{Bench, Measured};
 use crate::place::{Place, Target};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::record::{Case, FORMAT, Latency, Made, Measurement, Results, Skipped, TargetRecord};
+use crate::workload::Engine;
 use crate::{serving, summary};
 
 /// Latencies of a case on a target, over its rounds.
@@ -27,6 +29,8 @@ struct Run<'a> {
     places: Vec<Option<Place>>,
     results: Results,
     latencies: Latencies,
+    /// What is copied, while a case of the engine copy is measured.
+    source: Option<Source>,
 }
 
 /// Runs a plan to its end, or until `stop` is set. An error means that nothing was measured.
@@ -62,7 +66,7 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
     // Taken all, or given back all.
     let places = plan.targets.iter().map(|t| t.take().map(Some)).collect::<Result<Vec<_>, _>>()?;
     let progress = Progress::of(plan);
-    let mut run = Run { plan, stop, progress, places, results, latencies: Latencies::new() };
+    let mut run = Run { plan, stop, progress, places, results, latencies: Latencies::new(), source: None };
     for case in &plan.cases {
         if run.stopped() {
             break;
@@ -90,6 +94,7 @@ fn described(plan: &Plan, target: &Target) -> TargetRecord {
     let mut record = machine::target(target);
     record.notes = serving::versions(&target.dir, plan.export(&target.name).map(|export| export.pid));
     let of_it = plan.notes.iter().filter(|(name, _)| *name == target.name);
+    record.bears = plan.bears.iter().find(|(name, _)| *name == target.name).map(|(_, bricks)| *bricks);
     record.notes.extend(of_it.map(|(_, note)| note.clone()));
     record
 }
@@ -102,9 +107,14 @@ impl Run<'_> {
     fn case(&mut self, case: &Case) {
         self.progress.case(&case.name);
         let targets = self.places.len();
-        // Those on which this case failed once are not asked again.
-        let mut able = vec![true; targets];
-        for (n, able) in able.iter_mut().enumerate() {
+        let copies = case.workload.engine == Engine::Copy;
+        if copies && !self.lay_out_source(case) {
+            return;
+        }
+        // Those on which this case failed once are not asked again, nor those that are there for copies only.
+        let bulk = |target: &Target| Copier::of(&target.name) == Copier::Bulk;
+        let mut able: Vec<bool> = self.plan.targets.iter().map(|target| copies || !bulk(target)).collect();
+        for (n, able) in able.iter_mut().enumerate().filter(|(_, able)| **able) {
             *able = self.step(n, case, "laying out", |bench| bench.lay_out()).is_some();
         }
         for round in 0..self.plan.warmups + self.plan.rounds {
@@ -130,6 +140,21 @@ impl Run<'_> {
         for n in 0..targets {
             self.step(n, case, "removing files", |bench| bench.clear());
         }
+        self.source = None;
+    }
+
+    /// Makes what is copied, once for all targets; whether it is there.
+    fn lay_out_source(&mut self, case: &Case) -> bool {
+        let made = Source::with_room(case.workload.footprint()).and_then(|source| {
+            let (workload, work, seed) = (&case.workload, source.path(), self.plan.seed);
+            let bench = Bench { workload, work, seed, stop: self.stop, export: None, copied: None };
+            bench.lay_out_source().map(|()| source)
+        });
+        match made {
+            Ok(source) => self.source = Some(source),
+            Err(e) => self.results.skipped.push(Skipped::failed(case.name.clone(), format!("{e:#}"))),
+        }
+        self.source.is_some()
     }
 
     /// Does something on target `n`; a failure is noted, and loses the target if its directory is gone.
@@ -144,7 +169,9 @@ impl Run<'_> {
         let seed = self.plan.seed;
         let target = &self.plan.targets[n];
         let export = self.plan.export(&target.name).map(|export| (export, target.dir.as_path()));
-        let bench = Bench { workload: &case.workload, work: place.work(), seed, stop: self.stop, export };
+        let copied = self.source.as_ref().map(|source| (source.path(), Copier::of(&target.name)));
+        let (workload, stop) = (&case.workload, self.stop);
+        let bench = Bench { workload, work: place.work(), seed, stop, export, copied };
         let error = match work(&bench) {
             Ok(done) => return Some(done),
             Err(e) => e,

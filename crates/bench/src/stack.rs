@@ -118,6 +118,11 @@ impl Process {
     }
 }
 
+/// CPU seconds of our children that have ended.
+pub(crate) fn children_seconds() -> f64 {
+    seconds(stat_fields("self", [13, 14]).iter().sum())
+}
+
 fn seconds(ticks: u64) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64
 }
@@ -128,14 +133,18 @@ fn numbers(dir: &str) -> Vec<u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-fn process(pid: u32) -> Process {
+/// Fields of a process's stat, counted from the first after its name.
+fn stat_fields<const N: usize>(pid: &str, which: [usize; N]) -> [u64; N] {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name in brackets may hold anything: fields are counted from its end.
     let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
-    let field = |n: usize| fields.get(n).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
+    which.map(|n| fields.get(n).and_then(|field| field.parse().ok()).unwrap_or(0))
+}
+
+fn process(pid: u32) -> Process {
     let tasks = numbers(&format!("/proc/{pid}/task"));
     Process {
-        ticks: field(11) + field(12),
+        ticks: stat_fields(&pid.to_string(), [11, 12]).iter().sum(),
         threads: tasks.into_iter().map(|tid| (tid, thread(pid, tid))).collect(),
     }
 }

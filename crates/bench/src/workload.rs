@@ -67,6 +67,8 @@ words! {
         Metadata = "metadata",
         /// Reads by NFS without the kernel's client; of targets that the lab exports.
         Nfs = "nfs",
+        /// Files that lie elsewhere, one for each task, are copied into the target by cp, or by `fsstack copy`.
+        Copy = "copy",
         /// Nothing at all: measures the harness.
         Null = "null",
     }
@@ -269,7 +271,7 @@ impl Workload {
             Engine::Null => 0,
             // A name may cost a block, and a directory one more.
             Engine::Metadata => u64::from(self.tasks.get()) * (u64::from(self.entries.get()) * 4096 + 4096),
-            Engine::IoUring | Engine::Psync | Engine::Mmap | Engine::Nfs => {
+            Engine::IoUring | Engine::Psync | Engine::Mmap | Engine::Nfs | Engine::Copy => {
                 u64::from(self.tasks.get()).saturating_mul(self.file_size.0)
             }
         }
@@ -293,6 +295,21 @@ impl Workload {
         ensure!(
             self.connections.is_none_or(|c| c.get() <= 256) && self.pace.is_none_or(|p| 0 < p.0),
             "{name}: at most 256 connections, and a pace above 0"
+        );
+        Ok(())
+    }
+
+    /// A program copies, in its own way.
+    fn check_copy(&self, name: &str) -> Result<()> {
+        let own = self.pattern == Pattern::Sequential
+            && !self.direct
+            && self.files == Files::PerTask
+            && self.sync != Sync::Each
+            && self.cache == Cache::Warm
+            && self.seconds.is_none();
+        ensure!(
+            self.engine != Engine::Copy || (self.op == Op::Write && own),
+            "{name}: the engine copy only writes whole files: leave pattern, direct, files, sync each, cache and seconds away"
         );
         Ok(())
     }
@@ -342,6 +359,7 @@ impl Workload {
         let queue = matches!(engine, Engine::IoUring | Engine::Nfs | Engine::Null);
         ensure!(queue || self.depth.get() == 1, "{name}: only io_uring has a queue: leave `depth` away");
         self.check_nfs(name)?;
+        self.check_copy(name)?;
         ensure!(*engine == Engine::IoUring || !self.registered, "{name}: only io_uring registers buffers");
         let memory = block.0.saturating_mul(self.depth.get().into()).saturating_mul(self.tasks.get().into());
         ensure!(
@@ -371,6 +389,13 @@ mod tests {
         assert!(refusal(|w| w.block = Bytes(0)).contains("0 bytes"));
         assert!(refusal(|w| w.block = Bytes(3 << 20)).contains("multiple of the block"));
         assert!(refusal(|w| w.seconds = Some(f64::NAN)).contains("positive"));
+        assert!(
+            refusal(|w| {
+                w.engine = Engine::Copy;
+                w.op = Op::Read;
+            })
+            .contains("copy only writes")
+        );
         assert!(refusal(|w| w.registered = true).contains("io_uring"));
         assert!(refusal(|w| w.depth = w.depth.saturating_add(1)).contains("queue"));
         assert!(

@@ -97,6 +97,8 @@ pub(crate) fn begin(workload: &Workload, job: Job<'_>) -> io::Result<Box<dyn IoE
             let route = job.route.ok_or_else(|| io::Error::other("no NFS server has this target"))?;
             Ok(Box::new(nfs::Nfs::new(&route, job.block)?))
         }
-        Engine::Metadata => Err(io::Error::other("the metadata engine moves no data")),
+        Engine::Metadata | Engine::Copy => {
+            Err(io::Error::other(format!("the engine {} makes no single calls on data", workload.engine)))
+        }
     }
 }

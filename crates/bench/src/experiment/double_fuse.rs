@@ -1,16 +1,21 @@
 //! What does a second FUSE layer cost? `dd` of zeros in blocks of 1 MiB, and reads, through GlusterFS alone and through
 //! a union file system on top of it.
 
+use std::num::NonZeroU32;
+
 use anyhow::Result;
 
 use super::{Content, Extent, point};
+use crate::copying::{self, BULK};
 use crate::ground::{Ground, Kinds, Lab};
+use crate::place::Target;
 use crate::plan::Plan;
 use crate::published::Published;
 use crate::record::{Figure, Results, Shape};
-use crate::workload::{Bytes, Cache, Data, Op, Timed, Workload};
+use crate::workload::{Bytes, Cache, Data, Engine, Op, Sync, Timed, Workload};
 
 const FIGURE: &str = "double-fuse";
+const COPY: &str = "copy";
 const SOURCE: &str = "GlusterFS and mhddfs write speed, 4 February 2012 (seeds/glusterfs-plus-mhddfs.txt)";
 
 pub(super) fn content(extent: Extent) -> Content {
@@ -26,6 +31,7 @@ pub(super) fn content(extent: Extent) -> Content {
         title: "double-fuse: what a second FUSE layer costs",
         figures: vec![
             figure(FIGURE, "1 MiB writes and reads", "B/s"),
+            figure(COPY, "Files copied in", "B/s"),
             figure("names", "Operations on names", "op/s"),
         ],
         cases: Vec::new(),
@@ -41,9 +47,20 @@ pub(super) fn content(extent: Extent) -> Content {
     for (n, (name, workload)) in data.into_iter().enumerate() {
         content.case(FIGURE, name.to_owned(), (n as f64, name.to_owned()), workload);
     }
+    // As much as a file above, in several.
+    let files = extent.pick(4, 10);
+    let copied = Workload {
+        engine: Engine::Copy,
+        op: Op::Write,
+        tasks: NonZeroU32::new(files).unwrap_or(NonZeroU32::MIN),
+        file_size: Bytes(size.0 / u64::from(files)),
+        sync: Sync::End,
+        ..Workload::default()
+    };
+    content.case(COPY, COPY.to_owned(), (0.0, format!("{files} files of {}", copied.file_size)), copied);
     for (n, op) in [Op::Create, Op::Stat, Op::Open].into_iter().enumerate() {
         let workload = Workload {
-            engine: crate::workload::Engine::Metadata,
+            engine: Engine::Metadata,
             op,
             entries: extent.pick(100, 1000).try_into().unwrap_or(base.entries),
             cache: if op == Op::Create { Cache::Warm } else { Cache::Cold },
@@ -87,19 +104,25 @@ fn volumes(lab: &Lab) -> &'static [&'static str] {
     }
 }
 
-/// How many targets the lab will have: each volume by itself, by two ways of ours, and by two rivals.
+/// How many targets the lab will have: each volume by itself, by three ways of ours, and by two rivals.
 pub(super) fn targets(lab: &Lab) -> usize {
-    lab.count(volumes(lab)) * 5
+    lab.count(volumes(lab)) * 6
 }
 
 /// Each volume by itself, and through each union file system stacked on a directory of it.
 pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
     let mut ground = Ground::default();
     let mut add = |group: &str, dir: &std::path::Path| -> Result<()> {
-        plan.targets.push(crate::place::Target { name: format!("{group}direct"), dir: dir.to_owned() });
+        plan.targets.push(Target { name: format!("{group}direct"), dir: dir.to_owned() });
         for path in ["passthrough", "stacked"] {
             let options = format!("write-path={path},minfreespace=1M");
             plan.targets.push(ground.pool(&format!("{group}{path}"), &[dir], &options)?);
+        }
+        let (bulk, pool) = (format!("{group}{BULK}"), plan.targets.last().map(|target| target.dir.clone()));
+        match (copying::operator(), pool) {
+            (Ok(_), Some(dir)) => plan.targets.push(Target { name: bulk, dir }),
+            (Err(why), _) => plan.skipped.push(super::skipped(&bulk, why)),
+            (Ok(_), None) => {}
         }
         for (name, mounted) in ground.rivals(group, &[dir])? {
             match mounted {
@@ -116,11 +139,6 @@ pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
     }
     plan.notes.extend(parts.notes.clone());
     ground.keep(parts);
-    let bulk = super::skipped(
-        "bulk copy",
-        "it takes files that are there, not zeros out of memory: a copy made on the branch itself has the rate of direct",
-    );
-    plan.skipped.push(bulk);
     Ok(ground)
 }
 
@@ -134,6 +152,16 @@ pub(super) fn says(results: &Results) -> Vec<String> {
             said.push(format!(
                 "The published mhddfs kept 0.34 of GlusterFS's write speed for a remote client and 1.05 on the server itself; here {} keeps {:.2} [{:.2}, {:.2}].",
                 summary.target, ratio.value, ratio.low, ratio.high
+            ));
+        }
+    }
+    for summary in results.summaries.iter().filter(|s| s.case == COPY && s.target.ends_with(BULK)) {
+        let pool = summary.target.replace(BULK, "stacked");
+        let beside = results.summary(COPY, &pool).and_then(|s| s.ratio);
+        if let (Some(ratio), Some(beside)) = (summary.ratio, beside) {
+            said.push(format!(
+                "A bulk copy by `fsstack copy` ({}) has {:.2} [{:.2}, {:.2}] of the rate of cp to the branch past the pool, as the publication's author did it; cp into {pool} {:.2} [{:.2}, {:.2}].",
+                summary.target, ratio.value, ratio.low, ratio.high, beside.value, beside.low, beside.high
             ));
         }
     }

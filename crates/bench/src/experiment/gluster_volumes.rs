@@ -101,6 +101,7 @@ pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
         parts.dirs.iter().filter(|(name, _)| name != "dp8rd2").map(|(_, dir)| dir.as_path()).collect();
     plan.targets.push(ground.pool("pool", &pooled, "create=pfrd,minfreespace=1M")?);
     plan.notes.extend(parts.notes.clone());
+    plan.bears.extend(parts.bears.clone());
     ground.keep(parts);
     plan.skipped.push(skipped(
         "nfs",
@@ -133,19 +134,12 @@ pub(super) fn says(results: &Results) -> Vec<String> {
         shown.join(", ")
     )];
     let bears = |name: &str| {
-        results.targets.iter().any(|t| t.name == name && t.notes.iter().any(|n| n.contains("bears")))
+        results.targets.iter().any(|t| t.name == name && t.bears.is_some_and(|bricks| 0 < bricks))
     };
     if let Some((_, name)) = ranked.iter().find(|(_, name)| bears(name)) {
         said.push(format!(
             "The fastest volume that bears the loss of a brick is {name}; the publication chose dt2dp4rd1."
         ));
-    }
-    let held = results.targets.iter().filter(|t| !t.notes.is_empty());
-    let held: Vec<String> =
-        held.map(|t| format!("{} {} ({})", t.name, Bytes(t.size_bytes), t.notes.join("; "))).collect();
-    if !held.is_empty() {
-        let list = held.join(", ");
-        said.push(format!("What the volumes hold, all over the same bricks: {list}."));
     }
     said.push(
         "Files below 2 MiB measure the start of a task and the opening of a file, not the volume.".to_owned(),

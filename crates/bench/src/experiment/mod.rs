@@ -135,6 +135,7 @@ pub(crate) fn plan(
         published: content.published,
         skipped: Vec::new(),
         notes: Vec::new(),
+        bears: Vec::new(),
         exports: Vec::new(),
     };
     let Some(lab) = lab else {
@@ -220,7 +221,7 @@ fn baseline(running: &Running, targets: &[Target]) -> String {
 
 fn targets_of(name: Name) -> &'static str {
     match name {
-        Name::DoubleFuse => "direct, passthrough, stacked, mhddfs, mergerfs",
+        Name::DoubleFuse => "direct, passthrough, stacked, bulk-copy, mhddfs, mergerfs",
         Name::GlusterVolumes => "one for each volume, and nfs",
         Name::ClusterIo => "one for each file system",
         Name::RaidCompare => "one for each kind of disk",

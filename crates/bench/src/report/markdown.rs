@@ -63,16 +63,17 @@ pub(crate) fn markdown(results: &Results) -> String {
 }
 
 fn targets(results: &Results, text: &mut String) {
-    *text += "\n## Targets\n\n| target | directory | type | source | size | free | options | notes |\n|---|---|---|---|---:|---:|---|---|\n";
+    *text += "\n## Targets\n\n| target | directory | type | source | size | free | bricks it may lose | options | notes |\n|---|---|---|---|---:|---:|---:|---|---|\n";
     for t in &results.targets {
         let (size, free) = (Bytes(t.size_bytes), Bytes(t.free_bytes));
         let _written = writeln!(
             text,
-            "| {} | {} | {} | {} | {size} | {free} | `{}` | {} |",
+            "| {} | {} | {} | {} | {size} | {free} | {} | `{}` | {} |",
             t.name,
             t.dir,
             t.fs_type,
             t.source,
+            t.bears.map_or(String::new(), |bricks| bricks.to_string()),
             t.options,
             t.notes.join("; ")
         );

@@ -139,11 +139,13 @@ fn conditions(results: &Results) -> String {
             escape(&t.source),
             Bytes(t.size_bytes).to_string(),
             Bytes(t.free_bytes).to_string(),
+            t.bears.map_or(String::new(), |bricks| bricks.to_string()),
             format!("<code>{}</code>", escape(&t.options)),
             escape(&t.notes.join("; ")),
         ]
     };
-    let head = ["target", "directory", "type", "source", "size", "free", "options", "notes"];
+    let head =
+        ["target", "directory", "type", "source", "size", "free", "bricks it may lose", "options", "notes"];
     text += &rows(&head, results.targets.iter().map(target));
     let made = &results.made;
     let _written = writeln!(

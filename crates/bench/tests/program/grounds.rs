@@ -33,7 +33,7 @@ fn an_experiment_has_its_ground_made_and_taken_away() {
     assert_eq!(told_by.code, 0, "{}", told_by.stderr);
     let results = results(&out);
     let (targets, skipped) = told(&results);
-    assert_eq!(targets[..3], ["direct", "passthrough", "stacked"]);
+    assert_eq!(targets[..4], ["direct", "passthrough", "stacked", "bulk-copy"]);
     for rival in ["mhddfs", "mergerfs"] {
         assert!(targets.iter().any(|t| t == rival) || skipped.iter().any(|s| s == rival), "{rival}");
     }
@@ -41,7 +41,16 @@ fn an_experiment_has_its_ground_made_and_taken_away() {
         let all = results["measurements"].as_array().unwrap();
         all.iter().filter(|m| m["target"] == target).count()
     };
-    assert_eq!((measured("direct"), measured("stacked")), (5, 5), "{skipped:?}");
+    assert_eq!((measured("direct"), measured("stacked"), measured("bulk-copy")), (6, 6, 1), "{skipped:?}");
+    let copied = |target: &str| {
+        let all = results["measurements"].as_array().unwrap().iter();
+        all.clone().find(|m| m["case"] == "copy" && m["target"] == target).unwrap().clone()
+    };
+    for (target, program) in [("direct", "cp"), ("stacked", "cp"), ("bulk-copy", "fsstack copy")] {
+        let one = copied(target);
+        assert_eq!(one["bytes"], 32 << 20);
+        assert!(one["used"].as_array().unwrap().iter().any(|used| used["program"] == program), "{one}");
+    }
     // The daemon of the stacked path did the work: its CPU time is told.
     let daemon_works =
         |m: &&serde_json::Value| m["used"].as_array().unwrap().iter().any(|u| u["program"] == "fsstack");
@@ -51,7 +60,8 @@ fn an_experiment_has_its_ground_made_and_taken_away() {
     for one in results["measurements"].as_array().unwrap() {
         let ours = one["used"].as_array().unwrap().iter().find(|used| used["program"] == "fsstack");
         let daemons = ours.map_or(0, |used| used["processes"].as_u64().unwrap());
-        let most = u64::from(["passthrough", "stacked"].contains(&one["target"].as_str().unwrap()));
+        let most =
+            u64::from(["passthrough", "stacked", "bulk-copy"].contains(&one["target"].as_str().unwrap()));
         assert!(daemons <= most, "{one}");
     }
     let notes = |n: usize| results["targets"][n]["notes"].to_string();

@@ -1,0 +1,116 @@
+//! The copy engine: files that lie elsewhere are put into a target by the program that people use for it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use fsstack_lab::daemon;
+use fsstack_lab::ledger::{self, Entry};
+use rustix::fs::{statvfs, syncfs};
+
+use crate::workload::Bytes;
+
+/// The last part of a target's name that asks for `fsstack copy`.
+pub(crate) const BULK: &str = "bulk-copy";
+
+/// What copies into a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copier {
+    /// cp -r.
+    Cp,
+    /// fsstack copy: the target is in a pool.
+    Bulk,
+}
+
+impl Copier {
+    /// That of a target by its name: `bulk-copy`, or `GROUP.bulk-copy`.
+    pub(crate) fn of(target: &str) -> Self {
+        if target.rsplit('.').next() == Some(BULK) { Self::Bulk } else { Self::Cp }
+    }
+
+    /// What its CPU time is called.
+    pub(crate) fn program(self) -> &'static str {
+        match self {
+            Self::Cp => "cp",
+            Self::Bulk => "fsstack copy",
+        }
+    }
+
+    /// Copies all that is in `source` into the directory `into`, and has it written.
+    pub(crate) fn copy(self, source: &Path, into: &Path) -> Result<()> {
+        // Not by the lab's shell, which looks for a program's end only now and then.
+        let mut run = match self {
+            Self::Cp => Command::new("cp"),
+            Self::Bulk => Command::new(operator()?),
+        };
+        run.arg(if self == Self::Cp { "-r" } else { "copy" }).arg(source.join(".")).arg(into);
+        let told = run.stdin(Stdio::null()).output().with_context(|| self.program())?;
+        let said = String::from_utf8_lossy(&told.stderr);
+        ensure!(told.status.success(), "{}: {}", self.program(), said.lines().last().unwrap_or("failed"));
+        // `fsstack copy` ends when all is on disk: cp is held to the same.
+        syncfs(File::open(into)?)?;
+        Ok(())
+    }
+}
+
+/// The operator's command beside the mount helper.
+pub(crate) fn operator() -> Result<PathBuf> {
+    let path = daemon::helper()?.with_file_name("fsstack");
+    ensure!(path.is_file(), "there is no {}: build it by `cargo build -p fsstack`", path.display());
+    Ok(path)
+}
+
+/// What is copied; removed when it drops.
+#[derive(Debug)]
+pub(crate) struct Source {
+    path: PathBuf,
+    _dir: Entry,
+}
+
+impl Source {
+    /// A directory in the lab's, with room for so many bytes.
+    pub(crate) fn with_room(needed: u64) -> Result<Self> {
+        let path = ledger::fresh("copied")?;
+        let dir = Entry::new_dir(&path)?;
+        let told = statvfs(&path).context("the room for what is copied")?;
+        let free = told.f_bavail.saturating_mul(told.f_frsize);
+        ensure!(
+            needed < free,
+            "what is copied needs {}, and {} has {} free: set FSSTACK_LAB_DIR to a roomier place",
+            Bytes(needed),
+            path.display(),
+            Bytes(free)
+        );
+        Ok(Self { path, _dir: dir })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_says_by_its_name_how_it_is_filled() {
+        for (name, copier) in
+            [("direct", Copier::Cp), ("dt8.bulk-copy", Copier::Bulk), ("bulk-copy", Copier::Bulk)]
+        {
+            assert_eq!(Copier::of(name), copier);
+        }
+    }
+
+    #[test]
+    fn cp_copies_all_that_is_there() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(from.path().join("one"), "1").unwrap();
+        std::fs::create_dir(from.path().join("dir")).unwrap();
+        Copier::Cp.copy(from.path(), to.path()).unwrap();
+        assert_eq!(std::fs::read(to.path().join("one")).unwrap(), b"1");
+        assert!(to.path().join("dir").is_dir());
+    }
+}
