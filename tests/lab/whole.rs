@@ -3,7 +3,9 @@
 use std::fs;
 
 use fsstack_lab::gluster::KINDS;
-use fsstack_lab::{self as lab, Pool, needs};
+use fsstack_lab::shell::command;
+use fsstack_lab::{self as lab, Pool, daemon, needs};
+use rustix::fs::RenameFlags;
 
 /// A pool with a branch on each kind of volume, called as the volume is.
 fn over_all_kinds(options: &[&str]) -> Pool {
@@ -28,6 +30,28 @@ fn files_lie_whole_on_volumes_of_every_kind() {
     assert_eq!(pool.list("shows").len(), 32);
     let used = |kind: &&&str| pool.branch(kind).path().join("shows").exists();
     assert!(1 < KINDS.iter().filter(used).count(), "all went to one volume");
+}
+
+#[test]
+fn a_bulk_copy_reaches_volumes_of_every_kind() {
+    needs!(mounting(), gluster());
+    let pool = over_all_kinds(&["create=rand"]);
+    let from = tempfile::tempdir().unwrap();
+    let bytes = |n: usize| n.to_le_bytes().repeat(8192);
+    (0..16).for_each(|n| fs::write(from.path().join(n.to_string()), bytes(n)).unwrap());
+    pool.mkdir("copied");
+    let operator = daemon::helper().unwrap().with_file_name("fsstack");
+    command(operator).arg("copy").arg(from.path().join(".")).arg(pool.at("copied")).run().unwrap();
+    (0..16).for_each(|n| assert_eq!(pool.read(format!("copied/{n}")), bytes(n)));
+    // Nothing is taken away, by a copy or by a rename that must not.
+    assert_eq!(pool.list("copied").len(), 16);
+    let rename = |to: &str| {
+        let (from, to) = (pool.at("copied/0"), pool.at(to));
+        rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, RenameFlags::NOREPLACE)
+    };
+    assert_eq!(rename("copied/1"), Err(rustix::io::Errno::EXIST));
+    rename("copied/new").unwrap();
+    assert_eq!(pool.read("copied/new"), bytes(0));
 }
 
 #[test]

@@ -180,8 +180,25 @@ pub fn rename(
     if flags.is_empty() {
         call(Call::Rename, || rustix::fs::renameat(olddir, old, newdir, new))
     } else {
-        call(Call::Rename, || rustix::fs::renameat_with(olddir, old, newdir, new, flags))
+        match call(Call::Rename, || rustix::fs::renameat_with(olddir, old, newdir, new, flags)) {
+            Err(refused) if refused.errno == Errno::INVAL && flags == RenameFlags::NOREPLACE => {
+                match rename_by_link(olddir, old, newdir, new) {
+                    Err(error) if error.errno != Errno::EXIST => Err(refused),
+                    done => done,
+                }
+            }
+            done => done,
+        }
     }
+}
+
+/// What `NOREPLACE` does to a file, where the file system knows no flags (GlusterFS): it is never without a name, and takes
+/// nobody's. A directory cannot be moved so.
+fn rename_by_link(olddir: BorrowedFd<'_>, old: &CStr, newdir: BorrowedFd<'_>, new: &CStr) -> Result<()> {
+    link(olddir, old, newdir, new)?;
+    let Err(error) = unlink(olddir, old) else { return Ok(()) };
+    // Not under two names: what cannot be taken back either is told all the same.
+    unlink(newdir, new).and(Err(error))
 }
 
 /// A symbolic link's target; with an empty name that of the link whose `O_PATH` descriptor `dir` is.

@@ -132,6 +132,20 @@ fn names_are_made_moved_and_removed() {
 }
 
 #[test]
+fn a_file_moves_without_flags_and_takes_no_name_away() {
+    let (_keep, dir) = place();
+    let at = dir.as_fd();
+    let number = stat(at, c"file").unwrap().ino;
+    rename_by_link(at, c"file", at, c"moved").unwrap();
+    assert_eq!(failed(stat(at, c"file")), Errno::NOENT);
+    let moved = stat(at, c"moved").unwrap();
+    assert_eq!((moved.ino, moved.nlink), (number, 1));
+    assert_eq!(failed(rename_by_link(at, c"moved", at, c"link")), Errno::EXIST);
+    assert_eq!(failed(rename_by_link(at, c"sub", at, c"elsewhere")), Errno::PERM);
+    stat(at, c"moved").unwrap();
+}
+
+#[test]
 fn targets_are_read_whole() {
     let (_keep, dir) = place();
     let target = std::ffi::CString::new(vec![0xfe; 4095]).unwrap();
