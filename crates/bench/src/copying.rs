@@ -2,17 +2,21 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fsstack_lab::daemon;
 use fsstack_lab::ledger::{self, Entry};
+use fsstack_lab::shell::command;
 use rustix::fs::{statvfs, syncfs};
 
 use crate::workload::Bytes;
 
 /// The last part of a target's name that asks for `fsstack copy`.
 pub(crate) const BULK: &str = "bulk-copy";
+
+/// Longer than any copy takes that does not hang.
+const LIMIT: Duration = Duration::from_secs(12 * 3600);
 
 /// What copies into a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,15 +43,11 @@ impl Copier {
 
     /// Copies all that is in `source` into the directory `into`, and has it written.
     pub(crate) fn copy(self, source: &Path, into: &Path) -> Result<()> {
-        // Not by the lab's shell, which looks for a program's end only now and then.
-        let mut run = match self {
-            Self::Cp => Command::new("cp"),
-            Self::Bulk => Command::new(operator()?),
+        let run = match self {
+            Self::Cp => command("cp").arg("-r"),
+            Self::Bulk => command(operator()?).arg("copy"),
         };
-        run.arg(if self == Self::Cp { "-r" } else { "copy" }).arg(source.join(".")).arg(into);
-        let told = run.stdin(Stdio::null()).output().with_context(|| self.program())?;
-        let said = String::from_utf8_lossy(&told.stderr);
-        ensure!(told.status.success(), "{}: {}", self.program(), said.lines().last().unwrap_or("failed"));
+        run.arg(source.join(".")).arg(into).limit(LIMIT).measured().run()?;
         // `fsstack copy` ends when all is on disk: cp is held to the same.
         syncfs(File::open(into)?)?;
         Ok(())
