@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use fsstack_lab::{self as lab, Pool, needs};
+use std::os::unix::fs::PermissionsExt;
+
+use fsstack_lab::{self as lab, Pool, RingSwitch, needs};
 
 use crate::script::sh;
 
@@ -80,4 +82,53 @@ fn max_threads_holds_from_the_start() {
         sh(pool.path(), "for n in $(seq 50); do (stat file; ls; cat file) > /dev/null & done; wait");
         assert!(door_threads(&pool) <= bound, "max-threads={wanted}: {}", door_threads(&pool));
     }
+}
+
+/// Runs alone (.config/nextest.toml): the switch is the whole machine's.
+#[test]
+fn a_ring_that_is_switched_off_is_switched_on_and_the_log_says_so() {
+    needs!(rings());
+    let _as_before = RingSwitch::kept();
+    fs::write(SWITCH, "N").unwrap();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let told = format!("log={}", log.path().display());
+    let auto = lab::pool().tmp_branch("a").option("transport=auto").mount();
+    assert_eq!(sh(auto.path(), "getfattr --only-values -n user.fsstack.transport ."), "dev");
+    assert!(fs::read_to_string(SWITCH).unwrap().starts_with('N'), "auto leaves it alone");
+    let pool = lab::pool().tmp_branch("a").option("transport=ring").option(&told).mount();
+    assert_eq!(sh(pool.path(), "getfattr --only-values -n user.fsstack.transport ."), "ring");
+    assert!(fs::read_to_string(SWITCH).unwrap().starts_with('Y'));
+    let said = fs::read_to_string(log.path()).unwrap();
+    assert!(said.lines().any(|line| line.contains("enable_uring was switched on")), "{said}");
+}
+
+/// With so few descriptors that some of the rings cannot be made when the mount is there already: the kernel sends its
+/// requests by the device then.
+#[test]
+fn a_pool_whose_rings_cannot_all_be_made_answers_or_is_not_mounted() {
+    needs!(rings(), program("prlimit"));
+    let helper = lab::daemon::helper().unwrap();
+    let scripts = tempfile::tempdir().unwrap();
+    let mut short = 0;
+    for descriptors in 8..64 {
+        let script = scripts.path().join(descriptors.to_string());
+        let run = format!("#!/bin/sh\nexec prlimit --nofile={descriptors} '{}' \"$@\"\n", helper.display());
+        fs::write(&script, run).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let pool = lab::pool().tmp_branch("a").option("transport=ring").helper(&script);
+        match pool.option(&format!("log={}", log.path().display())).try_mount() {
+            Err(refused) => {
+                assert!(refused.code != 0 && !refused.said.is_empty(), "{descriptors}: {refused}")
+            }
+            Ok(mut pool) => {
+                for _ in 0..20 {
+                    fs::metadata(pool.path()).unwrap();
+                }
+                pool.unmount();
+                short += usize::from(fs::read_to_string(log.path()).unwrap().contains("a ring is broken"));
+            }
+        }
+    }
+    assert!(short > 0, "no number of descriptors was one too few");
 }

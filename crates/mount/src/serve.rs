@@ -316,7 +316,13 @@ fn open_door(
         settings: Mutex::new(settings.clone()),
         leaving: Leaving::default(),
     };
-    Ok((door.map_err(system)?, Arc::new(served)))
+    let door = door.map_err(|error| match granted.ring {
+        true => {
+            LaunchError::mount(format!("FUSE over io_uring: no thread or ring: {error}: use transport=dev"))
+        }
+        false => system(error),
+    });
+    Ok((door?, Arc::new(served)))
 }
 
 /// `write-path=passthrough` is a promise: every branch that takes writes must be able to keep it.

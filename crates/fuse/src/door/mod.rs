@@ -40,7 +40,7 @@ impl Transport {
     pub fn settled(self) -> Result<Self, String> {
         match self {
             Self::Dev => Ok(Self::Dev),
-            Self::Auto => Ok(if is_on() && ring::probe().is_ok() { Self::Ring } else { Self::Dev }),
+            Self::Auto => Ok(if is_on() && ring::probe(queues()).is_ok() { Self::Ring } else { Self::Dev }),
             Self::Ring => {
                 if !Path::new(SWITCH).exists() {
                     return Err("this kernel has no FUSE over io_uring (Linux 6.14 and later have it)".into());
@@ -50,7 +50,8 @@ impl Transport {
                         .map_err(|error| format!("{SWITCH} cannot be set to Y: {error}"))?;
                     tracing::info!("{SWITCH} was switched on");
                 }
-                ring::probe().map_err(|error| format!("this process may not use io_uring: {error}"))?;
+                ring::probe(queues())
+                    .map_err(|error| format!("this process may not use io_uring: {error}"))?;
                 Ok(Self::Ring)
             }
         }
@@ -64,6 +65,11 @@ impl Transport {
             Self::Dev => "dev",
         }
     }
+}
+
+/// How many queues a ring has.
+fn queues() -> usize {
+    fsstack_sys::thread::possible_cpus().max(1)
 }
 
 fn is_on() -> bool {

@@ -3,18 +3,20 @@
 //! The kernel puts a request into the queue of the CPU that the caller runs on, and hands it to the entry that
 //! became free last: so a request may run to its end in its thread, blocking or not, and the next one finds
 //! another thread of the queue. When few of a queue are free, one more is started, up to a bound. All queues
-//! must have an entry before the kernel uses any: until then, and for FORGET and INTERRUPT always, requests come
-//! by the device.
+//! must have an entry before the kernel uses any: until then callers wait, for ever if one cannot be made, so that
+//! the door is not open before all are. FORGET and INTERRUPT always come by the device.
 
 mod entry;
 mod forgets;
 mod seat;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use fsstack_engine::health::stand_in::{self, StandIn};
@@ -68,6 +70,16 @@ enum Ended {
     Replaced,
 }
 
+/// What a thread of a queue begins with.
+enum First {
+    /// The queue's first entry, without which the kernel uses no queue: whether it could be made is told.
+    Own(Sender<io::Result<()>>),
+    /// One more entry of its own.
+    More,
+    /// Another thread's entry, whose request was answered.
+    TakenOver(Left),
+}
+
 #[derive(Debug, Default)]
 struct Queue {
     /// Threads that wait for a request.
@@ -88,7 +100,7 @@ impl RingDoor {
         max_threads: Option<usize>,
         scheduling: Scheduling,
     ) -> io::Result<Self> {
-        let queues = thread::possible_cpus().max(1);
+        let queues = super::queues();
         let cpus = thread::allowed_cpus();
         let (wanted, orders) = sync_channel(64);
         let shared = Arc::new(Shared {
@@ -108,12 +120,15 @@ impl RingDoor {
         let forgets = std::thread::Builder::new().name("door-forgets".into());
         threads.push(forgets.spawn(move || forgets::serve(&watched))?);
         // A queue whose CPU is not there, or not for us, still needs its entry.
+        let (told, made) = channel();
         for queue in 0..queues {
-            threads.push(shared.start(queue, None)?);
+            threads.push(shared.start(queue, First::Own(told.clone()))?);
         }
+        drop(told);
+        made.iter().collect::<io::Result<()>>().inspect_err(|_| shared.end())?;
         for queue in (1..AT_FIRST).flat_map(|_| cpus.iter().copied().filter(|cpu| *cpu < queues)) {
             if shared.threads.load(SeqCst) < shared.max {
-                threads.push(shared.start(queue, None)?);
+                threads.push(shared.start(queue, First::More)?);
             }
         }
         let keeper = std::thread::Builder::new().name("door-keeper".into());
@@ -142,8 +157,8 @@ impl RingDoor {
 }
 
 impl Shared {
-    /// One more thread for a queue, with an entry of its own, or with the one in `left`, whose request it answers.
-    fn start(self: &Arc<Self>, queue: usize, left: Option<Left>) -> io::Result<JoinHandle<()>> {
+    /// One more thread for a queue.
+    fn start(self: &Arc<Self>, queue: usize, first: First) -> io::Result<JoinHandle<()>> {
         let shared = self.clone();
         self.threads.fetch_add(1, SeqCst);
         let started = std::thread::Builder::new().name(format!("door-{queue}")).spawn(move || {
@@ -151,7 +166,7 @@ impl Shared {
             if let Err(error) = identity::keep_capabilities() {
                 tracing::warn!(%error, "the door's thread cannot act for others");
             }
-            match shared.serve(queue, left) {
+            match shared.serve(queue, first) {
                 // Not counted since its request was answered by another.
                 Ok(Ended::Replaced) => return,
                 Ok(Ended::Gone) => {}
@@ -165,12 +180,27 @@ impl Shared {
         })
     }
 
-    fn serve(self: &Arc<Self>, number: usize, left: Option<Left>) -> io::Result<Ended> {
+    fn serve(self: &Arc<Self>, number: usize, first: First) -> io::Result<Ended> {
         let queue = &self.queues[number];
         let id = u16::try_from(number).map_err(io::Error::other)?;
-        let mut entry = match &left {
-            None => Entry::new(self.device.as_fd().as_raw_fd(), id, self.max_write)?,
-            Some(left) => match left.take_over(&self.gone) {
+        let fresh = || Entry::new(self.device.as_fd().as_raw_fd(), id, self.max_write);
+        let taken_over = matches!(first, First::TakenOver(_));
+        let mut entry = match first {
+            First::More => fresh()?,
+            First::Own(told) => {
+                let made = fresh();
+                let (entry, answer) = match made {
+                    Ok(entry) => (Some(entry), Ok(())),
+                    Err(error) => (None, Err(error)),
+                };
+                // Whoever opens the door waits for it.
+                let _heard = told.send(answer);
+                match entry {
+                    Some(entry) => entry,
+                    None => return Ok(Ended::Gone),
+                }
+            }
+            First::TakenOver(left) => match left.take_over(&self.gone) {
                 Some(entry) => entry,
                 None => return Ok(Ended::Gone),
             },
@@ -179,8 +209,7 @@ impl Shared {
         let seat = Seat::new(self, number);
         let mut apart = Apart::default();
         queue.free.fetch_add(1, SeqCst);
-        let mut fetched = if left.is_none() { entry.register() } else { entry.commit() };
-        drop(left);
+        let mut fetched = if taken_over { entry.commit() } else { entry.register() };
         loop {
             match fetched? {
                 Fetched::Gone => return Ok(Ended::Gone),
@@ -271,7 +300,7 @@ impl Shared {
             let short = self.queues.get(queue).is_some_and(|queue| queue.free.load(SeqCst) == FEW);
             if short
                 && self.threads.load(SeqCst) < self.max
-                && let Err(error) = self.start(queue, None)
+                && let Err(error) = self.start(queue, First::More)
             {
                 tracing::warn!(%error, "no further thread for a queue whose threads are all busy");
             }

@@ -13,8 +13,8 @@ use fsstack_wire::OutHeader;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::Shared;
 use super::entry::{Entry, EntryRing, Slot};
+use super::{First, Shared};
 
 /// Room for an answer besides its data.
 const BESIDES: usize = 4096;
@@ -55,7 +55,7 @@ impl StandIn for Seat {
         }
         slot.put(OutHeader::refused(unique, Errno::IO.raw_os_error()).as_bytes(), &[]);
         let taken = Left(Arc::new(Mutex::new(Some(slot))));
-        match self.door.start(self.queue, Some(taken.clone())) {
+        match self.door.start(self.queue, First::TakenOver(taken.clone())) {
             Ok(_) => {
                 self.door.threads.fetch_sub(1, SeqCst); // the one that is stuck
                 true
