@@ -2,6 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
+/// `allocations` asks it.
+#[global_allocator]
+static COUNTED: fsstack_sys::allocations::Counting = fsstack_sys::allocations::Counting;
+
+mod allocations;
 mod attributes;
 mod calls;
 mod copy_range;

@@ -85,7 +85,19 @@ fn a_stacked_pool_agrees() {
 }
 
 #[test]
-fn a_pool_by_rings_agrees() {
+fn a_pool_by_rings_agrees_with_files_on_one_branch() {
+    needs!(rings());
+    mounted(&["transport=ring", "create=ff"]);
+}
+
+#[test]
+fn a_pool_by_rings_agrees_with_files_spread() {
     needs!(rings());
     mounted(&["transport=ring", "create=rand"]);
+}
+
+#[test]
+fn a_stacked_pool_by_rings_agrees() {
+    needs!(rings());
+    mounted(&["transport=ring", "create=rand", "write-path=stacked"]);
 }

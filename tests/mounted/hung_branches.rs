@@ -24,10 +24,10 @@ fn errno<T>(told: io::Result<T>) -> Option<i32> {
 }
 
 /// A daemon that stands still until this drops.
-struct Frozen(Process);
+pub(crate) struct Frozen(Process);
 
 impl Frozen {
-    fn new(daemon: Process) -> Self {
+    pub(crate) fn new(daemon: Process) -> Self {
         daemon.signal(Signal::STOP).unwrap();
         let state = || fs::read_to_string(format!("/proc/{}/stat", daemon.pid)).unwrap();
         until("the daemon stands still", || {

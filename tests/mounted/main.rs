@@ -13,6 +13,7 @@ mod databases;
 mod dead_branches;
 mod directories;
 mod endings;
+mod given_up;
 mod handles;
 mod handles_elsewhere;
 mod hung_branches;

@@ -2,6 +2,8 @@
 //!
 //! The only floor, besides the kernel's doors, with `unsafe`. It has no policy. Linux only.
 
+#[cfg(feature = "allocations")]
+pub mod allocations;
 pub mod at;
 pub mod call;
 pub mod count;

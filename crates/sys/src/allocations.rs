@@ -1,0 +1,45 @@
+//! How often a thread takes memory: an allocator that counts, for tests that set it.
+#![allow(unsafe_code, reason = "an allocator is unsafe to write")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static TAKEN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counted by thread.
+#[derive(Debug)]
+pub struct Counting;
+
+fn count() {
+    // A thread that ends may still take memory.
+    let _counted = TAKEN.try_with(|taken| taken.set(taken.get() + 1));
+}
+
+// SAFETY: every call goes to the system's allocator with the caller's own arguments. Counting takes no memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps alloc's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps dealloc's contract: what it gives back is the system's.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps realloc's contract: what it gives is the system's.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+/// Runs `work` on the calling thread: its result, and how often it took memory, where [`Counting`] is the allocator.
+pub fn scope<T>(work: impl FnOnce() -> T) -> (T, u64) {
+    let before = TAKEN.get();
+    let result = work();
+    (result, TAKEN.get() - before)
+}
