@@ -236,7 +236,7 @@ mod tests {
         check("--help", expect!["Print(Help)"]);
         check("--print man", expect!["Print(Man)"]);
         check("-V", expect!["Version"]);
-        check("--print x", expect!["--print x: no such page; there are help, options-md, man, completions-bash, completions-zsh, completions-fish
+        check("--print x", expect!["--print x: no such page; there are help, options-md, readme-options, man, completions-bash, completions-zsh, completions-fish
 SOURCE and TARGET are missing: mount.fsstack /branch1:/branch2 /mount/point [-o OPTIONS]"]);
     }
 }
