@@ -93,9 +93,12 @@ pub(crate) fn run(plan: &Plan, stop: &AtomicBool) -> Result<Results> {
 fn described(plan: &Plan, target: &Target) -> TargetRecord {
     let mut record = machine::target(target);
     record.notes = serving::versions(&target.dir, plan.export(&target.name).map(|export| export.pid));
-    let of_it = plan.notes.iter().filter(|(name, _)| *name == target.name);
-    record.bears = plan.bears.iter().find(|(name, _)| *name == target.name).map(|(_, bricks)| *bricks);
-    record.notes.extend(of_it.map(|(_, note)| note.clone()));
+    // What is known of a volume is so for all that stands on it: of dt8 for dt8.pool.
+    let about = |known: &str| {
+        target.name.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    record.bears = plan.bears.iter().find(|(name, _)| about(name)).map(|(_, bricks)| *bricks);
+    record.notes.extend(plan.notes.iter().filter(|(name, _)| about(name)).map(|(_, note)| note.clone()));
     record
 }
 

@@ -138,6 +138,7 @@ pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
         add(&if single { String::new() } else { format!("{name}.") }, dir)?;
     }
     plan.notes.extend(parts.notes.clone());
+    plan.bears.extend(parts.bears.clone());
     ground.keep(parts);
     Ok(ground)
 }
