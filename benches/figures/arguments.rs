@@ -19,6 +19,8 @@ pub(crate) enum Part {
     Control,
     Frozen,
     Copy,
+    Groups,
+    Export,
 }
 
 const PARTS: &[(&str, Part)] = &[
@@ -34,6 +36,8 @@ const PARTS: &[(&str, Part)] = &[
     ("control", Part::Control),
     ("frozen", Part::Frozen),
     ("copy", Part::Copy),
+    ("groups", Part::Groups),
+    ("export", Part::Export),
 ];
 
 /// How long it may take.

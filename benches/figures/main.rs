@@ -10,8 +10,10 @@ mod control;
 mod copy;
 mod data;
 mod distance;
+mod export;
 mod frozen;
 mod ground;
+mod groups;
 mod hogs;
 mod memory;
 mod metadata;
@@ -50,6 +52,8 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Relocate, |_, asked, tables| relocate::run(asked.relocated(), tables)),
     (Part::Frozen, |_, asked, tables| frozen::run(asked.rounds(), tables)),
     (Part::Copy, |ground, asked, tables| copy::run(ground, asked.copied(), tables)),
+    (Part::Groups, |ground, asked, tables| groups::run(ground, asked.metadata(), tables)),
+    (Part::Export, |ground, asked, tables| export::run(ground, asked.metadata(), tables)),
     (Part::Memory, |ground, asked, tables| memory::run(ground, asked.inodes(), tables)),
 ];
 

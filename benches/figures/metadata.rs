@@ -60,6 +60,13 @@ pub(crate) struct Amount {
     pub(crate) listed: usize,
 }
 
+impl Amount {
+    /// Enough where everything takes longer.
+    pub(crate) fn a_fifth(self) -> Self {
+        Self { names: self.names / 5, listed: self.listed / 5, ..self }
+    }
+}
+
 pub(crate) fn contenders() -> Vec<Contender> {
     let room = &["minfreespace=64M", "passthrough-headroom=64M"][..];
     let mergerfs = &[
@@ -92,6 +99,16 @@ pub(crate) struct Crowd {
     hogs: bool,
 }
 
+impl Crowd {
+    pub(crate) fn title(self) -> &'static str {
+        self.title
+    }
+
+    pub(crate) fn has_hogs(self) -> bool {
+        self.hogs
+    }
+}
+
 /// One client, and nothing else.
 pub(crate) const ONE: Crowd =
     Crowd { title: "Operations a second, one client", tag: "1", clients: 1, hogs: false };
@@ -99,12 +116,13 @@ pub(crate) const ONE: Crowd =
 const ALONE: &[Crowd] =
     &[ONE, Crowd { title: "Operations a second, two clients, sum", tag: "2", clients: 2, hogs: false }];
 
-const BUSY: &[Crowd] = &[Crowd {
+/// One client, where no CPU is ever free.
+pub(crate) const HARD_PRESSED: Crowd = Crowd {
     title: "Operations a second, one client, a busy loop on each CPU",
     tag: "h",
     clients: 1,
     hogs: true,
-}];
+};
 
 /// The tables, one for each number of clients.
 pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
@@ -113,7 +131,7 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
 
 /// The same beside programs that leave no CPU alone; and how long the slowest of a hundred takes.
 pub(crate) fn run_busy(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
-    measure(ground, Amount { names: amount.names / 5, listed: amount.listed / 5, ..amount }, BUSY, tables)
+    measure(ground, amount.a_fifth(), &[HARD_PRESSED], tables)
 }
 
 fn measure(ground: &Ground, amount: Amount, crowds: &[Crowd], tables: &mut Vec<Table>) -> Result<()> {

@@ -1,0 +1,26 @@
+//! What it costs to be ready for NFS clients: names made, renamed and removed in a pool with `nfs-export`, and in one without.
+
+use anyhow::Result;
+
+use crate::ground::{CACHES_ON, Contender, Ground, Server};
+use crate::metadata::{self, Amount};
+use crate::report::{Sense, Table};
+
+const PLAIN: &str = "plain";
+const EXPORTED: &str = "nfs-export";
+
+pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+    let room = &["minfreespace=64M", "passthrough-headroom=64M"][..];
+    let contenders = [
+        Contender::new(PLAIN, Server::Fsstack, &[room, CACHES_ON]),
+        Contender::new(EXPORTED, Server::Fsstack, &[room, CACHES_ON, &["nfs-export"]]),
+    ];
+    let standing = contenders.iter().map(|of| Ok((of, ground.stand(of, 2)?))).collect::<Result<Vec<_>>>()?;
+    let mut table =
+        Table::new("Operations a second, one client, of a pool that can be exported", Sense::MoreIsBetter);
+    table.compare(EXPORTED, &[PLAIN], "nfs-export to plain");
+    let stands: Vec<_> = standing.iter().map(|(of, at)| (*of, at)).collect();
+    metadata::rounds(&stands, metadata::ONE, amount, &mut table, None)?;
+    tables.push(table);
+    standing.into_iter().try_for_each(|(_, at)| at.fall())
+}
