@@ -55,7 +55,7 @@ fn name(path: &Path) -> CString {
     CString::new(path.as_os_str().as_encoded_bytes()).unwrap()
 }
 
-fn hold(pool: &Pool, path: &str) -> Held {
+pub(crate) fn hold(pool: &Pool, path: &str) -> Held {
     let root = File::open(pool.path()).unwrap();
     let handle = name_to_handle(root.as_fd(), &name(Path::new(path))).unwrap();
     let meta = fs::symlink_metadata(pool.at(path)).unwrap();
@@ -67,7 +67,7 @@ pub(crate) fn hold_all(pool: &Pool) -> Vec<Held> {
     HELD.iter().map(|path| hold(pool, path)).collect()
 }
 
-fn open(pool: &Pool, held: &Held, flags: OFlags) -> Result<OwnedFd, Errno> {
+pub(crate) fn open(pool: &Pool, held: &Held, flags: OFlags) -> Result<OwnedFd, Errno> {
     let root = File::open(pool.path()).unwrap();
     open_handle(root.as_fd(), &held.handle, flags).map_err(|error| error.errno)
 }

@@ -305,3 +305,22 @@ fn a_branch_mounted_again_while_the_old_mount_hangs_is_used() {
     works(pool.path());
     frozen.0.kill().unwrap();
 }
+
+/// What was interrupted is settled with the others when a branch is back, and one of them may hang unnoticed.
+#[test]
+fn a_branch_comes_back_while_another_hangs_that_nobody_has_asked() {
+    needs!(mounting(), program("mergerfs"));
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let option = format!("log={}", log.path().display());
+    let mut pool = filled(described().served_branch("c").option(&option));
+    let opened = File::open(pool.at("on-a/1")).unwrap();
+    pool.branch("a").daemon().kill().unwrap();
+    assert_eq!(errno(opened.read_at(&mut [0; 6], 0)), EIO);
+    let frozen = Frozen::new(pool.branch("c").daemon());
+    pool.branch_mut("a").unmount_by_force();
+    pool.branch_mut("a").remount();
+    let said = |what: &str| fs::read_to_string(log.path()).unwrap().contains(what);
+    until("the branch is back", || said("the branch is mounted again"));
+    drop(frozen);
+    until("all is well", || fs::read(pool.at("on-a/1")).is_ok_and(|bytes| bytes == b"on-a/1"));
+}

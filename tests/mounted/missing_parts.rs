@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 
 use fsstack_lab::pool::{Builder, Pool};
 use fsstack_lab::{self as lab, needs};
+use fsstack_sys::OFlags;
+
+use crate::handles;
+use crate::script::sh;
 
 const EIO: Option<i32> = Some(5);
 const ENOENT: Option<i32> = Some(2);
@@ -133,4 +137,37 @@ fn with_degraded_read_what_is_left_of_a_volume_is_all() {
     assert_eq!(errno(fs::read(pool.at("dir/two"))), ENOENT);
     assert_eq!(names(&pool.at("dir")).unwrap(), 1);
     assert_eq!(pool.read("dir/one"), b"one");
+}
+
+/// Neither what is looked for by number nor what is looked for on a whole branch is "not there" without a brick.
+#[test]
+fn a_volume_without_a_brick_is_not_looked_through_to_its_end() {
+    needs!(mounting());
+    let volume = Volume::mount();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let pool = volume.below().option("nfs-export").option("log-level=debug");
+    let mut pool = pool.option(&format!("log={}", log.path().display())).mount();
+    let of_volume = volume.pool.path().display().to_string();
+    let lines = |what: &str| {
+        let said = fs::read_to_string(log.path()).unwrap();
+        said.lines().filter(|line| line.contains(what) && line.contains(&of_volume)).count()
+    };
+    let complete = || lines("all marks of the branch are in the index");
+    until("all marks are found", || complete() == 1);
+    let held = handles::hold(&pool, "dir/two");
+    pool.unmount();
+    // Where it was is forgotten.
+    sh(pool.state_dir(), "rm -rf ./*");
+    volume.lose();
+    pool.remount();
+    until("marks are looked for in vain", || lines("the branch cannot be looked through for marks now") > 0);
+    // (Kernels tell programs that a handle is stale whatever the answer was; their NFS servers do not.)
+    handles::open(&pool, &held, OFlags::PATH).unwrap_err();
+    let said = fs::read_to_string(log.path()).unwrap();
+    assert!(said.contains("a branch is at fault"), "it was answered as gone: {said}");
+    assert_eq!(complete(), 1);
+    volume.find_again();
+    until("all marks are found again", || complete() == 2);
+    until("it is found again", || handles::open(&pool, &held, OFlags::PATH).is_ok());
+    handles::check(&pool, &held);
 }

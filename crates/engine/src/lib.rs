@@ -9,6 +9,7 @@ pub mod branch;
 pub mod caller;
 pub mod change;
 mod clashes;
+mod entries;
 pub mod error;
 mod exchange;
 pub mod explain;

@@ -13,12 +13,13 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use fsstack_pool::BranchId;
+use fsstack_pool::{BranchId, BranchIx};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 use parking_lot::Mutex;
 
 use crate::branch::Branch;
+use crate::error::OpError;
 use crate::inode::number::{hash_name, mix};
 use crate::intent;
 use crate::journal::{self, Settled};
@@ -215,62 +216,92 @@ pub(crate) fn clear_added(pool: &Pool, added: &Branch) {
     // On the others, what is in the folder may be at work; not so what was settled without the branch that was away,
     // or moved from it.
     if added.check_parts().is_ok() {
-        clear_about(pool, added, journal::is_settled_without);
+        let others: Vec<BranchIx> = pool.branches.iter().map(|branch| branch.ix).collect();
+        clear_about(pool, added, &others, journal::is_settled_without);
     }
 }
 
-/// As [`clear_added`], of the branch `back` that was out of reach. The caller holds the tree's shape for himself: no
-/// record is at work.
-pub(crate) fn clear_returned(pool: &Pool, back: &Branch) {
-    clear_about(pool, back, journal::is_about);
+/// What was interrupted, as far as it bears on a branch that is back.
+#[derive(Debug)]
+pub(crate) struct Interrupted {
+    here: bool,
+    /// The others that have records about it.
+    others: Vec<BranchIx>,
 }
 
-/// Whether there is something for [`clear_returned`] to do, or it cannot be told.
-pub(crate) fn is_interrupted(pool: &Pool, back: &Branch) -> bool {
-    let nothing = |known: &Result<bool, SysError>| match known {
-        Ok(any) => !any,
-        Err(error) => error.errno == Errno::NOENT,
-    };
-    let left = names_in_folder(back).map(|names| !names.is_empty());
-    let others = pool.branches.iter().filter(|other| other.ix != back.ix);
-    let mut about =
-        others.map(|other| records_about(other, back.id, journal::is_about).map(|all| !all.is_empty()));
-    !nothing(&left) || about.any(|known| !nothing(&known))
+impl Interrupted {
+    /// What is on `back`, which nobody else is let into, and what the others have about it. One that does not answer is
+    /// left out: what it has is settled when it is back itself. None: nothing was.
+    pub(crate) fn of(pool: &Pool, back: &Branch) -> Option<Self> {
+        let here = match names_in_folder(back) {
+            Ok(names) => !names.is_empty(),
+            Err(error) => error.errno != Errno::NOENT,
+        };
+        let others = pool.branches.iter().filter(|other| other.ix != back.ix);
+        let others = others.filter(|other| {
+            let about = other.ask(|| records_about(other, back.id, journal::is_about));
+            about.is_ok_and(|records| !records.is_empty())
+        });
+        let others: Vec<BranchIx> = others.map(|other| other.ix).collect();
+        (here || !others.is_empty()).then_some(Self { here, others })
+    }
+
+    /// As [`clear_added`]: whether anything was changed. The caller holds the tree's shape for himself: no record is at
+    /// work.
+    pub(crate) fn clear(&self, pool: &Pool, back: &Branch) -> bool {
+        let here = self.here && back.is_writable() && report(back, clear_on(pool, back));
+        clear_others(pool, back, &self.others, journal::is_about) || here
+    }
 }
 
 /// Whether the record of a change of names is about a branch.
 type About = fn(&[u8], BranchId) -> bool;
 
-fn clear_about(pool: &Pool, branch: &Branch, about: About) {
+fn clear_about(pool: &Pool, branch: &Branch, others: &[BranchIx], about: About) {
     if branch.is_writable() {
         report(branch, clear_on(pool, branch));
     }
-    for other in pool.branches.iter().filter(|other| other.ix != branch.ix && other.is_writable()) {
-        report(other, finish_about(pool, other, branch.id, about));
-    }
+    clear_others(pool, branch, others, about);
 }
 
-fn report(branch: &Branch, cleared: Result<(), SysError>) {
-    match cleared {
-        Err(error) if error.errno == Errno::NOENT => {}
+/// What `others` have about `branch`: whether anything was changed.
+fn clear_others(pool: &Pool, branch: &Branch, others: &[BranchIx], about: About) -> bool {
+    let mut changed = false;
+    for other in pool.branches.iter().filter(|other| other.ix != branch.ix && others.contains(&other.ix)) {
+        if other.is_writable() {
+            let cleared = other.ask_patiently(|| finish_about(pool, other, branch.id, about));
+            changed |= report(other, cleared);
+        }
+    }
+    changed
+}
+
+/// Whether anything was changed, or may have been.
+fn report<E: Into<OpError>>(branch: &Branch, cleared: Result<bool, E>) -> bool {
+    match cleared.map_err(E::into) {
+        Err(error) if error.is_missing() => false,
         Err(error) => {
             tracing::warn!(%error, branch = %branch.path.display(), "leftovers of moves could not be cleared");
+            true
         }
-        Ok(()) => {}
+        Ok(changed) => changed,
     }
 }
 
 /// Finishes the moves onto `branch` that say that they come from `away`, and the changes of names that are about it.
-fn finish_about(pool: &Pool, branch: &Branch, away: BranchId, about: About) -> Result<(), SysError> {
+/// Whether there were any that could be.
+fn finish_about(pool: &Pool, branch: &Branch, away: BranchId, about: About) -> Result<bool, SysError> {
     let records = records_about(branch, away, about)?;
+    let mut changed = false;
     let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
     for (name, record) in records {
         if clear_record(pool, branch, &name, &record)? {
             sys::at::unlink(folder.as_fd(), &name)?;
+            changed = true;
         }
     }
     leave(branch);
-    Ok(())
+    Ok(changed)
 }
 
 fn records_about(branch: &Branch, away: BranchId, about: About) -> Result<Vec<(CString, Vec<u8>)>, SysError> {
@@ -319,8 +350,10 @@ fn names_in(branch: &Branch, above: BorrowedFd<'_>, name: &CStr) -> Result<Vec<C
     Ok(names)
 }
 
-fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
+/// Whether there was anything that could be cleared.
+fn clear_on(pool: &Pool, branch: &Branch) -> Result<bool, SysError> {
     let names = names_in_folder(branch)?;
+    let mut changed = false;
     let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
     for name in names {
         if let Some(record) = read_record(branch, &folder, &name)?
@@ -336,10 +369,11 @@ fn clear_on(pool: &Pool, branch: &Branch) -> Result<(), SysError> {
             },
             removed => removed?,
         }
+        changed = true;
     }
     match sys::at::rmdir(branch.root().as_fd(), branch.folder()) {
-        Err(error) if error.errno == Errno::NOTEMPTY => Ok(()),
-        removed => removed,
+        Err(error) if error.errno == Errno::NOTEMPTY => Ok(changed),
+        removed => removed.map(|()| changed),
     }
 }
 

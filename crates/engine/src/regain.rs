@@ -2,16 +2,19 @@
 //!
 //! While it was away, a move may have left a second copy of a file on it, or a rename a directory under its old name
 //! on one branch and its new one on another. Whoever was told an error meanwhile was told that it is not known
-//! which; from now on it is.
+//! which; from now on it is. That takes asking the others, and one of them may hang without anybody having noticed: so it
+//! is done by a thread of its own, which is not waited for long.
 
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::branch::Branch;
-use crate::recover;
+use crate::health::crowd::Crowd;
+use crate::recover::Interrupted;
 use crate::union::Union;
 
-/// How long the tree's shape is waited for.
+/// How long the tree's shape is waited for, and how long a branch that is back is kept closed for all of this.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Union {
@@ -31,26 +34,26 @@ impl Union {
         let away: Vec<_> = pool
             .branches
             .iter()
-            .filter(|other| other.ix != back.ix && (!other.is_open() || other.check_parts().is_err()))
+            .filter(|other| other.ix != back.ix && other.ask(|| other.check_parts()).is_err())
+            .map(|other| other.ix)
             .collect();
-        let away: Vec<_> = away.into_iter().map(|other| other.ix).collect();
         for other in away {
             pool = Arc::new(pool.without(other));
         }
-        if !recover::is_interrupted(&pool, back) {
-            return;
-        }
-        {
+        let Some(interrupted) = Interrupted::of(&pool, back) else { return };
+        let changed = {
             let Some(_shape) = self.shape.try_write(PATIENCE) else {
                 return tracing::warn!(
                     branch = %back.path.display(),
                     "what was interrupted on the branch waits for the next mount: the tree is busy"
                 );
             };
-            recover::clear_returned(&pool, back);
-        }
+            interrupted.clear(&pool, back)
+        };
         // Names may not mean what they did.
-        self.doubt_all();
+        if changed {
+            self.doubt_all();
+        }
     }
 }
 
@@ -59,9 +62,31 @@ impl Branch {
         self.health.host.get_or_init(|| union.clone());
     }
 
+    /// Settles what was interrupted, as far as that can be done soon: the others are asked too, and one of them may hang.
     pub(crate) fn settle_with_pool(&self) {
-        if let Some(union) = self.health.host.get().and_then(Weak::upgrade) {
-            union.regain(self);
+        let (Some(union), Some(me)) = (self.health.host.get().and_then(Weak::upgrade), self.me.upgrade())
+        else {
+            return;
+        };
+        let (settled, wait) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().name(format!("settle-{}", self.ix.0));
+        let thread = thread.spawn(move || {
+            union.regain(&me);
+            // Before the answer: the pool must not live for whoever waits.
+            drop(union);
+            _ = settled.send(());
+        });
+        let timeout = self.health.crowd.as_ref().and_then(Crowd::timeout);
+        let patience = timeout.map_or(PATIENCE, |timeout| PATIENCE.min(timeout / 2));
+        let branch = self.path.display();
+        match thread {
+            Ok(_) if wait.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) => {
+                tracing::warn!(%branch, "what was interrupted on the branch is not settled yet: the tree is busy, or another branch does not answer");
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::error!(%error, %branch, "no thread to settle what was interrupted on the branch")
+            }
         }
     }
 }

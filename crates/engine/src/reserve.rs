@@ -112,9 +112,12 @@ impl Staging {
         let (dir, ino) = home.ask(|| {
             let make = |folder: std::os::fd::BorrowedFd<'_>| sys::at::mkdir(folder, &name, 0o700);
             let (folder, ()) = recover::in_folder(&home, make)?;
-            let dir = sys::at::open_dir(folder.as_fd(), &name, home.mounts)?;
-            let ino = sys::at::stat_fd(dir.as_fd())?.ino;
-            Ok((dir, ino))
+            let opened = sys::at::open_dir(folder.as_fd(), &name, home.mounts)
+                .and_then(|dir| sys::at::stat_fd(dir.as_fd()).map(|stat| (dir, stat.ino)));
+            opened.inspect_err(|_| {
+                let _left = sys::at::rmdir(folder.as_fd(), &name); // for the next mount, if it must be
+                recover::leave(&home);
+            })
         })?;
         Ok(Self { home, name, dir, ino })
     }

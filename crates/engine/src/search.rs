@@ -5,25 +5,24 @@
 //! is asked itself. Everything that is come by on the way is remembered: the next one that is asked for costs no look.
 //!
 //! What is renamed in the pool during the look may be passed by. So "nothing has the number" is believed only of a look
-//! that began after the question, and during which nothing was renamed on the branch; else it is not known. A look of
-//! somebody else's that began after the question is as good as one's own. What is moved behind the pool's back just
-//! then may be missed.
+//! that began after the question, and during no part of which anything was being renamed; that saw a whole branch; and
+//! all of which is remembered. Else it is not known. A look of somebody else's that began after the question is as good
+//! as one's own. What is moved behind the pool's back just then may be missed.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use fsstack_pool::{BranchIx, Ino};
-use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 use parking_lot::Mutex;
 
 use crate::branch::Branch;
+use crate::entries::{Entries, Listed};
 use crate::error::{OpError, Result};
-use crate::index::{Name, open_path};
+use crate::index::{KeptBy, Name, open_path};
 use crate::inode::number;
-use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::union::Union;
 
@@ -43,16 +42,48 @@ pub(crate) struct Searches {
     turn: Mutex<()>,
     /// How many looks have begun.
     begun: AtomicU64,
-    /// Which of them was the last that saw everything.
-    whole: AtomicU64,
-    /// Renames in the pool.
-    moves: AtomicU64,
+    /// Which of them was the last that saw everything, and what remembers it.
+    whole: Mutex<Option<(u64, KeptBy)>>,
+    /// Renames in the pool that are under way, and that are over.
+    moving: AtomicUsize,
+    moved: AtomicU64,
 }
 
 impl Searches {
-    /// Something has another name in the pool.
-    pub(crate) fn note_move(&self) {
-        self.moves.fetch_add(1, SeqCst);
+    /// How many renames are over, if none is under way.
+    fn quiet(&self) -> Option<u64> {
+        // (One that ends in between is counted.)
+        (self.moving.load(SeqCst) == 0).then(|| self.moved.load(SeqCst))
+    }
+
+    /// By what the look that began after the first `asked` is remembered, if one saw everything.
+    fn seen_since(&self, asked: u64) -> Option<KeptBy> {
+        self.whole.lock().filter(|(look, _)| *look > asked).map(|(_, kept_by)| kept_by)
+    }
+}
+
+/// Something is being renamed in the pool, until this drops.
+#[must_use = "a look through a branch meanwhile may miss it"]
+pub(crate) struct Moving<'a>(&'a Pool);
+
+impl Pool {
+    fn searched(&self) -> impl Iterator<Item = &Searches> {
+        let searched = self.branches.iter().filter(|branch| branch.by_number.is_none());
+        searched.map(|branch| &branch.searches)
+    }
+
+    pub(crate) fn moving(&self) -> Moving<'_> {
+        self.searched().for_each(|searches| _ = searches.moving.fetch_add(1, SeqCst));
+        Moving(self)
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        for searches in self.0.searched() {
+            searches.moved.fetch_add(1, SeqCst);
+            searches.moving.fetch_sub(1, SeqCst);
+        }
     }
 }
 
@@ -84,18 +115,22 @@ impl Union {
             return Ok(Some(found));
         }
         let turn = searches.turn.try_lock_for(PATIENCE).ok_or(OpError::UNSURE)?;
-        if searches.whole.load(SeqCst) <= asked {
+        if searches.seen_since(asked).is_none() {
             let this = searches.begun.fetch_add(1, SeqCst) + 1;
-            let moves = searches.moves.load(SeqCst);
-            self.look_through(branch)?;
-            if moves == searches.moves.load(SeqCst) {
-                searches.whole.store(this, SeqCst);
+            let before = searches.quiet();
+            let kept_by = self.look_through(branch)?;
+            if before.is_some() && before == searches.quiet() {
+                *searches.whole.lock() = Some((this, kept_by));
             }
         }
         drop(turn);
         match self.where_it_was(branch, natural)? {
-            None if searches.whole.load(SeqCst) <= asked => Err(OpError::UNSURE),
-            found => Ok(found),
+            Some(found) => Ok(Some(found)),
+            None => {
+                // What remembers may have failed in between, and then it knew nothing.
+                let seen = searches.seen_since(asked).filter(|by| self.index.keeper() == Some(*by));
+                seen.map(|_| None).ok_or(OpError::UNSURE)
+            }
         }
     }
 
@@ -135,29 +170,28 @@ impl Union {
         Some(names)
     }
 
-    /// Remembers where everything on `branch` is.
-    fn look_through(&self, branch: &Branch) -> Result<()> {
+    /// Remembers where everything on `branch` is: what has it.
+    ///
+    /// # Errors
+    /// The branch cannot be seen as a whole, or not all of it is remembered.
+    fn look_through(&self, branch: &Branch) -> Result<KeptBy> {
         tracing::info!(branch = %branch.path.display(), "looking for an object by its number, which this branch's file system cannot do");
         let mut waiting = vec![(Vec::new(), ROOT)];
         let mut rows = Vec::with_capacity(BATCH);
+        let kept_by = self.index.note_names(&mut rows).ok_or(OpError::UNSURE)?;
+        let keep = |rows: &mut Vec<_>| match self.index.note_names(rows) {
+            Some(by) if by == kept_by => Ok(()),
+            _ => Err(OpError::UNSURE),
+        };
         while let Some((path, parent)) = waiting.pop() {
-            let opened = branch.ask(|| {
-                let dir = open_path(branch, &path)?;
-                sys::at::reopen(dir.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)
-            });
-            let dir = match opened {
+            let opened =
+                branch.ask(|| open_path(branch, &path)).and_then(|dir| Entries::of(branch, dir.as_fd()));
+            let mut entries = match opened {
                 Err(error) if is_elsewhere(error.errno()) => continue,
                 opened => opened?,
             };
-            let mut entries = Dirents::new(dir, 32 << 10);
-            while let Some((kind, inode, name)) = branch.ask_patiently(|| {
-                let next = entries.next()?;
-                Ok(next.map(|entry| (entry.kind, entry.ino, CString::from(entry.name))))
-            })? {
-                if is_dot(&name) {
-                    continue;
-                }
-                let natural = number::number(branch, branch.dev(), inode);
+            while let Some(Listed { kind, ino, name }) = entries.next()? {
+                let natural = number::number(branch, branch.dev(), ino);
                 if kind.is_none_or(|kind| kind == Kind::Dir) {
                     let mut below = path.clone();
                     if !below.is_empty() {
@@ -168,12 +202,12 @@ impl Union {
                 }
                 rows.push((natural, Name { branch: branch.id, parent, name: name.into_bytes() }));
                 if rows.len() >= BATCH {
-                    self.index.note_names(&mut rows);
+                    keep(&mut rows)?;
                 }
             }
         }
-        self.index.note_names(&mut rows);
-        Ok(())
+        keep(&mut rows)?;
+        Ok(kept_by)
     }
 }
 

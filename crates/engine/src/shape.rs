@@ -65,7 +65,14 @@ impl Shape {
 
     /// Takes it for a change, unless somebody keeps it for longer than `patience`. Not for a thread that holds it.
     pub(crate) fn try_write(&self, patience: Duration) -> Option<Held<RwLockWriteGuard<'_, ()>>> {
-        self.0.try_write_for(patience).map(Held::by)
+        let came = Instant::now();
+        loop {
+            match self.0.try_write_for(TRY) {
+                Some(guard) => return Some(Held::by(guard)),
+                None if came.elapsed() > patience => return None,
+                None => std::thread::sleep(Duration::from_millis(1)), // whoever wants to share it does
+            }
+        }
     }
 
     /// Whether the calling thread holds it.

@@ -31,7 +31,6 @@ use crate::poolid::PoolId;
 use crate::reserve::Copying;
 use crate::resolve::Found;
 use crate::scouts::Scouts;
-use crate::settings::Settings;
 use crate::shape::Shape;
 use crate::tally::Events;
 use crate::watch::{Doubt, Watch};
@@ -131,16 +130,6 @@ impl Union {
     /// The pool as it is now.
     pub fn pool(&self) -> Arc<Pool> {
         self.pool.load_full()
-    }
-
-    /// Replaces the settings; requests that have begun go on with the old ones.
-    pub fn set_settings(&self, settings: Settings) {
-        let mut changes = self.changes.lock();
-        let changed = self.pool.load().with_settings(settings);
-        for branch in &changed.branches {
-            branch.limit_calls(changed.settings.branch_timeout, changed.settings.branch_inflight);
-        }
-        self.publish(&mut changes, changed);
     }
 
     /// Whether some branch is served by others, and a call there may not return.

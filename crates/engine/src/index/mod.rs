@@ -36,7 +36,7 @@ use crate::inode::number::{self, Identity};
 use crate::poolid::PoolId;
 use crate::settings::Settings;
 use filter::Filter;
-pub(crate) use names::Name;
+pub(crate) use names::{KeptBy, Name};
 use scan::Jobs;
 pub(crate) use scan::open_path;
 use store::{Entry, Sort, Store, StoreError, When};

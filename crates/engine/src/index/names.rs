@@ -14,15 +14,24 @@ pub(crate) struct Name {
     pub(crate) name: Vec<u8>,
 }
 
+/// Which database has something: one that fails is replaced by another, which does not have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeptBy([u8; 16]);
+
 impl Index {
-    /// Remembers these, and forgets them in `rows`. On disk within a second.
-    pub(crate) fn note_names(&self, rows: &mut Vec<(Ino, Name)>) {
-        if !rows.is_empty() && self.shared.existing().is_some() {
-            self.shared.with(|store| store.note_names(rows));
-            self.shared.dirty.store(true, Relaxed);
-            self.start();
-        }
+    /// Remembers these, and forgets them in `rows`: by which database. On disk within a second. None: they were not kept.
+    pub(crate) fn note_names(&self, rows: &mut Vec<(Ino, Name)>) -> Option<KeptBy> {
+        self.shared.existing()?;
+        let noted = self.shared.with(|store| store.note_names(rows).map(|()| KeptBy(store.id)));
+        self.shared.dirty.store(true, Relaxed);
+        self.start();
         rows.clear();
+        noted
+    }
+
+    /// The database that is asked now.
+    pub(crate) fn keeper(&self) -> Option<KeptBy> {
+        self.shared.store.load().as_ref().map(|store| KeptBy(store.id))
     }
 
     /// Where the object with the number `natural` was seen last.

@@ -13,16 +13,15 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fsstack_pool::Ino;
-use fsstack_sys::dirents::Dirents;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, SysError};
 
 use super::store::{Sort, When};
 use super::{Shared, birth};
 use crate::branch::Branch;
+use crate::entries::{Entries, Listed};
 use crate::inode::mark;
 use crate::inode::number::{self, Identity};
-use crate::ops::rmdir::is_dot;
 
 /// Marks that are put into the index at once.
 const BATCH: usize = 4096;
@@ -130,16 +129,8 @@ impl Shared {
                 }
                 opened => opened?,
             };
-            let read = branch.ask(|| sys::at::reopen(dir.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY));
-            let mut entries = Dirents::new(read?, 32 << 10);
-            while let Some(entry) = branch.ask_patiently(|| {
-                let next = entries.next()?;
-                Ok(next.map(|entry| (entry.kind, CString::from(entry.name))))
-            })? {
-                let (kind, name) = entry;
-                if is_dot(&name) {
-                    continue;
-                }
+            let mut entries = Entries::of(branch, dir.as_fd())?;
+            while let Some(Listed { kind, name, .. }) = entries.next()? {
                 let is_dir = match kind {
                     Some(kind) => kind == Kind::Dir,
                     None => sys::at::stat(dir.as_fd(), &name).is_ok_and(|stat| stat.is_dir()),

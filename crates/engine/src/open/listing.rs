@@ -226,13 +226,14 @@ impl Listing {
         let branch = pool.branch(stream.at);
         loop {
             // A place inside the branch is for when it is asked, not for each entry.
-            let _inside = if stream.entries.has_next() { None } else { branch.come_in(Stay::Brief)? };
+            let inside = if stream.entries.has_next() { None } else { branch.come_in(Stay::Brief)? };
             let entry = match stream.entries.next().map_err(|sys| branch.said(sys)) {
                 // A copy that was removed while it is listed has no more entries.
                 Err(error) if error.is_missing() => return Ok(None),
                 entry => entry?,
             };
             let Some(entry) = entry else {
+                drop(inside);
                 check_parts(pool, branch.ix)?;
                 return Ok(None);
             };
@@ -300,8 +301,8 @@ impl Listing {
 /// What a branch that lacks a part lists is short. It is asked before it is listed and after.
 fn check_parts(pool: &Pool, at: BranchIx) -> Result<()> {
     let branch = pool.branch(at);
-    match branch.check_parts() {
-        Err(sys) if pool.settings.degraded == Degraded::Strict => Err(branch.said(sys)),
+    match branch.ask(|| branch.check_parts()) {
+        Err(error) if pool.settings.degraded == Degraded::Strict => Err(error),
         _ => Ok(()),
     }
 }

@@ -49,6 +49,7 @@ impl Union {
         for (dir, name) in [(&from_dir, from.1), (&to_dir, to.1)] {
             crate::resolve::check_public(&pool, dir, name.as_cstr())?;
         }
+        let _moving = pool.moving();
         let from = End { dir: &from_dir, name: from.1.as_cstr() };
         let to = End { dir: &to_dir, name: to.1.as_cstr() };
         if flags.contains(RenameFlags::EXCHANGE) {
@@ -255,7 +256,6 @@ impl Union {
 
     /// Whatever was under `to` lost that name, and what was under `from` has it.
     fn moved(&self, pool: &Pool, known: Option<Arc<Inode>>, from: End<'_>, to: End<'_>, at: BranchIx) {
-        pool.branch(at).searches.note_move();
         if let Some(replaced) = self.known(to.dir, to.name) {
             replaced.lost_name(to.dir, to.name);
             self.forget_removed(pool, replaced.id);
@@ -275,7 +275,6 @@ impl Union {
     /// A directory has another path: the search for marks may have passed by what is in it.
     pub(crate) fn tell_index(&self, pool: &Pool, inode: &Arc<Inode>) {
         for at in inode.copies() {
-            pool.branch(at).searches.note_move();
             self.index.renamed(pool.branch(at), || inode.path());
         }
     }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
-use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, OFlags};
 
+use crate::entries::Entries;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::pool::Pool;
@@ -87,15 +87,10 @@ impl Union {
             Err(error) if error.is_missing() || error.errno() == Errno::NOTDIR => return Ok(()),
             dir => dir?,
         };
-        let mut entries = Dirents::new(dir, 4096);
-        while let Some(entry) =
-            branch.ask(|| entries.next().map(|entry| entry.map(|entry| is_dot(entry.name))))?
-        {
-            if !entry {
-                return Err(Errno::NOTEMPTY.into());
-            }
+        match Entries::new(branch, dir, 4096).next()? {
+            Some(_) => Err(Errno::NOTEMPTY.into()),
+            None => Ok(()),
         }
-        branch.check_parts().map_err(|sys| branch.said(sys))
     }
 }
 
