@@ -44,7 +44,7 @@ fn plain_xfs() {
 on_each_ground!(pool);
 
 fn pool(ground: Ground) {
-    if let Err(skip) = ground.able() {
+    if let Err(skip) = Ground::able() {
         return skip.announce();
     }
     let pool = ground.mount();

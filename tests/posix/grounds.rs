@@ -1,4 +1,5 @@
-//! The ways of mounting a pool that the suites run on.
+//! The ways of mounting a pool that the suites run on; which door requests come by says FSSTACK_TEST_TRANSPORT
+//! (`cargo xtask test` runs all of them by both).
 
 use std::time::Duration;
 
@@ -16,50 +17,31 @@ pub(crate) struct Ground {
     /// What `expected.txt` calls pools like this one.
     pub(crate) place: &'static str,
     options: &'static [&'static str],
-    /// What requests come by.
-    transport: Transport,
-}
-
-/// The doors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Transport {
-    Dev,
-    Ring,
 }
 
 /// Every new file goes to the first branch, the daemon writes.
 pub(crate) const ONE_BRANCH_STACKED: Ground =
-    Ground { place: "one-branch", options: &["create=ff", "write-path=stacked"], transport: Transport::Dev };
+    Ground { place: "one-branch", options: &["create=ff", "write-path=stacked"] };
 /// Every new file goes to the first branch, the kernel writes.
-pub(crate) const ONE_BRANCH_PASSTHROUGH: Ground = Ground {
-    place: "one-branch",
-    options: &["create=ff", "write-path=passthrough"],
-    transport: Transport::Dev,
-};
+pub(crate) const ONE_BRANCH_PASSTHROUGH: Ground =
+    Ground { place: "one-branch", options: &["create=ff", "write-path=passthrough"] };
 /// New files go anywhere, the daemon writes.
 pub(crate) const SPREAD_STACKED: Ground =
-    Ground { place: "spread", options: &["create=rand", "write-path=stacked"], transport: Transport::Dev };
+    Ground { place: "spread", options: &["create=rand", "write-path=stacked"] };
 /// New files go anywhere, the kernel writes.
-pub(crate) const SPREAD_PASSTHROUGH: Ground = Ground {
-    place: "spread",
-    options: &["create=rand", "write-path=passthrough"],
-    transport: Transport::Dev,
-};
+pub(crate) const SPREAD_PASSTHROUGH: Ground =
+    Ground { place: "spread", options: &["create=rand", "write-path=passthrough"] };
 /// The kernel keeps neither names nor attributes: every look is a request.
 pub(crate) const SPREAD_UNREMEMBERED: Ground = Ground {
     place: "spread",
     options: &["create=rand", "write-path=auto", "attr-timeout=0", "entry-timeout=0"],
-    transport: Transport::Dev,
 };
 /// The kernel keeps pages of its own and writes them later.
-pub(crate) const SPREAD_WRITEBACK: Ground = Ground {
-    place: "spread",
-    options: &["create=rand", "write-path=stacked", "page-cache=writeback"],
-    transport: Transport::Dev,
-};
-/// Requests come over `io_uring`.
-pub(crate) const SPREAD_RING: Ground =
-    Ground { place: "spread", options: &["create=rand", "write-path=auto"], transport: Transport::Ring };
+pub(crate) const SPREAD_WRITEBACK: Ground =
+    Ground { place: "spread", options: &["create=rand", "write-path=stacked", "page-cache=writeback"] };
+/// As a pool is mounted that says nothing.
+pub(crate) const SPREAD_AUTO: Ground =
+    Ground { place: "spread", options: &["create=rand", "write-path=auto"] };
 
 /// A test a ground, each with the same body.
 macro_rules! on_each_ground {
@@ -72,7 +54,7 @@ macro_rules! on_each_ground {
             spread_passthrough SPREAD_PASSTHROUGH,
             spread_unremembered SPREAD_UNREMEMBERED,
             spread_writeback SPREAD_WRITEBACK,
-            spread_ring SPREAD_RING,
+            spread_auto SPREAD_AUTO,
         );
     };
     ($body:ident; $($test:ident $ground:ident),+ $(,)?) => {
@@ -86,10 +68,9 @@ pub(crate) use on_each_ground;
 
 impl Ground {
     /// Why this machine has no such pool.
-    pub(crate) fn able(self) -> Result<(), Skip> {
+    pub(crate) fn able() -> Result<(), Skip> {
         needs::mounting()?;
-        needs::loops()?;
-        if self.transport == Transport::Ring { needs::rings() } else { Ok(()) }
+        needs::loops()
     }
 
     /// The pool, on three XFS branches.
@@ -98,11 +79,7 @@ impl Ground {
         // Device nodes and set-uid files are what the suites are about; a floor would leave no branch to choose.
         let common = ["suid", "dev", "minfreespace=0"];
         let bare = ["a", "b", "c"].iter().fold(lab::pool(), |pool, branch| pool.xfs_branch(branch, SIZE));
-        let transport = match self.transport {
-            Transport::Dev => "transport=dev",
-            Transport::Ring => "transport=ring",
-        };
-        let options = common.iter().chain(self.options).chain([&transport]);
+        let options = common.iter().chain(self.options);
         options.fold(bare, |pool, option| pool.option(option)).limit(LIMIT).mount()
     }
 }

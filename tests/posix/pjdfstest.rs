@@ -30,7 +30,7 @@ type Outcomes = BTreeMap<String, Outcome>;
 on_each_ground!(pool_passes_what_xfs_passes);
 
 fn pool_passes_what_xfs_passes(ground: Ground) {
-    if let Err(skip) = ground.able() {
+    if let Err(skip) = Ground::able() {
         return skip.announce();
     }
     let suite = match suites::program("pjdfstest") {

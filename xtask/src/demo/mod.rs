@@ -18,6 +18,9 @@ const NAME: &str = "demo";
 /// How branches are chosen here: by chance, weighted by free space, so that all three take part.
 const PLACEMENT: &str = "create=pfrd";
 
+/// What its branches have, MiB.
+const SIZES: [u64; 3] = [360, 480, 600];
+
 /// Arguments of `cargo xtask demo`.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
@@ -25,7 +28,7 @@ pub(crate) struct Demo {
     #[arg(long)]
     down: bool,
     /// Sizes of the branches in MiB, each at least 300.
-    #[arg(long, value_delimiter = ',', default_values_t = [360, 480, 600], value_name = "MIB", value_parser = clap::value_parser!(u64).range(300..))]
+    #[arg(long, value_delimiter = ',', default_values_t = SIZES, value_name = "MIB", value_parser = clap::value_parser!(u64).range(300..))]
     size: Vec<u64>,
 }
 
@@ -56,6 +59,19 @@ impl Demo {
         pool.keep(NAME)?;
         println!("\ndone in {:.1} s after the build", began.elapsed().as_secs_f64());
         farewell(&path);
+        Ok(())
+    }
+
+    /// Brings it up and takes it down, as a user does one after the other: nothing of it is left.
+    pub(crate) fn up_and_down() -> Result<()> {
+        let home = ledger::state_dir()?.join(NAME);
+        ensure!(mounts::at(&home.join("pool"))?.is_none(), "a demo is up: cargo xtask demo --down");
+        let demo = |down| Self { down, size: SIZES.to_vec() };
+        demo(false).run()?;
+        let stands = mounts::at(&home.join("pool"))?.is_some();
+        demo(true).run()?;
+        ensure!(stands, "the demo did not stay mounted");
+        ensure!(!home.exists() && lab::take_down(NAME)? == 0, "{} is left of the demo", home.display());
         Ok(())
     }
 

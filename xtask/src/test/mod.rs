@@ -15,6 +15,7 @@ use fsstack_lab::pool::TRANSPORT;
 use fsstack_lab::shell::Run;
 use fsstack_lab::{RingSwitch, Skip, needs};
 
+use crate::demo::Demo;
 use crate::install::{self, Runner};
 use crate::{dist, docs, exec, tidy};
 use report::{Report, Row};
@@ -51,7 +52,7 @@ enum Tier {
     /// The packages that `cargo xtask dist` makes, installed, used and removed in a fresh system. Runs only when it is
     /// named.
     Dist,
-    /// What takes minutes: a whole large build, a thousand mounts. Runs only when it is named.
+    /// What takes minutes: a whole large build, a thousand mounts, the demo. Runs only when it is named.
     Long,
 }
 
@@ -75,6 +76,7 @@ impl Door {
             (Tier::Faults, _) => "faults",
             (Tier::Mounted, Self::Ring) => "mounted, ring",
             (Tier::Mounted, _) => "mounted",
+            (Tier::Posix, Self::Ring) => "posix, ring",
             (Tier::Posix, _) => "posix",
             (Tier::Nfs, _) => "nfs",
             (Tier::NfsGuest, _) => "nfs-guest",
@@ -110,16 +112,11 @@ impl Tier {
     /// The doors that it runs by, one after the other.
     fn doors(self) -> &'static [Door] {
         match self {
-            Self::Mounted | Self::Long => &[Door::Dev, Door::Ring],
-            // The model's and the suites' own tests say which door they are about.
-            Self::Unit
-            | Self::Model
-            | Self::Faults
-            | Self::Posix
-            | Self::Nfs
-            | Self::NfsGuest
-            | Self::Lab
-            | Self::Dist => &[Door::Any],
+            Self::Mounted | Self::Posix | Self::Long => &[Door::Dev, Door::Ring],
+            // The model's own tests say which door they are about; the faults are below the doors.
+            Self::Unit | Self::Model | Self::Faults | Self::Nfs | Self::NfsGuest | Self::Lab | Self::Dist => {
+                &[Door::Any]
+            }
         }
     }
 
@@ -191,6 +188,12 @@ impl Test {
                 (Ok(_), Err(skip)) => Row::new(name).skipped(skip.to_string()),
                 (Ok(helper), Ok(())) => timed(|| run_tier(tier, door, runner, helper)),
             });
+        }
+        if tiers.contains(&Tier::Long) {
+            report.add(timed(|| match needs::mounting().and_then(|()| needs::loops()) {
+                Ok(()) => Row::of("demo", Demo::up_and_down()),
+                Err(skip) => Row::new("demo").skipped(skip.to_string()),
+            }));
         }
         report.add(timed(leftovers));
         println!("{report}");
