@@ -22,6 +22,9 @@ fn set_changes_at_once_and_shows_the_difference() {
     assert!(told(&["set", &at, "create=mfs"]).contains("nothing changes"));
     told(&["set", &at, "log-level=debug", "relocate=off", "statfs=as-placed", "page-cache=on"]);
     assert_eq!(told(&["get", &at, "log-level"]), "debug\n");
+    // No branch may have all threads, as at the mount.
+    let (code, line) = refused(&["set", &at, "branch-inflight=64"]);
+    assert!(code == 1 && line.contains("fewer than max-threads=64"), "{code}: {line}");
     // A file is placed by the policy that holds when it is made.
     told(&["branch", "mode", &at, &branch(&pool, "a"), "NC"]);
     told(&["set", &at, "create=ff"]);
