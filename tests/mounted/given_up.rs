@@ -2,11 +2,12 @@
 //! pool goes on. On both doors.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
+use std::path::Path;
+use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use fsstack_lab::pool::Builder;
+use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, Pool, needs};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -24,22 +25,33 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// A program at work on a file of the branch that hangs.
-fn caller(pool: &Pool, n: usize) -> Child {
-    let file = pool.at(format!("a{n}")).display().to_string();
-    let words = match n % 3 {
-        0 => format!("exec cat {file}"),
-        1 => format!("exec dd if=/dev/zero of={file} bs=64K count=1 conv=notrunc"),
-        _ => format!("exec rm {file}"),
-    };
-    let mut command = Command::new("sh");
-    command.args(["-c", &words]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+struct Caller {
+    pid: i32,
+    end: JoinHandle<()>,
 }
 
-/// Whether it waits for an answer of the pool.
-fn waits(child: &Child) -> bool {
-    fs::read_to_string(format!("/proc/{}/wchan", child.id()))
-        .is_ok_and(|at| at.contains("request_wait_answer"))
+impl Caller {
+    /// The `n`-th; where it is to say which process it is, in `place`.
+    fn new(pool: &Pool, place: &Path, n: usize) -> Self {
+        let (file, note) = (pool.at(format!("a{n}")), place.join(n.to_string()));
+        let work = match n % 3 {
+            0 => format!("cat {}", file.display()),
+            1 => format!("dd if=/dev/zero of={} bs=64K count=1 conv=notrunc", file.display()),
+            _ => format!("rm {}", file.display()),
+        };
+        let _of_the_round_before = fs::remove_file(&note);
+        let story = format!("echo $$ > {0}.new; mv {0}.new {0}; exec {work}", note.display());
+        let run = command("sh").args(["-c", &story]).limit(Duration::from_secs(100));
+        let end = thread::spawn(move || drop(run.output().unwrap()));
+        until("a caller begins", || note.exists());
+        Self { pid: fs::read_to_string(&note).unwrap().trim().parse().unwrap(), end }
+    }
+
+    /// Whether it waits for an answer of the pool.
+    fn waits(&self) -> bool {
+        fs::read_to_string(format!("/proc/{}/wchan", self.pid))
+            .is_ok_and(|at| at.contains("request_wait_answer"))
+    }
 }
 
 fn callers_give_up(builder: Builder) {
@@ -51,20 +63,21 @@ fn callers_give_up(builder: Builder) {
     }
     pool.remount();
     pool.write("file", b"elsewhere");
+    let notes = tempfile::tempdir().unwrap();
     for signal in [Signal::INT, Signal::KILL, Signal::KILL] {
         let kept: Vec<usize> =
             (0..CALLERS).filter(|n| pool.branch("a").path().join(format!("a{n}")).exists()).collect();
         let frozen = Frozen::new(pool.branch("a").daemon());
-        let mut callers: Vec<Child> = kept.iter().map(|n| caller(&pool, *n)).collect();
+        let callers: Vec<Caller> = kept.iter().map(|n| Caller::new(&pool, notes.path(), *n)).collect();
         // Some are inside the branch, others find no thread or no place in it.
-        until("a caller waits", || callers.iter().any(waits));
+        until("a caller waits", || callers.iter().any(Caller::waits));
         sleep(Duration::from_millis(200));
-        for child in &callers {
-            let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
-            // One that was refused has ended already.
+        // One that was refused has ended already, and its number may be another's.
+        for caller in callers.iter().filter(|caller| !caller.end.is_finished()) {
+            let pid = Pid::from_raw(caller.pid).unwrap();
             let _ended = kill_process(pid, signal);
         }
-        until("all callers end", || callers.iter_mut().all(|child| child.try_wait().unwrap().is_some()));
+        until("all callers end", || callers.iter().all(|caller| caller.end.is_finished()));
         drop(frozen);
         until("the branch answers again", || fs::write(pool.at("b0"), "more").is_ok());
         assert_eq!(pool.read("file"), b"elsewhere");

@@ -24,7 +24,7 @@ fn set_changes_at_once_and_shows_the_difference() {
     assert_eq!(told(&["get", &at, "log-level"]), "debug\n");
     // No branch may have all threads, as at the mount.
     let (code, line) = refused(&["set", &at, "branch-inflight=64"]);
-    assert!(code == 1 && line.contains("fewer than max-threads=64"), "{code}: {line}");
+    assert!(code == 2 && line.contains("fewer than max-threads=64"), "{code}: {line}");
     // A file is placed by the policy that holds when it is made.
     told(&["branch", "mode", &at, &branch(&pool, "a"), "NC"]);
     told(&["set", &at, "create=ff"]);
