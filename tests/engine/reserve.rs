@@ -150,6 +150,28 @@ fn what_is_promised_counts_as_taken_and_keeps_the_branch() {
     assert!(!last.exists(), "the mount's end leaves nothing");
 }
 
+/// The file system counts what a file has; the promise counts what is still to come.
+#[test]
+fn what_has_come_is_not_counted_twice() {
+    const LARGE: u64 = 1 << 30;
+    let pool = Ground::new(1);
+    let free = || pool.union.status().branches[0].space.unwrap().available;
+    let copy = pool.union.start_copy();
+    let before = free();
+    let film = reserve(&pool, copy, ROOT, "film", LARGE).unwrap();
+    assert!(free() <= before - LARGE + LARGE / 2, "promised");
+    let made = fs::File::create(staged(&pool, copy, film)).unwrap();
+    rustix::fs::fallocate(&made, rustix::fs::FallocateFlags::empty(), 0, LARGE).unwrap();
+    let look_again = || pool.union.pool().branches[0].distrust_space();
+    look_again();
+    assert!(before - LARGE - LARGE / 2 < free(), "there, and not promised any more");
+    commit(&pool, copy, film).unwrap();
+    assert!(before - LARGE - LARGE / 2 < free(), "named");
+    look_again();
+    assert!(before - LARGE - LARGE / 2 < free(), "asked again");
+    pool.union.end_copy(copy);
+}
+
 #[test]
 fn a_branch_that_could_not_take_it_is_passed_over() {
     let pool = Ground::new(2);

@@ -274,6 +274,7 @@ impl Branch {
             // places a file anywhere.
             known.0 = Instant::now();
         }
+        self.look_what_arrived();
         let asked =
             self.ask(|| sys::file::statfs(self.root().as_fd())).inspect_err(|_| self.distrust_space())?;
         self.placed.store(0, Relaxed);
@@ -295,7 +296,7 @@ impl Branch {
     pub fn space(&self) -> Result<Space> {
         let fs = self.fs_space()?;
         let unit = fs.frag_size.max(1);
-        let placed = self.placed.load(Relaxed).saturating_add(self.reserved());
+        let placed = self.placed.load(Relaxed).saturating_add(self.still_to_come());
         Ok(Space {
             total: fs.blocks.saturating_mul(unit),
             free: fs.free.saturating_mul(unit).saturating_sub(placed),

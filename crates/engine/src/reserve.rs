@@ -28,7 +28,7 @@ use crate::place::random;
 use crate::pool::Pool;
 use crate::recover::{self, AtWork};
 use crate::resolve::check_public;
-use crate::terms::Tenant;
+use crate::terms::{Tenant, staged};
 use crate::union::Union;
 
 /// A bulk copy under way.
@@ -77,22 +77,16 @@ pub(crate) struct Copying {
 
 #[derive(Debug)]
 struct Reservation {
+    id: u64,
     home: Arc<Staging>,
     parent: Arc<Inode>,
     name: CString,
     size: u64,
 }
 
-impl Reservation {
-    /// Its name in the staging directory.
-    fn staged(id: u64) -> CString {
-        CString::new(id.to_string()).unwrap_or_default()
-    }
-}
-
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.home.home.give_back(self.size);
+        self.home.home.give_back(self.id, self.size);
     }
 }
 
@@ -101,7 +95,7 @@ impl Drop for Reservation {
 struct Staging {
     home: Tenant,
     name: AtWork,
-    dir: OwnedFd,
+    dir: Arc<OwnedFd>,
     ino: u64,
 }
 
@@ -119,7 +113,7 @@ impl Staging {
                 recover::leave(&home);
             })
         })?;
-        Ok(Self { home, name, dir, ino })
+        Ok(Self { home, name, dir: Arc::new(dir), ino })
     }
 
     fn place(&self) -> StagingPlace {
@@ -204,18 +198,19 @@ impl Union {
             let Some(known) = known.filter(|facts| fits(facts, file.size)) else { continue };
             match self.staging(pool, copy, *at) {
                 Ok(home) => {
-                    home.home.promise(file.size);
+                    let id = self.new_handle().0;
+                    home.home.promise(id, file.size, &home.dir);
                     let space = &mut known.space;
                     space.available = space.available.saturating_sub(file.size);
                     space.free = space.free.saturating_sub(file.size);
                     space.inodes_free = space.inodes_free.saturating_sub(1);
                     let kept = Reservation {
+                        id,
                         home,
                         parent: parent.clone(),
                         name: file.name.clone(),
                         size: file.size,
                     };
-                    let id = self.new_handle().0;
                     let mut copies = self.copies.lock();
                     copies.get_mut(&copy.0).ok_or(OpError::STALE)?.reservations.insert(id, kept);
                     return Ok(Reserved { id, branch: *at });
@@ -263,10 +258,10 @@ impl Union {
                 answers.push(Err(OpError::MISSING));
                 continue;
             };
-            let named = self.name_staged(&pool, *id, &kept);
+            let named = self.name_staged(&pool, &kept);
             match &named {
                 Ok(()) => told.push((kept.parent.id.ino, std::mem::take(&mut kept.name))),
-                Err(_) => discard(*id, &kept),
+                Err(_) => discard(&kept),
             }
             answers.push(named);
         }
@@ -282,21 +277,21 @@ impl Union {
         answers
     }
 
-    fn name_staged(&self, pool: &Pool, id: u64, of: &Reservation) -> Result<()> {
-        let Reservation { home: staging, parent, name, size } = of;
+    fn name_staged(&self, pool: &Pool, of: &Reservation) -> Result<()> {
+        let Reservation { id, home: staging, parent, name, size } = of;
         let home = &staging.home;
         identity::become_daemon().map_err(OpError::Sys)?;
         if parent.name().is_none() && !parent.is_root() {
             return Err(OpError::MISSING);
         }
         self.must_be_missing(pool, parent, name)?;
-        let staged = Reservation::staged(id);
+        let staged = staged(*id);
         // The branch's copy of the directory may have been removed with its last entry.
         let dir = self.skeleton(pool, parent, home.ix)?;
         home.ask(|| {
             sys::at::rename(staging.dir.as_fd(), &staged, dir.as_fd(), name, RenameFlags::NOREPLACE)
         })?;
-        home.note_placed_beside(*size);
+        home.note_placed_beside(size.saturating_sub(home.arrived(*id)));
         home.note_made();
         parent.take_miss(name);
         Ok(())
@@ -309,7 +304,7 @@ impl Union {
             if let Some(kept) = self.take_reservation(copy, *id) {
                 // It may not have fitted: the branch tells its space anew.
                 kept.home.home.distrust_space();
-                discard(*id, &kept);
+                discard(&kept);
             }
         }
     }
@@ -336,9 +331,9 @@ impl Union {
     }
 }
 
-fn discard(id: u64, kept: &Reservation) {
+fn discard(kept: &Reservation) {
     let staging = &kept.home;
-    let removed = staging.home.ask(|| sys::at::unlink(staging.dir.as_fd(), &Reservation::staged(id)));
+    let removed = staging.home.ask(|| sys::at::unlink(staging.dir.as_fd(), &staged(kept.id)));
     match removed {
         // It was never made.
         Err(error) if error.errno() == Errno::NOENT => {}

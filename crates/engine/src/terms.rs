@@ -3,10 +3,14 @@
 //! A branch that is to go is first left alone by placement, and goes when no file is open on it. Counting the open
 //! files and closing the branch to new ones is one step: an open that comes later finds the branch gone.
 
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use fsstack_pool::{BranchMode, BranchSpec, Floor};
+use fsstack_sys as sys;
 use parking_lot::Mutex;
 
 use crate::branch::Branch;
@@ -26,6 +30,27 @@ pub(crate) struct Terms {
     open: AtomicUsize,
     /// Bytes promised to copies that are under way.
     reserved: AtomicU64,
+    /// Of these, what their files had when the file system was last asked for its space: it counts them itself.
+    arrived: AtomicU64,
+    /// Large files that are promised space, by their numbers.
+    awaited: Mutex<HashMap<u64, Awaited>>,
+}
+
+/// A file that is being copied.
+#[derive(Clone, Debug)]
+struct Awaited {
+    dir: Arc<OwnedFd>,
+    bytes: u64,
+    /// Its part of `arrived`.
+    arrived: u64,
+}
+
+/// What takes less is whole before it matters that it is counted twice.
+const LARGE: u64 = 16 << 20;
+
+/// The name of a copy's file until it is whole.
+pub(crate) fn staged(id: u64) -> CString {
+    CString::new(id.to_string()).unwrap_or_default()
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +68,8 @@ impl Terms {
             limits: Mutex::new(limits),
             open: AtomicUsize::new(0),
             reserved: AtomicU64::new(0),
+            arrived: AtomicU64::new(0),
+            awaited: Mutex::default(),
         }
     }
 }
@@ -146,12 +173,45 @@ impl Branch {
         self.terms.open.compare_exchange(0, GONE, SeqCst, SeqCst).map(drop)
     }
 
-    pub(crate) fn promise(&self, bytes: u64) {
+    /// `bytes` are for the file that will be number `id` in `dir`.
+    pub(crate) fn promise(&self, id: u64, bytes: u64, dir: &Arc<OwnedFd>) {
         self.terms.reserved.fetch_add(bytes, Relaxed);
+        if LARGE <= bytes {
+            self.terms.awaited.lock().insert(id, Awaited { dir: dir.clone(), bytes, arrived: 0 });
+        }
     }
 
-    pub(crate) fn give_back(&self, bytes: u64) {
+    /// It is whole, or will not come.
+    pub(crate) fn give_back(&self, id: u64, bytes: u64) {
+        if let Some(awaited) = self.terms.awaited.lock().remove(&id) {
+            self.terms.arrived.fetch_sub(awaited.arrived, Relaxed);
+        }
         self.terms.reserved.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Of what was promised to the file `id`, what its file system has counted.
+    pub(crate) fn arrived(&self, id: u64) -> u64 {
+        self.terms.awaited.lock().get(&id).map_or(0, |awaited| awaited.arrived)
+    }
+
+    /// Bytes that were promised and that the file system, when it was last asked, did not know of.
+    pub(crate) fn still_to_come(&self) -> u64 {
+        self.reserved().saturating_sub(self.terms.arrived.load(Relaxed))
+    }
+
+    /// Looks how much the promised files have: before the file system is asked for its space, so that nothing is
+    /// counted by nobody.
+    pub(crate) fn look_what_arrived(&self) {
+        let awaited: Vec<(u64, Awaited)> =
+            self.terms.awaited.lock().iter().map(|(id, awaited)| (*id, awaited.clone())).collect();
+        for (id, file) in awaited {
+            let stat = self.ask(|| sys::at::stat(file.dir.as_fd(), &staged(id)));
+            let has = stat.map_or(0, |stat| stat.blocks.saturating_mul(512).min(file.bytes));
+            if let Some(known) = self.terms.awaited.lock().get_mut(&id) {
+                self.terms.arrived.fetch_add(has, Relaxed);
+                self.terms.arrived.fetch_sub(std::mem::replace(&mut known.arrived, has), Relaxed);
+            }
+        }
     }
 
     pub(crate) fn set_mode(&self, mode: BranchMode) {
