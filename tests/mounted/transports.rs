@@ -112,7 +112,7 @@ fn a_pool_whose_rings_cannot_all_be_made_answers_or_is_not_mounted() {
     let helper = lab::daemon::helper().unwrap();
     let scripts = tempfile::tempdir().unwrap();
     let mut short = 0;
-    for descriptors in 8..64 {
+    for descriptors in 8..60 + 4 * fsstack_sys::thread::possible_cpus() {
         let script = scripts.path().join(descriptors.to_string());
         let run = format!("#!/bin/sh\nexec prlimit --nofile={descriptors} '{}' \"$@\"\n", helper.display());
         fs::write(&script, run).unwrap();

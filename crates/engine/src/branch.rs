@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use crate::error::{OpError, Result, is_branch_fault};
 use crate::health::Health;
 use crate::health::crowd::{Crowd, Stay};
+use crate::health::free::FUSE;
 use crate::home::{Home, Proof};
 use crate::index::Marks;
 use crate::inode::mark;
@@ -104,6 +105,8 @@ pub struct Branch {
     made: AtomicU64,
     /// The kernel refused passthrough to a file here; asked again only after a remount of the pool.
     no_passthrough: AtomicBool,
+    /// The kernel takes no descriptors for passthrough that only name a file (before Linux 6.12).
+    no_names: AtomicBool,
     pub(crate) tally: Tally,
 }
 
@@ -146,6 +149,7 @@ impl Branch {
             placed: AtomicU64::new(0),
             made: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(false),
+            no_names: AtomicBool::new(false),
             tally: Tally::new(kind.is_local()),
         }))
     }
@@ -199,6 +203,7 @@ impl Branch {
             placed: AtomicU64::new(0),
             made: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(true),
+            no_names: AtomicBool::new(true),
             tally: Tally::new(true),
         };
         branch.terms.close();
@@ -274,12 +279,14 @@ impl Branch {
             // places a file anywhere.
             known.0 = Instant::now();
         }
-        self.look_what_arrived();
+        let arrived = self.what_arrived();
         let asked =
             self.ask(|| sys::file::statfs(self.root().as_fd())).inspect_err(|_| self.distrust_space())?;
+        let mut known = self.space.lock();
         self.placed.store(0, Relaxed);
         self.made.store(0, Relaxed);
-        *self.space.lock() = (Instant::now(), asked);
+        self.note_arrived(&arrived);
+        *known = (Instant::now(), asked);
         Ok(asked)
     }
 
@@ -352,6 +359,16 @@ impl Branch {
     /// Whether the kernel has refused passthrough on this branch.
     pub fn refuses_passthrough(&self) -> bool {
         self.no_passthrough.load(Relaxed)
+    }
+
+    /// Whether a file that the kernel opens by passthrough is rather not opened by the daemon, too: where an open is a
+    /// request to a FUSE server. (One of NFS may refuse an open that a look at the file does not foretell.)
+    pub(crate) fn opens_by_name(&self) -> bool {
+        self.home.f_type == FUSE && !self.no_names.load(Relaxed)
+    }
+
+    pub(crate) fn set_opens_by_name(&self, so: bool) {
+        self.no_names.store(!so, Relaxed);
     }
 
     /// The kernel refused passthrough: said once, then files here go by the stacked path.

@@ -199,17 +199,24 @@ impl Branch {
         self.reserved().saturating_sub(self.terms.arrived.load(Relaxed))
     }
 
-    /// Looks how much the promised files have: before the file system is asked for its space, so that nothing is
-    /// counted by nobody.
-    pub(crate) fn look_what_arrived(&self) {
+    /// How much each of the promised files has: asked before the file system's space, so that nothing is counted by nobody.
+    pub(crate) fn what_arrived(&self) -> Vec<(u64, u64)> {
         let awaited: Vec<(u64, Awaited)> =
             self.terms.awaited.lock().iter().map(|(id, awaited)| (*id, awaited.clone())).collect();
-        for (id, file) in awaited {
+        let has = |(id, file): (u64, Awaited)| {
             let stat = self.ask(|| sys::at::stat(file.dir.as_fd(), &staged(id)));
-            let has = stat.map_or(0, |stat| stat.blocks.saturating_mul(512).min(file.bytes));
-            if let Some(known) = self.terms.awaited.lock().get_mut(&id) {
-                self.terms.arrived.fetch_add(has, Relaxed);
-                self.terms.arrived.fetch_sub(std::mem::replace(&mut known.arrived, has), Relaxed);
+            (id, stat.map_or(0, |stat| stat.blocks.saturating_mul(512).min(file.bytes)))
+        };
+        awaited.into_iter().map(has).collect()
+    }
+
+    /// The space that the file system tells now is without what those files have.
+    pub(crate) fn note_arrived(&self, files: &[(u64, u64)]) {
+        let mut awaited = self.terms.awaited.lock();
+        for (id, has) in files {
+            if let Some(known) = awaited.get_mut(id) {
+                self.terms.arrived.fetch_add(*has, Relaxed);
+                self.terms.arrived.fetch_sub(std::mem::replace(&mut known.arrived, *has), Relaxed);
             }
         }
     }

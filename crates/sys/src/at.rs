@@ -182,10 +182,7 @@ pub fn rename(
     } else {
         match call(Call::Rename, || rustix::fs::renameat_with(olddir, old, newdir, new, flags)) {
             Err(refused) if refused.errno == Errno::INVAL && flags == RenameFlags::NOREPLACE => {
-                match rename_by_link(olddir, old, newdir, new) {
-                    Err(error) if error.errno != Errno::EXIST => Err(refused),
-                    done => done,
-                }
+                rename_by_link(olddir, old, newdir, new, refused)
             }
             done => done,
         }
@@ -193,9 +190,18 @@ pub fn rename(
 }
 
 /// What `NOREPLACE` does to a file, where the file system knows no flags (GlusterFS): it is never without a name, and takes
-/// nobody's. A directory cannot be moved so.
-fn rename_by_link(olddir: BorrowedFd<'_>, old: &CStr, newdir: BorrowedFd<'_>, new: &CStr) -> Result<()> {
-    link(olddir, old, newdir, new)?;
+/// nobody's. What cannot have links, as a directory, was `refused` for good.
+fn rename_by_link(
+    olddir: BorrowedFd<'_>,
+    old: &CStr,
+    newdir: BorrowedFd<'_>,
+    new: &CStr,
+    refused: SysError,
+) -> Result<()> {
+    link(olddir, old, newdir, new).map_err(|error| match error.errno {
+        Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK => refused,
+        _ => error,
+    })?;
     let Err(error) = unlink(olddir, old) else { return Ok(()) };
     // Not under two names: what cannot be taken back either is told all the same.
     unlink(newdir, new).and(Err(error))

@@ -24,7 +24,7 @@ pub enum NotFreed {
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// `FUSE_SUPER_MAGIC`.
-const FUSE: u64 = 0x6573_5546;
+pub(crate) const FUSE: u64 = 0x6573_5546;
 
 impl Branch {
     /// Whether it does not answer a question that it is asked now. A file that is being closed there is no call that

@@ -13,7 +13,7 @@
 
 pub mod crowd;
 mod examine;
-mod free;
+pub(crate) mod free;
 mod keeper;
 mod mounts;
 pub(crate) mod parts;

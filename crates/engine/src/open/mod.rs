@@ -84,6 +84,14 @@ impl Access {
     }
 }
 
+impl Placed {
+    /// The file once more, to read it.
+    fn open_to_read(&self) -> Result<OwnedFd> {
+        self.branch.as_daemon()?;
+        self.branch.ask(|| sys::at::reopen(self.fd.as_fd(), Access::Read.flags()))
+    }
+}
+
 impl OpenFile {
     /// `fd`, just opened on `branch`; `stat` is its attributes.
     pub fn new(
@@ -261,8 +269,7 @@ impl OpenFile {
             drop(placed);
             let mut placed = self.hold_alone()?;
             if placed.access == Access::Name {
-                placed.branch.as_daemon()?;
-                placed.fd = placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), Access::Read.flags()))?;
+                placed.fd = placed.open_to_read()?;
                 placed.access = Access::Read;
             }
         }

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use smallvec::SmallVec;
 
-use super::Placed;
 use super::choice::{But, Choice};
+use super::{Access, Placed};
 
 /// How the reads and writes of one open go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,13 @@ impl Tie {
         if placed.branch.refuses_passthrough() {
             return Route::Direct;
         }
-        match kernel.open(placed.fd.as_fd()) {
+        let mut opened = kernel.open(placed.fd.as_fd());
+        if opened.is_err() && placed.access == Access::Name {
+            opened = placed.open_to_read().map_err(Into::into).and_then(|fd| kernel.open(fd.as_fd()));
+            // What the kernel takes of a real one it did not take of a name.
+            placed.branch.set_opens_by_name(opened.is_err());
+        }
+        match opened {
             Ok(id) => {
                 self.backing = Some(id);
                 Route::Passthrough(id)

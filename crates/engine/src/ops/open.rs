@@ -77,7 +77,7 @@ impl Union {
             (access, self.open_inode(pool, inode, access.flags())?)
         };
         if access == Access::Name {
-            // The kernel waits for ever for a server that hangs, and tells programs what it says when it is gone.
+            // The kernel waits for ever for a server that hangs.
             pool.branch(at).ask(|| sys::at::stat_now(fd.as_fd()))?;
         }
         let branch = pool.branch(at).move_in()?;
@@ -88,14 +88,13 @@ impl Union {
     }
 
     /// What to open the closed file `inode` for, which somebody wants to read. Where the kernel opens it again by itself, a
-    /// second open costs a network file system as much, and its close more. A server of NFS must see no errno but ours.
+    /// second open costs as much, and its close more.
     fn access_to_read(&self, pool: &Pool, inode: &Arc<Inode>) -> Access {
         let Some(at) = inode.branch() else { return Access::Read };
         let branch = pool.branch(at);
-        let served = !branch.kind.is_local() && !pool.settings.nfs_export;
         let past_us =
             || self.choose(pool, Facts { inode, branch, write: false, strips: false }).is_passthrough();
-        if served && past_us() { Access::Name } else { Access::Read }
+        if branch.opens_by_name() && past_us() { Access::Name } else { Access::Read }
     }
 
     /// One more handle on `file`, which `inode` already counts.

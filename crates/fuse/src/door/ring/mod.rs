@@ -110,7 +110,7 @@ impl RingDoor {
             scheduling: scheduling.settled(),
             queues: (0..queues).map(|_| Queue::default()).collect(),
             threads: AtomicUsize::new(0),
-            max: max_threads.unwrap_or(64).max(queues),
+            max: max_threads.unwrap_or_else(|| 64.max(queues + 2 * cpus.len())).max(queues),
             gone: AtomicBool::new(false),
             ended: Default::default(),
             wanted,
