@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use fsstack_lab::MiB;
@@ -15,6 +15,9 @@ use super::ground::{Ground, Told, bad, errno, good};
 const NAME: &str = "faults";
 /// Files on the volume: some are on each brick.
 const FILES: usize = 40;
+
+/// Longer than a client waits before it tries again.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two bricks, each with some of the files.
 fn volume() -> Result<Volume> {
@@ -33,9 +36,17 @@ fn volume_with_files(ground: &mut Ground) -> Result<Gluster> {
     lab.up(&Plan { volumes, bricks: 2, brick_size: MiB(1024), wan: None, engine: None }, Steps::Quiet)?;
     lab.heal(Duration::from_secs(60))?;
     let branch: PathBuf = lab.mount_point(volume()?).join(ground.label());
-    fs::create_dir_all(&branch)?;
-    for n in 0..FILES {
-        fs::write(branch.join(format!("file{n}")), "x")?;
+    let fill = || {
+        fs::create_dir_all(&branch)?;
+        (0..FILES).try_for_each(|n| fs::write(branch.join(format!("file{n}")), "x"))
+    };
+    // The client takes seconds to reach a server that was stopped for the case before.
+    let began = Instant::now();
+    while let Err(error) = fill() {
+        if began.elapsed() > PATIENCE {
+            return Err(error.into());
+        }
+        std::thread::sleep(Duration::from_millis(200));
     }
     ground.mount_over(&branch)?;
     for n in 0..FILES {

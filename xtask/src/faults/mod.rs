@@ -140,13 +140,14 @@ impl Faults {
                 println!("SKIP {}: {why}", case.fault);
                 continue;
             }
-            if let Some(row) = kept.row(case.fault) {
+            let shown = |(_, told): &(Subject, Told)| !told.text.starts_with(NOT_SHOWN);
+            if let Some(row) = kept.row(case.fault).filter(|row| row.iter().all(shown)) {
                 rows.push((case.fault, row.clone()));
                 continue;
             }
             let row = self.row(case, &helper)?;
             // A lab that does not come up is no fault of a union.
-            if row.iter().any(|(_, told)| !told.text.starts_with(NOT_SHOWN)) {
+            if row.iter().any(shown) {
                 if whole {
                     kept.keep(case.fault, &row)?;
                 }
