@@ -38,7 +38,7 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
         Contender::new(ALONE, Server::Fsstack, &[own, CACHES_ON]),
         Contender::new(ASKED, Server::Fsstack, &[own, CACHES_ON, &["metrics=127.0.0.1:0"]]),
     ];
-    let standing = contenders.iter().map(|of| Ok((of, ground.stand(of, 2)?))).collect::<Result<Vec<_>>>()?;
+    let standing = ground.stand_all(&contenders)?;
     let asked = standing.iter().find(|(of, _)| of.name == ASKED).context("nobody is asked")?.1.path();
     let over = AtomicBool::new(false);
     let tables_made = std::thread::scope(|scope| {

@@ -15,7 +15,7 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
         Contender::new(PLAIN, Server::Fsstack, &[room, CACHES_ON]),
         Contender::new(EXPORTED, Server::Fsstack, &[room, CACHES_ON, &["nfs-export"]]),
     ];
-    let standing = contenders.iter().map(|of| Ok((of, ground.stand(of, 2)?))).collect::<Result<Vec<_>>>()?;
+    let standing = ground.stand_all(&contenders)?;
     let mut table =
         Table::new("Operations a second, one client, of a pool that can be exported", Sense::MoreIsBetter);
     table.compare(EXPORTED, &[PLAIN], "nfs-export to plain");

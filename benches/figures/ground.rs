@@ -113,6 +113,14 @@ impl Ground {
         self.stand_over(contender, self.parts(contender, spread)?)
     }
 
+    /// As [`Self::stand`], each over two directories.
+    pub(crate) fn stand_all<'a>(
+        &self,
+        contenders: &'a [Contender],
+    ) -> Result<Vec<(&'a Contender, Standing)>> {
+        contenders.iter().map(|of| Ok((of, self.stand(of, 2)?))).collect()
+    }
+
     /// Mounts `contender` over `parts`.
     pub(crate) fn stand_over(&self, contender: &Contender, parts: Vec<PathBuf>) -> Result<Standing> {
         if contender.server == Server::Branch {

@@ -60,7 +60,7 @@ fn measure(
         .iter()
         .map(|(name, options)| Contender::new(name, Server::Fsstack, &[room, CACHES_ON, options]))
         .collect();
-    let standing = contenders.iter().map(|of| Ok((of, ground.stand(of, 2)?))).collect::<Result<Vec<_>>>()?;
+    let standing = ground.stand_all(&contenders)?;
     for (of, at) in &standing {
         settle(of.name, at.daemon()?.pid)?;
     }

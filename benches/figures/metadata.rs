@@ -137,8 +137,7 @@ pub(crate) fn run_busy(ground: &Ground, amount: Amount, tables: &mut Vec<Table>)
 fn measure(ground: &Ground, amount: Amount, crowds: &[Crowd], tables: &mut Vec<Table>) -> Result<()> {
     let (here, skipped): (Vec<_>, Vec<_>) =
         contenders().into_iter().partition(|contender| contender.missing().is_none());
-    let standing = here.iter().map(|contender| Ok((contender, ground.stand(contender, 2)?)));
-    let standing = standing.collect::<Result<Vec<_>>>()?;
+    let standing = ground.stand_all(&here)?;
     for crowd in crowds {
         let mut table = Table::new(crowd.title, Sense::MoreIsBetter);
         let mut slowest = Table::new(&format!("{}: 99th percentile, us", crowd.title), Sense::LessIsBetter);

@@ -33,7 +33,7 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
     table.compare("ring", &["mergerfs", "mhddfs"], "ring to it");
     let here = metadata::contenders().into_iter();
     let here: Vec<_> = here.filter(|of| of.missing().is_none() && of.server != Server::Null).collect();
-    let standing = here.iter().map(|of| Ok((of, ground.stand(of, 2)?))).collect::<Result<Vec<_>>>()?;
+    let standing = ground.stand_all(&here)?;
     let source = tempfile::tempdir_in("/dev/shm")?;
     let git = which("git").is_some();
     if git {

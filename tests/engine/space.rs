@@ -1,9 +1,11 @@
 //! What is known of a branch's space between two questions to it.
 
 use fsstack_engine::Caller;
+use fsstack_engine::settings::Settings;
+use fsstack_pool::{BranchIx, Floor};
 use fsstack_sys::{Call, count};
 
-use crate::ground::Ground;
+use crate::ground::{Ground, settings};
 
 /// What `act` takes of the first branch, as (bytes, inodes), with no question to its file system in between.
 fn taken(pool: &Ground, act: impl Fn(u32)) -> (u64, u64) {
@@ -42,7 +44,7 @@ fn what_was_placed_since_is_subtracted() {
 
 #[test]
 fn a_skeleton_takes_an_inode_too() {
-    let pool = Ground::with(&[fsstack_pool::BranchMode::ReadWrite; 2], crate::ground::settings());
+    let pool = Ground::with(&[fsstack_pool::BranchMode::ReadWrite; 2], settings());
     let made = taken(&pool, |round| {
         pool.put_dir(1, &format!("a{round}/b"));
         pool.write(&format!("a{round}/b/film"), "");
@@ -61,4 +63,21 @@ fn space_is_asked_once_a_second_a_branch() {
     });
     let seconds = 1 + began.elapsed().as_secs();
     assert!(made.of(Call::Statfs) <= 3 * seconds, "{} times in {seconds} s", made.of(Call::Statfs));
+}
+
+/// What was taken and given back in the same second still counts as taken, until nothing else is left.
+#[test]
+fn what_was_given_back_keeps_no_file_out() {
+    const PIECE: u64 = 64 << 20;
+    let settings = Settings { floor: Floor::Bytes(1), ..settings() };
+    let pool = Ground::with(&[fsstack_pool::BranchMode::ReadWrite; 2], settings);
+    let file = pool.create("film").unwrap();
+    let branches = pool.union.pool().branches.clone();
+    let available = branches[0].space().unwrap().available;
+    // The first time takes space, all others take nothing.
+    for _ in 0..available / PIECE + 2 {
+        pool.union.fallocate(file.handle, 0, 0, PIECE, Caller::DAEMON).unwrap();
+    }
+    pool.union.set_branch_floor(BranchIx(1), Some(Floor::PerMille(1000)), None).unwrap();
+    pool.create("another").unwrap();
 }

@@ -313,6 +313,16 @@ impl Branch {
         })
     }
 
+    /// Whether anything was counted since the file system was asked for its space: it is asked anew then, as what was
+    /// removed meanwhile still counts as taken.
+    pub(crate) fn recount(&self) -> bool {
+        let counted = self.placed.load(Relaxed) > 0 || self.made.load(Relaxed) > 0;
+        if counted {
+            self.distrust_space();
+        }
+        counted
+    }
+
     /// A file or directory was made on this branch.
     pub(crate) fn note_made(&self) {
         self.made.fetch_add(1, Relaxed);
@@ -367,8 +377,9 @@ impl Branch {
         self.home.f_type == FUSE && !self.no_names.load(Relaxed)
     }
 
-    pub(crate) fn set_opens_by_name(&self, so: bool) {
-        self.no_names.store(!so, Relaxed);
+    /// The kernel took a file of it only when it was opened in full: so are all others from now on.
+    pub(crate) fn opens_in_full(&self) {
+        self.no_names.store(true, Relaxed);
     }
 
     /// The kernel refused passthrough: said once, then files here go by the stacked path.

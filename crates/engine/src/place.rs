@@ -24,7 +24,12 @@ impl Union {
         parent: &Arc<Inode>,
         mut make: impl FnMut(BranchIx) -> Result<T>,
     ) -> Result<T> {
-        let ranking = self.ranking(pool, parent, &pool.settings.create, |_, _| true);
+        let rank_now = || self.ranking(pool, parent, &pool.settings.create, |_, _| true);
+        let mut ranking = rank_now();
+        // (All of them are to be asked, not just the first.)
+        if ranking.order.is_empty() && pool.branches.iter().filter(|branch| branch.recount()).count() > 0 {
+            ranking = rank_now();
+        }
         let mut refused: Vec<(BranchIx, Rejection)> = ranking.refused.to_vec();
         for at in &ranking.order {
             match make(*at) {

@@ -222,6 +222,13 @@ impl Inode {
         }
     }
 
+    /// A name of the file is about to go: whoever has it open goes on with it.
+    pub(crate) fn outlives_name(&self) {
+        if let Some(file) = self.open_file() {
+            file.outlives_name();
+        }
+    }
+
     /// The open file, if there is one.
     pub fn open_file(&self) -> Option<Arc<OpenFile>> {
         match &self.state.lock().place {

@@ -113,9 +113,12 @@ impl Tie {
         }
         let mut opened = kernel.open(placed.fd.as_fd());
         if opened.is_err() && placed.access == Access::Name {
-            opened = placed.open_to_read().map_err(Into::into).and_then(|fd| kernel.open(fd.as_fd()));
-            // What the kernel takes of a real one it did not take of a name.
-            placed.branch.set_opens_by_name(opened.is_err());
+            // What the branch has against it says nothing of the kernel.
+            let Ok(file) = placed.open_to_read() else { return Route::Direct };
+            opened = kernel.open(file.as_fd());
+            if opened.is_ok() {
+                placed.branch.opens_in_full();
+            }
         }
         match opened {
             Ok(id) => {

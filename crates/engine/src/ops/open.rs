@@ -76,10 +76,11 @@ impl Union {
             let access = self.access_to_read(pool, inode);
             (access, self.open_inode(pool, inode, access.flags())?)
         };
-        if access == Access::Name {
+        let stat = match access {
             // The kernel waits for ever for a server that hangs.
-            pool.branch(at).ask(|| sys::at::stat_now(fd.as_fd()))?;
-        }
+            Access::Name => pool.branch(at).ask(|| sys::at::stat_now(fd.as_fd()))?,
+            Access::Read | Access::Write => stat,
+        };
         let branch = pool.branch(at).move_in()?;
         let capable = write && inode.kind == Kind::File && branch.ask(|| Ok(has_capability(fd.as_fd())))?;
         let file = OpenFile::new(branch, fd, access, &stat, self.backings.clone());

@@ -26,7 +26,6 @@ use crate::inode::Inode;
 use crate::inode::dirfd::DirFd;
 use crate::journal::Act;
 use crate::names::{End, Half, Record, begin, finish, has_no_links, note};
-use crate::open::OpenFile;
 use crate::pool::Pool;
 use crate::recover::{Durable, sync_dir};
 use crate::resolve::{DirStats, Found};
@@ -130,7 +129,7 @@ impl Union {
         if visible.is_some()
             && let Some(replaced) = self.known(to.dir, to.name)
         {
-            replaced.open_file().as_deref().into_iter().for_each(OpenFile::outlives_name);
+            replaced.outlives_name();
             self.keep_removed(pool, &replaced, to.dir, to.name);
         }
         for (other, _) in targets.iter().rev().filter(|(other, _)| *other != at && Some(*other) != visible) {

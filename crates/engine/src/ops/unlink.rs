@@ -12,7 +12,6 @@ use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
-use crate::open::OpenFile;
 use crate::pool::Pool;
 use crate::settings::PageCache;
 use crate::union::Union;
@@ -34,8 +33,10 @@ impl Union {
         self.check_whole(&pool, &parent)?;
         self.check_removable(&pool, &parent, name)?;
         let known = self.known_or_found(&pool, &parent, name);
+        if let Some(inode) = &known {
+            inode.outlives_name();
+        }
         let open = known.as_ref().and_then(|inode| inode.open_file());
-        open.as_deref().into_iter().for_each(OpenFile::outlives_name);
         let _stays = open.as_ref().map(|file| file.hold());
         if let Some(inode) = &known {
             self.keep_removed(&pool, inode, &parent, name);

@@ -7,8 +7,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use super::bodies;
 use super::seed::seed;
+use super::{dirents_body, request_body};
 use crate::*;
 
 /// As the target takes it: the first byte says how the rest is meant.
@@ -19,13 +19,13 @@ fn input(first: u8, message: &[u8]) -> Vec<u8> {
 proptest! {
     #[test]
     fn any_bytes_are_a_request_or_a_refusal(first in 0_u8..4, message in vec(any::<u8>(), 0..300), opcode in 0_u8..60) {
-        bodies::request(&input(first, &message));
+        request_body::request(&input(first, &message));
         // One that may be known comes past the first checks.
         let mut message = message;
         if let Some(at) = message.get_mut(4..8) {
             at.copy_from_slice(&u32::from(opcode).to_ne_bytes());
         }
-        bodies::request(&input(first, &message));
+        request_body::request(&input(first, &message));
     }
 
     #[test]
@@ -42,16 +42,16 @@ proptest! {
                 let at = at.index(message.len());
                 message[at] = *byte;
             }
-            bodies::request(&input(first, &message));
-            bodies::request(&input(first | 2, &message[..cut.index(message.len())]));
+            request_body::request(&input(first, &message));
+            request_body::request(&input(first | 2, &message[..cut.index(message.len())]));
             let again = message[doubled.index(message.len())..].to_vec();
             message.extend(again);
-            bodies::request(&input(first | 2, &message));
+            request_body::request(&input(first | 2, &message));
         }
     }
 
     #[test]
     fn any_listing_stays_in_its_room(room in 0_u16..4096, size in any::<u16>(), rows in vec((any::<bool>(), vec(any::<u8>(), 0..300)), 0..20)) {
-        bodies::dirents(room, size, &rows);
+        dirents_body::dirents(room, size, &rows);
     }
 }

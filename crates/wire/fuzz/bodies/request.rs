@@ -1,6 +1,6 @@
-//! What the fuzz targets do with their input, which the crate's own tests do too, with random numbers.
+//! What the fuzz target `request` does with its input, which the crate's own tests do too, with random numbers.
 
-use fsstack_wire::{Abi, DirentWriter, Entry, Header, Opcode, Request, encode};
+use fsstack_wire::{Abi, Header, Opcode, Request, encode};
 
 fn same_when_built_again(abi: Abi, request: Request<'_>) {
     let groups: Vec<u32> = request.groups.collect();
@@ -33,21 +33,4 @@ pub(super) fn request(input: &[u8]) {
             same_when_built_again(abi, request);
         }
     }
-}
-
-/// Listings of any names stay within any size, and a row that does not fit leaves nothing behind.
-pub(super) fn dirents(room: u16, size: u16, rows: &[(bool, Vec<u8>)]) {
-    let mut buf = vec![0xff; room.into()];
-    let mut writer = DirentWriter::new(&mut buf, size.into());
-    for (plus, name) in rows {
-        let before = writer.len();
-        let fits = match plus {
-            true => writer.plus(Some(&Entry::default()), 1, 1, 8, name),
-            false => writer.plain(1, 1, 8, name),
-        };
-        assert_eq!(fits, before < writer.len());
-    }
-    let len = writer.len();
-    assert!(len <= room.min(size).into());
-    assert!(buf[len..].iter().all(|byte| *byte == 0xff));
 }
