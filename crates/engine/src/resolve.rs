@@ -204,11 +204,37 @@ impl Union {
         copies: &Copies,
     ) -> Result<Entry> {
         let id = self.dir_identity(pool, parent, name, stats)?;
+        Ok(self.admit_dir_as(id, parent, name, stats, copies))
+    }
+
+    /// As [`Self::admit`], of the directory `name` that was made on the branch `at` just now: it bears no mark.
+    pub(crate) fn admit_new_dir(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        at: BranchIx,
+        stat: Stat,
+    ) -> Entry {
+        let copies = Copies { found: [(at, stat.ino)].into_iter().collect(), unsure: 0 };
+        let stats = DirStats::from_slice(&[(at, stat)]);
+        let id = self.copy_identity(pool, pool.branch(at), &stat, &stats);
+        self.admit_dir_as(id, parent, name, &stats, &copies)
+    }
+
+    fn admit_dir_as(
+        &self,
+        id: Identity,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        stats: &DirStats,
+        copies: &Copies,
+    ) -> Entry {
         let inode = self.inodes.looked_up(id, fsstack_sys::Kind::Dir, || Inode::dir(id, copies));
         inode.update_copies(copies);
         inode.seen_as(parent, name, 1);
         self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
-        Ok(entry(id, merge(stats)))
+        entry(id, merge(stats))
     }
 
     /// The number of a directory: its first copy's, where "first" does not depend on the branches' order: the oldest

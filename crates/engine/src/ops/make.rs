@@ -10,9 +10,7 @@ use fsstack_sys::{self as sys, Stat, SysError};
 use crate::answer::Entry;
 use crate::caller::Caller;
 use crate::error::Result;
-use crate::inode::Copies;
 use crate::ops::create::take_back;
-use crate::resolve::{DirStats, Found};
 use crate::union::Union;
 
 /// What is made.
@@ -66,12 +64,10 @@ impl Union {
             let stat = stat.inspect_err(|_| take_back(new.take_back(dir.as_fd(), name)))?;
             Ok((at, stat))
         })?;
-        let found = if stat.is_dir() {
-            let copies = Copies { found: [(at, stat.ino)].into_iter().collect(), unsure: 0 };
-            Found::Dir(DirStats::from_slice(&[(at, stat)]), copies)
+        Ok(if stat.is_dir() {
+            self.admit_new_dir(&pool, &parent, name, at, stat)
         } else {
-            Found::File(at, stat)
-        };
-        self.admit(&pool, &parent, name, found)
+            self.admit_file(&pool, &parent, name, at, stat)
+        })
     }
 }

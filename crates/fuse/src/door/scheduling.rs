@@ -55,8 +55,10 @@ impl Scheduling {
 const LOOK_EVERY: u32 = 16;
 /// The same after it has become idle again.
 const LOOK_FIRST: u32 = 2;
-/// Waiting for its CPU this long for each request is starving: the request itself takes a tenth of it.
-const STARVING: Duration = Duration::from_micros(100);
+/// Waiting for its CPU this long for each request, at two looks one after the other, is starving: a third of what a busy
+/// program may keep the CPU for. Less is ordinary, as a RELEASE that nobody waits for runs when its caller pauses; and
+/// what comes once is a host that was elsewhere.
+const STARVING: Duration = Duration::from_millis(1);
 /// How long the threads of a CPU stay ordinary where one starved: the first time, and at most. It doubles when the next
 /// try ends as soon as it was begun.
 const ORDINARY_FOR: Duration = Duration::from_secs(10);
@@ -116,7 +118,28 @@ struct Watched<'t> {
     ordinary: bool,
     requests: u32,
     look_at: u32,
+    doubt: Doubt,
+}
+
+/// What is known of a thread's waiting from the looks before.
+#[derive(Debug)]
+struct Doubt {
     waited: Duration,
+    /// It waited long before the last look.
+    suspected: bool,
+}
+
+impl Doubt {
+    fn new(delay: &RunDelay) -> Self {
+        Self { waited: delay.total().unwrap_or(Duration::MAX), suspected: false }
+    }
+
+    /// It has waited `waited` in all, and served `requests` since the last look: whether it starves.
+    fn starves(&mut self, waited: Duration, requests: u32) -> bool {
+        let long = STARVING * requests < waited.saturating_sub(self.waited);
+        self.waited = waited;
+        std::mem::replace(&mut self.suspected, long) && long
+    }
 }
 
 impl<'t> Pace<'t> {
@@ -124,8 +147,8 @@ impl<'t> Pace<'t> {
     pub(crate) fn new(scheduling: Scheduling, tempo: &'t Tempo) -> Self {
         let delay = RunDelay::own().filter(|_| scheduling == Scheduling::Idle);
         let watched = |delay: RunDelay| {
-            let waited = delay.total().unwrap_or(Duration::MAX);
-            Watched { tempo, delay, ordinary: false, requests: 0, look_at: LOOK_FIRST, waited }
+            let doubt = Doubt::new(&delay);
+            Watched { tempo, delay, ordinary: false, requests: 0, look_at: LOOK_FIRST, doubt }
         };
         Self { watched: delay.map(watched) }
     }
@@ -156,10 +179,9 @@ impl Watched<'_> {
 
     fn look(&mut self) {
         let Some(waited) = self.delay.total() else { return };
-        if STARVING * self.requests < waited.saturating_sub(self.waited) {
+        if self.doubt.starves(waited, self.requests) {
             self.tempo.starved(Instant::now());
         }
-        self.waited = waited;
     }
 
     /// Does as the tempo says.
@@ -173,7 +195,7 @@ impl Watched<'_> {
         } else {
             Scheduling::Idle.apply(None);
             self.look_at = LOOK_FIRST;
-            self.waited = self.delay.total().unwrap_or(Duration::MAX);
+            self.doubt = Doubt::new(&self.delay);
         }
     }
 }
@@ -204,6 +226,22 @@ mod tests {
         tempo.starved(now);
         tempo.try_again(now + ORDINARY_FOR);
         assert!(!tempo.ordinary.load(Relaxed));
+    }
+
+    #[test]
+    fn only_who_waits_long_again_and_again_starves() {
+        let mut doubt = Doubt { waited: Duration::ZERO, suspected: false };
+        let mut waited = Duration::ZERO;
+        let mut look = |more: Duration| {
+            waited += more;
+            doubt.starves(waited, 16)
+        };
+        // Each request that nobody waits for runs when its caller pauses.
+        assert!(!look(Duration::from_millis(1)) && !look(Duration::from_millis(1)));
+        // The host was elsewhere, once.
+        assert!(!look(Duration::from_millis(50)) && !look(Duration::from_millis(1)));
+        // Programs keep the CPU for a time slice each time.
+        assert!(!look(Duration::from_millis(48)) && look(Duration::from_millis(48)));
     }
 
     #[test]
