@@ -165,11 +165,15 @@ pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Pr
             } else {
                 continue;
             };
-            problems.mount(format!(
-                "branch {}: {how} the pool mounted on {}; unmount that pool first",
-                Printable::path(&branch.spec.path),
-                Printable::path(&pool.mount_point())
-            ));
+            let (path, place) = (Printable::path(&branch.spec.path), pool.mount_point());
+            let (place, pid) = (Printable::path(&place), pool.pid);
+            problems.mount(if world.is_mount_point(&pool.mount_point()) {
+                format!("branch {path}: {how} the pool mounted on {place}; unmount that pool first")
+            } else {
+                format!(
+                    "branch {path}: {how} the pool that was unmounted from {place} and is still in use; close its files, or end its daemon, process {pid}"
+                )
+            });
         }
     }
 }

@@ -33,7 +33,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     let log = log(&raw, &mut problems);
     let place = fs::canonicalize(&typed.target).ok();
     let live = world.live_pools(|pool| place.as_ref() == Some(&pool.mount_point()));
-    let mount_point = mount_point(&typed.target, raw.nonempty.or(false), &live, &mut problems);
+    let mount_point = mount_point(&typed.target, raw.nonempty.or(false), world, &live, &mut problems);
     let branches = branches(&typed.source, &raw, world, mount_point.as_deref(), &mut problems);
     branches::refuse_taken(&branches, world, &mut problems);
     export(&raw, world, &mut problems);
@@ -290,6 +290,7 @@ pub(crate) fn flags(raw: &RawOptions, world: &World) -> MountFlags {
 fn mount_point(
     target: &OsStr,
     nonempty: bool,
+    world: &World,
     live: &[LedgerEntry],
     problems: &mut Problems,
 ) -> Option<PathBuf> {
@@ -314,7 +315,8 @@ fn mount_point(
         problems.mount(format!("mount point {shown}: not a directory; a pool is mounted on one"));
         return None;
     }
-    if live.iter().any(|pool| pool.mount_point() == path) {
+    // One that was unmounted lazily lives on without it.
+    if live.iter().any(|pool| pool.mount_point() == path) && world.is_mount_point(&path) {
         problems.mount(format!("mount point {shown}: a pool is mounted there already; unmount it first"));
         return Some(path);
     }

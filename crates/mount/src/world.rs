@@ -6,8 +6,8 @@ use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take to end after its pool was unmounted.
-const LEAVING: Duration = Duration::from_secs(1);
+/// How long a daemon may take to end after its pool was unmounted, on a busy machine.
+const LEAVING: Duration = Duration::from_secs(10);
 
 /// The world as the helper finds it; a test makes its own.
 #[derive(Clone, Debug)]
@@ -18,13 +18,15 @@ pub struct World {
     pub ledger: PathBuf,
     /// Where a pool of this user is listed; None: it is not.
     pub own: Option<PathBuf>,
+    /// How long a daemon whose pool was unmounted a moment ago is waited for.
+    pub leaving: Duration,
 }
 
 impl World {
     /// The world of this process.
     pub fn here() -> Self {
         let privilege = if rustix::process::geteuid().is_root() { Privilege::Root } else { Privilege::User };
-        Self { privilege, ledger: PathBuf::from(LEDGER), own: own_ledger(privilege) }
+        Self { privilege, ledger: PathBuf::from(LEDGER), own: own_ledger(privilege), leaving: LEAVING }
     }
 
     /// Where pools are listed that this user may be concerned with.
@@ -40,7 +42,7 @@ impl World {
         loop {
             let live: Vec<LedgerEntry> = self.ledgers().flat_map(ledger::read).collect();
             let ending = live.iter().any(|pool| concerns(pool) && !self.is_mount_point(&pool.mount_point()));
-            if !ending || LEAVING < began.elapsed() {
+            if !ending || self.leaving < began.elapsed() {
                 return live;
             }
             std::thread::sleep(Duration::from_millis(5));
