@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 
-use crate::{control, copy, data, metadata, relocate, trees};
+use crate::{control, copy, data, metadata, nfs, relocate, trees};
 
 /// A group of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub(crate) enum Part {
     Copy,
     Groups,
     Export,
+    Nfs,
+    Index,
 }
 
 const PARTS: &[(&str, Part)] = &[
@@ -38,6 +40,8 @@ const PARTS: &[(&str, Part)] = &[
     ("copy", Part::Copy),
     ("groups", Part::Groups),
     ("export", Part::Export),
+    ("nfs", Part::Nfs),
+    ("index", Part::Index),
 ];
 
 /// How long it may take.
@@ -132,6 +136,23 @@ impl Arguments {
         match self.pace {
             Pace::Quick => 20_000,
             Pace::Full => 200_000,
+        }
+    }
+
+    /// How much NFS clients do.
+    pub(crate) fn nfs(&self) -> nfs::Amount {
+        let (mib, names) = match self.pace {
+            Pace::Quick => (64, 300),
+            Pace::Full => (256, 3_000),
+        };
+        nfs::Amount { rounds: self.rounds(), mib, names }
+    }
+
+    /// How many moved files the index has.
+    pub(crate) fn indexed(&self) -> usize {
+        match self.pace {
+            Pace::Quick => 20_000,
+            Pace::Full => 1_000_000,
         }
     }
 

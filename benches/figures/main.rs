@@ -15,8 +15,10 @@ mod frozen;
 mod ground;
 mod groups;
 mod hogs;
+mod index;
 mod memory;
 mod metadata;
+mod nfs;
 mod null;
 mod relocate;
 mod report;
@@ -54,6 +56,8 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Copy, |ground, asked, tables| copy::run(ground, asked.copied(), tables)),
     (Part::Groups, |ground, asked, tables| groups::run(ground, asked.metadata(), tables)),
     (Part::Export, |ground, asked, tables| export::run(ground, asked.metadata(), tables)),
+    (Part::Nfs, |ground, asked, tables| nfs::run(ground, asked.nfs(), tables)),
+    (Part::Index, |_, asked, tables| index::run(asked.indexed(), tables)),
     (Part::Memory, |ground, asked, tables| memory::run(ground, asked.inodes(), tables)),
 ];
 

@@ -48,7 +48,7 @@ pub(crate) struct Held {
     path: String,
     handle: FileHandle,
     ino: u64,
-    content: Option<String>,
+    pub(crate) content: Option<String>,
 }
 
 fn name(path: &Path) -> CString {
@@ -89,13 +89,13 @@ pub(crate) fn check(pool: &Pool, held: &Held) {
     }
 }
 
-/// The handle leads nowhere: at once, or when all marks of directories are known (an I/O error until then).
+/// The handle leads nowhere: at once, or when all marks of directories are known (ENOMEM until then, docs/decisions/0026).
 #[track_caller]
 pub(crate) fn check_stale(pool: &Pool, held: &Held) {
     let began = std::time::Instant::now();
     loop {
         match open(pool, held, OFlags::PATH).err() {
-            Some(Errno::IO) if began.elapsed() < Duration::from_secs(60) => {
+            Some(Errno::NOMEM) if began.elapsed() < Duration::from_secs(60) => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             told => return assert_eq!(told, Some(Errno::STALE), "{}", held.path),
@@ -256,7 +256,7 @@ fn names_tell_the_numbers_that_handles_have() {
 
 /// A pool whose first branch is nearly full, with a file `film` that was moved to the second; and its handle from
 /// before the move.
-fn moved() -> (Pool, Held) {
+pub(crate) fn moved() -> (Pool, Held) {
     let pool = lab::pool().xfs_branch("x", MiB(310)).xfs_branch("y", MiB(400)).option("create=ff");
     let pool = pool.option("write-path=stacked").option("nfs-export").mount();
     pool.mkdir("d");
@@ -269,7 +269,7 @@ fn moved() -> (Pool, Held) {
 }
 
 /// Writes until the file is larger than what its branch had left.
-fn grow(pool: &Pool, name: &str) {
+pub(crate) fn grow(pool: &Pool, name: &str) {
     fs::write(pool.at(name), lab::zeros(MiB(24))).unwrap();
     assert_eq!(pool.holders(name), ["y"]);
 }
@@ -334,13 +334,13 @@ fn a_lost_index_is_made_anew_from_the_marks() {
         pool.unmount();
         sh(pool.state_dir(), &format!("cd */; {damage}"));
         pool.remount();
-        // Its name knows the number at once; the number leads to it as soon as its mark was found, and is an I/O
-        // error, never stale, until then.
+        // Its name knows the number at once; the number leads to it as soon as its mark was found, and is out of reach,
+        // never stale, until then.
         assert_eq!(fs::metadata(pool.at("d/film")).unwrap().ino(), held.ino, "{damage}");
         forget();
         let began = std::time::Instant::now();
         while let Err(error) = open(&pool, &held, OFlags::PATH) {
-            assert_eq!(error, Errno::IO, "{damage}");
+            assert_eq!(error, Errno::NOMEM, "{damage}");
             assert!(began.elapsed() < Duration::from_secs(60), "{damage}");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -384,7 +384,7 @@ fn a_directory_is_found_when_its_first_copy_is_gone() {
     pool.kill_daemon();
     pool.remount();
     let began = std::time::Instant::now();
-    while open(&pool, &held[1], OFlags::PATH).err() == Some(Errno::IO) {
+    while open(&pool, &held[1], OFlags::PATH).err() == Some(Errno::NOMEM) {
         assert!(began.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -16,6 +16,8 @@ mod endings;
 mod given_up;
 mod handles;
 mod handles_elsewhere;
+mod handles_index;
+mod handles_of_branches;
 mod hung_branches;
 mod large;
 mod lifetime;

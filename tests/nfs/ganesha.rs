@@ -1,85 +1,13 @@
 //! nfs-ganesha, asked by a client that keeps its handles.
 
 use std::fs;
-use std::path::PathBuf;
 
 use fsstack_lab::ganesha::Ganesha;
+use fsstack_lab::nfs4::{How, Refused};
 use fsstack_lab::{self as lab, MiB, Pool, ground, needs};
+use fsstack_tests::events::Sort;
 
-use crate::client::{Client, Refused, STALE};
-
-const IDENTITY: &str = "nfs-identity=5d1f6a0e-3c1b-4a52-9a53-0d4f6e6a7b10";
-
-fn builder() -> lab::Builder {
-    let pool = lab::pool().xfs_branch("x", MiB(310)).ext4_branch("e", MiB(200)).option("create=ff");
-    pool.option("write-path=stacked").option("nfs-export").option(IDENTITY)
-}
-
-/// A pool, its server, and what a client holds of it.
-struct Ground {
-    // The server goes first: it uses the pool.
-    server: Ganesha,
-    pool: Pool,
-    held: Vec<Held>,
-}
-
-struct Held {
-    path: &'static str,
-    handle: Vec<u8>,
-    fileid: u64,
-}
-
-impl Ground {
-    fn new() -> Self {
-        Self::over(builder().mount())
-    }
-
-    fn over(pool: Pool) -> Self {
-        pool.mkdir("d/sub");
-        for file in ["d/file", "d/hard", "d/sub/deep"] {
-            pool.write(file, file.as_bytes());
-        }
-        fs::hard_link(pool.at("d/hard"), pool.at("d/sub/hard2")).unwrap();
-        let server = Ganesha::serve(pool.path(), &home(&pool));
-        let mut ground = Self { server, pool, held: Vec::new() };
-        for path in ["d/file", "d/hard", "d/sub/deep", "d/sub", "d"] {
-            let handle = ground.client().handle(path).unwrap();
-            let fileid = ground.client().fileid(&handle).unwrap();
-            ground.held.push(Held { path, handle, fileid });
-        }
-        ground.check();
-        ground
-    }
-
-    fn client(&self) -> Client {
-        Client::new(self.server.address())
-    }
-
-    /// Each handle leads to its object.
-    #[track_caller]
-    fn check(&self) {
-        for held in &self.held {
-            let fileid = self.client().fileid(&held.handle);
-            assert_eq!(fileid, Ok(held.fileid), "{}: {}", held.path, self.server.log());
-            let found = match held.path {
-                "d" | "d/sub" => self.client().list(&held.handle).map(|_| ()),
-                path => {
-                    self.client().read(&held.handle).map(|text| assert!(text.starts_with(path), "{text}"))
-                }
-            };
-            assert_eq!(found, Ok(()), "{}: {}", held.path, self.server.log());
-        }
-    }
-}
-
-fn home(pool: &Pool) -> PathBuf {
-    pool.path().with_file_name("ganesha")
-}
-
-/// The kernel forgets all that nobody uses.
-fn forget() {
-    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
-}
+use crate::ground::{Ground, IDENTITY, forget};
 
 macro_rules! needs_ganesha {
     () => {
@@ -90,66 +18,73 @@ macro_rules! needs_ganesha {
     };
 }
 
+/// Whatever happens, what a client holds means the same. Prints the table of docs/nfs.md.
 #[test]
-fn handles_outlive_restarts_of_the_server() {
+fn handles_outlive_every_event() {
     needs_ganesha!();
     let mut ground = Ground::new();
-    forget();
-    ground.check();
-    ground.server.restart(forget);
-    ground.check();
-    let pool = &ground.pool;
-    ground.server.restart(|| {
-        fs::rename(pool.at("d/sub"), pool.at("sub2")).unwrap();
-        fs::rename(pool.at("d/file"), pool.at("sub2/file2")).unwrap();
-        fs::rename(pool.at("d"), pool.at("e")).unwrap();
-        forget();
-    });
-    ground.check();
-}
-
-#[test]
-fn handles_outlive_remounts_and_crashes_of_the_pool() {
-    needs_ganesha!();
-    let mut ground = Ground::new();
-    let pool = &mut ground.pool;
-    ground.server.restart(|| pool.remount());
-    ground.check();
-    let pool = &mut ground.pool;
-    ground.server.restart(|| {
+    ground.over_restart("the server's restart", |_| ());
+    ground.over_restart("a remount of the pool", Pool::remount);
+    ground.over_restart("kill -9 of the daemon", |pool| {
         pool.kill_daemon();
         // Another device number for the pool.
         let _other = lab::pool().tmp_branch("a").mount();
         pool.remount();
     });
-    ground.check();
-    let pool = &mut ground.pool;
-    ground.server.restart(|| {
+    ground.over_restart("a reboot", Pool::reboot);
+    ground.over_restart("another order of branches", |pool| pool.remount_of(&["e", "x"]));
+    ground.over_restart("a branch less", |pool| pool.remount_of(&["x"]));
+    ground.over_restart("a branch more", |pool| pool.remount_of(&["x", "e"]));
+    ground.over_restart("renames in the pool", |pool| {
+        fs::rename(pool.at("d/sub"), pool.at("sub2")).unwrap();
+        fs::rename(pool.at("d/file"), pool.at("sub2/file2")).unwrap();
+        fs::rename(pool.at("d"), pool.at("e")).unwrap();
+    });
+    ground.over_restart("renames behind the pool's back", |pool| {
         pool.unmount();
         let x = pool.branch("x").path();
-        fs::rename(x.join("d/sub"), x.join("behind")).unwrap();
-        fs::rename(x.join("d/file"), x.join("behind/f")).unwrap();
+        fs::rename(x.join("sub2"), x.join("d")).unwrap();
+        fs::rename(x.join("d/file2"), x.join("file3")).unwrap();
+        fs::rename(x.join("e"), x.join("d/deeper")).unwrap();
         pool.remount();
     });
-    ground.check();
+    directory_loses_a_copy(&mut ground);
+    move_to_another_branch(&mut ground);
+    println!("{}", ground.events);
 }
 
-#[test]
-fn handles_outlive_a_move_to_another_branch() {
-    needs_ganesha!();
-    let mut ground = Ground::new();
-    ground.pool.branch("x").fill_until_free(MiB(12));
+/// Of a directory with two copies the one goes from which it has its number.
+fn directory_loses_a_copy(ground: &mut Ground) {
+    let pool = &ground.pool;
+    pool.mkdir("two");
+    fs::write(pool.branch("e").path().join("g"), "g").unwrap();
+    fs::rename(pool.at("g"), pool.at("two/g")).unwrap();
+    assert_eq!(pool.holders("two"), ["x", "e"]);
+    let held = ground.hold("two", Sort::Dir);
+    ground.held.push(held);
+    fs::remove_dir(ground.pool.branch("x").path().join("two")).unwrap();
+    forget();
+    ground.check("a directory lost its first copy");
+    ground.over_restart("a directory lost its first copy", Pool::remount);
+}
+
+/// A file goes where there is room for it.
+fn move_to_another_branch(ground: &mut Ground) {
+    let pool = &ground.pool;
+    pool.branch("x").fill_until_free(MiB(12));
     let mut text = b"d/file".to_vec();
     text.resize(24 << 20, b'.');
-    fs::write(ground.pool.at("d/file"), text).unwrap();
-    assert_eq!(ground.pool.holders("d/file"), ["e"]);
-    ground.check();
-    let pool = &mut ground.pool;
-    ground.server.restart(|| pool.remount());
-    ground.check();
+    fs::write(pool.at("file3"), text).unwrap();
+    assert_eq!(pool.holders("file3"), ["e"]);
+    ground.check("a move to another branch");
+    ground.over_restart("a move to another branch", Pool::remount);
+    ground.over_restart("a move to another branch, and kill -9", |pool| {
+        pool.kill_daemon();
+        pool.remount();
+    });
 }
 
-/// On a tmpfs, or on volumes of GlusterFS where that is what the tests' branches are on.
+/// On a tmpfs; or, where that is what the tests' branches are on, on a volume of GlusterFS beside a disk.
 #[test]
 fn handles_are_found_on_branches_that_must_be_searched() {
     needs!(mounting(), drop_caches());
@@ -157,31 +92,28 @@ fn handles_are_found_on_branches_that_must_be_searched() {
         return skip.announce();
     }
     let pool = match ground::is_gluster() {
-        true => lab::pool().tmp_branch("g").tmp_branch("h"),
+        true => lab::pool().tmp_branch("g").xfs_branch("x", MiB(310)),
         false => lab::pool().tmpfs_branch("s", MiB(100)).tmpfs_branch("t", MiB(100)),
     };
     let pool = pool.option("create=ff").option("nfs-export").option(IDENTITY).mount();
     let mut ground = Ground::over(pool);
-    ground.server.restart(forget);
-    ground.check();
-    let pool = &mut ground.pool;
-    ground.server.restart(|| {
+    ground.over_restart("the server's restart", |_| ());
+    ground.over_restart("kill -9 of the daemon", |pool| {
         pool.kill_daemon();
         pool.remount();
     });
-    ground.check();
-    let pool = &mut ground.pool;
-    ground.server.restart(|| {
+    ground.over_restart("renames and a remount", |pool| {
         fs::rename(pool.at("d"), pool.at("moved")).unwrap();
         pool.remount();
     });
-    ground.check();
+    println!("branches that must be searched:\n{}", ground.events);
 }
 
 #[test]
 fn handles_of_what_was_removed_are_stale() {
     needs_ganesha!();
     let mut ground = Ground::new();
+    ground.held.retain(|held| !held.path.is_empty());
     fs::remove_dir_all(ground.pool.at("d")).unwrap();
     let pool = &ground.pool;
     ground.server.restart(|| {
@@ -190,7 +122,56 @@ fn handles_of_what_was_removed_are_stale() {
         }
         forget();
     });
+    let mut client = ground.client();
     for held in &ground.held {
-        assert_eq!(ground.client().fileid(&held.handle), Err(Refused(STALE)), "{}", held.path);
+        assert_eq!(client.fileid(&held.handle), Err(Refused::STALE), "{}", held.path);
     }
+}
+
+/// Cannot be reached is an error, and not gone.
+#[test]
+fn handles_of_what_is_out_of_reach_are_errors_and_good_again() {
+    needs_ganesha!();
+    let mut ground = Ground::new();
+    let held = std::mem::take(&mut ground.held);
+    ground.server.restart(|| ground.pool.remount_of(&["e"]));
+    let mut client = ground.client();
+    for held in held.iter().filter(|held| !held.path.is_empty()) {
+        assert_eq!(client.fileid(&held.handle), Err(Refused::SERVER_FAULT), "{}", held.path);
+    }
+    ground.held = held;
+    ground.over_restart("a branch was away", |pool| pool.remount_of(&["x", "e"]));
+}
+
+/// `O_EXCL` by a verifier: who sends the call again has the file, who comes second has not.
+#[test]
+fn a_file_is_made_by_one_alone_also_when_the_call_is_sent_again() {
+    needs_ganesha!();
+    let ground = Ground::new();
+    let (mut one, mut other) = (ground.client(), ground.client());
+    let root = one.handle("").unwrap();
+    let made = one.open(&root, "alone", How::MadeBy(7)).unwrap();
+    let again = one.open(&root, "alone", How::MadeBy(7)).unwrap();
+    assert_eq!(again.handle, made.handle);
+    one.write(&again, 0, b"by one").unwrap();
+    one.commit(&again).unwrap();
+    assert_eq!(other.open(&root, "alone", How::MadeBy(8)).unwrap_err(), Refused::EXIST);
+    assert_eq!(ground.pool.read("alone"), b"by one");
+}
+
+/// What was committed is on the branch, whatever becomes of the daemon.
+#[test]
+fn what_is_committed_is_there_after_a_crash() {
+    needs_ganesha!();
+    let mut ground = Ground::new();
+    let mut client = ground.client();
+    let root = client.handle("").unwrap();
+    let file = client.open(&root, "kept", How::Made).unwrap();
+    client.write(&file, 0, b"kept").unwrap();
+    client.commit(&file).unwrap();
+    ground.over_restart("kill -9 behind a COMMIT", |pool| {
+        pool.kill_daemon();
+        pool.remount();
+    });
+    assert_eq!(ground.client().read(&file.handle, 0, 100).unwrap(), b"kept");
 }

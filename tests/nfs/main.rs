@@ -2,5 +2,5 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
-mod client;
 mod ganesha;
+mod ground;

@@ -28,14 +28,23 @@ const LINKED: &[&str] = &[
 ];
 
 fn live(story: &str) {
+    live_with(story, &[], MiB(512), Duration::from_secs(420));
+}
+
+/// Lives a story that needs further programs.
+fn live_with(story: &str, more: &[PathBuf], disk: MiB, limit: Duration) {
     if let Err(skip) = PROGRAMS.iter().copied().try_for_each(needs::program).and_then(|()| Guest::able()) {
         return skip.announce();
     }
     let helper = daemon::helper().unwrap();
     let teller = Path::new(env!("CARGO_BIN_EXE_guest"));
     let programs = PROGRAMS.iter().map(|program| which(program).unwrap());
-    let guest = Guest::new(teller, &helper, &programs.chain(compiler()).collect::<Vec<_>>());
-    let lived = guest.live(story, MiB(512), Duration::from_secs(420));
+    let guest = Guest::new(
+        teller,
+        &helper,
+        &programs.chain(compiler()).chain(more.iter().cloned()).collect::<Vec<_>>(),
+    );
+    let lived = guest.live(story, disk, limit);
     println!("{}", lived.console);
 }
 
@@ -75,4 +84,17 @@ fn rights_and_what_nfs_4_2_has() {
 #[test]
 fn two_minutes_of_work_over_sixteen_connections() {
     live("work");
+}
+
+/// The figures of docs/nfs.md: the pool beside its branch, and what connections gain. Needs `fsstack-bench` beside the
+/// helper: `cargo build --release -p fsstack -p fsstack-bench`, and FSSTACK_BIN=target/release/mount.fsstack.
+#[test]
+#[ignore = "takes minutes: run for its figures"]
+fn figures_of_the_kernels_server() {
+    let bench = daemon::helper().unwrap().with_file_name("fsstack-bench");
+    if !bench.exists() {
+        return fsstack_lab::Skip::because(format!("needs {}", bench.display())).announce();
+    }
+    let Some(ip) = which("ip") else { return fsstack_lab::Skip::because("needs the program ip").announce() };
+    live_with("figures", &[bench, ip], MiB(1024), Duration::from_secs(1200));
 }

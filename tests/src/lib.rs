@@ -10,3 +10,5 @@
 //! | `nfs-guest` | nfs-guest | root, QEMU, a kernel of the distribution: what is in `bin/guest` runs there |
 //! | `posix` | posix | root, /dev/fuse, loop devices: the public suites |
 //! | `lab` | lab | root, /dev/fuse, loop devices, GlusterFS's packages: volumes of every kind, and their faults |
+
+pub mod events;

@@ -26,6 +26,7 @@ pub mod ledger;
 pub mod mounts;
 pub mod needs;
 pub mod network;
+pub mod nfs4;
 pub mod pool;
 pub mod rival;
 pub mod shell;

@@ -398,7 +398,25 @@ impl Pool {
         self.remount();
     }
 
-    /// The same, for callers that are no tests.
+    /// Mounts again over those of its branches, in that order and without their modes.
+    #[track_caller]
+    pub fn remount_of(&mut self, branches: &[&str]) {
+        let paths = branches.iter().map(|name| self.branch(name).path().display().to_string());
+        self.source = paths.collect::<Vec<_>>().join(":");
+        self.remount();
+    }
+
+    /// What a reboot leaves: the daemon was killed, its branches come back in another order, with other device numbers.
+    #[track_caller]
+    pub fn reboot(&mut self) {
+        self.kill_daemon();
+        self.unmount();
+        self.branches.iter_mut().for_each(Branch::unmount);
+        self.branches.iter_mut().rev().for_each(Branch::remount);
+        self.remount();
+    }
+
+    /// The same as [`Self::remount_with`], for callers that are no tests.
     pub fn try_remount_with(&mut self, options: &[&str]) -> Result<Result<(), Refused>> {
         self.options = options.iter().map(|&option| option.to_owned()).collect();
         self.mounting.stop()?;

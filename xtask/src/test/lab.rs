@@ -36,6 +36,7 @@ pub(super) fn commands(
         Runner::Nextest => vec![
             with(&[&tests[..], &["lab"]].concat()),
             with(&[&tests[..], &["mounted", "-E", ON_VOLUMES]].concat()),
+            with(&[&tests[..], &["nfs", "must_be_searched"]].concat()),
         ],
         // In one process, so one after the other; what it cannot pick out by a pattern stays out.
         Runner::Cargo => vec![with(&[&tests[..], &["lab", "--", "--test-threads=1"]].concat())],
@@ -75,7 +76,7 @@ fn up() -> Result<Gluster> {
 
 /// The fault stories name the ground of each branch themselves.
 fn ground_of(args: &[&str]) -> &'static str {
-    if args.contains(&"mounted") { "gluster" } else { "machine" }
+    if ["mounted", "nfs"].iter().any(|stories| args.contains(stories)) { "gluster" } else { "machine" }
 }
 
 fn first_line(e: &anyhow::Error) -> String {

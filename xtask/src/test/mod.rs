@@ -222,12 +222,12 @@ fn run_tier(tier: Tier, door: Door, runner: Runner, helper: &PathBuf) -> Row {
     // Here and not in the tests, so that compiling a suite takes none of a test's time.
     let installed = match tier {
         Tier::Posix => install::suites(),
-        Tier::Nfs => install::server(),
+        Tier::Nfs | Tier::Lab => install::server(),
         Tier::NfsGuest => install::guest(),
         // The stress runs fsx.
         Tier::Mounted | Tier::Long => install::suites().and_then(|()| install::sources()),
         Tier::Dist => prepare_dist(),
-        Tier::Unit | Tier::Model | Tier::Faults | Tier::Lab => Ok(()),
+        Tier::Unit | Tier::Model | Tier::Faults => Ok(()),
     };
     if let Err(e) = installed {
         return row.failed(format!("{e:#}"));

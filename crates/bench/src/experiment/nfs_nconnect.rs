@@ -58,7 +58,7 @@ fn reads(extent: Extent) -> Workload {
     Workload {
         op: Op::Read,
         block: Bytes(128 << 10),
-        file_size: Bytes(extent.pick(256 << 20, 20 << 30)),
+        file_size: Bytes(extent.pick(32 << 20, 20 << 30)),
         depth: many(128),
         ..Workload::default()
     }
@@ -149,6 +149,46 @@ pub(super) fn says(results: &Results) -> Vec<String> {
                 r.value, r.low, r.high
             )
         }));
+    }
+    said.extend(of_mounts(results));
+    said
+}
+
+/// Of mounts that the user gave, named `<what is mounted>.nconnect<connections>`.
+fn of_mounts(results: &Results) -> Vec<String> {
+    let mut said = Vec::new();
+    for case in &results.cases {
+        let rate = |group: &str, connections: u32| {
+            let summary = results.summary(&case.name, &format!("{group}.nconnect{connections}"));
+            summary.map(|s| s.rate.median)
+        };
+        let groups = results.targets.iter().filter_map(|target| target.name.strip_suffix(".nconnect1"));
+        for group in groups {
+            let Some(one) = rate(group, 1) else { continue };
+            let more = [2, 4, 8, 16].into_iter().filter_map(|n| Some((n, rate(group, n)? / one)));
+            let more: Vec<String> = more.map(|(n, times)| format!("{n} connections {times:.2}")).collect();
+            if !more.is_empty() {
+                said.push(format!(
+                    "{group}, {}: times what 1 connection reads: {}.",
+                    case.name,
+                    more.join(", ")
+                ));
+            }
+            // A pool is called as its branch is, but for what it is.
+            let Some(branch) = group.strip_prefix("pool").map(|rest| format!("branch{rest}")) else {
+                continue;
+            };
+            let beside =
+                [1, 2, 4, 8, 16].into_iter().filter_map(|n| Some((n, rate(group, n)? / rate(&branch, n)?)));
+            let beside: Vec<String> = beside.map(|(n, ratio)| format!("{n} {ratio:.2}")).collect();
+            if !beside.is_empty() {
+                said.push(format!(
+                    "{group} to {branch}, {}, by connections: {}.",
+                    case.name,
+                    beside.join(", ")
+                ));
+            }
+        }
     }
     said
 }

@@ -27,12 +27,11 @@ impl Adapter {
                 full(answer.missing(self.timeouts().negative))
             }
             Err(error) => match errno(error) {
-                // Of a handle, the kernel's own NFS server passes on one error as what it is, "ask again later", and turns
-                // all others into ESTALE: the client would give up an object that is only out of reach.
-                Errno::IO
-                    if matches!(name.to_bytes(), b"." | b"..") && is_kernels_own(request.header.pid) =>
-                {
-                    Err(Errno::TIMEDOUT)
+                // Whoever opens a handle is passed on few errors as what they are; of all others the kernel makes ESTALE,
+                // and the client would give up an object that is only out of reach. Its own NFS server takes ETIMEDOUT
+                // for "ask again later", open_by_handle_at(2) passes ENOMEM on.
+                Errno::IO if matches!(name.to_bytes(), b"." | b"..") => {
+                    Err(if is_kernels_own(request.header.pid) { Errno::TIMEDOUT } else { Errno::NOMEM })
                 }
                 errno => Err(errno),
             },

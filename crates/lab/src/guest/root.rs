@@ -55,6 +55,7 @@ mount -t sysfs sys /sys
 mount -t tmpfs run /run
 mount -t tmpfs tmp /tmp
 ln -sf /proc/self/fd /dev/fd
+hostname guest
 ifconfig lo up
 /usr/bin/teller $story </dev/null 2>&1
 ended=$?
@@ -122,10 +123,15 @@ fn settle(root: &Path) -> Result<()> {
         &format!("root:x:0:\nmany:x:1000:\nfew:x:1001:\n{members}nogroup:x:65534:\n"),
     )?;
     write(&root.join("etc/netconfig"), &fs::read_to_string("/etc/netconfig")?)?;
-    write(&root.join("etc/services"), "sunrpc 111/tcp\nsunrpc 111/udp\nnfs 2049/tcp\n")?;
+    // rpcbind listens for the service of that name.
+    let services = "sunrpc 111/tcp portmapper\nsunrpc 111/udp portmapper\nnfs 2049/tcp\nnfs 2049/udp\n";
+    write(&root.join("etc/services"), services)?;
     write(&root.join("etc/protocols"), "tcp 6 TCP\nudp 17 UDP\n")?;
-    write(&root.join("etc/hosts"), "127.0.0.1 localhost\n")?;
-    write(&root.join("etc/nsswitch.conf"), "passwd: files\ngroup: files\nhosts: files\n")?;
+    write(&root.join("etc/hosts"), "127.0.0.1 localhost guest\n")?;
+    write(
+        &root.join("etc/nsswitch.conf"),
+        "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\nrpc: files\n",
+    )?;
     for dir in ["sm", "sm.bak", "rpc_pipefs", "v4recovery"] {
         fs::create_dir_all(root.join("var/lib/nfs").join(dir))?;
     }

@@ -10,10 +10,12 @@ use fsstack_control::api::{Finding, Findings, Level};
 use fsstack_engine::poolid::PoolId;
 use fsstack_pool::Printable;
 use fsstack_sys::handle::{ByNumber, name_to_handle, open_handle};
-use fsstack_sys::{OFlags, at, file};
+use fsstack_sys::{Errno, OFlags, SysError, at, file};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// Where the kernel's server reads further exports from.
@@ -115,9 +117,11 @@ fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
     }
     match attribute(&mount_point, "user.fsstack.index") {
         Ok(told) if told.starts_with("complete") => add(Level::Ok, "index", told),
-        Ok(told) => {
-            add(Level::Warn, "index", format!("{told}: what only it finds is EIO until it is complete"))
-        }
+        Ok(told) => add(
+            Level::Warn,
+            "index",
+            format!("{told}: what only it finds cannot be opened until it is complete"),
+        ),
         Err(error) => add(Level::Fail, "index", error.to_string()),
     }
     for branch in &pool.entry.branches {
@@ -134,9 +138,9 @@ fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
             Err(error) => add(Level::Fail, &about, error.to_string()),
         }
     }
-    match handle(&mount_point) {
-        Ok(()) => add(Level::Ok, "handle", "a handle of the root opens".into()),
-        Err(error) => add(Level::Fail, "handle", error.to_string()),
+    match handles(&mount_point) {
+        Ok(tried) => add(Level::Ok, "handle", format!("handles of the root and of {tried} names in it open")),
+        Err(error) => add(Level::Fail, "handle", error),
     }
     exported(&mount_point, &mut add);
     held(&mount_point, &mut add);
@@ -164,24 +168,24 @@ fn exported(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
         add(Level::Warn, "exports", "the kernel's server does not export the pool".into());
     }
     for line in lines {
-        let has = |option: &str| {
-            line.split(['(', ')', ',']).any(|word| word == option || word.starts_with(&format!("{option}=")))
-        };
-        if !has("fsid") {
-            add(
-                Level::Fail,
-                "exports",
-                format!("{line}: without fsid= every handle is stale after a remount"),
-            );
-        } else if !has("no_subtree_check") {
-            add(
-                Level::Warn,
-                "exports",
-                format!("{line}: with subtree_check every rename makes handles stale"),
-            );
-        } else {
-            add(Level::Ok, "exports", line.to_owned());
-        }
+        let (level, text) = judged(line);
+        add(level, "exports", text);
+    }
+}
+
+/// Whether a line of the table keeps handles good.
+fn judged(line: &str) -> (Level, String) {
+    let has = |option: &str| {
+        line.split(['(', ')', ',']).any(|word| word == option || word.starts_with(&format!("{option}=")))
+    };
+    if !has("fsid") {
+        (Level::Fail, format!("{line}: without fsid= every handle is stale after a remount"))
+    } else if !has("no_subtree_check") {
+        (Level::Warn, format!("{line}: with subtree_check every rename makes handles stale"))
+    } else if has("async") {
+        (Level::Warn, format!("{line}: with async what was acknowledged is lost when the machine is"))
+    } else {
+        (Level::Ok, line.to_owned())
     }
 }
 
@@ -196,11 +200,40 @@ fn by_number(branch: &Path) -> io::Result<bool> {
     Ok(ByNumber::of(root.as_fd(), space.f_type).is_some())
 }
 
-fn handle(mount_point: &Path) -> io::Result<()> {
-    let root = fs::File::open(mount_point)?;
-    let handle = name_to_handle(root.as_fd(), c"").map_err(|error| error.errno)?;
-    open_handle(root.as_fd(), &handle, OFlags::RDONLY | OFlags::DIRECTORY).map_err(|error| error.errno)?;
-    Ok(())
+/// Names in the root whose handles are tried.
+const TRIED: usize = 100;
+
+/// Makes handles as a server does, of the root and of names in it, and opens them: of how many names. Each must lead to its
+/// own object. What goes meanwhile is no fault.
+fn handles(mount_point: &Path) -> Result<usize, String> {
+    let said = |name: &CStr, what: &dyn std::fmt::Display| {
+        let path = mount_point.join(OsStr::from_bytes(name.to_bytes()));
+        format!("{}: {what}", Printable::path(&path))
+    };
+    let root = fs::File::open(mount_point).map_err(|error| said(c"", &error))?;
+    handle(&root, c"").map_err(|error| said(c"", &error))?;
+    let mut tried = 0;
+    let listed = fs::read_dir(mount_point).map_err(|error| said(c"", &error))?;
+    for entry in listed.take(TRIED) {
+        let entry = entry.map_err(|error| said(c"", &error))?;
+        let Ok(name) = CString::new(entry.file_name().as_bytes()) else { continue };
+        match handle(&root, &name) {
+            Ok(true) => tried += 1,
+            Ok(false) => return Err(said(&name, &"its handle leads to another object")),
+            Err(_) if at::stat(root.as_fd(), &name).is_err_and(|error| error.errno == Errno::NOENT) => {}
+            Err(error) => return Err(said(&name, &error)),
+        }
+    }
+    Ok(tried)
+}
+
+/// Whether the handle of `name` leads to what has that name.
+fn handle(root: &fs::File, name: &CStr) -> Result<bool, SysError> {
+    let handle = name_to_handle(root.as_fd(), name)?;
+    let opened = open_handle(root.as_fd(), &handle, OFlags::PATH)?;
+    let found = at::stat_fd(opened.as_fd())?.ino;
+    let wanted = if name.is_empty() { at::stat_fd(root.as_fd()) } else { at::stat(root.as_fd(), name) };
+    Ok(found == wanted?.ino)
 }
 
 #[cfg(test)]
@@ -213,5 +246,14 @@ mod tests {
         assert_eq!(lines_of(table, Path::new("/srv/my pool")), ["/srv/my\\040pool\t*(rw,fsid=1)"]);
         assert_eq!(lines_of(table, Path::new("/srv/my")), ["/srv/my\t*(ro)"]);
         assert!(lines_of(table, Path::new("/srv")).is_empty());
+    }
+
+    #[test]
+    fn what_makes_handles_stale_is_warned_of() {
+        let level = |options: &str| judged(&format!("/srv/pool\t*({options})")).0;
+        assert_eq!(level("rw,sync,no_subtree_check,fsid=1"), Level::Ok);
+        assert_eq!(level("rw,sync,no_subtree_check"), Level::Fail);
+        assert_eq!(level("rw,sync,subtree_check,fsid=1"), Level::Warn);
+        assert_eq!(level("rw,async,no_subtree_check,fsid=1"), Level::Warn);
     }
 }

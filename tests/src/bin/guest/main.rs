@@ -3,12 +3,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a story that cannot go on ends there")]
 
+mod figures;
 mod ground;
 mod handles;
 mod names;
 mod rights;
 mod work;
 
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use ground::Ground;
@@ -21,14 +24,20 @@ const STORIES: &[(&str, u32, Story)] = &[
     ("names", 4, names::story),
     ("rights", 4, rights::story),
     ("work", 16, work::story),
+    ("figures", 0, figures::story),
 ];
 
-fn main() {
-    let name = std::env::args().nth(1).unwrap_or_default();
+fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    let name = words.next().unwrap_or_default();
+    if name == names::TRY_LOCK {
+        return ExitCode::from(u8::from(!names::try_lock(Path::new(&words.next().expect("a file")))));
+    }
     let (_, nconnect, story) = STORIES.iter().find(|(known, ..)| *known == name).expect("a story of ours");
     let began = Instant::now();
     let mut ground = Ground::new(*nconnect);
     story(&mut ground);
     ground.end();
     println!("{name}: {} s", began.elapsed().as_secs());
+    ExitCode::SUCCESS
 }

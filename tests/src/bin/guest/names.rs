@@ -9,7 +9,7 @@ use std::thread;
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::io::Errno;
 
-use crate::ground::{CLIENTS, Ground, forget, in_pool, say, sh};
+use crate::ground::{CLIENTS, Ground, forget, in_pool, say, sh, told};
 
 /// Entries of the large directories that stay. (Fewer by v4, whose server looks at every entry: emulation is slow.)
 const STAY: [usize; 2] = [100_000, 10_000];
@@ -96,6 +96,7 @@ fn locked_by_two() {
     for (one, other) in [(&v3, &v4), (&v4, &v3)] {
         fcntl_lock(one, FlockOperation::LockExclusive).unwrap();
         assert!(held(other), "the server gave the lock twice");
+        assert!(!free_for_others("/mnt/pool/locked"), "the lock does not reach the pool's own");
         thread::scope(|scope| {
             let waits = scope.spawn(|| fcntl_lock(other, FlockOperation::LockExclusive));
             thread::sleep(std::time::Duration::from_millis(300));
@@ -104,7 +105,6 @@ fn locked_by_two() {
             waits.join().unwrap().unwrap();
         });
         assert!(held(one));
-        // (A lock of a process goes when it closes any descriptor of the file: another process asks.)
         let local = "flock -n /mnt/pool/locked true";
         assert_eq!(
             sh(&format!("{local}; echo $?")).trim(),
@@ -114,6 +114,24 @@ fn locked_by_two() {
         fcntl_lock(other, FlockOperation::Unlock).unwrap();
         assert!(!held(one));
         fcntl_lock(one, FlockOperation::Unlock).unwrap();
+        assert!(free_for_others("/mnt/pool/locked"));
+    }
+}
+
+/// Whether another process, past NFS, gets the lock. (A process loses its locks when it closes any descriptor.)
+fn free_for_others(path: &str) -> bool {
+    told(&format!("teller {TRY_LOCK} {path}")).code == 0
+}
+
+/// Has the program ask for a lock, instead of telling a story.
+pub(crate) const TRY_LOCK: &str = "try-lock";
+
+/// Whether the lock is free, as the exit status of that.
+pub(crate) fn try_lock(path: &Path) -> bool {
+    match fcntl_lock(&open(path), FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => true,
+        Err(Errno::AGAIN | Errno::ACCESS) => false,
+        Err(error) => panic!("{}: {error}", path.display()),
     }
 }
 

@@ -1,0 +1,165 @@
+//! A pool and its branch, each exported by an nfs-ganesha of its own, by clients that make one call at a time.
+
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use fsstack_lab::ganesha::{Ganesha, ROOT};
+use fsstack_lab::nfs4::{Client, How, Opened};
+
+use crate::ground::{Contender, Ground, Server, Standing};
+use crate::report::{Sense, Table};
+
+const BRANCH: &str = "branch";
+const POOL: &str = "pool";
+const MIB: usize = 1 << 20;
+/// Clients at once, each by a connection of its own.
+const CLIENTS: [usize; 2] = [1, 2];
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Amount {
+    pub(crate) rounds: usize,
+    /// Size of each client's file.
+    pub(crate) mib: usize,
+    /// Names that each client makes.
+    pub(crate) names: usize,
+}
+
+/// What clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Write,
+    Read,
+    Create,
+    Stat,
+}
+
+const ACTS: [(Act, &str); 4] = [
+    (Act::Write, "1 MiB writes and a COMMIT, MiB a second"),
+    (Act::Read, "1 MiB reads, MiB a second"),
+    (Act::Create, "OPEN that makes a file, and CLOSE"),
+    (Act::Stat, "LOOKUP and GETATTR of a file"),
+];
+
+pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+    let mut table = Table::new("Exported by nfs-ganesha, NFS 4.0, a second", Sense::MoreIsBetter);
+    if let Err(skip) = Ganesha::able() {
+        table.notes.push(skip.to_string());
+        tables.push(table);
+        return Ok(());
+    }
+    let contenders = [
+        Contender::new(BRANCH, Server::Branch, &[]),
+        Contender::new(POOL, Server::Fsstack, &[&["nfs-export", "minfreespace=64M"]]),
+    ];
+    table.compare(POOL, &[BRANCH], "pool to branch");
+    let standing = contenders.iter().map(|of| Ok((of, ground.stand(of, 1)?))).collect::<Result<Vec<_>>>()?;
+    let servers = standing.iter().map(|(of, at)| serve(of, at)).collect::<Result<Vec<_>>>()?;
+    for round in 0..amount.rounds {
+        for clients in CLIENTS {
+            for (act, label) in ACTS {
+                for turn in 0..standing.len() {
+                    let n = (turn + round) % standing.len();
+                    rustix::fs::sync();
+                    let rate = at_once(&servers[n], act, clients, amount)?;
+                    let row = format!("{label}, {clients} client{}", if clients == 1 { "" } else { "s" });
+                    table.put(&row, standing[n].0.name, rate);
+                }
+            }
+            servers.iter().try_for_each(|server| tidy_up(server, clients, amount))?;
+        }
+    }
+    drop(servers);
+    table.notes.extend(contenders.iter().map(Contender::described));
+    tables.push(table);
+    standing.into_iter().try_for_each(|(_, at)| at.fall())
+}
+
+fn serve(of: &Contender, at: &Standing) -> Result<Ganesha> {
+    let part = at.parts().first().context("no branch")?;
+    let beside = part.ancestors().nth(3).context("a branch has a home")?;
+    Ganesha::try_serve(at.path(), &beside.join(format!("ganesha-{}", of.name)))
+}
+
+/// What all of `clients` do a second, together.
+fn at_once(server: &Ganesha, act: Act, clients: usize, amount: Amount) -> Result<f64> {
+    let mut ready = (0..clients).map(|n| Worker::new(server, n)).collect::<Result<Vec<_>>>()?;
+    let began = Instant::now();
+    let done: usize = thread::scope(|scope| {
+        let working: Vec<_> =
+            ready.iter_mut().map(|worker| scope.spawn(|| worker.act(act, amount))).collect();
+        let ended = working.into_iter().map(|one| one.join().ok().context("a client panicked")?);
+        ended.sum::<Result<usize>>()
+    })?;
+    let took = began.elapsed().as_secs_f64();
+    ready.iter_mut().try_for_each(|worker| Ok::<_, anyhow::Error>(worker.client.close(&worker.file)?))?;
+    Ok(f64::from(u32::try_from(done)?) / took)
+}
+
+struct Worker {
+    client: Client,
+    number: usize,
+    root: Vec<u8>,
+    file: Opened,
+}
+
+impl Worker {
+    fn new(server: &Ganesha, number: usize) -> Result<Self> {
+        let mut client = Client::new(server.address(), ROOT)?;
+        let root = client.handle("")?;
+        let file = client.open(&root, &format!("data-{number}"), How::Made)?;
+        Ok(Self { client, number, root, file })
+    }
+
+    fn name(&self, n: usize) -> String {
+        format!("name-{}-{n}", self.number)
+    }
+
+    /// How many times it did so.
+    fn act(&mut self, act: Act, amount: Amount) -> Result<usize> {
+        match act {
+            Act::Write => {
+                let block = vec![0x5a; MIB];
+                for n in 0..amount.mib as u64 {
+                    self.client.write(&self.file, n << 20, &block)?;
+                }
+                self.client.commit(&self.file)?;
+                Ok(amount.mib)
+            }
+            Act::Read => {
+                for n in 0..amount.mib as u64 {
+                    let read = self.client.read(&self.file.handle, n << 20, u32::try_from(MIB)?)?;
+                    ensure!(read.len() == MIB, "{} bytes were read instead of 1 MiB", read.len());
+                }
+                Ok(amount.mib)
+            }
+            Act::Create => {
+                for n in 0..amount.names {
+                    let made = self.client.open(&self.root, &self.name(n), How::Made)?;
+                    self.client.close(&made)?;
+                }
+                Ok(amount.names)
+            }
+            Act::Stat => {
+                for n in 0..amount.names {
+                    self.client.stat(&self.root, &self.name(n))?;
+                }
+                Ok(amount.names)
+            }
+        }
+    }
+}
+
+/// The names go, so that the next round makes them.
+fn tidy_up(server: &Ganesha, clients: usize, amount: Amount) -> Result<()> {
+    for number in 0..clients {
+        let mut worker = Worker::new(server, number)?;
+        for n in 0..amount.names {
+            let name = worker.name(n);
+            worker.client.remove(&worker.root, &name)?;
+        }
+        worker.client.close(&worker.file)?;
+    }
+    Ok(())
+}

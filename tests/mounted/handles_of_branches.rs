@@ -1,0 +1,100 @@
+//! File handles when branches come, go, change their places or do not answer.
+
+use std::fs;
+
+use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_sys::{Errno, OFlags};
+
+use crate::command::told;
+use crate::handles::{Held, check, fill, forget, hold, hold_all, open, over};
+use crate::script::sh;
+
+/// What a program is told of a handle that cannot be followed now: of most errors the kernel makes ESTALE, not of this one.
+const OUT_OF_REACH: Option<Errno> = Some(Errno::NOMEM);
+
+/// Objects on both branches: those of `fill` on `x`.
+fn pool() -> (Pool, Held) {
+    let pool = lab::pool().xfs_branch("x", MiB(300)).ext4_branch("e", MiB(100)).xfs_branch("new", MiB(300));
+    let mut pool = pool.option("create=ff").option("nfs-export").unmounted();
+    pool.remount_of(&["x", "e"]);
+    fill(&pool);
+    fs::write(pool.branch("e").path().join("elsewhere"), "elsewhere").unwrap();
+    let elsewhere = hold(&pool, "elsewhere");
+    (pool, elsewhere)
+}
+
+#[test]
+fn handles_outlive_another_order_and_further_branches() {
+    needs!(mounting(), loops(), drop_caches());
+    let (mut pool, elsewhere) = pool();
+    for order in [&["e", "x"][..], &["e", "new", "x"], &["x", "e"]] {
+        over(&mut pool, |pool| pool.remount_of(order));
+        check(&pool, &elsewhere);
+    }
+    // Live: a branch is added, and taken away again.
+    let new = pool.branch("new").path().display().to_string();
+    let at = pool.path().display().to_string();
+    over(&mut pool, |_| {
+        told(&["branch", "add", &at, &new]);
+    });
+    over(&mut pool, |_| {
+        told(&["branch", "remove", &at, &new]);
+    });
+    check(&pool, &elsewhere);
+}
+
+#[test]
+fn handles_outlive_a_reboot() {
+    needs!(mounting(), loops(), drop_caches());
+    let (mut pool, elsewhere) = pool();
+    over(&mut pool, Pool::reboot);
+    check(&pool, &elsewhere);
+}
+
+#[test]
+fn a_handle_of_a_branch_that_is_not_in_the_pool_is_an_error_until_it_is() {
+    needs!(mounting(), loops(), drop_caches());
+    let (mut pool, elsewhere) = pool();
+    let held = hold_all(&pool);
+    pool.remount_of(&["e"]);
+    for held in &held {
+        assert_eq!(open(&pool, held, OFlags::PATH).err(), OUT_OF_REACH);
+    }
+    check(&pool, &elsewhere);
+    pool.remount_of(&["x", "e"]);
+    held.iter().for_each(|held| check(&pool, held));
+}
+
+/// A file system that was shut down under the pool, and one that is there again.
+#[test]
+fn a_handle_of_a_dead_branch_is_an_error_until_it_is_back() {
+    needs!(mounting(), loops(), drop_caches(), program("xfs_io"));
+    let (mut pool, elsewhere) = pool();
+    let held = hold_all(&pool);
+    rustix::fs::sync();
+    forget();
+    sh("/", &format!("xfs_io -x -c shutdown '{}'", pool.branch("x").path().display()));
+    for held in &held {
+        assert_eq!(open(&pool, held, OFlags::PATH).err(), OUT_OF_REACH);
+        forget();
+    }
+    check(&pool, &elsewhere);
+    pool.reboot();
+    held.iter().for_each(|held| check(&pool, held));
+}
+
+/// A connection that was cut (ENOTCONN, ECONNABORTED of another FUSE) is an I/O error for clients.
+#[test]
+fn a_handle_of_a_branch_whose_daemon_is_dead_is_an_error_that_servers_know() {
+    needs!(mounting(), drop_caches(), program("mergerfs"));
+    let pool =
+        lab::pool().served_branch("s").tmp_branch("t").option("create=ff").option("nfs-export").mount();
+    fill(&pool);
+    let held = hold_all(&pool);
+    forget();
+    pool.branch("s").daemon().kill().unwrap();
+    for held in &held {
+        assert_eq!(open(&pool, held, OFlags::PATH).err(), OUT_OF_REACH, "{held:?}");
+        forget();
+    }
+}

@@ -1,0 +1,109 @@
+//! What the pool costs beside its branch, exported by the same server; and what several connections gain where one is
+//! limited. Figures are `fsstack-bench`'s own, of mounts that are made here.
+
+use crate::ground::{Ground, say, sh, until};
+
+/// Connections of a client.
+const CONNECTIONS: [u32; 5] = [1, 2, 4, 8, 16];
+/// What a connection carries.
+const PACE: &str = "64mbit";
+/// Exported alike: the pool, which lies on a disk of its own, and another such disk.
+const EXPORTS: [(&str, &str); 2] = [("branch", "/mnt/b"), ("pool", "/mnt/pool")];
+const VERSIONS: [(&str, &str); 2] =
+    [("v3", "vers=3,nolock,port=2049,mountport=20048,mountproto=tcp"), ("v4.2", "vers=4.2")];
+
+pub(crate) fn story(ground: &mut Ground) {
+    ground.stop_server();
+    ground.unmount_pool();
+    ground.mount_pool_over("/mnt/a");
+    let options = "rw,sync,no_subtree_check,no_root_squash,insecure";
+    for (n, (_, path)) in EXPORTS.iter().enumerate() {
+        sh(&format!(
+            "echo '{path} *({options},fsid=5d1f6a0e-3c1b-4a52-9a53-0d4f6e6a7b1{n})' >>/etc/exports.new"
+        ));
+    }
+    sh("mv /etc/exports.new /etc/exports && exportfs -r && rpc.nfsd 8 && modprobe veth");
+    std::fs::write("/proc/fs/nfsd/v4_end_grace", "Y").unwrap();
+    beside_its_branch();
+    by_connections();
+    sh("for mount in $(sed -n 's/^[^ ]* \\(.mnt.f.[^ ]*\\) .*/\\1/p' /proc/mounts); do umount $mount; done");
+}
+
+/// A machine of its own as far as NFS can tell: it has a link to the server and a name.
+struct Client {
+    process: u32,
+    number: u32,
+}
+
+impl Client {
+    fn new(number: u32, pace: Option<&str>) -> Self {
+        let process: u32 =
+            sh("unshare -n -u sleep 100000 </dev/null >/dev/null 2>&1 & echo $!").trim().parse().unwrap();
+        // It has left our network when it is the program.
+        until("a client", || {
+            std::fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| name.trim() == "sleep")
+        });
+        let client = Self { process, number };
+        sh(&format!(
+            "ip link add s{number} type veth peer name c{number} && ip link set c{number} netns {process}
+             ip addr add 10.7.{number}.1/24 dev s{number} && ip link set s{number} up"
+        ));
+        client.sh(&format!(
+            "hostname client{number} && ip addr add 10.7.{number}.2/24 dev c{number} && ip link set c{number} up && ip link set lo up"
+        ));
+        if let Some(pace) = pace {
+            sh(&format!("tc qdisc add dev s{number} root fq maxrate {pace} flow_limit 10000 limit 100000"));
+        }
+        client
+    }
+
+    fn sh(&self, line: &str) {
+        sh(&format!("nsenter -t {} -n -u sh -c '{line}'", self.process));
+    }
+
+    /// Mounts both exports by both versions: the targets, as `--target` has them.
+    fn mount(&self, suffix: &str, more: &str) -> Vec<String> {
+        let mut targets = Vec::new();
+        for (version, options) in VERSIONS {
+            for (name, path) in EXPORTS {
+                let target = format!("{name}-{version}{suffix}");
+                let at = format!("/mnt/f/{target}");
+                self.sh(&format!(
+                    "mkdir -p {at} && mount -t nfs -o {options},hard{more} 10.7.{}.1:{path} {at}",
+                    self.number
+                ));
+                targets.push(format!("--target {target}={at}"));
+            }
+        }
+        targets
+    }
+}
+
+/// Runs it: its report on the console.
+fn bench(arguments: &str) {
+    sh(&format!("fsstack-bench {arguments} --out /tmp/out >/tmp/said 2>&1 || {{ cat /tmp/said; exit 1; }}"));
+    println!("{}", sh("cat /tmp/out/report.md && rm -r /tmp/out"));
+}
+
+/// Each version's pool beside its branch.
+fn beside_its_branch() {
+    say("the pool beside its branch");
+    let client = Client::new(100, None);
+    let targets = client.mount("", ",nconnect=4,actimeo=0,lookupcache=none");
+    for pair in targets.chunks(EXPORTS.len()) {
+        let targets = pair.join(" ");
+        bench(&format!(
+            "compare {targets} --rounds 5 --op write,read --block 1M --file-size 32M --direct --tasks 2"
+        ));
+        bench(&format!("compare {targets} --rounds 5 --op create,stat --entries 200"));
+    }
+}
+
+fn by_connections() {
+    say("one and several connections, each with a limit");
+    let mount = |count: &u32| {
+        Client::new(*count, Some(PACE)).mount(&format!(".nconnect{count}"), &format!(",nconnect={count}"))
+    };
+    let targets: Vec<String> = CONNECTIONS.iter().flat_map(mount).collect();
+    bench(&format!("experiment nfs-nconnect {} --rounds 1", targets.join(" ")));
+}
