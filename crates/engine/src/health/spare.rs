@@ -5,8 +5,9 @@
 //! one request to the client in place of four (the link in the path, open, read, flush): the others happen before and
 //! after, on a thread of their own.
 //!
-//! A descriptor belongs to the volume's graph as it was when it was opened. Of a graph that was exchanged since it would
-//! tell what is no more: so none waits for long, and a bad answer of one that has waited is asked again.
+//! A descriptor belongs to the volume's graph as it was when its path was walked. Of a graph that was exchanged since it
+//! would tell what is no more: so none waits for long, and a bad answer of one that has waited is asked again. For half of
+//! that time the next one is opened by the last one, without its path, which has a link that is asked for each time.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use fsstack_sys::{self as sys, OFlags, SysError};
 use parking_lot::Mutex;
 
-/// How long one may have waited.
+/// How long ago its path may have been walked.
 const FRESH: Duration = Duration::from_secs(1);
 /// What a layer tells of itself is no longer than this.
 const LONGEST: usize = 256 << 10;
@@ -27,14 +28,22 @@ const LONGEST: usize = 256 << 10;
 pub(crate) struct MadeUp {
     place: Arc<Place>,
     /// Wakes the thread that closes what was read, and opens the next. None: no thread can be had.
-    used: Mutex<Option<Sender<OwnedFd>>>,
+    used: Mutex<Option<Sender<Opened>>>,
+}
+
+/// A descriptor on it.
+#[derive(Debug)]
+struct Opened {
+    /// When its path was walked.
+    since: Instant,
+    fd: OwnedFd,
 }
 
 #[derive(Debug)]
 struct Place {
     root: Arc<OwnedFd>,
     path: CString,
-    waiting: Mutex<Option<(Instant, OwnedFd)>>,
+    waiting: Mutex<Option<Opened>>,
 }
 
 impl MadeUp {
@@ -49,10 +58,10 @@ impl MadeUp {
     /// The client does not answer.
     pub(crate) fn read(&self, is_good: impl Fn(&str) -> bool) -> Result<String, SysError> {
         let waited = self.place.waiting.lock().take();
-        if let Some((since, file)) = waited
-            && since.elapsed() < FRESH
+        if let Some(file) = waited
+            && file.since.elapsed() < FRESH
         {
-            let told = read_all(&file);
+            let told = read_all(&file.fd);
             self.is_used(file);
             if let Ok(text) = told
                 && is_good(&text)
@@ -61,13 +70,13 @@ impl MadeUp {
             }
         }
         let file = self.place.open()?;
-        let told = read_all(&file);
+        let told = read_all(&file.fd);
         self.is_used(file);
         told
     }
 
     /// Has `file` closed and another one opened, by somebody else.
-    fn is_used(&self, file: OwnedFd) {
+    fn is_used(&self, file: Opened) {
         let mut used = self.used.lock();
         let thread = used.get_or_insert_with(|| self.place.clone().attend());
         if thread.send(file).is_err() {
@@ -77,19 +86,28 @@ impl MadeUp {
 }
 
 impl Place {
-    fn open(&self) -> Result<OwnedFd, SysError> {
-        sys::at::open_follow(self.root.as_fd(), &self.path, OFlags::RDONLY)
+    fn open(&self) -> Result<Opened, SysError> {
+        let since = Instant::now();
+        sys::at::open_follow(self.root.as_fd(), &self.path, OFlags::RDONLY).map(|fd| Opened { since, fd })
+    }
+
+    /// One more, as `last` was.
+    fn open_after(&self, last: &Opened) -> Result<Opened, SysError> {
+        if FRESH / 2 < last.since.elapsed() {
+            return self.open();
+        }
+        sys::at::reopen(last.fd.as_fd(), OFlags::RDONLY).map(|fd| Opened { since: last.since, fd })
     }
 
     /// Starts the thread. It ends with the sender, or stays where the client hangs.
-    fn attend(self: Arc<Self>) -> Sender<OwnedFd> {
-        let (used, to_close) = mpsc::channel::<OwnedFd>();
+    fn attend(self: Arc<Self>) -> Sender<Opened> {
+        let (used, to_close) = mpsc::channel::<Opened>();
         let thread = std::thread::Builder::new().name("branch-parts".into()).stack_size(64 << 10);
         let started = thread.spawn(move || {
             for file in to_close {
+                let next = self.open_after(&file).ok();
                 drop(file);
-                let next = self.open().ok();
-                *self.waiting.lock() = next.map(|file| (Instant::now(), file));
+                *self.waiting.lock() = next;
             }
         });
         if let Err(error) = started {
