@@ -197,5 +197,9 @@ fn apply(fd: BorrowedFd<'_>, change: Change) -> Result<(), SysError> {
 }
 
 fn is_removed(fd: BorrowedFd<'_>) -> bool {
-    sys::at::stat_fd(fd).is_ok_and(|stat| stat.nlink == 0)
+    match sys::at::stat_fd(fd) {
+        Ok(stat) => stat.nlink == 0,
+        // A volume that spreads its files does not find it for this either.
+        Err(error) => error.errno == Errno::STALE,
+    }
 }
