@@ -28,6 +28,7 @@ pub mod needs;
 pub mod network;
 pub mod nfs4;
 pub mod pool;
+pub mod requests;
 pub mod rival;
 pub mod shell;
 mod watchdog;
@@ -39,6 +40,7 @@ pub use guest::Guest;
 pub use ledger::{sweep, take_down};
 pub use needs::{RingSwitch, Skip};
 pub use pool::{Builder, Pool, Refused};
+pub use requests::Requests;
 pub use rival::Rival;
 
 /// A size in mebibytes, as lab sizes are spoken of.

@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
-use crate::{gluster, ground, shell};
+use crate::{gluster, ground, requests, shell};
 
 /// Why a test cannot run here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +100,12 @@ pub fn gluster_ground() -> Result<(), Skip> {
 pub fn drop_caches() -> Result<(), Skip> {
     let opened = OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches");
     opened.map(drop).map_err(|e| Skip::because(format!("needs /proc/sys/vm/drop_caches: {e}")))
+}
+
+/// The kernel counts requests to FUSE daemons.
+pub fn counted_requests() -> Result<(), Skip> {
+    root()?;
+    unless(requests::can_be_counted(), || "needs tracefs at /sys/kernel/tracing with FUSE's events".into())
 }
 
 /// This machine lets root mount a pool, and has the ground that branches are to lie on.

@@ -42,6 +42,10 @@ pub struct OpenFile {
     tie: Mutex<Tie>,
     /// The file has set-uid or set-gid bits, or a file capability, which writes by others strip.
     strips: AtomicBool,
+    /// The first open made the file.
+    new: bool,
+    /// The daemon was asked to change the content since it was opened.
+    touched: AtomicBool,
     /// Who has locks on the branch, each by an open file description of its own.
     pub(crate) lock_owners: Mutex<HashMap<u64, Arc<OwnedFd>>>,
     why: Mutex<Option<&'static str>>,
@@ -106,10 +110,30 @@ impl OpenFile {
             placed: RwLock::new(Placed { branch, fd, access, epoch }),
             tie: Mutex::new(Tie::default()),
             strips: AtomicBool::new(stat.mode & SET_ID != 0),
+            new: false,
+            touched: AtomicBool::new(false),
             lock_owners: Mutex::default(),
             why: Mutex::default(),
             backings,
         }
+    }
+
+    /// The file was made by the open that this is for.
+    pub(crate) fn just_made(mut self) -> Self {
+        self.new = true;
+        self
+    }
+
+    /// Whether the first open made it.
+    pub(crate) fn is_new(&self) -> bool {
+        self.new
+    }
+
+    /// Whether there may be something that its branch has not told yet of what was written: the kernel writes it past the
+    /// daemon, or the daemon was asked to write.
+    pub(crate) fn may_owe_an_error(&self) -> bool {
+        let past_us = matches!(self.tied_to(), Some(Route::Passthrough(_)));
+        past_us || self.touched.load(Relaxed)
     }
 
     /// Runs a call on the file where it is; its error carries the branch.
@@ -169,6 +193,7 @@ impl OpenFile {
     /// # Errors
     /// What the call answered.
     pub fn ask_to_write(&self, call: impl Fn(BorrowedFd<'_>) -> Result<usize, SysError>) -> Result<usize> {
+        self.touched.store(true, Relaxed);
         let placed = self.placed.read();
         let written = placed.branch.ask(|| call(placed.fd.as_fd()))?;
         placed.branch.note_placed(written);
@@ -233,6 +258,7 @@ impl OpenFile {
     /// # Errors
     /// The branch does not open it for writing.
     pub fn make_writable_for(&self, flags: OFlags) -> Result<()> {
+        self.touched.store(true, Relaxed);
         if self.is_writable() {
             return Ok(());
         }

@@ -93,8 +93,10 @@ impl Union {
     fn access_to_read(&self, pool: &Pool, inode: &Arc<Inode>) -> Access {
         let Some(at) = inode.branch() else { return Access::Read };
         let branch = pool.branch(at);
-        let past_us =
-            || self.choose(pool, Facts { inode, branch, write: false, strips: false }).is_passthrough();
+        let past_us = || {
+            self.choose(pool, Facts { inode, branch, write: false, strips: false, new: false })
+                .is_passthrough()
+        };
         if branch.opens_by_name() && past_us() { Access::Name } else { Access::Read }
     }
 
@@ -110,8 +112,8 @@ impl Union {
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         let writer = write.then_some(caller.uid);
         let branch = file.branch();
-        let wished =
-            self.choose(pool, Facts { inode: &inode, branch: &branch, write, strips: file.strips() });
+        let (strips, new) = (file.strips(), file.is_new());
+        let wished = self.choose(pool, Facts { inode: &inode, branch: &branch, write, strips, new });
         // A set-id bit may have come since.
         let wish_now = || {
             let stays = !(write && file.strips() && wished.is_passthrough());
@@ -147,7 +149,7 @@ impl Union {
     /// A delayed write error.
     pub fn flush(&self, handle: Handle) -> Result<()> {
         let open = self.file(handle)?;
-        if open.writer.is_none() || open.file.branch().kind.is_local() {
+        if open.writer.is_none() || open.file.branch().kind.is_local() || !open.file.may_owe_an_error() {
             return Ok(());
         }
         open.file.ask_patiently(sys::file::flush)
