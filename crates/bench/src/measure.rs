@@ -131,7 +131,7 @@ impl Bench<'_> {
     /// One program copies everything: that is one operation.
     fn copy(&self, source: &Path, copier: Copier) -> Result<Measured> {
         let stack = Stack::of(serving(self.work, None));
-        let (before, children, began) = (stack.sample(), stack::children_seconds(), Instant::now());
+        let (before, children, began) = (stack.sample_before(), stack::children_seconds(), Instant::now());
         copier.copy(source, self.work)?;
         let ended = Instant::now();
         let (mut used, machine_cpu_seconds) = before.until(&stack.sample());
@@ -220,7 +220,7 @@ impl Bench<'_> {
                 }
             }
             gate.wait_ready();
-            let before = stack.sample();
+            let before = stack.sample_before();
             gate.open();
             gate.wait_finished();
             let after = stack.sample();

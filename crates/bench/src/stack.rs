@@ -58,7 +58,16 @@ impl Stack {
         Self { processes: [vec![(std::process::id(), OWN)], servers].concat() }
     }
 
-    /// What they have used so far.
+    /// What they have used so far, before something is measured: looking at the others is work of ours, and not part of it.
+    pub(crate) fn sample_before(&self) -> Sample {
+        let mut sample = self.sample();
+        if let Some((pid, _, ours)) = sample.processes.first_mut() {
+            *ours = process(*pid);
+        }
+        sample
+    }
+
+    /// What they have used so far, we ourselves looked at first.
     pub(crate) fn sample(&self) -> Sample {
         let processes = self.processes.iter().map(|&(pid, name)| (pid, name, process(pid))).collect();
         Sample { processes, machine_ticks: machine_ticks() }

@@ -9,7 +9,7 @@ use crate::ground::{Ground, Lab};
 use crate::place::Target;
 use crate::plan::Plan;
 use crate::published::{Point, Published};
-use crate::record::{Figure, Shape};
+use crate::record::{Case, Figure, Results, Shape};
 use crate::workload::{Bytes, Cache, Engine, Files, Op, Pattern, Workload};
 
 const SOURCE: &str =
@@ -40,6 +40,10 @@ fn tasks(count: u32) -> NonZeroU32 {
     NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN)
 }
 
+fn tasks_of(count: u32) -> String {
+    format!("{count} {}", if count == 1 { "task" } else { "tasks" })
+}
+
 /// The write and the read of a workload; reads find nothing in caches.
 fn both(base: &Workload) -> [Workload; 2] {
     let read = Workload { op: Op::Read, cache: Cache::Cold, ..base.clone() };
@@ -60,7 +64,7 @@ fn by_tasks(content: &mut Content, extent: Extent, base: &Workload) {
         let each = extent.pick(base.file_size.0 / u64::from(count).max(1), base.file_size.0);
         for workload in both(&Workload { tasks: tasks(count), file_size: Bytes(each), ..base.clone() }) {
             let (figure, name) =
-                (format!("tasks-{}", workload.op), format!("{} by {count} tasks", workload.op));
+                (format!("tasks-{}", workload.op), format!("{} by {}", workload.op, tasks_of(count)));
             content.case(&figure, name, count_step(count), workload);
         }
     }
@@ -137,10 +141,12 @@ fn by_names(content: &mut Content, extent: Extent) {
                     op,
                     files,
                     tasks: tasks(count),
-                    entries: tasks(100),
+                    // A directory is made on every brick of a volume.
+                    entries: tasks(extent.pick(25, 100)),
                     ..Workload::default()
                 };
-                content.case(&name, format!("{kind} in {place}, {count} tasks"), count_step(count), workload);
+                let case = format!("{kind} in {place}, {}", tasks_of(count));
+                content.case(&name, case, count_step(count), workload);
             }
         }
     }
@@ -202,4 +208,54 @@ pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
     plan.notes.extend(parts.notes.clone());
     ground.keep(parts);
     Ok(ground)
+}
+
+/// What the report found out by its curves, on ours: a sentence or two a target.
+pub(super) fn says(results: &Results) -> Vec<String> {
+    results.targets.iter().filter_map(|target| says_of(results, &target.name)).collect()
+}
+
+fn says_of(results: &Results, name: &str) -> Option<String> {
+    let rates = |figure: &str| rates_of(results, figure, name);
+    let part = |of: &str, to: &str| {
+        let median = |case: &str| results.summary(case, name).map(|s| s.rate.median);
+        Some(median(of)? / median(to)?)
+    };
+    let peak =
+        |figure: &str| rates(figure).into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(label, _)| label);
+    let ends = |figure: &str| {
+        let all = rates(figure);
+        Some((all.first()?.1, all.last()?.1))
+    };
+    let small = |op: &str| ends(&format!("block-{op}")).map(|(small, large)| 100.0 * small / large);
+    let apart = |kind: &str| {
+        let last = |how: &str| ends(&format!("names-{kind}-{how}")).map(|(_, last)| last);
+        Some(last("per-task")? / last("shared")?)
+    };
+    let cached =
+        ends("size-read")?.1 / rates("pattern").iter().find(|(label, _)| label == "read sequential")?.1;
+    let by_pattern = |op: &str| {
+        let to = format!("{op} sequential");
+        Some((part(&format!("{op} random"), &to)?, part(&format!("{op} strided"), &to)?))
+    };
+    let ((random_write, strided_write), (random_read, strided_read)) =
+        (by_pattern("write")?, by_pattern("read")?);
+    Some(format!(
+        "{name}: most is written by {} and read by {} at a time (published: Lustre 2 and 4, GPFS 2 and 2). A file that is in the cache is read {cached:.1} times as \
+         fast as one that is not (published: several times). In the smallest blocks it writes {:.0} % and reads {:.0} % of what it does in the largest \
+         (published: Lustre falls, GPFS does not). Random and strided, to sequential: writes {random_write:.2} and {strided_write:.2}, reads {random_read:.2} and {strided_read:.2} \
+         (published: writes alike, reads lower). A directory for each task makes files {:.1} and directories {:.1} times as fast as one for all (published: Lustre 1, GPFS 160).",
+        peak("tasks-write")?,
+        peak("tasks-read")?,
+        small("write")?,
+        small("read")?,
+        apart("files")?,
+        apart("directories")?,
+    ))
+}
+
+/// The cases of a figure by their labels, with what the target has in them.
+fn rates_of(results: &Results, figure: &str, target: &str) -> Vec<(String, f64)> {
+    let rate = |case: &Case| Some((case.x_label.clone(), results.summary(&case.name, target)?.rate.median));
+    results.cases_of(figure).filter_map(rate).collect()
 }

@@ -233,8 +233,10 @@ fn targets_of(name: Name) -> &'static str {
 pub(crate) fn says(results: &Results) -> Vec<String> {
     match results.made.plan.as_str() {
         "double-fuse" => double_fuse::says(results),
+        "cluster-io" => cluster_io::says(results),
         "gluster-volumes" => gluster_volumes::says(results),
         "nfs-nconnect" => nfs_nconnect::says(results),
+        "raid-compare" => raid_compare::says(results),
         _ => Vec::new(),
     }
 }

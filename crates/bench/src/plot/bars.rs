@@ -4,7 +4,7 @@ use super::scale::{Axis, Scale};
 use super::{at, drawing, escape, rule, text};
 
 const WIDTH: f64 = 480.0;
-const LEFT: f64 = 126.0;
+const LEFT: f64 = 140.0;
 const RIGHT: f64 = 104.0;
 const TOP: f64 = 6.0;
 const ROW: f64 = 23.0;
@@ -66,7 +66,7 @@ impl Bars<'_> {
     fn draw(&self, bar: &Bar, y: f64, x: &Scale) -> String {
         let (zero, end, middle) = (x.place(0.0), x.place(bar.value), y + ROW / 2.0);
         let class = if bar.published { "published" } else { "measured" };
-        let shown = shorten(&bar.name, 15);
+        let shown = shorten(&bar.name, 17);
         let mut body = text(LEFT - 6.0, middle + 4.5, r#"text-anchor="end""#, &shown);
         body += &format!(
             r#"<rect x="{}" y="{}" width="{}" height="{}" class="bar {class} c{}"><title>{}</title></rect>"#,

@@ -66,14 +66,31 @@ fn colour_of(results: &Results, target: &str) -> usize {
     roles.iter().position(|role| *role == group_and_role(target).1).unwrap_or(0) % COLOURS
 }
 
+/// The published series of a figure: one that is called as a target has its colour, the others each its own in all figures.
 fn published<'a>(
     results: &'a Results,
     figure: &'a Figure,
     relative: bool,
 ) -> impl Iterator<Item = (usize, &'a Published)> {
     let of = move |p: &&Published| p.figure == figure.name && p.relative == relative;
-    let first = results.targets.len();
-    results.published.iter().filter(of).enumerate().map(move |(n, p)| ((first + n) % COLOURS, p))
+    results.published.iter().filter(of).map(move |p| (published_colour(results, &p.series), p))
+}
+
+fn published_colour(results: &Results, series: &str) -> usize {
+    // As "GPFS" in "GPFS, its peak".
+    let whose = |series: &'_ str| series.split(", its").next().unwrap_or_default().to_owned();
+    let is_target = |name: &str| results.targets.iter().any(|target| target.name == name);
+    if is_target(series) {
+        return colour_of(results, series);
+    }
+    let mut others: Vec<String> = Vec::new();
+    for name in results.published.iter().map(|p| whose(&p.series)).filter(|name| !is_target(name)) {
+        if !others.contains(&name) {
+            others.push(name);
+        }
+    }
+    let at = others.iter().position(|name| *name == whose(series)).unwrap_or(0);
+    (results.targets.len() + at) % COLOURS
 }
 
 fn lines(results: &Results, figure: &Figure) -> Chart {

@@ -5,19 +5,19 @@ use crate::experiment;
 use crate::record::{Figure, Results, Shape, Summary};
 use crate::stats::Verdict;
 
-/// What the results say, figure by figure.
+/// What the results say: of the experiment's question first, then figure by figure.
 pub(crate) fn says(results: &Results) -> Vec<String> {
     let mut said = Vec::new();
     if let Some(why) = &results.ended_early {
         said.push(format!("This run ended early ({why}): what follows is what was measured until then."));
     }
+    said.extend(experiment::says(results));
     for figure in &results.figures {
         match figure.shape {
             Shape::Bars => said.extend(bars(results, figure)),
             Shape::Lines => said.extend(lines(results, figure)),
         }
     }
-    said.extend(experiment::says(results));
     said.extend(cost(results));
     said.extend(starts(results));
     if let Some(published) = beside_published(results) {

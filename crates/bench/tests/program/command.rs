@@ -23,18 +23,18 @@ fn two_targets_are_compared_and_left_as_they_were() {
     let home = tempfile::tempdir().unwrap();
     let (a, b, out) = (home.path().join("a"), home.path().join("b"), home.path().join("out"));
     [&a, &b].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
-    for engine in ["psync", "io_uring", "mmap"] {
-        let told =
-            bench(&["compare", "--rounds", "5", "--file-size", "1M", "--block", "64K", "--engine", engine])
-                .args(["--op", "write,read,rewrite", "--tasks", "2", "--files", "shared"])
-                .arg("--target")
-                .arg(format!("direct={}", a.display()))
-                .arg("--target")
-                .arg(format!("pool={}", b.display()))
-                .arg("--out")
-                .arg(&out)
-                .output()
-                .unwrap();
+    for engine in [&["psync"][..], &["io_uring", "--depth", "8"], &["io_uring", "--registered"], &["mmap"]] {
+        let told = bench(&["compare", "--rounds", "5", "--file-size", "1M", "--block", "64K", "--engine"])
+            .args(engine)
+            .args(["--op", "write,read,rewrite", "--tasks", "2", "--files", "shared"])
+            .arg("--target")
+            .arg(format!("direct={}", a.display()))
+            .arg("--target")
+            .arg(format!("pool={}", b.display()))
+            .arg("--out")
+            .arg(&out)
+            .output()
+            .unwrap();
         assert_eq!(told.code, 0, "{}", told.stderr);
         let results = results(&out);
         assert_eq!(results["measurements"].as_array().unwrap().len(), 3 * 2 * 5);
@@ -140,6 +140,40 @@ fn the_null_engine_measures_the_harness() {
     assert_eq!(results["measurements"][0]["ops"], 8 * 1024);
     assert_eq!(results["summaries"][0]["unit"], "op/s");
     assert!(results["measurements"][0]["start-skew-us"].is_number());
+}
+
+#[test]
+fn a_terminal_is_shown_how_far_it_is_and_the_start_is_told() {
+    needs!(program("script"));
+    let dir = tempfile::tempdir().unwrap();
+    let run = format!(
+        "{} compare --op write --file-size 4M --rounds 6 --tasks 4 --target here={}",
+        env!("CARGO_BIN_EXE_fsstack-bench"),
+        dir.path().display()
+    );
+    // (Its own copy of what it showed goes to /dev/null.)
+    let told = command("script").args(["-qec", &run, "/dev/null"]).output().unwrap();
+    assert_eq!(told.code, 0, "{}", told.stdout);
+    assert!(told.stdout.contains("%, ") && told.stdout.contains(" left"), "{}", told.stdout);
+    assert!(told.stdout.contains("write: here, round "), "{}", told.stdout);
+    assert!(told.stdout.contains("skew"), "{}", told.stdout);
+    assert_eq!(names(dir.path()), Vec::<String>::new());
+}
+
+#[test]
+fn all_experiments_are_those_that_can_be_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let told = run(&["experiment", "all", "--out", out.to_str().unwrap()]);
+    assert_eq!(
+        (told.code, told.stderr.contains("no experiment could be run here")),
+        (1, true),
+        "{}",
+        told.stderr
+    );
+    for name in ["double-fuse", "gluster-volumes", "cluster-io", "raid-compare", "nfs-nconnect"] {
+        assert!(told.stderr.contains(&format!("skipped: {name}: no targets")), "{}", told.stderr);
+    }
 }
 
 #[test]

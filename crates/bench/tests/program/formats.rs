@@ -31,8 +31,18 @@ fn reports(home: &Path) -> Vec<PathBuf> {
         made("names", &["compare", "--rounds", "1", "--op", "create,stat", "--entries", "20"]),
         made("double-fuse", &["experiment", "double-fuse", "--rounds", "1"]),
         made("volumes", &["experiment", "gluster-volumes", "--rounds", "1"]),
+        made("survey", &["experiment", "cluster-io", "--rounds", "1"]),
+        made("disks", &["experiment", "raid-compare", "--rounds", "1"]),
     ]
 }
+
+/// What others published, which each report has beside its own figures.
+const PUBLISHED: [(&str, &[&str]); 4] = [
+    ("double-fuse", &["mhddfs, remote", "mhddfs, local"]),
+    ("volumes", &["nfs", "dt8", "dp8rd2", "dt4rp2", "dt2dp4rd1"]),
+    ("survey", &["Lustre", "GPFS", "published: several times"]),
+    ("disks", &["lz4 to raidz", "RAID5 to raidz"]),
+];
 
 /// The schema's complaints about a result.
 fn complaints(schema: &serde_json::Value, result: &serde_json::Value) -> Vec<String> {
@@ -65,6 +75,14 @@ fn results_are_as_the_schema_says_and_the_page_is_whole_in_a_browser() {
     assert!(lines.next().unwrap().starts_with("direct-1.log, direct, 1k, "), "{csv}");
     let shown = fs::read_to_string(home.path().join("double-fuse/report.md")).unwrap();
     assert!(shown.contains("mhddfs, remote") && shown.contains("0.34"), "{shown}");
+
+    for (experiment, series) in PUBLISHED {
+        for page in ["report.html", "report.md"] {
+            let shown = fs::read_to_string(home.path().join(experiment).join(page)).unwrap();
+            let missing: Vec<_> = series.iter().filter(|name| !shown.contains(**name)).collect();
+            assert!(missing.is_empty(), "{experiment}/{page} has no {missing:?}");
+        }
+    }
 
     needs!(program("chromium"));
     reports.iter().for_each(|out| in_a_browser(out));
