@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
+mod command;
 mod dead;
+mod four;
 mod full;
 mod silent;
 mod story;

@@ -7,10 +7,13 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fsstack_lab::gluster::{self, Gluster, Volume};
+use fsstack_lab::gluster::{self, Gluster, KINDS, Volume};
 use fsstack_lab::{self as lab, Pool};
 
 pub(crate) const EIO: Option<i32> = Some(5);
+
+/// What the branch itself says of such reads and writes as go past the daemon.
+const ENOTCONN: Option<i32> = Some(107);
 
 /// Longer than a client takes to give a silent server up, twice.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -57,8 +60,21 @@ pub(crate) fn beside_a_local_branch(volume: &str, options: &[&str]) -> Pool {
     caches.iter().chain(options).fold(pool, |pool, option| pool.option(option)).mount()
 }
 
+/// A pool with a branch on each kind of volume, called as the volume is.
+pub(crate) fn over_all_kinds(options: &[&str]) -> Pool {
+    let pool = KINDS.iter().fold(lab::pool(), |pool, kind| pool.gluster_branch(kind, kind));
+    options.iter().fold(pool, |pool, option| pool.option(option)).mount()
+}
+
 pub(crate) fn errno<T>(told: io::Result<T>) -> Option<i32> {
     told.err().and_then(|error| error.raw_os_error())
+}
+
+/// Whether the answer to the reading of a whole file is that it is out of reach: the pool's own at the open, or the branch's
+/// at the read, should its client have answered the open from memory.
+pub(crate) fn is_out_of_reach<T>(told: io::Result<T>) -> bool {
+    let errno = errno(told);
+    errno == EIO || errno == ENOTCONN
 }
 
 /// The names in a directory, or why they cannot all be told.

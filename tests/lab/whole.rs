@@ -4,14 +4,10 @@ use std::fs;
 
 use fsstack_lab::gluster::KINDS;
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, Pool, daemon, needs};
+use fsstack_lab::{daemon, needs};
 use rustix::fs::RenameFlags;
 
-/// A pool with a branch on each kind of volume, called as the volume is.
-fn over_all_kinds(options: &[&str]) -> Pool {
-    let pool = KINDS.iter().fold(lab::pool(), |pool, kind| pool.gluster_branch(kind, kind));
-    options.iter().fold(pool, |pool, option| pool.option(option)).mount()
-}
+use crate::story::{eventually, over_all_kinds};
 
 #[test]
 fn files_lie_whole_on_volumes_of_every_kind() {
@@ -61,7 +57,7 @@ fn a_volume_mounted_again_is_used_again() {
     pool.write("film", b"frames");
     pool.branch_mut("dt4").unmount_lazily();
     pool.branch_mut("dt4").remount();
-    crate::story::eventually("the branch is found again", || {
+    eventually("the branch is found again", || {
         fs::read(pool.at("film")).is_ok_and(|bytes| bytes == b"frames")
     });
 }

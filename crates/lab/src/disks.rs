@@ -76,6 +76,16 @@ impl Stack {
         }
     }
 
+    /// What it needs is there, as `found` says.
+    fn able(self, found: impl Fn(&str) -> bool) -> Result<()> {
+        match self.needs().iter().find(|(program, _)| !found(program)) {
+            Some((program, package)) => {
+                bail!("{self} needs the program {program}, which is in the package {package}")
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Whether the disks are one file system.
     fn is_joint(self) -> bool {
         matches!(self, Self::BtrfsRaid5(_) | Self::Raidz(_))
@@ -137,11 +147,7 @@ impl Disks {
             crate::needs::loop_devices().is_ok() && crate::needs::root().is_ok(),
             "disks need root and loop devices"
         );
-        if let Some((program, package)) =
-            self.stack.needs().iter().find(|(program, _)| which(program).is_none())
-        {
-            bail!("{} needs the program {program}, which is in the package {package}", self.stack);
-        }
+        self.stack.able(|program| which(program).is_some())?;
         ensure!(!self.stack.is_joint() || 3 <= count, "{} needs at least 3 disks", self.stack);
         self.files.dir(&self.home)?;
         fs::create_dir_all(self.home.join("img"))?;
@@ -383,5 +389,13 @@ mod tests {
             assert_eq!((name.parse(), stack.to_string().as_str()), (Ok(stack), name));
         }
         assert!("raid6".parse::<Stack>().unwrap_err().to_string().starts_with("raid6 is no ground"));
+    }
+
+    #[test]
+    fn what_a_ground_lacks_is_named_with_its_package() {
+        let raidz: Stack = "zfs-raidz-lzjb".parse().unwrap();
+        let lacks = raidz.able(|_| false).unwrap_err().to_string();
+        assert_eq!(lacks, "zfs-raidz-lzjb needs the program zfs-fuse, which is in the package zfs-fuse");
+        assert!(raidz.able(|program| program == "zfs-fuse").is_ok());
     }
 }

@@ -18,8 +18,17 @@ pub fn is_gluster() -> bool {
 
 /// What the n-th branch of a pool lies on, where `kind` was asked for.
 pub(crate) fn kind(n: usize, kind: Kind) -> Result<Kind> {
-    match gluster::KINDS.get(n % gluster::KINDS.len()) {
-        Some(volume) if kind == Kind::Plain && is_gluster() => Ok(Kind::Gluster(volume.parse()?)),
-        _ => Ok(kind),
-    }
+    if kind == Kind::Plain && is_gluster() { volume(n) } else { Ok(kind) }
+}
+
+/// What is added to a pool over plain branches, `n` in number, so that it has one on each kind of volume: they hold
+/// nothing, and are asked for every name.
+pub(crate) fn others(n: usize) -> Result<Vec<(String, Kind)>> {
+    let added = |at: usize| Ok((format!("other-{}", at + 1), volume(at)?));
+    (n..gluster::KINDS.len()).map(added).collect()
+}
+
+fn volume(n: usize) -> Result<Kind> {
+    let kinds = gluster::KINDS;
+    Ok(Kind::Gluster(kinds.get(n % kinds.len()).copied().unwrap_or("dt4").parse()?))
 }

@@ -37,6 +37,7 @@ pub struct Builder {
     helper: Option<PathBuf>,
     layout: Layout,
     limit: Duration,
+    alone: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -75,6 +76,7 @@ impl Default for Builder {
             layout: Layout::default(),
             // Below the time at which nextest ends a test.
             limit: Duration::from_secs(170),
+            alone: false,
         }
     }
 }
@@ -173,6 +175,12 @@ impl Builder {
         self
     }
 
+    /// No branches but these, also where the ground is GlusterFS: for stories that count them.
+    pub fn no_others(mut self) -> Self {
+        self.alone = true;
+        self
+    }
+
     /// Makes the branches and mounts the pool; a refusal ends the test.
     #[track_caller]
     pub fn mount(self) -> Pool {
@@ -195,8 +203,8 @@ impl Builder {
     }
 
     /// Makes the branches only, for callers that are no tests.
-    pub fn build(self) -> Result<Pool> {
-        let home = self.home.map_or_else(|| ledger::fresh("pool"), Ok)?;
+    pub fn build(mut self) -> Result<Pool> {
+        let home = self.home.take().map_or_else(|| ledger::fresh("pool"), Ok)?;
         let home_entry = Entry::dir(&home)?;
         let target = home.join("pool");
         fs::create_dir_all(&target)?;
@@ -204,7 +212,14 @@ impl Builder {
         let made = |(n, wanted): (usize, &Wanted)| {
             Branch::make(&wanted.name, ground::kind(n, wanted.kind)?, self.layout, &branches_dir)
         };
-        let branches = self.branches.iter().enumerate().map(made).collect::<Result<Vec<_>>>()?;
+        let mut branches = self.branches.iter().enumerate().map(made).collect::<Result<Vec<_>>>()?;
+        if self.takes_others() {
+            for (name, kind) in ground::others(branches.len())? {
+                let mode = Some("NC".to_owned());
+                branches.push(Branch::make(&name, kind, self.layout, &branches_dir)?);
+                self.branches.push(Wanted { name, kind, mode });
+            }
+        }
         let spec = |(branch, wanted): (&Branch, &Wanted)| match &wanted.mode {
             Some(mode) => format!("{}={mode}", branch.path().display()),
             None => branch.path().display().to_string(),
@@ -222,6 +237,12 @@ impl Builder {
             branches,
             home: home_entry,
         })
+    }
+
+    /// Whether it is to have a branch on each kind of volume.
+    fn takes_others(&self) -> bool {
+        let plain = !self.branches.is_empty() && self.branches.iter().all(|b| b.kind == Kind::Plain);
+        ground::is_gluster() && plain && self.others.is_empty() && !self.alone
     }
 }
 

@@ -1,5 +1,7 @@
 //! `lab pool`: the pool as an operator would mount it, over volumes of the lab.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use fsstack_lab::gluster::{Gluster, Volume};
@@ -36,7 +38,9 @@ impl OverVolumes {
             mounted
                 .with_context(|| format!("{volume} is not mounted: `lab up --volumes {volume}` mounts it"))?;
         }
-        let helper = exec::build_helper("release")?;
+        // Tests have built one.
+        let built = std::env::var_os("FSSTACK_BIN").map(PathBuf::from);
+        let helper = built.map_or_else(|| exec::build_helper("release"), Ok)?;
         std::fs::create_dir_all(&target)?;
         let branches = self.volumes.iter().map(|volume| lab.mount_point(*volume).display().to_string());
         let source = branches.collect::<Vec<_>>().join(":");

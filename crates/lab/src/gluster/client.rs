@@ -43,6 +43,18 @@ pub(super) fn usable(target: &Path) -> bool {
     command("stat").arg("-f").arg(target).limit(Duration::from_secs(3)).run().is_ok()
 }
 
+/// Whether the client of a mount has a connection to each brick, as it tells of itself. A brick that lives is not yet one
+/// that is connected.
+pub(super) fn reaches_all(target: &Path, volume: Volume) -> bool {
+    let connected = |n: usize| {
+        let told = target.join(format!(".meta/graphs/active/{volume}-client-{n}/private"));
+        let told = command("cat").arg(told).limit(Duration::from_secs(3)).run();
+        // One that does not tell is asked no more.
+        told.is_ok_and(|told| told.stdout.lines().all(|line| line.trim() != "connected = 0"))
+    };
+    usable(target) && (0..volume.bricks()).all(connected)
+}
+
 fn waited(target: &Path) -> bool {
     let began = Instant::now();
     while began.elapsed() < RECONNECTS {

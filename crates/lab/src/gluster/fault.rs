@@ -131,10 +131,10 @@ impl Gluster {
         Ok(counts.map(|count| count.trim().parse().unwrap_or(1_u64)).sum())
     }
 
-    /// Whether clients see every brick again: a brick that lives is not yet one that is connected.
+    /// Whether the lab's own client sees every brick again.
     fn is_back(&self, volume: Volume) -> Result<bool> {
         let target = self.mount_point(volume);
-        Ok(crate::mounts::at(&target)?.is_none() || client::usable(&target))
+        Ok(crate::mounts::at(&target)?.is_none() || client::reaches_all(&target, volume))
     }
 
     /// The bricks of a volume that have a living process.

@@ -1,0 +1,234 @@
+//! `cargo xtask lab` as an operator types it: each errand, each fault and each ground, in labs of its own beside the tests'.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fsstack_lab::disks::Disks;
+use fsstack_lab::gluster::{Gluster, Purge, Steps};
+use fsstack_lab::shell::{Finished, command};
+use fsstack_lab::{Skip, daemon, mounts, needs};
+use serde_json::Value;
+
+/// The program that `cargo xtask` runs: it lies beside the daemon.
+fn xtask() -> Option<PathBuf> {
+    Some(daemon::helper().ok()?.with_file_name("xtask")).filter(|program| program.exists())
+}
+
+/// A lab of this name; nothing of it is left when this drops.
+struct Lab {
+    program: PathBuf,
+    name: &'static str,
+}
+
+impl Lab {
+    /// None, and a skip, where `cargo xtask` is not built.
+    fn named(name: &'static str) -> Option<Self> {
+        match xtask() {
+            Some(program) => Some(Self { program, name }),
+            None => {
+                Skip::because("needs xtask beside the daemon: `cargo build -p xtask`").announce();
+                None
+            }
+        }
+    }
+
+    fn told(&self, words: &[&str]) -> Finished {
+        let run = command(&self.program).args(["lab", "--name", self.name]).args(words);
+        run.limit(Duration::from_secs(160)).output().unwrap()
+    }
+
+    #[track_caller]
+    fn does(&self, words: &[&str]) -> String {
+        let told = self.told(words);
+        assert_eq!(told.code, 0, "{words:?}: {}{}", told.stdout, told.stderr);
+        told.stdout
+    }
+
+    #[track_caller]
+    fn refuses(&self, words: &[&str], why: &str) {
+        let told = self.told(words);
+        assert!(told.code != 0 && told.stderr.contains(why), "{words:?}: {}{}", told.stdout, told.stderr);
+    }
+
+    #[track_caller]
+    fn status(&self) -> Value {
+        serde_json::from_str(&self.does(&["status", "--json"])).unwrap()
+    }
+
+    /// How many bricks of a volume live.
+    #[track_caller]
+    fn alive(&self, volume: &str) -> u64 {
+        let status = self.status();
+        let found = status["volumes"].as_array().unwrap().iter().find(|one| one["name"] == volume);
+        found.unwrap_or_else(|| panic!("{status}"))["alive"].as_u64().unwrap()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let disks = Disks::all(self.name).unwrap_or_default();
+        let gone = disks.iter().try_for_each(|disks| disks.down(Purge::Everything, Steps::Quiet));
+        let gone = gone.and_then(|()| Gluster::named(self.name)?.down(Purge::Bricks, Steps::Quiet));
+        assert!(gone.is_ok() || std::thread::panicking(), "{gone:?}");
+    }
+}
+
+const UP: [&str; 7] = ["up", "--volumes", "dt2,rp2", "--bricks", "2", "--brick-size", "512M"];
+
+#[test]
+fn a_lab_is_made_looked_at_and_taken_down() {
+    needs!(mounting(), gluster());
+    let Some(lab) = Lab::named("errands") else { return };
+    let said = lab.does(&UP);
+    assert!(said.contains("up in "), "{said}");
+    for volume in ["dt2", "rp2"] {
+        let line = said.lines().find(|line| line.starts_with(volume)).unwrap();
+        let at = Path::new(line.split_whitespace().last().unwrap());
+        assert_eq!(mounts::at(at).unwrap().unwrap().fs_type, "fuse.glusterfs");
+        std::fs::write(at.join("file"), volume).unwrap();
+    }
+    let status = lab.status();
+    assert_eq!(status["bricks"].as_array().unwrap().len(), 2);
+    for volume in status["volumes"].as_array().unwrap() {
+        assert_eq!(
+            (&volume["alive"], &volume["bricks"], &volume["usable"]),
+            (&2.into(), &2.into(), &true.into())
+        );
+    }
+    assert!(lab.does(&["status"]).contains("dt2"));
+    let listed = lab.does(&["exec", "--", "gluster", "volume", "list"]);
+    assert!(listed.contains("dt2") && listed.contains("rp2"), "{listed}");
+    lab.refuses(&["exec", "--", "false"], "false ended with 1");
+    // All is there already.
+    let server = &status["server"];
+    lab.does(&UP);
+    assert_eq!(lab.status()["server"], *server);
+    // Clients at the other end of a slow link, and back.
+    lab.does(&[&UP[..], &["--wan", "200mbit"]].concat());
+    assert_eq!(lab.status()["wan"], true);
+    lab.does(&UP);
+    assert_eq!(lab.status()["wan"], false);
+    lab.does(&["pool", "--volumes", "dt2,rp2", "-o", "create=ff,minfreespace=1M"]);
+    let pool = Gluster::named("errands").unwrap().home().join("pool");
+    std::fs::write(pool.join("through the pool"), "bytes").unwrap();
+    lab.refuses(&["pool", "--volumes", "dt2,rp2"], "pool --down");
+    lab.does(&["pool", "--down"]);
+    assert_eq!(mounts::at(&pool).unwrap(), None);
+    // Down, twice; what was on the volumes is there when it is up again.
+    assert!(lab.does(&["down"]).contains("nothing is left"));
+    assert!(lab.does(&["down"]).contains("nothing is left"));
+    assert!(lab.status()["server"].is_null());
+    lab.refuses(&["exec", "--", "true"], "");
+    lab.does(&UP);
+    let mounted = Gluster::named("errands").unwrap().mount_point("rp2".parse().unwrap());
+    assert_eq!(std::fs::read(mounted.join("file")).unwrap(), b"rp2");
+    lab.refuses(&["up", "--volumes", "dt4", "--bricks", "2"], "say --bricks");
+    lab.refuses(&["up", "--volumes", "what"], "what");
+}
+
+#[test]
+fn each_fault_is_made_and_ended() {
+    needs!(mounting(), gluster());
+    let Some(lab) = Lab::named("faults") else { return };
+    lab.does(&UP);
+    lab.does(&["fault", "kill-brick", "dt2", "1"]);
+    assert_eq!((lab.alive("dt2"), lab.alive("rp2")), (1, 2));
+    lab.refuses(&["fault", "kill-brick", "dt2", "1"], "brick 1 of dt2 does not run");
+    lab.refuses(&["fault", "kill-brick", "dt2", "3"], "dt2 has 2 bricks, none is 3");
+    lab.does(&["fault", "heal"]);
+    assert_eq!(lab.alive("dt2"), 2);
+
+    for frozen in [&["fault", "freeze", "rp2", "2"][..], &["fault", "freeze"]] {
+        lab.does(frozen);
+        let status = lab.status();
+        assert_eq!(status["frozen"], true, "{status}");
+        lab.does(&["fault", "thaw"]);
+        assert_eq!(lab.status()["frozen"], false);
+    }
+
+    lab.does(&["fault", "cut-link"]);
+    assert_eq!(lab.status()["cut"], true);
+    lab.does(&["fault", "thaw"]);
+    assert_eq!(lab.status()["cut"], false);
+
+    lab.does(&["fault", "fill", "1", "--left", "8"]);
+    let status = lab.status();
+    assert_eq!(
+        (&status["bricks"][0]["filled"], &status["bricks"][1]["filled"]),
+        (&true.into(), &false.into())
+    );
+    assert!(status["bricks"][0]["free"].as_u64().unwrap() <= 9 << 20, "{status}");
+    lab.refuses(&["fault", "fill", "7"], "there is no brick 7");
+    lab.does(&["fault", "thaw"]);
+    assert_eq!(lab.status()["bricks"][0]["filled"], false);
+
+    lab.does(&["fault", "stop"]);
+    assert!(lab.status()["server"].is_null());
+    lab.does(&["fault", "heal"]);
+    assert_eq!((lab.alive("dt2"), lab.alive("rp2")), (2, 2));
+    // Whatever is broken, it can be taken down.
+    lab.does(&["fault", "freeze"]);
+    assert!(lab.does(&["down"]).contains("nothing is left"));
+}
+
+/// Whenever it is killed, the next one goes on where it was, or takes away what is there.
+#[test]
+fn an_up_that_was_killed_half_way_is_repaired_by_the_next() {
+    needs!(mounting(), gluster());
+    let Some(lab) = Lab::named("killed") else { return };
+    for (n, after) in [50, 200, 500, 900, 1500, 2500].into_iter().enumerate() {
+        // The signal is for the errand alone: what it has started goes on or ends by itself.
+        let killed = "\"$@\" > /dev/null 2>&1 & sleep $AFTER; kill -9 $!; wait $! || :";
+        let up = command("sh").args(["-c", killed, "sh"]).arg(&lab.program);
+        let up = up
+            .args(["lab", "--name", lab.name])
+            .args(UP)
+            .env("AFTER", format!("{}.{:03}", after / 1000, after % 1000));
+        up.limit(Duration::from_secs(60)).run().unwrap();
+        if n % 2 == 0 {
+            lab.does(&UP);
+            let status = lab.status();
+            assert_eq!((lab.alive("dt2"), lab.alive("rp2")), (2, 2), "after {after} ms: {status}");
+            let usable = |one: &Value| one["usable"] == true;
+            assert!(status["volumes"].as_array().unwrap().iter().all(usable), "after {after} ms: {status}");
+        }
+        assert!(lab.does(&["down"]).contains("nothing is left"), "after {after} ms");
+    }
+}
+
+#[test]
+fn every_ground_is_made_and_taken_down() {
+    needs!(mounting(), loops());
+    let Some(lab) = Lab::named("grounds") else { return };
+    let disks = ["xfs", "ext4", "btrfs-raid5", "btrfs-raid5-lzo", "btrfs-raid5-zstd"];
+    for ground in disks.into_iter().chain(["zfs-raidz", "zfs-raidz-lzjb", "zfs-raidz-gzip"]) {
+        let told = lab.told(&["up", "--ground", ground, "--bricks", "3", "--brick-size", "512M"]);
+        if told.code != 0 {
+            // A machine whose distribution does not have it.
+            let why = told.stderr.lines().last().unwrap_or_default().to_owned();
+            assert!(why.contains(&format!("{ground} needs the program")), "{}", told.stderr);
+            Skip::because(why).announce();
+            continue;
+        }
+        let status = lab.status();
+        let mounted: Vec<PathBuf> = serde_json::from_value(status["grounds"][ground].clone()).unwrap();
+        assert_eq!(mounted.len(), if ground.contains("raid") { 1 } else { 3 }, "{status}");
+        let kind = |at: &PathBuf| mounts::at(at).unwrap().unwrap().fs_type;
+        let begins = ground.split('-').next().unwrap();
+        assert!(mounted.iter().all(|at| kind(at).contains(begins)), "{ground}: {:?}", kind(&mounted[0]));
+        for at in &mounted {
+            assert!(told.stdout.contains(at.to_str().unwrap()), "{}", told.stdout);
+            std::fs::write(at.join("file"), ground).unwrap();
+        }
+        // Once more changes nothing; down leaves nothing mounted.
+        lab.does(&["up", "--ground", ground, "--bricks", "3", "--brick-size", "512M"]);
+        assert_eq!(std::fs::read(mounted[0].join("file")).unwrap(), ground.as_bytes());
+        lab.does(&["down"]);
+        assert_eq!(lab.status()["grounds"][ground], Value::Array(vec![]));
+    }
+    lab.refuses(&["up", "--ground", "ntfs"], "is no ground");
+    lab.refuses(
+        &["up", "--ground", "btrfs-raid5", "--bricks", "2", "--brick-size", "512M"],
+        "needs at least 3 disks",
+    );
+}
