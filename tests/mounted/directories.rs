@@ -131,9 +131,9 @@ fn a_directory_on_several_branches_is_one() {
     assert_eq!(pool.list("d"), ["one"]);
     assert!(refused(pool.path(), "rmdir d").contains("not empty"));
     sh(pool.path(), "chmod 751 d; chown 12:34 d; touch -d @1000 d; rm d/one");
-    for branch in pool.branches() {
-        let copy = fs::metadata(branch.path().join("d")).unwrap();
-        assert_eq!((copy.mode() & 0o7777, copy.uid(), copy.gid()), (0o751, 12, 34), "{}", branch.name());
+    for branch in ["a", "b", "c"] {
+        let copy = fs::metadata(pool.branch(branch).path().join("d")).unwrap();
+        assert_eq!((copy.mode() & 0o7777, copy.uid(), copy.gid()), (0o751, 12, 34), "{branch}");
     }
     sh(pool.path(), "rmdir d");
     assert!(pool.holders("d").is_empty());

@@ -42,7 +42,8 @@ struct Volume {
 
 impl Volume {
     fn mount() -> Self {
-        let mut pool = uncached(lab::pool().tmp_branch("brick").option("subtype=glusterfs")).unmounted();
+        let mut pool =
+            uncached(lab::pool().tmp_branch("brick").option("subtype=glusterfs").no_others()).unmounted();
         let brick = pool.branch("brick").path().to_owned();
         let layer = brick.join(".meta/graphs/active/v-dht");
         fs::create_dir_all(&layer).unwrap();

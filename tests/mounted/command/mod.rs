@@ -77,5 +77,5 @@ pub(crate) fn branch(pool: &Pool, name: &str) -> String {
 
 /// A pool of two plain branches.
 pub(crate) fn pool() -> Pool {
-    lab::pool().tmp_branch("a").tmp_branch("b").option("create=ff").mount()
+    lab::pool().tmp_branch("a").tmp_branch("b").option("create=ff").no_others().mount()
 }
