@@ -87,7 +87,7 @@ fn two_minutes_of_work_over_sixteen_connections() {
 }
 
 /// The figures of docs/nfs.md: the pool beside its branch, and what connections gain. Needs `fsstack-bench` beside the
-/// helper: `cargo build --release -p fsstack -p fsstack-bench`, and FSSTACK_BIN=target/release/mount.fsstack.
+/// helper: `cargo build --release -p fsstack -p fsstack-bench`, and FSSTACK_BIN=target/release/mount-fsstack.
 #[test]
 #[ignore = "takes minutes: run for its figures"]
 fn figures_of_the_kernels_server() {
