@@ -1,58 +1,63 @@
 //! Files and directories that a client holds open, over whatever happens to the server.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
+
+use fsstack_tests::events::{Events, Sort};
 
 use crate::ground::{CLIENTS, Ground, forget, in_pool, say, sh, told, until};
 
 /// Something that a client holds open.
 struct Held {
     path: String,
+    sort: Sort,
     fd: File,
     ino: u64,
     text: Option<String>,
 }
 
 impl Held {
-    fn new(client: &str, name: &str) -> Self {
+    fn new(client: &str, name: &str, sort: Sort) -> Self {
         let path = format!("{client}/{name}");
-        let is_dir = fs::metadata(&path).unwrap().is_dir();
-        let fd =
-            if is_dir { File::open(&path) } else { OpenOptions::new().read(true).write(true).open(&path) };
+        let fd = match sort {
+            Sort::Dir => File::open(&path),
+            Sort::File | Sort::HardLink => OpenOptions::new().read(true).write(true).open(&path),
+        };
         let fd = fd.unwrap();
         let ino = fd.metadata().unwrap().ino();
-        let text = (!is_dir).then(|| fs::read_to_string(&path).unwrap());
-        Self { path, fd, ino, text }
+        let text = (sort != Sort::Dir).then(|| fs::read_to_string(&path).unwrap());
+        Self { path, sort, fd, ino, text }
     }
 
     /// It leads to its object.
-    #[track_caller]
-    fn check(&mut self) {
-        let meta = self.fd.metadata();
-        let meta = meta.unwrap_or_else(|e| panic!("{}: {e}", self.path));
-        assert_eq!(meta.ino(), self.ino, "{}", self.path);
+    fn check(&mut self) -> Result<(), String> {
+        let said = |e: std::io::Error| format!("{}: {e}", self.path);
+        let ino = self.fd.metadata().map_err(said)?.ino();
+        if ino != self.ino {
+            return Err(format!("{} is {ino} and no more {}", self.path, self.ino));
+        }
         let Some(text) = &self.text else {
-            let below = fs::read_dir(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
-            let below = below.unwrap_or_else(|e| panic!("{}: {e}", self.path));
-            return assert_ne!(below.map(Result::unwrap).count(), 0, "{}", self.path);
+            let below = fs::read_dir(format!("/proc/self/fd/{}", self.fd.as_raw_fd())).map_err(said)?;
+            let empty =
+                below.map(|entry| entry.map(drop)).collect::<Result<Vec<()>, _>>().map_err(said)?.is_empty();
+            return if empty { Err(format!("{} is empty", self.path)) } else { Ok(()) };
         };
-        let mut found = String::new();
-        self.fd.seek(SeekFrom::Start(0)).unwrap();
-        self.fd.read_to_string(&mut found).unwrap_or_else(|e| panic!("{}: {e}", self.path));
-        assert_eq!(&found, text, "{}", self.path);
-        // What is written by it arrives in the file of that name.
-        self.fd.seek(SeekFrom::Start(0)).unwrap();
-        self.fd.write_all(text.as_bytes()).unwrap_or_else(|e| panic!("{}: {e}", self.path));
-        self.fd.sync_all().unwrap_or_else(|e| panic!("{}: {e}", self.path));
+        let mut found = vec![0; text.len()];
+        self.fd.read_exact_at(&mut found, 0).map_err(said)?;
+        if found != text.as_bytes() {
+            return Err(format!("{} leads to another file's bytes", self.path));
+        }
+        // What is written by it arrives in the file.
+        self.fd.write_all_at(text.as_bytes(), 0).and_then(|()| self.fd.sync_all()).map_err(said)
     }
 }
 
 struct Client {
+    events: Events,
     held: Vec<Held>,
 }
 
@@ -61,7 +66,12 @@ impl Client {
         say(&format!("checking after: {after}"));
         // At once, and with nothing of it in memory.
         for _ in 0..2 {
-            clients.iter_mut().flat_map(|client| &mut client.held).for_each(Held::check);
+            for client in &mut *clients {
+                for held in &mut client.held {
+                    client.events.tried(after, held.sort, held.check());
+                }
+                client.events.assert_right();
+            }
             forget();
         }
     }
@@ -69,48 +79,91 @@ impl Client {
 
 pub(crate) fn story(ground: &mut Ground) {
     let mut clients: Vec<Client> = CLIENTS.iter().map(|client| hold(client)).collect();
-    Client::check(&mut clients, "nothing");
     forget();
     Client::check(&mut clients, "drop_caches");
     ground.stop_server();
     ground.start_server();
     Client::check(&mut clients, "the server's restart");
-    ground.stop_server();
-    ground.unmount_pool();
-    ground.mount_pool();
-    ground.start_server();
+    again(ground, "/mnt/a:/mnt/b");
     Client::check(&mut clients, "a remount of the pool");
     rename();
     forget();
-    Client::check(&mut clients, "renames");
+    Client::check(&mut clients, "renames in the pool");
+    // A further branch, before the others, whose places change.
+    sh("mkdir -p /srv/c");
+    again(ground, "/srv/c:/mnt/b:/mnt/a");
+    Client::check(&mut clients, "another order of branches, and one more");
+    again(ground, "/mnt/b:/mnt/a");
+    Client::check(&mut clients, "a branch less");
     ground.stop_server();
     ground.kill_daemon();
     ground.unmount_pool();
     rename_behind();
+    // As after a reboot.
+    sh("umount /mnt/a /mnt/b && mount -t xfs /dev/vdc /mnt/b && mount -t xfs /dev/vdb /mnt/a");
     ground.mount_pool();
     ground.start_server();
-    Client::check(&mut clients, "kill -9 of the daemon, and renames on the branches");
+    Client::check(&mut clients, "kill -9, renames on the branches, and branches mounted anew");
+    lose_copies(&mut clients);
+    move_files(&mut clients);
+    again(ground, "/mnt/a:/mnt/b");
+    Client::check(&mut clients, "moves to another branch");
+    for client in &clients {
+        println!("{}", client.events);
+    }
     removed(&mut clients);
     drop(clients);
     without_a_branch(ground);
+}
+
+/// The pool is unmounted, and mounted over these branches.
+fn again(ground: &Ground, branches: &str) {
+    ground.stop_server();
+    ground.unmount_pool();
+    ground.mount_pool_over(branches);
+    ground.start_server();
+}
+
+/// Directories lose the copy from which they have their number.
+fn lose_copies(clients: &mut [Client]) {
+    for (n, client) in clients.iter_mut().enumerate() {
+        let name = format!("two-{n}");
+        sh(&format!("mkdir /mnt/a/{name} /mnt/b/{name} && touch /mnt/b/{name}/below"));
+        client.held.push(Held::new(CLIENTS[n], &name, Sort::Dir));
+        fs::remove_dir(format!("/mnt/a/{name}")).unwrap();
+    }
+    forget();
+    Client::check(clients, "a directory lost its first copy");
+}
+
+/// Files grow until they have no room where they are.
+fn move_files(clients: &mut [Client]) {
+    for client in ["v3", "v4"] {
+        let path = sh(&format!("cd /mnt/pool && find {client} -name 'file too'"));
+        let path = path.trim();
+        let from = if Path::new("/mnt/a").join(path).exists() { "/mnt/a" } else { "/mnt/b" };
+        // Half of that is the pool's floor.
+        sh(&format!("fallocate -l $(($(stat -f -c '%a * %S' {from}) - 8 * 1024 * 1024)) {from}/ballast"));
+        let file = OpenOptions::new().write(true).open(in_pool(path)).unwrap();
+        file.write_all_at(&vec![b'.'; 16 << 20], 4096).unwrap();
+        drop(file);
+        sh(&format!("rm {from}/ballast"));
+        assert!(!Path::new(from).join(path).exists(), "{path} did not move");
+    }
+    forget();
+    Client::check(clients, "moves to another branch");
 }
 
 /// What is on a branch that is away is waited for, and is there when the branch is back. (By v3: clients of v4 must claim
 /// back what they have open before the server's grace ends.)
 fn without_a_branch(ground: &Ground) {
     let mut held = [hold("/mnt/v3")];
-    let swap = |branches: &str| {
-        ground.stop_server();
-        ground.unmount_pool();
-        ground.mount_pool_over(branches);
-        ground.start_server();
-    };
-    swap("/mnt/a");
+    again(ground, "/mnt/a");
     forget();
     thread::scope(|scope| {
         let checks = scope.spawn(|| Client::check(&mut held, "a branch was away"));
         thread::sleep(Duration::from_secs(4));
-        swap("/mnt/a:/mnt/b");
+        again(ground, "/mnt/a:/mnt/b");
         checks.join().unwrap();
     });
 }
@@ -126,9 +179,16 @@ fn hold(client: &str) -> Client {
         fs::hard_link(format!("{here}/hard"), format!("{here}/dir/hard too"))
     };
     make().unwrap();
-    let names = ["file", "hard", "dir/deep", "dir", "dir/sub", ""];
-    let held = names.iter().map(|name| Held::new(&here, name)).collect();
-    Client { held }
+    let names = [
+        ("file", Sort::File),
+        ("hard", Sort::HardLink),
+        ("dir/deep", Sort::File),
+        ("dir", Sort::Dir),
+        ("dir/sub", Sort::Dir),
+        ("", Sort::Dir),
+    ];
+    let held = names.iter().map(|(name, sort)| Held::new(&here, name, *sort)).collect();
+    Client { events: Events::of(if client == CLIENTS[0] { "knfsd v3" } else { "knfsd v4.2" }), held }
 }
 
 /// Names change in the pool, past NFS.
@@ -151,7 +211,7 @@ fn rename_behind() {
 
 /// What is gone is stale, and stays so when new files come.
 fn removed(clients: &mut [Client]) {
-    sh("rm -rf /mnt/pool/v3 /mnt/pool/v4");
+    sh("rm -rf /mnt/pool/*");
     for n in 0..200 {
         fs::write(in_pool(&format!("new{n}")), "new").unwrap();
     }
