@@ -374,12 +374,7 @@ impl Branch {
     /// Whether a file that the kernel opens by passthrough is rather not opened by the daemon, too: where an open is a
     /// request to a FUSE server. (One of NFS may refuse an open that a look at the file does not foretell.)
     pub(crate) fn opens_by_name(&self) -> bool {
-        self.is_served_by_fuse() && !self.no_names.load(Relaxed)
-    }
-
-    /// Whether each open of a file is a request to a FUSE server.
-    pub(crate) fn is_served_by_fuse(&self) -> bool {
-        self.home.f_type == FUSE
+        self.home.f_type == FUSE && !self.no_names.load(Relaxed)
     }
 
     /// The kernel took a file of it only when it was opened in full: so are all others from now on.

@@ -44,8 +44,6 @@ pub enum But {
         /// Bytes that `passthrough-headroom` asks for.
         headroom: u64,
     },
-    /// `auto`, and it was made by this open on a branch that another FUSE daemon serves.
-    New,
     /// The kernel does no passthrough to files of its branch.
     BranchRefuses,
     /// This mount has no passthrough: the kernel, the privilege or the options exclude it.
@@ -62,9 +60,6 @@ impl fmt::Display for But {
                 "its branch has {} available, less than passthrough-headroom={}",
                 Size(*available).approx(),
                 Size(*headroom).approx()
-            ),
-            Self::New => out.write_str(
-                "it is new, and the kernel's own open would be one more request to the branch's server",
             ),
             Self::BranchRefuses => out.write_str("the kernel refuses passthrough on its branch"),
             Self::NoPassthrough => out.write_str("this mount has no passthrough"),
@@ -110,8 +105,6 @@ pub(crate) struct Facts<'a> {
     pub(crate) write: bool,
     /// Set-uid and the like.
     pub(crate) strips: bool,
-    /// The open makes it.
-    pub(crate) new: bool,
 }
 
 impl Union {
@@ -131,13 +124,13 @@ impl Union {
             .pin(pool, inode)?
             .ask(pool, |fd| Ok(has_capability(fd) || sys::at::stat_fd(fd)?.mode & SET_ID != 0))?;
         let branch = pool.branch(inode.branch().ok_or(OpError::STALE)?);
-        Ok(self.choose(pool, Facts { inode, branch, write: strips, strips, new: false }))
+        Ok(self.choose(pool, Facts { inode, branch, write: strips, strips }))
     }
 
     /// How the open file of `inode` would go, were it opened now as it is.
     pub(crate) fn choose_again(&self, pool: &Pool, inode: &Arc<Inode>, file: &OpenFile) -> Choice {
         let (branch, strips) = (file.branch(), file.strips());
-        self.choose(pool, Facts { inode, branch: &branch, write: file.is_writable(), strips, new: false })
+        self.choose(pool, Facts { inode, branch: &branch, write: file.is_writable(), strips })
     }
 }
 
@@ -152,7 +145,6 @@ fn choose(pool: &Pool, facts: Facts<'_>) -> Choice {
         _ if facts.write && facts.strips => Some(But::Strips),
         _ if facts.branch.refuses_passthrough() => Some(But::BranchRefuses),
         WritePath::Passthrough => None,
-        WritePath::Auto if facts.new && facts.branch.is_served_by_fuse() => Some(But::New),
         WritePath::Auto if facts.write => near_full(pool, facts.branch),
         WritePath::Auto => None,
     };

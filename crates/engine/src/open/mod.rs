@@ -42,8 +42,6 @@ pub struct OpenFile {
     tie: Mutex<Tie>,
     /// The file has set-uid or set-gid bits, or a file capability, which writes by others strip.
     strips: AtomicBool,
-    /// The first open made the file.
-    new: bool,
     /// The daemon was asked to change the content since it was opened.
     touched: AtomicBool,
     /// Who has locks on the branch, each by an open file description of its own.
@@ -110,23 +108,11 @@ impl OpenFile {
             placed: RwLock::new(Placed { branch, fd, access, epoch }),
             tie: Mutex::new(Tie::default()),
             strips: AtomicBool::new(stat.mode & SET_ID != 0),
-            new: false,
             touched: AtomicBool::new(false),
             lock_owners: Mutex::default(),
             why: Mutex::default(),
             backings,
         }
-    }
-
-    /// The file was made by the open that this is for.
-    pub(crate) fn just_made(mut self) -> Self {
-        self.new = true;
-        self
-    }
-
-    /// Whether the first open made it.
-    pub(crate) fn is_new(&self) -> bool {
-        self.new
     }
 
     /// Whether there may be something that its branch has not told yet of what was written: the kernel writes it past the

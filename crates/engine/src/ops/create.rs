@@ -143,7 +143,7 @@ impl Union {
         let inode = self.inode(entry.ino)?;
         let branch = pool.branch(made.at).move_in()?;
         let file = OpenFile::new(branch, made.fd, Access::Write, &made.stat, self.backings.clone());
-        let file = Arc::new(file.just_made());
+        let file = Arc::new(file);
         let file = inode.open_with(|_| Ok::<_, crate::error::OpError>(()), || Ok(file))?;
         Ok(self.hand_out(pool, inode, file, flags, caller))
     }

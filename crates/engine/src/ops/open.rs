@@ -93,10 +93,8 @@ impl Union {
     fn access_to_read(&self, pool: &Pool, inode: &Arc<Inode>) -> Access {
         let Some(at) = inode.branch() else { return Access::Read };
         let branch = pool.branch(at);
-        let past_us = || {
-            self.choose(pool, Facts { inode, branch, write: false, strips: false, new: false })
-                .is_passthrough()
-        };
+        let past_us =
+            || self.choose(pool, Facts { inode, branch, write: false, strips: false }).is_passthrough();
         if branch.opens_by_name() && past_us() { Access::Name } else { Access::Read }
     }
 
@@ -112,8 +110,8 @@ impl Union {
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         let writer = write.then_some(caller.uid);
         let branch = file.branch();
-        let (strips, new) = (file.strips(), file.is_new());
-        let wished = self.choose(pool, Facts { inode: &inode, branch: &branch, write, strips, new });
+        let wished =
+            self.choose(pool, Facts { inode: &inode, branch: &branch, write, strips: file.strips() });
         // A set-id bit may have come since.
         let wish_now = || {
             let stays = !(write && file.strips() && wished.is_passthrough());

@@ -124,7 +124,7 @@ pub(crate) const TRY_LOCK: &str = "try-lock";
 
 /// Whether the lock is free, as the exit status of that.
 pub(crate) fn try_lock(path: &Path) -> bool {
-    match fcntl_lock(&open(path), FlockOperation::NonBlockingLockExclusive) {
+    match fcntl_lock(open(path), FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => true,
         Err(Errno::AGAIN | Errno::ACCESS) => false,
         Err(error) => panic!("{}: {error}", path.display()),
