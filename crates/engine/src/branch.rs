@@ -100,6 +100,8 @@ pub struct Branch {
     /// Itself, for its keeper.
     pub(crate) me: Weak<Self>,
     space: Mutex<(Instant, FsSpace)>,
+    /// A thread is at asking for it.
+    asking_space: AtomicBool,
     /// Bytes that this pool has written since the space was asked, and files and directories that it has made.
     placed: AtomicU64,
     made: AtomicU64,
@@ -146,6 +148,7 @@ impl Branch {
             home: Home::new(root, &stat, &space, proof),
             watch: OnceLock::new(),
             space: Mutex::new((Instant::now(), space)),
+            asking_space: AtomicBool::new(false),
             placed: AtomicU64::new(0),
             made: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(false),
@@ -200,6 +203,7 @@ impl Branch {
             home: Home::nowhere()?,
             watch: OnceLock::new(),
             space: Mutex::new((Instant::now(), FsSpace::default())),
+            asking_space: AtomicBool::new(false),
             placed: AtomicU64::new(0),
             made: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(true),
@@ -264,7 +268,8 @@ impl Branch {
         OpError::Branch { branch: self.ix, sys }
     }
 
-    /// The file system's space: asked at most once a second, less what this pool has written since.
+    /// The file system's space: asked at most once a second. One that others serve is not waited for long: what it told
+    /// last is good enough to place a file elsewhere.
     ///
     /// # Errors
     /// The file system does not answer.
@@ -279,6 +284,34 @@ impl Branch {
             // places a file anywhere.
             known.0 = Instant::now();
         }
+        if self.is_remote() { self.space_soon() } else { self.ask_space() }
+    }
+
+    /// Has a thread of its own ask for the space: who places a file on another branch must not be stuck in this one.
+    fn space_soon(&self) -> Result<FsSpace> {
+        let last_told = || self.space.lock().1;
+        let Some(me) = self.me.upgrade() else { return self.ask_space() };
+        if self.asking_space.swap(true, Relaxed) {
+            return Ok(last_told());
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().name("branch-space".into()).stack_size(128 << 10);
+        let asking = thread.spawn(move || {
+            // Whoever started it may be acting for somebody.
+            let asked = sys::identity::become_daemon().map_err(OpError::Sys).and_then(|()| me.ask_space());
+            me.asking_space.store(false, Relaxed);
+            // Nobody may be waiting any more.
+            let _heard = tell.send(asked);
+        });
+        if let Err(error) = asking {
+            tracing::warn!(%error, "no thread to ask a branch for its space");
+            self.asking_space.store(false, Relaxed);
+            return Ok(last_told());
+        }
+        told.recv_timeout(self.patience()).unwrap_or_else(|_| Ok(last_told()))
+    }
+
+    fn ask_space(&self) -> Result<FsSpace> {
         let arrived = self.what_arrived();
         let asked =
             self.ask(|| sys::file::statfs(self.root().as_fd())).inspect_err(|_| self.distrust_space())?;

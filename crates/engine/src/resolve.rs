@@ -329,23 +329,52 @@ impl Union {
         }
     }
 
-    /// The attributes of a directory, from all its copies that answer.
+    /// The attributes of a directory, from all its copies that answer; of those that do not, the times that they told last.
     pub(crate) fn dir_attr(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<Attr> {
-        let mut stats = DirStats::new();
+        let (mut stats, mut remembered) = (DirStats::new(), DirStats::new());
         let mut last = OpError::STALE;
         for at in dir.copies() {
-            let stat = self
-                .dirfd(pool, dir, at)
-                .and_then(|fd| pool.branch(at).ask(|| fsstack_sys::at::stat_fd(fd.as_fd())));
-            match stat {
+            // What the pool shows is the first copy's: that one is worth a wait.
+            let told =
+                if stats.is_empty() { self.stat_copy(pool, dir, at) } else { self.ask_copy(pool, dir, at) };
+            match told {
                 Ok(stat) => stats.push((at, stat)),
-                Err(error) => last = error,
+                Err(error) => {
+                    last = error;
+                    let known = dir.told(at).filter(|_| error.is_fault());
+                    remembered.extend(known.map(|stat| (at, stat)));
+                }
             }
         }
         if stats.is_empty() {
             return Err(if last.is_missing() { OpError::STALE } else { last });
         }
-        Ok(Attr { ino: dir.id.ino, stat: merge(&stats) })
+        stats.extend(remembered);
+        let mut stat = merge(&stats);
+        if dir.copies().len() > 1 {
+            stat.nlink = stat.nlink.min(1); // also where the others do not answer
+        }
+        Ok(Attr { ino: dir.id.ino, stat })
+    }
+
+    /// The attributes of one copy of a directory.
+    fn stat_copy(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<Stat> {
+        let branch = pool.branch(at);
+        let fd = self.dirfd(pool, dir, at)?;
+        let stat = branch.ask(|| fsstack_sys::at::stat_fd(fd.as_fd()))?;
+        if branch.is_remote() {
+            dir.was_told(at, &stat);
+        }
+        Ok(stat)
+    }
+
+    /// As [`Self::stat_copy`], of a copy that adds to what another says: a branch that may hang is not waited for.
+    pub(crate) fn ask_copy(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<Stat> {
+        let branch = pool.branch(at);
+        if branch.stalls() {
+            return Err(branch.not_waited_for());
+        }
+        self.stat_copy(pool, dir, at)
     }
 }
 

@@ -15,6 +15,9 @@ use super::stand_in::{self, Desk};
 
 /// Places of a crowd; `branch-inflight` says how many of them are used.
 pub const MOST: usize = 64;
+/// A brief call that has been inside for longer than this, or than a part of the limit: nobody waits for what he can
+/// do without.
+const STALL: Duration = Duration::from_millis(250);
 
 /// What a caller may expect of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +148,16 @@ impl Crowd {
         self.places.iter().filter(|place| place.began.load(Relaxed) != 0).count()
     }
 
+    /// Whether a call that should have been brief has been inside for a while: the branch may hang.
+    pub(crate) fn stalls(&self) -> bool {
+        let patience = millis(STALL).min(self.timeout.load(Relaxed) / 4);
+        let now = self.now();
+        self.places.iter().any(|place| {
+            let began = place.began.load(Relaxed);
+            began != 0 && !place.long.load(Relaxed) && now.saturating_sub(began) > patience
+        })
+    }
+
     /// Calls that ever came in.
     pub(crate) fn entered(&self) -> u64 {
         self.entered.load(Relaxed)
@@ -156,8 +169,9 @@ impl Crowd {
     }
 
     /// Who is inside, and for how long. Calls that have overstayed are answered for: the brief ones; those that may take
-    /// long only if the branch is `hung`.
-    pub(crate) fn look(&self, hung: bool) -> Look {
+    /// long only if the branch is `hung`. Before a brief one is, `close` is called: its request may be served again, and
+    /// must not come in once more.
+    pub(crate) fn look(&self, hung: bool, close: impl Fn()) -> Look {
         let (now, limit) = (self.now(), self.timeout.load(Relaxed));
         let answered = self.answered.load(Relaxed);
         let mut look = Look::default();
@@ -175,7 +189,10 @@ impl Crowd {
                 look.doubtful |= now.saturating_sub(began.max(answered)) > limit;
                 continue;
             }
-            look.overstayed |= !long;
+            if !long {
+                look.overstayed = true;
+                close();
+            }
             place.give_up(began);
         }
         look
@@ -207,7 +224,7 @@ mod tests {
 
     fn looked_until(crowd: &Crowd, hung: bool, done: impl Fn(Look) -> bool) -> Look {
         loop {
-            let look = crowd.look(hung);
+            let look = crowd.look(hung, || ());
             if done(look) {
                 return look;
             }
@@ -220,11 +237,11 @@ mod tests {
         let crowd = Crowd::new(Duration::from_millis(1), 1);
         let stuck = crowd.enter(Stay::Brief, || true).unwrap();
         assert_eq!(looked_until(&crowd, false, |look| look.overstayed).inside, 1);
-        assert!(!crowd.look(false).overstayed);
+        assert!(!crowd.look(false, || ()).overstayed);
         assert_eq!(crowd.enter(Stay::Brief, || true).map(drop), Err(Errno::TIMEDOUT));
         drop(stuck);
         assert!(crowd.enter(Stay::Brief, || true).is_ok());
-        assert_eq!(crowd.look(false), Look::default());
+        assert_eq!(crowd.look(false, || ()), Look::default());
     }
 
     #[test]
@@ -232,8 +249,8 @@ mod tests {
         let crowd = Crowd::new(Duration::from_millis(1), 2);
         let _long = crowd.enter(Stay::Long, || true).unwrap();
         assert!(!looked_until(&crowd, false, |look| look.doubtful).overstayed);
-        crowd.look(true);
-        assert!(!crowd.look(true).doubtful);
+        crowd.look(true, || ());
+        assert!(!crowd.look(true, || ()).doubtful);
     }
 
     #[test]
@@ -246,8 +263,45 @@ mod tests {
     fn without_a_timeout_nobody_overstays() {
         let crowd = Crowd::new(Duration::ZERO, 1);
         let _inside = crowd.enter(Stay::Brief, || true).unwrap();
-        assert_eq!(crowd.look(true), Look { inside: 1, ..Look::default() });
+        assert_eq!(crowd.look(true, || ()), Look { inside: 1, ..Look::default() });
         assert_eq!(crowd.timeout(), None);
+    }
+
+    #[test]
+    fn a_branch_stalls_while_a_brief_call_stays() {
+        let crowd = Crowd::new(Duration::from_millis(4), 2);
+        let long = crowd.enter(Stay::Long, || true).unwrap();
+        std::thread::sleep(Duration::from_millis(3));
+        assert!(!crowd.stalls());
+        let _brief = crowd.enter(Stay::Brief, || true).unwrap();
+        while !crowd.stalls() {
+            std::thread::yield_now();
+        }
+        drop(long);
+        assert!(crowd.stalls());
+        drop(_brief);
+        assert!(!crowd.stalls());
+    }
+
+    #[test]
+    fn the_branch_is_closed_before_a_request_is_answered_for() {
+        let closed = Arc::new(AtomicBool::new(false));
+        #[derive(Debug)]
+        struct Closed(Arc<AtomicBool>);
+        impl stand_in::StandIn for Closed {
+            fn refuse(&self, _: u64) -> bool {
+                assert!(self.0.load(SeqCst));
+                true
+            }
+        }
+        let door: Arc<dyn stand_in::StandIn> = Arc::new(Closed(closed.clone()));
+        let crowd = Crowd::new(Duration::from_millis(1), 1);
+        stand_in::at(&door, 1, || {
+            let _stuck = crowd.enter(Stay::Brief, || true).unwrap();
+            while !crowd.look(false, || closed.store(true, SeqCst)).overstayed {
+                std::thread::yield_now();
+            }
+        });
     }
 
     #[derive(Debug, Default)]

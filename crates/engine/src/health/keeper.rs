@@ -63,10 +63,13 @@ impl Branch {
     fn keep_once(&self) -> Look {
         let health = &self.health;
         let state = health.state.load(SeqCst);
-        let look = health.crowd.as_ref().map_or_else(Look::default, |crowd| crowd.look(state == HUNG));
-        if look.overstayed && state < HUNG {
-            self.closes("a call has not returned");
-        } else if look.doubtful {
+        let close = || {
+            if state < HUNG {
+                self.closes("a call has not returned");
+            }
+        };
+        let look = health.crowd.as_ref().map_or_else(Look::default, |crowd| crowd.look(state == HUNG, close));
+        if look.doubtful && !look.overstayed {
             self.doubt(Errno::TIMEDOUT);
         }
         if health.state.load(SeqCst) != UP {

@@ -39,6 +39,9 @@ pub use mounts::MountWatch;
 /// After the branch was examined and found good, EIO of single files is no new cause for this long.
 const PEACE: Duration = Duration::from_secs(1);
 
+/// How long a branch is waited for, at most, for what can be done without it.
+const SHORT: Duration = Duration::from_secs(1);
+
 /// How a branch is, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -134,6 +137,12 @@ impl Branch {
         self.health.crowd.as_ref().map_or(0, Crowd::inside)
     }
 
+    /// Whether a call has been inside for a while that should have been brief: nobody waits here for what he can do
+    /// without.
+    pub(crate) fn stalls(&self) -> bool {
+        self.health.crowd.as_ref().is_some_and(Crowd::stalls)
+    }
+
     /// Whether others serve it.
     pub fn is_remote(&self) -> bool {
         self.health.crowd.is_some()
@@ -159,6 +168,17 @@ impl Branch {
             self.wake_keeper();
         }
         Ok(Some(inside))
+    }
+
+    /// How long this branch is waited for where that can be done without it.
+    pub(crate) fn patience(&self) -> Duration {
+        let limit = self.health.crowd.as_ref().and_then(Crowd::timeout);
+        limit.map_or(SHORT, |limit| SHORT.min(limit / 2))
+    }
+
+    /// The branch may hang, and what was asked can be done without it.
+    pub(crate) fn not_waited_for(&self) -> OpError {
+        OpError::Branch { branch: self.ix, sys: SysError { call: Call::Access, errno: Errno::TIMEDOUT } }
     }
 
     fn refused(&self) -> OpError {
@@ -189,8 +209,13 @@ impl Branch {
         self.health.inodes.get_or_init(|| Arc::downgrade(inodes));
     }
 
+    /// The inodes of the pool that is at work with it.
+    pub(crate) fn inodes(&self) -> Option<Arc<Table>> {
+        self.health.inodes.get().and_then(Weak::upgrade)
+    }
+
     pub(crate) fn close_inodes(&self) {
-        if let Some(inodes) = self.health.inodes.get().and_then(Weak::upgrade) {
+        if let Some(inodes) = self.inodes() {
             inodes.close_on(self.ix);
         }
     }

@@ -4,6 +4,7 @@
 //! another thread could answer in its place, it says so here ([`at`]). Who comes into a branch takes that along, and the
 //! branch's keeper uses it when the call has overstayed. Whether the request is still the same, and not answered yet,
 //! the door itself knows, under a lock of its own.
+//! A request that only asks is served again: by then the branch is closed, and what the others know is the answer.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 
 /// What a door's thread leaves behind while it serves.
 pub trait StandIn: Send + Sync + Debug {
-    /// Answers the request `turn` of the thread with EIO, unless it has been answered. False: it could not be, and is
-    /// to be tried again.
+    /// Has the request `turn` of the thread served again by another thread, if it may be; else answers it with EIO. Not if
+    /// it has been answered. False: it could not be, and is to be tried again.
     fn refuse(&self, turn: u64) -> bool;
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use fsstack_pool::BranchIx;
+use fsstack_sys::Stat;
 use smallvec::SmallVec;
 
 use super::dirfd::DirFd;
@@ -35,6 +36,8 @@ pub(super) struct Copy {
     pub(super) ino: u64,
     pub(super) fd: Option<Arc<DirFd>>,
     pub(super) used: bool,
+    /// Its attributes when a branch that others serve told them last: it is not waited for while it may hang.
+    pub(super) told: Option<Box<Stat>>,
 }
 
 /// What a lookup found out about a directory's copies.
@@ -109,7 +112,7 @@ impl Inode {
         self.with_dir(|dir| {
             dir.copies.retain(|copy| copy.branch != branch);
             let at = dir.copies.iter().take_while(|copy| order(copy.branch) < order(branch)).count();
-            dir.copies.insert(at, Copy { branch, ino, fd, used: true });
+            dir.copies.insert(at, Copy { branch, ino, fd, used: true, told: None });
         });
     }
 
@@ -158,6 +161,33 @@ impl Inode {
             let copy = dir.copies.iter_mut().find(|copy| copy.branch == branch)?;
             copy.used = true;
             copy.fd.clone()
+        })?
+    }
+
+    /// The copy on `branch`, which others serve, told its attributes.
+    pub(crate) fn was_told(&self, branch: BranchIx, stat: &Stat) {
+        self.with_dir(|dir| {
+            if let Some(copy) = dir.copies.iter_mut().find(|copy| copy.branch == branch) {
+                match &mut copy.told {
+                    Some(told) => **told = *stat,
+                    none => *none = Some(Box::new(*stat)),
+                }
+            }
+        });
+    }
+
+    /// The copy on `branch` was changed: what it told is no more.
+    pub(crate) fn forget_told(&self, branch: BranchIx) {
+        self.with_dir(|dir| {
+            dir.copies.iter_mut().filter(|copy| copy.branch == branch).for_each(|copy| copy.told = None);
+        });
+    }
+
+    /// The attributes that the copy on `branch` told last, if it is remembered.
+    pub(crate) fn told(&self, branch: BranchIx) -> Option<Stat> {
+        self.with_dir(|dir| {
+            let copy = dir.copies.iter().find(|copy| copy.branch == branch)?;
+            copy.told.as_deref().copied()
         })?
     }
 
@@ -265,7 +295,8 @@ impl DirPlace {
             .iter()
             .map(|&(branch, ino)| {
                 let kept = old.iter_mut().find(|copy| copy.branch == branch && copy.ino == ino);
-                Copy { branch, ino, fd: kept.and_then(|copy| copy.fd.take()), used: true }
+                let (fd, told) = kept.map_or((None, None), |copy| (copy.fd.take(), copy.told.take()));
+                Copy { branch, ino, fd, used: true, told }
             })
             .collect();
     }

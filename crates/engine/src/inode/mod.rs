@@ -121,8 +121,9 @@ impl Inode {
         let id = Identity { ino: Ino::ROOT, generation: 0 };
         let root = Self::dir(id, &Copies::default());
         if let Place::Dir(dir) = &mut root.state.lock().place {
-            dir.copies =
-                roots.map(|(branch, ino, fd)| Copy { branch, ino, fd: Some(fd), used: true }).collect();
+            dir.copies = roots
+                .map(|(branch, ino, fd)| Copy { branch, ino, fd: Some(fd), used: true, told: None })
+                .collect();
         }
         root
     }

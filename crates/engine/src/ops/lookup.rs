@@ -1,7 +1,6 @@
 //! Looking a name up.
 
 use std::ffi::CStr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fsstack_pool::EntryName;
@@ -64,8 +63,10 @@ impl Union {
             let stat = if stats.is_empty() {
                 self.stat_in(pool, parent, at, name).ok()?
             } else {
-                let fd = self.dirfd(pool, dir, at).ok()?;
-                pool.branch(at).ask(|| sys::at::stat_fd(fd.as_fd())).ok()?
+                match self.ask_copy(pool, dir, at) {
+                    Err(error) if error.is_fault() => dir.told(at)?,
+                    told => told.ok()?,
+                }
             };
             if dir.copy_ino(at) != Some(stat.ino) || !stat.is_dir() {
                 return None;

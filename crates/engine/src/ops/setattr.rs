@@ -136,7 +136,9 @@ impl Union {
                 Err(error) if error.is_missing() => {}
                 fd => {
                     let fd = fd?;
-                    pool.branch(at).ask(|| act(fd.as_fd()))?;
+                    let done = pool.branch(at).ask(|| act(fd.as_fd()));
+                    dir.forget_told(at);
+                    done?;
                     found = true;
                 }
             }

@@ -17,6 +17,7 @@ use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, Operation, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};
 
+use super::again::may_be_served_again;
 use super::crew::Crew;
 use super::device::{self, BEFORE_DATA, Buffer, Taken};
 use super::scheduling::{Pace, Scheduling, Tempo};
@@ -217,7 +218,7 @@ impl Shared {
             self.crew.seen(request.header.pid, &self.cpus);
         }
         if self.adapter.may_hang() {
-            return self.run_watched(device.as_fd(), seat, &request, outgoing);
+            return self.run_watched(device.as_fd(), seat, (&request, message), outgoing);
         }
         self.run(device.as_fd(), &request, outgoing);
     }
@@ -227,13 +228,13 @@ impl Shared {
         &self,
         device: BorrowedFd<'_>,
         seat: &Arc<Seat>,
-        request: &Request<'_>,
+        (request, message): (&Request<'_>, &[u8]),
         outgoing: &mut [u8],
     ) {
         let unique = request.header.unique;
         let mut answer = Answer::new(outgoing);
         let door: Arc<dyn StandIn> = seat.clone();
-        seat.begin(unique);
+        seat.begin(unique, may_be_served_again(request).then_some(message));
         let outcome = stand_in::at(&door, unique, || self.adapter.serve(request, &mut answer));
         match outcome {
             Outcome::Answered if !seat.end() => self.adapter.take_back(request, answer.as_bytes()),
@@ -246,6 +247,33 @@ impl Shared {
                 let _nobody_waits = seat.end();
             }
         }
+    }
+
+    /// Has another thread serve the request `message`, which came by `device`: false if there is none.
+    pub(super) fn serve_again(self: &Arc<Self>, device: &OwnedFd, message: &[u8]) -> bool {
+        let (shared, message) = (self.clone(), message.to_vec());
+        let started = device.try_clone().and_then(|device| {
+            let seat = Seat::new(self, &device)?;
+            self.threads.fetch_add(1, SeqCst);
+            let thread = std::thread::Builder::new().name("door-again".into());
+            let started = thread.spawn(move || {
+                if let Err(error) = identity::keep_capabilities() {
+                    tracing::warn!(%error, "the door's thread cannot act for others");
+                }
+                if let Ok(request) = Request::parse_contiguous(shared.adapter.abi(), &message) {
+                    let mut outgoing = vec![0; shared.buffer];
+                    shared.run_watched(device.as_fd(), &seat, (&request, &message), &mut outgoing);
+                }
+                shared.threads.fetch_sub(1, SeqCst);
+            });
+            started.inspect_err(|_| {
+                self.threads.fetch_sub(1, SeqCst);
+            })
+        });
+        if let Err(error) = &started {
+            tracing::warn!(%error, "no thread to serve a request again");
+        }
+        started.is_ok()
     }
 
     fn run(&self, device: BorrowedFd<'_>, request: &Request<'_>, outgoing: &mut [u8]) {

@@ -1,5 +1,6 @@
 //! The doors that requests come through: one codec and one adapter behind both.
 
+mod again;
 mod crew;
 pub mod dev;
 pub mod device;

@@ -1,7 +1,8 @@
 //! The request that a thread of the /dev/fuse door is at, where another thread may answer it.
 //!
 //! Who answers is decided under one lock: the thread when it comes back, or whoever is told that it will not. The
-//! thread's buffers are its own, so nothing but the answer itself is at stake.
+//! thread's buffers are its own, so nothing but the answer itself is at stake. A request that only asks is kept here
+//! too, for another thread to serve again (`again.rs`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -20,35 +21,40 @@ pub(super) struct Seat {
     /// An answer is taken only by the descriptor that gave the request, or a duplicate of it.
     device: OwnedFd,
     door: Arc<Shared>,
-    at: Mutex<At>,
+    at: Mutex<(At, Vec<u8>)>,
 }
 
+/// What a thread is at. Beside it is the request, if it may be served again; else nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// Between requests.
     Rest,
     /// Serving this request.
     Serving(u64),
-    /// Somebody else has answered the request.
-    Refused,
+    /// The request is somebody else's.
+    Left,
 }
 
 impl Seat {
     /// A seat for a thread that reads `device`.
     pub(super) fn new(door: &Arc<Shared>, device: &OwnedFd) -> std::io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { device: device.try_clone()?, door: door.clone(), at: Mutex::new(At::Rest) }))
+        let at = Mutex::new((At::Rest, Vec::new()));
+        Ok(Arc::new(Self { device: device.try_clone()?, door: door.clone(), at }))
     }
 
-    /// The thread begins the request `unique`.
-    pub(super) fn begin(&self, unique: u64) {
-        *self.at.lock() = At::Serving(unique);
+    /// The thread begins the request `unique`; `again` is the request, if it may be served again.
+    pub(super) fn begin(&self, unique: u64, again: Option<&[u8]>) {
+        let mut at = self.at.lock();
+        at.0 = At::Serving(unique);
+        at.1.clear();
+        at.1.extend_from_slice(again.unwrap_or_default());
     }
 
     /// The thread has come back: whether the answer is its to give.
     pub(super) fn end(&self) -> bool {
         let mut at = self.at.lock();
-        let mine = *at != At::Refused;
-        *at = At::Rest;
+        let mine = at.0 != At::Left;
+        at.0 = At::Rest;
         if !mine {
             self.door.found_again();
         }
@@ -59,12 +65,14 @@ impl Seat {
 impl StandIn for Seat {
     fn refuse(&self, turn: u64) -> bool {
         let mut at = self.at.lock();
-        if *at != At::Serving(turn) {
+        if at.0 != At::Serving(turn) {
             return true;
         }
-        *at = At::Refused;
-        let refusal = OutHeader::refused(turn, Errno::IO.raw_os_error());
-        super::dev::report(device::refuse(self.device.as_fd(), &refusal));
+        at.0 = At::Left;
+        if at.1.is_empty() || !self.door.serve_again(&self.device, &at.1) {
+            let refusal = OutHeader::refused(turn, Errno::IO.raw_os_error());
+            super::dev::report(device::refuse(self.device.as_fd(), &refusal));
+        }
         drop(at);
         self.door.lost_one();
         true

@@ -24,6 +24,7 @@ use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};
 
+use super::again::may_be_served_again;
 use super::scheduling::{Pace, Scheduling, Tempo};
 use crate::adapter::{Outcome, Serve};
 use entry::{Entry, Fetched};
@@ -78,6 +79,8 @@ enum First {
     More,
     /// Another thread's entry, whose request was answered.
     TakenOver(Left),
+    /// Another thread's entry, whose request is to be served again.
+    Again(Left),
 }
 
 #[derive(Debug, Default)]
@@ -184,7 +187,11 @@ impl Shared {
         let queue = &self.queues[number];
         let id = u16::try_from(number).map_err(io::Error::other)?;
         let fresh = || Entry::new(self.device.as_fd().as_raw_fd(), id, self.max_write);
-        let taken_over = matches!(first, First::TakenOver(_));
+        let begin = match first {
+            First::TakenOver(_) => Entry::commit,
+            First::Again(_) => |_: &mut Entry| Ok(Fetched::Request),
+            First::Own(_) | First::More => Entry::register,
+        };
         let mut entry = match first {
             First::More => fresh()?,
             First::Own(told) => {
@@ -200,7 +207,7 @@ impl Shared {
                     None => return Ok(Ended::Gone),
                 }
             }
-            First::TakenOver(left) => match left.take_over(&self.gone) {
+            First::TakenOver(left) | First::Again(left) => match left.take_over(&self.gone) {
                 Some(entry) => entry,
                 None => return Ok(Ended::Gone),
             },
@@ -209,7 +216,7 @@ impl Shared {
         let seat = Seat::new(self, number);
         let mut apart = Apart::default();
         queue.free.fetch_add(1, SeqCst);
-        let mut fetched = if taken_over { entry.commit() } else { entry.register() };
+        let mut fetched = begin(&mut entry);
         loop {
             match fetched? {
                 Fetched::Gone => return Ok(Ended::Gone),
@@ -275,7 +282,7 @@ impl Shared {
         let mut answer = Answer::new(answer);
         let door: Arc<dyn StandIn> = seat.clone();
         let Entry { ring, slot } = entry;
-        seat.leave(unique, slot);
+        seat.leave(unique, may_be_served_again(&request), slot);
         let outcome = stand_in::at(&door, unique, || self.adapter.serve(&request, &mut answer));
         let Some(mut slot) = seat.come_back() else {
             if outcome == Outcome::Answered {

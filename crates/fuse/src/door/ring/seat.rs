@@ -1,8 +1,9 @@
 //! The entry that a thread of the ring's door leaves while it serves a request, and who takes it over.
 //!
 //! An entry is whoever's has its buffers ([`Slot`]). The thread leaves them in its seat and takes them back when it has
-//! served the request. If it does not come back from a branch, a new thread takes them, answers with an error by a ring of
-//! its own, and serves the entry from then on; the old one finds its seat empty, and goes.
+//! served the request. If it does not come back from a branch, a new thread takes them, serves the request again if it only
+//! asks (`door/again.rs`) or answers with an error, by a ring of its own, and serves the entry from then on; the old one
+//! finds its seat empty, and goes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -25,7 +26,16 @@ pub(super) struct Seat {
     door: Arc<Shared>,
     queue: usize,
     /// The request at hand, and its entry's buffers.
-    left: Mutex<Option<(u64, Slot)>>,
+    left: Mutex<Option<AtHand>>,
+}
+
+/// A request, with the entry's buffers, in which it still is.
+#[derive(Debug)]
+struct AtHand {
+    unique: u64,
+    /// It may be served again.
+    again: bool,
+    slot: Slot,
 }
 
 impl Seat {
@@ -35,41 +45,44 @@ impl Seat {
     }
 
     /// The thread begins the request `unique`.
-    pub(super) fn leave(&self, unique: u64, slot: Slot) {
-        *self.left.lock() = Some((unique, slot));
+    pub(super) fn leave(&self, unique: u64, again: bool, slot: Slot) {
+        *self.left.lock() = Some(AtHand { unique, again, slot });
     }
 
     /// The thread has come back: its entry, unless another has it now.
     pub(super) fn come_back(&self) -> Option<Slot> {
-        self.left.lock().take().map(|(_, slot)| slot)
+        self.left.lock().take().map(|at_hand| at_hand.slot)
     }
 }
 
 impl StandIn for Seat {
     fn refuse(&self, turn: u64) -> bool {
         let mut left = self.left.lock();
-        let Some((unique, mut slot)) = left.take() else { return true };
+        let Some(AtHand { unique, again, mut slot }) = left.take() else { return true };
         if unique != turn {
-            *left = Some((unique, slot));
+            *left = Some(AtHand { unique, again, slot });
             return true;
         }
-        slot.put(OutHeader::refused(unique, Errno::IO.raw_os_error()).as_bytes(), &[]);
+        if !again {
+            slot.put(OutHeader::refused(unique, Errno::IO.raw_os_error()).as_bytes(), &[]);
+        }
         let taken = Left(Arc::new(Mutex::new(Some(slot))));
-        match self.door.start(self.queue, First::TakenOver(taken.clone())) {
+        let first = if again { First::Again(taken.clone()) } else { First::TakenOver(taken.clone()) };
+        match self.door.start(self.queue, first) {
             Ok(_) => {
                 self.door.threads.fetch_sub(1, SeqCst); // the one that is stuck
                 true
             }
             Err(error) => {
                 tracing::warn!(%error, "no thread to answer for one that is stuck");
-                *left = taken.0.lock().take().map(|slot| (unique, slot));
+                *left = taken.0.lock().take().map(|slot| AtHand { unique, again, slot });
                 false
             }
         }
     }
 }
 
-/// An entry that a thread left, answered and to be served on.
+/// An entry that a thread left, to be served on.
 #[derive(Clone, Debug)]
 pub(super) struct Left(Arc<Mutex<Option<Slot>>>);
 
