@@ -2,12 +2,14 @@
 //! Such a record was never acted on; the next mount clears it and changes nothing else.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use fsstack_lab::needs;
+use fsstack_lab::{self as lab, MiB, needs};
 use tempfile::TempDir;
 
-use crate::check::{Tree, seen};
+use crate::check::{Entry, Tree, seen};
 use crate::engine::{Engine, settings};
 use crate::kill;
 use crate::moves::Branches;
@@ -123,4 +125,75 @@ fn a_branch_that_comes_back_later_follows() {
         assert_eq!(record(&paths, ".names"), None, "killed at {nth}");
     }
     assert!(done > 0 && undone > 0, "{done} were finished and {undone} taken back");
+}
+
+/// The file `to` on the first branch is to go, and the one that takes its place is behind it already: the process was
+/// killed there.
+fn killed_before_the_replaced_file_goes(paths: &[&Path; 3]) {
+    let scenario = scenario::named("rename_over_a_file_on_an_earlier_branch");
+    let reset = || {
+        for entry in paths.iter().flat_map(|path| fs::read_dir(path).unwrap()) {
+            let entry = entry.unwrap();
+            let dir = entry.file_type().unwrap().is_dir();
+            if dir { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) }.unwrap();
+        }
+        scenario.prepare(paths);
+    };
+    reset();
+    let (mounting, calls) = kill::child(scenario, paths, None).unwrap();
+    for nth in mounting + 1..=mounting + calls {
+        reset();
+        assert!(kill::child(scenario, paths, Some(nth)).is_none(), "call {nth} was not reached");
+        let behind = fs::read(paths[1].join("to")).is_ok_and(|text| text == b"from");
+        if behind && paths[0].join("to").exists() && record(paths, ".names").is_some() {
+            return;
+        }
+    }
+    panic!("never killed there");
+}
+
+fn text_of(tree: &Tree, name: &str) -> Option<String> {
+    match tree.get(Path::new(name)) {
+        Some(Entry::File { text, .. }) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+/// A number that has become free is soon another file's: the record means the one that was there.
+#[test]
+fn what_has_got_the_number_of_a_file_that_was_to_go_stays() {
+    needs!(root(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(310)).tmp_branch("b").tmp_branch("c").unmounted();
+    let paths = ["a", "b", "c"].map(|name| pool.branch(name).path());
+    killed_before_the_replaced_file_goes(&paths);
+    let to = paths[0].join("to");
+    let number = fs::metadata(&to).unwrap().ino();
+    fs::remove_file(&to).unwrap();
+    // The file system gives it away again when it has cleared what was there.
+    let mut others = Vec::new();
+    let began = Instant::now();
+    let again = loop {
+        let other = paths[0].join(format!("other{}", others.len()));
+        fs::write(&other, "somebody else's").unwrap();
+        if fs::metadata(&other).unwrap().ino() == number {
+            break other;
+        }
+        others.push(other);
+        assert!(began.elapsed() < Duration::from_secs(60), "the number is not used again");
+    };
+    fs::rename(again, &to).unwrap();
+    others.iter().for_each(|other| fs::remove_file(other).unwrap());
+    assert_eq!(text_of(&shown(&paths), "to").as_deref(), Some("somebody else's"));
+}
+
+#[test]
+fn what_was_written_to_a_file_that_was_to_go_stays() {
+    let branches: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let paths = branches.each_ref().map(TempDir::path);
+    killed_before_the_replaced_file_goes(&paths);
+    fs::write(paths[0].join("to"), "written since").unwrap();
+    let tree = shown(&paths);
+    assert_eq!(text_of(&tree, "to").as_deref(), Some("written since"));
+    assert_eq!(text_of(&tree, "from").as_deref(), Some("from"), "what was to come in its place is lost");
+    assert_eq!(record(&paths, ".names"), None);
 }

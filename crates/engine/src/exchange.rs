@@ -9,7 +9,7 @@ use fsstack_sys::at::RenameFlags;
 
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
-use crate::journal::Act;
+use crate::journal::{Act, Object};
 use crate::names::{End, Half, begin, finish, has_no_links, note};
 use crate::pool::Pool;
 use crate::recover::Durable;
@@ -41,12 +41,12 @@ impl Union {
             self.skeleton_in_shape(pool, b.dir, *at)?;
         }
         let of = |holders: &DirStats, at: BranchIx| {
-            holders.iter().find(|(holder, _)| *holder == at).map(|(_, stat)| stat.ino)
+            holders.iter().find(|(holder, _)| *holder == at).map(|(_, stat)| Object::of(stat))
         };
         let part = |at: BranchIx| match (of(&in_a, at), of(&in_b, at)) {
-            (Some(ino), Some(other)) => (at, ino, Act::Swap { other }),
-            (Some(ino), None) => (at, ino, Act::There),
-            (None, ino) => (at, ino.unwrap_or(0), Act::Back),
+            (Some(object), Some(other)) => (at, object, Act::Swap { other }),
+            (Some(object), None) => (at, object, Act::There),
+            (None, object) => (at, object.unwrap_or_default(), Act::Back),
         };
         let parts: Vec<_> = at.iter().map(|at| part(*at)).collect();
         let record = if parts.len() > 1 { begin(pool, a, b, &parts, Durable::Machine) } else { None };
@@ -73,7 +73,7 @@ impl Union {
         pool: &Pool,
         (a, in_a): (End<'_>, &DirStats),
         (b, in_b): (End<'_>, &DirStats),
-        parts: &[(BranchIx, u64, Act)],
+        parts: &[(BranchIx, Object, Act)],
     ) -> Result<(), Half> {
         if let ([(at_a, of_a)], [(at_b, of_b)]) = (&**in_a, &**in_b)
             && at_a != at_b
@@ -84,7 +84,7 @@ impl Union {
             pair.sort_by_key(|(_, at)| pool.turn(*at));
             return self.exchange_files(pool, pair[0], pair[1]);
         }
-        let swap = |(at, _, act): (BranchIx, u64, Act), undo: bool| {
+        let swap = |(at, _, act): (BranchIx, Object, Act), undo: bool| {
             let (from, to) = if (act == Act::Back) == undo { (a, b) } else { (b, a) };
             let both = matches!(act, Act::Swap { .. });
             let how = if both { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };

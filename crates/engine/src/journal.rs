@@ -4,7 +4,7 @@
 //! The record is a file in the hidden folder of one branch. It is on disk before the first name changes, and it
 //! goes after the last has changed and is on disk too. So a record that a crash cut short was never acted on: its
 //! last word is a checksum, and one that does not fit is cleared. A whole one is compared with the branches by
-//! inode number. If no name has changed, nothing was promised, and it is dropped. If one has, the others are
+//! inode number and what else tells an object from a later one that has got its number ([`Object`]). If no name has changed, nothing was promised, and it is dropped. If one has, the others are
 //! changed now; where a branch refuses, those that have are taken back.
 //!
 //! A branch of the record may be missing from the pool at the next mount. What was settled for the others is then
@@ -16,19 +16,22 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use fsstack_pool::{BranchId, BranchIx};
+use fsstack_pool::{BranchId, BranchIx, Ino};
 use fsstack_sys::at::RenameFlags;
-use fsstack_sys::{self as sys, Errno, SysError};
+use fsstack_sys::{self as sys, Errno, Stat, SysError, Time};
 
 use crate::branch::Branch;
 use crate::inode::Inode;
+use crate::inode::number::{hash_name, mix};
 use crate::pool::Pool;
 use crate::recover::{self, Durable, Written, checksum, sync_dir, walk};
 
 /// What the records' names end with.
 pub(crate) const SUFFIX: &CStr = c".names";
-const MAGIC: &[u8; 4] = b"fsn1";
+const MAGIC: &[u8; 4] = b"fsn2";
 const SUM: usize = 8;
+const PART: usize = 1 + 2 + 2 * OBJECT;
+const OBJECT: usize = 3 * 8;
 
 /// What happens to an object on one branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub(crate) enum Act {
     /// It gets the first name instead of the second.
     Back,
     /// It has the first name and `other` the second: they change places.
-    Swap { other: u64 },
+    Swap { other: Object },
     /// It has the second name, and goes: a file, or a directory without entries.
     Remove,
 }
@@ -47,9 +50,64 @@ pub(crate) enum Act {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) branch: BranchId,
-    /// The branch's inode number of the object.
-    pub(crate) ino: u64,
+    pub(crate) object: Object,
     pub(crate) act: Act,
+}
+
+/// What an object of a branch is known by: a branch may be away for long, and used without the pool meanwhile, and a
+/// number that has become free is soon another object's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Object {
+    /// The branch's inode number.
+    ino: u64,
+    /// Made from its birth time; 0 if the branch keeps none.
+    born: u64,
+    /// Made from the size and time of a file that is to go; else 0.
+    written: u64,
+}
+
+impl Object {
+    /// What gets another name.
+    pub(crate) fn of(stat: &Stat) -> Self {
+        Self { ino: stat.ino, born: born(stat), written: 0 }
+    }
+
+    /// What goes, as it is now. (A directory goes only if nothing is in it.)
+    pub(crate) fn to_go(stat: &Stat) -> Self {
+        let written = if stat.is_dir() { 0 } else { mark(b"written", stat.size, stat.mtime) };
+        Self { written, ..Self::of(stat) }
+    }
+
+    fn is(self, stat: &Stat) -> bool {
+        let born = born(stat);
+        self.ino == stat.ino && (self.born == 0 || born == 0 || self.born == born)
+    }
+
+    /// It is to go, and somebody has written to it since, or to another of its number.
+    fn is_changed(self, stat: &Stat) -> bool {
+        self.written != 0 && self.written != Self::to_go(stat).written
+    }
+
+    fn put(self, record: &mut Vec<u8>) {
+        for word in [self.ino, self.born, self.written] {
+            record.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    fn take(bytes: &[u8; OBJECT]) -> Self {
+        let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+        Self { ino: word(0), born: word(8), written: word(16) }
+    }
+}
+
+/// Never 0 but where there is no birth time.
+fn born(stat: &Stat) -> u64 {
+    stat.btime.map_or(0, |time| mark(b"born", 0, time))
+}
+
+fn mark(what: &[u8], size: u64, time: Time) -> u64 {
+    let of = [what, &size.to_le_bytes(), &time.sec.to_le_bytes(), &time.nsec.to_le_bytes()].concat();
+    mix(hash_name(Ino(0), &of)) | 1
 }
 
 /// A change of names: two paths below the pool's root, and what happens on which branch, in order.
@@ -71,6 +129,8 @@ enum Stage {
     After,
     /// Somebody else has changed it: nothing to do.
     Strange,
+    /// What was to go was written to since: it stays, and nothing may come in its place.
+    Stays,
 }
 
 /// A part whose branch is there, with where it acts.
@@ -119,15 +179,15 @@ impl Names {
         }
         for part in &self.parts {
             let (kind, other) = match part.act {
-                Act::There => (0, 0),
-                Act::Back => (1, 0),
+                Act::There => (0, Object::default()),
+                Act::Back => (1, Object::default()),
                 Act::Swap { other } => (2, other),
-                Act::Remove => (3, 0),
+                Act::Remove => (3, Object::default()),
             };
             record.push(kind);
             record.extend_from_slice(&part.branch.get().to_le_bytes());
-            record.extend_from_slice(&part.ino.to_le_bytes());
-            record.extend_from_slice(&other.to_le_bytes());
+            part.object.put(&mut record);
+            other.put(&mut record);
         }
         record.extend_from_slice(&checksum(&record).to_le_bytes());
         record
@@ -150,19 +210,19 @@ impl Names {
         };
         let (first, second) = (path()?, path()?);
         let mut parts = Vec::new();
-        for part in rest.chunks(19) {
+        for part in rest.chunks(PART) {
             let (kind, part) = part.split_first()?;
             let (branch, part) = part.split_first_chunk::<2>()?;
-            let (ino, other) = part.split_first_chunk::<8>()?;
+            let (object, other) = part.split_first_chunk::<OBJECT>()?;
             let act = match kind {
                 0 => Act::There,
                 1 => Act::Back,
-                2 => Act::Swap { other: u64::from_le_bytes(other.try_into().ok()?) },
+                2 => Act::Swap { other: Object::take(other.try_into().ok()?) },
                 3 => Act::Remove,
                 _ => return None,
             };
             let branch = BranchId::new(u16::from_le_bytes(*branch))?;
-            parts.push(Part { branch, ino: u64::from_le_bytes(*ino), act });
+            parts.push(Part { branch, object: Object::take(object), act });
         }
         Some(Self { first, second, parts, settled: *settled != 0 })
     }
@@ -220,28 +280,39 @@ pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<Settled, SysError> {
 
 /// Does what is left of the parts. False: a branch refused, and all were taken back.
 fn finish(places: &mut [Place<'_>]) -> Result<bool, SysError> {
+    if let Some(stays) = places.iter().find(|place| place.stage == Stage::Stays) {
+        let branch = stays.branch.path.display();
+        tracing::warn!(%branch, "what an interrupted change of names was to replace was written to since: it stays");
+        take_back(places)?;
+        return Ok(false);
+    }
     // What must go first, or it would hide or forbid what comes in its place.
     places.sort_by_key(|place| place.part.act != Act::Remove);
     for at in 0..places.len() {
         let place = &mut places[at];
         let done = match place.stage {
             Stage::Before | Stage::Midway => place.act(),
-            Stage::After | Stage::Strange => continue,
+            Stage::After | Stage::Strange | Stage::Stays => continue,
         };
         match done {
             Ok(()) => place.stage = Stage::After,
             Err(error) if places.iter().any(Place::cannot_go_back) => return Err(error),
             Err(error) => {
                 tracing::warn!(%error, "an interrupted change of names cannot be finished: it is taken back");
-                for done in places.iter().filter(|place| place.stage == Stage::After) {
-                    done.undo()?;
-                    done.sync()?;
-                }
+                take_back(places)?;
                 return Ok(false);
             }
         }
     }
     places.iter().try_for_each(Place::sync).map(|()| true)
+}
+
+fn take_back(places: &[Place<'_>]) -> Result<(), SysError> {
+    for done in places.iter().filter(|place| matches!(place.stage, Stage::Midway | Stage::After)) {
+        done.undo()?;
+        done.sync()?;
+    }
+    Ok(())
 }
 
 impl Part {
@@ -250,7 +321,7 @@ impl Part {
             Act::There => Act::Back,
             Act::Back => Act::There,
             Act::Swap { other } => {
-                return Some(Self { ino: other, act: Act::Swap { other: self.ino }, ..self });
+                return Some(Self { object: other, act: Act::Swap { other: self.object }, ..self });
             }
             Act::Remove => return None,
         };
@@ -264,14 +335,14 @@ impl<'a> Place<'a> {
         let has = |at: &Option<(OwnedFd, CString)>| match at {
             None => Ok(None),
             Some((dir, name)) => match sys::at::stat(dir.as_fd(), name) {
-                Ok(stat) => Ok(Some(stat.ino)),
+                Ok(stat) => Ok(Some(stat)),
                 Err(error) if error.errno == Errno::NOENT => Ok(None),
                 Err(error) => Err(error),
             },
         };
         let (at_first, at_second) = (has(&first)?, has(&second)?);
-        let moves = |old: Option<u64>, new: Option<u64>| match (old == Some(part.ino), new == Some(part.ino))
-        {
+        let has = |stat: Option<Stat>, object: Object| stat.is_some_and(|stat| object.is(&stat));
+        let moves = |old, new| match (has(old, part.object), has(new, part.object)) {
             (true, true) => Stage::Midway,
             (true, false) => Stage::Before,
             (false, true) => Stage::After,
@@ -280,13 +351,14 @@ impl<'a> Place<'a> {
         let stage = match part.act {
             Act::There => moves(at_first, at_second),
             Act::Back => moves(at_second, at_first),
-            Act::Swap { other } => match (at_first, at_second) {
-                (Some(a), Some(b)) if (a, b) == (part.ino, other) => Stage::Before,
-                (Some(a), Some(b)) if (a, b) == (other, part.ino) => Stage::After,
-                _ => Stage::Strange,
+            Act::Swap { other } if has(at_first, part.object) && has(at_second, other) => Stage::Before,
+            Act::Swap { other } if has(at_first, other) && has(at_second, part.object) => Stage::After,
+            Act::Swap { .. } => Stage::Strange,
+            Act::Remove => match at_second.filter(|stat| part.object.is(stat)) {
+                Some(stat) if part.object.is_changed(&stat) => Stage::Stays,
+                Some(_) => Stage::Before,
+                None => Stage::After,
             },
-            Act::Remove if at_second == Some(part.ino) => Stage::Before,
-            Act::Remove => Stage::After,
         };
         Ok(Self { part, branch, stage, first, second })
     }
@@ -352,13 +424,17 @@ impl<'a> Place<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn names() -> Names {
-        let part = |branch, ino, act| Part { branch: BranchId::new(branch).unwrap(), ino, act };
+        let object = |ino| Object { ino, born: ino * 1_000_003, written: ino + 1 };
+        let part =
+            |branch, ino, act| Part { branch: BranchId::new(branch).unwrap(), object: object(ino), act };
         let parts = vec![
             part(1, 77, Act::There),
-            part(2, 78, Act::Swap { other: 79 }),
+            part(2, 78, Act::Swap { other: object(79) }),
             part(3, 80, Act::Remove),
             part(4, 81, Act::Back),
         ];
@@ -385,9 +461,26 @@ mod tests {
     }
 
     #[test]
+    fn a_number_that_was_used_again_is_another_object() {
+        let time = |sec| Time { sec, nsec: 7 };
+        let stat = |btime, size, mtime| {
+            let here = sys::at::stat(sys::at::open_root(Path::new("/")).unwrap().as_fd(), c"proc").unwrap();
+            Stat { ino: 5, btime, size, mtime, mode: 0o100_644, ..here }
+        };
+        let first = stat(Some(time(1)), 3, time(2));
+        assert!(Object::of(&first).is(&stat(Some(time(1)), 4, time(3))), "written to, and named otherwise");
+        assert!(!Object::of(&first).is(&stat(Some(time(2)), 3, time(2))), "born later");
+        assert!(Object::of(&stat(None, 3, time(2))).is(&first), "it cannot be told");
+        let (same, written) = (first, stat(Some(time(1)), 3, time(3)));
+        assert!(!Object::to_go(&first).is_changed(&same) && Object::to_go(&first).is_changed(&written));
+        assert!(!Object::of(&first).is_changed(&written), "it is not to go");
+    }
+
+    #[test]
     fn what_was_settled_backwards_is_the_reverse() {
         let reversed: Vec<_> = names().parts.into_iter().filter_map(Part::reversed).collect();
         assert_eq!(reversed.len(), 3);
-        assert_eq!((reversed[1].ino, reversed[1].act), (79, Act::Swap { other: 78 }));
+        let Act::Swap { other } = reversed[1].act else { panic!("{:?}", reversed[1]) };
+        assert_eq!((reversed[1].object.ino, other.ino), (79, 78));
     }
 }

@@ -8,7 +8,7 @@ use fsstack_sys::{Errno, SysError};
 
 use crate::error::OpError;
 use crate::inode::Inode;
-use crate::journal::{Act, Names, Part};
+use crate::journal::{Act, Names, Object, Part};
 use crate::pool::Pool;
 use crate::recover::{Durable, Written};
 
@@ -68,11 +68,14 @@ pub(crate) fn begin(
     pool: &Pool,
     first: End<'_>,
     second: End<'_>,
-    parts: &[(BranchIx, u64, Act)],
+    parts: &[(BranchIx, Object, Act)],
     durable: Durable,
 ) -> Record {
-    let part =
-        |(at, ino, act): &(BranchIx, u64, Act)| Part { branch: pool.branch(*at).id, ino: *ino, act: *act };
+    let part = |(at, object, act): &(BranchIx, Object, Act)| Part {
+        branch: pool.branch(*at).id,
+        object: *object,
+        act: *act,
+    };
     let names = Names {
         first: Names::path(first.dir, first.name)?,
         second: Names::path(second.dir, second.name)?,

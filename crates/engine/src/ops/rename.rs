@@ -24,7 +24,7 @@ use fsstack_sys::{self as sys, Errno, SysError};
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::inode::dirfd::DirFd;
-use crate::journal::Act;
+use crate::journal::{Act, Object};
 use crate::names::{End, Half, Record, begin, finish, has_no_links, note};
 use crate::pool::Pool;
 use crate::recover::{Durable, sync_dir};
@@ -185,8 +185,8 @@ impl Union {
         at: BranchIx,
         shown: BranchIx,
     ) -> Result<Record> {
-        let replaced = self.stat_in(pool, to.dir, shown, to.name)?.ino;
-        let moved = self.stat_in(pool, from.dir, at, from.name)?.ino;
+        let replaced = Object::to_go(&self.stat_in(pool, to.dir, shown, to.name)?);
+        let moved = Object::of(&self.stat_in(pool, from.dir, at, from.name)?);
         let parts = [(shown, replaced, Act::Remove), (at, moved, Act::There)];
         // No name is lost if the machine stops in between: for the daemon's own end a record in memory will do.
         Ok(begin(pool, from, to, &parts, Durable::Daemon))
@@ -302,14 +302,14 @@ impl Union {
             self.skeleton_in_shape(pool, to.dir, *at)?;
         }
         let copies: Vec<BranchIx> = sources.iter().map(|(at, _)| *at).collect();
-        let extra: Vec<(BranchIx, u64)> = targets
+        let extra: Vec<(BranchIx, Object)> = targets
             .iter()
             .rev()
             .filter(|(at, _)| !copies.contains(at))
-            .map(|(at, stat)| (*at, stat.ino))
+            .map(|(at, stat)| (*at, Object::to_go(stat)))
             .collect();
-        let renames = sources.iter().map(|(at, stat)| (*at, stat.ino, Act::There));
-        let parts: Vec<_> = renames.chain(extra.iter().map(|(at, ino)| (*at, *ino, Act::Remove))).collect();
+        let renames = sources.iter().map(|(at, stat)| (*at, Object::of(stat), Act::There));
+        let parts: Vec<_> = renames.chain(extra.iter().map(|(at, gone)| (*at, *gone, Act::Remove))).collect();
         let record = if parts.len() > 1 { begin(pool, from, to, &parts, Durable::Machine) } else { None };
         let done = self.rename_all(pool, (from, to), &copies, &extra, flags).and_then(|()| match record {
             // Done, but not surely on disk: the next mount looks at it again.
@@ -334,7 +334,7 @@ impl Union {
         pool: &Pool,
         (from, to): (End<'_>, End<'_>),
         copies: &[BranchIx],
-        extra: &[(BranchIx, u64)],
+        extra: &[(BranchIx, Object)],
         flags: RenameFlags,
     ) -> Result<(), Half> {
         self.rename_copies(pool, from, to, copies, flags)?;
@@ -355,7 +355,7 @@ impl Union {
         &self,
         pool: &Pool,
         dir: &Arc<Inode>,
-        parts: &[(BranchIx, u64, Act)],
+        parts: &[(BranchIx, Object, Act)],
     ) -> Result<()> {
         for (at, ..) in parts {
             let fd = self.dirfd(pool, dir, *at)?;
