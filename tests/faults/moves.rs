@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fsstack_engine::health::{MountWatch, State};
+use fsstack_engine::live::Position;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_pool::BranchSpec;
 use fsstack_sys::{Errno, OFlags, fault};
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -250,5 +252,43 @@ fn a_move_is_killed_at_every_call() {
             wrong.push(format!("killed at {nth} of {mounting} + {calls}: {fault}"));
         }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Both copies of a file have its name, for the process was killed between the two steps; the pool is mounted without the
+/// branch that the file was moved to, and that one is added while the file is written to, or is not.
+#[test]
+fn a_branch_that_is_added_takes_nothing_from_who_has_the_file_open() {
+    needs!(root());
+    let branches = Branches::fresh();
+    let (mounting, calls) = kill::child(&MOVE, &branches.paths(), None).unwrap();
+    let [a, b, c] = branches.paths();
+    let mut both = 0;
+    let mut wrong = Vec::new();
+    for (nth, open) in (mounting + 1..=mounting + calls).flat_map(|nth| [(nth, true), (nth, false)]) {
+        branches.reset();
+        assert!(kill::child(&MOVE, &branches.paths(), Some(nth)).is_none());
+        if branches.0.holders(FILM) != ["a", "b"] {
+            continue;
+        }
+        both += 1;
+        let engine = Engine::over([a, c].into_iter(), settings("ff"));
+        let film = open.then(|| engine.open(Path::new(FILM), OFlags::RDWR).unwrap());
+        engine.union.add_branch(&BranchSpec::new(b.to_owned()), Position::Last).unwrap();
+        if let Some(film) = film {
+            engine.union.write(film, 0, LATER.as_bytes(), false).unwrap();
+            engine.union.release(film);
+        }
+        drop(engine);
+        let begins = if open { LATER } else { MOVED };
+        match seen(&branches.mount()).get(Path::new(FILM)) {
+            Some(Entry::File { text, .. }) if !text.starts_with(begins) => {
+                wrong.push(format!("killed at {nth}, open: {open}: what was written is lost"));
+            }
+            Some(Entry::File { .. }) if branches.0.holders(FILM).len() == 1 => {}
+            _ => wrong.push(format!("killed at {nth}, open: {open}: on {:?}", branches.0.holders(FILM))),
+        }
+    }
+    assert!(both > 0, "never were there two of it");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

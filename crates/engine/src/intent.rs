@@ -8,16 +8,22 @@
 //! change it there while the new copy cannot be removed. So the intent says how both copies were, and of the two
 //! the one goes that nobody has changed since. As long as that daemon lives it knows better: the file that it had to leave
 //! where it was may be open there, so that copy stays whether it has been changed or not ([`TakenBack`]).
+//! Another daemon may find an intent while it is at work, on a branch that is added or back. Then the copy stays that is
+//! open; and of two that are not, the one that anybody may open meanwhile, not the one on the branch that nobody is let
+//! into yet.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
-use fsstack_pool::BranchId;
+use fsstack_pool::{BranchId, BranchIx};
+use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Stat, SysError, Time};
 use parking_lot::Mutex;
 
 use crate::branch::Branch;
+use crate::inode::mark;
+use crate::inode::number::number;
 use crate::pool::Pool;
 use crate::recover::{Durable, Written, checksum, sync_dir, walk, write_record};
 
@@ -114,8 +120,15 @@ pub(crate) fn is_from(record: &[u8], away: BranchId) -> bool {
     record.first_chunk() == Some(&away.get().to_le_bytes())
 }
 
-/// If both copies have the name, one of them goes: the new one if the move was `taken_back`. False: that cannot be told now.
-pub(crate) fn settle(pool: &Pool, to: &Branch, record: &[u8], taken_back: bool) -> Result<bool, SysError> {
+/// If both copies have the name, one of them goes: the new one if the move was `taken_back`. `joining` is the branch that
+/// nobody is let into yet, while the others are at work. False: that cannot be told now.
+pub(crate) fn settle(
+    pool: &Pool,
+    to: &Branch,
+    record: &[u8],
+    taken_back: bool,
+    joining: Option<BranchId>,
+) -> Result<bool, SysError> {
     let Some((body, sum)) = record.split_last_chunk::<SUM>().filter(|(body, _)| body.len() > HEAD) else {
         return Ok(true);
     };
@@ -132,6 +145,11 @@ pub(crate) fn settle(pool: &Pool, to: &Branch, record: &[u8], taken_back: bool) 
     let Some(is_new) = there(&at_new, new)? else { return Ok(true) };
     let at_old = walk(from, path)?;
     let is_old = at_old.as_ref().map_or(Ok(None), |at_old| there(at_old, old))?;
+    let taken_back = taken_back
+        || match used_on(pool, (from, old.ino), (to, &is_new), &at_new) {
+            Some(used) => used == from.ix,
+            None => joining == Some(to.id) && is_old.is_some(),
+        };
     let is_unchanged = |is_old: &Stat| old.changed == is_old.ctime && old.is_written_as(is_old);
     if let (false, Some(at_old), Some(is_old)) = (taken_back, &at_old, &is_old)
         && is_unchanged(is_old)
@@ -150,6 +168,21 @@ pub(crate) fn settle(pool: &Pool, to: &Branch, record: &[u8], taken_back: bool) 
         tracing::warn!(%from, %to, "both copies of a file whose move was interrupted have changed: both stay");
     }
     Ok(true)
+}
+
+/// On which of the two branches the file is open, if it is.
+fn used_on(
+    pool: &Pool,
+    (from, old): (&Branch, u64),
+    (to, new): (&Branch, &Stat),
+    (dir, name): &(OwnedFd, CString),
+) -> Option<BranchIx> {
+    let inodes = pool.branches.iter().find_map(|branch| branch.inodes())?;
+    // The new copy is known by the number of the old one, and by its own to whoever came before it had that.
+    let numbers = [number(from, from.dev(), old), number(to, new.dev, new.ino)];
+    let alias = mark::get(On::Name(dir.as_fd(), name), mark::FILE, new.ino).map(|id| id.ino);
+    let known = numbers.into_iter().chain(alias).filter_map(|ino| inodes.get(ino));
+    known.filter(|inode| inode.open_file().is_some()).find_map(|inode| inode.branch())
 }
 
 /// The attributes of what has the name, if it is the file of that stamp.

@@ -249,7 +249,7 @@ impl Interrupted {
     /// As [`clear_added`]: whether anything was changed. The caller holds the tree's shape for himself: no record is at
     /// work.
     pub(crate) fn clear(&self, pool: &Pool, back: &Branch) -> bool {
-        let here = self.here && back.is_writable() && report(back, clear_on(pool, back));
+        let here = self.here && back.is_writable() && report(back, clear_on(pool, back, Some(back.id)));
         clear_others(pool, back, &self.others, journal::is_about) || here
     }
 }
@@ -259,7 +259,7 @@ type About = fn(&[u8], BranchId) -> bool;
 
 fn clear_about(pool: &Pool, branch: &Branch, others: &[BranchIx], about: About) {
     if branch.is_writable() {
-        report(branch, clear_on(pool, branch));
+        report(branch, clear_on(pool, branch, Some(branch.id)));
     }
     clear_others(pool, branch, others, about);
 }
@@ -295,7 +295,7 @@ fn finish_about(pool: &Pool, branch: &Branch, away: BranchId, about: About) -> R
     let mut changed = false;
     let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
     for (name, record) in records {
-        if clear_record(pool, branch, &name, &record)? {
+        if clear_record(pool, branch, (&name, &record), Some(away))? {
             sys::at::unlink(folder.as_fd(), &name)?;
             changed = true;
         }
@@ -327,7 +327,7 @@ pub(crate) fn clear(pool: &Pool) {
     }
     let pool = &pool;
     for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
-        report(branch, clear_on(pool, branch));
+        report(branch, clear_on(pool, branch, None));
     }
 }
 
@@ -350,14 +350,14 @@ fn names_in(branch: &Branch, above: BorrowedFd<'_>, name: &CStr) -> Result<Vec<C
     Ok(names)
 }
 
-/// Whether there was anything that could be cleared.
-fn clear_on(pool: &Pool, branch: &Branch) -> Result<bool, SysError> {
+/// Whether there was anything that could be cleared. `joining`: see [`intent::settle`].
+fn clear_on(pool: &Pool, branch: &Branch, joining: Option<BranchId>) -> Result<bool, SysError> {
     let names = names_in_folder(branch)?;
     let mut changed = false;
     let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
     for name in names {
         if let Some(record) = read_record(branch, &folder, &name)?
-            && !clear_record(pool, branch, &name, &record)?
+            && !clear_record(pool, branch, (&name, &record), joining)?
         {
             continue; // for a mount with the branch that it is about
         }
@@ -407,10 +407,15 @@ fn read_record(branch: &Branch, folder: &OwnedFd, name: &CStr) -> Result<Option<
     Ok(Some(record))
 }
 
-/// Does what it says. False: it is to stay.
-fn clear_record(pool: &Pool, branch: &Branch, name: &CStr, record: &[u8]) -> Result<bool, SysError> {
+/// Does what it says; `joining` is let in only later, into a pool at work. False: it is to stay.
+fn clear_record(
+    pool: &Pool,
+    branch: &Branch,
+    (name, record): (&CStr, &[u8]),
+    joining: Option<BranchId>,
+) -> Result<bool, SysError> {
     if name.to_bytes().ends_with(intent::SUFFIX.to_bytes()) {
-        let settled = intent::settle(pool, branch, record, pool.taken_back.has(name))?;
+        let settled = intent::settle(pool, branch, record, pool.taken_back.has(name), joining)?;
         if settled {
             pool.taken_back.remove(name);
         }
