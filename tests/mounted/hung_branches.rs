@@ -10,12 +10,15 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use fsstack_lab::daemon::Process;
+use fsstack_lab::daemon::{self, Process};
+use fsstack_lab::ledger::Entry;
 use fsstack_lab::pool::{Builder, Pool};
+use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, needs};
 use rustix::process::Signal;
 
-use crate::command;
+use crate::command as operator;
+use crate::stress::Served;
 
 const EIO: Option<i32> = Some(5);
 
@@ -55,9 +58,11 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// `a` is served by another daemon, `b` is a plain directory; calls may stay in `a` for a second.
 fn described() -> Builder {
-    lab::pool()
-        .tmp_branch("b")
-        .served_branch("a")
+    lasting_a_second(lab::pool().tmp_branch("b").served_branch("a"))
+}
+
+fn lasting_a_second(branches: Builder) -> Builder {
+    branches
         .option("create=ff")
         .option("write-path=stacked")
         .option("attr-timeout=0")
@@ -121,11 +126,14 @@ fn a_frozen_branch_costs_its_own_requests_a_deadline(builder: Builder) {
     until("all are told", || back.load(SeqCst) == asked.len());
     asked.into_iter().for_each(|asked| asked.join().unwrap());
     // By now whoever comes is refused at once: many more than a deadline each would let through here.
+    let before = waiting(pool.branch("a").path());
     for _ in 0..200 {
         assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
     }
-    // The rest goes on. (Not before: the root's attributes are of all branches, and the first who asks for them waits for
-    // this one too.)
+    // Nothing of that went to the branch. (It may be examined, by one at a time.)
+    let after = waiting(pool.branch("a").path());
+    assert!(after <= before + 1, "{before} requests, then {after}");
+    // The rest goes on.
     works(pool.path());
 
     drop(frozen);
@@ -176,24 +184,24 @@ fn a_frozen_branch_costs_its_own_requests_a_deadline_by_the_ring() {
 fn an_operator_is_answered_and_obeyed_while_a_branch_hangs() {
     needs!(mounting(), root(), program("mergerfs"));
     let pool = filled(described());
-    let (at, a) = (command::at(&pool), command::branch(&pool, "a"));
+    let (at, a) = (operator::at(&pool), operator::branch(&pool, "a"));
     let frozen = Frozen::new(pool.branch("a").daemon());
     // What has to ask the branch waits for it.
     let stuck = {
         let at = at.clone();
-        thread::spawn(move || command::run(&["write-path", &at, "passthrough"]))
+        thread::spawn(move || operator::run(&["write-path", &at, "passthrough"]))
     };
     until("the change is asked for", || stuck.is_finished() || asks(pool.daemon().pid));
     // Nobody else does, and the branch can be put out of use.
-    command::told(&["get", &at, "create"]);
-    command::told(&["status", &at]);
-    command::told(&["set", &at, "create=mfs"]);
-    assert_eq!(command::told(&["branch", "mode", &at, &a, "RO"]), format!("{a}: RW -> RO\n"));
-    command::told(&["branch", "floor", &at, &a, "1G"]);
+    operator::told(&["get", &at, "create"]);
+    operator::told(&["status", &at]);
+    operator::told(&["set", &at, "create=mfs"]);
+    assert_eq!(operator::told(&["branch", "mode", &at, &a, "RO"]), format!("{a}: RW -> RO\n"));
+    operator::told(&["branch", "floor", &at, &a, "1G"]);
     // A call that came before stays inside.
     assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
-    command::told(&["branch", "remove", &at, &a]);
-    assert!(!command::told(&["status", &at]).contains(&a));
+    operator::told(&["branch", "remove", &at, &a]);
+    assert!(!operator::told(&["status", &at]).contains(&a));
     works(pool.path());
     drop(frozen);
     let told = stuck.join().unwrap();
@@ -205,6 +213,13 @@ fn asks(daemon: i32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{daemon}/task")).unwrap();
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
     tasks.flatten().any(|task| name(task).starts_with("control-ask"))
+}
+
+/// Requests that the branch's daemon has not answered.
+fn waiting(branch: &Path) -> usize {
+    let minor = lab::mounts::at(branch).unwrap().unwrap().minor;
+    let told = fs::read_to_string(format!("/sys/fs/fuse/connections/{minor}/waiting")).unwrap();
+    told.trim().parse().unwrap()
 }
 
 /// What was answered for leaves nothing behind: the daemon says what it held when it ends.
@@ -277,6 +292,31 @@ fn the_daemon_ends_with_a_branch_hung_by_the_ring() {
     the_daemon_ends_with_a_branch_hung(described().option("transport=ring"));
 }
 
+/// The same by umount(8), once those who were stuck have been told.
+fn a_pool_is_unmounted_with_a_branch_hung(builder: Builder) {
+    let mut pool = filled(builder);
+    let daemon = pool.daemon();
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
+    crate::script::sh("/", &format!("umount '{}'", pool.path().display()));
+    daemon.wait(Duration::from_secs(60)).unwrap();
+    drop(frozen);
+    pool.unmount();
+    pool.branch_mut("a").unmount_by_force();
+}
+
+#[test]
+fn a_pool_is_unmounted_with_a_branch_hung_by_the_device() {
+    needs!(mounting(), program("mergerfs"));
+    a_pool_is_unmounted_with_a_branch_hung(described().option("transport=dev"));
+}
+
+#[test]
+fn a_pool_is_unmounted_with_a_branch_hung_by_the_ring() {
+    needs!(mounting(), program("mergerfs"), rings());
+    a_pool_is_unmounted_with_a_branch_hung(described().option("transport=ring"));
+}
+
 /// No call is inside when it freezes; only the daemon's own closing of an open file goes there.
 #[test]
 fn the_daemon_ends_with_a_file_open_on_a_hung_branch() {
@@ -297,13 +337,20 @@ fn the_daemon_ends_with_a_file_open_on_a_hung_branch() {
 fn a_branch_mounted_again_while_the_old_mount_hangs_is_used() {
     needs!(mounting(), program("mergerfs"));
     let mut pool = filled(described());
+    let opened = File::open(pool.at("on-a/3")).unwrap();
+    let idle = File::open(pool.at("on-a/4")).unwrap();
     let frozen = Frozen::new(pool.branch("a").daemon());
+    assert_eq!(errno(opened.read_at(&mut [0; 6], 0)), EIO);
     assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
     pool.branch_mut("a").unmount_lazily();
     pool.branch_mut("a").remount();
     until("the branch comes back", || fs::read(pool.at("on-a/2")).is_ok());
     works(pool.path());
+    // An open file is opened anew below; but not while a call is stuck in it, on the old mount.
+    assert_eq!(idle.read_at(&mut [0; 6], 0).unwrap(), 6);
+    assert_eq!(errno(opened.read_at(&mut [0; 6], 0)), EIO);
     frozen.0.kill().unwrap();
+    until("the stuck call returns", || opened.read_at(&mut [0; 6], 0).is_ok_and(|len| len == 6));
 }
 
 /// What was interrupted is settled with the others when a branch is back, and one of them may hang unnoticed.
@@ -323,4 +370,116 @@ fn a_branch_comes_back_while_another_hangs_that_nobody_has_asked() {
     until("the branch is back", || said("the branch is mounted again"));
     drop(frozen);
     until("all is well", || fs::read(pool.at("on-a/1")).is_ok_and(|bytes| bytes == b"on-a/1"));
+}
+
+/// The directories on the way are on the frozen branch too. Who is caught in it waits, and is then told what the other
+/// one has: names and attributes that were known, and names that were not.
+fn what_another_branch_has_is_told_whoever_is_caught(builder: Builder) {
+    let mut pool = filled(builder);
+    pool.unmount();
+    for branch in ["a", "b"] {
+        fs::create_dir(pool.branch(branch).path().join("both")).unwrap();
+    }
+    for n in 0..40 {
+        fs::write(pool.branch("b").path().join(format!("both/{n}")), "on b").unwrap();
+    }
+    for round in 0..4 {
+        pool.remount();
+        // Where the first is, is remembered; where the others are, is not.
+        assert_eq!(pool.read("both/0"), b"on b");
+        assert_eq!(pool.read("on-b/0"), b"on-b/0");
+        let caught: Vec<_> = {
+            let frozen = Frozen::new(pool.branch("a").daemon());
+            let ask = |what: &'static str, at: &str, act: fn(&Path) -> io::Result<()>| {
+                let at = pool.at(at);
+                thread::spawn(move || {
+                    act(&at).map_err(|error| format!("{what} of {}: {error}", at.display()))
+                })
+            };
+            let mut asked = Vec::new();
+            for n in 0..2 {
+                asked.push(ask("attributes", "", |at| fs::symlink_metadata(at).map(drop)));
+                asked.push(ask("attributes", "both", |at| fs::symlink_metadata(at).map(drop)));
+                asked.push(ask("a known file", "both/0", |at| fs::read(at).map(drop)));
+                asked.push(ask("a known file", "on-b/0", |at| fs::read(at).map(drop)));
+                asked.push(ask("a file", &format!("both/{}", 10 * round + n), |at| fs::read(at).map(drop)));
+                asked.push(ask("a file", &format!("on-b/{}", 10 * round + n), |at| fs::read(at).map(drop)));
+                asked.push(ask("a change", "both/0", |at| {
+                    OpenOptions::new().append(true).open(at)?.set_modified(std::time::SystemTime::now())
+                }));
+                asked.push(ask("space", "", |at| rustix::fs::statvfs(at).map(drop).map_err(io::Error::from)));
+            }
+            let told = asked.into_iter().filter_map(|asked| asked.join().unwrap().err()).collect();
+            drop(frozen);
+            told
+        };
+        assert!(caught.is_empty(), "round {round}: {caught:#?}");
+        until("the branch answers again", || fs::read(pool.at("on-a/30")).is_ok());
+        pool.unmount();
+    }
+}
+
+#[test]
+fn what_another_branch_has_is_told_whoever_is_caught_by_the_device() {
+    needs!(mounting(), program("mergerfs"));
+    what_another_branch_has_is_told_whoever_is_caught(described().option("transport=dev"));
+}
+
+#[test]
+fn what_another_branch_has_is_told_whoever_is_caught_by_the_ring() {
+    needs!(mounting(), program("mergerfs"), rings());
+    what_another_branch_has_is_told_whoever_is_caught(described().option("transport=ring"));
+}
+
+/// The frozen branch is the first: its copies are those that the pool shows.
+#[test]
+fn what_another_branch_has_is_told_if_the_first_is_frozen() {
+    needs!(mounting(), program("mergerfs"));
+    let first = lab::pool().served_branch("a").tmp_branch("b");
+    what_another_branch_has_is_told_whoever_is_caught(lasting_a_second(first));
+}
+
+/// What is made goes to a branch that works: the space of the frozen one need not be known for that.
+#[test]
+fn files_are_made_on_another_branch_whoever_is_caught() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = filled(described());
+    // What was known of its space is too old to be used unasked.
+    sleep(Duration::from_millis(1500));
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    for n in 0..5 {
+        fs::write(pool.at(format!("on-b/new-{n}")), "new").unwrap();
+        fs::create_dir(pool.at(format!("on-b/dir-{n}"))).unwrap();
+    }
+    drop(frozen);
+    assert_eq!(pool.holders("on-b/new-4"), ["b"]);
+}
+
+/// An open file is read again when its branch is back, though another one hangs for longer than this test lasts. (The
+/// branches are pools themselves: their files keep their numbers.)
+#[test]
+fn an_open_file_is_read_again_while_another_branch_hangs() {
+    needs!(mounting(), loops());
+    let (mut a, c) = (Served::start(), Served::start());
+    let home = a.below.branch("deep").path().join("on-a/deeper");
+    fs::create_dir_all(&home).unwrap();
+    (0..10).for_each(|n| fs::write(home.join(n.to_string()), "before").unwrap());
+    let pool = lab::pool().tmp_branch("b").unmounted();
+    let _mount = Entry::mount(pool.path()).unwrap();
+    let branches =
+        [pool.branch("b").path(), &a.target, &c.target].map(|path| path.display().to_string()).join(":");
+    let options = "create=ff,write-path=stacked,attr-timeout=0,entry-timeout=0,branch-timeout=600";
+    command(daemon::helper().unwrap()).arg(branches).arg(pool.path()).args(["-o", options]).run().unwrap();
+    let at = |n: u32| pool.at(format!("on-a/deeper/{n}"));
+    (0..10).rev().for_each(|n| assert_eq!(fs::read(at(n)).unwrap(), b"before"));
+    let opened = File::open(at(1)).unwrap();
+    let written = OpenOptions::new().read(true).write(true).open(at(2)).unwrap();
+    a.daemon.kill().unwrap();
+    assert_eq!(errno(opened.read_at(&mut [0; 6], 0)), EIO);
+    let frozen = Frozen::new(c.daemon);
+    a.restart();
+    until("the file is read again", || opened.read_at(&mut [0; 6], 0).is_ok_and(|len| len == 6));
+    written.write_all_at(b"behind", 0).unwrap();
+    drop((frozen, opened, written));
+    assert_eq!(fs::read(at(2)).unwrap(), b"behind");
 }

@@ -296,15 +296,15 @@ fn seed() -> u64 {
 }
 
 /// A branch that another daemon serves, which can die.
-struct Served {
-    target: PathBuf,
-    daemon: Process,
+pub(crate) struct Served {
+    pub(crate) target: PathBuf,
+    pub(crate) daemon: Process,
     _mount: Entry,
-    below: Pool,
+    pub(crate) below: Pool,
 }
 
 impl Served {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let below = lab::pool().xfs_branch("deep", MiB(300)).unmounted();
         let target = below.path().to_owned();
         let _mount = Entry::mount(&target).unwrap();
@@ -312,7 +312,8 @@ impl Served {
         Self { target, daemon, _mount, below }
     }
 
-    fn restart(&mut self) {
+    /// Mounted again at its place, by another daemon.
+    pub(crate) fn restart(&mut self) {
         self.daemon.kill().unwrap();
         // The pool above holds directories of it open.
         command("umount").arg("-l").arg(&self.target).run().unwrap();

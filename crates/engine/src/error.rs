@@ -108,6 +108,8 @@ pub fn is_branch_fault(errno: Errno) -> bool {
             | Errno::IO
             | Errno::STALE
             | Errno::TIMEDOUT
+            // What was under way to a FUSE server over io_uring that ended.
+            | Errno::CANCELED
             | Errno::HOSTDOWN
             | Errno::HOSTUNREACH
     ) || errno.raw_os_error() == 117 // EUCLEAN: a corrupted file system

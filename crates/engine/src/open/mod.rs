@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -25,7 +26,9 @@ use listing::Listing;
 use route::{Backings, Route, Tie};
 
 /// How long one attempt to have a file alone lasts.
-const TRY: std::time::Duration = std::time::Duration::from_millis(20);
+const TRY: Duration = Duration::from_millis(20);
+/// How long those are waited for who have the file too, and may be stuck on a mount that was replaced.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Set-uid, set-gid.
 pub(crate) const SET_ID: u32 = 0o6000;
@@ -191,12 +194,16 @@ impl OpenFile {
     /// # Errors
     /// EIO if somebody who has it too is stuck in its branch.
     pub(crate) fn hold_alone(&self) -> Result<RwLockWriteGuard<'_, Placed>> {
+        let came = Instant::now();
         loop {
             if let Some(alone) = self.placed.try_write_for(TRY) {
                 return Ok(alone);
             }
             if let Some(placed) = self.placed.try_read_recursive() {
                 placed.branch.check_open()?;
+                if placed.epoch != placed.branch.epoch() && came.elapsed() > PATIENCE {
+                    return Err(placed.branch.not_waited_for());
+                }
             }
         }
     }
