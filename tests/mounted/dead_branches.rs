@@ -129,6 +129,22 @@ fn with_degraded_read_what_can_be_reached_is_served() {
 }
 
 #[test]
+fn what_is_served_without_a_branch_is_switched_at_run_time() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = pool_of_two();
+    let at = crate::command::at(&pool);
+    pool.branch("a").daemon().kill().unwrap();
+    assert_eq!(errno(fs::read(pool.at("top-a"))), EIO);
+    assert_eq!(errno(listed(&pool.at("both"))), EIO);
+    crate::command::told(&["set", &at, "degraded=read"]);
+    assert_eq!(errno(fs::read(pool.at("top-a"))), Some(2));
+    assert_eq!(listed(&pool.at("both")).unwrap(), ["on-b"]);
+    crate::command::told(&["set", &at, "degraded=strict"]);
+    assert_eq!(errno(fs::read(pool.at("top-a"))), EIO);
+    assert_eq!(errno(listed(&pool.at("both"))), EIO);
+}
+
+#[test]
 fn a_branch_whose_daemon_is_started_again_comes_back_by_itself() {
     needs!(mounting(), program("mergerfs"));
     let mut pool = pool_of_two();

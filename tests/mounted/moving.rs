@@ -138,3 +138,40 @@ fn a_branch_that_is_a_pool_itself_takes_files_too() {
     assert!(fs::metadata(outer.at("d")).unwrap().ino() > 1);
     mount.undo().unwrap();
 }
+
+/// Two subvolumes of one btrfs, one of which may hold no more than its quota.
+#[test]
+fn a_move_within_one_file_system_shares_the_blocks() {
+    needs!(mounting(), root(), loops(), program("mkfs.btrfs"));
+    let disk = lab::pool().btrfs_branch("disk", MiB(400)).unmounted();
+    let home = disk.branch("disk").path();
+    let script = "btrfs -q subvolume create a; btrfs -q subvolume create b; btrfs quota enable .; \
+                  btrfs quota rescan -w . >/dev/null; btrfs qgroup limit 24M a";
+    sh(home, script);
+    let at = tempfile::tempdir().unwrap();
+    let _mount = Entry::mount(at.path()).unwrap();
+    let branches = format!("{0}/a:{0}/b", home.display());
+    let options = ["-o", "create=ff,write-path=stacked,relocate,minfreespace=4M"];
+    command(daemon::helper().unwrap()).arg(branches).arg(at.path()).args(options).run().unwrap();
+    let file = writer(at.path().join("film"));
+    (0..16).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
+    file.sync_all().unwrap();
+    let first = shared(&home.join("a/film"));
+    (16..40).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
+    file.sync_all().unwrap();
+    assert!(!home.join("a/film").exists());
+    // Blocks that were there before the move are where they were.
+    let now = shared(&home.join("b/film"));
+    assert!(first.iter().any(|place| now.contains(place)), "{first:?}, then {now:?}");
+    let read = fs::read(at.path().join("film")).unwrap();
+    assert!(read.len() == 40 << 20 && (0..40).all(|n| read[n << 20..(n + 1) << 20] == mib(n as u64)));
+    drop(file);
+    command("umount").arg(at.path()).run().unwrap();
+}
+
+/// Where the file's extents begin on the disk.
+fn shared(file: &std::path::Path) -> Vec<String> {
+    let told = sh("/", &format!("filefrag -v '{}'", file.display()));
+    let extents = told.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
+    extents.filter_map(|line| Some(line.split(':').nth(2)?.split("..").next()?.trim().to_owned())).collect()
+}

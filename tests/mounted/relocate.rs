@@ -188,19 +188,21 @@ fn holes_stay_holes() {
 
 #[test]
 fn what_belongs_to_a_file_goes_with_it() {
-    needs!(mounting(), loops(), program("setfacl"), program("setfattr"));
+    needs!(mounting(), loops(), program("setfacl"), program("setfattr"), program("chattr"));
     let pool = nearly_full(MiB(24), &[]);
     let script = "touch film; setfattr -n user.rating -v good film; chown 1:2 film; setfacl -m u:3:rw film; \
-                  chmod u+s film";
+                  chmod u+s film; chattr +dA film";
     sh(pool.path(), script);
-    let tell = "getfacl -n film; getfattr -d -m - film; stat -c '%u %g %a' film";
+    let tell = "getfacl -n film; getfattr -d -m - film; stat -c '%u %g %a' film; lsattr film";
     let before = sh(pool.path(), tell);
     let file = writer(pool.at("film"));
     (0..40).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
     assert_eq!(pool.holders("film"), ["b"]);
     assert_eq!(sh(pool.path(), tell), before);
-    let on_branch = sh(pool.branch("b").path(), "getfacl -n film; stat -c '%u %g %a' film");
+    let on_branch = sh(pool.branch("b").path(), "lsattr film; getfacl -n film; stat -c '%u %g %a' film");
     assert!(on_branch.contains("user:3:rw-") && on_branch.ends_with("1 2 4664"), "{on_branch}");
+    let flags = on_branch.split_once(' ').unwrap().0;
+    assert!(flags.contains('d') && flags.contains('A'), "{on_branch}");
 }
 
 #[test]
