@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::io::Errno;
@@ -17,7 +19,7 @@ const STAY: [usize; 2] = [100_000, 10_000];
 pub(crate) fn story(_: &mut Ground) {
     locked_by_two();
     counted_by_two();
-    removed_at_once();
+    waited_for(removed_at_once);
     listed_while_files_come_and_go();
 }
 
@@ -74,7 +76,7 @@ fn come_and_go(listed: &AtomicBool) -> usize {
             fs::remove_file(in_pool(&format!("large/comes{}", n - 20))).unwrap();
         }
         n += 1;
-        thread::sleep(std::time::Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
     }
     n
 }
@@ -83,35 +85,58 @@ fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
-/// One holds the lock, the others see that, and whoever waits has it next.
+/// What the lock says to whoever does not wait for it: somebody else holds it.
+fn is_held(file: &File) -> bool {
+    match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => false,
+        Err(Errno::AGAIN | Errno::ACCESS) => true,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// One holds the lock, and the other clients and programs past NFS see that.
 fn locked_by_two() {
     say("locks");
     fs::write(in_pool("locked"), "0").unwrap();
     let [v3, v4] = CLIENTS.map(|client| open(&Path::new(client).join("locked")));
-    let held = |file: &File| match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => false,
-        Err(Errno::AGAIN | Errno::ACCESS) => true,
-        Err(error) => panic!("{error}"),
-    };
     for (one, other) in [(&v3, &v4), (&v4, &v3)] {
         fcntl_lock(one, FlockOperation::LockExclusive).unwrap();
-        assert!(held(other), "the server gave the lock twice");
+        assert!(is_held(other), "the server gave the lock twice");
         assert!(!free_for_others("/mnt/pool/locked"), "the lock does not reach the pool's own");
-        thread::scope(|scope| {
-            let waits = scope.spawn(|| fcntl_lock(other, FlockOperation::LockExclusive));
-            thread::sleep(std::time::Duration::from_millis(300));
-            assert!(!waits.is_finished());
-            fcntl_lock(one, FlockOperation::Unlock).unwrap();
-            waits.join().unwrap().unwrap();
-        });
-        assert!(held(one));
         // flock(2) and fcntl(2) are two things on a server.
         flock(open(&in_pool("locked")), FlockOperation::NonBlockingLockExclusive).unwrap();
-        fcntl_lock(other, FlockOperation::Unlock).unwrap();
-        assert!(!held(one));
         fcntl_lock(one, FlockOperation::Unlock).unwrap();
+        assert!(!is_held(other) && is_held(one));
+        fcntl_lock(other, FlockOperation::Unlock).unwrap();
         assert!(free_for_others("/mnt/pool/locked"));
     }
+}
+
+/// Whoever waits for a lock has it next: within half a minute, as the server tells nobody of a lock on a FUSE file
+/// system that has become free, and clients ask again after 30 s. `meanwhile` goes on beside that.
+fn waited_for(meanwhile: impl FnOnce()) {
+    say("waiting for locks");
+    for name in ["for-v3", "for-v4"] {
+        fs::write(in_pool(name), "").unwrap();
+    }
+    let at = |client: usize, name: &str| open(&Path::new(CLIENTS[client]).join(name));
+    // Of each file the one client holds the lock, and the other waits.
+    let holders = [at(1, "for-v3"), at(0, "for-v4")];
+    let waiters = [at(0, "for-v3"), at(1, "for-v4")];
+    holders.iter().for_each(|file| fcntl_lock(file, FlockOperation::LockExclusive).unwrap());
+    thread::scope(|scope| {
+        let waiting: Vec<_> = waiters
+            .iter()
+            .map(|file| scope.spawn(move || fcntl_lock(file, FlockOperation::LockExclusive)))
+            .collect();
+        thread::sleep(Duration::from_millis(500));
+        assert!(waiting.iter().all(|one| !one.is_finished()), "a lock was given twice");
+        holders.iter().for_each(|file| fcntl_lock(file, FlockOperation::Unlock).unwrap());
+        meanwhile();
+        waiting.into_iter().for_each(|one| one.join().unwrap().unwrap());
+    });
+    say("both have their locks");
+    assert!(holders.iter().all(is_held));
 }
 
 /// Whether another process, past NFS, gets the lock. (A process loses its locks when it closes any descriptor.)
@@ -141,9 +166,13 @@ fn counted_by_two() {
                 for _ in 0..EACH {
                     let path = Path::new(client).join("locked");
                     let file = open(&path);
-                    fcntl_lock(&file, FlockOperation::LockExclusive).unwrap();
-                    let count: u32 = fs::read_to_string(format!("/proc/self/fd/{}", fd(&file)))
-                        .map_or_else(|e| panic!("{client}: {e}"), |text| text.trim().parse().unwrap());
+                    while is_held(&file) {
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                    // By the same descriptor: closing another one of the file would give the lock back.
+                    let mut text = [0; 16];
+                    let len = file.read_at(&mut text, 0).unwrap();
+                    let count: u32 = str::from_utf8(&text[..len]).unwrap().trim().parse().unwrap();
                     rustix::io::pwrite(&file, (count + 1).to_string().as_bytes(), 0).unwrap();
                     fcntl_lock(&file, FlockOperation::Unlock).unwrap();
                 }
@@ -151,8 +180,4 @@ fn counted_by_two() {
         }
     });
     assert_eq!(fs::read_to_string(in_pool("locked")).unwrap(), (2 * EACH).to_string());
-}
-
-fn fd(file: &File) -> i32 {
-    std::os::fd::AsRawFd::as_raw_fd(file)
 }
