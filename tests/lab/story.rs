@@ -77,6 +77,14 @@ pub(crate) fn is_out_of_reach<T>(told: io::Result<T>) -> bool {
     errno == EIO || errno == ENOTCONN
 }
 
+/// Whether the answer to the making of a file that is there already is the honest one: it cannot be told, or the client
+/// remembers that it is there.
+pub(crate) fn is_not_made<T>(told: io::Result<T>) -> bool {
+    const EEXIST: Option<i32> = Some(17);
+    let errno = errno(told);
+    errno == EIO || errno == EEXIST
+}
+
 /// The names in a directory, or why they cannot all be told.
 pub(crate) fn listing(path: &Path) -> io::Result<Vec<OsString>> {
     let mut names =
