@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fsstack_lab::disks::Disks;
 use fsstack_lab::gluster::{Gluster, Purge, Steps};
-use fsstack_lab::shell::{Finished, command};
+use fsstack_lab::shell::{Finished, command, which};
 use fsstack_lab::{Skip, daemon, mounts, needs};
 use serde_json::Value;
 
@@ -169,6 +169,23 @@ fn each_fault_is_made_and_ended() {
     // Whatever is broken, it can be taken down.
     lab.does(&["fault", "freeze"]);
     assert!(lab.does(&["down"]).contains("nothing is left"));
+}
+
+/// What is the last resort elsewhere: neither podman nor docker.
+#[test]
+fn a_server_runs_without_a_container_engine() {
+    needs!(mounting(), gluster());
+    let Some(lab) = Lab::named("chroot") else { return };
+    lab.does(&[&UP[..], &["--engine", "chroot"]].concat());
+    assert_eq!(lab.status()["engine"], "unshare and chroot");
+    assert!(lab.does(&["exec", "--", "gluster", "volume", "list"]).contains("rp2"));
+    lab.does(&["fault", "kill-brick", "dt2", "1"]);
+    lab.does(&["fault", "heal"]);
+    assert_eq!((lab.alive("dt2"), lab.alive("rp2")), (2, 2));
+    assert!(lab.does(&["down"]).contains("nothing is left"));
+    if which("docker").is_none() {
+        lab.refuses(&[&UP[..], &["--engine", "docker"]].concat(), "docker: it is not installed");
+    }
 }
 
 /// Whenever it is killed, the next one goes on where it was, or takes away what is there.

@@ -168,7 +168,11 @@ pub(super) fn start(home: &Path, rootfs: &Path, family: Option<&str>) -> Result<
     ensure!(!order.is_empty(), "no engine is called {}", family.unwrap_or_default());
     order.dedup();
     let mut refused = Vec::new();
-    for engine in order.into_iter().filter(|engine| engine.there()) {
+    for engine in order {
+        if !engine.there() {
+            refused.push(format!("{}: it is not installed, or does not answer", engine.name()));
+            continue;
+        }
         remove(home)?;
         let started = start_by(engine, home, rootfs).and_then(|process| {
             fs::write(
