@@ -346,14 +346,14 @@ impl Branch {
         })
     }
 
-    /// Whether anything was counted since the file system was asked for its space: it is asked anew then, as what was
-    /// removed meanwhile still counts as taken.
-    pub(crate) fn recount(&self) -> bool {
-        let counted = self.placed.load(Relaxed) > 0 || self.made.load(Relaxed) > 0;
-        if counted {
+    /// Whether the file system was last asked for its space before `then`: it is asked anew, as what was removed since
+    /// still counts as taken.
+    pub(crate) fn recount(&self, then: Instant) -> bool {
+        let old = self.space.lock().0 < then;
+        if old {
             self.distrust_space();
         }
-        counted
+        old
     }
 
     /// A file or directory was made on this branch.

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use fsstack_pool::{BranchIx, Candidate, Chain, Ranking, Rejection, Space, rank};
 use fsstack_sys as sys;
@@ -24,10 +25,12 @@ impl Union {
         parent: &Arc<Inode>,
         mut make: impl FnMut(BranchIx) -> Result<T>,
     ) -> Result<T> {
+        let began = Instant::now();
         let rank_now = || self.ranking(pool, parent, &pool.settings.create, |_, _| true);
         let mut ranking = rank_now();
         // (All of them are to be asked, not just the first.)
-        if ranking.order.is_empty() && pool.branches.iter().filter(|branch| branch.recount()).count() > 0 {
+        if ranking.order.is_empty() && pool.branches.iter().filter(|branch| branch.recount(began)).count() > 0
+        {
             ranking = rank_now();
         }
         let mut refused: Vec<(BranchIx, Rejection)> = ranking.refused.to_vec();

@@ -167,11 +167,14 @@ pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Pr
             };
             let (path, place) = (Printable::path(&branch.spec.path), pool.mount_point());
             let (place, pid) = (Printable::path(&place), pool.pid);
-            problems.mount(if world.is_mount_point(&pool.mount_point()) {
+            let later = |other: &LedgerEntry| {
+                other.mount_point() == pool.mount_point() && pool.started < other.started
+            };
+            problems.mount(if World::is_pool(&pool.mount_point()) && !live.iter().any(later) {
                 format!("branch {path}: {how} the pool mounted on {place}; unmount that pool first")
             } else {
                 format!(
-                    "branch {path}: {how} the pool that was unmounted from {place} and is still in use; close its files, or end its daemon, process {pid}"
+                    "branch {path}: {how} the pool of {place}, which is being mounted, or was unmounted and is in use; wait for it, or close its files (its daemon is process {pid})"
                 )
             });
         }

@@ -3,7 +3,6 @@
 use crate::branches::{self, Demand};
 use crate::cli::Invocation;
 use crate::gather::gather;
-use crate::ledger::LedgerEntry;
 use crate::log::{LogSettings, LogTarget};
 use crate::outside::{NEVER_CHANGED, WATCHED};
 use crate::problem::Problems;
@@ -31,9 +30,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     let write_path = write_path(&mut raw, page_cache, world, &mut problems);
     let (allow_other, default_permissions) = access(&raw, world, &mut problems);
     let log = log(&raw, &mut problems);
-    let place = fs::canonicalize(&typed.target).ok();
-    let live = world.live_pools(|pool| place.as_ref() == Some(&pool.mount_point()));
-    let mount_point = mount_point(&typed.target, raw.nonempty.or(false), world, &live, &mut problems);
+    let mount_point = mount_point(&typed.target, raw.nonempty.or(false), world, &mut problems);
     let branches = branches(&typed.source, &raw, world, mount_point.as_deref(), &mut problems);
     branches::refuse_taken(&branches, world, &mut problems);
     export(&raw, world, &mut problems);
@@ -287,13 +284,7 @@ pub(crate) fn flags(raw: &RawOptions, world: &World) -> MountFlags {
     }
 }
 
-fn mount_point(
-    target: &OsStr,
-    nonempty: bool,
-    world: &World,
-    live: &[LedgerEntry],
-    problems: &mut Problems,
-) -> Option<PathBuf> {
+fn mount_point(target: &OsStr, nonempty: bool, world: &World, problems: &mut Problems) -> Option<PathBuf> {
     let shown = Printable::os(target);
     let found = fs::metadata(target).and_then(|metadata| Ok((metadata, fs::canonicalize(target)?)));
     let (metadata, path) = match found {
@@ -316,7 +307,7 @@ fn mount_point(
         return None;
     }
     // One that was unmounted lazily lives on without it.
-    if live.iter().any(|pool| pool.mount_point() == path) && world.is_mount_point(&path) {
+    if World::is_pool(&path) && world.running_pools().iter().any(|pool| pool.mount_point() == path) {
         problems.mount(format!("mount point {shown}: a pool is mounted there already; unmount it first"));
         return Some(path);
     }

@@ -6,6 +6,8 @@ use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// What the mount table calls a pool, without and with `nfs-identity=`.
+const POOL_TYPES: [&str; 2] = ["fuse.fsstack", "fuseblk.fsstack"];
 /// How long a daemon may take to end after its pool was unmounted, on a busy machine.
 const LEAVING: Duration = Duration::from_secs(10);
 
@@ -35,18 +37,31 @@ impl World {
         std::iter::once(self.ledger.as_path()).chain(own)
     }
 
+    /// Pools whose daemons run, mounted or not.
+    pub(crate) fn running_pools(&self) -> Vec<LedgerEntry> {
+        self.ledgers().flat_map(ledger::read).collect()
+    }
+
     /// Pools that live. The daemon of one that `concerns` us and was unmounted a moment ago is waited for: it is
     /// about to give its branches back.
     pub(crate) fn live_pools(&self, concerns: impl Fn(&LedgerEntry) -> bool) -> Vec<LedgerEntry> {
         let began = Instant::now();
         loop {
-            let live: Vec<LedgerEntry> = self.ledgers().flat_map(ledger::read).collect();
-            let ending = live.iter().any(|pool| concerns(pool) && !self.is_mount_point(&pool.mount_point()));
+            let live = self.running_pools();
+            let ending = live.iter().any(|pool| concerns(pool) && !Self::is_pool(&pool.mount_point()));
             if !ending || self.leaving < began.elapsed() {
                 return live;
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Whether what is mounted at this path, on top, is a pool: by the mount table, which tells of places too that the
+    /// caller may not look at.
+    pub(crate) fn is_pool(path: &Path) -> bool {
+        let table = fsstack_sys::mounts::list().unwrap_or_default();
+        let top = table.iter().rev().find(|mount| mount.mount_point == path);
+        top.is_some_and(|mount| POOL_TYPES.iter().any(|known| mount.fs_type == *known))
     }
 
     /// Whether the root of a mount is at this path; looked up anew, as it may be waited for. A mount that hangs

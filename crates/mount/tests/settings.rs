@@ -360,11 +360,11 @@ fn branches_of_a_live_pool_are_refused() {
     let words = ["$D/a:$D/b:$D/c", "$D/mnt"];
     let refused = settle(&ground, Privilege::Root, &words).unwrap_err();
     expect![[r#"
-        branch $D/a: is a branch of the pool that was unmounted from $D/other and is still in use; close its files, or end its daemon, process $P
-        branch $D/c: contains a branch of the pool that was unmounted from $D/other and is still in use; close its files, or end its daemon, process $P"#]]
+        branch $D/a: is a branch of the pool of $D/other, which is being mounted, or was unmounted and is in use; wait for it, or close its files (its daemon is process $P)
+        branch $D/c: contains a branch of the pool of $D/other, which is being mounted, or was unmounted and is in use; wait for it, or close its files (its daemon is process $P)"#]]
     .assert_eq(&hide(&refused));
     let refused = settle(&ground, Privilege::Root, &["$D/a/inner", "$D/mnt"]).unwrap_err();
-    expect!["branch $D/a/inner: lies in a branch of the pool that was unmounted from $D/other and is still in use; close its files, or end its daemon, process $P"]
+    expect!["branch $D/a/inner: lies in a branch of the pool of $D/other, which is being mounted, or was unmounted and is in use; wait for it, or close its files (its daemon is process $P)"]
         .assert_eq(&hide(&refused));
     fs::create_dir(&mount_point).unwrap();
     // That pool is not mounted any more: it was unmounted lazily, and is in use.

@@ -46,6 +46,8 @@ pub enum But {
     },
     /// The kernel does no passthrough to files of its branch.
     BranchRefuses,
+    /// Its branch does not open it.
+    DoesNotOpen,
     /// This mount has no passthrough: the kernel, the privilege or the options exclude it.
     NoPassthrough,
 }
@@ -62,6 +64,7 @@ impl fmt::Display for But {
                 Size(*headroom).approx()
             ),
             Self::BranchRefuses => out.write_str("the kernel refuses passthrough on its branch"),
+            Self::DoesNotOpen => out.write_str("its branch did not open it"),
             Self::NoPassthrough => out.write_str("this mount has no passthrough"),
         }
     }

@@ -78,17 +78,23 @@ impl Tie {
         kernel: &dyn Backings,
     ) -> Route {
         let route = match (self.tied, wish.route) {
-            (None, Route::Passthrough(_)) => self.register(placed, kernel),
-            (None, other) => other,
+            (None, Route::Passthrough(_)) => {
+                let (route, because) = match self.register(placed, kernel) {
+                    Ok(id) => (Route::Passthrough(id), wish),
+                    Err(but) => (Route::Direct, wish.refused(Route::Direct, but)),
+                };
+                self.because = Some(because);
+                route
+            }
+            (None, other) => {
+                self.because = Some(wish);
+                other
+            }
             (Some(Route::Passthrough(id)), Route::Passthrough(_)) => Route::Passthrough(id),
             (Some(Route::Passthrough(id)), _) => Route::Beside(id),
             (Some(decided), _) => decided,
         };
-        if self.tied.is_none() {
-            let refused = wish.is_passthrough() && !matches!(route, Route::Passthrough(_));
-            self.because = Some(if refused { wish.refused(route, But::BranchRefuses) } else { wish });
-            self.tied = Some(route);
-        }
+        self.tied.get_or_insert(route);
         if let (Route::Passthrough(_), Some(uid)) = (route, writer) {
             self.writers.push(uid);
         }
@@ -104,17 +110,18 @@ impl Tie {
         }
     }
 
-    fn register(&mut self, placed: &Placed, kernel: &dyn Backings) -> Route {
+    /// The backing id of the file; else why it has none.
+    fn register(&mut self, placed: &Placed, kernel: &dyn Backings) -> Result<u32, But> {
         if let Some(id) = self.backing {
-            return Route::Passthrough(id);
+            return Ok(id);
         }
         if placed.branch.refuses_passthrough() {
-            return Route::Direct;
+            return Err(But::BranchRefuses);
         }
         let mut opened = kernel.open(placed.fd.as_fd());
         if opened.is_err() && placed.access == Access::Name {
             // What the branch has against it says nothing of the kernel.
-            let Ok(file) = placed.open_to_read() else { return Route::Direct };
+            let Ok(file) = placed.open_to_read() else { return Err(But::DoesNotOpen) };
             opened = kernel.open(file.as_fd());
             if opened.is_ok() {
                 placed.branch.opens_in_full();
@@ -123,11 +130,11 @@ impl Tie {
         match opened {
             Ok(id) => {
                 self.backing = Some(id);
-                Route::Passthrough(id)
+                Ok(id)
             }
             Err(error) => {
                 placed.branch.set_refuses_passthrough(&error);
-                Route::Direct
+                Err(But::BranchRefuses)
             }
         }
     }

@@ -124,6 +124,23 @@ fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
         ),
         Err(error) => add(Level::Fail, "index", error.to_string()),
     }
+    branches(pool, &mut add);
+    match handles(&mount_point) {
+        Ok(tried) => add(Level::Ok, "handle", format!("handles of the root and of {tried} names in it open")),
+        Err(error) => add(Level::Fail, "handle", error),
+    }
+    exported(&mount_point, &mut add);
+    held(&mount_point, &mut add);
+    let findings = Findings { findings };
+    show::answer(style, &findings, super::doctor::human)?;
+    match findings.findings.iter().filter(|finding| finding.level == Level::Fail).count() {
+        0 => Ok(()),
+        count => Err(Failed::Refused(format!("nfs: checks that failed: {count}"))),
+    }
+}
+
+/// How each branch finds what the kernel forgot.
+fn branches(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) {
     for branch in &pool.entry.branches {
         let path = branch.path();
         let about = Printable::path(&path).to_string();
@@ -137,18 +154,6 @@ fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
             ),
             Err(error) => add(Level::Fail, &about, error.to_string()),
         }
-    }
-    match handles(&mount_point) {
-        Ok(tried) => add(Level::Ok, "handle", format!("handles of the root and of {tried} names in it open")),
-        Err(error) => add(Level::Fail, "handle", error),
-    }
-    exported(&mount_point, &mut add);
-    held(&mount_point, &mut add);
-    let findings = Findings { findings };
-    show::answer(style, &findings, super::doctor::human)?;
-    match findings.findings.iter().filter(|finding| finding.level == Level::Fail).count() {
-        0 => Ok(()),
-        count => Err(Failed::Refused(format!("nfs: checks that failed: {count}"))),
     }
 }
 
@@ -212,6 +217,7 @@ fn handles(mount_point: &Path) -> Result<usize, String> {
     };
     let root = fs::File::open(mount_point).map_err(|error| said(c"", &error))?;
     handle(&root, c"").map_err(|error| said(c"", &error))?;
+    let own = at::stat_fd(root.as_fd()).map_err(|error| said(c"", &error))?;
     let mut tried = 0;
     let listed = fs::read_dir(mount_point).map_err(|error| said(c"", &error))?;
     for entry in listed.take(TRIED) {
@@ -221,6 +227,8 @@ fn handles(mount_point: &Path) -> Result<usize, String> {
             Ok(true) => tried += 1,
             Ok(false) => return Err(said(&name, &"its handle leads to another object")),
             Err(_) if at::stat(root.as_fd(), &name).is_err_and(|error| error.errno == Errno::NOENT) => {}
+            // Something else is mounted there.
+            Err(_) if at::stat(root.as_fd(), &name).is_ok_and(|stat| stat.dev != own.dev) => {}
             Err(error) => return Err(said(&name, &error)),
         }
     }
