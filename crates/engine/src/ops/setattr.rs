@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use fsstack_pool::{Handle, Ino};
 use fsstack_sys::at::Times;
-use fsstack_sys::{self as sys, Errno, OFlags, SysError};
+use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::answer::Attr;
 use crate::caller::Caller;
@@ -82,7 +82,7 @@ impl Union {
             chown_to_nobody(&pin, &pool, caller)?;
         }
         pin.ask(&pool, |fd| apply(fd, change))?;
-        let stat = pin.ask(&pool, sys::at::stat_fd)?;
+        let stat = pin.ask(&pool, changed)?;
         if let Some(file) = inode.open_file() {
             file.set_strips(stat.mode & SET_ID != 0 || file.strips() && !change.strips);
         }
@@ -198,10 +198,15 @@ fn apply(fd: BorrowedFd<'_>, change: Change) -> Result<(), SysError> {
     Ok(())
 }
 
+/// As the kernel knows by itself: a volume that spreads its files does not find a removed one to tell.
 fn is_removed(fd: BorrowedFd<'_>) -> bool {
+    sys::at::stat_kept(fd).is_ok_and(|stat| stat.nlink == 0)
+}
+
+/// What a file is after a change.
+fn changed(fd: BorrowedFd<'_>) -> Result<Stat, SysError> {
     match sys::at::stat_fd(fd) {
-        Ok(stat) => stat.nlink == 0,
-        // A volume that spreads its files does not find it for this either.
-        Err(error) => error.errno == Errno::STALE,
+        Err(error) if error.errno == Errno::STALE && is_removed(fd) => sys::at::stat_kept(fd),
+        told => told,
     }
 }
