@@ -101,7 +101,7 @@ pub struct Branch {
     pub(crate) me: Weak<Self>,
     space: Mutex<(Instant, FsSpace)>,
     /// A thread is at asking for it.
-    asking_space: AtomicBool,
+    asking_space: AtomicU64,
     /// Bytes that this pool has written since the space was asked, and files and directories that it has made.
     placed: AtomicU64,
     made: AtomicU64,
@@ -148,7 +148,7 @@ impl Branch {
             home: Home::new(root, &stat, &space, proof),
             watch: OnceLock::new(),
             space: Mutex::new((Instant::now(), space)),
-            asking_space: AtomicBool::new(false),
+            asking_space: AtomicU64::new(0),
             placed: AtomicU64::new(0),
             made: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(false),
@@ -203,7 +203,7 @@ impl Branch {
             home: Home::nowhere()?,
             watch: OnceLock::new(),
             space: Mutex::new((Instant::now(), FsSpace::default())),
-            asking_space: AtomicBool::new(false),
+            asking_space: AtomicU64::new(0),
             placed: AtomicU64::new(0),
             made: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(true),
@@ -291,7 +291,9 @@ impl Branch {
     fn space_soon(&self) -> Result<FsSpace> {
         let last_told = || self.space.lock().1;
         let Some(me) = self.me.upgrade() else { return self.ask_space() };
-        if self.asking_space.swap(true, Relaxed) {
+        // Whoever asked a mount that is gone may never come back: the one here now is asked all the same.
+        let asked_of = u64::from(self.epoch()) + 1;
+        if self.asking_space.swap(asked_of, Relaxed) == asked_of {
             return Ok(last_told());
         }
         let (tell, told) = std::sync::mpsc::channel();
@@ -299,23 +301,27 @@ impl Branch {
         let asking = thread.spawn(move || {
             // Whoever started it may be acting for somebody.
             let asked = sys::identity::become_daemon().map_err(OpError::Sys).and_then(|()| me.ask_space());
-            me.asking_space.store(false, Relaxed);
+            let _later = me.asking_space.compare_exchange(asked_of, 0, Relaxed, Relaxed);
             // Nobody may be waiting any more.
             let _heard = tell.send(asked);
         });
         if let Err(error) = asking {
             tracing::warn!(%error, "no thread to ask a branch for its space");
-            self.asking_space.store(false, Relaxed);
+            self.asking_space.store(0, Relaxed);
             return Ok(last_told());
         }
         told.recv_timeout(self.patience()).unwrap_or_else(|_| Ok(last_told()))
     }
 
     fn ask_space(&self) -> Result<FsSpace> {
+        let epoch = self.epoch();
         let arrived = self.what_arrived();
         let asked =
             self.ask(|| sys::file::statfs(self.root().as_fd())).inspect_err(|_| self.distrust_space())?;
         let mut known = self.space.lock();
+        if self.epoch() != epoch {
+            return Ok(asked); // of a mount that is gone
+        }
         self.placed.store(0, Relaxed);
         self.made.store(0, Relaxed);
         self.note_arrived(&arrived);

@@ -148,7 +148,7 @@ pub(crate) fn settle(
     let taken_back = taken_back
         || match used_on(pool, (from, old.ino), (to, &is_new), &at_new) {
             Some(used) => used == from.ix,
-            None => joining == Some(to.id) && is_old.is_some(),
+            None => joining == Some(to.id) && is_old.is_some() && new.is_written_as(&is_new),
         };
     let is_unchanged = |is_old: &Stat| old.changed == is_old.ctime && old.is_written_as(is_old);
     if let (false, Some(at_old), Some(is_old)) = (taken_back, &at_old, &is_old)

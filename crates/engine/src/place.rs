@@ -33,6 +33,8 @@ impl Union {
         {
             ranking = rank_now();
         }
+        // One that may hang comes last: its space is what it was, and whoever is stuck there comes to no other.
+        ranking.order.sort_by_key(|at| pool.branch(*at).stalls());
         let mut refused: Vec<(BranchIx, Rejection)> = ranking.refused.to_vec();
         for at in &ranking.order {
             match make(*at) {

@@ -64,7 +64,7 @@ impl Branch {
         let health = &self.health;
         let state = health.state.load(SeqCst);
         let close = || {
-            if state < HUNG {
+            if health.state.load(SeqCst) < HUNG {
                 self.closes("a call has not returned");
             }
         };

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -89,7 +90,23 @@ impl Access {
     }
 }
 
+/// What tells a file's descriptor from the one that takes its place: that is opened first, without keeping anybody from the
+/// file, as its branch may hang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Was {
+    /// The branch that it is on.
+    pub(crate) branch: BranchIx,
+    /// What it is good for.
+    pub(crate) access: Access,
+    /// Which mount of the branch it was opened on.
+    pub(crate) epoch: u32,
+}
+
 impl Placed {
+    fn was(&self) -> Was {
+        Was { branch: self.branch.ix, access: self.access, epoch: self.epoch }
+    }
+
     /// The file once more, to read it.
     fn open_to_read(&self) -> Result<OwnedFd> {
         self.branch.as_daemon()?;
@@ -213,10 +230,35 @@ impl OpenFile {
         self.placed.read()
     }
 
-    /// The branch was mounted again since the file was opened.
-    pub(crate) fn is_stale(&self) -> bool {
+    /// What the descriptor is, and which mount of its branch is the one now, if it was mounted again since.
+    ///
+    /// # Errors
+    /// The branch is closed: EIO.
+    pub(crate) fn stale(&self) -> Result<Option<(Was, u32)>> {
         let placed = self.placed.read();
-        placed.epoch != placed.branch.epoch()
+        let epoch = placed.branch.epoch();
+        if placed.epoch == epoch {
+            return Ok(None);
+        }
+        placed.branch.check_open()?;
+        Ok(Some((placed.was(), epoch)))
+    }
+
+    /// Puts `fd`, which is `now`, in the place of the descriptor that `was` there; not if the file was moved or another
+    /// came first.
+    ///
+    /// # Errors
+    /// As [`Self::hold_alone`].
+    pub(crate) fn replace(&self, was: Was, now: Was, fd: OwnedFd) -> Result<()> {
+        let mut placed = self.hold_alone()?;
+        let gone = if placed.was() == was {
+            (placed.access, placed.epoch) = (now.access, now.epoch);
+            std::mem::replace(&mut placed.fd, fd)
+        } else {
+            fd
+        };
+        placed.branch.dispose(gone);
+        Ok(())
     }
 
     /// Why the file was not moved when its branch was full; true if that is news.
@@ -252,12 +294,13 @@ impl OpenFile {
     /// The branch does not open it for writing.
     pub fn make_writable_for(&self, flags: OFlags) -> Result<()> {
         self.touched.store(true, Relaxed);
-        if self.is_writable() {
-            return Ok(());
-        }
-        let mut placed = self.hold_alone()?;
-        placed.branch.check_mode()?;
-        if placed.access != Access::Write {
+        loop {
+            let placed = self.placed.read();
+            if placed.access == Access::Write {
+                return Ok(());
+            }
+            placed.branch.check_mode()?;
+            let was = placed.was();
             let open = |how| placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how));
             let fd = match open(OFlags::RDWR) {
                 Err(error) if error.errno() == Errno::PERM && flags.contains(OFlags::APPEND) => {
@@ -265,10 +308,9 @@ impl OpenFile {
                 }
                 opened => opened?,
             };
-            placed.fd = fd;
-            placed.access = Access::Write;
+            drop(placed);
+            self.replace(was, Was { access: Access::Write, ..was }, fd)?;
         }
-        Ok(())
     }
 
     /// A name of it is about to go, maybe the last, by which it could be opened. What cannot be opened now loses its name
@@ -285,12 +327,10 @@ impl OpenFile {
             if placed.access != Access::Name {
                 return Ok(placed);
             }
+            let was = placed.was();
+            let fd = placed.open_to_read()?;
             drop(placed);
-            let mut placed = self.hold_alone()?;
-            if placed.access == Access::Name {
-                placed.fd = placed.open_to_read()?;
-                placed.access = Access::Read;
-            }
+            self.replace(was, Was { access: Access::Read, ..was }, fd)?;
         }
     }
 

@@ -8,7 +8,7 @@ use fsstack_sys::{self as sys, Errno};
 use crate::answer::Attr;
 use crate::error::Result;
 use crate::inode::Inode;
-use crate::open::{FileHandle, OpenFile};
+use crate::open::{FileHandle, OpenFile, Was};
 use crate::union::Union;
 
 impl Union {
@@ -65,17 +65,11 @@ impl Union {
 
     /// Opens `file`, the open file of `inode`, anew if its branch was mounted again since.
     pub(crate) fn freshen(&self, inode: &Arc<Inode>, file: &OpenFile) -> Result<()> {
-        if !file.is_stale() {
-            return Ok(());
-        }
-        let mut placed = file.hold_alone()?;
-        placed.branch.check_open()?;
-        let epoch = placed.branch.epoch();
-        if placed.epoch != epoch {
-            let (_, fd, _) = self.open_inode(&self.pool.load(), inode, placed.access.flags())?;
-            let dead = std::mem::replace(&mut placed.fd, fd);
-            placed.epoch = epoch;
-            placed.branch.dispose(dead);
+        while let Some((was, epoch)) = file.stale()? {
+            // A call that is stuck in it, on the old mount, keeps it as it is.
+            drop(file.hold_alone()?);
+            let (_, fd, _) = self.open_inode(&self.pool.load(), inode, was.access.flags())?;
+            file.replace(was, Was { epoch, ..was }, fd)?;
         }
         Ok(())
     }
