@@ -145,11 +145,13 @@ pub(crate) fn settle(
     let Some(is_new) = there(&at_new, new)? else { return Ok(true) };
     let at_old = walk(from, path)?;
     let is_old = at_old.as_ref().map_or(Ok(None), |at_old| there(at_old, old))?;
+    // (Without an old copy there is nothing to go on with: the new one is the file.)
     let taken_back = taken_back
-        || match used_on(pool, (from, old.ino), (to, &is_new), &at_new) {
-            Some(used) => used == from.ix,
-            None => joining == Some(to.id) && is_old.is_some() && new.is_written_as(&is_new),
-        };
+        || is_old.is_some()
+            && match used_on(pool, (from, old.ino), (to, &is_new), &at_new) {
+                Some(used) => used == from.ix,
+                None => joining == Some(to.id) && new.is_written_as(&is_new),
+            };
     let is_unchanged = |is_old: &Stat| old.changed == is_old.ctime && old.is_written_as(is_old);
     if let (false, Some(at_old), Some(is_old)) = (taken_back, &at_old, &is_old)
         && is_unchanged(is_old)

@@ -257,7 +257,9 @@ impl OpenFile {
         } else {
             fd
         };
-        placed.branch.dispose(gone);
+        let branch = placed.branch.branch().clone();
+        drop(placed); // a close may hang too
+        branch.dispose(gone);
         Ok(())
     }
 
