@@ -124,7 +124,6 @@ impl Union {
                     placed.fd = fd;
                     placed.access = Access::Write;
                     placed.epoch = placed.branch.epoch();
-                    inode.moved_to(at);
                     return Ok(());
                 }
                 Err(unmoved) => {
@@ -191,11 +190,24 @@ impl Union {
 
     /// The new copy gets the name and the old one loses it.
     fn exchange_names(&self, pool: &Pool, moving: &Move<'_>, new: &New<'_>, ino: u64) -> Result<(), Unmoved> {
-        let New { to, dir, fd, staged } = new;
-        let name = &*moving.name.name;
         // Until the intent, which names the way, is done with, no directory on the way is renamed, and no two names
         // are exchanged: what is looked at now is what loses its name.
         let _shape = self.shape.read(pool)?;
+        self.exchange_names_in_shape(pool, moving, new, ino)?;
+        // Whoever settles intents when a branch is back, with the shape to himself, asks where an open file is.
+        moving.inode.moved_to(new.to.ix);
+        Ok(())
+    }
+
+    fn exchange_names_in_shape(
+        &self,
+        pool: &Pool,
+        moving: &Move<'_>,
+        new: &New<'_>,
+        ino: u64,
+    ) -> Result<(), Unmoved> {
+        let New { to, dir, fd, staged } = new;
+        let name = &*moving.name.name;
         let old_dir = self.dirfd(pool, &moving.name.parent, moving.from.ix)?;
         let there = moving.from.ask(|| sys::at::stat(old_dir.as_fd(), name))?;
         if there.ino != moving.stat.ino {
