@@ -55,10 +55,12 @@ impl Scheduling {
 const LOOK_EVERY: u32 = 16;
 /// The same after it has become idle again.
 const LOOK_FIRST: u32 = 2;
-/// Waiting for its CPU this long for each request, at two looks one after the other, is starving: a third of what a busy
-/// program may keep the CPU for. Less is ordinary, as a RELEASE that nobody waits for runs when its caller pauses; and
-/// what comes once is a host that was elsewhere.
-const STARVING: Duration = Duration::from_millis(1);
+/// Waiting for its CPU this long between two looks is a time slice of a program that keeps it. Less is ordinary: a
+/// RELEASE that nobody waits for runs when its caller pauses.
+const LONG: Duration = Duration::from_millis(2);
+/// So many long waits in a second are starving; one is a host that was elsewhere.
+const OFTEN: u32 = 3;
+const SECOND: Duration = Duration::from_secs(1);
 /// How long the threads of a CPU stay ordinary where one starved: the first time, and at most. It doubles when the next
 /// try ends as soon as it was begun.
 const ORDINARY_FOR: Duration = Duration::from_secs(10);
@@ -125,20 +127,26 @@ struct Watched<'t> {
 #[derive(Debug)]
 struct Doubt {
     waited: Duration,
-    /// It waited long before the last look.
-    suspected: bool,
+    /// When the first of its long waits was seen, and how many were since.
+    long: Option<(Instant, u32)>,
 }
 
 impl Doubt {
     fn new(delay: &RunDelay) -> Self {
-        Self { waited: delay.total().unwrap_or(Duration::MAX), suspected: false }
+        Self { waited: delay.total().unwrap_or(Duration::MAX), long: None }
     }
 
-    /// It has waited `waited` in all, and served `requests` since the last look: whether it starves.
-    fn starves(&mut self, waited: Duration, requests: u32) -> bool {
-        let long = STARVING * requests < waited.saturating_sub(self.waited);
+    /// It has waited `waited` in all by `now`: whether it starves.
+    fn starves(&mut self, waited: Duration, now: Instant) -> bool {
+        let long = LONG < waited.saturating_sub(self.waited);
         self.waited = waited;
-        std::mem::replace(&mut self.suspected, long) && long
+        if !long {
+            return false;
+        }
+        let (since, before) =
+            self.long.filter(|(since, _)| now.duration_since(*since) < SECOND).unwrap_or((now, 0));
+        self.long = Some((since, before + 1));
+        OFTEN <= before + 1
     }
 }
 
@@ -179,8 +187,9 @@ impl Watched<'_> {
 
     fn look(&mut self) {
         let Some(waited) = self.delay.total() else { return };
-        if self.doubt.starves(waited, self.requests) {
-            self.tempo.starved(Instant::now());
+        let now = Instant::now();
+        if self.doubt.starves(waited, now) {
+            self.tempo.starved(now);
         }
     }
 
@@ -230,18 +239,19 @@ mod tests {
 
     #[test]
     fn only_who_waits_long_again_and_again_starves() {
-        let mut doubt = Doubt { waited: Duration::ZERO, suspected: false };
-        let mut waited = Duration::ZERO;
-        let mut look = |more: Duration| {
-            waited += more;
-            doubt.starves(waited, 16)
+        let mut doubt = Doubt { waited: Duration::ZERO, long: None };
+        let (mut waited, mut now) = (Duration::ZERO, Instant::now());
+        let mut look = |more: u64, later: u64| {
+            waited += Duration::from_millis(more);
+            now += Duration::from_millis(later);
+            doubt.starves(waited, now)
         };
-        // Each request that nobody waits for runs when its caller pauses.
-        assert!(!look(Duration::from_millis(1)) && !look(Duration::from_millis(1)));
-        // The host was elsewhere, once.
-        assert!(!look(Duration::from_millis(50)) && !look(Duration::from_millis(1)));
+        // Requests that nobody waits for run when their callers pause.
+        assert!((0..100).all(|_| !look(1, 1)));
+        // The host was elsewhere, now and then.
+        assert!((0..100).all(|_| !look(50, 600)));
         // Programs keep the CPU for a time slice each time.
-        assert!(!look(Duration::from_millis(48)) && look(Duration::from_millis(48)));
+        assert!((0..10).any(|_| look(3, 20)));
     }
 
     #[test]
