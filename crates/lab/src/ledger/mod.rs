@@ -1,77 +1,27 @@
 //! What this process has made on the machine, written down before it is made.
 //!
-//! One file a process, named by its number and start time. A process that is killed leaves its file
-//! behind; the next one that uses the lab (or `sweep`) finds that the owner is gone and undoes every
+//! One file a process, named by its number and start time, and locked while it lives: an owner in
+//! another PID namespace is told from one that is gone. A process that is killed leaves its file
+//! behind; the next one that uses the lab (or `sweep`) finds that nobody holds it and undoes every
 //! line, last first. Undoing what is not there is no error, so a line may be written too early and
 //! struck out too late, never the other way round. Concurrent sweepers are kept apart by a lock file;
-//! a live owner's file is never touched.
+//! a live owner's file is never touched. One who has made his file and not locked it yet may find that
+//! a sweeper took it, empty: he makes another.
 
-use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::daemon::Process;
-use crate::gluster::server;
-use crate::{disks, ganesha, mounts, network};
+use crate::mounts;
+use book::{Thing, append, is_owned, myself, outstanding, own_book, stands, strike, undo, undo_all};
 
-/// Something that must not outlive its maker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Thing {
-    /// Whatever is mounted there.
-    Mount(PathBuf),
-    /// A file.
-    File(PathBuf),
-    /// A directory and all in it; refused while anything is mounted below.
-    Dir(PathBuf),
-    /// A network namespace, by its path under /run/netns.
-    Namespace(PathBuf),
-    /// The GlusterFS server of the lab whose home this is.
-    Server(PathBuf),
-    /// The loop device of an image.
-    Loop(PathBuf),
-    /// The zfs-fuse of the disks whose home this is.
-    Zfs(PathBuf),
-    /// The nfs-ganesha whose home this is.
-    Ganesha(PathBuf),
-}
-
-impl Thing {
-    /// What it is called in a book, and where it is.
-    fn parts(&self) -> (&'static str, &Path) {
-        match self {
-            Self::Mount(path) => ("mount", path),
-            Self::File(path) => ("file", path),
-            Self::Dir(path) => ("dir", path),
-            Self::Namespace(path) => ("namespace", path),
-            Self::Server(path) => ("server", path),
-            Self::Loop(path) => ("loop", path),
-            Self::Zfs(path) => ("zfs", path),
-            Self::Ganesha(path) => ("ganesha", path),
-        }
-    }
-
-    fn of(kind: &[u8], path: PathBuf) -> Option<Self> {
-        Some(match kind {
-            b"mount" => Self::Mount(path),
-            b"file" => Self::File(path),
-            b"dir" => Self::Dir(path),
-            b"namespace" => Self::Namespace(path),
-            b"server" => Self::Server(path),
-            b"loop" => Self::Loop(path),
-            b"zfs" => Self::Zfs(path),
-            b"ganesha" => Self::Ganesha(path),
-            _ => return None,
-        })
-    }
-}
+mod book;
 
 /// A thing in the ledger: undone and struck out when this drops.
 #[derive(Debug)]
@@ -259,11 +209,12 @@ pub fn state_dir() -> Result<PathBuf> {
     Ok(dir.canonicalize()?)
 }
 
-/// A path under the lab's directory that no other pool uses.
+/// A path under the lab's directory that no other pool uses, of whatever PID namespace.
 pub fn fresh(what: &str) -> Result<PathBuf> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
-    Ok(state_dir()?.join(format!("{what}-{}-{next}", std::process::id())))
+    let me = myself()?;
+    Ok(state_dir()?.join(format!("{what}-{}-{:x}-{next}", me.pid, me.started)))
 }
 
 /// Undoes what runs that are no more have left. Returns how many such runs there were.
@@ -275,9 +226,10 @@ pub fn sweep() -> Result<usize> {
     let mut failed = Vec::new();
     for entry in fs::read_dir(&dir)? {
         let book = entry?.path();
-        if owner(&book).is_none_or(Process::lives) {
+        if !is_owned(&book) {
             continue;
         }
+        let Some(_held) = book::of_nobody(&book)? else { continue };
         swept += 1;
         failed.extend(undo_all(&book).err().map(|e| format!("{e:#}")));
     }
@@ -299,108 +251,6 @@ fn dir() -> Result<PathBuf> {
     let dir = state_dir()?.join("ledger");
     fs::create_dir_all(&dir)?;
     Ok(dir)
-}
-
-fn own_book() -> Result<PathBuf> {
-    let pid = i32::try_from(std::process::id())?;
-    let me = Process::of(pid).context("our own process")?;
-    Ok(dir()?.join(format!("{}-{}", me.pid, me.started)))
-}
-
-fn owner(book: &Path) -> Option<Process> {
-    let (pid, started) = book.file_name()?.to_str()?.split_once('-')?;
-    // Its further books have names after a dot.
-    let started = started.split('.').next()?;
-    Some(Process { pid: pid.parse().ok()?, started: started.parse().ok()? })
-}
-
-/// Writers of one book, in this process: a line is whole or not there.
-static WRITING: Mutex<()> = Mutex::new(());
-
-fn append(book: &Path, sign: char, thing: &Thing) -> Result<()> {
-    let (kind, path) = thing.parts();
-    let line = [format!("{sign}{kind}\t").as_bytes(), path.as_os_str().as_bytes(), b"\n"].concat();
-    let _one_at_a_time = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(OpenOptions::new().create(true).append(true).open(book)?.write_all(&line)?)
-}
-
-fn strike(thing: &Thing) -> Result<()> {
-    let book = own_book()?;
-    append(&book, '-', thing)?;
-    if outstanding(&book)?.is_empty() {
-        let _one_at_a_time = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have written since; then the book stays.
-        if outstanding(&book)?.is_empty() {
-            fs::remove_file(&book)?;
-        }
-    }
-    Ok(())
-}
-
-fn outstanding(book: &Path) -> Result<Vec<Thing>> {
-    let text = match fs::read(book) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        read => read?,
-    };
-    let mut things = Vec::new();
-    for line in text.split(|&b| b == b'\n') {
-        let Some((&sign, rest)) = line.split_first() else { continue };
-        let Some(tab) = rest.iter().position(|&b| b == b'\t') else { continue };
-        let (kind, path) = rest.split_at(tab);
-        let path = PathBuf::from(OsStr::from_bytes(path.get(1..).unwrap_or_default()));
-        let Some(thing) = Thing::of(kind, path) else {
-            bail!("{} is not one of our ledgers", book.display());
-        };
-        match sign {
-            b'+' => things.push(thing),
-            _ => things.retain(|known| *known != thing),
-        }
-    }
-    Ok(things)
-}
-
-fn undo_all(book: &Path) -> Result<usize> {
-    let things = outstanding(book)?;
-    let failed: Vec<String> =
-        things.iter().rev().filter_map(|thing| undo(thing).err()).map(|e| format!("{e:#}")).collect();
-    let gone = things.iter().all(|thing| !stands(thing));
-    if gone && book.exists() {
-        fs::remove_file(book)?;
-    }
-    ensure!(gone || failed.is_empty(), "{}", failed.join("; "));
-    Ok(things.len())
-}
-
-fn stands(thing: &Thing) -> bool {
-    match thing {
-        Thing::Mount(path) => !matches!(mounts::at(path), Ok(None)),
-        Thing::File(path) | Thing::Dir(path) | Thing::Namespace(path) => path.symlink_metadata().is_ok(),
-        Thing::Server(home) => server::stands(home),
-        Thing::Loop(image) => !matches!(disks::device_of(image), Ok(None)),
-        Thing::Zfs(home) => disks::zfs_stands(home),
-        Thing::Ganesha(home) => ganesha::stands(home),
-    }
-}
-
-fn undo(thing: &Thing) -> Result<()> {
-    let (path, done) = match thing {
-        Thing::Mount(path) => return mounts::detach(path),
-        Thing::Namespace(path) => return network::remove_namespace(path),
-        Thing::Server(home) => return server::remove(home),
-        Thing::Loop(image) => return disks::detach(image),
-        Thing::Zfs(home) => return disks::end_zfs(home),
-        Thing::Ganesha(home) => return ganesha::end(home),
-        Thing::File(path) => (path, fs::remove_file(path)),
-        Thing::Dir(path) => {
-            let inside = mounts::below(path)?;
-            ensure!(inside.is_empty(), "{}: {} mounts are in it", path.display(), inside.len());
-            (path, fs::remove_dir_all(path))
-        }
-    };
-    match done {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(e).with_context(|| path.display().to_string()),
-        _ => Ok(()),
-    }
 }
 
 /// Cleanup runs in Drop, where an error can only be shown.
@@ -427,9 +277,23 @@ mod tests {
         let path = fresh("ledger-dead").unwrap();
         fs::create_dir(&path).unwrap();
         // No process has this number: it is above the kernel's limit.
-        append(&dir().unwrap().join("4194305-1"), '+', &Thing::Dir(path.clone())).unwrap();
+        fs::write(dir().unwrap().join("4194305-1"), format!("+dir\t{}\n", path.display())).unwrap();
         sweep().unwrap();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_run_in_another_pid_namespace_has_stays_while_it_lives() {
+        let path = fresh("ledger-elsewhere").unwrap();
+        fs::create_dir(&path).unwrap();
+        // A number that nobody here has: only the lock tells that somebody does.
+        let book = dir().unwrap().join("4194305-3");
+        append(&book, '+', &Thing::Dir(path.clone())).unwrap();
+        sweep().unwrap();
+        assert!(path.exists());
+        book::let_go(&book);
+        sweep().unwrap();
+        assert!(!path.exists() && !book.exists());
     }
 
     #[test]
@@ -447,7 +311,7 @@ mod tests {
         let path = fresh("ledger-book").unwrap();
         fs::create_dir(&path).unwrap();
         let book = dir().unwrap().join("4194305-2.disks");
-        append(&book, '+', &Thing::Dir(path.clone())).unwrap();
+        fs::write(&book, format!("+dir\t{}\n", path.display())).unwrap();
         sweep().unwrap();
         assert!(!path.exists() && !book.exists());
     }
