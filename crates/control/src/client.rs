@@ -18,6 +18,7 @@ use crate::api::{
 };
 use crate::copying::CopyClient;
 use crate::operator::Refusal;
+use crate::peer::Address;
 use crate::route::Route;
 
 /// Longer than the daemon takes to say that it cannot answer.
@@ -116,8 +117,9 @@ impl Client {
     /// # Errors
     /// As [`ClientError`] says.
     pub fn copy(&self) -> Result<CopyClient, ClientError> {
-        let stream =
-            std::os::unix::net::UnixStream::connect(&self.0).map_err(|error| self.unreached(&error))?;
+        let address = self.address()?;
+        let stream = std::os::unix::net::UnixStream::connect(address.path())
+            .map_err(|error| self.unreached(&error))?;
         CopyClient::begin(stream, &Route::Copy.address(), self.shown())
     }
 
@@ -178,7 +180,8 @@ impl Client {
         route: &Route,
         body: Vec<u8>,
     ) -> Result<(StatusCode, Vec<u8>), ClientError> {
-        let stream = UnixStream::connect(&self.0).await.map_err(|error| self.unreached(&error))?;
+        let address = self.address()?;
+        let stream = UnixStream::connect(address.path()).await.map_err(|error| self.unreached(&error))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.no_answer(error))?;
@@ -194,6 +197,10 @@ impl Client {
         let status = response.status();
         let body = response.into_body().collect().await.map_err(|error| self.no_answer(error))?;
         Ok((status, body.to_bytes().to_vec()))
+    }
+
+    fn address(&self) -> Result<Address, ClientError> {
+        Address::of(&self.0).map_err(|error| self.unreached(&error))
     }
 
     fn unreached(&self, error: &io::Error) -> ClientError {

@@ -1,15 +1,44 @@
 //! The socket that only its owner can connect to.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, fchmod};
+use rustix::fs::{Mode, OFlags, fchmod, open};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
 /// Connections that may wait to be taken.
 const WAITING: i32 = 16;
+
+/// The longest path that fits into a socket's address, in bytes: `sun_path` of unix(7), less the zero that ends it.
+const LONGEST: usize = 107;
+
+/// A path that a socket's address takes, however long the real one is.
+pub(crate) struct Address {
+    path: PathBuf,
+    _folder: Option<OwnedFd>,
+}
+
+impl Address {
+    /// Of the socket at `path`: a longer one is called by its name in its folder, which is open as long as this lives.
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+        if path.as_os_str().len() <= LONGEST {
+            return Ok(Self { path: path.to_owned(), _folder: None });
+        }
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        };
+        let folder = open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name);
+        Ok(Self { path, _folder: Some(folder) })
+    }
+
+    /// As the calls take it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
 
 /// Listens at `path`, with the mode 0600 from the first moment: the file of a socket has the mode that the socket
 /// has when it is bound. What a daemon that was killed left there is taken away first.
@@ -21,7 +50,7 @@ pub(crate) fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    bind(socket.as_fd(), &SocketAddrUnix::new(path)?)?;
+    bind(socket.as_fd(), &SocketAddrUnix::new(Address::of(path)?.path())?)?;
     listen(socket.as_fd(), WAITING)?;
     Ok(UnixListener::from(socket))
 }
@@ -44,6 +73,17 @@ mod tests {
             let _listening = listen_at(&path).unwrap();
             assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         }
+    }
+
+    #[test]
+    fn a_path_longer_than_an_address_is_listened_at_and_connected_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("d".repeat(200));
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("pool.sock");
+        let _listening = listen_at(&path).unwrap();
+        std::os::unix::net::UnixStream::connect(Address::of(&path).unwrap().path()).unwrap();
+        assert!(path.exists());
     }
 
     #[test]

@@ -187,19 +187,29 @@ fn lock(ledger: &Path) -> io::Result<fs::File> {
 fn sweep_locked(ledger: &Path) -> Vec<String> {
     let dead =
         entries(ledger).into_iter().filter(|(_, entry)| !entry.as_ref().is_some_and(LedgerEntry::is_live));
-    dead.filter(|(id, _)| {
-        let _ = fs::remove_file(socket_of(ledger, id));
-        fs::remove_file(file_of(ledger, id)).is_ok()
-    })
-    .map(|(id, _)| id)
-    .collect()
+    let swept = dead
+        .filter(|(id, _)| {
+            let _ = fs::remove_file(socket_of(ledger, id));
+            fs::remove_file(file_of(ledger, id)).is_ok()
+        })
+        .map(|(id, _)| id)
+        .collect();
+    // A name is claimed before its socket is made, and given back after it is gone.
+    for id in names(ledger, ".sock").into_iter().filter(|id| !file_of(ledger, id).exists()) {
+        let _ = fs::remove_file(socket_of(ledger, &id));
+    }
+    swept
+}
+
+/// Of the files that end so.
+fn names(ledger: &Path, suffix: &str) -> Vec<String> {
+    let Ok(files) = fs::read_dir(ledger) else { return Vec::new() };
+    files.filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(suffix)?.to_owned())).collect()
 }
 
 /// Every name, with its entry if it can be read.
 fn entries(ledger: &Path) -> Vec<(String, Option<LedgerEntry>)> {
-    let Ok(files) = fs::read_dir(ledger) else { return Vec::new() };
-    let ids =
-        files.filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(".json")?.to_owned()));
+    let ids = names(ledger, ".json").into_iter();
     ids.map(|id| {
         let text = fs::read(file_of(ledger, &id)).ok();
         let entry = text.and_then(|text| serde_json::from_slice::<LedgerEntry>(&text).ok());
@@ -209,7 +219,10 @@ fn entries(ledger: &Path) -> Vec<(String, Option<LedgerEntry>)> {
     .collect()
 }
 
-/// A pool's name in `/run/fsstack`: its mount point with `-` for `/`, cut where a file name would be too long.
+/// The longest name: a socket's address takes 107 bytes, and has the folder and the suffixes too.
+const LONGEST_NAME: usize = 64;
+
+/// A pool's name in `/run/fsstack`: its mount point with `-` for `/`, cut where a socket's address would be too long.
 pub fn pool_id(mount_point: &Path) -> String {
     let bytes = mount_point.as_os_str().as_bytes();
     let plain: String = bytes
@@ -224,13 +237,13 @@ pub fn pool_id(mount_point: &Path) -> String {
         .collect();
     match plain.len() {
         0 => "-".to_owned(),
-        1..=200 => plain,
+        1..=LONGEST_NAME => plain,
         // FNV-1a: what the cut took away must still tell two pools apart.
         _ => {
             let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
                 (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
             });
-            format!("{}-{hash:016x}", &plain[..180])
+            format!("{}-{hash:016x}", &plain[..LONGEST_NAME - 17])
         }
     }
 }
@@ -280,6 +293,7 @@ mod tests {
         let dead = write(dir.path(), &stale).unwrap();
         fs::write(dead.socket(), b"").unwrap();
         std::mem::forget(dead);
+        fs::write(socket_of(dir.path(), "of-nobody"), b"").unwrap();
         assert_eq!(sweep(dir.path()).unwrap(), ["mnt-pool"]);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         let _again = write(dir.path(), &stale).unwrap();
@@ -303,7 +317,7 @@ mod tests {
         assert_eq!(pool_id(Path::new("/srv/a-b")), r"srv-a\x2db");
         assert_eq!(pool_id(Path::new("/")), "-");
         let long = |last: &str| pool_id(Path::new(&format!("/{}/{last}", "d".repeat(300))));
-        assert!(long("a").len() < 240);
+        assert_eq!(long("a").len(), LONGEST_NAME);
         assert_ne!(long("a"), long("b"));
     }
 }
