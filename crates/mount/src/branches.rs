@@ -170,7 +170,7 @@ pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Pr
             let later = |other: &LedgerEntry| {
                 other.mount_point() == pool.mount_point() && pool.started < other.started
             };
-            problems.mount(if World::is_pool(&pool.mount_point()) && !live.iter().any(later) {
+            problems.mount(if World::may_be_pool(&pool.mount_point()) && !live.iter().any(later) {
                 format!("branch {path}: {how} the pool mounted on {place}; unmount that pool first")
             } else {
                 format!(

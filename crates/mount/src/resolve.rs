@@ -307,7 +307,7 @@ fn mount_point(target: &OsStr, nonempty: bool, world: &World, problems: &mut Pro
         return None;
     }
     // One that was unmounted lazily lives on without it.
-    if World::is_pool(&path) && world.running_pools().iter().any(|pool| pool.mount_point() == path) {
+    if World::may_be_pool(&path) && world.running_pools().iter().any(|pool| pool.mount_point() == path) {
         problems.mount(format!("mount point {shown}: a pool is mounted there already; unmount it first"));
         return Some(path);
     }

@@ -2,12 +2,11 @@
 
 use crate::ledger::{self, LEDGER, LedgerEntry};
 use crate::settings::Privilege;
+use fsstack_sys::mounts::MountInfo;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What the mount table calls a pool, without and with `nfs-identity=`.
-const POOL_TYPES: [&str; 2] = ["fuse.fsstack", "fuseblk.fsstack"];
 /// How long a daemon may take to end after its pool was unmounted, on a busy machine.
 const LEAVING: Duration = Duration::from_secs(10);
 
@@ -48,7 +47,7 @@ impl World {
         let began = Instant::now();
         loop {
             let live = self.running_pools();
-            let ending = live.iter().any(|pool| concerns(pool) && !Self::is_pool(&pool.mount_point()));
+            let ending = live.iter().any(|pool| concerns(pool) && !Self::may_be_pool(&pool.mount_point()));
             if !ending || self.leaving < began.elapsed() {
                 return live;
             }
@@ -56,12 +55,11 @@ impl World {
         }
     }
 
-    /// Whether what is mounted at this path, on top, is a pool: by the mount table, which tells of places too that the
-    /// caller may not look at.
-    pub(crate) fn is_pool(path: &Path) -> bool {
+    /// Whether what is mounted at this path, on top, may be a pool: by the mount table, which tells of places too that
+    /// the caller may not look at. Whose it is the ledger tells: a pool is called as its `subtype=` says.
+    pub(crate) fn may_be_pool(path: &Path) -> bool {
         let table = fsstack_sys::mounts::list().unwrap_or_default();
-        let top = table.iter().rev().find(|mount| mount.mount_point == path);
-        top.is_some_and(|mount| POOL_TYPES.iter().any(|known| mount.fs_type == *known))
+        table.iter().rev().find(|mount| mount.mount_point == path).is_some_and(MountInfo::is_fuse)
     }
 
     /// Whether the root of a mount is at this path; looked up anew, as it may be waited for. A mount that hangs

@@ -38,6 +38,14 @@ pub struct MountInfo {
     pub super_options: String,
 }
 
+impl MountInfo {
+    /// Whether a process serves it by FUSE. (The words after the dot are the mounter's own.)
+    pub fn is_fuse(&self) -> bool {
+        let kind = self.fs_type.as_encoded_bytes().split(|byte| *byte == b'.').next();
+        matches!(kind, Some(b"fuse" | b"fuseblk"))
+    }
+}
+
 /// The mounts that the calling process sees, in the order of the table: what is on top comes last.
 pub fn list() -> io::Result<Vec<MountInfo>> {
     parse(&std::fs::read("/proc/self/mountinfo")?)

@@ -28,7 +28,7 @@ pub(crate) fn run(word: &str, branch: &Path, style: Style) -> Result<(), Failed>
     let mount = table.iter().filter(holds).max_by_key(|mount| mount.mount_point.as_os_str().len());
     let mount =
         mount.and_then(|deepest| table.iter().rfind(|mount| mount.mount_point == deepest.mount_point));
-    let Some(mount) = mount.filter(|mount| is_fuse(&mount.fs_type.to_string_lossy())) else {
+    let Some(mount) = mount.filter(|mount| mount.is_fuse()) else {
         return Err(Failed::Refused(format!(
             "{shown}: not on a FUSE file system: there is no connection to abort"
         )));
@@ -60,8 +60,4 @@ pub(crate) fn run(word: &str, branch: &Path, style: Style) -> Result<(), Failed>
             changed.branch
         )
     })
-}
-
-fn is_fuse(fs_type: &str) -> bool {
-    matches!(fs_type, "fuse" | "fuseblk") || fs_type.starts_with("fuse.") || fs_type.starts_with("fuseblk.")
 }
