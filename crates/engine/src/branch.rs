@@ -100,7 +100,7 @@ pub struct Branch {
     /// Itself, for its keeper.
     pub(crate) me: Weak<Self>,
     space: Mutex<(Instant, FsSpace)>,
-    /// A thread is at asking for it.
+    /// A thread is at asking for it: of which mount (its epoch, plus one); 0: none is.
     asking_space: AtomicU64,
     /// Bytes that this pool has written since the space was asked, and files and directories that it has made.
     placed: AtomicU64,

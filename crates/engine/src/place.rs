@@ -28,13 +28,19 @@ impl Union {
         let began = Instant::now();
         let rank_now = || self.ranking(pool, parent, &pool.settings.create, |_, _| true);
         let mut ranking = rank_now();
-        // (All of them are to be asked, not just the first.)
-        if ranking.order.is_empty() && pool.branches.iter().filter(|branch| branch.recount(began)).count() > 0
-        {
-            ranking = rank_now();
+        if ranking.order.is_empty() {
+            // All of them are asked, not just the first that has more than it had.
+            let mut gained = false;
+            for branch in &pool.branches {
+                gained |= branch.recount(began);
+            }
+            if gained {
+                ranking = rank_now();
+            }
         }
         // One that may hang comes last: its space is what it was, and whoever is stuck there comes to no other.
-        ranking.order.sort_by_key(|at| pool.branch(*at).stalls());
+        // (Each is looked at once: it may begin to hang, or end, while they are put in order.)
+        ranking.order.sort_by_cached_key(|at| pool.branch(*at).stalls());
         let mut refused: Vec<(BranchIx, Rejection)> = ranking.refused.to_vec();
         for at in &ranking.order {
             match make(*at) {

@@ -216,32 +216,43 @@ fn handles(mount_point: &Path) -> Result<usize, String> {
         format!("{}: {what}", Printable::path(&path))
     };
     let root = fs::File::open(mount_point).map_err(|error| said(c"", &error))?;
-    handle(&root, c"").map_err(|error| said(c"", &error))?;
     let own = at::stat_fd(root.as_fd()).map_err(|error| said(c"", &error))?;
+    if !leads_to(&root, c"", own.ino).map_err(|error| said(c"", &error))? {
+        return Err(said(c"", &"its handle leads to another object"));
+    }
     let mut tried = 0;
     let listed = fs::read_dir(mount_point).map_err(|error| said(c"", &error))?;
     for entry in listed.take(TRIED) {
         let entry = entry.map_err(|error| said(c"", &error))?;
         let Ok(name) = CString::new(entry.file_name().as_bytes()) else { continue };
-        match handle(&root, &name) {
-            Ok(true) => tried += 1,
-            Ok(false) => return Err(said(&name, &"its handle leads to another object")),
-            Err(_) if at::stat(root.as_fd(), &name).is_err_and(|error| error.errno == Errno::NOENT) => {}
-            // Something else is mounted there.
-            Err(_) if at::stat(root.as_fd(), &name).is_ok_and(|stat| stat.dev != own.dev) => {}
+        let object = || at::stat(root.as_fd(), &name).map(|stat| (stat.dev, stat.ino));
+        let before = match object() {
+            Ok(before) if before.0 == own.dev => before,
+            Ok(_) => continue, // something else is mounted there
+            Err(error) if error.errno == Errno::NOENT => continue,
             Err(error) => return Err(said(&name, &error)),
+        };
+        let fault = match leads_to(&root, &name, before.1) {
+            Ok(true) => {
+                tried += 1;
+                continue;
+            }
+            Ok(false) => said(&name, &"its handle leads to another object"),
+            Err(error) => said(&name, &error),
+        };
+        // Whoever gave the name to another object meanwhile took the handle's object from it.
+        if object().is_ok_and(|after| after == before) {
+            return Err(fault);
         }
     }
     Ok(tried)
 }
 
-/// Whether the handle of `name` leads to what has that name.
-fn handle(root: &fs::File, name: &CStr) -> Result<bool, SysError> {
+/// Whether the handle of `name` leads to the object `ino`.
+fn leads_to(root: &fs::File, name: &CStr, ino: u64) -> Result<bool, SysError> {
     let handle = name_to_handle(root.as_fd(), name)?;
     let opened = open_handle(root.as_fd(), &handle, OFlags::PATH)?;
-    let found = at::stat_fd(opened.as_fd())?.ino;
-    let wanted = if name.is_empty() { at::stat_fd(root.as_fd()) } else { at::stat(root.as_fd(), name) };
-    Ok(found == wanted?.ino)
+    Ok(at::stat_fd(opened.as_fd())?.ino == ino)
 }
 
 #[cfg(test)]
