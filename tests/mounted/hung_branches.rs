@@ -48,7 +48,7 @@ impl Drop for Frozen {
 }
 
 #[track_caller]
-fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
         assert!(began.elapsed() < Duration::from_secs(60), "{what}: waited in vain");
@@ -57,11 +57,11 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// `a` is served by another daemon, `b` is a plain directory; calls may stay in `a` for a second.
-fn described() -> Builder {
+pub(crate) fn described() -> Builder {
     lasting_a_second(lab::pool().tmp_branch("b").served_branch("a"))
 }
 
-fn lasting_a_second(branches: Builder) -> Builder {
+pub(crate) fn lasting_a_second(branches: Builder) -> Builder {
     branches
         .option("create=ff")
         .option("write-path=stacked")
@@ -70,7 +70,7 @@ fn lasting_a_second(branches: Builder) -> Builder {
         .option("branch-timeout=1")
 }
 
-fn filled(builder: Builder) -> Pool {
+pub(crate) fn filled(builder: Builder) -> Pool {
     let mut pool = builder.unmounted();
     for (branch, dir) in [("a", "on-a"), ("b", "on-b")] {
         let home = pool.branch(branch).path().join(dir);
@@ -367,89 +367,6 @@ fn a_branch_comes_back_while_another_hangs_that_nobody_has_asked() {
     until("the branch is back", || said("the branch is mounted again"));
     drop(frozen);
     until("all is well", || fs::read(pool.at("on-a/1")).is_ok_and(|bytes| bytes == b"on-a/1"));
-}
-
-/// The directories on the way are on the frozen branch too. Who is caught in it waits, and is then told what the other
-/// one has: names and attributes that were known, and names that were not.
-fn what_another_branch_has_is_told_whoever_is_caught(builder: Builder) {
-    let mut pool = filled(builder);
-    pool.unmount();
-    for branch in ["a", "b"] {
-        fs::create_dir(pool.branch(branch).path().join("both")).unwrap();
-    }
-    for n in 0..40 {
-        fs::write(pool.branch("b").path().join(format!("both/{n}")), "on b").unwrap();
-    }
-    for round in 0..4 {
-        pool.remount();
-        // Where the first is, is remembered; where the others are, is not.
-        assert_eq!(pool.read("both/0"), b"on b");
-        assert_eq!(pool.read("on-b/0"), b"on-b/0");
-        let caught: Vec<_> = {
-            let frozen = Frozen::new(pool.branch("a").daemon());
-            let ask = |what: &'static str, at: &str, act: fn(&Path) -> io::Result<()>| {
-                let at = pool.at(at);
-                thread::spawn(move || {
-                    act(&at).map_err(|error| format!("{what} of {}: {error}", at.display()))
-                })
-            };
-            let mut asked = Vec::new();
-            for n in 0..2 {
-                asked.push(ask("attributes", "", |at| fs::symlink_metadata(at).map(drop)));
-                asked.push(ask("attributes", "both", |at| fs::symlink_metadata(at).map(drop)));
-                asked.push(ask("a known file", "both/0", |at| fs::read(at).map(drop)));
-                asked.push(ask("a known file", "on-b/0", |at| fs::read(at).map(drop)));
-                asked.push(ask("a file", &format!("both/{}", 10 * round + n), |at| fs::read(at).map(drop)));
-                asked.push(ask("a file", &format!("on-b/{}", 10 * round + n), |at| fs::read(at).map(drop)));
-                asked.push(ask("a change", "both/0", |at| {
-                    OpenOptions::new().append(true).open(at)?.set_modified(std::time::SystemTime::now())
-                }));
-                asked.push(ask("space", "", |at| rustix::fs::statvfs(at).map(drop).map_err(io::Error::from)));
-            }
-            let told = asked.into_iter().filter_map(|asked| asked.join().unwrap().err()).collect();
-            drop(frozen);
-            told
-        };
-        assert!(caught.is_empty(), "round {round}: {caught:#?}");
-        until("the branch answers again", || fs::read(pool.at("on-a/30")).is_ok());
-        pool.unmount();
-    }
-}
-
-#[test]
-fn what_another_branch_has_is_told_whoever_is_caught_by_the_device() {
-    needs!(mounting(), program("mergerfs"));
-    what_another_branch_has_is_told_whoever_is_caught(described().option("transport=dev"));
-}
-
-#[test]
-fn what_another_branch_has_is_told_whoever_is_caught_by_the_ring() {
-    needs!(mounting(), program("mergerfs"), rings());
-    what_another_branch_has_is_told_whoever_is_caught(described().option("transport=ring"));
-}
-
-/// The frozen branch is the first: its copies are those that the pool shows.
-#[test]
-fn what_another_branch_has_is_told_if_the_first_is_frozen() {
-    needs!(mounting(), program("mergerfs"));
-    let first = lab::pool().served_branch("a").tmp_branch("b");
-    what_another_branch_has_is_told_whoever_is_caught(lasting_a_second(first));
-}
-
-/// What is made goes to a branch that works: the space of the frozen one need not be known for that.
-#[test]
-fn files_are_made_on_another_branch_whoever_is_caught() {
-    needs!(mounting(), program("mergerfs"));
-    let pool = filled(described());
-    // What was known of its space is too old to be used unasked.
-    sleep(Duration::from_millis(1500));
-    let frozen = Frozen::new(pool.branch("a").daemon());
-    for n in 0..5 {
-        fs::write(pool.at(format!("on-b/new-{n}")), "new").unwrap();
-        fs::create_dir(pool.at(format!("on-b/dir-{n}"))).unwrap();
-    }
-    drop(frozen);
-    assert_eq!(pool.holders("on-b/new-4"), ["b"]);
 }
 
 /// An open file is read again when its branch is back, though another one hangs for longer than this test lasts. (The

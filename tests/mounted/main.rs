@@ -7,6 +7,7 @@ mod basic;
 mod branch_modes;
 mod builds;
 mod calls;
+mod caught_callers;
 mod churn;
 mod command;
 mod databases;

@@ -216,16 +216,19 @@ impl Branch {
 
     /// Runs a call on this branch; its error carries the branch.
     pub fn ask<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
-        self.check_there()?;
-        let _inside = self.come_in(Stay::Brief)?;
-        self.tally.time(call).map_err(|sys| self.said(sys))
+        self.ask_for(Stay::Brief, call)
     }
 
     /// As [`Self::ask`], for calls that may take long on a branch in good order (fsync, copies): they
     /// overstay only if the branch answers nobody.
     pub fn ask_patiently<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
+        self.ask_for(Stay::Long, call)
+    }
+
+    /// As [`Self::ask`], by a caller who may expect what `stay` says.
+    pub(crate) fn ask_for<T>(&self, stay: Stay, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
-        let _inside = self.come_in(Stay::Long)?;
+        let _inside = self.come_in(stay)?;
         self.tally.time(call).map_err(|sys| self.said(sys))
     }
 

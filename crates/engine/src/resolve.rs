@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use crate::answer::{Attr, Entry};
 use crate::clashes::Told;
 use crate::error::{OpError, Result};
+use crate::health::crowd::Stay;
 use crate::inode::number::{Identity, hash_name, mix};
 use crate::inode::{Copies, Inode, mark};
 use crate::pool::Pool;
@@ -335,8 +336,11 @@ impl Union {
         let mut last = OpError::STALE;
         for at in dir.copies() {
             // What the pool shows is the first copy's: that one is worth a wait.
-            let told =
-                if stats.is_empty() { self.stat_copy(pool, dir, at) } else { self.ask_copy(pool, dir, at) };
+            let told = if stats.is_empty() {
+                self.stat_copy(pool, dir, at, Stay::Brief)
+            } else {
+                self.ask_copy(pool, dir, at)
+            };
             match told {
                 Ok(stat) => stats.push((at, stat)),
                 Err(error) => {
@@ -358,10 +362,10 @@ impl Union {
     }
 
     /// The attributes of one copy of a directory.
-    fn stat_copy(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<Stat> {
+    fn stat_copy(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx, stay: Stay) -> Result<Stat> {
         let branch = pool.branch(at);
         let fd = self.dirfd(pool, dir, at)?;
-        let stat = branch.ask(|| fsstack_sys::at::stat_fd(fd.as_fd()))?;
+        let stat = branch.ask_for(stay, || fsstack_sys::at::stat_fd(fd.as_fd()))?;
         if branch.is_remote() {
             dir.was_told(at, &stat);
         }
@@ -374,7 +378,7 @@ impl Union {
         if branch.stalls() {
             return Err(branch.not_waited_for());
         }
-        self.stat_copy(pool, dir, at)
+        self.stat_copy(pool, dir, at, Stay::Spare)
     }
 }
 

@@ -24,6 +24,8 @@ const STALL: Duration = Duration::from_secs(1);
 pub(crate) enum Stay {
     /// It returns soon where all is well.
     Brief,
+    /// So does this one, and its caller can do without: he does not wait for a place in a branch that may hang.
+    Spare,
     /// It may take long on a branch in good order (fsync, copies): it overstays only if the branch answers nobody.
     Long,
 }
@@ -112,14 +114,14 @@ impl Crowd {
         }
     }
 
-    /// A place inside, while `is_open`; waits for one if all are taken.
+    /// A place inside; waits for one while it `is_awaited`, if all are taken.
     ///
     /// # Errors
-    /// ETIMEDOUT if the branch was closed, or all places are lost to calls that do not return.
-    pub(crate) fn enter(&self, stay: Stay, is_open: impl Fn() -> bool) -> Result<Inside<'_>, Errno> {
+    /// ETIMEDOUT if nobody waits any more, or all places are lost to calls that do not return.
+    pub(crate) fn enter(&self, stay: Stay, is_awaited: impl Fn() -> bool) -> Result<Inside<'_>, Errno> {
         let came = self.now();
         loop {
-            if !is_open() {
+            if !is_awaited() {
                 return Err(Errno::TIMEDOUT);
             }
             let now = self.now();

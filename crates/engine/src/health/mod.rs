@@ -163,7 +163,8 @@ impl Branch {
     pub(crate) fn come_in(&self, stay: Stay) -> Result<Option<Inside<'_>>> {
         self.check_open()?;
         let Some(crowd) = &self.health.crowd else { return Ok(None) };
-        let inside = crowd.enter(stay, || self.is_open()).map_err(|_| self.refused())?;
+        let awaited = || self.is_open() && (stay != Stay::Spare || !crowd.stalls());
+        let inside = crowd.enter(stay, awaited).map_err(|_| self.refused())?;
         if self.health.asleep.load(SeqCst) {
             self.wake_keeper();
         }

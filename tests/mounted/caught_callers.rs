@@ -1,0 +1,121 @@
+//! What is told of the branches that work while callers are caught in one that is frozen: all that can be had
+//! without it.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use fsstack_lab::pool::Builder;
+use fsstack_lab::{self as lab, needs};
+
+use crate::hung_branches::{Frozen, described, filled, lasting_a_second, until};
+
+/// The directories on the way are on the frozen branch too. Who is caught in it waits, and is then told what the other
+/// one has: names and attributes that were known, and names that were not.
+fn what_another_branch_has_is_told_whoever_is_caught(builder: Builder) {
+    let mut pool = filled(builder);
+    pool.unmount();
+    for branch in ["a", "b"] {
+        fs::create_dir(pool.branch(branch).path().join("both")).unwrap();
+    }
+    for n in 0..40 {
+        fs::write(pool.branch("b").path().join(format!("both/{n}")), "on b").unwrap();
+    }
+    for round in 0..4 {
+        pool.remount();
+        // Where the first is, is remembered; where the others are, is not.
+        assert_eq!(pool.read("both/0"), b"on b");
+        assert_eq!(pool.read("on-b/0"), b"on-b/0");
+        let caught: Vec<_> = {
+            let frozen = Frozen::new(pool.branch("a").daemon());
+            let ask = |what: &'static str, at: &str, act: fn(&Path) -> io::Result<()>| {
+                let at = pool.at(at);
+                thread::spawn(move || {
+                    act(&at).map_err(|error| format!("{what} of {}: {error}", at.display()))
+                })
+            };
+            let mut asked = Vec::new();
+            for n in 0..2 {
+                asked.push(ask("attributes", "", |at| fs::symlink_metadata(at).map(drop)));
+                asked.push(ask("attributes", "both", |at| fs::symlink_metadata(at).map(drop)));
+                asked.push(ask("a known file", "both/0", |at| fs::read(at).map(drop)));
+                asked.push(ask("a known file", "on-b/0", |at| fs::read(at).map(drop)));
+                asked.push(ask("a file", &format!("both/{}", 10 * round + n), |at| fs::read(at).map(drop)));
+                asked.push(ask("a file", &format!("on-b/{}", 10 * round + n), |at| fs::read(at).map(drop)));
+                asked.push(ask("a change", "both/0", |at| {
+                    OpenOptions::new().append(true).open(at)?.set_modified(std::time::SystemTime::now())
+                }));
+                asked.push(ask("space", "", |at| rustix::fs::statvfs(at).map(drop).map_err(io::Error::from)));
+            }
+            let told = asked.into_iter().filter_map(|asked| asked.join().unwrap().err()).collect();
+            drop(frozen);
+            told
+        };
+        assert!(caught.is_empty(), "round {round}: {caught:#?}");
+        until("the branch answers again", || fs::read(pool.at("on-a/30")).is_ok());
+        pool.unmount();
+    }
+}
+
+#[test]
+fn what_another_branch_has_is_told_whoever_is_caught_by_the_device() {
+    needs!(mounting(), program("mergerfs"));
+    what_another_branch_has_is_told_whoever_is_caught(described().option("transport=dev"));
+}
+
+#[test]
+fn what_another_branch_has_is_told_whoever_is_caught_by_the_ring() {
+    needs!(mounting(), program("mergerfs"), rings());
+    what_another_branch_has_is_told_whoever_is_caught(described().option("transport=ring"));
+}
+
+/// The frozen branch is the first: its copies are those that the pool shows.
+#[test]
+fn what_another_branch_has_is_told_if_the_first_is_frozen() {
+    needs!(mounting(), program("mergerfs"));
+    let first = lab::pool().served_branch("a").tmp_branch("b");
+    what_another_branch_has_is_told_whoever_is_caught(lasting_a_second(first));
+}
+
+/// More callers are caught than the branch lets in: those who do not need it are not kept in front of it.
+#[test]
+fn what_another_branch_has_is_told_while_all_places_in_the_frozen_one_are_taken() {
+    needs!(mounting(), program("mergerfs"));
+    let builder = described().option("branch-timeout=60").option("branch-inflight=4");
+    let pool = Arc::new(filled(builder));
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    let caught: Vec<_> = (0..12)
+        .map(|n| {
+            let pool = pool.clone();
+            thread::spawn(move || fs::metadata(pool.at(format!("on-a/{n}"))).is_ok())
+        })
+        .collect();
+    let waiting = || {
+        let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("wchan"));
+        tasks.filter(|at| fs::read_to_string(at).is_ok_and(|at| at.contains("request_wait_answer"))).count()
+    };
+    until("the callers wait", || waiting() >= 12);
+    assert_eq!(fs::read(pool.at("on-b/1")).unwrap(), b"on-b/1");
+    assert!(caught.iter().all(|caller| !caller.is_finished()), "told before anybody was given up");
+    drop(frozen);
+    assert!(caught.into_iter().all(|caller| caller.join().unwrap()), "thawed in time: nobody is refused");
+}
+
+/// What is made goes to a branch that works: the space of the frozen one need not be known for that.
+#[test]
+fn files_are_made_on_another_branch_whoever_is_caught() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = filled(described());
+    // What was known of its space is too old to be used unasked.
+    sleep(Duration::from_millis(1500));
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    for n in 0..5 {
+        fs::write(pool.at(format!("on-b/new-{n}")), "new").unwrap();
+        fs::create_dir(pool.at(format!("on-b/dir-{n}"))).unwrap();
+    }
+    drop(frozen);
+    assert_eq!(pool.holders("on-b/new-4"), ["b"]);
+}
