@@ -86,6 +86,7 @@ fn what_another_branch_has_is_told_while_all_places_in_the_frozen_one_are_taken(
     needs!(mounting(), program("mergerfs"));
     let builder = described().option("branch-timeout=60").option("branch-inflight=4");
     let pool = Arc::new(filled(builder));
+    fs::write(pool.at("here"), "on b").unwrap();
     let frozen = Frozen::new(pool.branch("a").daemon());
     let caught: Vec<_> = (0..12)
         .map(|n| {
@@ -98,7 +99,7 @@ fn what_another_branch_has_is_told_while_all_places_in_the_frozen_one_are_taken(
         tasks.filter(|at| fs::read_to_string(at).is_ok_and(|at| at.contains("request_wait_answer"))).count()
     };
     until("the callers wait", || waiting() >= 12);
-    assert_eq!(fs::read(pool.at("on-b/1")).unwrap(), b"on-b/1");
+    assert_eq!(fs::read(pool.at("here")).unwrap(), b"on b");
     assert!(caught.iter().all(|caller| !caller.is_finished()), "told before anybody was given up");
     drop(frozen);
     assert!(caught.into_iter().all(|caller| caller.join().unwrap()), "thawed in time: nobody is refused");
