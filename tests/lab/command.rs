@@ -24,7 +24,12 @@ impl Lab {
     /// None, and a skip, where `cargo xtask` is not built.
     fn named(name: &'static str) -> Option<Self> {
         match xtask() {
-            Some(program) => Some(Self { program, name }),
+            Some(program) => {
+                let lab = Self { program, name };
+                // What a killed run has left may be of other sizes.
+                lab.does(&["down", "--purge"]);
+                Some(lab)
+            }
             None => {
                 Skip::because("needs xtask beside the daemon: `cargo build -p xtask`").announce();
                 None

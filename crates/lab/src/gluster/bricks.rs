@@ -1,13 +1,19 @@
 //! Bricks: XFS images behind loop devices, in a tree that the server sees mounts appear in.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use super::Gluster;
 use crate::shell::command;
 use crate::{MiB, mounts};
+
+/// An image that is busy for longer is in use.
+const BUSY: Duration = Duration::from_secs(5);
 
 /// Makes and mounts what is missing of bricks `b1` to `b<count>`.
 pub(super) fn ensure(lab: &Gluster, count: usize, size: MiB) -> Result<()> {
@@ -26,11 +32,26 @@ pub(super) fn ensure(lab: &Gluster, count: usize, size: MiB) -> Result<()> {
         fs::create_dir_all(&target)?;
         if mounts::at(&target)?.is_none() {
             lab.book().mount(&target)?;
-            // The loop device goes with the mount (autoclear).
-            command("mount").args(["-o", "loop,noatime"]).args([&image, &target]).run()?;
+            mount(&image, &target)?;
         }
     }
     Ok(())
+}
+
+/// Mounts a brick. What a killed `up` has started may be at it still: then it is mounted in a moment, by that one.
+fn mount(image: &Path, target: &Path) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        // The loop device goes with the mount (autoclear).
+        let told = command("mount").args(["-o", "loop,noatime"]).args([image, target]).output()?;
+        if told.code == 0 || mounts::at(target)?.is_some() {
+            return Ok(());
+        }
+        if BUSY < began.elapsed() {
+            return told.check().map(drop);
+        }
+        sleep(Duration::from_millis(50));
+    }
 }
 
 /// The names of the bricks that are mounted.
@@ -50,8 +71,8 @@ fn make(image: &PathBuf, size: MiB) -> Result<()> {
         ensure!(has == wants, "the bricks have {has} MiB, not {wants}: `lab down --purge` first");
         return Ok(());
     }
-    // Under another name until it is whole.
-    let unfinished = image.with_extension("unfinished");
+    // Under a name of our own until it is whole: what a killed `up` has started may be at another still.
+    let unfinished = image.with_extension(format!("unfinished-{}", process::id()));
     File::create(&unfinished)?.set_len(size.bytes())?;
     command("mkfs.xfs").args(["-q", "-f", "-K"]).arg(&unfinished).run()?;
     fs::rename(&unfinished, image).with_context(|| image.display().to_string())
