@@ -28,7 +28,7 @@ const LINKED: &[&str] = &[
 ];
 
 fn live(story: &str) {
-    live_with(story, &[], MiB(512), Duration::from_secs(420));
+    live_with(story, &[], MiB(512), Duration::from_secs(1200));
 }
 
 /// Lives a story that needs further programs.

@@ -10,7 +10,7 @@ use fsstack_lab::shell::{Finished, command};
 /// The pool's id in handles; any will do that stays.
 const FSID: &str = "5d1f6a0e-3c1b-4a52-9a53-0d4f6e6a7b10";
 /// Longer than anything takes here.
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// What a story is lived on.
 pub(crate) struct Ground {
