@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fsstack_lab::shell::{command, which};
-use fsstack_lab::{Guest, MiB, daemon, needs};
+use fsstack_lab::{Guest, GuestDisks, MiB, daemon, needs};
 
 /// What the stories use besides.
 const PROGRAMS: &[&str] = &["git", "make", "gcc", "as", "ld"];
@@ -27,12 +27,17 @@ const LINKED: &[&str] = &[
     "liblto_plugin.so",
 ];
 
+/// Each takes a minute or three on a quiet machine.
+const LIMIT: Duration = Duration::from_secs(1200);
+/// Two disks of files.
+const DISKS: GuestDisks = GuestDisks { size: MiB(512), filled: &[] };
+
 fn live(story: &str) {
-    live_with(story, &[], MiB(512), Duration::from_secs(1200));
+    live_with(story, &[], DISKS, LIMIT);
 }
 
 /// Lives a story that needs further programs.
-fn live_with(story: &str, more: &[PathBuf], disk: MiB, limit: Duration) {
+fn live_with(story: &str, more: &[PathBuf], disks: GuestDisks, limit: Duration) {
     if let Err(skip) = PROGRAMS.iter().copied().try_for_each(needs::program).and_then(|()| Guest::able()) {
         return skip.announce();
     }
@@ -44,7 +49,7 @@ fn live_with(story: &str, more: &[PathBuf], disk: MiB, limit: Duration) {
         &helper,
         &programs.chain(compiler()).chain(more.iter().cloned()).collect::<Vec<_>>(),
     );
-    let lived = guest.live(story, disk, limit);
+    let lived = guest.live(story, disks, limit);
     println!("{}", lived.console);
 }
 
@@ -73,7 +78,12 @@ fn handles_mean_the_same_over_whatever_happens_to_the_server() {
 
 #[test]
 fn large_directories_and_locks_of_two_clients() {
-    live("names");
+    live_with(
+        "names",
+        &[],
+        GuestDisks { filled: &[("large-v3", 100_000), ("large-v4", 10_000)], ..DISKS },
+        LIMIT,
+    );
 }
 
 #[test]
@@ -96,5 +106,5 @@ fn figures_of_the_kernels_server() {
         return fsstack_lab::Skip::because(format!("needs {}", bench.display())).announce();
     }
     let Some(ip) = which("ip") else { return fsstack_lab::Skip::because("needs the program ip").announce() };
-    live_with("figures", &[bench, ip], MiB(1024), Duration::from_secs(1200));
+    live_with("figures", &[bench, ip], GuestDisks { size: MiB(1024), ..DISKS }, Duration::from_secs(1200));
 }

@@ -36,7 +36,7 @@ mod watchdog;
 pub use branch::{Branch, Kind, Layout};
 pub use disks::Disks;
 pub use gluster::Gluster;
-pub use guest::Guest;
+pub use guest::{Guest, GuestDisks};
 pub use ledger::{sweep, take_down};
 pub use needs::{RingSwitch, Skip};
 pub use pool::{Builder, Pool, Refused};

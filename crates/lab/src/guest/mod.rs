@@ -8,6 +8,7 @@
 mod packages;
 mod root;
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,6 +25,8 @@ pub use packages::Packages;
 const DONE: &str = "fsstack-guest: done";
 /// Says which accelerator QEMU is to use; emulation works everywhere.
 const ACCELERATOR: &str = "FSSTACK_GUEST_ACCEL";
+/// Longer than making a file system takes.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A machine that can be started.
 #[derive(Debug)]
@@ -32,6 +35,27 @@ pub struct Guest {
     root: PathBuf,
     home: PathBuf,
     _home: Entry,
+}
+
+/// The two disks of a guest, both with an XFS.
+#[derive(Clone, Copy, Debug)]
+pub struct GuestDisks {
+    /// The size of each.
+    pub size: MiB,
+    /// Directories that the first one has from the beginning, and how many empty files are in each: `stays0` and so on.
+    /// (Making a hundred thousand takes an emulated machine a minute.)
+    pub filled: &'static [(&'static str, usize)],
+}
+
+impl GuestDisks {
+    /// What mkfs.xfs is told of the first one's files.
+    fn prototype(&self) -> String {
+        let dir = |(name, files): &(&str, usize)| {
+            let files = (0..*files).map(|n| format!("stays{n} ---644 0 0 /dev/null\n")).collect::<String>();
+            format!("{name} d--755 0 0\n{files}$\n")
+        };
+        format!("/\n0 0\nd--755 0 0\n{}$\n", self.filled.iter().map(dir).collect::<String>())
+    }
 }
 
 /// The console of a guest that lived its story.
@@ -78,16 +102,16 @@ impl Guest {
         Ok(Self { packages, root, home, _home: entry })
     }
 
-    /// Starts it, has it live `story` with two disks of that size, and waits for its end.
+    /// Starts it, has it live `story` with such disks, and waits for its end.
     #[track_caller]
-    pub fn live(&self, story: &str, disk: MiB, limit: Duration) -> Lived {
-        let console = must(self.boot(story, disk, limit), "running a guest");
+    pub fn live(&self, story: &str, disks: GuestDisks, limit: Duration) -> Lived {
+        let console = must(self.boot(story, disks, limit), "running a guest");
         let done = console.lines().any(|line| line.trim_end() == DONE);
         assert!(done, "the guest did not live `{story}` to its end:\n{console}");
         Lived { console }
     }
 
-    fn boot(&self, story: &str, disk: MiB, limit: Duration) -> Result<String> {
+    fn boot(&self, story: &str, disks: GuestDisks, limit: Duration) -> Result<String> {
         let accelerator = std::env::var(ACCELERATOR);
         let accelerator = accelerator.as_deref().unwrap_or("tcg,thread=multi,tb-size=256");
         let console = self.home.join("console");
@@ -107,10 +131,13 @@ impl Guest {
             format!("file={},if=virtio,format=raw,cache=unsafe{more}", image.display())
         };
         qemu = qemu.arg("-drive").arg(drive(&self.root, ",snapshot=on"));
-        for name in ["one", "two"] {
+        let prototype = self.home.join("prototype");
+        write(&prototype, &disks.prototype())?;
+        for (name, files) in [("one", Some(&prototype)), ("two", None)] {
             let image = self.home.join(name);
-            File::create(&image)?.set_len(disk.bytes())?;
-            command("mkfs.xfs").args(["-q", "-f"]).arg(&image).run()?;
+            File::create(&image)?.set_len(disks.size.bytes())?;
+            let files = files.into_iter().flat_map(|files| [OsStr::new("-p"), files.as_os_str()]);
+            command("mkfs.xfs").args(["-q", "-f"]).args(files).arg(&image).limit(LIMIT).run()?;
             qemu = qemu.arg("-drive").arg(drive(&image, ""));
         }
         let told = qemu.limit(limit).output();
@@ -127,4 +154,18 @@ fn write(path: &Path, text: &str) -> Result<()> {
     let dir = path.parent().context("a file in a directory")?;
     fs::create_dir_all(dir)?;
     fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prototype_has_each_directory_with_its_files() {
+        let disks = GuestDisks { size: MiB(512), filled: &[("large", 2), ("small", 0)] };
+        assert_eq!(
+            disks.prototype(),
+            "/\n0 0\nd--755 0 0\nlarge d--755 0 0\nstays0 ---644 0 0 /dev/null\nstays1 ---644 0 0 /dev/null\n$\nsmall d--755 0 0\n$\n$\n"
+        );
+    }
 }

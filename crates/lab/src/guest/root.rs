@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{Packages, write};
+use super::{LIMIT, Packages, write};
 use crate::shell::{command, which};
 
 /// Programs of every guest: mounting, and what an NFS server and client consist of.
@@ -35,7 +34,6 @@ const SERVER: &[&str] = &["usr/sbin/exportfs", "usr/sbin/rpc.mountd", "usr/sbin/
 const DISKS: &[&str] = &["virtio_pci", "virtio_blk"];
 /// Enough for the programs, the modules, and what a story writes beside the disks.
 const SIZE: &str = "1G";
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// The first thing that runs: finds the root.
 const INITRD: &str = "#!/bin/busybox sh

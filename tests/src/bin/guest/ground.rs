@@ -132,8 +132,26 @@ impl Ground {
         assert_eq!(connections.trim(), (2 * n).to_string(), "connections of both clients");
     }
 
+    /// What it cost, for whoever wonders why it took so long. (100 ticks are a second.)
+    fn account(&self) {
+        let ticks = |path: &str, fields: std::ops::Range<usize>| -> u64 {
+            let stat = fs::read_to_string(path).unwrap();
+            stat.split_whitespace()
+                .skip(fields.start)
+                .take(fields.len())
+                .map(|n| n.parse::<u64>().unwrap())
+                .sum()
+        };
+        let pid = sh("pidof -s mount.fsstack");
+        let daemon = ticks(&format!("/proc/{}/stat", pid.trim()), 13..15);
+        // Of both CPUs: user, nice, system; interrupts.
+        let all = ticks("/proc/stat", 1..4) + ticks("/proc/stat", 6..8);
+        say(&format!("{} s of CPU, the daemon {} of them", all / 100, daemon / 100));
+    }
+
     /// All comes down in order, and the kernel has nothing to complain of.
     pub(crate) fn end(self) {
+        self.account();
         if self.nconnect > 0 {
             sh("umount /mnt/v4 && umount /mnt/v3");
         }

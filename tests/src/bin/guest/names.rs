@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,10 +12,14 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::io::Errno;
 
-use crate::ground::{CLIENTS, Ground, forget, in_pool, say, sh, told};
+use crate::ground::{CLIENTS, Ground, in_pool, say, sh, told};
 
-/// Entries of the large directories that stay. (Fewer by v4, whose server looks at every entry: emulation is slow.)
-const STAY: [usize; 2] = [100_000, 10_000];
+/// Files of the directories that are removed.
+const GO: usize = 3000;
+/// Entries that a large directory has at least.
+const LARGE: usize = 10_000;
+/// How many of the files that come are there at a time.
+const KEPT: usize = 20;
 
 pub(crate) fn story(_: &mut Ground) {
     locked_by_two();
@@ -23,60 +28,71 @@ pub(crate) fn story(_: &mut Ground) {
     listed_while_files_come_and_go();
 }
 
-/// Thousands of files of one directory go, and none is left behind. (Fewer by v3: emulation is slow.)
+/// Both clients at once, each in a directory of its own.
+fn by_both(act: impl Fn(&str, &str) + Sync) {
+    thread::scope(|scope| {
+        let both = CLIENTS.map(|client| scope.spawn(|| act(client, client.rsplit('/').next().unwrap())));
+        both.into_iter().for_each(|one| one.join().unwrap());
+    });
+}
+
+/// Thousands of files of one directory, which lies on both branches, go, and none is left behind.
 fn removed_at_once() {
-    for (client, files) in CLIENTS.into_iter().zip([500, 3000]) {
-        say(&format!("rm -rf of {files} files over {client}"));
-        let dir = in_pool("many");
-        fs::create_dir(&dir).unwrap();
-        for n in 0..files {
-            File::create(dir.join(format!("file {n}"))).unwrap();
+    say(&format!("rm -rf of {GO} files over each"));
+    by_both(|client, version| {
+        let dir = format!("many-{version}");
+        for (branch, odd) in [("/mnt/a", 0), ("/mnt/b", 1)] {
+            fs::create_dir(Path::new(branch).join(&dir)).unwrap();
+            for n in (odd..GO).step_by(2) {
+                File::create(Path::new(branch).join(format!("{dir}/file {n}"))).unwrap();
+            }
         }
-        forget();
-        sh(&format!("rm -rf {client}/many"));
-        assert!(!dir.exists());
-    }
+        sh(&format!("rm -rf {client}/{dir}"));
+        assert!(!in_pool(&dir).exists(), "{client}");
+        say(&format!("{client} has removed them"));
+    });
 }
 
 /// A listing has each entry that stays once, and none twice.
 fn listed_while_files_come_and_go() {
-    for (client, stay) in CLIENTS.into_iter().zip(STAY) {
-        let on_branch = Path::new("/mnt/a/large");
-        fs::create_dir(on_branch).unwrap();
-        for n in 0..stay {
-            File::create(on_branch.join(format!("stays{n}"))).unwrap();
-        }
+    by_both(|client, version| {
+        let large = format!("large-{version}");
+        // They are there from the beginning.
+        let stay = fs::read_dir(Path::new("/mnt/a").join(&large)).unwrap().count();
+        assert!(stay >= LARGE, "{stay} in {large}");
         say(&format!("listing {stay} entries over {client}"));
         let listed = AtomicBool::new(false);
-        let come = thread::scope(|scope| {
-            let come_and_go = scope.spawn(|| come_and_go(&listed));
-            let mut names = HashSet::with_capacity(stay);
-            let mut found = 0;
-            for entry in fs::read_dir(format!("{client}/large")).unwrap() {
-                let name = entry.unwrap().file_name().into_string().unwrap();
-                found += usize::from(name.starts_with("stays"));
-                assert!(!names.contains(&name), "{client}: {name} is listed twice");
-                names.insert(name);
-            }
+        let (names, come) = thread::scope(|scope| {
+            let come_and_go = scope.spawn(|| come_and_go(&large, &listed));
+            let names = names_in(&Path::new(client).join(&large));
             listed.store(true, Relaxed);
-            assert_eq!(found, stay, "{client}");
-            come_and_go.join().unwrap()
+            (names.unwrap(), come_and_go.join().unwrap())
         });
-        say(&format!("{come} files came meanwhile"));
-        fs::remove_dir_all(on_branch).unwrap();
-    }
+        assert!(come > KEPT, "{client}: only {come} files came and none went meanwhile");
+        let found = names.iter().filter(|name| name.starts_with("stays")).count();
+        assert_eq!(found, stay, "{client}");
+        let mut known = HashSet::with_capacity(names.len());
+        let twice = names.iter().find(|name| !known.insert(*name));
+        assert_eq!(twice, None, "{client}: listed twice");
+        say(&format!("{client} has listed them; {come} files came meanwhile"));
+    });
+}
+
+fn names_in(dir: &Path) -> io::Result<Vec<String>> {
+    fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().into_string().expect("a name of ours"))).collect()
 }
 
 /// Makes files and removes those that it made a while ago, until the listing is done; how many there were.
-fn come_and_go(listed: &AtomicBool) -> usize {
+fn come_and_go(large: &str, listed: &AtomicBool) -> usize {
     let mut n = 0;
     while !listed.load(Relaxed) {
-        File::create(in_pool(&format!("large/comes{n}"))).unwrap();
-        if n >= 20 {
-            fs::remove_file(in_pool(&format!("large/comes{}", n - 20))).unwrap();
+        File::create(in_pool(&format!("{large}/comes{n}"))).unwrap();
+        if n >= KEPT {
+            fs::remove_file(in_pool(&format!("{large}/comes{}", n - KEPT))).unwrap();
         }
         n += 1;
-        thread::sleep(Duration::from_millis(20));
+        // Each costs an emulated machine as much as listing hundreds.
+        thread::sleep(Duration::from_millis(100));
     }
     n
 }
