@@ -106,5 +106,5 @@ fn figures_of_the_kernels_server() {
         return fsstack_lab::Skip::because(format!("needs {}", bench.display())).announce();
     }
     let Some(ip) = which("ip") else { return fsstack_lab::Skip::because("needs the program ip").announce() };
-    live_with("figures", &[bench, ip], GuestDisks { size: MiB(1024), ..DISKS }, Duration::from_secs(1200));
+    live_with("figures", &[bench, ip], GuestDisks { size: MiB(1024), ..DISKS }, Duration::from_secs(2400));
 }
