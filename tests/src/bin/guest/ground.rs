@@ -142,8 +142,9 @@ impl Ground {
                 .map(|n| n.parse::<u64>().unwrap())
                 .sum()
         };
-        let pid = sh("pidof -s mount.fsstack");
-        let daemon = ticks(&format!("/proc/{}/stat", pid.trim()), 13..15);
+        let pids = sh("pidof mount.fsstack");
+        let daemon: u64 =
+            pids.split_whitespace().map(|pid| ticks(&format!("/proc/{pid}/stat"), 13..15)).sum();
         // Of both CPUs: user, nice, system; interrupts.
         let all = ticks("/proc/stat", 1..4) + ticks("/proc/stat", 6..8);
         say(&format!("{} s of CPU, the daemon {} of them", all / 100, daemon / 100));
