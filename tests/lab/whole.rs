@@ -1,6 +1,7 @@
 //! A pool over volumes of four kinds, nothing broken.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use fsstack_lab::gluster::KINDS;
 use fsstack_lab::shell::command;
@@ -60,4 +61,23 @@ fn a_volume_mounted_again_is_used_again() {
     eventually("the branch is found again", || {
         fs::read(pool.at("film")).is_ok_and(|bytes| bytes == b"frames")
     });
+}
+
+/// The mode that an ACL gives is not remembered as it was.
+#[test]
+fn an_acl_lets_in_at_once_on_volumes_of_every_kind() {
+    const STRANGER: u32 = 65534;
+    needs!(mounting(), gluster(), program("setfacl"));
+    let pool = over_all_kinds(&["create=ff"]);
+    for kind in KINDS {
+        let dir = pool.branch(kind).path().join(kind);
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("file"), kind).unwrap();
+        fs::set_permissions(pool.at(kind), fs::Permissions::from_mode(0o700)).unwrap();
+        let rights = format!("u:{STRANGER}:rx");
+        command("setfacl").args(["-m", &rights]).arg(pool.at(kind)).run().unwrap();
+        let told = command("cat").arg(pool.at(kind).join("file")).as_user(STRANGER, STRANGER).run().unwrap();
+        assert_eq!(told.stdout, kind);
+        assert_eq!(fs::metadata(pool.at(kind)).unwrap().mode() & 0o7777, 0o750, "{kind}");
+    }
 }

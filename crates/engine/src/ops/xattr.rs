@@ -78,7 +78,7 @@ impl Union {
         if inode.is_dir() {
             return self.on_all_copies(&pool, &inode, |fd| {
                 xattr::set(On::Fd(fd), name, value, flags)?;
-                look_anew(fd, name);
+                look_anew(fd, name, value);
                 if kill_sgid { clear_sgid(fd) } else { Ok(()) }
             });
         }
@@ -90,7 +90,7 @@ impl Union {
         }
         pin.ask(&pool, |fd| {
             xattr::set(On::Fd(fd), name, value, flags)?;
-            look_anew(fd, name);
+            look_anew(fd, name, value);
             Ok(())
         })?;
         if kill_sgid && name.to_bytes() == ACL_ACCESS {
@@ -114,13 +114,13 @@ impl Union {
             }
             return self.on_all_copies(&pool, &inode, |fd| match xattr::remove(On::Fd(fd), name) {
                 Err(error) if error.errno == Errno::NODATA => Ok(()), // a copy that never had it
-                removed => removed.map(|()| look_anew(fd, name)),
+                removed => removed.map(|()| look_anew(fd, name, &[])),
             });
         }
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
         self.pin(&pool, &inode)?.ask(&pool, |fd| {
             xattr::remove(On::Fd(fd), name)?;
-            look_anew(fd, name);
+            look_anew(fd, name, &[]);
             Ok(())
         })
     }
@@ -241,11 +241,38 @@ fn check_settable(name: &CStr) -> Result<()> {
 }
 
 /// An ACL changes the mode. On a FUSE mount that leaves ACLs to its server, GlusterFS's, the kernel does not know
-/// that, and would tell the old mode for a second.
-fn look_anew(fd: BorrowedFd<'_>, name: &CStr) {
-    if name.to_bytes() == ACL_ACCESS {
-        let _only_to_be_remembered = sys::at::stat_now(fd);
+/// that, and would tell the old mode for a second; and so does GlusterFS's client itself, when it is asked. Only a change of
+/// the mode is believed at once: to what it is already.
+fn look_anew(fd: BorrowedFd<'_>, name: &CStr, value: &[u8]) {
+    if name.to_bytes() != ACL_ACCESS {
+        return;
     }
+    // (That there is an ACL, which was set, is what the caller wanted: nothing here is an error of his.)
+    if let (Ok(stat), Some(bits)) = (sys::at::stat_now(fd), mode_of(value))
+        && stat.mode & 0o777 != bits
+        && let Err(error) = sys::at::chmod_fd(fd, stat.mode & 0o7000 | bits)
+    {
+        tracing::debug!(%error, "a mode that an ACL has changed is remembered as it was");
+    }
+}
+
+/// The permission bits that an object with this ACL has; None if it is none.
+fn mode_of(acl: &[u8]) -> Option<u32> {
+    const VERSION: u32 = 2;
+    const OWNER: u16 = 0x01;
+    const GROUP: u16 = 0x04;
+    const MASK: u16 = 0x10;
+    const OTHER: u16 = 0x20;
+    let (version, entries) = acl.split_first_chunk()?;
+    if u32::from_le_bytes(*version) != VERSION {
+        return None;
+    }
+    let rights = |wanted: u16| {
+        let (entries, _) = entries.as_chunks::<8>();
+        let found = entries.iter().find(|entry| u16::from_le_bytes([entry[0], entry[1]]) == wanted)?;
+        Some(u32::from(u16::from_le_bytes([found[2], found[3]]) & 0o7))
+    };
+    Some(rights(OWNER)? << 6 | rights(MASK).or(rights(GROUP))? << 3 | rights(OTHER)?)
 }
 
 fn clear_sgid(fd: BorrowedFd<'_>) -> Result<(), sys::SysError> {
