@@ -65,12 +65,16 @@ fn tar_keeps_attributes_and_acls() {
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").mount();
     sh(home(&pool), TREE);
     let before = sh(home(&pool).join("tree"), LOOK);
-    let round = "tar -C tree --xattrs --xattrs-include='*' --acls --sparse -cf in.tar .
-                 tar -C pool --xattrs --xattrs-include='*' --acls -xpf in.tar
-                 tar -C pool --xattrs --xattrs-include='*' --acls --sparse -cf pool/out.tar --exclude=out.tar .
-                 mkdir back; tar -C back --xattrs --xattrs-include='*' --acls -xpf pool/out.tar; rm pool/out.tar
-                 touch -r tree pool back";
-    sh(home(&pool), round);
+    // A volume tells another time of change a moment later, also without a pool: tar calls that changed while it reads (1).
+    let bears = if lab::ground::is_gluster() { "|| [ $? = 1 ]" } else { "" };
+    let round = format!(
+        "tar -C tree --xattrs --xattrs-include='*' --acls --sparse -cf in.tar .
+         tar -C pool --xattrs --xattrs-include='*' --acls -xpf in.tar
+         tar -C pool --xattrs --xattrs-include='*' --acls --sparse -cf pool/out.tar --exclude=out.tar . {bears}
+         mkdir back; tar -C back --xattrs --xattrs-include='*' --acls -xpf pool/out.tar; rm pool/out.tar
+         touch -r tree pool back"
+    );
+    sh(home(&pool), &round);
     assert_eq!(sh(pool.path(), LOOK), before);
     assert_eq!(sh(home(&pool).join("back"), LOOK), before);
 }
