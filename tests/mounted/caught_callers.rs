@@ -1,7 +1,7 @@
 //! What is told of the branches that work while callers are caught in one that is frozen: all that can be had
 //! without it.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use fsstack_lab::pool::Builder;
 use fsstack_lab::{self as lab, needs};
+use rustix::fs::copy_file_range;
+use rustix::io::Errno;
 
 use crate::hung_branches::{Frozen, described, filled, lasting_a_second, until};
 
@@ -119,4 +121,21 @@ fn files_are_made_on_another_branch_whoever_is_caught() {
     }
     drop(frozen);
     assert_eq!(pool.holders("on-b/new-4"), ["b"]);
+}
+
+/// Copied from the one branch to the other, the frozen one being the source or the target.
+#[test]
+fn a_copy_between_branches_ends_if_either_hangs() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = filled(described());
+    for (from, to) in [("on-a/1", "on-b/1"), ("on-b/2", "on-a/2")] {
+        let source = File::open(pool.at(from)).unwrap();
+        let target = OpenOptions::new().write(true).open(pool.at(to)).unwrap();
+        let frozen = Frozen::new(pool.branch("a").daemon());
+        let copy = thread::spawn(move || copy_file_range(&source, None, &target, None, 6));
+        until("the copy ends", || copy.is_finished());
+        assert_eq!(copy.join().unwrap(), Err(Errno::IO), "{from} to {to}");
+        drop(frozen);
+        until("the branch answers again", || fs::read(pool.at("on-a/30")).is_ok());
+    }
 }

@@ -66,6 +66,9 @@ impl FsKind {
     }
 }
 
+/// `f_type` of an NFS mount.
+const NFS: u64 = 0x6969;
+
 /// A member directory of the pool.
 #[derive(Debug)]
 pub struct Branch {
@@ -246,6 +249,12 @@ impl Branch {
     /// The kernel does not let the daemon be itself again.
     pub(crate) fn as_daemon(&self) -> Result<()> {
         if self.kind.is_local() { Ok(()) } else { sys::identity::become_daemon().map_err(OpError::Sys) }
+    }
+
+    /// Whether what is removed while somebody has it open stays under another name until he closes it (NFS): its
+    /// directory could not be removed right after it.
+    pub(crate) fn renames_what_is_held(&self) -> bool {
+        self.home.f_type == NFS
     }
 
     /// Nothing is on a branch that has left the pool.

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use fsstack_pool::BranchIx;
-use fsstack_sys::{Errno, SysError};
+use fsstack_sys::Errno;
 
 use crate::error::OpError;
 use crate::inode::Inode;
@@ -25,8 +25,8 @@ pub(crate) fn has_no_links(error: OpError) -> bool {
 }
 
 /// What came of undoing half a rename: true, it could not be.
-pub(crate) fn note(undone: Result<(), SysError>, name: &CStr) -> bool {
-    if let Err(stuck) = undone {
+pub(crate) fn note(undone: Result<(), impl std::fmt::Display>, name: &CStr) -> bool {
+    if let Err(stuck) = &undone {
         tracing::error!(%stuck, ?name, "half a rename is left");
     }
     undone.is_err()

@@ -49,8 +49,9 @@ impl Union {
                     let full = error.errno() != sys::Errno::ROFS;
                     refused.push((*at, if full { Rejection::TooFull } else { Rejection::ReadOnly }));
                 }
-                // A branch that is out of order takes nothing new; the next one may.
-                Err(error) if error.is_fault() && ranking.order.len() > 1 => {
+                // A branch that is out of order takes nothing new; the next one may. Not where it may have been made,
+                // and its answer was lost: there would be two of them.
+                Err(error) if error.is_fault() && ranking.order.len() > 1 && untouched(pool, *at, error) => {
                     tracing::warn!(%error, "a branch took nothing new");
                     refused.push((*at, Rejection::Unreachable));
                 }
@@ -127,6 +128,16 @@ pub(crate) fn ancestors(dir: &Arc<Inode>) -> Vec<Arc<Inode>> {
         all.push(name.parent);
     }
     all
+}
+
+/// Whether the branch `at`, which answered with a fault, has surely made nothing: it was not asked, nobody was there to
+/// ask, or it is a disk of this machine, which has no answer to lose.
+fn untouched(pool: &Pool, at: BranchIx, error: OpError) -> bool {
+    let unasked = match error {
+        OpError::Branch { sys, .. } => sys.call == sys::Call::Access || sys.errno == sys::Errno::NOTCONN,
+        OpError::Sys(_) | OpError::NoBranch(_) | OpError::Refused(_) => false,
+    };
+    unasked || !pool.branch(at).is_remote()
 }
 
 /// The most telling reason, and one log line with each branch's own.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use fsstack_pool::BranchSpec;
 use fsstack_pool::{BranchId, BranchIx, Ino};
 use fsstack_sys::xattr::{self, On};
-use fsstack_sys::{self as sys, SysError};
+use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::branch::Branch;
+use crate::error::is_branch_fault;
 use crate::home::Proof;
 use crate::inode::number::{self, mix};
 use crate::intent::TakenBack;
@@ -166,7 +167,12 @@ pub(crate) fn durable_id(
         if privileged { c"trusted.fsstack.branch" } else { c"user.fsstack.branch-id" };
     let on = On::Fd(root.as_fd());
     let mut value = [0_u8; 16];
-    let known = matches!(xattr::get(on, attribute, &mut value), Ok(16));
+    let known = match xattr::get(on, attribute, &mut value) {
+        Ok(len) => len == 16,
+        // Not known to have none: another one must not be stored over it.
+        Err(error) if error.errno == Errno::IO || is_branch_fault(error.errno) => return Err(error),
+        Err(_) => false,
+    };
     let is_free = |value: &[u8; 16]| !taken.contains(&id_of(u128::from_le_bytes(*value)));
     if known && is_free(&value) {
         return Ok((id_of(u128::from_le_bytes(value)), Some(Proof { attribute, value })));

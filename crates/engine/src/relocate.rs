@@ -25,6 +25,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
+use crate::health::crowd::Stay;
 use crate::inode::dirfd::DirFd;
 use crate::inode::{Inode, Name, number};
 use crate::intent::{Intent, Stamp};
@@ -44,6 +45,16 @@ struct Move<'a> {
     from: Arc<Branch>,
     source: BorrowedFd<'a>,
     stat: Stat,
+}
+
+impl Move<'_> {
+    /// Whether its name still means the file that was copied, as it was: nobody replaced it, linked it or wrote to it
+    /// behind the pool's back. (What others serve may tell new times for old writes.)
+    fn is(&self, there: &Stat) -> bool {
+        let was = &self.stat;
+        let same = there.ino == was.ino && there.nlink == 1;
+        same && (self.from.is_remote() || (there.size, there.mtime) == (was.size, was.mtime))
+    }
 }
 
 /// Why a file was not moved to a branch.
@@ -171,6 +182,8 @@ impl Union {
         let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {
             // What it is known by is on disk, on the copy and in the index, before the copy has a name.
             let natural = self.mark_moved(to, &new.fd, &made, id)?;
+            // Whichever of the two hangs, the caller is answered.
+            let _inside = moving.from.come_in(Stay::Long)?;
             to.ask_patiently(|| dress(new.fd.as_fd(), moving.source, &moving.stat, &pool.settings.relocation))
                 .map_err(Unmoved::from)
                 .and_then(|()| self.exchange_names(pool, moving, &new, made.ino))
@@ -210,8 +223,8 @@ impl Union {
         let name = &*moving.name.name;
         let old_dir = self.dirfd(pool, &moving.name.parent, moving.from.ix)?;
         let there = moving.from.ask(|| sys::at::stat(old_dir.as_fd(), name))?;
-        if there.ino != moving.stat.ino {
-            return Err(OpError::STALE.into()); // renamed or replaced behind the pool's back
+        if !moving.is(&there) {
+            return Err(OpError::STALE.into());
         }
         let path = moving.inode.path().ok_or(OpError::STALE)?;
         // The way to the new name may just have been made: without it, what is on disk could not be found.
@@ -234,6 +247,11 @@ impl Union {
                 None => sys::at::link_fd(fd.as_fd(), dir.as_fd(), name)?,
             }
             sync_dir(dir.as_fd())
+        });
+        // The copies were synced meanwhile: looked at once more.
+        let named = named.and_then(|()| match moving.from.ask(|| sys::at::stat(old_dir.as_fd(), name)) {
+            Ok(there) if !moving.is(&there) => Err(OpError::STALE),
+            _ => Ok(()), // what cannot be asked cannot be removed: told below
         });
         let removed = named.map(|()| moving.from.ask(|| sys::at::unlink(old_dir.as_fd(), name)));
         let given_up = match removed {

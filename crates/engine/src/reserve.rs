@@ -293,7 +293,7 @@ impl Union {
         })?;
         home.note_placed_beside(size.saturating_sub(home.arrived(*id)));
         home.note_made();
-        parent.take_miss(name);
+        parent.has_new(name);
         Ok(())
     }
 

@@ -44,6 +44,7 @@ impl Union {
         if is_private(pool, parent, name) {
             return Err(OpError::MISSING);
         }
+        let born = parent.born();
         let mut dirs = DirStats::new();
         let mut copies = Copies::default();
         let mut fault = self.is_unsure(pool, parent).then_some(OpError::UNSURE);
@@ -74,7 +75,7 @@ impl Union {
             _ if !dirs.is_empty() => Ok(Found::Dir(dirs, copies)),
             Some(fault) => Err(fault),
             None => {
-                parent.note_miss(name);
+                parent.note_miss(name, born);
                 Err(OpError::MISSING)
             }
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 use fsstack_pool::BranchIx;
@@ -228,10 +228,24 @@ impl Inode {
         }
     }
 
-    /// All branches were asked for `name` just now, and none has it.
-    pub fn note_miss(&self, name: &CStr) {
+    /// How many names have come to be in this directory: for [`Self::note_miss`].
+    pub fn born(&self) -> u32 {
+        self.born.load(SeqCst)
+    }
+
+    /// `name` has come to be: whoever is just finding it missing does not note that.
+    pub fn has_new(&self, name: &CStr) {
+        self.born.fetch_add(1, SeqCst);
+        self.take_miss(name);
+    }
+
+    /// All branches were asked for `name` since [`Self::born`] was as it is told, and none has it.
+    pub fn note_miss(&self, name: &CStr, born: u32) {
         let hash = hash_name(self.id.ino, name.to_bytes()) | 1;
         self.with_dir(|dir| {
+            if self.born() != born {
+                return; // it may be what was made meanwhile
+            }
             if dir.missed.elapsed() >= MISS_AGE {
                 (dir.misses, dir.missed) = ([hash, 0], Instant::now());
             } else if dir.misses[0] != hash {

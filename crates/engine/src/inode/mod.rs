@@ -40,6 +40,8 @@ pub struct Inode {
     lost: AtomicBool,
     /// When the kernel was last told about it, on the table's clock of milliseconds, which wraps.
     told: AtomicU32,
+    /// Of a directory: names that have come to be in it, by this daemon.
+    born: AtomicU32,
     /// Order: one inode's state at a time; no system call that waits for another inode's lock below it.
     state: Mutex<State>,
 }
@@ -113,7 +115,14 @@ impl Inode {
 
     fn new(id: Identity, kind: Kind, place: Place) -> Self {
         let state = Mutex::new(State { names: SmallVec::new(), place, ghost: None });
-        Self { id, kind, lost: AtomicBool::new(false), told: AtomicU32::new(0), state }
+        Self {
+            id,
+            kind,
+            lost: AtomicBool::new(false),
+            told: AtomicU32::new(0),
+            born: AtomicU32::new(0),
+            state,
+        }
     }
 
     /// The root of the pool, whose copies are the branches' own roots.

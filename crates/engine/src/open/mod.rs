@@ -227,7 +227,8 @@ impl OpenFile {
 
     /// The file stays where it is, and keeps its name, until the guard drops.
     pub(crate) fn hold(&self) -> RwLockReadGuard<'_, Placed> {
-        self.placed.read()
+        // (Two may be held at once, in any order: whoever waits to move the one is not waited for.)
+        self.placed.read_recursive()
     }
 
     /// What the descriptor is, and which mount of its branch is the one now, if it was mounted again since.

@@ -1,5 +1,7 @@
 //! Copying inside the pool: the branch's own way on one branch, read and write across branches.
 
+use std::os::fd::BorrowedFd;
+
 use fsstack_pool::Handle;
 use fsstack_sys::{self as sys, Errno, SysError};
 
@@ -51,9 +53,17 @@ fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> R
             settled => return settled.map(|copied| copied as u64),
         }
     }
-    source.ask_patiently(|source| {
-        target
-            .ask_inside(|target| transfer::copy((source, from), (target, to), len.min(PORTION)))
-            .map_err(in_pool)
-    })
+    // A place inside of both: whichever hangs, the caller is answered. (In the order of the branches, so that nobody who
+    // copies the other way has the one and waits for the other.)
+    let copied = |source: BorrowedFd<'_>, target: BorrowedFd<'_>| {
+        transfer::copy((source, from), (target, to), len.min(PORTION))
+    };
+    let (first, second) = (source.branch().ix, target.branch().ix);
+    if first == second {
+        source.ask_patiently(|from| target.ask_inside(|to| copied(from, to)).map_err(in_pool))
+    } else if first < second {
+        source.ask_patiently(|from| target.ask_patiently(|to| copied(from, to)).map_err(in_pool))
+    } else {
+        target.ask_patiently(|to| source.ask_patiently(|from| copied(from, to)).map_err(in_pool))
+    }
 }

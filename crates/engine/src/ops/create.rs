@@ -53,6 +53,7 @@ impl Union {
             }
             made => made?,
         };
+        parent.has_new(name.as_cstr());
         let entry = self.admit_file(&pool, &parent, name.as_cstr(), made.at, made.stat);
         let opened = self.open_made(&pool, entry, made, flags, caller);
         if opened.is_err() {

@@ -43,6 +43,7 @@ impl Union {
             Some(file) => file.ask_inside(name_it)?,
             None => self.pin(&pool, &inode)?.ask(&pool, name_it)?,
         };
+        parent.has_new(name);
         Ok(self.admit_file(&pool, &parent, name, at, stat))
     }
 }

@@ -64,6 +64,7 @@ impl Union {
             let stat = stat.inspect_err(|_| take_back(new.take_back(dir.as_fd(), name)))?;
             Ok((at, stat))
         })?;
+        parent.has_new(name);
         Ok(if stat.is_dir() {
             self.admit_new_dir(&pool, &parent, name, at, stat)
         } else {

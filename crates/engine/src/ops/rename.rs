@@ -21,6 +21,7 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, SysError};
 
+use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::inode::dirfd::DirFd;
@@ -58,8 +59,9 @@ impl Union {
             return Err(Errno::INVAL.into());
         }
         if flags.contains(RenameFlags::NOREPLACE) {
+            let born = to.dir.born();
             self.must_be_missing(&pool, to.dir, to.name)?;
-            to.dir.note_miss(to.name); // asked again below, for free
+            to.dir.note_miss(to.name, born); // asked again below, for free
         }
         match self.source(&pool, from)? {
             Some(at) => self.rename_file(&pool, from, to, at, flags),
@@ -107,11 +109,15 @@ impl Union {
             self.seen.set(from.dir.id.ino, from.name.to_bytes(), Ino(0));
             return Err(OpError::STALE);
         }
-        let targets = if to.dir.take_miss(to.name) {
-            DirStats::new()
-        } else {
-            self.find_all(pool, to.dir, to.name, None)?
-        };
+        let to_missing = to.dir.take_miss(to.name);
+        // What is replaced is not moved meanwhile either: it would come to light again on another branch.
+        let replaced = if to_missing { None } else { self.known_or_found(pool, to.dir, to.name) };
+        let replaced_open = replaced.as_ref().and_then(|inode| inode.open_file());
+        if let Some(inode) = &replaced {
+            inode.outlives_name();
+        }
+        let _stays_too = replaced_open.as_ref().map(|file| file.hold());
+        let targets = if to_missing { DirStats::new() } else { self.find_all(pool, to.dir, to.name, None)? };
         if targets.first().is_some_and(|(_, stat)| stat.is_dir()) {
             return Err(Errno::ISDIR.into());
         }
@@ -127,10 +133,9 @@ impl Union {
         }
         let visible = targets.first().map(|(first, _)| *first);
         if visible.is_some()
-            && let Some(replaced) = self.known(to.dir, to.name)
+            && let Some(replaced) = &replaced
         {
-            replaced.outlives_name();
-            self.keep_removed(pool, &replaced, to.dir, to.name);
+            self.keep_removed(pool, replaced, to.dir, to.name);
         }
         for (other, _) in targets.iter().rev().filter(|(other, _)| *other != at && Some(*other) != visible) {
             self.unlink_on(pool, to.dir, to.name, *other)?;
@@ -139,19 +144,38 @@ impl Union {
             Some(shown) if pool.turn(shown) < pool.turn(at) => {
                 self.rename_behind(pool, from, to, at, shown)?
             }
-            behind => {
-                branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
-                if let Some(behind) = behind
-                    && let Err(error) = self.unlink_on(pool, to.dir, to.name, behind)
-                {
-                    let back = RenameFlags::NOREPLACE;
-                    note(sys::at::rename(to_fd.as_fd(), to.name, from_fd.as_fd(), from.name, back), to.name);
-                    return Err(error);
-                }
-            }
+            behind => self.rename_onto(pool, from, to, (branch, &from_fd, &to_fd), behind, flags)?,
         }
         self.moved(pool, known, from, to, at);
         Ok(())
+    }
+
+    /// The target, if there is one, is on the same branch, or on one `behind`, where it is hidden from then on.
+    fn rename_onto(
+        &self,
+        pool: &Pool,
+        from: End<'_>,
+        to: End<'_>,
+        (branch, from_fd, to_fd): (&Branch, &DirFd, &DirFd),
+        behind: Option<BranchIx>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
+        match behind.map_or(Ok(()), |behind| self.unlink_on(pool, to.dir, to.name, behind)) {
+            // It may be gone, its answer being lost: the name must not go too. What is left of it is hidden.
+            Err(error) if error.is_fault() => {
+                tracing::warn!(%error, name = ?to.name, "what a rename replaced may be left, hidden");
+                Ok(())
+            }
+            Err(error) => {
+                let back = RenameFlags::NOREPLACE;
+                let undone =
+                    branch.ask(|| sys::at::rename(to_fd.as_fd(), to.name, from_fd.as_fd(), from.name, back));
+                note(undone, to.name);
+                Err(error)
+            }
+            Ok(()) => Ok(()),
+        }
     }
 
     /// The target is on an earlier branch, where it hides the file until it is gone: until that moment nothing
@@ -280,7 +304,7 @@ impl Union {
 
     fn rename_dir(&self, pool: &Pool, from: End<'_>, to: End<'_>, flags: RenameFlags) -> Result<()> {
         let _shape = self.shape.write(pool)?;
-        to.dir.take_miss(to.name); // something is there from now on
+        to.dir.has_new(to.name);
         let sources = self.find_all(pool, from.dir, from.name, None)?;
         let targets = self.find_all(pool, to.dir, to.name, None)?;
         if targets.first().is_some_and(|(_, stat)| !stat.is_dir()) {

@@ -69,6 +69,9 @@ impl Union {
         }
         let Some(at) = inode.branch() else { return };
         let branch = pool.branch(at);
+        if branch.renames_what_is_held() {
+            return;
+        }
         let held = self.dirfd(pool, parent, at).and_then(|dir| {
             branch.ask(|| sys::at::open(dir.as_fd(), name, sys::OFlags::PATH, 0, branch.mounts))
         });
