@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, Pool, daemon, mounts, needs};
+use fsstack_lab::{self as lab, MiB, Pool, daemon, mounts, needs};
 
 /// Runs the helper: its exit status and its one line.
 #[track_caller]
@@ -124,6 +124,33 @@ fn the_same_directory_twice() {
     let (a, b) = paths(&pool);
     fs::create_dir(format!("{b}/link")).unwrap();
     assert_eq!(refused(&format!("{a}:{b}/../a"), pool.path(), "rw").0, 32);
+}
+
+/// The machine was started without the disk: its bare directory looks like an empty branch.
+#[test]
+fn a_branch_whose_disk_is_not_mounted_when_the_pool_is() {
+    needs!(mounting(), loops(), not_on_gluster("its branches are mounts"));
+    let mut pool = lab::pool().xfs_branch("a", MiB(300)).tmp_branch("b").option("create=ff").mount();
+    pool.write("file", b"on the disk");
+    pool.unmount();
+    pool.branch_mut("a").unmount();
+    let refused = pool.try_remount_with(&[]).unwrap().unwrap_err();
+    assert_eq!(refused.code, 32);
+    assert!(refused.said.contains("as it was when it was last used"), "{refused}");
+    let bare = pool.branch("a").path().to_owned();
+    assert_eq!(fs::read_dir(&bare).unwrap().count(), 0, "nothing is written there");
+    pool.branch_mut("a").remount();
+    pool.remount();
+    assert_eq!(pool.read("file"), b"on the disk");
+    // Told to use what is there, it does; and later needs not be told again.
+    pool.unmount();
+    pool.branch_mut("a").unmount();
+    pool.remount_with(&["create=ff", "require=directory"]);
+    pool.write("new", b"bare");
+    assert_eq!(pool.holders("new"), ["a"]);
+    pool.unmount();
+    pool.remount_with(&["create=ff"]);
+    assert_eq!(pool.read("new"), b"bare");
 }
 
 #[test]

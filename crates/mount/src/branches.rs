@@ -2,6 +2,7 @@
 
 use crate::ledger::{DirectoryId, LedgerBranch, LedgerEntry};
 use crate::problem::Problems;
+use crate::remembered::Remembered;
 use crate::settings::{Branch, Require};
 use crate::world::World;
 use fsstack_pool::{BranchSpec, Printable};
@@ -22,8 +23,22 @@ const AS_THE_SHELL: glob::MatchOptions = glob::MatchOptions {
 /// What is asked of every branch, and how long it may take to become so.
 pub(crate) struct Demand {
     pub(crate) require: Require,
+    pub(crate) remembered: Remembered,
     pub(crate) wait_for_mounts: bool,
     pub(crate) patience: Duration,
+}
+
+impl Demand {
+    /// Why the branch must be a mount point, and what can be done about that, if it must.
+    fn mount_point(&self, path: &Path) -> Option<&'static str> {
+        match self.require {
+            Require::MountPoint => Some("which require=mountpoint asks for; mount its disk first"),
+            Require::Same if self.remembered.was_mount_point(path) => Some(
+                "as it was when it was last used; mount its disk first, or say require=directory to use what is there now",
+            ),
+            Require::Same | Require::Directory => None,
+        }
+    }
 }
 
 /// Finds every branch, waiting for late ones, and refuses those that cannot be.
@@ -39,11 +54,10 @@ pub(crate) fn find(
     for spec in found {
         match look(&spec.path) {
             Ok((path, id)) => {
-                if demand.require == Require::MountPoint && !world.is_mount_point(&path) {
-                    problems.mount(format!(
-                        "branch {}: not a mount point, which require=mountpoint asks for; mount its disk first",
-                        Printable::path(&path)
-                    ));
+                if let Some(why) = demand.mount_point(&path)
+                    && !world.is_mount_point(&path)
+                {
+                    problems.mount(format!("branch {}: not a mount point, {why}", Printable::path(&path)));
                 }
                 let branch = Branch { spec: spec.at(path), id };
                 branches.push((spec.path, branch));
@@ -58,8 +72,10 @@ pub(crate) fn find(
 /// Returns when all are as demanded, or when the time is over.
 fn wait(specs: &[BranchSpec], demand: &Demand, world: &World) {
     let started = Instant::now();
-    let mounted = demand.wait_for_mounts || demand.require == Require::MountPoint;
-    let is_ready = |path: &Path| look(path).is_ok_and(|(path, _)| !mounted || world.is_mount_point(&path));
+    let must_be_mounted = |path: &Path| demand.wait_for_mounts || demand.mount_point(path).is_some();
+    let is_ready = |path: &Path| {
+        look(path).is_ok_and(|(path, _)| !must_be_mounted(&path) || world.is_mount_point(&path))
+    };
     let all_ready = || {
         specs.iter().all(|spec| {
             let found = expand(spec, &mut Problems::default());

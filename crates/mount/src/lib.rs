@@ -13,6 +13,7 @@ mod optlist;
 mod outside;
 mod print;
 mod raw;
+mod remembered;
 mod remount;
 mod resolve;
 mod serve;

@@ -7,6 +7,7 @@ use crate::log::{LogSettings, LogTarget};
 use crate::outside::{NEVER_CHANGED, WATCHED};
 use crate::problem::Problems;
 use crate::raw::{PolicyChoice, RawOptions};
+use crate::remembered::Remembered;
 use crate::settings::*;
 use crate::values;
 use crate::world::World;
@@ -68,8 +69,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         locks: raw.locks.or(Locks::Local),
         nfs_export: raw.nfs_export.or(false),
         nfs_identity: raw.nfs_identity.get().copied(),
-        state_dir: (world.privilege == Privilege::Root)
-            .then(|| raw.state_dir.or(PathBuf::from("/var/lib/fsstack"))),
+        state_dir: state_dir(&raw, world),
         flags: flags(&raw, world),
         fsname: raw.fsname.or(typed.source.clone()),
         subtype: raw.subtype.or("fsstack".to_owned()),
@@ -85,6 +85,11 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         write_rules: raw.write_rules.or(Rules::default()),
         notices: raw.take_notices(),
     })
+}
+
+/// Where root's pools keep state.
+fn state_dir(raw: &RawOptions, world: &World) -> Option<PathBuf> {
+    (world.privilege == Privilege::Root).then(|| raw.state_dir.or(PathBuf::from("/var/lib/fsstack")))
 }
 
 /// How changes behind the pool's back are noticed, and so how long what exists and what is missing is believed.
@@ -339,8 +344,9 @@ fn branches(
     };
     // What is wrong already does not get better by waiting.
     let patience = if problems.is_empty() { raw.branches_timeout.or(Duration::ZERO) } else { Duration::ZERO };
-    let require = raw.require.or(Require::Directory);
-    let demand = Demand { require, wait_for_mounts: raw.wait_for_mounts.or(false), patience };
+    let remembered = Remembered::in_dir(state_dir(raw, world).as_deref());
+    let require = raw.require.or(Require::Same);
+    let demand = Demand { require, remembered, wait_for_mounts: raw.wait_for_mounts.or(false), patience };
     let branches = branches::find(&specs, &demand, world, problems);
     if let Some(mount_point) = mount_point {
         branches::refuse_around(mount_point, &branches, problems);

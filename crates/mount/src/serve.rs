@@ -29,10 +29,12 @@ use crate::ledger::Listed;
 use crate::log::LogLevel;
 use crate::operate::{Leaving, Served};
 use crate::outside;
+use crate::remembered::Remembered;
 use crate::settings::{
     self, AccessTimes, DoorScheduling, Locks, MountFlags, PageCache, Privilege, Settings, StatfsView, Verify,
     WritePath,
 };
+use crate::world::World;
 
 /// Signals that the daemon answers to.
 const SIGNALS: [Signal; 5] = [Signal::Term, Signal::Int, Signal::Hup, Signal::Usr1, Signal::Usr2];
@@ -72,6 +74,7 @@ pub(crate) fn serve(
         if let Err(error) = &watch {
             tracing::warn!(%error, "the mount table is not watched");
         }
+        Remembered::in_dir(settings.state_dir.as_deref()).note(&settings.branches, &World::here());
         ready.announce();
         log_mounted(settings, &mounted);
         let waiting = std::thread::Builder::new().name("door-wait".into());

@@ -244,6 +244,8 @@ pub enum Verify {
 /// What a branch's directory must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Require {
+    /// What it was when a pool was last served from it: a mount point must be one again.
+    Same,
     /// Any directory.
     Directory,
     /// The root of a mount.

@@ -7,6 +7,7 @@ use super::Served;
 use crate::branches::{self, Demand};
 use crate::ledger::{self, DirectoryId, LedgerBranch, LedgerEntry};
 use crate::problem::Problems;
+use crate::remembered::Remembered;
 use crate::settings::Require;
 use crate::values;
 use crate::world::World;
@@ -43,7 +44,9 @@ impl Served {
             return Err(Refusal::usage(format!("{text}: one branch at a time")));
         };
         let mut problems = Problems::default();
-        let demand = Demand { require: Require::Directory, wait_for_mounts: false, patience: Duration::ZERO };
+        let remembered = Remembered::in_dir(self.settings.lock().state_dir.as_deref());
+        let (require, patience) = (Require::Same, Duration::ZERO);
+        let demand = Demand { require, remembered: remembered.clone(), wait_for_mounts: false, patience };
         let world = World::here();
         let found = branches::find(std::slice::from_ref(spec), &demand, &world, &mut problems);
         // The settings are not locked while a file system is asked: it may hang.
@@ -53,16 +56,17 @@ impl Served {
         if let Some(problem) = problems.into_iter().next() {
             return Err(Refusal::usage(problem.text.clone()));
         }
-        let [found] = found.as_slice() else {
+        let [branch] = found.as_slice() else {
             return Err(Refusal::usage(format!(
                 "{text}: a pattern for several directories: add them one by one"
             )));
         };
-        self.union.add_branch(&found.spec, Position::Last).map_err(refused)?;
+        self.union.add_branch(&branch.spec, Position::Last).map_err(refused)?;
+        remembered.note(&found, &world);
         Ok(BranchChanged {
-            branch: Printable::path(&found.spec.path).to_string(),
+            branch: Printable::path(&branch.spec.path).to_string(),
             from: String::new(),
-            to: found.spec.to_string(),
+            to: branch.spec.to_string(),
             waits_for: 0,
         })
     }

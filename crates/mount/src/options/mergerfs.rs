@@ -74,7 +74,7 @@ pub(super) const MEANT: &[Row] = &[
         "false",
         "\"true\" is require=mountpoint.",
         |raw, typed| {
-            let require = if typed.switch()? { Require::MountPoint } else { Require::Directory };
+            let require = if typed.switch()? { Require::MountPoint } else { Require::Same };
             raw.require.give(typed, require)
         },
     ),

@@ -82,11 +82,15 @@ pub(super) const PLACEMENT: &[Row] = &[
     ),
     option(
         &["require"],
-        Takes::Choice(&["directory", "mountpoint"]),
-        "directory",
-        "\"mountpoint\": refuse a branch that is not itself a mount point, so that an unmounted disk is not written beneath.",
+        Takes::Choice(&["same", "directory", "mountpoint"]),
+        "same",
+        "Refuse a branch that is not itself a mount point, so that an unmounted disk is not written beneath: with \"mountpoint\" any, with \"same\" one that was a mount point when a pool was last served from it, with \"directory\" none.",
         |raw, typed| {
-            let require = if typed.raw() == "mountpoint" { Require::MountPoint } else { Require::Directory };
+            let require = match typed.raw().as_encoded_bytes() {
+                b"mountpoint" => Require::MountPoint,
+                b"directory" => Require::Directory,
+                _ => Require::Same,
+            };
             raw.require.give(typed, require)
         },
     ),

@@ -1,0 +1,109 @@
+//! Which branches were mount points when a pool was last served from them.
+//!
+//! A disk that is not there at boot leaves a bare directory, which looks like an empty branch: files would go to the
+//! system's disk, and names that the disk has would not exist. So what was a mount point must be one again, unless
+//! `require=directory` says otherwise. The list is the machine's, not a pool's: a path of it is a place for a disk.
+
+use crate::settings::Branch;
+use crate::world::World;
+use rustix::fs::{FlockOperation, flock};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The list in the state directory: paths, each ended by a zero byte.
+const LIST: &str = "mounted-branches";
+
+/// The list, where pools keep state.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Remembered {
+    folder: Option<PathBuf>,
+}
+
+impl Remembered {
+    /// Of the state directory; None: nothing is remembered.
+    pub(crate) fn in_dir(folder: Option<&Path>) -> Self {
+        Self { folder: folder.map(Path::to_owned) }
+    }
+
+    /// Whether a branch at this canonical path was a mount point. A list that cannot be read remembers nothing: it
+    /// guards against mistakes.
+    pub(crate) fn was_mount_point(&self, path: &Path) -> bool {
+        self.folder.as_deref().is_some_and(|folder| read(folder).is_ok_and(|list| list.contains(path)))
+    }
+
+    /// These branches are served from now on, as they are.
+    pub(crate) fn note(&self, branches: &[Branch], world: &World) {
+        let Some(folder) = &self.folder else { return };
+        let paths = branches.iter().map(|branch| branch.spec.path.as_path());
+        let (mounted, plain): (Vec<&Path>, Vec<&Path>) = paths.partition(|path| world.is_mount_point(path));
+        if let Err(error) = change(folder, &mounted, &plain) {
+            tracing::warn!(%error, "which branches are mount points is not remembered");
+        }
+    }
+}
+
+fn read(folder: &Path) -> io::Result<BTreeSet<PathBuf>> {
+    let text = match fs::read(folder.join(LIST)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        read => read?,
+    };
+    let paths = text.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+    Ok(paths.map(|path| PathBuf::from(OsString::from_vec(path.to_vec()))).collect())
+}
+
+fn change(folder: &Path, mounted: &[&Path], plain: &[&Path]) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let dir = fs::File::open(folder)?;
+    flock(&dir, FlockOperation::LockExclusive)?;
+    let known = read(folder)?;
+    let mut list = known.clone();
+    // Places that are gone need not be looked after; the others of other pools are left alone.
+    list.retain(|path| !plain.contains(&path.as_path()) && path.symlink_metadata().is_ok());
+    list.extend(mounted.iter().map(|path| path.to_path_buf()));
+    if list == known {
+        return Ok(());
+    }
+    let draft = folder.join(format!("{LIST}.new"));
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    for path in &list {
+        file.write_all(path.as_os_str().as_bytes())?;
+        file.write_all(&[0])?;
+    }
+    file.sync_all()?;
+    fs::rename(&draft, folder.join(LIST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_a_mount_point_is_remembered_until_it_is_used_without() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let remembered = Remembered::in_dir(Some(&state));
+        let (disk, other) = (dir.path().join("disk\n1"), dir.path().join("other"));
+        fs::create_dir(&disk).unwrap();
+        fs::create_dir(&other).unwrap();
+        assert!(!remembered.was_mount_point(&disk));
+        change(&state, &[&disk, &other], &[]).unwrap();
+        assert!(remembered.was_mount_point(&disk) && remembered.was_mount_point(&other));
+        change(&state, &[], &[&disk]).unwrap();
+        assert!(!remembered.was_mount_point(&disk) && remembered.was_mount_point(&other));
+        fs::remove_dir(&other).unwrap();
+        change(&state, &[&disk], &[]).unwrap();
+        assert_eq!(read(&state).unwrap(), BTreeSet::from([disk]));
+    }
+
+    #[test]
+    fn nothing_is_remembered_without_a_place() {
+        let remembered = Remembered::in_dir(None);
+        remembered.note(&[], &World::here());
+        assert!(!remembered.was_mount_point(Path::new("/")));
+    }
+}
