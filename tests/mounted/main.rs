@@ -36,6 +36,7 @@ mod parallel;
 mod permissions;
 mod refusals;
 mod relocate;
+mod schedules;
 mod script;
 mod set_id;
 mod skeletons;

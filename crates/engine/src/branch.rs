@@ -310,7 +310,7 @@ impl Branch {
         }
         let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("branch-space".into()).stack_size(128 << 10);
-        let asking = thread.spawn(move || {
+        let asking = crate::thread::start(thread, move || {
             // Whoever started it may be acting for somebody.
             let asked = sys::identity::become_daemon().map_err(OpError::Sys).and_then(|()| me.ask_space());
             let _later = me.asking_space.compare_exchange(asked_of, 0, Relaxed, Relaxed);

@@ -42,6 +42,7 @@ mod skeleton;
 pub mod status;
 pub mod tally;
 pub mod terms;
+mod thread;
 mod transfer;
 mod twin;
 pub mod union;

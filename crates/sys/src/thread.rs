@@ -8,11 +8,13 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 
 /// The longest name of a thread, without its NUL.
 const NAME_MAX: usize = 15;
+/// Of `struct sched_attr`, as it first was.
+const SCHED_ATTR_SIZE: u32 = 48;
 
 /// How a thread competes for a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,35 @@ pub fn set_nice(nice: i32) -> io::Result<()> {
     // SAFETY: takes integers and touches no memory.
     let answer = unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, who, nice) };
     settled(answer)
+}
+
+/// Makes the calling thread compete for a processor as the process's first thread does, on the CPUs that are allowed
+/// there: for one that was started by a thread that is pinned or has another policy, which it inherits.
+///
+/// # Errors
+/// The system refuses a part of it, which stays as it was.
+pub fn be_ordinary() -> io::Result<()> {
+    let first = getpid();
+    let placed = sched_getaffinity(Some(first)).and_then(|set| sched_setaffinity(None, &set));
+    let mut attributes = libc::sched_attr {
+        size: SCHED_ATTR_SIZE,
+        sched_policy: 0,
+        sched_flags: 0,
+        sched_nice: 0,
+        sched_priority: 0,
+        sched_runtime: 0,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    let pid = first.as_raw_nonzero().get();
+    let room = &raw mut attributes;
+    // SAFETY: the kernel writes at most the size given, which is the structure's, to a local that is not used meanwhile.
+    settled(unsafe { libc::syscall(libc::SYS_sched_getattr, pid, room, SCHED_ATTR_SIZE, 0) })?;
+    // What is told of it (whether children inherit) is the first thread's own.
+    attributes.sched_flags = 0;
+    // SAFETY: the kernel reads the structure, of the size that is told in it.
+    settled(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })?;
+    Ok(placed?)
 }
 
 fn settled(answer: libc::c_long) -> io::Result<()> {
@@ -160,6 +191,28 @@ mod tests {
             assert_eq!((fields[16], fields[38]), ("5", "5"));
         });
         set_policy(Policy::Other).unwrap();
+    }
+
+    #[test]
+    fn who_inherits_a_schedule_can_be_ordinary() {
+        /// Policy, niceness and CPUs of the thread at `task` of proc(5).
+        fn schedule(task: &str) -> (String, String, String) {
+            let stat = std::fs::read_to_string(format!("/proc/{task}/stat")).unwrap();
+            let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+            let status = std::fs::read_to_string(format!("/proc/{task}/status")).unwrap();
+            let cpus = status.lines().find(|line| line.starts_with("Cpus_allowed_list:")).unwrap();
+            (fields[38].into(), fields[16].into(), cpus.into())
+        }
+        on_a_thread(|| {
+            pin_to_cpu(*allowed_cpus().last().unwrap()).unwrap();
+            set_nice(3).unwrap();
+            set_policy(Policy::Idle).unwrap();
+            on_a_thread(|| {
+                assert_eq!(schedule("thread-self").0, "5", "it is inherited");
+                be_ordinary().unwrap();
+                assert_eq!(schedule("thread-self"), schedule("self"));
+            });
+        });
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::crowd::Look;
 use super::examine::Verdict;
 use super::{DOUBTED, DOWN, HUNG, Health, UP};
 use crate::branch::Branch;
+use crate::thread;
 
 /// How often a branch that is not up is examined.
 const EVERY: Duration = Duration::from_secs(1);
@@ -46,7 +47,7 @@ impl Branch {
         }
         let (health, me) = (self.health.clone(), self.me.clone());
         let keeper = std::thread::Builder::new().name(format!("branch-{}", self.ix.0)).stack_size(256 << 10);
-        match keeper.spawn(move || keep(&health, &me)) {
+        match thread::start(keeper, move || keep(&health, &me)) {
             Ok(_) => desk.running = true,
             Err(error) => {
                 self.health.asleep.store(true, SeqCst); // tried again by whoever comes next

@@ -30,6 +30,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::table::Table;
+use crate::thread;
 use crate::union::Union;
 use crowd::{Crowd, Inside, Stay};
 
@@ -231,7 +232,7 @@ impl Branch {
             return drop(thing);
         }
         let closer = std::thread::Builder::new().name("branch-close".into()).stack_size(64 << 10);
-        if let Err(error) = closer.spawn(move || drop(thing)) {
+        if let Err(error) = thread::start(closer, move || drop(thing)) {
             // The closure is dropped here, and with it the thing.
             tracing::warn!(%error, "no thread to close a file on a branch that hangs");
         }

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 use fsstack_sys::{self as sys, OFlags, SysError};
 use parking_lot::Mutex;
 
+use crate::thread;
+
 /// How long ago its path may have been walked.
 const FRESH: Duration = Duration::from_secs(1);
 /// What a layer tells of itself is no longer than this.
@@ -102,8 +104,8 @@ impl Place {
     /// Starts the thread. It ends with the sender, or stays where the client hangs.
     fn attend(self: Arc<Self>) -> Sender<Opened> {
         let (used, to_close) = mpsc::channel::<Opened>();
-        let thread = std::thread::Builder::new().name("branch-parts".into()).stack_size(64 << 10);
-        let started = thread.spawn(move || {
+        let builder = std::thread::Builder::new().name("branch-parts".into()).stack_size(64 << 10);
+        let started = thread::start(builder, move || {
             for file in to_close {
                 let next = self.open_after(&file).ok();
                 drop(file);

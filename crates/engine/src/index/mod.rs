@@ -193,7 +193,9 @@ impl Index {
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let shared = self.shared.clone();
-            let started = std::thread::Builder::new().name("index".into()).spawn(move || shared.work());
+            // (Often by whoever serves a request.)
+            let builder = std::thread::Builder::new().name("index".into());
+            let started = crate::thread::start(builder, move || shared.work());
             match started {
                 Ok(handle) => *thread = Some(handle),
                 Err(error) => tracing::error!(%error, "the index has no thread: it is not completed"),
