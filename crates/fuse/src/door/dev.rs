@@ -20,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use super::again::may_be_served_again;
 use super::crew::Crew;
 use super::device::{self, BEFORE_DATA, Buffer, Taken};
-use super::scheduling::{Pace, Scheduling, Tempo};
+use super::scheduling::{self, Pace, Scheduling, Tempo};
 use super::seat::Seat;
 use crate::adapter::{Outcome, Serve};
 
@@ -257,6 +257,7 @@ impl Shared {
             self.threads.fetch_add(1, SeqCst);
             let thread = std::thread::Builder::new().name("door-again".into());
             let started = thread.spawn(move || {
+                scheduling::leave();
                 if let Err(error) = identity::keep_capabilities() {
                     tracing::warn!(%error, "the door's thread cannot act for others");
                 }
@@ -295,6 +296,7 @@ impl Shared {
             let device = device.try_clone()?;
             let thread = std::thread::Builder::new().name("lock-wait".into()).stack_size(256 << 10);
             thread.spawn(move || {
+                scheduling::leave();
                 let shared = &place.0;
                 if let Ok(request) = Request::parse_contiguous(shared.adapter.abi(), &message) {
                     shared.run(device.as_fd(), &request, &mut [0; 256]);

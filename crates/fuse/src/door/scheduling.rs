@@ -51,6 +51,11 @@ impl Scheduling {
     }
 }
 
+/// Makes the calling thread, which a door's thread may have started, an ordinary one: nobody looks whether it starves.
+pub(crate) fn leave() {
+    report(thread::be_ordinary());
+}
+
 /// Requests between two looks at how long the thread has waited for its CPU, at most.
 const LOOK_EVERY: u32 = 16;
 /// The same after it has become idle again.
