@@ -4,9 +4,10 @@
 //! answered is preempted by the client it woke, so that at the next request only the thread of the *other* CPU
 //! waits: it is woken there for nothing, or serves the request from the wrong CPU. So while all requests come from
 //! one task, only the thread on that task's CPU reads, and the others are parked. As soon as tasks take turns, or a
-//! request may take long, or the one thread is stuck, all of them read again.
+//! request may take long, or the one thread is stuck, all of them read again. One that is inside a request of another
+//! task, which may hold it for seconds, is never chosen: nobody would read.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -18,9 +19,12 @@ const CHANGES: u32 = 3;
 /// Requests of one task in a row that make earlier changes forgotten.
 const CALM: u32 = 16;
 
-/// The threads of a door, by number.
-#[derive(Debug, Default)]
+/// The threads of a door, by number: first those that are there from the start, one a CPU.
+#[derive(Debug)]
 pub(super) struct Crew {
+    members: Vec<Member>,
+    /// One of them may be the only one that reads.
+    may_be_solo: bool,
     /// The one that reads, plus 1; 0: all of them.
     sole: AtomicUsize,
     task: AtomicU32,
@@ -30,10 +34,59 @@ pub(super) struct Crew {
     bell: Condvar,
 }
 
+/// A thread that is there from the start. Each has a cache line of its own: it is written to with every request.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Member {
+    cpu: Option<usize>,
+    /// It is inside a request, maybe for good.
+    inside: AtomicBool,
+}
+
 impl Crew {
-    /// A request of `task` (a thread id; 0 is the kernel itself) was read. `cpus` has each thread's CPU.
-    pub(super) fn seen(&self, task: u32, cpus: &[usize]) {
-        if task == 0 || cpus.len() < 2 {
+    /// `base` threads on the first of `cpus`. One of them may be the only one that reads only if somebody notices when it
+    /// is stuck, and `may_be_solo` says so.
+    pub(super) fn new(base: usize, cpus: &[usize], may_be_solo: bool) -> Self {
+        let member = |number| Member { cpu: cpus.get(number).copied(), inside: AtomicBool::new(false) };
+        Self {
+            members: (0..base.max(1)).map(member).collect(),
+            may_be_solo: may_be_solo && base > 1,
+            sole: AtomicUsize::new(0),
+            task: AtomicU32::new(0),
+            streak: AtomicU32::new(0),
+            changes: AtomicU32::new(0),
+            parked: Mutex::default(),
+            bell: Condvar::new(),
+        }
+    }
+
+    /// Where thread `number` runs: one that came later, beside the one whose number is the same but for the rounds.
+    pub(super) fn cpu(&self, number: usize) -> Option<usize> {
+        self.members[number % self.members.len()].cpu
+    }
+
+    /// The number of one that comes in place of thread `number`, on its CPU.
+    pub(super) fn in_place_of(&self, number: usize) -> usize {
+        self.members.len() + number % self.members.len()
+    }
+
+    /// Thread `number` has read a request.
+    pub(super) fn goes_in(&self, number: usize) {
+        if let Some(member) = self.members.get(number) {
+            member.inside.store(true, Relaxed);
+        }
+    }
+
+    /// Thread `number` is done with its request.
+    pub(super) fn comes_out(&self, number: usize) {
+        if let Some(member) = self.members.get(number) {
+            member.inside.store(false, Relaxed);
+        }
+    }
+
+    /// Thread `number` has read a request of `task` (a thread id; 0 is the kernel itself).
+    pub(super) fn seen(&self, number: usize, task: u32) {
+        if task == 0 || !self.may_be_solo {
             return;
         }
         if self.task.load(Relaxed) != task {
@@ -49,9 +102,11 @@ impl Crew {
             self.changes.store(0, Relaxed);
         }
         if streak.is_multiple_of(STREAK) {
-            let thread = cpu_of(task).and_then(|cpu| cpus.iter().position(|own| *own == cpu));
-            if let Some(thread) = thread {
-                self.set_sole(thread + 1);
+            let cpu = cpu_of(task);
+            let here = cpu.and_then(|_| self.members.iter().position(|member| member.cpu == cpu));
+            let reads = |chosen: &usize| *chosen == number || !self.members[*chosen].inside.load(Relaxed);
+            if let Some(chosen) = here.filter(reads) {
+                self.set_sole(chosen + 1);
             }
         }
     }
@@ -98,19 +153,25 @@ fn cpu_of(task: u32) -> Option<usize> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn one_task_is_served_by_the_thread_on_its_cpu_until_tasks_take_turns() {
-        let crew = Crew::default();
+    /// This thread, which stays on its CPU from now on, and a crew whose second member is there.
+    fn here_and_second() -> (u32, Crew) {
         let here = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap_or(0);
         let cpu = cpu_of(here).expect("this thread runs somewhere");
-        let cpus = [cpu + 1, cpu];
+        fsstack_sys::thread::pin_to_cpu(cpu).expect("it may stay there");
+        let cpu = cpu_of(here).expect("this thread runs somewhere");
+        (here, Crew::new(2, &[cpu + 1, cpu], true))
+    }
+
+    #[test]
+    fn one_task_is_served_by_the_thread_on_its_cpu_until_tasks_take_turns() {
+        let (here, crew) = here_and_second();
         for _ in 0..=STREAK {
-            crew.seen(here, &cpus);
+            crew.seen(0, here);
         }
         assert_eq!(crew.sole.load(SeqCst), 2);
         crew.wait_for_turn(1);
         for other in 1..=CHANGES + 1 {
-            crew.seen(here + other, &cpus);
+            crew.seen(0, here + other);
         }
         assert!(!crew.is_solo());
         crew.wait_for_turn(0);
@@ -118,10 +179,49 @@ mod tests {
 
     #[test]
     fn tasks_that_take_turns_are_served_by_all() {
-        let crew = Crew::default();
+        let crew = Crew::new(2, &[0, 1], true);
         for n in 0..10 * STREAK {
-            crew.seen(1 + n % 2, &[0, 1]);
+            crew.seen(0, 1 + n % 2);
         }
         assert!(!crew.is_solo());
+    }
+
+    #[test]
+    fn one_that_is_inside_a_request_of_another_is_not_chosen() {
+        let (here, crew) = here_and_second();
+        let streak = |by: usize| {
+            crew.goes_in(by);
+            for _ in 0..2 * STREAK {
+                crew.seen(by, here);
+            }
+            crew.comes_out(by);
+        };
+        // Its own thread waits for a disk, and another serves the task: the first one, or one that came later.
+        crew.goes_in(1);
+        streak(0);
+        assert!(!crew.is_solo());
+        streak(2);
+        assert!(!crew.is_solo());
+        crew.comes_out(1);
+        streak(2);
+        assert_eq!(crew.sole.load(SeqCst), 2);
+        // The one that serves the task is inside its request, of course.
+        crew.all_read();
+        streak(1);
+        assert_eq!(crew.sole.load(SeqCst), 2);
+    }
+
+    #[test]
+    fn who_comes_in_place_of_another_runs_where_that_did() {
+        for base in 1..5 {
+            let crew = Crew::new(base, &[3, 5, 7, 9], false);
+            for number in 0..3 * base {
+                let next = crew.in_place_of(number);
+                assert!(base <= next, "{next} would stay for good");
+                assert_eq!(crew.cpu(next), crew.cpu(number));
+                assert_eq!(crew.cpu(number), Some(3 + 2 * (number % base)));
+            }
+        }
+        assert_eq!(Crew::new(1, &[], false).cpu(1), None);
     }
 }

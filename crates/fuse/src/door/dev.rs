@@ -48,8 +48,6 @@ pub(super) struct Shared {
     scheduling: Scheduling,
     base: usize,
     max: usize,
-    /// The CPUs of the threads that are there from the start.
-    cpus: Vec<usize>,
     crew: Crew,
     /// How the threads of each of the first CPUs are scheduled.
     tempos: Vec<Tempo>,
@@ -93,8 +91,7 @@ impl DevDoor {
             base,
             max,
             // Without a watcher nobody would notice that the only thread that reads is stuck.
-            cpus: if base < max { cpus.iter().copied().take(base).collect() } else { Vec::new() },
-            crew: Crew::default(),
+            crew: Crew::new(base, &cpus, base < max),
             tempos: (0..base).map(|_| Tempo::default()).collect(),
             waiting: AtomicUsize::new(0),
             threads: AtomicUsize::new(0),
@@ -109,12 +106,12 @@ impl DevDoor {
         let mut threads = Vec::with_capacity(base + 1);
         for index in 0..base {
             let device = device::clone_device(shared.device.as_fd())?;
-            threads.push(shared.start(index, device, cpus.get(index).copied())?);
+            threads.push(shared.start(index, device)?);
         }
         if base < max {
             let watched = shared.clone();
             let watcher = std::thread::Builder::new().name("door-watch".into());
-            threads.push(watcher.spawn(move || watched.watch(&cpus))?);
+            threads.push(watcher.spawn(move || watched.watch())?);
         }
         Ok(Self { shared, threads })
     }
@@ -139,13 +136,9 @@ impl DevDoor {
 }
 
 impl Shared {
-    fn start(
-        self: &Arc<Self>,
-        index: usize,
-        device: OwnedFd,
-        cpu: Option<usize>,
-    ) -> io::Result<JoinHandle<()>> {
+    fn start(self: &Arc<Self>, index: usize, device: OwnedFd) -> io::Result<JoinHandle<()>> {
         let shared = self.clone();
+        let cpu = self.crew.cpu(index);
         self.threads.fetch_add(1, Relaxed);
         let started = std::thread::Builder::new().name(format!("door-{index}")).spawn(move || {
             shared.scheduling.apply(cpu);
@@ -168,7 +161,7 @@ impl Shared {
         let mut outgoing = Buffer::new(self.buffer, 0);
         let (incoming, outgoing) = (incoming.space(), outgoing.space());
         let mut pace = Pace::new(self.scheduling, &self.tempos[number % self.base]);
-        let seat = Seat::new(self, device)?;
+        let seat = Seat::new(self, device, number)?;
         loop {
             if helper && (self.waiting.load(Relaxed) >= self.base || self.crew.is_solo()) {
                 return Ok(());
@@ -187,7 +180,9 @@ impl Shared {
                     if others == 0 && self.asleep.load(SeqCst) {
                         self.raise_alarm();
                     }
+                    self.crew.goes_in(number);
                     self.answer(device, &seat, &incoming[..len], outgoing);
+                    self.crew.comes_out(number);
                     pace.served();
                 }
                 Err(error) => {
@@ -215,7 +210,7 @@ impl Shared {
         if may_take_long(&request.op) && self.crew.is_solo() {
             self.crew.all_read();
         } else {
-            self.crew.seen(request.header.pid, &self.cpus);
+            self.crew.seen(seat.number(), request.header.pid);
         }
         if self.adapter.may_hang() {
             return self.run_watched(device.as_fd(), seat, (&request, message), outgoing);
@@ -249,11 +244,11 @@ impl Shared {
         }
     }
 
-    /// Has another thread serve the request `message`, which came by `device`: false if there is none.
-    pub(super) fn serve_again(self: &Arc<Self>, device: &OwnedFd, message: &[u8]) -> bool {
+    /// Has another thread serve the request `message`, which came by `device` and thread `number`: false if there is none.
+    pub(super) fn serve_again(self: &Arc<Self>, device: &OwnedFd, number: usize, message: &[u8]) -> bool {
         let (shared, message) = (self.clone(), message.to_vec());
         let started = device.try_clone().and_then(|device| {
-            let seat = Seat::new(self, &device)?;
+            let seat = Seat::new(self, &device, number)?;
             self.threads.fetch_add(1, SeqCst);
             let thread = std::thread::Builder::new().name("door-again".into());
             let started = thread.spawn(move || {
@@ -310,11 +305,11 @@ impl Shared {
         }
     }
 
-    /// A thread is stuck, and its request was answered: it does not count until it is back.
-    pub(super) fn lost_one(self: &Arc<Self>) {
+    /// Thread `number` is stuck, and its request was answered: it does not count until it is back.
+    pub(super) fn lost_one(self: &Arc<Self>, number: usize) {
         self.threads.fetch_sub(1, SeqCst);
         if self.waiting.load(SeqCst) == 0 && !self.gone.load(SeqCst) {
-            self.add_helper(self.base, &thread::allowed_cpus());
+            self.add_helper(self.crew.in_place_of(number));
         }
     }
 
@@ -339,7 +334,7 @@ impl Shared {
     }
 
     /// Adds a helper when nothing moves and nobody waits.
-    fn watch(self: &Arc<Self>, cpus: &[usize]) {
+    fn watch(self: &Arc<Self>) {
         let mut next = self.base;
         loop {
             let mut short = self.short.lock();
@@ -360,7 +355,7 @@ impl Shared {
                 if stuck && self.crew.is_solo() {
                     self.crew.all_read();
                 } else if stuck && self.threads.load(Relaxed) < self.max {
-                    self.add_helper(next, cpus);
+                    self.add_helper(next);
                     next += 1;
                 }
             }
@@ -370,10 +365,8 @@ impl Shared {
         }
     }
 
-    fn add_helper(self: &Arc<Self>, index: usize, cpus: &[usize]) {
-        let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
-        let started =
-            device::clone_device(self.device.as_fd()).and_then(|device| self.start(index, device, cpu));
+    fn add_helper(self: &Arc<Self>, index: usize) {
+        let started = device::clone_device(self.device.as_fd()).and_then(|device| self.start(index, device));
         if let Err(error) = started {
             tracing::warn!(%error, "no helper for a door whose threads are all busy");
         }

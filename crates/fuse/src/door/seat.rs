@@ -21,6 +21,8 @@ pub(super) struct Seat {
     /// An answer is taken only by the descriptor that gave the request, or a duplicate of it.
     device: OwnedFd,
     door: Arc<Shared>,
+    /// The thread's.
+    number: usize,
     at: Mutex<(At, Vec<u8>)>,
 }
 
@@ -36,10 +38,15 @@ enum At {
 }
 
 impl Seat {
-    /// A seat for a thread that reads `device`.
-    pub(super) fn new(door: &Arc<Shared>, device: &OwnedFd) -> std::io::Result<Arc<Self>> {
+    /// A seat for thread `number`, which reads `device`.
+    pub(super) fn new(door: &Arc<Shared>, device: &OwnedFd, number: usize) -> std::io::Result<Arc<Self>> {
         let at = Mutex::new((At::Rest, Vec::new()));
-        Ok(Arc::new(Self { device: device.try_clone()?, door: door.clone(), at }))
+        Ok(Arc::new(Self { device: device.try_clone()?, door: door.clone(), number, at }))
+    }
+
+    /// The thread's number.
+    pub(super) fn number(&self) -> usize {
+        self.number
     }
 
     /// The thread begins the request `unique`; `again` is the request, if it may be served again.
@@ -69,12 +76,12 @@ impl StandIn for Seat {
             return true;
         }
         at.0 = At::Left;
-        if at.1.is_empty() || !self.door.serve_again(&self.device, &at.1) {
+        if at.1.is_empty() || !self.door.serve_again(&self.device, self.number, &at.1) {
             let refusal = OutHeader::refused(turn, Errno::IO.raw_os_error());
             super::dev::report(device::refuse(self.device.as_fd(), &refusal));
         }
         drop(at);
-        self.door.lost_one();
+        self.door.lost_one(self.number);
         true
     }
 }
