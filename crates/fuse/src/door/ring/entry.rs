@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use crate::door::device::Buffer;
 use io_uring::{IoUring, cqueue, opcode, squeue, types::Fd};
@@ -11,6 +12,8 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types::Fd};
 const REGISTER: u32 = 1;
 /// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: answers the entry's request and waits for the next.
 const COMMIT_AND_FETCH: u32 = 2;
+/// How long the kernel is left alone that is short of memory.
+const A_MOMENT: Duration = Duration::from_millis(5);
 /// Behind the payload: an answer that does not fit behind a request's own data.
 const SLACK: usize = 8192;
 
@@ -98,7 +101,7 @@ impl Entry {
         Ok(Self { ring, slot: Slot { device, queue, header, payload, places } })
     }
 
-    /// Hands the entry to its queue and waits for its first request.
+    /// Hands the entry to its queue. Does not wait for a request: what there is beyond `Nothing` came at once.
     ///
     /// # Errors
     /// The kernel does not take the entry.
@@ -111,7 +114,10 @@ impl Entry {
         // SAFETY: a submission entry is `struct io_uring_sqe`, whose `len`, at 24, the crate cannot set for this
         // command: the number of places. The entry is ours and initialised.
         unsafe { len.write(2) };
-        self.submit(&sqe)
+        self.push(&sqe)?;
+        // One that is refused is completed before this returns.
+        self.ring.0.submit()?;
+        self.completed()
     }
 
     /// Answers the request and waits for the next.
@@ -120,7 +126,8 @@ impl Entry {
     /// The ring is broken.
     pub(crate) fn commit(&mut self) -> io::Result<Fetched> {
         let sqe = self.slot.command(COMMIT_AND_FETCH, self.slot.header.commit_id, None);
-        self.submit(&sqe)
+        self.push(&sqe)?;
+        self.fetch()
     }
 
     /// Waits once more for the request that was not there yet.
@@ -130,8 +137,18 @@ impl Entry {
     pub(crate) fn fetch(&mut self) -> io::Result<Fetched> {
         match self.ring.0.submit_and_wait(1) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Fetched::Nothing),
+            // Nothing was taken: an answer that is not given now is given a moment later.
+            Err(error) if is_passing(&error) => {
+                std::thread::sleep(A_MOMENT);
+                return Ok(Fetched::Nothing);
+            }
             waited => waited?,
         };
+        self.completed()
+    }
+
+    /// What has been completed, if anything.
+    fn completed(&mut self) -> io::Result<Fetched> {
         let Some(done) = self.ring.0.completion().next() else { return Ok(Fetched::Nothing) };
         match -done.result() {
             0 => Ok(Fetched::Request),
@@ -140,12 +157,11 @@ impl Entry {
         }
     }
 
-    fn submit(&mut self, sqe: &squeue::Entry128) -> io::Result<Fetched> {
+    fn push(&mut self, sqe: &squeue::Entry128) -> io::Result<()> {
         // SAFETY: what the entry points to, header and payload, lives in the slot and does not move; the slot outlives
         // the ring, or goes on to another ring that answers the entry's request.
         let pushed = unsafe { self.ring.0.submission().push(sqe) };
-        pushed.map_err(|_| io::Error::other("the ring is full"))?;
-        self.fetch()
+        pushed.map_err(|_| io::Error::other("the ring is full"))
     }
 }
 
@@ -207,6 +223,11 @@ impl Slot {
         command[16..18].copy_from_slice(&self.queue.to_ne_bytes());
         opcode::UringCmd80::new(Fd(self.device), operation).cmd(command).addr(places).build()
     }
+}
+
+/// Whether the kernel was short of memory for a submission.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM | libc::EBUSY))
 }
 
 /// Whether this process may make rings of the kind that the door needs, one for each of `queues` at once.

@@ -5,6 +5,7 @@
 //! for a while it blocks, and an idle pool wakes nobody.
 
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use fsstack_wire::{Answer, OutHeader, Request};
@@ -37,7 +38,8 @@ fn rounds(shared: &Shared) -> std::io::Result<()> {
     let mut outgoing = Buffer::new(shared.max_write + 4096, 0);
     let (incoming, outgoing) = (incoming.space(), outgoing.space());
     let mut idle = 0;
-    loop {
+    // (It is set elsewhere when the door could not be opened.)
+    while !shared.gone.load(SeqCst) {
         let mut found = false;
         loop {
             match device::take(shared.device.as_fd(), incoming)? {
@@ -59,6 +61,7 @@ fn rounds(shared: &Shared) -> std::io::Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
+    Ok(())
 }
 
 fn answer(shared: &Shared, message: &[u8], outgoing: &mut [u8]) {

@@ -73,7 +73,7 @@ enum Ended {
 
 /// What a thread of a queue begins with.
 enum First {
-    /// The queue's first entry, without which the kernel uses no queue: whether it could be made is told.
+    /// The queue's first entry, without which the kernel uses no queue: whether it has taken it is told.
     Own(Sender<io::Result<()>>),
     /// One more entry of its own.
     More,
@@ -91,11 +91,18 @@ struct Queue {
     tempo: Tempo,
 }
 
+impl Queue {
+    /// A thread that counted as free ends.
+    fn is_left_by_one(&self) {
+        self.free.fetch_sub(1, SeqCst);
+    }
+}
+
 impl RingDoor {
     /// Opens the door: requests of the connection behind `device` are served from now on.
     ///
     /// # Errors
-    /// No thread, ring or descriptor is to be had.
+    /// No thread, ring or descriptor is to be had, or the kernel does not take a queue's first entry.
     pub fn open(
         adapter: Arc<dyn Serve>,
         device: OwnedFd,
@@ -185,40 +192,13 @@ impl Shared {
 
     fn serve(self: &Arc<Self>, number: usize, first: First) -> io::Result<Ended> {
         let queue = &self.queues[number];
-        let id = u16::try_from(number).map_err(io::Error::other)?;
-        let fresh = || Entry::new(self.device.as_fd().as_raw_fd(), id, self.max_write);
-        let begin = match first {
-            First::TakenOver(_) => Entry::commit,
-            First::Again(_) => |_: &mut Entry| Ok(Fetched::Request),
-            First::Own(_) | First::More => Entry::register,
-        };
-        let mut entry = match first {
-            First::More => fresh()?,
-            First::Own(told) => {
-                let made = fresh();
-                let (entry, answer) = match made {
-                    Ok(entry) => (Some(entry), Ok(())),
-                    Err(error) => (None, Err(error)),
-                };
-                // Whoever opens the door waits for it.
-                let _heard = told.send(answer);
-                match entry {
-                    Some(entry) => entry,
-                    None => return Ok(Ended::Gone),
-                }
-            }
-            First::TakenOver(left) | First::Again(left) => match left.take_over(&self.gone) {
-                Some(entry) => entry,
-                None => return Ok(Ended::Gone),
-            },
-        };
+        let Some((mut entry, begun)) = self.begin(number, first)? else { return Ok(Ended::Gone) };
         let mut pace = Pace::new(self.scheduling, &queue.tempo);
         let seat = Seat::new(self, number);
         let mut apart = Apart::default();
-        queue.free.fetch_add(1, SeqCst);
-        let mut fetched = begin(&mut entry);
+        let mut fetched = Ok(begun);
         loop {
-            match fetched? {
+            match fetched.inspect_err(|_| queue.is_left_by_one())? {
                 Fetched::Gone => return Ok(Ended::Gone),
                 Fetched::Nothing => fetched = entry.fetch(),
                 Fetched::Request => {
@@ -238,6 +218,45 @@ impl Shared {
                     queue.free.fetch_add(1, SeqCst);
                     fetched = entry.commit();
                 }
+            }
+        }
+    }
+
+    /// The entry that a thread of queue `number` begins with, and what there is in it; the thread counts as free. None: the
+    /// connection is gone.
+    fn begin(&self, number: usize, first: First) -> io::Result<Option<(Entry, Fetched)>> {
+        let queue = &self.queues[number];
+        let id = u16::try_from(number).map_err(io::Error::other)?;
+        let registered = || {
+            queue.free.fetch_add(1, SeqCst);
+            let taken =
+                Entry::new(self.device.as_fd().as_raw_fd(), id, self.max_write).and_then(|mut entry| {
+                    let fetched = entry.register()?;
+                    Ok((entry, fetched))
+                });
+            taken.inspect_err(|_| queue.is_left_by_one())
+        };
+        match first {
+            First::More => registered().map(Some),
+            First::Own(told) => {
+                let (taken, answer) = match registered() {
+                    Ok(taken) => (Some(taken), Ok(())),
+                    Err(error) => (None, Err(error)),
+                };
+                // Whoever opens the door waits for it.
+                let _heard = told.send(answer);
+                Ok(taken)
+            }
+            First::TakenOver(left) => {
+                let Some(mut entry) = left.take_over(&self.gone) else { return Ok(None) };
+                queue.free.fetch_add(1, SeqCst);
+                let fetched = entry.commit().inspect_err(|_| queue.is_left_by_one())?;
+                Ok(Some((entry, fetched)))
+            }
+            First::Again(left) => {
+                let Some(entry) = left.take_over(&self.gone) else { return Ok(None) };
+                queue.free.fetch_add(1, SeqCst);
+                Ok(Some((entry, Fetched::Request)))
             }
         }
     }

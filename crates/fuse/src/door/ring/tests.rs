@@ -1,9 +1,14 @@
-//! What the door costs a machine of many CPUs, of which it serves none yet.
+//! What the door costs a machine of many CPUs, of which it serves none yet; and what becomes of one that cannot open.
 
 use std::sync::{Arc, Barrier};
 
-use super::entry::Entry;
-use super::{AT_FIRST, Apart};
+use fsstack_wire::{Abi, Answer, Request};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::entry::{Entry, probe};
+use super::{AT_FIRST, Apart, RingDoor};
+use crate::adapter::{Outcome, Serve};
+use crate::door::scheduling::Scheduling;
 
 /// As many as are simulated: Linux is built for more than this machine has.
 const POSSIBLE_CPUS: u16 = 64;
@@ -49,4 +54,36 @@ fn queues_of_64_cpus_wait_in_less_than_64_mib() {
         assert!(fine, "{made:?}");
     }
     assert!(taken <= 64 << 20, "{taken} bytes became resident");
+}
+
+/// Whom nobody asks.
+#[derive(Debug)]
+struct Nobody;
+
+impl Serve for Nobody {
+    fn abi(&self) -> Abi {
+        Abi { setxattr_ext: false }
+    }
+
+    fn serve(&self, _: &Request<'_>, _: &mut Answer<'_>) -> Outcome {
+        Outcome::Silent
+    }
+
+    fn may_hang(&self) -> bool {
+        false
+    }
+
+    fn take_back(&self, _: &Request<'_>, _: &[u8]) {}
+}
+
+#[test]
+fn a_door_whose_entries_the_kernel_does_not_take_is_not_open() {
+    // It knows no entries.
+    let device = memfd_create("no-device", MemfdFlags::CLOEXEC).unwrap();
+    if probe(1).is_ok() {
+        let taken = Entry::new(std::os::fd::AsRawFd::as_raw_fd(&device), 0, PAYLOAD).unwrap().register();
+        assert!(taken.is_err());
+    }
+    let opened = RingDoor::open(Arc::new(Nobody), device, 1 << 20, None, Scheduling::Plain);
+    assert!(opened.is_err(), "callers would wait for its first entry for ever");
 }
