@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 /// How the threads of a door are scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduling {
-    /// As the process finds itself: `Idle` in a group of its own, else `Nice`.
+    /// As the process finds itself: `Idle` in a group of its own, else `Nice`; `Plain` where neither could be undone.
     Auto,
     /// `SCHED_IDLE`.
     Idle,
@@ -28,9 +28,14 @@ pub enum Scheduling {
 impl Scheduling {
     /// What `Auto` comes to in this process.
     pub fn settled(self) -> Self {
+        self.settled_in(thread::autogroup_enabled() && process::leads_session())
+    }
+
+    fn settled_in(self, own_group: bool) -> Self {
         match self {
-            Self::Auto if thread::autogroup_enabled() && process::leads_session() => Self::Idle,
-            Self::Auto => Self::Nice,
+            Self::Auto if !own_group => Self::Nice,
+            Self::Auto if comes_back() => Self::Idle,
+            Self::Auto => Self::Plain,
             chosen => chosen,
         }
     }
@@ -49,6 +54,14 @@ impl Scheduling {
         };
         report(applied);
     }
+}
+
+/// Whether a thread of this process that is under `SCHED_IDLE` can be ordinary again, should it starve. Without CAP_SYS_NICE
+/// the kernel lets it only as far as RLIMIT_NICE goes: by default, never.
+fn comes_back() -> bool {
+    let there_and_back = || thread::set_policy(Policy::Idle).and_then(|()| thread::set_policy(Policy::Other));
+    let trial = std::thread::Builder::new().name("door-trial".into()).spawn(there_and_back);
+    trial.is_ok_and(|trial| trial.join().is_ok_and(|back| back.is_ok()))
 }
 
 /// Makes the calling thread, which a door's thread may have started, an ordinary one: nobody looks whether it starves.
@@ -240,6 +253,29 @@ mod tests {
         tempo.starved(now);
         tempo.try_again(now + ORDINARY_FOR);
         assert!(!tempo.ordinary.load(Relaxed));
+    }
+
+    #[test]
+    fn who_could_not_be_ordinary_again_is_not_made_idle() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+        let limit = getrlimit(Resource::Nice);
+        setrlimit(Resource::Nice, Rlimit { current: Some(0), maximum: limit.maximum }).unwrap();
+        // Capabilities are a thread's own, and of those that it starts.
+        let settled = std::thread::spawn(|| {
+            let mut sets = capabilities(None).unwrap();
+            let may = sets.effective.contains(CapabilitySet::SYS_NICE);
+            let before = Scheduling::Auto.settled_in(true);
+            sets.effective.remove(CapabilitySet::SYS_NICE);
+            set_capabilities(None, sets).unwrap();
+            (may, before, Scheduling::Auto.settled_in(true))
+        });
+        let (may, before, after) = settled.join().unwrap();
+        assert_eq!(before, if may { Scheduling::Idle } else { Scheduling::Plain });
+        assert_eq!(after, Scheduling::Plain);
+        // What was asked for is done.
+        assert_eq!(Scheduling::Idle.settled_in(false), Scheduling::Idle);
     }
 
     #[test]
