@@ -1,11 +1,11 @@
 //! A pool over volumes of four kinds, nothing broken.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use fsstack_lab::gluster::KINDS;
 use fsstack_lab::shell::command;
-use fsstack_lab::{daemon, needs};
+use fsstack_lab::{self as lab, daemon, needs};
 use rustix::fs::RenameFlags;
 
 use crate::story::{eventually, over_all_kinds};
@@ -58,6 +58,30 @@ fn a_volume_mounted_again_is_used_again() {
     pool.write("film", b"frames");
     pool.branch_mut("dt4").unmount_lazily();
     pool.branch_mut("dt4").remount();
+    eventually("the branch is found again", || {
+        fs::read(pool.at("film")).is_ok_and(|bytes| bytes == b"frames")
+    });
+}
+
+/// For a second after a change of the root of a mounted subdirectory its client says another inode number of it.
+#[test]
+fn a_volume_given_away_a_moment_ago_is_mounted_and_known_again() {
+    needs!(mounting(), gluster());
+    let mut pool = lab::pool().gluster_branch("a", "dt4").gluster_branch("b", "dt2rp2").unmounted();
+    let given_away = |pool: &lab::Pool| {
+        (1..3).for_each(|owner| {
+            pool.branches().iter().for_each(|b| chown(b.path(), Some(owner), None).unwrap())
+        });
+    };
+    given_away(&pool);
+    pool.remount_with(&["create=ff", "attr-timeout=0", "entry-timeout=0"]);
+    pool.write("film", b"frames");
+    pool.unmount();
+    // Now its root has the mark by which it is known, and is not changed by the mount.
+    given_away(&pool);
+    pool.remount();
+    pool.branch_mut("a").unmount_lazily();
+    pool.branch_mut("a").remount();
     eventually("the branch is found again", || {
         fs::read(pool.at("film")).is_ok_and(|bytes| bytes == b"frames")
     });

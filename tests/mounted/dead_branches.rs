@@ -9,7 +9,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fsstack_lab::pool::Pool;
-use fsstack_lab::{self as lab, MiB, mounts, needs};
+use fsstack_lab::shell::command;
+use fsstack_lab::{self as lab, MiB, Skip, mounts, needs};
 
 const EIO: Option<i32> = Some(5);
 
@@ -278,4 +279,29 @@ fn a_disk_that_was_shut_down_comes_back_when_it_is_mounted_anew() {
     });
     until("the branch comes back", || fs::read(pool.at("kept")).is_ok());
     assert_eq!(pool.read("kept"), b"kept");
+}
+
+/// The device number of a file system that is gone is given to the next one: it keeps nobody out, though what is where it was
+/// does not answer.
+#[test]
+fn the_number_of_a_branch_that_is_gone_is_nobodys() {
+    needs!(mounting());
+    let device = |pool: &Pool| fs::metadata(pool.path()).unwrap().dev();
+    let mut branch = lab::pool().tmp_branch("a").no_others().mount();
+    branch.write("film", b"frames");
+    let first = device(&branch);
+    let over = |branch: &Pool| lab::pool().tmp_branch("b").over(&[branch.path().to_str().unwrap()]);
+    let pool = over(&branch).option("attr-timeout=0").option("entry-timeout=0").mount();
+    branch.kill_daemon();
+    // (In use by the pool over it, it does not come down else.)
+    command("umount").arg("-l").arg(branch.path()).run().unwrap();
+    branch.remount();
+    until("the branch is found again", || fs::read(pool.at("film")).is_ok());
+    branch.kill_daemon();
+    // Nobody but the tests beside this one takes numbers.
+    let others: Vec<_> = (0..4).map(|_| lab::pool().tmp_branch("a").no_others().mount()).collect();
+    let Some(other) = others.iter().find(|other| device(other) == first) else {
+        return Skip::because("the number of what is gone was given to somebody else").announce();
+    };
+    drop(over(other).mount());
 }

@@ -128,7 +128,8 @@ impl Branch {
         proof: Option<Proof>,
         settings: &Settings,
     ) -> Result<Arc<Self>, SysError> {
-        let stat = sys::at::stat_fd(root.as_fd())?;
+        // What the kernel has kept of it may be another number than examinations will get.
+        let stat = sys::at::stat_now(root.as_fd())?;
         let space = sys::file::statfs(root.as_fd())?;
         let kind = FsKind::of(space.f_type);
         let crowd = (!kind.is_local()).then(|| Crowd::new(settings.branch_timeout, settings.branch_inflight));

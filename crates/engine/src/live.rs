@@ -150,7 +150,7 @@ impl Union {
         let path = spec.path.display().to_string();
         let failed = |error| BadChange::Unopened { path: path.clone(), error };
         let root = sys::at::open_root(&spec.path).map_err(failed)?;
-        let stat = sys::at::stat_fd(root.as_fd()).map_err(failed)?;
+        let stat = sys::at::stat_now(root.as_fd()).map_err(failed)?;
         let same = |known: &&Arc<Branch>| (known.dev(), known.root_ino) == (stat.dev, stat.ino);
         if let Some(known) = pool.branches.iter().find(same) {
             return Err(BadChange::Double { path, known: known.path.display().to_string() });

@@ -6,7 +6,9 @@ use crate::remembered::Remembered;
 use crate::settings::{Branch, Require};
 use crate::world::World;
 use fsstack_pool::{BranchSpec, Printable};
+use fsstack_sys as sys;
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -118,7 +120,9 @@ fn look(path: &Path) -> Result<(PathBuf, DirectoryId), String> {
     if !metadata.is_dir() {
         return Err("not a directory; a branch is the root of a tree".to_owned());
     }
-    Ok((fs::canonicalize(path).map_err(absent)?, DirectoryId::of(&metadata)))
+    let path = fs::canonicalize(path).map_err(absent)?;
+    let id = DirectoryId::at(&path).map_err(absent)?;
+    Ok((path, id))
 }
 
 /// Each branch comes with the path as typed, which is what a line about it should show.
@@ -147,7 +151,7 @@ fn refuse_doubles(branches: &[(PathBuf, Branch)], problems: &mut Problems) {
 
 /// Refuses branches that the mount point would cover or be part of.
 pub(crate) fn refuse_around(mount_point: &Path, branches: &[Branch], problems: &mut Problems) {
-    let id = fs::metadata(mount_point).ok().map(|metadata| DirectoryId::of(&metadata));
+    let id = DirectoryId::at(mount_point).ok();
     for branch in branches {
         let path = &branch.spec.path;
         let reason = if path == mount_point || Some(branch.id) == id {
@@ -197,11 +201,18 @@ pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Pr
     }
 }
 
-/// Another directory is at its path: its disk was unmounted, and the number of that may be another disk's by now.
+/// Another directory is at its path: its disk was unmounted, and the number of that may be another disk's by now. Of one
+/// that does not answer the kernel knows the device.
 fn has_gone(taken: &LedgerBranch) -> bool {
-    fs::metadata(taken.path()).is_ok_and(|now| DirectoryId::of(&now) != taken.id)
+    let path = taken.path();
+    match DirectoryId::at(&path) {
+        Ok(now) => now != taken.id,
+        Err(_) => sys::at::open_root(&path)
+            .and_then(|dir| sys::at::stat_kept(dir.as_fd()))
+            .is_ok_and(|kept| kept.dev != taken.id.device),
+    }
 }
 
 fn identities_above(path: &Path) -> Vec<DirectoryId> {
-    path.ancestors().skip(1).filter_map(|above| Some(DirectoryId::of(&fs::metadata(above).ok()?))).collect()
+    path.ancestors().skip(1).filter_map(|above| DirectoryId::at(above).ok()).collect()
 }

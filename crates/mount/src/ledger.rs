@@ -13,8 +13,9 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Where root's daemons keep their ledger.
@@ -30,9 +31,16 @@ pub struct DirectoryId {
 }
 
 impl DirectoryId {
-    /// The identity of what was asked about.
-    pub fn of(metadata: &fs::Metadata) -> Self {
-        Self { device: metadata.dev(), inode: metadata.ino() }
+    /// The identity of the directory at the absolute `path`, asked of whoever serves it now. (What the kernel has kept may
+    /// be wrong: GlusterFS's client answers a change of the root of a mounted subdirectory with another number than it
+    /// has, which is believed for a second.)
+    ///
+    /// # Errors
+    /// It is not there, no directory, or out of reach.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let dir = fsstack_sys::at::open_root(path).map_err(|error| error.errno)?;
+        let stat = fsstack_sys::at::stat_now(dir.as_fd()).map_err(|error| error.errno)?;
+        Ok(Self { device: stat.dev, inode: stat.ino })
     }
 }
 

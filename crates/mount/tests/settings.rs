@@ -349,7 +349,7 @@ fn branches_of_a_live_pool_are_refused() {
     }
     let branch = |name: &str| {
         let path = ground.path().join(name);
-        LedgerBranch::new(DirectoryId::of(&fs::metadata(&path).unwrap()), &path)
+        LedgerBranch::new(DirectoryId::at(&path).unwrap(), &path)
     };
     let mount_point = ground.path().join("other");
     let entry =

@@ -120,7 +120,7 @@ impl<'a> Walker<'a> {
     fn check_past_branches(&self, dir: &Path) -> Result<(), Trouble> {
         let wrong = |error: std::io::Error| Trouble::Told(error.to_string());
         for above in std::fs::canonicalize(dir).map_err(wrong)?.ancestors() {
-            let id = DirectoryId::of(&std::fs::metadata(above).map_err(wrong)?);
+            let id = DirectoryId::at(above).map_err(wrong)?;
             if self.into.branches.contains(&id) {
                 return Err(Trouble::Said(ON_BRANCH));
             }
