@@ -47,7 +47,7 @@ pub(crate) fn fill(pool: &Pool) {
 pub(crate) struct Held {
     path: String,
     handle: FileHandle,
-    ino: u64,
+    pub(crate) ino: u64,
     pub(crate) content: Option<String>,
 }
 
@@ -300,33 +300,6 @@ fn handles_outlive_a_move_to_another_branch() {
 }
 
 #[test]
-fn a_new_file_never_has_the_number_of_one_that_was_moved_away() {
-    needs!(mounting(), loops(), drop_caches());
-    let (mut pool, held) = moved();
-    pool.branch("x").drop_ballast();
-    // XFS uses the inode number again that the moved file had.
-    let x = pool.branch("x").path().to_owned();
-    let number = held.ino & ((1 << 48) - 1);
-    let again = (0..2000).map(|n| x.join(format!("n{n}"))).find(|path| {
-        std::thread::sleep(Duration::from_millis(1));
-        fs::write(path, "new").unwrap();
-        fs::metadata(path).unwrap().ino() == number
-    });
-    let Some(again) = again else { return lab::Skip::because("XFS did not use the number again").announce() };
-    let again = again.file_name().unwrap().to_str().unwrap().to_owned();
-    let new = hold(&pool, &again);
-    assert_ne!(new.ino, held.ino);
-    for _ in 0..2 {
-        check(&pool, &held);
-        check(&pool, &new);
-        forget();
-        check(&pool, &new);
-        check(&pool, &held);
-        pool.remount();
-    }
-}
-
-#[test]
 fn a_lost_index_is_made_anew_from_the_marks() {
     needs!(mounting(), loops(), drop_caches());
     for damage in ["rm index.redb", "truncate -s 100 index.redb", "printf garbage > index.redb"] {
@@ -389,4 +362,60 @@ fn a_directory_is_found_when_its_first_copy_is_gone() {
         std::thread::sleep(Duration::from_millis(5));
     }
     again(&pool);
+}
+
+/// Beyond what the kernel tells as a path.
+#[test]
+fn handles_of_a_tree_that_is_deeper_than_a_path() {
+    needs!(mounting(), loops(), drop_caches());
+    let mut pool = unfilled();
+    let name = CString::new("n".repeat(200)).unwrap();
+    let mut way = vec![OwnedFd::from(File::open(pool.path()).unwrap())];
+    for _ in 0..30 {
+        let last = way.last().unwrap();
+        at::mkdir(last.as_fd(), &name, 0o755).unwrap();
+        way.push(at::open_dir(last.as_fd(), &name, at::Mounts::Stay).unwrap());
+    }
+    at::mkdir(way[29].as_fd(), c"beside", 0o755).unwrap();
+    let held: Vec<Held> = [20, 25, 30]
+        .map(|level| {
+            let handle = name_to_handle(way[level - 1].as_fd(), &name).unwrap();
+            let ino = at::stat_fd(way[level].as_fd()).unwrap().ino;
+            Held { path: format!("level {level}"), handle, ino, content: None }
+        })
+        .into();
+    drop(way);
+    for remounts in [false, true] {
+        if remounts {
+            pool.remount();
+        }
+        for held in held.iter().rev() {
+            forget();
+            check(&pool, held);
+        }
+    }
+}
+
+/// The daemon has no descriptor left for what is asked: the object is not gone for that.
+#[test]
+fn a_handle_is_never_stale_for_want_of_descriptors() {
+    needs!(mounting(), loops(), drop_caches());
+    let pool = pool();
+    let held = hold_all(&pool);
+    // What was used just now is spared once.
+    (0..3).for_each(|_| forget());
+    let daemon = rustix::process::Pid::from_raw(pool.daemon().pid);
+    let limit = |current| {
+        let whole = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let limit = rustix::process::Rlimit { current: Some(current), ..whole };
+        rustix::process::prlimit(daemon, rustix::process::Resource::Nofile, limit).unwrap()
+    };
+    let before = limit(4);
+    let file = fs::read(pool.at("other")).err().and_then(|error| error.raw_os_error());
+    let told: Vec<_> = held.iter().map(|held| open(&pool, held, OFlags::PATH).err()).collect();
+    limit(before.current.unwrap_or(1 << 16));
+    assert_eq!(file, Some(Errno::NOMEM.raw_os_error()));
+    assert!(told.iter().all(|told| matches!(told, None | Some(Errno::NOMEM))), "{told:?}");
+    assert!(told.contains(&Some(Errno::NOMEM)), "{told:?}");
+    held.iter().for_each(|held| check(&pool, held));
 }

@@ -14,9 +14,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use fsstack_pool::{BranchIx, Ino};
-use fsstack_sys::{self as sys, Errno, Stat};
+use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::branch::Branch;
+use crate::entries::Entries;
 use crate::error::{OpError, Result};
 use crate::inode::number::{self, Identity};
 use crate::inode::{Copies, Inode};
@@ -131,15 +132,18 @@ impl Union {
         fd: BorrowedFd<'_>,
         inode: u64,
     ) -> Result<Connected> {
+        let (mut last, mut moves) = (None, false);
         for _ in 0..ATTEMPTS {
-            let Some(path) = self.path_of(pool.branch(at), fd)? else { break };
+            let Some(path) = self.path_of(pool.branch(at), fd)? else { return Err(OpError::STALE) };
             match self.walk_to_dir(pool, &path) {
                 Ok(found) if found.copies.found.contains(&(at, inode)) => return Ok(found),
                 Err(error) if !error.is_missing() => return Err(error),
                 Ok(_) | Err(_) => {}
             }
+            moves |= last.replace(path.clone()).is_some_and(|last| last != path);
         }
-        Err(OpError::STALE)
+        // It stays where the pool has something else, or it is renamed faster than it is walked to.
+        Err(if moves { OpError::UNSURE } else { OpError::STALE })
     }
 
     /// The name that a file has, if the kernel knows one and it leads there.
@@ -156,8 +160,21 @@ impl Union {
         (self.identity(pool, branch, &there) == reached.id).then_some((parent, name))
     }
 
+    /// The path below the branch's root that the kernel knows. It tells none that is longer than a page: of a directory that
+    /// lies deeper the last names are read, each in the directory above.
     fn path_of(&self, branch: &Branch, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
-        branch.ask(|| sys::at::path_below(branch.root().as_fd(), fd))
+        let mut climbed: Option<OwnedFd> = None;
+        let mut below: Vec<CString> = Vec::new();
+        loop {
+            let at = climbed.as_ref().map_or(fd, OwnedFd::as_fd);
+            match branch.ask(|| sys::at::path_below(branch.root().as_fd(), at)) {
+                Err(error) if error.errno() == Errno::NAMETOOLONG => {}
+                path => return Ok(path?.map(|path| join(path, &below))),
+            }
+            let Some((name, above)) = name_above(branch, at)? else { return Ok(None) };
+            below.push(name);
+            climbed = Some(above);
+        }
     }
 
     fn walk_to_dir(&self, pool: &Pool, path: &[u8]) -> Result<Connected> {
@@ -246,6 +263,33 @@ fn is_below(inode: &Arc<Inode>, dir: &Inode) -> bool {
             None => return false,
         }
     }
+}
+
+/// The name of the directory `fd`, and the one that has it. None: it is no directory, or has just been moved.
+fn name_above(branch: &Branch, fd: BorrowedFd<'_>) -> Result<Option<(CString, OwnedFd)>> {
+    let stat = branch.ask(|| sys::at::stat_fd(fd))?;
+    if !stat.is_dir() {
+        return Ok(None);
+    }
+    let above = branch.ask(|| sys::at::open_follow(fd, c"..", OFlags::PATH | OFlags::DIRECTORY))?;
+    let mut entries = Entries::of(branch, above.as_fd())?;
+    while let Some(listed) = entries.next()? {
+        if listed.ino == stat.ino {
+            return Ok(Some((listed.name, above)));
+        }
+    }
+    Ok(None)
+}
+
+/// `path`, and below it the names, the last one first.
+fn join(mut path: Vec<u8>, below: &[CString]) -> Vec<u8> {
+    for name in below.iter().rev() {
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name.to_bytes());
+    }
+    path
 }
 
 fn split(path: &[u8]) -> (&[u8], &[u8]) {

@@ -319,7 +319,15 @@ fn errno(error: OpError) -> Errno {
     if error.is_fault() {
         tracing::debug!(%error, "a branch is at fault");
     }
-    error.errno()
+    match error.errno() {
+        // The daemon's want of descriptors, not the caller's: NFS servers do not know these two, and for ENOMEM they tell
+        // clients to ask again.
+        Errno::MFILE | Errno::NFILE => {
+            tracing::debug!(%error, "the daemon has no file descriptor left");
+            Errno::NOMEM
+        }
+        errno => errno,
+    }
 }
 
 /// An answer that does not fit was asked for with too small a buffer.

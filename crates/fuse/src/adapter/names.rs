@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 
+use fsstack_engine::OpError;
 use fsstack_engine::ops::New;
 use fsstack_pool::Ino;
 use fsstack_sys::Errno;
@@ -23,18 +24,11 @@ impl Adapter {
         };
         match found {
             Ok(entry) => full(answer.entry(&convert::entry(&entry, &self.timeouts()))),
+            Err(error) if matches!(name.to_bytes(), b"." | b"..") => Err(unopened(request, error)),
             Err(error) if error.is_missing_for_sure() && !self.timeouts().negative.is_zero() => {
                 full(answer.missing(self.timeouts().negative))
             }
-            Err(error) => match errno(error) {
-                // Whoever opens a handle is passed on few errors as what they are; of all others the kernel makes ESTALE,
-                // and the client would give up an object that is only out of reach. Its own NFS server takes ETIMEDOUT
-                // for "ask again later", open_by_handle_at(2) passes ENOMEM on.
-                Errno::IO if matches!(name.to_bytes(), b"." | b"..") => {
-                    Err(if is_kernels_own(request.header.pid) { Errno::TIMEDOUT } else { Errno::NOMEM })
-                }
-                errno => Err(errno),
-            },
+            Err(error) => Err(errno(error)),
         }
     }
 
@@ -62,5 +56,17 @@ impl Adapter {
     pub(super) fn link(&self, old: Ino, parent: Ino, name: &CStr, answer: &mut Answer<'_>) -> Served {
         let linked = self.union.link(old, parent, entry_name(name)?).map_err(errno)?;
         full(answer.entry(&convert::entry(&linked, &self.timeouts())))
+    }
+}
+
+/// What whoever opens a handle is told. Few errors are passed on to it as what they are; of all others the kernel makes
+/// ESTALE, and the client would give up an object that is only out of reach, or that the daemon has no descriptor left
+/// for. The kernel's own NFS server takes ETIMEDOUT for "ask again later", open_by_handle_at(2) passes ENOMEM on.
+fn unopened(request: &Request<'_>, error: OpError) -> Errno {
+    match errno(error) {
+        Errno::STALE => Errno::STALE,
+        _ if error.is_missing_for_sure() => Errno::NOENT, // what is above the root
+        _ if is_kernels_own(request.header.pid) => Errno::TIMEDOUT,
+        _ => Errno::NOMEM,
     }
 }
