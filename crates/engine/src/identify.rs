@@ -4,6 +4,7 @@
 //! index, or its mark, says what that is. And the branch that it was moved from may use its inode number again:
 //! the new object gets another number in the pool while the moved one lives.
 
+use std::ffi::CStr;
 use std::os::fd::AsFd;
 
 use fsstack_pool::Ino;
@@ -41,8 +42,9 @@ impl Union {
         if !self.is_taken(pool, natural, &[]) {
             return natural;
         }
-        let other = Identity { ino: number::hashed(natural), generation: natural.generation };
-        self.index.learn_file(other, natural.ino, birth(stat));
+        let other = number::another(natural);
+        self.index.note_file(branch, other, natural.ino, birth(stat));
+        self.mark_other(branch, stat, mark::FILE, other);
         other
     }
 
@@ -63,7 +65,22 @@ impl Union {
         if !self.is_taken(pool, natural, &copies) {
             return natural;
         }
-        Identity { ino: number::hashed(natural), generation: natural.generation }
+        let other = number::another(natural);
+        // Without NFS clients nobody comes by the number alone.
+        if pool.settings.nfs_export && self.index.note_dir(branch, other, natural.ino) {
+            self.mark_other(branch, stat, mark::DIR, other);
+        }
+        other
+    }
+
+    /// What `stat` describes on `branch` is known by `other`, whose number leads nowhere by itself: a lost index is made anew
+    /// from the marks, and the one that it is told apart from may be gone by then.
+    fn mark_other(&self, branch: &Branch, stat: &Stat, which: &CStr, other: Identity) {
+        if let Ok(Some((fd, there))) = self.open_raw(branch, stat.ino)
+            && birth(&there) == birth(stat)
+        {
+            mark::put(On::Fd(fd.as_fd()), which, other, stat.ino);
+        }
     }
 
     /// Another object lives that is known by the number `natural`, other than by being at one of `own`.

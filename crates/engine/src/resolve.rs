@@ -17,7 +17,7 @@ use crate::answer::{Attr, Entry};
 use crate::clashes::Told;
 use crate::error::{OpError, Result};
 use crate::health::crowd::Stay;
-use crate::inode::number::{Identity, hash_name, mix};
+use crate::inode::number::{self, Identity, hash_name, mix};
 use crate::inode::{Copies, Inode, mark};
 use crate::pool::Pool;
 use crate::settings::Degraded;
@@ -268,15 +268,7 @@ impl Union {
         if pool.is_one_plain_branch() {
             return ids.first().map(|(id, ..)| *id).ok_or(OpError::MISSING);
         }
-        let mut marks = SmallVec::<[Option<Identity>; 2]>::new();
-        for (_, at, own) in &ids {
-            let fd = self.dirfd(pool, parent, *at)?;
-            let mark = pool.branch(*at).ask(|| Ok(mark::get(On::Name(fd.as_fd(), name), mark::DIR, *own)))?;
-            marks.push(mark);
-            if marks.last() == Some(&None) && !pool.settings.nfs_export {
-                break; // the one that counts
-            }
-        }
+        let marks = self.copy_marks(pool, parent, name, stats, &mut ids)?;
         let first = ids.iter().zip(&marks).find(|(_, marked)| marked.is_none());
         // All copies are later ones: the first is lost or out of reach, but its number lives on, unless that
         // directory is alive under another name (it was renamed behind the pool's back on some branches).
@@ -294,6 +286,38 @@ impl Union {
             self.mark_copies(pool, parent, name, id, copies);
         }
         Ok(id)
+    }
+
+    /// The marks of these copies, as far as they count. One that bears its own other number (`identify.rs`) has that, and is
+    /// no later copy.
+    fn copy_marks(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        stats: &DirStats,
+        ids: &mut SmallVec<[(Identity, BranchIx, u64); 2]>,
+    ) -> Result<SmallVec<[Option<Identity>; 2]>> {
+        let mut marks = SmallVec::new();
+        for (id, at, own) in ids {
+            let branch = pool.branch(*at);
+            let fd = self.dirfd(pool, parent, *at)?;
+            let mark = branch.ask(|| Ok(mark::get(On::Name(fd.as_fd(), name), mark::DIR, *own)))?;
+            let stat = stats.iter().find(|(on, _)| *on == *at).map(|(_, stat)| stat);
+            let other = stat.map(|stat| number::another(number::identity(branch, stat)));
+            let mark = match mark {
+                Some(mark) if other == Some(mark) => {
+                    *id = mark;
+                    None
+                }
+                mark => mark,
+            };
+            marks.push(mark);
+            if mark.is_none() && !pool.settings.nfs_export {
+                break; // the one that counts
+            }
+        }
+        Ok(marks)
     }
 
     /// What an NFS client holds of the directory `id` stays good when its first copy is lost: all others are marked

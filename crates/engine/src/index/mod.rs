@@ -238,10 +238,11 @@ impl Index {
         self.start();
     }
 
-    /// The directory `id` has a copy on `branch` that would have the number `natural`, and is about to be marked so.
-    pub(crate) fn note_dir(&self, branch: &Branch, id: Identity, natural: Ino) {
+    /// The directory `id` has a copy on `branch` that would have the number `natural`, and is about to be marked so. False: that
+    /// was known.
+    pub(crate) fn note_dir(&self, branch: &Branch, id: Identity, natural: Ino) -> bool {
         if !self.shared.exports || id.ino == natural {
-            return;
+            return false;
         }
         self.shared.cover(branch);
         let known = self.places(id.ino).iter().any(|(known, at)| *known == id && at.contains(&natural));
@@ -249,6 +250,7 @@ impl Index {
             self.shared.put(When::Soon, Sort::Dir, &[(id, natural, 0)]);
             self.start();
         }
+        !known
     }
 
     /// The object `id` is no more, or not at `natural` any more.

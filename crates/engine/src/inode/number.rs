@@ -43,9 +43,10 @@ pub fn number(branch: &Branch, dev: u64, ino: u64) -> Ino {
     Ino(HASHED | mix(mix(mix(id) ^ dev) ^ ino))
 }
 
-/// Another number for an object whose own is in use by one that was moved away.
-pub fn hashed(natural: Identity) -> Ino {
-    Ino(HASHED | mix(natural.ino.0 ^ mix(u64::from(natural.generation))))
+/// Another identity for an object whose own number is in use by one that was moved away.
+pub fn another(natural: Identity) -> Identity {
+    let ino = Ino(HASHED | mix(natural.ino.0 ^ mix(u64::from(natural.generation))));
+    Identity { ino, ..natural }
 }
 
 /// The branch that a number of the compact form was made from.
