@@ -18,6 +18,7 @@ mod given_up;
 mod handles;
 mod handles_elsewhere;
 mod handles_index;
+mod handles_listings;
 mod handles_numbers;
 mod handles_of_branches;
 mod hung_branches;

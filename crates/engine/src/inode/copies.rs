@@ -271,6 +271,11 @@ impl Inode {
             .unwrap_or(false)
     }
 
+    /// What the kernel keeps of a listing is not to be used again.
+    pub(crate) fn forget_listing(&self) {
+        self.with_dir(|dir| dir.listed = None);
+    }
+
     fn with_dir<T>(&self, f: impl FnOnce(&mut DirPlace) -> T) -> Option<T> {
         match &mut self.state.lock().place {
             Place::Dir(dir) => Some(f(dir)),

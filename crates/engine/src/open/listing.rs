@@ -4,6 +4,11 @@
 //! directory, never a count. So it means the same after a rewind, in another handle, after entries were
 //! removed, and for an NFS server that opens the directory anew for each request. Entries stream through: what
 //! is kept is a hash for each name of the branches before the last, to show a name once.
+//!
+//! With `degraded=strict` a copy that cannot be read is passed over, what the others have is listed, and the end is
+//! an error in place of the end: whoever looks for one name (the kernel, that of a directory whose handle was opened)
+//! finds it, and nobody takes the listing for whole. From that copy on cookies are good in this handle only: where
+//! another one went on, the end would look like one when the branch is back by then.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
@@ -28,6 +33,9 @@ use crate::union::Union;
 /// Cookies of "." and "..", which the pool makes itself.
 pub(crate) const DOT: u64 = 1;
 pub(crate) const DOT_DOT: u64 = 2;
+
+/// The first cookie that is good in one handle only. Others have the id of a branch in their high bits.
+const FIRST_OWN: u64 = 3;
 
 const PLACE_BITS: u32 = 48;
 /// A place that did not fit: the cookie has a hash of it, or its high bits where those will do.
@@ -59,6 +67,10 @@ pub struct Listing {
     names: Option<HashSet<u64>>,
     /// Places whose cookie is a hash.
     wide: HashMap<u64, u64>,
+    /// A copy was passed over: the listing must not end as if it were whole.
+    short: bool,
+    /// The cookies of what was read since then: the n-th is handed out as [`FIRST_OWN`] + n.
+    own: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -81,7 +93,19 @@ impl Listing {
         self.pending = None;
         self.names = None;
         if cookie <= DOT_DOT {
+            self.short = false;
+            self.own.clear();
             return Ok(());
+        }
+        let cookie = if cookie >> PLACE_BITS == 0 {
+            // Of another handle: what that one passed over may be missing before it.
+            let own = usize::try_from(cookie - FIRST_OWN).ok().and_then(|nth| self.own.get(nth));
+            *own.ok_or(OpError::UNSURE)?
+        } else {
+            cookie
+        };
+        if pool.settings.degraded == Degraded::Strict && union.is_unsure(pool, dir) {
+            self.short = true;
         }
         let id = u16::try_from(cookie >> PLACE_BITS).ok().and_then(BranchId::new);
         let turn = id.and_then(|id| pool.turn_of(id)).ok_or(Errno::INVAL)?;
@@ -94,7 +118,7 @@ impl Listing {
         };
         let entered = self.enter(union, pool, dir, branch.ix);
         match entered.and_then(|()| self.resume(branch, cookie & ((1 << PLACE_BITS) - 1))) {
-            Err(error) if is_passed_over(pool, error) => {
+            Err(error) if self.passes_over(pool, error) => {
                 let later: Vec<BranchIx> =
                     copies.into_iter().skip_while(|at| pool.turn(*at) <= turn).collect();
                 self.stream = None;
@@ -124,38 +148,79 @@ impl Listing {
                 return Ok(());
             }
         }
-        Ok(())
+        // What was there has been removed: from the beginning, since to repeat names is better than to leave some out.
+        branch.ask(|| stream.entries.seek(0))
     }
 
     /// The next entry, or None at the end. It must be given to [`Self::took`] or [`Self::put_back`].
+    ///
+    /// # Errors
+    /// At the end: EIO if it may not be the whole directory that was listed.
     pub(crate) fn next(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>) -> Result<Option<Read>> {
         if let Some(pending) = self.pending.take() {
             return Ok(Some(pending));
         }
         if self.stream.is_none() {
             if self.position > DOT_DOT {
-                return Ok(None);
+                return self.end(union, pool, dir);
             }
             self.names = Some(HashSet::new());
+            if pool.settings.degraded == Degraded::Strict && union.is_unsure(pool, dir) {
+                self.short = true;
+            }
             if !self.enter_first(union, pool, dir, &dir.copies())? {
-                return Ok(None);
+                return self.end(union, pool, dir);
             }
         }
         loop {
             let read = match self.read_one(pool) {
-                Err(error) if is_passed_over(pool, error) => None,
+                Err(error) if self.passes_over(pool, error) => None,
                 read => read?,
             };
             let Some(read) = read else {
                 if !self.next_branch(union, pool, dir)? {
-                    return Ok(None);
+                    return self.end(union, pool, dir);
                 }
                 continue;
             };
-            if self.is_shown(union, pool, dir, &read)? {
-                return Ok(Some(read));
+            match self.is_shown(union, pool, dir, &read) {
+                Ok(true) => return Ok(Some(self.owned(read))),
+                Ok(false) => {}
+                Err(error) => {
+                    self.short = true; // without this one
+                    return Err(error);
+                }
             }
         }
+    }
+
+    fn end(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>) -> Result<Option<Read>> {
+        let strict = pool.settings.degraded == Degraded::Strict;
+        if self.short || strict && union.check_whole(pool, dir).is_err() {
+            dir.forget_listing();
+            return Err(OpError::UNSURE);
+        }
+        Ok(None)
+    }
+
+    /// Whether the listing may not be the whole directory.
+    pub(crate) fn is_short(&self) -> bool {
+        self.short
+    }
+
+    /// Whether the copy that answered so is passed over.
+    fn passes_over(&mut self, pool: &Pool, error: OpError) -> bool {
+        self.short |= error.is_fault() && pool.settings.degraded == Degraded::Strict;
+        error.is_fault()
+    }
+
+    /// With a cookie for this handle alone, where another one must not go on.
+    fn owned(&mut self, mut read: Read) -> Read {
+        if self.short {
+            self.own.push(read.cookie);
+            read.cookie = FIRST_OWN + self.own.len() as u64 - 1;
+        }
+        read
     }
 
     /// The entry went into the answer.
@@ -172,7 +237,7 @@ impl Listing {
         let copies = dir.copies();
         let fd = union.dirfd(pool, dir, at)?;
         let fd = pool.branch(at).ask(|| sys::at::reopen(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY))?;
-        check_parts(pool, at)?;
+        self.check_parts(pool, at)?;
         let entries = Dirents::new(fd, BUFFER);
         let (first, last) = (copies.first() == Some(&at), copies.last() == Some(&at));
         self.stream = Some(Stream { at, entries, first, last });
@@ -214,7 +279,7 @@ impl Listing {
     ) -> Result<bool> {
         for at in copies {
             match self.enter(union, pool, dir, *at) {
-                Err(error) if error.is_missing() || is_passed_over(pool, error) => {} // removed behind the pool's back
+                Err(error) if error.is_missing() || self.passes_over(pool, error) => {} // removed behind the pool's back
                 entered => return entered.map(|()| true),
             }
         }
@@ -234,7 +299,7 @@ impl Listing {
             };
             let Some(entry) = entry else {
                 drop(inside);
-                check_parts(pool, branch.ix)?;
+                self.check_parts(pool, branch.ix)?;
                 return Ok(None);
             };
             if is_dot(entry.name) {
@@ -256,6 +321,17 @@ impl Listing {
                 name: entry.name.into(),
             }));
         }
+    }
+
+    /// What a branch that lacks a part lists is short. It is asked before it is listed and after.
+    fn check_parts(&mut self, pool: &Pool, at: BranchIx) -> Result<()> {
+        let branch = pool.branch(at);
+        match branch.ask(|| branch.check_parts()) {
+            // What is left of it is listed.
+            Err(error) if error.is_fault() => _ = self.passes_over(pool, error),
+            checked => checked?,
+        }
+        Ok(())
     }
 
     /// A name that an earlier copy of the directory has was shown there.
@@ -285,7 +361,7 @@ impl Listing {
                     }
                     return Ok(false);
                 }
-                Err(error) if error.is_missing() || is_passed_over(pool, error) => {}
+                Err(error) if error.is_missing() || self.passes_over(pool, error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -296,20 +372,6 @@ impl Listing {
             Err(error) => Err(error),
         }
     }
-}
-
-/// What a branch that lacks a part lists is short. It is asked before it is listed and after.
-fn check_parts(pool: &Pool, at: BranchIx) -> Result<()> {
-    let branch = pool.branch(at);
-    match branch.ask(|| branch.check_parts()) {
-        Err(error) if pool.settings.degraded == Degraded::Strict => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// With `degraded=read`, what can be reached is listed as if it were all.
-fn is_passed_over(pool: &Pool, error: OpError) -> bool {
-    pool.settings.degraded == Degraded::Read && error.is_fault()
 }
 
 fn wide(off: u64) -> u64 {

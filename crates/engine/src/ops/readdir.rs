@@ -17,7 +17,6 @@ use crate::open::DirHandle;
 use crate::open::listing::{DOT, DOT_DOT, Listing, Read};
 use crate::pool::Pool;
 use crate::resolve::Found;
-use crate::settings::Degraded;
 use crate::union::Union;
 
 /// How long a listing is waited for that somebody else reads by the same handle.
@@ -102,7 +101,7 @@ impl Union {
     /// that the kernel was not told about for that long have their attributes.
     ///
     /// # Errors
-    /// EIO if the listing would be short because a branch cannot be asked; what a branch answered before the
+    /// EIO at its end, if the listing is short because a branch cannot be asked; what a branch answered before the
     /// first entry.
     pub fn readdir(
         &self,
@@ -113,9 +112,6 @@ impl Union {
     ) -> Result<()> {
         let open = self.dirs.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;
         let pool = self.pool.load();
-        if pool.settings.degraded == Degraded::Strict {
-            self.check_whole(&pool, &open.inode)?;
-        }
         // Another thread may be stuck in a branch with it.
         let mut listing = open.listing.try_lock_for(PATIENCE).ok_or(OpError::UNSURE)?;
         listing.seek(self, &pool, &open.inode, cookie)?;
@@ -128,7 +124,11 @@ impl Union {
                 Ok(Some(read)) => read,
                 Ok(None) => return Ok(()),
                 // Removed meanwhile: it has no entries, and maybe no name by which it could be opened.
-                Err(error) if count == 0 && matches!(error.errno(), Errno::NOENT | Errno::STALE) => {
+                Err(error)
+                    if count == 0
+                        && matches!(error.errno(), Errno::NOENT | Errno::STALE)
+                        && !listing.is_short() =>
+                {
                     return Ok(());
                 }
                 // What was read is right; the error comes again when the listing goes on from here.
