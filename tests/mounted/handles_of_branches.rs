@@ -6,7 +6,7 @@ use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_sys::{Errno, OFlags};
 
 use crate::command::told;
-use crate::handles::{Held, check, fill, forget, hold, hold_all, open, over};
+use crate::handles::{Held, check, check_stale, fill, forget, hold, hold_all, open, over};
 use crate::script::sh;
 
 /// What a program is told of a handle that cannot be followed now: of most errors the kernel makes ESTALE, not of this one.
@@ -83,6 +83,26 @@ fn a_handle_of_a_dead_branch_is_an_error_until_it_is_back() {
     held.iter().for_each(|held| check(&pool, held));
 }
 
+/// The kernel looks for the name of a directory whose handle is opened: in a listing of the one above, which is short.
+#[test]
+fn a_handle_of_a_directory_is_good_while_another_branch_is_dead() {
+    needs!(mounting(), loops(), drop_caches(), program("xfs_io"));
+    for order in [["x", "e"], ["e", "x"]] {
+        let (mut pool, _) = pool();
+        pool.remount_of(&order);
+        fs::create_dir_all(pool.branch("e").path().join("own/sub")).unwrap();
+        fs::create_dir_all(pool.branch("e").path().join("d/beside")).unwrap();
+        let held = ["own", "own/sub", "d/beside"].map(|dir| hold(&pool, dir));
+        rustix::fs::sync();
+        forget();
+        sh("/", &format!("xfs_io -x -c shutdown '{}'", pool.branch("x").path().display()));
+        for held in held.iter().chain(held.iter().rev()) {
+            check(&pool, held);
+            forget();
+        }
+    }
+}
+
 /// A connection that was cut (ENOTCONN, ECONNABORTED of another FUSE) is an I/O error for clients.
 #[test]
 fn a_handle_of_a_branch_whose_daemon_is_dead_is_an_error_that_servers_know() {
@@ -97,4 +117,29 @@ fn a_handle_of_a_branch_whose_daemon_is_dead_is_an_error_that_servers_know() {
         assert_eq!(open(&pool, held, OFlags::PATH).err(), OUT_OF_REACH, "{held:?}");
         forget();
     }
+}
+
+/// Numbers that fill 64 bits tell no branch: GlusterFS has such, and here another pool that calls itself a volume.
+#[test]
+fn a_handle_of_a_branch_with_long_numbers_that_is_not_in_the_pool_is_an_error_until_it_is() {
+    needs!(mounting(), drop_caches());
+    let below = lab::pool().tmp_branch("brick").option("subtype=glusterfs").no_others().mount();
+    let volume = below.path().to_str().unwrap();
+    sh(below.path(), "mkdir -p d/sub; echo file > d/file; ln -s file d/link; echo gone > gone");
+    let pool = lab::pool().tmp_branch("t").over(&[volume]).option("create=ff").option("nfs-export");
+    let mut pool = pool.mount();
+    pool.write("here", b"here");
+    let held = ["d/file", "d", "d/link", "d/sub"].map(|path| hold(&pool, path));
+    let (here, gone) = (hold(&pool, "here"), hold(&pool, "gone"));
+    assert!(held.iter().all(|held| held.ino >> 63 == 1), "{held:?}");
+    pool.remount_of(&["t"]);
+    for held in &held {
+        assert_eq!(open(&pool, held, OFlags::PATH).err(), OUT_OF_REACH, "{held:?}");
+    }
+    check(&pool, &here);
+    told(&["branch", "add", pool.path().to_str().unwrap(), volume]);
+    held.iter().for_each(|held| check(&pool, held));
+    fs::remove_file(pool.at("gone")).unwrap();
+    forget();
+    check_stale(&pool, &gone);
 }

@@ -100,7 +100,11 @@ impl Union {
         let exported = pool.settings.nfs_export;
         let Some(inode) = number::inode_of(natural) else {
             let found = if exported { self.search_all(pool, natural)? } else { None };
-            return found.ok_or(OpError::STALE);
+            // It may be of something on a branch that is not in the pool now.
+            return found.ok_or_else(|| match self.index.lacks_hashed(pool) {
+                true => OpError::UNSURE,
+                false => OpError::STALE,
+            });
         };
         // A branch that is not in the pool now may come back with the object on it.
         let at = pool.branch_of(natural).ok_or(OpError::UNSURE)?;

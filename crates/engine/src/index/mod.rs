@@ -11,6 +11,7 @@
 //! What the index says of an object is believed only when the object is there: an entry left by something that was
 //! removed behind the pool's back says nothing.
 
+mod away;
 mod filter;
 mod names;
 mod scan;
@@ -144,6 +145,7 @@ impl Index {
     pub(crate) fn join(&self, branch: &Arc<Branch>) {
         let shared = &self.shared;
         shared.branches.lock().push(Arc::downgrade(branch));
+        self.note_hashed(branch);
         let by = match covered_by(branch) {
             Ok(Some(by)) => by,
             // No file there is marked. Directories may be: pools that are not exported do not say so.

@@ -23,6 +23,8 @@ const PLACES: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("pla
 const NAMES: TableDefinition<'_, u64, (u16, u64, &[u8])> = TableDefinition::new("names");
 /// Branches whose marks are all in here.
 const BRANCHES: TableDefinition<'_, u16, u8> = TableDefinition::new("branches");
+/// Branches whose objects may have numbers that do not tell the branch.
+const HASHED: TableDefinition<'_, u16, ()> = TableDefinition::new("hashed");
 /// The index's own id, under the key 0; whether it was closed in order, under 1.
 const ABOUT: TableDefinition<'_, u8, &[u8]> = TableDefinition::new("about");
 
@@ -249,6 +251,28 @@ impl Store {
         })
     }
 
+    /// Objects of this branch may have numbers that do not tell it.
+    pub(super) fn note_hashed(&self, branch: BranchId) -> Result<()> {
+        self.change(When::Now, |tables| {
+            tables.open_table(HASHED)?.insert(branch.get(), ())?;
+            Ok(())
+        })
+    }
+
+    /// The branches of which that was said.
+    pub(super) fn hashed(&self) -> Result<Vec<BranchId>> {
+        let read = self.db.begin_read()?;
+        let table = match read.open_table(HASHED) {
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+            table => table?,
+        };
+        let mut branches = Vec::new();
+        for row in table.iter()? {
+            branches.extend(BranchId::new(row?.0.value()));
+        }
+        Ok(branches)
+    }
+
     /// All numbers that something is known of.
     pub(super) fn numbers(&self, mut each: impl FnMut(Ino)) -> Result<()> {
         let read = self.db.begin_read()?;
@@ -307,6 +331,8 @@ mod tests {
         store.note(When::Now, Sort::File, &[(id(5), Ino(1005), 3)]).unwrap();
         store.note(When::Soon, Sort::Dir, &[(id(6), Ino(1006), 0), (id(6), Ino(2006), 0)]).unwrap();
         store.set_covered(BranchId::MIN, 2).unwrap();
+        assert!(store.hashed().unwrap().is_empty());
+        store.note_hashed(BranchId::MAX).unwrap();
         store.set_closed(true).unwrap();
         drop(store);
         let store = Store::open(&dir.path().join("index.redb")).unwrap().unwrap();
@@ -315,6 +341,7 @@ mod tests {
         assert_eq!(store.known(Ino(1005), 4).unwrap(), None, "another birth");
         assert_eq!(store.places(Ino(6)).unwrap()[0].naturals[..], [Ino(1006), Ino(2006)]);
         assert_eq!(store.covered(BranchId::MIN).unwrap(), 2);
+        assert_eq!(store.hashed().unwrap(), [BranchId::MAX]);
         let mut numbers = Vec::new();
         store.numbers(|ino| numbers.push(ino.0)).unwrap();
         assert_eq!(numbers, [1005, 5, 6]);
