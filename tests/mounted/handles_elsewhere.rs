@@ -2,10 +2,12 @@
 //! that do not, where they are looked for.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use fsstack_lab::{self as lab, MiB, Pool, ground, needs};
+use fsstack_sys::{Errno, OFlags};
 
-use crate::handles::{check, check_stale, fill, forget, hold_all, over};
+use crate::handles::{check, check_stale, fill, forget, hold, hold_all, open, over};
 use crate::script::sh;
 
 /// All that may happen to the objects of the first branch.
@@ -85,4 +87,75 @@ fn a_handle_is_found_among_many_names() {
     fs::rename(pool.at("d"), pool.at("m/100/d")).unwrap();
     pool.remount();
     held.iter().rev().for_each(|held| check(&pool, held));
+}
+
+/// Runs `act` again and again in another thread while `story` goes on.
+fn beside(act: impl Fn() + Sync, story: impl FnOnce()) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                act();
+            }
+        });
+        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(story));
+        over.store(true, Relaxed);
+        told.unwrap();
+    });
+}
+
+fn with_many_names() -> Pool {
+    let pool = first(lab::pool().tmpfs_branch("t", MiB(100)));
+    sh(pool.branch("t").path(), "for d in $(seq 40); do mkdir -p m/$d; (cd m/$d; touch $(seq 100)); done");
+    for dir in ["a", "z"] {
+        pool.mkdir(dir);
+    }
+    pool
+}
+
+#[test]
+fn a_handle_is_stale_also_while_files_are_renamed() {
+    needs!(mounting(), drop_caches());
+    let pool = with_many_names();
+    pool.write("gone", b"gone");
+    pool.write("a/film", b"film");
+    let gone = hold(&pool, "gone");
+    fs::remove_file(pool.at("gone")).unwrap();
+    let turns = || {
+        fs::rename(pool.at("a/film"), pool.at("z/film")).unwrap();
+        fs::rename(pool.at("z/film"), pool.at("a/film")).unwrap();
+    };
+    beside(turns, || {
+        for _ in 0..3 {
+            forget();
+            check_stale(&pool, &gone);
+        }
+    });
+}
+
+#[test]
+fn a_handle_of_what_is_renamed_all_the_time_is_never_stale() {
+    needs!(mounting(), drop_caches());
+    let pool = with_many_names();
+    pool.write("a/film", b"film");
+    fs::create_dir(pool.at("a/dir")).unwrap();
+    let held = hold(&pool, "a/film");
+    let turns = || {
+        for name in ["film", "dir"] {
+            // Into directories that no look has seen, too.
+            fs::create_dir_all(pool.at("z/new/er")).unwrap();
+            fs::rename(pool.at("a").join(name), pool.at("z/new/er").join(name)).unwrap();
+            fs::rename(pool.at("z/new/er").join(name), pool.at("a").join(name)).unwrap();
+            fs::remove_dir(pool.at("z/new/er")).unwrap();
+            fs::remove_dir(pool.at("z/new")).unwrap();
+        }
+    };
+    beside(turns, || {
+        for _ in 0..40 {
+            forget();
+            let told = open(&pool, &held, OFlags::PATH).err();
+            assert!(matches!(told, None | Some(Errno::NOMEM)), "{told:?}");
+        }
+    });
+    check(&pool, &held);
 }

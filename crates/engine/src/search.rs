@@ -4,25 +4,30 @@
 //! number. If it has not, the branch is looked through, name by name: listings tell inode numbers, so that no object
 //! is asked itself. Everything that is come by on the way is remembered: the next one that is asked for costs no look.
 //!
-//! What is renamed in the pool during the look may be passed by. So "nothing has the number" is believed only of a look
-//! that began after the question, and during no part of which anything was being renamed; that saw a whole branch; and
-//! all of which is remembered. Else it is not known. A look of somebody else's that began after the question is as good
-//! as one's own. What is moved behind the pool's back just then may be missed.
+//! What is renamed in the pool during the look may be passed by. A file that is renamed is therefore remembered by its new
+//! name, by whoever renames it, and once more when the look is over, which may have remembered the old one. A directory
+//! may take all that is in it past the look, and is counted. So "nothing has the number" is believed only of a look
+//! that began after the question, and since when no directory of the branch was renamed; that saw a whole branch; and
+//! all of which is remembered; and only while no rename on the branch is half done. Else it is not known. A look of
+//! somebody else's that began after the question is as good as one's own. What is moved past the pool just then may be
+//! missed.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use smallvec::SmallVec;
 
 use crate::branch::Branch;
 use crate::entries::{Entries, Listed};
 use crate::error::{OpError, Result};
 use crate::index::{KeptBy, Name, open_path};
-use crate::inode::number;
+use crate::inode::{Inode, number};
 use crate::pool::Pool;
 use crate::union::Union;
 
@@ -35,54 +40,62 @@ const DEEPEST: usize = 4096;
 /// How long somebody else's look is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long renames under way are waited for.
+const HALF_DONE: Duration = Duration::from_secs(2);
+
 /// Looks through a branch.
 #[derive(Debug, Default)]
 pub(crate) struct Searches {
-    /// Held by whoever looks.
+    /// Held by whoever looks. Order: before `still`.
     turn: Mutex<()>,
     /// How many looks have begun.
     begun: AtomicU64,
-    /// Which of them was the last that saw everything, and what remembers it.
-    whole: Mutex<Option<(u64, KeptBy)>>,
-    /// Renames in the pool that are under way, and that are over.
-    moving: AtomicUsize,
+    /// The last that saw everything.
+    whole: Mutex<Option<Whole>>,
+    /// Held together by those who rename something in directories that the branch has; alone by who wants nothing half done.
+    still: RwLock<()>,
+    /// What was renamed and is not remembered by its new name.
     moved: AtomicU64,
+    /// New names of files, since the look began that is under way.
+    renamed: Mutex<Option<Vec<(Ino, Name)>>>,
+}
+
+/// A look that saw everything.
+#[derive(Clone, Copy, Debug)]
+struct Whole {
+    look: u64,
+    /// What remembers it.
+    kept_by: KeptBy,
+    /// `moved` when it began, and still when it was over.
+    moved: u64,
 }
 
 impl Searches {
-    /// How many renames are over, if none is under way.
-    fn quiet(&self) -> Option<u64> {
-        // (One that ends in between is counted.)
-        (self.moving.load(SeqCst) == 0).then(|| self.moved.load(SeqCst))
-    }
-
     /// By what the look that began after the first `asked` is remembered, if one saw everything.
     fn seen_since(&self, asked: u64) -> Option<KeptBy> {
-        self.whole.lock().filter(|(look, _)| *look > asked).map(|(_, kept_by)| kept_by)
+        let whole = self.whole.lock().filter(|whole| whole.look > asked);
+        whole.filter(|whole| whole.moved == self.moved.load(SeqCst)).map(|whole| whole.kept_by)
     }
 }
 
 /// Something is being renamed in the pool, until this drops.
 #[must_use = "a look through a branch meanwhile may miss it"]
-pub(crate) struct Moving<'a>(&'a Pool);
+pub(crate) struct Moving<'a>(SmallVec<[(&'a Arc<Branch>, RwLockReadGuard<'a, ()>); 1]>);
 
 impl Pool {
-    fn searched(&self) -> impl Iterator<Item = &Searches> {
-        let searched = self.branches.iter().filter(|branch| branch.by_number.is_none());
-        searched.map(|branch| &branch.searches)
-    }
-
-    pub(crate) fn moving(&self) -> Moving<'_> {
-        self.searched().for_each(|searches| _ = searches.moving.fetch_add(1, SeqCst));
-        Moving(self)
+    /// Something in one of these directories is about to be renamed.
+    pub(crate) fn moving(&self, dirs: [&Inode; 2]) -> Moving<'_> {
+        let concerned =
+            |branch: &&Arc<Branch>| branch.by_number.is_none() && dirs.iter().any(|dir| dir.is_on(branch.ix));
+        let searched = self.branches.iter().filter(|_| self.settings.nfs_export).filter(concerned);
+        Moving(searched.map(|branch| (branch, branch.searches.still.read())).collect())
     }
 }
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        for searches in self.0.searched() {
-            searches.moved.fetch_add(1, SeqCst);
-            searches.moving.fetch_sub(1, SeqCst);
+        for (branch, _) in &self.0 {
+            branch.searches.moved.fetch_add(1, SeqCst);
         }
     }
 }
@@ -116,14 +129,14 @@ impl Union {
         }
         let turn = searches.turn.try_lock_for(PATIENCE).ok_or(OpError::UNSURE)?;
         if searches.seen_since(asked).is_none() {
-            let this = searches.begun.fetch_add(1, SeqCst) + 1;
-            let before = searches.quiet();
-            let kept_by = self.look_through(branch)?;
-            if before.is_some() && before == searches.quiet() {
-                *searches.whole.lock() = Some((this, kept_by));
-            }
+            self.look(branch)?;
         }
         drop(turn);
+        if let Some(found) = self.where_it_was(branch, natural)? {
+            return Ok(Some(found));
+        }
+        // It may just have been renamed, and not be remembered yet.
+        let _still = searches.still.try_write_for(HALF_DONE).ok_or(OpError::UNSURE)?;
         match self.where_it_was(branch, natural)? {
             Some(found) => Ok(Some(found)),
             None => {
@@ -132,6 +145,76 @@ impl Union {
                 seen.map(|_| None).ok_or(OpError::UNSURE)
             }
         }
+    }
+
+    /// Looks through the branch, with `turn` held.
+    fn look(&self, branch: &Branch) -> Result<()> {
+        let searches = &branch.searches;
+        *searches.renamed.lock() = Some(Vec::new());
+        let look = searches.begun.fetch_add(1, SeqCst) + 1;
+        let moved = searches.moved.load(SeqCst);
+        let looked = self.look_through(branch);
+        let still = searches.still.try_write_for(HALF_DONE);
+        let renamed = searches.renamed.lock().take().unwrap_or_default();
+        let kept_by = looked?;
+        if still.is_none() {
+            return Ok(()); // what is still being renamed is not among them
+        }
+        for row in renamed {
+            // The look may have come by the file under its old name, later than it was remembered under the new one.
+            if self.where_it_was(branch, row.0)?.is_none()
+                && self.index.note_names(&mut vec![row]) != Some(kept_by)
+            {
+                return Ok(());
+            }
+        }
+        if moved == searches.moved.load(SeqCst) {
+            *searches.whole.lock() = Some(Whole { look, kept_by, moved });
+        }
+        Ok(())
+    }
+
+    /// The file is `name` in `dir` on the branch `at` now: it is remembered so, and nothing else was renamed.
+    pub(crate) fn file_was_renamed(
+        &self,
+        pool: &Pool,
+        mut moving: Moving<'_>,
+        (dir, name): (&Arc<Inode>, &CStr),
+        at: BranchIx,
+    ) {
+        moving.0.retain(|(branch, _)| {
+            // Before the first look nothing is believed to be gone.
+            branch.ix == at
+                && branch.searches.begun.load(SeqCst) > 0
+                && self.remember(pool, branch, dir, name).is_none()
+        });
+    }
+
+    /// None: it is not remembered.
+    fn remember(&self, pool: &Pool, branch: &Branch, dir: &Arc<Inode>, name: &CStr) -> Option<()> {
+        let stat = self.stat_in(pool, dir, branch.ix, name).ok().filter(|stat| stat.nlink == 1)?;
+        let natural = number::number(branch, stat.dev, stat.ino);
+        let mut rows = Vec::new();
+        let (mut own, mut dir, mut name) = (natural, dir.clone(), Arc::<CStr>::from(name));
+        loop {
+            let parent = if dir.is_root() {
+                ROOT
+            } else {
+                number::number(branch, branch.dev(), dir.copy_ino(branch.ix)?)
+            };
+            rows.push((own, Name { branch: branch.id, parent, name: name.to_bytes().to_vec() }));
+            // The way there may be newer than what is remembered, or the other way round.
+            if parent == ROOT || self.where_it_was(branch, parent).ok()?.is_some() {
+                break;
+            }
+            let up = dir.name()?;
+            (own, name, dir) = (parent, up.name, up.parent);
+        }
+        if let Some(renamed) = &mut *branch.searches.renamed.lock() {
+            renamed.extend(rows.iter().rev().cloned());
+        }
+        self.index.note_names(&mut rows)?;
+        self.where_it_was(branch, natural).ok()?.map(drop)
     }
 
     /// The object, if it is where it was seen last.

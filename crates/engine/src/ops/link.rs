@@ -35,6 +35,8 @@ impl Union {
             return Err(branch.said(SysError { call: sys::Call::Link, errno: Errno::ROFS }));
         }
         let dir = self.skeleton(&pool, &parent, at)?;
+        // With the old name removed it is a rename.
+        let _moving = pool.moving([&parent, &parent]);
         let name_it = |fd: BorrowedFd<'_>| {
             sys::at::link_fd(fd, dir.as_fd(), name)?;
             branch.stat_fd(fd)

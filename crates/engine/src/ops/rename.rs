@@ -49,7 +49,7 @@ impl Union {
         for (dir, name) in [(&from_dir, from.1), (&to_dir, to.1)] {
             crate::resolve::check_public(&pool, dir, name.as_cstr())?;
         }
-        let _moving = pool.moving();
+        let moving = pool.moving([&from_dir, &to_dir]);
         let from = End { dir: &from_dir, name: from.1.as_cstr() };
         let to = End { dir: &to_dir, name: to.1.as_cstr() };
         if flags.contains(RenameFlags::EXCHANGE) {
@@ -64,7 +64,12 @@ impl Union {
             to.dir.note_miss(to.name, born); // asked again below, for free
         }
         match self.source(&pool, from)? {
-            Some(at) => self.rename_file(&pool, from, to, at, flags),
+            Some(at) => {
+                self.rename_file(&pool, from, to, at, flags)?;
+                let at = self.known(to.dir, to.name).and_then(|inode| inode.branch()).unwrap_or(at);
+                self.file_was_renamed(&pool, moving, (to.dir, to.name), at);
+                Ok(())
+            }
             None => self.rename_dir(&pool, from, to, flags),
         }
     }
