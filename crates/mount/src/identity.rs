@@ -8,6 +8,8 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,6 +18,12 @@ use fsstack_pool::Printable;
 
 /// Size of the file, of which a few blocks are there.
 const SIZE: u64 = 64 << 20;
+
+/// Where an ext4 has its superblock, and in that what it is known by and the UUID.
+const SUPERBLOCK: u64 = 1024;
+const MAGIC: Range<usize> = 0x38..0x3a;
+const UUID: Range<usize> = 0x68..0x78;
+const EXT4: [u8; 2] = [0x53, 0xef];
 
 /// A loop device that goes with the mount.
 #[derive(Debug)]
@@ -30,7 +38,7 @@ impl Device {
     /// A line: what, why, and the way out.
     pub(crate) fn make(folder: &Path, uuid: PoolId) -> Result<Self, String> {
         let image = folder.join(format!("identity-{uuid}.img"));
-        if !image.is_file() {
+        if !is_whole(&image, uuid) {
             make_image(&image, uuid)?;
         }
         let shown = Printable::path(&image).to_string();
@@ -69,7 +77,21 @@ fn make_image(image: &Path, uuid: PoolId) -> Result<(), String> {
         mkfs.args(["-q", "-F", "-O", "^has_journal", "-U", &text]).arg(&fresh)
     })
     .map_err(|why| format!("nfs-identity={uuid}: {shown}: {why}"))?;
-    fs::rename(&fresh, image).map_err(failed)
+    let renamed =
+        fs::File::open(&fresh).and_then(|file| file.sync_all()).and_then(|()| fs::rename(&fresh, image));
+    renamed.map_err(failed)
+}
+
+/// Whether the file is as it was made: a machine that stops may leave an empty one under any name.
+fn is_whole(image: &Path, uuid: PoolId) -> bool {
+    let mut found = [0; UUID.end - MAGIC.start];
+    let read = fs::File::open(image).and_then(|file| {
+        file.read_exact_at(&mut found, SUPERBLOCK + MAGIC.start as u64)?;
+        file.metadata()
+    });
+    read.is_ok_and(|meta| meta.is_file() && meta.len() == SIZE)
+        && found.starts_with(&EXT4)
+        && found.ends_with(&uuid.0)
 }
 
 fn run(
@@ -90,5 +112,26 @@ fn run(
             Err(format!("{program} is not installed: install the package {package}"))
         }
         Err(error) => Err(format!("{program}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_as_it_was_made_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, uuid) = (dir.path().join("identity.img"), PoolId::fresh());
+        assert!(!is_whole(&image, uuid));
+        let file = fs::File::create(&image).unwrap();
+        file.set_len(SIZE).unwrap();
+        assert!(!is_whole(&image, uuid), "empty");
+        file.write_all_at(&EXT4, SUPERBLOCK + MAGIC.start as u64).unwrap();
+        assert!(!is_whole(&image, uuid), "another UUID");
+        file.write_all_at(&uuid.0, SUPERBLOCK + UUID.start as u64).unwrap();
+        assert!(is_whole(&image, uuid));
+        file.set_len(SIZE / 2).unwrap();
+        assert!(!is_whole(&image, uuid), "cut off");
     }
 }

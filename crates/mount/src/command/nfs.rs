@@ -154,7 +154,22 @@ fn branches(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) {
             ),
             Err(error) => add(Level::Fail, &about, error.to_string()),
         }
+        if tells_births(&path).is_ok_and(|tells| !tells) {
+            add(
+                Level::Warn,
+                &about,
+                "tells no birth times: where an inode number is used again, an old handle opens the new file"
+                    .into(),
+            );
+        }
     }
+}
+
+/// Whether objects there are told apart that have the same inode number one after the other.
+fn tells_births(branch: &Path) -> io::Result<bool> {
+    let root = at::open_root(branch).map_err(|error| error.errno)?;
+    let root = at::stat_fd(root.as_fd()).map_err(|error| error.errno)?;
+    Ok(root.btime.is_some())
 }
 
 /// The lines of the table that are the pool's; paths stand there with escapes.
