@@ -29,6 +29,13 @@ pub(crate) fn story(ground: &mut Ground) {
     sh("for mount in $(sed -n 's/^[^ ]* \\(.mnt.f.[^ ]*\\) .*/\\1/p' /proc/mounts); do umount $mount; done");
 }
 
+/// Where a program of this machine is: the shell, which is busybox, prefers its own `ip` and `tc` to those on PATH, and they
+/// know neither pairs of links nor pacing.
+fn program(name: &str) -> String {
+    let places = ["/usr/sbin", "/usr/bin"].map(|dir| format!("{dir}/{name}"));
+    places.into_iter().find(|place| std::path::Path::new(place).exists()).expect("a program that was brought")
+}
+
 /// A machine of its own as far as NFS can tell: it has a link to the server and a name.
 struct Client {
     process: u32,
@@ -44,15 +51,16 @@ impl Client {
             std::fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| name.trim() == "sleep")
         });
         let client = Self { process, number };
+        let (ip, tc) = (program("ip"), program("tc"));
         sh(&format!(
-            "ip link add s{number} type veth peer name c{number} && ip link set c{number} netns {process}
-             ip addr add 10.7.{number}.1/24 dev s{number} && ip link set s{number} up"
+            "{ip} link add s{number} type veth peer name c{number} && {ip} link set c{number} netns {process} &&
+             {ip} addr add 10.7.{number}.1/24 dev s{number} && {ip} link set s{number} up"
         ));
         client.sh(&format!(
-            "hostname client{number} && ip addr add 10.7.{number}.2/24 dev c{number} && ip link set c{number} up && ip link set lo up"
+            "hostname client{number} && {ip} addr add 10.7.{number}.2/24 dev c{number} && {ip} link set c{number} up && {ip} link set lo up"
         ));
         if let Some(pace) = pace {
-            sh(&format!("tc qdisc add dev s{number} root fq maxrate {pace} flow_limit 10000 limit 100000"));
+            sh(&format!("{tc} qdisc add dev s{number} root fq maxrate {pace} flow_limit 10000 limit 100000"));
         }
         client
     }
