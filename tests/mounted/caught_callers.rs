@@ -82,11 +82,12 @@ fn what_another_branch_has_is_told_if_the_first_is_frozen() {
     what_another_branch_has_is_told_whoever_is_caught(lasting_a_second(first));
 }
 
-/// More callers are caught than the branch lets in: those who do not need it are not kept in front of it.
+/// More callers are caught than the branch lets in: those who do not need it are not kept in front of it. (By the
+/// device: the kernel gives what came while a queue of the ring had no entry to no entry that is added.)
 #[test]
 fn what_another_branch_has_is_told_while_all_places_in_the_frozen_one_are_taken() {
     needs!(mounting(), program("mergerfs"));
-    let builder = described().option("branch-timeout=60").option("branch-inflight=4");
+    let builder = described().option("transport=dev").option("branch-timeout=60").option("branch-inflight=4");
     let pool = Arc::new(filled(builder));
     fs::write(pool.at("here"), "on b").unwrap();
     let frozen = Frozen::new(pool.branch("a").daemon());
