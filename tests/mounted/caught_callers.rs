@@ -13,7 +13,7 @@ use fsstack_lab::{self as lab, needs};
 use rustix::fs::copy_file_range;
 use rustix::io::Errno;
 
-use crate::hung_branches::{Frozen, described, filled, lasting_a_second, until};
+use crate::hung_branches::{Frozen, callers_waiting, described, filled, lasting_a_second, until};
 
 /// The directories on the way are on the frozen branch too. Who is caught in it waits, and is then told what the other
 /// one has: names and attributes that were known, and names that were not.
@@ -97,11 +97,7 @@ fn what_another_branch_has_is_told_while_all_places_in_the_frozen_one_are_taken(
             thread::spawn(move || fs::metadata(pool.at(format!("on-a/{n}"))).is_ok())
         })
         .collect();
-    let waiting = || {
-        let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("wchan"));
-        tasks.filter(|at| fs::read_to_string(at).is_ok_and(|at| at.contains("request_wait_answer"))).count()
-    };
-    until("the callers wait", || waiting() >= 12);
+    until("the callers wait", || callers_waiting() >= 12);
     assert_eq!(fs::read(pool.at("here")).unwrap(), b"on b");
     assert!(caught.iter().all(|caller| !caller.is_finished()), "told before anybody was given up");
     drop(frozen);

@@ -56,6 +56,12 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Threads of this test that wait for an answer of a FUSE file system.
+pub(crate) fn callers_waiting() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("wchan"));
+    tasks.filter(|at| fs::read_to_string(at).is_ok_and(|at| at.contains("request_wait_answer"))).count()
+}
+
 /// `a` is served by another daemon, `b` is a plain directory; calls may stay in `a` for a second.
 pub(crate) fn described() -> Builder {
     lasting_a_second(lab::pool().tmp_branch("b").served_branch("a"))

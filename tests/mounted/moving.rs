@@ -2,11 +2,13 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::thread;
 
 use fsstack_lab::ledger::Entry;
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, MiB, daemon, needs};
 
+use crate::hung_branches::{callers_waiting, until};
 use crate::relocate::{assert_clean, assert_mibs, mib, nearly_full, refused_after, writer};
 use crate::script::sh;
 
@@ -174,4 +176,38 @@ fn shared(file: &std::path::Path) -> Vec<String> {
     let told = sh("/", &format!("filefrag -v '{}'", file.display()));
     let extents = told.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
     extents.filter_map(|line| Some(line.split(':').nth(2)?.split("..").next()?.trim().to_owned())).collect()
+}
+
+/// More callers than the door has threads wait for the file that moves: others' files are served all the same.
+fn only_the_moving_file_waits(transport: &str) {
+    let pool = nearly_full(MiB(24), &["relocate-speed=2M", "max-threads=4", transport]);
+    fs::write(pool.at("other"), "beside").unwrap();
+    let file = writer(pool.at("film"));
+    (0..20).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
+    let readers: Vec<File> = (0..12).map(|_| File::open(pool.at("film")).unwrap()).collect();
+    let free = pool.branch("b").free();
+    let mover = thread::spawn(move || (20..30).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap()));
+    until("the file begins to move", || pool.branch("b").free() + (1 << 20) < free);
+    let read = |reader: File| thread::spawn(move || reader.read_exact_at(&mut [0; 4096], 0).unwrap());
+    let readers: Vec<_> = readers.into_iter().map(read).collect();
+    until("the readers wait", || callers_waiting() >= readers.len());
+    assert_eq!(fs::read(pool.at("other")).unwrap(), b"beside");
+    assert!(pool.list("").contains(&"other".into()));
+    assert!(!mover.is_finished(), "nobody waited for the move");
+    mover.join().unwrap();
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    assert_eq!(pool.holders("film"), ["b"]);
+    assert_mibs(&pool, "film", 30);
+}
+
+#[test]
+fn only_the_moving_file_waits_by_the_device() {
+    needs!(mounting(), loops());
+    only_the_moving_file_waits("transport=dev");
+}
+
+#[test]
+fn only_the_moving_file_waits_by_the_ring() {
+    needs!(mounting(), loops(), rings());
+    only_the_moving_file_waits("transport=ring");
 }

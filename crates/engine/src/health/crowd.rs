@@ -119,30 +119,44 @@ impl Crowd {
     /// # Errors
     /// ETIMEDOUT if nobody waits any more, or all places are lost to calls that do not return.
     pub(crate) fn enter(&self, stay: Stay, is_awaited: impl Fn() -> bool) -> Result<Inside<'_>, Errno> {
+        match self.take_place(stay, &is_awaited)? {
+            Some(inside) => Ok(inside),
+            None => stand_in::aside(|| self.wait_for_place(stay, &is_awaited)),
+        }
+    }
+
+    fn wait_for_place(&self, stay: Stay, is_awaited: &impl Fn() -> bool) -> Result<Inside<'_>, Errno> {
         let came = self.now();
         loop {
-            if !is_awaited() {
-                return Err(Errno::TIMEDOUT);
-            }
-            let now = self.now();
-            let places = &self.places[..self.limit.load(Relaxed)];
-            let mut lost = 0;
-            for place in places {
-                if place.began.load(Relaxed) == 0
-                    && place.began.compare_exchange(0, now, SeqCst, Relaxed).is_ok()
-                {
-                    place.long.store(stay == Stay::Long, Relaxed);
-                    *place.desk.lock() = stand_in::desk();
-                    self.entered.fetch_add(1, Relaxed);
-                    return Ok(Inside(place));
-                }
-                lost += usize::from(place.lost.load(Relaxed));
-            }
-            if lost == places.len() || now - came.min(now) > self.timeout.load(Relaxed) {
-                return Err(Errno::TIMEDOUT);
-            }
             std::thread::sleep(Duration::from_millis(1));
+            if let Some(inside) = self.take_place(stay, is_awaited)? {
+                return Ok(inside);
+            }
+            if self.now().saturating_sub(came) > self.timeout.load(Relaxed) {
+                return Err(Errno::TIMEDOUT);
+            }
         }
+    }
+
+    /// A place, if one is free.
+    fn take_place(&self, stay: Stay, is_awaited: &impl Fn() -> bool) -> Result<Option<Inside<'_>>, Errno> {
+        if !is_awaited() {
+            return Err(Errno::TIMEDOUT);
+        }
+        let places = &self.places[..self.limit.load(Relaxed)];
+        let mut lost = 0;
+        for place in places {
+            if place.began.load(Relaxed) == 0
+                && place.began.compare_exchange(0, self.now(), SeqCst, Relaxed).is_ok()
+            {
+                place.long.store(stay == Stay::Long, Relaxed);
+                *place.desk.lock() = stand_in::desk();
+                self.entered.fetch_add(1, Relaxed);
+                return Ok(Some(Inside(place)));
+            }
+            lost += usize::from(place.lost.load(Relaxed));
+        }
+        if lost == places.len() { Err(Errno::TIMEDOUT) } else { Ok(None) }
     }
 
     /// Calls inside.

@@ -5,6 +5,10 @@
 //! branch's keeper uses it when the call has overstayed. Whether the request is still the same, and not answered yet,
 //! the door itself knows, under a lock of its own.
 //! A request that only asks is served again: by then the branch is closed, and what the others know is the answer.
+//!
+//! A request may also have to wait for another one: for a place in a branch, or until the file that it is about has been
+//! moved. So that not all threads come to wait like that, a door's thread steps aside meanwhile ([`of`], `aside`), and the
+//! door may have another one in its place.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -51,4 +55,37 @@ pub fn at<T>(door: &Arc<dyn StandIn>, turn: u64, work: impl FnOnce() -> T) -> T 
 /// The request that the calling thread serves, if another could answer it.
 pub(crate) fn desk() -> Option<Desk> {
     DESK.with_borrow(Clone::clone)
+}
+
+/// What a door's thread is part of.
+pub trait Crew: Send + Sync + Debug {
+    /// The calling thread is going to wait for another request. True: it does not count as long as it does; false: there
+    /// are so many already that it counts.
+    fn steps_aside(&self) -> bool;
+    /// It is back.
+    fn steps_back(&self);
+}
+
+thread_local! {
+    static CREW: RefCell<Option<Arc<dyn Crew>>> = const { RefCell::new(None) };
+}
+
+/// The calling thread is one of `crew` as long as it lives.
+pub fn of(crew: Arc<dyn Crew>) {
+    CREW.set(Some(crew));
+}
+
+/// Waits for another request by `wait`.
+pub(crate) fn aside<T>(wait: impl FnOnce() -> T) -> T {
+    /// Steps back, also when `wait` panics.
+    struct Back(Option<Arc<dyn Crew>>);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            if let Some(crew) = self.0.take() {
+                crew.steps_back();
+            }
+        }
+    }
+    let _back = Back(CREW.with_borrow(Clone::clone).filter(|crew| crew.steps_aside()));
+    wait()
 }

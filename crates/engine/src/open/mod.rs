@@ -19,6 +19,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::branch::Branch;
 use crate::error::Result;
+use crate::health::stand_in;
 use crate::inode::Inode;
 use crate::tally::Sum;
 use crate::terms::Tenant;
@@ -152,12 +153,17 @@ impl OpenFile {
         placed.branch.ask(|| call(placed.fd.as_fd()))
     }
 
+    /// Where it is. Who comes while it is moved waits aside.
+    fn placed(&self) -> RwLockReadGuard<'_, Placed> {
+        self.placed.try_read().unwrap_or_else(|| stand_in::aside(|| self.placed.read()))
+    }
+
     /// Its attributes.
     ///
     /// # Errors
     /// What the branch answered.
     pub fn stat(&self) -> Result<Stat> {
-        let placed = self.placed.read();
+        let placed = self.placed();
         placed.branch.as_daemon()?;
         placed.branch.ask(|| sys::at::stat_fd(placed.fd.as_fd()))
     }
@@ -200,7 +206,7 @@ impl OpenFile {
     /// What the call answered.
     pub fn ask_to_write(&self, call: impl Fn(BorrowedFd<'_>) -> Result<usize, SysError>) -> Result<usize> {
         self.touched.store(true, Relaxed);
-        let placed = self.placed.read();
+        let placed = self.placed();
         let written = placed.branch.ask(|| call(placed.fd.as_fd()))?;
         placed.branch.note_placed(written);
         Ok(written)
@@ -211,6 +217,13 @@ impl OpenFile {
     /// # Errors
     /// EIO if somebody who has it too is stuck in its branch.
     pub(crate) fn hold_alone(&self) -> Result<RwLockWriteGuard<'_, Placed>> {
+        if let Some(alone) = self.placed.try_write() {
+            return Ok(alone);
+        }
+        stand_in::aside(|| self.wait_alone())
+    }
+
+    fn wait_alone(&self) -> Result<RwLockWriteGuard<'_, Placed>> {
         let came = Instant::now();
         loop {
             if let Some(alone) = self.placed.try_write_for(TRY) {
@@ -228,7 +241,8 @@ impl OpenFile {
     /// The file stays where it is, and keeps its name, until the guard drops.
     pub(crate) fn hold(&self) -> RwLockReadGuard<'_, Placed> {
         // (Two may be held at once, in any order: whoever waits to move the one is not waited for.)
-        self.placed.read_recursive()
+        let held = self.placed.try_read_recursive();
+        held.unwrap_or_else(|| stand_in::aside(|| self.placed.read_recursive()))
     }
 
     /// What the descriptor is, and which mount of its branch is the one now, if it was mounted again since.
@@ -236,7 +250,7 @@ impl OpenFile {
     /// # Errors
     /// The branch is closed: EIO.
     pub(crate) fn stale(&self) -> Result<Option<(Was, u32)>> {
-        let placed = self.placed.read();
+        let placed = self.placed();
         let epoch = placed.branch.epoch();
         if placed.epoch == epoch {
             return Ok(None);
@@ -279,7 +293,7 @@ impl OpenFile {
 
     /// The branch that the file is on now.
     pub fn branch(&self) -> Arc<Branch> {
-        self.placed.read().branch.branch().clone()
+        self.placed().branch.branch().clone()
     }
 
     /// Makes sure that the descriptor can be written to.
@@ -298,7 +312,7 @@ impl OpenFile {
     pub fn make_writable_for(&self, flags: OFlags) -> Result<()> {
         self.touched.store(true, Relaxed);
         loop {
-            let placed = self.placed.read();
+            let placed = self.placed();
             if placed.access == Access::Write {
                 return Ok(());
             }
@@ -326,7 +340,7 @@ impl OpenFile {
 
     fn readable(&self) -> Result<RwLockReadGuard<'_, Placed>> {
         loop {
-            let placed = self.placed.read();
+            let placed = self.placed();
             if placed.access != Access::Name {
                 return Ok(placed);
             }
@@ -350,7 +364,7 @@ impl OpenFile {
     /// Decides how the kernel reaches the bytes for one more open, whose wish is `wish`, asked with the decision's
     /// lock held: whoever gives the file a set-id bit looks for its writers under the same.
     pub fn tie(&self, wish: impl FnOnce() -> Choice, writer: Option<u32>) -> Route {
-        let placed = self.placed.read();
+        let placed = self.placed();
         let mut tie = self.tie.lock();
         tie.join(wish(), writer, &placed, &*self.backings)
     }
@@ -372,7 +386,7 @@ impl OpenFile {
 
     /// Whether anybody has opened it for writing.
     pub(crate) fn is_writable(&self) -> bool {
-        self.placed.read().access == Access::Write
+        self.placed().access == Access::Write
     }
 
     /// The way the first open decided on, if any is open.

@@ -54,6 +54,8 @@ pub(super) struct Shared {
     /// Threads that wait for a request.
     waiting: AtomicUsize,
     threads: AtomicUsize,
+    /// Threads that wait for another request, and are not among `threads`.
+    aside: AtomicUsize,
     /// Threads that wait for locks.
     waiters: AtomicUsize,
     /// Requests that were begun: tells busy from stuck.
@@ -95,6 +97,7 @@ impl DevDoor {
             tempos: (0..base).map(|_| Tempo::default()).collect(),
             waiting: AtomicUsize::new(0),
             threads: AtomicUsize::new(0),
+            aside: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
             begun: AtomicU64::new(0),
             gone: AtomicBool::new(false),
@@ -162,6 +165,7 @@ impl Shared {
         let (incoming, outgoing) = (incoming.space(), outgoing.space());
         let mut pace = Pace::new(self.scheduling, &self.tempos[number % self.base]);
         let seat = Seat::new(self, device, number)?;
+        stand_in::of(seat.clone());
         loop {
             if helper && (self.waiting.load(Relaxed) >= self.base || self.crew.is_solo()) {
                 return Ok(());
@@ -316,6 +320,23 @@ impl Shared {
     /// A thread that was stuck is back.
     pub(super) fn found_again(&self) {
         self.threads.fetch_add(1, SeqCst);
+    }
+
+    /// A thread is going to wait for another request: it does not count meanwhile, unless too many wait already.
+    pub(super) fn one_aside(&self) -> bool {
+        let few = self.aside.fetch_add(1, SeqCst) < super::ASIDE * self.max;
+        if few {
+            self.threads.fetch_sub(1, SeqCst);
+        } else {
+            self.aside.fetch_sub(1, SeqCst);
+        }
+        few
+    }
+
+    /// It is back.
+    pub(super) fn one_back(&self) {
+        self.threads.fetch_add(1, SeqCst);
+        self.aside.fetch_sub(1, SeqCst);
     }
 
     fn leave(&self) -> io::Result<()> {

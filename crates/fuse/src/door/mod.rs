@@ -30,6 +30,10 @@ pub enum Transport {
     Dev,
 }
 
+/// For each thread that may be at work, so many may wait for other requests (for a place in a branch, or for a file that
+/// moves), beside those that are at work.
+const ASIDE: usize = 8;
+
 /// The kernel's switch for FUSE over io_uring.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use fsstack_engine::health::stand_in::StandIn;
+use fsstack_engine::health::stand_in::{self, StandIn};
 use fsstack_wire::OutHeader;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -83,5 +83,15 @@ impl StandIn for Seat {
         drop(at);
         self.door.lost_one(self.number);
         true
+    }
+}
+
+impl stand_in::Crew for Seat {
+    fn steps_aside(&self) -> bool {
+        self.door.one_aside()
+    }
+
+    fn steps_back(&self) {
+        self.door.one_back();
     }
 }

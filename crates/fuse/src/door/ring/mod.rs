@@ -56,6 +56,8 @@ pub(super) struct Shared {
     /// Threads of all queues, and how many there may be: at least one a queue, without which the kernel uses none.
     threads: AtomicUsize,
     max: usize,
+    /// Threads that wait for another request, and are not among `threads`.
+    aside: AtomicUsize,
     gone: AtomicBool,
     /// Whoever waits for the end of the mount sleeps on it.
     ended: (Mutex<()>, Condvar),
@@ -121,6 +123,7 @@ impl RingDoor {
             queues: (0..queues).map(|_| Queue::default()).collect(),
             threads: AtomicUsize::new(0),
             max: max_threads.unwrap_or_else(|| 64.max(queues + 2 * cpus.len())).max(queues),
+            aside: AtomicUsize::new(0),
             gone: AtomicBool::new(false),
             ended: Default::default(),
             wanted,
@@ -195,6 +198,7 @@ impl Shared {
         let Some((mut entry, begun)) = self.begin(number, first)? else { return Ok(Ended::Gone) };
         let mut pace = Pace::new(self.scheduling, &queue.tempo);
         let seat = Seat::new(self, number);
+        stand_in::of(seat.clone());
         let mut apart = Apart::default();
         let mut fetched = Ok(begun);
         loop {
@@ -315,6 +319,27 @@ impl Shared {
             Outcome::Silent => slot.put(OutHeader::answered(unique, 0).as_bytes(), &[]),
         }
         Some(Entry { ring, slot })
+    }
+
+    /// A thread of `queue` is going to wait for another request: it does not count meanwhile, unless too many wait already. Its entry stays with it.
+    fn one_aside(&self, queue: usize) -> bool {
+        let few = self.aside.fetch_add(1, SeqCst) < super::ASIDE * self.max;
+        if few {
+            self.threads.fetch_sub(1, SeqCst);
+            // There may have been as many threads as may be when the last free one of the queue was taken.
+            if self.queues[queue].free.load(SeqCst) == FEW {
+                let _asked = self.wanted.try_send(queue);
+            }
+        } else {
+            self.aside.fetch_sub(1, SeqCst);
+        }
+        few
+    }
+
+    /// It is back.
+    fn one_back(&self) {
+        self.threads.fetch_add(1, SeqCst);
+        self.aside.fetch_sub(1, SeqCst);
     }
 
     /// Starts threads where the last free one was taken and is not back yet.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use fsstack_engine::health::stand_in::StandIn;
+use fsstack_engine::health::stand_in::{self, StandIn};
 use fsstack_wire::OutHeader;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -79,6 +79,16 @@ impl StandIn for Seat {
                 false
             }
         }
+    }
+}
+
+impl stand_in::Crew for Seat {
+    fn steps_aside(&self) -> bool {
+        self.door.one_aside(self.queue)
+    }
+
+    fn steps_back(&self) {
+        self.door.one_back();
     }
 }
 
