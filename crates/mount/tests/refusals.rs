@@ -82,7 +82,7 @@ fn bad_values_say_what_would_be_right() {
             mount.fsstack: log=here: not syslog, stderr or the absolute path of a file
             mount.fsstack: allow_other=perhaps: neither true nor false
             mount.fsstack: ro=1: takes no value
-            mount.fsstack: require: needs a value: require=directory|mountpoint
+            mount.fsstack: require: needs a value: require=same|directory|mountpoint
             mount.fsstack: subtype=a b: not a word of letters, digits, "_", "." and "-"
             mount.fsstack: passthrough.io=ro: all openers of a file share one mode; rw or off (or write-path=)
             mount.fsstack: statfs=full: counting only branches that hold the path is not supported; all or as-placed
