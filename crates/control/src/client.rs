@@ -18,7 +18,7 @@ use crate::api::{
 };
 use crate::copying::CopyClient;
 use crate::operator::Refusal;
-use crate::peer::Address;
+use crate::peer::{self, Address};
 use crate::route::Route;
 
 /// Longer than the daemon takes to say that it cannot answer.
@@ -54,6 +54,11 @@ impl Client {
     /// Where it asks.
     pub fn socket(&self) -> &Path {
         &self.0
+    }
+
+    /// Whether a daemon listens there, as far as the caller may know.
+    pub fn is_answered(&self) -> bool {
+        peer::is_listened_at(&self.0)
     }
 
     /// The pool as it is now.

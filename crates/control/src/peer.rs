@@ -6,7 +6,9 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, fchmod, open};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
 
 /// Connections that may wait to be taken.
 const WAITING: i32 = 16;
@@ -53,6 +55,20 @@ pub(crate) fn listen_at(path: &Path) -> io::Result<UnixListener> {
     bind(socket.as_fd(), &SocketAddrUnix::new(Address::of(path)?.path())?)?;
     listen(socket.as_fd(), WAITING)?;
     Ok(UnixListener::from(socket))
+}
+
+/// Whether somebody listens at `path`. Does not wait: one who takes no more connections just now listens.
+pub(crate) fn is_listened_at(path: &Path) -> bool {
+    let connected = || -> io::Result<()> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let address = Address::of(path)?;
+        Ok(connect(socket.as_fd(), &SocketAddrUnix::new(address.path())?)?)
+    };
+    match connected() {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
 }
 
 /// Whether a process of user `peer` may ask a daemon of user `own`.

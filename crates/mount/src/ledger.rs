@@ -2,12 +2,14 @@
 //!
 //! Each daemon claims a name when it mounts, and gives it back when it ends: `<id>.json` says what it serves, and at
 //! `<id>.sock` it can be asked. A daemon that was killed leaves both behind: an entry counts only while its process
-//! runs, told from a later process of the same number by its start, and whoever claims a name or lists the pools
-//! sweeps the others away. The directory is locked meanwhile, so that nobody sweeps what was claimed a moment ago.
+//! runs (told from a later process of the same number by its start), or somebody listens at its socket. Whoever claims
+//! a name or lists the pools sweeps the others away. The directory is locked meanwhile, so that nobody sweeps what was
+//! claimed a moment ago.
 //! A second daemon on the same mount point (the first was unmounted lazily, and is in use) gets `<id>-2`.
 //! Two pools that are mounted in the same moment may both find the ledger empty of the other's branches; it is a
 //! guard against mistakes there, not a lock.
 
+use fsstack_control::Client;
 use fsstack_sys::process::start_time;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -99,8 +101,10 @@ impl LedgerEntry {
         PathBuf::from(std::ffi::OsString::from_vec(self.mount_point.clone()))
     }
 
-    fn is_live(&self) -> bool {
-        start_of(self.pid) == Some(self.started)
+    /// Whether its daemon runs: a process here, or one of another PID namespace (a container's, which has this ledger too)
+    /// that listens.
+    fn is_live(&self, ledger: &Path) -> bool {
+        start_of(self.pid) == Some(self.started) || Client::new(socket_of(ledger, &self.id)).is_answered()
     }
 }
 
@@ -162,8 +166,11 @@ pub fn rewrite(ledger: &Path, id: &str, entry: &LedgerEntry) -> io::Result<()> {
 
 /// The pools whose daemons still run; a ledger that is not there is empty, an entry that cannot be read is skipped.
 pub fn read(ledger: &Path) -> Vec<LedgerEntry> {
-    let mut live: Vec<LedgerEntry> =
-        entries(ledger).into_iter().filter_map(|(_, entry)| entry).filter(LedgerEntry::is_live).collect();
+    let mut live: Vec<LedgerEntry> = entries(ledger)
+        .into_iter()
+        .filter_map(|(_, entry)| entry)
+        .filter(|entry| entry.is_live(ledger))
+        .collect();
     live.sort_by_key(|entry| (entry.mount_point.clone(), entry.pid));
     live
 }
@@ -193,8 +200,9 @@ fn lock(ledger: &Path) -> io::Result<fs::File> {
 }
 
 fn sweep_locked(ledger: &Path) -> Vec<String> {
-    let dead =
-        entries(ledger).into_iter().filter(|(_, entry)| !entry.as_ref().is_some_and(LedgerEntry::is_live));
+    let dead = entries(ledger)
+        .into_iter()
+        .filter(|(_, entry)| !entry.as_ref().is_some_and(|entry| entry.is_live(ledger)));
     let swept = dead
         .filter(|(id, _)| {
             let _ = fs::remove_file(socket_of(ledger, id));
@@ -307,6 +315,19 @@ mod tests {
         let _again = write(dir.path(), &stale).unwrap();
         let claimed = write(dir.path(), &entry("/mnt/pool")).unwrap();
         assert_eq!(claimed.id(), "mnt-pool", "a dead daemon keeps no name");
+    }
+
+    #[test]
+    fn a_daemon_of_another_pid_namespace_lives_while_it_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut foreign = entry("/mnt/pool");
+        foreign.started += 1;
+        let listed = write(dir.path(), &foreign).unwrap();
+        let listening = std::os::unix::net::UnixListener::bind(listed.socket()).unwrap();
+        assert_eq!(read(dir.path()).len(), 1);
+        assert!(sweep(dir.path()).unwrap().is_empty() && listed.socket().exists());
+        drop(listening);
+        assert_eq!((read(dir.path()).len(), sweep(dir.path()).unwrap().len()), (0, 1));
     }
 
     #[test]
