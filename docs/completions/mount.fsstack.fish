@@ -6,7 +6,7 @@ relocate\t'Whether a file is moved when a write by the daemon finds its branch f
 relocate-verify=\t'What is compared before the old copy of a moved file goes: its size, or its content, read again from the new branch.'
 relocate-speed=\t'How much of a file is moved in a second at most (100M); 0: as fast as it goes.'
 require=\t'Refuse a branch that is not itself a mount point, so that an unmounted disk is not written beneath: with "mountpoint" any, with "same" one that was a mount point when a pool was last served from it, with "directory" none.'
-branches-timeout=\t'How long to wait for branches that are not there yet (with require=mountpoint: not mounted yet).'
+branches-timeout=\t'How long to wait for branches that are not there yet, or not mounted where require= asks for that.'
 write-path=\t'How bytes reach a branch: through the kernel, through the daemon, or the best that each file allows.'
 write-rules=\t'Directories whose files have a write path of their own, as /scratch=stacked; the innermost holds.'
 page-cache=\t'Whether the FUSE layer caches stacked files above the branch\'s own cache; "writeback" excludes passthrough.'

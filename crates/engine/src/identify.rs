@@ -76,8 +76,10 @@ impl Union {
     /// What `stat` describes on `branch` is known by `other`, whose number leads nowhere by itself: a lost index is made anew
     /// from the marks, and the one that it is told apart from may be gone by then.
     fn mark_other(&self, branch: &Branch, stat: &Stat, which: &CStr, other: Identity) {
-        if let Ok(Some((fd, there))) = self.open_raw(branch, stat.ino)
+        if branch.is_writable()
+            && let Ok(Some((fd, there))) = self.open_raw(branch, stat.ino)
             && birth(&there) == birth(stat)
+            && mark::get(On::Fd(fd.as_fd()), which, stat.ino).is_none()
         {
             mark::put(On::Fd(fd.as_fd()), which, other, stat.ino);
         }

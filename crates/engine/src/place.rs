@@ -133,11 +133,14 @@ pub(crate) fn ancestors(dir: &Arc<Inode>) -> Vec<Arc<Inode>> {
 /// Whether the branch `at`, which answered with a fault, has surely made nothing: it was not asked, nobody was there to
 /// ask, or it is a disk of this machine, which has no answer to lose.
 fn untouched(pool: &Pool, at: BranchIx, error: OpError) -> bool {
+    let branch = pool.branch(at);
     let unasked = match error {
-        OpError::Branch { sys, .. } => sys.call == sys::Call::Access || sys.errno == sys::Errno::NOTCONN,
+        // The kernel says so of a FUSE server that is gone; a volume's client of what is under way to its bricks too.
+        OpError::Branch { sys, .. } if sys.errno == sys::Errno::NOTCONN => branch.parts().is_none(),
+        OpError::Branch { sys, .. } => sys.call == sys::Call::Access,
         OpError::Sys(_) | OpError::NoBranch(_) | OpError::Refused(_) => false,
     };
-    unasked || !pool.branch(at).is_remote()
+    unasked || !branch.is_remote()
 }
 
 /// The most telling reason, and one log line with each branch's own.

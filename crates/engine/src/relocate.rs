@@ -144,7 +144,8 @@ impl Union {
                     };
                     tracing::warn!(%error, "a file could not be moved to this branch");
                     why = why_failed(error, why);
-                    if left {
+                    // What is not as it was would not be on another branch either.
+                    if left || error.errno() == Errno::STALE {
                         break;
                     }
                 }
@@ -182,9 +183,7 @@ impl Union {
         let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {
             // What it is known by is on disk, on the copy and in the index, before the copy has a name.
             let natural = self.mark_moved(to, &new.fd, &made, id)?;
-            // Whichever of the two hangs, the caller is answered.
-            let _inside = moving.from.come_in(Stay::Long)?;
-            to.ask_patiently(|| dress(new.fd.as_fd(), moving.source, &moving.stat, &pool.settings.relocation))
+            copy_across(pool, moving, &new)
                 .map_err(Unmoved::from)
                 .and_then(|()| self.exchange_names(pool, moving, &new, made.ino))
                 .inspect_err(|_| self.index.forget(id, Some(natural)))
@@ -288,6 +287,15 @@ impl Union {
             Err(error) => Err(error),
         }
     }
+}
+
+/// All of the file is copied: with a place inside of both branches, so that whichever hangs the caller is answered. (In the
+/// order of the branches: nobody who copies the other way has the one and waits for the other.)
+fn copy_across(pool: &Pool, moving: &Move<'_>, new: &New<'_>) -> Result<()> {
+    let (from, to) = (&*moving.from, new.to);
+    let (first, second) = if from.ix < to.ix { (from, to) } else { (to, from) };
+    let _inside = (first.come_in(Stay::Long)?, second.come_in(Stay::Long)?);
+    to.ask_inside(|| dress(new.fd.as_fd(), moving.source, &moving.stat, &pool.settings.relocation))
 }
 
 /// The new copy, number `ino`, must not stay beside the old one; somebody else's file of that name is left alone.

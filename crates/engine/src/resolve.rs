@@ -330,9 +330,9 @@ impl Union {
         id: Identity,
         copies: impl Iterator<Item = (Identity, BranchIx, u64, Option<Identity>)>,
     ) {
-        for (natural, at, own, marked) in copies.filter(|(natural, ..)| natural.ino != id.ino) {
+        for (_, at, own, marked) in copies.filter(|(natural, ..)| natural.ino != id.ino) {
             let branch = pool.branch(at);
-            self.index.note_dir(branch, id, natural.ino);
+            self.index.note_dir(branch, id, number::number(branch, branch.dev(), own));
             if marked != Some(id)
                 && branch.is_writable()
                 && let Ok(fd) = self.dirfd(pool, parent, at)

@@ -26,6 +26,7 @@ use smallvec::SmallVec;
 use crate::branch::Branch;
 use crate::entries::{Entries, Listed};
 use crate::error::{OpError, Result};
+use crate::health::stand_in;
 use crate::index::{KeptBy, Name, open_path};
 use crate::inode::{Inode, number};
 use crate::pool::Pool;
@@ -84,12 +85,32 @@ pub(crate) struct Moving<'a>(SmallVec<[(&'a Arc<Branch>, RwLockReadGuard<'a, ()>
 
 impl Pool {
     /// Something in one of these directories is about to be renamed.
-    pub(crate) fn moving(&self, dirs: [&Inode; 2]) -> Moving<'_> {
+    ///
+    /// # Errors
+    /// Whoever looks through a branch of theirs is stuck in it.
+    pub(crate) fn moving(&self, dirs: [&Inode; 2]) -> Result<Moving<'_>> {
         let concerned =
             |branch: &&Arc<Branch>| branch.by_number.is_none() && dirs.iter().any(|dir| dir.is_on(branch.ix));
         let searched = self.branches.iter().filter(|_| self.settings.nfs_export).filter(concerned);
-        Moving(searched.map(|branch| (branch, branch.searches.still.read())).collect())
+        let held = searched.map(|branch| Ok((branch, wait_for_searchers(branch)?)));
+        Ok(Moving(held.collect::<Result<_>>()?))
     }
+}
+
+/// Whoever looks through the branch may be stuck in it: then not for longer than the branch is waited for.
+fn wait_for_searchers(branch: &Branch) -> Result<RwLockReadGuard<'_, ()>> {
+    let still = &branch.searches.still;
+    if let Some(held) = still.try_read() {
+        return Ok(held);
+    }
+    stand_in::aside(|| {
+        loop {
+            if let Some(held) = still.try_read_for(HALF_DONE) {
+                return Ok(held);
+            }
+            branch.check_open()?;
+        }
+    })
 }
 
 impl Drop for Moving<'_> {

@@ -69,6 +69,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         locks: raw.locks.or(Locks::Local),
         nfs_export: raw.nfs_export.or(false),
         nfs_identity: raw.nfs_identity.get().copied(),
+        require: raw.require.or(Require::Same),
         state_dir: state_dir(&raw, world),
         flags: flags(&raw, world),
         fsname: raw.fsname.or(typed.source.clone()),

@@ -74,8 +74,8 @@ pub(crate) fn serve(
         if let Err(error) = &watch {
             tracing::warn!(%error, "the mount table is not watched");
         }
-        Remembered::in_dir(settings.state_dir.as_deref()).note(&settings.branches, &World::here());
         ready.announce();
+        Remembered::in_dir(settings.state_dir.as_deref()).note(&settings.branches, &World::here());
         log_mounted(settings, &mounted);
         let waiting = std::thread::Builder::new().name("door-wait".into());
         waiting

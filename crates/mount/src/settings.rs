@@ -90,6 +90,8 @@ pub struct Settings {
     pub stay: Stay,
     /// Where and what it logs.
     pub log: LogSettings,
+    /// What branches must be, when the pool is mounted and when one is added.
+    pub require: Require,
     /// Where it is listed while it lives, and can be asked; `None`: there is no such place for this user.
     pub ledger: Option<PathBuf>,
     /// The config file that changes can be written to.

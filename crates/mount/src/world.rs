@@ -65,8 +65,16 @@ impl World {
     /// Whether the root of a mount is at this path; looked up anew, as it may be waited for. A mount that hangs
     /// is not asked.
     pub(crate) fn is_mount_point(&self, path: &Path) -> bool {
-        let status = statx(CWD, path, AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC, StatxFlags::empty());
-        status.is_ok_and(|status| status.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+        self.mount_point(path).unwrap_or(false)
+    }
+
+    /// As [`Self::is_mount_point`].
+    ///
+    /// # Errors
+    /// That cannot be known.
+    pub(crate) fn mount_point(&self, path: &Path) -> std::io::Result<bool> {
+        let status = statx(CWD, path, AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
+        Ok(status.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     }
 }
 

@@ -143,6 +143,7 @@ fn the_defaults() {
                     Info,
                 ),
             },
+            require: Same,
             ledger: Some(
                 "$D/run",
             ),

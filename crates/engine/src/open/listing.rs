@@ -88,10 +88,17 @@ impl Listing {
         if cookie == self.position && (cookie > DOT_DOT || self.stream.is_none()) {
             return Ok(());
         }
-        self.position = cookie;
+        // Nowhere until it is there: who asks again after an error is not told that this is the end.
+        self.position = u64::MAX;
         self.stream = None;
         self.pending = None;
         self.names = None;
+        self.go_to(union, pool, dir, cookie).inspect_err(|_| self.stream = None)?;
+        self.position = cookie;
+        Ok(())
+    }
+
+    fn go_to(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, cookie: u64) -> Result<()> {
         if cookie <= DOT_DOT {
             self.short = false;
             self.own.clear();

@@ -35,15 +35,17 @@ impl Union {
             return Err(branch.said(SysError { call: sys::Call::Link, errno: Errno::ROFS }));
         }
         let dir = self.skeleton(&pool, &parent, at)?;
-        // With the old name removed it is a rename.
-        let _moving = pool.moving([&parent, &parent]);
         let name_it = |fd: BorrowedFd<'_>| {
             sys::at::link_fd(fd, dir.as_fd(), name)?;
             branch.stat_fd(fd)
         };
-        let stat = match &open {
-            Some(file) => file.ask_inside(name_it)?,
-            None => self.pin(&pool, &inode)?.ask(&pool, name_it)?,
+        let pin = if open.is_none() { Some(self.pin(&pool, &inode)?) } else { None };
+        // With the old name removed it is a rename. (After the search for the file, if it had to be searched for.)
+        let _moving = pool.moving([&parent, &parent])?;
+        let stat = match (&open, &pin) {
+            (Some(file), _) => file.ask_inside(name_it)?,
+            (None, Some(pin)) => pin.ask(&pool, name_it)?,
+            (None, None) => return Err(OpError::STALE),
         };
         parent.has_new(name);
         Ok(self.admit_file(&pool, &parent, name, at, stat))

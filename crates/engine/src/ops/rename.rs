@@ -49,7 +49,7 @@ impl Union {
         for (dir, name) in [(&from_dir, from.1), (&to_dir, to.1)] {
             crate::resolve::check_public(&pool, dir, name.as_cstr())?;
         }
-        let moving = pool.moving([&from_dir, &to_dir]);
+        let moving = pool.moving([&from_dir, &to_dir])?;
         let from = End { dir: &from_dir, name: from.1.as_cstr() };
         let to = End { dir: &to_dir, name: to.1.as_cstr() };
         if flags.contains(RenameFlags::EXCHANGE) {
@@ -63,15 +63,19 @@ impl Union {
             self.must_be_missing(&pool, to.dir, to.name)?;
             to.dir.note_miss(to.name, born); // asked again below, for free
         }
-        match self.source(&pool, from)? {
-            Some(at) => {
-                self.rename_file(&pool, from, to, at, flags)?;
-                let at = self.known(to.dir, to.name).and_then(|inode| inode.branch()).unwrap_or(at);
-                self.file_was_renamed(&pool, moving, (to.dir, to.name), at);
-                Ok(())
-            }
+        let at = self.source(&pool, from)?;
+        let renamed = match at {
+            Some(at) => self.rename_file(&pool, from, to, at, flags),
             None => self.rename_dir(&pool, from, to, flags),
+        };
+        // Whatever was answered: the name may be there.
+        to.dir.has_new(to.name);
+        renamed?;
+        if let Some(at) = at {
+            let at = self.known(to.dir, to.name).and_then(|inode| inode.branch()).unwrap_or(at);
+            self.file_was_renamed(&pool, moving, (to.dir, to.name), at);
         }
+        Ok(())
     }
 
     /// The branch of the file that is renamed, as remembered if the kernel has just looked it up: the rename
@@ -114,15 +118,12 @@ impl Union {
             self.seen.set(from.dir.id.ino, from.name.to_bytes(), Ino(0));
             return Err(OpError::STALE);
         }
-        let to_missing = to.dir.take_miss(to.name);
+        let (replaced, targets) = self.targets_of(pool, to)?;
         // What is replaced is not moved meanwhile either: it would come to light again on another branch.
-        let replaced = if to_missing { None } else { self.known_or_found(pool, to.dir, to.name) };
         let replaced_open = replaced.as_ref().and_then(|inode| inode.open_file());
-        if let Some(inode) = &replaced {
-            inode.outlives_name();
-        }
         let _stays_too = replaced_open.as_ref().map(|file| file.hold());
-        let targets = if to_missing { DirStats::new() } else { self.find_all(pool, to.dir, to.name, None)? };
+        let moved = replaced_open.is_some(); // maybe, before it was held
+        let targets = if moved { self.find_all(pool, to.dir, to.name, None)? } else { targets };
         if targets.first().is_some_and(|(_, stat)| stat.is_dir()) {
             return Err(Errno::ISDIR.into());
         }
@@ -153,6 +154,23 @@ impl Union {
         }
         self.moved(pool, known, from, to, at);
         Ok(())
+    }
+
+    /// What has the name that is the target of a rename, and the inode that it shows, if the kernel knows it.
+    fn targets_of(&self, pool: &Pool, to: End<'_>) -> Result<(Option<Arc<Inode>>, DirStats)> {
+        if to.dir.take_miss(to.name) {
+            return Ok((None, DirStats::new()));
+        }
+        let targets = self.find_all(pool, to.dir, to.name, None)?;
+        let replaced = self.known(to.dir, to.name).or_else(|| {
+            let (at, stat) = targets.first().filter(|(_, stat)| !stat.is_dir())?;
+            let id = self.identity(pool, pool.branch(*at), stat);
+            self.inodes.get(id.ino).filter(|inode| inode.id == id)
+        });
+        if let Some(inode) = &replaced {
+            inode.outlives_name();
+        }
+        Ok((replaced, targets))
     }
 
     /// The target, if there is one, is on the same branch, or on one `behind`, where it is hidden from then on.

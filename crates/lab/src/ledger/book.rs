@@ -94,9 +94,9 @@ pub(super) fn append(book: &Path, sign: char, thing: &Thing) -> Result<()> {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     let known = held.remove(book).filter(is_there).map(Ok);
     let mut file = known.unwrap_or_else(|| open(book))?;
-    file.write_all(&line)?;
+    let written = file.write_all(&line);
     held.insert(book.to_owned(), file);
-    Ok(())
+    Ok(written?)
 }
 
 fn open(book: &Path) -> Result<File> {
@@ -119,7 +119,8 @@ pub(super) fn of_nobody(book: &Path) -> Result<Option<File>> {
     };
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => Ok(None),
-        locked => Ok(locked.map(|()| Some(file))?),
+        // Its owner may have struck its last line, and begun another of that name.
+        locked => Ok(locked.map(|()| Some(file).filter(is_there))?),
     }
 }
 
@@ -141,8 +142,10 @@ pub(super) fn strike(thing: &Thing) -> Result<()> {
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have written since; then the book stays.
         if outstanding(&book)?.is_empty() {
-            fs::remove_file(&book)?;
-            held.remove(&book);
+            match fs::remove_file(&book) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e.into()),
+                _ => held.remove(&book),
+            };
         }
     }
     Ok(())

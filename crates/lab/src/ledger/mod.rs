@@ -262,6 +262,18 @@ fn say(line: &str) {
 mod tests {
     use super::*;
 
+    /// No process has this number: it is above the kernel's limit.
+    fn book_of_nobody(end: &str) -> PathBuf {
+        dir().unwrap().join(format!("4194305-{}{end}", std::process::id()))
+    }
+
+    /// Whole from the first moment: others sweep too.
+    fn left_by_a_dead_run(book: &Path, thing: &Path) {
+        let draft = book.with_file_name(format!("draft of {}", std::process::id()));
+        fs::write(&draft, format!("+dir\t{}\n", thing.display())).unwrap();
+        fs::rename(draft, book).unwrap();
+    }
+
     #[test]
     fn a_dropped_entry_leaves_nothing() {
         let path = fresh("ledger-test").unwrap();
@@ -276,8 +288,7 @@ mod tests {
     fn what_a_dead_run_left_is_swept() {
         let path = fresh("ledger-dead").unwrap();
         fs::create_dir(&path).unwrap();
-        // No process has this number: it is above the kernel's limit.
-        fs::write(dir().unwrap().join("4194305-1"), format!("+dir\t{}\n", path.display())).unwrap();
+        left_by_a_dead_run(&book_of_nobody("1"), &path);
         sweep().unwrap();
         assert!(!path.exists());
     }
@@ -287,7 +298,7 @@ mod tests {
         let path = fresh("ledger-elsewhere").unwrap();
         fs::create_dir(&path).unwrap();
         // A number that nobody here has: only the lock tells that somebody does.
-        let book = dir().unwrap().join("4194305-3");
+        let book = book_of_nobody("3");
         append(&book, '+', &Thing::Dir(path.clone())).unwrap();
         sweep().unwrap();
         assert!(path.exists());
@@ -310,8 +321,8 @@ mod tests {
     fn a_dead_run_loses_its_further_books_too() {
         let path = fresh("ledger-book").unwrap();
         fs::create_dir(&path).unwrap();
-        let book = dir().unwrap().join("4194305-2.disks");
-        fs::write(&book, format!("+dir\t{}\n", path.display())).unwrap();
+        let book = book_of_nobody("2.disks");
+        left_by_a_dead_run(&book, &path);
         sweep().unwrap();
         assert!(!path.exists() && !book.exists());
     }

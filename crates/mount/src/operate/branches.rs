@@ -8,7 +8,6 @@ use crate::branches::{self, Demand};
 use crate::ledger::{self, DirectoryId, LedgerBranch, LedgerEntry};
 use crate::problem::Problems;
 use crate::remembered::Remembered;
-use crate::settings::Require;
 use crate::values;
 use crate::world::World;
 use fsstack_control::Refusal;
@@ -44,8 +43,11 @@ impl Served {
             return Err(Refusal::usage(format!("{text}: one branch at a time")));
         };
         let mut problems = Problems::default();
-        let remembered = Remembered::in_dir(self.settings.lock().state_dir.as_deref());
-        let (require, patience) = (Require::Same, Duration::ZERO);
+        let (require, remembered) = {
+            let settings = self.settings.lock();
+            (settings.require, Remembered::in_dir(settings.state_dir.as_deref()))
+        };
+        let patience = Duration::ZERO;
         let demand = Demand { require, remembered: remembered.clone(), wait_for_mounts: false, patience };
         let world = World::here();
         let found = branches::find(std::slice::from_ref(spec), &demand, &world, &mut problems);

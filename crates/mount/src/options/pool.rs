@@ -98,7 +98,7 @@ pub(super) const PLACEMENT: &[Row] = &[
         &["branches-timeout"],
         Takes::Value("SECONDS"),
         "0",
-        "How long to wait for branches that are not there yet (with require=mountpoint: not mounted yet).",
+        "How long to wait for branches that are not there yet, or not mounted where require= asks for that.",
         |raw, typed| raw.branches_timeout.give(typed, typed.seconds()?),
     ),
 ];
