@@ -72,6 +72,36 @@ fn a_directory_of_the_same_name_made_later_is_another() {
 }
 
 #[test]
+fn an_only_copy_with_an_entry_stays_and_gets_other_copies_as_before() {
+    let pool = Ground::new(2);
+    let dir = pool.mkdir("d").unwrap();
+    let at = pool.holders("d")[0];
+    pool.put(at, "d/x", "");
+    assert_eq!(pool.rmdir("d").unwrap_err(), Errno::NOTEMPTY);
+    // A file of the other branch that is renamed into it takes it there.
+    let other = 1 - at;
+    pool.put(other, "y", "y");
+    let (from, to) = (crate::ground::buf("y"), crate::ground::buf("y"));
+    let flags = fsstack_sys::at::RenameFlags::empty();
+    let root = fsstack_pool::Ino::ROOT;
+    pool.union.rename((root, from.as_name()), (dir, to.as_name()), flags).unwrap();
+    assert_eq!(pool.holders("d"), [0, 1]);
+    assert_eq!(pool.rmdir("d").unwrap_err(), Errno::NOTEMPTY);
+    assert_eq!(pool.read("d/y").unwrap(), "y");
+}
+
+#[test]
+fn a_copy_that_came_behind_the_pools_back_keeps_the_directory_once_it_is_asked_for() {
+    let pool = Ground::with(&[ReadWrite; 2], crate::ground::wary());
+    pool.mkdir("d").unwrap();
+    let at = pool.holders("d")[0];
+    pool.put(1 - at, "d/x", "x");
+    let before = pool.snapshot();
+    assert_eq!(pool.rmdir("d").unwrap_err(), Errno::NOTEMPTY);
+    assert_eq!(pool.snapshot(), before);
+}
+
+#[test]
 fn creates_race_a_removal_and_none_is_lost() {
     let pool = Ground::new(2);
     for round in 0..50 {

@@ -38,7 +38,7 @@ impl Shape {
     /// # Errors
     /// EIO if who changes it does not come back from a branch that hangs.
     pub(crate) fn read(&self, pool: &Pool) -> Result<Held<RwLockReadGuard<'_, ()>>> {
-        self.wait(pool, || self.0.try_read_for(TRY)).map(Held::by)
+        patiently(pool, || self.0.try_read_for(TRY)).map(Held::by)
     }
 
     /// Takes it for a change. Not for a thread that holds it.
@@ -47,20 +47,7 @@ impl Shape {
     /// EIO if who keeps it does not come back from a branch that hangs.
     pub(crate) fn write(&self, pool: &Pool) -> Result<Held<RwLockWriteGuard<'_, ()>>> {
         // Who waits for it to change it keeps others from sharing it: only for a moment each time.
-        self.wait(pool, || self.0.try_write_for(TRY)).map(Held::by)
-    }
-
-    fn wait<G>(&self, pool: &Pool, attempt: impl Fn() -> Option<G>) -> Result<G> {
-        let came = Instant::now();
-        loop {
-            if let Some(guard) = attempt() {
-                return Ok(guard);
-            }
-            if came.elapsed() > PATIENCE && pool.branches.iter().any(|branch| !branch.is_open()) {
-                return Err(OpError::UNSURE);
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        patiently(pool, || self.0.try_write_for(TRY)).map(Held::by)
     }
 
     /// Takes it for a change, unless somebody keeps it for longer than `patience`. Not for a thread that holds it.
@@ -91,5 +78,22 @@ impl<G> Held<G> {
 impl<G> Drop for Held<G> {
     fn drop(&mut self) {
         HELD.set(false);
+    }
+}
+
+/// Tries until it succeeds.
+///
+/// # Errors
+/// EIO if a branch hangs, and who is waited for may be in it.
+pub(crate) fn patiently<G>(pool: &Pool, attempt: impl Fn() -> Option<G>) -> Result<G> {
+    let came = Instant::now();
+    loop {
+        if let Some(guard) = attempt() {
+            return Ok(guard);
+        }
+        if came.elapsed() > PATIENCE && pool.branches.iter().any(|branch| !branch.is_open()) {
+            return Err(OpError::UNSURE);
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }

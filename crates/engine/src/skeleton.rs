@@ -1,7 +1,7 @@
 //! Giving a branch the directories that it lacks.
 //!
 //! A skeleton is made while the tree's shape is held shared, so that no directory of it is renamed or removed
-//! meanwhile. Two threads may make the same one: the later finds it there. It is made with the owner, mode,
+//! meanwhile; who removes a directory's only copy holds the shape shared too, and the directory itself (`Inode::go`). Two threads may make the same one: the later finds it there. It is made with the owner, mode,
 //! attributes and times of the directory it is a copy of before its name shows (a directory that is already
 //! in the pool, under attributes that the pool already shows, can only be entered by who may enter it).
 
@@ -22,6 +22,7 @@ use crate::inode::number::{self, Identity};
 use crate::inode::{Inode, Name, mark};
 use crate::pool::Pool;
 use crate::recover;
+use crate::shape::patiently;
 use crate::union::Union;
 
 impl Union {
@@ -74,6 +75,7 @@ impl Union {
         dir: &Arc<Inode>,
         name: &Name,
     ) -> Result<Arc<DirFd>> {
+        let _grows = patiently(pool, || dir.grow())?;
         let source_at = dir.copies().first().copied().ok_or(OpError::STALE)?;
         let source = self.dirfd(pool, dir, source_at)?;
         let model = pool.branch(source_at).ask(|| sys::at::stat_fd(source.as_fd()))?;

@@ -25,11 +25,14 @@ pub(crate) fn timeouts(settings: &Settings) -> Timeouts {
     }
 }
 
-/// How long the engine believes that it knows all copies of a directory.
+/// How long the engine believes that it knows all copies of a directory: as long as the kernel may believe names, there
+/// and missing, and a second at least.
 pub(crate) fn recheck(settings: &Settings) -> Duration {
     match settings.out_of_band {
         OutOfBand::Never => NEVER_CHANGED,
-        OutOfBand::Watch | OutOfBand::Timeout => Duration::from_secs(1),
+        OutOfBand::Watch | OutOfBand::Timeout => {
+            settings.entry_timeout.min(settings.negative_timeout).max(Duration::from_secs(1))
+        }
     }
 }
 

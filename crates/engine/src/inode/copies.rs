@@ -28,6 +28,34 @@ pub(super) struct DirPlace {
     pub(super) missed: Instant,
     /// What told the state of all copies apart from any later one when the kernel began to keep the listing.
     pub(super) listed: Option<u64>,
+    /// Threads that are giving a branch a copy.
+    pub(super) growing: u32,
+    /// A thread is removing the only copy.
+    pub(super) going: bool,
+}
+
+/// A branch may be given a copy of the directory until this drops: nobody takes its only copy for all there is.
+#[must_use = "the directory may be removed when this drops"]
+pub(crate) struct Grows<'a>(&'a Inode);
+
+/// The directory has this only copy, and gets no other until this drops.
+#[must_use = "the directory may get another copy when this drops"]
+pub(crate) struct Goes<'a> {
+    dir: &'a Inode,
+    /// The branch of the only copy.
+    pub(crate) at: BranchIx,
+}
+
+impl Drop for Grows<'_> {
+    fn drop(&mut self) {
+        self.0.with_dir(|dir| dir.growing -= 1);
+    }
+}
+
+impl Drop for Goes<'_> {
+    fn drop(&mut self) {
+        self.dir.with_dir(|dir| dir.going = false);
+    }
 }
 
 #[derive(Debug)]
@@ -114,6 +142,29 @@ impl Inode {
             let at = dir.copies.iter().take_while(|copy| order(copy.branch) < order(branch)).count();
             dir.copies.insert(at, Copy { branch, ino, fd, used: true, told: None });
         });
+    }
+
+    /// For whoever gives a branch a copy of it. None while somebody removes the only one.
+    pub(crate) fn grow(&self) -> Option<Grows<'_>> {
+        let grows = self.with_dir(|dir| {
+            dir.growing += u32::from(!dir.going);
+            !dir.going
+        });
+        grows.unwrap_or(true).then(|| Grows(self))
+    }
+
+    /// For whoever removes it. None if it has several copies or may be getting another, if a branch could not be asked
+    /// for one, or somebody else removes it.
+    pub(crate) fn go(&self) -> Option<Goes<'_>> {
+        let at = self.with_dir(|dir| {
+            let [only] = &dir.copies[..] else { return None };
+            if dir.growing > 0 || dir.going || dir.unsure != 0 {
+                return None;
+            }
+            dir.going = true;
+            Some(only.branch)
+        })??;
+        Some(Goes { dir: self, at })
     }
 
     /// The copy on `branch` is gone.

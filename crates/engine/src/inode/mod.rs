@@ -108,6 +108,8 @@ impl Inode {
             misses: [0; 2],
             missed: now,
             listed: None,
+            growing: 0,
+            going: false,
         };
         place.update(copies);
         Self::new(id, Kind::Dir, Place::Dir(place))

@@ -52,9 +52,7 @@ impl Union {
 
     /// The directory that the name meant last, if it still does and its copies were asked for lately.
     fn lookup_dir(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr, dir: &Arc<Inode>) -> Option<Entry> {
-        let lately = |asked: std::time::Instant| self.is_watched() || asked.elapsed() < pool.settings.recheck;
-        let fresh = dir.checked().is_some_and(lately);
-        if !fresh || dir.is_unsure() || !dir.has_name(parent, name) {
+        if !self.knows_copies(pool, dir) || !dir.has_name(parent, name) {
             return None;
         }
         let mut stats = DirStats::new();
@@ -80,6 +78,12 @@ impl Union {
         let counted = self.inodes.looked_up(dir.id, sys::Kind::Dir, || unknown_again(dir));
         counted.seen_as(parent, name, 1);
         Some(entry(dir.id, merge(&stats)))
+    }
+
+    /// All branches were asked for copies of `dir` lately, or tell of each that comes.
+    pub(crate) fn knows_copies(&self, pool: &Pool, dir: &Inode) -> bool {
+        let lately = |asked: std::time::Instant| self.is_watched() || asked.elapsed() < pool.settings.recheck;
+        dir.checked().is_some_and(lately) && !dir.is_unsure()
     }
 }
 

@@ -3,7 +3,12 @@
 //! All copies are looked into before any is removed. They are removed while the tree's shape is held, so that
 //! no thread gives a branch a new copy meanwhile; the hidden copies first, so that what is left, should a
 //! branch fail in between, is the directory as it was.
+//!
+//! A directory that is known to have one copy is removed by one call there. The shape is shared then, for threads
+//! would wait for each other at every removal: that this directory gets no other copy meanwhile, the directory
+//! itself sees to ([`Inode::go`]).
 
+use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -27,6 +32,9 @@ impl Union {
         let parent = self.dir(parent)?;
         let name = name.as_cstr();
         self.check_whole(&pool, &parent)?;
+        if self.remove_only_copy(&pool, &parent, name)? {
+            return Ok(());
+        }
         let _shape = self.shape.write(&pool)?;
         let branches = parent.copies();
         if branches.len() > 1 {
@@ -36,12 +44,8 @@ impl Union {
             }
         }
         let known = self.known(&parent, name);
-        if let Some(inode) = &known
-            && self.ghosts.has_room()
-            && let Some(at) = inode.branch()
-            && let Ok(fd) = self.dirfd(&pool, inode, at)
-        {
-            inode.outlive(fd);
+        if let Some(inode) = &known {
+            self.keep_removed_dir(&pool, inode);
         }
         let mut last = OpError::MISSING;
         let mut removed = false;
@@ -67,12 +71,49 @@ impl Union {
         Ok(())
     }
 
+    /// Whether `name` was a directory that is known to have one copy, which is removed.
+    ///
+    /// # Errors
+    /// What the branch of that copy answered; nothing is removed then.
+    fn remove_only_copy(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<bool> {
+        let Some(dir) = self.known(parent, name) else { return Ok(false) };
+        let _shape = self.shape.read(pool)?;
+        if !self.knows_copies(pool, &dir) {
+            return Ok(false);
+        }
+        let Some(goes) = dir.go() else { return Ok(false) };
+        let branch = pool.branch(goes.at);
+        if !branch.is_writable() || !parent.is_on(goes.at) || !dir.has_name(parent, name) {
+            return Ok(false);
+        }
+        self.keep_removed_dir(pool, &dir);
+        let fd = self.dirfd(pool, parent, goes.at)?;
+        match branch.ask(|| sys::at::rmdir(fd.as_fd(), name)) {
+            // Not what it was known to be.
+            Err(error) if error.is_missing() || error.errno() == Errno::NOTDIR => return Ok(false),
+            removed => removed?,
+        }
+        dir.lost_name(parent, name);
+        self.forget_removed(pool, dir.id);
+        Ok(true)
+    }
+
+    /// The directory is about to be removed: its object stays until the kernel forgets it.
+    fn keep_removed_dir(&self, pool: &Pool, dir: &Arc<Inode>) {
+        if self.ghosts.has_room()
+            && let Some(at) = dir.branch()
+            && let Ok(fd) = self.dirfd(pool, dir, at)
+        {
+            dir.outlive(fd);
+        }
+    }
+
     /// The copy on `at`, if there is one, has no entries.
     pub(crate) fn check_empty(
         &self,
         pool: &Pool,
         parent: &Arc<Inode>,
-        name: &std::ffi::CStr,
+        name: &CStr,
         at: BranchIx,
     ) -> Result<()> {
         let branch = pool.branch(at);
@@ -94,6 +135,6 @@ impl Union {
     }
 }
 
-pub(crate) fn is_dot(name: &std::ffi::CStr) -> bool {
+pub(crate) fn is_dot(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }
