@@ -4,6 +4,7 @@ mod lab;
 mod report;
 mod tally;
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -120,6 +121,23 @@ impl Tier {
         }
     }
 
+    /// How the daemon is built that its tests mount pools by.
+    fn profile(self) -> &'static str {
+        match self {
+            // What is not optimised takes an emulated machine several times as long.
+            Self::NfsGuest => "release",
+            Self::Unit
+            | Self::Model
+            | Self::Faults
+            | Self::Mounted
+            | Self::Posix
+            | Self::Nfs
+            | Self::Lab
+            | Self::Dist
+            | Self::Long => "debug",
+        }
+    }
+
     /// Why none of its tests could run here.
     fn able(self) -> Result<(), Skip> {
         match self {
@@ -178,12 +196,14 @@ impl Test {
             checks().into_iter().for_each(|row| report.add(row));
         }
         let tiers = if self.tier.is_empty() { Tier::ALWAYS } else { &self.tier };
-        let helper = exec::build_helper("debug");
+        let mut helpers = HashMap::new();
         // A pool by the ring switches that on for the whole machine.
         let _as_before = RingSwitch::kept();
         for (tier, door) in tiers.iter().flat_map(|tier| tier.doors().iter().map(|door| (*tier, *door))) {
             let name = door.of(tier);
-            report.add(match (&helper, tier.able().and_then(|()| door.able())) {
+            let helper =
+                helpers.entry(tier.profile()).or_insert_with_key(|profile| exec::build_helper(profile));
+            report.add(match (&*helper, tier.able().and_then(|()| door.able())) {
                 (Err(e), _) => Row::new(name).failed(format!("{e:#}")),
                 (Ok(_), Err(skip)) => Row::new(name).skipped(skip.to_string()),
                 (Ok(helper), Ok(())) => timed(|| run_tier(tier, door, runner, helper)),

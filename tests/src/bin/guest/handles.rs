@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fsstack_tests::events::{Events, Sort};
 
-use crate::ground::{CLIENTS, Ground, forget, in_pool, say, sh, told, until};
+use crate::ground::{CLIENTS, Ground, complains_of_nothing, forget, in_pool, say, sh, told, until};
 
 /// Something that a client holds open.
 struct Held {
@@ -108,12 +108,31 @@ pub(crate) fn story(ground: &mut Ground) {
     move_files(&mut clients);
     again(ground, "/mnt/a:/mnt/b");
     Client::check(&mut clients, "moves to another branch");
+    killed_under_the_server(ground, &mut clients);
     for client in &clients {
         println!("{}", client.events);
     }
     removed(&mut clients);
     drop(clients);
     without_a_branch(ground);
+}
+
+/// The daemon is killed while the server serves. Who asks for something then is told of an I/O error, by the kernel; and when the
+/// server has been stopped for as long as it takes to mount the pool anew, all is as it was.
+fn killed_under_the_server(ground: &Ground, clients: &mut [Client]) {
+    say("the daemon is killed under the running server");
+    complains_of_nothing();
+    ground.kill_daemon();
+    for client in CLIENTS {
+        // By a handle that the server's kernel has not forgotten: the root's. (One that it has to ask the dead daemon for is ESTALE.)
+        let told = fs::metadata(format!("{client}/a new name")).expect_err("an answer of nobody");
+        assert_eq!(told.raw_os_error(), Some(5), "{client}: {told}");
+    }
+    again(ground, "/mnt/a:/mnt/b");
+    // The kernel's own ENOTCONN, which its server tells the log of, once.
+    sh("dmesg | grep 'non-standard errno: -107'");
+    sh("dmesg -c >/dev/null");
+    Client::check(clients, "kill -9 under the running server");
 }
 
 /// The pool is unmounted, and mounted over these branches.

@@ -20,9 +20,9 @@ type Story = fn(&mut Ground);
 
 /// By name: how many connections a client has, and what happens.
 const STORIES: &[(&str, u32, Story)] = &[
-    ("handles", 1, handles::story),
+    ("handles", 16, handles::story),
     ("names", 4, names::story),
-    ("rights", 4, rights::story),
+    ("rights", 1, rights::story),
     ("work", 16, work::story),
     ("figures", 0, figures::story),
 ];

@@ -5,14 +5,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::io::Errno;
 
-use crate::ground::{CLIENTS, Ground, in_pool, say, sh, told};
+use crate::ground::{CLIENTS, Ground, in_pool, say, sh, told, until};
 
 /// Files of the directories that are removed.
 const GO: usize = 3000;
@@ -69,31 +69,45 @@ fn listed_while_files_come_and_go() {
         let stay = fs::read_dir(Path::new("/mnt/a").join(&large)).unwrap().count();
         assert!(stay >= LARGE, "{stay} in {large}");
         say(&format!("listing {stay} entries over {client}"));
-        let listed = AtomicBool::new(false);
-        let (names, come) = thread::scope(|scope| {
-            let come_and_go = scope.spawn(|| come_and_go(&large, &listed));
+        let (listed, come) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let names = thread::scope(|scope| {
+            let come_and_go = scope.spawn(|| come_and_go(&large, &listed, &come));
             let from = if client == CLIENTS[0] { PATIENT } else { client };
-            let names = names_in(&Path::new(from).join(&large));
+            // In its midst it waits until some have come and some gone.
+            let seen = |count| {
+                if count == stay / 2 {
+                    until("files that come and go", || {
+                        come.load(Relaxed) > KEPT || come_and_go.is_finished()
+                    });
+                }
+            };
+            let names = names_in(&Path::new(from).join(&large), seen);
             listed.store(true, Relaxed);
-            (names.unwrap(), come_and_go.join().unwrap())
+            come_and_go.join().unwrap();
+            names.unwrap()
         });
-        assert!(come > KEPT, "{client}: only {come} files came and none went meanwhile");
         let found = names.iter().filter(|name| name.starts_with("stays")).count();
         assert_eq!(found, stay, "{client}");
         let mut known = HashSet::with_capacity(names.len());
         let twice = names.iter().find(|name| !known.insert(*name));
         assert_eq!(twice, None, "{client}: listed twice");
-        say(&format!("{client} has listed them; {come} files came meanwhile"));
+        say(&format!("{client} has listed them; {} files came meanwhile", come.into_inner()));
     });
     sh(&format!("umount {PATIENT}"));
 }
 
-fn names_in(dir: &Path) -> io::Result<Vec<String>> {
-    fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().into_string().expect("a name of ours"))).collect()
+/// The names in `dir`; `seen` is told how many were read, after each.
+fn names_in(dir: &Path, seen: impl Fn(usize)) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        names.push(entry?.file_name().into_string().expect("a name of ours"));
+        seen(names.len());
+    }
+    Ok(names)
 }
 
-/// Makes files and removes those that it made a while ago, until the listing is done; how many there were.
-fn come_and_go(large: &str, listed: &AtomicBool) -> usize {
+/// Makes files and removes those that it made a while ago, until the listing is done; `come` is how many there were.
+fn come_and_go(large: &str, listed: &AtomicBool, come: &AtomicUsize) {
     let mut n = 0;
     while !listed.load(Relaxed) {
         File::create(in_pool(&format!("{large}/comes{n}"))).unwrap();
@@ -101,10 +115,10 @@ fn come_and_go(large: &str, listed: &AtomicBool) -> usize {
             fs::remove_file(in_pool(&format!("{large}/comes{}", n - KEPT))).unwrap();
         }
         n += 1;
+        come.store(n, Relaxed);
         // Each costs an emulated machine as much as listing hundreds.
         thread::sleep(Duration::from_millis(100));
     }
-    n
 }
 
 fn open(path: &Path) -> File {
