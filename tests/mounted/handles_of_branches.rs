@@ -5,7 +5,7 @@ use std::fs;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_sys::{Errno, OFlags};
 
-use crate::command::told;
+use crate::command::{refused, told};
 use crate::handles::{Held, check, check_stale, fill, forget, hold, hold_all, open, over};
 use crate::script::sh;
 
@@ -63,6 +63,59 @@ fn a_handle_of_a_branch_that_is_not_in_the_pool_is_an_error_until_it_is() {
     check(&pool, &elsewhere);
     pool.remount_of(&["x", "e"]);
     held.iter().for_each(|held| check(&pool, held));
+}
+
+/// Who is told that a branch will not come back has its handles stale: after a remount, too, and until it is back nevertheless.
+#[test]
+fn a_handle_of_a_branch_that_was_given_up_is_stale() {
+    needs!(mounting(), loops(), drop_caches());
+    let (mut pool, elsewhere) = pool();
+    let at = pool.path().display().to_string();
+    let [x, e] = ["x", "e"].map(|name| pool.branch(name).path().display().to_string());
+    let held = hold_all(&pool);
+    let (code, why) = refused(&["branch", "forget", &at, &x]);
+    assert!(code == 1 && why.contains("what is in the pool is not forgotten"), "{code}: {why}");
+    pool.remount_of(&["e"]);
+    assert_eq!(open(&pool, &held[0], OFlags::PATH).err(), OUT_OF_REACH);
+    let checked = told(&["nfs", "check", &at]);
+    let away = checked.lines().find(|line| line.contains("warn  away: branch")).unwrap();
+    let id = away.split_whitespace().last().unwrap().to_owned();
+    assert!(away.contains(&format!("branch {id} ({x}) is not in the pool")), "{checked}");
+    let (code, why) = refused(&["branch", "forget", &at, "/nowhere"]);
+    assert!(code == 3 && why.contains(&format!("there are: {id} ({x})")), "{code}: {why}");
+    for wrong in ["0", "32768", "65536"] {
+        assert_eq!(refused(&["branch", "forget", &at, wrong]).0, 3, "{wrong}");
+    }
+    let forgotten = told(&["branch", "forget", &at, &x]);
+    assert_eq!(forgotten, format!("branch {id} ({x}) is forgotten: handles of what was there are stale\n"));
+    for held in &held {
+        check_stale(&pool, held);
+    }
+    check(&pool, &elsewhere);
+    assert!(!told(&["nfs", "check", &at]).contains("away:"));
+    // It is on disk.
+    pool.kill_daemon();
+    pool.remount();
+    check_stale(&pool, &held[0]);
+    // Who is there again is there.
+    told(&["branch", "add", &at, &x]);
+    held.iter().for_each(|held| check(&pool, held));
+    // By its id; and it may be one that is not known, as after the index was lost.
+    pool.remount_of(&["e"]);
+    told(&["branch", "forget", &at, &id]);
+    check_stale(&pool, &held[0]);
+    told(&["branch", "forget", &at, "7"]);
+    let (code, why) = refused(&["branch", "forget", &at, &e]);
+    assert!(code == 1 && why.contains("a branch of this pool"), "{code}: {why}");
+}
+
+/// Without `nfs-export` no handle waits.
+#[test]
+fn a_pool_that_is_not_exported_has_no_branch_to_forget() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").mount();
+    let (code, why) = refused(&["branch", "forget", &pool.path().display().to_string(), "7"]);
+    assert!(code == 2 && why.contains("without nfs-export"), "{code}: {why}");
 }
 
 /// A file system that was shut down under the pool, and one that is there again.
@@ -137,6 +190,9 @@ fn a_handle_of_a_branch_with_long_numbers_that_is_not_in_the_pool_is_an_error_un
         assert_eq!(open(&pool, held, OFlags::PATH).err(), OUT_OF_REACH, "{held:?}");
     }
     check(&pool, &here);
+    // Its number does not tell where the object was: what was given up is not searched for.
+    told(&["branch", "forget", pool.path().to_str().unwrap(), volume]);
+    held.iter().for_each(|held| check_stale(&pool, held));
     told(&["branch", "add", pool.path().to_str().unwrap(), volume]);
     held.iter().for_each(|held| check(&pool, held));
     fs::remove_file(pool.at("gone")).unwrap();

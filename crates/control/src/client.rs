@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use crate::api::{
-    BranchChanged, BranchRequest, Changed, Explained, Keys, PlacementExplained, SettingsRequest, Status,
-    WritePathChanged, WritePathRequest,
+    BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, Keys, PlacementExplained,
+    SettingsRequest, Status, WritePathChanged, WritePathRequest,
 };
 use crate::copying::CopyClient;
 use crate::operator::Refusal;
@@ -99,6 +99,14 @@ impl Client {
     /// As [`ClientError`] says.
     pub fn branch(&self, request: &BranchRequest) -> Result<BranchChanged, ClientError> {
         self.post(&Route::Branches, request)
+    }
+
+    /// Where handles lead, as for a kernel that has forgotten what they are of.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub fn handles(&self, request: &HandlesRequest) -> Result<HandlesTried, ClientError> {
+        self.post(&Route::Handles, request)
     }
 
     /// Why what is at `path` is where it is.

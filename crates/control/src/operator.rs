@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::{
-    BranchChanged, BranchRequest, Changed, Explained, Keys, PlacementExplained, SettingsRequest, Status,
-    WritePathChanged, WritePathRequest,
+    BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, Keys, PlacementExplained,
+    SettingsRequest, Status, WritePathChanged, WritePathRequest,
 };
 use crate::copying::Copying;
 
@@ -29,6 +29,8 @@ pub trait Operator: Send + Sync + 'static {
     /// # Errors
     /// No such branch, or it is in use.
     fn branch(&self, request: &BranchRequest) -> Result<BranchChanged, Refusal>;
+    /// Where handles lead, as for a kernel that has forgotten what they are of.
+    fn handles(&self, request: &HandlesRequest) -> HandlesTried;
     /// Why what is at a path of the pool is where it is, and goes as it goes.
     ///
     /// # Errors

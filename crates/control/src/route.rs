@@ -12,6 +12,7 @@ pub(crate) enum Route {
     Keys,
     WritePath,
     Branches,
+    Handles,
     Explain { path: Vec<u8> },
     ExplainCreate { path: Vec<u8>, size: u64 },
     Copy,
@@ -30,6 +31,7 @@ impl Route {
             "/v1/settings" => Self::Keys,
             "/v1/write-path" => Self::WritePath,
             "/v1/branches" => Self::Branches,
+            "/v1/handles" => Self::Handles,
             "/v1/explain" => Self::Explain { path: bytes(of("path")?) },
             "/v1/explain-create" => {
                 let size = of("size").map_or(Some(0), |text| text.parse().ok())?;
@@ -48,6 +50,7 @@ impl Route {
             Self::Keys => "/v1/settings".to_owned(),
             Self::WritePath => "/v1/write-path".to_owned(),
             Self::Branches => "/v1/branches".to_owned(),
+            Self::Handles => "/v1/handles".to_owned(),
             Self::Explain { path } => format!("/v1/explain?path={}", percent_encode(path, ESCAPED)),
             Self::ExplainCreate { path, size } => {
                 format!("/v1/explain-create?path={}&size={size}", percent_encode(path, ESCAPED))
@@ -70,6 +73,7 @@ mod tests {
             Route::Keys,
             Route::WritePath,
             Route::Branches,
+            Route::Handles,
             Route::Copy,
             Route::Metrics,
             Route::Explain { path: path.clone() },

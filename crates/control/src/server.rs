@@ -303,6 +303,7 @@ fn run(operator: &dyn Operator, method: &Method, route: &Route, body: &[u8]) -> 
             told(asked(body).and_then(|request| operator.write_path(&request)))
         }
         (&Method::POST, Route::Branches) => told(asked(body).and_then(|request| operator.branch(&request))),
+        (&Method::POST, Route::Handles) => told(asked(body).map(|request| operator.handles(&request))),
         (&Method::GET, Route::Explain { path }) => told(operator.explain(path)),
         (&Method::GET, Route::ExplainCreate { path, size }) => told(operator.explain_create(path, *size)),
         (&Method::GET, Route::Metrics) => text(operator.metrics()),

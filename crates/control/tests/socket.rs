@@ -59,6 +59,13 @@ impl Operator for Parrot {
     fn branch(&self, _: &BranchRequest) -> Result<BranchChanged, Refusal> {
         Err(Refusal::missing("no such branch"))
     }
+    fn handles(&self, request: &HandlesRequest) -> HandlesTried {
+        HandlesTried {
+            ends: vec![HandleEnd::Stale; request.handles.len()],
+            indexed: Vec::new(),
+            away: Vec::new(),
+        }
+    }
     fn explain(&self, path: &[u8]) -> Result<Explained, Refusal> {
         Err(Refusal::missing(format!("{path:?}")))
     }

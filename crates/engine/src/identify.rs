@@ -97,7 +97,7 @@ impl Union {
     /// Whether the object `id` is where its number would be `natural`. If that cannot be known it may be.
     fn lives_at(&self, pool: &Pool, id: Identity, natural: Ino) -> bool {
         let (Some(at), Some(inode)) = (pool.branch_of(natural), number::inode_of(natural)) else {
-            return true;
+            return !self.index.is_of_a_gone_branch(natural);
         };
         let branch = pool.branch(at);
         if branch.by_number.is_none() {

@@ -13,6 +13,7 @@ mod entries;
 pub mod error;
 mod exchange;
 pub mod explain;
+pub mod handles;
 pub mod health;
 pub mod home;
 mod identify;
@@ -56,6 +57,6 @@ pub mod carry {
 
 pub use caller::Caller;
 pub use error::{OpError, Result};
-pub use index::IndexHealth;
+pub use index::{AwayBranch, IndexHealth};
 pub use pool::Pool;
 pub use union::{Held, Union};

@@ -74,6 +74,15 @@ pub enum BadChange {
     /// It is being removed already.
     #[error("branch {0}: it is being removed already, when its files are closed")]
     Leaving(String),
+    /// What is in the pool is not given up.
+    #[error("branch {0}: it is in the pool: remove it first")]
+    InPool(String),
+    /// Without `nfs-export` no handle outlives what the kernel remembers.
+    #[error("the pool is mounted without nfs-export: it has no handles that wait for a branch")]
+    NotExported,
+    /// There is no index, or it failed.
+    #[error("the pool's index failed: the log says why")]
+    NotKept,
     /// The pool promises passthrough, which the kernel does not do there.
     #[error("branch {path}: the kernel refuses passthrough there ({why}): set write-path=auto first")]
     NoPassthrough {

@@ -107,7 +107,7 @@ impl Union {
             });
         };
         // A branch that is not in the pool now may come back with the object on it.
-        let at = pool.branch_of(natural).ok_or(OpError::UNSURE)?;
+        let at = pool.branch_of(natural).ok_or_else(|| self.of_no_branch(natural))?;
         let branch = pool.branch(at);
         let opened = match branch.by_number {
             Some(_) => self.open_raw(branch, inode)?,

@@ -261,6 +261,11 @@ impl Union {
         Ok(is_it.then_some((fd, stat)))
     }
 
+    /// Whether the object is where it was seen last.
+    pub(crate) fn remembers(&self, branch: &Branch, natural: Ino) -> bool {
+        self.where_it_was(branch, natural).is_ok_and(|found| found.is_some())
+    }
+
     /// The names that led to the object, the last one first.
     fn remembered(&self, branch: &Branch, natural: Ino) -> Option<Vec<CString>> {
         let mut names = Vec::new();

@@ -7,6 +7,7 @@ use fsstack_lab::{self as lab, MiB, needs};
 use rustix::process::Signal;
 
 use super::{at, pool, run, told};
+use crate::handles::{check, forget, hold, moved};
 use crate::script::sh;
 
 #[test]
@@ -20,6 +21,56 @@ fn an_exported_pool_tells_what_a_server_needs_and_passes_the_check() {
     assert!(shown.contains("EXPORT {") && shown.contains("# fsid:"), "{shown}");
     let checked = told(&["nfs", "check", &at(&pool)]);
     assert!(checked.contains("ok    nfs-export: on") && checked.contains("ok    handle:"), "{checked}");
+    assert!(checked.contains("ok    found anew: the daemon finds 0 of 0"), "{checked}");
+}
+
+/// Not from the kernel's memory: the daemon is asked to find the objects by their handles alone.
+#[test]
+fn the_check_tells_what_is_found_by_its_handle_alone() {
+    needs!(mounting(), loops(), drop_caches());
+    let (pool, _) = moved();
+    sh(pool.path(), "mkdir d/sub; touch d/sub/file; ln -s file d/link; mkfifo d/fifo");
+    let checked = told(&["nfs", "check", &at(&pool)]);
+    let names = sh(pool.path(), "find . -mindepth 1 | wc -l");
+    let all = format!("ok    found anew: the daemon finds {0} of {0} by their handles alone", names.trim());
+    assert!(checked.contains(&all) && !checked.contains("were not tried"), "{checked}");
+    // A file that was moved, and directories that were made for it on the other branch too.
+    let index = checked.lines().find(|line| line.contains("found by the index: ")).unwrap();
+    assert!(
+        index.starts_with("ok    ") && index.ends_with("0 are gone, 0 out of reach, 0 not tried"),
+        "{index}"
+    );
+}
+
+/// Where objects cannot be opened by number, and what has not been come by is not searched for just to check.
+#[test]
+fn the_check_looks_through_no_branch() {
+    needs!(mounting(), drop_caches());
+    let mut pool = lab::pool().tmpfs_branch("t", MiB(100)).option("nfs-export").mount();
+    sh(pool.path(), "mkdir d; touch d/file");
+    let checked = told(&["nfs", "check", &at(&pool)]);
+    let none = "warn  found anew: the daemon finds 0 of 2";
+    assert!(checked.contains(none) && checked.contains("; 2 were not tried"), "{checked}");
+    // A handle was asked for, and all that is there was come by.
+    let held = hold(&pool, "d/file");
+    pool.remount();
+    forget();
+    check(&pool, &held);
+    let checked = told(&["nfs", "check", &at(&pool)]);
+    assert!(checked.contains("ok    found anew: the daemon finds 2 of 2"), "{checked}");
+}
+
+/// The kernel knows the object and opens its handle; once it has forgotten it, the handle is stale, and the check says so.
+#[test]
+fn the_check_fails_where_handles_do_not_last() {
+    needs!(mounting(), loops(), program("mkfs.btrfs"), program("btrfs"));
+    let pool = lab::pool().btrfs_branch("b", MiB(200)).option("nfs-export").mount();
+    sh(pool.branch("b").path(), "btrfs -q subvolume create sub; touch sub/file beside");
+    let checked = run(&["nfs", "check", &at(&pool)]);
+    assert_eq!(checked.code, 1, "{}", checked.stdout);
+    let file = format!("fail  found anew: {}/sub/file: the daemon takes it to be gone", at(&pool));
+    assert!(checked.stdout.contains(&file), "{}", checked.stdout);
+    assert!(!checked.stdout.contains("beside:"), "{}", checked.stdout);
 }
 
 #[test]

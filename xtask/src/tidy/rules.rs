@@ -94,7 +94,7 @@ pub(super) fn one_shell(sources: &[Source]) -> Vec<String> {
         "crates/lab/src/ganesha.rs",
         "crates/fuse/src/mount.rs",
         "crates/mount/src/identity.rs",
-        "crates/mount/src/command/nfs.rs",
+        "crates/mount/src/command/nfs/mod.rs",
     ];
     let outside = |source: &&Source| {
         !doors.contains(&source.path.as_str())

@@ -282,6 +282,11 @@ pub enum BranchRequest {
         /// `RW`, `NC` or `RO`.
         mode: String,
     },
+    /// One that is not in the pool will not come back: handles of what was on it are stale.
+    Forget {
+        /// Its path, or the id that is stored on it.
+        branch: String,
+    },
     /// Another floor.
     Floor {
         /// Its path.
@@ -303,6 +308,66 @@ pub struct BranchChanged {
     pub to: String,
     /// It goes when this many files are closed that are open on it.
     pub waits_for: u64,
+}
+
+/// Asks where handles of an exported pool lead, as for a kernel that has forgotten what they are of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct HandlesRequest {
+    /// Those that are tried.
+    pub handles: Vec<HandleOf>,
+    /// How many objects are tried besides that only the index finds.
+    #[serde(default)]
+    pub indexed: u16,
+}
+
+/// What a handle of the pool says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct HandleOf {
+    /// The object's inode number in the pool.
+    pub number: u64,
+    /// Which of the objects that had the number, one after the other.
+    pub generation: u32,
+}
+
+/// Where handles lead.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HandlesTried {
+    /// Of the handles that were asked for, in their order.
+    pub ends: Vec<HandleEnd>,
+    /// Of objects that only the index finds.
+    pub indexed: Vec<HandleEnd>,
+    /// Branches that were in the pool while it was exported, and are not now.
+    pub away: Vec<AwayBranch>,
+}
+
+/// What becomes of a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum HandleEnd {
+    /// It leads to its object.
+    Found,
+    /// The object is gone.
+    Stale,
+    /// That is not known: a branch is out of reach, or not in the pool now.
+    Unknown,
+    /// The object could be found only by a look through a whole branch.
+    NotTried,
+}
+
+/// A branch that is not in the pool now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AwayBranch {
+    /// Its durable id.
+    pub id: u16,
+    /// Where it was; empty: that was not noted.
+    pub path: String,
 }
 
 /// Why an object is where it is.
@@ -413,5 +478,7 @@ mod tests {
         check::<SettingsRequest>("request-set");
         check::<WritePathRequest>("request-write-path");
         check::<BranchRequest>("request-branch");
+        check::<HandlesRequest>("request-handles");
+        check::<HandlesTried>("handles");
     }
 }

@@ -1,22 +1,37 @@
-//! Branches whose objects have numbers that do not tell the branch (GlusterFS): while one of them is not in the pool, nothing
-//! that has such a number and is not found is known to be gone.
+//! Branches that were part of the pool and are not now.
+//!
+//! Handles of what is on them wait: an I/O error, never ESTALE. Mostly the number tells the branch. Not so where the branch's own
+//! numbers fill 64 bits (GlusterFS): while such a branch is not in the pool, nothing that has such a number and is not
+//! found is known to be gone. Only the operator knows that a branch will not come back; once he has said so, what was
+//! there is gone. If it comes back nevertheless it is a branch as before.
 
-use fsstack_pool::BranchId;
+use std::path::PathBuf;
 
-use super::Index;
+use fsstack_pool::{BranchId, Ino};
+
 use super::store::Store;
+use super::{Index, Shared};
 use crate::branch::Branch;
+use crate::error::OpError;
+use crate::inode::number;
+use crate::live::BadChange;
 use crate::pool::Pool;
+use crate::union::Union;
+
+/// A branch that was part of the pool while it was exported, and is not now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AwayBranch {
+    /// The id that is stored on it.
+    pub id: BranchId,
+    /// Where it was; empty: that was not noted.
+    pub path: PathBuf,
+}
 
 impl Index {
     /// `branch` is part of the pool, now and maybe later.
-    pub(super) fn note_hashed(&self, branch: &Branch) {
-        if !self.shared.exports || branch.by_number.is_some() || branch.kind.is_local() {
-            return;
-        }
-        let known = self.shared.with(Store::hashed).is_some_and(|known| known.contains(&branch.id));
-        if !known && self.shared.existing().is_some() {
-            self.shared.with(|store| store.note_hashed(branch.id));
+    pub(super) fn note_member(&self, branch: &Branch) {
+        if (self.shared.exports || self.is_gone(branch.id)) && self.shared.existing().is_some() {
+            self.shared.with(|store| note(store, branch, self.shared.exports));
         }
     }
 
@@ -24,5 +39,73 @@ impl Index {
     pub(crate) fn lacks_hashed(&self, pool: &Pool) -> bool {
         let lacks = |id: &BranchId| pool.branches.iter().all(|branch| branch.id != *id);
         self.shared.with(Store::hashed).unwrap_or_default().iter().any(lacks)
+    }
+
+    /// The operator said that this branch will not come back.
+    fn is_gone(&self, branch: BranchId) -> bool {
+        self.shared.with(|store| store.is_gone(branch)).unwrap_or(false)
+    }
+
+    /// Whether the number is of something that was on a branch that will not come back.
+    pub(crate) fn is_of_a_gone_branch(&self, natural: Ino) -> bool {
+        number::branch_of(natural).is_some_and(|branch| self.is_gone(branch))
+    }
+}
+
+impl Shared {
+    /// The index was made anew: it has these branches, and knows that as the last one did.
+    pub(super) fn note_members(&self, branches: &[std::sync::Arc<Branch>]) {
+        let Some(store) = self.store.load_full() else { return };
+        for branch in branches {
+            if let Err(error) = note(&store, branch, self.exports) {
+                tracing::warn!(%error, branch = %branch.path.display(), "the branch is not known to the index");
+            }
+        }
+    }
+}
+
+fn note(store: &Store, branch: &Branch, exports: bool) -> super::store::Result<()> {
+    store.note_member(branch.id, &branch.path)?;
+    let has_long_numbers = exports && branch.by_number.is_none() && !branch.kind.is_local();
+    if has_long_numbers && !store.hashed()?.contains(&branch.id) {
+        store.note_hashed(branch.id)?;
+    }
+    Ok(())
+}
+
+impl Union {
+    /// The branches that were part of the pool while it was exported, and are not now.
+    pub fn away(&self) -> Vec<AwayBranch> {
+        let pool = self.pool.load();
+        let known = self.index.shared.with(Store::members).unwrap_or_default();
+        let away = known.into_iter().filter(|(id, _)| pool.branches.iter().all(|branch| branch.id != *id));
+        away.map(|(id, path)| AwayBranch { id, path }).collect()
+    }
+
+    /// The branch `id` will not come back: handles of what was there are stale from now on. On disk when this returns, if
+    /// the index is. It may be one that the pool does not know of: an index that was lost has forgotten it.
+    ///
+    /// # Errors
+    /// The branch is in the pool; the pool is not exported, or has nothing that would remember it.
+    pub fn give_up_branch(&self, id: BranchId) -> Result<(), BadChange> {
+        // No branch comes or goes meanwhile.
+        let _changes = self.changes.lock();
+        let pool = self.pool.load();
+        if let Some(branch) = pool.branches.iter().find(|branch| branch.id == id) {
+            return Err(BadChange::InPool(branch.path.display().to_string()));
+        }
+        if !pool.settings.nfs_export {
+            return Err(BadChange::NotExported);
+        }
+        let kept =
+            self.index.shared.existing().and_then(|_| self.index.shared.with(|store| store.give_up(id)));
+        kept.ok_or(BadChange::NotKept)?;
+        tracing::info!(%id, "a branch was given up: handles of what was there are stale");
+        Ok(())
+    }
+
+    /// What it means that no branch of the pool could have made the number `natural`.
+    pub(crate) fn of_no_branch(&self, natural: Ino) -> OpError {
+        if self.index.is_of_a_gone_branch(natural) { OpError::STALE } else { OpError::UNSURE }
     }
 }

@@ -13,12 +13,13 @@
 
 mod away;
 mod filter;
+mod health;
+mod members;
 mod names;
 mod scan;
 mod store;
 
 use std::ffi::CStr;
-use std::fmt;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -36,7 +37,9 @@ use crate::branch::Branch;
 use crate::inode::number::{self, Identity};
 use crate::poolid::PoolId;
 use crate::settings::Settings;
+pub use away::AwayBranch;
 use filter::Filter;
+pub use health::IndexHealth;
 pub(crate) use names::{KeptBy, Name};
 use scan::Jobs;
 pub(crate) use scan::open_path;
@@ -62,25 +65,6 @@ pub(crate) struct Marks {
     pub(crate) ask_dirs: AtomicBool,
     /// The branch says that its marks are in this pool's index.
     covered: AtomicBool,
-}
-
-/// How the index does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IndexHealth {
-    /// Objects in it.
-    pub objects: u64,
-    /// All marks of all branches are in it.
-    pub complete: bool,
-    /// It outlives the daemon.
-    pub durable: bool,
-}
-
-impl fmt::Display for IndexHealth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let complete = if self.complete { "complete" } else { "being completed" };
-        let kept = if self.durable { "" } else { ", until the pool is unmounted" };
-        write!(f, "{complete}, {} objects{kept}", self.objects)
-    }
 }
 
 /// The index; its thread ends with it.
@@ -145,7 +129,7 @@ impl Index {
     pub(crate) fn join(&self, branch: &Arc<Branch>) {
         let shared = &self.shared;
         shared.branches.lock().push(Arc::downgrade(branch));
-        self.note_hashed(branch);
+        self.note_member(branch);
         let by = match covered_by(branch) {
             Ok(Some(by)) => by,
             // No file there is marked. Directories may be: pools that are not exported do not say so.
@@ -270,16 +254,6 @@ impl Index {
             self.start();
         }
     }
-
-    /// How the index does.
-    pub(crate) fn health(&self, branches: &[Arc<Branch>]) -> IndexHealth {
-        let store = self.shared.store.load();
-        IndexHealth {
-            objects: store.as_ref().and_then(|store| store.len().ok()).unwrap_or(0),
-            complete: branches.iter().all(|branch| branch.marks.are_known()),
-            durable: self.shared.file.is_some(),
-        }
-    }
 }
 
 impl Marks {
@@ -360,7 +334,7 @@ impl Shared {
 
     /// The index failed: it is made anew, from the marks.
     fn start_over(&self, failed: &Arc<Store>, error: &StoreError) {
-        let _making = self.making.lock();
+        let making = self.making.lock();
         if !self.store.load().as_ref().is_some_and(|store| Arc::ptr_eq(store, failed)) {
             return; // somebody has done it
         }
@@ -373,6 +347,8 @@ impl Shared {
         }
         self.store.store(None);
         self.make();
+        drop(making);
+        self.note_members(&branches);
         for branch in &branches {
             self.jobs.lock().add(branch, Vec::new());
         }

@@ -23,8 +23,6 @@ const PLACES: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("pla
 const NAMES: TableDefinition<'_, u64, (u16, u64, &[u8])> = TableDefinition::new("names");
 /// Branches whose marks are all in here.
 const BRANCHES: TableDefinition<'_, u16, u8> = TableDefinition::new("branches");
-/// Branches whose objects may have numbers that do not tell the branch.
-const HASHED: TableDefinition<'_, u16, ()> = TableDefinition::new("hashed");
 /// The index's own id, under the key 0; whether it was closed in order, under 1.
 const ABOUT: TableDefinition<'_, u8, &[u8]> = TableDefinition::new("about");
 
@@ -67,7 +65,7 @@ impl StoreError {
     }
 }
 
-type Result<T> = std::result::Result<T, StoreError>;
+pub(super) type Result<T> = std::result::Result<T, StoreError>;
 
 /// An open index.
 #[derive(Debug)]
@@ -120,7 +118,11 @@ impl Store {
         Ok(store)
     }
 
-    fn change(&self, when: When, act: impl FnOnce(&redb::WriteTransaction) -> Result<()>) -> Result<()> {
+    pub(super) fn change(
+        &self,
+        when: When,
+        act: impl FnOnce(&redb::WriteTransaction) -> Result<()>,
+    ) -> Result<()> {
         let mut change = self.db.begin_write()?;
         if when == When::Soon {
             change.set_durability(Durability::None).map_err(redb::Error::from)?;
@@ -128,6 +130,11 @@ impl Store {
         act(&change)?;
         change.commit()?;
         Ok(())
+    }
+
+    /// All that is in here at this moment.
+    pub(super) fn begin_read(&self) -> Result<redb::ReadTransaction> {
+        Ok(self.db.begin_read()?)
     }
 
     /// All changes so far are on disk.
@@ -251,26 +258,16 @@ impl Store {
         })
     }
 
-    /// Objects of this branch may have numbers that do not tell it.
-    pub(super) fn note_hashed(&self, branch: BranchId) -> Result<()> {
-        self.change(When::Now, |tables| {
-            tables.open_table(HASHED)?.insert(branch.get(), ())?;
-            Ok(())
-        })
-    }
-
-    /// The branches of which that was said.
-    pub(super) fn hashed(&self) -> Result<Vec<BranchId>> {
+    /// As many objects as `count`, if there are as many: those from the number `from` on, then from the first on.
+    pub(super) fn some(&self, from: u64, count: usize) -> Result<Vec<Identity>> {
         let read = self.db.begin_read()?;
-        let table = match read.open_table(HASHED) {
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
-            table => table?,
-        };
-        let mut branches = Vec::new();
-        for row in table.iter()? {
-            branches.extend(BranchId::new(row?.0.value()));
+        let table = read.open_table(PLACES)?;
+        let mut found = Vec::new();
+        for row in table.range((from, 0)..)?.chain(table.range(..(from, 0))?).take(count) {
+            let (ino, generation) = row?.0.value();
+            found.push(Identity { ino: Ino(ino), generation });
         }
-        Ok(branches)
+        Ok(found)
     }
 
     /// All numbers that something is known of.
@@ -331,8 +328,6 @@ mod tests {
         store.note(When::Now, Sort::File, &[(id(5), Ino(1005), 3)]).unwrap();
         store.note(When::Soon, Sort::Dir, &[(id(6), Ino(1006), 0), (id(6), Ino(2006), 0)]).unwrap();
         store.set_covered(BranchId::MIN, 2).unwrap();
-        assert!(store.hashed().unwrap().is_empty());
-        store.note_hashed(BranchId::MAX).unwrap();
         store.set_closed(true).unwrap();
         drop(store);
         let store = Store::open(&dir.path().join("index.redb")).unwrap().unwrap();
@@ -341,7 +336,8 @@ mod tests {
         assert_eq!(store.known(Ino(1005), 4).unwrap(), None, "another birth");
         assert_eq!(store.places(Ino(6)).unwrap()[0].naturals[..], [Ino(1006), Ino(2006)]);
         assert_eq!(store.covered(BranchId::MIN).unwrap(), 2);
-        assert_eq!(store.hashed().unwrap(), [BranchId::MAX]);
+        assert_eq!(store.some(6, 1).unwrap(), [id(6)]);
+        assert_eq!(store.some(6, 9).unwrap(), [id(6), id(5)]);
         let mut numbers = Vec::new();
         store.numbers(|ino| numbers.push(ino.0)).unwrap();
         assert_eq!(numbers, [1005, 5, 6]);

@@ -180,6 +180,15 @@ pub enum BranchAction {
         /// A size (50G), a percentage (5%), or "pool" for the pool's own.
         floor: String,
     },
+    /// Say that a branch that is not in the pool will not come back: NFS handles of what was on it are stale from then on.
+    Forget {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+        /// The path that it had, or its id; `fsstack nfs check` lists both.
+        #[arg(value_hint = ValueHint::DirPath)]
+        branch: PathBuf,
+    },
     /// Free the callers stuck in a hung FUSE branch: aborts the branch's own FUSE connection.
     Abort {
         /// The pool.

@@ -24,6 +24,7 @@ pub(crate) fn run(wish: &Branch, style: Style) -> Result<(), Failed> {
         BranchAction::Floor { pool, branch, floor } => {
             (pool, BranchRequest::Floor { branch: shown(branch), floor: floor.clone() })
         }
+        BranchAction::Forget { pool, branch } => (pool, BranchRequest::Forget { branch: shown(branch) }),
         BranchAction::Abort { pool, branch } => return abort::run(pool, branch, style),
     };
     let client = pool::find(word)?.client();
@@ -50,6 +51,9 @@ fn shown(path: &Path) -> String {
 fn human(changed: &BranchChanged) -> String {
     match (changed.from.as_str(), changed.to.as_str()) {
         ("", to) => format!("{} is a branch now: {to}\n", changed.branch),
+        (_, "forgotten") => {
+            format!("branch {} is forgotten: handles of what was there are stale\n", changed.branch)
+        }
         (_, "") => format!("{} is no branch any more; its files stay on it\n", changed.branch),
         (from, to) => format!("{}: {from} -> {to}\n", changed.branch),
     }

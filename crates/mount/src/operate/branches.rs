@@ -33,6 +33,7 @@ impl Served {
             BranchRequest::Remove { branch, when_idle, .. } => self.remove(branch, *when_idle),
             BranchRequest::Mode { branch, mode } => self.set_mode(branch, mode),
             BranchRequest::Floor { branch, floor } => self.set_floor(branch, floor),
+            BranchRequest::Forget { branch } => self.forget_branch(branch),
         };
         changed.inspect(|_| self.relist())
     }
@@ -195,14 +196,16 @@ fn gone(branch: &Branch, waits_for: usize) -> BranchChanged {
     }
 }
 
-fn refused(error: BadChange) -> Refusal {
+pub(super) fn refused(error: BadChange) -> Refusal {
     match &error {
         BadChange::InUse { .. } => Refusal::busy(format!("{error} (--when-idle)")),
-        BadChange::Last | BadChange::Leaving(_) => Refusal::busy(error.to_string()),
+        BadChange::Last | BadChange::Leaving(_) | BadChange::InPool(_) => Refusal::busy(error.to_string()),
         BadChange::NoBranch(_) => Refusal::missing(error.to_string()),
+        BadChange::NotKept => Refusal::failed(error.to_string()),
         BadChange::Unopened { .. }
         | BadChange::Double { .. }
         | BadChange::TooMany
+        | BadChange::NotExported
         | BadChange::NoPassthrough { .. } => Refusal::usage(error.to_string()),
     }
 }

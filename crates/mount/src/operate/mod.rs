@@ -7,6 +7,7 @@ mod branches;
 mod change;
 mod copying;
 mod explain;
+mod handles;
 mod keys;
 mod metrics;
 mod persist;
@@ -16,8 +17,8 @@ use crate::log::LogLevel;
 use crate::settings::Settings;
 pub(crate) use branches::Leaving;
 use fsstack_control::api::{
-    BranchChanged, BranchRequest, Changed, Explained, Key, Keys, PlacementExplained, SettingsRequest, Status,
-    When, WritePathChanged, WritePathRequest,
+    BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, Key, Keys,
+    PlacementExplained, SettingsRequest, Status, When, WritePathChanged, WritePathRequest,
 };
 use fsstack_control::{Copying, Operator, Refusal};
 use fsstack_engine::Union;
@@ -76,6 +77,10 @@ impl Operator for Served {
 
     fn branch(&self, request: &BranchRequest) -> Result<BranchChanged, Refusal> {
         self.change_branch(request)
+    }
+
+    fn handles(&self, request: &HandlesRequest) -> HandlesTried {
+        self.try_handles(request)
     }
 
     fn explain(&self, path: &[u8]) -> Result<Explained, Refusal> {

@@ -1,5 +1,7 @@
 //! `fsstack nfs`: what a server is told to export a pool, and whether all is as it should be.
 
+mod handles;
+
 use super::Failed;
 use super::args::{Nfs, NfsAction};
 use super::pool::{self, Pool};
@@ -9,13 +11,11 @@ use crate::nfs::{Export, escaped};
 use fsstack_control::api::{Finding, Findings, Level};
 use fsstack_engine::poolid::PoolId;
 use fsstack_pool::Printable;
-use fsstack_sys::handle::{ByNumber, name_to_handle, open_handle};
-use fsstack_sys::{Errno, OFlags, SysError, at, file};
-use std::ffi::{CStr, CString, OsStr};
+use fsstack_sys::handle::ByNumber;
+use fsstack_sys::{at, file};
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// Where the kernel's server reads further exports from.
@@ -95,9 +95,10 @@ fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
     let mount_point = pool.entry.mount_point();
     let keys = pool.client().keys()?;
     let value = |name: &str| keys.keys.iter().find(|key| key.key == name).map(|key| key.value.clone());
-    match value("nfs-export").as_deref() {
-        Some("true") => add(Level::Ok, "nfs-export", "on".into()),
-        _ => add(
+    let exported = value("nfs-export").as_deref() == Some("true");
+    match exported {
+        true => add(Level::Ok, "nfs-export", "on".into()),
+        false => add(
             Level::Fail,
             "nfs-export",
             "off: handles go stale when the kernel forgets; mount the pool with nfs-export".into(),
@@ -125,11 +126,10 @@ fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
         Err(error) => add(Level::Fail, "index", error.to_string()),
     }
     branches(pool, &mut add);
-    match handles(&mount_point) {
-        Ok(tried) => add(Level::Ok, "handle", format!("handles of the root and of {tried} names in it open")),
-        Err(error) => add(Level::Fail, "handle", error),
+    if exported {
+        handles::tried(pool, &mount_point, &mut add);
     }
-    exported(&mount_point, &mut add);
+    exports(&mount_point, &mut add);
     held(&mount_point, &mut add);
     let findings = Findings { findings };
     show::answer(style, &findings, super::doctor::human)?;
@@ -179,7 +179,7 @@ fn lines_of<'a>(table: &'a str, mount_point: &Path) -> Vec<&'a str> {
 }
 
 /// What the kernel's server exports of the pool.
-fn exported(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
+fn exports(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     let Ok(table) = fs::read_to_string(EXPORTED) else {
         return add(Level::Warn, "exports", format!("{EXPORTED}: the kernel's server is not set up here"));
     };
@@ -218,56 +218,6 @@ fn by_number(branch: &Path) -> io::Result<bool> {
     let root = at::open_root(branch).map_err(|error| error.errno)?;
     let space = file::statfs(root.as_fd()).map_err(|error| error.errno)?;
     Ok(ByNumber::of(root.as_fd(), space.f_type).is_some())
-}
-
-/// Names in the root whose handles are tried.
-const TRIED: usize = 100;
-
-/// Makes handles as a server does, of the root and of names in it, and opens them: of how many names. Each must lead to its
-/// own object. What goes meanwhile is no fault.
-fn handles(mount_point: &Path) -> Result<usize, String> {
-    let said = |name: &CStr, what: &dyn std::fmt::Display| {
-        let path = mount_point.join(OsStr::from_bytes(name.to_bytes()));
-        format!("{}: {what}", Printable::path(&path))
-    };
-    let root = fs::File::open(mount_point).map_err(|error| said(c"", &error))?;
-    let own = at::stat_fd(root.as_fd()).map_err(|error| said(c"", &error))?;
-    if !leads_to(&root, c"", own.ino).map_err(|error| said(c"", &error))? {
-        return Err(said(c"", &"its handle leads to another object"));
-    }
-    let mut tried = 0;
-    let listed = fs::read_dir(mount_point).map_err(|error| said(c"", &error))?;
-    for entry in listed.take(TRIED) {
-        let entry = entry.map_err(|error| said(c"", &error))?;
-        let Ok(name) = CString::new(entry.file_name().as_bytes()) else { continue };
-        let object = || at::stat(root.as_fd(), &name).map(|stat| (stat.dev, stat.ino));
-        let before = match object() {
-            Ok(before) if before.0 == own.dev => before,
-            Ok(_) => continue, // something else is mounted there
-            Err(error) if error.errno == Errno::NOENT => continue,
-            Err(error) => return Err(said(&name, &error)),
-        };
-        let fault = match leads_to(&root, &name, before.1) {
-            Ok(true) => {
-                tried += 1;
-                continue;
-            }
-            Ok(false) => said(&name, &"its handle leads to another object"),
-            Err(error) => said(&name, &error),
-        };
-        // Whoever gave the name to another object meanwhile took the handle's object from it.
-        if object().is_ok_and(|after| after == before) {
-            return Err(fault);
-        }
-    }
-    Ok(tried)
-}
-
-/// Whether the handle of `name` leads to the object `ino`.
-fn leads_to(root: &fs::File, name: &CStr, ino: u64) -> Result<bool, SysError> {
-    let handle = name_to_handle(root.as_fd(), name)?;
-    let opened = open_handle(root.as_fd(), &handle, OFlags::PATH)?;
-    Ok(at::stat_fd(opened.as_fd())?.ino == ino)
 }
 
 #[cfg(test)]

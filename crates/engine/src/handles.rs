@@ -1,0 +1,71 @@
+//! Where handles lead, for whoever checks an export: each is followed as for a kernel that has forgotten its object.
+//!
+//! Nothing is held or looked up for that, and no branch is looked through: what could be found only so is not tried.
+
+use std::hash::{BuildHasher, RandomState};
+
+use fsstack_pool::Ino;
+use fsstack_sys::Errno;
+
+use crate::branch::Branch;
+use crate::inode::number::{self, Identity};
+use crate::pool::Pool;
+use crate::reach::Reached;
+use crate::union::Union;
+
+/// What becomes of a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandleEnd {
+    /// It leads to its object.
+    Found,
+    /// The object is gone.
+    Stale,
+    /// That is not known: a branch is out of reach, or not in the pool now.
+    Unknown,
+    /// The object could be found only by a look through a whole branch.
+    NotTried,
+}
+
+impl Union {
+    /// Where the handle of the object `id` leads.
+    pub fn try_handle(&self, id: Identity) -> HandleEnd {
+        let pool = self.pool.load();
+        if id.ino == Ino::ROOT {
+            return if id.generation == 0 { HandleEnd::Found } else { HandleEnd::Stale };
+        }
+        if !self.is_found_at_once(&pool, id.ino) {
+            return HandleEnd::NotTried;
+        }
+        let found = self.reach(&pool, id.ino).map(|reached| match reached {
+            Reached::File(file) => file.id,
+            Reached::Dir(dir) => dir.id,
+        });
+        match found {
+            Ok(found) if found == id => HandleEnd::Found,
+            // The number was used again.
+            Ok(_) => HandleEnd::Stale,
+            Err(error) if error.errno() == Errno::STALE => HandleEnd::Stale,
+            Err(_) => HandleEnd::Unknown,
+        }
+    }
+
+    /// Some of the objects that only the index finds: moved files, and directories with several copies.
+    pub fn some_indexed(&self, count: usize) -> Vec<Identity> {
+        // From another one on at each call.
+        self.index.some(RandomState::new().hash_one(count), count)
+    }
+
+    /// Whether each place where the object may be is looked at without a look through a branch.
+    fn is_found_at_once(&self, pool: &Pool, ino: Ino) -> bool {
+        let indexed = self.index.places(ino).into_iter().flat_map(|(_, naturals)| naturals);
+        indexed.chain(std::iter::once(ino)).all(|natural| {
+            let known = |branch: &Branch| branch.by_number.is_some() || self.remembers(branch, natural);
+            if number::inode_of(natural).is_none() {
+                let mut searched =
+                    pool.branches.iter().filter(|branch| branch.by_number.is_none()).peekable();
+                return searched.peek().is_none() || searched.any(|branch| known(branch));
+            }
+            pool.branch_of(natural).is_none_or(|at| known(pool.branch(at)))
+        })
+    }
+}

@@ -1,0 +1,137 @@
+//! The tables of the index that tell which branches the pool has had, and which of them are gone for good.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use fsstack_pool::BranchId;
+use redb::{Key, ReadTransaction, ReadableTable, TableDefinition, TableError, Value};
+
+use super::store::{Result, Store, When};
+
+/// Branches that were part of the pool while it was exported, and where each was last.
+const MEMBERS: TableDefinition<'_, u16, &[u8]> = TableDefinition::new("members");
+/// Branches whose objects may have numbers that do not tell the branch.
+const HASHED: TableDefinition<'_, u16, ()> = TableDefinition::new("hashed");
+/// Branches that the operator gave up.
+const GONE: TableDefinition<'_, u16, ()> = TableDefinition::new("gone");
+
+impl Store {
+    /// The branch is part of the pool, whatever was said of it before.
+    pub(super) fn note_member(&self, branch: BranchId, path: &Path) -> Result<()> {
+        let path = path.as_os_str().as_bytes();
+        let read = self.begin_read()?;
+        let noted = match table(&read, MEMBERS)? {
+            None => false,
+            Some(members) => members.get(branch.get())?.is_some_and(|known| known.value() == path),
+        };
+        drop(read);
+        if noted && !self.is_gone(branch)? {
+            return Ok(());
+        }
+        self.change(When::Now, |tables| {
+            tables.open_table(MEMBERS)?.insert(branch.get(), path)?;
+            tables.open_table(GONE)?.remove(branch.get())?;
+            Ok(())
+        })
+    }
+
+    /// The branches that were part of the pool and were not given up, each with its path if that is known.
+    pub(super) fn members(&self) -> Result<Vec<(BranchId, PathBuf)>> {
+        let read = self.begin_read()?;
+        let mut members = Vec::new();
+        if let Some(table) = table(&read, MEMBERS)? {
+            for row in table.iter()? {
+                let (id, path) = row?;
+                let path = PathBuf::from(OsStr::from_bytes(path.value()));
+                members.extend(BranchId::new(id.value()).map(|id| (id, path)));
+            }
+        }
+        drop(read);
+        // Noted by a daemon that did not note where they were.
+        let unplaced = self.hashed()?.into_iter().filter(|id| members.iter().all(|(known, _)| known != id));
+        let unplaced: Vec<BranchId> = unplaced.collect();
+        members.extend(unplaced.into_iter().map(|id| (id, PathBuf::new())));
+        Ok(members)
+    }
+
+    /// The branch will not be part of the pool again. On disk when this returns.
+    pub(super) fn give_up(&self, branch: BranchId) -> Result<()> {
+        self.change(When::Now, |tables| {
+            tables.open_table(MEMBERS)?.remove(branch.get())?;
+            tables.open_table(HASHED)?.remove(branch.get())?;
+            tables.open_table(GONE)?.insert(branch.get(), ())?;
+            Ok(())
+        })
+    }
+
+    /// Whether that was said of the branch.
+    pub(super) fn is_gone(&self, branch: BranchId) -> Result<bool> {
+        let read = self.begin_read()?;
+        Ok(match table(&read, GONE)? {
+            None => false,
+            Some(gone) => gone.get(branch.get())?.is_some(),
+        })
+    }
+
+    /// Objects of this branch may have numbers that do not tell it.
+    pub(super) fn note_hashed(&self, branch: BranchId) -> Result<()> {
+        self.change(When::Now, |tables| {
+            tables.open_table(HASHED)?.insert(branch.get(), ())?;
+            Ok(())
+        })
+    }
+
+    /// The branches of which that was said.
+    pub(super) fn hashed(&self) -> Result<Vec<BranchId>> {
+        let read = self.begin_read()?;
+        let mut branches = Vec::new();
+        if let Some(hashed) = table(&read, HASHED)? {
+            for row in hashed.iter()? {
+                branches.extend(BranchId::new(row?.0.value()));
+            }
+        }
+        Ok(branches)
+    }
+}
+
+/// None: nothing was ever put into it.
+fn table<K: Key + 'static, V: Value + 'static>(
+    read: &ReadTransaction,
+    which: TableDefinition<'_, K, V>,
+) -> Result<Option<redb::ReadOnlyTable<K, V>>> {
+    match read.open_table(which) {
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        table => Ok(Some(table?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_a_member_is_known_until_it_is_given_up_and_again_when_it_is_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("index.redb");
+        let store = Store::make(Some(&path), [9; 16]).unwrap();
+        assert!(store.members().unwrap().is_empty() && store.hashed().unwrap().is_empty());
+        assert!(!store.is_gone(BranchId::MIN).unwrap());
+        let (disk, volume) = (BranchId::MIN, BranchId::MAX);
+        store.note_member(disk, Path::new("/disk")).unwrap();
+        store.note_member(disk, Path::new("/moved")).unwrap();
+        store.note_hashed(volume).unwrap();
+        drop(store);
+        let store = Store::open(&path).unwrap().unwrap();
+        assert_eq!(store.members().unwrap(), [(disk, "/moved".into()), (volume, PathBuf::new())]);
+        assert_eq!(store.hashed().unwrap(), [volume]);
+        store.give_up(disk).unwrap();
+        store.give_up(volume).unwrap();
+        drop(store);
+        let store = Store::open(&path).unwrap().unwrap();
+        assert!(store.members().unwrap().is_empty() && store.hashed().unwrap().is_empty());
+        assert!(store.is_gone(disk).unwrap() && store.is_gone(volume).unwrap());
+        store.note_member(disk, Path::new("/moved")).unwrap();
+        assert!(!store.is_gone(disk).unwrap() && store.is_gone(volume).unwrap());
+    }
+}

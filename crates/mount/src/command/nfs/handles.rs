@@ -1,0 +1,229 @@
+//! Whether handles lead to their objects.
+//!
+//! Handles are made as a server makes them, of names in the upper directories, and opened. The kernel answers that from its
+//! memory where it knows the object. So the daemon is asked too: it follows the same handles from their numbers alone, as it
+//! must when the kernel has forgotten the objects, and some of the objects besides that only its index finds.
+
+use crate::command::pool::Pool;
+use fsstack_control::api::{AwayBranch, HandleEnd, HandleOf, HandlesRequest, Level};
+use fsstack_pool::Printable;
+use fsstack_sys::handle::{FileHandle, name_to_handle, open_handle};
+use fsstack_sys::{Errno, OFlags, SysError, at};
+use std::collections::VecDeque;
+use std::ffi::{CStr, CString, OsStr};
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+/// Names whose handles are tried.
+const TRIED: usize = 200;
+/// Names of one directory among them.
+const OF_ONE: usize = 40;
+/// Objects of the index that are tried.
+const INDEXED: u16 = 200;
+/// Handles that the daemon is asked for at once: branches may be slow.
+const AT_ONCE: usize = 20;
+
+/// Tries handles, and says what came of it.
+pub(super) fn tried(pool: &Pool, mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
+    let sample = match Sample::taken(mount_point) {
+        Ok(sample) => sample,
+        Err(error) => return add(Level::Fail, "handle", error),
+    };
+    let names = sample.held.len();
+    add(Level::Ok, "handle", format!("the kernel opens handles of the root and of {names} names"));
+    match pool.client().handles(&HandlesRequest { handles: Vec::new(), indexed: INDEXED }) {
+        Ok(told) => {
+            of_index(&told.indexed, add);
+            told.away.iter().for_each(|branch| away(pool, branch, add));
+        }
+        Err(error) => return add(Level::Fail, "found anew", error.to_string()),
+    }
+    let (mut found, mut not_tried) = (0, 0);
+    for held in sample.held.chunks(AT_ONCE) {
+        let handles = held.iter().map(|held| held.handle).collect();
+        let told = match pool.client().handles(&HandlesRequest { handles, indexed: 0 }) {
+            Ok(told) => told,
+            Err(error) => return add(Level::Fail, "found anew", error.to_string()),
+        };
+        for (held, end) in held.iter().zip(&told.ends) {
+            match end {
+                HandleEnd::Found => found += 1,
+                HandleEnd::NotTried => not_tried += 1,
+                // Removed meanwhile, or renamed.
+                _ if !sample.is_still(held) => {}
+                HandleEnd::Stale => {
+                    add(
+                        Level::Fail,
+                        "found anew",
+                        sample.said(&held.name, &"the daemon takes it to be gone"),
+                    );
+                }
+                HandleEnd::Unknown => add(
+                    Level::Warn,
+                    "found anew",
+                    sample.said(&held.name, &"the daemon cannot find it by its handle at present"),
+                ),
+            }
+        }
+    }
+    let passed_by = match not_tried {
+        0 => String::new(),
+        count => format!("; {count} were not tried: each takes a look through a whole branch"),
+    };
+    let level = if found == 0 && not_tried > 0 { Level::Warn } else { Level::Ok };
+    add(
+        level,
+        "found anew",
+        format!(
+            "the daemon finds {found} of {names} by their handles alone, as for a kernel that has forgotten them{passed_by}"
+        ),
+    );
+}
+
+/// Of objects that only the index finds. Those that were removed past the pool leave an entry behind.
+fn of_index(ends: &[HandleEnd], add: &mut impl FnMut(Level, &str, String)) {
+    let count = |wanted: HandleEnd| ends.iter().filter(|end| **end == wanted).count();
+    let (all, found, unknown) = (ends.len(), count(HandleEnd::Found), count(HandleEnd::Unknown));
+    if all == 0 {
+        return;
+    }
+    let level = if unknown == 0 { Level::Ok } else { Level::Warn };
+    let gone = count(HandleEnd::Stale);
+    let not_tried = count(HandleEnd::NotTried);
+    add(
+        level,
+        "found by the index",
+        format!(
+            "{found} of {all} objects that were moved, or lie on several branches; {gone} are gone, {unknown} out of reach, {not_tried} not tried"
+        ),
+    );
+}
+
+/// Handles wait for a branch that is not in the pool.
+fn away(pool: &Pool, branch: &AwayBranch, add: &mut impl FnMut(Level, &str, String)) {
+    let (id, shown) = (branch.id, pool.shown());
+    let place = if branch.path.is_empty() { String::new() } else { format!(" ({})", branch.path) };
+    add(
+        Level::Warn,
+        "away",
+        format!(
+            "branch {id}{place} is not in the pool: handles of what is there wait for it; if it will not come back: fsstack branch forget {shown} {id}"
+        ),
+    );
+}
+
+/// A name and its handle.
+struct Held {
+    name: CString,
+    object: (u64, u64),
+    handle: HandleOf,
+}
+
+/// Names of the pool, their handles tried by the kernel.
+struct Sample {
+    mount_point: PathBuf,
+    root: fs::File,
+    held: Vec<Held>,
+}
+
+impl Sample {
+    /// Of the upper directories: the root's names first.
+    fn taken(mount_point: &Path) -> Result<Self, String> {
+        let root = fs::File::open(mount_point)
+            .map_err(|error| format!("{}: {error}", Printable::path(mount_point)))?;
+        let mut sample = Self { mount_point: mount_point.to_owned(), root, held: Vec::new() };
+        let root = at::stat_fd(sample.root.as_fd()).map_err(|error| sample.said(c"", &error))?;
+        sample.opens(c"", root.ino)?;
+        let mut waiting = VecDeque::from([PathBuf::new()]);
+        while let Some(dir) = waiting.pop_front() {
+            let listed = match fs::read_dir(mount_point.join(&dir)) {
+                // Gone meanwhile; the root is there.
+                Err(_) if !dir.as_os_str().is_empty() => continue,
+                listed => listed.map_err(|error| sample.said(c"", &error))?,
+            };
+            for entry in listed.take(OF_ONE) {
+                if sample.held.len() == TRIED {
+                    return Ok(sample);
+                }
+                let entry = entry.map_err(|error| sample.said(c"", &error))?;
+                let below = dir.join(entry.file_name());
+                if sample.add(&below, root.dev)? && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    waiting.push_back(below);
+                }
+            }
+        }
+        Ok(sample)
+    }
+
+    /// False: it is not the pool's, or went meanwhile.
+    fn add(&mut self, path: &Path, dev: u64) -> Result<bool, String> {
+        let Ok(name) = CString::new(path.as_os_str().to_owned().into_vec()) else { return Ok(false) };
+        let object = match self.object(&name) {
+            Ok(object) if object.0 == dev => object,
+            Ok(_) => return Ok(false), // something else is mounted there
+            Err(error) if error.errno == Errno::NOENT => return Ok(false),
+            Err(error) => return Err(self.said(&name, &error)),
+        };
+        match self.opens(&name, object.1) {
+            Ok(handle) => {
+                self.held.push(Held { name, object, handle });
+                Ok(true)
+            }
+            // Whoever gave the name to another object meanwhile took the handle's object from it.
+            Err(_) if self.object(&name).map_or(true, |after| after != object) => Ok(false),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Opens the handle of `name`, which must lead to the object `ino`.
+    fn opens(&self, name: &CStr, ino: u64) -> Result<HandleOf, String> {
+        let root = self.root.as_fd();
+        let asked = || -> Result<(FileHandle, u64), SysError> {
+            let handle = name_to_handle(root, name)?;
+            let opened = open_handle(root, &handle, OFlags::PATH)?;
+            let leads_to = at::stat_fd(opened.as_fd())?.ino;
+            Ok((handle, leads_to))
+        };
+        let (handle, leads_to) = asked().map_err(|error| self.said(name, &error))?;
+        if leads_to != ino {
+            return Err(self.said(name, &"its handle leads to another object"));
+        }
+        read(&handle).ok_or_else(|| self.said(name, &"its handle is not one of FUSE"))
+    }
+
+    fn object(&self, name: &CStr) -> Result<(u64, u64), SysError> {
+        at::stat(self.root.as_fd(), name).map(|stat| (stat.dev, stat.ino))
+    }
+
+    fn is_still(&self, held: &Held) -> bool {
+        self.object(&held.name).is_ok_and(|object| object == held.object)
+    }
+
+    fn said(&self, name: &CStr, what: &dyn std::fmt::Display) -> String {
+        let path = self.mount_point.join(OsStr::from_bytes(name.to_bytes()));
+        format!("{}: {what}", Printable::path(&path))
+    }
+}
+
+/// What a handle of FUSE says: the upper and the lower half of the number, and the generation.
+fn read(handle: &FileHandle) -> Option<HandleOf> {
+    let mut words = handle.bytes.chunks_exact(4).map(|word| word.try_into().map(u32::from_ne_bytes));
+    let mut word = || words.next()?.ok();
+    let (upper, lower, generation) = (word()?, word()?, word()?);
+    Some(HandleOf { number: u64::from(upper) << 32 | u64::from(lower), generation })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_read_as_the_kernel_writes_it() {
+        let bytes = [1_u32, 2, 3].into_iter().flat_map(u32::to_ne_bytes).collect();
+        let read = |bytes| read(&FileHandle { kind: 0x81, bytes });
+        assert_eq!(read(bytes), Some(HandleOf { number: 1 << 32 | 2, generation: 3 }));
+        assert_eq!(read(vec![0; 11]), None);
+    }
+}
