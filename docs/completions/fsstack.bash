@@ -67,6 +67,9 @@ _fsstack() {
             fsstack__subcmd__branch,floor)
                 cmd="fsstack__subcmd__branch__subcmd__floor"
                 ;;
+            fsstack__subcmd__branch,forget)
+                cmd="fsstack__subcmd__branch__subcmd__forget"
+                ;;
             fsstack__subcmd__branch,mode)
                 cmd="fsstack__subcmd__branch__subcmd__mode"
                 ;;
@@ -100,7 +103,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__branch)
-            opts="-h --json --help add remove mode floor abort"
+            opts="-h --json --help add remove mode floor forget abort"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -142,6 +145,20 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__branch__subcmd__floor)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__branch__subcmd__forget)
             opts="-h --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -172,7 +172,7 @@ impl Sample {
                 Ok(true)
             }
             // Whoever gave the name to another object meanwhile took the handle's object from it.
-            Err(_) if self.object(&name).map_or(true, |after| after != object) => Ok(false),
+            Err(_) if self.object(&name) != Ok(object) => Ok(false),
             Err(fault) => Err(fault),
         }
     }
