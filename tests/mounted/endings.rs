@@ -190,6 +190,23 @@ fn a_thousand_mounts_leave_nothing_behind() {
     cycles(1000);
 }
 
+/// A CPU that a test switches off, switched on when it drops.
+struct Switched(&'static Path);
+
+impl Switched {
+    fn to(&self, state: &str) -> std::io::Result<()> {
+        fs::write(self.0, state)
+    }
+}
+
+impl Drop for Switched {
+    fn drop(&mut self) {
+        if let Err(error) = self.to("1") {
+            eprintln!("{} stays as it is: {error}", self.0.display());
+        }
+    }
+}
+
 #[test]
 #[ignore = "takes a CPU away from all of the machine: cargo xtask test --tier long"]
 fn a_cpu_goes_and_comes_back_under_load() {
@@ -200,8 +217,9 @@ fn a_cpu_goes_and_comes_back_under_load() {
     }
     let mut pool = pool();
     let (load, daemon) = (Load::on(&pool), pool.daemon());
+    let switch = Switched(switch);
     for state in ["0", "1", "0", "1"] {
-        if let Err(error) = fs::write(switch, state) {
+        if let Err(error) = switch.to(state) {
             daemon.kill().unwrap();
             load.has_ended();
             return Skip::because(format!("needs a CPU that can be switched off: {error}")).announce();
@@ -210,11 +228,11 @@ fn a_cpu_goes_and_comes_back_under_load() {
     }
     // Mounted while one is away, too.
     let other = lab::pool().tmp_branch("a").unmounted();
-    fs::write(switch, "0").unwrap();
+    switch.to("0").unwrap();
     let mut other = other;
     other.remount();
     other.write("file", b"x");
-    fs::write(switch, "1").unwrap();
+    switch.to("1").unwrap();
     assert_eq!(other.read("file"), b"x");
     other.unmount();
     daemon.signal(Signal::TERM).unwrap();

@@ -3,13 +3,15 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
+use std::time::Duration;
 
 use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, Pool, Skip, daemon, mounts, needs};
+use fsstack_lab::{self as lab, CpuGroup, Pool, Skip, daemon, mounts, needs};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::command::{at, told};
+use crate::schedules::{Doors, doors_become};
 use crate::script::{STRANGER, refused, sh};
 
 /// Where mount(8) looks for the helper of a type: as it stands in fstab, and in the mount table, from which a remount
@@ -76,6 +78,22 @@ fn mount_by_type() {
     assert!(options(&pool).contains(&"noatime".to_owned()));
     let shown = sh("/", &format!("findmnt -no SOURCE {}", pool.path().display()));
     assert_eq!(shown, source(&pool, ":"));
+}
+
+/// As systemd does it for a line of fstab whose unit has a weight: mount(8) and the helper are in the group too, and go.
+#[test]
+fn a_daemon_that_mount_starts_in_a_cpu_cgroup_is_alone_there() {
+    needs!(mounting(), niceness(), cpu_groups());
+    let _installed = installed!();
+    let group = CpuGroup::new("unit").unwrap();
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
+    let mount = Entry::mount(pool.path()).unwrap();
+    let enters = format!("echo $$ >'{}' && exec mount -t fsstack \"$@\"", group.members().display());
+    command("sh").args(["-c", &enters, "sh", &source(&pool, ":")]).arg(pool.path()).run().unwrap();
+    let daemon = daemon::server_of(pool.path()).unwrap();
+    doors_become(daemon.pid, Doors::Idle);
+    mount.undo().unwrap();
+    daemon.wait(Duration::from_secs(10)).unwrap();
 }
 
 #[test]

@@ -1,12 +1,14 @@
-//! Which of the daemon's threads are scheduled as its doors are: the doors, and nobody whom they start.
+//! Which of the daemon's threads are scheduled as its doors are: the doors, and nobody whom they start; and what
+//! `door-scheduling=auto` makes of the cgroup that the daemon finds itself in.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-use fsstack_lab::{self as lab, needs};
+use fsstack_lab::{self as lab, CpuGroup, daemon, needs};
 
 use crate::hung_branches::{Frozen, filled, lasting_a_second, until};
 
@@ -99,4 +101,69 @@ fn threads_that_the_devices_threads_start_are_ordinary() {
 fn threads_that_the_rings_threads_start_are_ordinary() {
     needs!(mounting(), program("mergerfs"), rings());
     threads_that_doors_start_are_ordinary("ring");
+}
+
+/// How a door's thread is scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doors {
+    /// Under `SCHED_IDLE`, where niceness says nothing.
+    Idle,
+    /// Ordinary, with nice -5.
+    Nice,
+}
+
+/// Waits until all threads of the doors of the daemon `pid` are scheduled so.
+pub(crate) fn doors_become(pid: i32, wanted: Doors) {
+    let so = |schedule: &Schedule| match wanted {
+        Doors::Idle => schedule.policy == "5",
+        Doors::Nice => schedule.policy == "0" && schedule.nice == "-5",
+    };
+    until(&format!("the doors of {pid} are {wanted:?}"), || {
+        let doors: Vec<_> = threads(pid).into_iter().filter(|(name, _)| is_door(name)).collect();
+        !doors.is_empty() && doors.iter().all(|(_, schedule)| so(schedule))
+    });
+}
+
+/// A pool whose daemon is started in `group`, as systemd starts those of its units: how its doors are scheduled.
+fn started_in(group: &CpuGroup, doors: Doors) {
+    let scripts = tempfile::tempdir().unwrap();
+    let script = scripts.path().join("start");
+    let (members, helper) = (group.members(), daemon::helper().unwrap());
+    let run = format!("#!/bin/sh\necho $$ >'{}'\nexec '{}' \"$@\"\n", members.display(), helper.display());
+    fs::write(&script, run).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let pool = lab::pool().tmp_branch("a").no_others().helper(&script).mount();
+    pool.write("file", b"x");
+    doors_become(pool.daemon().pid, doors);
+}
+
+#[test]
+fn doors_are_scheduled_as_asked() {
+    needs!(mounting(), niceness());
+    for (asked, doors) in [("idle", Doors::Idle), ("nice", Doors::Nice)] {
+        let pool =
+            lab::pool().tmp_branch("a").no_others().option(&format!("door-scheduling={asked}")).mount();
+        pool.write("file", b"x");
+        doors_become(pool.daemon().pid, doors);
+    }
+    let pool = lab::pool().tmp_branch("a").no_others().option("door-scheduling=plain").mount();
+    let (_, ordinary) = told(Path::new(&format!("/proc/{}", pool.daemon().pid))).unwrap();
+    let mut doors = threads(pool.daemon().pid).into_iter().filter(|(name, _)| is_door(name));
+    assert!(doors.all(|(_, own)| (own.policy, own.nice) == (ordinary.policy.clone(), ordinary.nice.clone())));
+}
+
+#[test]
+fn a_daemon_in_a_cpu_cgroup_of_its_own_is_idle() {
+    needs!(mounting(), niceness(), cpu_groups());
+    let group = CpuGroup::new("own").unwrap();
+    started_in(&group, Doors::Idle);
+}
+
+/// Where the daemon's session, which it leads, is no scheduling group, whatever autogroup says.
+#[test]
+fn a_daemon_in_a_cpu_cgroup_with_others_is_nice() {
+    needs!(mounting(), niceness(), cpu_groups());
+    let group = CpuGroup::new("shared").unwrap();
+    let _joined = group.join().unwrap();
+    started_in(&group, Doors::Nice);
 }

@@ -15,6 +15,7 @@
 //! taken down by the next one. Linux only.
 
 pub mod branch;
+pub mod cpu_group;
 pub mod daemon;
 pub mod debian;
 pub mod disks;
@@ -31,9 +32,11 @@ pub mod pool;
 pub mod requests;
 pub mod rival;
 pub mod shell;
+pub mod trace;
 mod watchdog;
 
 pub use branch::{Branch, Kind, Layout};
+pub use cpu_group::CpuGroup;
 pub use disks::Disks;
 pub use gluster::Gluster;
 pub use guest::{Guest, GuestDisks};
@@ -42,6 +45,7 @@ pub use needs::{RingSwitch, Skip};
 pub use pool::{Builder, Pool, Refused};
 pub use requests::Requests;
 pub use rival::Rival;
+pub use trace::Trace;
 
 /// A size in mebibytes, as lab sizes are spoken of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
-use crate::{gluster, ground, requests, shell};
+use crate::{gluster, ground, shell};
 
 /// Why a test cannot run here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,10 +102,31 @@ pub fn drop_caches() -> Result<(), Skip> {
     opened.map(drop).map_err(|e| Skip::because(format!("needs /proc/sys/vm/drop_caches: {e}")))
 }
 
+/// Groups of the cpu controller can be made: found out by making one.
+pub fn cpu_groups() -> Result<(), Skip> {
+    root()?;
+    crate::CpuGroup::new("needed")
+        .map(drop)
+        .map_err(|e| Skip::because(format!("needs groups of the cpu controller: {e:#}")))
+}
+
+/// Threads can be made more important, and ordinary again after they were idle.
+pub fn niceness() -> Result<(), Skip> {
+    /// CAP_SYS_NICE.
+    const NICE: u32 = 23;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let may = effective
+        .and_then(|sets| u64::from_str_radix(sets.trim(), 16).ok())
+        .is_some_and(|sets| sets >> NICE & 1 == 1);
+    unless(may, || "needs CAP_SYS_NICE".into())
+}
+
 /// The kernel counts requests to FUSE daemons.
 pub fn counted_requests() -> Result<(), Skip> {
     root()?;
-    unless(requests::can_be_counted(), || "needs tracefs at /sys/kernel/tracing with FUSE's events".into())
+    let made = crate::Trace::new("needed").and_then(|trace| trace.set("events/fuse/enable", "0"));
+    made.map_err(|e| Skip::because(format!("needs FUSE's trace events: {e:#}")))
 }
 
 /// This machine lets root mount a pool, and has the ground that branches are to lie on.

@@ -7,6 +7,7 @@ pub mod allocations;
 pub mod at;
 pub mod call;
 pub mod count;
+pub mod cpu_group;
 pub mod dirents;
 pub mod fanotify;
 #[cfg(feature = "fault")]

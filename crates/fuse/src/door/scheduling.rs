@@ -2,12 +2,13 @@
 //!
 //! A thread is pinned to its CPU, where its callers are woken from and to. Under `SCHED_IDLE` it does not count
 //! when the scheduler looks for a CPU for the caller, so that the caller stays where it is instead of being
-//! sent to one that sleeps. In a scheduling group of its own (a session leader under autogroup) the group has
-//! its ordinary weight and the thread does not starve; elsewhere it would, and a little niceness does nearly as well.
+//! sent to one that sleeps. In a scheduling group of its own (a cpu cgroup, or a session leader under autogroup) the
+//! group has its ordinary weight and the thread does not starve; elsewhere it would, and a little niceness does nearly as well.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use fsstack_sys::cpu_group::CpuGroup;
 use fsstack_sys::process;
 use fsstack_sys::thread::{self, Policy, RunDelay};
 use parking_lot::Mutex;
@@ -28,12 +29,12 @@ pub enum Scheduling {
 impl Scheduling {
     /// What `Auto` comes to in this process.
     pub fn settled(self) -> Self {
-        self.settled_in(thread::autogroup_enabled() && process::leads_session())
+        self.settled_in(|| has_own_group(CpuGroup::of_process()))
     }
 
-    fn settled_in(self, own_group: bool) -> Self {
+    fn settled_in(self, own_group: impl FnOnce() -> bool) -> Self {
         match self {
-            Self::Auto if !own_group => Self::Nice,
+            Self::Auto if !own_group() => Self::Nice,
             Self::Auto if comes_back() => Self::Idle,
             Self::Auto => Self::Plain,
             chosen => chosen,
@@ -53,6 +54,16 @@ impl Scheduling {
             Self::Auto | Self::Plain => Ok(()),
         };
         report(applied);
+    }
+}
+
+/// Whether this process, in that group of the cpu controller, is a scheduling group by itself. Sessions are groups only
+/// where the controller has made none.
+fn has_own_group(of_controller: CpuGroup) -> bool {
+    match of_controller {
+        CpuGroup::Own => true,
+        CpuGroup::Shared => false,
+        CpuGroup::Root => thread::autogroup_enabled() && process::leads_session(),
     }
 }
 
@@ -266,16 +277,25 @@ mod tests {
         let settled = std::thread::spawn(|| {
             let mut sets = capabilities(None).unwrap();
             let may = sets.effective.contains(CapabilitySet::SYS_NICE);
-            let before = Scheduling::Auto.settled_in(true);
+            let before = Scheduling::Auto.settled_in(|| true);
             sets.effective.remove(CapabilitySet::SYS_NICE);
             set_capabilities(None, sets).unwrap();
-            (may, before, Scheduling::Auto.settled_in(true))
+            (may, before, Scheduling::Auto.settled_in(|| true))
         });
         let (may, before, after) = settled.join().unwrap();
         assert_eq!(before, if may { Scheduling::Idle } else { Scheduling::Plain });
         assert_eq!(after, Scheduling::Plain);
         // What was asked for is done.
-        assert_eq!(Scheduling::Idle.settled_in(false), Scheduling::Idle);
+        assert_eq!(Scheduling::Idle.settled_in(|| false), Scheduling::Idle);
+    }
+
+    #[test]
+    fn a_session_is_no_group_in_a_cgroup() {
+        // Whatever this process leads.
+        assert!(has_own_group(CpuGroup::Own));
+        assert!(!has_own_group(CpuGroup::Shared));
+        assert_eq!(has_own_group(CpuGroup::Root), thread::autogroup_enabled() && process::leads_session());
+        assert_eq!(Scheduling::Auto.settled_in(|| has_own_group(CpuGroup::Shared)), Scheduling::Nice);
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(super) enum Thing {
     File(PathBuf),
     /// A directory and all in it; refused while anything is mounted below.
     Dir(PathBuf),
+    /// A directory of a file system of the kernel's, whose files go with it: a cgroup, an instance of tracing.
+    KernelDir(PathBuf),
     /// A network namespace, by its path under /run/netns.
     Namespace(PathBuf),
     /// The GlusterFS server of the lab whose home this is.
@@ -46,6 +48,7 @@ impl Thing {
             Self::Mount(path) => ("mount", path),
             Self::File(path) => ("file", path),
             Self::Dir(path) => ("dir", path),
+            Self::KernelDir(path) => ("kernel-dir", path),
             Self::Namespace(path) => ("namespace", path),
             Self::Server(path) => ("server", path),
             Self::Loop(path) => ("loop", path),
@@ -59,6 +62,7 @@ impl Thing {
             b"mount" => Self::Mount(path),
             b"file" => Self::File(path),
             b"dir" => Self::Dir(path),
+            b"kernel-dir" => Self::KernelDir(path),
             b"namespace" => Self::Namespace(path),
             b"server" => Self::Server(path),
             b"loop" => Self::Loop(path),
@@ -188,7 +192,9 @@ pub(super) fn undo_all(book: &Path) -> Result<usize> {
 pub(super) fn stands(thing: &Thing) -> bool {
     match thing {
         Thing::Mount(path) => !matches!(mounts::at(path), Ok(None)),
-        Thing::File(path) | Thing::Dir(path) | Thing::Namespace(path) => path.symlink_metadata().is_ok(),
+        Thing::File(path) | Thing::Dir(path) | Thing::KernelDir(path) | Thing::Namespace(path) => {
+            path.symlink_metadata().is_ok()
+        }
         Thing::Server(home) => server::stands(home),
         Thing::Loop(image) => !matches!(disks::device_of(image), Ok(None)),
         Thing::Zfs(home) => disks::zfs_stands(home),
@@ -205,6 +211,7 @@ pub(super) fn undo(thing: &Thing) -> Result<()> {
         Thing::Zfs(home) => return disks::end_zfs(home),
         Thing::Ganesha(home) => return ganesha::end(home),
         Thing::File(path) => (path, fs::remove_file(path)),
+        Thing::KernelDir(path) => (path, fs::remove_dir(path)),
         Thing::Dir(path) => {
             let inside = mounts::below(path)?;
             ensure!(inside.is_empty(), "{}: {} mounts are in it", path.display(), inside.len());

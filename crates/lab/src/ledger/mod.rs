@@ -65,6 +65,13 @@ impl Entry {
         Ok(entry)
     }
 
+    /// Announces a directory of a file system of the kernel's and makes it.
+    pub(crate) fn kernel_dir(path: &Path) -> Result<Self> {
+        let entry = Self::of(Thing::KernelDir(path.to_owned()))?;
+        fs::create_dir(path).with_context(|| path.display().to_string())?;
+        Ok(entry)
+    }
+
     /// Announces the nfs-ganesha that has its files in `home`.
     pub(crate) fn ganesha(home: &Path) -> Result<Self> {
         Self::of(Thing::Ganesha(home.to_owned()))

@@ -224,7 +224,7 @@ pub(super) const DATA: &[Row] = &[
         &["door-scheduling"],
         Takes::Choice(&["auto", "idle", "nice", "plain"]),
         "auto",
-        "How the threads that answer the kernel are scheduled: \"idle\" keeps callers on their CPU where the daemon has a scheduling group of its own.",
+        "How the threads that answer the kernel are scheduled: \"idle\" keeps callers on their CPU where the daemon has a scheduling group of its own; \"auto\" looks whether it has one, by cpu cgroup or session.",
         |raw, typed| {
             let scheduling = match typed.text()? {
                 "idle" => DoorScheduling::Idle,

@@ -1,0 +1,85 @@
+//! Groups of the kernel's cpu controller (cgroup v1 or v2), below its root, for daemons and their clients.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::ledger::Entry;
+
+/// The file by which a process enters a group.
+const MEMBERS: &str = "cgroup.procs";
+
+/// A group of this run, removed when it drops: nobody may be in it any more then.
+#[derive(Debug)]
+pub struct CpuGroup {
+    path: PathBuf,
+    _entry: Entry,
+}
+
+impl CpuGroup {
+    /// Makes one; its name is told apart from those of other runs.
+    pub fn new(name: &str) -> Result<Self> {
+        let top = top()?.context("no cpu controller is mounted here, or it is not switched on for groups")?;
+        let path = top.join(format!("fsstack-{name}-{}", std::process::id()));
+        let entry = Entry::kernel_dir(&path)?;
+        let weight = ["cpu.weight", "cpu.shares"].into_iter().any(|file| path.join(file).exists());
+        ensure!(weight, "{} has no weight of its own", path.display());
+        Ok(Self { path, _entry: entry })
+    }
+
+    /// The file that a process enters it by: its number is written there.
+    #[must_use]
+    pub fn members(&self) -> PathBuf {
+        self.path.join(MEMBERS)
+    }
+
+    /// Puts a process there.
+    pub fn enter(&self, pid: i32) -> Result<()> {
+        fs::write(self.members(), pid.to_string()).with_context(|| self.path.display().to_string())
+    }
+
+    /// This process, and what it starts, until the answer drops.
+    pub fn join(&self) -> Result<Joined> {
+        let top = top()?.context("the cpu controller is gone")?;
+        let before = fs::read_to_string("/proc/self/cgroup")?;
+        let ours = before.lines().filter_map(|line| match line.splitn(3, ':').collect::<Vec<_>>()[..] {
+            [_, controllers, path] if controllers.split(',').any(|one| one == "cpu") => Some((false, path)),
+            [_, "", path] => Some((true, path)),
+            _ => None,
+        });
+        // One of its own comes before the unified one.
+        let (_, path) = ours.min_by_key(|(unified, _)| *unified).context("this process is in no group")?;
+        let joined = Joined(top.join(path.trim_start_matches('/')).join(MEMBERS));
+        self.enter(i32::try_from(std::process::id())?)?;
+        Ok(joined)
+    }
+}
+
+/// Where this process was before it joined a group, to which it goes back.
+#[derive(Debug)]
+pub struct Joined(PathBuf);
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(&self.0, std::process::id().to_string()) {
+            eprintln!("{}: {error}", self.0.display());
+        }
+    }
+}
+
+/// The top of the hierarchy that has the cpu controller, if it is mounted and on for groups.
+pub(crate) fn top() -> Result<Option<PathBuf>> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let has_cpu = |mount: &[&str]| match mount {
+        [_, at, "cgroup", options, ..] => {
+            options.split(',').any(|option| option == "cpu").then(|| PathBuf::from(at))
+        }
+        [_, at, "cgroup2", ..] => {
+            let on = fs::read_to_string(Path::new(at).join("cgroup.subtree_control")).unwrap_or_default();
+            on.split_whitespace().any(|name| name == "cpu").then(|| PathBuf::from(at))
+        }
+        _ => None,
+    };
+    Ok(mounts.lines().find_map(|line| has_cpu(&line.split(' ').collect::<Vec<_>>())))
+}

@@ -1,0 +1,266 @@
+//! Which scheduling group the kernel's cpu controller has the process in, and whether anybody else is in it.
+//!
+//! The cpu controller is in the unified hierarchy (cgroup v2) or in one of its own (v1). Below its root it makes the
+//! scheduling groups, and sessions (autogroup) have none there. Who is in a group is asked once: processes come and go later.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use crate::mounts::{self, MountInfo};
+
+/// The process's group of the cpu controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuGroup {
+    /// The root: sessions have groups of their own there, where autogroup is on.
+    Root,
+    /// One that nobody else is in, but who only waits for this process to be ready: a mount helper and its mount(8).
+    Own,
+    /// One with others in it, or in groups below it; or it cannot be told.
+    Shared,
+}
+
+impl CpuGroup {
+    /// The calling process's, as it is now.
+    pub fn of_process() -> Self {
+        let Ok(told) = std::fs::read_to_string("/proc/self/cgroup") else { return Self::Root };
+        let Some(place) = Place::told(&told) else { return Self::Root };
+        // Without the mount table no group can be looked at.
+        match place.found(&mounts::list().unwrap_or_default()) {
+            Found::Root => Self::Root,
+            Found::Unseen => Self::Shared,
+            Found::At(dir) => {
+                let own = companions();
+                if only_these(&dir, &own).unwrap_or(false) { Self::Own } else { Self::Shared }
+            }
+        }
+    }
+}
+
+/// Where `/proc/self/cgroup` says that the process is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    /// The cpu controller has a hierarchy of its own.
+    separate: bool,
+    /// From the root that the process sees.
+    path: PathBuf,
+}
+
+/// The group that counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Found {
+    Root,
+    /// Its directory.
+    At(PathBuf),
+    /// It is outside of what the process sees.
+    Unseen,
+}
+
+impl Place {
+    fn told(table: &str) -> Option<Self> {
+        let lines = table.lines().filter_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            Some((fields.next()?, PathBuf::from(fields.next()?)))
+        });
+        let (separate, unified): (Vec<_>, Vec<_>) = lines
+            .filter(|(controllers, _)| controllers.is_empty() || has_word(controllers, "cpu"))
+            .partition(|(controllers, _)| !controllers.is_empty());
+        // A controller is in one hierarchy only.
+        let unified = unified.into_iter().next().map(|(_, path)| Self { separate: false, path });
+        separate.into_iter().next().map(|(_, path)| Self { separate: true, path }).or(unified)
+    }
+
+    fn found(&self, mounts: &[MountInfo]) -> Found {
+        let Some((top, below)) = mounts.iter().find_map(|mount| self.under(mount)) else {
+            // Nothing to look at: the root of what is seen is taken for the root.
+            return if self.path == Path::new("/") { Found::Root } else { Found::Unseen };
+        };
+        if self.separate {
+            let at_root = below.as_os_str().is_empty() && top.join("release_agent").exists();
+            return if at_root { Found::Root } else { Found::At(top.join(below)) };
+        }
+        // The nearest group that the controller is switched on for; those below it have none of their own.
+        let weighed =
+            below.ancestors().map(|part| top.join(part)).find(|dir| dir.join("cpu.weight").exists());
+        match weighed {
+            Some(dir) => Found::At(dir),
+            // What all groups have but the root of all.
+            None if top.join("cgroup.events").exists() => Found::Unseen,
+            None => Found::Root,
+        }
+    }
+
+    /// Where the hierarchy is mounted, and the way from there, if this is such a mount and the group is in it.
+    fn under(&self, mount: &MountInfo) -> Option<(PathBuf, PathBuf)> {
+        let hierarchy = if self.separate {
+            mount.fs_type == "cgroup" && has_word(&mount.super_options, "cpu")
+        } else {
+            mount.fs_type == "cgroup2"
+        };
+        let below = self.path.strip_prefix(&mount.root).ok().filter(|_| hierarchy)?;
+        let is_below = below.components().all(|part| matches!(part, Component::Normal(_)));
+        is_below.then(|| (mount.mount_point.clone(), below.to_owned()))
+    }
+}
+
+/// Whether no process is in the group at `dir`, or in one below, but these.
+fn only_these(dir: &Path, these: &[u32]) -> io::Result<bool> {
+    let listed = std::fs::read_to_string(dir.join("cgroup.procs"))?;
+    // One outside of this PID namespace is 0.
+    if !listed.split_whitespace().all(|pid| pid.parse().is_ok_and(|pid| these.contains(&pid))) {
+        return Ok(false);
+    }
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() && !only_these(&entry.path(), these)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// This process, and those that only wait for it: the helper that it was forked from, and the mount(8) that started that.
+fn companions() -> Vec<u32> {
+    let own = std::process::id();
+    let mut found = vec![own];
+    let program = std::fs::read_link("/proc/self/exe").ok();
+    let mut next = parent(own);
+    while let Some(pid) = next.filter(|pid| 1 < *pid) {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let same = program.is_some() && std::fs::read_link(format!("/proc/{pid}/exe")).ok() == program;
+        if !same && name.trim_end() != "mount" {
+            break;
+        }
+        found.push(pid);
+        next = parent(pid);
+    }
+    found
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything: counted from the last one.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn has_word(list: &str, word: &str) -> bool {
+    list.split(',').any(|one| one == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn place(separate: bool, path: &str) -> Place {
+        Place { separate, path: path.into() }
+    }
+
+    /// A tree of directories with files in them, each with that content.
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        dir
+    }
+
+    /// A mount of the hierarchy's directory `root` at `at`.
+    fn mounted(root: &str, at: &Path, kind: &str, options: &str) -> Vec<MountInfo> {
+        let line = format!("1 0 0:1 {root} {} rw - {kind} {kind} {options}\n", at.display());
+        let others = "7 0 0:7 / /proc rw - proc proc rw\n8 0 0:8 / /c rw - cgroup cgroup rw,cpuacct\n";
+        mounts::parse(format!("{others}{line}").as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn the_line_of_the_cpu_controller_counts() {
+        assert_eq!(
+            Place::told("0::/system.slice/pool.service\n"),
+            Some(place(false, "/system.slice/pool.service"))
+        );
+        let hybrid = "4:memory:/m\n3:cpu,cpuacct:/a:b\n1:name=systemd:/s\n0::/u\n";
+        assert_eq!(Place::told(hybrid), Some(place(true, "/a:b")));
+        // cpuacct and cpuset are others.
+        assert_eq!(Place::told("2:cpuacct:/a\n3:cpuset:/b\n0::/u\n"), Some(place(false, "/u")));
+        assert_eq!(Place::told("2:cpuacct:/a\n"), None);
+        assert_eq!(Place::told(""), None);
+        assert_eq!(Place::told("nonsense\n\n:\n0:"), None);
+    }
+
+    #[test]
+    fn the_nearest_group_with_a_weight_counts() {
+        let top = tree(&[
+            ("cgroup.procs", ""),
+            ("on/cpu.weight", "100"),
+            ("on/off/deep/cgroup.procs", ""),
+            ("no/deep/cgroup.procs", ""),
+        ]);
+        let mounts = mounted("/", top.path(), "cgroup2", "rw");
+        let found = |path: &str| place(false, path).found(&mounts);
+        assert_eq!(found("/on"), Found::At(top.path().join("on")));
+        assert_eq!(found("/on/off/deep"), Found::At(top.path().join("on")));
+        assert_eq!(found("/no/deep"), Found::Root);
+        assert_eq!(found("/"), Found::Root);
+        // Above what this process's namespace has.
+        assert_eq!(found("/../other"), Found::Unseen);
+        assert_eq!(place(true, "/on").found(&mounts), Found::Unseen);
+    }
+
+    #[test]
+    fn a_containers_root_is_not_the_root_of_all() {
+        // It has a weight, or one of its ancestors may have.
+        let weighed = tree(&[("cgroup.events", ""), ("cpu.weight", "100")]);
+        let mounts = mounted("/", weighed.path(), "cgroup2", "rw");
+        assert_eq!(place(false, "/").found(&mounts), Found::At(weighed.path().to_owned()));
+        let plain = tree(&[("cgroup.events", "")]);
+        let mounts = mounted("/", plain.path(), "cgroup2", "rw");
+        assert_eq!(place(false, "/").found(&mounts), Found::Unseen);
+        // A part of the hierarchy, as containers without such a namespace have it.
+        let part = tree(&[("cgroup.events", ""), ("in/cpu.weight", "100")]);
+        let mounts = mounted("/docker/c1", part.path(), "cgroup2", "rw");
+        assert_eq!(place(false, "/docker/c1/in").found(&mounts), Found::At(part.path().join("in")));
+        assert_eq!(place(false, "/docker/c2").found(&mounts), Found::Unseen);
+    }
+
+    #[test]
+    fn the_controllers_own_hierarchy_has_a_group_a_directory() {
+        let top = tree(&[("release_agent", ""), ("a/cgroup.procs", "")]);
+        let mounts = mounted("/", top.path(), "cgroup", "rw,cpu,cpuacct");
+        assert_eq!(place(true, "/").found(&mounts), Found::Root);
+        assert_eq!(place(true, "/a").found(&mounts), Found::At(top.path().join("a")));
+        let inside = tree(&[("cgroup.procs", "")]);
+        let mounts = mounted("/", inside.path(), "cgroup", "rw,cpu");
+        assert_eq!(place(true, "/").found(&mounts), Found::At(inside.path().to_owned()));
+    }
+
+    #[test]
+    fn where_nothing_is_mounted_only_the_root_is_known() {
+        assert_eq!(place(true, "/").found(&[]), Found::Root);
+        assert_eq!(place(false, "/").found(&[]), Found::Root);
+        assert_eq!(place(false, "/somewhere").found(&[]), Found::Unseen);
+    }
+
+    #[test]
+    fn whoever_else_is_in_the_group_or_below_counts() {
+        let alone = tree(&[("cgroup.procs", "7\n9\n"), ("sub/cgroup.procs", "")]);
+        assert!(only_these(alone.path(), &[7, 9, 11]).unwrap());
+        assert!(!only_these(alone.path(), &[7]).unwrap());
+        let below = tree(&[("cgroup.procs", "7\n"), ("sub/cgroup.procs", "8\n")]);
+        assert!(!only_these(below.path(), &[7]).unwrap());
+        let outside = tree(&[("cgroup.procs", "0\n7\n")]);
+        assert!(!only_these(outside.path(), &[7]).unwrap());
+        // A group that does not tell.
+        assert!(only_these(tree(&[]).path(), &[7]).is_err());
+    }
+
+    #[test]
+    fn who_ran_this_test_is_no_companion() {
+        let own = std::process::id();
+        assert_eq!(companions(), [own]);
+        assert!(parent(own).is_some());
+        // It is told, whatever it is.
+        let _ = CpuGroup::of_process();
+    }
+}
