@@ -39,3 +39,27 @@ fn exchanged_files_keep_their_numbers() {
     assert_eq!(pool.read_ino(b).unwrap(), "of b");
     assert_eq!(pool.read("a").unwrap(), "of b");
 }
+
+#[test]
+fn exchanged_directories_keep_their_numbers() {
+    let pool = Ground::new(2);
+    let (a, b) = (pool.mkdir("a").unwrap(), pool.mkdir("b").unwrap());
+    pool.put(0, "a/of-a", "");
+    pool.put(0, "b/of-b", "");
+    pool.put_dir(1, "b");
+    pool.write(&rival_of("a"), "");
+    pool.write(&rival_of("b"), "");
+    let (at_a, at_b) = (buf("a"), buf("b"));
+    let (from, to) = ((Ino::ROOT, at_a.as_name()), (Ino::ROOT, at_b.as_name()));
+    pool.union.rename(from, to, RenameFlags::EXCHANGE).unwrap();
+    // The kernel goes on with the numbers that it knows: what is made in them is found under their new names.
+    for (dir, new) in [(a, "new-in-a"), (b, "new-in-b")] {
+        let name = buf(new);
+        let new = fsstack_engine::ops::New::Dir(0o755);
+        let made = pool.union.make(dir, name.as_name(), new, fsstack_engine::Caller::DAEMON).unwrap();
+        pool.union.forget(made.ino, 1);
+    }
+    assert_eq!(pool.names("b"), ["new-in-a", "of-a"]);
+    assert_eq!(pool.names("a"), ["new-in-b", "of-b"]);
+    assert_eq!((pool.ino("a"), pool.ino("b")), (b, a));
+}

@@ -238,3 +238,31 @@ fn a_branch_that_is_mounted_read_only_refuses_before_anything_is_changed() {
     assert_eq!(pool.unlink("from").unwrap_err(), Errno::ROFS);
     assert_eq!(pool.snapshot(), before);
 }
+
+#[test]
+fn a_directory_that_the_target_hides_stays_hidden() {
+    for source in 0..2 {
+        let pool = Ground::new(3);
+        pool.put(source, "s", "new");
+        pool.put(0, "t", "old");
+        pool.put_dir(2, "t");
+        pool.rename("s", "t").unwrap();
+        assert_eq!(pool.read("t").unwrap(), "new", "{source}");
+        assert!(pool.holders("s").is_empty());
+        assert_eq!(pool.holders("t"), [source, 2]);
+    }
+}
+
+#[test]
+fn a_hidden_directory_in_the_way_of_a_file_is_eisdir_and_nothing_is_changed() {
+    // It stands where the file goes, or would come to light.
+    for source in [1, 2] {
+        let pool = Ground::new(3);
+        pool.put(source, "s", "new");
+        pool.put(0, "t", "old");
+        pool.put_dir(1, "t");
+        let before = pool.snapshot();
+        assert_eq!(pool.rename("s", "t").unwrap_err(), Errno::ISDIR, "{source}");
+        assert_eq!(pool.snapshot(), before, "{source}");
+    }
+}

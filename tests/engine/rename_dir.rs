@@ -136,3 +136,29 @@ fn a_file_hidden_by_the_directory_goes_along_or_stays_but_never_shows() {
     assert_eq!(pool.names("e"), ["a"]);
     assert_eq!(pool.find("d").unwrap_err(), Errno::NOENT);
 }
+
+#[test]
+fn a_file_that_an_empty_target_hides_stays_hidden() {
+    let pool = Ground::new(2);
+    pool.put(0, "s/x", "x");
+    pool.put_dir(0, "t");
+    pool.put(1, "t", "hidden");
+    pool.rename("s", "t").unwrap();
+    assert_eq!(pool.names("t"), ["x"]);
+    assert!(pool.holders("s").is_empty());
+    assert_eq!(pool.holders("t"), [0, 1]);
+}
+
+#[test]
+fn a_hidden_file_in_the_way_of_a_directory_is_enotdir_and_nothing_is_changed() {
+    // It would come to light, or stands where a copy of the source goes.
+    for sources in [&[1][..], &[2], &[0, 1], &[0, 1, 2]] {
+        let pool = Ground::new(3);
+        sources.iter().for_each(|at| pool.put(*at, "s/x", "x"));
+        pool.put_dir(0, "t");
+        pool.put(1, "t", "hidden");
+        let before = pool.snapshot();
+        assert_eq!(pool.rename("s", "t").unwrap_err(), Errno::NOTDIR, "{sources:?}");
+        assert_eq!(pool.snapshot(), before, "{sources:?}");
+    }
+}

@@ -28,9 +28,6 @@ impl Caller {
     /// The kernel does not let the daemon act as that user.
     pub(crate) fn act(self) -> Result<()> {
         let Self { uid, gid, group, umask } = self;
-        if self == Self::DAEMON {
-            return identity::become_daemon().map_err(OpError::Sys);
-        }
         identity::become_(identity::Caller { uid, gid, group, umask }).map_err(OpError::Sys)
     }
 
@@ -40,7 +37,7 @@ impl Caller {
     /// # Errors
     /// The kernel does not let the daemon be itself again.
     pub(crate) fn done_in(self, pool: &Pool) -> Result<()> {
-        if pool.is_local() { Ok(()) } else { Self::DAEMON.act() }
+        if pool.is_local() { Ok(()) } else { identity::become_daemon().map_err(OpError::Sys) }
     }
 
     /// Whether the caller keeps the privileges that a write by others strips. The kernel tells only the

@@ -27,8 +27,7 @@ impl Union {
         }
         self.check_writable(pool, &in_a)?;
         self.check_writable(pool, &in_b)?;
-        let known = |end: End<'_>| self.known_or_found(pool, end.dir, end.name);
-        let (known_a, known_b) = (known(a), known(b));
+        let (known_a, known_b) = (self.known_as(pool, a, &in_a), self.known_as(pool, b, &in_b));
         let holds = |holders: &DirStats, at: BranchIx| holders.iter().any(|(holder, _)| *holder == at);
         let at: Vec<BranchIx> = pool
             .branches

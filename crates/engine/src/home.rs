@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use fsstack_sys::file::FsSpace;
@@ -122,6 +122,10 @@ impl Branch {
     pub(crate) fn move_home(&self, place: Place) {
         self.home.now.store(Arc::new(place));
         self.close_inodes();
+        // What there is on it may have changed while it was away, without a word.
+        if let Some(union) = self.health.host.get().and_then(Weak::upgrade) {
+            union.doubt_copies();
+        }
         if let Some(watch) = self.watcher() {
             watch.returned(self);
         }

@@ -46,7 +46,7 @@ impl Union {
         }
         let born = parent.born();
         let mut dirs = DirStats::new();
-        let mut copies = Copies::default();
+        let mut copies = Copies::asked_now();
         let mut fault = self.is_unsure(pool, parent).then_some(OpError::UNSURE);
         for (at, answer) in self.ask_each(pool, parent, name, parent.copies()) {
             match answer {
@@ -218,7 +218,7 @@ impl Union {
         at: BranchIx,
         stat: Stat,
     ) -> Entry {
-        let copies = Copies { found: [(at, stat.ino)].into_iter().collect(), unsure: 0 };
+        let copies = Copies::known([(at, stat.ino)]);
         let stats = DirStats::from_slice(&[(at, stat)]);
         let id = self.copy_identity(pool, pool.branch(at), &stat, &stats);
         self.admit_dir_as(id, parent, name, &stats, &copies)

@@ -257,6 +257,14 @@ impl Union {
         }
     }
 
+    /// Where names are, and which branches have copies of directories, is asked for again.
+    pub(crate) fn doubt_copies(&self) {
+        self.forget_hints();
+        for inode in self.inodes.all() {
+            inode.doubt();
+        }
+    }
+
     /// The hint of `name` in `parent` goes. Whether the kernel knows a directory by it.
     fn doubt_name(&self, parent: Ino, name: &CStr) -> bool {
         let Some(parent) = self.inodes.get(parent) else { return false };

@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,9 @@ use super::{Inode, Place};
 
 /// How long a name is believed to be missing: somebody past the pool may make it.
 const MISS_AGE: Duration = Duration::from_secs(1);
+
+/// Counts the copies that threads have given to branches: tells whether a copy is younger than a question.
+static GIVEN: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug)]
 pub(super) struct DirPlace {
@@ -66,18 +70,32 @@ pub(super) struct Copy {
     pub(super) used: bool,
     /// Its attributes when a branch that others serve told them last: it is not waited for while it may hang.
     pub(super) told: Option<Box<Stat>>,
+    /// When it was given to the branch, on the clock of [`GIVEN`]; 0: it was found there.
+    pub(super) given: u64,
 }
 
 /// What a lookup found out about a directory's copies.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Copies {
     /// Branch and the branch's inode number, in the pool's order.
     pub found: SmallVec<[(BranchIx, u64); 4]>,
     /// Branches that could not be asked: a bit each.
     pub unsure: u64,
+    /// When the question was put, on the clock of [`GIVEN`]: of copies that were given later it says nothing.
+    asked: u64,
 }
 
 impl Copies {
+    /// Of a question that is put from now on: nothing was found yet.
+    pub fn asked_now() -> Self {
+        Self { found: SmallVec::new(), unsure: 0, asked: GIVEN.load(SeqCst) }
+    }
+
+    /// These there are. That there are no others was not asked.
+    pub fn known(found: impl IntoIterator<Item = (BranchIx, u64)>) -> Self {
+        Self { found: found.into_iter().collect(), unsure: 0, asked: 0 }
+    }
+
     /// The branch could not be asked.
     pub fn unsure_of(&mut self, branch: BranchIx) {
         self.unsure |= bit(branch);
@@ -138,9 +156,10 @@ impl Inode {
         order: impl Fn(BranchIx) -> usize,
     ) {
         self.with_dir(|dir| {
+            let given = GIVEN.fetch_add(1, SeqCst);
             dir.copies.retain(|copy| copy.branch != branch);
             let at = dir.copies.iter().take_while(|copy| order(copy.branch) < order(branch)).count();
-            dir.copies.insert(at, Copy { branch, ino, fd, used: true, told: None });
+            dir.copies.insert(at, Copy { branch, ino, fd, used: true, told: None, given });
         });
     }
 
@@ -178,9 +197,13 @@ impl Inode {
         let mut state = self.state.lock();
         match &mut state.place {
             Place::Dir(dir) => {
+                let first = dir.copies.first().is_some_and(|copy| copy.branch == branch);
                 dir.copies.retain(|copy| copy.branch != branch);
                 dir.unsure &= !bit(branch);
                 dir.checked = None;
+                if first {
+                    state.ghost = None; // it is the first copy's
+                }
                 false
             }
             Place::File(file) => file.branch == branch,
@@ -270,8 +293,12 @@ impl Inode {
         let mut state = self.state.lock();
         match &mut state.place {
             Place::Dir(dir) => {
+                let first = dir.copies.first().is_some_and(|copy| copy.branch == branch);
                 for copy in dir.copies.iter_mut().filter(|copy| copy.branch == branch) {
                     copy.fd = None;
+                }
+                if first {
+                    state.ghost = None; // it is the first copy's
                 }
             }
             Place::File(file) if file.branch == branch => state.ghost = None,
@@ -340,20 +367,22 @@ impl DirPlace {
     pub(super) fn update(&mut self, found: &Copies) {
         let mut found = found.clone();
         self.unsure &= found.unsure;
-        if found.unsure != 0 {
-            // Of a branch that could not be asked, what was known holds on: a copy there, or that there is none.
-            for at in 0..self.copies.len() {
-                let known = (self.copies[at].branch, self.copies[at].ino);
-                if !found.is_unsure_of(known.0) {
-                    continue;
-                }
-                let later = &self.copies[at + 1..];
-                let before = found.found.iter().position(|(next, _)| later.iter().any(|c| c.branch == *next));
-                found.found.insert(before.unwrap_or(found.found.len()), known);
+        let mut complete = true;
+        for at in 0..self.copies.len() {
+            let Copy { branch, ino, given, .. } = self.copies[at];
+            // Of a branch that could not be asked, what was known holds on: a copy there, or that there is none. So does a
+            // copy that came while the others were being asked.
+            let came_since = given >= found.asked && !found.found.iter().any(|(known, _)| *known == branch);
+            if !found.is_unsure_of(branch) && !came_since {
+                continue;
             }
+            complete &= !came_since;
+            let later = &self.copies[at + 1..];
+            let before = found.found.iter().position(|(next, _)| later.iter().any(|c| c.branch == *next));
+            found.found.insert(before.unwrap_or(found.found.len()), (branch, ino));
         }
         let found = &found;
-        self.checked = Some(Instant::now());
+        self.checked = complete.then(Instant::now);
         let same = self.copies.len() == found.found.len()
             && self.copies.iter().zip(&found.found).all(|(copy, new)| (copy.branch, copy.ino) == *new);
         if same {
@@ -365,9 +394,55 @@ impl DirPlace {
             .iter()
             .map(|&(branch, ino)| {
                 let kept = old.iter_mut().find(|copy| copy.branch == branch && copy.ino == ino);
-                let (fd, told) = kept.map_or((None, None), |copy| (copy.fd.take(), copy.told.take()));
-                Copy { branch, ino, fd, used: true, told }
+                let (fd, told, given) =
+                    kept.map_or((None, None, 0), |copy| (copy.fd.take(), copy.told.take(), copy.given));
+                Copy { branch, ino, fd, used: true, told, given }
             })
             .collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inode::number::Identity;
+    use fsstack_pool::Ino;
+
+    const X: BranchIx = BranchIx(0);
+    const Y: BranchIx = BranchIx(1);
+
+    fn dir() -> Inode {
+        Inode::dir(Identity { ino: Ino(7), generation: 0 }, &Copies::known([(X, 10)]))
+    }
+
+    fn answer(mut asked: Copies, found: &[(BranchIx, u64)]) -> Copies {
+        asked.found.extend_from_slice(found);
+        asked
+    }
+
+    #[test]
+    fn a_copy_that_came_while_the_branches_were_asked_stays() {
+        let dir = dir();
+        let asked = Copies::asked_now();
+        dir.add_copy(Y, 20, None, |at| usize::from(at.0));
+        dir.update_copies(&answer(asked, &[(X, 10)]));
+        assert_eq!(dir.copies()[..], [X, Y]);
+        assert!(dir.checked().is_none(), "not all was asked for");
+        dir.update_copies(&answer(Copies::asked_now(), &[(X, 10)]));
+        assert_eq!(dir.copies()[..], [X], "a later question finds it gone");
+        assert!(dir.checked().is_some());
+    }
+
+    #[test]
+    fn an_only_copy_gets_no_other_while_it_goes() {
+        let dir = dir();
+        let goes = dir.go().expect("one copy");
+        assert_eq!(goes.at, X);
+        assert!(dir.grow().is_none() && dir.go().is_none());
+        drop(goes);
+        let grows = dir.grow().expect("nobody removes it");
+        assert!(dir.go().is_none() && dir.grow().is_some());
+        drop(grows);
+        assert!(dir.go().is_some());
     }
 }

@@ -130,10 +130,10 @@ impl Inode {
     /// The root of the pool, whose copies are the branches' own roots.
     pub fn root(roots: impl Iterator<Item = (BranchIx, u64, Arc<DirFd>)>) -> Self {
         let id = Identity { ino: Ino::ROOT, generation: 0 };
-        let root = Self::dir(id, &Copies::default());
+        let root = Self::dir(id, &Copies::known([]));
         if let Place::Dir(dir) = &mut root.state.lock().place {
             dir.copies = roots
-                .map(|(branch, ino, fd)| Copy { branch, ino, fd: Some(fd), used: true, told: None })
+                .map(|(branch, ino, fd)| Copy { branch, ino, fd: Some(fd), used: true, told: None, given: 0 })
                 .collect();
         }
         root

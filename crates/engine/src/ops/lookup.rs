@@ -94,6 +94,6 @@ fn out_of_sight(pool: &Pool, error: OpError) -> OpError {
 
 /// The kernel forgot the directory between the look at the table and the count: made again from what is known.
 fn unknown_again(dir: &Inode) -> Inode {
-    let found = dir.copies().iter().filter_map(|at| Some((*at, dir.copy_ino(*at)?))).collect();
-    Inode::dir(dir.id, &crate::inode::Copies { found, unsure: 0 })
+    let found = dir.copies().into_iter().filter_map(|at| Some((at, dir.copy_ino(at)?)));
+    Inode::dir(dir.id, &crate::inode::Copies::known(found))
 }

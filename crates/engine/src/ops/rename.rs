@@ -124,9 +124,7 @@ impl Union {
         let _stays_too = replaced_open.as_ref().map(|file| file.hold());
         let moved = replaced_open.is_some(); // maybe, before it was held
         let targets = if moved { self.find_all(pool, to.dir, to.name, None)? } else { targets };
-        if targets.first().is_some_and(|(_, stat)| stat.is_dir()) {
-            return Err(Errno::ISDIR.into());
-        }
+        let targets = files_of(targets, |other| pool.turn(other) <= pool.turn(at))?;
         self.check_writable(pool, &hidden)?;
         self.check_writable(pool, &targets)?;
         if self.same_object(pool, from, at, &targets)? {
@@ -282,6 +280,19 @@ impl Union {
         Ok(others)
     }
 
+    /// What the kernel knows under the name of `end`, which `holders` have. The hint may have been pushed out of its slot;
+    /// the object's own numbers are still known then.
+    pub(crate) fn known_as(&self, pool: &Pool, end: End<'_>, holders: &DirStats) -> Option<Arc<Inode>> {
+        if holders.first().is_none_or(|(_, stat)| !stat.is_dir()) {
+            return self.known_or_found(pool, end.dir, end.name);
+        }
+        self.known(end.dir, end.name).or_else(|| {
+            let copies: DirStats = holders.iter().filter(|(_, stat)| stat.is_dir()).copied().collect();
+            let id = self.dir_identity(pool, end.dir, end.name, &copies).ok()?;
+            self.inodes.get(id.ino)
+        })
+    }
+
     fn same_object(&self, pool: &Pool, from: End<'_>, at: BranchIx, targets: &DirStats) -> Result<bool> {
         let Some((_, target)) = targets.first().filter(|(first, stat)| *first == at && stat.nlink > 1) else {
             return Ok(false);
@@ -330,20 +341,15 @@ impl Union {
         to.dir.has_new(to.name);
         let sources = self.find_all(pool, from.dir, from.name, None)?;
         let targets = self.find_all(pool, to.dir, to.name, None)?;
-        if targets.first().is_some_and(|(_, stat)| !stat.is_dir()) {
-            return Err(Errno::NOTDIR.into());
-        }
+        let first = sources.first().map(|(at, _)| *at).ok_or(OpError::MISSING)?;
+        let is_source = |other| sources.iter().any(|(at, _)| *at == other);
+        let targets = dirs_of(targets, |other| is_source(other) || pool.turn(other) < pool.turn(first))?;
         self.check_writable(pool, &sources)?;
         self.check_writable(pool, &targets)?;
         for (at, _) in &targets {
             self.check_empty(pool, to.dir, to.name, *at)?;
         }
-        // The hint may have been pushed out of its slot; the copies' own numbers are still known then.
-        let known = self.known(from.dir, from.name).or_else(|| {
-            let id = self.dir_identity(pool, from.dir, from.name, &sources).ok()?;
-            self.inodes.get(id.ino)
-        });
-        let first = sources.first().map(|(at, _)| *at).ok_or(OpError::MISSING)?;
+        let known = self.known_as(pool, from, &sources);
         // The parents first: making one may fail, and then nothing was renamed.
         for (at, _) in &sources {
             self.skeleton_in_shape(pool, to.dir, *at)?;
@@ -449,4 +455,31 @@ impl Union {
         let to_fd = self.dirfd(pool, to.dir, at)?;
         pool.branch(at).ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))
     }
+}
+
+/// What a file that is renamed replaces: files. Directories that they hide stay hidden.
+///
+/// # Errors
+/// EISDIR if the name is a directory's, or one would come to light, being on a branch that `is_before` the file, or on
+/// the file's own.
+fn files_of(mut targets: DirStats, is_before: impl Fn(BranchIx) -> bool) -> Result<DirStats> {
+    let in_the_way = |(at, stat): &(BranchIx, sys::Stat)| stat.is_dir() && is_before(*at);
+    if targets.first().is_some_and(|(_, stat)| stat.is_dir()) || targets.iter().any(in_the_way) {
+        return Err(Errno::ISDIR.into());
+    }
+    targets.retain(|(_, stat)| !stat.is_dir());
+    Ok(targets)
+}
+
+/// What a directory that is renamed replaces: directories. Files that they hide stay hidden.
+///
+/// # Errors
+/// ENOTDIR if the name is a file's, or one would come to light or is in the way on a branch, as `is_before` says.
+fn dirs_of(mut targets: DirStats, is_before: impl Fn(BranchIx) -> bool) -> Result<DirStats> {
+    let in_the_way = |(at, stat): &(BranchIx, sys::Stat)| !stat.is_dir() && is_before(*at);
+    if targets.first().is_some_and(|(_, stat)| !stat.is_dir()) || targets.iter().any(in_the_way) {
+        return Err(Errno::NOTDIR.into());
+    }
+    targets.retain(|(_, stat)| stat.is_dir());
+    Ok(targets)
 }

@@ -89,8 +89,8 @@ impl Union {
 /// The kernel forgot the inode between the look at the table and the count: made again from what is known.
 fn again(inode: &Inode) -> Inode {
     let made = if inode.is_dir() {
-        let found = inode.copies().iter().filter_map(|at| Some((*at, inode.copy_ino(*at)?))).collect();
-        Inode::dir(inode.id, &Copies { found, unsure: 0 })
+        let found = inode.copies().into_iter().filter_map(|at| Some((at, inode.copy_ino(at)?)));
+        Inode::dir(inode.id, &Copies::known(found))
     } else {
         Inode::file(inode.id, inode.kind, inode.branch().unwrap_or(BranchIx(0)))
     };

@@ -19,6 +19,7 @@ use fsstack_sys::{self as sys, Errno, OFlags};
 use crate::entries::Entries;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
+use crate::inode::dirfd::DirFd;
 use crate::pool::Pool;
 use crate::union::Union;
 
@@ -44,9 +45,7 @@ impl Union {
             }
         }
         let known = self.known(&parent, name);
-        if let Some(inode) = &known {
-            self.keep_removed_dir(&pool, inode);
-        }
+        let object = known.as_ref().and_then(|inode| self.object_of(&pool, inode));
         let mut last = OpError::MISSING;
         let mut removed = false;
         for at in branches.into_iter().rev() {
@@ -65,8 +64,7 @@ impl Union {
             return Err(last);
         }
         if let Some(inode) = known {
-            inode.lost_name(&parent, name);
-            self.forget_removed(&pool, inode.id);
+            self.dir_was_removed(&pool, &inode, object, &parent, name);
         }
         Ok(())
     }
@@ -86,26 +84,37 @@ impl Union {
         if !branch.is_writable() || !parent.is_on(goes.at) || !dir.has_name(parent, name) {
             return Ok(false);
         }
-        self.keep_removed_dir(pool, &dir);
+        let object = self.object_of(pool, &dir);
         let fd = self.dirfd(pool, parent, goes.at)?;
         match branch.ask(|| sys::at::rmdir(fd.as_fd(), name)) {
             // Not what it was known to be.
             Err(error) if error.is_missing() || error.errno() == Errno::NOTDIR => return Ok(false),
             removed => removed?,
         }
-        dir.lost_name(parent, name);
-        self.forget_removed(pool, dir.id);
+        self.dir_was_removed(pool, &dir, object, parent, name);
         Ok(true)
     }
 
-    /// The directory is about to be removed: its object stays until the kernel forgets it.
-    fn keep_removed_dir(&self, pool: &Pool, dir: &Arc<Inode>) {
-        if self.ghosts.has_room()
-            && let Some(at) = dir.branch()
-            && let Ok(fd) = self.dirfd(pool, dir, at)
-        {
-            dir.outlive(fd);
+    /// The object of a directory that is about to be removed, if it can be kept.
+    fn object_of(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<Arc<DirFd>> {
+        let at = dir.branch().filter(|_| self.ghosts.has_room())?;
+        self.dirfd(pool, dir, at).ok()
+    }
+
+    /// The directory `dir` has lost its name for good: its `object` stays until the kernel forgets it.
+    fn dir_was_removed(
+        &self,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        object: Option<Arc<DirFd>>,
+        parent: &Arc<Inode>,
+        name: &CStr,
+    ) {
+        if let Some(object) = object {
+            dir.outlive(object);
         }
+        dir.lost_name(parent, name);
+        self.forget_removed(pool, dir.id);
     }
 
     /// The copy on `at`, if there is one, has no entries.
