@@ -232,6 +232,16 @@ mod tests {
     }
 
     #[test]
+    fn the_example_that_is_installed_says_the_defaults() {
+        let example: toml::Table = include_str!("../../../../packaging/example.toml").parse().unwrap();
+        assert!(!example.is_empty());
+        for (name, value) in example {
+            let default = find(&name).unwrap().default.split(';').next();
+            assert_eq!(value.as_str(), default, "{name}");
+        }
+    }
+
+    #[test]
     fn dashes_and_underscores_are_the_same_and_stars_end_a_name() {
         assert_eq!(find("allow-other").unwrap().name(), "allow_other");
         assert_eq!(find("attr_timeout").unwrap().name(), "attr-timeout");
