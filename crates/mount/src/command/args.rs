@@ -237,11 +237,11 @@ pub enum NfsAction {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
         pool: String,
-        /// Who may mount it, as exports(5) has it.
-        #[arg(long, default_value = "*")]
-        clients: String,
-        /// Write the line to /etc/exports.d, and have a running server read it.
+        /// Who may mount it, as exports(5) has it: a host, a network, or "*" for everybody.
         #[arg(long)]
+        clients: Option<String>,
+        /// Write the line to /etc/exports.d, and have a running server read it; only with --clients.
+        #[arg(long, requires = "clients")]
         install: bool,
     },
     /// Check an export: options, identity, index, branches, what the server exports, who holds the pool.
@@ -262,4 +262,20 @@ pub struct Explain {
     /// With create: how large the file will be.
     #[arg(long, value_name = "SIZE", default_value = "0")]
     pub size: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::error::ErrorKind;
+
+    #[test]
+    fn nothing_is_exported_to_everybody_unless_that_is_said() {
+        let parsed = |words: &str| Arguments::try_parse_from(words.split(' ')).map(drop);
+        let refused = parsed("fsstack nfs show pool --install").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::MissingRequiredArgument);
+        assert!(refused.to_string().contains("--clients"), "{refused}");
+        parsed("fsstack nfs show pool").unwrap();
+        parsed("fsstack nfs show pool --install --clients *").unwrap();
+    }
 }

@@ -25,8 +25,10 @@ const EXPORTED: &str = "/var/lib/nfs/etab";
 
 pub(crate) fn run(wish: &Nfs, style: Style) -> Result<(), Failed> {
     match &wish.action {
-        NfsAction::Show { pool, clients, install: false } => shown(&pool::find(pool)?, clients),
-        NfsAction::Show { pool, clients, install: true } => install(&pool::find(pool)?, clients),
+        NfsAction::Show { pool, clients: Some(clients), install: true } => {
+            install(&pool::find(pool)?, clients)
+        }
+        NfsAction::Show { pool, clients, .. } => shown(&pool::find(pool)?, clients.as_deref().unwrap_or("*")),
         NfsAction::Check { pool } => check(&pool::find(pool)?, style),
     }
 }
