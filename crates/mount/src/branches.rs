@@ -50,6 +50,12 @@ pub(crate) fn find(
     world: &World,
     problems: &mut Problems,
 ) -> Vec<Branch> {
+    if demand.require == Require::Same
+        && let Some(why) = demand.remembered.cannot_tell()
+    {
+        problems.mount(why);
+        return Vec::new();
+    }
     wait(specs, demand, world);
     let mut branches = Vec::new();
     let found: Vec<_> = specs.iter().flat_map(|spec| expand(spec, problems)).collect();

@@ -6,6 +6,7 @@
 
 use crate::settings::Branch;
 use crate::world::World;
+use fsstack_pool::Printable;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -30,10 +31,20 @@ impl Remembered {
         Self { folder: folder.map(Path::to_owned) }
     }
 
-    /// Whether a branch at this canonical path was a mount point. A list that cannot be read remembers nothing: it
-    /// guards against mistakes.
+    /// Whether a branch at this canonical path was a mount point. Of a list that cannot be read nobody knows; that is
+    /// what [`Self::cannot_tell`] is for.
     pub(crate) fn was_mount_point(&self, path: &Path) -> bool {
         self.folder.as_deref().is_some_and(|folder| read(folder).is_ok_and(|list| list.contains(path)))
+    }
+
+    /// Why nobody knows what was a mount point: the list is there and cannot be read. One line, with the way out.
+    pub(crate) fn cannot_tell(&self) -> Option<String> {
+        let folder = self.folder.as_deref()?;
+        let error = read(folder).err()?;
+        Some(format!(
+            "{}: {error}: it says which branches were mount points; mend or remove it, or mount with require=directory if all disks are mounted",
+            Printable::path(&folder.join(LIST))
+        ))
     }
 
     /// These branches are served from now on, as they are.
@@ -102,6 +113,19 @@ mod tests {
         assert!(remembered.was_mount_point(&disk) && remembered.was_mount_point(&other));
         change(&state, &[], &[&disk]).unwrap();
         assert_eq!(read(&state).unwrap(), BTreeSet::from([other]));
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let remembered = Remembered::in_dir(Some(dir.path()));
+        assert_eq!(remembered.cannot_tell(), None, "there is none yet");
+        fs::create_dir(dir.path().join(LIST)).unwrap();
+        let told = remembered.cannot_tell().unwrap();
+        assert!(
+            told.contains("mounted-branches: Is a directory") && told.contains("require=directory"),
+            "{told}"
+        );
     }
 
     #[test]

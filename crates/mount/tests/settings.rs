@@ -49,6 +49,18 @@ fn check(ground: &Ground, options: &str, expected: Expect) {
     expected.assert_eq(&ground.hide(&changed.join("\n")));
 }
 
+/// An unmounted disk would pass for an empty branch.
+#[test]
+fn a_mount_is_refused_where_nobody_knows_what_was_mounted() {
+    let ground = Ground::new();
+    fs::create_dir_all(ground.path().join("state/mounted-branches")).unwrap();
+    let words = |options| ["$D/a", "$D/mnt", "-o", options];
+    let problems = settle(&ground, Privilege::Root, &words("state-dir=$D/state")).unwrap_err();
+    expect!["$D/state/mounted-branches: Is a directory (os error 21): it says which branches were mount points; mend or remove it, or mount with require=directory if all disks are mounted"]
+        .assert_eq(&ground.hide(&told(&problems)));
+    settle(&ground, Privilege::Root, &words("state-dir=$D/state,require=directory")).unwrap();
+}
+
 #[test]
 fn the_defaults() {
     let ground = Ground::new();

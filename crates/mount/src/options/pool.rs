@@ -84,7 +84,7 @@ pub(super) const PLACEMENT: &[Row] = &[
         &["require"],
         Takes::Choice(&["same", "directory", "mountpoint"]),
         "same",
-        "Refuse a branch that is not itself a mount point, so that an unmounted disk is not written beneath: with \"mountpoint\" any, with \"same\" one that was a mount point when a pool was last served from it, with \"directory\" none.",
+        "Refuse a branch that is not itself a mount point, so that an unmounted disk is not written beneath: with \"mountpoint\" any, with \"same\" one that was a mount point when a pool was last served from it (so not at its first mount, nor a directory inside of a mount), with \"directory\" none.",
         |raw, typed| {
             let require = match typed.raw().as_encoded_bytes() {
                 b"mountpoint" => Require::MountPoint,
