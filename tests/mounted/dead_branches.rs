@@ -206,6 +206,34 @@ fn an_aborted_connection_is_a_dead_branch() {
 }
 
 #[test]
+fn a_directory_that_a_branch_brings_back_with_it_is_merged() {
+    needs!(mounting(), program("mergerfs"));
+    let mut pool = lab::pool()
+        .served_branch("a")
+        .tmp_branch("b")
+        .option("create=ff")
+        .option("attr-timeout=60")
+        .option("entry-timeout=60")
+        .option("negative-timeout=60")
+        .mount();
+    pool.write("kept", b"kept");
+    fs::create_dir(pool.branch("b").path().join("d")).unwrap();
+    fs::write(pool.branch("b").path().join("d/here"), b"here").unwrap();
+    assert_eq!(listed(&pool.at("d")).unwrap(), ["here"]);
+    pool.branch("a").daemon().kill().unwrap();
+    until("the branch is down", || errno(fs::read(pool.at("kept"))) == EIO);
+    // Somebody works on it while the pool cannot see it.
+    fs::create_dir(pool.branch("a").below().join("d")).unwrap();
+    fs::write(pool.branch("a").below().join("d/brought"), b"brought").unwrap();
+    pool.branch_mut("a").unmount_by_force();
+    pool.branch_mut("a").remount();
+    until("the branch comes back", || fs::read(pool.at("kept")).is_ok());
+    assert_eq!(pool.read("d/brought"), b"brought");
+    assert_eq!(listed(&pool.at("d")).unwrap(), ["brought", "here"]);
+    assert_eq!(errno(fs::remove_dir(pool.at("d"))), Some(39));
+}
+
+#[test]
 fn a_disk_that_is_unmounted_is_down_until_it_is_mounted_again() {
     needs!(mounting(), loops());
     let mut pool = lab::pool()

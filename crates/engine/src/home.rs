@@ -124,7 +124,7 @@ impl Branch {
         self.close_inodes();
         // What there is on it may have changed while it was away, without a word.
         if let Some(union) = self.health.host.get().and_then(Weak::upgrade) {
-            union.doubt_copies();
+            union.has_returned(self.ix);
         }
         if let Some(watch) = self.watcher() {
             watch.returned(self);

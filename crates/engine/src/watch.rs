@@ -257,11 +257,13 @@ impl Union {
         }
     }
 
-    /// Where names are, and which branches have copies of directories, is asked for again.
-    pub(crate) fn doubt_copies(&self) {
+    /// The branch was mounted again: where names are is asked for again, and whether it has copies of directories that had
+    /// none there.
+    pub(crate) fn has_returned(&self, at: BranchIx) {
         self.forget_hints();
         for inode in self.inodes.all() {
             inode.doubt();
+            inode.doubt_copy_on(at);
         }
     }
 

@@ -229,6 +229,16 @@ impl Inode {
         self.with_dir(|dir| (dir.checked, dir.misses) = (None, [0; 2]));
     }
 
+    /// `branch` may have a copy by now, which it had not when it was asked last.
+    pub(crate) fn doubt_copy_on(&self, branch: BranchIx) {
+        let is_root = self.is_root();
+        self.with_dir(|dir| {
+            if !is_root && dir.copies.iter().all(|copy| copy.branch != branch) {
+                dir.unsure |= bit(branch);
+            }
+        });
+    }
+
     /// The descriptor of the copy on `branch`, if it is open.
     pub fn cached_dirfd(&self, branch: BranchIx) -> Option<Arc<DirFd>> {
         self.with_dir(|dir| {
