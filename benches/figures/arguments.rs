@@ -23,6 +23,8 @@ pub(crate) enum Part {
     Export,
     Nfs,
     Index,
+    Slow,
+    Breakdown,
 }
 
 const PARTS: &[(&str, Part)] = &[
@@ -42,6 +44,8 @@ const PARTS: &[(&str, Part)] = &[
     ("export", Part::Export),
     ("nfs", Part::Nfs),
     ("index", Part::Index),
+    ("slow", Part::Slow),
+    ("breakdown", Part::Breakdown),
 ];
 
 /// How long it may take.

@@ -152,7 +152,8 @@ impl Ground {
         Ok((Standing { path, parts, mount: Some(Mount { daemon, mount, _dir: dir }) }, took / 1e6))
     }
 
-    fn parts(&self, contender: &Contender, spread: usize) -> Result<Vec<PathBuf>> {
+    /// Directories for `contender` alone, `spread` of them, taken from the branches in turn.
+    pub(crate) fn parts(&self, contender: &Contender, spread: usize) -> Result<Vec<PathBuf>> {
         let under = |n: usize| -> Result<PathBuf> {
             let branch = self.branches.get(n % self.branches.len().max(1)).context("no branch")?;
             let dir = branch.path().join(contender.name).join(n.to_string());
@@ -188,6 +189,12 @@ impl Standing {
     /// Its directories on the branches, to make things that it has not seen yet.
     pub(crate) fn parts(&self) -> &[PathBuf] {
         &self.parts
+    }
+
+    /// As if it had only the first `count` directories: nothing is to be made on the others past the mount.
+    pub(crate) fn used(mut self, count: usize) -> Self {
+        self.parts.truncate(count);
+        self
     }
 
     /// The process that serves it.

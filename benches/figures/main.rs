@@ -5,6 +5,7 @@
 
 mod arguments;
 mod breadth;
+mod breakdown;
 mod conditions;
 mod control;
 mod copy;
@@ -22,6 +23,7 @@ mod nfs;
 mod null;
 mod relocate;
 mod report;
+mod slow;
 mod startup;
 mod trees;
 
@@ -58,6 +60,8 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Export, |ground, asked, tables| export::run(ground, asked.metadata(), tables)),
     (Part::Nfs, |ground, asked, tables| nfs::run(ground, asked.nfs(), tables)),
     (Part::Index, |_, asked, tables| index::run(asked.indexed(), tables)),
+    (Part::Slow, |ground, asked, tables| slow::run(ground, asked.metadata(), tables)),
+    (Part::Breakdown, |ground, asked, tables| breakdown::run(ground, asked.metadata(), tables)),
     (Part::Memory, |ground, asked, tables| memory::run(ground, asked.inodes(), tables)),
 ];
 

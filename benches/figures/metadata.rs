@@ -93,6 +93,7 @@ pub(crate) fn contenders() -> Vec<Contender> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crowd {
     title: &'static str,
+    /// Its directories' names begin so. (With a `c`, the file system that does nothing has them too.)
     tag: &'static str,
     clients: usize,
     /// A program that never sleeps on each CPU.
@@ -111,18 +112,21 @@ impl Crowd {
 
 /// One client, and nothing else.
 pub(crate) const ONE: Crowd =
-    Crowd { title: "Operations a second, one client", tag: "1", clients: 1, hogs: false };
+    Crowd { title: "Operations a second, one client", tag: "c1", clients: 1, hogs: false };
 
 const ALONE: &[Crowd] =
-    &[ONE, Crowd { title: "Operations a second, two clients, sum", tag: "2", clients: 2, hogs: false }];
+    &[ONE, Crowd { title: "Operations a second, two clients, sum", tag: "c2", clients: 2, hogs: false }];
 
 /// One client, where no CPU is ever free.
 pub(crate) const HARD_PRESSED: Crowd = Crowd {
     title: "Operations a second, one client, a busy loop on each CPU",
-    tag: "h",
+    tag: "ch",
     clients: 1,
     hogs: true,
 };
+
+/// One client, whose directories the file system that does nothing does not have.
+pub(crate) const APART_FROM_NULL: Crowd = Crowd { tag: "own", ..ONE };
 
 /// The tables, one for each number of clients.
 pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
@@ -164,12 +168,25 @@ pub(crate) fn rounds(
     crowd: Crowd,
     amount: Amount,
     table: &mut Table,
+    slowest: Option<&mut Table>,
+) -> Result<()> {
+    rounds_beside(standing, crowd, amount, table, slowest, |_| Ok(()))
+}
+
+/// As [`rounds`]; `settle` brings about what is to go on beside each contender's act, before it.
+pub(crate) fn rounds_beside(
+    standing: &[(&Contender, &Standing)],
+    crowd: Crowd,
+    amount: Amount,
+    table: &mut Table,
     mut slowest: Option<&mut Table>,
+    mut settle: impl FnMut(&Contender) -> Result<()>,
 ) -> Result<()> {
     for round in 0..amount.rounds {
-        let tag = format!("{}{round}", crowd.tag);
-        let teams = standing.iter().map(|(of, at)| Ok((*of, Team::new(at, crowd.clients, &tag, amount)?)));
-        let teams = teams.collect::<Result<Vec<_>>>()?;
+        let mut teams = Vec::new();
+        for (n, (of, at)) in standing.iter().enumerate() {
+            teams.push((*of, Team::new(at, crowd.clients, &format!("{}{round}-{n}", crowd.tag), amount)?));
+        }
         let _hogs = crowd.hogs.then(Hogs::start).transpose()?;
         for (act, label) in ACTS {
             for turn in 0..teams.len() {
@@ -177,6 +194,7 @@ pub(crate) fn rounds(
                 if of.server == Server::Null && !matches!(act, Act::Missing | Act::Uncached) {
                     continue;
                 }
+                settle(of)?;
                 let done = team.act(*act).with_context(|| format!("{}: {label}", of.name))?;
                 table.put(label, of.name, done.rate);
                 if let (Some(slowest), Some(p99)) = (&mut slowest, done.p99) {
@@ -216,7 +234,7 @@ struct Client {
 
 impl Team {
     fn new(at: &Standing, clients: usize, tag: &str, amount: Amount) -> Result<Self> {
-        let new = |n| Client::new(at, &format!("c{n}-{tag}"), amount);
+        let new = |n| Client::new(at, &format!("{tag}-{n}"), amount);
         let team = Self { clients: (0..clients).map(new).collect::<Result<_>>()? };
         // What was just made on the branches must not be flushed while somebody else is measured.
         rustix::fs::sync();

@@ -28,8 +28,8 @@ const FILE: u32 = 0o100_644;
 /// In a number: it is a file's.
 const IS_FILE: u64 = 1 << 62;
 
-/// The arguments that make this program mount `target`, its requests by `transport`; each name is looked up for so many
-/// microseconds, as if the server were far away.
+/// The arguments that make this program mount `target`, its requests by `transport`; each call that a program
+/// waits for takes so many microseconds, as if the server were far away.
 pub(crate) fn arguments(transport: &str, target: &Path, away: &str) -> Vec<String> {
     vec![SERVE.into(), transport.into(), target.display().to_string(), away.into()]
 }
@@ -102,7 +102,11 @@ impl Serve for Null {
 
     fn serve(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Outcome {
         let nodeid = request.header.nodeid;
-        if matches!(request.op, Operation::Lookup { .. }) && !self.away.is_zero() {
+        let waited_for = matches!(
+            request.op,
+            Operation::Lookup { .. } | Operation::Getattr { .. } | Operation::Open { .. } | Operation::Statfs
+        );
+        if waited_for && !self.away.is_zero() {
             std::thread::sleep(self.away);
         }
         let built = match request.op {
