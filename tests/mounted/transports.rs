@@ -80,7 +80,9 @@ fn max_threads_holds_from_the_start() {
         assert!((possible..=bound).contains(&door_threads(&pool)), "max-threads={wanted}");
         // Three a CPU that all stay busy for a while: what is left of them waits.
         sh(pool.path(), "for n in $(seq 50); do (stat file; ls; cat file) > /dev/null & done; wait");
-        assert!(door_threads(&pool) <= bound, "max-threads={wanted}: {}", door_threads(&pool));
+        // In front of a volume that has all its calls threads step aside, up to eight times as many beside.
+        let most = if lab::ground::is_gluster() { bound + 8 * wanted } else { bound };
+        assert!(door_threads(&pool) <= most, "max-threads={wanted}: {}", door_threads(&pool));
     }
 }
 
