@@ -92,7 +92,9 @@ pub(super) fn image(
     }
     wanted.extend(files.iter().cloned());
     for path in &wanted {
-        place(&root, path, path)?;
+        // What was built with the helper is no part of this machine.
+        let beside = path.file_name().filter(|_| path.parent() == helper.parent());
+        place(&root, path, &beside.map_or_else(|| path.clone(), |name| Path::new("/usr/bin").join(name)))?;
     }
     place(&root, teller, Path::new("/usr/bin/teller"))?;
     place(&root, helper, Path::new("/usr/sbin/mount.fsstack"))?;

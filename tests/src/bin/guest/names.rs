@@ -53,7 +53,7 @@ fn removed_at_once() {
     });
 }
 
-/// A client of v3 that reads a page of a listing at a time, and believes a directory's times for half a minute, as clients
+/// A client of v3 that reads a few pages of a listing at a time, and believes a directory's times for half a minute, as clients
 /// do unless they are told otherwise. At each change the other one throws away what the server has read ahead for it:
 /// emulated, there is always one, and it reads most of a large directory several times.
 const PATIENT: &str = "/mnt/patient";
@@ -61,7 +61,7 @@ const PATIENT: &str = "/mnt/patient";
 /// A listing has each entry that stays once, and none twice.
 fn listed_while_files_come_and_go() {
     sh(&format!(
-        "mkdir {PATIENT} && mount -t nfs -o vers=3,nconnect=4,hard,nordirplus,rsize=4096,port=2049,mountport=20048,mountproto=tcp 127.0.0.1:/mnt/pool {PATIENT}"
+        "mkdir {PATIENT} && mount -t nfs -o vers=3,nconnect=4,hard,nordirplus,rsize=16384,port=2049,mountport=20048,mountproto=tcp 127.0.0.1:/mnt/pool {PATIENT}"
     ));
     by_both(|client, version| {
         let large = format!("large-{version}");
@@ -140,6 +140,7 @@ fn locked_by_two() {
     fs::write(in_pool("locked"), "0").unwrap();
     let [v3, v4] = CLIENTS.map(|client| open(&Path::new(client).join("locked")));
     for (one, other) in [(&v3, &v4), (&v4, &v3)] {
+        say("the one locks, the other sees it");
         fcntl_lock(one, FlockOperation::LockExclusive).unwrap();
         assert!(is_held(other), "the server gave the lock twice");
         assert!(!free_for_others("/mnt/pool/locked"), "the lock does not reach the pool's own");
