@@ -96,15 +96,26 @@ fn two_minutes_of_work_over_sixteen_connections() {
     live("work");
 }
 
-/// The figures of docs/nfs.md: the pool beside its branch, and what connections gain. Needs `fsstack-bench` beside the
-/// helper: `cargo build --release -p fsstack -p fsstack-bench`, and FSSTACK_BIN=target/release/mount-fsstack.
+/// The figures of docs/nfs.md: the pool beside its branch. Needs `fsstack-bench` beside the helper:
+/// `cargo build --release -p fsstack -p fsstack-bench`, and FSSTACK_BIN=target/release/mount-fsstack.
 #[test]
 #[ignore = "takes minutes: run for its figures"]
-fn figures_of_the_kernels_server() {
+fn figures_of_the_pool_beside_its_branch() {
+    measure("figures");
+}
+
+/// As above: what connections gain where each is limited.
+#[test]
+#[ignore = "takes minutes: run for its figures"]
+fn figures_of_connections() {
+    measure("connections");
+}
+
+fn measure(story: &str) {
     let bench = daemon::helper().unwrap().with_file_name("fsstack-bench");
     if !bench.exists() {
         return fsstack_lab::Skip::because(format!("needs {}", bench.display())).announce();
     }
     let Some(ip) = which("ip") else { return fsstack_lab::Skip::because("needs the program ip").announce() };
-    live_with("figures", &[bench, ip], GuestDisks { size: MiB(1024), ..DISKS }, Duration::from_secs(2400));
+    live_with(story, &[bench, ip], GuestDisks { size: MiB(2048), ..DISKS }, Duration::from_secs(2400));
 }

@@ -12,7 +12,21 @@ const EXPORTS: [(&str, &str); 2] = [("branch", "/mnt/b"), ("pool", "/mnt/pool")]
 const VERSIONS: [(&str, &str); 2] =
     [("v3", "vers=3,nolock,port=2049,mountport=20048,mountproto=tcp"), ("v4.2", "vers=4.2")];
 
-pub(crate) fn story(ground: &mut Ground) {
+/// The pool beside its branch.
+pub(crate) fn beside(ground: &mut Ground) {
+    serve_both(ground);
+    beside_its_branch();
+    unmount();
+}
+
+/// One connection and several.
+pub(crate) fn connections(ground: &mut Ground) {
+    serve_both(ground);
+    by_connections();
+    unmount();
+}
+
+fn serve_both(ground: &Ground) {
     ground.stop_server();
     ground.unmount_pool();
     ground.mount_pool_over("/mnt/a");
@@ -24,8 +38,9 @@ pub(crate) fn story(ground: &mut Ground) {
     }
     sh("mv /etc/exports.new /etc/exports && exportfs -r && rpc.nfsd 8 && modprobe veth");
     std::fs::write("/proc/fs/nfsd/v4_end_grace", "Y").unwrap();
-    beside_its_branch();
-    by_connections();
+}
+
+fn unmount() {
     sh("for mount in $(sed -n 's/^[^ ]* \\(.mnt.f.[^ ]*\\) .*/\\1/p' /proc/mounts); do umount $mount; done");
 }
 
@@ -101,9 +116,9 @@ fn beside_its_branch() {
     for pair in targets.chunks(EXPORTS.len()) {
         let targets = pair.join(" ");
         bench(&format!(
-            "compare {targets} --rounds 5 --op write,read --block 1M --file-size 32M --direct --tasks 2"
+            "compare {targets} --rounds 5 --op write,read --block 1M --file-size 16M --direct --tasks 2"
         ));
-        bench(&format!("compare {targets} --rounds 5 --op create,stat --entries 200"));
+        bench(&format!("compare {targets} --rounds 5 --op create,stat --entries 50"));
     }
 }
 

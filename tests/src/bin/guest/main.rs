@@ -24,7 +24,8 @@ const STORIES: &[(&str, u32, Story)] = &[
     ("names", 4, names::story),
     ("rights", 1, rights::story),
     ("work", 16, work::story),
-    ("figures", 0, figures::story),
+    ("figures", 0, figures::beside),
+    ("connections", 0, figures::connections),
 ];
 
 fn main() -> ExitCode {
