@@ -29,7 +29,13 @@ pub(crate) fn in_pool(name: &str) -> PathBuf {
 /// Runs a line of the shell: what it wrote.
 #[track_caller]
 pub(crate) fn sh(line: &str) -> String {
-    let told = told(line);
+    sh_within(LIMIT, line)
+}
+
+/// As [`sh`], of what may take longer.
+#[track_caller]
+pub(crate) fn sh_within(limit: Duration, line: &str) -> String {
+    let told = command("sh").args(["-c", line]).limit(limit).output().unwrap();
     assert_eq!(told.code, 0, "`{line}`: {}{}", told.stdout, told.stderr);
     told.stdout
 }
