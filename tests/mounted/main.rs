@@ -46,4 +46,5 @@ mod sources;
 mod stress;
 mod tools;
 mod transports;
+mod unknown_names;
 mod write_paths;

@@ -9,7 +9,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::answer::{Created, Entry};
 use crate::caller::Caller;
-use crate::error::Result;
+use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::open::{Access, OpenFile};
 use crate::pool::Pool;
@@ -28,7 +28,8 @@ impl Union {
     /// lookup of it, and a handle.
     ///
     /// # Errors
-    /// EEXIST with `O_EXCL` if any branch has the name; the most telling reason if no branch takes it.
+    /// If any branch has the name: EEXIST with `O_EXCL`, else ESTALE, for it is to be looked up and opened. The most telling
+    /// reason if no branch takes it.
     pub fn create(
         &self,
         parent: Ino,
@@ -39,20 +40,20 @@ impl Union {
     ) -> Result<Created> {
         let pool = self.pool.load();
         let parent = self.dir(parent)?;
-        match self.must_be_missing(&pool, &parent, name.as_cstr()) {
-            Err(error) if error.errno() == Errno::EXIST && !flags.contains(OFlags::EXCL) => {
-                // The kernel did not know of it: it came by another way.
-                return self.open_existing(parent.id.ino, name, flags, caller);
+        let missing = self.must_be_missing(&pool, &parent, name.as_cstr());
+        let made = missing.and_then(|()| {
+            self.place(&pool, &parent, |at| self.create_on(&pool, &parent, name, mode, at, caller))
+        });
+        let made = made.map_err(|error| {
+            let by_another_way = error.errno() == Errno::EXIST && !flags.contains(OFlags::EXCL);
+            if !by_another_way {
+                return error;
             }
-            checked => checked?,
-        }
-        let made = self.place(&pool, &parent, |at| self.create_on(&pool, &parent, name, mode, at, caller));
-        let made = match made {
-            Err(error) if error.errno() == Errno::EXIST && !flags.contains(OFlags::EXCL) => {
-                return self.open_existing(parent.id.ino, name, flags, caller);
-            }
-            made => made?,
-        };
+            // The kernel does not know of it, and would take it for new: whether the caller may open it is checked by
+            // nobody then. Told that what it knows is stale it looks the name up and opens it as any other.
+            parent.has_new(name.as_cstr());
+            OpError::STALE
+        })?;
         parent.has_new(name.as_cstr());
         let entry = self.admit_file(&pool, &parent, name.as_cstr(), made.at, made.stat);
         let opened = self.open_made(&pool, entry, made, flags, caller);
@@ -84,23 +85,6 @@ impl Union {
             .ask(|| branch.stat_fd(fd.as_fd()))
             .inspect_err(|_| take_back(sys::at::unlink(dir.as_fd(), name.as_cstr())))?;
         Ok(Made { at, fd, stat })
-    }
-
-    fn open_existing(
-        &self,
-        parent: Ino,
-        name: EntryName<'_>,
-        flags: OFlags,
-        caller: Caller,
-    ) -> Result<Created> {
-        let entry = self.lookup(parent, name)?;
-        match self.open(entry.ino, flags, caller) {
-            Ok(opened) => Ok(Created { entry, opened }),
-            Err(error) => {
-                self.forget(entry.ino, 1);
-                Err(error)
-            }
-        }
     }
 
     /// Creates a file without a name, as open(2) with `O_TMPFILE` in `parent`.
@@ -145,7 +129,7 @@ impl Union {
         let branch = pool.branch(made.at).move_in()?;
         let file = OpenFile::new(branch, made.fd, Access::Write, &made.stat, self.backings.clone());
         let file = Arc::new(file);
-        let file = inode.open_with(|_| Ok::<_, crate::error::OpError>(()), || Ok(file))?;
+        let file = inode.open_with(|_| Ok::<_, OpError>(()), || Ok(file))?;
         Ok(self.hand_out(pool, inode, file, flags, caller))
     }
 }
