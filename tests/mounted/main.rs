@@ -10,6 +10,7 @@ mod calls;
 mod caught_callers;
 mod churn;
 mod command;
+mod cut_short;
 mod databases;
 mod dead_branches;
 mod directories;

@@ -109,6 +109,12 @@ impl Branch {
         self.kind
     }
 
+    /// What its file system is in, if it is in a file.
+    #[must_use]
+    pub fn image(&self) -> Option<&Path> {
+        self.image.as_deref()
+    }
+
     /// Bytes that an unprivileged user may still take.
     #[must_use]
     #[track_caller]

@@ -21,11 +21,29 @@ const TAKES_NONE: u32 = 0x02 | 0x08 | 0x20;
 pub use fsstack_sys::file::Whence;
 
 impl Union {
-    /// Reads at `offset` into `into`: the number of bytes, fewer only at the end of the file.
+    /// Reads at `offset` into `into`: the number of bytes, fewer at the end of the file, or before what cannot be read.
     ///
     /// # Errors
     /// EBADF if the handle is not open; what the branch answered before the first byte.
     pub fn read(&self, handle: Handle, offset: u64, into: &mut [u8]) -> Result<usize> {
+        match self.read_until(handle, offset, into)? {
+            // What was read is right: the error comes again with the next read.
+            (0, Some(error)) => Err(error),
+            (done, _) => Ok(done),
+        }
+    }
+
+    /// As [`Self::read`], for who takes fewer bytes for the end of the file.
+    ///
+    /// # Errors
+    /// EBADF if the handle is not open; what the branch answered before the last byte.
+    pub fn fill(&self, handle: Handle, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let (done, then) = self.read_until(handle, offset, into)?;
+        then.map_or(Ok(done), Err)
+    }
+
+    /// The number of bytes, and the error that came behind them.
+    fn read_until(&self, handle: Handle, offset: u64, into: &mut [u8]) -> Result<(usize, Option<OpError>)> {
         let open = self.file(handle)?;
         let mut done = 0;
         while done < into.len() {
@@ -34,12 +52,10 @@ impl Union {
             match read {
                 Ok(0) => break,
                 Ok(count) => done += count,
-                // What was read is right: the error comes again with the next read.
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
+                Err(error) => return Ok((done, Some(error))),
             }
         }
-        Ok(done)
+        Ok((done, None))
     }
 
     /// Writes `data` at `offset`: the number of bytes, fewer only if the branch took no more. `strips`: the
@@ -48,6 +64,32 @@ impl Union {
     /// # Errors
     /// EBADF if the handle may not write; what the branch answered before the first byte.
     pub fn write(&self, handle: Handle, offset: u64, data: &[u8], strips: bool) -> Result<usize> {
+        match self.write_until(handle, offset, data, strips)? {
+            (0, Some(error)) => Err(error),
+            (done, _) => Ok(done),
+        }
+    }
+
+    /// As [`Self::write`], for who forgets `data` unless there is an error: all of it is written.
+    ///
+    /// # Errors
+    /// EBADF if the handle may not write; what the branch answered before the last byte; ENOSPC if it took no more.
+    pub fn write_back(&self, handle: Handle, offset: u64, data: &[u8], strips: bool) -> Result<usize> {
+        match self.write_until(handle, offset, data, strips)? {
+            (_, Some(error)) => Err(error),
+            (done, None) if done < data.len() => Err(Errno::NOSPC.into()),
+            (done, None) => Ok(done),
+        }
+    }
+
+    /// The number of bytes, and the error that came behind them.
+    fn write_until(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        strips: bool,
+    ) -> Result<(usize, Option<OpError>)> {
         let open = self.file(handle)?;
         if strips && open.file.strips() {
             open.file.strip_now()?;
@@ -71,17 +113,14 @@ impl Union {
                     moves += 1;
                     let moved =
                         self.relocate(&self.pool.load(), &open.inode, &open.file, branch, rest.len() as u64);
-                    match moved {
-                        Ok(()) => {}
-                        Err(_) if done > 0 => break,
-                        Err(_) => return Err(error),
+                    if moved.is_err() {
+                        return Ok((done, Some(error)));
                     }
                 }
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
+                Err(error) => return Ok((done, Some(error))),
             }
         }
-        Ok(done)
+        Ok((done, None))
     }
 
     /// As fallocate(2).

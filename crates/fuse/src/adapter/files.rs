@@ -44,10 +44,23 @@ impl Adapter {
         full(answer.created(&convert::entry(&made.entry, &self.timeouts()), open_out(&made.opened)))
     }
 
-    pub(super) fn read(&self, fh: u64, offset: u64, size: u32, answer: &mut Answer<'_>) -> Served {
-        let room = room(answer, size)?;
-        let read = self.union.read(Handle(fh), offset, room).map_err(errno)?;
-        full(answer.filled(read))
+    /// `by_caller`: what is read goes to a caller, as it is. Otherwise into the page cache, where fewer bytes mean that the file
+    /// ends there, or is zeros from there on.
+    pub(super) fn read(
+        &self,
+        fh: u64,
+        offset: u64,
+        size: u32,
+        by_caller: bool,
+        answer: &mut Answer<'_>,
+    ) -> Served {
+        let (handle, room) = (Handle(fh), room(answer, size)?);
+        let read = if by_caller {
+            self.union.read(handle, offset, room)
+        } else {
+            self.union.fill(handle, offset, room)
+        };
+        full(answer.filled(read.map_err(errno)?))
     }
 
     pub(super) fn write(
@@ -59,7 +72,13 @@ impl Adapter {
         answer: &mut Answer<'_>,
     ) -> Served {
         let strips = write_flags & abi::WRITE_KILL_SUIDGID != 0;
-        let written = self.union.write(Handle(fh), offset, data, strips).map_err(errno)?;
+        // The page cache takes what it writes back for written, however few bytes the answer tells of.
+        let written = if write_flags & abi::WRITE_CACHE == 0 {
+            self.union.write(Handle(fh), offset, data, strips)
+        } else {
+            self.union.write_back(Handle(fh), offset, data, strips)
+        };
+        let written = written.map_err(errno)?;
         full(answer.written(u32::try_from(written).unwrap_or(u32::MAX)))
     }
 

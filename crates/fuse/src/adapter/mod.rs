@@ -146,7 +146,10 @@ impl Adapter {
             Operation::Open { flags, .. } => self.open(request, flags, answer),
             Operation::Create(creation) => self.create(request, &creation, answer),
             Operation::Tmpfile(creation) => self.tmpfile(request, &creation, answer),
-            Operation::Read { fh, offset, size, .. } => self.read(fh, offset, size, answer),
+            // The kernel says whose locks count only where a caller reads.
+            Operation::Read { fh, offset, size, lock_owner, .. } => {
+                self.read(fh, offset, size, lock_owner.is_some(), answer)
+            }
             Operation::Write { fh, offset, write_flags, data, .. } => {
                 self.write(fh, offset, data, write_flags, answer)
             }

@@ -1,0 +1,81 @@
+//! What is read or written in part: by a branch that breaks in the middle, or for want of room in a request. An error, never
+//! zeros, a shorter file or a write that is lost.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+
+use fsstack_lab::{self as lab, MiB, needs};
+
+use crate::relocate::mib;
+use crate::script::{python, sh, ways};
+
+/// Where the page is that cannot be read: in the middle of what is read ahead.
+const BROKEN: usize = 512 << 10 | 64 << 10;
+
+/// A file system that notices what its disk has got wrong.
+#[test]
+fn what_cannot_be_read_is_an_error_wherever_it_lies() {
+    needs!(mounting(), loops(), drop_caches(), program("mkfs.btrfs"));
+    let mut pool = lab::pool().btrfs_branch("b", MiB(200)).unmounted();
+    let stored = pool.branch("b").path().join("film");
+    fs::write(&stored, mib(7)).unwrap();
+    let page = 4096;
+    let whole = mib(7);
+    pool.branch_mut("b").unmount();
+    let image = OpenOptions::new().read(true).write(true).open(pool.branch("b").image().unwrap()).unwrap();
+    let at = found(&image, &whole[BROKEN..BROKEN + page]);
+    image.write_all_at(b"rotten", at).unwrap();
+    image.sync_all().unwrap();
+    pool.branch_mut("b").remount();
+    for way in ways() {
+        pool.remount_with(way);
+        sh("/", "echo 3 > /proc/sys/vm/drop_caches");
+        let read = fs::read(pool.at("film")).map(|bytes| (bytes.len(), bytes == whole));
+        assert_eq!(read.map_err(|error| error.raw_os_error()), Err(Some(5)), "{way:?}");
+        let file = File::open(pool.at("film")).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 1 << 20, "{way:?}");
+        // All the rest is there, before it and behind it.
+        for (from, to) in [(0, BROKEN), (BROKEN + page, 1 << 20)] {
+            let mut piece = vec![0; to - from];
+            file.read_exact_at(&mut piece, from as u64).unwrap();
+            assert!(piece == whole[from..to], "{way:?}");
+        }
+    }
+}
+
+/// Where a page lies in an image.
+fn found(image: &File, page: &[u8]) -> u64 {
+    let mut piece = vec![0; 4096];
+    let pages = image.metadata().unwrap().len() / 4096;
+    let mut at = (0..pages).map(|n| n * 4096);
+    at.find(|at| image.read_exact_at(&mut piece, *at).is_ok() && piece == page).unwrap()
+}
+
+/// One write of the page cache has room for a part of it.
+#[test]
+fn what_the_page_cache_cannot_write_back_is_an_error() {
+    needs!(mounting(), program("python3"));
+    for way in ways().filter(|way| way.contains(&"write-path=stacked")) {
+        let mut pool = lab::pool().tmpfs_branch("a", MiB(4)).unmounted();
+        let branch = pool.branch("a");
+        let ballast = vec![1; usize::try_from(branch.free()).unwrap() - (600 << 10)];
+        fs::write(branch.path().join("ballast"), ballast).unwrap();
+        pool.remount_with(way);
+        let work = "
+import errno, mmap, os
+SIZE = 1 << 20
+f = os.open('film', os.O_RDWR | os.O_CREAT)
+os.ftruncate(f, SIZE)
+shared = mmap.mmap(f, SIZE)
+shared[:] = b'x' * SIZE
+try:
+    shared.flush()
+    os.fsync(f)
+except OSError as error:
+    print(errno.errorcode[error.errno])
+else:
+    print('taken')
+";
+        assert_eq!(python(pool.path(), work), "ENOSPC", "{way:?}");
+    }
+}
