@@ -79,3 +79,28 @@ else:
         assert_eq!(python(pool.path(), work), "ENOSPC", "{way:?}");
     }
 }
+
+/// The kernel reads more at once than it may write.
+#[test]
+fn small_writes_cut_no_read_short() {
+    needs!(mounting(), loops(), drop_caches(), program("python3"));
+    let mut pool = lab::pool().xfs_branch("x", MiB(300)).unmounted();
+    let stored = pool.branch("x").path().join("film");
+    fs::write(&stored, mib(3)).unwrap();
+    sh(pool.branch("x").path(), "python3 -c \"import os; os.setxattr('film', 'user.large', bytes(60000))\"");
+    for size in ["max-write=4K", "max-write=64K"] {
+        for way in ways() {
+            let options: Vec<_> = [size].iter().chain(way).copied().collect();
+            pool.remount_with(&options);
+            sh("/", "echo 3 > /proc/sys/vm/drop_caches");
+            assert!(pool.read("film") == mib(3), "{options:?}");
+            let mut piece = vec![0; 1 << 20];
+            let read = File::open(pool.at("film")).unwrap().read_at(&mut piece, 0).unwrap();
+            assert!(read == 1 << 20 && piece == mib(3), "{options:?}: {read}");
+            let large = python(pool.path(), "import os; print(len(os.getxattr('film', 'user.large')))");
+            assert_eq!(large, "60000", "{options:?}");
+            pool.write("copy", &mib(4));
+            assert!(pool.read("copy") == mib(4), "{options:?}");
+        }
+    }
+}

@@ -56,8 +56,8 @@ pub struct Granted {
     pub ring: bool,
     /// The daemon clears set-uid and the like; the kernel tells it when.
     pub kills_privileges: bool,
-    /// Largest write request, bytes.
-    pub max_write: u32,
+    /// Most data that a request brings or asks for, bytes.
+    pub payload: u32,
 }
 
 /// Why nothing was mounted.

@@ -74,6 +74,8 @@ impl Filesystem for Negotiation {
             self.max_write = nearest;
             let _taken = kernel.set_max_write(nearest);
         }
+        // Too much is refused with what the kernel offers, and that is what it stays at.
+        let readahead = kernel.set_max_readahead(u32::MAX).unwrap_or_else(|offered| offered);
         if wanted.contains(InitFlags::FUSE_PASSTHROUGH) && kernel.set_max_stack_depth(1).is_err() {
             return Err(io::Error::other("the kernel refuses a stack depth of 1"));
         }
@@ -83,8 +85,18 @@ impl Filesystem for Negotiation {
             setxattr_ext: wanted.contains(InitFlags::FUSE_SETXATTR_EXT),
             ring: wanted.contains(InitFlags::FUSE_OVER_IO_URING),
             kills_privileges: wanted.contains(InitFlags::FUSE_HANDLE_KILLPRIV_V2),
-            max_write: self.max_write,
+            payload: payload(self.max_write, readahead),
         };
         Ok(())
     }
+}
+
+/// Most data in one request or answer. Reads are not bounded by the largest write, but by the pages of a request: as many as the
+/// greater of both bounds needs (which is what fuser asks for), or as the kernel has where it cannot be asked. An extended
+/// attribute is smaller.
+fn payload(max_write: u32, max_readahead: u32) -> u32 {
+    /// FUSE_DEFAULT_MAX_PAGES_PER_REQ.
+    const PAGES: u32 = 32;
+    let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
+    max_write.max(max_readahead).max(PAGES * page).checked_next_multiple_of(page).unwrap_or(u32::MAX)
 }

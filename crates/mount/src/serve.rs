@@ -306,7 +306,7 @@ fn open_door(
         DoorScheduling::Plain => Scheduling::Plain,
     };
     let granted = mounted.granted;
-    let door = Door::open(granted.ring, adapter.clone(), device, granted.max_write, threads, scheduling);
+    let door = Door::open(granted.ring, adapter.clone(), device, granted.payload, threads, scheduling);
     let served = Served {
         id: listed.map(|listed| listed.id().to_owned()).unwrap_or_default(),
         ledger: listed.map(|listed| listed.ledger().to_owned()),

@@ -78,7 +78,7 @@ impl DevDoor {
     pub fn open(
         adapter: Arc<dyn Serve>,
         device: OwnedFd,
-        max_write: u32,
+        payload: u32,
         max_threads: Option<usize>,
         scheduling: Scheduling,
     ) -> io::Result<Self> {
@@ -88,7 +88,7 @@ impl DevDoor {
         let shared = Arc::new(Shared {
             adapter,
             device,
-            buffer: usize::try_from(max_write).unwrap_or(1 << 20) + HEADERS,
+            buffer: usize::try_from(payload).unwrap_or(1 << 20) + HEADERS,
             scheduling: scheduling.settled(),
             base,
             max,

@@ -99,14 +99,14 @@ impl Door {
         ring: bool,
         adapter: Arc<dyn Serve>,
         device: OwnedFd,
-        max_write: u32,
+        payload: u32,
         max_threads: Option<usize>,
         scheduling: Scheduling,
     ) -> io::Result<Self> {
         if ring {
-            return RingDoor::open(adapter, device, max_write, max_threads, scheduling).map(Self::Ring);
+            return RingDoor::open(adapter, device, payload, max_threads, scheduling).map(Self::Ring);
         }
-        DevDoor::open(adapter, device, max_write, max_threads, scheduling).map(Self::Dev)
+        DevDoor::open(adapter, device, payload, max_threads, scheduling).map(Self::Dev)
     }
 
     /// Serves until the mount is gone.

@@ -81,7 +81,7 @@ impl Entry {
     ///
     /// # Errors
     /// The kernel has no io_uring for this process.
-    pub(crate) fn new(device: RawFd, queue: u16, max_write: usize) -> io::Result<Self> {
+    pub(crate) fn new(device: RawFd, queue: u16, largest: usize) -> io::Result<Self> {
         let ring = EntryRing::new()?;
         let mut header = Box::new(Header {
             in_out: [0; 128],
@@ -92,7 +92,7 @@ impl Entry {
             padding: 0,
             reserved: 0,
         });
-        let mut payload = Buffer::new(max_write + SLACK, 0);
+        let mut payload = Buffer::new(largest + SLACK, 0);
         let space = payload.space();
         let places = Box::new([
             [(&raw mut *header).expose_provenance(), size_of::<Header>()],

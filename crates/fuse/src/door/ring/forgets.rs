@@ -34,8 +34,8 @@ fn rounds(shared: &Shared) -> std::io::Result<()> {
     }
     let flags = fcntl_getfl(&shared.device)?;
     fcntl_setfl(&shared.device, flags | OFlags::NONBLOCK)?;
-    let mut incoming = Buffer::new(shared.max_write + 4096, BEFORE_DATA);
-    let mut outgoing = Buffer::new(shared.max_write + 4096, 0);
+    let mut incoming = Buffer::new(shared.payload + 4096, BEFORE_DATA);
+    let mut outgoing = Buffer::new(shared.payload + 4096, 0);
     let (incoming, outgoing) = (incoming.space(), outgoing.space());
     let mut idle = 0;
     // (It is set elsewhere when the door could not be opened.)

@@ -50,7 +50,7 @@ pub struct RingDoor {
 pub(super) struct Shared {
     adapter: Arc<dyn Serve>,
     device: OwnedFd,
-    max_write: usize,
+    payload: usize,
     scheduling: Scheduling,
     queues: Vec<Queue>,
     /// Threads of all queues, and how many there may be: at least one a queue, without which the kernel uses none.
@@ -108,7 +108,7 @@ impl RingDoor {
     pub fn open(
         adapter: Arc<dyn Serve>,
         device: OwnedFd,
-        max_write: u32,
+        payload: u32,
         max_threads: Option<usize>,
         scheduling: Scheduling,
     ) -> io::Result<Self> {
@@ -118,7 +118,7 @@ impl RingDoor {
         let shared = Arc::new(Shared {
             adapter,
             device,
-            max_write: usize::try_from(max_write).unwrap_or(1 << 20).max(8192),
+            payload: usize::try_from(payload).unwrap_or(1 << 20).max(8192),
             scheduling: scheduling.settled(),
             queues: (0..queues).map(|_| Queue::default()).collect(),
             threads: AtomicUsize::new(0),
@@ -234,7 +234,7 @@ impl Shared {
         let registered = || {
             queue.free.fetch_add(1, SeqCst);
             let taken =
-                Entry::new(self.device.as_fd().as_raw_fd(), id, self.max_write).and_then(|mut entry| {
+                Entry::new(self.device.as_fd().as_raw_fd(), id, self.payload).and_then(|mut entry| {
                     let fetched = entry.register()?;
                     Ok((entry, fetched))
                 });
@@ -291,7 +291,7 @@ impl Shared {
         seat: &Arc<Seat>,
         apart: &mut Apart,
     ) -> Option<Entry> {
-        apart.keep(entry.slot.request(), self.max_write);
+        apart.keep(entry.slot.request(), self.payload);
         let Apart { parts: [header, op_in, rest], answer } = apart;
         let request = match Request::parse(self.adapter.abi(), header, op_in, rest) {
             Ok(request) => request,
