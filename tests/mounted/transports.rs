@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use fsstack_lab::{self as lab, Pool, RingSwitch, needs};
 
+use crate::hung_branches::{Frozen, callers_waiting, described, filled, until};
 use crate::script::sh;
 
 /// How many threads of the pool's daemon answer requests: `door-0`, `door-1` ...
@@ -84,6 +85,36 @@ fn max_threads_holds_from_the_start() {
         let most = if lab::ground::is_gluster() { 9 * bound } else { bound };
         assert!(door_threads(&pool) <= most, "max-threads={wanted}: {}", door_threads(&pool));
     }
+}
+
+/// Programs wait in a branch that does not answer, and in front of it, many more than there are CPUs: others are served.
+/// Threads that came for them go when nobody needs them any more.
+#[test]
+fn helpers_at_the_device_come_for_who_waits_in_a_branch_and_go_again() {
+    needs!(mounting(), program("mergerfs"));
+    let builder = described().option("transport=dev").option("branch-timeout=60").option("branch-inflight=4");
+    let pool = filled(builder);
+    fs::write(pool.at("here"), "on b").unwrap();
+    let (base, dir) = (fsstack_sys::thread::allowed_cpus().len(), pool.at("on-a"));
+    until("no helper is there", || door_threads(&pool) == base);
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    let ask = |n: usize| {
+        let at = dir.join((n % 40).to_string());
+        std::thread::spawn(move || fs::metadata(at).is_ok())
+    };
+    let callers: Vec<_> = (0..2 * base + 12).map(ask).collect();
+    until("the callers wait", || callers_waiting() >= callers.len());
+    for _ in 0..20 {
+        assert_eq!(fs::read(pool.at("here")).unwrap(), b"on b");
+    }
+    assert!(callers.iter().all(|caller| !caller.is_finished()), "told before the branch was thawed");
+    assert!(base < door_threads(&pool));
+    drop(frozen);
+    assert!(callers.into_iter().all(|caller| caller.join().unwrap()), "thawed in time: nobody is refused");
+    until("the helpers have gone", || {
+        assert!(fs::metadata(pool.at("here")).is_ok());
+        door_threads(&pool) == base
+    });
 }
 
 /// Runs alone (.config/nextest.toml): the switch is the whole machine's.

@@ -4,8 +4,9 @@
 //! answered is preempted by the client it woke, so that at the next request only the thread of the *other* CPU
 //! waits: it is woken there for nothing, or serves the request from the wrong CPU. So while all requests come from
 //! one task, only the thread on that task's CPU reads, and the others are parked. As soon as tasks take turns, or a
-//! request may take long, or the one thread is stuck, all of them read again. One that is inside a request of another
-//! task, which may hold it for seconds, is never chosen: nobody would read.
+//! request may take long, or the one thread is stuck, all of them read again. While another thread is inside a request,
+//! which may hold it for seconds, or helpers have been added for those that are, all read: the programs that wait in a slow
+//! branch come again, and each of their requests would take the only reader away from everybody else.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -84,8 +85,9 @@ impl Crew {
         }
     }
 
-    /// Thread `number` has read a request of `task` (a thread id; 0 is the kernel itself).
-    pub(super) fn seen(&self, number: usize, task: u32) {
+    /// Thread `number` has read a request of `task` (a thread id; 0 is the kernel itself). `helped`: there are threads that
+    /// were not there from the start.
+    pub(super) fn seen(&self, number: usize, task: u32, helped: bool) {
         if task == 0 || !self.may_be_solo {
             return;
         }
@@ -101,14 +103,18 @@ impl Crew {
         if streak == CALM {
             self.changes.store(0, Relaxed);
         }
-        if streak.is_multiple_of(STREAK) {
+        if streak.is_multiple_of(STREAK) && !helped && !self.others_are_inside(number) {
             let cpu = cpu_of(task);
             let here = cpu.and_then(|_| self.members.iter().position(|member| member.cpu == cpu));
-            let reads = |chosen: &usize| *chosen == number || !self.members[*chosen].inside.load(Relaxed);
-            if let Some(chosen) = here.filter(reads) {
+            if let Some(chosen) = here {
                 self.set_sole(chosen + 1);
             }
         }
+    }
+
+    fn others_are_inside(&self, number: usize) -> bool {
+        let mut others = self.members.iter().enumerate().filter(|(other, _)| *other != number);
+        others.any(|(_, member)| member.inside.load(Relaxed))
     }
 
     /// Waits until thread `number` is one of those that read.
@@ -166,12 +172,12 @@ mod tests {
     fn one_task_is_served_by_the_thread_on_its_cpu_until_tasks_take_turns() {
         let (here, crew) = here_and_second();
         for _ in 0..=STREAK {
-            crew.seen(0, here);
+            crew.seen(0, here, false);
         }
         assert_eq!(crew.sole.load(SeqCst), 2);
         crew.wait_for_turn(1);
         for other in 1..=CHANGES + 1 {
-            crew.seen(0, here + other);
+            crew.seen(0, here + other, false);
         }
         assert!(!crew.is_solo());
         crew.wait_for_turn(0);
@@ -181,33 +187,40 @@ mod tests {
     fn tasks_that_take_turns_are_served_by_all() {
         let crew = Crew::new(2, &[0, 1], true);
         for n in 0..10 * STREAK {
-            crew.seen(0, 1 + n % 2);
+            crew.seen(0, 1 + n % 2, false);
         }
         assert!(!crew.is_solo());
     }
 
     #[test]
-    fn one_that_is_inside_a_request_of_another_is_not_chosen() {
+    fn while_another_is_inside_a_request_or_helpers_are_there_all_read() {
         let (here, crew) = here_and_second();
-        let streak = |by: usize| {
+        let streak = |by: usize, helped: bool| {
             crew.goes_in(by);
             for _ in 0..2 * STREAK {
-                crew.seen(by, here);
+                crew.seen(by, here, helped);
             }
             crew.comes_out(by);
         };
-        // Its own thread waits for a disk, and another serves the task: the first one, or one that came later.
-        crew.goes_in(1);
-        streak(0);
+        // A thread waits for a disk, and another serves the task: one that is there from the start, or one that came later.
+        for waits in [0, 1] {
+            crew.goes_in(waits);
+            streak(1 - waits, false);
+            assert!(!crew.is_solo());
+            streak(2, true);
+            assert!(!crew.is_solo());
+            crew.comes_out(waits);
+        }
+        // It is done, but those that came for it are still there.
+        streak(2, true);
         assert!(!crew.is_solo());
-        streak(2);
+        streak(0, true);
         assert!(!crew.is_solo());
-        crew.comes_out(1);
-        streak(2);
+        streak(0, false);
         assert_eq!(crew.sole.load(SeqCst), 2);
         // The one that serves the task is inside its request, of course.
         crew.all_read();
-        streak(1);
+        streak(1, false);
         assert_eq!(crew.sole.load(SeqCst), 2);
     }
 

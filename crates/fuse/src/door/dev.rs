@@ -1,16 +1,18 @@
 //! The door at /dev/fuse: threads that each read one request, run it to its end, and write its answer.
 //!
 //! The device wakes its waiters first in, first out, whatever CPU they are on, so more waiting threads than CPUs
-//! make it slower. One thread a CPU is there from the start, and for a single client only one of them reads (`crew`). A helper is added only when all of them have been
-//! inside the same calls for a while (a slow branch, a lock that is waited for), and leaves when it finds
-//! others waiting for work. Who notices that is one more thread, which sleeps for good while any thread waits.
+//! make it slower. One thread a CPU is there from the start, and for a single client only one of them reads (`crew`). Helpers are added only when all of them have been
+//! inside calls for a while (a slow branch, a lock that is waited for). Who notices that is one more thread, which sleeps
+//! for good while any thread waits. A helper that finds others waiting for work rests; whoever takes a request when nobody
+//! waits any more calls one that rests, so that programs in a slow branch, which come again and again, keep no thread from
+//! others. One that has rested for a while leaves.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fsstack_engine::health::stand_in::{self, StandIn};
 use fsstack_sys::{identity, thread};
@@ -32,6 +34,10 @@ const UNLOCK: u32 = 2;
 const WAITERS: usize = 1024;
 /// How long all threads must have been busy without finishing a request before one is added.
 const STUCK: Duration = Duration::from_millis(5);
+/// The most helpers that are added at once, where the ones before were too few.
+const AT_ONCE: usize = 8;
+/// How long a helper that nobody needs stays.
+const REST: Duration = Duration::from_secs(2);
 
 /// The door.
 #[derive(Debug)]
@@ -53,6 +59,9 @@ pub(super) struct Shared {
     tempos: Vec<Tempo>,
     /// Threads that wait for a request.
     waiting: AtomicUsize,
+    /// Helpers that rest, and how many of them are called but not back yet.
+    resting: AtomicUsize,
+    called: (Mutex<usize>, Condvar),
     threads: AtomicUsize,
     /// Threads that wait for another request, and are not among `threads`.
     aside: AtomicUsize,
@@ -96,6 +105,8 @@ impl DevDoor {
             crew: Crew::new(base, &cpus, base < max),
             tempos: (0..base).map(|_| Tempo::default()).collect(),
             waiting: AtomicUsize::new(0),
+            resting: AtomicUsize::new(0),
+            called: Default::default(),
             threads: AtomicUsize::new(0),
             aside: AtomicUsize::new(0),
             waiters: AtomicUsize::new(0),
@@ -167,8 +178,10 @@ impl Shared {
         let seat = Seat::new(self, device, number)?;
         stand_in::of(seat.clone());
         loop {
-            if helper && (self.waiting.load(Relaxed) >= self.base || self.crew.is_solo()) {
-                return Ok(());
+            while helper && (self.waiting.load(Relaxed) >= self.base || self.crew.is_solo()) {
+                if !self.rest() {
+                    return Ok(());
+                }
             }
             if !helper {
                 self.crew.wait_for_turn(number);
@@ -181,7 +194,7 @@ impl Shared {
                 Ok(Taken::Gone) => return self.leave(),
                 Ok(Taken::Request(len)) => {
                     self.begun.fetch_add(1, Relaxed);
-                    if others == 0 && self.asleep.load(SeqCst) {
+                    if others == 0 && !self.call_one() && self.asleep.load(SeqCst) {
                         self.raise_alarm();
                     }
                     self.crew.goes_in(number);
@@ -214,7 +227,8 @@ impl Shared {
         if may_take_long(&request.op) && self.crew.is_solo() {
             self.crew.all_read();
         } else {
-            self.crew.seen(seat.number(), request.header.pid);
+            let helped = self.base < self.threads.load(Relaxed) + self.aside.load(Relaxed);
+            self.crew.seen(seat.number(), request.header.pid, helped);
         }
         if self.adapter.may_hang() {
             return self.run_watched(device.as_fd(), seat, (&request, message), outgoing);
@@ -345,8 +359,49 @@ impl Shared {
         self.ended.1.notify_all();
         drop(ended);
         self.crew.all_read();
+        // Whoever is about to rest holds the lock between its look and its wait.
+        drop(self.called.0.lock());
+        self.called.1.notify_all();
         self.raise_alarm();
         Ok(())
+    }
+
+    /// A helper rests until it is called: false if it was not, and is to leave.
+    fn rest(&self) -> bool {
+        let until = Instant::now() + REST;
+        let mut called = self.called.0.lock();
+        self.resting.fetch_add(1, SeqCst);
+        // Whoever took a request before that saw nobody to call.
+        let mut needed = self.waiting.load(SeqCst) == 0 && !self.crew.is_solo();
+        while !needed && !self.gone.load(SeqCst) {
+            let late = self.called.1.wait_until(&mut called, until).timed_out();
+            if 0 < *called {
+                *called -= 1;
+                needed = true;
+            } else if late {
+                break;
+            }
+        }
+        // A call is for one that rests.
+        self.resting.fetch_sub(1, SeqCst);
+        *called = (*called).min(self.resting.load(SeqCst));
+        needed
+    }
+
+    /// Calls a helper that rests to take the next request: false if there is none. (Where one thread reads for a single
+    /// client, nobody else is to.)
+    fn call_one(&self) -> bool {
+        if self.resting.load(SeqCst) == 0 || self.crew.is_solo() {
+            return false;
+        }
+        let mut called = self.called.0.lock();
+        if self.resting.load(SeqCst) <= *called {
+            return false;
+        }
+        *called += 1;
+        drop(called);
+        self.called.1.notify_one();
+        true
     }
 
     fn raise_alarm(&self) {
@@ -354,9 +409,10 @@ impl Shared {
         self.shortage.notify_one();
     }
 
-    /// Adds a helper when nothing moves and nobody waits.
+    /// Adds helpers when nothing moves and nobody waits, or so little moves that requests wait for threads.
     fn watch(self: &Arc<Self>) {
         let mut next = self.base;
+        let mut more = 1;
         loop {
             let mut short = self.short.lock();
             self.asleep.store(true, SeqCst);
@@ -371,19 +427,33 @@ impl Shared {
             while calm < 20 && !self.gone.load(SeqCst) {
                 let before = self.begun.load(Relaxed);
                 std::thread::sleep(STUCK);
-                let stuck = self.waiting.load(SeqCst) == 0 && self.begun.load(Relaxed) == before;
-                calm = if self.waiting.load(SeqCst) > 0 { calm + 1 } else { 0 };
-                if stuck && self.crew.is_solo() {
+                let busy = self.waiting.load(SeqCst) == 0;
+                let begun = self.begun.load(Relaxed).wrapping_sub(before);
+                calm = if busy { 0 } else { calm + 1 };
+                if busy && begun == 0 && self.crew.is_solo() {
                     self.crew.all_read();
-                } else if stuck && self.threads.load(Relaxed) < self.max {
-                    self.add_helper(next);
-                    next += 1;
+                } else if busy && (begun == 0 || self.is_short(begun)) {
+                    let room = self.max.saturating_sub(self.threads.load(Relaxed));
+                    for _ in 0..more.min(room) {
+                        self.add_helper(next);
+                        next += 1;
+                    }
+                    more = (2 * more).min(AT_ONCE);
+                } else {
+                    more = 1;
                 }
             }
             if self.gone.load(SeqCst) {
                 return;
             }
         }
+    }
+
+    /// Whether requests wait at the device although the threads, which have begun so many since the last look, are not
+    /// kept busy by short ones.
+    fn is_short(&self, begun: u64) -> bool {
+        let few = usize::try_from(begun).is_ok_and(|begun| begun <= self.threads.load(Relaxed));
+        few && device::has_requests(self.device.as_fd())
     }
 
     fn add_helper(self: &Arc<Self>, index: usize) {

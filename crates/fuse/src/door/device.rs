@@ -8,6 +8,7 @@ use std::{io, mem};
 
 use fsstack_engine::open::route::Backings;
 use fsstack_wire::{Answer, OutHeader};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::ioctl::{self, opcode};
 
@@ -143,6 +144,14 @@ pub(crate) fn take(device: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Take
         Err(Errno::NODEV) => Ok(Taken::Gone),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether requests wait to be read.
+pub(crate) fn has_requests(device: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(&device, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let answered = rustix::event::poll(&mut polled, Some(&now));
+    answered.is_ok_and(|_| polled[0].revents().contains(PollFlags::IN))
 }
 
 /// Writes an answer.
