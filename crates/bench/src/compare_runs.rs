@@ -105,7 +105,9 @@ fn name(of: &Summary) -> String {
 /// Results from their file, or from the directory they are in.
 fn read(path: &Path) -> Result<Results> {
     let file = if path.is_dir() { path.join("results.json") } else { path.to_owned() };
-    let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    let text = fs::read_to_string(&file).with_context(|| {
+        format!("{}: name a results.json, or the directory that --out gave", file.display())
+    })?;
     let results: Results = serde_json::from_str(&text)
         .with_context(|| format!("{} is no result of fsstack-bench", file.display()))?;
     ensure!(

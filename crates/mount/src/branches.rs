@@ -116,11 +116,17 @@ fn expand(spec: &BranchSpec, problems: &mut Problems) -> Vec<BranchSpec> {
 }
 
 fn look(path: &Path) -> Result<(PathBuf, DirectoryId), String> {
-    let absent = |error: std::io::Error| match error.kind() {
+    let absent = |error: std::io::Error| {
+        match error.kind() {
+        // A floor or mode with a slip in it is a path too, for a comma also stands between branches.
+        std::io::ErrorKind::NotFound if path.is_relative() => {
+            "missing (a relative path); an attribute of the branch before it would be RW, NC or RO, a floor as 50G or 5%, min-inodes=N or cross-mounts".to_owned()
+        }
         std::io::ErrorKind::NotFound => {
             "missing; create or mount it first, or wait for it with branches-timeout=".to_owned()
         }
         _ => format!("cannot be reached: {error}"),
+    }
     };
     let metadata = fs::metadata(path).map_err(absent)?;
     if !metadata.is_dir() {

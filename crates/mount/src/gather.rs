@@ -82,7 +82,10 @@ fn take(raw: &mut RawOptions, typed: &Typed<'_>, unknown: Unknown) -> Result<(),
         }
         None => {
             let known = options::rows().flat_map(|row| row.names).filter(|name| !name.ends_with('*'));
-            Err(format!("{typed}: unknown option{}", suggestion(typed.name, known.copied())))
+            let near = suggestion(typed.name, known.copied());
+            let way_out =
+                if near.is_empty() { "; leave it out, or have mount -s pass over it" } else { &near };
+            Err(format!("{typed}: unknown option{way_out}"))
         }
     }
 }
@@ -98,7 +101,9 @@ fn read_config(raw: &mut RawOptions, file: &Path, unknown: Unknown, problems: &m
         Err(error) => {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
             let reason = error.message().replace('\n', " ");
-            return problems.usage(format!("config={shown}: line {line}: {reason}"));
+            return problems.usage(format!(
+                "config={shown}: line {line}: {reason}; write it as TOML: create = \"mfs\" (a config file of mergerfs is not read)"
+            ));
         }
     };
     for (name, value) in flatten(table) {

@@ -17,6 +17,8 @@ use crate::size::{Floor, SizeError};
 
 /// What /etc/fstab's form for FUSE file systems puts before the branches.
 const FUSE_PREFIX: &[u8] = b"fsstack#";
+/// The same of those whose lines people bring along.
+const OTHERS_PREFIXES: [&[u8]; 2] = [b"mhddfs#", b"mergerfs#"];
 
 /// A source that is not understood: the piece, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +56,9 @@ pub enum SpecFault {
         "not an escape: write `\\\\` for a backslash, `\\:` `\\,` `\\=` for separators, `\\040` for a byte"
     )]
     Escape,
+    /// What stands before the branches in the fstab lines of another program.
+    #[error("the prefix of another program: write fsstack# in its place, or leave it out")]
+    OthersPrefix,
     /// A NUL byte.
     #[error("a path cannot contain a NUL byte")]
     Nul,
@@ -88,6 +93,9 @@ enum Attribute {
 /// Reads the branches of a pool, in order; at least one.
 pub fn parse_source(source: &OsStr) -> Result<Vec<BranchSpec>, SpecError> {
     let bytes = source.as_bytes();
+    if let Some(prefix) = OTHERS_PREFIXES.into_iter().find(|prefix| bytes.starts_with(prefix)) {
+        return Err(fault_in(prefix, SpecFault::OthersPrefix));
+    }
     let symbols = unescape(bytes.strip_prefix(FUSE_PREFIX).unwrap_or(bytes))?;
     let mut branches = Vec::new();
     let mut rest = Some(symbols.as_slice());
@@ -374,6 +382,13 @@ mod tests {
                 "branches: `=RW`: a branch's path is missing: write branches as /a:/b, with one `:` or `,` between two"
             ],
         );
+    }
+
+    #[test]
+    fn the_prefixes_of_others_are_refused_by_name() {
+        let fault = |source: &str| parse_source(OsStr::new(source)).unwrap_err().fault;
+        assert_eq!(fault("mergerfs#/a:/b"), SpecFault::OthersPrefix);
+        assert_eq!(fault("mhddfs#/a,/b"), SpecFault::OthersPrefix);
     }
 
     #[test]

@@ -105,6 +105,7 @@ fn bad_words_are_refused_before_anything_is_written() {
     refused(&lab("double-fuse", &["xfs", "--volumes", "dt8"]), &[], "leave --volumes away");
     refused(&["plan", "no-such-plan"], &[], "built in: media-server");
     refused(&["compare-runs", "/no/such", "/no/such"], &[], "No such file or directory");
+    refused(&["compare-runs", "/no/such", "/no/such"], &[], "/no/such: name a results.json");
     let usage = run(&["compare", "--target", "nameless"]);
     assert_eq!(usage.code, 2);
     assert!(usage.stderr.contains("is not NAME=DIR"), "{}", usage.stderr);

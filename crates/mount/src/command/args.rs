@@ -115,6 +115,7 @@ pub struct WritePath {
     #[arg(value_hint = ValueHint::DirPath)]
     pub pool: String,
     /// auto, passthrough or stacked; with --subtree also inherit, which takes the directory's rule away.
+    #[arg(value_name = "WAY")]
     pub path: String,
     /// Only for files below this directory of the pool.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]

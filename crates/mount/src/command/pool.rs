@@ -105,7 +105,10 @@ pub(crate) fn holding(path: &Path) -> Result<(Pool, Vec<u8>), Failed> {
             let inside = full.strip_prefix(pool.entry.mount_point()).unwrap_or(&full);
             Ok((pool.clone(), inside.as_os_str().as_encoded_bytes().to_vec()))
         }
-        None => Err(Failed::Missing(format!("{}: not in a pool", Printable::path(path)))),
+        None => Err(Failed::Missing(format!(
+            "{}: not in a pool; `fsstack list` shows the pools",
+            Printable::path(path)
+        ))),
     }
 }
 
