@@ -35,6 +35,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
     let branches = branches(&typed.source, &raw, world, mount_point.as_deref(), &mut problems);
     branches::refuse_taken(&branches, world, &mut problems);
     export(&raw, world, &mut problems);
+    transport(&raw, &mut problems);
     let branch_inflight = inflight(&raw, &mut problems);
     notices(&mut raw, world);
     let Some(mount_point) = mount_point.filter(|_| problems.is_empty()) else { return Err(problems) };
@@ -137,6 +138,17 @@ fn export(raw: &RawOptions, world: &World, problems: &mut Problems) {
         problems.usage(format!(
             "{}: means something only where the pool is exported; add nfs-export",
             raw.nfs_identity.spelled()
+        ));
+    }
+}
+
+/// A wait for a lock holds what it came by until it is over: an entry of a ring, of which there are few.
+fn transport(raw: &RawOptions, problems: &mut Problems) {
+    if (raw.transport.get(), raw.locks.get()) == (Some(&Transport::Ring), Some(&Locks::Branch)) {
+        problems.usage(format!(
+            "{} and {}: waits for locks would use up the ring; use transport=dev",
+            raw.transport.spelled(),
+            raw.locks.spelled()
         ));
     }
 }
