@@ -22,7 +22,7 @@ transport=\t'How requests come from the kernel: over io_uring ("ring" switches t
 door-scheduling=\t'How the threads that answer the kernel are scheduled: "idle" keeps callers on their CPU where the daemon has a scheduling group of its own; "auto" looks whether it has one, by cpu cgroup or session.'
 max-threads=\t'The most threads that answer the kernel: one or two a CPU from the start, more while all are inside a branch. The io_uring transport needs one for each possible CPU, whatever this says.'
 max-write=\t'The largest request, from 4K to 64M; the kernel may lower it.'
-statfs=\t'Whether free space counts every branch, or only what new files can be placed on; mergerfs\'s "base" is "all".'
+statfs=\t'Whether free space counts every branch, or only what new files can be placed on; mergerfs\'s "base" is "all", its "full" (only branches that hold the path) is refused.'
 locks=\t'Whether flock and POSIX locks hold within this mount, or are also taken on the branch for others to see.'
 nfs-export\t'Let an NFS server export the pool: its file handles stay good over restarts of server and pool.'
 nfs-identity=\t'For nfs-ganesha: mount the pool as a block device with this UUID (fuseblk on a small loop device), so that the server\'s handles survive remounts; with nfs-export.'

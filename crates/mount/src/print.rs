@@ -111,7 +111,7 @@ fn completable() -> Vec<PossibleValue> {
 fn completed(row: &Row) -> String {
     match row.takes {
         Takes::Value(_) | Takes::Choice(_) => format!("{}=", row.name()),
-        Takes::Nothing | Takes::Switch | Takes::Anything => row.name().to_owned(),
+        Takes::Nothing | Takes::Switch | Takes::SwitchOr(_) | Takes::Anything => row.name().to_owned(),
     }
 }
 

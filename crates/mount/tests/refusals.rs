@@ -49,8 +49,8 @@ fn unknown_options_come_with_the_nearest() {
         "$D/a",
         "frobnicate",
         expect![[r#"
-        mount.fsstack: frobnicate: unknown option
-        exit 1"#]],
+            mount.fsstack: frobnicate: unknown option; leave it out, or have mount -s pass over it
+            exit 1"#]],
     );
     let sloppy = helper(&ground, &["$D/a", "$D/mnt", "-sf", "-o", "frobnicate=1"]);
     expect![[r#"
@@ -84,8 +84,8 @@ fn bad_values_say_what_would_be_right() {
             mount.fsstack: ro=1: takes no value
             mount.fsstack: require: needs a value: require=same|directory|mountpoint
             mount.fsstack: subtype=a b: not a word of letters, digits, "_", "." and "-"
-            mount.fsstack: passthrough.io=ro: all openers of a file share one mode; rw or off (or write-path=)
-            mount.fsstack: statfs=full: counting only branches that hold the path is not supported; all or as-placed
+            mount.fsstack: passthrough.io=ro: not one of off, rw
+            mount.fsstack: statfs=full: not one of all, as-placed, base
             mount.fsstack: config=rel.toml: not an absolute path
             mount.fsstack: entry-timeout=nan: not a number of seconds, such as 1 or 0.5
             mount.fsstack: passthrough-headroom=1000000P: `1000000P` is too large: the most is 16383P
@@ -100,14 +100,15 @@ fn what_mergerfs_knows_and_we_do_not_is_refused_by_name() {
     check(
         &ground,
         "$D/a",
-        "symlinkify=true,func.getattr=newest,category.action=ff,nullrw=true,follow-symlinks=all,uid=5,branches=/x",
+        "symlinkify=true,func.getattr=newest,category.search=newest,category.action=ff,nullrw=true,follow-symlinks=all,uid=5,branches=/x",
         expect![[r#"
-            mount.fsstack: symlinkify=true: an option of mergerfs that is not supported here: files are shown as what they are
-            mount.fsstack: func.getattr=newest: an option of mergerfs that is not supported here: the first branch in order that holds a name always serves it
-            mount.fsstack: category.action=ff: an option of mergerfs that is not supported here: a change is always made on every branch that needs it
-            mount.fsstack: nullrw=true: an option of mergerfs that is not supported here: what is written is kept
-            mount.fsstack: follow-symlinks=all: an option of mergerfs that is not supported here: symbolic links are shown as such
-            mount.fsstack: uid=5: an option of libfuse that is not supported here: files keep the owners and modes that they have on the branches
+            mount.fsstack: symlinkify=true: an option of mergerfs that is not supported here: files are shown as what they are; leave it out (only false is taken)
+            mount.fsstack: func.getattr=newest: an option of mergerfs that is not supported here: the first branch in order that holds a name always serves it; leave it out (only ff is taken)
+            mount.fsstack: category.search=newest: an option of mergerfs that is not supported here: the first branch in order that holds a name always serves it; leave it out (only ff is taken)
+            mount.fsstack: category.action=ff: an option of mergerfs that is not supported here: a change is always made on every branch that needs it; leave it out (only epall or all is taken)
+            mount.fsstack: nullrw=true: an option of mergerfs that is not supported here: what is written is kept; leave it out (only false is taken)
+            mount.fsstack: follow-symlinks=all: an option of mergerfs that is not supported here: symbolic links are shown as such; leave it out (only never is taken)
+            mount.fsstack: uid=5: an option of libfuse that is not supported here: files keep the owners and modes that they have on the branches; leave it out, and chown or chmod them there
             mount.fsstack: branches=/x: an option of mergerfs that is not supported here: the branches stand as SOURCE before the mount point
             exit 1"#]],
     );
@@ -119,13 +120,17 @@ fn leftovers_are_passed_over_with_a_notice() {
     check(
         &ground,
         "$D/a",
-        "big_writes,use_ino,direct_io,dropcacheonclose=true,cache.files=per-process,moveonenospc=true",
+        "big_writes,use_ino,direct_io,dropcacheonclose=true,cache.files=per-process,moveonenospc=true,noforget,xattr=nosys,readahead=1024,proxy-ioprio=true",
         expect![[r#"
             mount.fsstack: big_writes: no meaning here: requests are as large as the kernel allows
             mount.fsstack: use_ino: no meaning here: inode numbers are always stable and the same for hard links
             mount.fsstack: direct_io: no meaning here: page-cache=off, the default, is what it meant
-            mount.fsstack: dropcacheonclose=true: no meaning here: there is no second cache to drop with page-cache=off, the default
-            mount.fsstack: cache.files=per-process: caches for every process, not only for some
+            mount.fsstack: dropcacheonclose=true: no meaning here: with page-cache=off, the default, there is no second cache to drop; what page-cache=on keeps goes when memory is short
+            mount.fsstack: cache.files=per-process: is page-cache=on for every process, not only for some; leave it out, and no second copy of data is kept in memory
+            mount.fsstack: noforget: no meaning here: numbers of files do not depend on memory; to export the pool by NFS say nfs-export
+            mount.fsstack: xattr=nosys: no meaning here: xattrs always reach the branch
+            mount.fsstack: readahead=1024: no meaning here: set it on the branches' own devices
+            mount.fsstack: proxy-ioprio=true: no meaning here: passthrough keeps the caller's I/O priority by itself
             exit 0"#]],
     );
 }
@@ -178,6 +183,14 @@ fn conflicts_are_told_all_at_once() {
         exit 1"#]],
     );
     check(&ground, "$D/a", "create=mlimit,mlimit=8G,create=mlimit", expect!["exit 0"]);
+    check(
+        &ground,
+        "$D/a",
+        "transport=ring,locks=branch",
+        expect![[r#"
+        mount.fsstack: transport=ring and locks=branch: waits for locks would use up the ring; use transport=dev
+        exit 1"#]],
+    );
 }
 
 #[test]
@@ -255,6 +268,27 @@ fn a_branch_that_cannot_be() {
         "rw",
         expect![[r#"
         mount.fsstack: branches: ``: a branch's path is missing: write branches as /a:/b, with one `:` or `,` between two
+        exit 1"#]],
+    );
+}
+
+#[test]
+fn a_slip_in_a_branch() {
+    let ground = Ground::new();
+    check(
+        &ground,
+        "$D/a=RW,50Q",
+        "rw",
+        expect![[r#"
+        mount.fsstack: branch 50Q: missing (a relative path); an attribute of the branch before it would be RW, NC or RO, a floor as 50G or 5%, min-inodes=N or cross-mounts
+        exit 32"#]],
+    );
+    check(
+        &ground,
+        "mergerfs#$D/a",
+        "rw",
+        expect![[r#"
+        mount.fsstack: branches: `mergerfs#`: the prefix of another program: write fsstack# in its place, or leave it out
         exit 1"#]],
     );
 }
@@ -366,8 +400,8 @@ fn a_config_file_is_refused_with_its_place() {
     with(
         "create = \"mfs\"\n\ncreate = ",
         expect![[r#"
-        mount.fsstack: config=$D/pool.toml: line 3: string values must be quoted, expected literal string
-        exit 1"#]],
+            mount.fsstack: config=$D/pool.toml: line 3: string values must be quoted, expected literal string; write it as TOML: create = "mfs" (a config file of mergerfs is not read)
+            exit 1"#]],
     );
     with(
         "create = [\"mfs\"]\nconfig = \"/x\"\nmax-threads = 0\nro = \"yes\"",

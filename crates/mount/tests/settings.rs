@@ -275,7 +275,9 @@ fn spellings_of_mhddfs_and_mergerfs() {
             branch_inflight: 3,
             max_threads: Some(
             4,
-            max_write: 2097152,"#]],
+            max_write: 2097152,
+            notices: [
+            "cache.files=auto-full: is page-cache=on; leave it out, and no second copy of data is kept in memory","#]],
     );
     check(
         &ground,
@@ -310,7 +312,9 @@ fn the_later_wins_and_the_command_line_before_the_file() {
             2.5s,
             read_only: true,
             config: Some(
-            "$D/pool.toml","#]],
+            "$D/pool.toml",
+            notices: [
+            "cache.files=full: is page-cache=on; leave it out, and no second copy of data is kept in memory","#]],
     );
     check(
         &ground,
@@ -323,7 +327,9 @@ fn the_later_wins_and_the_command_line_before_the_file() {
             2.5s,
             read_only: true,
             config: Some(
-            "$D/pool.toml","#]],
+            "$D/pool.toml",
+            notices: [
+            "cache.files=full: is page-cache=on; leave it out, and no second copy of data is kept in memory","#]],
     );
 }
 

@@ -14,11 +14,15 @@ pub(super) const MEANT: &[Row] = &[
         "off",
         "\"off\" is page-cache=off, all others are page-cache=on.",
         |raw, typed| {
-            if typed.raw() == "per-process" {
-                raw.notice(format!("{typed}: caches for every process, not only for some"));
+            if typed.raw() == "off" {
+                return raw.cache_files.give(typed, PageCache::Off);
             }
-            let cache = if typed.raw() == "off" { PageCache::Off } else { PageCache::On };
-            raw.cache_files.give(typed, cache)
+            let whose =
+                if typed.raw() == "per-process" { " for every process, not only for some" } else { "" };
+            raw.notice(format!(
+                "{typed}: is page-cache=on{whose}; leave it out, and no second copy of data is kept in memory"
+            ));
+            raw.cache_files.give(typed, PageCache::On)
         },
     ),
     option(&["cache.writeback"], BOOLEAN, "false", "\"true\" is page-cache=writeback.", |raw, typed| {
@@ -26,17 +30,11 @@ pub(super) const MEANT: &[Row] = &[
     }),
     option(
         &["passthrough.io", "passthrough"],
-        Takes::Choice(&["off", "ro", "wo", "rw"]),
+        Takes::Choice(&["off", "rw"]),
         "",
-        "\"off\" is write-path=stacked, \"rw\" is write-path=auto.",
+        "\"off\" is write-path=stacked, \"rw\" is write-path=auto; \"ro\" and \"wo\" are refused, for all openers of a file share one way.",
         |raw, typed| {
-            let path = match typed.text()? {
-                "off" => WritePath::Stacked,
-                "rw" => WritePath::Auto,
-                _ => {
-                    return Err("all openers of a file share one mode; rw or off (or write-path=)".to_owned());
-                }
-            };
+            let path = if typed.raw() == "off" { WritePath::Stacked } else { WritePath::Auto };
             raw.write_path.give(typed, path)
         },
     ),
@@ -62,7 +60,7 @@ pub(super) const MEANT: &[Row] = &[
         &["branches-mount-timeout"],
         Takes::Value("SECONDS"),
         "0",
-        "branches-timeout that also waits for branches to be mount points, and goes on without.",
+        "branches-timeout that also waits for branches to be mount points. One that is still missing then is refused, and one that is no mount point as require= says.",
         |raw, typed| {
             raw.wait_for_mounts.give(typed, true)?;
             raw.branches_timeout.give(typed, typed.seconds()?)
@@ -134,10 +132,13 @@ pub(super) const NO_MEANING: &[Row] = &[
     no_meaning(&["max_background", "congestion_threshold"], "requests in flight are bounded by branch"),
     no_meaning(
         &["noforget", "remember", "remember-nodes", "never-forget-nodes"],
-        "numbers of files do not depend on memory",
+        "numbers of files do not depend on memory; to export the pool by NFS say nfs-export",
     ),
     no_meaning(&["auto_unmount"], "the daemon unmounts when it is told to end"),
-    no_meaning(&["dropcacheonclose"], "there is no second cache to drop with page-cache=off, the default"),
+    no_meaning(
+        &["dropcacheonclose"],
+        "with page-cache=off, the default, there is no second cache to drop; what page-cache=on keeps goes when memory is short",
+    ),
     no_meaning(&["ignorepponrename"], "rename and link always keep a file on its branch"),
     no_meaning(&["link-exdev", "rename-exdev"], "within a pool EXDEV is never answered"),
     no_meaning(&["cache.statfs"], "branches are asked for their space at most once a second"),
@@ -167,6 +168,9 @@ pub(super) const NO_MEANING: &[Row] = &[
         &["gid-cache.expire-timeout", "gid-cache.remove-timeout"],
         "the kernel tells the caller's groups",
     ),
+    no_meaning(&["xattr"], "xattrs always reach the branch"),
+    no_meaning(&["readahead"], "set it on the branches' own devices"),
+    no_meaning(&["proxy-ioprio"], "passthrough keeps the caller's I/O priority by itself"),
     no_meaning(&["log.metrics"], "metrics= serves figures, and fsstack metrics prints them"),
     no_meaning(&["allow-idmap"], "it is not there yet, and off"),
 ];
@@ -209,12 +213,9 @@ pub(super) const ONLY: &[Row] = &[
     only(&["symlinkify"], &["false"], "files are shown as what they are"),
     only(&["link-cow"], &["false"], "hard links stay linked"),
     only(&["nullrw"], &["false"], "what is written is kept"),
-    only(&["xattr"], &["passthrough"], "xattrs always reach the branch"),
     only(&["follow-symlinks"], &["never"], "symbolic links are shown as such"),
     only(&["nfsopenhack"], &["off"], "NFS clients need no such thing here; see nfs-export"),
     no_meaning(&["export-support"], "nfs-export says it here"),
-    only(&["readahead"], &["0"], "set it on the branches' own devices"),
-    only(&["proxy-ioprio"], &["false"], "passthrough keeps the caller's I/O priority by itself"),
     only(
         &["lazy-umount-mountpoint"],
         &["false"],
@@ -232,7 +233,7 @@ pub(super) const REFUSED: &[Row] = &[
     refused(
         &["uid", "gid", "umask"],
         "libfuse",
-        "files keep the owners and modes that they have on the branches",
+        "files keep the owners and modes that they have on the branches; leave it out, and chown or chmod them there",
     ),
     refused(
         &["allow_root"],

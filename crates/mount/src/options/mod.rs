@@ -21,6 +21,8 @@ pub enum Takes {
     Value(&'static str),
     /// One of these words.
     Choice(&'static [&'static str]),
+    /// Nothing, on or off, or a value of this kind.
+    SwitchOr(&'static str),
     /// Whatever may stand there: the option changes nothing here.
     Anything,
 }
@@ -69,6 +71,7 @@ impl Row {
             Takes::Switch => format!("{name}[=true|false]"),
             Takes::Value(kind) => format!("{name}={kind}"),
             Takes::Choice(words) => format!("{name}={}", words.join("|")),
+            Takes::SwitchOr(kind) => format!("{name}[=on|off|{kind}]"),
         }
     }
 
@@ -149,7 +152,11 @@ pub fn apply(raw: &mut RawOptions, row: &'static Row, typed: &Typed<'_>) -> Resu
         }
         Effect::Only(accepted) => {
             let value = typed.value.and_then(OsStr::to_str).unwrap_or_default();
-            if accepted.contains(&value) { Ok(()) } else { Err(refusal(typed, "mergerfs", row.help)) }
+            if accepted.contains(&value) {
+                return Ok(());
+            }
+            let refused = refusal(typed, "mergerfs", row.help);
+            Err(format!("{refused}; leave it out (only {} is taken)", accepted.join(" or ")))
         }
         Effect::Refuse(whose) => Err(refusal(typed, whose, row.help)),
     }
@@ -238,6 +245,18 @@ mod tests {
         for (name, value) in example {
             let default = find(&name).unwrap().default.split(';').next();
             assert_eq!(value.as_str(), default, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_word_that_is_documented_is_taken() {
+        for row in rows() {
+            let (Takes::Choice(words), Effect::Set(_)) = (row.takes, row.effect) else { continue };
+            for word in words {
+                let value = Some(OsStr::new(word));
+                let typed = Typed { name: row.name(), value, origin: Origin::CommandLine };
+                apply(&mut RawOptions::default(), row, &typed).unwrap();
+            }
         }
     }
 

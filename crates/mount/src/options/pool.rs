@@ -8,8 +8,6 @@ use crate::settings::{
 use crate::values;
 use std::num::NonZeroU64;
 
-const SWITCH_OR_POLICY: Takes = Takes::Anything;
-
 /// Which branches there are, and where new files go.
 pub(super) const PLACEMENT: &[Row] = &[
     option(
@@ -46,7 +44,7 @@ pub(super) const PLACEMENT: &[Row] = &[
     ),
     option(
         &["relocate", "moveonenospc"],
-        SWITCH_OR_POLICY,
+        Takes::SwitchOr("POLICY"),
         "on",
         "Whether a file is moved when a write by the daemon finds its branch full, and how the branches that hold all of it and their floor are ranked; \"on\" is mfs, the roomiest first.",
         |raw, typed| {
@@ -255,18 +253,12 @@ pub(super) const DATA: &[Row] = &[
 pub(super) const VIEW: &[Row] = &[
     option(
         &["statfs"],
-        Takes::Choice(&["all", "as-placed", "base", "full"]),
+        Takes::Choice(&["all", "as-placed", "base"]),
         "all",
-        "Whether free space counts every branch, or only what new files can be placed on; mergerfs's \"base\" is \"all\".",
+        "Whether free space counts every branch, or only what new files can be placed on; mergerfs's \"base\" is \"all\", its \"full\" (only branches that hold the path) is refused.",
         |raw, typed| {
             let view = match typed.text()? {
                 "as-placed" => StatfsView::AsPlaced,
-                "full" => {
-                    return Err(
-                        "counting only branches that hold the path is not supported; all or as-placed"
-                            .to_owned(),
-                    );
-                }
                 _ => StatfsView::All,
             };
             raw.statfs.give(typed, view)
