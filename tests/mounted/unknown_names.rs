@@ -16,7 +16,7 @@ fn a_file_that_came_by_another_way_is_not_opened_unchecked() {
     let behind = pool.branch("a").path();
     for (name, opens) in [("read", "cat <> read"), ("truncate", "echo > truncate"), ("add", "echo >> add")] {
         assert!(!pool.at(name).exists());
-        sh(&behind, &format!("umask 077; echo secret > {name}"));
+        sh(behind, &format!("umask 077; echo secret > {name}"));
         assert!(refused_to_stranger(pool.path(), opens).contains("denied"), "{name}");
         assert_eq!(fs::read(behind.join(name)).unwrap(), b"secret\n");
     }
@@ -25,11 +25,11 @@ fn a_file_that_came_by_another_way_is_not_opened_unchecked() {
         assert!(!pool.at(name).exists());
     }
     sh(
-        &behind,
+        behind,
         "umask 0; echo 1 > public; echo 1 > target; ln -s target link; mkdir dir; mkfifo fifo; echo > excl",
     );
     sh_as_stranger(pool.path(), "echo 22 >> public; echo 22 >> link");
-    assert_eq!(sh(&behind, "cat public target"), "1\n22\n1\n22");
+    assert_eq!(sh(behind, "cat public target"), "1\n22\n1\n22");
     sh_as_stranger(pool.path(), "exec 9<> fifo; echo hello >&9; read line <&9; [ $line = hello ]");
     assert!(refused_to_stranger(pool.path(), "echo > dir").contains("Is a directory"));
     assert!(refused_to_stranger(pool.path(), "set -C; echo > excl").contains("cannot overwrite"));

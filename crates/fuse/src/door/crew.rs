@@ -10,6 +10,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
+use fsstack_wire::Operation;
 use parking_lot::{Condvar, Mutex};
 
 /// Requests of one task in a row after which it is served by one thread, and between two looks at its CPU: it is moved
@@ -153,6 +154,21 @@ fn cpu_of(task: u32) -> Option<usize> {
     let stat = std::fs::read_to_string(format!("/proc/{task}/stat")).ok()?;
     // The name, in brackets, may have spaces and brackets of its own.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(36)?.parse().ok()
+}
+
+/// Requests that wait for a disk, a server or another program.
+pub(super) fn may_take_long(op: &Operation<'_>) -> bool {
+    match op {
+        Operation::Fsync { .. }
+        | Operation::Fsyncdir { .. }
+        | Operation::Syncfs
+        | Operation::Flush { .. }
+        | Operation::CopyFileRange { .. }
+        | Operation::Fallocate { .. } => true,
+        Operation::Write { data, .. } => data.len() > 64 << 10,
+        Operation::Read { size, .. } => *size > 64 << 10,
+        _ => false,
+    }
 }
 
 #[cfg(test)]

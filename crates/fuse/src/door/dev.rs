@@ -20,7 +20,7 @@ use fsstack_wire::{Answer, Operation, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};
 
 use super::again::may_be_served_again;
-use super::crew::Crew;
+use super::crew::{Crew, may_take_long};
 use super::device::{self, BEFORE_DATA, Buffer, Taken};
 use super::scheduling::{self, Pace, Scheduling, Tempo};
 use super::seat::Seat;
@@ -481,21 +481,6 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         self.0.waiters.fetch_sub(1, SeqCst);
-    }
-}
-
-/// Requests that wait for a disk, a server or another program.
-fn may_take_long(op: &Operation<'_>) -> bool {
-    match op {
-        Operation::Fsync { .. }
-        | Operation::Fsyncdir { .. }
-        | Operation::Syncfs
-        | Operation::Flush { .. }
-        | Operation::CopyFileRange { .. }
-        | Operation::Fallocate { .. } => true,
-        Operation::Write { data, .. } => data.len() > 64 << 10,
-        Operation::Read { size, .. } => *size > 64 << 10,
-        _ => false,
     }
 }
 
