@@ -179,8 +179,9 @@ fn shared(file: &std::path::Path) -> Vec<String> {
 }
 
 /// More callers than the door has threads wait for the file that moves: others' files are served all the same.
-fn only_the_moving_file_waits(transport: &str) {
-    let pool = nearly_full(MiB(24), &["relocate-speed=2M", "max-threads=4", transport]);
+fn only_the_moving_file_waits(transport: &str, threads: usize) {
+    let threads = format!("max-threads={threads}");
+    let pool = nearly_full(MiB(24), &["relocate-speed=2M", &threads, transport]);
     fs::write(pool.at("other"), "beside").unwrap();
     let file = writer(pool.at("film"));
     (0..20).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
@@ -203,11 +204,18 @@ fn only_the_moving_file_waits(transport: &str) {
 #[test]
 fn only_the_moving_file_waits_by_the_device() {
     needs!(mounting(), loops());
-    only_the_moving_file_waits("transport=dev");
+    only_the_moving_file_waits("transport=dev", 4);
+}
+
+/// Where there are as many threads from the start as may be.
+#[test]
+fn only_the_moving_file_waits_by_the_device_with_a_thread_a_cpu() {
+    needs!(mounting(), loops());
+    only_the_moving_file_waits("transport=dev", fsstack_sys::thread::allowed_cpus().len().max(2));
 }
 
 #[test]
 fn only_the_moving_file_waits_by_the_ring() {
     needs!(mounting(), loops(), rings());
-    only_the_moving_file_waits("transport=ring");
+    only_the_moving_file_waits("transport=ring", 4);
 }

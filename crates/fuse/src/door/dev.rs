@@ -101,7 +101,7 @@ impl DevDoor {
             scheduling: scheduling.settled(),
             base,
             max,
-            // Without a watcher nobody would notice that the only thread that reads is stuck.
+            // Nobody could be added for the only thread that reads, when it is stuck.
             crew: Crew::new(base, &cpus, base < max),
             tempos: (0..base).map(|_| Tempo::default()).collect(),
             waiting: AtomicUsize::new(0),
@@ -122,11 +122,10 @@ impl DevDoor {
             let device = device::clone_device(shared.device.as_fd())?;
             threads.push(shared.start(index, device)?);
         }
-        if base < max {
-            let watched = shared.clone();
-            let watcher = std::thread::Builder::new().name("door-watch".into());
-            threads.push(watcher.spawn(move || watched.watch())?);
-        }
+        // Also where no more threads may be: those that step aside do not count.
+        let watched = shared.clone();
+        let watcher = std::thread::Builder::new().name("door-watch".into());
+        threads.push(watcher.spawn(move || watched.watch())?);
         Ok(Self { shared, threads })
     }
 
