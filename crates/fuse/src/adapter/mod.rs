@@ -329,6 +329,9 @@ fn errno(error: OpError) -> Errno {
             tracing::debug!(%error, "the daemon has no file descriptor left");
             Errno::NOMEM
         }
+        // To the kernel it means that there is no such request, on any branch, for as long as the pool is mounted. What is to
+        // be taken so is refused by the pool itself.
+        Errno::NOSYS if !matches!(error, OpError::Refused(_)) => Errno::OPNOTSUPP,
         errno => errno,
     }
 }
@@ -350,4 +353,22 @@ fn entry_name(name: &std::ffi::CStr) -> Result<EntryName<'_>, Errno> {
 fn caller(request: &Request<'_>, umask: u32) -> Caller {
     let (uid, gid) = (request.header.uid, request.header.gid);
     Caller { uid, gid, group: request.groups.clone().find(|group| *group != gid), umask }
+}
+
+#[cfg(test)]
+mod tests {
+    use fsstack_engine::OpError;
+    use fsstack_pool::BranchIx;
+    use fsstack_sys::{Call, Errno, SysError};
+
+    use super::errno;
+
+    /// The kernel never asks again for what is told to be ENOSYS.
+    #[test]
+    fn what_one_branch_cannot_do_is_not_switched_off_for_all() {
+        let sys = SysError { call: Call::Open, errno: Errno::NOSYS };
+        assert_eq!(errno(OpError::Branch { branch: BranchIx(1), sys }), Errno::OPNOTSUPP);
+        assert_eq!(errno(OpError::Sys(sys)), Errno::OPNOTSUPP);
+        assert_eq!(errno(OpError::Refused(Errno::NOSYS)), Errno::NOSYS);
+    }
 }
