@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
+use fsstack_engine::Caller;
 use fsstack_engine::live::{BadChange, Position, Removal};
 use fsstack_engine::ops::New;
 use fsstack_pool::{BranchIx, BranchMode, BranchSpec, Floor, Ino};
@@ -215,6 +216,21 @@ fn modes_and_floors_hold_from_the_next_request_on() {
     pool.union.set_branch_floor(BranchIx(0), None, None).unwrap();
     pool.write("fourth", "");
     assert_eq!(pool.holders("fourth"), [0]);
+}
+
+#[test]
+fn nobody_begins_to_write_on_a_branch_that_is_set_read_only() {
+    let pool = Ground::new(1);
+    let log = pool.write("log", "old");
+    let open = |how| pool.union.open(log, how, Caller::DAEMON).map(|opened| opened.handle);
+    let writer = open(OFlags::WRONLY).unwrap();
+    pool.union.set_branch_mode(BranchIx(0), BranchMode::ReadOnly).unwrap();
+    assert_eq!(open(OFlags::WRONLY).unwrap_err().errno(), Errno::ROFS);
+    // Who reads, and who wrote before, goes on.
+    let reader = open(OFlags::RDONLY).unwrap();
+    assert_eq!(pool.union.write(writer, 0, b"new", false).unwrap(), 3);
+    [writer, reader].into_iter().for_each(|handle| pool.union.release(handle));
+    assert_eq!(pool.read("log").unwrap(), "new");
 }
 
 /// Threads work on the branch that stays while another comes and goes, before it and after it.

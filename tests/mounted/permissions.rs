@@ -123,6 +123,19 @@ fn a_default_acl_is_inherited_on_every_branch() {
 }
 
 #[test]
+fn a_default_acl_has_no_part_in_set_gid() {
+    needs!(mounting(), program("setfacl"));
+    let pool = lab::pool().tmp_branch("a").tmp_branch("b").mount();
+    // The owner is not in the directory's group.
+    sh(pool.path(), "chmod 755 . ..; mkdir dir; chown 65534:4242 dir; chmod 2775 dir");
+    sh_as_stranger(pool.path(), "setfacl -d -m u:1234:rwx dir");
+    assert_eq!(sh(pool.path(), "stat -c %a dir"), "2775");
+    // An ACL of the directory itself has, as on any file system.
+    sh_as_stranger(pool.path(), "setfacl -m u:1234:rwx dir");
+    assert_eq!(sh(pool.path(), "stat -c %a dir"), "775");
+}
+
+#[test]
 fn no_right_stays_by_another_name_of_the_file() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").mount();

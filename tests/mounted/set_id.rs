@@ -75,6 +75,10 @@ fn a_capability_goes_with_a_strangers_write() {
         );
         sh_as_stranger(pool.path(), "echo >> prog");
         assert_eq!(sh(pool.path(), "getcap prog"), "", "{way:?}");
+        // The first who opens it only reads.
+        sh(pool.path(), "setcap cap_net_raw+ep prog");
+        sh_as_stranger(pool.path(), "exec 8< prog; echo >> prog");
+        assert_eq!(sh(pool.path(), "getcap prog"), "", "open for reading before, {way:?}");
         sh(pool.path(), "setcap cap_net_raw+ep prog; chown 1000 prog");
         assert_eq!(sh(pool.path(), "getcap prog"), "", "after chown, {way:?}");
     }

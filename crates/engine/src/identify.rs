@@ -88,10 +88,20 @@ impl Union {
     /// Another object lives that is known by the number `natural`, other than by being at one of `own`.
     fn is_taken(&self, pool: &Pool, natural: Identity, own: &[Ino]) -> bool {
         self.index.places(natural.ino).into_iter().any(|(id, naturals)| {
-            id.generation != natural.generation
+            (id.generation != natural.generation || self.has_left(pool, natural))
                 && naturals.iter().all(|at| !own.contains(at))
                 && naturals.iter().any(|at| self.lives_at(pool, id, *at))
         })
+    }
+
+    /// The branch tells objects with one number after the other not apart (it has neither generations nor birth times), and the
+    /// one that was known by this number was moved away. (While it is being moved it is the one.)
+    fn has_left(&self, pool: &Pool, natural: Identity) -> bool {
+        if natural.generation != 0 {
+            return false;
+        }
+        let lives = self.inodes.get(natural.ino).filter(|live| live.id == natural);
+        lives.is_none_or(|live| live.branch() != pool.branch_of(natural.ino))
     }
 
     /// Whether the object `id` is where its number would be `natural`. If that cannot be known it may be.

@@ -19,7 +19,7 @@ use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 use parking_lot::Mutex;
 
 use crate::branch::Branch;
-use crate::error::OpError;
+use crate::error::{OpError, is_branch_fault};
 use crate::inode::number::{hash_name, mix};
 use crate::intent;
 use crate::journal::{self, Settled};
@@ -295,10 +295,10 @@ fn finish_about(pool: &Pool, branch: &Branch, away: BranchId, about: About) -> R
     let mut changed = false;
     let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
     for (name, record) in records {
-        if clear_record(pool, branch, (&name, &record), Some(away))? {
-            sys::at::unlink(folder.as_fd(), &name)?;
-            changed = true;
-        }
+        let cleared = clear_record(pool, branch, (&name, &record), Some(away)).and_then(|settled| {
+            if settled { sys::at::unlink(folder.as_fd(), &name).map(|()| true) } else { Ok(false) }
+        });
+        changed |= one_of_many(branch, &name, cleared)?;
     }
     leave(branch);
     Ok(changed)
@@ -356,25 +356,47 @@ fn clear_on(pool: &Pool, branch: &Branch, joining: Option<BranchId>) -> Result<b
     let mut changed = false;
     let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
     for name in names {
-        if let Some(record) = read_record(branch, &folder, &name)?
-            && !clear_record(pool, branch, (&name, &record), joining)?
-        {
-            continue; // for a mount with the branch that it is about
-        }
-        match sys::at::unlink(folder.as_fd(), &name) {
-            // A skeleton that did not get its name.
-            Err(error) if error.errno == Errno::ISDIR => match name.to_bytes().ends_with(COPY.to_bytes()) {
-                true => clear_dir(branch, folder.as_fd(), &name)?,
-                false => sys::at::rmdir(folder.as_fd(), &name)?,
-            },
-            removed => removed?,
-        }
-        changed = true;
+        changed |= one_of_many(branch, &name, clear_entry(pool, branch, &folder, &name, joining))?;
     }
     match sys::at::rmdir(branch.root().as_fd(), branch.folder()) {
         Err(error) if error.errno == Errno::NOTEMPTY => Ok(changed),
         removed => removed.map(|()| changed),
     }
+}
+
+/// What one leftover cannot be cleared for does not keep the others, unless it is the branch.
+fn one_of_many(branch: &Branch, name: &CStr, cleared: Result<bool, SysError>) -> Result<bool, SysError> {
+    match cleared {
+        Err(error) if !is_branch_fault(error.errno) => {
+            tracing::warn!(%error, ?name, branch = %branch.path.display(), "a leftover of the hidden folder could not be settled");
+            Ok(false)
+        }
+        cleared => cleared,
+    }
+}
+
+/// Settles and removes one entry of the hidden `folder`; false: it is for a mount with the branch that it is about.
+fn clear_entry(
+    pool: &Pool,
+    branch: &Branch,
+    folder: &OwnedFd,
+    name: &CStr,
+    joining: Option<BranchId>,
+) -> Result<bool, SysError> {
+    if let Some(record) = read_record(branch, folder, name)?
+        && !clear_record(pool, branch, (name, &record), joining)?
+    {
+        return Ok(false);
+    }
+    match sys::at::unlink(folder.as_fd(), name) {
+        // A skeleton that did not get its name.
+        Err(error) if error.errno == Errno::ISDIR => match name.to_bytes().ends_with(COPY.to_bytes()) {
+            true => clear_dir(branch, folder.as_fd(), name)?,
+            false => sys::at::rmdir(folder.as_fd(), name)?,
+        },
+        removed => removed?,
+    }
+    Ok(true)
 }
 
 /// Removes the directory `name` of a bulk copy in the hidden `folder`, and the files in it.
@@ -452,7 +474,10 @@ pub(crate) fn walk(branch: &Branch, path: &[u8]) -> Result<Option<(OwnedFd, CStr
             return Ok(Some((dir, name)));
         }
         dir = match sys::at::open_dir(dir.as_fd(), &name, branch.mounts) {
-            Err(error) if matches!(error.errno, Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            // (A symbolic link or another mount by now: what was there is not.)
+            Err(error) if matches!(error.errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
+                return Ok(None);
+            }
             opened => opened?,
         };
     }

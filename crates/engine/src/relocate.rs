@@ -102,18 +102,13 @@ impl Union {
         }
         let from = placed.branch.branch().clone();
         let stat = from.ask(|| sys::at::stat_fd(placed.fd.as_fd()))?;
-        if let Some(why) = why_not(file, &stat) {
-            return Err(self.not_moved(file, inode, why));
-        }
-        let Some(name) = inode.name() else {
-            return Err(self.not_moved(file, inode, "it has no name"));
-        };
-        // Hidden files would come to light: the first branch in order that has the name wins.
-        match self.find_all(pool, &name.parent, &name.name, Some(full)) {
-            Ok(others) if others.is_empty() => {}
-            Ok(_) => return Err(self.not_moved(file, inode, "it hides files of its name on other branches")),
-            Err(_) => return Err(self.not_moved(file, inode, "a branch cannot be asked for its name")),
-        }
+        // (Where flags cannot be asked for there are none.)
+        let flags = from.ask(|| Ok(sys::ioctl::getflags(placed.fd.as_fd()).unwrap_or(0)))?;
+        let name = inode.name().ok_or("it has no name").and_then(|name| {
+            let why = why_not(file, &stat, flags).or_else(|| self.why_not_from(pool, &name, full));
+            why.map_or(Ok(name), Err)
+        });
+        let name = name.map_err(|why| self.not_moved(file, inode, why))?;
         let need = stat.blocks.saturating_mul(512).saturating_add(more);
         let moving = Move { inode, name, from, source: placed.fd.as_fd(), stat };
         let ranking = self.targets(pool, &moving, need);
@@ -165,6 +160,16 @@ impl Union {
                 && branch.is_writable()
                 && space.available >= need.saturating_add(floor)
         })
+    }
+
+    /// Why a file of this name does not leave the branch `full`: hidden files would come to light, for the first branch in
+    /// order that has the name wins.
+    fn why_not_from(&self, pool: &Pool, name: &Name, full: BranchIx) -> Option<&'static str> {
+        match self.find_all(pool, &name.parent, &name.name, Some(full)) {
+            Ok(others) if others.is_empty() => None,
+            Ok(_) => Some("it hides files of its name on other branches"),
+            Err(_) => Some("a branch cannot be asked for its name"),
+        }
     }
 
     fn not_moved(&self, file: &OpenFile, inode: &Inode, why: &'static str) -> OpError {
@@ -331,12 +336,19 @@ fn why_failed(error: OpError, known: &'static str) -> &'static str {
     }
 }
 
-fn why_not(file: &OpenFile, stat: &Stat) -> Option<&'static str> {
+/// `FS_APPEND_FL` and `FS_IMMUTABLE_FL` of linux/fs.h.
+const APPEND_ONLY: u32 = 0x20;
+const IMMUTABLE: u32 = 0x10;
+
+fn why_not(file: &OpenFile, stat: &Stat, flags: u32) -> Option<&'static str> {
     if matches!(file.tied_to(), Some(Route::Passthrough(_))) {
         return Some(WRITTEN_PAST);
     }
     if !file.lock_owners.lock().is_empty() {
         return Some("somebody has locks on it, which the branch keeps");
+    }
+    if flags & (APPEND_ONLY | IMMUTABLE) != 0 {
+        return Some("it is append-only or immutable: its old name could not be removed");
     }
     match stat.nlink {
         0 => Some("it has no name"),

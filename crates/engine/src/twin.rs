@@ -50,5 +50,5 @@ pub(crate) fn dress(
     Ok(())
 }
 
-/// Inode flags that a user may set, but for immutable and append-only, which an open writer cannot have.
+/// Inode flags that a user may set, but for immutable and append-only: such a file is not moved.
 const FLAGS: u32 = 0x0003_80ff & !0x30;

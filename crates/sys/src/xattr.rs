@@ -71,6 +71,11 @@ pub fn get_vec(on: On<'_>, name: &CStr) -> Result<Vec<u8>> {
     whole(|buf| get(on, name, buf))
 }
 
+/// `XATTR_CREATE`: the attribute must not be there yet.
+pub const CREATE: u32 = XattrFlags::CREATE.bits();
+/// `XATTR_REPLACE`: it must be there.
+pub const REPLACE: u32 = XattrFlags::REPLACE.bits();
+
 /// Sets a value; `flags` is of `XATTR_CREATE` and `XATTR_REPLACE`.
 pub fn set(on: On<'_>, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
     use rustix::fs::{fsetxattr, lsetxattr, setxattr};

@@ -61,7 +61,9 @@ pub(crate) struct Inside<'a>(&'a Place);
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        *self.0.desk.lock() = None;
+        // Held to the end: whoever gives the call up does so before all of this, or finds the place free.
+        let mut desk = self.0.desk.lock();
+        *desk = None;
         self.0.lost.store(false, Relaxed);
         self.0.began.store(0, SeqCst);
     }

@@ -2,7 +2,8 @@
 //!
 //! It is started when it is first needed. While calls go in and out of a branch that others serve it looks at them
 //! every now and then; when all is quiet and well it sleeps until somebody comes (a local disk's ends: nobody comes).
-//! An examination may hang as any call does, so each has a thread of its own, at most one at a time on one mount.
+//! An examination may hang as any call does, so each has a thread of its own, at most one at a time on one mount, and no more
+//! than a few that hang on mounts that were given up for another.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Weak};
@@ -33,7 +34,12 @@ pub(super) struct Desk {
     /// When the last examination ended.
     examined: Option<Instant>,
     examinations: u64,
+    /// Threads that examine, those that were given up among them.
+    inside: usize,
 }
+
+/// Examinations that hang at once at most: of as many mounts, one after the other at one place.
+const MOST: usize = 4;
 
 impl Branch {
     /// There is something for the keeper to do.
@@ -89,8 +95,11 @@ impl Branch {
                 self.closes("it answers nobody");
             }
             if overdue && self.has_another_mount() {
-                // The old mount may hang for ever: the new one is examined all the same.
-                self.health.desk.lock().examining = None;
+                // The old mount may hang for ever: the new one is examined all the same. (Which may hang as well.)
+                let mut desk = self.health.desk.lock();
+                if desk.inside < MOST {
+                    desk.examining = None;
+                }
             }
             return;
         }
@@ -102,18 +111,21 @@ impl Branch {
         desk.examinations += 1;
         let number = desk.examinations;
         desk.examining = Some((Instant::now(), number));
+        desk.inside += 1;
         drop(desk);
-        let me = self.me.clone();
+        let (me, health) = (self.me.clone(), self.health.clone());
         let thread = std::thread::Builder::new().name(format!("examine-{}", self.ix.0)).stack_size(256 << 10);
         let started = thread.spawn(move || {
             if let Some(branch) = me.upgrade() {
                 let verdict = branch.examine();
                 branch.examined(verdict, number);
             }
+            health.desk.lock().inside -= 1;
         });
         if let Err(error) = started {
             tracing::error!(%error, "no thread to examine a branch");
             let mut desk = self.health.desk.lock();
+            desk.inside -= 1;
             (desk.examining, desk.examined) = (None, Some(Instant::now()));
         }
     }

@@ -109,15 +109,16 @@ impl Shared {
         tracing::info!(branch = %branch.path.display(), objects = store.len().unwrap_or(0), "all marks of the branch are in the index");
     }
 
-    /// False: the pool is being unmounted.
+    /// False: the pool is being unmounted, or the branch leaves it.
     fn look_through(&self, branch: &Branch, from: Vec<u8>) -> Result<bool, crate::error::OpError> {
         let mut waiting = vec![from];
         let mut caught = Catch::default();
         while let Some(path) = waiting.pop() {
-            if self.jobs.lock().stopped() {
+            let opened = branch.ask(|| open_path(branch, &path));
+            // (One that has left answers that nothing is there.)
+            if self.jobs.lock().stopped() || branch.is_gone() {
                 return Ok(false);
             }
-            let opened = branch.ask(|| open_path(branch, &path));
             let dir = match opened {
                 Err(error)
                     if matches!(

@@ -25,6 +25,8 @@ pub(super) struct DirPlace {
     pub(super) copies: SmallVec<[Copy; 2]>,
     /// Branches that could not be asked for a copy: a bit each.
     pub(super) unsure: u64,
+    /// When a branch came back that had no copy before, on the clock of [`GIVEN`]: older answers do not know it.
+    pub(super) doubted: u64,
     /// When all branches were last asked, if they need not be asked again at once.
     pub(super) checked: Option<Instant>,
     /// Hashes of names that all branches were asked for in vain since `missed`.
@@ -235,6 +237,7 @@ impl Inode {
         self.with_dir(|dir| {
             if !is_root && dir.copies.iter().all(|copy| copy.branch != branch) {
                 dir.unsure |= bit(branch);
+                dir.doubted = GIVEN.fetch_add(1, SeqCst) + 1;
             }
         });
     }
@@ -376,8 +379,10 @@ impl DirPlace {
     /// Takes over what was found, and keeps the descriptors of copies that are still the same.
     pub(super) fn update(&mut self, found: &Copies) {
         let mut found = found.clone();
-        self.unsure &= found.unsure;
-        let mut complete = true;
+        let mut complete = found.asked >= self.doubted;
+        if complete {
+            self.unsure &= found.unsure;
+        }
         for at in 0..self.copies.len() {
             let Copy { branch, ino, given, .. } = self.copies[at];
             // Of a branch that could not be asked, what was known holds on: a copy there, or that there is none. So does a

@@ -104,6 +104,7 @@ impl Inode {
         let mut place = DirPlace {
             copies: SmallVec::new(),
             unsure: u64::MAX,
+            doubted: 0,
             checked: None,
             misses: [0; 2],
             missed: now,

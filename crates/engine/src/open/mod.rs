@@ -10,7 +10,7 @@ pub mod route;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use fsstack_pool::BranchIx;
@@ -21,6 +21,7 @@ use crate::branch::Branch;
 use crate::error::Result;
 use crate::health::stand_in;
 use crate::inode::Inode;
+use crate::ops::open::has_capability;
 use crate::tally::Sum;
 use crate::terms::Tenant;
 use choice::Choice;
@@ -46,7 +47,8 @@ pub struct OpenFile {
     /// How the kernel reaches the bytes.
     tie: Mutex<Tie>,
     /// The file has set-uid or set-gid bits, or a file capability, which writes by others strip.
-    strips: AtomicBool,
+    /// 0: nothing is to be stripped. Else how often there was a reason.
+    strips: AtomicU32,
     /// The daemon was asked to change the content since it was opened.
     touched: AtomicBool,
     /// Who has locks on the branch, each by an open file description of its own.
@@ -128,7 +130,7 @@ impl OpenFile {
         Self {
             placed: RwLock::new(Placed { branch, fd, access, epoch }),
             tie: Mutex::new(Tie::default()),
-            strips: AtomicBool::new(stat.mode & SET_ID != 0),
+            strips: AtomicU32::new(u32::from(stat.mode & SET_ID != 0)),
             touched: AtomicBool::new(false),
             lock_owners: Mutex::default(),
             why: Mutex::default(),
@@ -325,6 +327,10 @@ impl OpenFile {
                 }
                 opened => opened?,
             };
+            // Whoever opened it to read did not look.
+            if placed.branch.ask(|| Ok(has_capability(fd.as_fd())))? {
+                self.set_strips(true);
+            }
             drop(placed);
             self.replace(was, Was { access: Access::Write, ..was }, fd)?;
         }
@@ -353,12 +359,26 @@ impl OpenFile {
 
     /// Writes by others must strip privileges from the file.
     pub fn strips(&self) -> bool {
-        self.strips.load(Relaxed)
+        self.strips.load(SeqCst) != 0
+    }
+
+    /// What [`Self::stripped`] is to be told.
+    pub(crate) fn reasons_to_strip(&self) -> u32 {
+        self.strips.load(SeqCst)
+    }
+
+    /// The file was stripped of what there was a reason for; there may be another one since.
+    pub(crate) fn stripped(&self, reasons: u32) {
+        _ = self.strips.compare_exchange(reasons, 0, SeqCst, SeqCst);
     }
 
     /// The file's mode or capabilities were changed.
     pub fn set_strips(&self, strips: bool) {
-        self.strips.store(strips, Relaxed);
+        if strips {
+            self.strips.fetch_add(1, SeqCst);
+        } else {
+            self.strips.store(0, SeqCst);
+        }
     }
 
     /// Decides how the kernel reaches the bytes for one more open, whose wish is `wish`, asked with the decision's

@@ -56,6 +56,15 @@ impl Union {
         pin.ask(&pool, |fd| sys::at::readlink(fd, c""))
     }
 
+    /// The open file behind `handle`, if one is told and is a file's, on the mount that its branch has now.
+    ///
+    /// # Errors
+    /// It cannot be opened there.
+    pub(crate) fn file_if_open(&self, handle: Option<Handle>) -> Result<Option<Arc<OpenFile>>> {
+        let open = handle.filter(|handle| self.files.contains_key(&handle.0));
+        open.map(|handle| self.file(handle).map(|open| open.file)).transpose()
+    }
+
     /// An open file's handle. The file is opened anew if its branch was mounted again meanwhile.
     pub(crate) fn file(&self, handle: Handle) -> Result<FileHandle> {
         let open = self.files.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;

@@ -26,7 +26,7 @@ impl Union {
         if !known.contains(&command) {
             return Err(Errno::NOTTY.into());
         }
-        if let Some(open) = self.files.get(&handle.0).map(|open| open.file.clone()) {
+        if let Some(open) = self.file_if_open(Some(handle))? {
             if matches!(command, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
                 open.branch().check_mode()?;
             }

@@ -38,7 +38,12 @@ impl Union {
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR) || flags.contains(OFlags::TRUNC);
         let join = |file: &OpenFile| {
             self.freshen(&inode, file)?;
-            if write { file.make_writable_for(flags) } else { Ok(()) }
+            if !write {
+                return Ok(());
+            }
+            // Those who write already go on when the branch is set RO; nobody begins.
+            file.branch().check_mode()?;
+            file.make_writable_for(flags)
         };
         let file = inode.open_with(join, || self.open_on_branch(&pool, &inode, write, flags))?;
         if flags.contains(OFlags::TRUNC)
@@ -169,8 +174,9 @@ impl OpenFile {
 
     /// As [`Self::strip`], when the kernel has decided that it must be.
     pub(crate) fn strip_now(&self) -> Result<()> {
+        let reasons = self.reasons_to_strip();
         self.ask(strip_fd)?;
-        self.set_strips(false);
+        self.stripped(reasons);
         Ok(())
     }
 }

@@ -61,7 +61,7 @@ impl Union {
         if inode.is_dir() {
             return self.change_dir(&pool, &inode, change);
         }
-        let by_handle = handle.and_then(|handle| self.files.get(&handle.0).map(|open| open.file.clone()));
+        let by_handle = self.file_if_open(handle)?;
         let pin = match by_handle {
             Some(file) => Pin::Open(file),
             None => self.pin(&pool, &inode)?,

@@ -76,10 +76,15 @@ impl Union {
         let inode = self.inode(ino)?;
         check_settable(name)?;
         if inode.is_dir() {
+            // Whether it is there is what the pool shows, not what a hidden copy has.
+            if flags != 0 {
+                self.check_there(&pool, &inode, name, flags)?;
+            }
             return self.on_all_copies(&pool, &inode, |fd| {
-                xattr::set(On::Fd(fd), name, value, flags)?;
+                xattr::set(On::Fd(fd), name, value, 0)?;
                 look_anew(fd, name, value);
-                if kill_sgid { clear_sgid(fd) } else { Ok(()) }
+                // The kernel says so of either list; the default one has no part in the mode.
+                if kill_sgid && name.to_bytes() == ACL_ACCESS { clear_sgid(fd) } else { Ok(()) }
             });
         }
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
@@ -126,6 +131,16 @@ impl Union {
     }
 
     /// Asks the object, or of a directory the first copy that answers.
+    /// # Errors
+    /// EEXIST or ENODATA, as `flags` of setxattr(2) ask for, if the directory's attribute is there or not.
+    fn check_there(&self, pool: &Pool, dir: &Arc<Inode>, name: &CStr, flags: u32) -> Result<()> {
+        match self.with_one(pool, dir, |on| xattr::get(on, name, &mut [])) {
+            Ok(_) if flags & xattr::CREATE != 0 => Err(Errno::EXIST.into()),
+            Err(error) if error.errno() == Errno::NODATA && flags & xattr::REPLACE == 0 => Ok(()),
+            answered => answered.map(drop),
+        }
+    }
+
     fn with_one<T>(
         &self,
         pool: &Pool,
