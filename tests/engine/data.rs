@@ -23,7 +23,7 @@ fn reads_and_writes_are_whole_and_end_at_the_end() {
 #[test]
 fn a_synchronous_handle_writes() {
     let pool = Ground::new(1);
-    for (name, flags) in [("one", OFlags::SYNC), ("two", OFlags::DSYNC)] {
+    for (name, flags) in [("one", OFlags::SYNC), ("two", fsstack_sys::O_DSYNC)] {
         let file = pool.create_with(name, 0o644, OFlags::RDWR | flags).unwrap();
         assert_eq!(pool.union.write(file.handle, 0, b"x", false).unwrap(), 1);
     }

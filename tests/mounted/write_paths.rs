@@ -255,6 +255,33 @@ fn what_a_new_file_costs_the_server_of_its_branch() {
 }
 
 #[test]
+fn a_write_that_is_to_be_on_disk_is_by_the_daemon_too() {
+    needs!(mounting(), program("python3"), counted_requests());
+    // A branch whose kernel side asks its daemon for what is to be on disk.
+    let branch = lab::pool().tmp_branch("a").option("write-path=stacked").option("page-cache=on").mount();
+    let pool = lab::pool().over(&[branch.path().to_str().unwrap()]).option("write-path=stacked").mount();
+    let requests = Requests::to(branch.path());
+    let writes = |open: &str, write: &str| {
+        let _before = requests.counted();
+        sh(
+            pool.path(),
+            &format!(
+                "python3 -c 'import os
+fd = os.open(\"file\", os.O_WRONLY | os.O_CREAT | {open})
+for n in range(20): os.pwritev(fd, [b\"bytes\"], 0, {write})'"
+            ),
+        );
+        requests.counted().get("FSYNC").copied().unwrap_or_default()
+    };
+    assert_eq!(writes("0", "0"), 0);
+    for (open, write) in
+        [("os.O_DSYNC", "0"), ("os.O_SYNC", "0"), ("0", "os.RWF_DSYNC"), ("0", "os.RWF_SYNC")]
+    {
+        assert_eq!(writes(open, write), 20, "{open} {write}");
+    }
+}
+
+#[test]
 fn a_dead_branch_is_an_error_of_input_though_its_names_are_remembered() {
     needs!(mounting(), program("mergerfs"));
     if let Err(skip) = passthrough() {

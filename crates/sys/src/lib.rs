@@ -29,5 +29,8 @@ pub mod xattr;
 
 pub use call::{Call, Result, SysError};
 pub use rustix::fs::OFlags;
+
+/// `O_DSYNC`. (rustix's `OFlags::DSYNC` is `O_SYNC`, which has another bit besides.)
+pub const O_DSYNC: OFlags = OFlags::from_bits_retain(0o10000);
 pub use rustix::io::Errno;
 pub use stat::{Kind, Stat, Time};

@@ -439,7 +439,7 @@ pub struct FileHandle {
 }
 
 /// How far a write must have gone before it is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sync {
     /// Data, and the metadata needed to read it (`O_DSYNC`).
     Data,
@@ -452,7 +452,7 @@ impl Sync {
     pub fn of(flags: OFlags) -> Option<Self> {
         if flags.contains(OFlags::SYNC) {
             Some(Self::All)
-        } else if flags.contains(OFlags::DSYNC) {
+        } else if flags.contains(sys::O_DSYNC) {
             Some(Self::Data)
         } else {
             None

@@ -20,6 +20,21 @@ const TAKES_NONE: u32 = 0x02 | 0x08 | 0x20;
 /// The part of a file that [`Union::seek`] looks for.
 pub use fsstack_sys::file::Whence;
 
+/// What the kernel asks of one write.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteTerms {
+    /// The writer has no right to keep the file's privileges.
+    pub strips: bool,
+    /// It is answered when it is on the disk (`RWF_DSYNC`, `RWF_SYNC`, a mount with `sync`), whatever the handle is open for.
+    pub sync: Option<Sync>,
+}
+
+impl From<bool> for WriteTerms {
+    fn from(strips: bool) -> Self {
+        Self { strips, sync: None }
+    }
+}
+
 impl Union {
     /// Reads at `offset` into `into`: the number of bytes, fewer at the end of the file, or before what cannot be read.
     ///
@@ -58,13 +73,19 @@ impl Union {
         Ok((done, None))
     }
 
-    /// Writes `data` at `offset`: the number of bytes, fewer only if the branch took no more. `strips`: the
-    /// kernel has decided that the writer has no right to keep the file's privileges.
+    /// Writes `data` at `offset`, on the `terms` of this one write: the number of bytes, fewer only if the branch took no
+    /// more.
     ///
     /// # Errors
     /// EBADF if the handle may not write; what the branch answered before the first byte.
-    pub fn write(&self, handle: Handle, offset: u64, data: &[u8], strips: bool) -> Result<usize> {
-        match self.write_until(handle, offset, data, strips)? {
+    pub fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        terms: impl Into<WriteTerms>,
+    ) -> Result<usize> {
+        match self.write_until(handle, offset, data, terms.into())? {
             (0, Some(error)) => Err(error),
             (done, _) => Ok(done),
         }
@@ -74,8 +95,14 @@ impl Union {
     ///
     /// # Errors
     /// EBADF if the handle may not write; what the branch answered before the last byte; ENOSPC if it took no more.
-    pub fn write_back(&self, handle: Handle, offset: u64, data: &[u8], strips: bool) -> Result<usize> {
-        match self.write_until(handle, offset, data, strips)? {
+    pub fn write_back(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        terms: impl Into<WriteTerms>,
+    ) -> Result<usize> {
+        match self.write_until(handle, offset, data, terms.into())? {
             (_, Some(error)) => Err(error),
             (done, None) if done < data.len() => Err(Errno::NOSPC.into()),
             (done, None) => Ok(done),
@@ -88,12 +115,17 @@ impl Union {
         handle: Handle,
         offset: u64,
         data: &[u8],
-        strips: bool,
+        terms: WriteTerms,
     ) -> Result<(usize, Option<OpError>)> {
         let open = self.file(handle)?;
-        if strips && open.file.strips() {
+        if terms.strips && open.file.strips() {
             open.file.strip_now()?;
+            // It keeps the mode for as long as attributes may be kept, and would start the program with the bit.
+            if let Some(doubt) = self.doubt.get() {
+                doubt.attributes(open.inode.id.ino);
+            }
         }
+        let sync = terms.sync.max(open.sync);
         // A write-back of the page cache may come by a handle that was opened for reading.
         open.file.make_writable()?;
         let (mut done, mut moves) = (0, 0);
@@ -101,7 +133,7 @@ impl Union {
             let at = offset + done as u64;
             let rest = &data[done..];
             let branch = open.file.branch().ix;
-            let written = open.file.ask_to_write(|fd| match open.sync {
+            let written = open.file.ask_to_write(|fd| match sync {
                 None => sys::file::write_at(fd, rest, at),
                 Some(how) => sys::file::write_at_flags(fd, rest, at, flags_of(how)),
             });

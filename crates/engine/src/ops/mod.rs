@@ -22,7 +22,7 @@ mod sync;
 mod unlink;
 mod xattr;
 
-pub use data::Whence;
+pub use data::{Whence, WriteTerms};
 pub use lock::LockType;
 pub use lock::{LockKind, LockRequest};
 pub use make::New;

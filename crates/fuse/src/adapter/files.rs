@@ -1,8 +1,9 @@
 //! Requests about open files.
 
 use fsstack_engine::answer::Opened;
+use fsstack_engine::open::Sync;
 use fsstack_engine::open::route::Route;
-use fsstack_engine::ops::{LockKind, LockRequest, LockType, Whence};
+use fsstack_engine::ops::{LockKind, LockRequest, LockType, Whence, WriteTerms};
 use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{Errno, OFlags};
 use fsstack_wire::{self as wire, Answer, Request, abi};
@@ -68,15 +69,18 @@ impl Adapter {
         fh: u64,
         offset: u64,
         data: &[u8],
-        write_flags: u32,
+        (write_flags, flags): (u32, u32),
         answer: &mut Answer<'_>,
     ) -> Served {
-        let strips = write_flags & abi::WRITE_KILL_SUIDGID != 0;
+        let terms = WriteTerms {
+            strips: write_flags & abi::WRITE_KILL_SUIDGID != 0,
+            sync: Sync::of(OFlags::from_bits_retain(flags)),
+        };
         // The page cache takes what it writes back for written, however few bytes the answer tells of.
         let written = if write_flags & abi::WRITE_CACHE == 0 {
-            self.union.write(Handle(fh), offset, data, strips)
+            self.union.write(Handle(fh), offset, data, terms)
         } else {
-            self.union.write_back(Handle(fh), offset, data, strips)
+            self.union.write_back(Handle(fh), offset, data, terms)
         };
         let written = written.map_err(errno)?;
         full(answer.written(u32::try_from(written).unwrap_or(u32::MAX)))

@@ -150,8 +150,8 @@ impl Adapter {
             Operation::Read { fh, offset, size, lock_owner, .. } => {
                 self.read(fh, offset, size, lock_owner.is_some(), answer)
             }
-            Operation::Write { fh, offset, write_flags, data, .. } => {
-                self.write(fh, offset, data, write_flags, answer)
+            Operation::Write { fh, offset, write_flags, flags, data, .. } => {
+                self.write(fh, offset, data, (write_flags, flags), answer)
             }
             Operation::Statfs => self.statfs(answer),
             Operation::Release { fh, release_flags, lock_owner, .. } => {
