@@ -87,8 +87,8 @@ impl Crew {
     }
 
     /// Thread `number` has read a request of `task` (a thread id; 0 is the kernel itself). `helped`: there are threads that
-    /// were not there from the start.
-    pub(super) fn seen(&self, number: usize, task: u32, helped: bool) {
+    /// were not there from the start; None where no branch may hang, and only a busy CPU keeps a thread inside for long.
+    pub(super) fn seen(&self, number: usize, task: u32, helped: Option<bool>) {
         if task == 0 || !self.may_be_solo {
             return;
         }
@@ -104,10 +104,13 @@ impl Crew {
         if streak == CALM {
             self.changes.store(0, Relaxed);
         }
-        if streak.is_multiple_of(STREAK) && !helped && !self.others_are_inside(number) {
+        if streak.is_multiple_of(STREAK)
+            && helped.is_none_or(|helped| !helped && !self.others_are_inside(number))
+        {
             let cpu = cpu_of(task);
             let here = cpu.and_then(|_| self.members.iter().position(|member| member.cpu == cpu));
-            if let Some(chosen) = here {
+            let reads = |chosen: &usize| *chosen == number || !self.members[*chosen].inside.load(Relaxed);
+            if let Some(chosen) = here.filter(reads) {
                 self.set_sole(chosen + 1);
             }
         }
@@ -188,12 +191,12 @@ mod tests {
     fn one_task_is_served_by_the_thread_on_its_cpu_until_tasks_take_turns() {
         let (here, crew) = here_and_second();
         for _ in 0..=STREAK {
-            crew.seen(0, here, false);
+            crew.seen(0, here, Some(false));
         }
         assert_eq!(crew.sole.load(SeqCst), 2);
         crew.wait_for_turn(1);
         for other in 1..=CHANGES + 1 {
-            crew.seen(0, here + other, false);
+            crew.seen(0, here + other, Some(false));
         }
         assert!(!crew.is_solo());
         crew.wait_for_turn(0);
@@ -203,7 +206,7 @@ mod tests {
     fn tasks_that_take_turns_are_served_by_all() {
         let crew = Crew::new(2, &[0, 1], true);
         for n in 0..10 * STREAK {
-            crew.seen(0, 1 + n % 2, false);
+            crew.seen(0, 1 + n % 2, Some(false));
         }
         assert!(!crew.is_solo());
     }
@@ -211,7 +214,7 @@ mod tests {
     #[test]
     fn while_another_is_inside_a_request_or_helpers_are_there_all_read() {
         let (here, crew) = here_and_second();
-        let streak = |by: usize, helped: bool| {
+        let streak = |by: usize, helped: Option<bool>| {
             crew.goes_in(by);
             for _ in 0..2 * STREAK {
                 crew.seen(by, here, helped);
@@ -221,22 +224,22 @@ mod tests {
         // A thread waits for a disk, and another serves the task: one that is there from the start, or one that came later.
         for waits in [0, 1] {
             crew.goes_in(waits);
-            streak(1 - waits, false);
+            streak(1 - waits, Some(false));
             assert!(!crew.is_solo());
-            streak(2, true);
+            streak(2, Some(true));
             assert!(!crew.is_solo());
             crew.comes_out(waits);
         }
         // It is done, but those that came for it are still there.
-        streak(2, true);
+        streak(2, Some(true));
         assert!(!crew.is_solo());
-        streak(0, true);
+        streak(0, Some(true));
         assert!(!crew.is_solo());
-        streak(0, false);
+        streak(0, Some(false));
         assert_eq!(crew.sole.load(SeqCst), 2);
         // The one that serves the task is inside its request, of course.
         crew.all_read();
-        streak(1, false);
+        streak(1, Some(false));
         assert_eq!(crew.sole.load(SeqCst), 2);
     }
 

@@ -178,7 +178,8 @@ impl Shared {
         stand_in::of(seat.clone());
         loop {
             while helper && (self.waiting.load(Relaxed) >= self.base || self.crew.is_solo()) {
-                if !self.rest() {
+                // (Where no branch may hang they came because a CPU was busy, and would only take turns with the others.)
+                if !self.adapter.may_hang() || !self.rest() {
                     return Ok(());
                 }
             }
@@ -226,8 +227,8 @@ impl Shared {
         if may_take_long(&request.op) && self.crew.is_solo() {
             self.crew.all_read();
         } else {
-            let helped = self.base < self.threads.load(Relaxed) + self.aside.load(Relaxed);
-            self.crew.seen(seat.number(), request.header.pid, helped);
+            let helped = || self.base < self.threads.load(Relaxed) + self.aside.load(Relaxed);
+            self.crew.seen(seat.number(), request.header.pid, self.adapter.may_hang().then(helped));
         }
         if self.adapter.may_hang() {
             return self.run_watched(device.as_fd(), seat, (&request, message), outgoing);
