@@ -116,6 +116,14 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
     call(Call::Open, || rustix::fs::openat(CWD, path.as_c_str(), flags, Mode::empty()))
 }
 
+/// As [`reopen`], to read and to leave the access time alone, if that may be.
+pub fn reopen_quietly(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
+    match reopen(fd, flags | OFlags::NOATIME) {
+        Err(error) if error.errno == Errno::PERM => reopen(fd, flags),
+        opened => opened,
+    }
+}
+
 /// Makes a directory.
 pub fn mkdir(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> Result<()> {
     call(Call::Mkdir, || rustix::fs::mkdirat(dir, name, permissions(mode)))

@@ -22,10 +22,11 @@ pub enum CpuGroup {
 impl CpuGroup {
     /// The calling process's, as it is now.
     pub fn of_process() -> Self {
-        let Ok(told) = std::fs::read_to_string("/proc/self/cgroup") else { return Self::Root };
-        let Some(place) = Place::told(&told) else { return Self::Root };
+        // (Names of groups may be any bytes.)
+        let Ok(told) = std::fs::read("/proc/self/cgroup") else { return Self::Root };
+        let Some(place) = Place::told(&String::from_utf8_lossy(&told)) else { return Self::Root };
         // Without the mount table no group can be looked at.
-        match place.found(&mounts::list().unwrap_or_default()) {
+        match place.found(&mounts::list().unwrap_or_default(), sees_all()) {
             Found::Root => Self::Root,
             Found::Unseen => Self::Shared,
             Found::At(dir) => {
@@ -69,10 +70,11 @@ impl Place {
         separate.into_iter().next().map(|(_, path)| Self { separate: true, path }).or(unified)
     }
 
-    fn found(&self, mounts: &[MountInfo]) -> Found {
-        let Some((top, below)) = mounts.iter().find_map(|mount| self.under(mount)) else {
-            // Nothing to look at: the root of what is seen is taken for the root.
-            return if self.path == Path::new("/") { Found::Root } else { Found::Unseen };
+    /// `sees_all`: the root that the process sees is that of all.
+    fn found(&self, mounts: &[MountInfo], sees_all: bool) -> Found {
+        // (The last one covers those before.)
+        let Some((top, below)) = mounts.iter().rev().find_map(|mount| self.under(mount)) else {
+            return if sees_all && self.path == Path::new("/") { Found::Root } else { Found::Unseen };
         };
         if self.separate {
             let at_root = below.as_os_str().is_empty() && top.join("release_agent").exists();
@@ -100,6 +102,14 @@ impl Place {
         let is_below = below.components().all(|part| matches!(part, Component::Normal(_)));
         is_below.then(|| (mount.mount_point.clone(), below.to_owned()))
     }
+}
+
+/// Whether the process is in no cgroup namespace but the first, or the kernel has none.
+fn sees_all() -> bool {
+    /// Of the first one (`PROC_CGROUP_INIT_INO` in include/linux/proc_ns.h).
+    const FIRST: &str = "cgroup:[4026531835]";
+    let namespace = std::fs::read_link("/proc/self/ns/cgroup");
+    namespace.map_or(true, |namespace| namespace == Path::new(FIRST))
 }
 
 /// Whether no process is in the group at `dir`, or in one below, but these.
@@ -198,14 +208,14 @@ mod tests {
             ("no/deep/cgroup.procs", ""),
         ]);
         let mounts = mounted("/", top.path(), "cgroup2", "rw");
-        let found = |path: &str| place(false, path).found(&mounts);
+        let found = |path: &str| place(false, path).found(&mounts, true);
         assert_eq!(found("/on"), Found::At(top.path().join("on")));
         assert_eq!(found("/on/off/deep"), Found::At(top.path().join("on")));
         assert_eq!(found("/no/deep"), Found::Root);
         assert_eq!(found("/"), Found::Root);
         // Above what this process's namespace has.
         assert_eq!(found("/../other"), Found::Unseen);
-        assert_eq!(place(true, "/on").found(&mounts), Found::Unseen);
+        assert_eq!(place(true, "/on").found(&mounts, true), Found::Unseen);
     }
 
     #[test]
@@ -213,33 +223,35 @@ mod tests {
         // It has a weight, or one of its ancestors may have.
         let weighed = tree(&[("cgroup.events", ""), ("cpu.weight", "100")]);
         let mounts = mounted("/", weighed.path(), "cgroup2", "rw");
-        assert_eq!(place(false, "/").found(&mounts), Found::At(weighed.path().to_owned()));
+        assert_eq!(place(false, "/").found(&mounts, true), Found::At(weighed.path().to_owned()));
         let plain = tree(&[("cgroup.events", "")]);
         let mounts = mounted("/", plain.path(), "cgroup2", "rw");
-        assert_eq!(place(false, "/").found(&mounts), Found::Unseen);
+        assert_eq!(place(false, "/").found(&mounts, true), Found::Unseen);
         // A part of the hierarchy, as containers without such a namespace have it.
         let part = tree(&[("cgroup.events", ""), ("in/cpu.weight", "100")]);
         let mounts = mounted("/docker/c1", part.path(), "cgroup2", "rw");
-        assert_eq!(place(false, "/docker/c1/in").found(&mounts), Found::At(part.path().join("in")));
-        assert_eq!(place(false, "/docker/c2").found(&mounts), Found::Unseen);
+        assert_eq!(place(false, "/docker/c1/in").found(&mounts, true), Found::At(part.path().join("in")));
+        assert_eq!(place(false, "/docker/c2").found(&mounts, true), Found::Unseen);
     }
 
     #[test]
     fn the_controllers_own_hierarchy_has_a_group_a_directory() {
         let top = tree(&[("release_agent", ""), ("a/cgroup.procs", "")]);
         let mounts = mounted("/", top.path(), "cgroup", "rw,cpu,cpuacct");
-        assert_eq!(place(true, "/").found(&mounts), Found::Root);
-        assert_eq!(place(true, "/a").found(&mounts), Found::At(top.path().join("a")));
+        assert_eq!(place(true, "/").found(&mounts, true), Found::Root);
+        assert_eq!(place(true, "/a").found(&mounts, true), Found::At(top.path().join("a")));
         let inside = tree(&[("cgroup.procs", "")]);
         let mounts = mounted("/", inside.path(), "cgroup", "rw,cpu");
-        assert_eq!(place(true, "/").found(&mounts), Found::At(inside.path().to_owned()));
+        assert_eq!(place(true, "/").found(&mounts, true), Found::At(inside.path().to_owned()));
     }
 
     #[test]
     fn where_nothing_is_mounted_only_the_root_is_known() {
-        assert_eq!(place(true, "/").found(&[]), Found::Root);
-        assert_eq!(place(false, "/").found(&[]), Found::Root);
-        assert_eq!(place(false, "/somewhere").found(&[]), Found::Unseen);
+        assert_eq!(place(true, "/").found(&[], true), Found::Root);
+        assert_eq!(place(false, "/").found(&[], true), Found::Root);
+        assert_eq!(place(false, "/somewhere").found(&[], true), Found::Unseen);
+        // A namespace of its own has a root of its own.
+        assert_eq!(place(false, "/").found(&[], false), Found::Unseen);
     }
 
     #[test]

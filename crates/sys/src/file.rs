@@ -3,9 +3,9 @@
 #![allow(unsafe_code, reason = "rustix neither relays close's errno nor shows a file system's id")]
 
 use std::io::IoSlice;
-use std::os::fd::{BorrowedFd, IntoRawFd as _};
+use std::os::fd::{AsRawFd as _, BorrowedFd, IntoRawFd as _};
 
-use rustix::fs::{FallocateFlags, Fsid, SeekFrom, StatVfsMountFlags};
+use rustix::fs::{FallocateFlags, Fsid, OFlags, SeekFrom, StatVfsMountFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::call::{Call, Result, call, once};
@@ -137,6 +137,31 @@ pub fn fdatasync(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Fsync, || rustix::fs::fdatasync(fd))
 }
 
+/// Whether reads by `fd` leave the access time alone, from now on. EPERM for whoever does not own the file.
+pub fn set_noatime(fd: BorrowedFd<'_>, quiet: bool) -> Result<()> {
+    call(Call::Open, || {
+        let mut flags = rustix::fs::fcntl_getfl(fd)?;
+        flags.set(OFlags::NOATIME, quiet);
+        rustix::fs::fcntl_setfl(fd, flags)
+    })
+}
+
+/// Writes go where they say from now on, though the descriptor was opened with O_APPEND.
+pub fn stop_appending(fd: BorrowedFd<'_>) -> Result<()> {
+    call(Call::Open, || rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? - OFlags::APPEND))
+}
+
+/// Waits for what is on its way to the disk, and sends nothing more: what of it, or earlier, could not be stored.
+pub fn await_written(fd: BorrowedFd<'_>) -> Result<()> {
+    call(Call::Fsync, || {
+        // SAFETY: the descriptor is open while it is borrowed; the call touches no memory of the process.
+        match unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WAIT_BEFORE) } {
+            0 => Ok(()),
+            _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        }
+    })
+}
+
 /// Makes the whole file system durable.
 pub fn syncfs(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Syncfs, || rustix::fs::syncfs(fd))
@@ -188,7 +213,6 @@ fn fsid(raw: Fsid) -> u64 {
 mod tests {
     use super::*;
     use crate::at;
-    use rustix::fs::OFlags;
     use std::fs::File;
     use std::io::Read as _;
     use std::os::fd::AsFd as _;
@@ -207,7 +231,7 @@ mod tests {
         assert_eq!(read_at(fd, &mut buf, 13).unwrap(), 0);
         truncate(fd, 5).unwrap();
         assert_eq!(read_at(fd, &mut buf, 0).unwrap(), 5);
-        for sync in [fsync, fdatasync, syncfs] {
+        for sync in [fsync, fdatasync, await_written, syncfs] {
             sync(fd).unwrap();
         }
     }

@@ -18,8 +18,88 @@ pub const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 /// Sets the extended attributes.
 pub const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 
+/// What is written to the file is on disk when the write is answered (`FS_*_FL`, of linux/fs.h, here and below).
+pub const FS_SYNC_FL: u32 = 0x0000_0008;
+/// The file can be appended to only.
+pub const FS_APPEND_FL: u32 = 0x0000_0020;
+/// The file can neither be changed nor lose its name.
+pub const FS_IMMUTABLE_FL: u32 = 0x0000_0010;
+/// The file is not compressed.
+pub const FS_NOCOMP_FL: u32 = 0x0000_0400;
+/// The file's content is encrypted on disk, by a key of its user.
+pub const FS_ENCRYPT_FL: u32 = 0x0000_0800;
+/// Content goes through the journal, too.
+pub const FS_JOURNAL_DATA_FL: u32 = 0x0000_4000;
+/// Each read of the file is checked against hashes.
+pub const FS_VERITY_FL: u32 = 0x0010_0000;
+/// The file is overwritten in place. For a file without content only.
+pub const FS_NOCOW_FL: u32 = 0x0080_0000;
+/// Content goes past the page cache.
+pub const FS_DAX_FL: u32 = 0x0200_0000;
+/// What is made in the directory belongs to its project.
+pub const FS_PROJINHERIT_FL: u32 = 0x2000_0000;
+/// Names in the directory are the same in upper and lower case.
+pub const FS_CASEFOLD_FL: u32 = 0x4000_0000;
+/// The flags that any file system lets users set (of those above the first three).
+pub const FS_FL_USER_MODIFIABLE: u32 = 0x0003_80ff;
+/// Those that keep a file from losing its name, and a directory from being filled.
+pub const FREEZING: u32 = FS_APPEND_FL | FS_IMMUTABLE_FL;
+
+/// What is made in the directory belongs to its project (`FS_XFLAG_*`, here and below).
+pub const FS_XFLAG_PROJINHERIT: u32 = 0x0000_0200;
+/// No symbolic links are made in the directory.
+pub const FS_XFLAG_NOSYMLINKS: u32 = 0x0000_0400;
+/// The file has a preferred size of extents.
+pub const FS_XFLAG_EXTSIZE: u32 = 0x0000_0800;
+/// What is made in the directory gets its preferred size of extents.
+pub const FS_XFLAG_EXTSZINHERIT: u32 = 0x0000_1000;
+/// The file is not to be defragmented.
+pub const FS_XFLAG_NODEFRAG: u32 = 0x0000_2000;
+/// Files of the directory are allocated together.
+pub const FS_XFLAG_FILESTREAM: u32 = 0x0000_4000;
+/// The file has a preferred size of extents for what it shares no more.
+pub const FS_XFLAG_COWEXTSIZE: u32 = 0x0001_0000;
+
 /// A `struct fsxattr`, as the kernel lays it out.
 pub type FsXattr = [u8; 28];
+
+/// What of a [`FsXattr`] can be set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extended {
+    /// Of `FS_XFLAG_*`.
+    pub flags: u32,
+    /// Preferred size of extents, in bytes; 0: none.
+    pub extent_size: u32,
+    /// The project that the space counts for; 0: none.
+    pub project: u32,
+    /// As `extent_size`, for what is shared no more.
+    pub cow_extent_size: u32,
+}
+
+impl Extended {
+    /// Where the kernel has them, in words: what is not among them is not to be set.
+    const PLACES: [usize; 4] = [0, 1, 3, 4];
+
+    /// What `raw` says.
+    pub fn of(raw: &FsXattr) -> Self {
+        let (words, _) = raw.as_chunks::<4>();
+        let [flags, extent_size, project, cow_extent_size] =
+            Self::PLACES.map(|at| words.get(at).map_or(0, |word| u32::from_ne_bytes(*word)));
+        Self { flags, extent_size, project, cow_extent_size }
+    }
+
+    /// `raw` with these in their places.
+    pub fn within(self, mut raw: FsXattr) -> FsXattr {
+        let (words, _) = raw.as_chunks_mut::<4>();
+        let values = [self.flags, self.extent_size, self.project, self.cow_extent_size];
+        for (at, value) in Self::PLACES.into_iter().zip(values) {
+            if let Some(word) = words.get_mut(at) {
+                *word = value.to_ne_bytes();
+            }
+        }
+        raw
+    }
+}
 
 /// The numbers speak of a `long`, the kernel moves an `int`: the first of two, wherever it believes the number.
 type IntInLong = [u32; 2];
@@ -116,6 +196,18 @@ mod tests {
         if supported(fssetxattr(file.as_fd(), &attributes)).is_some() {
             assert_eq!(fsgetxattr(file.as_fd()).unwrap(), attributes);
         }
+    }
+
+    #[test]
+    fn what_can_be_set_is_where_the_kernel_has_it() {
+        let raw: FsXattr = std::array::from_fn(|at| u8::try_from(at).unwrap());
+        let told = Extended::of(&raw);
+        assert_eq!(told.project, u32::from_ne_bytes([12, 13, 14, 15]));
+        assert_eq!(told.within(raw), raw);
+        let other = Extended { flags: 1, extent_size: 2, project: 3, cow_extent_size: 4 };
+        let set = other.within(raw);
+        assert_eq!(Extended::of(&set), other);
+        assert_eq!((&set[8..12], &set[20..]), (&raw[8..12], &raw[20..]));
     }
 
     #[test]

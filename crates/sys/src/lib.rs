@@ -18,6 +18,7 @@ pub mod handle;
 pub mod identity;
 pub mod ioctl;
 pub mod locks;
+pub mod loop_device;
 pub mod mapped;
 pub mod mounts;
 pub mod process;

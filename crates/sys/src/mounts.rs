@@ -128,8 +128,8 @@ fn text(field: &[u8]) -> String {
     unescape(field).to_string_lossy().into_owned()
 }
 
-/// Undoes the kernel's `\ooo` for spaces, tabs, newlines, backslashes and the like.
-fn unescape(field: &[u8]) -> OsString {
+/// Undoes the `\ooo` by which tables have spaces, tabs, newlines, backslashes and the like.
+pub fn unescape(field: &[u8]) -> OsString {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, after)) = rest.split_first() {

@@ -64,6 +64,15 @@ pub fn is_kernels_own(pid: u32) -> bool {
     flags.is_some_and(|flags| flags & KERNEL_THREAD != 0)
 }
 
+/// Whether `group` is one of the supplementary groups of the thread `pid`, as its status in proc(5) says. Nobody who cannot
+/// be seen from here has any.
+pub fn has_group(pid: u32, group: u32) -> bool {
+    let Ok(status) = std::fs::read(format!("/proc/{pid}/status")) else { return false };
+    let mut lines = status.split(|byte| *byte == b'\n');
+    let groups = lines.find_map(|line| line.strip_prefix(b"Groups:")).unwrap_or_default();
+    String::from_utf8_lossy(groups).split_ascii_whitespace().any(|known| known.parse() == Ok(group))
+}
+
 /// Gives memory that was freed back to the system, where the C library would keep it.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]

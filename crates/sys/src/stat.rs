@@ -1,6 +1,6 @@
 //! What the kernel tells about a file: type, attributes, times.
 
-use rustix::fs::{FileType, Statx, StatxFlags, StatxTimestamp};
+use rustix::fs::{FileType, Statx, StatxAttributes, StatxFlags, StatxTimestamp};
 
 /// The minor number of a device, as [`Stat::dev`] has it.
 pub fn minor(dev: u64) -> u32 {
@@ -142,6 +142,16 @@ impl Stat {
     /// Whether it is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.kind() == Kind::Symlink
+    }
+
+    /// Nobody may change it (`chattr +i`).
+    pub fn is_immutable(&self) -> bool {
+        self.attributes & StatxAttributes::IMMUTABLE.bits() != 0
+    }
+
+    /// Nothing of it may be changed, only be added to (`chattr +a`).
+    pub fn is_append_only(&self) -> bool {
+        self.attributes & StatxAttributes::APPEND.bits() != 0
     }
 }
 

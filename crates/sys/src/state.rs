@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// Makes the folder of `file`, which only its owner may enter, and removes what was there under the file's name.
+/// Makes the folder of `file`, which only its owner may enter, and puts what was there under the file's name aside: `.bad` is
+/// added to its name.
 ///
 /// # Errors
 /// What the system said.
@@ -13,7 +14,9 @@ pub fn make_room(file: &Path) -> io::Result<()> {
     if let Some(folder) = file.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
-    match fs::remove_file(file) {
+    let mut bad = file.as_os_str().to_owned();
+    bad.push(".bad");
+    match fs::rename(file, bad) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -31,5 +34,6 @@ mod tests {
         fs::write(&file, "old").unwrap();
         make_room(&file).unwrap();
         assert!(!file.exists() && file.parent().unwrap().is_dir());
+        assert_eq!(fs::read_to_string(file.with_extension("bad")).unwrap(), "old");
     }
 }

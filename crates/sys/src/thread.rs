@@ -134,8 +134,15 @@ impl RunDelay {
     }
 }
 
-/// Raises the process's limit of open files as far as it may go; answers the limit now in force.
+/// Raises the process's limit of open files as far as it may go: to what the kernel allows anybody (`fs.nr_open`), or to the
+/// hard limit; answers the limit now in force.
 pub fn raise_nofile_limit() -> u64 {
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|most| most.trim().parse().ok());
+    if let Some(most) = most {
+        let wanted = Rlimit { current: Some(most), maximum: Some(most) };
+        // Refused without CAP_SYS_RESOURCE, which root may lack in a container.
+        let _ = setrlimit(Resource::Nofile, wanted);
+    }
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
