@@ -66,6 +66,7 @@ impl Adapter {
 
     pub(super) fn write(
         &self,
+        request: &Request<'_>,
         fh: u64,
         offset: u64,
         data: &[u8],
@@ -73,7 +74,7 @@ impl Adapter {
         answer: &mut Answer<'_>,
     ) -> Served {
         let terms = WriteTerms {
-            strips: write_flags & abi::WRITE_KILL_SUIDGID != 0,
+            strips: (write_flags & abi::WRITE_KILL_SUIDGID != 0).then(|| caller(request, 0)),
             sync: Sync::of(OFlags::from_bits_retain(flags)),
         };
         // The page cache takes what it writes back for written, however few bytes the answer tells of.

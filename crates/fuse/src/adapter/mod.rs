@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use fsstack_engine::ops::{Change, KeptListing, Sink};
 use fsstack_engine::{Caller, OpError, Union, answer::Listed};
 use fsstack_pool::{EntryName, Handle, Ino};
-use fsstack_sys::Errno;
+use fsstack_sys::{Errno, OFlags};
 use fsstack_wire::{self as wire, Abi, Answer, Operation, Request};
 
 use crate::convert;
@@ -89,6 +89,9 @@ impl Serve for Adapter {
         }
         match self.dispatch(request, answer) {
             Ok(()) => Outcome::Answered,
+            // NFS servers do not know it; for ENOMEM they tell clients to ask again. So does who opens a handle, and asks for
+            // names and listings by the way (docs/decisions/0026).
+            Err(Errno::NFILE) if self.union.is_for_export() => Outcome::Refused(Errno::NOMEM.raw_os_error()),
             Err(errno) => Outcome::Refused(errno.raw_os_error()),
         }
     }
@@ -151,7 +154,7 @@ impl Adapter {
                 self.read(fh, offset, size, lock_owner.is_some(), answer)
             }
             Operation::Write { fh, offset, write_flags, flags, data, .. } => {
-                self.write(fh, offset, data, (write_flags, flags), answer)
+                self.write(request, fh, offset, data, (write_flags, flags), answer)
             }
             Operation::Statfs => self.statfs(answer),
             Operation::Release { fh, release_flags, lock_owner, .. } => {
@@ -168,8 +171,9 @@ impl Adapter {
             Operation::Fsync { fh, datasync } => self.union.fsync(Handle(fh), datasync).map_err(errno),
             Operation::Fsyncdir { datasync, .. } => self.union.fsyncdir(ino, datasync).map_err(errno),
             Operation::Syncfs => self.union.syncfs().map_err(errno),
-            Operation::Opendir { .. } => {
-                let handle = self.union.opendir(ino).map_err(errno)?;
+            Operation::Opendir { flags, .. } => {
+                let flags = OFlags::from_bits_retain(flags);
+                let handle = self.union.opendir(ino, flags).map_err(errno)?;
                 let open_flags = match self.union.kept_listing(ino) {
                     KeptListing::None => 0,
                     KeptListing::Fill => wire::abi::FOPEN_CACHE_DIR,
@@ -323,11 +327,10 @@ fn errno(error: OpError) -> Errno {
         tracing::debug!(%error, "a branch is at fault");
     }
     match error.errno() {
-        // The daemon's want of descriptors, not the caller's: NFS servers do not know these two, and for ENOMEM they tell
-        // clients to ask again.
+        // The daemon's want of descriptors is not one of the caller's own.
         Errno::MFILE | Errno::NFILE => {
             tracing::debug!(%error, "the daemon has no file descriptor left");
-            Errno::NOMEM
+            Errno::NFILE
         }
         // To the kernel it means that there is no such request, on any branch, for as long as the pool is mounted. What is to
         // be taken so is refused by the pool itself.
@@ -352,7 +355,8 @@ fn entry_name(name: &std::ffi::CStr) -> Result<EntryName<'_>, Errno> {
 
 fn caller(request: &Request<'_>, umask: u32) -> Caller {
     let (uid, gid) = (request.header.uid, request.header.gid);
-    Caller { uid, gid, group: request.groups.clone().find(|group| *group != gid), umask }
+    let group = request.groups.clone().find(|group| *group != gid);
+    Caller { uid, gid, group, umask, pid: request.header.pid }
 }
 
 #[cfg(test)]

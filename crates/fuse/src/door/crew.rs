@@ -21,6 +21,17 @@ const CHANGES: u32 = 3;
 /// Requests of one task in a row that make earlier changes forgotten.
 const CALM: u32 = 16;
 
+/// What keeps a thread of the door inside a request for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waits {
+    /// No branch may hang: only a busy CPU does.
+    ForCpus,
+    /// A branch that may hang; nobody does now, as far as is known.
+    ForBranches,
+    /// There are threads that were not there from the start, for those that wait in a branch.
+    Helped,
+}
+
 /// The threads of a door, by number: first those that are there from the start, one a CPU.
 #[derive(Debug)]
 pub(super) struct Crew {
@@ -34,6 +45,8 @@ pub(super) struct Crew {
     changes: AtomicU32,
     parked: Mutex<()>,
     bell: Condvar,
+    /// The mount is gone: all threads come to see that.
+    ended: AtomicBool,
 }
 
 /// A thread that is there from the start. Each has a cache line of its own: it is written to with every request.
@@ -43,13 +56,19 @@ struct Member {
     cpu: Option<usize>,
     /// It is inside a request, maybe for good.
     inside: AtomicBool,
+    /// Another one answered its request, and has come in its place.
+    lost: AtomicBool,
 }
 
 impl Crew {
     /// `base` threads on the first of `cpus`. One of them may be the only one that reads only if somebody notices when it
     /// is stuck, and `may_be_solo` says so.
     pub(super) fn new(base: usize, cpus: &[usize], may_be_solo: bool) -> Self {
-        let member = |number| Member { cpu: cpus.get(number).copied(), inside: AtomicBool::new(false) };
+        let member = |number| Member {
+            cpu: cpus.get(number).copied(),
+            inside: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+        };
         Self {
             members: (0..base.max(1)).map(member).collect(),
             may_be_solo: may_be_solo && base > 1,
@@ -59,6 +78,7 @@ impl Crew {
             changes: AtomicU32::new(0),
             parked: Mutex::default(),
             bell: Condvar::new(),
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -86,9 +106,22 @@ impl Crew {
         }
     }
 
-    /// Thread `number` has read a request of `task` (a thread id; 0 is the kernel itself). `helped`: there are threads that
-    /// were not there from the start; None where no branch may hang, and only a busy CPU keeps a thread inside for long.
-    pub(super) fn seen(&self, number: usize, task: u32, helped: Option<bool>) {
+    /// Thread `number` is stuck, and another one is there for it.
+    pub(super) fn lost(&self, number: usize) {
+        if let Some(member) = self.members.get(number) {
+            member.lost.store(true, Relaxed);
+        }
+    }
+
+    /// Thread `number` is back.
+    pub(super) fn found(&self, number: usize) {
+        if let Some(member) = self.members.get(number) {
+            member.lost.store(false, Relaxed);
+        }
+    }
+
+    /// Thread `number` has read a request of `task` (a thread id; 0 is the kernel itself).
+    pub(super) fn seen(&self, number: usize, task: u32, waits: Waits) {
         if task == 0 || !self.may_be_solo {
             return;
         }
@@ -104,9 +137,12 @@ impl Crew {
         if streak == CALM {
             self.changes.store(0, Relaxed);
         }
-        if streak.is_multiple_of(STREAK)
-            && helped.is_none_or(|helped| !helped && !self.others_are_inside(number))
-        {
+        let one_will_do = || match waits {
+            Waits::ForCpus => true,
+            Waits::ForBranches => !self.others_are_inside(number),
+            Waits::Helped => false,
+        };
+        if streak.is_multiple_of(STREAK) && one_will_do() {
             let cpu = cpu_of(task);
             let here = cpu.and_then(|_| self.members.iter().position(|member| member.cpu == cpu));
             let reads = |chosen: &usize| *chosen == number || !self.members[*chosen].inside.load(Relaxed);
@@ -118,12 +154,15 @@ impl Crew {
 
     fn others_are_inside(&self, number: usize) -> bool {
         let mut others = self.members.iter().enumerate().filter(|(other, _)| *other != number);
-        others.any(|(_, member)| member.inside.load(Relaxed))
+        others.any(|(_, member)| member.inside.load(Relaxed) && !member.lost.load(Relaxed))
     }
 
     /// Waits until thread `number` is one of those that read.
     pub(super) fn wait_for_turn(&self, number: usize) {
-        let not_mine = || !matches!(self.sole.load(SeqCst), 0) && self.sole.load(SeqCst) != number + 1;
+        let not_mine = || {
+            let sole = self.sole.load(SeqCst);
+            sole != 0 && sole != number + 1 && !self.ended.load(SeqCst)
+        };
         if not_mine() {
             let mut parked = self.parked.lock();
             while not_mine() {
@@ -135,6 +174,14 @@ impl Crew {
     /// Whether only one thread reads.
     pub(super) fn is_solo(&self) -> bool {
         self.sole.load(SeqCst) != 0
+    }
+
+    /// The mount is gone: nobody waits for a turn any more, whoever is chosen yet.
+    pub(super) fn end(&self) {
+        self.ended.store(true, SeqCst);
+        self.all_read();
+        drop(self.parked.lock());
+        self.bell.notify_all();
     }
 
     /// All threads read from now on.
@@ -191,22 +238,40 @@ mod tests {
     fn one_task_is_served_by_the_thread_on_its_cpu_until_tasks_take_turns() {
         let (here, crew) = here_and_second();
         for _ in 0..=STREAK {
-            crew.seen(0, here, Some(false));
+            crew.seen(0, here, Waits::ForBranches);
         }
         assert_eq!(crew.sole.load(SeqCst), 2);
         crew.wait_for_turn(1);
         for other in 1..=CHANGES + 1 {
-            crew.seen(0, here + other, Some(false));
+            crew.seen(0, here + other, Waits::ForBranches);
         }
         assert!(!crew.is_solo());
         crew.wait_for_turn(0);
     }
 
     #[test]
+    fn one_that_is_stuck_for_good_keeps_nobody_from_being_served_by_one_thread() {
+        let (here, crew) = here_and_second();
+        let streak = |by: usize| (0..2 * STREAK).for_each(|_| crew.seen(by, here, Waits::ForBranches));
+        crew.goes_in(0);
+        streak(1);
+        assert!(!crew.is_solo());
+        crew.lost(0);
+        streak(1);
+        assert_eq!(crew.sole.load(SeqCst), 2);
+        crew.all_read();
+        // It is never the one that reads.
+        crew.goes_in(1);
+        crew.lost(1);
+        streak(2);
+        assert!(!crew.is_solo());
+    }
+
+    #[test]
     fn tasks_that_take_turns_are_served_by_all() {
         let crew = Crew::new(2, &[0, 1], true);
         for n in 0..10 * STREAK {
-            crew.seen(0, 1 + n % 2, Some(false));
+            crew.seen(0, 1 + n % 2, Waits::ForBranches);
         }
         assert!(!crew.is_solo());
     }
@@ -214,32 +279,32 @@ mod tests {
     #[test]
     fn while_another_is_inside_a_request_or_helpers_are_there_all_read() {
         let (here, crew) = here_and_second();
-        let streak = |by: usize, helped: Option<bool>| {
+        let streak = |by: usize, waits: Waits| {
             crew.goes_in(by);
             for _ in 0..2 * STREAK {
-                crew.seen(by, here, helped);
+                crew.seen(by, here, waits);
             }
             crew.comes_out(by);
         };
         // A thread waits for a disk, and another serves the task: one that is there from the start, or one that came later.
         for waits in [0, 1] {
             crew.goes_in(waits);
-            streak(1 - waits, Some(false));
+            streak(1 - waits, Waits::ForBranches);
             assert!(!crew.is_solo());
-            streak(2, Some(true));
+            streak(2, Waits::Helped);
             assert!(!crew.is_solo());
             crew.comes_out(waits);
         }
         // It is done, but those that came for it are still there.
-        streak(2, Some(true));
+        streak(2, Waits::Helped);
         assert!(!crew.is_solo());
-        streak(0, Some(true));
+        streak(0, Waits::Helped);
         assert!(!crew.is_solo());
-        streak(0, Some(false));
+        streak(0, Waits::ForBranches);
         assert_eq!(crew.sole.load(SeqCst), 2);
         // The one that serves the task is inside its request, of course.
         crew.all_read();
-        streak(1, Some(false));
+        streak(1, Waits::ForBranches);
         assert_eq!(crew.sole.load(SeqCst), 2);
     }
 

@@ -20,7 +20,7 @@ use fsstack_wire::{Answer, Operation, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};
 
 use super::again::may_be_served_again;
-use super::crew::{Crew, may_take_long};
+use super::crew::{Crew, Waits, may_take_long};
 use super::device::{self, BEFORE_DATA, Buffer, Taken};
 use super::scheduling::{self, Pace, Scheduling, Tempo};
 use super::seat::Seat;
@@ -32,12 +32,6 @@ const HEADERS: usize = 4096;
 const UNLOCK: u32 = 2;
 /// Threads that wait for locks at once: each holds little more than its stack, 256 KiB of which a page or two are used.
 const WAITERS: usize = 1024;
-/// How long all threads must have been busy without finishing a request before one is added.
-const STUCK: Duration = Duration::from_millis(5);
-/// The most helpers that are added at once, where the ones before were too few.
-const AT_ONCE: usize = 8;
-/// How long a helper that nobody needs stays.
-const REST: Duration = Duration::from_secs(2);
 
 /// The door.
 #[derive(Debug)]
@@ -48,35 +42,35 @@ pub struct DevDoor {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    adapter: Arc<dyn Serve>,
-    device: OwnedFd,
+    pub(super) adapter: Arc<dyn Serve>,
+    pub(super) device: OwnedFd,
     buffer: usize,
     scheduling: Scheduling,
-    base: usize,
-    max: usize,
-    crew: Crew,
+    pub(super) base: usize,
+    pub(super) max: usize,
+    pub(super) crew: Crew,
     /// How the threads of each of the first CPUs are scheduled.
     tempos: Vec<Tempo>,
     /// Threads that wait for a request.
-    waiting: AtomicUsize,
+    pub(super) waiting: AtomicUsize,
     /// Helpers that rest, and how many of them are called but not back yet.
-    resting: AtomicUsize,
-    called: (Mutex<usize>, Condvar),
-    threads: AtomicUsize,
+    pub(super) resting: AtomicUsize,
+    pub(super) called: (Mutex<usize>, Condvar),
+    pub(super) threads: AtomicUsize,
     /// Threads that wait for another request, and are not among `threads`.
     aside: AtomicUsize,
     /// Threads that wait for locks.
     waiters: AtomicUsize,
     /// Requests that were begun: tells busy from stuck.
-    begun: AtomicU64,
-    gone: AtomicBool,
+    pub(super) begun: AtomicU64,
+    pub(super) gone: AtomicBool,
     /// Whoever waits for the end of the mount sleeps on it.
     ended: (Mutex<()>, Condvar),
     /// Set when no thread waits any more; the watcher sleeps on it.
-    short: Mutex<bool>,
-    shortage: Condvar,
+    pub(super) short: Mutex<bool>,
+    pub(super) shortage: Condvar,
     /// The watcher sleeps: whoever is the last to begin a request wakes it.
-    asleep: AtomicBool,
+    pub(super) asleep: AtomicBool,
 }
 
 impl DevDoor {
@@ -149,7 +143,7 @@ impl DevDoor {
 }
 
 impl Shared {
-    fn start(self: &Arc<Self>, index: usize, device: OwnedFd) -> io::Result<JoinHandle<()>> {
+    pub(super) fn start(self: &Arc<Self>, index: usize, device: OwnedFd) -> io::Result<JoinHandle<()>> {
         let shared = self.clone();
         let cpu = self.crew.cpu(index);
         self.threads.fetch_add(1, Relaxed);
@@ -176,10 +170,11 @@ impl Shared {
         let mut pace = Pace::new(self.scheduling, &self.tempos[number % self.base]);
         let seat = Seat::new(self, device, number)?;
         stand_in::of(seat.clone());
+        let mut rested = None;
         loop {
             while helper && (self.waiting.load(Relaxed) >= self.base || self.crew.is_solo()) {
                 // (Where no branch may hang they came because a CPU was busy, and would only take turns with the others.)
-                if !self.adapter.may_hang() || !self.rest() {
+                if !self.adapter.may_hang() || !self.rest(*rested.get_or_insert_with(Instant::now)) {
                     return Ok(());
                 }
             }
@@ -194,6 +189,7 @@ impl Shared {
                 Ok(Taken::Gone) => return self.leave(),
                 Ok(Taken::Request(len)) => {
                     self.begun.fetch_add(1, Relaxed);
+                    rested = None;
                     if others == 0 && !self.call_one() && self.asleep.load(SeqCst) {
                         self.raise_alarm();
                     }
@@ -224,16 +220,26 @@ impl Shared {
         if matches!(&request.op, Operation::Setlkw(lk) if lk.lock.kind != UNLOCK) {
             return self.answer_later(device, request.header.unique, message.to_vec());
         }
-        if may_take_long(&request.op) && self.crew.is_solo() {
+        if !may_take_long(&request.op) {
+            self.crew.seen(seat.number(), request.header.pid, self.waits());
+        } else if self.crew.is_solo() {
             self.crew.all_read();
-        } else {
-            let helped = || self.base < self.threads.load(Relaxed) + self.aside.load(Relaxed);
-            self.crew.seen(seat.number(), request.header.pid, self.adapter.may_hang().then(helped));
         }
         if self.adapter.may_hang() {
             return self.run_watched(device.as_fd(), seat, (&request, message), outgoing);
         }
         self.run(device.as_fd(), &request, outgoing);
+    }
+
+    /// What keeps threads inside for long, as things are.
+    fn waits(&self) -> Waits {
+        if !self.adapter.may_hang() {
+            Waits::ForCpus
+        } else if self.base < self.threads.load(Relaxed) + self.aside.load(Relaxed) {
+            Waits::Helped
+        } else {
+            Waits::ForBranches
+        }
     }
 
     /// As [`Self::run`], where another thread answers if this one does not come back from a branch.
@@ -326,13 +332,15 @@ impl Shared {
     /// Thread `number` is stuck, and its request was answered: it does not count until it is back.
     pub(super) fn lost_one(self: &Arc<Self>, number: usize) {
         self.threads.fetch_sub(1, SeqCst);
+        self.crew.lost(number);
         if self.waiting.load(SeqCst) == 0 && !self.gone.load(SeqCst) {
             self.add_helper(self.crew.in_place_of(number));
         }
     }
 
-    /// A thread that was stuck is back.
-    pub(super) fn found_again(&self) {
+    /// Thread `number`, which was stuck, is back.
+    pub(super) fn found_again(&self, number: usize) {
+        self.crew.found(number);
         self.threads.fetch_add(1, SeqCst);
     }
 
@@ -358,109 +366,12 @@ impl Shared {
         self.gone.store(true, SeqCst);
         self.ended.1.notify_all();
         drop(ended);
-        self.crew.all_read();
+        self.crew.end();
         // Whoever is about to rest holds the lock between its look and its wait.
         drop(self.called.0.lock());
         self.called.1.notify_all();
         self.raise_alarm();
         Ok(())
-    }
-
-    /// A helper rests until it is called: false if it was not, and is to leave.
-    fn rest(&self) -> bool {
-        let until = Instant::now() + REST;
-        let mut called = self.called.0.lock();
-        self.resting.fetch_add(1, SeqCst);
-        // Whoever took a request before that saw nobody to call.
-        let mut needed = self.waiting.load(SeqCst) == 0 && !self.crew.is_solo();
-        while !needed && !self.gone.load(SeqCst) {
-            let late = self.called.1.wait_until(&mut called, until).timed_out();
-            if 0 < *called {
-                *called -= 1;
-                needed = true;
-            } else if late {
-                break;
-            }
-        }
-        // A call is for one that rests.
-        self.resting.fetch_sub(1, SeqCst);
-        *called = (*called).min(self.resting.load(SeqCst));
-        needed
-    }
-
-    /// Calls a helper that rests to take the next request: false if there is none. (Where one thread reads for a single
-    /// client, nobody else is to.)
-    fn call_one(&self) -> bool {
-        if self.resting.load(SeqCst) == 0 || self.crew.is_solo() {
-            return false;
-        }
-        let mut called = self.called.0.lock();
-        if self.resting.load(SeqCst) <= *called {
-            return false;
-        }
-        *called += 1;
-        drop(called);
-        self.called.1.notify_one();
-        true
-    }
-
-    fn raise_alarm(&self) {
-        *self.short.lock() = true;
-        self.shortage.notify_one();
-    }
-
-    /// Adds helpers when nothing moves and nobody waits, or so little moves that requests wait for threads.
-    fn watch(self: &Arc<Self>) {
-        let mut next = self.base;
-        let mut more = 1;
-        loop {
-            let mut short = self.short.lock();
-            self.asleep.store(true, SeqCst);
-            // A thread may have begun the last free place's request before it saw that we sleep.
-            if self.waiting.load(SeqCst) > 0 && !self.gone.load(SeqCst) {
-                self.shortage.wait_while(&mut short, |short| !*short);
-            }
-            *short = false;
-            drop(short);
-            self.asleep.store(false, SeqCst);
-            let mut calm = 0;
-            while calm < 20 && !self.gone.load(SeqCst) {
-                let before = self.begun.load(Relaxed);
-                std::thread::sleep(STUCK);
-                let busy = self.waiting.load(SeqCst) == 0;
-                let begun = self.begun.load(Relaxed).wrapping_sub(before);
-                calm = if busy { 0 } else { calm + 1 };
-                if busy && begun == 0 && self.crew.is_solo() {
-                    self.crew.all_read();
-                } else if busy && (begun == 0 || self.is_short(begun)) {
-                    let room = self.max.saturating_sub(self.threads.load(Relaxed));
-                    for _ in 0..more.min(room) {
-                        self.add_helper(next);
-                        next += 1;
-                    }
-                    more = (2 * more).min(AT_ONCE);
-                } else {
-                    more = 1;
-                }
-            }
-            if self.gone.load(SeqCst) {
-                return;
-            }
-        }
-    }
-
-    /// Whether requests wait at the device although the threads, which have begun so many since the last look, are not
-    /// kept busy by short ones.
-    fn is_short(&self, begun: u64) -> bool {
-        let few = usize::try_from(begun).is_ok_and(|begun| begun <= self.threads.load(Relaxed));
-        few && device::has_requests(self.device.as_fd())
-    }
-
-    fn add_helper(self: &Arc<Self>, index: usize) {
-        let started = device::clone_device(self.device.as_fd()).and_then(|device| self.start(index, device));
-        if let Err(error) = started {
-            tracing::warn!(%error, "no helper for a door whose threads are all busy");
-        }
     }
 }
 

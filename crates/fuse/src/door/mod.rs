@@ -5,6 +5,7 @@ mod crew;
 pub mod dev;
 pub mod device;
 pub mod interrupts;
+mod relief;
 pub mod ring;
 pub mod scheduling;
 mod seat;

@@ -63,7 +63,7 @@ impl Seat {
         let mine = at.0 != At::Left;
         at.0 = At::Rest;
         if !mine {
-            self.door.found_again();
+            self.door.found_again(self.number);
         }
         mine
     }
