@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fsstack_lab::guest::Kernel;
 use fsstack_lab::shell::{command, which};
 use fsstack_lab::{Guest, GuestDisks, MiB, daemon, needs};
 
@@ -96,6 +97,12 @@ fn two_minutes_of_work_over_sixteen_connections() {
     live("work");
 }
 
+#[test]
+#[ignore = "mountd asks itself again after two minutes"]
+fn clients_wait_for_a_pool_that_comes_later_than_its_server() {
+    live("late");
+}
+
 /// The figures of docs/nfs.md: the pool beside its branch. Needs `fsstack-bench` beside the helper:
 /// `cargo build --release -p fsstack -p fsstack-bench`, and FSSTACK_BIN=target/release/mount-fsstack.
 #[test]
@@ -109,6 +116,17 @@ fn figures_of_the_pool_beside_its_branch() {
 #[ignore = "takes minutes: run for its figures"]
 fn figures_of_connections() {
     measure("connections");
+}
+
+/// What the server asks of the pool for each operation of a client, counted by the kernel.
+#[test]
+#[ignore = "takes minutes: run for its figures"]
+fn figures_of_requests() {
+    if Kernel::chosen().unwrap() == Kernel::Distribution {
+        let why = "needs FUSE's trace events, which the distribution's kernel does not have: FSSTACK_GUEST_KERNEL=backports";
+        return fsstack_lab::Skip::because(why).announce();
+    }
+    measure("requests");
 }
 
 fn measure(story: &str) {

@@ -30,7 +30,7 @@ pub fn bootstrap(dir: &Path, packages: &[&str]) -> Result<()> {
         which("mmdebstrap").is_some(),
         "a fresh system is made by mmdebstrap: install it (Debian, Ubuntu and their like have it)"
     );
-    let codename = codename(&fs::read_to_string("/etc/os-release").context("/etc/os-release")?)?;
+    let codename = release()?;
     let mirrors = mirrors(Path::new("/etc/apt"), &codename)?;
     let mut run = command("mmdebstrap").args(["--quiet", "--variant=essential", "--format=directory"]);
     run = run.arg(format!("--include={}", packages.join(","))).arg("--dpkgopt=force-unsafe-io");
@@ -141,22 +141,81 @@ impl System {
     }
 }
 
-/// The distribution's release, as its packages are sorted by.
+/// This machine's release, as its packages are sorted by.
+pub(crate) fn release() -> Result<String> {
+    codename(&fs::read_to_string("/etc/os-release").context("/etc/os-release")?)
+}
+
 fn codename(os_release: &str) -> Result<String> {
     let named = os_release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     let named = named.map(|name| name.trim_matches('"').to_owned()).filter(|name| !name.is_empty());
     named.context("this system has no VERSION_CODENAME: a fresh system is made on Debian and its like")
 }
 
-/// What mmdebstrap takes for mirrors: one-line entries, and paths of files of the other format.
-fn mirrors(apt: &Path, codename: &str) -> Result<Vec<String>> {
+/// The files that tell apt of its sources.
+fn source_files(apt: &Path) -> Vec<PathBuf> {
     let mut files = vec![apt.join("sources.list")];
     if let Ok(entries) = fs::read_dir(apt.join("sources.list.d")) {
         files.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
     }
     files.sort();
+    files
+}
+
+/// The sources that this machine has the release `codename` from, with another of their suites in its place: files by their
+/// names, as apt wants them.
+pub(crate) fn with_suite(apt: &Path, codename: &str, suite: &str) -> Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    for file in source_files(apt) {
+        let (Ok(text), Some(name)) = (fs::read_to_string(&file), file.file_name()) else { continue };
+        let moved = match file.extension().and_then(|e| e.to_str()) {
+            Some("list") => lines_moved(&text, codename, suite),
+            Some("sources") => stanzas_moved(&text, codename, suite),
+            _ => continue,
+        };
+        if !moved.is_empty() {
+            found.push((name.to_string_lossy().into_owned(), moved));
+        }
+    }
+    if found.is_empty() {
+        bail!("no apt source of this machine has the release {codename}");
+    }
+    Ok(found)
+}
+
+fn lines_moved(text: &str, codename: &str, suite: &str) -> String {
+    let is_release = |word: &&str| *word == codename;
+    let of_release =
+        |line: &&str| line.starts_with("deb ") && line.split_whitespace().any(|w| is_release(&w));
+    let moved = |line: &str| {
+        let words = line.split_whitespace().map(|word| if is_release(&word) { suite } else { word });
+        words.collect::<Vec<_>>().join(" ") + "\n"
+    };
+    text.lines().map(str::trim).filter(of_release).map(moved).collect()
+}
+
+fn stanzas_moved(text: &str, codename: &str, suite: &str) -> String {
+    let field = |stanza: &str, name: &str| -> Vec<String> {
+        let value = stanza.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+    };
+    let has = |stanza: &str, name: &str, word: &str| field(stanza, name).iter().any(|value| value == word);
+    let ours = |stanza: &&str| {
+        has(stanza, "Types", "deb") && has(stanza, "Suites", codename) && !has(stanza, "Enabled", "no")
+    };
+    let moved = |line: &str| match line.split_once(':') {
+        Some(("Suites", _)) => format!("Suites: {suite}\n"),
+        Some(("Types", _)) => "Types: deb\n".to_owned(),
+        _ => format!("{line}\n"),
+    };
+    let stanza = |stanza: &str| stanza.lines().map(moved).collect::<String>() + "\n";
+    text.split("\n\n").filter(ours).map(stanza).collect()
+}
+
+/// What mmdebstrap takes for mirrors: one-line entries, and paths of files of the other format.
+fn mirrors(apt: &Path, codename: &str) -> Result<Vec<String>> {
     let mut mirrors = Vec::new();
-    for file in files {
+    for file in source_files(apt) {
         let Ok(text) = fs::read_to_string(&file) else { continue };
         match file.extension().and_then(|e| e.to_str()) {
             Some("list") => mirrors.extend(lines_for(&text, codename)),
@@ -218,6 +277,27 @@ mod tests {
         let file = more.join("d.sources").display().to_string();
         assert_eq!(found, ["deb [trusted=yes] copy:/a/debian sid main".to_owned(), file]);
         assert!(mirrors(apt.path(), "trixie").is_err());
+    }
+
+    #[test]
+    fn another_suite_of_the_same_mirrors_is_asked_with_the_same_options() {
+        let apt = tempfile::tempdir().unwrap();
+        let list = "deb copy:/b tools main\ndeb [signed-by=/k] copy:/a sid main\ndeb-src copy:/a sid main\n";
+        fs::write(apt.path().join("sources.list"), list).unwrap();
+        let more = apt.path().join("sources.list.d");
+        fs::create_dir(&more).unwrap();
+        let text = "Types: deb deb-src\nURIs: copy:/a\nSuites: sid sid-updates\nSigned-By:\n a\n .\n b\n\n\
+                    Types: deb\nURIs: copy:/s\nSuites: sid-security\n\n\
+                    Types: deb\nURIs: copy:/c\nSuites: sid\nEnabled: no\n";
+        fs::write(more.join("d.sources"), text).unwrap();
+        fs::write(more.join("e.sources.disabled"), text).unwrap();
+        let found = with_suite(apt.path(), "sid", "sid-backports").unwrap();
+        let expected = [
+            ("sources.list", "deb [signed-by=/k] copy:/a sid-backports main\n"),
+            ("d.sources", "Types: deb\nURIs: copy:/a\nSuites: sid-backports\nSigned-By:\n a\n .\n b\n\n"),
+        ];
+        assert_eq!(found, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+        assert!(with_suite(apt.path(), "trixie", "trixie-backports").is_err());
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //! kernel's NFS server and client.
 //!
 //! Its root file system is made of this machine's programs ([`root`]), its kernel comes from the distribution's
-//! packages ([`packages`]). It lives one story, told by the program that it is given, and powers itself off. Whatever it
+//! packages ([`packages`]): its own, or, if `FSSTACK_GUEST_KERNEL=backports` asks for it, a newer one. It lives one story, told by the program that it is given, and powers itself off. Whatever it
 //! writes is gone then: its disks are fresh, its root is written to a scratch file of QEMU's.
 
+mod apt;
 mod packages;
 mod root;
 
@@ -19,7 +20,7 @@ use crate::ledger::{self, Entry};
 use crate::shell::command;
 use crate::{MiB, must, needs};
 
-pub use packages::Packages;
+pub use packages::{Kernel, Packages};
 
 /// What the console says last when the story came to its end.
 const DONE: &str = "fsstack-guest: done";
@@ -85,7 +86,7 @@ impl Guest {
         .into_iter()
         .chain(["rpcbind", "rpc.statd"])
         .try_for_each(needs::program)?;
-        let fetched = Packages::fetched();
+        let fetched = Packages::fetched(must(Kernel::chosen(), "which kernel a guest has"));
         fetched.map(drop).map_err(|e| needs::Skip::because(format!("needs a kernel for a guest: {e:#}")))
     }
 
@@ -97,7 +98,7 @@ impl Guest {
     }
 
     fn make(teller: &Path, helper: &Path, files: &[PathBuf]) -> Result<Self> {
-        let packages = Packages::fetched()?;
+        let packages = Packages::fetched(Kernel::chosen()?)?;
         let home = ledger::fresh("guest")?;
         let entry = Entry::dir(&home)?;
         let root = root::image(&home, &packages, teller, helper, files)?;
@@ -118,7 +119,9 @@ impl Guest {
         let accelerator = std::env::var(ACCELERATOR);
         let accelerator = accelerator.as_deref().unwrap_or("tcg,thread=multi,tb-size=256");
         let console = self.home.join("console");
-        let mut qemu = command("qemu-system-x86_64")
+        let mut qemu = self
+            .packages
+            .emulator()
             .args(["-accel", accelerator, "-cpu", CPU, "-machine", "q35", "-m", "1536", "-smp", "2"])
             .args(["-nographic", "-nodefaults", "-no-reboot", "-serial"])
             .arg(format!("file:{}", console.display()))

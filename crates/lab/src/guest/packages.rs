@@ -1,16 +1,16 @@
-//! A guest's kernel and NFS server, taken once from the distribution's packages by the machine's own apt sources. They
-//! are unpacked, not installed: nothing of them runs on this machine.
+//! A guest's kernel and NFS server, taken once from the distribution's packages. They are unpacked, not installed: of a
+//! newer kernel's packages nothing but the emulator that it needs runs on this machine.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 
+use super::apt::{Apt, LIMIT};
 use crate::ledger::{Standing, state_dir};
 use crate::needs;
-use crate::shell::command;
+use crate::shell::{Run, command};
 
 /// The book of what belongs to no single guest.
 const BOOK: &str = "guest-packages";
@@ -18,10 +18,45 @@ const BOOK: &str = "guest-packages";
 const SERVER: &str = "nfs-kernel-server";
 /// Kernels for virtual machines, by the names of their packages.
 const KERNELS: &str = "^linux-image-[0-9].*-cloud-amd64$";
-/// The series that the machine's QEMU is known to boot.
-const SERIES: &str = "linux-image-6.1.";
-/// Longer than a slow mirror takes.
-const LIMIT: Duration = Duration::from_secs(10 * 60);
+/// The program that runs guests.
+const EMULATOR: &str = "qemu-system-x86_64";
+/// Its packages: itself, and what it looks for in files.
+const EMULATORS: &[&str] = &["qemu-system-x86", "qemu-system-data", "seabios"];
+/// The first one that the kernel of the backports runs in: 7.2 crashes with it.
+const YOUNG: u32 = 10;
+/// Says which kernel guests are to have.
+const CHOICE: &str = "FSSTACK_GUEST_KERNEL";
+
+/// Which kernel a guest has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// The distribution's own, as most servers do.
+    Distribution,
+    /// The newest of the distribution's backports, for what the other does not have: passthrough of FUSE.
+    Backports,
+}
+
+impl Kernel {
+    /// The one that the environment asks for.
+    ///
+    /// # Errors
+    /// It asks for something that is not known here.
+    pub fn chosen() -> Result<Self> {
+        match std::env::var(CHOICE).as_deref() {
+            Err(_) | Ok("" | "distribution") => Ok(Self::Distribution),
+            Ok("backports") => Ok(Self::Backports),
+            Ok(other) => bail!("{CHOICE}={other}: it is distribution or backports"),
+        }
+    }
+
+    /// The series that the machine's QEMU is known to boot, by the names of its packages.
+    fn series(self) -> &'static str {
+        match self {
+            Self::Distribution => "linux-image-6.1.",
+            Self::Backports => "linux-image-6.12.",
+        }
+    }
+}
 
 /// The packages' contents.
 #[derive(Clone, Debug)]
@@ -35,15 +70,20 @@ impl Packages {
     ///
     /// # Errors
     /// They cannot be had here.
-    pub fn fetched() -> Result<Self> {
+    pub fn fetched(kernel: Kernel) -> Result<Self> {
         let dir = state_dir()?.join("guest-packages");
         Standing::named(BOOK)?.dir(&dir)?;
+        let dir = match kernel {
+            Kernel::Distribution => dir,
+            Kernel::Backports => dir.join("backports"),
+        };
+        fs::create_dir_all(&dir)?;
         let lock = File::create(dir.join("lock"))?;
         flock(&lock, FlockOperation::LockExclusive)?;
         let unpacked = dir.join("unpacked");
         if !unpacked.is_dir() {
             needs::program("apt-get").map_err(|skip| anyhow::anyhow!("{skip}"))?;
-            fetch(&dir, &unpacked)?;
+            fetch(kernel, &dir, &unpacked)?;
         }
         let modules = fs::read_dir(unpacked.join("lib/modules"))?.next().context("no modules")??;
         let version = modules.file_name().to_string_lossy().into_owned();
@@ -64,49 +104,88 @@ impl Packages {
     pub(super) fn unpacked(&self) -> &Path {
         &self.unpacked
     }
+
+    /// The program that runs guests: the machine's own, if none was fetched with the kernel.
+    pub(super) fn emulator(&self) -> Run {
+        emulator_in(&self.unpacked)
+    }
 }
 
-fn fetch(dir: &Path, unpacked: &Path) -> Result<()> {
+/// The emulator that is unpacked below `root`, or else the machine's own.
+fn emulator_in(root: &Path) -> Run {
+    let program = root.join("usr/bin").join(EMULATOR);
+    if !program.exists() {
+        return command(EMULATOR);
+    }
+    let firmware = ["qemu", "seabios"].map(|dir| root.join("usr/share").join(dir));
+    firmware.iter().fold(command(program), |run, dir| run.arg("-L").arg(dir))
+}
+
+fn fetch(kernel: Kernel, dir: &Path, unpacked: &Path) -> Result<()> {
     let fresh = dir.join("unfinished");
     if fresh.exists() {
         fs::remove_dir_all(&fresh)?;
     }
-    fs::create_dir_all(fresh.join("debs"))?;
-    let kernel = match newest()? {
-        Some(kernel) => kernel,
+    let (debs, all) = (fresh.join("debs"), fresh.join("all"));
+    fs::create_dir_all(&debs)?;
+    let apt = match kernel {
+        Kernel::Distribution => Apt::machines(),
+        Kernel::Backports => Apt::backports(&dir.join("apt"))?,
+    };
+    let image = match newest(&apt, kernel.series())? {
+        Some(image) => image,
         None => {
             // The package lists may be as old as the machine's image.
-            command("apt-get").args(["update", "-qq"]).limit(LIMIT).run()?;
-            newest()?
-                .context("the machine's apt sources have no kernel for virtual machines of the series 6.1")?
+            apt.update()?;
+            let none = || format!("no apt source has a kernel for virtual machines like {}", kernel.series());
+            newest(&apt, kernel.series())?.with_context(none)?
         }
     };
-    let get = || {
-        let debs = fresh.join("debs");
-        command("apt-get").args(["download", "-qq", &kernel, SERVER]).dir(debs).limit(LIMIT).run()
-    };
-    get().or_else(|_| command("apt-get").args(["update", "-qq"]).limit(LIMIT).run().and_then(|_| get()))?;
-    for deb in fs::read_dir(fresh.join("debs"))? {
-        command("dpkg-deb").arg("-x").arg(deb?.path()).arg(fresh.join("all")).limit(LIMIT).run()?;
+    apt.download(&[&image], &debs)?;
+    Apt::machines().download(&[SERVER], &debs)?;
+    let ripe = kernel == Kernel::Distribution || is_young(&command(EMULATOR))?;
+    if !ripe {
+        apt.download(EMULATORS, &debs)?;
     }
-    let modules = fs::read_dir(fresh.join("all/lib/modules"))?.next();
-    let Some(modules) = modules.transpose()? else { bail!("{kernel} has no modules") };
+    for deb in fs::read_dir(&debs)? {
+        command("dpkg-deb").arg("-x").arg(deb?.path()).arg(&all).limit(LIMIT).run()?;
+    }
+    // Newer kernels' packages know only the one place.
+    if !all.join("lib").exists() {
+        std::os::unix::fs::symlink("usr/lib", all.join("lib"))?;
+    }
+    let modules = fs::read_dir(all.join("lib/modules"))?.next();
+    let Some(modules) = modules.transpose()? else { bail!("{image} has no modules") };
     let version = modules.file_name();
-    command("depmod").arg("-b").arg(fresh.join("all")).arg(&version).limit(LIMIT).run()?;
-    fs::rename(fresh.join("all"), unpacked)?;
+    command("depmod").arg("-b").arg(&all).arg(&version).limit(LIMIT).run()?;
+    // Its libraries are those of the installed one, or it does not even tell its version.
+    ensure!(ripe || is_young(&emulator_in(&all))?, "{image} needs QEMU {YOUNG}, which no apt source has");
+    fs::rename(&all, unpacked)?;
     fs::remove_dir_all(&fresh).context("what was downloaded")
 }
 
 /// The newest kernel of the series, as its package is called.
-fn newest() -> Result<Option<String>> {
-    let told = command("apt-cache").args(["search", "--names-only", KERNELS]).run()?;
+fn newest(apt: &Apt, series: &str) -> Result<Option<String>> {
+    let told = apt.run("apt-cache").args(["search", "--names-only", KERNELS]).run()?;
     let names = told.stdout.lines().filter_map(|line| line.split_whitespace().next());
-    Ok(names.filter(|name| name.starts_with(SERIES)).max_by_key(|name| build(name)).map(str::to_owned))
+    Ok(names.filter(|name| name.starts_with(series)).max_by_key(|name| build(name)).map(str::to_owned))
 }
 
-/// The number by which one kernel of the series follows another.
-fn build(name: &str) -> u32 {
-    name.split('-').filter_map(|part| part.parse().ok()).next_back().unwrap_or(0)
+/// The numbers by which one kernel of a series follows another.
+fn build(name: &str) -> Vec<u32> {
+    let version = name.strip_suffix("-cloud-amd64").unwrap_or(name);
+    version.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
+}
+
+/// Whether the emulator can run the kernel of the backports.
+fn is_young(emulator: &Run) -> Result<bool> {
+    let told = emulator.clone().arg("--version").run()?;
+    let major = major(&told.stdout).with_context(|| format!("{EMULATOR} does not tell its version"))?;
+    Ok(major >= YOUNG)
+}
+
+fn major(told: &str) -> Option<u32> {
+    told.split_once(" version ")?.1.split('.').next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -115,7 +194,21 @@ mod tests {
 
     #[test]
     fn builds_are_ordered_as_numbers() {
-        assert!(build("linux-image-6.1.0-9-cloud-amd64") < build("linux-image-6.1.0-56-cloud-amd64"));
-        assert_eq!(build("linux-image-cloud-amd64"), 0);
+        let ordered = [
+            "linux-image-cloud-amd64",
+            "linux-image-6.1.0-9-cloud-amd64",
+            "linux-image-6.1.0-56-cloud-amd64",
+            "linux-image-6.12.90+deb12-cloud-amd64",
+            "linux-image-6.12.90+deb12.1-cloud-amd64",
+            "linux-image-6.12.107+deb12-cloud-amd64",
+        ];
+        assert!(ordered.is_sorted_by_key(|name| build(name)), "{:?}", ordered.map(build));
+    }
+
+    #[test]
+    fn the_version_of_an_emulator_is_read() {
+        assert_eq!(major("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)\nCopyright"), Some(10));
+        assert_eq!(major("QEMU emulator version 7.2.22"), Some(7));
+        assert_eq!(major("something else"), None);
     }
 }

@@ -213,9 +213,14 @@ pub(super) fn initrd(home: &Path, packages: &Packages) -> Result<()> {
         for line in how.args(["--show-depends", module]).run()?.stdout.lines() {
             let path = line.split_whitespace().nth(1).filter(|_| line.starts_with("insmod"));
             let Some(path) = path.map(Path::new) else { continue };
-            let name = path.file_name().context("a module")?.to_string_lossy().into_owned();
+            let file = path.file_name().context("a module")?.to_string_lossy().into_owned();
+            let name = file.strip_suffix(".xz").unwrap_or(&file).to_owned();
             if !names.contains(&name) {
-                copy(path, &dir.join(&name))?;
+                copy(path, &dir.join(&file))?;
+                if name != file {
+                    // What inserts it takes no compressed ones.
+                    command("busybox").arg("unxz").arg(dir.join(&file)).run()?;
+                }
                 names.push(name);
             }
         }

@@ -7,6 +7,8 @@ mod figures;
 mod ground;
 mod handles;
 mod names;
+mod operator;
+mod requests;
 mod rights;
 mod work;
 
@@ -24,8 +26,10 @@ const STORIES: &[(&str, u32, Story)] = &[
     ("names", 4, names::story),
     ("rights", 1, rights::story),
     ("work", 16, work::story),
+    ("late", 1, operator::comes_late),
     ("figures", 0, figures::beside),
     ("connections", 0, figures::connections),
+    ("requests", 0, requests::story),
 ];
 
 fn main() -> ExitCode {

@@ -22,9 +22,15 @@ const LARGE: usize = 10_000;
 const KEPT: usize = 20;
 
 pub(crate) fn story(_: &mut Ground) {
-    locked_by_two();
-    counted_by_two();
-    waited_for(removed_at_once);
+    thread::scope(|scope| {
+        // Who locks waits most of the time, for a client or a server that asks again.
+        scope.spawn(|| {
+            locked_by_two();
+            counted_by_two();
+            waited_for();
+        });
+        removed_at_once();
+    });
     listed_while_files_come_and_go();
 }
 
@@ -154,8 +160,8 @@ fn locked_by_two() {
 }
 
 /// Whoever waits for a lock has it next: within half a minute, as the server tells nobody of a lock on a FUSE file
-/// system that has become free, and clients ask again after 30 s. `meanwhile` goes on beside that.
-fn waited_for(meanwhile: impl FnOnce()) {
+/// system that has become free, and clients ask again after 30 s.
+fn waited_for() {
     say("waiting for locks");
     for name in ["for-v3", "for-v4"] {
         fs::write(in_pool(name), "").unwrap();
@@ -173,7 +179,6 @@ fn waited_for(meanwhile: impl FnOnce()) {
         thread::sleep(Duration::from_millis(500));
         assert!(waiting.iter().all(|one| !one.is_finished()), "a lock was given twice");
         holders.iter().for_each(|file| fcntl_lock(file, FlockOperation::Unlock).unwrap());
-        meanwhile();
         waiting.into_iter().for_each(|one| one.join().unwrap().unwrap());
     });
     say("both have their locks");

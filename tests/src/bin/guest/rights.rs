@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
 
 use crate::ground::{CLIENTS, Ground, forget, in_pool, say, sh, told};
+use crate::operator;
 
 const MIB: u64 = 1 << 20;
 
@@ -16,7 +17,7 @@ fn mebibyte(of: u8) -> Vec<u8> {
     vec![of; 1 << 20]
 }
 
-pub(crate) fn story(_: &mut Ground) {
+pub(crate) fn story(ground: &mut Ground) {
     more_groups_than_the_protocol_has();
     access_control_lists();
     made_by_one_alone();
@@ -24,7 +25,7 @@ pub(crate) fn story(_: &mut Ground) {
     sparse_files();
     copies();
     committed();
-    installed();
+    operator::story(ground);
 }
 
 /// Whether the user `who` may read `path`.
@@ -145,18 +146,6 @@ fn copies() {
     let counted = sh("sed -n 's/^\\t *COPY: \\([0-9]*\\) .*/\\1/p' /proc/self/mountstats");
     let asked: u32 = counted.split_whitespace().map(|count| count.parse::<u32>().unwrap()).sum();
     assert!(asked > 0, "the client copied by itself");
-}
-
-/// `fsstack nfs`: the running server exports what was installed, and who holds the pool is named.
-fn installed() {
-    say("fsstack nfs");
-    let line =
-        sh("fsstack nfs show /mnt/pool --clients 10.0.0.0/8 --install && cat /etc/exports.d/*.exports");
-    assert!(line.contains("the server has read it") && line.contains("no_subtree_check,fsid="), "{line}");
-    assert!(sh("exportfs -s").contains("10.0.0.0/8"));
-    let checked = told("fsstack nfs check /mnt/pool").stdout;
-    assert!(checked.contains("the kernel's NFS server exports it: exportfs -u"), "{checked}");
-    sh("rm /etc/exports.d/*");
 }
 
 /// COMMIT: what a client has synced is on the branch's disk, whatever becomes of pool and server.

@@ -1,0 +1,105 @@
+//! What an operator does with a server that runs: exports the pool, takes it from the server, and mounts it late.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use crate::ground::{CLIENTS, Ground, forget, in_pool, say, sh, told, until};
+
+pub(crate) fn story(ground: &Ground) {
+    installed();
+    lets_go(ground);
+}
+
+/// `fsstack nfs`: the running server exports what was installed, unless the pool is exported already.
+fn installed() {
+    say("fsstack nfs");
+    let install = "fsstack nfs show /mnt/pool --clients '10.0.0.0/8 2001:db8::/32' --install";
+    let refused = told(install);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("/etc/exports:1 exports /mnt/pool already"), "{}", refused.stderr);
+    assert_ne!(told("ls /etc/exports.d/*").code, 0, "it was refused, and left a file");
+    sh("cp /etc/exports /etc/exports.old && : >/etc/exports && exportfs -ua");
+    let line = sh(&format!("{install} && cat /etc/exports.d/*.exports"));
+    assert!(
+        line.contains("the server has read it") && line.contains("no_subtree_check,mountpoint,fsid="),
+        "{line}"
+    );
+    let exported = sh("exportfs -s");
+    assert!(exported.contains("10.0.0.0/8(") && exported.contains("2001:db8::/32("), "{exported}");
+    let checked = told("fsstack nfs check /mnt/pool").stdout;
+    assert!(checked.contains("ok    exports: /mnt/pool 10.0.0.0/8("), "{checked}");
+    for command in ["exportfs -u 10.0.0.0/8:/mnt/pool", "exportfs -u '[2001:db8::/32]:/mnt/pool'"] {
+        assert!(checked.contains(command), "{checked}");
+        sh(command);
+    }
+    assert_eq!(sh("exportfs -s"), "");
+    sh("rm /etc/exports.d/* && mv /etc/exports.old /etc/exports && exportfs -r");
+}
+
+/// The commands that the check prints do what they say.
+fn lets_go(ground: &Ground) {
+    say("letting go");
+    fs::write(in_pool("held"), "held").unwrap();
+    let held = CLIENTS.map(|client| File::open(Path::new(client).join("held")).unwrap());
+    let checked = told("fsstack nfs check /mnt/pool").stdout;
+    let way = checked.lines().find(|line| line.contains("to unmount: the kernel's NFS server")).unwrap();
+    assert!(way.contains(": rpc.nfsd 0; or "), "{way}");
+    sh("rpc.nfsd 0");
+    ground.unmount_pool();
+    ground.mount_pool();
+    ground.start_server();
+    forget();
+    for mut file in held {
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "held");
+    }
+    // The server runs on. This kernel does not take from v4 clients what they hold, a delegation at least.
+    sh("umount /mnt/v4");
+    let (_, alone) = way.split_once("later): ").unwrap();
+    let (alone, _) = alone.split_once("; then unmount").unwrap();
+    assert!(alone.contains("exportfs -u 127.0.0.1:/mnt/pool; "), "{alone}");
+    sh(alone);
+    ground.unmount_pool();
+    assert_ne!(fs::read_to_string("/proc/fs/nfsd/threads").unwrap().trim(), "0");
+    ground.mount_pool();
+    sh("exportfs -r && mount -t nfs -o vers=4.2,nconnect=1,hard,actimeo=1 127.0.0.1:/mnt/pool /mnt/v4");
+}
+
+/// How many requests the server has had.
+fn asked() -> u64 {
+    sh("sed -n 's/^rpc \\([0-9]*\\) .*/\\1/p' /proc/net/rpc/nfsd").trim().parse().unwrap()
+}
+
+/// The server exports a pool that is not mounted: with `mountpoint` who holds something waits for it. A story of its own:
+/// mountd asks itself again after two minutes.
+pub(crate) fn comes_late(ground: &mut Ground) {
+    fs::write(in_pool("late"), "late").unwrap();
+    let held = CLIENTS.map(|client| File::open(Path::new(client).join("late")).unwrap());
+    ground.stop_server();
+    ground.unmount_pool();
+    sh("sed -i 's/fsid=/mountpoint,fsid=/' /etc/exports && exportfs -r && rpc.nfsd 8");
+    forget();
+    let before = asked();
+    let reading = held.map(|mut file| {
+        thread::spawn(move || {
+            let mut text = String::new();
+            file.read_to_string(&mut text).map(|_| text)
+        })
+    });
+    until("requests of both", || asked() >= before + 2);
+    // Long enough for an answer.
+    thread::sleep(Duration::from_secs(3));
+    assert!(reading.iter().all(|reading| !reading.is_finished()), "nobody has what they read");
+    ground.mount_pool();
+    // (That does not hasten it.)
+    sh("exportfs -f");
+    say("the pool has come");
+    for reading in reading {
+        assert_eq!(reading.join().unwrap().unwrap(), "late");
+        say("read");
+    }
+}
