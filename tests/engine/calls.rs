@@ -14,7 +14,7 @@ use fsstack_sys::{Call, OFlags, count};
 
 use crate::ground::{Ground, buf, settings};
 
-const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0o022 };
+const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0o022, pid: 0 };
 const BOB: Caller = Caller { uid: 1236, ..ALICE };
 
 /// Takes every file for passthrough.

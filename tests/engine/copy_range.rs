@@ -1,7 +1,7 @@
 //! Copying inside the pool: on one branch, and across file systems with holes kept.
 
 use fsstack_engine::Caller;
-use fsstack_engine::ops::Whence;
+use fsstack_engine::ops::{Whence, WriteTerms};
 use fsstack_pool::BranchMode::ReadWrite;
 use fsstack_sys::{Errno, OFlags};
 
@@ -9,10 +9,10 @@ use crate::ground::{File, Ground, distinct_homes, settings};
 
 /// 1 MiB of nothing, data, 2 MiB of nothing, data; then copied to `target`.
 fn copy_with_holes(pool: &Ground, source: File, target: File) {
-    pool.union.write(source.handle, 1 << 20, &[1; 100_000], false).unwrap();
-    pool.union.write(source.handle, 4 << 20, &[2; 50_000], false).unwrap();
+    pool.union.write(source.handle, 1 << 20, &[1; 100_000], WriteTerms::default()).unwrap();
+    pool.union.write(source.handle, 4 << 20, &[2; 50_000], WriteTerms::default()).unwrap();
     // What is in the target's way must read as zeros afterwards.
-    pool.union.write(target.handle, 0, &[9; 3 << 20], false).unwrap();
+    pool.union.write(target.handle, 0, &[9; 3 << 20], WriteTerms::default()).unwrap();
     let size = (4 << 20) + 50_000;
     let mut done = 0;
     while done < size {
@@ -51,10 +51,28 @@ fn across_branches_holes_stay_holes() {
 }
 
 #[test]
+fn of_a_sparse_file_one_call_copies_across_branches_what_it_does_within_one() {
+    let pool = Ground::new(2);
+    pool.put(1, "b", "");
+    let source = pool.create("a").unwrap();
+    let target = pool.open(pool.ino("b"), OFlags::RDWR).unwrap();
+    let size = (5 << 30) + 1;
+    pool.union.write(source.handle, size - 1, b"x", WriteTerms::default()).unwrap();
+    let copied = |at| {
+        pool.union.copy_range((source.handle, at), (target.handle, at), size - at, Caller::DAEMON).unwrap()
+    };
+    // The kernel's own most.
+    assert_eq!(copied(0), 0x7fff_f000);
+    assert_eq!(copied(2 * 0x7fff_f000), size - 2 * 0x7fff_f000);
+    assert_eq!(pool.getattr(target.ino).unwrap().stat.size, size);
+    assert_eq!(pool.holders("b"), [1]);
+}
+
+#[test]
 fn a_copy_by_others_strips_the_set_id_bits() {
     let pool = Ground::new(1);
     let (source, target) = (pool.create("a").unwrap(), pool.create("b").unwrap());
-    pool.union.write(source.handle, 0, b"x", false).unwrap();
+    pool.union.write(source.handle, 0, b"x", WriteTerms::default()).unwrap();
     let change = fsstack_engine::ops::Change { mode: Some(0o4755), ..Default::default() };
     pool.setattr(target.ino, change).unwrap();
     let alice = Caller { uid: 1234, ..Caller::DAEMON };
@@ -66,7 +84,7 @@ fn a_copy_by_others_strips_the_set_id_bits() {
 fn within_one_file() {
     let pool = Ground::new(1);
     let file = pool.create("a").unwrap();
-    pool.union.write(file.handle, 0, b"abc", false).unwrap();
+    pool.union.write(file.handle, 0, b"abc", WriteTerms::default()).unwrap();
     assert_eq!(pool.union.copy_range((file.handle, 0), (file.handle, 3), 3, Caller::DAEMON).unwrap(), 3);
     assert_eq!(pool.read_handle(file), "abcabc");
     pool.close(file);

@@ -1,6 +1,7 @@
 //! Creating files: where the policy says, whose they are, and never twice.
 
 use fsstack_engine::Caller;
+use fsstack_engine::ops::WriteTerms;
 use fsstack_engine::settings::Settings;
 use fsstack_lab::needs;
 use fsstack_pool::BranchMode::{NoCreate, ReadOnly, ReadWrite};
@@ -97,7 +98,7 @@ fn one_of_ten_threads_wins_over_several_branches() {
     }
 }
 
-const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0o027 };
+const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0o027, pid: 0 };
 
 #[test]
 fn what_is_made_belongs_to_the_caller_under_the_callers_umask() {
@@ -173,7 +174,7 @@ fn an_unnamed_file_leaves_nothing() {
     pool.mkdir("d").unwrap();
     let file = pool.tmpfile("d", OFlags::RDWR).unwrap();
     assert_eq!(pool.names("d"), Vec::<String>::new());
-    pool.union.write(file.handle, 0, b"x", false).unwrap();
+    pool.union.write(file.handle, 0, b"x", WriteTerms::default()).unwrap();
     assert_eq!(pool.read_handle(file), "x");
     pool.close(file);
     assert!(pool.union.held().files == 0);

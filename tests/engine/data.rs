@@ -1,7 +1,7 @@
 //! Reading, writing, allocating, holes.
 
 use fsstack_engine::Caller;
-use fsstack_engine::ops::Whence;
+use fsstack_engine::ops::{Whence, WriteTerms};
 use fsstack_sys::{Errno, OFlags};
 
 use crate::ground::Ground;
@@ -11,7 +11,7 @@ fn reads_and_writes_are_whole_and_end_at_the_end() {
     let pool = Ground::new(1);
     let file = pool.create("film").unwrap();
     let data: Vec<u8> = (0..3_000_000_u32).map(|n| n.to_le_bytes()[n as usize % 3]).collect();
-    assert_eq!(pool.union.write(file.handle, 5, &data, false).unwrap(), data.len());
+    assert_eq!(pool.union.write(file.handle, 5, &data, WriteTerms::default()).unwrap(), data.len());
     let mut back = vec![1; data.len() + 100];
     assert_eq!(pool.union.read(file.handle, 5, &mut back).unwrap(), data.len());
     assert!(back[..data.len()] == data);
@@ -25,7 +25,7 @@ fn a_synchronous_handle_writes() {
     let pool = Ground::new(1);
     for (name, flags) in [("one", OFlags::SYNC), ("two", fsstack_sys::O_DSYNC)] {
         let file = pool.create_with(name, 0o644, OFlags::RDWR | flags).unwrap();
-        assert_eq!(pool.union.write(file.handle, 0, b"x", false).unwrap(), 1);
+        assert_eq!(pool.union.write(file.handle, 0, b"x", WriteTerms::default()).unwrap(), 1);
     }
 }
 
@@ -33,7 +33,7 @@ fn a_synchronous_handle_writes() {
 fn holes_are_found_and_punched() {
     let pool = Ground::new(1);
     let file = pool.create("film").unwrap();
-    pool.union.write(file.handle, 1 << 20, &[1; 65536], false).unwrap();
+    pool.union.write(file.handle, 1 << 20, &[1; 65536], WriteTerms::default()).unwrap();
     let seek = |at, whence| pool.union.seek(file.handle, at, whence).map_err(|e| e.errno());
     assert_eq!(seek(0, Whence::Data), Ok(1 << 20));
     assert_eq!(seek(1 << 20, Whence::Hole), Ok((1 << 20) + 65536));

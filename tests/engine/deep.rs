@@ -1,7 +1,7 @@
 //! Trees deeper than a path may be long, with fewer descriptors than directories.
 
 use fsstack_engine::Caller;
-use fsstack_engine::ops::New;
+use fsstack_engine::ops::{New, WriteTerms};
 use fsstack_engine::settings::Settings;
 use fsstack_pool::BranchMode::ReadWrite;
 use fsstack_pool::Ino;
@@ -35,7 +35,7 @@ fn three_hundred_levels_of_two_hundred_bytes() {
     let film = buf("film");
     let bottom = *dirs.last().unwrap();
     let made = pool.union.create(bottom, film.as_name(), 0o644, OFlags::RDWR, Caller::DAEMON).unwrap();
-    pool.union.write(made.opened.handle, 0, b"x", false).unwrap();
+    pool.union.write(made.opened.handle, 0, b"x", WriteTerms::default()).unwrap();
     pool.union.release(made.opened.handle);
     // Every level once more, upwards and downwards: descriptors are closed and opened again.
     for dir in dirs.iter().rev().chain(&dirs) {

@@ -1,7 +1,7 @@
 //! Lookup counts: what each operation adds, and what forgetting takes.
 
 use fsstack_engine::Caller;
-use fsstack_engine::ops::New;
+use fsstack_engine::ops::{New, WriteTerms};
 use fsstack_pool::Ino;
 use fsstack_sys::OFlags;
 
@@ -23,7 +23,7 @@ fn each_answer_with_an_entry_adds_exactly_one() {
             assert_eq!(got.unwrap().ino, first);
         }
     }
-    let dir = union.opendir(root).unwrap();
+    let dir = union.opendir(root, fsstack_sys::OFlags::empty()).unwrap();
     let mut names = Plus(0);
     union.readdir(dir, 0, Some(std::time::Duration::ZERO), &mut names).unwrap();
     union.releasedir(dir);
@@ -84,7 +84,7 @@ fn an_open_file_outlives_its_lookups() {
     let pool = Ground::new(1);
     let file = pool.create("film").unwrap();
     pool.forget(file.ino);
-    assert_eq!(pool.union.write(file.handle, 0, b"x", false).unwrap(), 1);
+    assert_eq!(pool.union.write(file.handle, 0, b"x", WriteTerms::default()).unwrap(), 1);
     assert_eq!(pool.read_handle(file), "x");
     assert_eq!(pool.read("film").unwrap(), "x");
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fsstack_engine::answer::{Attr, Created, Entry, Listed};
 use fsstack_engine::open::route::NoBackings;
-use fsstack_engine::ops::{Change, New, Sink};
+use fsstack_engine::ops::{Change, New, Sink, WriteTerms};
 use fsstack_engine::settings::{Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, WritePath};
 use fsstack_engine::{Caller, Held, Pool, Result, Union};
 use fsstack_lab::needs::Skip;
@@ -346,7 +346,8 @@ impl Ground {
     #[track_caller]
     pub(crate) fn write(&self, path: &str, text: &str) -> Ino {
         let file = self.create(path).unwrap();
-        assert_eq!(self.union.write(file.handle, 0, text.as_bytes(), false).unwrap(), text.len());
+        let written = self.union.write(file.handle, 0, text.as_bytes(), WriteTerms::default());
+        assert_eq!(written.unwrap(), text.len());
         self.close(file);
         file.ino
     }
@@ -418,7 +419,7 @@ impl Ground {
 
     /// OPENDIR.
     pub(crate) fn opendir(&self, ino: Ino) -> Handle {
-        let handle = self.union.opendir(ino).unwrap();
+        let handle = self.union.opendir(ino, OFlags::empty()).unwrap();
         self.dirs.borrow_mut().push(handle);
         handle
     }

@@ -1,6 +1,6 @@
 //! Hard links: on the file's branch, one inode by every name.
 
-use fsstack_engine::ops::Change;
+use fsstack_engine::ops::{Change, WriteTerms};
 use fsstack_pool::BranchMode::{NoCreate, ReadOnly, ReadWrite};
 use fsstack_sys::{Errno, OFlags};
 
@@ -88,7 +88,7 @@ fn an_unlinked_open_file_cannot_get_a_name_again_but_an_unnamed_one_can() {
     assert_eq!(pool.link_ino(file.ino, "again").unwrap_err(), Errno::NOENT);
     pool.put_dir(1, "d");
     let unnamed = pool.tmpfile("d", OFlags::RDWR).unwrap();
-    pool.union.write(unnamed.handle, 0, b"x", false).unwrap();
+    pool.union.write(unnamed.handle, 0, b"x", WriteTerms::default()).unwrap();
     assert_eq!(pool.getattr(unnamed.ino).unwrap().stat.nlink, 0);
     let made = pool.link_ino(unnamed.ino, "d/named").unwrap();
     assert_eq!((made.ino, made.attr.stat.nlink), (unnamed.ino, 1));

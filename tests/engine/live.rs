@@ -5,7 +5,7 @@ use std::thread;
 
 use fsstack_engine::Caller;
 use fsstack_engine::live::{BadChange, Position, Removal};
-use fsstack_engine::ops::New;
+use fsstack_engine::ops::{New, WriteTerms};
 use fsstack_pool::{BranchIx, BranchMode, BranchSpec, Floor, Ino};
 use fsstack_sys::{Errno, OFlags};
 use tempfile::TempDir;
@@ -149,7 +149,7 @@ fn a_branch_with_open_files_stays_unless_it_may_wait() {
     let refused = pool.union.remove_branch(BranchIx(1), Removal::IfIdle).unwrap_err();
     assert!(matches!(refused, BadChange::InUse { open: 1, .. }), "{refused}");
     assert!(refused.to_string().contains(": 1 files are open there"), "{refused}");
-    assert_eq!(pool.union.write(open.handle, 0, b"F", false).unwrap(), 1);
+    assert_eq!(pool.union.write(open.handle, 0, b"F", WriteTerms::default()).unwrap(), 1);
     // Nobody waits any more: all is as before.
     let given_up = pool.union.remove_branch(BranchIx(1), Removal::WhenIdle(&|| false)).unwrap_err();
     assert!(matches!(given_up, BadChange::InUse { .. }));
@@ -166,7 +166,7 @@ fn a_branch_with_open_files_stays_unless_it_may_wait() {
             thread::yield_now();
         }
         // What is open there goes on; nothing new is put there; a second removal is told so.
-        assert_eq!(pool.union.write(open.handle, 1, b"R", false).unwrap(), 1);
+        assert_eq!(pool.union.write(open.handle, 1, b"R", WriteTerms::default()).unwrap(), 1);
         assert_eq!(pool.union.pool().branch(BranchIx(1)).mode(), BranchMode::NoCreate);
         let second = pool.union.remove_branch(BranchIx(1), Removal::IfIdle).unwrap_err();
         assert!(matches!(second, BadChange::Leaving(_)), "{second}");
@@ -228,7 +228,7 @@ fn nobody_begins_to_write_on_a_branch_that_is_set_read_only() {
     assert_eq!(open(OFlags::WRONLY).unwrap_err().errno(), Errno::ROFS);
     // Who reads, and who wrote before, goes on.
     let reader = open(OFlags::RDONLY).unwrap();
-    assert_eq!(pool.union.write(writer, 0, b"new", false).unwrap(), 3);
+    assert_eq!(pool.union.write(writer, 0, b"new", WriteTerms::default()).unwrap(), 3);
     [writer, reader].into_iter().for_each(|handle| pool.union.release(handle));
     assert_eq!(pool.read("log").unwrap(), "new");
 }
@@ -281,7 +281,7 @@ fn work(union: &fsstack_engine::Union, worker: u64, round: u64) -> Vec<(Ino, u64
     let (name, next) = (buf(&format!("file-{worker}-{round}")), buf(&format!("moved-{worker}-{round}")));
     let made = union.create(d.ino, name.as_name(), 0o644, OFlags::RDWR | OFlags::EXCL, caller).unwrap();
     held.push((made.entry.ino, 1));
-    assert_eq!(union.write(made.opened.handle, 0, b"abc", false).unwrap(), 3);
+    assert_eq!(union.write(made.opened.handle, 0, b"abc", WriteTerms::default()).unwrap(), 3);
     union.release(made.opened.handle);
     let flags = fsstack_sys::at::RenameFlags::empty();
     union.rename((d.ino, name.as_name()), (d.ino, next.as_name()), flags).unwrap();

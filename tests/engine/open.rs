@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fsstack_engine::ops::WriteTerms;
 use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
 use fsstack_sys::{Errno, OFlags};
 
@@ -14,7 +15,7 @@ fn all_handles_share_one_open_file() {
     let reader = pool.union.open(ino, OFlags::RDONLY, fsstack_engine::Caller::DAEMON).unwrap();
     let writer = pool.union.open(ino, OFlags::WRONLY, fsstack_engine::Caller::DAEMON).unwrap();
     assert!(Arc::ptr_eq(&reader.file, &writer.file));
-    assert_eq!(pool.union.write(writer.handle, 1, b"X", false).unwrap(), 1);
+    assert_eq!(pool.union.write(writer.handle, 1, b"X", WriteTerms::default()).unwrap(), 1);
     let mut text = [0; 3];
     assert_eq!(pool.union.read(reader.handle, 0, &mut text).unwrap(), 3);
     assert_eq!(&text, b"aXc");
@@ -64,7 +65,10 @@ fn a_handle_that_is_not_open_is_ebadf() {
     let file = pool.create("film").unwrap();
     pool.close(file);
     assert_eq!(pool.union.read(file.handle, 0, &mut [0; 1]).unwrap_err().errno(), Errno::BADF);
-    assert_eq!(pool.union.write(file.handle, 0, b"x", false).unwrap_err().errno(), Errno::BADF);
+    assert_eq!(
+        pool.union.write(file.handle, 0, b"x", WriteTerms::default()).unwrap_err().errno(),
+        Errno::BADF
+    );
     assert_eq!(pool.union.fsync(file.handle, false).unwrap_err().errno(), Errno::BADF);
     pool.union.release(file.handle);
 }

@@ -1,6 +1,6 @@
 //! Changes behind the pool's back: never a wrong file, and the next lookup sees what is there.
 
-use fsstack_engine::ops::Change;
+use fsstack_engine::ops::{Change, WriteTerms};
 use fsstack_pool::BranchMode::ReadWrite;
 use fsstack_sys::{Errno, OFlags};
 
@@ -51,7 +51,7 @@ fn a_renamed_file_is_found_by_its_new_name_under_the_same_number() {
 fn a_file_replaced_while_it_is_open_stays_for_who_has_it() {
     let pool = pool();
     let file = pool.create("film").unwrap();
-    pool.union.write(file.handle, 0, b"old", false).unwrap();
+    pool.union.write(file.handle, 0, b"old", WriteTerms::default()).unwrap();
     pool.put(0, "new", "new!");
     std::fs::rename(pool.on(0, "new"), pool.on(0, "film")).unwrap();
     assert_eq!(pool.read_handle(file), "old");
@@ -124,7 +124,8 @@ fn a_copy_that_went_while_the_directory_is_believed_is_made_again() {
 fn a_file_that_came_behind_the_pools_back_is_not_created_over() {
     let pool = pool();
     assert_eq!(pool.find("film").unwrap_err(), Errno::NOENT);
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    // (What it found a moment ago it believes, as whoever looks and then makes must.)
+    std::thread::sleep(std::time::Duration::from_millis(400));
     pool.put(1, "film", "x");
     assert_eq!(pool.create("film").unwrap_err(), Errno::EXIST);
     assert_eq!(pool.holders("film"), [1]);

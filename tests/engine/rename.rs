@@ -1,5 +1,6 @@
 //! Renaming files: on their branch, over whatever is there, and no old copy comes to light.
 
+use fsstack_engine::ops::WriteTerms;
 use fsstack_pool::BranchMode::{NoCreate, ReadOnly, ReadWrite};
 use fsstack_pool::Ino;
 use fsstack_sys::Errno;
@@ -199,8 +200,8 @@ fn an_open_file_follows_its_name_and_one_that_is_replaced_goes_on() {
     let pool = Ground::new(2);
     let moved = pool.create("a").unwrap();
     let replaced = pool.create("b").unwrap();
-    pool.union.write(moved.handle, 0, b"moved", false).unwrap();
-    pool.union.write(replaced.handle, 0, b"replaced", false).unwrap();
+    pool.union.write(moved.handle, 0, b"moved", WriteTerms::default()).unwrap();
+    pool.union.write(replaced.handle, 0, b"replaced", WriteTerms::default()).unwrap();
     pool.rename("a", "b").unwrap();
     assert_eq!(pool.ino("b"), moved.ino);
     assert_eq!(pool.read_handle(replaced), "replaced");

@@ -4,13 +4,17 @@ use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
 
+use fsstack_engine::Caller;
 use fsstack_engine::live::{BadChange, Removal};
+use fsstack_engine::ops::New;
 use fsstack_engine::reserve::{CopyId, Reserved, Wanted};
 use fsstack_engine::watch::Doubt;
-use fsstack_pool::{BranchIx, Ino};
-use fsstack_sys::Errno;
+use fsstack_pool::{BranchIx, EntryName, Ino};
+use fsstack_sys::at::RenameFlags;
+use fsstack_sys::{Errno, OFlags};
 
 use crate::ground::Ground;
 
@@ -97,6 +101,68 @@ fn a_name_that_came_meanwhile_is_kept() {
     pool.union.end_copy(copy);
     assert_eq!(pool.holders(".fsstack.moving"), [0_usize; 0]);
     assert_eq!(refused(reserve(&pool, copy, ROOT, "late", 1)), Errno::STALE, "the copy is over");
+}
+
+/// The kernel lets one at a time make a name in a directory, but does not know of a copy.
+#[test]
+fn of_a_copy_and_others_who_make_a_name_one_wins() {
+    let pool = Ground::new(2);
+    let dir = pool.mkdir("d").unwrap();
+    pool.put_dir(1, "d");
+    pool.put(0, "d/source", "x");
+    let source = pool.ino("d/source");
+    let copy = pool.union.start_copy();
+    let (name, from) = (EntryName::new(c"film").unwrap(), EntryName::new(c"source").unwrap());
+    let mut won = [0; 2];
+    for round in 0..400 {
+        let wanted = Wanted { not_on: vec![BranchIx(0)], ..wanted("film", 1) };
+        let place = pool.union.reserve(copy, dir, &[wanted]).unwrap().remove(0).unwrap();
+        fs::write(staged(&pool, copy, place), "copied").unwrap();
+        // As the kernel has it: it looks before it makes. (A rename finds a name taken by then, and takes its place.)
+        assert!(pool.union.lookup(dir, name).is_err());
+        let barrier = Barrier::new(2);
+        let (made, copied) = thread::scope(|scope| {
+            let made = scope.spawn(|| {
+                barrier.wait();
+                let (union, caller) = (&pool.union, Caller::DAEMON);
+                match round % 4 {
+                    0 => union.create(dir, name, 0o644, OFlags::RDWR | OFlags::EXCL, caller).map(|made| {
+                        union.release(made.opened.handle);
+                        made.entry
+                    }),
+                    1 => union.make(dir, name, New::Symlink(c"there"), caller),
+                    2 => union.link(source, dir, name),
+                    _ => union
+                        .rename((dir, from), (dir, name), RenameFlags::NOREPLACE)
+                        .and_then(|()| union.lookup(dir, name)),
+                }
+            });
+            barrier.wait();
+            let copied = commit(&pool, copy, place);
+            (made.join().unwrap(), copied)
+        });
+        let refused = match (&made, &copied) {
+            (Ok(entry), Err(refused)) => {
+                pool.hold(entry);
+                won[0] += 1;
+                refused
+            }
+            (Err(refused), Ok(())) => {
+                won[1] += 1;
+                refused
+            }
+            both => panic!("round {round}: {both:?}"),
+        };
+        assert_eq!(refused.errno(), Errno::EXIST, "round {round}");
+        assert_eq!(pool.holders("d/film").len(), 1, "round {round}");
+        if round % 4 == 3 && made.is_ok() {
+            pool.rename("d/film", "d/source").unwrap();
+        } else {
+            pool.unlink("d/film").unwrap();
+        }
+    }
+    assert!(won.iter().all(|won| *won > 0), "they never met: {won:?}");
+    pool.union.end_copy(copy);
 }
 
 #[test]

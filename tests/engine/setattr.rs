@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::{Arc, Barrier};
 
 use fsstack_engine::open::route::{Backings, Route};
-use fsstack_engine::ops::{Change, SetTime};
+use fsstack_engine::ops::{Change, SetTime, WriteTerms};
 use fsstack_engine::settings::{Settings, WritePath};
 use fsstack_engine::{Caller, Pool, Union};
 use fsstack_lab::needs;
@@ -15,7 +15,7 @@ use fsstack_sys::{Errno, OFlags, Time};
 
 use crate::ground::{Ground, settings};
 
-const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0 };
+const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0, pid: 0 };
 
 fn mode(mode: u32) -> Change {
     Change { mode: Some(mode), ..Change::default() }
@@ -80,7 +80,7 @@ fn a_size_may_be_huge_and_sparse() {
 fn an_unlinked_open_file_takes_every_change() {
     let pool = Ground::new(2);
     let file = pool.create("film").unwrap();
-    pool.union.write(file.handle, 0, b"abc", false).unwrap();
+    pool.union.write(file.handle, 0, b"abc", WriteTerms::default()).unwrap();
     pool.unlink("film").unwrap();
     for handle in [Some(file.handle), None] {
         let change =
@@ -93,19 +93,22 @@ fn an_unlinked_open_file_takes_every_change() {
     assert_eq!(pool.union.getxattr(file.ino, c"user.a", &mut value).unwrap(), 1);
 }
 
+/// A write of who may not keep the file's privileges.
+const STRIPS: WriteTerms = WriteTerms { strips: Some(ALICE), sync: None };
+
 #[test]
 fn a_write_by_others_strips_the_set_id_bits() {
     let pool = Ground::new(1);
-    for (before, after) in [(0o4755, 0o755), (0o2755, 0o755), (0o2745, 0o2745), (0o6777, 0o777)] {
+    for (before, after) in [(0o4755, 0o755), (0o2755, 0o755), (0o2745, 0o745), (0o6777, 0o777)] {
         let file = pool.create(&format!("f{before:o}")).unwrap();
         pool.setattr(file.ino, mode(before)).unwrap();
-        pool.union.write(file.handle, 0, b"x", false).unwrap();
+        pool.union.write(file.handle, 0, b"x", WriteTerms::default()).unwrap();
         assert_eq!(
             pool.getattr(file.ino).unwrap().stat.mode & 0o7777,
             before,
             "a privileged write keeps them"
         );
-        pool.union.write(file.handle, 0, b"x", true).unwrap();
+        pool.union.write(file.handle, 0, b"x", STRIPS).unwrap();
         assert_eq!(pool.getattr(file.ino).unwrap().stat.mode & 0o7777, after, "{before:o}");
     }
 }
@@ -116,11 +119,11 @@ fn a_file_that_is_opened_later_is_stripped_too() {
     let ino = pool.write("film", "x");
     pool.setattr(ino, mode(0o6755)).unwrap();
     let file = pool.open(ino, OFlags::WRONLY).unwrap();
-    pool.union.write(file.handle, 0, b"x", true).unwrap();
+    pool.union.write(file.handle, 0, b"x", STRIPS).unwrap();
     assert_eq!(pool.getattr(ino).unwrap().stat.mode & 0o7777, 0o755);
     // Set again while it is open.
     pool.setattr(ino, mode(0o4755)).unwrap();
-    pool.union.write(file.handle, 0, b"x", true).unwrap();
+    pool.union.write(file.handle, 0, b"x", STRIPS).unwrap();
     assert_eq!(pool.getattr(ino).unwrap().stat.mode & 0o7777, 0o755);
 }
 

@@ -1,9 +1,9 @@
 //! Making sure that what was written is kept: files, directories on all branches, the whole pool.
 
+use std::fs;
+
 use fsstack_pool::Ino;
-use fsstack_sys::Call;
-use fsstack_sys::Errno;
-use fsstack_sys::count;
+use fsstack_sys::{Call, Errno, count};
 
 use crate::ground::Ground;
 
@@ -24,4 +24,22 @@ fn files_directories_and_the_pool() {
     assert!(made.of(Call::Syncfs) >= 1);
     assert_eq!(pool.union.fsyncdir(file.ino, false).unwrap_err().errno(), Errno::NOTDIR);
     pool.union.fsyncdir(Ino::ROOT, false).unwrap();
+}
+
+#[test]
+fn a_copy_of_a_directory_that_is_gone_does_not_count() {
+    let pool = Ground::new(3);
+    (0..3).for_each(|at| pool.put_dir(at, "d/e"));
+    let dir = pool.ino("d/e");
+    fs::remove_dir(pool.on(1, "d/e")).unwrap();
+    let (done, made) = count::scope(|| pool.union.fsyncdir(dir, false).map_err(|error| error.errno()));
+    assert_eq!((done, made.of(Call::Fsync)), (Ok(()), 2));
+    [0, 2].into_iter().for_each(|at| fs::remove_dir(pool.on(at, "d/e")).unwrap());
+    // (Those are open still, and synced.)
+    pool.union.fsyncdir(dir, false).unwrap();
+    let gone = Ground::new(2);
+    (0..2).for_each(|at| gone.put_dir(at, "d/e"));
+    let dir = gone.ino("d/e");
+    (0..2).for_each(|at| fs::remove_dir(gone.on(at, "d/e")).unwrap());
+    assert_eq!(gone.union.fsyncdir(dir, false).map_err(|error| error.errno()), Err(Errno::STALE));
 }

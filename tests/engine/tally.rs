@@ -1,5 +1,6 @@
 //! What the pool counts: calls by branch, bytes, errors, and where lookups are answered.
 
+use fsstack_engine::ops::WriteTerms;
 use fsstack_engine::tally::{BranchTally, ErrorClass};
 use fsstack_sys::{Call, Errno, OFlags};
 
@@ -34,8 +35,8 @@ fn each_branch_counts_what_it_was_asked() {
 fn bytes_through_the_daemon_are_exact() {
     let pool = Ground::new(2);
     let film = pool.create("film").unwrap();
-    assert_eq!(pool.union.write(film.handle, 0, &[7; 1000], false).unwrap(), 1000);
-    assert_eq!(pool.union.write(film.handle, 1000, &[7; 24], false).unwrap(), 24);
+    assert_eq!(pool.union.write(film.handle, 0, &[7; 1000], WriteTerms::default()).unwrap(), 1000);
+    assert_eq!(pool.union.write(film.handle, 1000, &[7; 24], WriteTerms::default()).unwrap(), 24);
     assert_eq!(pool.union.read(film.handle, 24, &mut [0; 4096]).unwrap(), 1000);
     pool.close(film);
     let status = pool.union.status();

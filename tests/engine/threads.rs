@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use fsstack_engine::ops::WriteTerms;
 use fsstack_engine::settings::Settings;
 use fsstack_engine::{Caller, Union};
 use fsstack_pool::BranchMode::ReadWrite;
@@ -21,7 +22,7 @@ fn work(union: &Union, dir: Ino) {
         let flags = OFlags::RDWR | OFlags::EXCL;
         let made = union.create(dir, a.as_name(), 0o644, flags, Caller::DAEMON).unwrap();
         let (ino, handle) = (made.entry.ino, made.opened.handle);
-        assert_eq!(union.write(handle, 0, text.as_bytes(), false).unwrap(), text.len());
+        assert_eq!(union.write(handle, 0, text.as_bytes(), WriteTerms::default()).unwrap(), text.len());
         union.release(handle);
         union.rename((dir, a.as_name()), (dir, b.as_name()), RenameFlags::NOREPLACE).unwrap();
         let linked = union.link(ino, dir, c.as_name()).unwrap();

@@ -1,5 +1,6 @@
 //! Removing files: every copy, or nothing.
 
+use fsstack_engine::ops::WriteTerms;
 use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
 use fsstack_sys::{Errno, OFlags};
 
@@ -63,13 +64,13 @@ fn a_file_goes_where_a_later_branch_hides_a_directory() {
 fn an_unlinked_open_file_goes_on() {
     let pool = Ground::new(2);
     let file = pool.create("film").unwrap();
-    pool.union.write(file.handle, 0, b"still here", false).unwrap();
+    pool.union.write(file.handle, 0, b"still here", WriteTerms::default()).unwrap();
     pool.unlink("film").unwrap();
     assert_eq!(pool.read_handle(file), "still here");
     assert_eq!(pool.getattr(file.ino).unwrap().stat.nlink, 0);
     // Opened anew through /proc/self/fd, as the kernel would ask.
     let again = pool.open(file.ino, OFlags::RDWR).unwrap();
-    assert_eq!(pool.union.write(again.handle, 0, b"STILL", false).unwrap(), 5);
+    assert_eq!(pool.union.write(again.handle, 0, b"STILL", WriteTerms::default()).unwrap(), 5);
     pool.close(file);
     assert_eq!(pool.read_handle(again), "STILL here");
     pool.close(again);
@@ -93,7 +94,7 @@ fn an_open_file_outlives_its_directory() {
     let pool = Ground::new(2);
     pool.mkdir("d").unwrap();
     let file = pool.create("d/film").unwrap();
-    pool.union.write(file.handle, 0, b"x", false).unwrap();
+    pool.union.write(file.handle, 0, b"x", WriteTerms::default()).unwrap();
     pool.unlink("d/film").unwrap();
     pool.rmdir("d").unwrap();
     assert_eq!(pool.read_handle(file), "x");

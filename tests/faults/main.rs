@@ -10,6 +10,8 @@ mod check;
 mod engine;
 mod journal;
 mod kill;
+mod late_errors;
+mod marks;
 mod moves;
 mod scenario;
 

@@ -6,14 +6,17 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fsstack_engine::answer::Entry;
 use fsstack_engine::health::{MountWatch, State};
 use fsstack_engine::live::Position;
+use fsstack_engine::ops::WriteTerms;
+use fsstack_engine::settings::Settings;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_pool::BranchSpec;
 use fsstack_sys::{Errno, OFlags, fault};
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::check::{Entry, Tree, seen};
+use crate::check::{Entry as Seen, Tree, seen};
 use crate::engine::{Engine, settings};
 use crate::scenario::{FILM, MOVE, MOVED, MOVED_MORE};
 use crate::{ERRNOS, kill};
@@ -87,10 +90,17 @@ impl Branches {
         Engine::over(self.paths().into_iter(), settings("ff"))
     }
 
+    /// As an NFS server has it, with an index that lasts.
+    fn exported(&self, state: Option<&Path>) -> Engine {
+        let state_dir = state.map(Path::to_owned);
+        let settings = Settings { nfs_export: true, state_dir, ..settings("ff") };
+        Engine::over(self.paths().into_iter(), settings)
+    }
+
     /// What is wrong with what a mount shows and the branches have; `told` is what the writer was told, if it was.
     pub(crate) fn fault(&self, told: Option<Result<(), Errno>>) -> Option<String> {
         let shown: Tree = seen(&self.mount());
-        let Some(Entry::File { text, mode: 0o640, links: 1 }) = shown.get(Path::new(FILM)) else {
+        let Some(Seen::File { text, mode: 0o640, links: 1 }) = shown.get(Path::new(FILM)) else {
             return Some("the file is not there as it was".to_owned());
         };
         let written = text.strip_prefix(MOVED).unwrap_or("lost");
@@ -171,14 +181,14 @@ fn what_is_written_after_a_move_was_cut_off_counts() {
         let shown = seen(&branches.mount());
         let holders = branches.0.holders(FILM);
         let what = match shown.get(Path::new(FILM)) {
-            Some(Entry::File { text, .. }) if later.is_ok() && !text.starts_with(LATER) => {
+            Some(Seen::File { text, .. }) if later.is_ok() && !text.starts_with(LATER) => {
                 "what was written is lost"
             }
-            Some(Entry::File { .. }) if holders.len() != 1 => "there are two of it",
-            Some(Entry::File { .. }) if !branches.0.holders(".fsstack.moving").is_empty() => {
+            Some(Seen::File { .. }) if holders.len() != 1 => "there are two of it",
+            Some(Seen::File { .. }) if !branches.0.holders(".fsstack.moving").is_empty() => {
                 "a hidden folder is left"
             }
-            Some(Entry::File { .. }) => continue,
+            Some(Seen::File { .. }) => continue,
             _ => "the file is gone",
         };
         wrong.push(format!(
@@ -201,7 +211,9 @@ fn the_target_is_back_while_the_file_is_open(branches: &Branches) {
         let engine = branches.mount();
         let _hosted = MountWatch::start(&engine.union).unwrap();
         let film = engine.open(Path::new(FILM), OFlags::RDWR).unwrap();
-        let write = |at: usize, text: &str| engine.union.write(film, at as u64, text.as_bytes(), false);
+        let write = |at: usize, text: &str| {
+            engine.union.write(film, at as u64, text.as_bytes(), WriteTerms::default())
+        };
         let (told, failed) = fault::fail_twice(nth, later, Errno::NOTCONN, || write(MOVED.len(), MOVED_MORE));
         Branches::wait_until_up(&engine);
         let written = write(0, LATER);
@@ -210,11 +222,11 @@ fn the_target_is_back_while_the_file_is_open(branches: &Branches) {
         let shown = seen(&branches.mount());
         let holders = branches.0.holders(FILM);
         let what = match shown.get(Path::new(FILM)) {
-            Some(Entry::File { text, .. }) if written.is_ok() && !text.starts_with(LATER) => {
+            Some(Seen::File { text, .. }) if written.is_ok() && !text.starts_with(LATER) => {
                 "what was written is lost"
             }
-            Some(Entry::File { .. }) if holders.len() != 1 => "there are two of it",
-            Some(Entry::File { .. }) => continue,
+            Some(Seen::File { .. }) if holders.len() != 1 => "there are two of it",
+            Some(Seen::File { .. }) => continue,
             _ => "the file is gone",
         };
         let told = told.map_err(|error| error.errno());
@@ -235,6 +247,74 @@ fn what_is_written_to_a_file_whose_move_could_not_be_undone_counts() {
 fn a_move_that_could_not_be_undone_goes_nowhere_else() {
     needs!(root());
     the_target_is_back_while_the_file_is_open(&Branches::fresh().with_another_roomy_one());
+}
+
+/// Of a pool that was mounted before, so that its branches have their ids.
+fn calls_of_a_move(branches: &Branches, mount: &impl Fn() -> Engine) -> u64 {
+    drop(mount());
+    branches.reset();
+    let engine = mount();
+    let (_, calls) = fault::count(|| (MOVE.act)(&engine));
+    branches.wait_for_room();
+    calls
+}
+
+/// The target fails, and fails again when what was done there is to be undone; the daemon ends before it is back. Whichever
+/// of the copies the next mount takes, it is the file that it was.
+#[test]
+fn a_file_whose_move_could_not_be_undone_is_known_by_its_number() {
+    needs!(root());
+    let branches = Branches::fresh();
+    let state = tempfile::tempdir().unwrap();
+    let mount = || branches.exported(Some(state.path()));
+    let calls = calls_of_a_move(&branches, &mount);
+    let mut wrong = Vec::new();
+    for (nth, later) in (1..=calls).flat_map(|nth| (1..=3).map(move |later| (nth, later))) {
+        branches.reset();
+        let engine = mount();
+        let known = engine.find(Path::new(FILM)).unwrap();
+        let (told, failed) = fault::fail_twice(nth, later, Errno::NOTCONN, || (MOVE.act)(&engine));
+        let moved = branches.0.holders(FILM);
+        drop(engine);
+        let engine = mount();
+        let is = |entry: &Entry| (entry.ino, entry.generation) == (known.ino, known.generation);
+        let by_name = engine.find(Path::new(FILM));
+        let by_number = engine.union.lookup_self(known.ino).map_err(|error| error.errno());
+        drop(engine);
+        if !by_name.as_ref().is_ok_and(is) || !by_number.as_ref().is_ok_and(is) {
+            wrong.push(format!(
+                "{nth} ({failed:?}) and {later} later, told {told:?}, on {moved:?}, then on {:?}: \
+                 {:?} by its name, {:?} by its number",
+                branches.0.holders(FILM),
+                by_name.map(|entry| entry.ino.0 ^ known.ino.0),
+                by_number.map(|entry| entry.ino.0 ^ known.ino.0),
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "of {calls} calls:\n{}", wrong.join("\n"));
+}
+
+/// With an index that does not last only the mark on the file says what it is: without one it is not moved.
+#[test]
+fn a_file_that_cannot_be_marked_keeps_its_number() {
+    needs!(root());
+    let branches = Branches::fresh();
+    let mount = || branches.exported(None);
+    let calls = calls_of_a_move(&branches, &mount);
+    let mut wrong = Vec::new();
+    for nth in 1..=calls {
+        branches.reset();
+        let engine = mount();
+        let known = engine.find(Path::new(FILM)).unwrap();
+        let (told, failed) = fault::fail(nth, Errno::IO, || (MOVE.act)(&engine));
+        drop(engine);
+        let now = mount().find(Path::new(FILM)).unwrap();
+        if (now.ino, now.generation) != (known.ino, known.generation) {
+            let holders = branches.0.holders(FILM);
+            wrong.push(format!("{nth} ({failed:?}), told {told:?}, on {holders:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "of {calls} calls:\n{}", wrong.join("\n"));
 }
 
 #[test]
@@ -276,16 +356,16 @@ fn a_branch_that_is_added_takes_nothing_from_who_has_the_file_open() {
         let film = open.then(|| engine.open(Path::new(FILM), OFlags::RDWR).unwrap());
         engine.union.add_branch(&BranchSpec::new(b.to_owned()), Position::Last).unwrap();
         if let Some(film) = film {
-            engine.union.write(film, 0, LATER.as_bytes(), false).unwrap();
+            engine.union.write(film, 0, LATER.as_bytes(), WriteTerms::default()).unwrap();
             engine.union.release(film);
         }
         drop(engine);
         let begins = if open { LATER } else { MOVED };
         match seen(&branches.mount()).get(Path::new(FILM)) {
-            Some(Entry::File { text, .. }) if !text.starts_with(begins) => {
+            Some(Seen::File { text, .. }) if !text.starts_with(begins) => {
                 wrong.push(format!("killed at {nth}, open: {open}: what was written is lost"));
             }
-            Some(Entry::File { .. }) if branches.0.holders(FILM).len() == 1 => {}
+            Some(Seen::File { .. }) if branches.0.holders(FILM).len() == 1 => {}
             _ => wrong.push(format!("killed at {nth}, open: {open}: on {:?}", branches.0.holders(FILM))),
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fsstack_engine::answer::{Entry, Listed};
 use fsstack_engine::open::route::NoBackings;
-use fsstack_engine::ops::{Change, New, Sink};
+use fsstack_engine::ops::{Change, New, Sink, WriteTerms};
 use fsstack_engine::settings::{
     Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, Verify, WritePath,
 };
@@ -167,7 +167,7 @@ impl Engine {
         let handle = self.open(path, OFlags::WRONLY)?;
         let written = offset
             .map_or_else(|| self.find(path).map(|entry| entry.attr.stat.size), Ok)
-            .and_then(|at| self.union.write(handle, at, bytes, false).map_err(|e| e.errno()));
+            .and_then(|at| self.union.write(handle, at, bytes, WriteTerms::default()).map_err(|e| e.errno()));
         self.union.release(handle);
         // A short write is followed by another, which tells why.
         if written? == bytes.len() { Ok(()) } else { Err(Errno::NOSPC) }
@@ -317,7 +317,7 @@ impl Engine {
         let mut names = Vec::new();
         let mut at = 0;
         loop {
-            let handle = self.union.opendir(ino).map_err(|e| e.errno())?;
+            let handle = self.union.opendir(ino, OFlags::empty()).map_err(|e| e.errno())?;
             let mut part = Part { room, names: Vec::new(), entries: Vec::new() };
             let read = self.union.readdir(handle, at, Some(std::time::Duration::ZERO), &mut part);
             self.union.releasedir(handle);

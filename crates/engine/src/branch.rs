@@ -76,6 +76,8 @@ pub struct Branch {
     pub ix: BranchIx,
     /// Its durable id, stored with the branch: what inode numbers are made from.
     pub id: BranchId,
+    /// When it came to the pool.
+    joined: OnceLock<u64>,
     /// Where it was when it was added. For people: the pool uses the fd.
     pub path: PathBuf,
     /// Whether mounts inside of it are entered.
@@ -136,6 +138,7 @@ impl Branch {
         Ok(Arc::new_cyclic(|me| Self {
             ix,
             id,
+            joined: OnceLock::new(),
             path: spec.path.clone(),
             mounts: if spec.cross_mounts { Mounts::Cross } else { Mounts::Stay },
             root_ino: stat.ino,
@@ -172,7 +175,7 @@ impl Branch {
             return Ok(stat);
         }
         let on = if name.is_empty() { On::Fd(dir) } else { On::Name(dir, name) };
-        let alias = mark::get(on, mark::FILE, stat.ino);
+        let alias = mark::read(on, mark::FILE, stat.ino)?;
         Ok(Stat { alias: alias.map(|id| (id.ino.0, id.generation)), ..stat })
     }
 
@@ -186,11 +189,21 @@ impl Branch {
         self.stat(fd, c"")
     }
 
+    /// When it came to the pool, as it was stored with it then; one that cannot store it came last.
+    pub(crate) fn joined(&self) -> u64 {
+        self.joined.get().copied().unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn set_joined(&self, at: u64) {
+        self.joined.get_or_init(|| at);
+    }
+
     /// A branch that is gone: nothing is on it.
     pub(crate) fn nobody() -> Result<Self, SysError> {
         let branch = Self {
             ix: BranchIx(u16::MAX),
             id: BranchId::MAX,
+            joined: OnceLock::new(),
             path: PathBuf::from("(left)"),
             mounts: Mounts::Stay,
             root_ino: 0,

@@ -1,6 +1,7 @@
 //! Who asks.
 
 use fsstack_sys::identity;
+use fsstack_sys::process::has_group;
 
 use crate::error::{OpError, Result};
 use crate::pool::Pool;
@@ -16,18 +17,20 @@ pub struct Caller {
     pub group: Option<u32>,
     /// Mask of the mode of what is created.
     pub umask: u32,
+    /// The thread that asks; 0: unknown, or not to be seen from here.
+    pub pid: u32,
 }
 
 impl Caller {
-    /// The daemon's own work.
-    pub const DAEMON: Self = Self { uid: 0, gid: 0, group: None, umask: 0 };
+    /// Root, who makes all that is asked: the daemon itself, and programs that use the engine without a kernel.
+    pub const DAEMON: Self = Self { uid: 0, gid: 0, group: None, umask: 0, pid: 0 };
 
     /// This thread creates files as the caller from now on (a cheap comparison if it does so already).
     ///
     /// # Errors
     /// The kernel does not let the daemon act as that user.
     pub(crate) fn act(self) -> Result<()> {
-        let Self { uid, gid, group, umask } = self;
+        let Self { uid, gid, group, umask, pid: _ } = self;
         identity::become_(identity::Caller { uid, gid, group, umask }).map_err(OpError::Sys)
     }
 
@@ -44,5 +47,10 @@ impl Caller {
     /// user id here, not the capabilities.
     pub fn is_root(self) -> bool {
         self.uid == 0
+    }
+
+    /// Whether set-gid of that group is the caller's to keep. All groups of the caller are looked through.
+    pub fn is_of(self, group: u32) -> bool {
+        self.is_root() || self.gid == group || has_group(self.pid, group)
     }
 }

@@ -38,7 +38,7 @@ impl<'a> Entries<'a> {
     /// # Errors
     /// What the branch answered.
     pub(crate) fn of(branch: &'a Branch, dir: BorrowedFd<'_>) -> Result<Self> {
-        let fd = branch.ask(|| sys::at::reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY))?;
+        let fd = branch.ask(|| sys::at::reopen_quietly(dir, OFlags::RDONLY | OFlags::DIRECTORY))?;
         Ok(Self::new(branch, fd, 32 << 10))
     }
 

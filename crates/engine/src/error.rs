@@ -65,6 +65,14 @@ impl OpError {
         }
     }
 
+    /// The branch was asked whether all is on disk, or to close the file, and says that something was lost.
+    pub(crate) fn is_of_a_sync(self) -> bool {
+        match self {
+            Self::Branch { sys, .. } => matches!(sys.call, Call::Fsync | Call::Write),
+            Self::Sys(_) | Self::NoBranch(_) | Self::Refused(_) => false,
+        }
+    }
+
     /// The branch did not answer for itself: whether the name is there is not known.
     pub fn is_fault(self) -> bool {
         match self {

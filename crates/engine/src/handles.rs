@@ -57,7 +57,7 @@ impl Union {
 
     /// Whether each place where the object may be is looked at without a look through a branch.
     fn is_found_at_once(&self, pool: &Pool, ino: Ino) -> bool {
-        let indexed = self.index.places(ino).into_iter().flat_map(|(_, naturals)| naturals);
+        let indexed = self.index.places(ino).into_iter().flat_map(|place| place.naturals);
         indexed.chain(std::iter::once(ino)).all(|natural| {
             let known = |branch: &Branch| branch.by_number.is_some() || self.remembers(branch, natural);
             if number::inode_of(natural).is_none() {

@@ -12,8 +12,8 @@ use fsstack_sys::Stat;
 use fsstack_sys::xattr::On;
 
 use crate::branch::Branch;
-use crate::error::Result;
-use crate::index::birth;
+use crate::error::{OpError, Result};
+use crate::index::{Place, birth};
 use crate::inode::mark;
 use crate::inode::number::{self, Identity};
 use crate::pool::Pool;
@@ -37,6 +37,15 @@ impl Union {
             return natural;
         }
         if let Some(id) = self.index.known(natural.ino, birth(stat)) {
+            return id;
+        }
+        // It may have failed just now: then what was looked at before is looked at again, with its mark.
+        if branch.asks_marks()
+            && let Ok(Some((_, again))) = self.open_raw(branch, stat.ino)
+            && let Some((ino, generation)) = again.alias.filter(|_| birth(&again) == birth(stat))
+        {
+            let id = Identity { ino: Ino(ino), generation };
+            self.index.learn_file(id, natural.ino, birth(stat));
             return id;
         }
         if !self.is_taken(pool, natural, &[]) {
@@ -79,15 +88,17 @@ impl Union {
         if branch.is_writable()
             && let Ok(Some((fd, there))) = self.open_raw(branch, stat.ino)
             && birth(&there) == birth(stat)
-            && mark::get(On::Fd(fd.as_fd()), which, stat.ino).is_none()
+            && branch
+                .ask(|| mark::read(On::Fd(fd.as_fd()), which, stat.ino))
+                .is_ok_and(|marked| marked.is_none())
         {
-            mark::put(On::Fd(fd.as_fd()), which, other, stat.ino);
+            let _put = branch.ask(|| mark::put(On::Fd(fd.as_fd()), which, other, stat.ino));
         }
     }
 
     /// Another object lives that is known by the number `natural`, other than by being at one of `own`.
     fn is_taken(&self, pool: &Pool, natural: Identity, own: &[Ino]) -> bool {
-        self.index.places(natural.ino).into_iter().any(|(id, naturals)| {
+        self.index.places(natural.ino).into_iter().any(|Place { id, naturals, .. }| {
             (id.generation != natural.generation || self.has_left(pool, natural))
                 && naturals.iter().all(|at| !own.contains(at))
                 && naturals.iter().any(|at| self.lives_at(pool, id, *at))
@@ -116,7 +127,9 @@ impl Union {
         match self.open_raw(branch, inode) {
             Ok(None) => false,
             Ok(Some((fd, stat))) if stat.is_dir() => {
-                mark::get(On::Fd(fd.as_fd()), mark::DIR, stat.ino).is_some_and(|marked| marked.ino == id.ino)
+                let marked = branch.ask(|| mark::read(On::Fd(fd.as_fd()), mark::DIR, stat.ino));
+                marked.is_ok_and(|marked| marked.is_some_and(|marked| marked.ino == id.ino))
+                    || marked.is_err()
             }
             Ok(Some((_, stat))) => {
                 stat.alias == Some((id.ino.0, id.generation))
@@ -135,7 +148,7 @@ impl Union {
 
     /// A name of the object `id` was removed: if it was the last, the index need not know it any more.
     pub(crate) fn forget_removed(&self, pool: &Pool, id: Identity) {
-        for (known, naturals) in self.index.places(id.ino) {
+        for Place { id: known, naturals, .. } in self.index.places(id.ino) {
             if known == id && !naturals.iter().any(|at| self.lives_at(pool, id, *at)) {
                 self.index.forget(id, None);
             }
@@ -143,6 +156,9 @@ impl Union {
     }
 
     /// Marks the file behind `fd` on `branch`, which has no name yet, as the object `id`.
+    ///
+    /// # Errors
+    /// EIO if nothing would know it by that.
     pub(crate) fn mark_moved(
         &self,
         branch: &Branch,
@@ -152,8 +168,15 @@ impl Union {
     ) -> Result<Ino> {
         let natural = number::number(branch, stat.dev, stat.ino);
         // The branch says whose index has its marks before there is one.
-        self.index.note_file(branch, id, natural, birth(stat));
-        mark::put(On::Fd(fd.as_fd()), mark::FILE, id, stat.ino);
-        Ok(natural)
+        // (An index that fails is made anew: once more.)
+        let noted = (0..2).any(|_| self.index.note_file(branch, id, natural, birth(stat)));
+        let marked = branch.ask(|| mark::put(On::Fd(fd.as_fd()), mark::FILE, id, stat.ino)).is_ok();
+        let lasts = marked || self.index.lasts() || !self.index.exports();
+        if noted && lasts {
+            return Ok(natural);
+        }
+        tracing::warn!(branch = %branch.path.display(), "a file is not moved there: its number would be lost");
+        self.index.forget(id, Some(natural));
+        Err(OpError::UNSURE)
     }
 }

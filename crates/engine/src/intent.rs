@@ -148,7 +148,7 @@ pub(crate) fn settle(
     // (Without an old copy there is nothing to go on with: the new one is the file.)
     let taken_back = taken_back
         || is_old.is_some()
-            && match used_on(pool, (from, old.ino), (to, &is_new), &at_new) {
+            && match used_on(pool, (from, old.ino), (to, &is_new), &at_new)? {
                 Some(used) => used == from.ix,
                 None => joining == Some(to.id) && new.is_written_as(&is_new),
             };
@@ -178,13 +178,13 @@ fn used_on(
     (from, old): (&Branch, u64),
     (to, new): (&Branch, &Stat),
     (dir, name): &(OwnedFd, CString),
-) -> Option<BranchIx> {
-    let inodes = pool.branches.iter().find_map(|branch| branch.inodes())?;
+) -> Result<Option<BranchIx>, SysError> {
+    let Some(inodes) = pool.branches.iter().find_map(|branch| branch.inodes()) else { return Ok(None) };
     // The new copy is known by the number of the old one, and by its own to whoever came before it had that.
     let numbers = [number(from, from.dev(), old), number(to, new.dev, new.ino)];
-    let alias = mark::get(On::Name(dir.as_fd(), name), mark::FILE, new.ino).map(|id| id.ino);
-    let known = numbers.into_iter().chain(alias).filter_map(|ino| inodes.get(ino));
-    known.filter(|inode| inode.open_file().is_some()).find_map(|inode| inode.branch())
+    let alias = mark::read(On::Name(dir.as_fd(), name), mark::FILE, new.ino)?.map(|id| id.ino);
+    let mut known = numbers.into_iter().chain(alias).filter_map(|ino| inodes.get(ino));
+    Ok(known.find(|inode| inode.open_file().is_some()).and_then(|inode| inode.branch()))
 }
 
 /// The attributes of what has the name, if it is the file of that stamp.

@@ -8,7 +8,9 @@ pub mod answer;
 pub mod branch;
 pub mod caller;
 pub mod change;
+mod chattr;
 mod clashes;
+mod dir_number;
 mod entries;
 pub mod error;
 mod exchange;
@@ -32,6 +34,7 @@ mod reach;
 mod recover;
 mod regain;
 mod relocate;
+mod removed;
 pub mod reserve;
 mod resolve;
 pub mod rules;
@@ -51,6 +54,7 @@ pub mod watch;
 
 /// What a bulk copy does as a move does it.
 pub mod carry {
+    pub use crate::chattr::Traits;
     pub use crate::skeleton::{Unfit, copy_xattrs};
     pub use crate::transfer::is_same;
 }

@@ -22,7 +22,7 @@ use fsstack_sys::{self as sys, SysError};
 
 use crate::branch::Branch;
 use crate::inode::Inode;
-use crate::pool::{MAX_BRANCHES, Pool, durable_id};
+use crate::pool::{MAX_BRANCHES, Pool, Stored, durable_id};
 use crate::settings::WritePath;
 use crate::union::Union;
 
@@ -57,6 +57,11 @@ pub enum BadChange {
         /// The path of the branch that it is.
         known: String,
     },
+    /// It is told from another by their order only.
+    #[error(
+        "branch {0}: its id cannot be stored there, and another branch has the same: its handles would lead elsewhere"
+    )]
+    SameId(String),
     /// The pool is as large as can be.
     #[error("the pool has {MAX_BRANCHES} branches, which is the most")]
     TooMany,
@@ -166,7 +171,11 @@ impl Union {
         }
         let taken: Vec<BranchId> = pool.branches.iter().map(|branch| branch.id).collect();
         let settings = &pool.settings;
-        let (id, proof) = durable_id(&root, settings.privileged, &taken).map_err(failed)?;
+        let Stored { id, proof, by_order } =
+            durable_id(&root, settings.privileged, &taken).map_err(failed)?;
+        if by_order && settings.nfs_export {
+            return Err(BadChange::SameId(path));
+        }
         let branch = Branch::open(ix, id, spec, root, proof, settings).map_err(failed)?;
         if settings.write_path == WritePath::Passthrough
             && let Err(why) = branch.try_passthrough(&*self.backings)
@@ -291,6 +300,7 @@ impl Union {
                 && stat.is_dir()
             {
                 dir.add_copy(branch.ix, stat.ino, None, |at| pool.turn(at));
+                self.new_copy(pool, &name.parent, &name.name, dir.id, branch.ix, stat.ino);
             }
         }
     }

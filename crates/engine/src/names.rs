@@ -1,16 +1,17 @@
-//! A change of names that takes several steps: its two ends, its record, and what is left when a step fails.
+//! A change of names that takes several steps: its two ends, what it replaces, its record, and what is left when a step fails.
 
 use std::ffi::CStr;
 use std::sync::Arc;
 
 use fsstack_pool::BranchIx;
-use fsstack_sys::Errno;
+use fsstack_sys::{Errno, Kind, Stat};
 
-use crate::error::OpError;
+use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::journal::{Act, Names, Object, Part};
 use crate::pool::Pool;
 use crate::recover::{Durable, Written};
+use crate::resolve::DirStats;
 
 /// One end of a rename.
 #[derive(Clone, Copy)]
@@ -92,4 +93,24 @@ pub(crate) fn finish(pool: &Pool, record: Record, done: &Result<(), Half>) {
     {
         written.done(pool.branch(at));
     }
+}
+
+/// What a renamed directory, or a renamed file of whatever `kind`, replaces: directories, or files. What they hide of the other
+/// sort stays hidden.
+///
+/// # Errors
+/// EISDIR or ENOTDIR if the name is of the other sort, or one of that sort would come to light or is in the way, being on a
+/// branch that counts `before` the renamed.
+pub(crate) fn own_kind(
+    mut targets: DirStats,
+    kind: Kind,
+    before: impl Fn(BranchIx) -> bool,
+) -> Result<DirStats> {
+    let first = targets.first().map(|(at, _)| *at);
+    let other_kind = |stat: &Stat| stat.is_dir() != (kind == Kind::Dir);
+    if targets.iter().any(|(at, stat)| other_kind(stat) && (Some(*at) == first || before(*at))) {
+        return Err(if kind == Kind::Dir { Errno::NOTDIR } else { Errno::ISDIR }.into());
+    }
+    targets.retain(|(_, stat)| !other_kind(stat));
+    Ok(targets)
 }

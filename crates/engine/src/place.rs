@@ -18,7 +18,8 @@ impl Union {
     /// Runs `make` on the branches in the order of the ranking for something new in `parent`, until one takes it.
     ///
     /// # Errors
-    /// What the first branch answered that does not say "full" or "read-only"; else the most telling reason.
+    /// What the first branch answered that does not say "full" or "read-only", nor that it cannot be given the directory;
+    /// else the most telling reason.
     pub(crate) fn place<T>(
         &self,
         pool: &Pool,
@@ -42,13 +43,18 @@ impl Union {
         // (Each is looked at once: it may begin to hang, or end, while they are put in order.)
         ranking.order.sort_by_cached_key(|at| pool.branch(*at).stalls());
         let mut refused: Vec<(BranchIx, Rejection)> = ranking.refused.to_vec();
+        let mut fixed = None;
         for at in &ranking.order {
+            let lacked = !parent.is_on(*at);
             match make(*at) {
                 Err(error) if error.is_about_the_branch() => {
                     pool.branch(*at).distrust_space();
                     let full = error.errno() != sys::Errno::ROFS;
                     refused.push((*at, if full { Rejection::TooFull } else { Rejection::ReadOnly }));
                 }
+                // The directory, or one above it, may not be added to (`chattr +i`, `+a`), which branches that have it say
+                // for themselves.
+                Err(error) if lacked && error.errno() == sys::Errno::PERM => fixed = Some(error),
                 // A branch that is out of order takes nothing new; the next one may. Not where it may have been made,
                 // and its answer was lost: there would be two of them.
                 Err(error) if error.is_fault() && ranking.order.len() > 1 && untouched(pool, *at, error) => {
@@ -58,7 +64,7 @@ impl Union {
                 settled => return settled.inspect(|_| pool.branch(*at).note_made()),
             }
         }
-        Err(no_branch(pool, &refused))
+        Err(fixed.filter(|_| refused.is_empty()).unwrap_or_else(|| no_branch(pool, &refused)))
     }
 
     /// The order in which `chain` tries the branches for something in `parent`; only those that `fits` says yes to

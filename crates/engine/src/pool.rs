@@ -1,7 +1,9 @@
 //! The pool as one request sees it: its branches in order and its settings, one snapshot.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use fsstack_pool::BranchSpec;
@@ -12,7 +14,7 @@ use fsstack_sys::{self as sys, Errno, SysError};
 use crate::branch::Branch;
 use crate::error::is_branch_fault;
 use crate::home::Proof;
-use crate::inode::number::{self, mix};
+use crate::inode::number::{self, hash_name, mix};
 use crate::intent::TakenBack;
 use crate::settings::Settings;
 
@@ -50,6 +52,15 @@ pub enum BadPool {
         /// What the system said.
         error: SysError,
     },
+    /// A branch is told from another by their order only.
+    #[error(
+        "branch {path}: its id cannot be stored there, and another branch has the same: its handles would lead elsewhere; \
+             mount it writable once, or leave out nfs-export"
+    )]
+    SameId {
+        /// Its path.
+        path: String,
+    },
     /// No or too many branches.
     #[error("a pool has 1 to {MAX_BRANCHES} branches, not {0}")]
     Number(usize),
@@ -69,7 +80,11 @@ impl Pool {
             let failed = |error| BadPool::Branch { path: spec.path.display().to_string(), error };
             let root = sys::at::open_root(&spec.path).map_err(failed)?;
             let taken: Vec<BranchId> = branches.iter().map(|branch| branch.id).collect();
-            let (id, proof) = durable_id(&root, settings.privileged, &taken).map_err(failed)?;
+            let Stored { id, proof, by_order } =
+                durable_id(&root, settings.privileged, &taken).map_err(failed)?;
+            if by_order && settings.nfs_export {
+                return Err(BadPool::SameId { path: spec.path.display().to_string() });
+            }
             let ix = BranchIx::at(at).ok_or(BadPool::Number(specs.len()))?;
             branches.push(Branch::open(ix, id, spec, root, proof, &settings).map_err(failed)?);
         }
@@ -155,14 +170,20 @@ impl Pool {
     }
 }
 
+/// What a branch is known by.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) id: BranchId,
+    /// None: it is not stored.
+    pub(crate) proof: Option<Proof>,
+    /// An earlier branch has the id that this one would have: among others it has another.
+    pub(crate) by_order: bool,
+}
+
 /// The id that is stored with the branch; made and stored when there is none, and when an earlier branch has the same
 /// (by chance, or a disk copied block by block with its id). A branch that cannot store one (mounted read-only, no
-/// attributes) has one from its file system's id, which most file systems keep.
-pub(crate) fn durable_id(
-    root: &OwnedFd,
-    privileged: bool,
-    taken: &[BranchId],
-) -> Result<(BranchId, Option<Proof>), SysError> {
+/// attributes) has one from what it is.
+pub(crate) fn durable_id(root: &OwnedFd, privileged: bool, taken: &[BranchId]) -> Result<Stored, SysError> {
     let attribute: &'static CStr =
         if privileged { c"trusted.fsstack.branch" } else { c"user.fsstack.branch-id" };
     let on = On::Fd(root.as_fd());
@@ -174,35 +195,62 @@ pub(crate) fn durable_id(
         Err(_) => false,
     };
     let is_free = |value: &[u8; 16]| !taken.contains(&id_of(u128::from_le_bytes(*value)));
+    let stored = |value: [u8; 16]| Stored {
+        id: id_of(u128::from_le_bytes(value)),
+        proof: Some(Proof { attribute, value }),
+        by_order: false,
+    };
     if known && is_free(&value) {
-        return Ok((id_of(u128::from_le_bytes(value)), Some(Proof { attribute, value })));
+        return Ok(stored(value));
     }
     let mut fresh = fresh_id(root)?;
     while !is_free(&fresh) {
         fresh = fresh_id(root)?;
     }
-    let stored = xattr::set(on, attribute, &fresh, 0).is_ok();
+    let kept = xattr::set(on, attribute, &fresh, 0).is_ok();
     if known {
         tracing::warn!(
             "two branches have the same stored id: the later one is given another{}",
-            if stored { "" } else { ", which it cannot store" }
+            if kept { "" } else { ", which it cannot store" }
         );
     }
-    if stored {
-        return Ok((id_of(u128::from_le_bytes(fresh)), Some(Proof { attribute, value: fresh })));
+    if kept {
+        return Ok(stored(fresh));
     }
     if !known {
-        let fs = sys::file::statfs(root.as_fd())?;
-        let stat = sys::at::stat_fd(root.as_fd())?;
-        value[..8].copy_from_slice(&mix(fs.fsid).to_le_bytes());
-        value[8..].copy_from_slice(&mix(fs.fsid ^ mix(stat.ino)).to_le_bytes());
+        value = what_it_is(root)?;
     }
     // The same at each mount with the same branches before it.
+    let by_order = !is_free(&value);
     let mut word = u128::from_le_bytes(value);
     while taken.contains(&id_of(word)) {
         word = word.rotate_right(15).wrapping_add(1);
     }
-    Ok((id_of(word), known.then_some(Proof { attribute, value })))
+    Ok(Stored { id: id_of(word), proof: known.then_some(Proof { attribute, value }), by_order })
+}
+
+/// Which directory of which file system: by their ids, which most file systems keep; where one has none (NFS, FUSE) by what is
+/// mounted, and the path on it.
+fn what_it_is(root: &OwnedFd) -> Result<[u8; 16], SysError> {
+    let fs = sys::file::statfs(root.as_fd())?;
+    let stat = sys::at::stat_fd(root.as_fd())?;
+    let mounts = if fs.fsid == 0 { sys::mounts::list().unwrap_or_default() } else { Vec::new() };
+    let word = match mounts.into_iter().find(|mount| mount.id == stat.mnt_id) {
+        None => mix(fs.fsid ^ mix(stat.ino)),
+        Some(mount) => {
+            let all = sys::at::open_root(Path::new("/"))?;
+            let path = sys::at::path_below(all.as_fd(), root.as_fd())?.unwrap_or_default();
+            let path = Path::new("/").join(OsStr::from_bytes(&path));
+            let below = path.strip_prefix(&mount.mount_point).unwrap_or(&path);
+            let dir = mount.root.join(below);
+            let source = hash_name(Ino(fs.f_type), mount.source.as_bytes());
+            hash_name(Ino(source), dir.as_os_str().as_bytes())
+        }
+    };
+    let mut value = [0; 16];
+    value[..8].copy_from_slice(&word.to_le_bytes());
+    value[8..].copy_from_slice(&mix(word).to_le_bytes());
+    Ok(value)
 }
 
 fn id_of(word: u128) -> BranchId {
@@ -219,4 +267,23 @@ fn fresh_id(root: &OwnedFd) -> Result<[u8; 16], SysError> {
     id[..8].copy_from_slice(&RandomState::new().hash_one((fs.fsid, now)).to_le_bytes());
     id[8..].copy_from_slice(&RandomState::new().hash_one((std::process::id(), now)).to_le_bytes());
     Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_branch_that_stores_nothing_has_the_same_id_whatever_comes_before_it() {
+        // No file system of one's own takes attributes less gladly.
+        let roots = ["/proc/sys", "/proc/fs"].map(|path| sys::at::open_root(Path::new(path)).unwrap());
+        let alone = roots.each_ref().map(|root| durable_id(root, true, &[]).unwrap());
+        assert_ne!(alone[0].id, alone[1].id);
+        for (root, alone, other) in [(&roots[0], &alone[0], &alone[1]), (&roots[1], &alone[1], &alone[0])] {
+            assert_eq!((alone.by_order, &alone.proof), (false, &None));
+            assert_eq!(&durable_id(root, true, &[other.id]).unwrap(), alone);
+            let again = durable_id(root, true, &[alone.id]).unwrap();
+            assert!(again.by_order && again.id != alone.id);
+        }
+    }
 }

@@ -14,6 +14,10 @@ use crate::branch::Branch;
 /// The attribute of a branch's root.
 const ATTRIBUTE: &CStr = c"trusted.fsstack.pool";
 
+/// When the branch came to belong to that pool: nanoseconds since 1970, as 8 bytes. None beside the id: it did before that
+/// was noted.
+const JOINED: &CStr = c"trusted.fsstack.joined";
+
 /// A UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PoolId(pub [u8; 16]);
@@ -45,7 +49,8 @@ impl PoolId {
             }
         }
         let id = best.map_or_else(Self::fresh, |(_, id)| id);
-        branches.iter().for_each(|branch| id.store(branch));
+        let now = now();
+        branches.iter().for_each(|branch| id.store_at(branch, now));
         id
     }
 
@@ -60,13 +65,32 @@ impl PoolId {
 
     /// The branch belongs to this pool.
     pub(crate) fn store(self, branch: &Branch) {
+        self.store_at(branch, now());
+    }
+
+    /// As [`Self::store`]; those that come together do so at one time.
+    fn store_at(self, branch: &Branch, now: u64) {
+        let root = branch.root();
+        let on = On::Fd(root.as_fd());
         if Self::stored(branch) == Some(self) {
-            return;
+            let mut value = [0; 8];
+            let noted = matches!(xattr::get(on, JOINED, &mut value), Ok(8));
+            return branch.set_joined(if noted { u64::from_le_bytes(value) } else { 0 });
         }
-        if let Err(error) = xattr::set(On::Fd(branch.root().as_fd()), ATTRIBUTE, &self.0, 0) {
-            tracing::debug!(%error, branch = %branch.path.display(), "the branch does not keep the pool's id");
+        let stored = xattr::set(on, JOINED, &now.to_le_bytes(), 0)
+            .and_then(|()| xattr::set(on, ATTRIBUTE, &self.0, 0));
+        match stored {
+            Ok(()) => branch.set_joined(now),
+            Err(error) => {
+                tracing::debug!(%error, branch = %branch.path.display(), "the branch does not keep the pool's id");
+            }
         }
     }
+}
+
+fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
 impl fmt::Display for PoolId {

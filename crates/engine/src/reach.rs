@@ -19,6 +19,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 use crate::branch::Branch;
 use crate::entries::Entries;
 use crate::error::{OpError, Result};
+use crate::index::Place;
 use crate::inode::number::{self, Identity};
 use crate::inode::{Copies, Inode};
 use crate::pool::Pool;
@@ -67,11 +68,16 @@ impl Union {
     /// ESTALE if none has; EIO if that cannot be known.
     pub(crate) fn reach(&self, pool: &Pool, ino: Ino) -> Result<Reached> {
         sys::identity::become_daemon().map_err(OpError::Sys)?;
-        // Where the index says, for what was moved; then where the number says.
-        let indexed = self.index.places(ino).into_iter().flat_map(|(_, naturals)| naturals);
+        // Where the index says, for what was moved; then where the number says. Of a directory that is its first copy: what
+        // the index has may have been parted from it.
+        let places = self.index.places(ino);
+        let own_first = places.iter().any(Place::is_dir)
+            && pool.branch_of(ino).is_some_and(|at| pool.branch(at).by_number.is_some());
+        let indexed = places.into_iter().flat_map(|place| place.naturals);
+        let (before, after) = if own_first { (Some(ino), None) } else { (None, Some(ino)) };
         let mut unsure = None;
         let mut tried = 0;
-        for natural in indexed.chain(std::iter::once(ino)) {
+        for natural in before.into_iter().chain(indexed).chain(after) {
             tried += 1;
             match self.reach_at(pool, ino, natural) {
                 Ok(reached) => return Ok(reached),
@@ -166,7 +172,7 @@ impl Union {
 
     /// The path below the branch's root that the kernel knows. It tells none that is longer than a page: of a directory that
     /// lies deeper the last names are read, each in the directory above.
-    fn path_of(&self, branch: &Branch, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn path_of(&self, branch: &Branch, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
         let mut climbed: Option<OwnedFd> = None;
         let mut below: Vec<CString> = Vec::new();
         loop {

@@ -26,6 +26,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::health::crowd::Stay;
+use crate::index::birth;
 use crate::inode::dirfd::DirFd;
 use crate::inode::{Inode, Name, number};
 use crate::intent::{Intent, Stamp};
@@ -59,10 +60,18 @@ impl Move<'_> {
 
 /// Why a file was not moved to a branch.
 enum Unmoved {
-    /// Nothing of it is there.
+    /// Nothing of it is there, nor will be after a power cut.
     Undone(OpError),
-    /// Something of it may be there, which goes when the branch is back.
+    /// Something of it may be there, which goes when the branch is back, or becomes the file at the next mount.
     Left(OpError),
+}
+
+/// What became of the old name of a file that was moved.
+enum OldName {
+    Gone,
+    /// It may be there, or be back after a power cut, and goes when the branch is back or at the next mount: unless
+    /// the file was written to there meanwhile.
+    MayStand,
 }
 
 impl From<OpError> for Unmoved {
@@ -126,10 +135,12 @@ impl Union {
                     );
                     moving.from.tally.add(Sum::MovedAway, 1);
                     pool.branch(at).tally.add(Sum::MovedHere, 1);
+                    ask_for_late_errors(file, &moving);
                     placed.branch = home;
                     placed.fd = fd;
                     placed.access = Access::Write;
                     placed.epoch = placed.branch.epoch();
+                    file.hush_again(&placed);
                     return Ok(());
                 }
                 Err(unmoved) => {
@@ -191,9 +202,16 @@ impl Union {
             copy_across(pool, moving, &new)
                 .map_err(Unmoved::from)
                 .and_then(|()| self.exchange_names(pool, moving, &new, made.ino))
-                .inspect_err(|_| self.index.forget(id, Some(natural)))
+                .inspect_err(|unmoved| {
+                    // What may be there is known by what it was known by: it may become the file. (Not where another could not
+                    // be told from it that has its inode number when it is gone.)
+                    if matches!(unmoved, Unmoved::Undone(_)) || birth(&made) == 0 {
+                        self.index.forget(id, Some(natural));
+                    }
+                })
         });
-        if done.is_ok() {
+        let is_gone = |old: &OldName| matches!(old, OldName::Gone) || birth(&moving.stat) == 0;
+        if done.as_ref().is_ok_and(is_gone) {
             let before = number::number(&moving.from, moving.stat.dev, moving.stat.ino);
             self.index.forget(id, Some(before));
         }
@@ -202,18 +220,24 @@ impl Union {
         {
             staged.discard(to);
         }
-        done.map(|()| new.fd)
+        done.map(|_| new.fd)
     }
 
     /// The new copy gets the name and the old one loses it.
-    fn exchange_names(&self, pool: &Pool, moving: &Move<'_>, new: &New<'_>, ino: u64) -> Result<(), Unmoved> {
+    fn exchange_names(
+        &self,
+        pool: &Pool,
+        moving: &Move<'_>,
+        new: &New<'_>,
+        ino: u64,
+    ) -> Result<OldName, Unmoved> {
         // Until the intent, which names the way, is done with, no directory on the way is renamed, and no two names
         // are exchanged: what is looked at now is what loses its name.
         let _shape = self.shape.read(pool)?;
-        self.exchange_names_in_shape(pool, moving, new, ino)?;
+        let old = self.exchange_names_in_shape(pool, moving, new, ino)?;
         // Whoever settles intents when a branch is back, with the shape to himself, asks where an open file is.
         moving.inode.moved_to(new.to.ix);
-        Ok(())
+        Ok(old)
     }
 
     fn exchange_names_in_shape(
@@ -222,7 +246,7 @@ impl Union {
         moving: &Move<'_>,
         new: &New<'_>,
         ino: u64,
-    ) -> Result<(), Unmoved> {
+    ) -> Result<OldName, Unmoved> {
         let New { to, dir, fd, staged } = new;
         let name = &*moving.name.name;
         let old_dir = self.dirfd(pool, &moving.name.parent, moving.from.ix)?;
@@ -267,7 +291,7 @@ impl Union {
                     // The new one, which is whole and has its name, counts; the old one goes when its branch is back.
                     tracing::warn!(%error, %unknown, "the old name of a moved file may be left");
                     let _stays = intent;
-                    return Ok(());
+                    return Ok(OldName::MayStand);
                 }
             },
         };
@@ -278,10 +302,10 @@ impl Union {
         if let Err(error) = synced {
             // Should it come back after a power cut, the next mount removes it.
             tracing::warn!(%error, "the old name of a moved file is gone, but not surely on disk");
-            return Ok(());
+            return Ok(OldName::MayStand);
         }
         intent.done(to);
-        Ok(())
+        Ok(OldName::Gone)
     }
 
     /// Whether the old copy still has its name.
@@ -303,6 +327,17 @@ fn copy_across(pool: &Pool, moving: &Move<'_>, new: &New<'_>) -> Result<()> {
     to.ask_inside(|| dress(new.fd.as_fd(), moving.source, &moving.stat, &pool.settings.relocation))
 }
 
+/// What the old copy lost on its way to the disk, and nobody was told yet, is owed to all who have the file open: the new one
+/// may lack it, and its branch knows nothing of it.
+fn ask_for_late_errors(file: &OpenFile, moving: &Move<'_>) {
+    let (from, old) = (&moving.from, moving.source);
+    let how = if from.is_remote() { sys::file::flush } else { sys::file::await_written };
+    let late = file.owed.ask(None, OpError::is_of_a_sync, || from.ask_patiently(|| how(old)));
+    if let Err(error) = late {
+        tracing::warn!(%error, "the old copy of a moved file");
+    }
+}
+
 /// The new copy, number `ino`, must not stay beside the old one; somebody else's file of that name is left alone.
 fn give_up(
     pool: &Pool,
@@ -317,6 +352,8 @@ fn give_up(
         Err(error) if !error.is_missing() => Err(error),
         _ => Ok(()),
     };
+    // With the intent gone first a power cut would leave both copies for good.
+    let undone = undone.and_then(|()| to.ask(|| sync_dir(dir.as_fd())));
     tracing::warn!(%error, ?undone, "a move was given up");
     if undone.is_ok() {
         intent.done(to);
@@ -336,10 +373,6 @@ fn why_failed(error: OpError, known: &'static str) -> &'static str {
     }
 }
 
-/// `FS_APPEND_FL` and `FS_IMMUTABLE_FL` of linux/fs.h.
-const APPEND_ONLY: u32 = 0x20;
-const IMMUTABLE: u32 = 0x10;
-
 fn why_not(file: &OpenFile, stat: &Stat, flags: u32) -> Option<&'static str> {
     if matches!(file.tied_to(), Some(Route::Passthrough(_))) {
         return Some(WRITTEN_PAST);
@@ -347,7 +380,7 @@ fn why_not(file: &OpenFile, stat: &Stat, flags: u32) -> Option<&'static str> {
     if !file.lock_owners.lock().is_empty() {
         return Some("somebody has locks on it, which the branch keeps");
     }
-    if flags & (APPEND_ONLY | IMMUTABLE) != 0 {
+    if flags & sys::ioctl::FREEZING != 0 {
         return Some("it is append-only or immutable: its old name could not be removed");
     }
     match stat.nlink {

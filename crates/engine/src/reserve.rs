@@ -18,9 +18,10 @@ use std::sync::Arc;
 
 use fsstack_pool::{BranchIx, Candidate, Ino, rank, verdict};
 use fsstack_sys::at::RenameFlags;
-use fsstack_sys::{self as sys, Errno, identity};
+use fsstack_sys::{self as sys, Errno, OFlags, identity};
 
 use crate::branch::Branch;
+use crate::chattr;
 use crate::error::{OpError, Result};
 use crate::explain::fits;
 use crate::inode::Inode;
@@ -284,12 +285,22 @@ impl Union {
         if parent.name().is_none() && !parent.is_root() {
             return Err(OpError::MISSING);
         }
-        self.must_be_missing(pool, parent, name)?;
+        let _making = self.must_be_missing(pool, parent, name)?;
         let staged = staged(*id);
         // The branch's copy of the directory may have been removed with its last entry.
         let dir = self.skeleton(pool, parent, home.ix)?;
-        home.ask(|| {
-            sys::at::rename(staging.dir.as_fd(), &staged, dir.as_fd(), name, RenameFlags::NOREPLACE)
+        let folder = staging.dir.as_fd();
+        let name_it = || sys::at::rename(folder, &staged, dir.as_fd(), name, RenameFlags::NOREPLACE);
+        home.ask(|| match name_it() {
+            // The directory gives a project to what is made in it, and takes nothing of another one.
+            Err(error) if error.errno == Errno::XDEV => {
+                let file = sys::at::open(folder, &staged, OFlags::RDONLY, 0, home.mounts)?;
+                let dir = sys::at::reopen(dir.as_fd(), OFlags::RDONLY)?;
+                // (Where that is not the reason, the first error is the one to tell.)
+                chattr::put_into_project_of(dir.as_fd(), file.as_fd()).map_err(|_| error)?;
+                name_it()
+            }
+            named => named,
         })?;
         home.note_placed_beside(size.saturating_sub(home.arrived(*id)));
         home.note_made();

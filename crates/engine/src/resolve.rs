@@ -17,10 +17,12 @@ use crate::answer::{Attr, Entry};
 use crate::clashes::Told;
 use crate::error::{OpError, Result};
 use crate::health::crowd::Stay;
-use crate::inode::number::{self, Identity, hash_name, mix};
-use crate::inode::{Copies, Inode, mark};
+use crate::health::stand_in;
+use crate::inode::number::{Identity, hash_name, mix};
+use crate::inode::{Copies, Inode, Making};
 use crate::pool::Pool;
 use crate::settings::Degraded;
+use crate::shape::patiently;
 use crate::union::Union;
 
 /// The copies of a directory and their attributes.
@@ -155,23 +157,34 @@ impl Union {
         Ok(holders)
     }
 
-    /// Makes sure that nothing has `name` in `parent`: for free when a lookup has just found that out.
+    /// Makes sure that nothing has `name` in `parent`: for free when a lookup has just found that out. And that nobody
+    /// else makes it until the caller is done.
     ///
     /// # Errors
     /// EEXIST, or EIO if that cannot be known.
-    pub(crate) fn must_be_missing(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<()> {
+    pub(crate) fn must_be_missing(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<Making> {
         check_public(pool, parent, name)?;
+        let making = self.make_alone(pool, parent, name)?;
         if parent.take_miss(name) {
-            return Ok(());
+            return Ok(making);
         }
         match self.find(pool, parent, name) {
             Ok(_) => Err(fsstack_sys::Errno::EXIST.into()),
             Err(error) if error.is_missing() => {
                 parent.take_miss(name);
-                Ok(())
+                Ok(making)
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Nobody else makes `name` in `parent` until the caller is done.
+    ///
+    /// # Errors
+    /// EIO if whoever makes it does not come back from a branch that hangs.
+    pub(crate) fn make_alone(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<Making> {
+        let attempt = || parent.make(name);
+        attempt().map_or_else(|| stand_in::aside(|| patiently(pool, attempt)), Ok)
     }
 
     /// The kernel is told about `name`: the inode has one more lookup.
@@ -237,109 +250,6 @@ impl Union {
         inode.seen_as(parent, name, 1);
         self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
         entry(id, merge(stats))
-    }
-
-    /// The number of a directory: its first copy's, where "first" does not depend on the branches' order: the oldest
-    /// of those that bear no mark.
-    pub(crate) fn dir_identity(
-        &self,
-        pool: &Pool,
-        parent: &Arc<Inode>,
-        name: &CStr,
-        stats: &DirStats,
-    ) -> Result<Identity> {
-        let mut ids: SmallVec<[(Identity, BranchIx, u64); 2]> = stats
-            .iter()
-            .map(|(at, stat)| (self.copy_identity(pool, pool.branch(*at), stat, stats), *at, stat.ino))
-            .collect();
-        let born = |at| stats.iter().find(|(on, _)| *on == at).and_then(|(_, stat)| stat.btime);
-        ids.sort_by_key(|(_, at, _)| (born(*at), pool.branch(*at).id));
-        // A live directory keeps its number when the branch that it came from leaves, or an older one is added.
-        let live = self.known(parent, name).filter(|live| {
-            live.is_dir() && stats.iter().any(|(at, stat)| live.copy_ino(*at) == Some(stat.ino))
-        });
-        if let Some(live) = live {
-            return Ok(live.id);
-        }
-        let known = ids.iter().find(|(id, ..)| self.inodes.get(id.ino).is_some_and(|known| known.id == *id));
-        if let Some((id, ..)) = known {
-            return Ok(*id);
-        }
-        if pool.is_one_plain_branch() {
-            return ids.first().map(|(id, ..)| *id).ok_or(OpError::MISSING);
-        }
-        let marks = self.copy_marks(pool, parent, name, stats, &mut ids)?;
-        let first = ids.iter().zip(&marks).find(|(_, marked)| marked.is_none());
-        // All copies are later ones: the first is lost or out of reach, but its number lives on, unless that
-        // directory is alive under another name (it was renamed behind the pool's back on some branches).
-        let elsewhere = |id: &Identity| {
-            let live = self.inodes.get(id.ino).and_then(|inode| inode.name());
-            live.is_some_and(|is| is.parent.id != parent.id || *is.name != *name)
-        };
-        let own = ids.first().map(|(id, ..)| *id);
-        let marked = marks.iter().flatten().next().copied();
-        let first = first.map(|((id, ..), _)| *id);
-        let id = first.or(marked.filter(|id| !elsewhere(id))).or(own).ok_or(OpError::MISSING)?;
-        if pool.settings.nfs_export {
-            let copies =
-                ids.iter().zip(&marks).map(|((natural, at, own), marked)| (*natural, *at, *own, *marked));
-            self.mark_copies(pool, parent, name, id, copies);
-        }
-        Ok(id)
-    }
-
-    /// The marks of these copies, as far as they count. One that bears its own other number (`identify.rs`) has that, and is
-    /// no later copy.
-    fn copy_marks(
-        &self,
-        pool: &Pool,
-        parent: &Arc<Inode>,
-        name: &CStr,
-        stats: &DirStats,
-        ids: &mut SmallVec<[(Identity, BranchIx, u64); 2]>,
-    ) -> Result<SmallVec<[Option<Identity>; 2]>> {
-        let mut marks = SmallVec::new();
-        for (id, at, own) in ids {
-            let branch = pool.branch(*at);
-            let fd = self.dirfd(pool, parent, *at)?;
-            let mark = branch.ask(|| Ok(mark::get(On::Name(fd.as_fd(), name), mark::DIR, *own)))?;
-            let stat = stats.iter().find(|(on, _)| *on == *at).map(|(_, stat)| stat);
-            let other = stat.map(|stat| number::another(number::identity(branch, stat)));
-            let mark = match mark {
-                Some(mark) if other == Some(mark) => {
-                    *id = mark;
-                    None
-                }
-                mark => mark,
-            };
-            marks.push(mark);
-            if mark.is_none() && !pool.settings.nfs_export {
-                break; // the one that counts
-            }
-        }
-        Ok(marks)
-    }
-
-    /// What an NFS client holds of the directory `id` stays good when its first copy is lost: all others are marked
-    /// and in the index.
-    fn mark_copies(
-        &self,
-        pool: &Pool,
-        parent: &Arc<Inode>,
-        name: &CStr,
-        id: Identity,
-        copies: impl Iterator<Item = (Identity, BranchIx, u64, Option<Identity>)>,
-    ) {
-        for (_, at, own, marked) in copies.filter(|(natural, ..)| natural.ino != id.ino) {
-            let branch = pool.branch(at);
-            self.index.note_dir(branch, id, number::number(branch, branch.dev(), own));
-            if marked != Some(id)
-                && branch.is_writable()
-                && let Ok(fd) = self.dirfd(pool, parent, at)
-            {
-                mark::put(On::Name(fd.as_fd(), name), mark::DIR, id, own);
-            }
-        }
     }
 
     /// A file and a directory have the same name in `parent`: the first branch wins, and the log says once what is hidden.

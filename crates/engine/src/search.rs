@@ -13,6 +13,7 @@
 //! missed.
 
 use std::ffi::{CStr, CString};
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -20,14 +21,14 @@ use std::time::Duration;
 
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
 use crate::branch::Branch;
 use crate::entries::{Entries, Listed};
 use crate::error::{OpError, Result};
 use crate::health::stand_in;
-use crate::index::{KeptBy, Name, open_path};
+use crate::index::{KeptBy, Name, Way, open_path};
 use crate::inode::{Inode, number};
 use crate::pool::Pool;
 use crate::union::Union;
@@ -51,10 +52,15 @@ pub(crate) struct Searches {
     turn: Mutex<()>,
     /// How many looks have begun.
     begun: AtomicU64,
+    /// What tells the last that began from those of earlier mounts, too.
+    stamp: AtomicU64,
     /// The last that saw everything.
     whole: Mutex<Option<Whole>>,
     /// Held together by those who rename something in directories that the branch has; alone by who wants nothing half done.
     still: RwLock<()>,
+    /// Held together by those who give a file another name; alone by who counts a file's links and removes one. Order: after
+    /// `still`.
+    links: RwLock<()>,
     /// What was renamed and is not remembered by its new name.
     moved: AtomicU64,
     /// New names of files, since the look began that is under way.
@@ -72,6 +78,11 @@ struct Whole {
 }
 
 impl Searches {
+    /// Nobody gives a file of the branch another name until this drops. None: somebody does for longer than `patience`.
+    pub(crate) fn alone(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, ()>> {
+        self.links.try_write_for(patience)
+    }
+
     /// By what the look that began after the first `asked` is remembered, if one saw everything.
     fn seen_since(&self, asked: u64) -> Option<KeptBy> {
         let whole = self.whole.lock().filter(|whole| whole.look > asked);
@@ -92,20 +103,29 @@ impl Pool {
         let concerned =
             |branch: &&Arc<Branch>| branch.by_number.is_none() && dirs.iter().any(|dir| dir.is_on(branch.ix));
         let searched = self.branches.iter().filter(|_| self.settings.nfs_export).filter(concerned);
-        let held = searched.map(|branch| Ok((branch, wait_for_searchers(branch)?)));
+        let held = searched.map(|branch| Ok((branch, share(branch, &branch.searches.still)?)));
         Ok(Moving(held.collect::<Result<_>>()?))
     }
 }
 
-/// Whoever looks through the branch may be stuck in it: then not for longer than the branch is waited for.
-fn wait_for_searchers(branch: &Branch) -> Result<RwLockReadGuard<'_, ()>> {
-    let still = &branch.searches.still;
-    if let Some(held) = still.try_read() {
+impl Branch {
+    /// A file of the branch is about to get another name: what is counted of its links holds (`removed.rs`).
+    ///
+    /// # Errors
+    /// Whoever counts them is stuck in the branch.
+    pub(crate) fn linking(&self) -> Result<Option<RwLockReadGuard<'_, ()>>> {
+        self.renames_what_is_held().then(|| share(self, &self.searches.links)).transpose()
+    }
+}
+
+/// Whoever has the lock alone may be stuck in the branch: then not for longer than the branch is waited for.
+fn share<'a>(branch: &Branch, lock: &'a RwLock<()>) -> Result<RwLockReadGuard<'a, ()>> {
+    if let Some(held) = lock.try_read() {
         return Ok(held);
     }
     stand_in::aside(|| {
         loop {
-            if let Some(held) = still.try_read_for(HALF_DONE) {
+            if let Some(held) = lock.try_read_for(HALF_DONE) {
                 return Ok(held);
             }
             branch.check_open()?;
@@ -173,6 +193,8 @@ impl Union {
         let searches = &branch.searches;
         *searches.renamed.lock() = Some(Vec::new());
         let look = searches.begun.fetch_add(1, SeqCst) + 1;
+        let stamp = RandomState::new().hash_one(look);
+        searches.stamp.store(stamp, SeqCst);
         let moved = searches.moved.load(SeqCst);
         let looked = self.look_through(branch);
         let still = searches.still.try_write_for(HALF_DONE);
@@ -190,6 +212,7 @@ impl Union {
             }
         }
         if moved == searches.moved.load(SeqCst) {
+            self.index.forget_names(branch.id, stamp);
             *searches.whole.lock() = Some(Whole { look, kept_by, moved });
         }
         Ok(())
@@ -215,6 +238,7 @@ impl Union {
     fn remember(&self, pool: &Pool, branch: &Branch, dir: &Arc<Inode>, name: &CStr) -> Option<()> {
         let stat = self.stat_in(pool, dir, branch.ix, name).ok().filter(|stat| stat.nlink == 1)?;
         let natural = number::number(branch, stat.dev, stat.ino);
+        let look = branch.searches.stamp.load(SeqCst);
         let mut rows = Vec::new();
         let (mut own, mut dir, mut name) = (natural, dir.clone(), Arc::<CStr>::from(name));
         loop {
@@ -223,7 +247,7 @@ impl Union {
             } else {
                 number::number(branch, branch.dev(), dir.copy_ino(branch.ix)?)
             };
-            rows.push((own, Name { branch: branch.id, parent, name: name.to_bytes().to_vec() }));
+            rows.push((own, Name { branch: branch.id, look, parent, name: name.to_bytes().to_vec() }));
             // The way there may be newer than what is remembered, or the other way round.
             if parent == ROOT || self.where_it_was(branch, parent).ok()?.is_some() {
                 break;
@@ -239,7 +263,7 @@ impl Union {
     }
 
     /// The object, if it is where it was seen last.
-    fn where_it_was(&self, branch: &Branch, natural: Ino) -> Result<Option<(OwnedFd, Stat)>> {
+    pub(crate) fn where_it_was(&self, branch: &Branch, natural: Ino) -> Result<Option<(OwnedFd, Stat)>> {
         let Some(path) = self.remembered(branch, natural) else { return Ok(None) };
         let opened = branch.ask(|| {
             let mut names = path.iter().rev().peekable();
@@ -285,16 +309,17 @@ impl Union {
     /// The branch cannot be seen as a whole, or not all of it is remembered.
     fn look_through(&self, branch: &Branch) -> Result<KeptBy> {
         tracing::info!(branch = %branch.path.display(), "looking for an object by its number, which this branch's file system cannot do");
-        let mut waiting = vec![(Vec::new(), ROOT)];
+        let look = branch.searches.stamp.load(SeqCst);
+        let mut waiting = vec![(Way::from(Vec::new()), ROOT)];
         let mut rows = Vec::with_capacity(BATCH);
         let kept_by = self.index.note_names(&mut rows).ok_or(OpError::UNSURE)?;
         let keep = |rows: &mut Vec<_>| match self.index.note_names(rows) {
             Some(by) if by == kept_by => Ok(()),
             _ => Err(OpError::UNSURE),
         };
-        while let Some((path, parent)) = waiting.pop() {
+        while let Some((dir, parent)) = waiting.pop() {
             let opened =
-                branch.ask(|| open_path(branch, &path)).and_then(|dir| Entries::of(branch, dir.as_fd()));
+                branch.ask(|| open_path(branch, &dir.path())).and_then(|fd| Entries::of(branch, fd.as_fd()));
             let mut entries = match opened {
                 Err(error) if is_elsewhere(error.errno()) => continue,
                 opened => opened?,
@@ -302,14 +327,9 @@ impl Union {
             while let Some(Listed { kind, ino, name }) = entries.next()? {
                 let natural = number::number(branch, branch.dev(), ino);
                 if kind.is_none_or(|kind| kind == Kind::Dir) {
-                    let mut below = path.clone();
-                    if !below.is_empty() {
-                        below.push(b'/');
-                    }
-                    below.extend_from_slice(name.to_bytes());
-                    waiting.push((below, natural));
+                    waiting.push((Way::below(&dir, name.to_bytes().to_vec()), natural));
                 }
-                rows.push((natural, Name { branch: branch.id, parent, name: name.into_bytes() }));
+                rows.push((natural, Name { branch: branch.id, look, parent, name: name.into_bytes() }));
                 if rows.len() >= BATCH {
                     keep(&mut rows)?;
                 }

@@ -1,7 +1,8 @@
 //! Giving a branch the directories that it lacks.
 //!
 //! A skeleton is made while the tree's shape is held shared, so that no directory of it is renamed or removed
-//! meanwhile; who removes a directory's only copy holds the shape shared too, and the directory itself (`Inode::go`). Two threads may make the same one: the later finds it there. It is made with the owner, mode,
+//! meanwhile; who removes a directory's only copy holds the shape shared too, and the directory itself
+//! (`Inode::go`). Two threads may make the same one: the later finds it there. It is made with the owner, mode,
 //! attributes and times of the directory it is a copy of before its name shows (a directory that is already
 //! in the pool, under attributes that the pool already shows, can only be entered by who may enter it).
 
@@ -16,9 +17,10 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::branch::Branch;
+use crate::chattr::Traits;
 use crate::error::{OpError, Result};
 use crate::inode::dirfd::DirFd;
-use crate::inode::number::{self, Identity};
+use crate::inode::number::Identity;
 use crate::inode::{Inode, Name, mark};
 use crate::pool::Pool;
 use crate::recover;
@@ -82,10 +84,14 @@ impl Union {
         if model.nlink == 0 {
             return Err(OpError::MISSING); // removed since it was opened
         }
+        if model.is_immutable() || model.is_append_only() {
+            return Err(Errno::PERM.into()); // on a further branch it could be filled, and emptied
+        }
         let made =
             branch.ask(|| make_like(branch, parent.as_fd(), &name.name, source.as_fd(), &model, dir.id))?;
         let stat = branch.ask(|| sys::at::stat_fd(made.as_fd()))?;
-        self.index.note_dir(branch, dir.id, number::number(branch, stat.dev, stat.ino));
+        // (It may have been found there, unmarked.)
+        self.note_copy(branch, On::Fd(made.as_fd()), dir.id, stat.ino);
         let fd = Arc::new(self.budget.count(made, branch.epoch()));
         dir.add_copy(branch.ix, stat.ino, Some(fd.clone()), |at| pool.turn(at));
         self.budget.opened(dir, branch.ix);
@@ -197,9 +203,9 @@ fn dress_like(
         sys::at::chown_fd(fd, Some(model.uid), Some(model.gid))?;
     }
     copy_xattrs(fd, source, Unfit::LeftOut)?;
-    mark::put(On::Fd(fd), mark::DIR, id, own.ino);
+    let _put = mark::put(On::Fd(fd), mark::DIR, id, own.ino);
     sys::at::chmod_fd(fd, model.mode & 0o7777)?;
-    copy_flags(fd, source);
+    copy_traits(fd, source)?;
     sys::at::utimens_fd(fd, Times { atime: SetTime::At(model.atime), mtime: SetTime::At(model.mtime) })
 }
 
@@ -277,19 +283,15 @@ fn has(names: &[u8], name: &CStr) -> bool {
     names.split_inclusive(|byte| *byte == 0).any(|other| other == name.to_bytes_with_nul())
 }
 
-/// Inode flags (append-only, no-dump, project and so on), as far as the other file system has them.
-fn copy_flags(to: BorrowedFd<'_>, from: BorrowedFd<'_>) {
-    /// Flags that a user may set and see (`FS_FL_USER_MODIFIABLE`), but for immutable and append-only: the
-    /// directory is about to be filled.
-    const COPIED: u32 = 0x0003_80ff & !0x30;
-    let flags = sys::at::reopen(from, OFlags::RDONLY)
-        .and_then(|from| sys::ioctl::getflags(from.as_fd()))
-        .map(|flags| flags & COPIED);
-    if let Ok(flags) = flags
-        && flags != 0
-        && let Ok(to) = sys::at::reopen(to, OFlags::RDONLY)
-        && let Err(error) = sys::ioctl::setflags(to.as_fd(), flags)
-    {
-        tracing::debug!(%error, "a directory's inode flags were not copied");
+/// What `chattr` gives a directory, and what it then gives to what is made in it, as far as the other file system has it.
+fn copy_traits(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<(), SysError> {
+    // (One that cannot be read is copied as far as can be seen.)
+    let Ok(from) = sys::at::reopen(from, OFlags::RDONLY) else { return Ok(()) };
+    let traits = Traits::of(from.as_fd())?;
+    if traits == Traits::default() {
+        return Ok(());
     }
+    let Ok(to) = sys::at::reopen(to, OFlags::RDONLY) else { return Ok(()) };
+    traits.begin(to.as_fd())?;
+    traits.finish(to.as_fd())
 }

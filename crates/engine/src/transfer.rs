@@ -10,8 +10,8 @@ use fsstack_sys::{self as sys, Errno, SysError};
 /// Bytes read and written at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Copies up to `len` bytes of `from` (descriptor, offset) to `to`: how many. Stops early, with what was done,
-/// where something fails after the first byte.
+/// Copies up to `len` bytes of `from` (descriptor, offset) to `to`: how many. Stops early, with what was done, after `most`
+/// bytes of data (holes take no time), and where something fails after the first byte.
 ///
 /// # Errors
 /// What failed before the first byte.
@@ -19,9 +19,10 @@ pub(crate) fn copy(
     from: (BorrowedFd<'_>, u64),
     to: (BorrowedFd<'_>, u64),
     len: u64,
+    most: u64,
 ) -> Result<u64, SysError> {
     let mut done = 0;
-    match copy_counting(from, to, len, &mut done, &mut Way::by_hand()) {
+    match copy_counting(from, to, len, &mut done, &mut Way::by_hand(most)) {
         Err(error) if done == 0 => Err(error),
         Ok(()) | Err(_) => Ok(done),
     }
@@ -38,8 +39,11 @@ pub(crate) fn copy_all(
     speed: Option<NonZeroU64>,
 ) -> Result<(), SysError> {
     let size = sys::at::stat_fd(from)?.size;
-    let mut way =
-        Way { in_kernel: true, pace: speed.map(|speed| Pace { speed, began: Instant::now(), done: 0 }) };
+    let mut way = Way {
+        in_kernel: true,
+        most: u64::MAX,
+        pace: speed.map(|speed| Pace { speed, began: Instant::now(), done: 0 }),
+    };
     copy_counting((from, 0), (to, 0), size, &mut 0, &mut way)?;
     sys::file::truncate(to, size)
 }
@@ -48,12 +52,14 @@ pub(crate) fn copy_all(
 struct Way {
     /// By `copy_file_range`, as long as it works between these two.
     in_kernel: bool,
+    /// Bytes of data after which it is enough; holes take no time.
+    most: u64,
     pace: Option<Pace>,
 }
 
 impl Way {
-    fn by_hand() -> Self {
-        Self { in_kernel: false, pace: None }
+    fn by_hand(most: u64) -> Self {
+        Self { in_kernel: false, most, pace: None }
     }
 
     /// Carries up to a chunk of data: how many bytes, 0 at the end.
@@ -169,12 +175,15 @@ fn copy_counting(
     let size = sys::at::stat_fd(from.0)?.size;
     let end = size.min(from.1.saturating_add(len));
     let mut buffer = Vec::new();
-    while from.1 + *done < end {
+    let mut carried_in_all = 0;
+    while from.1 + *done < end && carried_in_all < way.most {
         let at = from.1 + *done;
         let data = next_data(from.0, at, end);
         if data > at {
-            leave_hole(to.0, to.1 + *done, data - at)?;
-            *done += data - at;
+            let most = way.most - carried_in_all;
+            let (left, stored) = leave_hole(to.0, to.1 + *done, data - at, most)?;
+            *done += left;
+            carried_in_all += stored;
             continue;
         }
         let stop = match sys::file::seek(from.0, at, Whence::Hole) {
@@ -187,12 +196,14 @@ fn copy_counting(
             return Ok(()); // became shorter meanwhile
         }
         *done += carried as u64;
+        carried_in_all += carried as u64;
     }
     Ok(())
 }
 
-/// Makes `len` bytes at `at` read as zeros without storing them.
-fn leave_hole(fd: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), SysError> {
+/// Makes `len` bytes at `at` read as zeros: how many, and how many zeros were stored, where there was no other way. Of these
+/// `most` at most.
+fn leave_hole(fd: BorrowedFd<'_>, at: u64, len: u64, most: u64) -> Result<(u64, u64), SysError> {
     /// `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`.
     const PUNCH: u32 = 0x03;
     let size = sys::at::stat_fd(fd)?.size;
@@ -200,17 +211,21 @@ fn leave_hole(fd: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), SysError> {
         match sys::file::fallocate(fd, PUNCH, at, len.min(size - at)) {
             Err(error) if error.errno == Errno::OPNOTSUPP => {
                 let zeros = vec![0_u8; usize::try_from(len.min(CHUNK as u64)).unwrap_or(CHUNK)];
-                let mut done = 0;
+                let (mut done, len) = (0, len.min(most));
                 while done < len {
                     let part = usize::try_from((len - done).min(CHUNK as u64)).unwrap_or(CHUNK);
                     write_all(fd, &zeros[..part], at + done)?;
                     done += part as u64;
                 }
+                return Ok((len, len));
             }
             punched => punched?,
         }
     }
-    if at + len > size { sys::file::truncate(fd, at + len) } else { Ok(()) }
+    if at + len > size {
+        sys::file::truncate(fd, at + len)?;
+    }
+    Ok((len, 0))
 }
 
 /// Writes all of `data`.

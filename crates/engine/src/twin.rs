@@ -5,14 +5,15 @@ use std::os::fd::BorrowedFd;
 use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
+use crate::chattr::Traits;
 use crate::settings::{Relocation, Verify};
 use crate::skeleton::{Unfit, copy_xattrs};
 use crate::transfer;
 
-/// Content, owner, attributes, mode and times, in an order in which none undoes another; then on disk.
+/// Flags, content, owner, attributes, mode and times, in an order in which none undoes another; then on disk.
 ///
 /// # Errors
-/// What a branch answered; EOPNOTSUPP or EPERM if the new one cannot hold an attribute or an ACL; EIO if the two are
+/// What a branch answered; EOPNOTSUPP or EPERM if the new one cannot hold an attribute, an ACL or a flag that matters; EIO if the two are
 /// not the same.
 pub(crate) fn dress(
     new: BorrowedFd<'_>,
@@ -20,6 +21,8 @@ pub(crate) fn dress(
     stat: &Stat,
     how: &Relocation,
 ) -> Result<(), SysError> {
+    let traits = Traits::of(old)?;
+    traits.begin(new)?;
     let shared = sys::file::reflink(old, new).is_ok();
     if !shared {
         transfer::copy_all(old, new, how.speed)?;
@@ -28,12 +31,8 @@ pub(crate) fn dress(
     copy_xattrs(new, old, Unfit::Refused)?;
     // After the owner: a change of owner clears set-uid.
     sys::at::chmod_fd(new, stat.mode & 0o7777)?;
-    if let Ok(flags) = sys::ioctl::getflags(old)
-        && flags & FLAGS != 0
-        && let Err(error) = sys::ioctl::setflags(new, flags & FLAGS)
-    {
-        tracing::warn!(%error, "a moved file lost inode flags that its new branch does not have");
-    }
+    traits.finish(new)?;
+    traits.check_promises(new)?;
     let times = Times { atime: SetTime::At(stat.atime), mtime: SetTime::At(stat.mtime) };
     sys::at::utimens_fd(new, times)?;
     let written = sys::at::stat_fd(new)?;
@@ -49,6 +48,3 @@ pub(crate) fn dress(
     }
     Ok(())
 }
-
-/// Inode flags that a user may set, but for immutable and append-only: such a file is not moved.
-const FLAGS: u32 = 0x0003_80ff & !0x30;

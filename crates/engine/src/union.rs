@@ -24,6 +24,7 @@ use crate::inode::number::NumberMap;
 use crate::inode::table::Table;
 use crate::inode::{Inode, Name};
 use crate::live::Changes;
+use crate::open::quiet::Untouched;
 use crate::open::route::Backings;
 use crate::open::{DirHandle, FileHandle};
 use crate::pool::Pool;
@@ -66,6 +67,7 @@ pub struct Union {
     /// Some branch is served by others.
     pub(crate) may_hang: AtomicBool,
     transport: OnceLock<&'static str>,
+    untouched: OnceLock<Untouched>,
     /// Itself, for branches that come back.
     pub(crate) me: OnceLock<Weak<Self>>,
     next_handle: AtomicU64,
@@ -121,6 +123,7 @@ impl Union {
             scouts,
             may_hang: AtomicBool::new(!pool.is_local()),
             transport: OnceLock::new(),
+            untouched: OnceLock::new(),
             me: OnceLock::new(),
             next_handle: AtomicU64::new(1),
             pool: ArcSwap::from_pointee(pool),
@@ -137,9 +140,23 @@ impl Union {
         self.may_hang.load(Relaxed)
     }
 
+    /// Whether NFS servers may export the pool (`nfs-export`).
+    pub fn is_for_export(&self) -> bool {
+        self.pool.load().settings.nfs_export
+    }
+
     /// How requests come in: told by `user.fsstack.transport` on the root, and nothing depends on it.
     pub fn set_transport(&self, name: &'static str) {
         self.transport.get_or_init(|| name);
+    }
+
+    /// Reading is to leave these access times alone.
+    pub fn set_untouched(&self, untouched: Untouched) {
+        self.untouched.get_or_init(|| untouched);
+    }
+
+    pub(crate) fn untouched(&self) -> Untouched {
+        self.untouched.get().copied().unwrap_or_default()
     }
 
     pub(crate) fn transport(&self) -> Option<&'static str> {

@@ -33,7 +33,7 @@ impl Index {
         IndexHealth {
             objects: store.as_ref().and_then(|store| store.len().ok()).unwrap_or(0),
             complete: branches.iter().all(|branch| branch.marks.are_known()),
-            durable: self.shared.file.is_some(),
+            durable: store.as_ref().map_or(self.shared.file.is_some(), |store| store.durable),
         }
     }
 

@@ -12,12 +12,14 @@
 //! removed behind the pool's back says nothing.
 
 mod away;
+mod file;
 mod filter;
 mod health;
 mod members;
 mod names;
 mod scan;
 mod store;
+mod way;
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -30,7 +32,7 @@ use arc_swap::ArcSwapOption;
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{Errno, SysError};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
 
 use crate::branch::Branch;
@@ -43,18 +45,18 @@ pub use health::IndexHealth;
 pub(crate) use names::{KeptBy, Name};
 use scan::Jobs;
 pub(crate) use scan::open_path;
-use store::{Entry, Sort, Store, StoreError, When};
+pub(crate) use store::Place;
+use store::{Sort, Store, StoreError, When};
+pub(crate) use way::Way;
 
 /// Which index has all marks of a branch: on its root.
 const COVERED_BY: &CStr = c"trusted.fsstack.index";
 /// Files' marks are all in the index; directories' too.
 const FILES: u8 = 1;
 const ALL: u8 = 2;
-/// How long a daemon that is just ending may still have the index.
-const LEAVING: Duration = Duration::from_secs(5);
 
-/// Where an object is, as the index has it.
-pub(crate) type Places = SmallVec<[(Identity, SmallVec<[Ino; 2]>); 1]>;
+/// Where the objects with one number are, as the index has it.
+pub(crate) type Places = SmallVec<[Place; 1]>;
 
 /// What is known of a branch's marks.
 #[derive(Debug, Default)]
@@ -86,6 +88,9 @@ struct Shared {
     branches: Mutex<Vec<Weak<Branch>>>,
     jobs: Mutex<Jobs>,
     wake: Condvar,
+    /// Held together by those who rename something, until they have told; alone by who says that a branch was looked through.
+    /// Order: before `making`.
+    renames: RwLock<()>,
     /// Something is not on disk yet.
     dirty: AtomicBool,
 }
@@ -94,15 +99,7 @@ impl Index {
     /// The index of the pool `id`, as it was left.
     pub(crate) fn open(id: Option<PoolId>, settings: &Settings) -> Self {
         let folder = settings.state_dir.as_ref().zip(id).map(|(dir, id)| dir.join(id.to_string()));
-        let opened = folder.as_deref().map(open_file);
-        let (file, store) = match opened {
-            None => (None, None),
-            Some(Ok(store)) => (folder.map(|folder| folder.join(FILE)), store),
-            Some(Err(error)) => {
-                tracing::error!(%error, "the pool's index is in use elsewhere: without it moved files are asked one by one");
-                (None, None)
-            }
-        };
+        let (file, store) = folder.map_or((None, None), |folder| file::open(&folder, settings.nfs_export));
         let filter = Filter::default();
         if store.is_some() {
             filter.open();
@@ -116,6 +113,7 @@ impl Index {
             branches: Mutex::default(),
             jobs: Mutex::default(),
             wake: Condvar::new(),
+            renames: RwLock::default(),
             dirty: AtomicBool::new(false),
         };
         let index = Self { shared: Arc::new(shared), thread: Mutex::default() };
@@ -200,22 +198,32 @@ impl Index {
         self.shared.with(|store| store.known(natural, birth)).flatten()
     }
 
-    /// Where the objects with the number `ino` are, and whether each is a directory.
+    /// Where the objects with the number `ino` are.
     pub(crate) fn places(&self, ino: Ino) -> Places {
         if self.knows_nothing_of(ino) {
             return Places::new();
         }
-        let entries = self.shared.with(|store| store.places(ino)).unwrap_or_default();
-        entries.into_iter().map(|entry: Entry| (entry.id, entry.naturals)).collect()
+        self.shared.with(|store| store.places(ino)).unwrap_or_default()
     }
 
     /// The file `id` gets a copy on `branch` that would have the number `natural`: on disk when this returns.
     /// False: it could not be noted.
     pub(crate) fn note_file(&self, branch: &Branch, id: Identity, natural: Ino, birth: u32) -> bool {
-        self.shared.cover(branch);
         let noted = self.shared.put(When::Now, Sort::File, &[(id, natural, birth)]);
+        // Last: the branch is to name the index that it was put into, or a later one.
+        self.shared.cover(branch);
         self.start();
         noted
+    }
+
+    /// What is noted outlives the daemon.
+    pub(crate) fn lasts(&self) -> bool {
+        self.shared.store.load().as_ref().is_some_and(|store| store.durable)
+    }
+
+    /// Numbers are to be good for whoever holds them, whatever happens.
+    pub(crate) fn exports(&self) -> bool {
+        self.shared.exports
     }
 
     /// As [`Self::note_file`], of what can be found out again: on disk within a second.
@@ -231,7 +239,8 @@ impl Index {
             return false;
         }
         self.shared.cover(branch);
-        let known = self.places(id.ino).iter().any(|(known, at)| *known == id && at.contains(&natural));
+        let known =
+            self.places(id.ino).iter().any(|known| known.id == id && known.naturals.contains(&natural));
         if !known {
             self.shared.put(When::Soon, Sort::Dir, &[(id, natural, 0)]);
             self.start();
@@ -245,6 +254,12 @@ impl Index {
             self.shared.with(|store| store.forget(id, natural));
             self.shared.dirty.store(true, Relaxed);
         }
+    }
+
+    /// Something is about to be renamed: until this drops, no branch is said to be looked through. ([`Self::renamed`] is
+    /// told before.)
+    pub(crate) fn renaming(&self) -> RwLockReadGuard<'_, ()> {
+        self.shared.renames.read()
     }
 
     /// A directory got another path, below the root of `branch`: what is in it may have been passed by.
@@ -318,10 +333,14 @@ impl Shared {
     }
 
     fn make(&self) {
+        self.make_in(self.file.as_deref());
+    }
+
+    fn make_in(&self, file: Option<&Path>) {
         let id = PoolId::fresh().0;
-        let made = match self.file.as_deref() {
+        let made = match file {
             None => Store::make(None, id),
-            Some(file) => make_file(file, id).or_else(|error| {
+            Some(file) => file::make(file, id).or_else(|error| {
                 tracing::error!(%error, file = %file.display(), "the pool's index cannot be kept there: it lasts until the pool is unmounted");
                 Store::make(None, id)
             }),
@@ -332,10 +351,14 @@ impl Shared {
         }
     }
 
+    fn is_current(&self, store: &Arc<Store>) -> bool {
+        self.store.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, store))
+    }
+
     /// The index failed: it is made anew, from the marks.
     fn start_over(&self, failed: &Arc<Store>, error: &StoreError) {
         let making = self.making.lock();
-        if !self.store.load().as_ref().is_some_and(|store| Arc::ptr_eq(store, failed)) {
+        if !self.is_current(failed) {
             return; // somebody has done it
         }
         tracing::error!(%error, "the pool's index failed: it is made anew from the marks on the branches");
@@ -343,52 +366,71 @@ impl Shared {
         for branch in &branches {
             branch.marks.ask_files.store(true, Relaxed);
             branch.marks.ask_dirs.store(self.exports, Relaxed);
-            branch.marks.covered.store(false, Relaxed);
         }
         self.store.store(None);
-        self.make();
-        drop(making);
-        self.note_members(&branches);
+        branches.iter().for_each(|branch| branch.marks.covered.store(false, Relaxed));
+        if error.is_damage() {
+            self.make();
+        } else {
+            // Its disk may be full for a moment: the file is good at the next mount, for branches that it is still the one of.
+            self.make_in(None);
+        }
         for branch in &branches {
             self.jobs.lock().add(branch, Vec::new());
         }
+        drop(making);
+        self.note_members(&branches);
         self.wake.notify_one();
     }
 
     /// Before the first mark is put on a branch: it says whose index has its marks.
     fn cover(&self, branch: &Branch) {
-        if branch.marks.covered.load(Relaxed) || !branch.marks.are_known() {
-            return; // what is being scanned says so at the end
-        }
-        let _making = self.making.lock();
         if branch.marks.covered.load(Relaxed) {
             return;
         }
-        if self.store.load().is_none() {
-            self.make();
+        let Some(store) = self.existing() else { return };
+        if store.durable && branch.marks.ask_files.load(Relaxed) {
+            return; // what is being scanned says so at the end
         }
-        let Some(store) = self.store.load_full() else { return };
-        self.say_covered(&store, branch);
+        if branch.marks.are_known() {
+            return self.say_covered(&store, branch);
+        }
+        // Only its directories are still being scanned: of files there has been no mark. Should the index be lost before that
+        // is over, there is one. Or the index is in memory, and the branch may still name a file that does not learn of the mark.
+        self.sign(&store, branch);
     }
 
-    fn say_covered(&self, store: &Store, branch: &Branch) {
+    /// The branch says that its marks are in this index. (By no lock: it may hang.)
+    fn sign(&self, store: &Arc<Store>, branch: &Branch) {
+        let mut store = store.clone();
+        loop {
+            let root = branch.root();
+            let set = branch.ask(|| xattr::set(On::Fd(root.as_fd()), COVERED_BY, &store.id, 0));
+            if let Err(error) = set {
+                tracing::debug!(%error, branch = %branch.path.display(), "the branch keeps no marks");
+            }
+            branch.marks.covered.store(true, Relaxed);
+            // The index may have failed meanwhile, and the one in its place have signed before.
+            match self.store.load_full() {
+                Some(current) if !Arc::ptr_eq(&current, &store) => store = current,
+                _ => return,
+            }
+        }
+    }
+
+    fn say_covered(&self, store: &Arc<Store>, branch: &Branch) {
         let level = if self.exports { ALL } else { FILES };
         if let Err(error) = store.set_covered(branch.id, level) {
             tracing::warn!(%error, "the index is looked through again at the next mount");
             return;
         }
-        if let Err(error) = xattr::set(On::Fd(branch.root().as_fd()), COVERED_BY, &store.id, 0) {
-            tracing::debug!(%error, branch = %branch.path.display(), "the branch keeps no marks");
-        }
-        branch.marks.covered.store(true, Relaxed);
+        self.sign(store, branch);
     }
 
     /// What the thread does until the index goes.
     fn work(&self) {
         if let Some(store) = self.store.load_full() {
-            let told = if self.exports { store.set_closed(false) } else { Ok(()) };
-            let filled = store.numbers(|ino| self.filter.put(ino));
-            match told.and(filled) {
+            match store.numbers(|ino| self.filter.put(ino)) {
                 Ok(()) => self.filter.close(),
                 Err(error) => self.start_over(&store, &error),
             }
@@ -412,36 +454,6 @@ impl Shared {
             }
         }
     }
-}
-
-/// The database in the pool's folder.
-const FILE: &str = "index.redb";
-
-/// Opens the index in `folder`: none if it is lost or damaged.
-///
-/// # Errors
-/// Another daemon has it.
-fn open_file(folder: &Path) -> Result<Option<Store>, StoreError> {
-    let file = folder.join(FILE);
-    let began = Instant::now();
-    loop {
-        match Store::open(&file) {
-            Ok(store) => return Ok(store),
-            Err(error) if error.is_in_use() && began.elapsed() < LEAVING => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err(error) if error.is_in_use() => return Err(error),
-            Err(error) => {
-                tracing::error!(%error, file = %file.display(), "the pool's index is damaged: it is made anew from the marks on the branches");
-                return Ok(None);
-            }
-        }
-    }
-}
-
-fn make_file(file: &Path, id: [u8; 16]) -> Result<Store, StoreError> {
-    fsstack_sys::state::make_room(file).map_err(|error| StoreError::from(redb::StorageError::Io(error)))?;
-    Store::make(Some(file), id)
 }
 
 /// The index that has the branch's marks; None: it has no marks, or cannot have any.

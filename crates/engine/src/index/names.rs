@@ -10,6 +10,8 @@ use super::{Index, Relaxed};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) branch: BranchId,
+    /// By which look, or since which.
+    pub(crate) look: u64,
     pub(crate) parent: Ino,
     pub(crate) name: Vec<u8>,
 }
@@ -27,6 +29,12 @@ impl Index {
         self.start();
         rows.clear();
         noted
+    }
+
+    /// A look that saw all of the branch is over: what it has not seen is not there.
+    pub(crate) fn forget_names(&self, branch: BranchId, look: u64) {
+        self.shared.with(|store| store.forget_names(branch, look));
+        self.shared.dirty.store(true, Relaxed);
     }
 
     /// The database that is asked now.

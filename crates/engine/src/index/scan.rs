@@ -3,30 +3,37 @@
 //! Directories are taken one after the other by their paths; what cannot be opened has gone meanwhile. A directory
 //! that is renamed in the pool while its branch is looked through is looked through once more under its new path:
 //! it may have been moved from where the scan had still to come to where it had been. A file that is renamed
-//! tells its mark to whoever renames it (`Branch::stat`).
+//! tells its mark to whoever renames it (`Branch::stat`). What is just being renamed is waited for before a branch is said
+//! to be looked through.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, SysError};
 
-use super::store::{Sort, When};
+use super::store::{Sort, Store, When};
+use super::way::Way;
 use super::{Shared, birth};
 use crate::branch::Branch;
 use crate::entries::{Entries, Listed};
+use crate::error::OpError;
 use crate::inode::mark;
 use crate::inode::number::{self, Identity};
 
 /// Marks that are put into the index at once.
 const BATCH: usize = 4096;
-/// How long a branch that does not answer is left alone.
+/// How long what could not be looked through is left alone, the first time; twice as long each time after, six times.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long renames may be kept waiting for one that is under way.
+const WITHOUT_RENAMES: Duration = Duration::from_millis(20);
+/// With more directories that cannot be looked through than this the branch is left alone.
+const FAILURES: usize = 64;
 
 /// What is to be looked through.
 #[derive(Debug, Default)]
@@ -35,24 +42,33 @@ pub(super) struct Jobs {
     stopped: bool,
 }
 
-/// A directory of a branch, with all that is in it.
+/// Directories of a branch, with all that is in them.
 #[derive(Debug)]
 pub(super) struct Job {
     branch: Weak<Branch>,
-    path: Vec<u8>,
+    dirs: Vec<Arc<Way>>,
+    /// How often they could not be.
+    failed: u32,
+    /// Not before then.
+    due: Instant,
 }
 
 impl Jobs {
     pub(super) fn add(&mut self, branch: &Arc<Branch>, path: Vec<u8>) {
-        self.waiting.push_back(Job { branch: Arc::downgrade(branch), path });
+        let dirs = vec![Way::from(path)];
+        self.waiting.push_back(Job { branch: Arc::downgrade(branch), dirs, failed: 0, due: Instant::now() });
     }
 
+    /// The first that is due.
     pub(super) fn take(&mut self) -> Option<Job> {
-        self.waiting.pop_front()
+        let now = Instant::now();
+        let at = self.waiting.iter().position(|job| job.due <= now)?;
+        self.waiting.remove(at)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        let now = Instant::now();
+        self.waiting.iter().all(|job| job.due > now)
     }
 
     pub(super) fn stop(&mut self) {
@@ -68,6 +84,15 @@ impl Jobs {
     }
 }
 
+/// What came of a look.
+enum Looked {
+    Through,
+    /// These could not be looked through.
+    Not(Vec<Arc<Way>>, OpError),
+    /// The pool is being unmounted, or the branch leaves it.
+    Stopped,
+}
+
 /// Marks found and not yet in the index.
 #[derive(Default)]
 struct Catch {
@@ -78,81 +103,123 @@ struct Catch {
 impl Shared {
     pub(super) fn run(&self, job: Job) {
         let Some(branch) = job.branch.upgrade() else { return };
-        match self.look_through(&branch, job.path.clone()) {
-            Ok(true) => self.finished(&branch),
-            Ok(false) => {}
-            Err(error) => {
-                tracing::warn!(%error, branch = %branch.path.display(), "the branch cannot be looked through for marks now");
-                let mut jobs = self.jobs.lock();
-                jobs.add(&branch, job.path);
-                if !jobs.stopped() {
-                    self.wake.wait_for(&mut jobs, PAUSE);
+        match self.look_through(&branch, job.dirs) {
+            Looked::Through if !self.finished(&branch) => {
+                let due = Instant::now() + PAUSE;
+                let again = Job { branch: job.branch, dirs: Vec::new(), failed: job.failed, due };
+                self.jobs.lock().waiting.push_back(again);
+            }
+            Looked::Through => {}
+            Looked::Stopped => {}
+            Looked::Not(dirs, error) => {
+                // One that is out of reach is noticed and told of elsewhere; it is gone on with when it is back.
+                let failed = job.failed + u32::from(branch.check_open().is_ok());
+                if failed > job.failed {
+                    tracing::warn!(%error, branch = %branch.path.display(), "the branch cannot be looked through for marks now");
                 }
+                let due = Instant::now() + PAUSE * 2_u32.pow(failed.clamp(1, 7) - 1);
+                self.jobs.lock().waiting.push_back(Job { branch: job.branch, dirs, failed, due });
             }
         }
     }
 
-    /// All marks of the branch are known, unless there is more to look through.
-    fn finished(&self, branch: &Arc<Branch>) {
-        let _making = self.making.lock();
-        if self.jobs.lock().concern(branch) {
-            return;
-        }
-        let Some(store) = self.store.load_full() else { return };
+    /// All marks of the branch are known, unless there is more to look through. False: that cannot be said now.
+    fn finished(&self, branch: &Arc<Branch>) -> bool {
+        let Some(store) = self.store.load_full() else { return true };
         if let Err(error) = store.flush() {
-            tracing::error!(%error, "the index is not complete");
-            return;
+            // (Its disk may be full. To leave it at that would be "not now" for what is gone, until the next mount.)
+            self.start_over(&store, &error);
+            return true;
         }
+        match self.is_through(branch, &store) {
+            Some(true) => {}
+            through => return through.is_some(),
+        }
+        // Neither disk nor branch is waited for with a lock.
         self.say_covered(&store, branch);
+        tracing::info!(branch = %branch.path.display(), objects = store.len().unwrap_or(0), "all marks of the branch are in the index");
+        true
+    }
+
+    /// Objects on the branch are not asked for their marks from now on, unless there is more to look through. None: a rename
+    /// that is under way may have taken something past the look, and not have told yet.
+    fn is_through(&self, branch: &Arc<Branch>, store: &Arc<Store>) -> Option<bool> {
+        // Somebody may be stuck in a branch with either: others rename meanwhile.
+        let _no_renames = self.renames.try_write_for(WITHOUT_RENAMES)?;
+        let _making = self.making.try_lock()?;
+        if self.jobs.lock().concern(branch) || !self.is_current(store) {
+            return Some(false);
+        }
         branch.marks.ask_files.store(false, Relaxed);
         branch.marks.ask_dirs.store(false, Relaxed);
-        tracing::info!(branch = %branch.path.display(), objects = store.len().unwrap_or(0), "all marks of the branch are in the index");
+        Some(true)
     }
 
-    /// False: the pool is being unmounted, or the branch leaves it.
-    fn look_through(&self, branch: &Branch, from: Vec<u8>) -> Result<bool, crate::error::OpError> {
-        let mut waiting = vec![from];
+    fn look_through(&self, branch: &Branch, mut waiting: Vec<Arc<Way>>) -> Looked {
         let mut caught = Catch::default();
-        while let Some(path) = waiting.pop() {
-            let opened = branch.ask(|| open_path(branch, &path));
+        let (mut failed, mut last) = (Vec::new(), None);
+        while let Some(dir) = waiting.pop() {
             // (One that has left answers that nothing is there.)
             if self.jobs.lock().stopped() || branch.is_gone() {
-                return Ok(false);
+                return Looked::Stopped;
             }
-            let dir = match opened {
-                Err(error)
-                    if matches!(
-                        error.errno(),
-                        Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::XDEV
-                    ) =>
-                {
-                    continue;
-                }
-                opened => opened?,
-            };
-            let mut entries = Entries::of(branch, dir.as_fd())?;
-            while let Some(Listed { kind, name, .. }) = entries.next()? {
-                let is_dir = match kind {
-                    Some(kind) => kind == Kind::Dir,
-                    None => sys::at::stat(dir.as_fd(), &name).is_ok_and(|stat| stat.is_dir()),
-                };
-                if is_dir || branch.asks_marks() {
-                    caught.look(branch, dir.as_fd(), &name, is_dir)?;
-                }
-                if is_dir {
-                    let mut below = path.clone();
-                    if !below.is_empty() {
-                        below.push(b'/');
+            let before = waiting.len();
+            match self.look_into(branch, &dir, &mut waiting, &mut caught) {
+                Ok(true) => {}
+                Ok(false) => return Looked::Stopped,
+                Err(error) => {
+                    waiting.truncate(before);
+                    failed.push(dir);
+                    last = Some(error);
+                    if failed.len() >= FAILURES || branch.check_open().is_err() {
+                        failed.append(&mut waiting);
                     }
-                    below.extend_from_slice(name.to_bytes());
-                    waiting.push(below);
-                }
-                if caught.files.len() + caught.dirs.len() >= BATCH {
-                    self.keep(&mut caught);
                 }
             }
         }
         self.keep(&mut caught);
+        last.map_or(Looked::Through, |error| Looked::Not(failed, error))
+    }
+
+    /// False: the pool is being unmounted.
+    fn look_into(
+        &self,
+        branch: &Branch,
+        dir: &Arc<Way>,
+        waiting: &mut Vec<Arc<Way>>,
+        caught: &mut Catch,
+    ) -> Result<bool, OpError> {
+        let opened = branch.ask(|| open_path(branch, &dir.path()));
+        let fd = match opened {
+            Err(error)
+                if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::XDEV) =>
+            {
+                return Ok(true);
+            }
+            opened => opened?,
+        };
+        let mut entries = Entries::of(branch, fd.as_fd())?;
+        while let Some(Listed { kind, name, .. }) = entries.next()? {
+            let is_dir = match kind {
+                Some(kind) => kind == Kind::Dir,
+                None => match branch.ask(|| sys::at::stat(fd.as_fd(), &name)) {
+                    Err(error) if error.is_missing() => continue,
+                    stat => stat?.is_dir(),
+                },
+            };
+            if is_dir || branch.asks_marks() {
+                caught.look(branch, fd.as_fd(), &name, is_dir)?;
+            }
+            if is_dir {
+                waiting.push(Way::below(dir, name.into_bytes()));
+            }
+            if caught.files.len() + caught.dirs.len() >= BATCH {
+                self.keep(caught);
+                if self.jobs.lock().stopped() {
+                    return Ok(false);
+                }
+            }
+        }
         Ok(true)
     }
 
@@ -161,6 +228,8 @@ impl Shared {
             if !rows.is_empty() {
                 self.put(When::Soon, sort, rows);
                 rows.clear();
+                // What is not on disk yet is held in memory.
+                self.with(Store::flush);
             }
         }
     }
@@ -173,14 +242,24 @@ impl Catch {
         dir: BorrowedFd<'_>,
         name: &std::ffi::CStr,
         is_dir: bool,
-    ) -> Result<(), crate::error::OpError> {
+    ) -> Result<(), OpError> {
         let which = if is_dir { mark::DIR } else { mark::FILE };
         if !branch.ask(|| mark::is_there(On::Name(dir, name), which))? {
             return Ok(());
         }
-        let Ok(stat) = sys::at::stat(dir, name) else { return Ok(()) };
+        let marked = branch.ask(|| {
+            let stat = sys::at::stat(dir, name)?;
+            Ok(mark::read(On::Name(dir, name), which, stat.ino)?.map(|id| (id, stat)))
+        });
+        let (id, stat) = match marked {
+            // It has gone meanwhile.
+            Err(error) if error.is_missing() => return Ok(()),
+            marked => match marked? {
+                Some(marked) => marked,
+                None => return Ok(()),
+            },
+        };
         let natural = number::number(branch, stat.dev, stat.ino);
-        let Some(id) = mark::get(On::Name(dir, name), which, stat.ino) else { return Ok(()) };
         let rows = if is_dir { &mut self.dirs } else { &mut self.files };
         rows.push((id, natural, birth(&stat)));
         Ok(())

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use fsstack_pool::{BranchId, Ino};
 use redb::backends::InMemoryBackend;
-use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use smallvec::SmallVec;
 
 use super::names::Name;
-use crate::inode::number::Identity;
+use crate::inode::number::{self, Identity};
 
 /// What the database may keep in memory.
 const CACHE: usize = 16 << 20;
@@ -19,8 +19,11 @@ const KNOWN: TableDefinition<'_, u64, (u32, u64, u32)> = TableDefinition::new("k
 /// From the identity in force to the numbers that branch and inode number make: one for a file, one for each copy of a
 /// directory but its first. The first byte of the value is [`Sort`].
 const PLACES: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("places");
-/// From the number that branch and inode number make to branch, directory and name, where the object was seen last.
-const NAMES: TableDefinition<'_, u64, (u16, u64, &[u8])> = TableDefinition::new("names");
+/// From the number that branch and inode number make to branch, directory and name, where the object was seen last, and by
+/// which look.
+const NAMES: TableDefinition<'_, u64, (u16, u64, u64, &[u8])> = TableDefinition::new("seen");
+/// What [`NAMES`] was before looks were told apart: only in the way.
+const OUTDATED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("names");
 /// Branches whose marks are all in here.
 const BRANCHES: TableDefinition<'_, u16, u8> = TableDefinition::new("branches");
 /// The index's own id, under the key 0; whether it was closed in order, under 1.
@@ -31,7 +34,7 @@ const CLOSED: u8 = 1;
 
 /// What an entry is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(crate) enum Sort {
     /// A file that is not where its number says.
     File,
     /// A directory with copies besides the one that its number says.
@@ -40,11 +43,18 @@ pub(super) enum Sort {
 
 /// Where the object that has an identity is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) id: Identity,
-    pub(super) sort: Sort,
+pub(crate) struct Place {
+    pub(crate) id: Identity,
+    sort: Sort,
     /// The numbers that branch and inode number make.
-    pub(super) naturals: SmallVec<[Ino; 2]>,
+    pub(crate) naturals: SmallVec<[Ino; 2]>,
+}
+
+impl Place {
+    /// Of a directory: the number itself may lead to another copy.
+    pub(crate) fn is_dir(&self) -> bool {
+        self.sort == Sort::Dir
+    }
 }
 
 /// The database failed.
@@ -63,6 +73,18 @@ impl StoreError {
     pub(super) fn is_in_use(&self) -> bool {
         matches!(*self.0, redb::Error::DatabaseAlreadyOpen)
     }
+
+    /// What is in the file is no index, or not all of one. (Any other error may be over the next time.)
+    pub(super) fn is_damage(&self) -> bool {
+        use std::io::ErrorKind::{InvalidData, UnexpectedEof};
+        match &*self.0 {
+            redb::Error::Corrupted(_)
+            | redb::Error::TableDoesNotExist(_)
+            | redb::Error::TableTypeMismatch { .. } => true,
+            redb::Error::Io(error) => matches!(error.kind(), InvalidData | UnexpectedEof),
+            _ => false,
+        }
+    }
 }
 
 pub(super) type Result<T> = std::result::Result<T, StoreError>;
@@ -75,6 +97,8 @@ pub(super) struct Store {
     pub(super) id: [u8; 16],
     /// It was closed in order the last time.
     pub(super) was_closed: bool,
+    /// It is a file: it outlives the daemon.
+    pub(super) durable: bool,
 }
 
 /// How soon a change is on disk.
@@ -89,7 +113,7 @@ pub(super) enum When {
 impl Store {
     /// Opens the index at `path`, and looks at all of it: None if there is none.
     pub(super) fn open(path: &Path) -> Result<Option<Self>> {
-        if !path.exists() {
+        if !path.try_exists().map_err(redb::StorageError::Io)? {
             return Ok(None);
         }
         let db = builder().set_check_integrity_on_open(true).open(path)?;
@@ -97,8 +121,14 @@ impl Store {
         let about = read.open_table(ABOUT)?;
         let id = about.get(ID)?.and_then(|id| id.value().try_into().ok());
         let was_closed = about.get(CLOSED)?.is_some_and(|closed| closed.value() == [1]);
+        let outdated = read.list_tables()?.any(|table| table.name() == OUTDATED.name());
         drop((about, read));
-        Ok(id.map(|id| Self { db, id, was_closed }))
+        if outdated {
+            let change = db.begin_write()?;
+            change.delete_table(OUTDATED)?;
+            change.commit()?;
+        }
+        Ok(id.map(|id| Self { db, id, was_closed, durable: true }))
     }
 
     /// Makes a new one; in memory without a path.
@@ -107,7 +137,7 @@ impl Store {
             Some(path) => builder().create(path)?,
             None => builder().create_with_backend(InMemoryBackend::new())?,
         };
-        let store = Self { db, id, was_closed: false };
+        let store = Self { db, id, was_closed: false, durable: path.is_some() };
         store.change(When::Now, |tables| {
             tables.open_table(KNOWN)?;
             tables.open_table(PLACES)?;
@@ -160,7 +190,7 @@ impl Store {
     }
 
     /// What has, or had, the number `ino`, and where it is.
-    pub(super) fn places(&self, ino: Ino) -> Result<SmallVec<[Entry; 1]>> {
+    pub(super) fn places(&self, ino: Ino) -> Result<SmallVec<[Place; 1]>> {
         let read = self.db.begin_read()?;
         let table = read.open_table(PLACES)?;
         let mut found = SmallVec::new();
@@ -183,9 +213,12 @@ impl Store {
                 if sort == Sort::File {
                     known.insert(natural.0, (*birth, id.ino.0, id.generation))?;
                 }
-                // A file that is just moved again is still where it was.
+                // A file that is just moved again is still where it was. A directory has one copy on a branch.
+                let branch = number::branch_of(*natural).filter(|_| sort == Sort::Dir);
+                let stays =
+                    |at: &Ino| at != natural && (branch.is_none() || number::branch_of(*at) != branch);
                 let before = before.into_iter().flat_map(|entry| entry.naturals);
-                let mut naturals: SmallVec<[Ino; 2]> = before.filter(|before| before != natural).collect();
+                let mut naturals: SmallVec<[Ino; 2]> = before.filter(stays).collect();
                 naturals.push(*natural);
                 places.insert(key, bytes(sort, &naturals).as_slice())?;
             }
@@ -223,8 +256,17 @@ impl Store {
         self.change(When::Soon, |tables| {
             let mut names = tables.open_table(NAMES)?;
             for (natural, at) in rows {
-                names.insert(natural.0, (at.branch.get(), at.parent.0, at.name.as_slice()))?;
+                names.insert(natural.0, (at.branch.get(), at.look, at.parent.0, at.name.as_slice()))?;
             }
+            Ok(())
+        })
+    }
+
+    /// Forgets what was seen on the branch by other looks than this one.
+    pub(super) fn forget_names(&self, branch: BranchId, look: u64) -> Result<()> {
+        self.change(When::Soon, |tables| {
+            let mut names = tables.open_table(NAMES)?;
+            names.retain(|_, (at, by, ..)| at != branch.get() || by == look)?;
             Ok(())
         })
     }
@@ -239,8 +281,8 @@ impl Store {
         };
         let found = table.get(natural.0)?;
         Ok(found.and_then(|found| {
-            let (branch, parent, name) = found.value();
-            Some(Name { branch: BranchId::new(branch)?, parent: Ino(parent), name: name.to_vec() })
+            let (branch, look, parent, name) = found.value();
+            Some(Name { branch: BranchId::new(branch)?, look, parent: Ino(parent), name: name.to_vec() })
         }))
     }
 
@@ -301,11 +343,11 @@ fn bytes(sort: Sort, naturals: &[Ino]) -> Vec<u8> {
     bytes
 }
 
-fn parse(id: Identity, bytes: &[u8]) -> Option<Entry> {
+fn parse(id: Identity, bytes: &[u8]) -> Option<Place> {
     let (sort, naturals) = bytes.split_first()?;
     let naturals = naturals.chunks_exact(8).filter_map(|n| Some(Ino(u64::from_le_bytes(n.try_into().ok()?))));
     let sort = if *sort == 1 { Sort::Dir } else { Sort::File };
-    Some(Entry { id, sort, naturals: naturals.collect() })
+    Some(Place { id, sort, naturals: naturals.collect() })
 }
 
 #[cfg(test)]
@@ -361,7 +403,8 @@ mod tests {
     fn names_are_remembered_and_the_last_one_counts() {
         let (dir, store) = fresh();
         assert_eq!(store.name(Ino(5)).unwrap(), None);
-        let name = |name: &[u8]| Name { branch: BranchId::MIN, parent: Ino(0), name: name.to_vec() };
+        let seen = |name: &[u8], branch, look| Name { branch, look, parent: Ino(0), name: name.to_vec() };
+        let name = |name: &[u8]| seen(name, BranchId::MIN, 1);
         store.note_names(&[(Ino(5), name(b"a")), (Ino(6), name(b"b"))]).unwrap();
         store.note_names(&[(Ino(5), name(b"c"))]).unwrap();
         store.flush().unwrap();
@@ -370,6 +413,28 @@ mod tests {
         assert_eq!(store.name(Ino(5)).unwrap(), Some(name(b"c")));
         assert_eq!(store.name(Ino(6)).unwrap(), Some(name(b"b")));
         assert_eq!((store.name(Ino(7)).unwrap(), store.len().unwrap()), (None, 0));
+        // Another look has seen one of them, and nothing was asked of another branch.
+        let (again, elsewhere) = (seen(b"c", BranchId::MIN, 2), seen(b"e", BranchId::MAX, 1));
+        store.note_names(&[(Ino(5), again.clone()), (Ino(9), elsewhere.clone())]).unwrap();
+        store.forget_names(BranchId::MIN, 2).unwrap();
+        let known = [5, 6, 9].map(|n| store.name(Ino(n)).unwrap());
+        assert_eq!(known, [Some(again), None, Some(elsewhere)]);
+    }
+
+    #[test]
+    fn an_outdated_table_goes_when_it_is_opened() {
+        let (dir, store) = fresh();
+        let old = TableDefinition::<u64, (u16, u64, &[u8])>::new("names");
+        let put = |tables: &redb::WriteTransaction| {
+            tables.open_table(old)?.insert(5, (1, 0, b"a".as_slice()))?;
+            Ok(())
+        };
+        store.change(When::Now, put).unwrap();
+        drop(store);
+        for _ in 0..2 {
+            let store = Store::open(&dir.path().join("index.redb")).unwrap().unwrap();
+            assert!(store.begin_read().unwrap().list_tables().unwrap().all(|table| table.name() != "names"));
+        }
     }
 
     #[test]

@@ -14,8 +14,9 @@ use super::dirfd::DirFd;
 use super::number::hash_name;
 use super::{Inode, Place};
 
-/// How long a name is believed to be missing: somebody past the pool may make it.
-const MISS_AGE: Duration = Duration::from_secs(1);
+/// How long a name is believed to be missing: somebody past the pool may make it. The kernel looks a name up and then makes it,
+/// microseconds apart; what is older than a busy machine makes of that is asked for again.
+const MISS_AGE: Duration = Duration::from_millis(250);
 
 /// Counts the copies that threads have given to branches: tells whether a copy is younger than a question.
 static GIVEN: AtomicU64 = AtomicU64::new(1);
@@ -38,6 +39,8 @@ pub(super) struct DirPlace {
     pub(super) growing: u32,
     /// A thread is removing the only copy.
     pub(super) going: bool,
+    /// Names that a thread each is making (`making.rs`): their hashes.
+    pub(super) making: SmallVec<[u64; 2]>,
 }
 
 /// A branch may be given a copy of the directory until this drops: nobody takes its only copy for all there is.
@@ -199,12 +202,12 @@ impl Inode {
         let mut state = self.state.lock();
         match &mut state.place {
             Place::Dir(dir) => {
-                let first = dir.copies.first().is_some_and(|copy| copy.branch == branch);
+                let had_ghost = dir.is_first(branch);
                 dir.copies.retain(|copy| copy.branch != branch);
                 dir.unsure &= !bit(branch);
                 dir.checked = None;
-                if first {
-                    state.ghost = None; // it is the first copy's
+                if had_ghost {
+                    state.ghost = None;
                 }
                 false
             }
@@ -306,12 +309,11 @@ impl Inode {
         let mut state = self.state.lock();
         match &mut state.place {
             Place::Dir(dir) => {
-                let first = dir.copies.first().is_some_and(|copy| copy.branch == branch);
                 for copy in dir.copies.iter_mut().filter(|copy| copy.branch == branch) {
                     copy.fd = None;
                 }
-                if first {
-                    state.ghost = None; // it is the first copy's
+                if dir.is_first(branch) {
+                    state.ghost = None;
                 }
             }
             Place::File(file) if file.branch == branch => state.ghost = None,
@@ -367,7 +369,7 @@ impl Inode {
         self.with_dir(|dir| dir.listed = None);
     }
 
-    fn with_dir<T>(&self, f: impl FnOnce(&mut DirPlace) -> T) -> Option<T> {
+    pub(super) fn with_dir<T>(&self, f: impl FnOnce(&mut DirPlace) -> T) -> Option<T> {
         match &mut self.state.lock().place {
             Place::Dir(dir) => Some(f(dir)),
             Place::File(_) | Place::Nowhere => None,
@@ -376,6 +378,11 @@ impl Inode {
 }
 
 impl DirPlace {
+    /// Whether the copy on `branch` is the one whose descriptor a removed directory keeps (`State::ghost`).
+    fn is_first(&self, branch: BranchIx) -> bool {
+        self.copies.first().is_some_and(|copy| copy.branch == branch)
+    }
+
     /// Takes over what was found, and keeps the descriptors of copies that are still the same.
     pub(super) fn update(&mut self, found: &Copies) {
         let mut found = found.clone();

@@ -22,27 +22,39 @@ pub const OWN_PREFIX: &[u8] = b"trusted.fsstack.";
 const LEN: usize = 20;
 
 /// Marks what `on` stands for, whose inode number on the branch is `own`, as the object `id` of the pool.
-/// A file system without such attributes goes unmarked.
-pub fn put(on: On<'_>, which: &CStr, id: Identity, own: u64) {
+///
+/// # Errors
+/// It stays unmarked; a file system may not have such attributes.
+pub fn put(on: On<'_>, which: &CStr, id: Identity, own: u64) -> Result<(), SysError> {
     let mut value = [0_u8; LEN];
     value[..8].copy_from_slice(&id.ino.0.to_le_bytes());
     value[8..12].copy_from_slice(&id.generation.to_le_bytes());
     value[12..].copy_from_slice(&own.to_le_bytes());
-    if let Err(error) = xattr::set(on, which, &value, 0) {
-        tracing::debug!(%error, "an object stays unmarked");
-    }
+    xattr::set(on, which, &value, 0).inspect_err(|error| tracing::debug!(%error, "an object stays unmarked"))
 }
 
 /// The object that the mark names, if there is one and it was put on this inode, whose number is `own`.
-pub fn get(on: On<'_>, which: &CStr, own: u64) -> Option<Identity> {
+///
+/// # Errors
+/// That cannot be told: the object may be another than it seems.
+pub fn read(on: On<'_>, which: &CStr, own: u64) -> Result<Option<Identity>, SysError> {
     let mut value = [0_u8; LEN];
-    if !matches!(xattr::get(on, which, &mut value), Ok(LEN)) {
-        return None;
+    match xattr::get(on, which, &mut value) {
+        Ok(LEN) => {}
+        Ok(_) => return Ok(None),
+        Err(error) if is_none(error.errno) || error.errno == Errno::RANGE => return Ok(None),
+        Err(error) => return Err(error),
     }
-    let number = u64::from_le_bytes(value[..8].try_into().ok()?);
-    let generation = u32::from_le_bytes(value[8..12].try_into().ok()?);
-    let put_on = u64::from_le_bytes(value[12..].try_into().ok()?);
-    (put_on == own && number > Ino::ROOT.0).then_some(Identity { ino: Ino(number), generation })
+    let word = |at: usize| value[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+    let (number, put_on) = (word(0), word(12));
+    let generation = value[8..12].try_into().map_or(0, u32::from_le_bytes);
+    let counts = put_on == own && number > Ino::ROOT.0;
+    Ok(counts.then_some(Identity { ino: Ino(number), generation }))
+}
+
+/// There is no such attribute, or can be none.
+fn is_none(errno: Errno) -> bool {
+    matches!(errno, Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS)
 }
 
 /// Whether there is a mark, whatever it says.
@@ -52,11 +64,7 @@ pub fn get(on: On<'_>, which: &CStr, own: u64) -> Option<Identity> {
 pub fn is_there(on: On<'_>, which: &CStr) -> Result<bool, SysError> {
     match xattr::get(on, which, &mut []) {
         Ok(_) => Ok(true),
-        Err(error)
-            if matches!(error.errno, Errno::NODATA | Errno::OPNOTSUPP | Errno::NOENT | Errno::PERM) =>
-        {
-            Ok(false)
-        }
+        Err(error) if is_none(error.errno) || error.errno == Errno::NOENT => Ok(false),
         Err(error) => Err(error),
     }
 }

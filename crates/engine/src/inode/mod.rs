@@ -6,6 +6,7 @@
 mod copies;
 pub mod dirfd;
 pub mod locations;
+mod making;
 pub mod mark;
 pub mod number;
 pub mod table;
@@ -24,6 +25,7 @@ use crate::open::OpenFile;
 pub use copies::Copies;
 use copies::{Copy, DirPlace};
 use dirfd::DirFd;
+pub(crate) use making::Making;
 use number::Identity;
 
 /// Names of one hard-linked file that are remembered.
@@ -111,6 +113,7 @@ impl Inode {
             listed: None,
             growing: 0,
             going: false,
+            making: SmallVec::new(),
         };
         place.update(copies);
         Self::new(id, Kind::Dir, Place::Dir(place))

@@ -71,6 +71,8 @@ pub struct Listing {
     short: bool,
     /// The cookies of what was read since then: the n-th is handed out as [`FIRST_OWN`] + n.
     own: Vec<u64>,
+    /// It leaves the copies' access times alone.
+    quiet: bool,
 }
 
 #[derive(Debug)]
@@ -83,6 +85,11 @@ struct Stream {
 }
 
 impl Listing {
+    /// One that leaves the copies' access times alone, if it is `quiet`.
+    pub(crate) fn new(quiet: bool) -> Self {
+        Self { quiet, ..Self::default() }
+    }
+
     /// Goes to `cookie`: for free if the listing is there.
     pub(crate) fn seek(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, cookie: u64) -> Result<()> {
         if cookie == self.position && (cookie > DOT_DOT || self.stream.is_none()) {
@@ -243,7 +250,8 @@ impl Listing {
     fn enter(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<()> {
         let copies = dir.copies();
         let fd = union.dirfd(pool, dir, at)?;
-        let fd = pool.branch(at).ask(|| sys::at::reopen(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY))?;
+        let open = if self.quiet { sys::at::reopen_quietly } else { sys::at::reopen };
+        let fd = pool.branch(at).ask(|| open(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY))?;
         self.check_parts(pool, at)?;
         let entries = Dirents::new(fd, BUFFER);
         let (first, last) = (copies.first() == Some(&at), copies.last() == Some(&at));

@@ -4,7 +4,10 @@
 //! own lock: readers and writers hold it shared, whoever moves the file holds it exclusively.
 
 pub mod choice;
+mod fixed;
 pub mod listing;
+pub(crate) mod owed;
+pub mod quiet;
 pub mod route;
 
 use std::collections::HashMap;
@@ -22,10 +25,11 @@ use crate::error::Result;
 use crate::health::stand_in;
 use crate::inode::Inode;
 use crate::ops::open::has_capability;
-use crate::tally::Sum;
 use crate::terms::Tenant;
 use choice::Choice;
 use listing::Listing;
+use owed::{Owed, To};
+use quiet::Quiet;
 use route::{Backings, Route, Tie};
 
 /// How long one attempt to have a file alone lasts.
@@ -49,11 +53,17 @@ pub struct OpenFile {
     /// The file has set-uid or set-gid bits, or a file capability, which writes by others strip.
     /// 0: nothing is to be stripped. Else how often there was a reason.
     strips: AtomicU32,
+    /// `chattr +i`, and `+a`, when it was opened or since: for opens that the branch is not asked for.
+    immutable: AtomicBool,
+    append_only: AtomicBool,
     /// The daemon was asked to change the content since it was opened.
     touched: AtomicBool,
+    /// What the branch could not store, and who was told.
+    pub(crate) owed: Owed,
     /// Who has locks on the branch, each by an open file description of its own.
     pub(crate) lock_owners: Mutex<HashMap<u64, Arc<OwnedFd>>>,
     why: Mutex<Option<&'static str>>,
+    quiet: Quiet,
     backings: Arc<dyn Backings>,
 }
 
@@ -131,9 +141,13 @@ impl OpenFile {
             placed: RwLock::new(Placed { branch, fd, access, epoch }),
             tie: Mutex::new(Tie::default()),
             strips: AtomicU32::new(u32::from(stat.mode & SET_ID != 0)),
+            immutable: AtomicBool::new(stat.is_immutable()),
+            append_only: AtomicBool::new(stat.is_append_only()),
             touched: AtomicBool::new(false),
+            owed: Owed::default(),
             lock_owners: Mutex::default(),
             why: Mutex::default(),
+            quiet: Quiet::default(),
             backings,
         }
     }
@@ -180,6 +194,17 @@ impl OpenFile {
         placed.branch.ask_patiently(|| call(placed.fd.as_fd()))
     }
 
+    /// # Errors
+    /// EIO if who is waited for since `came` is stuck in its branch.
+    fn check_waiting(&self, came: Instant) -> Result<()> {
+        let Some(placed) = self.placed.try_read_recursive() else { return Ok(()) };
+        placed.branch.check_open()?;
+        if placed.epoch != placed.branch.epoch() && came.elapsed() > PATIENCE {
+            return Err(placed.branch.not_waited_for());
+        }
+        Ok(())
+    }
+
     /// As [`Self::ask_patiently`], inside a call on another open file, or on this one: does not wait for whoever waits to
     /// move the file, who may be waiting for the outer call. For a file that is written, or calls that need its name only.
     ///
@@ -188,18 +213,6 @@ impl OpenFile {
     pub fn ask_inside<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
         let placed = self.placed.read_recursive();
         placed.branch.ask_inside(|| call(placed.fd.as_fd()))
-    }
-
-    /// As [`Self::ask`], for readers: the bytes are counted.
-    ///
-    /// # Errors
-    /// What the call answered.
-    pub fn ask_to_read(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<usize, SysError>) -> Result<usize> {
-        let placed = self.readable()?;
-        placed.branch.as_daemon()?;
-        let read = placed.branch.ask(|| call(placed.fd.as_fd()))?;
-        placed.branch.tally.add(Sum::ReadBytes, read as u64);
-        Ok(read)
     }
 
     /// As [`Self::ask`], for writers: the space on the branch is counted.
@@ -231,12 +244,7 @@ impl OpenFile {
             if let Some(alone) = self.placed.try_write_for(TRY) {
                 return Ok(alone);
             }
-            if let Some(placed) = self.placed.try_read_recursive() {
-                placed.branch.check_open()?;
-                if placed.epoch != placed.branch.epoch() && came.elapsed() > PATIENCE {
-                    return Err(placed.branch.not_waited_for());
-                }
-            }
+            self.check_waiting(came)?;
         }
     }
 
@@ -270,7 +278,9 @@ impl OpenFile {
         let mut placed = self.hold_alone()?;
         let gone = if placed.was() == was {
             (placed.access, placed.epoch) = (now.access, now.epoch);
-            std::mem::replace(&mut placed.fd, fd)
+            let gone = std::mem::replace(&mut placed.fd, fd);
+            self.hush_again(&placed);
+            gone
         } else {
             fd
         };
@@ -436,6 +446,10 @@ pub struct FileHandle {
     pub writer: Option<u32>,
     /// `O_SYNC` or `O_DSYNC`.
     pub sync: Option<Sync>,
+    /// Who is told of late errors.
+    pub(crate) owed: To,
+    /// Its reads leave the access time alone.
+    pub(crate) quiet: bool,
 }
 
 /// How far a write must have gone before it is answered.

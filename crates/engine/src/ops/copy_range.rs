@@ -11,7 +11,7 @@ use crate::open::OpenFile;
 use crate::transfer;
 use crate::union::Union;
 
-/// Bytes copied across branches in one request: the caller asks again for the rest, and can be interrupted.
+/// Bytes of data copied across branches in one request: the caller asks again for the rest, and can be interrupted.
 const PORTION: u64 = 64 << 20;
 
 impl Union {
@@ -28,7 +28,7 @@ impl Union {
     ) -> Result<u64> {
         let (source, target) = (self.file(from.0)?, self.file(to.0)?);
         target.file.make_writable()?;
-        target.file.strip(caller)?;
+        self.strip(&target.inode, &target.file, caller)?;
         let size = source.file.stat()?.size;
         let more = len.min(size.saturating_sub(from.1));
         self.with_room(&target.inode, &target.file, more, || {
@@ -56,7 +56,7 @@ fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> R
     // A place inside of both: whichever hangs, the caller is answered. (In the order of the branches, so that nobody who
     // copies the other way has the one and waits for the other.)
     let copied = |source: BorrowedFd<'_>, target: BorrowedFd<'_>| {
-        transfer::copy((source, from), (target, to), len.min(PORTION))
+        transfer::copy((source, from), (target, to), len.min(AT_MOST as u64), PORTION)
     };
     let (first, second) = (source.branch().ix, target.branch().ix);
     if first == second {

@@ -41,10 +41,12 @@ impl Union {
         let pool = self.pool.load();
         let parent = self.dir(parent)?;
         let missing = self.must_be_missing(&pool, &parent, name.as_cstr());
-        let made = missing.and_then(|()| {
-            self.place(&pool, &parent, |at| self.create_on(&pool, &parent, name, mode, at, caller))
+        let made = missing.and_then(|making| {
+            let made =
+                self.place(&pool, &parent, |at| self.create_on(&pool, &parent, name, mode, at, caller))?;
+            Ok((made, making))
         });
-        let made = made.map_err(|error| {
+        let (made, making) = made.map_err(|error| {
             let by_another_way = error.errno() == Errno::EXIST && !flags.contains(OFlags::EXCL);
             if !by_another_way {
                 return error;
@@ -55,6 +57,7 @@ impl Union {
             OpError::STALE
         })?;
         parent.has_new(name.as_cstr());
+        drop(making);
         let entry = self.admit_file(&pool, &parent, name.as_cstr(), made.at, made.stat);
         let opened = self.open_made(&pool, entry, made, flags, caller);
         if opened.is_err() {

@@ -23,16 +23,10 @@ pub use fsstack_sys::file::Whence;
 /// What the kernel asks of one write.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteTerms {
-    /// The writer has no right to keep the file's privileges.
-    pub strips: bool,
+    /// Who writes, and has no right to keep the file's privileges.
+    pub strips: Option<Caller>,
     /// It is answered when it is on the disk (`RWF_DSYNC`, `RWF_SYNC`, a mount with `sync`), whatever the handle is open for.
     pub sync: Option<Sync>,
-}
-
-impl From<bool> for WriteTerms {
-    fn from(strips: bool) -> Self {
-        Self { strips, sync: None }
-    }
 }
 
 impl Union {
@@ -62,8 +56,9 @@ impl Union {
         let open = self.file(handle)?;
         let mut done = 0;
         while done < into.len() {
-            let read =
-                open.file.ask_to_read(|fd| sys::file::read_at(fd, &mut into[done..], offset + done as u64));
+            let read = open.file.ask_to_read(open.quiet, |fd| {
+                sys::file::read_at(fd, &mut into[done..], offset + done as u64)
+            });
             match read {
                 Ok(0) => break,
                 Ok(count) => done += count,
@@ -78,14 +73,8 @@ impl Union {
     ///
     /// # Errors
     /// EBADF if the handle may not write; what the branch answered before the first byte.
-    pub fn write(
-        &self,
-        handle: Handle,
-        offset: u64,
-        data: &[u8],
-        terms: impl Into<WriteTerms>,
-    ) -> Result<usize> {
-        match self.write_until(handle, offset, data, terms.into())? {
+    pub fn write(&self, handle: Handle, offset: u64, data: &[u8], terms: WriteTerms) -> Result<usize> {
+        match self.write_until(handle, offset, data, terms)? {
             (0, Some(error)) => Err(error),
             (done, _) => Ok(done),
         }
@@ -95,14 +84,8 @@ impl Union {
     ///
     /// # Errors
     /// EBADF if the handle may not write; what the branch answered before the last byte; ENOSPC if it took no more.
-    pub fn write_back(
-        &self,
-        handle: Handle,
-        offset: u64,
-        data: &[u8],
-        terms: impl Into<WriteTerms>,
-    ) -> Result<usize> {
-        match self.write_until(handle, offset, data, terms.into())? {
+    pub fn write_back(&self, handle: Handle, offset: u64, data: &[u8], terms: WriteTerms) -> Result<usize> {
+        match self.write_until(handle, offset, data, terms)? {
             (_, Some(error)) => Err(error),
             (done, None) if done < data.len() => Err(Errno::NOSPC.into()),
             (done, None) => Ok(done),
@@ -118,12 +101,10 @@ impl Union {
         terms: WriteTerms,
     ) -> Result<(usize, Option<OpError>)> {
         let open = self.file(handle)?;
-        if terms.strips && open.file.strips() {
-            open.file.strip_now()?;
-            // It keeps the mode for as long as attributes may be kept, and would start the program with the bit.
-            if let Some(doubt) = self.doubt.get() {
-                doubt.attributes(open.inode.id.ino);
-            }
+        if let Some(stranger) = terms.strips
+            && open.file.strips()
+        {
+            self.strip_now(&open.inode, &open.file, stranger)?;
         }
         let sync = terms.sync.max(open.sync);
         // A write-back of the page cache may come by a handle that was opened for reading.
@@ -133,10 +114,15 @@ impl Union {
             let at = offset + done as u64;
             let rest = &data[done..];
             let branch = open.file.branch().ix;
-            let written = open.file.ask_to_write(|fd| match sync {
-                None => sys::file::write_at(fd, rest, at),
-                Some(how) => sys::file::write_at_flags(fd, rest, at, flags_of(how)),
-            });
+            let written = match sync {
+                None => open.file.ask_to_write(|fd| sys::file::write_at(fd, rest, at)),
+                // The branch may tell of others' writes now. (What was not even asked has lost nothing.)
+                Some(how) => open.file.owed.ask(
+                    Some(open.owed),
+                    |e| e.is_fault() && e.is_of_a_sync(),
+                    || open.file.ask_to_write(|fd| sys::file::write_at_flags(fd, rest, at, flags_of(how))),
+                ),
+            };
             match written {
                 Ok(0) => break,
                 Ok(count) => done += count,
@@ -162,7 +148,7 @@ impl Union {
     pub fn fallocate(&self, handle: Handle, mode: u32, offset: u64, len: u64, caller: Caller) -> Result<()> {
         let open = self.file(handle)?;
         open.file.make_writable()?;
-        open.file.strip(caller)?;
+        self.strip(&open.inode, &open.file, caller)?;
         self.with_room(&open.inode, &open.file, len, || {
             open.file.ask_patiently(|fd| sys::file::fallocate(fd, mode, offset, len))
         })?;

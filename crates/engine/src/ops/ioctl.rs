@@ -26,21 +26,35 @@ impl Union {
         if !known.contains(&command) {
             return Err(Errno::NOTTY.into());
         }
-        if let Some(open) = self.file_if_open(Some(handle))? {
-            if matches!(command, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
+        let sets = matches!(command, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR);
+        let answered = match self.file_if_open(Some(handle))? {
+            Some(open) if sets => {
                 open.branch().check_mode()?;
+                let answered = open.ask(|fd| run(fd, command, input))?;
+                if let Ok(stat) = open.stat() {
+                    open.set_fixed(&stat);
+                }
+                answered
             }
-            return open.ask(|fd| run(fd, command, input));
+            Some(open) => return open.ask(|fd| run(fd, command, input)),
+            None if sets => {
+                self.on_all_copies(&self.pool.load(), &self.dir(ino)?, |fd| {
+                    let fd = sys::at::reopen(fd, OFlags::RDONLY)?;
+                    run(fd.as_fd(), command, input).map(|_| ())
+                })?;
+                ([0; 28], 0)
+            }
+            None => return self.ask_dir(ino, command, input),
+        };
+        // The time of change is another now, and the kernel does not know.
+        if let Some(doubt) = self.doubt.get() {
+            doubt.attributes(ino);
         }
-        let pool = self.pool.load();
-        let dir = self.dir(ino)?;
-        if matches!(command, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
-            self.on_all_copies(&pool, &dir, |fd| {
-                let fd = sys::at::reopen(fd, OFlags::RDONLY)?;
-                run(fd.as_fd(), command, input).map(|_| ())
-            })?;
-            return Ok(([0; 28], 0));
-        }
+        Ok(answered)
+    }
+
+    fn ask_dir(&self, ino: Ino, command: u32, input: &[u8]) -> Result<([u8; 28], usize)> {
+        let (pool, dir) = (self.pool.load(), self.dir(ino)?);
         let at = dir.copies().first().copied().ok_or(crate::error::OpError::STALE)?;
         let fd = self.dirfd(&pool, &dir, at)?;
         pool.branch(at).ask(|| {

@@ -25,7 +25,7 @@ impl Union {
         if inode.is_dir() {
             return Err(Errno::PERM.into());
         }
-        self.must_be_missing(&pool, &parent, name)?;
+        let _making = self.must_be_missing(&pool, &parent, name)?;
         // An open file may be about to move: its branch is asked for when it stays.
         let open = inode.open_file();
         let _stays = open.as_ref().map(|file| file.hold());
@@ -42,6 +42,7 @@ impl Union {
         let pin = if open.is_none() { Some(self.pin(&pool, &inode)?) } else { None };
         // With the old name removed it is a rename. (After the search for the file, if it had to be searched for.)
         let _moving = pool.moving([&parent, &parent])?;
+        let _linking = branch.linking()?;
         let stat = match (&open, &pin) {
             (Some(file), _) => file.ask_inside(name_it)?,
             (None, Some(pin)) => pin.ask(&pool, name_it)?,

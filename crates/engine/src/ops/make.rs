@@ -51,7 +51,7 @@ impl Union {
         let pool = self.pool.load();
         let parent = self.dir(parent)?;
         let name = name.as_cstr();
-        self.must_be_missing(&pool, &parent, name)?;
+        let _making = self.must_be_missing(&pool, &parent, name)?;
         let (at, stat): (_, Stat) = self.place(&pool, &parent, |at| {
             let dir = self.skeleton(&pool, &parent, at)?;
             let branch = pool.branch(at);

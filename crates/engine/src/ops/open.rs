@@ -13,6 +13,7 @@ use crate::caller::Caller;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::open::choice::{But, Facts, stacked_route};
+use crate::open::owed::To;
 use crate::open::route::Route;
 use crate::open::{Access, FileHandle, OpenFile, SET_ID, Sync};
 use crate::pool::Pool;
@@ -43,12 +44,14 @@ impl Union {
             }
             // Those who write already go on when the branch is set RO; nobody begins.
             file.branch().check_mode()?;
+            file.check_fixed(flags.contains(OFlags::APPEND) && !flags.contains(OFlags::TRUNC))?;
             file.make_writable_for(flags)
         };
         let file = inode.open_with(join, || self.open_on_branch(&pool, &inode, write, flags))?;
         if flags.contains(OFlags::TRUNC)
-            && let Err(error) =
-                file.ask_patiently(|fd| sys::file::truncate(fd, 0)).and_then(|()| file.strip(caller))
+            && let Err(error) = file
+                .ask_patiently(|fd| sys::file::truncate(fd, 0))
+                .and_then(|()| self.strip(&inode, &file, caller))
         {
             inode.close_handle();
             return Err(error);
@@ -113,6 +116,7 @@ impl Union {
         caller: Caller,
     ) -> Opened {
         let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+        let write_only = flags.contains(OFlags::WRONLY);
         let writer = write.then_some(caller.uid);
         let branch = file.branch();
         let wished =
@@ -128,8 +132,13 @@ impl Union {
         let handle = self.new_handle();
         // A local disk has nothing to say at close; a network file system reports late errors there.
         let flushes = !branch.kind.is_local() || pool.settings.locks == crate::settings::Locks::Branch;
-        self.files
-            .insert(handle.0, FileHandle { inode, file: file.clone(), route, writer, sync: Sync::of(flags) });
+        let owed = To { handle, since: file.owed.so_far() };
+        let quiet = flags.contains(OFlags::NOATIME) || self.untouched().files;
+        if !past_us && !write_only {
+            file.has_reader(quiet);
+        }
+        let (sync, kept) = (Sync::of(flags), file.clone());
+        self.files.insert(handle.0, FileHandle { inode, file: kept, route, writer, sync, owed, quiet });
         Opened { handle, file, route, flushes }
     }
 
@@ -137,6 +146,7 @@ impl Union {
     pub fn release(&self, handle: Handle) {
         if let Some((_, open)) = self.files.remove(&handle.0) {
             open.file.untie(open.route, open.writer);
+            open.file.owed.closed(handle);
             // The last one closes the file, which a branch that others serve is asked for.
             if let Some(last) = open.inode.close_handle() {
                 let branch = last.branch();
@@ -152,48 +162,56 @@ impl Union {
     /// A delayed write error.
     pub fn flush(&self, handle: Handle) -> Result<()> {
         let open = self.file(handle)?;
-        if open.writer.is_none() || open.file.branch().kind.is_local() || !open.file.may_owe_an_error() {
+        if open.writer.is_none() || !open.file.may_owe_an_error() {
             return Ok(());
         }
-        open.file.ask_patiently(sys::file::flush)
+        // A local disk has nothing to say at close; the branch that the file was on before may have said something.
+        if open.file.branch().kind.is_local() {
+            return open.file.owed.answer(open.owed);
+        }
+        open.file.settle(open.owed, sys::file::flush)
     }
-}
 
-impl OpenFile {
     /// Clears what a write by somebody without privileges must clear: set-uid, set-gid where the group may
-    /// execute, and file capabilities, as the kernel does on a local file system (`file_remove_privs`).
+    /// execute or the writer is not of it, and file capabilities, as the kernel does on a local file system
+    /// (`file_remove_privs`; the group of the writer since Linux 6.2).
     ///
     /// # Errors
     /// The branch did not take the new mode: the write must not be answered as done.
-    pub(crate) fn strip(&self, caller: Caller) -> Result<()> {
-        if caller.is_root() || !self.strips() {
-            return Ok(());
-        }
-        self.strip_now()
+    pub(crate) fn strip(&self, inode: &Inode, file: &OpenFile, caller: Caller) -> Result<()> {
+        if caller.is_root() || !file.strips() { Ok(()) } else { self.strip_now(inode, file, caller) }
     }
 
     /// As [`Self::strip`], when the kernel has decided that it must be.
-    pub(crate) fn strip_now(&self) -> Result<()> {
-        let reasons = self.reasons_to_strip();
-        self.ask(strip_fd)?;
-        self.stripped(reasons);
+    pub(crate) fn strip_now(&self, inode: &Inode, file: &OpenFile, caller: Caller) -> Result<()> {
+        let reasons = file.reasons_to_strip();
+        let kept = file.ask(|fd| strip_fd(fd, caller))?;
+        // (Set-gid stays where who wrote is of the group: the next one may not be.)
+        if kept & SET_ID == 0 {
+            file.stripped(reasons);
+        }
+        // The kernel keeps the mode for as long as attributes may be kept, and would start the program with the bit.
+        if let Some(doubt) = self.doubt.get() {
+            doubt.attributes(inode.id.ino);
+        }
         Ok(())
     }
 }
 
-/// Clears set-uid, set-gid (where the group may execute) and capabilities of the file.
-pub(crate) fn strip_fd(fd: std::os::fd::BorrowedFd<'_>) -> Result<(), sys::SysError> {
-    let mode = sys::at::stat_fd(fd)?.mode & 0o7777;
+/// Clears set-uid, set-gid (where the group may execute, or `caller` is not of it) and capabilities of the file: its mode then.
+pub(crate) fn strip_fd(fd: std::os::fd::BorrowedFd<'_>, caller: Caller) -> Result<u32, sys::SysError> {
+    let stat = sys::at::stat_fd(fd)?;
+    let mode = stat.mode & 0o7777;
     let mut kept = mode & !0o4000;
-    if mode & 0o2010 == 0o2010 {
+    if mode & 0o2010 == 0o2010 || mode & 0o2000 != 0 && !caller.is_of(stat.gid) {
         kept &= !0o2000;
     }
     if kept != mode {
         sys::at::chmod_fd(fd, kept)?;
     }
     match xattr::remove(On::Fd(fd), CAPABILITY) {
-        Err(error) if matches!(error.errno, Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(()),
-        removed => removed,
+        Err(error) if !matches!(error.errno, Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Err(error),
+        Ok(()) | Err(_) => Ok(kept),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fsstack_pool::{Handle, Ino};
-use fsstack_sys::{self as sys, Errno, Kind};
+use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 use parking_lot::Mutex;
 
 use crate::answer::{Entry, Listed};
@@ -45,14 +45,16 @@ pub trait Sink {
 }
 
 impl Union {
-    /// Opens a directory for listing.
+    /// Opens a directory for listing; of `flags` O_NOATIME counts.
     ///
     /// # Errors
     /// ENOTDIR; ESTALE.
-    pub fn opendir(&self, ino: Ino) -> Result<Handle> {
+    pub fn opendir(&self, ino: Ino, flags: OFlags) -> Result<Handle> {
         let inode = self.dir(ino)?;
         let handle = self.new_handle();
-        self.dirs.insert(handle.0, Arc::new(DirHandle { inode, listing: Mutex::default() }));
+        let quiet = flags.contains(OFlags::NOATIME) || self.untouched().directories;
+        let listing = Mutex::new(Listing::new(quiet));
+        self.dirs.insert(handle.0, Arc::new(DirHandle { inode, listing }));
         Ok(handle)
     }
 

@@ -19,16 +19,17 @@ use std::sync::Arc;
 use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::RenameFlags;
-use fsstack_sys::{self as sys, Errno, SysError};
+use fsstack_sys::{self as sys, Errno, Kind, SysError};
 
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::inode::dirfd::DirFd;
 use crate::journal::{Act, Object};
-use crate::names::{End, Half, Record, begin, finish, has_no_links, note};
+use crate::names::{End, Half, Record, begin, finish, has_no_links, note, own_kind};
 use crate::pool::Pool;
 use crate::recover::{Durable, sync_dir};
+use crate::removed::Going;
 use crate::resolve::{DirStats, Found};
 use crate::union::Union;
 
@@ -50,19 +51,27 @@ impl Union {
             crate::resolve::check_public(&pool, dir, name.as_cstr())?;
         }
         let moving = pool.moving([&from_dir, &to_dir])?;
+        let _renaming = self.index.renaming();
         let from = End { dir: &from_dir, name: from.1.as_cstr() };
         let to = End { dir: &to_dir, name: to.1.as_cstr() };
         if flags.contains(RenameFlags::EXCHANGE) {
+            // Either may be on no branch for a moment.
+            let making = self.make_alone(&pool, from.dir, from.name)?;
+            let too = !making.keeps(to.dir, to.name);
+            let _making_too = if too { Some(self.make_alone(&pool, to.dir, to.name)?) } else { None };
             return self.exchange(&pool, from, to);
         }
         if !RenameFlags::NOREPLACE.contains(flags) {
             return Err(Errno::INVAL.into());
         }
-        if flags.contains(RenameFlags::NOREPLACE) {
+        let _making = if flags.contains(RenameFlags::NOREPLACE) {
             let born = to.dir.born();
-            self.must_be_missing(&pool, to.dir, to.name)?;
+            let making = self.must_be_missing(&pool, to.dir, to.name)?;
             to.dir.note_miss(to.name, born); // asked again below, for free
-        }
+            making
+        } else {
+            self.make_alone(&pool, to.dir, to.name)?
+        };
         let at = self.source(&pool, from)?;
         let renamed = match at {
             Some(at) => self.rename_file(&pool, from, to, at, flags),
@@ -124,7 +133,7 @@ impl Union {
         let _stays_too = replaced_open.as_ref().map(|file| file.hold());
         let moved = replaced_open.is_some(); // maybe, before it was held
         let targets = if moved { self.find_all(pool, to.dir, to.name, None)? } else { targets };
-        let targets = files_of(targets, |other| pool.turn(other) <= pool.turn(at))?;
+        let targets = own_kind(targets, Kind::File, |other| pool.turn(other) <= pool.turn(at))?;
         self.check_writable(pool, &hidden)?;
         self.check_writable(pool, &targets)?;
         if self.same_object(pool, from, at, &targets)? {
@@ -141,6 +150,7 @@ impl Union {
         {
             self.keep_removed(pool, replaced, to.dir, to.name);
         }
+        let going = replaced.as_ref().map(|replaced| self.going(pool, replaced, (to.dir, to.name)));
         for (other, _) in targets.iter().rev().filter(|(other, _)| *other != at && Some(*other) != visible) {
             self.unlink_on(pool, to.dir, to.name, *other)?;
         }
@@ -150,7 +160,7 @@ impl Union {
             }
             behind => self.rename_onto(pool, from, to, (branch, &from_fd, &to_fd), behind, flags)?,
         }
-        self.moved(pool, known, from, to, at);
+        self.moved(pool, known, from, to, at, replaced.zip(going));
         Ok(())
     }
 
@@ -311,11 +321,19 @@ impl Union {
         Ok(())
     }
 
-    /// Whatever was under `to` lost that name, and what was under `from` has it.
-    fn moved(&self, pool: &Pool, known: Option<Arc<Inode>>, from: End<'_>, to: End<'_>, at: BranchIx) {
-        if let Some(replaced) = self.known(to.dir, to.name) {
+    /// What was `replaced` lost the name `to`, and what was under `from` has it.
+    fn moved(
+        &self,
+        pool: &Pool,
+        known: Option<Arc<Inode>>,
+        from: End<'_>,
+        to: End<'_>,
+        at: BranchIx,
+        replaced: Option<(Arc<Inode>, Going<'_>)>,
+    ) {
+        if let Some((replaced, going)) = replaced {
             replaced.lost_name(to.dir, to.name);
-            self.forget_removed(pool, replaced.id);
+            self.gone(pool, going);
         }
         let moved = known.or_else(|| {
             // The hint was pushed out of its slot: ask for the number.
@@ -326,6 +344,13 @@ impl Union {
             inode.renamed((from.dir, from.name), (to.dir, to.name));
             self.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
             self.tell_index(pool, &inode);
+            let branch = pool.branch(at);
+            if !inode.is_dir()
+                && branch.asks_marks()
+                && let Ok(stat) = self.stat_in(pool, to.dir, at, to.name)
+            {
+                self.identity(pool, branch, &stat); // and so the index learns of it
+            }
         }
     }
 
@@ -343,13 +368,18 @@ impl Union {
         let targets = self.find_all(pool, to.dir, to.name, None)?;
         let first = sources.first().map(|(at, _)| *at).ok_or(OpError::MISSING)?;
         let is_source = |other| sources.iter().any(|(at, _)| *at == other);
-        let targets = dirs_of(targets, |other| is_source(other) || pool.turn(other) < pool.turn(first))?;
+        let targets =
+            own_kind(targets, Kind::Dir, |other| is_source(other) || pool.turn(other) < pool.turn(first))?;
         self.check_writable(pool, &sources)?;
         self.check_writable(pool, &targets)?;
         for (at, _) in &targets {
             self.check_empty(pool, to.dir, to.name, *at)?;
         }
         let known = self.known_as(pool, from, &sources);
+        let replaced = self.known(to.dir, to.name).map(|replaced| {
+            let going = self.going(pool, &replaced, (to.dir, to.name));
+            (replaced, going)
+        });
         // The parents first: making one may fail, and then nothing was renamed.
         for (at, _) in &sources {
             self.skeleton_in_shape(pool, to.dir, *at)?;
@@ -377,7 +407,7 @@ impl Union {
         {
             return Err(half.error);
         }
-        self.moved(pool, known, from, to, first);
+        self.moved(pool, known, from, to, first, replaced);
         Ok(())
     }
 
@@ -455,31 +485,4 @@ impl Union {
         let to_fd = self.dirfd(pool, to.dir, at)?;
         pool.branch(at).ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))
     }
-}
-
-/// What a file that is renamed replaces: files. Directories that they hide stay hidden.
-///
-/// # Errors
-/// EISDIR if the name is a directory's, or one would come to light, being on a branch that `is_before` the file, or on
-/// the file's own.
-fn files_of(mut targets: DirStats, is_before: impl Fn(BranchIx) -> bool) -> Result<DirStats> {
-    let in_the_way = |(at, stat): &(BranchIx, sys::Stat)| stat.is_dir() && is_before(*at);
-    if targets.first().is_some_and(|(_, stat)| stat.is_dir()) || targets.iter().any(in_the_way) {
-        return Err(Errno::ISDIR.into());
-    }
-    targets.retain(|(_, stat)| !stat.is_dir());
-    Ok(targets)
-}
-
-/// What a directory that is renamed replaces: directories. Files that they hide stay hidden.
-///
-/// # Errors
-/// ENOTDIR if the name is a file's, or one would come to light or is in the way on a branch, as `is_before` says.
-fn dirs_of(mut targets: DirStats, is_before: impl Fn(BranchIx) -> bool) -> Result<DirStats> {
-    let in_the_way = |(at, stat): &(BranchIx, sys::Stat)| !stat.is_dir() && is_before(*at);
-    if targets.first().is_some_and(|(_, stat)| !stat.is_dir()) || targets.iter().any(in_the_way) {
-        return Err(Errno::NOTDIR.into());
-    }
-    targets.retain(|(_, stat)| stat.is_dir());
-    Ok(targets)
 }

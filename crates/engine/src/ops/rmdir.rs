@@ -21,6 +21,7 @@ use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::inode::dirfd::DirFd;
 use crate::pool::Pool;
+use crate::removed::Going;
 use crate::union::Union;
 
 impl Union {
@@ -46,6 +47,7 @@ impl Union {
         }
         let known = self.known(&parent, name);
         let object = known.as_ref().and_then(|inode| self.object_of(&pool, inode));
+        let going = known.as_ref().map(|inode| self.going(&pool, inode, (&parent, name)));
         let mut last = OpError::MISSING;
         let mut removed = false;
         for at in branches.into_iter().rev() {
@@ -63,8 +65,8 @@ impl Union {
         if !removed {
             return Err(last);
         }
-        if let Some(inode) = known {
-            self.dir_was_removed(&pool, &inode, object, &parent, name);
+        if let Some((inode, going)) = known.zip(going) {
+            self.dir_was_removed(&pool, (&inode, object), (&parent, name), going);
         }
         Ok(())
     }
@@ -85,13 +87,14 @@ impl Union {
             return Ok(false);
         }
         let object = self.object_of(pool, &dir);
+        let going = self.going(pool, &dir, (parent, name));
         let fd = self.dirfd(pool, parent, goes.at)?;
         match branch.ask(|| sys::at::rmdir(fd.as_fd(), name)) {
             // Not what it was known to be.
             Err(error) if error.is_missing() || error.errno() == Errno::NOTDIR => return Ok(false),
             removed => removed?,
         }
-        self.dir_was_removed(pool, &dir, object, parent, name);
+        self.dir_was_removed(pool, (&dir, object), (parent, name), going);
         Ok(true)
     }
 
@@ -105,16 +108,15 @@ impl Union {
     fn dir_was_removed(
         &self,
         pool: &Pool,
-        dir: &Arc<Inode>,
-        object: Option<Arc<DirFd>>,
-        parent: &Arc<Inode>,
-        name: &CStr,
+        (dir, object): (&Arc<Inode>, Option<Arc<DirFd>>),
+        (parent, name): (&Arc<Inode>, &CStr),
+        going: Going<'_>,
     ) {
         if let Some(object) = object {
             dir.outlive(object);
         }
         dir.lost_name(parent, name);
-        self.forget_removed(pool, dir.id);
+        self.gone(pool, going);
     }
 
     /// The copy on `at`, if there is one, has no entries.

@@ -71,12 +71,18 @@ impl Union {
             check_set_id(&inode, &pin, &pool, mode)?;
         }
         if let Some(size) = change.size {
+            // By its name: the branch is not asked to open it once more.
+            if handle.is_none()
+                && let Pin::Open(file) = &pin
+            {
+                file.check_fixed(false)?;
+            }
             self.truncate(&pool, &inode, &pin, size)?;
         }
         // A kernel that decides this itself says so; for one that does not, a stranger's truncation strips.
         let strips = change.strips || change.size.is_some() && !caller.is_root();
         if strips && change.mode.is_none() {
-            pin.ask(&pool, strip_fd)?;
+            pin.ask(&pool, |fd| strip_fd(fd, caller))?;
         }
         if change.is_nothing() {
             chown_to_nobody(&pin, &pool, caller)?;

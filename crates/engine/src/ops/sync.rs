@@ -1,31 +1,36 @@
 //! Making sure that what was written is kept.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
-use fsstack_pool::{Handle, Ino};
-use fsstack_sys::{self as sys, OFlags};
+use fsstack_pool::{BranchIx, Handle, Ino};
+use fsstack_sys::{self as sys, Errno, OFlags};
 
-use crate::error::Result;
+use crate::error::{OpError, Result};
+use crate::inode::Inode;
+use crate::pool::Pool;
 use crate::union::Union;
 
 impl Union {
     /// The file's data, and unless `data_only` its metadata, are on the branch's disk.
     ///
     /// # Errors
-    /// What the branch answered.
+    /// What the branch answered, to this handle or to another one while this was open: each is told once.
     pub fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
         let open = self.file(handle)?;
-        open.file.ask_patiently(|fd| if data_only { sys::file::fdatasync(fd) } else { sys::file::fsync(fd) })
+        let sync = if data_only { sys::file::fdatasync } else { sys::file::fsync };
+        open.file.settle(open.owed, sync)
     }
 
     /// The directory's entries are on the disks of all branches that have a copy.
     ///
     /// # Errors
-    /// What the first branch that failed answered; the others were asked all the same.
+    /// What the first branch that failed answered; the others were asked all the same. A copy that is not there any more does
+    /// not count; ESTALE if none is.
     pub fn fsyncdir(&self, ino: Ino, data_only: bool) -> Result<()> {
         let pool = self.pool.load();
         let dir = self.dir(ino)?;
-        let mut all = Ok(());
+        let (mut all, mut there) = (Ok(()), false);
         for at in dir.copies() {
             let synced = self.dirfd(&pool, &dir, at).and_then(|fd| {
                 pool.branch(at).ask_patiently(|| {
@@ -33,9 +38,34 @@ impl Union {
                     if data_only { sys::file::fdatasync(fd.as_fd()) } else { sys::file::fsync(fd.as_fd()) }
                 })
             });
-            all = all.and(synced);
+            match synced {
+                Err(error) if self.has_vanished(&pool, &dir, at, error) => {}
+                synced => {
+                    there = true;
+                    all = all.and(synced);
+                }
+            }
         }
-        all
+        if there { all } else { Err(OpError::STALE) }
+    }
+
+    /// Whether the copy of `dir` on the branch `at`, which could not be synced for `error`, was removed behind the pool's
+    /// back: there is nothing of it to be synced. One that cannot be asked may be there.
+    fn has_vanished(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx, error: OpError) -> bool {
+        let is_stale = match error {
+            OpError::Branch { sys, .. } => sys.errno == Errno::STALE,
+            OpError::Refused(errno) => errno == Errno::STALE,
+            OpError::Sys(_) | OpError::NoBranch(_) => false,
+        };
+        if !is_stale && !error.is_missing() {
+            return false;
+        }
+        // (A branch that was mounted again says ESTALE of what it has.)
+        let Some(name) = dir.name() else { return false };
+        match self.stat_in(pool, &name.parent, at, &name.name) {
+            Ok(there) => dir.copy_ino(at) != Some(there.ino),
+            Err(error) => error.is_missing() || error.errno() == Errno::STALE,
+        }
     }
 
     /// Everything written to the pool is on the branches' disks.

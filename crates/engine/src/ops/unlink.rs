@@ -41,6 +41,7 @@ impl Union {
         if let Some(inode) = &known {
             self.keep_removed(&pool, inode, &parent, name);
         }
+        let going = known.as_ref().map(|inode| self.going(&pool, inode, (&parent, name)));
         let mut removed = false;
         let mut told = OpError::MISSING;
         for at in parent.copies().into_iter().rev() {
@@ -57,7 +58,9 @@ impl Union {
         }
         if let Some(inode) = known {
             inode.lost_name(&parent, name);
-            self.forget_removed(&pool, inode.id);
+        }
+        if let Some(going) = going {
+            self.gone(&pool, going);
         }
         Ok(())
     }

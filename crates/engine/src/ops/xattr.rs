@@ -76,12 +76,14 @@ impl Union {
         let inode = self.inode(ino)?;
         check_settable(name)?;
         if inode.is_dir() {
-            // Whether it is there is what the pool shows, not what a hidden copy has.
-            if flags != 0 {
+            let mut on_copy = flags;
+            if flags != 0 && inode.copies().len() > 1 {
+                // Whether it is there is what the pool shows, not what a hidden copy has.
                 self.check_there(&pool, &inode, name, flags)?;
+                on_copy = 0;
             }
             return self.on_all_copies(&pool, &inode, |fd| {
-                xattr::set(On::Fd(fd), name, value, 0)?;
+                xattr::set(On::Fd(fd), name, value, on_copy)?;
                 look_anew(fd, name, value);
                 // The kernel says so of either list; the default one has no part in the mode.
                 if kill_sgid && name.to_bytes() == ACL_ACCESS { clear_sgid(fd) } else { Ok(()) }
@@ -130,7 +132,6 @@ impl Union {
         })
     }
 
-    /// Asks the object, or of a directory the first copy that answers.
     /// # Errors
     /// EEXIST or ENODATA, as `flags` of setxattr(2) ask for, if the directory's attribute is there or not.
     fn check_there(&self, pool: &Pool, dir: &Arc<Inode>, name: &CStr, flags: u32) -> Result<()> {
@@ -141,6 +142,7 @@ impl Union {
         }
     }
 
+    /// Asks the object, or of a directory the first copy that answers.
     fn with_one<T>(
         &self,
         pool: &Pool,

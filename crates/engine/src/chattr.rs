@@ -1,0 +1,188 @@
+//! What `chattr`, `chattr -p` and `xfs_io` set on a file or a directory, and what of it comes along to a copy on another branch.
+//!
+//! What the other file system takes is added to what the copy has from the directory that it is made in: a project
+//! that it has from there stays, since quotas of that branch count by it. What is refused is left out, as it is by
+//! cp(1), but for what is a promise to whoever writes the file ([`PROMISES`]).
+//!
+//! Most must be there before the content: btrfs overwrites in place only what was so when it was empty, XFS wants to
+//! know the size of extents, and a project's limit holds for what is written from then on. That each write is synced
+//! comes last, for it would hold for the copying, too.
+
+use std::os::fd::BorrowedFd;
+
+use fsstack_sys::ioctl::{self, Extended, FsXattr};
+use fsstack_sys::{self as sys, Errno, SysError};
+
+use crate::error::is_branch_fault;
+
+/// What comes along of a file's flags. Append-only and immutable do not: such a file is not moved, and a directory is about
+/// to be filled.
+const CARRIED: u32 = (ioctl::FS_FL_USER_MODIFIABLE & !ioctl::FREEZING)
+    | ioctl::FS_NOCOMP_FL
+    | ioctl::FS_JOURNAL_DATA_FL
+    | ioctl::FS_NOCOW_FL
+    | ioctl::FS_DAX_FL
+    | ioctl::FS_PROJINHERIT_FL
+    | ioctl::FS_CASEFOLD_FL;
+
+/// Those that come when the content is there.
+const LAST: u32 = ioctl::FS_SYNC_FL;
+
+/// Without these a copy would not be what its user was promised: on disk when a write is answered, unreadable without a key,
+/// checked at each read.
+const PROMISES: u32 = ioctl::FS_SYNC_FL | ioctl::FS_ENCRYPT_FL | ioctl::FS_VERITY_FL;
+
+/// Sizes of extents, which another file system may have no such blocks for.
+const SIZES: u32 = ioctl::FS_XFLAG_EXTSIZE | ioctl::FS_XFLAG_EXTSZINHERIT | ioctl::FS_XFLAG_COWEXTSIZE;
+
+/// What comes along of the extended flags, and is none of the others.
+const EXTENDED: u32 = SIZES
+    | ioctl::FS_XFLAG_PROJINHERIT
+    | ioctl::FS_XFLAG_NOSYMLINKS
+    | ioctl::FS_XFLAG_NODEFRAG
+    | ioctl::FS_XFLAG_FILESTREAM;
+
+/// The flags, project and sizes of extents of a file or a directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traits {
+    flags: u32,
+    extended: Extended,
+}
+
+impl Traits {
+    /// Those of `of`, which is open to be read; none where there is no such thing.
+    ///
+    /// # Errors
+    /// The branch is out of order.
+    pub fn of(of: BorrowedFd<'_>) -> Result<Self, SysError> {
+        let flags = where_known(ioctl::getflags(of))?.unwrap_or_default();
+        let extended = where_known(ioctl::fsgetxattr(of))?;
+        Ok(Self { flags, extended: extended.map_or_else(Extended::default, |raw| Extended::of(&raw)) })
+    }
+
+    /// Without the project, which means something where it was given.
+    #[must_use]
+    pub fn without_project(mut self) -> Self {
+        self.extended.project = 0;
+        self.flags &= !ioctl::FS_PROJINHERIT_FL;
+        self.extended.flags &= !ioctl::FS_XFLAG_PROJINHERIT;
+        self
+    }
+
+    /// The flags that keep a file as it is, and must wait until nothing more is to be done to it.
+    pub fn freezing(&self) -> u32 {
+        self.flags & ioctl::FREEZING
+    }
+
+    /// Gives an empty `to` what must be there before its content.
+    ///
+    /// # Errors
+    /// The branch is out of order, or has no room for one more file of the project.
+    pub fn begin(&self, to: BorrowedFd<'_>) -> Result<(), SysError> {
+        add_flags(to, self.flags & CARRIED & !LAST)?;
+        let Some(own) = where_known(ioctl::fsgetxattr(to))? else { return Ok(()) };
+        for (extended, project) in [(EXTENDED, true), (EXTENDED & !SIZES, true), (0, true), (EXTENDED, false)]
+        {
+            let wanted = self.extended_for(&own, extended, project);
+            if wanted == Extended::of(&own) {
+                continue;
+            }
+            match ioctl::fssetxattr(to, &wanted.within(own)) {
+                Err(error) if matches!(error.errno, Errno::NOSPC | Errno::DQUOT) => return Err(error),
+                set => {
+                    if where_known(set)?.is_some() {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What `own` becomes if it takes the extended flags in `mask`, and, if it has none, the project.
+    fn extended_for(&self, own: &FsXattr, mask: u32, project: bool) -> Extended {
+        let (own, from) = (Extended::of(own), self.extended);
+        let flags = from.flags & mask;
+        let size = |flag, from, own| if flags & flag == 0 { own } else { from };
+        Extended {
+            flags: own.flags | flags,
+            extent_size: size(
+                ioctl::FS_XFLAG_EXTSIZE | ioctl::FS_XFLAG_EXTSZINHERIT,
+                from.extent_size,
+                own.extent_size,
+            ),
+            project: if project && own.project == 0 { from.project } else { own.project },
+            cow_extent_size: size(ioctl::FS_XFLAG_COWEXTSIZE, from.cow_extent_size, own.cow_extent_size),
+        }
+    }
+
+    /// Gives `to`, which has its content, the rest.
+    ///
+    /// # Errors
+    /// The branch is out of order.
+    pub fn finish(&self, to: BorrowedFd<'_>) -> Result<(), SysError> {
+        add_flags(to, self.flags & LAST)
+    }
+
+    /// Whether `to` keeps what its user was promised.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP if it does not; the branch is out of order.
+    pub fn check_promises(&self, to: BorrowedFd<'_>) -> Result<(), SysError> {
+        let promised = self.flags & PROMISES;
+        if promised == 0 {
+            return Ok(());
+        }
+        let kept = where_known(ioctl::getflags(to))?.unwrap_or_default();
+        if promised & !kept == 0 {
+            return Ok(());
+        }
+        Err(SysError { call: sys::Call::Ioctl, errno: Errno::OPNOTSUPP })
+    }
+}
+
+/// Sets those of `wanted` that the file system takes, and keeps what is there: ext4 says by a flag how a file's blocks
+/// are found, and would find them another way without it.
+///
+/// # Errors
+/// The branch is out of order.
+fn add_flags(to: BorrowedFd<'_>, wanted: u32) -> Result<(), SysError> {
+    if wanted == 0 {
+        return Ok(());
+    }
+    let Some(mut own) = where_known(ioctl::getflags(to))? else { return Ok(()) };
+    if wanted & !own == 0 || where_known(ioctl::setflags(to, own | wanted))?.is_some() {
+        return Ok(());
+    }
+    let missing = wanted & !own;
+    for flag in (0..u32::BITS).map(|bit| 1 << bit).filter(|flag| missing & flag != 0) {
+        if where_known(ioctl::setflags(to, own | flag))?.is_some() {
+            own |= flag;
+        } else {
+            tracing::debug!(flag = format_args!("{flag:#x}"), "a flag of an inode did not come along");
+        }
+    }
+    Ok(())
+}
+
+/// What `file` takes of the space counts for the project of `dir` from now on.
+///
+/// # Errors
+/// One of them has no such thing.
+pub(crate) fn put_into_project_of(dir: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<(), SysError> {
+    let project = Extended::of(&ioctl::fsgetxattr(dir)?).project;
+    let own = ioctl::fsgetxattr(file)?;
+    ioctl::fssetxattr(file, &Extended { project, ..Extended::of(&own) }.within(own))
+}
+
+/// None if it is refused, as something that the file system has not, or not for this caller.
+///
+/// # Errors
+/// The branch is out of order.
+fn where_known<T>(answer: Result<T, SysError>) -> Result<Option<T>, SysError> {
+    match answer {
+        Ok(told) => Ok(Some(told)),
+        Err(error) if is_branch_fault(error.errno) => Err(error),
+        Err(_) => Ok(None),
+    }
+}

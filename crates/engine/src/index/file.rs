@@ -1,0 +1,86 @@
+//! The index's file in the pool's state directory: opened, or made.
+//!
+//! Only one that is damaged is replaced, and is kept beside for whoever wants to know why. One that cannot be opened now (another
+//! daemon has it, descriptors are short, the disk fails, a later version wrote it) stays: the pool does without until it is
+//! mounted again.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::store::{Result, Store, StoreError};
+
+/// The database in the pool's folder.
+const FILE: &str = "index.redb";
+/// How long a daemon that is just ending may still have it.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// The index in `folder`, as it was left, and where it is or may be made. From now on it counts as not closed in order if
+/// the pool `exports`.
+pub(super) fn open(folder: &Path, exports: bool) -> (Option<PathBuf>, Option<Store>) {
+    let file = folder.join(FILE);
+    let opened = patiently(&file).and_then(|store| {
+        if let Some(store) = store.as_ref().filter(|_| exports) {
+            store.set_closed(false)?;
+        }
+        Ok(store)
+    });
+    match opened {
+        Ok(store) => (Some(file), store),
+        Err(error) if error.is_damage() => {
+            tracing::error!(%error, file = %file.display(), "the pool's index is damaged: it is made anew from the marks on the branches");
+            (Some(file), None)
+        }
+        Err(error) => {
+            tracing::error!(%error, file = %file.display(), "the pool's index cannot be opened: without it moved files are asked one by one");
+            (None, None)
+        }
+    }
+}
+
+/// None: there is none.
+fn patiently(file: &Path) -> Result<Option<Store>> {
+    let began = Instant::now();
+    loop {
+        match Store::open(file) {
+            Err(error) if error.is_in_use() && began.elapsed() < LEAVING => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// A new one, in the place of one that is damaged if there is one.
+pub(super) fn make(file: &Path, id: [u8; 16]) -> Result<Store> {
+    fsstack_sys::state::make_room(file).map_err(|error| StoreError::from(redb::StorageError::Io(error)))?;
+    Store::make(Some(file), id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_damaged_file_is_replaced_and_it_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        let damages: [&[u8]; 3] = [b"", b"garbage", &[0; 5000]];
+        for damage in damages {
+            std::fs::write(&file, damage).unwrap();
+            assert!(matches!(open(dir.path(), true), (Some(at), None) if at == file), "{damage:?}");
+            drop(make(&file, [7; 16]).unwrap());
+            assert_eq!(std::fs::read(dir.path().join("index.redb.bad")).unwrap(), damage);
+        }
+        // Cut short.
+        let whole = std::fs::read(&file).unwrap();
+        std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+        assert!(matches!(open(dir.path(), true), (Some(_), None)));
+        std::fs::write(&file, &whole).unwrap();
+        assert!(matches!(open(dir.path(), true), (Some(_), Some(_))));
+        // What is no file now may be one later.
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        assert!(matches!(open(dir.path(), true), (None, None)));
+        assert!(file.exists());
+    }
+}

@@ -1,0 +1,60 @@
+//! Directories that are still to be looked into: each has its own name only, and refers to the one above.
+
+use std::sync::Arc;
+
+/// A directory, and the way to it from the root of its branch.
+#[derive(Debug)]
+pub(crate) struct Way {
+    above: Option<Arc<Way>>,
+    /// Of the first, a path.
+    name: Vec<u8>,
+}
+
+impl Way {
+    /// The directory at `path`.
+    pub(crate) fn from(path: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self { above: None, name: path })
+    }
+
+    /// The directory `name` in another one.
+    pub(crate) fn below(above: &Arc<Self>, name: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self { above: Some(above.clone()), name })
+    }
+
+    /// The path; it may begin with a slash.
+    pub(crate) fn path(&self) -> Vec<u8> {
+        let mut names = vec![&*self.name];
+        let mut at = &self.above;
+        while let Some(dir) = at {
+            names.push(&dir.name);
+            at = &dir.above;
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+}
+
+impl Drop for Way {
+    /// As deep as the tree may be, without recursion.
+    fn drop(&mut self) {
+        let mut above = self.above.take();
+        while let Some(mut last) = above.and_then(Arc::into_inner) {
+            above = last.above.take();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_told_however_long() {
+        let mut way = Way::from(b"a/b".to_vec());
+        for _ in 0..200_000 {
+            way = Way::below(&way, b"c".to_vec());
+        }
+        assert!(way.path().starts_with(b"a/b/c/c/") && way.path().len() == 3 + 400_000);
+        assert_eq!(Way::below(&Way::from(Vec::new()), b"x".to_vec()).path(), b"/x");
+    }
+}

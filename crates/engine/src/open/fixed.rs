@@ -1,0 +1,35 @@
+//! Immutable and append-only files (`chattr +i`, `+a`): one that is open for writing is not opened again for who comes later.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
+
+use fsstack_sys::{self as sys, Errno, Stat};
+
+use super::OpenFile;
+use crate::error::Result;
+
+impl OpenFile {
+    /// What the branch would say to a further open for writing, which it is not asked for once it has the file open so.
+    ///
+    /// # Errors
+    /// EPERM if the file is immutable, or append-only and the caller does more than append.
+    pub(crate) fn check_fixed(&self, appends: bool) -> Result<()> {
+        let refused = || self.immutable.load(Relaxed) || self.append_only.load(Relaxed) && !appends;
+        if refused() {
+            self.set_fixed(&self.stat()?); // it may have been changed past the pool
+        }
+        if refused() { Err(Errno::PERM.into()) } else { Ok(()) }
+    }
+
+    /// The file's inode flags were changed: these are its attributes now.
+    pub(crate) fn set_fixed(&self, stat: &Stat) {
+        self.immutable.store(stat.is_immutable(), Relaxed);
+        if self.append_only.swap(stat.is_append_only(), Relaxed) && !stat.is_append_only() {
+            // What was opened to append appends, wherever a write says that it goes.
+            let placed = self.placed();
+            if let Err(error) = sys::file::stop_appending(placed.fd.as_fd()) {
+                tracing::warn!(%error, "a file that is append-only no more is written at its end until it is closed");
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Reads that leave no trace: O_NOATIME, and a pool that is mounted `noatime`.
+//!
+//! All handles of a file read by one descriptor. As long as none of them wants its reads to be seen, that descriptor leaves the
+//! access time alone; from the first that does until the last close it does not, and who reads quietly beside it reads by a
+//! second one. Where the branch's file system refuses (a daemon without root, a file of somebody else's) reads are seen.
+//!
+//! Reads by passthrough do not come here: the kernel heeds O_NOATIME there, and of `noatime` the branch's own.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use fsstack_pool::BranchIx;
+use fsstack_sys::{self as sys, OFlags, SysError};
+use parking_lot::Mutex;
+
+use super::{Access, OpenFile, Placed};
+use crate::error::Result;
+use crate::tally::Sum;
+
+/// Whose access times reading through the daemon does not change, whoever reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Untouched {
+    /// Files' (`noatime`).
+    pub files: bool,
+    /// Directories' (`nodiratime`, `noatime`).
+    pub directories: bool,
+}
+
+/// How a file's descriptors are.
+#[derive(Debug, Default)]
+pub(super) struct Quiet {
+    /// Somebody has it open whose reads are to be seen.
+    loud: AtomicBool,
+    /// Order: after the file's place.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The one that all share leaves the access time alone.
+    hushed: bool,
+    apart: Option<Apart>,
+}
+
+/// The second descriptor.
+#[derive(Debug)]
+struct Apart {
+    /// What the first one was on when this was opened.
+    on: (BranchIx, u32),
+    fd: Arc<OwnedFd>,
+}
+
+impl OpenFile {
+    /// One more handle reads by the daemon; if it is not `quiet`, its reads are to be seen.
+    pub(crate) fn has_reader(&self, quiet: bool) {
+        if self.quiet.loud.load(SeqCst) {
+            return;
+        }
+        let placed = self.placed();
+        let mut state = self.quiet.state.lock();
+        if !quiet {
+            self.quiet.loud.store(true, SeqCst);
+        }
+        let hushed = quiet && !self.quiet.loud.load(SeqCst);
+        if std::mem::replace(&mut state.hushed, hushed) != hushed {
+            hush(&placed, hushed);
+        }
+    }
+
+    /// Another descriptor is in its place: the second one, which is on what was there before, goes.
+    pub(crate) fn hush_again(&self, placed: &Placed) {
+        let (hushed, apart) = {
+            let mut state = self.quiet.state.lock();
+            (state.hushed, state.apart.take())
+        };
+        if let Some(apart) = apart {
+            placed.branch.dispose(apart);
+        }
+        if hushed {
+            hush(placed, true);
+        }
+    }
+
+    /// As [`Self::ask`], for who reads: `quietly` or not. The bytes are counted.
+    ///
+    /// # Errors
+    /// What the call answered.
+    pub(crate) fn ask_to_read(
+        &self,
+        quietly: bool,
+        call: impl FnOnce(BorrowedFd<'_>) -> Result<usize, SysError>,
+    ) -> Result<usize> {
+        let placed = self.readable()?;
+        placed.branch.as_daemon()?;
+        let read = match quietly {
+            true => self.quietly(&placed, call)?,
+            false => placed.branch.ask(|| call(placed.fd.as_fd()))?,
+        };
+        placed.branch.tally.add(Sum::ReadBytes, read as u64);
+        Ok(read)
+    }
+
+    /// Runs a call on the file by a descriptor that leaves its access time alone, if there can be one.
+    fn quietly<T>(
+        &self,
+        placed: &Placed,
+        call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>,
+    ) -> Result<T> {
+        let apart = if self.quiet.loud.load(SeqCst) { self.apart(placed) } else { None };
+        placed.branch.ask(|| call(apart.as_ref().map_or(placed.fd.as_fd(), |fd| fd.as_fd())))
+    }
+
+    fn apart(&self, placed: &Placed) -> Option<Arc<OwnedFd>> {
+        let on = (placed.branch.ix, placed.epoch);
+        let known =
+            |state: &State| state.apart.as_ref().filter(|apart| apart.on == on).map(|apart| apart.fd.clone());
+        let found = known(&self.quiet.state.lock());
+        found.or_else(|| {
+            let how = Access::Read.flags() | OFlags::NOATIME;
+            let fd = Arc::new(placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how)).ok()?);
+            let old = self.quiet.state.lock().apart.replace(Apart { on, fd: fd.clone() });
+            drop(old); // (not under the lock)
+            Some(fd)
+        })
+    }
+}
+
+fn hush(placed: &Placed, quiet: bool) {
+    // A mere place is not read by. What may not be hushed is read as it is.
+    if placed.access != Access::Name
+        && let Err(error) = placed.branch.ask(|| sys::file::set_noatime(placed.fd.as_fd(), quiet))
+    {
+        tracing::debug!(%error, "reads of a file change its access time");
+    }
+}

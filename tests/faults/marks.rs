@@ -1,0 +1,88 @@
+//! What says which object of the pool something is cannot be read, at each call once: nobody is told another number, and
+//! none is put in its place.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use fsstack_engine::settings::{Degraded, Settings};
+use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_sys::at::RenameFlags;
+use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{Errno, fault};
+
+use crate::engine::{Engine, settings};
+
+/// `dir` was made on `a`, and `b` got a copy of it since, by a file that was renamed.
+fn with_a_later_copy([a, b]: [&Path; 2], dir: &Path, mount: &impl Fn() -> Engine) -> Engine {
+    fs::create_dir(a.join(dir)).unwrap();
+    fs::write(b.join("f"), "f").unwrap();
+    let engine = mount();
+    engine.rename(Path::new("f"), &dir.join("f"), RenameFlags::empty()).unwrap();
+    engine
+}
+
+#[test]
+fn a_directory_whose_mark_cannot_be_read_is_not_another() {
+    needs!(root());
+    let pool = lab::pool().tmpfs_branch("a", MiB(4)).tmpfs_branch("b", MiB(4)).unmounted();
+    let state = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| pool.branch(name).path());
+    let mount = || {
+        let state_dir = Some(state.path().to_owned());
+        let settings = Settings { nfs_export: true, state_dir, ..settings("ff") };
+        Engine::over([a, b].into_iter(), settings)
+    };
+    let dir = Path::new("dir");
+    let known = |engine: &Engine| engine.find(dir).map(|entry| (entry.ino, entry.generation));
+    let engine = with_a_later_copy([a, b], dir, &mount);
+    let before = known(&engine).unwrap();
+    drop(engine);
+    // The copy that the number was made from is gone: the mark on the other has it.
+    fs::remove_dir(a.join(dir)).unwrap();
+    let engine = mount();
+    let (now, calls) = fault::count(|| known(&engine));
+    assert_eq!(now, Ok(before));
+    drop(engine);
+    for nth in 1..=calls {
+        let engine = mount();
+        let (told, failed) = fault::fail(nth, Errno::IO, || known(&engine));
+        assert!(told.is_err() || told == Ok(before), "{nth} of {calls} ({failed:?}): {told:?}");
+        drop(engine);
+        assert_eq!(known(&mount()), Ok(before), "after a failure at {nth} ({failed:?})");
+    }
+}
+
+#[test]
+fn a_look_that_missed_the_first_copy_parts_no_directory() {
+    needs!(root(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).unmounted();
+    let state = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| pool.branch(name).path());
+    let mount = || {
+        let state_dir = Some(state.path().to_owned());
+        let degraded = Degraded::Read;
+        let settings = Settings { nfs_export: true, state_dir, degraded, ..settings("ff") };
+        Engine::over([a, b].into_iter(), settings)
+    };
+    let dir = Path::new("dir");
+    let known = |engine: &Engine| engine.find(dir).map(|entry| (entry.ino, entry.generation));
+    let is_marked = || {
+        let branch = fs::File::open(b).unwrap();
+        xattr::get(On::Name(branch.as_fd(), c"dir"), c"trusted.fsstack.dir", &mut [0; 64]).is_ok()
+    };
+    drop(with_a_later_copy([a, b], dir, &mount));
+    assert!(is_marked());
+    let engine = mount();
+    let (before, calls) = fault::count(|| known(&engine));
+    let before = before.unwrap();
+    drop(engine);
+    for nth in 1..=calls {
+        let engine = mount();
+        let (told, failed) = fault::fail(nth, Errno::IO, || known(&engine));
+        assert!(told.is_err() || told == Ok(before), "{nth} of {calls} ({failed:?}): {told:?}");
+        drop(engine);
+        assert!(is_marked(), "after a failure at {nth} ({failed:?})");
+        assert_eq!(known(&mount()), Ok(before), "after a failure at {nth} ({failed:?})");
+    }
+}
