@@ -2,30 +2,32 @@
 
 use std::fmt;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use fsstack_pool::Printable;
 
+use crate::exports;
 use crate::nfs::escaped;
 
-/// What the kernel's server exports: what it was told, and what it has been asked for.
-const EXPORTED: [&str; 2] = ["/var/lib/nfs/etab", "/proc/fs/nfsd/exports"];
 /// How many threads the kernel's server has.
 const THREADS: &str = "/proc/fs/nfsd/threads";
+/// Takes the path of a mount whose locks the kernel's server is to let go; from Linux 6.9 on all that v4 clients hold.
+const UNLOCK: &str = "/proc/fs/nfsd/unlock_filesystem";
 
 /// Somebody who holds a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// The kernel's NFS server, for these clients.
+    /// The kernel's NFS server.
     Kernel {
-        /// As exports(5) has them.
-        clients: Vec<String>,
+        /// To whom, as exports(5) has them, and what: the pool, or what lies in it. Empty: it was not told to forget yet.
+        exports: Vec<(String, PathBuf)>,
         /// The pool's mount point.
         mount_point: PathBuf,
     },
     /// A process that has something of the pool open: nfs-ganesha, a shell.
     Process {
-        /// What it calls itself.
+        /// What it calls itself, in printable text.
         name: String,
         /// Its number.
         pid: i32,
@@ -35,13 +37,17 @@ pub enum Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kernel { clients, mount_point } => {
-                let path = Printable::path(mount_point);
-                write!(f, "the kernel's NFS server exports it: ")?;
-                for client in clients {
-                    write!(f, "exportfs -u {client}:{path}; ")?;
+            Self::Kernel { exports, mount_point } => {
+                write!(
+                    f,
+                    "the kernel's NFS server exports it; to stop the server, whose clients then wait: rpc.nfsd 0; or to \
+                     take this pool alone from them (with clients of v4: by Linux 6.9 and later): "
+                )?;
+                for (client, path) in exports {
+                    write!(f, "exportfs -u {}; ", exported(client, path))?;
                 }
-                write!(f, "exportfs -f; then unmount, after a few seconds")
+                let path = shell_word(escaped(mount_point).as_bytes());
+                write!(f, "exportfs -f; printf '%s\\n' {path} > {UNLOCK}; then unmount, after a few seconds")
             }
             Self::Process { name, pid } if name.starts_with("ganesha") => {
                 write!(f, "nfs-ganesha (process {pid}) exports it: stop the server first")
@@ -51,38 +57,59 @@ impl fmt::Display for Holder {
     }
 }
 
+/// An export as exportfs(8) takes it, as a word of the shell. (It takes the first colon for the end of the client.)
+fn exported(client: &str, path: &Path) -> String {
+    let client = if client.contains(':') { format!("[{client}]") } else { client.to_owned() };
+    shell_word(&[client.as_bytes(), b":", path.as_os_str().as_bytes()].concat())
+}
+
+/// `bytes` as one word of the shell; what is not printable needs one that knows `$'...'`.
+fn shell_word(bytes: &[u8]) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/.:_-@%+,=".contains(byte);
+    let printable = Printable(bytes).to_string();
+    if bytes.iter().all(plain) {
+        printable
+    } else if printable.as_bytes() == bytes {
+        format!("'{}'", printable.replace('\'', "'\\''"))
+    } else {
+        let escaped = bytes.iter().map(|byte| match byte {
+            byte if plain(byte) => char::from(*byte).to_string(),
+            byte => format!("\\{byte:03o}"),
+        });
+        format!("$'{}'", escaped.collect::<String>())
+    }
+}
+
 /// Who holds the pool at `mount_point`, but for the process that serves it. What cannot be seen is left out.
 pub fn of(mount_point: &Path) -> Vec<Holder> {
-    let tables = EXPORTED.map(|table| fs::read_to_string(table).unwrap_or_default());
-    let clients = clients(&tables.concat(), mount_point);
-    let kernel = (is_serving() && !clients.is_empty())
-        .then(|| Holder::Kernel { clients, mount_point: mount_point.to_owned() });
+    let kernel = is_serving().then(|| kernel(mount_point)).flatten();
     kernel.into_iter().chain(processes(Path::new("/proc"), mount_point)).collect()
+}
+
+fn kernel(mount_point: &Path) -> Option<Holder> {
+    let exports = exports_of(&exports::exported().unwrap_or_default(), mount_point);
+    (!exports.is_empty() || exports::is_known_to_the_kernel(mount_point))
+        .then(|| Holder::Kernel { exports, mount_point: mount_point.to_owned() })
+}
+
+/// To whom the pool is exported, each once.
+fn exports_of(table: &[exports::Line], mount_point: &Path) -> Vec<(String, PathBuf)> {
+    let mut exports = Vec::new();
+    for line in table.iter().filter(|line| line.is_of(mount_point)) {
+        for client in &line.clients {
+            let export = (client.name.clone(), line.path.clone());
+            if !exports.contains(&export) {
+                exports.push(export);
+            }
+        }
+    }
+    exports
 }
 
 /// Whether the kernel's NFS server runs on this machine.
 pub fn is_serving() -> bool {
     let threads = fs::read_to_string(THREADS).unwrap_or_default();
     threads.trim().parse::<u32>().is_ok_and(|threads| threads > 0)
-}
-
-/// The clients that the lines of a table name for the pool, each once.
-fn clients(table: &str, mount_point: &Path) -> Vec<String> {
-    let path = escaped(mount_point);
-    let mut clients = Vec::new();
-    for line in table.lines() {
-        let mut words = line.split_whitespace();
-        if words.next() != Some(&*path) {
-            continue;
-        }
-        let names = words.filter_map(|word| word.split_once('(')).map(|(client, _)| client.to_owned());
-        for client in names {
-            if !clients.contains(&client) {
-                clients.push(client);
-            }
-        }
-    }
-    clients
 }
 
 /// The processes that have the mount point, or what lies below it, open, or work there. Links are only read: nobody
@@ -97,8 +124,9 @@ fn processes(proc: &Path, mount_point: &Path) -> Vec<Holder> {
         let open = fs::read_dir(dir.join("fd")).into_iter().flatten().flatten().map(|fd| fd.path());
         let mut links = open.chain(["cwd", "root"].map(|link| dir.join(link)));
         if links.any(|link| fs::read_link(link).is_ok_and(|to| to.starts_with(mount_point))) {
-            let name = fs::read_to_string(dir.join("comm")).unwrap_or_default();
-            holders.push(Holder::Process { name: name.trim_end().to_owned(), pid });
+            let name = fs::read(dir.join("comm")).unwrap_or_default();
+            let name = Printable(name.strip_suffix(b"\n").unwrap_or(&name)).to_string();
+            holders.push(Holder::Process { name, pid });
         }
     }
     holders.sort_by_key(|holder| match holder {
@@ -114,20 +142,28 @@ mod tests {
 
     use super::*;
 
+    /// The kernel's table has other names for clients, which exportfs(8) does not know.
     #[test]
-    fn clients_are_read_from_either_table() {
-        let etab = "/srv/pool\t10.0.0.0/8(rw,sync,fsid=1)\n/srv/other\t*(ro)\n";
-        let asked = "# Path Client(Flags)\n/srv/pool\t10.0.0.0/8(rw,sync)\n/srv/pool\t*(ro)\n";
-        assert_eq!(clients(&[etab, asked].concat(), Path::new("/srv/pool")), ["10.0.0.0/8", "*"]);
-        assert_eq!(clients("/a\\040b\th(rw)\n", Path::new("/a b")), ["h"]);
-        assert!(clients(etab, Path::new("/srv")).is_empty());
+    fn clients_are_named_with_what_is_exported_to_them() {
+        let table = exports::parse(
+            b"/srv/pool\t10.0.0.0/8(rw,sync,fsid=1)\n/srv/pool/sub\t*(ro)\n/srv/pool\t*(ro)\n/srv/pool\t*(ro)\n/srv\th(ro)\n",
+        );
+        let of = |mount_point: &str| exports_of(&table, Path::new(mount_point));
+        let export = |client: &str, path: &str| (client.to_owned(), PathBuf::from(path));
+        let all = [export("10.0.0.0/8", "/srv/pool"), export("*", "/srv/pool/sub"), export("*", "/srv/pool")];
+        assert_eq!(of("/srv/pool"), all);
+        assert!(of("/srv/po").is_empty());
     }
 
     #[test]
     fn who_has_something_open_is_named() {
         let proc = tempfile::tempdir().unwrap();
-        for (pid, comm, to) in [("7000001", "ganesha.nfsd\n", "/srv/pool"), ("7000002", "sh\n", "/srv/pool2")]
-        {
+        let (ganesha, forger) = (&b"ganesha.nfsd\n"[..], &b"x\nok\x1b[2m\xff \n"[..]);
+        for (pid, comm, to) in [
+            ("7000001", ganesha, "/srv/pool"),
+            ("7000002", b"sh\n", "/srv/pool2"),
+            ("7000003", forger, "/srv/pool/file"),
+        ] {
             let dir = proc.path().join(pid);
             fs::create_dir_all(dir.join("fd")).unwrap();
             fs::write(dir.join("comm"), comm).unwrap();
@@ -135,13 +171,37 @@ mod tests {
             symlink("/", dir.join("cwd")).unwrap();
         }
         let found = processes(proc.path(), Path::new("/srv/pool"));
-        assert_eq!(found, [Holder::Process { name: "ganesha.nfsd".into(), pid: 7_000_001 }]);
+        assert_eq!(found[0], Holder::Process { name: "ganesha.nfsd".into(), pid: 7_000_001 });
         assert!(found[0].to_string().contains("stop the server first"));
+        assert_eq!(found[1].to_string(), "x\\012ok\\033[2m\\377  (process 7000003) uses it");
+        assert_eq!(found.len(), 2);
+    }
+
+    /// What is printed can be given to a shell as it stands.
+    #[test]
+    fn the_kernels_server_is_told_how_to_let_go() {
+        let told = |clients: &[&str], mount_point: &str| {
+            let exports = clients.iter().map(|client| ((*client).to_owned(), mount_point.into())).collect();
+            Holder::Kernel { exports, mount_point: mount_point.into() }.to_string()
+        };
+        let plain = told(&["10.0.0.0/8", "2001:db8::/32", "*"], "/srv/pool");
+        for command in [
+            "rpc.nfsd 0; ",
+            "exportfs -u 10.0.0.0/8:/srv/pool; exportfs -u '[2001:db8::/32]:/srv/pool'; exportfs -u '*:/srv/pool'; exportfs -f; ",
+            "; printf '%s\\n' /srv/pool > /proc/fs/nfsd/unlock_filesystem; ",
+        ] {
+            assert!(plain.contains(command), "{plain}");
+        }
+        let odd = told(&["h"], "/srv/it's a pool");
+        assert!(odd.contains("exportfs -u 'h:/srv/it'\\''s a pool'; "), "{odd}");
+        assert!(odd.contains("printf '%s\\n' '/srv/it'\\''s\\040a\\040pool' > "), "{odd}");
     }
 
     #[test]
-    fn the_kernels_server_is_told_how_to_let_go() {
-        let holder = Holder::Kernel { clients: vec!["10.0.0.0/8".into()], mount_point: "/srv/pool".into() };
-        assert!(holder.to_string().contains("exportfs -u 10.0.0.0/8:/srv/pool; exportfs -f"));
+    fn a_word_of_the_shell_is_what_it_was() {
+        assert_eq!(shell_word(b"/srv/pool"), "/srv/pool");
+        assert_eq!(shell_word(b"/srv/$(x) \"y\""), "'/srv/$(x) \"y\"'");
+        assert_eq!(shell_word("/srv/Bl\u{f6}cke".as_bytes()), "'/srv/Bl\u{f6}cke'");
+        assert_eq!(shell_word(b"/srv/a\n'\xff"), "$'/srv/a\\012\\047\\377'");
     }
 }

@@ -2,19 +2,25 @@
 //! their device (nfs-ganesha), so that their handles survive a remount.
 //!
 //! The device is a loop device over a small sparse file with an empty ext4, which has the UUID that the operator chose.
-//! Nothing is ever written to it. It is set to go with its last user, so that it goes with the mount, however that
-//! ends; only the file, which is made anew when it is not as it should be, stays.
+//! Nothing is ever written to it. It goes with its last user from the beginning, so that it goes with the mount, however
+//! that ends, and with a daemon that dies before; only the file, which is made anew when it is not as it should be, stays.
 
-use std::ffi::OsString;
-use std::fs;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use fsstack_engine::poolid::PoolId;
 use fsstack_pool::Printable;
+use fsstack_sys::loop_device::LoopDevice;
+use fsstack_sys::mounts::{self, MountInfo};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+
+use crate::program::run;
 
 /// Size of the file, of which a few blocks are there.
 const SIZE: u64 = 64 << 20;
@@ -25,10 +31,12 @@ const MAGIC: Range<usize> = 0x38..0x3a;
 const UUID: Range<usize> = 0x68..0x78;
 const EXT4: [u8; 2] = [0x53, 0xef];
 
-/// A loop device that goes with the mount.
+/// A loop device that goes with the mount, or when this drops and it is not mounted.
 #[derive(Debug)]
 pub(crate) struct Device {
-    path: PathBuf,
+    device: LoopDevice,
+    /// Until it is mounted, and seen to be.
+    _turn: File,
 }
 
 impl Device {
@@ -37,101 +45,152 @@ impl Device {
     /// # Errors
     /// A line: what, why, and the way out.
     pub(crate) fn make(folder: &Path, uuid: PoolId) -> Result<Self, String> {
-        let image = folder.join(format!("identity-{uuid}.img"));
-        if !is_whole(&image, uuid) {
-            make_image(&image, uuid)?;
+        let name = format!("identity-{uuid}.img");
+        let image = folder.join(&name);
+        let shown = Printable::path(&image);
+        let failed = |why: &dyn Display| format!("nfs-identity={uuid}: {shown}: {why}");
+        let elsewhere = |error: io::Error| failed(&format!("{error}: choose another state-dir="));
+        private(folder).map_err(elsewhere)?;
+        // Of two pools that are mounted at once one comes first.
+        let turn = File::open(folder).map_err(elsewhere)?;
+        flock(&turn, FlockOperation::LockExclusive).map_err(|error| elsewhere(error.into()))?;
+        if let Some(taken) = mounted_over(OsStr::new(&name)) {
+            let taken = Printable::path(&taken);
+            return Err(format!(
+                "nfs-identity={uuid}: {taken} has it: each pool needs one of its own (uuidgen)"
+            ));
         }
-        let shown = Printable::path(&image).to_string();
-        let told = run("losetup", "mount", |losetup| losetup.args(["--find", "--show"]).arg(&image))
-            .map_err(|why| format!("nfs-identity={uuid}: {shown}: no loop device: {why}"))?;
-        Ok(Self { path: PathBuf::from(told.trim()) })
+        let file = match whole(&image, uuid) {
+            Some(file) => file,
+            None => {
+                make_image(&image, uuid).map_err(|why| failed(&why))?;
+                open(&image).map_err(elsewhere)?
+            }
+        };
+        let device = LoopDevice::over(&file).map_err(|error| failed(&format!("no loop device: {error}")))?;
+        Ok(Self { device, _turn: turn })
     }
 
     /// What is to be mounted.
     pub(crate) fn path(&self) -> OsString {
-        self.path.clone().into()
+        self.device.path().as_os_str().to_owned()
     }
 }
 
-impl Drop for Device {
-    /// Gives the device up: while it is mounted, that means when it is unmounted.
-    fn drop(&mut self) {
-        if let Err(why) = run("losetup", "mount", |losetup| losetup.arg("--detach").arg(&self.path)) {
-            tracing::warn!("{}: stays: {why}", Printable::path(&self.path));
-        }
+/// Where a pool is mounted whose device is over a file of this name, whatever folder it is in.
+fn mounted_over(name: &OsStr) -> Option<PathBuf> {
+    let is_over = |mount: &MountInfo| {
+        let (major, minor) = mount.dev;
+        let backing = fs::read(format!("/sys/dev/block/{major}:{minor}/loop/backing_file")).ok()?;
+        let backing = backing.strip_suffix(b"\n").unwrap_or(&backing);
+        Path::new(OsStr::from_bytes(backing)).file_name().filter(|backing| *backing == name).map(drop)
+    };
+    let table = mounts::list().ok()?;
+    table.into_iter().find(|mount| mount.is_fuse() && is_over(mount).is_some()).map(|mount| mount.mount_point)
+}
+
+/// A folder for us alone, if it is not there; the daemon has no umask.
+fn private(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// A file for us alone, which was not there: what somebody left under its name is not followed.
+fn fresh(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
     }
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 fn make_image(image: &Path, uuid: PoolId) -> Result<(), String> {
-    let shown = Printable::path(image).to_string();
-    let failed =
-        |error: io::Error| format!("nfs-identity={uuid}: {shown}: {error}: choose another state-dir=");
+    let failed = |error: io::Error| format!("{error}: choose another state-dir=");
     // Whole under its name, or not there.
-    let fresh = image.with_extension("new");
-    if let Some(folder) = image.parent() {
-        fs::create_dir_all(folder).map_err(failed)?;
-    }
-    fs::File::create(&fresh).and_then(|file| file.set_len(SIZE)).map_err(failed)?;
+    let draft = image.with_extension("new");
+    let file = fresh(&draft).map_err(failed)?;
+    file.set_len(SIZE).map_err(failed)?;
     let text = uuid.to_string();
     run("mkfs.ext4", "e2fsprogs", |mkfs| {
-        mkfs.args(["-q", "-F", "-O", "^has_journal", "-U", &text]).arg(&fresh)
-    })
-    .map_err(|why| format!("nfs-identity={uuid}: {shown}: {why}"))?;
-    let renamed =
-        fs::File::open(&fresh).and_then(|file| file.sync_all()).and_then(|()| fs::rename(&fresh, image));
-    renamed.map_err(failed)
+        mkfs.args(["-q", "-F", "-O", "^has_journal", "-U", &text]).arg(&draft)
+    })?;
+    file.sync_all().and_then(|()| fs::rename(&draft, image)).map_err(failed)
 }
 
-/// Whether the file is as it was made: a machine that stops may leave an empty one under any name.
-fn is_whole(image: &Path, uuid: PoolId) -> bool {
+fn open(image: &Path) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    Ok(File::from(rustix::fs::open(image, flags, Mode::empty())?))
+}
+
+/// The file if it is as it was made: a machine that stops may leave an empty one under any name.
+fn whole(image: &Path, uuid: PoolId) -> Option<File> {
+    let file = open(image).ok()?;
+    let meta = file.metadata().ok()?;
     let mut found = [0; UUID.end - MAGIC.start];
-    let read = fs::File::open(image).and_then(|file| {
-        file.read_exact_at(&mut found, SUPERBLOCK + MAGIC.start as u64)?;
-        file.metadata()
-    });
-    read.is_ok_and(|meta| meta.is_file() && meta.len() == SIZE)
-        && found.starts_with(&EXT4)
-        && found.ends_with(&uuid.0)
-}
-
-fn run(
-    program: &str,
-    package: &str,
-    args: impl FnOnce(&mut Command) -> &mut Command,
-) -> Result<String, String> {
-    let mut command = Command::new(program);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let everywhere = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
-    if let Ok(path) = std::env::join_paths(everywhere) {
-        command.env("PATH", path);
-    }
-    match args(&mut command).output() {
-        Ok(told) if told.status.success() => Ok(String::from_utf8_lossy(&told.stdout).into_owned()),
-        Ok(told) => Err(format!("{program}: {}", String::from_utf8_lossy(&told.stderr).trim())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(format!("{program} is not installed: install the package {package}"))
-        }
-        Err(error) => Err(format!("{program}: {error}")),
-    }
+    file.read_exact_at(&mut found, SUPERBLOCK + MAGIC.start as u64).ok()?;
+    let is_it = meta.is_file() && meta.len() == SIZE && found.starts_with(&EXT4) && found.ends_with(&uuid.0);
+    is_it.then_some(file)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn a_file_that_is_not_as_it_was_made_is_made_anew() {
         let dir = tempfile::tempdir().unwrap();
         let (image, uuid) = (dir.path().join("identity.img"), PoolId::fresh());
-        assert!(!is_whole(&image, uuid));
-        let file = fs::File::create(&image).unwrap();
+        assert!(whole(&image, uuid).is_none());
+        let file = File::create(&image).unwrap();
         file.set_len(SIZE).unwrap();
-        assert!(!is_whole(&image, uuid), "empty");
+        assert!(whole(&image, uuid).is_none(), "empty");
         file.write_all_at(&EXT4, SUPERBLOCK + MAGIC.start as u64).unwrap();
-        assert!(!is_whole(&image, uuid), "another UUID");
+        assert!(whole(&image, uuid).is_none(), "another UUID");
         file.write_all_at(&uuid.0, SUPERBLOCK + UUID.start as u64).unwrap();
-        assert!(is_whole(&image, uuid));
+        assert!(whole(&image, uuid).is_some());
         file.set_len(SIZE / 2).unwrap();
-        assert!(!is_whole(&image, uuid), "cut off");
+        assert!(whole(&image, uuid).is_none(), "cut off");
+    }
+
+    /// Tells this test, run anew by itself, where it is to make its files.
+    const CHILD: &str = "FSSTACK_TEST_IDENTITY";
+
+    /// The daemon has no umask; a process of its own has none here, since the others share theirs.
+    #[test]
+    fn what_is_made_is_for_us_alone_and_follows_nobodys_link() {
+        if let Some(folder) = std::env::var_os(CHILD).map(std::path::PathBuf::from) {
+            fsstack_sys::process::umask(0);
+            private(&folder).unwrap();
+            std::os::unix::fs::symlink(folder.with_extension("theirs"), folder.join("x.new")).unwrap();
+            return fresh(&folder.join("x.new")).unwrap().write_all_at(b"ours", 0).unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, theirs) = (dir.path().join("above/state"), dir.path().join("above/state.theirs"));
+        fs::create_dir(dir.path().join("above")).unwrap();
+        fs::write(&theirs, "theirs").unwrap();
+        let name = "identity::tests::what_is_made_is_for_us_alone_and_follows_nobodys_link";
+        let ourselves = std::env::current_exe().unwrap();
+        let anew = crate::program::output(ourselves.to_str().unwrap(), "this test", |child| {
+            child.args(["--exact", name]).env(CHILD, &folder)
+        });
+        let child = anew.unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+        let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&folder) & 0o7777, 0o700);
+        assert_eq!(mode(&folder.join("x.new")), 0o100_600);
+        assert_eq!(fs::read(&theirs).unwrap(), b"theirs");
+    }
+
+    #[test]
+    fn a_link_under_the_files_name_is_no_file_of_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, uuid) = (dir.path().join("identity.img"), PoolId::fresh());
+        let real = File::create(dir.path().join("real")).unwrap();
+        real.set_len(SIZE).unwrap();
+        real.write_all_at(&EXT4, SUPERBLOCK + MAGIC.start as u64).unwrap();
+        real.write_all_at(&uuid.0, SUPERBLOCK + UUID.start as u64).unwrap();
+        assert!(whole(&dir.path().join("real"), uuid).is_some());
+        std::os::unix::fs::symlink(dir.path().join("real"), &image).unwrap();
+        assert!(whole(&image, uuid).is_none());
     }
 }

@@ -20,7 +20,7 @@ use fsstack_sys::mounts::{self, MountInfo};
 use std::path::Path;
 
 /// What stands in the mount table, and is settled between the kernel and the daemon.
-const OF_THE_KERNEL: [&str; 4] = ["fd", "rootmode", "user_id", "group_id"];
+const OF_THE_KERNEL: [&str; 5] = ["fd", "rootmode", "user_id", "group_id", "blksize"];
 
 /// Whether this is asked for.
 pub(crate) fn is_asked_for(typed: &Invocation) -> bool {

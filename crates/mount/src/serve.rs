@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use fsstack_control::{Places, Server};
 use fsstack_engine::health::MountWatch;
+use fsstack_engine::open::quiet::Untouched;
 use fsstack_engine::open::route::{Backings, NoBackings};
 use fsstack_engine::settings as engine;
 use fsstack_engine::{Pool, Union};
@@ -179,7 +180,8 @@ pub(crate) fn engine_settings(settings: &Settings) -> engine::Settings {
         nfs_export: settings.nfs_export,
         state_dir: settings.state_dir.clone(),
         // Half of what may be open is for directories, half for files.
-        dir_fds: usize::try_from(fsstack_sys::thread::raise_nofile_limit() / 2).unwrap_or(512),
+        // (Each keeps a directory of its branch in the kernel's memory.)
+        dir_fds: usize::try_from(fsstack_sys::thread::raise_nofile_limit() / 2).unwrap_or(512).min(1 << 18),
     }
 }
 
@@ -282,6 +284,8 @@ fn open_door(
         Arc::new(NoBackings)
     };
     let union = Arc::new(Union::new(pool, backings));
+    let files = settings.flags.access_times == AccessTimes::Never;
+    union.set_untouched(Untouched { files, directories: files || !settings.flags.directory_access_times });
     outside::keep_told(settings, &union, mounted).map_err(system)?;
     if settings.transport == settings::Transport::Ring && !mounted.granted.ring {
         let text =

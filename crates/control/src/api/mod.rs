@@ -317,7 +317,7 @@ pub struct BranchChanged {
 pub struct HandlesRequest {
     /// Those that are tried.
     pub handles: Vec<HandleOf>,
-    /// How many objects are tried besides that only the index finds.
+    /// How many handles of objects that only the index finds are asked for.
     #[serde(default)]
     pub indexed: u16,
 }
@@ -339,8 +339,8 @@ pub struct HandleOf {
 pub struct HandlesTried {
     /// Of the handles that were asked for, in their order.
     pub ends: Vec<HandleEnd>,
-    /// Of objects that only the index finds.
-    pub indexed: Vec<HandleEnd>,
+    /// Some of objects that only the index finds; they are tried when they are asked for.
+    pub indexed: Vec<HandleOf>,
     /// Branches that were in the pool while it was exported, and are not now.
     pub away: Vec<AwayBranch>,
 }
@@ -473,6 +473,7 @@ mod tests {
         check::<PlacementExplained>("explain-create");
         check::<Copied>("copy");
         check::<Findings>("doctor");
+        check::<ExportShown>("nfs-show");
         check::<Moment>("top");
         check::<Refusal>("error");
         check::<SettingsRequest>("request-set");

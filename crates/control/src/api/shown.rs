@@ -30,6 +30,26 @@ pub struct ListedPool {
     pub socket: Option<String>,
 }
 
+/// What `fsstack nfs show` prints: how servers export a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ExportShown {
+    /// Where the pool is mounted.
+    pub mount_point: String,
+    /// Whether it is mounted with `nfs-export`; without it handles do not last.
+    pub nfs_export: bool,
+    /// The UUID of its block device, by which nfs-ganesha's handles survive remounts; null: it has none.
+    pub nfs_identity: Option<String>,
+    /// The line of exports(5).
+    pub exports_line: String,
+    /// The file for that line.
+    pub exports_file: String,
+    /// What became of the line when it was installed; null: that was not asked for.
+    pub installed: Option<String>,
+    /// nfs-ganesha's block.
+    pub ganesha_block: String,
+}
+
 /// What `fsstack status` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -1,6 +1,7 @@
 //! The command line, as clap reads it: also the source of the help, the man page and the completions.
 
 use super::show::Style;
+use crate::nfs::Clients;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 
@@ -238,9 +239,9 @@ pub enum NfsAction {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
         pool: String,
-        /// Who may mount it, as exports(5) has it: a host, a network, or "*" for everybody.
+        /// Who may mount it, as exports(5) has them, with blanks between: hosts, networks, or "*" for everybody.
         #[arg(long)]
-        clients: Option<String>,
+        clients: Option<Clients>,
         /// Write the line to /etc/exports.d, and have a running server read it; only with --clients.
         #[arg(long, requires = "clients")]
         install: bool,

@@ -12,6 +12,7 @@ mod failure;
 mod list;
 mod nfs;
 mod pages;
+mod patience;
 mod pool;
 mod settings;
 mod show;

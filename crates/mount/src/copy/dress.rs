@@ -6,35 +6,39 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use fsstack_engine::carry::{Unfit, copy_xattrs};
+use fsstack_engine::carry::{Traits, Unfit, copy_xattrs};
 use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::{self as sys, Errno, Stat, SysError, identity};
 
 use super::report::Report;
 
-/// Flags that a user may set and see (`FS_FL_USER_MODIFIABLE`).
-const SETTABLE: u32 = 0x0003_80ff;
-/// Those that keep a file from being named, and a directory from being filled: immutable, append-only.
-const FREEZING: u32 = 0x30;
+/// Gives an empty file what must be there before its content. A project is for the pool to give: by the directory.
+pub(super) fn begin(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<Traits, SysError> {
+    let traits = Traits::of(from)?.without_project();
+    traits.begin(to)?;
+    Ok(traits)
+}
 
-/// Dresses a file that has its content. Answers all flags that it is to have when it has its name, if some are left
-/// until then.
-pub(super) fn file(to: BorrowedFd<'_>, from: BorrowedFd<'_>, stat: &Stat) -> Result<Option<u32>, SysError> {
+/// Dresses a file that has its content. Answers the flags that it is to have when it has its name, if there are
+/// such.
+pub(super) fn file(
+    to: BorrowedFd<'_>,
+    from: BorrowedFd<'_>,
+    stat: &Stat,
+    traits: &Traits,
+) -> Result<Option<u32>, SysError> {
     give(to, stat)?;
     copy_xattrs(to, from, Unfit::Refused)?;
     if stat.mode & 0o7777 != 0o600 {
         sys::file::chmod(to, stat.mode & 0o7777)?;
     }
-    let flags = sys::ioctl::getflags(from).map_or(0, |flags| flags & SETTABLE);
-    if flags & !FREEZING != 0 {
-        set_flags(to, flags & !FREEZING);
-    }
+    traits.finish(to)?;
     sys::at::utimens_fd(to, times(stat))?;
-    Ok((flags & FREEZING != 0).then_some(flags))
+    Ok(freezing(traits))
 }
 
-/// Dresses a directory whose entries are all there. Both descriptors may be used to read it. Answers all flags that it
-/// is to have in the end, if some are left until then.
+/// Dresses a directory whose entries are all there. Both descriptors may be used to read it. Answers the flags that it
+/// is to have in the end, if there are such.
 pub(super) fn directory(
     to: BorrowedFd<'_>,
     from: BorrowedFd<'_>,
@@ -43,12 +47,10 @@ pub(super) fn directory(
     give(to, stat)?;
     copy_xattrs(to, from, Unfit::Refused)?;
     sys::file::chmod(to, stat.mode & 0o7777)?;
-    let flags = sys::ioctl::getflags(from).map_or(0, |flags| flags & SETTABLE);
-    if flags & !FREEZING != 0 {
-        set_flags(to, flags & !FREEZING);
-    }
+    let traits = begin(to, from)?;
+    traits.finish(to)?;
     sys::at::utimens_fd(to, times(stat))?;
-    Ok((flags & FREEZING != 0).then_some(flags))
+    Ok(freezing(&traits))
 }
 
 /// Dresses what is neither, made with its mode: by `O_PATH` descriptors.
@@ -61,9 +63,13 @@ pub(super) fn other(to: BorrowedFd<'_>, from: BorrowedFd<'_>, stat: &Stat) -> Re
     sys::at::utimens_fd(to, times(stat))
 }
 
-/// All flags, when nothing more is to be done to it.
+fn freezing(traits: &Traits) -> Option<u32> {
+    Some(traits.freezing()).filter(|flags| *flags != 0)
+}
+
+/// Gives it `flags` besides those that it has, when nothing more is to be done to it.
 pub(super) fn freeze(to: BorrowedFd<'_>, flags: u32) -> Result<(), SysError> {
-    sys::ioctl::setflags(to, flags)
+    sys::ioctl::setflags(to, sys::ioctl::getflags(to)? | flags)
 }
 
 /// A file that is frozen when this drops.
@@ -82,13 +88,6 @@ impl Drop for Freeze {
             let why = format!("it is copied, but its flags cannot be set: {}", error.errno);
             self.report.fail(&self.path, why);
         }
-    }
-}
-
-/// What one file system knows of these another may not.
-fn set_flags(to: BorrowedFd<'_>, flags: u32) {
-    if let Err(error) = sys::ioctl::setflags(to, flags) {
-        tracing::debug!(%error, "inode flags were not copied");
     }
 }
 

@@ -204,6 +204,7 @@ pub(super) fn refused(error: BadChange) -> Refusal {
         BadChange::NotKept => Refusal::failed(error.to_string()),
         BadChange::Unopened { .. }
         | BadChange::Double { .. }
+        | BadChange::SameId(_)
         | BadChange::TooMany
         | BadChange::NotExported
         | BadChange::NoPassthrough { .. } => Refusal::usage(error.to_string()),

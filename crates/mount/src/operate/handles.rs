@@ -2,7 +2,7 @@
 
 use super::Served;
 use fsstack_control::Refusal;
-use fsstack_control::api::{AwayBranch, BranchChanged, HandleEnd, HandlesRequest, HandlesTried};
+use fsstack_control::api::{AwayBranch, BranchChanged, HandleEnd, HandleOf, HandlesRequest, HandlesTried};
 use fsstack_engine::handles::HandleEnd as Known;
 use fsstack_engine::inode::number::Identity;
 use fsstack_pool::{BranchId, Ino, Printable};
@@ -14,9 +14,10 @@ impl Served {
         let asked = request.handles.iter();
         let asked =
             asked.map(|handle| Identity { ino: Ino(handle.number), generation: handle.generation }).map(end);
+        let indexed = self.union.some_indexed(request.indexed.into()).into_iter();
         HandlesTried {
             ends: asked.collect(),
-            indexed: self.union.some_indexed(request.indexed.into()).into_iter().map(end).collect(),
+            indexed: indexed.map(|id| HandleOf { number: id.ino.0, generation: id.generation }).collect(),
             away: self.away(),
         }
     }

@@ -19,24 +19,36 @@ pub(super) const FLAGS: &[Row] = &[
             Ok(())
         },
     ),
-    option(&["noatime"], Takes::Nothing, "", "Reading does not change access times.", |raw, _| {
-        raw.flags.access_times = AccessTimes::Never;
-        Ok(())
-    }),
+    option(
+        &["noatime"],
+        Takes::Nothing,
+        "",
+        "Reading does not change access times; by passthrough the branches' own mounts decide.",
+        |raw, _| {
+            raw.flags.access_times = AccessTimes::Never;
+            Ok(())
+        },
+    ),
     option(
         &["relatime", "atime"],
         Takes::Nothing,
         "the default",
-        "Reading changes an access time that is older than the last change.",
+        "Access times change as the branches' own mounts say.",
         |raw, _| {
             raw.flags.access_times = AccessTimes::Relative;
             Ok(())
         },
     ),
-    option(&["strictatime"], Takes::Nothing, "", "Every reading changes the access time.", |raw, _| {
-        raw.flags.access_times = AccessTimes::Strict;
-        Ok(())
-    }),
+    option(
+        &["strictatime"],
+        Takes::Nothing,
+        "",
+        "Accepted: access times change as the branches' own mounts say.",
+        |raw, _| {
+            raw.flags.access_times = AccessTimes::Strict;
+            Ok(())
+        },
+    ),
     option(
         &["nodiratime"],
         Takes::Nothing,

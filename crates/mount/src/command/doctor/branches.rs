@@ -1,6 +1,7 @@
 //! The branches, looked at from outside of the pool, each by a thread of its own: one that hangs says nothing but that.
 
-use super::{Report, unless_it_hangs};
+use super::Report;
+use crate::command::patience::{PATIENCE, unless_it_hangs};
 use crate::command::pool::Pool;
 use fsstack_control::api::{BranchStatus, Finding, Level, Status};
 use fsstack_pool::Printable;
@@ -43,7 +44,7 @@ pub(super) fn check(pool: &Pool, status: &Status, report: &mut Report) {
         }
         let path = path_of(pool, branch);
         let writable = branch.mode != "RO";
-        let Some(answer) = unless_it_hangs(move || ask(&path, writable)) else {
+        let Some(answer) = unless_it_hangs(PATIENCE, move || ask(&path, writable)) else {
             report.fail(about, "it hangs: fsstack branch abort frees the callers of a FUSE branch");
             continue;
         };

@@ -1,11 +1,16 @@
 //! The kernel, its limits, and mounts whose daemons are gone.
 
-use super::{Report, unless_it_hangs};
+use super::Report;
+use crate::command::patience::{PATIENCE, unless_it_hangs};
 use crate::command::pool::Pool;
 use fsstack_pool::Printable;
 use fsstack_sys::mounts;
+use rustix::io::Errno;
 use std::fs;
 use std::path::Path;
+
+/// Our types in the mount table; the second with `nfs-identity`.
+const OURS: [&str; 2] = ["fuse.fsstack", "fuseblk.fsstack"];
 
 /// Descriptors that a daemon needs at most for a pool of some size: one for each open file and directory.
 const ENOUGH_FILES: u64 = 16_384;
@@ -104,13 +109,14 @@ pub(super) fn descriptors(pid: u32, shown: &str, report: &mut Report) {
 pub(super) fn dead_mounts(live: &[Pool], report: &mut Report) {
     let Ok(table) = mounts::list() else { return };
     let served: Vec<_> = live.iter().map(|pool| pool.entry.mount_point()).collect();
-    let ours = table.iter().filter(|mount| mount.fs_type.to_string_lossy() == "fuse.fsstack");
+    let ours = table.iter().filter(|mount| OURS.iter().any(|ours| mount.fs_type == *ours));
     let mut dead = 0;
     for mount in ours.filter(|mount| !served.contains(&mount.mount_point)) {
         let shown = Printable::path(&mount.mount_point).to_string();
         let mount_point = mount.mount_point.clone();
-        match unless_it_hangs(move || fs::metadata(mount_point)) {
-            Some(Err(error)) if error.kind() == std::io::ErrorKind::NotConnected => {
+        // (Its attributes may still be in the kernel's memory.)
+        match unless_it_hangs(PATIENCE, move || rustix::fs::statfs(mount_point)) {
+            Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => {
                 dead += 1;
                 report
                     .fail("leftovers", format!("{shown}: a dead mount, its daemon is gone: umount {shown}"));

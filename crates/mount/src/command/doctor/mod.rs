@@ -7,11 +7,6 @@ mod options;
 use super::show::{self, Style};
 use super::{Failed, pool};
 use fsstack_control::api::{Finding, Findings, Level};
-use std::sync::mpsc;
-use std::time::Duration;
-
-/// How long a file system may take to answer all that it is asked.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What was found so far.
 #[derive(Debug, Default)]
@@ -33,13 +28,6 @@ impl Report {
     fn fail(&mut self, about: &str, text: impl Into<String>) {
         self.add(Level::Fail, about, text);
     }
-}
-
-/// What `ask` answers, by a thread of its own; None: it hangs. Such a thread ends with the process, or keeps it.
-fn unless_it_hangs<T: Send + 'static>(ask: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (told, answer) = mpsc::channel();
-    std::thread::spawn(move || told.send(ask()));
-    answer.recv_timeout(PATIENCE).ok()
 }
 
 pub(crate) fn run(word: Option<&str>, style: Style) -> Result<(), Failed> {

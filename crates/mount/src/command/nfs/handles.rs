@@ -4,6 +4,7 @@
 //! memory where it knows the object. So the daemon is asked too: it follows the same handles from their numbers alone, as it
 //! must when the kernel has forgotten the objects, and some of the objects besides that only its index finds.
 
+use crate::command::patience::unless_it_hangs;
 use crate::command::pool::Pool;
 use fsstack_control::api::{AwayBranch, HandleEnd, HandleOf, HandlesRequest, Level};
 use fsstack_pool::Printable;
@@ -15,6 +16,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Names whose handles are tried.
 const TRIED: usize = 200;
@@ -25,54 +27,86 @@ const INDEXED: u16 = 200;
 /// Handles that the daemon is asked for at once: branches may be slow.
 const AT_ONCE: usize = 20;
 
+/// How long the pool may take to make the handles of so many names: a branch that does not answer costs a time each.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Tries handles, and says what came of it.
 pub(super) fn tried(pool: &Pool, mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
-    let sample = match Sample::taken(mount_point) {
-        Ok(sample) => sample,
-        Err(error) => return add(Level::Fail, "handle", error),
-    };
-    let names = sample.held.len();
-    add(Level::Ok, "handle", format!("the kernel opens handles of the root and of {names} names"));
     match pool.client().handles(&HandlesRequest { handles: Vec::new(), indexed: INDEXED }) {
         Ok(told) => {
-            of_index(&told.indexed, add);
             told.away.iter().for_each(|branch| away(pool, branch, add));
+            let (ends, fault) = ends(pool, &told.indexed);
+            of_index(&ends, add);
+            fault.into_iter().for_each(|fault| add(Level::Fail, "found by the index", fault));
         }
-        Err(error) => return add(Level::Fail, "found anew", error.to_string()),
+        Err(error) => add(Level::Fail, "away", error.to_string()),
     }
-    let (mut found, mut not_tried) = (0, 0);
-    for held in sample.held.chunks(AT_ONCE) {
-        let handles = held.iter().map(|held| held.handle).collect();
-        let told = match pool.client().handles(&HandlesRequest { handles, indexed: 0 }) {
-            Ok(told) => told,
-            Err(error) => return add(Level::Fail, "found anew", error.to_string()),
-        };
-        for (held, end) in held.iter().zip(&told.ends) {
-            match end {
-                HandleEnd::Found => found += 1,
-                HandleEnd::NotTried => not_tried += 1,
-                // Removed meanwhile, or renamed.
-                _ if !sample.is_still(held) => {}
-                HandleEnd::Stale => {
-                    add(
-                        Level::Fail,
-                        "found anew",
-                        sample.said(&held.name, &"the daemon takes it to be gone"),
-                    );
-                }
-                HandleEnd::Unknown => add(
-                    Level::Warn,
-                    "found anew",
-                    sample.said(&held.name, &"the daemon cannot find it by its handle at present"),
+    let asked = mount_point.to_owned();
+    let sampled = unless_it_hangs(PATIENCE, move || {
+        let mut sample = Sample::of(&asked)?;
+        let filled = sample.fill();
+        Ok((sample, filled))
+    });
+    match sampled {
+        Some(Ok((sample, filled))) => {
+            let names = sample.held.len();
+            match filled {
+                Ok(()) => add(
+                    Level::Ok,
+                    "handle",
+                    format!("the kernel opens handles of the root and of {names} names"),
                 ),
+                Err(fault) => add(Level::Fail, "handle", fault),
             }
+            of_names(pool, &sample, add);
         }
+        Some(Err(fault)) => add(Level::Fail, "handle", fault),
+        None => add(Level::Fail, "handle", format!("{}: does not answer", pool.shown())),
+    }
+}
+
+/// Where the daemon says that handles lead, and why it said no more.
+fn ends(pool: &Pool, handles: &[HandleOf]) -> (Vec<HandleEnd>, Option<String>) {
+    let mut ends = Vec::new();
+    for some in handles.chunks(AT_ONCE) {
+        match pool.client().handles(&HandlesRequest { handles: some.to_vec(), indexed: 0 }) {
+            Ok(told) => ends.extend(told.ends),
+            Err(error) => return (ends, Some(error.to_string())),
+        }
+    }
+    (ends, None)
+}
+
+/// Of names, by their handles alone.
+fn of_names(pool: &Pool, sample: &Sample, add: &mut impl FnMut(Level, &str, String)) {
+    let handles: Vec<HandleOf> = sample.held.iter().map(|held| held.handle).collect();
+    let (ends, fault) = ends(pool, &handles);
+    let (mut found, mut not_tried) = (0, 0);
+    for (held, end) in sample.held.iter().zip(ends) {
+        match end {
+            HandleEnd::Found => found += 1,
+            HandleEnd::NotTried => not_tried += 1,
+            // Removed meanwhile, or renamed.
+            _ if !sample.is_still(held) => {}
+            HandleEnd::Stale => {
+                add(Level::Fail, "found anew", sample.said(&held.name, &"the daemon takes it to be gone"));
+            }
+            HandleEnd::Unknown => add(
+                Level::Warn,
+                "found anew",
+                sample.said(&held.name, &"the daemon cannot find it by its handle at present"),
+            ),
+        }
+    }
+    if let Some(fault) = fault {
+        return add(Level::Fail, "found anew", fault);
     }
     let passed_by = match not_tried {
         0 => String::new(),
         count => format!("; {count} were not tried: each takes a look through a whole branch"),
     };
     let level = if found == 0 && not_tried > 0 { Level::Warn } else { Level::Ok };
+    let names = handles.len();
     add(
         level,
         "found anew",
@@ -129,32 +163,36 @@ struct Sample {
 }
 
 impl Sample {
-    /// Of the upper directories: the root's names first.
-    fn taken(mount_point: &Path) -> Result<Self, String> {
+    /// Of the root alone.
+    fn of(mount_point: &Path) -> Result<Self, String> {
         let root = fs::File::open(mount_point)
             .map_err(|error| format!("{}: {error}", Printable::path(mount_point)))?;
-        let mut sample = Self { mount_point: mount_point.to_owned(), root, held: Vec::new() };
-        let root = at::stat_fd(sample.root.as_fd()).map_err(|error| sample.said(c"", &error))?;
-        sample.opens(c"", root.ino)?;
+        Ok(Self { mount_point: mount_point.to_owned(), root, held: Vec::new() })
+    }
+
+    /// Of the upper directories: the root's names first.
+    fn fill(&mut self) -> Result<(), String> {
+        let root = at::stat_fd(self.root.as_fd()).map_err(|error| self.said(c"", &error))?;
+        self.opens(c"", root.ino)?;
         let mut waiting = VecDeque::from([PathBuf::new()]);
         while let Some(dir) = waiting.pop_front() {
-            let listed = match fs::read_dir(mount_point.join(&dir)) {
+            let listed = match fs::read_dir(self.mount_point.join(&dir)) {
                 // Gone meanwhile; the root is there.
                 Err(_) if !dir.as_os_str().is_empty() => continue,
-                listed => listed.map_err(|error| sample.said(c"", &error))?,
+                listed => listed.map_err(|error| self.said(c"", &error))?,
             };
             for entry in listed.take(OF_ONE) {
-                if sample.held.len() == TRIED {
-                    return Ok(sample);
+                if self.held.len() == TRIED {
+                    return Ok(());
                 }
-                let entry = entry.map_err(|error| sample.said(c"", &error))?;
+                let entry = entry.map_err(|error| self.said(c"", &error))?;
                 let below = dir.join(entry.file_name());
-                if sample.add(&below, root.dev)? && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if self.add(&below, root.dev)? && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     waiting.push_back(below);
                 }
             }
         }
-        Ok(sample)
+        Ok(())
     }
 
     /// False: it is not the pool's, or went meanwhile.

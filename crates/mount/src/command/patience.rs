@@ -1,0 +1,17 @@
+//! Asking what may not answer.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long a file system may take to answer all that it is asked.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What `ask` answers, by a thread of its own; None: it hangs. Such a thread ends with the process, or keeps it.
+pub(crate) fn unless_it_hangs<T: Send + 'static>(
+    patience: Duration,
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (told, answer) = mpsc::channel();
+    std::thread::spawn(move || told.send(ask()));
+    answer.recv_timeout(patience).ok()
+}

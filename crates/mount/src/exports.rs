@@ -1,0 +1,194 @@
+//! Tables of exports: what the administrator wrote (exports(5)), what exportfs(8) made of that, and what the kernel's
+//! server was told.
+//!
+//! One grammar fits all three: a path, then clients with their options behind them in brackets. They differ in what is
+//! escaped, and all write it as the octal number of the byte; exports(5) has quotes, comments and continued lines besides.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use fsstack_pool::Printable;
+use fsstack_sys::mounts::unescape;
+
+/// What exportfs(8) has made of what was written: a line for each client of each path.
+pub(crate) const ETAB: &str = "/var/lib/nfs/etab";
+/// What the kernel's server was told so far; its clients are mountd's domains, of which several are joined to one name.
+const KERNEL: &str = "/proc/fs/nfsd/exports";
+
+/// A line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// Which of the file, from 1.
+    pub(crate) number: usize,
+    /// What is exported.
+    pub(crate) path: PathBuf,
+    /// To whom; none, in exports(5): to everybody.
+    pub(crate) clients: Vec<Client>,
+}
+
+/// A client of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Client {
+    /// A host, a network, `*`.
+    pub(crate) name: String,
+    /// As they stand between the brackets.
+    pub(crate) options: String,
+}
+
+impl Client {
+    /// The value of an option, empty for one that takes none.
+    pub(crate) fn option(&self, name: &str) -> Option<&str> {
+        self.options.split(',').find_map(|option| {
+            let (key, value) = option.split_once('=').unwrap_or((option, ""));
+            (key == name).then_some(value)
+        })
+    }
+}
+
+impl Line {
+    /// Whether what is exported is `mount_point`, or lies below it.
+    pub(crate) fn is_of(&self, mount_point: &Path) -> bool {
+        self.path.starts_with(mount_point)
+    }
+}
+
+/// What exportfs(8) has made of what was written.
+pub(crate) fn exported() -> io::Result<Vec<Line>> {
+    Ok(parse(&fs::read(ETAB)?))
+}
+
+/// Whether the kernel's server was told of `mount_point`, or of what lies below it, and has not been told to forget it.
+pub(crate) fn is_known_to_the_kernel(mount_point: &Path) -> bool {
+    parse(&fs::read(KERNEL).unwrap_or_default()).iter().any(|line| line.is_of(mount_point))
+}
+
+/// Where the files in `etc` that the server reads, but for `own`, export `mount_point`: `FILE:LINE`.
+pub(crate) fn named_elsewhere(etc: &Path, own: &Path, mount_point: &Path) -> Option<String> {
+    let further =
+        fs::read_dir(etc.join("exports.d")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut further: Vec<PathBuf> =
+        further.filter(|path| path.extension().is_some_and(|ending| ending == "exports")).collect();
+    further.sort();
+    std::iter::once(etc.join("exports")).chain(further).filter(|file| file != own).find_map(|file| {
+        let lines = parse(&fs::read(&file).ok()?);
+        let line = lines.into_iter().find(|line| line.path == mount_point)?;
+        Some(format!("{}:{}", Printable::path(&file), line.number))
+    })
+}
+
+/// The lines of a table.
+pub(crate) fn parse(table: &[u8]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut physical = (1..).zip(table.split(|byte| *byte == b'\n'));
+    while let Some((number, first)) = physical.next() {
+        let mut whole = first.to_vec();
+        while whole.ends_with(b"\\") {
+            whole.pop();
+            whole.push(b' ');
+            let Some((_, more)) = physical.next() else { break };
+            whole.extend(more);
+        }
+        let mut words = words(&whole).into_iter();
+        if let Some(path) = words.next() {
+            let clients = words.filter(|word| !word.starts_with(b"-")).map(|word| client(&word)).collect();
+            lines.push(Line { number, path: unescape(&path).into(), clients });
+        }
+    }
+    lines
+}
+
+/// Quotes keep blanks together; a `#` before a word ends the line.
+fn words(line: &[u8]) -> Vec<Vec<u8>> {
+    let mut words = Vec::new();
+    let (mut word, mut quoted) = (Vec::new(), false);
+    for byte in line {
+        match byte {
+            b'"' => quoted = !quoted,
+            b'#' if word.is_empty() && !quoted => break,
+            b' ' | b'\t' | b'\r' if !quoted => words.push(std::mem::take(&mut word)),
+            _ => word.push(*byte),
+        }
+    }
+    words.push(word);
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+fn client(word: &[u8]) -> Client {
+    let word = unescape(word).to_string_lossy().into_owned();
+    let (name, options) = word.split_once('(').unwrap_or((&word, ""));
+    Client { name: name.to_owned(), options: options.strip_suffix(')').unwrap_or(options).to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    /// Path, and each client with its options.
+    fn read(table: &[u8]) -> Vec<String> {
+        let shown = |line: &Line| {
+            let clients = line.clients.iter().map(|client| format!(" {}({})", client.name, client.options));
+            format!("{} {}{}", line.number, Printable::path(&line.path), clients.collect::<String>())
+        };
+        parse(table).iter().map(shown).collect()
+    }
+
+    #[test]
+    fn each_of_the_three_tables_is_read() {
+        let etab = b"/srv/pool\t10.0.0.0/8(rw,sync,fsid=1)\n/srv/my\\040pool\t*(ro)\n";
+        assert_eq!(read(etab), ["1 /srv/pool 10.0.0.0/8(rw,sync,fsid=1)", "2 /srv/my pool *(ro)"]);
+        let kernel = b"# Version 1.1\n# Path Client(Flags) # IPs\n/srv/pool\t10.0.0.0/8,*(rw,root_squash)\n";
+        assert_eq!(read(kernel), ["3 /srv/pool 10.0.0.0/8,*(rw,root_squash)"]);
+        let written = b"\n# /srv/no h(rw)\n\"/srv/my pool\" -ro,sync h1 \\\n  h2(rw) # why\n/srv/all\r\n";
+        assert_eq!(read(written), ["3 /srv/my pool h1() h2(rw)", "5 /srv/all"]);
+    }
+
+    #[test]
+    fn a_path_is_its_bytes_however_it_is_escaped() {
+        for table in [&b"/srv/Bl\xc3\xb6cke\t*(rw)\n"[..], b"/srv/Bl\\303\\266cke *(rw)\n"] {
+            assert!(parse(table)[0].is_of(Path::new("/srv/Bl\u{f6}cke")));
+        }
+        // Somebody else's line is no text.
+        let table = b"/srv/\xff\t*(rw)\n/srv/pool\t*(rw)\n";
+        assert!(parse(table)[0].is_of(Path::new(OsStr::from_bytes(b"/srv/\xff"))));
+        assert!(parse(table)[1].is_of(Path::new("/srv/pool")));
+    }
+
+    #[test]
+    fn a_pool_is_exported_by_what_lies_in_it_too() {
+        let line = |table: &[u8]| parse(table).remove(0);
+        assert!(line(b"/srv/pool/sub *(rw)").is_of(Path::new("/srv/pool")));
+        assert!(line(b"/srv/pool/ *(rw)").is_of(Path::new("/srv/pool")));
+        assert!(!line(b"/srv/pool2 *(rw)").is_of(Path::new("/srv/pool")));
+        assert!(!line(b"/srv *(rw)").is_of(Path::new("/srv/pool")));
+    }
+
+    #[test]
+    fn options_are_known_by_their_names() {
+        let client = &parse(b"/srv/pool *(rw,mountpoint,fsid=5)")[0].clients[0];
+        assert_eq!(client.option("fsid"), Some("5"));
+        assert_eq!(client.option("mountpoint"), Some(""));
+        assert_eq!(client.option("fs"), None);
+    }
+
+    #[test]
+    fn what_is_exported_already_is_found_with_its_file_and_line() {
+        let etc = tempfile::tempdir().unwrap();
+        let own = etc.path().join("exports.d/fsstack-pool.exports");
+        let found = || named_elsewhere(etc.path(), &own, Path::new("/srv/pool"));
+        assert_eq!(found(), None);
+        fs::create_dir(etc.path().join("exports.d")).unwrap();
+        for file in [own.clone(), etc.path().join("exports.d/old.exports~")] {
+            fs::write(file, "/srv/pool *(rw)\n").unwrap();
+        }
+        assert_eq!(found(), None);
+        let other = etc.path().join("exports.d/b.exports");
+        fs::write(&other, "/srv/other *(rw)\n/srv/pool/ h(ro)\n").unwrap();
+        assert_eq!(found(), Some(format!("{}:2", other.display())));
+        fs::write(etc.path().join("exports"), "# ours\n\n/srv/pool h(ro)\n").unwrap();
+        assert_eq!(found(), Some(format!("{}:3", etc.path().join("exports").display())));
+    }
+}

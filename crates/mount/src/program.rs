@@ -1,0 +1,66 @@
+//! Programs of others, found where root finds them.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// Runs a program to its end, however that is.
+///
+/// # Errors
+/// One line: why it did not run.
+pub(crate) fn output(
+    program: &str,
+    package: &str,
+    args: impl FnOnce(&mut Command) -> &mut Command,
+) -> Result<Output, String> {
+    let mut command = Command::new(program);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let everywhere = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    if let Ok(path) = std::env::join_paths(everywhere) {
+        command.env("PATH", path);
+    }
+    args(&mut command).output().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("{program} is not installed: install the package {package}"),
+        _ => format!("{program}: {error}"),
+    })
+}
+
+/// What it said of what went wrong, on one line.
+pub(crate) fn said(told: &Output) -> String {
+    let said = String::from_utf8_lossy(&told.stderr);
+    said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// Runs a program: what it wrote.
+///
+/// # Errors
+/// One line: why it did not run, or what it said when it failed.
+pub(crate) fn run(
+    program: &str,
+    package: &str,
+    args: impl FnOnce(&mut Command) -> &mut Command,
+) -> Result<String, String> {
+    let told = output(program, package, args)?;
+    match told.status.success() {
+        true => Ok(String::from_utf8_lossy(&told.stdout).into_owned()),
+        false => Err(format!("{program}: {}", said(&told))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_a_program_says_is_told() {
+        let run = |line: &'static str| run("sh", "dash", |sh| sh.args(["-c", line]));
+        assert_eq!(run("echo done"), Ok("done\n".to_owned()));
+        assert_eq!(run("printf 'one\\n\\n two\\n' >&2; exit 1"), Err("sh: one; two".to_owned()));
+    }
+
+    #[test]
+    fn what_is_not_installed_names_its_package() {
+        let why = run("no-such-program-x", "nothing", |command| command).unwrap_err();
+        assert_eq!(why, "no-such-program-x is not installed: install the package nothing");
+    }
+}
