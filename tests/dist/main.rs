@@ -100,6 +100,8 @@ fn the_unit_mounts_and_clears_up_and_the_log_is_rotated() {
         unit=/usr/lib/systemd/system/fsstack@.service
         cp /etc/fsstack/example.conf /etc/fsstack/media.conf
         systemd-analyze verify --man=no fsstack@media.service
+        # NFS servers start after the pool, and stop before it.
+        grep -x 'Before=nfs-server.service nfs-ganesha.service' $unit > /dev/null
         line() { sed -n "s/^$1=-\?//p" $unit | sed 's/\$\$/$/g'; }
         run() { (set -a; eval "$(line Environment)"; . /etc/fsstack/media.conf; eval "$(line $1)"); }
         run ExecStart

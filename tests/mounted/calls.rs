@@ -11,7 +11,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::script::{refused, sh, ways};
+use crate::script::{sh, ways};
 
 fn read_write(pool: &Pool, name: &str) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(pool.at(name)).unwrap()
@@ -182,24 +182,6 @@ fn a_file_knows_when_it_was_born() {
             (there.stx_btime.tv_sec, there.stx_btime.tv_nsec)
         );
     }
-}
-
-#[test]
-fn inode_flags_are_seen_set_and_felt() {
-    needs!(mounting(), loops(), program("chattr"));
-    let pool = lab::pool().xfs_branch("a", MiB(300)).mount();
-    sh(pool.path(), "echo x > file; mkdir dir; chattr +i file; chattr +d dir");
-    let flags = sh(pool.path(), "lsattr -d file dir | cut -d' ' -f1");
-    assert!(
-        flags.lines().next().unwrap().contains('i') && flags.lines().nth(1).unwrap().contains('d'),
-        "{flags}"
-    );
-    assert_eq!(flags, sh(pool.branch("a").path(), "lsattr -d file dir | cut -d' ' -f1"));
-    let felt = refused(pool.path(), "echo y >> file");
-    let stays = refused(pool.path(), "rm -f file");
-    sh(pool.path(), "chattr -i file");
-    assert!(felt.contains("not permitted") && stays.contains("not permitted"), "{felt}{stays}");
-    sh(pool.path(), "chattr +a file; echo y >> file; ! (echo z > file) 2>/dev/null; chattr -a file; rm file");
 }
 
 #[test]

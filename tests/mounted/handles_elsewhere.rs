@@ -159,3 +159,64 @@ fn a_handle_of_what_is_renamed_all_the_time_is_never_stale() {
     });
     check(&pool, &held);
 }
+
+/// How the index does, as `fsstack nfs check` tells.
+fn index(pool: &Pool) -> String {
+    let mut told = vec![0; 100];
+    let len = rustix::fs::getxattr(pool.path(), c"user.fsstack.index", &mut told[..]).unwrap();
+    told.truncate(len);
+    String::from_utf8(told).unwrap()
+}
+
+/// What the index has is what there is: of what was removed from where nothing is opened by its number, nothing is left.
+#[test]
+fn the_index_forgets_what_is_removed_where_handles_are_looked_for() {
+    needs!(mounting(), drop_caches());
+    let pool = lab::pool().tmpfs_branch("x", MiB(8)).tmpfs_branch("y", MiB(100)).option("create=ff");
+    let mut pool = pool.option("write-path=stacked").option("nfs-export").mount();
+    let objects = |pool: &Pool, n: usize| assert_eq!(index(pool), format!("complete, {n} objects"));
+    pool.mkdir("d");
+    let moved = ["d/linked", "d/removed", "d/replaced", "d/replaced too", "small"];
+    moved.iter().for_each(|name| pool.write(name, b""));
+    pool.branch("x").fill_until_free(MiB(2));
+    for name in &moved[..4] {
+        fs::write(pool.at(name), lab::zeros(MiB(4))).unwrap();
+        assert_eq!(pool.holders(name), ["y"]);
+    }
+    objects(&pool, 5); // with the directory, which has a copy on `y` now
+    fs::hard_link(pool.at("d/linked"), pool.at("d/linked too")).unwrap();
+    let mut linked = hold(&pool, "d/linked");
+    linked.content = None;
+    let gone = ["d/removed", "d/replaced", "d/replaced too", "d"].map(|name| hold(&pool, name));
+    fs::remove_file(pool.at("d/linked")).unwrap();
+    fs::remove_file(pool.at("d/removed")).unwrap();
+    objects(&pool, 4);
+    // By what is on its own branch, and by what is on another.
+    fs::write(pool.branch("y").path().join("d/new"), "new").unwrap();
+    fs::rename(pool.at("d/new"), pool.at("d/replaced")).unwrap();
+    objects(&pool, 3);
+    fs::rename(pool.at("small"), pool.at("d/replaced too")).unwrap();
+    objects(&pool, 2);
+    fs::rename(pool.at("d/linked too"), pool.at("linked")).unwrap();
+    sh(pool.path(), "rm -r d");
+    objects(&pool, 1);
+    gone.iter().for_each(|held| check_stale(&pool, held));
+    check(&pool, &linked);
+    pool.remount();
+    objects(&pool, 1);
+    check(&pool, &linked);
+    fs::remove_file(pool.at("linked")).unwrap();
+    objects(&pool, 0);
+    // Directories that take the place of another.
+    sh(pool.branch("x").path(), "mkdir e f; echo > e/one");
+    sh(pool.branch("y").path(), "mkdir f; echo > two");
+    fs::rename(pool.at("two"), pool.at("e/two")).unwrap();
+    sh(pool.path(), "ls f");
+    objects(&pool, 2);
+    sh(pool.path(), "mv -T e f");
+    objects(&pool, 1);
+    sh(pool.path(), "rm f/one f/two; rmdir f");
+    objects(&pool, 0);
+    pool.remount();
+    objects(&pool, 0);
+}

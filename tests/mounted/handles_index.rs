@@ -1,9 +1,10 @@
 //! The index of an exported pool fails while the pool is in use.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use fsstack_lab::needs;
+use fsstack_lab::{self as lab, MiB, needs};
 use fsstack_sys::{Errno, OFlags};
 
 use crate::handles::{check, forget, grow, hold, moved, open};
@@ -43,4 +44,26 @@ fn a_database_that_is_emptied_under_the_pool_is_made_anew() {
     for held in [&held, &other] {
         comes_back(&pool, held);
     }
+}
+
+/// A branch that is looked through for the first time, for directories' marks: there was no file's yet. Then there is one, and
+/// the daemon is killed and the index lost before the look is over.
+#[test]
+fn a_file_that_is_moved_to_a_branch_that_is_being_looked_through_keeps_its_number() {
+    needs!(mounting(), loops(), drop_caches());
+    let pool = lab::pool().xfs_branch("x", MiB(310)).xfs_branch("y", MiB(400)).option("create=ff");
+    let mut pool = pool.option("write-path=stacked").option("nfs-export").unmounted();
+    sh(pool.branch("y").path(), "mkdir -p m/{1..400}/{1..100}");
+    sh(pool.branch("x").path(), "mkdir d; touch d/film");
+    pool.branch("x").fill_until_free(MiB(12));
+    pool.remount();
+    let mut held = hold(&pool, "d/film");
+    held.content = None;
+    grow(&pool, "d/film");
+    pool.kill_daemon();
+    pool.unmount();
+    sh(pool.state_dir(), "rm */index.redb");
+    pool.remount();
+    assert_eq!(fs::metadata(pool.at("d/film")).unwrap().ino(), held.ino);
+    comes_back(&pool, &held);
 }

@@ -1,6 +1,6 @@
 //! File handles when branches come, go, change their places or do not answer.
 
-use std::fs;
+use std::fs::{self, File};
 
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_sys::{Errno, OFlags};
@@ -198,4 +198,28 @@ fn a_handle_of_a_branch_with_long_numbers_that_is_not_in_the_pool_is_an_error_un
     fs::remove_file(pool.at("gone")).unwrap();
     forget();
     check_stale(&pool, &gone);
+}
+
+/// Two directories of one file system that keep no attributes: what they are told apart by must not be their order.
+#[test]
+fn handles_outlive_another_order_of_branches_that_cannot_be_written() {
+    needs!(mounting(), drop_caches());
+    let base = lab::pool().tmpfs_branch("base", MiB(10)).unmounted();
+    let shelf = base.branch("base").path();
+    sh(shelf, "mkdir a b; echo of a > a/f; echo of b > b/f; echo a > a/only-a; echo b > b/only-b");
+    // (Directories of one tmpfs made in turn: their inode numbers are alike too.)
+    sh("/", &format!("mount -o remount,ro '{}'", shelf.display()));
+    let branches = ["a", "b"].map(|dir| shelf.join(dir).display().to_string());
+    let mounted = |branches: &[String]| lab::pool().over(branches).option("nfs-export").no_others().mount();
+    let pool = mounted(&branches);
+    let held = ["f", "only-a", "only-b"].map(|path| hold(&pool, path));
+    drop(pool);
+    for order in [[0, 1], [1, 0]] {
+        let pool = mounted(&order.map(|n| branches[n].clone()));
+        for held in &held {
+            let file = File::from(open(&pool, held, OFlags::RDONLY).unwrap());
+            assert_eq!(&std::io::read_to_string(file).unwrap(), held.content.as_ref().unwrap(), "{order:?}");
+        }
+    }
+    sh("/", &format!("mount -o remount,rw '{}'", shelf.display()));
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
+mod access_times;
 mod archives;
 mod basic;
 mod branch_modes;
@@ -22,8 +23,11 @@ mod handles_index;
 mod handles_listings;
 mod handles_numbers;
 mod handles_of_branches;
+mod handles_of_dirs;
 mod hung_branches;
+mod inode_flags;
 mod large;
+mod late_errors;
 mod lifetime;
 mod locks;
 mod logs;
@@ -46,6 +50,7 @@ mod skeletons;
 mod sources;
 mod stress;
 mod tools;
+mod traits;
 mod transports;
 mod unknown_names;
 mod write_paths;

@@ -10,13 +10,14 @@ use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, CpuGroup, Pool, Skip, daemon, mounts, needs};
 use rustix::fs::{FlockOperation, flock};
 
+use crate::command::nfs_identity::fresh_identity;
 use crate::command::{at, told};
 use crate::schedules::{Doors, doors_become};
 use crate::script::{STRANGER, refused, sh};
 
 /// Where mount(8) looks for the helper of a type: as it stands in fstab, and in the mount table, from which a remount
 /// has it.
-const SBIN: [&str; 2] = ["/sbin/mount.fsstack", "/sbin/mount.fuse.fsstack"];
+const SBIN: [&str; 3] = ["/sbin/mount.fsstack", "/sbin/mount.fuse.fsstack", "/sbin/mount.fuseblk.fsstack"];
 
 /// The helper under test where mount(8) finds it, for one test at a time.
 struct Installed {
@@ -137,6 +138,23 @@ fn mount_with_remount_changes_a_pool() {
     assert_ne!(wrong.code, 0);
     assert!(wrong.stderr.contains("attr-timeout"), "{}", wrong.stderr);
     assert_eq!(key("create"), "mfs\n");
+}
+
+/// By another type, whose options have a block size among them.
+#[test]
+fn mount_with_remount_changes_a_pool_with_a_device() {
+    needs!(mounting(), loops(), program("mkfs.ext4"));
+    let _installed = installed!();
+    let identity = format!("nfs-identity={}", fresh_identity());
+    let pool = lab::pool().tmp_branch("a").option("nfs-export").option(&identity).mount();
+    assert_eq!(mounts::at(pool.path()).unwrap().unwrap().fs_type, "fuseblk.fsstack");
+    for (wanted, create) in [("ro,create=mfs", "mfs\n"), ("rw,create=ff", "ff\n")] {
+        let done =
+            command("mount").args(["-o", &format!("remount,{wanted}")]).arg(pool.path()).output().unwrap();
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        assert_eq!(told(&["get", &at(&pool), "create"]), create);
+    }
+    pool.write("new", b"x");
 }
 
 #[test]

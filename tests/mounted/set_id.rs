@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use fsstack_lab::{self as lab, needs};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::script::{refused, sh, sh_as_stranger, ways};
 
@@ -23,8 +24,11 @@ fn a_write_by_a_stranger_takes_set_uid_away() {
             (": > file", "6777", "777"),
             ("truncate -s 1 file", "6777", "777"),
             ("fallocate -l 9000 file", "6777", "777"),
-            // Without execution for the group the bit stands for mandatory locks, and stays.
-            ("echo more >> file", "2767", "2767"),
+            // Without execution for the group the bit is for those who are of it.
+            ("echo more >> file", "2767", "767"),
+            ("truncate -s 1 file", "2666", "666"),
+            ("fallocate -l 9000 file", "6766", "766"),
+            ("fallocate --punch-hole -l 4096 file", "2666", "666"),
         ] {
             sh(pool.path(), &format!("rm -f file; echo some > file; chmod {before} file"));
             sh_as_stranger(pool.path(), write);
@@ -32,6 +36,53 @@ fn a_write_by_a_stranger_takes_set_uid_away() {
             let stored = fs::metadata(pool.branch("a").path().join("file")).unwrap().mode() & 0o7777;
             assert_eq!(format!("{stored:o}"), after, "on the branch, {way:?}: {write} on {before}");
         }
+    }
+}
+
+#[test]
+fn who_is_of_the_group_leaves_set_gid_where_the_group_may_not_execute() {
+    needs!(mounting(), program("setpriv"));
+    for way in ways() {
+        let mut pool = lab::pool().tmp_branch("a").unmounted();
+        pool.remount_with(way);
+        let member = "setpriv --reuid 65534 --regid 65534 --groups 100,7";
+        for (write, before, after) in [
+            ("echo more >> file", "6766", "2766"),
+            ("truncate -s 1 file", "2666", "2666"),
+            ("fallocate -l 9000 file", "2777", "777"),
+        ] {
+            sh(pool.path(), &format!("rm -f file; echo some > file; chgrp 7 file; chmod {before} file"));
+            sh(pool.path(), &format!("{member} bash -c '{write}'"));
+            assert_eq!(mode(&pool, "file"), after, "{way:?}: {write} on {before}");
+            sh(pool.path(), "chmod g+s,g-x file");
+            let both = format!(
+                "exec 8<> file; {member} bash -c '{write}'; setpriv --reuid 65534 --regid 65534 --clear-groups bash -c '{write}'"
+            );
+            sh(pool.path(), &both);
+            assert!(!mode(&pool, "file").starts_with('2'), "{way:?}: {write} by a member and a stranger");
+        }
+    }
+}
+
+#[test]
+fn the_kernel_does_not_go_on_with_a_bit_that_a_stranger_has_written_away() {
+    needs!(mounting());
+    // What the kernel believes, as it would start the program: without a question to the pool.
+    let kept = |pool: &lab::Pool| {
+        let (at, flags) = (pool.at("file"), AtFlags::empty());
+        format!("{:o}", statx(CWD, &at, flags, StatxFlags::MODE).unwrap().stx_mode & 0o7777)
+    };
+    for write in [
+        "echo more >> file",
+        ": > file",
+        "fallocate -l 9000 file",
+        "xfs_io -c 'copy_range other' file > /dev/null",
+    ] {
+        let pool = lab::pool().tmp_branch("a").option("attr-timeout=60").option("write-path=stacked").mount();
+        sh(pool.path(), "echo some > file; cp file other; chmod 4777 file");
+        assert_eq!(kept(&pool), "4777");
+        sh_as_stranger(pool.path(), write);
+        assert_eq!(kept(&pool), "777", "{write}");
     }
 }
 

@@ -7,7 +7,7 @@ use fsstack_lab::nfs4::{How, Refused};
 use fsstack_lab::{self as lab, MiB, Pool, ground, needs};
 use fsstack_tests::events::Sort;
 
-use crate::ground::{Ground, IDENTITY, forget};
+use crate::ground::{Ground, forget, identity};
 
 macro_rules! needs_ganesha {
     () => {
@@ -95,7 +95,7 @@ fn handles_are_found_on_branches_that_must_be_searched() {
         true => lab::pool().tmp_branch("g").xfs_branch("x", MiB(310)),
         false => lab::pool().tmpfs_branch("s", MiB(100)).tmpfs_branch("t", MiB(100)),
     };
-    let pool = pool.option("create=ff").option("nfs-export").option(IDENTITY).mount();
+    let pool = pool.option("create=ff").option("nfs-export").option(&identity()).mount();
     let mut ground = Ground::over(pool);
     ground.over_restart("the server's restart", |_| ());
     ground.over_restart("kill -9 of the daemon", |pool| {

@@ -8,11 +8,14 @@ use fsstack_lab::nfs4::{Client, Told};
 use fsstack_lab::{self as lab, MiB, Pool};
 use fsstack_tests::events::{Events, Sort};
 
-pub(crate) const IDENTITY: &str = "nfs-identity=5d1f6a0e-3c1b-4a52-9a53-0d4f6e6a7b10";
+/// For each test its own: no two pools of a machine share one.
+pub(crate) fn identity() -> String {
+    format!("nfs-identity=5d1f6a0e-3c1b-4a52-9a53-{:012x}", std::process::id())
+}
 
 pub(crate) fn builder() -> lab::Builder {
     let pool = lab::pool().xfs_branch("x", MiB(310)).ext4_branch("e", MiB(200)).option("create=ff");
-    pool.option("write-path=stacked").option("nfs-export").option(IDENTITY)
+    pool.option("write-path=stacked").option("nfs-export").option(&identity())
 }
 
 /// What is held: paths, and what is there.

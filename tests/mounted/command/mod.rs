@@ -6,6 +6,7 @@ mod changes;
 mod copy;
 mod life;
 mod nfs;
+pub(crate) mod nfs_identity;
 mod shows;
 mod switch;
 mod top;

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use fsstack_lab::{self as lab, MiB, needs};
 use rustix::process::Signal;
+use serde_json::Value;
 
-use super::{at, pool, run, told};
+use super::{at, branch, json, pool, refused, run, told};
 use crate::handles::{check, forget, hold, moved};
+use crate::hung_branches::{Frozen, described};
 use crate::script::sh;
 
 #[test]
@@ -16,9 +18,14 @@ fn an_exported_pool_tells_what_a_server_needs_and_passes_the_check() {
     let pool = lab::pool().xfs_branch("x", MiB(300)).option("nfs-export").mount();
     let id = sh(pool.path(), "getfattr -n user.fsstack.id --only-values .");
     let shown = told(&["nfs", "show", &at(&pool), "--clients", "10.0.0.0/8"]);
-    let line = format!("{} 10.0.0.0/8(rw,sync,no_subtree_check,fsid={id})", at(&pool));
+    let line = format!("{} 10.0.0.0/8(rw,sync,no_subtree_check,mountpoint,fsid={id})", at(&pool));
     assert!(shown.lines().any(|shown| shown == line), "{shown}");
     assert!(shown.contains("EXPORT {") && shown.contains("# fsid:"), "{shown}");
+    let shown = json("nfs-show", &["nfs", "show", &at(&pool), "--clients", "10.0.0.0/8"]);
+    assert_eq!(
+        (shown["exports_line"].as_str(), &shown["nfs_export"]),
+        (Some(line.as_str()), &Value::Bool(true))
+    );
     let checked = told(&["nfs", "check", &at(&pool)]);
     assert!(checked.contains("ok    nfs-export: on") && checked.contains("ok    handle:"), "{checked}");
     assert!(checked.contains("ok    found anew: the daemon finds 0 of 0"), "{checked}");
@@ -103,10 +110,45 @@ fn us_by_name(us: &str) -> String {
 }
 
 #[test]
-fn a_pool_that_is_not_for_export_fails_the_check() {
+fn a_pool_that_is_not_for_export_fails_the_check_and_is_not_installed() {
     needs!(mounting());
     let pool = pool();
     let checked = run(&["nfs", "check", &at(&pool)]);
     assert_eq!(checked.code, 1, "{}", checked.stderr);
     assert!(checked.stdout.contains("fail  nfs-export: off"), "{}", checked.stdout);
+    let shown = told(&["nfs", "show", &at(&pool)]);
+    assert!(shown.starts_with("# NOT YET: the pool is mounted without nfs-export"), "{shown}");
+    let (code, why) = refused(&["nfs", "show", &at(&pool), "--clients", "nobody.invalid", "--install"]);
+    assert_eq!(code, 1);
+    assert!(why.contains("mounted without nfs-export"), "{why}");
+}
+
+/// Whatever exports(5) would take for the whole world, for options, or for another line.
+#[test]
+fn clients_are_looked_at_before_they_are_written() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("nfs-export").mount();
+    for clients in ["", " ", "a(ro)", "a\n/ *(rw)", "-rw"] {
+        for install in [&[][..], &["--install"]] {
+            let (code, why) =
+                refused(&[&["nfs", "show", &at(&pool), &format!("--clients={clients}")], install].concat());
+            assert_eq!(code, 2, "{clients:?}: {why}");
+        }
+    }
+}
+
+#[test]
+fn a_branch_that_hangs_does_not_keep_the_check() {
+    needs!(mounting(), root(), program("mergerfs"));
+    let pool = described().option("nfs-export").mount();
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    let held = File::open(pool.path()).unwrap();
+    let checked = run(&["nfs", "check", &at(&pool)]);
+    drop((frozen, held));
+    assert_eq!(checked.code, 1, "{}", checked.stderr);
+    let hangs = format!("fail  {}: it hangs", branch(&pool, "a"));
+    let us = format!("(process {}) uses it", std::process::id());
+    for told in [hangs.as_str(), "ok    nfs-export: on", "exports: ", &us] {
+        assert!(checked.stdout.contains(told), "{told}: {}", checked.stdout);
+    }
 }

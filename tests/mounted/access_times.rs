@@ -1,0 +1,71 @@
+//! Reading leaves an access time alone where that was asked for.
+
+use fsstack_lab::{self as lab, MiB, Pool, needs};
+
+use crate::script::{python, sh};
+
+/// A file and a directory whose access times any reading changes, and what tells them.
+fn pool(options: &[&str]) -> Pool {
+    let mut pool = lab::pool().xfs_branch("a", MiB(300)).unmounted();
+    sh(pool.branch("a").path(), "mkdir d; echo x > d/film");
+    pool.remount_with(options);
+    pool
+}
+
+/// Makes both old again, on the branch.
+fn age(pool: &Pool) {
+    sh(pool.branch("a").path(), "touch -a -d 2001-02-03 d/film d");
+}
+
+/// Which of both were read: their access times are not old any more.
+fn seen(pool: &Pool) -> String {
+    sh(pool.branch("a").path(), "find d -newerat 2020-01-01 | sort | tr '\\n' ' '")
+}
+
+const READ: &str = "
+import os
+def read(fd): assert os.pread(fd, 10, 0) == b'x\\n'
+def quiet(how = os.O_RDONLY): return os.open('d/film', how | os.O_NOATIME)
+";
+
+#[test]
+fn a_handle_that_asks_for_it_leaves_no_trace() {
+    needs!(mounting(), loops(), program("python3"));
+    let pool = pool(&["write-path=stacked"]);
+    let steps: [(&str, &str); 7] = [
+        ("read(quiet())", ""),
+        ("read(quiet(os.O_RDWR))", ""),
+        ("read(os.open('d/film', os.O_RDONLY))", "d/film "),
+        // Beside others, who came before or after it, and wrote in between.
+        ("loud = os.open('d/film', os.O_RDONLY); read(quiet())", ""),
+        ("hush = quiet(); loud = os.open('d/film', os.O_RDWR); os.pwrite(loud, b'x', 0); read(hush)", ""),
+        ("hush = quiet(); loud = os.open('d/film', os.O_RDONLY); read(hush); read(loud)", "d/film "),
+        ("os.listdir(os.open('d', os.O_RDONLY | os.O_DIRECTORY | os.O_NOATIME))", ""),
+    ];
+    for (step, told) in steps {
+        age(&pool);
+        python(pool.path(), &format!("{READ}{step}"));
+        assert_eq!(seen(&pool), told, "{step}");
+    }
+    age(&pool);
+    assert_eq!(pool.list("d").len(), 1);
+    assert_eq!(seen(&pool), "d ");
+}
+
+#[test]
+fn a_pool_that_is_mounted_so_leaves_no_trace() {
+    needs!(mounting(), loops(), program("python3"));
+    let work = "head -c 1 d/film; ls d; exec 3<> d/film; head -c 1 <&3; cat d/film";
+    let ways: [(&[&str], &str); 4] = [
+        (&["write-path=stacked", "noatime"], ""),
+        (&["write-path=stacked", "nodiratime"], "d/film "),
+        (&["write-path=stacked", "page-cache=on", "noatime"], ""),
+        (&["write-path=stacked"], "d d/film "),
+    ];
+    for (options, told) in ways {
+        let pool = pool(options);
+        age(&pool);
+        sh(pool.path(), work);
+        assert_eq!(seen(&pool), told, "{options:?}");
+    }
+}

@@ -1,0 +1,100 @@
+//! Pools that are mounted as block devices: whose the device is, and that none is left.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fsstack_lab::shell::command;
+use fsstack_lab::{self as lab, Pool, needs};
+use fsstack_sys::loop_device::LoopDevice;
+
+use super::{at, run, told};
+use crate::hung_branches::until;
+use crate::script::sh;
+
+/// One that no other test has.
+pub(crate) fn fresh_identity() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap().trim().to_owned()
+}
+
+fn mounted(identity: &str) -> Pool {
+    exported(identity).mount()
+}
+
+fn exported(identity: &str) -> lab::Builder {
+    lab::pool().tmp_branch("a").option("nfs-export").option(&format!("nfs-identity={identity}"))
+}
+
+/// What the device is over, while it is over anything.
+fn backing(device: &Path) -> Option<PathBuf> {
+    let told = fs::read_to_string(attribute(device, "backing_file")).ok()?;
+    Some(told.trim_end().into())
+}
+
+fn attribute(device: &Path, name: &str) -> PathBuf {
+    Path::new("/sys/block").join(device.file_name().unwrap()).join("loop").join(name)
+}
+
+/// So it goes with a process that is killed, whatever that was about to do.
+#[test]
+fn a_device_goes_with_who_holds_it_from_the_beginning() {
+    needs!(root(), loops());
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let file = File::options().read(true).write(true).create_new(true).open(&image).unwrap();
+    file.set_len(1 << 20).unwrap();
+    let before = fs::metadata(&image).unwrap().modified().unwrap();
+    let device = LoopDevice::over(&file).unwrap();
+    let path = device.path().to_owned();
+    // What libblkid has cached of the number's last use is older.
+    assert!(fs::metadata(&path).unwrap().modified().unwrap() >= before, "{}", path.display());
+    assert_eq!(backing(&path), Some(image.clone()));
+    assert_eq!(fs::read_to_string(attribute(&path, "autoclear")).unwrap(), "1\n");
+    drop((file, device));
+    // Whoever looks at new devices (udev) may hold it for a moment; another one may be there at once.
+    until("the device is free", || backing(&path) != Some(image.clone()));
+}
+
+#[test]
+fn a_device_goes_with_the_mount_and_with_a_daemon_that_was_killed() {
+    needs!(mounting(), loops(), program("mkfs.ext4"));
+    let identity = fresh_identity();
+    let mut pool = mounted(&identity);
+    let device = |pool: &Pool| PathBuf::from(sh("/", &format!("findmnt -no SOURCE {}", at(pool))));
+    let image = pool.state_dir().join(format!("identity-{identity}.img"));
+    let first = device(&pool);
+    assert_eq!(backing(&first), Some(image.clone()));
+    pool.unmount();
+    until("the device is free", || backing(&first) != Some(image.clone()));
+    pool.remount();
+    let second = device(&pool);
+    let daemon = pool.daemon();
+    pool.kill_daemon();
+    daemon.wait(Duration::from_secs(60)).unwrap();
+    // A mount without a daemon is found by its other type, too.
+    let checked = run(&["doctor"]).stdout;
+    let dead = format!("fail  leftovers: {}: a dead mount", at(&pool));
+    assert!(checked.contains(&dead), "{checked}");
+    command("umount").arg(pool.path()).run().unwrap();
+    until("the device is free", || backing(&second) != Some(image.clone()));
+}
+
+/// Else a server would take the handles of one for the other's.
+#[test]
+fn two_pools_do_not_share_an_identity() {
+    needs!(mounting(), loops(), program("mkfs.ext4"));
+    let identity = fresh_identity();
+    let mut first = mounted(&identity);
+    let shared = format!("state-dir={}", first.state_dir().display());
+    // By the same file, and by another one.
+    for builder in [exported(&identity).option(&shared), exported(&identity)] {
+        let refused = builder.try_mount().unwrap_err().to_string();
+        let why = format!("nfs-identity={identity}: {} has it", at(&first));
+        assert!(refused.contains(&why), "{refused}");
+    }
+    first.unmount();
+    let second = exported(&identity).option(&shared).mount();
+    let shown = told(&["nfs", "show", &at(&second)]);
+    assert!(shown.contains(&format!("# The pool has nfs-identity={identity}")), "{shown}");
+    assert!(!shown.contains("NOT YET") && !shown.contains("Mount the pool with nfs-identity"), "{shown}");
+}

@@ -1,0 +1,190 @@
+//! File handles of directories that have copies on several branches: of two that were there before the pool, of what joins
+//! later, and of what is parted behind the pool's back.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_sys::{Errno, OFlags};
+
+use crate::command::told;
+use crate::handles::{Held, check, forget, hold, open};
+use crate::script::sh;
+
+/// Over the branch `x` of `x` and `z`, both with a directory `d` that was there before; `z` has the older one.
+fn joined_later() -> (Pool, Held) {
+    let pool = lab::pool().xfs_branch("x", MiB(300)).xfs_branch("z", MiB(300)).option("nfs-export");
+    let mut pool = pool.unmounted();
+    for branch in ["z", "x"] {
+        fs::create_dir(pool.branch(branch).path().join("d")).unwrap();
+        fs::write(pool.branch(branch).path().join("d").join(branch), branch).unwrap();
+        // The clock that births are read from may stand still for milliseconds.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    pool.remount_of(&["x"]);
+    let held = hold(&pool, "d");
+    (pool, held)
+}
+
+/// The handle is good whether the directory is known by its name or not, now and after remounts.
+#[track_caller]
+fn check_always(pool: &mut Pool, held: &Held) {
+    for turn in 0..3 {
+        check(pool, held);
+        assert_eq!(fs::metadata(pool.at("d")).unwrap().ino(), held.ino, "turn {turn}");
+        forget();
+        check(pool, held);
+        pool.remount();
+    }
+}
+
+#[test]
+fn a_directory_keeps_its_number_when_a_branch_with_an_older_one_joins() {
+    needs!(mounting(), loops(), drop_caches());
+    let (mut pool, held) = joined_later();
+    for order in [["x", "z"], ["z", "x"]] {
+        pool.remount_of(&order);
+        check_always(&mut pool, &held);
+    }
+    let beside = hold(&pool, "d/z");
+    // The number lives on when the copy that it was made from is gone.
+    pool.unmount();
+    fs::remove_dir_all(pool.branch("x").path().join("d")).unwrap();
+    pool.remount();
+    check_always(&mut pool, &held);
+    check(&pool, &beside);
+}
+
+/// One that is made by hand on the first branch, while there is no pool, is not the first copy for that.
+#[test]
+fn a_directory_keeps_its_number_when_a_copy_is_made_on_an_earlier_branch() {
+    needs!(mounting(), loops(), drop_caches());
+    let pool = lab::pool().xfs_branch("x", MiB(300)).xfs_branch("z", MiB(300)).option("nfs-export");
+    let mut pool = pool.unmounted();
+    pool.remount_of(&["x"]);
+    pool.remount_of(&["x", "z"]);
+    fs::create_dir(pool.branch("z").path().join("d")).unwrap();
+    let held = hold(&pool, "d");
+    pool.unmount();
+    std::thread::sleep(Duration::from_millis(20));
+    fs::create_dir(pool.branch("x").path().join("d")).unwrap();
+    pool.remount();
+    check_always(&mut pool, &held);
+}
+
+#[test]
+fn a_directory_keeps_its_number_when_its_branch_goes_that_another_joined_live() {
+    needs!(mounting(), loops(), drop_caches());
+    for looked_up in [true, false] {
+        let (mut pool, held) = joined_later();
+        let (at, z) = (pool.path().display().to_string(), pool.branch("z").path().display().to_string());
+        if !looked_up {
+            forget();
+        }
+        told(&["branch", "add", &at, &z]);
+        assert_eq!(fs::metadata(pool.at("d")).unwrap().ino(), held.ino);
+        pool.unmount();
+        fs::remove_dir_all(pool.branch("x").path().join("d")).unwrap();
+        pool.remount_of(&["x", "z"]);
+        check_always(&mut pool, &held);
+    }
+}
+
+/// A copy that appears behind the pool's back beside one that is known: by a lookup, or found where one was to be made.
+#[test]
+fn a_directory_keeps_its_number_when_a_copy_appeared_beside_the_first() {
+    needs!(mounting(), loops(), drop_caches());
+    for found_where_it_was_to_be_made in [false, true] {
+        let pool = lab::pool().xfs_branch("x", MiB(300)).xfs_branch("z", MiB(300)).option("nfs-export");
+        let mut pool = pool.option("create=lfs").unmounted();
+        let [x, z] = ["x", "z"].map(|branch| pool.branch(branch).path().to_owned());
+        sh(&z, "mkdir old; echo > old/f; chmod 777 old");
+        fs::create_dir(x.join("d")).unwrap();
+        pool.remount();
+        let held = hold(&pool, "d");
+        assert!(fs::metadata(pool.at("old/f")).is_ok());
+        fs::create_dir(z.join("d")).unwrap();
+        if found_where_it_was_to_be_made {
+            // The kernel knows both directories: it does not look `d` up again.
+            fs::rename(pool.at("old/f"), pool.at("d/f")).unwrap();
+            assert!(z.join("d/f").exists());
+        } else {
+            forget();
+            std::thread::sleep(Duration::from_millis(1100));
+            assert_eq!(fs::metadata(pool.at("d")).unwrap().ino(), held.ino);
+            sh(pool.path(), "ls -l d");
+        }
+        pool.unmount();
+        fs::remove_dir(x.join("d")).unwrap();
+        pool.remount();
+        check_always(&mut pool, &held);
+    }
+}
+
+/// A directory that has copies on `x` and `y`, with `one` and `two` in it, is renamed to `part` on `y` only, while there is no
+/// pool.
+fn parted() -> (Pool, Held) {
+    let pool = lab::pool().xfs_branch("x", MiB(300)).xfs_branch("y", MiB(300)).option("nfs-export");
+    let mut pool = pool.unmounted();
+    let [x, y] = ["x", "y"].map(|branch| pool.branch(branch).path().to_owned());
+    sh(&x, "mkdir made; echo > made/one");
+    sh(&y, "echo > two");
+    pool.remount();
+    fs::rename(pool.at("two"), pool.at("made/two")).unwrap();
+    assert_eq!(pool.holders("made"), ["x", "y"]);
+    let held = hold(&pool, "made");
+    pool.unmount();
+    sh(&y, "mv made part");
+    pool.remount();
+    (pool, held)
+}
+
+#[test]
+fn a_handle_of_a_directory_that_was_parted_leads_to_the_first_half() {
+    needs!(mounting(), loops(), drop_caches());
+    for order in [None, Some(["made", "part"]), Some(["part", "made"])] {
+        let (mut pool, held) = parted();
+        let numbers = |pool: &Pool, order: &[&str]| -> Vec<u64> {
+            order.iter().map(|name| fs::metadata(pool.at(name)).unwrap().ino()).collect()
+        };
+        match order {
+            // Before anything is looked up.
+            None => {
+                let dir = open(&pool, &held, OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
+                let mut entries = fsstack_sys::dirents::Dirents::new(dir, 4096);
+                let mut names = Vec::new();
+                while let Some(entry) = entries.next().unwrap() {
+                    names.push(entry.name.to_str().unwrap().to_owned());
+                }
+                assert!(names.contains(&"one".to_owned()) && !names.contains(&"two".to_owned()), "{names:?}");
+            }
+            Some(order) => {
+                let seen = numbers(&pool, &order);
+                assert_ne!(seen[0], seen[1]);
+                assert_eq!(fs::metadata(pool.at("made")).unwrap().ino(), held.ino);
+            }
+        }
+        let part = hold(&pool, "part");
+        assert_ne!(part.ino, held.ino);
+        for _ in 0..2 {
+            check(&pool, &held);
+            check(&pool, &part);
+            pool.remount();
+        }
+        // Each half goes its own way from now on.
+        fs::remove_dir_all(pool.at("made")).unwrap();
+        for _ in 0..2 {
+            forget();
+            let began = Instant::now();
+            while open(&pool, &held, OFlags::PATH).err() == Some(Errno::NOMEM) {
+                assert!(began.elapsed() < Duration::from_secs(60));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert_eq!(open(&pool, &held, OFlags::PATH).err(), Some(Errno::STALE), "{order:?}");
+            check(&pool, &part);
+            assert_eq!(fs::metadata(pool.at("part")).unwrap().ino(), part.ino, "{order:?}");
+            pool.remount();
+        }
+    }
+}
