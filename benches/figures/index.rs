@@ -111,7 +111,7 @@ fn mark_all(pool: &mut Pool, files: usize) -> Result<()> {
         let name = CString::new(path.file_name().context("a name")?.as_encoded_bytes())?;
         let own = fs::symlink_metadata(y.join(&path))?.ino();
         let id = Identity { ino: Ino(branch | 1 << 40 | u64::try_from(n)?), generation: 1 };
-        mark::put(On::Name(dir.as_fd(), &name), mark::FILE, id, own);
+        mark::put(On::Name(dir.as_fd(), &name), mark::FILE, id, own)?;
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use fsstack_engine::ops::Sink;
 use fsstack_engine::settings::{Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, WritePath};
 use fsstack_engine::{Pool, Union};
 use fsstack_pool::{BranchSpec, Chain, EntryName, Floor, Ino};
+use fsstack_sys::OFlags;
 use tempfile::TempDir;
 
 const NAMES: usize = 1000;
@@ -110,7 +111,7 @@ fn listings(criterion: &mut Criterion) {
         group.bench_function(format!("{branches} branches"), |b| {
             b.iter(|| {
                 let mut counted = Counted::default();
-                if let Ok(handle) = ground.union.opendir(Ino::ROOT) {
+                if let Ok(handle) = ground.union.opendir(Ino::ROOT, OFlags::empty()) {
                     let _listed = ground.union.readdir(handle, 0, None, &mut counted);
                     ground.union.releasedir(handle);
                 }

@@ -16,9 +16,10 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("fsstack-bench", "usr/bin/fsstack-bench"),
 ];
 
-/// What mount(8) calls, for a mount and, by the type in the mount table, for a remount; on every system with one `/usr`,
+/// What mount(8) calls, for a mount and, by the types in the mount table, for a remount; on every system with one `/usr`,
 /// `/sbin` is `/usr/sbin`.
-const HELPERS: [&str; 2] = ["usr/sbin/mount.fsstack", "usr/sbin/mount.fuse.fsstack"];
+const HELPERS: [&str; 3] =
+    ["usr/sbin/mount.fsstack", "usr/sbin/mount.fuse.fsstack", "usr/sbin/mount.fuseblk.fsstack"];
 
 /// Files of the repository.
 const FILES: &[(&str, &str)] = &[
