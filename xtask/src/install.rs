@@ -19,6 +19,7 @@ pub(crate) const TO_TEST: &[Need] = &[
     ("fusermount3", "fuse3"),
     ("mkfs.xfs", "xfsprogs"),
     ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.btrfs", "btrfs-progs"),
     ("setfattr", "attr"),
     ("setfacl", "acl"),
     ("rsync", "rsync"),
@@ -36,6 +37,10 @@ pub(crate) const TO_TEST: &[Need] = &[
     // Not the part of perl that every Debian has: OpenSSL is configured by the whole of it.
     ("prove", "perl"),
 ];
+
+/// The peers: their spellings are compared, and mergerfs over a directory is a branch whose daemon can be killed and
+/// frozen. By themselves: where they cannot be had, some tests skip and all else is installed.
+pub(crate) const PEERS: &[Need] = &[("mergerfs", "mergerfs"), ("mhddfs", "mhddfs")];
 
 /// What a lab of GlusterFS needs: its client, and what makes and runs the server.
 pub(crate) const TO_GLUSTER: &[Need] = &[

@@ -185,7 +185,7 @@ impl Test {
     /// Runs everything, prints the table; an error when anything failed.
     pub(crate) fn run(self) -> Result<()> {
         // Tests that miss a program say so themselves, each as a skip.
-        for needs in [install::TO_TEST, install::TO_SHOW] {
+        for needs in [install::TO_TEST, install::PEERS, install::TO_SHOW] {
             if let Err(e) = install::packages(needs) {
                 eprintln!("{e:#}");
             }
