@@ -129,7 +129,7 @@ impl Worker {
             }
             Act::Read => {
                 for n in 0..amount.mib as u64 {
-                    let read = self.client.read(&self.file.handle, n << 20, u32::try_from(MIB)?)?;
+                    let read = self.client.read_open(&self.file, n << 20, u32::try_from(MIB)?)?;
                     ensure!(read.len() == MIB, "{} bytes were read instead of 1 MiB", read.len());
                 }
                 Ok(amount.mib)

@@ -241,13 +241,25 @@ impl Client {
         })
     }
 
-    /// Bytes of a file from `offset` on, `len` of them at most.
+    /// Bytes of a file from `offset` on, `len` of them at most. Nobody need have opened it: the server opens it for the call.
     ///
     /// # Errors
     /// As the server says.
     pub fn read(&mut self, handle: &[u8], offset: u64, len: u32) -> Told<Vec<u8>> {
-        // No open: the state of all zeros stands for none.
-        let read = Words::of(&[READ]).raw(&[0; 16]).long(offset).words(&[len]);
+        // The state of all zeros stands for no open.
+        self.read_by(handle, &[0; 16], offset, len)
+    }
+
+    /// The same of an open file, as programs read.
+    ///
+    /// # Errors
+    /// As the server says.
+    pub fn read_open(&mut self, file: &Opened, offset: u64, len: u32) -> Told<Vec<u8>> {
+        self.read_by(&file.handle, &file.state, offset, len)
+    }
+
+    fn read_by(&mut self, handle: &[u8], state: &[u8; 16], offset: u64, len: u32) -> Told<Vec<u8>> {
+        let read = Words::of(&[READ]).raw(state).long(offset).words(&[len]);
         self.ask(&[putfh(handle), read], |answer| {
             answer.operations(2)?;
             answer.word()?; // end of file
