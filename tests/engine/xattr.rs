@@ -83,6 +83,29 @@ fn the_pools_own_attributes_are_hidden_and_cannot_be_set() {
     }
 }
 
+/// mergerfs stores what is set under its prefix and is no name of its own; it does not read it.
+#[test]
+fn what_is_stored_under_the_prefixes_is_listed_only_if_it_can_be_read() {
+    let pool = Ground::new(1);
+    let ino = pool.write("film", "x");
+    let file = std::fs::File::open(pool.on(0, "film")).unwrap();
+    let on = || fsstack_sys::xattr::On::Fd(std::os::fd::AsFd::as_fd(&file));
+    for name in [c"user.mergerfs.note", c"user.mergerfs.basepath", c"user.fsstack.note", c"user.a"] {
+        fsstack_sys::xattr::set(on(), name, b"stored", 0).unwrap();
+    }
+    let mut names = list(&pool, ino, Caller::DAEMON);
+    names.sort();
+    assert_eq!(names, ["user.a", "user.mergerfs.note"]);
+    assert_eq!(get(&pool, ino, c"user.mergerfs.note").unwrap(), "stored");
+    assert_eq!(get(&pool, ino, c"user.mergerfs.basepath").unwrap(), pool.branch(0).display().to_string());
+    assert_eq!(get(&pool, ino, c"user.fsstack.note").unwrap_err(), Errno::NODATA);
+    // A copy of the file can have it, too.
+    pool.union.setxattr(ino, c"user.mergerfs.note", b"copied", 0, false).unwrap();
+    assert_eq!(fsstack_sys::xattr::get_vec(on(), c"user.mergerfs.note").unwrap(), b"copied");
+    pool.union.removexattr(ino, c"user.mergerfs.note").unwrap();
+    assert_eq!(list(&pool, ino, Caller::DAEMON), ["user.a"]);
+}
+
 #[test]
 fn attributes_that_only_root_may_see_are_listed_to_root_only() {
     fsstack_lab::needs!(root());

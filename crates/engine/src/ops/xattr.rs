@@ -17,8 +17,15 @@ use crate::ops::open::CAPABILITY;
 use crate::pool::Pool;
 use crate::union::Union;
 
-/// Prefixes of the attributes that the pool answers itself and that nobody can set.
-const OURS: [&[u8]; 2] = [b"user.fsstack.", b"user.mergerfs."];
+/// The prefix of the attributes that the pool answers itself: nobody can set one, and what a branch has under it does not show.
+const OURS: &[u8] = b"user.fsstack.";
+/// Those of mergerfs that the pool answers, too. It has no other: what somebody stored under that prefix is his.
+const OURS_OF_MERGERFS: [&[u8]; 4] = [
+    b"user.mergerfs.basepath",
+    b"user.mergerfs.relpath",
+    b"user.mergerfs.fullpath",
+    b"user.mergerfs.allpaths",
+];
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
@@ -34,7 +41,7 @@ impl Union {
     pub fn getxattr(&self, ino: Ino, name: &CStr, into: &mut [u8]) -> Result<usize> {
         let pool = self.pool.load();
         let inode = self.inode(ino)?;
-        if is_ours(name) {
+        if is_ours(name.to_bytes()) {
             let value = self.about(&pool, &inode, name.to_bytes())?.ok_or(Errno::NODATA)?;
             return fill(into, &value);
         }
@@ -244,17 +251,17 @@ fn relative(inode: &Arc<Inode>) -> Result<Vec<u8>> {
     Ok(if path.is_empty() { path } else { [b"/", path.as_slice()].concat() })
 }
 
-fn is_ours(name: &CStr) -> bool {
-    OURS.iter().any(|prefix| name.to_bytes().starts_with(prefix))
+fn is_ours(name: &[u8]) -> bool {
+    name.starts_with(OURS) || OURS_OF_MERGERFS.contains(&name)
 }
 
-/// What the pool keeps on the branches for itself.
+/// What the branches have and is not shown: what the pool keeps there for itself, and what it would answer otherwise than it is stored.
 fn is_hidden(name: &[u8]) -> bool {
-    name.starts_with(mark::OWN_PREFIX) || name == b"user.fsstack.branch-id"
+    name.starts_with(mark::OWN_PREFIX) || is_ours(name)
 }
 
 fn check_settable(name: &CStr) -> Result<()> {
-    if is_ours(name) || is_hidden(name.to_bytes()) { Err(Errno::PERM.into()) } else { Ok(()) }
+    if is_hidden(name.to_bytes()) { Err(Errno::PERM.into()) } else { Ok(()) }
 }
 
 /// An ACL changes the mode. On a FUSE mount that leaves ACLs to its server, GlusterFS's, the kernel does not know
