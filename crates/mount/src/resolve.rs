@@ -248,7 +248,16 @@ fn write_path(raw: &mut RawOptions, cache: PageCache, world: &World, problems: &
             WritePath::Stacked
         }
         WritePath::Auto if world.privilege == Privilege::User => WritePath::Stacked,
-        WritePath::Auto | WritePath::Stacked => asked,
+        WritePath::Auto => {
+            if raw.relocate.or(false) {
+                raw.notice(format!(
+                    "{}: not of a file that is open by passthrough, its writer is told that the branch is full; write-path=stacked has all writes go through the daemon",
+                    raw.relocate.spelled()
+                ));
+            }
+            asked
+        }
+        WritePath::Stacked => asked,
     }
 }
 
