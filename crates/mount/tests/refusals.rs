@@ -100,10 +100,10 @@ fn what_mergerfs_knows_and_we_do_not_is_refused_by_name() {
     check(
         &ground,
         "$D/a",
-        "symlinkify=true,func.getattr=newest,category.search=newest,category.action=ff,nullrw=true,follow-symlinks=all,uid=5,branches=/x",
+        "symlinkify=true,func.getattr=mfs,category.search=newest,category.action=ff,nullrw=true,follow-symlinks=all,uid=5,branches=/x",
         expect![[r#"
             mount.fsstack: symlinkify=true: an option of mergerfs that is not supported here: files are shown as what they are; leave it out (only false is taken)
-            mount.fsstack: func.getattr=newest: an option of mergerfs that is not supported here: the first branch in order that holds a name always serves it; leave it out (only ff is taken)
+            mount.fsstack: func.getattr=mfs: an option of mergerfs that is not supported here: a directory always shows the newest times of its copies, and a file is the first branch's that holds it; leave it out (only ff or newest is taken)
             mount.fsstack: category.search=newest: an option of mergerfs that is not supported here: the first branch in order that holds a name always serves it; leave it out (only ff is taken)
             mount.fsstack: category.action=ff: an option of mergerfs that is not supported here: a change is always made on every branch that needs it; leave it out (only epall or all is taken)
             mount.fsstack: nullrw=true: an option of mergerfs that is not supported here: what is written is kept; leave it out (only false is taken)
@@ -132,6 +132,20 @@ fn leftovers_are_passed_over_with_a_notice() {
             mount.fsstack: readahead=1024: no meaning here: set it on the branches' own devices
             mount.fsstack: proxy-ioprio=true: no meaning here: passthrough keeps the caller's I/O priority by itself
             mount.fsstack: moveonenospc=true: not of a file that is open by passthrough, its writer is told that the branch is full; write-path=stacked has all writes go through the daemon
+            exit 0"#]],
+    );
+}
+
+/// What mergerfs's own quick start has people write.
+#[test]
+fn the_lines_of_mergerfs_quick_start_are_taken() {
+    let ground = Ground::new();
+    check(
+        &ground,
+        "$D/a",
+        "cache.files=off,category.create=pfrd,func.getattr=newest,dropcacheonclose=false",
+        expect![[r#"
+            mount.fsstack: dropcacheonclose=false: no meaning here: with page-cache=off, the default, there is no second cache to drop; what page-cache=on keeps goes when memory is short
             exit 0"#]],
     );
 }

@@ -181,17 +181,15 @@ const ACTION: &str = "a change is always made on every branch that needs it";
 /// Options of which fsstack does one value only.
 pub(super) const ONLY: &[Row] = &[
     only(
-        &[
-            "category.search",
-            "func.access",
-            "func.getattr",
-            "func.getxattr",
-            "func.listxattr",
-            "func.open",
-            "func.readlink",
-        ],
+        &["category.search", "func.access", "func.getxattr", "func.listxattr", "func.open", "func.readlink"],
         &["ff"],
         SEARCH,
+    ),
+    // "newest" stands in the lines of mergerfs's own quick start.
+    only(
+        &["func.getattr"],
+        &["ff", "newest"],
+        "a directory always shows the newest times of its copies, and a file is the first branch's that holds it",
     ),
     only(
         &[
