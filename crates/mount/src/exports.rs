@@ -77,42 +77,86 @@ pub(crate) fn named_elsewhere(etc: &Path, own: &Path, mount_point: &Path) -> Opt
     })
 }
 
-/// The lines of a table.
+/// The lines of a table, as nfs-utils reads them: a comment begins where a word would, and ends with its line, whatever
+/// that ends in; any other line is continued by a backslash at its end; quotes keep blanks and ends of lines in a word.
 pub(crate) fn parse(table: &[u8]) -> Vec<Line> {
+    let mut text = Text { rest: table, number: 1 };
     let mut lines = Vec::new();
-    let mut physical = (1..).zip(table.split(|byte| *byte == b'\n'));
-    while let Some((number, first)) = physical.next() {
-        let mut whole = first.to_vec();
-        while whole.ends_with(b"\\") {
-            whole.pop();
-            whole.push(b' ');
-            let Some((_, more)) = physical.next() else { break };
-            whole.extend(more);
-        }
-        let mut words = words(&whole).into_iter();
-        if let Some(path) = words.next() {
+    while !text.rest.is_empty() {
+        text.skip_blanks();
+        let number = text.number;
+        if let Some(path) = text.word() {
+            let words = std::iter::from_fn(|| {
+                text.skip_blanks();
+                text.word()
+            });
             let clients = words.filter(|word| !word.starts_with(b"-")).map(|word| client(&word)).collect();
             lines.push(Line { number, path: unescape(&path).into(), clients });
         }
+        text.skip_line();
     }
     lines
 }
 
-/// Quotes keep blanks together; a `#` before a word ends the line.
-fn words(line: &[u8]) -> Vec<Vec<u8>> {
-    let mut words = Vec::new();
-    let (mut word, mut quoted) = (Vec::new(), false);
-    for byte in line {
-        match byte {
-            b'"' => quoted = !quoted,
-            b'#' if word.is_empty() && !quoted => break,
-            b' ' | b'\t' | b'\r' if !quoted => words.push(std::mem::take(&mut word)),
-            _ => word.push(*byte),
+/// What is left of a table.
+struct Text<'a> {
+    rest: &'a [u8],
+    /// Of the line that it begins in.
+    number: usize,
+}
+
+impl Text<'_> {
+    /// The next byte, and how many it takes: what continues a line is one blank.
+    fn peek(&self) -> Option<(u8, usize)> {
+        match self.rest {
+            [b'\\', b'\n', more @ ..] => {
+                let indented = more.iter().take_while(|byte| b" \t".contains(byte)).count();
+                Some((b' ', 2 + indented))
+            }
+            [byte, ..] => Some((*byte, 1)),
+            [] => None,
         }
     }
-    words.push(word);
-    words.retain(|word| !word.is_empty());
-    words
+
+    fn skip(&mut self, count: usize) {
+        let (skipped, rest) = self.rest.split_at(count);
+        self.number += skipped.iter().filter(|byte| **byte == b'\n').count();
+        self.rest = rest;
+    }
+
+    /// Up to a word, or to the end of the line.
+    fn skip_blanks(&mut self) {
+        while let Some((byte, len)) = self.peek() {
+            match byte {
+                b' ' | b'\t' | b'\r' => self.skip(len),
+                b'#' => return self.skip(self.line()),
+                _ => return,
+            }
+        }
+    }
+
+    /// The next word, from its first byte on; none where the line ends.
+    fn word(&mut self) -> Option<Vec<u8>> {
+        let (mut word, mut quoted) = (Vec::new(), false);
+        while let Some((byte, len)) = self.peek() {
+            match byte {
+                b'"' => quoted = !quoted,
+                b' ' | b'\t' | b'\r' | b'\n' if !quoted => break,
+                _ => word.push(byte),
+            }
+            self.skip(len);
+        }
+        (!word.is_empty()).then_some(word)
+    }
+
+    fn skip_line(&mut self) {
+        self.skip((self.line() + 1).min(self.rest.len()));
+    }
+
+    /// How much is left of the line.
+    fn line(&self) -> usize {
+        self.rest.iter().take_while(|byte| **byte != b'\n').count()
+    }
 }
 
 fn client(word: &[u8]) -> Client {
@@ -144,6 +188,20 @@ mod tests {
         assert_eq!(read(kernel), ["3 /srv/pool 10.0.0.0/8,*(rw,root_squash)"]);
         let written = b"\n# /srv/no h(rw)\n\"/srv/my pool\" -ro,sync h1 \\\n  h2(rw) # why\n/srv/all\r\n";
         assert_eq!(read(written), ["3 /srv/my pool h1() h2(rw)", "5 /srv/all"]);
+    }
+
+    /// As exportfs(8) of nfs-utils 2.6.2 was seen to read them.
+    #[test]
+    fn a_comment_ends_with_its_line_and_begins_with_a_word() {
+        for (table, lines) in [
+            (&b"# ours \\\n/srv/a h(rw)\n"[..], &["2 /srv/a h(rw)"][..]),
+            (b"/srv/a h(rw) # why \\\n/srv/b h(ro)", &["1 /srv/a h(rw)", "2 /srv/b h(ro)"]),
+            (b"/srv/a h(rw) \\\n\t# why\n/srv/b h(ro)\n", &["1 /srv/a h(rw)", "3 /srv/b h(ro)"]),
+            (b"/srv/a#b h(rw)\n\"/srv/#c d\" h(rw)\n", &["1 /srv/a#b h(rw)", "2 /srv/#c d h(rw)"]),
+            (b"\"/srv/a\\\n  b\" h(rw) \\\n\n/srv/c", &["1 /srv/a b h(rw)", "4 /srv/c"]),
+        ] {
+            assert_eq!(read(table), lines);
+        }
     }
 
     #[test]
