@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl};
@@ -19,6 +19,10 @@ const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
 const LOOP_CONFIGURE: Opcode = 0x4c0a;
 /// The device goes with its last user.
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
+
+/// How often a device is asked for while others are faster, and the time between.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A `struct loop_config`, as the kernel lays it out; the descriptor comes first.
 type LoopConfig = [u8; 304];
@@ -37,17 +41,23 @@ impl LoopDevice {
     /// Over a file that is open for reading and writing.
     ///
     /// # Errors
-    /// There are no loop devices, none is free, or the kernel is older than 5.8 (EINVAL).
+    /// There are no loop devices, none is free, somebody keeps the free one to himself (EBUSY), or the kernel is older than
+    /// 5.8 (EINVAL).
     pub fn over(file: &File) -> io::Result<Self> {
         let control = OpenOptions::new().read(true).write(true).open(CONTROL)?;
+        let mut tries = TRIES;
         loop {
             // SAFETY: the number takes no memory.
             let number = unsafe { ioctl(&control, Free) }?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = OpenOptions::new().read(true).write(true).open(&path)?;
             match configure(&device, file) {
-                // Somebody else was given it too, and was faster.
-                Err(Errno::BUSY) => {}
+                // Somebody else was given it too, and was faster; or has it open for himself alone, and nothing over it
+                // yet: then no other one is given out.
+                Err(Errno::BUSY) if tries > 1 => {
+                    tries -= 1;
+                    std::thread::sleep(PAUSE);
+                }
                 done => {
                     done?;
                     // libblkid goes by what it has written down of the device before, for minutes, if this is not newer:

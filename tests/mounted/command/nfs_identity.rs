@@ -1,12 +1,16 @@
 //! Pools that are mounted as block devices: whose the device is, and that none is left.
 
 use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, Pool, needs};
 use fsstack_sys::loop_device::LoopDevice;
+use rustix::fs::OFlags;
 
 use super::{at, run, told};
 use crate::hung_branches::until;
@@ -53,6 +57,26 @@ fn a_device_goes_with_who_holds_it_from_the_beginning() {
     drop((file, device));
     // Whoever looks at new devices (udev) may hold it for a moment; another one may be there at once.
     until("the device is free", || backing(&path) != Some(image.clone()));
+}
+
+/// The number that is free is in somebody's hands, and no other one is given out as long as that is so.
+#[test]
+fn a_device_that_somebody_keeps_to_himself_is_not_waited_for_without_end() {
+    needs!(root(), loops());
+    let free = PathBuf::from(sh("/", "losetup -f").trim());
+    let alone = i32::try_from(OFlags::EXCL.bits()).unwrap();
+    let held = File::options().read(true).write(true).custom_flags(alone).open(&free).unwrap();
+    if backing(&free).is_some() {
+        return; // somebody else's test was faster
+    }
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(1 << 20).unwrap();
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(LoopDevice::over(&file).map(drop)));
+    let told = told.recv_timeout(Duration::from_secs(30));
+    drop(held);
+    let refused = told.expect("an answer").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(16), "{refused}");
 }
 
 #[test]
