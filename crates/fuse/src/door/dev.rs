@@ -272,7 +272,8 @@ impl Shared {
     pub(super) fn serve_again(self: &Arc<Self>, device: &OwnedFd, number: usize, message: &[u8]) -> bool {
         let (shared, message) = (self.clone(), message.to_vec());
         let started = device.try_clone().and_then(|device| {
-            let seat = Seat::new(self, &device, number)?;
+            // Not by the same number: it may be back before this one is stuck, too.
+            let seat = Seat::new(self, &device, self.crew.in_place_of(number))?;
             self.threads.fetch_add(1, SeqCst);
             let thread = std::thread::Builder::new().name("door-again".into());
             let started = thread.spawn(move || {

@@ -80,7 +80,7 @@ impl StandIn for Seat {
             let refusal = OutHeader::refused(turn, Errno::IO.raw_os_error());
             super::dev::report(device::refuse(self.device.as_fd(), &refusal));
         }
-        drop(at);
+        // Before the thread can be back, which is found again then.
         self.door.lost_one(self.number);
         true
     }
