@@ -20,6 +20,7 @@ mod remount;
 mod resolve;
 mod serve;
 mod values;
+mod whole_file;
 mod world;
 
 pub mod command;

@@ -11,6 +11,7 @@ use crate::raw::RawOptions;
 use crate::serve::engine_settings;
 use crate::settings::{PageCache, Privilege, Settings, WritePath};
 use crate::values::{self, suggestion};
+use crate::whole_file;
 use fsstack_control::Refusal;
 use fsstack_control::api::{
     Assignment, Change, Changed, SettingsRequest, WritePathChanged, WritePathRequest,
@@ -165,7 +166,8 @@ impl Served {
         let edited =
             persist::edited(file, &values).map_err(|why| Refusal::failed(format!("{shown}: {why}")))?;
         if !dry_run {
-            persist::replace(file, &edited).map_err(|error| Refusal::failed(format!("{shown}: {error}")))?;
+            whole_file::replace(file, &edited)
+                .map_err(|error| Refusal::failed(format!("{shown}: {error}")))?;
         }
         Ok(Some(shown))
     }

@@ -9,7 +9,7 @@ use super::pool::{self, Pool};
 use super::show::{self, Style};
 use crate::exports::named_elsewhere;
 use crate::nfs::{Clients, Export, REASONS};
-use crate::{holders, program};
+use crate::{holders, program, whole_file};
 use fsstack_control::api::ExportShown;
 use fsstack_engine::poolid::PoolId;
 use fsstack_pool::Printable;
@@ -109,10 +109,7 @@ fn install(pool: &Pool, shown: &ExportShown) -> Result<String, Failed> {
     }
     let failed = |error: io::Error| Failed::system(exports_file, &error);
     path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
-    // Whole under its name, or not there.
-    let fresh = path.with_extension("new");
-    fs::write(&fresh, format!("{REASONS}{exports_line}\n")).map_err(failed)?;
-    fs::rename(&fresh, &path).map_err(failed)?;
+    whole_file::replace(&path, &format!("{REASONS}{exports_line}\n")).map_err(failed)?;
     match holders::is_serving() {
         true => reload().map_err(|why| Failed::Refused(format!("wrote {exports_file}; {why}"))),
         false => Ok("no server runs: it reads that when it is started".to_owned()),
