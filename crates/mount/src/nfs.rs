@@ -46,9 +46,12 @@ pub enum BadClients {
 }
 
 impl Clients {
-    /// Everybody.
-    pub fn everybody() -> Self {
-        Self(vec!["*".to_owned()])
+    /// What stands where nobody was named: it names nobody, also to a server that is given the line as it is.
+    pub const NOT_NAMED: &str = "CLIENTS";
+
+    /// To be named yet.
+    pub fn not_named() -> Self {
+        Self(vec![Self::NOT_NAMED.to_owned()])
     }
 }
 

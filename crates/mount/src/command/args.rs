@@ -239,7 +239,8 @@ pub enum NfsAction {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
         pool: String,
-        /// Who may mount it, as exports(5) has them, with blanks between: hosts, networks, or "*" for everybody.
+        /// Who may mount it, as exports(5) has them, with blanks between: hosts, networks, or "*" for everybody. Without it the
+        /// line has the word CLIENTS in their place.
         #[arg(long)]
         clients: Option<Clients>,
         /// Write the line to /etc/exports.d, and have a running server read it; only with --clients.

@@ -24,11 +24,11 @@ pub(crate) fn run(wish: &Nfs, style: Style) -> Result<(), Failed> {
     match &wish.action {
         NfsAction::Show { pool, clients, install } => {
             let pool = pool::find(pool)?;
-            let mut shown = described(&pool, clients.as_ref().unwrap_or(&Clients::everybody()))?;
+            let mut shown = described(&pool, clients.as_ref().unwrap_or(&Clients::not_named()))?;
             if *install {
                 shown.installed = Some(self::install(&pool, &shown)?);
             }
-            show::answer(style, &shown, human)
+            show::answer(style, &shown, |shown| human(shown, clients.as_ref()))
         }
         NfsAction::Check { pool } => check::check(&pool::find(pool)?, style),
     }
@@ -69,7 +69,7 @@ fn described(pool: &Pool, clients: &Clients) -> Result<ExportShown, Failed> {
 }
 
 /// What was installed is told alone.
-fn human(shown: &ExportShown) -> String {
+fn human(shown: &ExportShown, clients: Option<&Clients>) -> String {
     let ExportShown { exports_file, exports_line, ganesha_block, .. } = shown;
     if let Some(installed) = &shown.installed {
         return format!("wrote {exports_file}; {installed}\n");
@@ -88,8 +88,15 @@ fn human(shown: &ExportShown) -> String {
                 .into()
         }
     };
+    let to_name = match clients {
+        Some(_) => String::new(),
+        None => format!(
+            "# {}: the hosts and networks that may mount it, as --clients takes them; with --install the line is written.\n",
+            Clients::NOT_NAMED
+        ),
+    };
     format!(
-        "{warning}# For the kernel's server, in {exports_file}:\n{REASONS}{exports_line}\n\n# For nfs-ganesha.\n{identity}\n{ganesha_block}"
+        "{warning}# For the kernel's server, in {exports_file}:\n{REASONS}{to_name}{exports_line}\n\n# For nfs-ganesha.\n{identity}\n{ganesha_block}"
     )
 }
 
