@@ -22,28 +22,12 @@ pub(super) fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
         findings.push(Finding { level, about: about.to_owned(), text });
     };
     let mount_point = pool.entry.mount_point();
-    let mounted = Mounted::of(pool)?;
-    match mounted.exported {
-        true => add(Level::Ok, "nfs-export", "on".into()),
-        false => add(
-            Level::Fail,
-            "nfs-export",
-            "off: handles go stale when the kernel forgets; mount the pool with nfs-export".into(),
-        ),
-    }
-    match mounted.identity {
-        Some(uuid) => add(Level::Ok, "nfs-identity", uuid),
-        None => add(
-            Level::Warn,
-            "nfs-identity",
-            "none: nfs-ganesha's handles go stale over a remount; the kernel's server needs none".into(),
-        ),
-    }
+    let exported = mounted(pool, &mut add);
     stored(&mount_point, &mut add);
     branches(pool, &mut add);
-    exported(&mount_point, &mut add);
+    exports(&mount_point, &mut add);
     held(&mount_point, &mut add);
-    if mounted.exported {
+    if exported {
         handles::tried(pool, &mount_point, &mut add);
     }
     let findings = Findings { findings };
@@ -52,6 +36,34 @@ pub(super) fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
         0 => Ok(()),
         count => Err(Failed::Refused(format!("nfs: checks that failed: {count}"))),
     }
+}
+
+/// What the pool is mounted with: whether handles are to last, as far as is known.
+fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> bool {
+    let Mounted { exported, identity } = match Mounted::of(pool) {
+        Ok(mounted) => mounted,
+        Err(failed) => {
+            add(Level::Fail, "options", failed.to_string());
+            return false;
+        }
+    };
+    match exported {
+        true => add(Level::Ok, "nfs-export", "on".into()),
+        false => add(
+            Level::Fail,
+            "nfs-export",
+            "off: handles go stale when the kernel forgets; mount the pool with nfs-export".into(),
+        ),
+    }
+    match identity {
+        Some(uuid) => add(Level::Ok, "nfs-identity", uuid),
+        None => add(
+            Level::Warn,
+            "nfs-identity",
+            "none: nfs-ganesha's handles go stale over a remount; the kernel's server needs none".into(),
+        ),
+    }
+    exported
 }
 
 /// What the pool has stored.
@@ -122,7 +134,7 @@ fn by_number(branch: &Path) -> io::Result<bool> {
 }
 
 /// What the kernel's server exports of the pool.
-fn exported(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
+fn exports(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     let Ok(table) = exports::exported() else {
         return add(Level::Warn, "exports", format!("{ETAB}: the kernel's server is not set up here"));
     };
