@@ -4,6 +4,8 @@ use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use fsstack_pool::Printable;
 
@@ -15,6 +17,9 @@ const THREADS: &str = "/proc/fs/nfsd/threads";
 /// Takes the path of a mount whose locks the kernel's server is to let go; from Linux 6.9 on all that v4 clients hold.
 const UNLOCK: &str = "/proc/fs/nfsd/unlock_filesystem";
 
+/// How long the maps of all processes may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Somebody who holds a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
@@ -25,7 +30,7 @@ pub enum Holder {
         /// The pool's mount point.
         mount_point: PathBuf,
     },
-    /// A process that has something of the pool open: nfs-ganesha, a shell.
+    /// A process that has something of the pool open, or runs from there: nfs-ganesha, a shell.
     Process {
         /// What it calls itself, in printable text.
         name: String,
@@ -112,28 +117,46 @@ pub fn is_serving() -> bool {
     threads.trim().parse::<u32>().is_ok_and(|threads| threads > 0)
 }
 
-/// The processes that have the mount point, or what lies below it, open, or work there. Links are only read: nobody
-/// waits for the pool.
+/// The processes that have the mount point, or what lies below it, open or mapped, work there or run from there, by their
+/// numbers. Links are only read: nobody waits for the pool.
 fn processes(proc: &Path, mount_point: &Path) -> Vec<Holder> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let mut holders: Vec<Holder> = Vec::new();
-    for pid in pids.filter(|pid| *pid != own) {
+    let leads = |link: PathBuf| fs::read_link(link).is_ok_and(|to| to.starts_with(mount_point));
+    let uses = |pid: &i32| {
         let dir = proc.join(pid.to_string());
-        let open = fs::read_dir(dir.join("fd")).into_iter().flatten().flatten().map(|fd| fd.path());
-        let mut links = open.chain(["cwd", "root"].map(|link| dir.join(link)));
-        if links.any(|link| fs::read_link(link).is_ok_and(|to| to.starts_with(mount_point))) {
-            let name = fs::read(dir.join("comm")).unwrap_or_default();
-            let name = Printable(name.strip_suffix(b"\n").unwrap_or(&name)).to_string();
-            holders.push(Holder::Process { name, pid });
-        }
-    }
-    holders.sort_by_key(|holder| match holder {
-        Holder::Kernel { .. } => 0,
-        Holder::Process { pid, .. } => *pid,
+        links_in(&dir.join("fd")).chain(["cwd", "root", "exe"].map(|link| dir.join(link))).any(leads)
+    };
+    let (mut pids, others): (Vec<i32>, Vec<i32>) = pids.filter(|pid| *pid != own).partition(uses);
+    pids.extend(with_maps(proc, mount_point, others));
+    pids.sort_unstable();
+    let holder = |pid: i32| {
+        let name = fs::read(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
+        let name = Printable(name.strip_suffix(b"\n").unwrap_or(&name)).to_string();
+        Holder::Process { name, pid }
+    };
+    pids.into_iter().map(holder).collect()
+}
+
+fn links_in(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|link| link.path())
+}
+
+/// Those of `pids` that have something below `mount_point` mapped. A process that changes its maps meanwhile keeps who
+/// reads them, for as long as the pool takes, or a branch of another one, that it waits for.
+fn with_maps(proc: &Path, mount_point: &Path, pids: Vec<i32>) -> Vec<i32> {
+    let (proc, mount_point) = (proc.to_owned(), mount_point.to_owned());
+    let (found, those) = mpsc::channel();
+    std::thread::spawn(move || {
+        let leads = |link: PathBuf| fs::read_link(link).is_ok_and(|to| to.starts_with(&mount_point));
+        let maps = |pid: &i32| links_in(&proc.join(pid.to_string()).join("map_files")).any(leads);
+        // Nobody listens any more when that took too long.
+        pids.into_iter().filter(maps).try_for_each(|pid| found.send(pid))
     });
-    holders
+    let end = Instant::now() + PATIENCE;
+    let left = || end.saturating_duration_since(Instant::now());
+    std::iter::from_fn(|| those.recv_timeout(left()).ok()).collect()
 }
 
 #[cfg(test)]
@@ -175,6 +198,26 @@ mod tests {
         assert!(found[0].to_string().contains("stop the server first"));
         assert_eq!(found[1].to_string(), "x\\012ok\\033[2m\\377  (process 7000003) uses it");
         assert_eq!(found.len(), 2);
+    }
+
+    /// A program of the pool, or a library of it; a file that was closed when it had been mapped.
+    #[test]
+    fn who_runs_or_maps_something_is_named() {
+        let proc = tempfile::tempdir().unwrap();
+        for (pid, exe, map) in [
+            ("7000001", "/bin/sh", "/srv/pool/lib.so (deleted)"),
+            ("7000002", "/srv/pool/bin/tool", "/lib/libc.so.6"),
+            ("7000003", "/bin/sh", "/srv/pool2/lib.so"),
+        ] {
+            let dir = proc.path().join(pid);
+            fs::create_dir_all(dir.join("map_files")).unwrap();
+            fs::write(dir.join("comm"), "tool\n").unwrap();
+            symlink(exe, dir.join("exe")).unwrap();
+            symlink(map, dir.join("map_files/400000-401000")).unwrap();
+        }
+        let found = processes(proc.path(), Path::new("/srv/pool"));
+        let uses = |pid| Holder::Process { name: "tool".into(), pid };
+        assert_eq!(found, [uses(7_000_001), uses(7_000_002)]);
     }
 
     /// What is printed can be given to a shell as it stands.
