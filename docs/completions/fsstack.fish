@@ -90,7 +90,7 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and not __fish_seen
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and not __fish_seen_subcommand_from show check" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and not __fish_seen_subcommand_from show check" -f -a "show" -d 'Show the line of exports(5) and nfs-ganesha\'s block'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and not __fish_seen_subcommand_from show check" -f -a "check" -d 'Check an export: options, identity, index, branches, what the server exports, who holds the pool'
-complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -l clients -d 'Who may mount it, as exports(5) has them, with blanks between: hosts, networks, or "*" for everybody' -r
+complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -l clients -d 'Who may mount it, as exports(5) has them, with blanks between: hosts, networks, or "*" for everybody. Without it the line has the word CLIENTS in their place' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -l install -d 'Write the line to /etc/exports.d, and have a running server read it; only with --clients'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -l json -d 'Print JSON, as docs/schema describes it'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
