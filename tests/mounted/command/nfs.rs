@@ -1,15 +1,17 @@
 //! `fsstack nfs`: what a server is told, and what is wrong with an export.
 
 use std::fs::File;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use fsstack_lab::shell::which;
 use fsstack_lab::{self as lab, MiB, needs};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use super::{at, branch, json, pool, refused, run, told};
 use crate::handles::{check, forget, hold, moved};
-use crate::hung_branches::{Frozen, described};
+use crate::hung_branches::{Frozen, described, until};
 use crate::script::sh;
 
 #[test]
@@ -20,7 +22,11 @@ fn an_exported_pool_tells_what_a_server_needs_and_passes_the_check() {
     let shown = told(&["nfs", "show", &at(&pool), "--clients", "10.0.0.0/8"]);
     let line = format!("{} 10.0.0.0/8(rw,sync,no_subtree_check,mountpoint,fsid={id})", at(&pool));
     assert!(shown.lines().any(|shown| shown == line), "{shown}");
-    assert!(shown.contains("EXPORT {") && shown.contains("# fsid:"), "{shown}");
+    assert!(shown.contains("EXPORT {"), "{shown}");
+    // A reason for each option but rw.
+    for option in ["fsid", "no_subtree_check", "mountpoint", "sync"] {
+        assert!(shown.contains(&format!("\n# {option}: ")), "{option}: {shown}");
+    }
     let shown = json("nfs-show", &["nfs", "show", &at(&pool), "--clients", "10.0.0.0/8"]);
     assert_eq!(
         (shown["exports_line"].as_str(), &shown["nfs_export"]),
@@ -135,6 +141,65 @@ fn clients_are_looked_at_before_they_are_written() {
             assert_eq!(code, 2, "{clients:?}: {why}");
         }
     }
+}
+
+/// What needs no answer of it is told: branches, exports, who holds the pool.
+#[test]
+fn a_daemon_that_stands_still_does_not_keep_the_check() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("nfs-export").mount();
+    let held = File::open(pool.path()).unwrap();
+    let frozen = Frozen::new(pool.daemon());
+    let checked = run(&["nfs", "check", &at(&pool)]);
+    drop((frozen, held));
+    assert_eq!(checked.code, 1, "{}", checked.stderr);
+    let branch = format!("  {}: ", branch(&pool, "a"));
+    let us = format!("(process {}) uses it", std::process::id());
+    let still = "fail  pool: it does not answer: its daemon stands still";
+    for told in ["fail  options: ", still, &branch, "exports: ", &us] {
+        assert!(checked.stdout.contains(told), "{told}: {}{}", checked.stdout, checked.stderr);
+    }
+}
+
+/// Nothing of it is open: it runs, or is mapped.
+#[test]
+fn who_runs_something_of_an_exported_pool_is_named() {
+    needs!(mounting(), root());
+    let pool = lab::pool().tmp_branch("a").option("nfs-export").mount();
+    // A program, and a library: the loader closes it when it has mapped it.
+    let library = sh("/", "ldd $(command -v sleep) | grep -o '/[^ ]*libc[^ ]*' | head -n 1");
+    std::fs::copy(which("sleep").unwrap(), pool.at("program")).unwrap();
+    std::fs::copy(library.trim(), pool.at("library")).unwrap();
+    let started = |how: &mut Command| how.arg("60").current_dir("/").spawn().unwrap();
+    let mut runs = started(&mut Command::new(pool.at("program")));
+    let mut maps = started(Command::new("sleep").env("LD_PRELOAD", pool.at("library")));
+    let maps_it = |line: &str| line.contains(&at(&pool));
+    until("the library is mapped", || {
+        std::fs::read_to_string(format!("/proc/{}/maps", maps.id())).unwrap().lines().any(maps_it)
+    });
+    let checked = told(&["nfs", "check", &at(&pool)]);
+    for holder in [&mut runs, &mut maps] {
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+    }
+    for it in
+        [format!("program (process {}) uses it", runs.id()), format!("sleep (process {}) uses it", maps.id())]
+    {
+        assert!(checked.contains(&format!("to unmount: {it}")), "{it}: {checked}");
+    }
+}
+
+/// A line without clients would be one for the whole world.
+#[test]
+fn nobody_is_exported_to_who_was_not_named() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("nfs-export").mount();
+    let shown = told(&["nfs", "show", &at(&pool)]);
+    let line = format!("{} CLIENTS(rw,", at(&pool));
+    assert!(shown.lines().any(|shown| shown.starts_with(&line)), "{shown}");
+    assert!(shown.contains("\n# CLIENTS: ") && !shown.contains("*("), "{shown}");
+    let named = told(&["nfs", "show", &at(&pool), "--clients", "*"]);
+    assert!(named.contains(" *(rw,") && !named.contains("CLIENTS"), "{named}");
 }
 
 #[test]
