@@ -19,6 +19,7 @@ fn mebibyte(of: u8) -> Vec<u8> {
 
 pub(crate) fn story(ground: &mut Ground) {
     more_groups_than_the_protocol_has();
+    no_more_than_their_groups();
     access_control_lists();
     made_by_one_alone();
     extended_attributes();
@@ -48,6 +49,56 @@ fn more_groups_than_the_protocol_has() {
     }
     sh("chmod 1777 /mnt/pool; cd /mnt/v4 && su many -c 'touch /mnt/v4/mine'");
     assert_eq!(fs::metadata(in_pool("mine")).unwrap().uid(), 1000);
+}
+
+/// How each line of the shell ends that the user `who` gives in a client's root: `0`, and what it wrote.
+fn outcomes<const N: usize>(who: &str, client: &str, lines: [&str; N]) -> [String; N] {
+    let each = lines.map(|line| format!("told=$({line} 2>&1); echo $? $told; "));
+    let told = sh(&format!("cd {client} && su {who} -c '{}'", each.concat()));
+    let told: Vec<String> = told.lines().map(str::to_owned).collect();
+    told.try_into().unwrap()
+}
+
+/// By a group that the protocol has no place for they may what it may, and nothing that another group may.
+fn no_more_than_their_groups() {
+    say("the twentieth group, and another");
+    sh("cd /mnt/pool && mkdir in2019 in3000 sticky && echo secret >of3000 && touch sticky/theirs
+        chown 0:2019 in2019 && chmod 2770 in2019 && chown 0:3000 in3000 of3000 && chmod 770 in3000
+        chmod 640 of3000 && chmod 1777 sticky");
+    let (denied, not_permitted) = ("Permission denied", "Operation not permitted");
+    for client in CLIENTS {
+        let mine = format!("in2019/of-{}", client.trim_start_matches("/mnt/"));
+        let [made, read, other, given, taken, others] = outcomes(
+            "many",
+            client,
+            [
+                &format!("touch {mine}"),
+                "cat of3000",
+                "touch in3000/mine",
+                "touch given && chgrp 2019 given && stat -c %g given",
+                "chgrp 3000 given",
+                "rm -f sticky/theirs",
+            ],
+        );
+        assert_eq!(made, "0", "{client}");
+        let meta = fs::metadata(in_pool(&mine)).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (1000, 2019), "{client}");
+        assert!(read.ends_with(denied) && other.ends_with(denied), "{client}: {read}; {other}");
+        assert_eq!(given, "0 2019", "{client}");
+        assert!(
+            taken.ends_with(not_permitted) && others.ends_with(not_permitted),
+            "{client}: {taken}; {others}"
+        );
+        let [strange] = outcomes("few", client, ["touch in2019/strange"]);
+        assert!(strange.ends_with(denied), "{client}: {strange}");
+        sh("rm /mnt/pool/given");
+    }
+    let left = sh("cd /mnt/pool && ls in2019 in3000 sticky");
+    assert_eq!(
+        left.split_whitespace().collect::<Vec<_>>(),
+        ["in2019:", "of-v3", "of-v4", "in3000:", "sticky:", "theirs"]
+    );
+    assert_eq!(fs::metadata(in_pool("of3000")).unwrap().gid(), 3000);
 }
 
 /// What is allowed by one client is enforced for the other.
