@@ -42,7 +42,9 @@ pub(crate) fn serve_both(ground: &Ground) {
     }
     // Servers that have 4 GiB of memory take as much in one call; smaller ones may be told to.
     std::fs::write("/proc/fs/nfsd/max_block_size", "1048576").unwrap();
-    sh("mv /etc/exports.new /etc/exports && exportfs -r && rpc.nfsd 8 && modprobe veth");
+    sh(
+        "rm /etc/exports.d/* && mv /etc/exports.new /etc/exports && exportfs -r && rpc.nfsd 8 && modprobe veth",
+    );
     std::fs::write("/proc/fs/nfsd/v4_end_grace", "Y").unwrap();
 }
 

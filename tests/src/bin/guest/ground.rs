@@ -7,10 +7,17 @@ use std::time::{Duration, Instant};
 
 use fsstack_lab::shell::{Finished, command};
 
-/// The pool's id in handles; any will do that stays.
-const FSID: &str = "5d1f6a0e-3c1b-4a52-9a53-0d4f6e6a7b10";
 /// Longer than anything takes here.
 const LIMIT: Duration = Duration::from_secs(600);
+
+/// Who root on a client is to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Root {
+    /// As exports(5) has it, and `fsstack nfs show`.
+    Nobody,
+    /// By an option more.
+    Itself,
+}
 
 /// What a story is lived on.
 pub(crate) struct Ground {
@@ -68,7 +75,7 @@ pub(crate) fn forget() {
 }
 
 impl Ground {
-    pub(crate) fn new(nconnect: u32) -> Self {
+    pub(crate) fn new(nconnect: u32, root: Root) -> Self {
         for module in ["xfs", "fuse", "nfsd", "nfsv3", "nfsv4", "sch_fq"] {
             sh(&format!("modprobe {module}"));
         }
@@ -82,6 +89,7 @@ impl Ground {
         fs::write("/proc/fs/nfsd/nfsv4gracetime", "10").unwrap();
         let ground = Self { nconnect };
         ground.mount_pool();
+        export(root);
         ground.start_server();
         // Nobody has anything to claim back.
         fs::write("/proc/fs/nfsd/v4_end_grace", "Y").unwrap();
@@ -107,9 +115,6 @@ impl Ground {
     }
 
     pub(crate) fn start_server(&self) {
-        let options = "rw,sync,no_subtree_check,no_root_squash,insecure";
-        let line = format!("/mnt/pool 127.0.0.1({options},fsid={FSID})");
-        fs::write("/etc/exports", line + "\n").unwrap();
         sh("exportfs -r && rpc.nfsd 8");
         // Locks of v3: nobody comes to claim any, as nobody was told to.
         if Path::new("/proc/fs/lockd/nlm_end_grace").exists() {
@@ -167,6 +172,16 @@ impl Ground {
         sh("umount /mnt/a && umount /mnt/b");
         complains_of_nothing();
     }
+}
+
+/// The pool is exported by what `fsstack nfs show` prints.
+fn export(root: Root) {
+    let told = sh("fsstack nfs show /mnt/pool --clients 127.0.0.1 --install");
+    assert!(told.ends_with("; no server runs: it reads that when it is started\n"), "{told}");
+    match root {
+        Root::Nobody => sh("chmod 1777 /mnt/pool"),
+        Root::Itself => sh("sed -i 's/(rw,/(rw,no_root_squash,/' /etc/exports.d/*"),
+    };
 }
 
 /// The kernel has said nothing that it does not say when all is well.

@@ -115,6 +115,8 @@ pub(crate) fn story(ground: &mut Ground) {
     removed(ground, &mut clients);
     drop(clients);
     without_a_branch(ground);
+    // What the server was told in the beginning is what it would be told now.
+    sh("fsstack nfs show /mnt/pool --clients 127.0.0.1 | grep -qxF \"$(grep ^/mnt /etc/exports.d/*)\"");
 }
 
 /// The daemon is killed while the server serves. Who asks for something then is told of an I/O error, by the kernel; and when the

@@ -16,20 +16,20 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ground::Ground;
+use ground::{Ground, Root};
 
 type Story = fn(&mut Ground);
 
-/// By name: how many connections a client has, and what happens.
-const STORIES: &[(&str, u32, Story)] = &[
-    ("handles", 16, handles::story),
-    ("names", 4, names::story),
-    ("rights", 1, rights::story),
-    ("work", 16, work::story),
-    ("late", 1, operator::comes_late),
-    ("figures", 0, figures::beside),
-    ("connections", 0, figures::connections),
-    ("requests", 0, requests::story),
+/// By name: how many connections a client has, who its root is, and what happens.
+const STORIES: &[(&str, u32, Root, Story)] = &[
+    ("handles", 16, Root::Nobody, handles::story),
+    ("names", 4, Root::Itself, names::story),
+    ("rights", 1, Root::Itself, rights::story),
+    ("work", 16, Root::Itself, work::story),
+    ("late", 1, Root::Nobody, operator::comes_late),
+    ("figures", 0, Root::Itself, figures::beside),
+    ("connections", 0, Root::Itself, figures::connections),
+    ("requests", 0, Root::Itself, requests::story),
 ];
 
 fn main() -> ExitCode {
@@ -38,9 +38,10 @@ fn main() -> ExitCode {
     if name == names::TRY_LOCK {
         return ExitCode::from(u8::from(!names::try_lock(Path::new(&words.next().expect("a file")))));
     }
-    let (_, nconnect, story) = STORIES.iter().find(|(known, ..)| *known == name).expect("a story of ours");
+    let (_, nconnect, root, story) =
+        STORIES.iter().find(|(known, ..)| *known == name).expect("a story of ours");
     let began = Instant::now();
-    let mut ground = Ground::new(*nconnect);
+    let mut ground = Ground::new(*nconnect, *root);
     story(&mut ground);
     ground.end();
     println!("{name}: {} s", began.elapsed().as_secs());

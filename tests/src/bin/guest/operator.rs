@@ -17,11 +17,20 @@ pub(crate) fn story(ground: &Ground) {
 fn installed() {
     say("fsstack nfs");
     let install = "fsstack nfs show /mnt/pool --clients '10.0.0.0/8 2001:db8::/32' --install";
+    sh("mkdir /tmp/ours && mv /etc/exports.d/* /tmp/ours && exportfs -ua");
+    fs::write("/etc/exports", "/mnt/pool 127.0.0.1(rw)\n").unwrap();
     let refused = told(install);
     assert_eq!(refused.code, 1);
     assert!(refused.stderr.contains("/etc/exports:1 exports /mnt/pool already"), "{}", refused.stderr);
     assert_ne!(told("ls /etc/exports.d/*").code, 0, "it was refused, and left a file");
-    sh("cp /etc/exports /etc/exports.old && : >/etc/exports && exportfs -ua");
+    // Somebody's line that exportfs(8) cannot read.
+    fs::write("/etc/exports", "/srv 10.0.0.0/8(rw,nonsense)\n").unwrap();
+    let refused = told(install);
+    assert_eq!(refused.code, 1, "{}", refused.stdout);
+    for why in ["wrote /etc/exports.d/", "; exportfs -r: ", "nonsense"] {
+        assert!(refused.stderr.contains(why), "{why}: {}", refused.stderr);
+    }
+    sh("rm /etc/exports.d/* && : >/etc/exports && exportfs -ua");
     let line = sh(&format!("{install} && cat /etc/exports.d/*.exports"));
     assert!(
         line.contains("the server has read it") && line.contains("no_subtree_check,mountpoint,fsid="),
@@ -36,7 +45,7 @@ fn installed() {
         sh(command);
     }
     assert_eq!(sh("exportfs -s"), "");
-    sh("rm /etc/exports.d/* && mv /etc/exports.old /etc/exports && exportfs -r");
+    sh("mv /tmp/ours/* /etc/exports.d/ && exportfs -r");
 }
 
 /// The commands that the check prints do what they say.
@@ -81,7 +90,7 @@ pub(crate) fn comes_late(ground: &mut Ground) {
     let held = CLIENTS.map(|client| File::open(Path::new(client).join("late")).unwrap());
     ground.stop_server();
     ground.unmount_pool();
-    sh("sed -i 's/fsid=/mountpoint,fsid=/' /etc/exports && exportfs -r && rpc.nfsd 8");
+    sh("exportfs -r && rpc.nfsd 8");
     forget();
     let before = asked();
     let reading = held.map(|mut file| {
