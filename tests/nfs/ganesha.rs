@@ -1,13 +1,15 @@
 //! nfs-ganesha, asked by a client that keeps its handles.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 
 use fsstack_lab::ganesha::Ganesha;
-use fsstack_lab::nfs4::{How, Refused};
-use fsstack_lab::{self as lab, MiB, Pool, ground, needs};
+use fsstack_lab::nfs4::{Client, How, Refused};
+use fsstack_lab::shell::command;
+use fsstack_lab::{self as lab, MiB, Pool, daemon, ground, needs};
 use fsstack_tests::events::Sort;
 
-use crate::ground::{Ground, forget, identity};
+use crate::ground::{Ground, builder, forget, home, identity};
 
 macro_rules! needs_ganesha {
     () => {
@@ -82,6 +84,45 @@ fn move_to_another_branch(ground: &mut Ground) {
         pool.kill_daemon();
         pool.remount();
     });
+}
+
+/// With `nfs-identity`, as it is printed, and told nothing else of exports. Root is nobody there.
+#[test]
+fn the_block_that_is_printed_serves_the_pool() {
+    needs_ganesha!();
+    let mut pool = builder().mount();
+    pool.mkdir("d");
+    pool.write("d/file", b"text");
+    fs::set_permissions(pool.path(), Permissions::from_mode(0o777)).unwrap();
+    let block = printed(&pool);
+    let mut server = Ganesha::serve_block(&block, &home(&pool));
+    let export = pool.path().to_str().unwrap().to_owned();
+    let mut client = Client::new(server.address(), &export).unwrap();
+    let [root, dir, file] = ["", "d", "d/file"].map(|path| client.handle(path).unwrap());
+    let fileid = client.fileid(&file).unwrap();
+    let made = client.open(&root, "made", How::Made).unwrap();
+    client.write(&made, 0, b"by a client").unwrap();
+    client.commit(&made).unwrap();
+    assert_eq!(pool.read("made"), b"by a client");
+    // What others do is seen at once.
+    assert_eq!(client.list(&dir).unwrap(), ["file"]);
+    pool.write("d/more", b"more");
+    assert_eq!(client.list(&dir).unwrap(), ["file", "more"]);
+    server.restart(|| pool.remount());
+    assert_eq!(printed(&pool), block);
+    let mut client = Client::new(server.address(), &export).unwrap();
+    assert_eq!(client.fileid(&file), Ok(fileid));
+    assert_eq!(client.read(&file, 0, 100).unwrap(), b"text");
+    assert_eq!(client.list(&dir).unwrap(), ["file", "more"]);
+    assert_eq!(client.read(&made.handle, 0, 100).unwrap(), b"by a client");
+}
+
+/// What `fsstack nfs show` has for nfs-ganesha: all of it.
+fn printed(pool: &Pool) -> String {
+    let fsstack = daemon::helper().unwrap().with_file_name("fsstack");
+    let shown = command(fsstack).args(["nfs", "show"]).arg(pool.path()).run().unwrap().stdout;
+    let (_, block) = shown.split_once("# For nfs-ganesha.\n").unwrap();
+    block.to_owned()
 }
 
 /// On a tmpfs; or, where that is what the tests' branches are on, on a volume of GlusterFS beside a disk.

@@ -115,7 +115,7 @@ impl Ground {
     }
 }
 
-fn home(pool: &Pool) -> PathBuf {
+pub(crate) fn home(pool: &Pool) -> PathBuf {
     pool.path().with_file_name("ganesha")
 }
 

@@ -27,7 +27,8 @@ const EXPORT_ID: u32 = 20;
 /// A server; it is stopped when it drops.
 #[derive(Debug)]
 pub struct Ganesha {
-    export: PathBuf,
+    /// What its configuration says of exports.
+    exports: String,
     home: PathBuf,
     port: u16,
     server: Option<Child>,
@@ -51,17 +52,27 @@ impl Ganesha {
 
     /// The same, with the reason where it cannot be.
     pub fn try_serve(export: &Path, home: &Path) -> Result<Self> {
+        let exports = format!(
+            "EXPORT_DEFAULTS {{ Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4;
+               Transports = TCP; Attr_Expiration_Time = 0; }}
+             EXPORT {{ Export_Id = {EXPORT_ID}; Path = {}; Pseudo = /{ROOT}; FSAL {{ Name = VFS; }} }}\n",
+            export.display()
+        );
+        Self::started(exports, home)
+    }
+
+    /// A server that is told no more of exports than `block`, which an operator would put into its configuration.
+    #[track_caller]
+    pub fn serve_block(block: &str, home: &Path) -> Self {
+        must(Self::started(block.to_owned(), home), "starting nfs-ganesha")
+    }
+
+    fn started(exports: String, home: &Path) -> Result<Self> {
         let (files, ended) = (Entry::dir(home)?, Entry::ganesha(home)?);
         // Free now; nobody else on this machine has a reason to take it.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let mut ganesha = Self {
-            export: export.to_owned(),
-            home: home.to_owned(),
-            port,
-            server: None,
-            _ended: ended,
-            _home: files,
-        };
+        let mut ganesha =
+            Self { exports, home: home.to_owned(), port, server: None, _ended: ended, _home: files };
         ganesha.start()?;
         Ok(ganesha)
     }
@@ -134,11 +145,9 @@ impl Ganesha {
              NFSv4 {{ Graceless = true; RecoveryBackend = fs; RecoveryRoot = {home}/recovery; Only_Numeric_Owners = true; Minor_Versions = 0,1,2;
                Delegations = false; }}
              NFS_KRB5 {{ Active_krb5 = false; CCacheDir = {home}/krb5; }}
-             EXPORT_DEFAULTS {{ Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4;
-               Transports = TCP; Attr_Expiration_Time = 0; }}
-             EXPORT {{ Export_Id = {EXPORT_ID}; Path = {}; Pseudo = /{ROOT}; FSAL {{ Name = VFS; }} }}\n",
+             {}",
             self.port,
-            self.export.display(),
+            self.exports,
             home = self.home.display()
         )
     }

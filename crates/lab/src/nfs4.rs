@@ -165,7 +165,7 @@ impl<'a> Answer<'a> {
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
-    /// Below the server's root.
+    /// A path below the server's root.
     export: String,
     calls: u32,
     owner: Option<Owner>,
@@ -195,9 +195,8 @@ impl Client {
     /// # Errors
     /// As the server says.
     pub fn handle(&mut self, path: &str) -> Told<Vec<u8>> {
-        let names = path.split('/').filter(|name| !name.is_empty());
-        let names: Vec<String> =
-            std::iter::once(self.export.as_str()).chain(names).map(str::to_owned).collect();
+        let names = self.export.split('/').chain(path.split('/')).filter(|name| !name.is_empty());
+        let names: Vec<String> = names.map(str::to_owned).collect();
         let mut ops = vec![Words::of(&[PUTROOTFH])];
         ops.extend(names.iter().map(|name| Words::of(&[LOOKUP]).opaque(name.as_bytes())));
         ops.push(Words::of(&[GETFH]));
