@@ -23,11 +23,14 @@ pub(super) fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
     };
     let mount_point = pool.entry.mount_point();
     let exported = mounted(pool, &mut add);
-    stored(&mount_point, &mut add);
+    // A request that a daemon has taken and does not answer keeps who asked from ending.
+    if exported.is_some() {
+        stored(&mount_point, &mut add);
+    }
     branches(pool, &mut add);
     exports(&mount_point, &mut add);
     held(&mount_point, &mut add);
-    if exported {
+    if exported == Some(true) {
         handles::tried(pool, &mount_point, &mut add);
     }
     let findings = Findings { findings };
@@ -38,13 +41,17 @@ pub(super) fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
     }
 }
 
-/// What the pool is mounted with: whether handles are to last, as far as is known.
-fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> bool {
+/// What the pool is mounted with: whether handles are to last, as far as is known; None: nobody answers.
+fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> Option<bool> {
     let Mounted { exported, identity } = match Mounted::of(pool) {
         Ok(mounted) => mounted,
+        Err(Failed::Dead(why)) => {
+            add(Level::Fail, "pool", format!("its daemon stands still, and is asked nothing more: {why}"));
+            return None;
+        }
         Err(failed) => {
             add(Level::Fail, "options", failed.to_string());
-            return false;
+            return Some(false);
         }
     };
     match exported {
@@ -63,7 +70,7 @@ fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> bool {
             "none: nfs-ganesha's handles go stale over a remount; the kernel's server needs none".into(),
         ),
     }
-    exported
+    Some(exported)
 }
 
 /// What the pool has stored.
