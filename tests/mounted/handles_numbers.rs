@@ -12,7 +12,7 @@ use crate::handles::{Held, check, check_stale, forget, hold, moved, open};
 use crate::script::sh;
 
 /// The name of what `make` makes on `x` in the place of the moved file: with its inode number there.
-fn in_its_place(pool: &Pool, held: &Held, make: impl Fn(&Path)) -> Option<String> {
+pub(crate) fn in_its_place(pool: &Pool, held: &Held, make: impl Fn(&Path)) -> Option<String> {
     pool.branch("x").drop_ballast();
     let number = held.ino & ((1 << 48) - 1);
     let mut names = (0..2000).map(|n| format!("n{n}"));
@@ -21,7 +21,7 @@ fn in_its_place(pool: &Pool, held: &Held, make: impl Fn(&Path)) -> Option<String
         std::thread::sleep(Duration::from_millis(1));
         let path = pool.branch("x").path().join(name);
         make(&path);
-        fs::metadata(path).unwrap().ino() == number
+        fs::symlink_metadata(path).unwrap().ino() == number
     });
     if found.is_none() {
         lab::Skip::because("XFS did not use the number again").announce();

@@ -20,6 +20,7 @@ mod given_up;
 mod handles;
 mod handles_elsewhere;
 mod handles_index;
+mod handles_index_lost;
 mod handles_listings;
 mod handles_numbers;
 mod handles_of_branches;

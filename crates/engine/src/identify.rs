@@ -8,8 +8,8 @@ use std::ffi::CStr;
 use std::os::fd::AsFd;
 
 use fsstack_pool::Ino;
-use fsstack_sys::Stat;
 use fsstack_sys::xattr::On;
+use fsstack_sys::{self as sys, Stat};
 
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
@@ -55,6 +55,41 @@ impl Union {
         self.index.note_file(branch, other, natural.ino, birth(stat));
         self.mark_other(branch, stat, mark::FILE, other);
         other
+    }
+
+    /// As [`Self::identity`], of what `on` stands for, which was made on `branch` just now and nobody knows.
+    pub(crate) fn new_identity(&self, pool: &Pool, branch: &Branch, stat: &Stat, on: On<'_>) -> Identity {
+        self.other_for_new(pool, branch, stat, on).unwrap_or_else(|| self.identity(pool, branch, stat))
+    }
+
+    /// While not all marks are known, the number of what was just made may be that of something that was moved away and is
+    /// not found yet: it gets another one at once, and keeps it. None: it needs none, or cannot be marked.
+    pub(crate) fn other_for_new(
+        &self,
+        pool: &Pool,
+        branch: &Branch,
+        stat: &Stat,
+        on: On<'_>,
+    ) -> Option<Identity> {
+        if !self.index.may_lack(pool) {
+            return None;
+        }
+        let natural = number::identity(branch, stat);
+        let other = number::another(natural);
+        let which = if stat.is_dir() { mark::DIR } else { mark::FILE };
+        if stat.is_dir() {
+            self.index.note_dir(branch, other, natural.ino);
+        } else {
+            self.index.note_new(branch, other, natural.ino, birth(stat));
+        }
+        // (The thread may be who asked for it.)
+        let marked = sys::identity::become_daemon()
+            .map_err(OpError::Sys)
+            .and_then(|()| branch.ask(|| mark::put(on, which, other, stat.ino)));
+        if marked.is_err() {
+            self.index.forget(other, Some(natural.ino));
+        }
+        marked.is_ok().then_some(other)
     }
 
     /// As [`Self::identity`], of a directory whose copies are `siblings`.

@@ -154,6 +154,7 @@ impl Union {
             id.store(&branch);
         }
         self.index.join(&branch);
+        self.index.muster(std::slice::from_ref(&branch));
         crate::recover::clear_added(&more, &branch);
         self.join(&mut changes, more, &branch);
         tracing::info!(branch = %branch.path.display(), slot = %ix, "a branch was added");
@@ -254,6 +255,7 @@ impl Union {
         self.leave_listings(ix);
         self.branches_changed(None, Some(ix));
         branch.let_go();
+        self.index.muster(&[]);
         settled &= self.settle(&mut changes);
         if settled {
             changes.vacant.push(ix);

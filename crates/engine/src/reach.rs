@@ -86,7 +86,8 @@ impl Union {
             }
         }
         // A copy of a directory on a branch that is away may not be all that there is.
-        let known = pool.branches.iter().all(|branch| branch.marks.are_known());
+        let known =
+            pool.branches.iter().all(|branch| branch.marks.are_known()) && !self.index.lacks_away(pool);
         tracing::debug!(%ino, tried, known, "nothing has the number");
         Err(unsure.unwrap_or(if known { OpError::STALE } else { OpError::UNSURE }))
     }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use fsstack_pool::{BranchIx, Candidate, Ino, rank, verdict};
 use fsstack_sys::at::RenameFlags;
+use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, OFlags, identity};
 
 use crate::branch::Branch;
@@ -290,6 +291,10 @@ impl Union {
         // The branch's copy of the directory may have been removed with its last entry.
         let dir = self.skeleton(pool, parent, home.ix)?;
         let folder = staging.dir.as_fd();
+        if self.index.may_lack(pool) {
+            let stat = home.ask(|| home.stat(folder, &staged))?;
+            self.other_for_new(pool, home, &stat, On::Name(folder, &staged));
+        }
         let name_it = || sys::at::rename(folder, &staged, dir.as_fd(), name, RenameFlags::NOREPLACE);
         home.ask(|| match name_it() {
             // The directory gives a project to what is made in it, and takes nothing of another one.

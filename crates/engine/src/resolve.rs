@@ -204,6 +204,18 @@ impl Union {
         stat: Stat,
     ) -> Entry {
         let id = self.identity(pool, pool.branch(at), &stat);
+        self.admit_file_as(id, parent, name, at, stat)
+    }
+
+    /// As [`Self::admit`], of a file that is known by `id`.
+    pub(crate) fn admit_file_as(
+        &self,
+        id: Identity,
+        parent: &Arc<Inode>,
+        name: &CStr,
+        at: BranchIx,
+        stat: Stat,
+    ) -> Entry {
         let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
         inode.seen_as(parent, name, stat.nlink);
         self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
@@ -230,10 +242,13 @@ impl Union {
         name: &CStr,
         at: BranchIx,
         stat: Stat,
+        on: On<'_>,
     ) -> Entry {
         let copies = Copies::known([(at, stat.ino)]);
         let stats = DirStats::from_slice(&[(at, stat)]);
-        let id = self.copy_identity(pool, pool.branch(at), &stat, &stats);
+        let branch = pool.branch(at);
+        let other = self.other_for_new(pool, branch, &stat, on);
+        let id = other.unwrap_or_else(|| self.copy_identity(pool, branch, &stat, &stats));
         self.admit_dir_as(id, parent, name, &stats, &copies)
     }
 

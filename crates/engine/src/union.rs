@@ -97,6 +97,7 @@ impl Union {
         let id = pool.settings.privileged.then(|| PoolId::of(&pool.branches));
         let index = Index::open(id, &pool.settings);
         pool.branches.iter().for_each(|branch| index.join(branch));
+        index.muster(&pool.branches);
         let scouts = Scouts::default();
         scouts.muster(&pool);
         let inodes = Arc::new(Table::new(root));

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use fsstack_pool::{BranchId, Ino};
 
+use super::Index;
 use super::store::Store;
-use super::{Index, Shared};
 use crate::branch::Branch;
 use crate::error::OpError;
 use crate::inode::number;
@@ -52,18 +52,6 @@ impl Index {
     }
 }
 
-impl Shared {
-    /// The index was made anew: it has these branches, and knows that as the last one did.
-    pub(super) fn note_members(&self, branches: &[std::sync::Arc<Branch>]) {
-        let Some(store) = self.store.load_full() else { return };
-        for branch in branches {
-            if let Err(error) = note(&store, branch, self.exports) {
-                tracing::warn!(%error, branch = %branch.path.display(), "the branch is not known to the index");
-            }
-        }
-    }
-}
-
 fn note(store: &Store, branch: &Branch, exports: bool) -> super::store::Result<()> {
     store.note_member(branch.id, &branch.path)?;
     let has_long_numbers = exports && branch.by_number.is_none() && !branch.kind.is_local();
@@ -100,6 +88,7 @@ impl Union {
         let kept =
             self.index.shared.existing().and_then(|_| self.index.shared.with(|store| store.give_up(id)));
         kept.ok_or(BadChange::NotKept)?;
+        self.index.muster(&[]);
         tracing::info!(%id, "a branch was given up: handles of what was there are stale");
         Ok(())
     }

@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use fsstack_pool::BranchId;
-use redb::{Key, ReadTransaction, ReadableTable, TableDefinition, TableError, Value};
+use redb::{ReadableTable, TableDefinition};
 
-use super::store::{Result, Store, When};
+use super::store::{Result, Store, When, table};
 
 /// Branches that were part of the pool while it was exported, and where each was last.
 const MEMBERS: TableDefinition<'_, u16, &[u8]> = TableDefinition::new("members");
@@ -92,17 +92,6 @@ impl Store {
             }
         }
         Ok(branches)
-    }
-}
-
-/// None: nothing was ever put into it.
-fn table<K: Key + 'static, V: Value + 'static>(
-    read: &ReadTransaction,
-    which: TableDefinition<'_, K, V>,
-) -> Result<Option<redb::ReadOnlyTable<K, V>>> {
-    match read.open_table(which) {
-        Err(TableError::TableDoesNotExist(_)) => Ok(None),
-        table => Ok(Some(table?)),
     }
 }
 

@@ -4,9 +4,11 @@
 //!
 //! It is a database in the pool's state directory. What a file is known by is on disk before the file gets its name
 //! on the new branch; directories are on disk within a second, and are looked for after a crash. The index is made
-//! when there is something to put into it, and anew from the marks when it is lost, damaged, or of another pool: each
-//! branch says which index has all its marks (`trusted.fsstack.index`). Until a branch's marks are all known, every
-//! object there is asked for its mark, and a number that leads nowhere is an I/O error, never "gone".
+//! when there is something to put into it, and anew from the marks when it is lost, damaged, of another pool, or an
+//! earlier copy: that a branch's marks are all in it is known by what both say (`signed.rs`). Until a branch's marks are
+//! all known, every object there is asked for its mark, a number that leads nowhere is an I/O error, never "gone", and what is
+//! made has a number that nothing had (`identify.rs`): its own may be that of something that is not found yet. The
+//! same goes for a branch that is away, if the index was lost meanwhile: the others remember it (`roots.rs`).
 //!
 //! What the index says of an object is believed only when the object is there: an entry left by something that was
 //! removed behind the pool's back says nothing.
@@ -17,12 +19,12 @@ mod filter;
 mod health;
 mod members;
 mod names;
+mod roots;
 mod scan;
+mod signed;
 mod store;
 mod way;
 
-use std::ffi::CStr;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -30,8 +32,6 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use fsstack_pool::Ino;
-use fsstack_sys::xattr::{self, On};
-use fsstack_sys::{Errno, SysError};
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
 
@@ -43,17 +43,13 @@ pub use away::AwayBranch;
 use filter::Filter;
 pub use health::IndexHealth;
 pub(crate) use names::{KeptBy, Name};
+use roots::Members;
 use scan::Jobs;
 pub(crate) use scan::open_path;
+use signed::{ALL, FILES, signed_by};
 pub(crate) use store::Place;
 use store::{Sort, Store, StoreError, When};
 pub(crate) use way::Way;
-
-/// Which index has all marks of a branch: on its root.
-const COVERED_BY: &CStr = c"trusted.fsstack.index";
-/// Files' marks are all in the index; directories' too.
-const FILES: u8 = 1;
-const ALL: u8 = 2;
 
 /// Where the objects with one number are, as the index has it.
 pub(crate) type Places = SmallVec<[Place; 1]>;
@@ -65,8 +61,8 @@ pub(crate) struct Marks {
     pub(crate) ask_files: AtomicBool,
     /// Not all marks of directories are in the index.
     pub(crate) ask_dirs: AtomicBool,
-    /// The branch says that its marks are in this pool's index.
-    covered: AtomicBool,
+    /// The branch bears the index's session: a mark may be put there.
+    signed: AtomicBool,
 }
 
 /// The index; its thread ends with it.
@@ -81,6 +77,13 @@ struct Shared {
     /// The file; None: in memory only.
     file: Option<PathBuf>,
     exports: bool,
+    pool: Option<PoolId>,
+    /// Branches that this pool has or had: for an index that is made anew.
+    members: Mutex<Members>,
+    /// The branches' roots do not say that yet.
+    roots_due: AtomicBool,
+    /// A branch that is away may have files' marks that are not in the index.
+    lacks_away: AtomicBool,
     store: ArcSwapOption<Store>,
     /// One makes it anew at a time.
     making: Mutex<()>,
@@ -107,6 +110,10 @@ impl Index {
         let shared = Shared {
             file,
             exports: settings.nfs_export,
+            pool: id,
+            members: Mutex::default(),
+            roots_due: AtomicBool::new(false),
+            lacks_away: AtomicBool::new(false),
             store: ArcSwapOption::new(store.map(Arc::new)),
             making: Mutex::default(),
             filter,
@@ -128,11 +135,12 @@ impl Index {
         let shared = &self.shared;
         shared.branches.lock().push(Arc::downgrade(branch));
         self.note_member(branch);
-        let by = match covered_by(branch) {
+        let by = match signed_by(branch) {
             Ok(Some(by)) => by,
             // No file there is marked. Directories may be: pools that are not exported do not say so.
             Ok(None) if !shared.exports => return,
             Ok(None) => {
+                shared.has_no_file(branch);
                 branch.marks.ask_dirs.store(true, Relaxed);
                 return self.scan(branch);
             }
@@ -143,24 +151,14 @@ impl Index {
                 return self.scan(branch);
             }
         };
-        let store = shared.store.load();
-        let ours = store.as_ref().filter(|store| store.id == by);
-        let level = ours.and_then(|store| {
-            let level = store.covered(branch.id).ok()?;
-            if !shared.exports {
-                // From now on directories are marked without a word to the index.
-                return (level < ALL || store.set_covered(branch.id, FILES).is_ok())
-                    .then_some(level.min(FILES));
-            }
-            // What was noted of directories in the last second before a crash is lost.
-            Some(if store.was_closed { level } else { level.min(FILES) })
-        });
-        let level = level.unwrap_or(0);
-        branch.marks.covered.store(level >= FILES, Relaxed);
+        let level = shared.level_of(branch, by);
         branch.marks.ask_files.store(level < FILES, Relaxed);
         branch.marks.ask_dirs.store(level < ALL && shared.exports, Relaxed);
-        if level < if shared.exports { ALL } else { FILES } {
-            drop(store);
+        if level > shared.most() {
+            // From now on directories are marked without a word to the index.
+            shared.cover(branch);
+        }
+        if level < shared.most() {
             self.scan(branch);
         }
     }
@@ -210,10 +208,17 @@ impl Index {
     /// False: it could not be noted.
     pub(crate) fn note_file(&self, branch: &Branch, id: Identity, natural: Ino, birth: u32) -> bool {
         let noted = self.shared.put(When::Now, Sort::File, &[(id, natural, birth)]);
-        // Last: the branch is to name the index that it was put into, or a later one.
+        // Last: the branch is to bear the session of the index that it was put into, or of a later one.
         self.shared.cover(branch);
         self.start();
         noted
+    }
+
+    /// As [`Self::note_file`], of something that was just made and is about to be marked: on disk within a second. (A crash
+    /// before has it found by its mark.)
+    pub(crate) fn note_new(&self, branch: &Branch, id: Identity, natural: Ino, birth: u32) {
+        self.shared.cover(branch);
+        self.learn_file(id, natural, birth);
     }
 
     /// What is noted outlives the daemon.
@@ -368,63 +373,19 @@ impl Shared {
             branch.marks.ask_dirs.store(self.exports, Relaxed);
         }
         self.store.store(None);
-        branches.iter().for_each(|branch| branch.marks.covered.store(false, Relaxed));
+        branches.iter().for_each(|branch| branch.marks.signed.store(false, Relaxed));
         if error.is_damage() {
             self.make();
         } else {
             // Its disk may be full for a moment: the file is good at the next mount, for branches that it is still the one of.
             self.make_in(None);
         }
+        self.note_members();
         for branch in &branches {
             self.jobs.lock().add(branch, Vec::new());
         }
         drop(making);
-        self.note_members(&branches);
         self.wake.notify_one();
-    }
-
-    /// Before the first mark is put on a branch: it says whose index has its marks.
-    fn cover(&self, branch: &Branch) {
-        if branch.marks.covered.load(Relaxed) {
-            return;
-        }
-        let Some(store) = self.existing() else { return };
-        if store.durable && branch.marks.ask_files.load(Relaxed) {
-            return; // what is being scanned says so at the end
-        }
-        if branch.marks.are_known() {
-            return self.say_covered(&store, branch);
-        }
-        // Only its directories are still being scanned: of files there has been no mark. Should the index be lost before that
-        // is over, there is one. Or the index is in memory, and the branch may still name a file that does not learn of the mark.
-        self.sign(&store, branch);
-    }
-
-    /// The branch says that its marks are in this index. (By no lock: it may hang.)
-    fn sign(&self, store: &Arc<Store>, branch: &Branch) {
-        let mut store = store.clone();
-        loop {
-            let root = branch.root();
-            let set = branch.ask(|| xattr::set(On::Fd(root.as_fd()), COVERED_BY, &store.id, 0));
-            if let Err(error) = set {
-                tracing::debug!(%error, branch = %branch.path.display(), "the branch keeps no marks");
-            }
-            branch.marks.covered.store(true, Relaxed);
-            // The index may have failed meanwhile, and the one in its place have signed before.
-            match self.store.load_full() {
-                Some(current) if !Arc::ptr_eq(&current, &store) => store = current,
-                _ => return,
-            }
-        }
-    }
-
-    fn say_covered(&self, store: &Arc<Store>, branch: &Branch) {
-        let level = if self.exports { ALL } else { FILES };
-        if let Err(error) = store.set_covered(branch.id, level) {
-            tracing::warn!(%error, "the index is looked through again at the next mount");
-            return;
-        }
-        self.sign(store, branch);
     }
 
     /// What the thread does until the index goes.
@@ -436,6 +397,7 @@ impl Shared {
             }
         }
         loop {
+            self.tend();
             let job = {
                 let mut jobs = self.jobs.lock();
                 if !jobs.stopped() && jobs.is_empty() {
@@ -449,27 +411,17 @@ impl Shared {
             if let Some(job) = job {
                 self.run(job);
             }
-            if self.dirty.swap(false, Relaxed) {
-                self.with(Store::flush);
-            }
         }
     }
-}
 
-/// The index that has the branch's marks; None: it has no marks, or cannot have any.
-fn covered_by(branch: &Branch) -> Result<Option<[u8; 16]>, SysError> {
-    let mut value = [0; 16];
-    let root = branch.root();
-    match xattr::get(On::Fd(root.as_fd()), COVERED_BY, &mut value) {
-        Ok(16) => Ok(Some(value)),
-        Ok(_) => Ok(Some([0; 16])), // not ours: whatever it means, the marks are not in our index
-        Err(error)
-            if matches!(error.errno, Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) =>
-        {
-            Ok(None)
+    /// What is not done at once.
+    fn tend(&self) {
+        if self.roots_due.swap(false, Relaxed) {
+            self.write_roots();
         }
-        Err(error) if error.errno == Errno::RANGE => Ok(Some([0; 16])),
-        Err(error) => Err(error),
+        if self.dirty.swap(false, Relaxed) {
+            self.with(Store::flush);
+        }
     }
 }
 

@@ -32,6 +32,8 @@ const BATCH: usize = 4096;
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long renames may be kept waiting for one that is under way.
 const WITHOUT_RENAMES: Duration = Duration::from_millis(20);
+/// How often it is seen to what is not done at once.
+const TEND: Duration = Duration::from_secs(1);
 /// With more directories that cannot be looked through than this the branch is left alone.
 const FAILURES: usize = 64;
 
@@ -136,7 +138,7 @@ impl Shared {
             through => return through.is_some(),
         }
         // Neither disk nor branch is waited for with a lock.
-        self.say_covered(&store, branch);
+        self.sign(&store, branch);
         tracing::info!(branch = %branch.path.display(), objects = store.len().unwrap_or(0), "all marks of the branch are in the index");
         true
     }
@@ -158,7 +160,13 @@ impl Shared {
     fn look_through(&self, branch: &Branch, mut waiting: Vec<Arc<Way>>) -> Looked {
         let mut caught = Catch::default();
         let (mut failed, mut last) = (Vec::new(), None);
+        let mut tended = Instant::now();
         while let Some(dir) = waiting.pop() {
+            // (A look may take hours, and what others put into the index is held in memory until it is on disk.)
+            if tended.elapsed() > TEND {
+                self.tend();
+                tended = Instant::now();
+            }
             // (One that has left answers that nothing is there.)
             if self.jobs.lock().stopped() || branch.is_gone() {
                 return Looked::Stopped;

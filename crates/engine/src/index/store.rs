@@ -4,11 +4,15 @@ use std::path::Path;
 
 use fsstack_pool::{BranchId, Ino};
 use redb::backends::InMemoryBackend;
-use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
+use redb::{
+    Database, Durability, Key, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableError,
+    TableHandle, Value,
+};
 use smallvec::SmallVec;
 
 use super::names::Name;
 use crate::inode::number::{self, Identity};
+use crate::poolid::PoolId;
 
 /// What the database may keep in memory.
 const CACHE: usize = 16 << 20;
@@ -24,8 +28,6 @@ const PLACES: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("pla
 const NAMES: TableDefinition<'_, u64, (u16, u64, u64, &[u8])> = TableDefinition::new("seen");
 /// What [`NAMES`] was before looks were told apart: only in the way.
 const OUTDATED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("names");
-/// Branches whose marks are all in here.
-const BRANCHES: TableDefinition<'_, u16, u8> = TableDefinition::new("branches");
 /// The index's own id, under the key 0; whether it was closed in order, under 1.
 const ABOUT: TableDefinition<'_, u8, &[u8]> = TableDefinition::new("about");
 
@@ -93,8 +95,10 @@ pub(super) type Result<T> = std::result::Result<T, StoreError>;
 #[derive(Debug)]
 pub(super) struct Store {
     db: Database,
-    /// Made with it: what a branch says that it is covered by.
+    /// Made with it.
     pub(super) id: [u8; 16],
+    /// Made when it was opened: what branches bear (`signed.rs`).
+    pub(super) session: [u8; 16],
     /// It was closed in order the last time.
     pub(super) was_closed: bool,
     /// It is a file: it outlives the daemon.
@@ -128,7 +132,8 @@ impl Store {
             change.delete_table(OUTDATED)?;
             change.commit()?;
         }
-        Ok(id.map(|id| Self { db, id, was_closed, durable: true }))
+        let session = PoolId::fresh().0;
+        Ok(id.map(|id| Self { db, id, session, was_closed, durable: true }))
     }
 
     /// Makes a new one; in memory without a path.
@@ -137,11 +142,11 @@ impl Store {
             Some(path) => builder().create(path)?,
             None => builder().create_with_backend(InMemoryBackend::new())?,
         };
-        let store = Self { db, id, was_closed: false, durable: path.is_some() };
+        let session = PoolId::fresh().0;
+        let store = Self { db, id, session, was_closed: false, durable: path.is_some() };
         store.change(When::Now, |tables| {
             tables.open_table(KNOWN)?;
             tables.open_table(PLACES)?;
-            tables.open_table(BRANCHES)?;
             tables.open_table(ABOUT)?.insert(ID, id.as_slice())?;
             Ok(())
         })?;
@@ -172,7 +177,7 @@ impl Store {
         self.change(When::Now, |_| Ok(()))
     }
 
-    /// From now on, until it says so again, it counts as not closed in order.
+    /// Whether it counts as closed in order.
     pub(super) fn set_closed(&self, closed: bool) -> Result<()> {
         self.change(When::Now, |tables| {
             tables.open_table(ABOUT)?.insert(CLOSED, [u8::from(closed)].as_slice())?;
@@ -274,30 +279,12 @@ impl Store {
     /// Where the object with this number was seen last.
     pub(super) fn name(&self, natural: Ino) -> Result<Option<Name>> {
         let read = self.db.begin_read()?;
-        let table = match read.open_table(NAMES) {
-            // Nothing was ever noted.
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-            table => table?,
-        };
+        let Some(table) = table(&read, NAMES)? else { return Ok(None) };
         let found = table.get(natural.0)?;
         Ok(found.and_then(|found| {
             let (branch, look, parent, name) = found.value();
             Some(Name { branch: BranchId::new(branch)?, look, parent: Ino(parent), name: name.to_vec() })
         }))
-    }
-
-    /// How far the marks on a branch are in here: 0 not at all, 1 those of files, 2 those of directories too.
-    pub(super) fn covered(&self, branch: BranchId) -> Result<u8> {
-        let read = self.db.begin_read()?;
-        Ok(read.open_table(BRANCHES)?.get(branch.get())?.map_or(0, |level| level.value()))
-    }
-
-    /// Says so.
-    pub(super) fn set_covered(&self, branch: BranchId, level: u8) -> Result<()> {
-        self.change(When::Now, |tables| {
-            tables.open_table(BRANCHES)?.insert(branch.get(), level)?;
-            Ok(())
-        })
     }
 
     /// As many objects as `count`, if there are as many: those from the number `from` on, then from the first on.
@@ -328,6 +315,17 @@ impl Store {
     pub(super) fn len(&self) -> Result<u64> {
         use redb::ReadableTableMetadata;
         Ok(self.db.begin_read()?.open_table(PLACES)?.len()?)
+    }
+}
+
+/// None: nothing was ever put into it.
+pub(super) fn table<K: Key + 'static, V: Value + 'static>(
+    read: &ReadTransaction,
+    which: TableDefinition<'_, K, V>,
+) -> Result<Option<redb::ReadOnlyTable<K, V>>> {
+    match read.open_table(which) {
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        table => Ok(Some(table?)),
     }
 }
 
@@ -369,7 +367,6 @@ mod tests {
         let (dir, store) = fresh();
         store.note(When::Now, Sort::File, &[(id(5), Ino(1005), 3)]).unwrap();
         store.note(When::Soon, Sort::Dir, &[(id(6), Ino(1006), 0), (id(6), Ino(2006), 0)]).unwrap();
-        store.set_covered(BranchId::MIN, 2).unwrap();
         store.set_closed(true).unwrap();
         drop(store);
         let store = Store::open(&dir.path().join("index.redb")).unwrap().unwrap();
@@ -377,7 +374,6 @@ mod tests {
         assert_eq!(store.known(Ino(1005), 3).unwrap(), Some(id(5)));
         assert_eq!(store.known(Ino(1005), 4).unwrap(), None, "another birth");
         assert_eq!(store.places(Ino(6)).unwrap()[0].naturals[..], [Ino(1006), Ino(2006)]);
-        assert_eq!(store.covered(BranchId::MIN).unwrap(), 2);
         assert_eq!(store.some(6, 1).unwrap(), [id(6)]);
         assert_eq!(store.some(6, 9).unwrap(), [id(6), id(5)]);
         let mut numbers = Vec::new();

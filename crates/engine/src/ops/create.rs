@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::answer::{Created, Entry};
@@ -58,7 +59,8 @@ impl Union {
         })?;
         parent.has_new(name.as_cstr());
         drop(making);
-        let entry = self.admit_file(&pool, &parent, name.as_cstr(), made.at, made.stat);
+        let id = self.new_identity(&pool, pool.branch(made.at), &made.stat, On::Fd(made.fd.as_fd()));
+        let entry = self.admit_file_as(id, &parent, name.as_cstr(), made.at, made.stat);
         let opened = self.open_made(&pool, entry, made, flags, caller);
         if opened.is_err() {
             self.forget(entry.ino, 1);
@@ -110,7 +112,7 @@ impl Union {
             Ok(Made { at, fd, stat })
         })?;
         let Made { at, stat, .. } = made;
-        let id = self.identity(&pool, pool.branch(at), &stat);
+        let id = self.new_identity(&pool, pool.branch(at), &stat, On::Fd(made.fd.as_fd()));
         self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
         let entry: Entry = entry(id, stat);
         let opened = self.open_made(&pool, entry, made, flags, caller);

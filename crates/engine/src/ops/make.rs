@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use fsstack_pool::EntryName;
 use fsstack_pool::Ino;
+use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Stat, SysError};
 
 use crate::answer::Entry;
@@ -52,7 +53,7 @@ impl Union {
         let parent = self.dir(parent)?;
         let name = name.as_cstr();
         let _making = self.must_be_missing(&pool, &parent, name)?;
-        let (at, stat): (_, Stat) = self.place(&pool, &parent, |at| {
+        let (at, stat, dir): (_, Stat, _) = self.place(&pool, &parent, |at| {
             let dir = self.skeleton(&pool, &parent, at)?;
             let branch = pool.branch(at);
             caller.act()?;
@@ -62,13 +63,15 @@ impl Union {
             let stat = branch.ask(|| branch.stat(dir.as_fd(), name));
             // Another branch may be tried next: this one must not keep the name.
             let stat = stat.inspect_err(|_| take_back(new.take_back(dir.as_fd(), name)))?;
-            Ok((at, stat))
+            Ok((at, stat, dir))
         })?;
         parent.has_new(name);
+        let on = On::Name(dir.as_fd(), name);
         Ok(if stat.is_dir() {
-            self.admit_new_dir(&pool, &parent, name, at, stat)
+            self.admit_new_dir(&pool, &parent, name, at, stat, on)
         } else {
-            self.admit_file(&pool, &parent, name, at, stat)
+            let id = self.new_identity(&pool, pool.branch(at), &stat, on);
+            self.admit_file_as(id, &parent, name, at, stat)
         })
     }
 }

@@ -1,0 +1,180 @@
+//! The branches that the pool has, on the root of each of them: should the index be lost while one is away, the others still tell that
+//! there may be something on it.
+//!
+//! Each root has the pool's id and the ids of its branches, without those that were given up (`trusted.fsstack.members`). It is read when
+//! a branch joins, and written when it says something else than the index. What is told of another pool counts for nothing.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+
+use fsstack_pool::BranchId;
+use fsstack_sys::xattr::{self, On};
+
+use super::signed::FILES;
+use super::store::{Result, Store};
+use super::{Index, Shared};
+use crate::branch::Branch;
+use crate::pool::Pool;
+use crate::poolid::PoolId;
+
+/// The attribute of a branch's root.
+const MEMBERS: &CStr = c"trusted.fsstack.members";
+/// Beside a branch's id, which has 15 bits: its objects may have numbers that do not tell the branch.
+const HASHED: u16 = 1 << 15;
+/// Branches that are written down at most: more than one pool ever had.
+const MOST: usize = 512;
+
+/// Branches of the pool, where each was last if that is known, and whether it has numbers that do not tell it.
+pub(super) type Members = BTreeMap<BranchId, (PathBuf, bool)>;
+
+impl Index {
+    /// Other branches are in the pool, or were given up, than before: these have come. What they tell of others is known
+    /// when this returns; all of them tell of all a moment later (one may hang).
+    pub(crate) fn muster(&self, come: &[Arc<Branch>]) {
+        let shared = &self.shared;
+        if shared.exports && shared.existing().is_some() {
+            shared.learn_members(come);
+            shared.review();
+            shared.roots_due.store(true, Relaxed);
+            self.start();
+        }
+    }
+
+    /// Files on a branch that is not in the pool may have marks that are not in the index.
+    pub(crate) fn lacks_away(&self, pool: &Pool) -> bool {
+        let has = |id: BranchId| pool.branches.iter().any(|branch| branch.id == id);
+        self.shared.with(|store| lacks(store, &has)).unwrap_or(false)
+    }
+
+    /// Something that was there before may be known by the number that is the natural one of what is new. (As of the last
+    /// change of the branches: no call is made.)
+    pub(crate) fn may_lack(&self, pool: &Pool) -> bool {
+        let shared = &self.shared;
+        shared.exports
+            && (shared.lacks_away.load(Relaxed) || pool.branches.iter().any(|branch| branch.asks_marks()))
+    }
+}
+
+/// Whether files' marks on a member that is away are not all in the index.
+fn lacks(store: &Store, is_here: &dyn Fn(BranchId) -> bool) -> Result<bool> {
+    for (id, _) in store.members()? {
+        if !is_here(id) && !store.had_files_of(id)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The members that the index knows, and those that branches tell of. Who was given up is none.
+fn known(store: &Store, told: &[u16]) -> Result<Members> {
+    let mut members = Members::new();
+    for (id, path) in store.members()? {
+        members.insert(id, (path, false));
+    }
+    for word in told {
+        let Some(id) = BranchId::new(word & !HASHED) else { continue };
+        if !members.contains_key(&id) && !store.is_gone(id)? {
+            store.note_member(id, Path::new(""))?;
+            if word & HASHED != 0 {
+                store.note_hashed(id)?;
+            }
+            members.insert(id, (PathBuf::new(), false));
+        }
+    }
+    for id in store.hashed()? {
+        members.entry(id).or_default().1 = true;
+    }
+    Ok(members)
+}
+
+impl Shared {
+    pub(super) fn present(&self) -> Vec<Arc<Branch>> {
+        let branches = self.branches.lock();
+        branches.iter().filter_map(Weak::upgrade).filter(|branch| !branch.is_gone()).collect()
+    }
+
+    /// Whether what is away lacks marks is looked at anew.
+    pub(super) fn review(&self) {
+        let present = self.present();
+        let has = |id: BranchId| present.iter().any(|branch| branch.id == id);
+        let lacks = self.with(|store| lacks(store, &has)).unwrap_or(false);
+        self.lacks_away.store(lacks, Relaxed);
+    }
+
+    /// No file on the branch is marked.
+    pub(super) fn has_no_file(&self, branch: &Branch) {
+        self.with(|store| match store.had_files_of(branch.id)? {
+            true => Ok(()),
+            false => store.set_covered(branch.id, FILES),
+        });
+    }
+
+    /// What those who have come tell of the pool's branches is known to the index; and what it knows is remembered, should it
+    /// fail.
+    fn learn_members(&self, come: &[Arc<Branch>]) {
+        let told: Vec<u16> = come.iter().flat_map(|branch| self.told_by(branch)).collect();
+        // (Not asked under the lock: one that fails is made anew with what is remembered.)
+        if let Some(members) = self.with(|store| known(store, &told)) {
+            *self.members.lock() = members;
+        }
+    }
+
+    /// The index was made anew: it has the branches that the last one had.
+    pub(super) fn note_members(&self) {
+        let Some(store) = self.store.load_full() else { return };
+        let members = self.members.lock().clone();
+        for (id, (path, hashed)) in members {
+            let noted = store.note_member(id, &path);
+            let noted = noted.and_then(|()| if hashed { store.note_hashed(id) } else { Ok(()) });
+            if let Err(error) = noted {
+                tracing::warn!(%error, %id, "the branch is not known to the index");
+            }
+        }
+        let present = self.present();
+        let has = |id: BranchId| present.iter().any(|branch| branch.id == id);
+        self.lacks_away.store(lacks(&store, &has).unwrap_or(true), Relaxed);
+    }
+
+    /// What the root of `branch` tells of this pool.
+    fn told_by(&self, branch: &Branch) -> Vec<u16> {
+        let (Some(PoolId(pool)), Some(told)) = (self.pool, read(branch)) else { return Vec::new() };
+        match told.strip_prefix(&pool) {
+            Some(ids) => ids.as_chunks::<2>().0.iter().map(|id| u16::from_le_bytes(*id)).collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// Each branch has on its root which there are.
+    pub(super) fn write_roots(&self) {
+        let Some(PoolId(pool)) = self.pool else { return };
+        let known = self.with(|store| Ok((store.members()?, store.hashed()?)));
+        let Some((members, hashed)) = known else { return };
+        let mut ids: Vec<u16> = members.iter().map(|(id, _)| id.get()).collect();
+        ids.sort_unstable();
+        ids.truncate(MOST);
+        let flag = |id: &u16| if hashed.iter().any(|known| known.get() == *id) { HASHED } else { 0 };
+        let ids = ids.iter().flat_map(|id| (id | flag(id)).to_le_bytes());
+        let value: Vec<u8> = pool.into_iter().chain(ids).collect();
+        for branch in self.present() {
+            if branch.check_open().is_err() || read(&branch).is_some_and(|told| told == value) {
+                continue;
+            }
+            let root = branch.root();
+            if let Err(error) = branch.ask(|| xattr::set(On::Fd(root.as_fd()), MEMBERS, &value, 0)) {
+                tracing::debug!(%error, branch = %branch.path.display(), "the branch does not keep which others there are");
+            }
+        }
+    }
+}
+
+fn read(branch: &Branch) -> Option<Vec<u8>> {
+    let mut value = vec![0; 16 + 2 * MOST];
+    let root = branch.root();
+    let len = branch.ask(|| xattr::get(On::Fd(root.as_fd()), MEMBERS, &mut value)).ok()?;
+    value.truncate(len);
+    Some(value)
+}

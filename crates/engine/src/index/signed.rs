@@ -1,0 +1,250 @@
+//! Whether all marks of a branch are in the index.
+//!
+//! Index and branch (`trusted.fsstack.index`, on its root) both say in which session of the index a mark was last put
+//! there: a random number, another one each time that an index is opened or made. It is written to both before the session's first
+//! mark on that branch; to the index first. So where they agree the index has missed no mark: none that was put by way of
+//! another index, nor by way of this one since it was copied, if a copy was put back. One that was not closed in order may be a
+//! copy from the middle of a session: branches are looked through then, whatever they say. How far a branch was looked
+//! through in all this stands in the index.
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use fsstack_pool::BranchId;
+use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{Errno, SysError};
+use redb::{ReadableTable, TableDefinition};
+
+use super::Shared;
+use super::store::{Result, Store, When, table};
+use crate::branch::Branch;
+
+/// On the root of a branch: the session in which a mark was last put there. (Before there were sessions: the index's id.)
+const SIGNED: &CStr = c"trusted.fsstack.index";
+
+/// Files' marks are all in the index; directories' too.
+pub(super) const FILES: u8 = 1;
+pub(super) const ALL: u8 = 2;
+/// As far as that, unless the index is a copy from the middle of a session.
+const IF_NO_COPY: u8 = 0x80;
+
+/// Branches, and how far their marks are in here.
+const BRANCHES: TableDefinition<'_, u16, u8> = TableDefinition::new("branches");
+/// What each of them bears on its root.
+const SESSIONS: TableDefinition<'_, u16, &[u8]> = TableDefinition::new("sessions");
+
+/// What tells a session from all others.
+pub(super) type Session = [u8; 16];
+
+impl Store {
+    /// How far the marks on a branch that bears `by` are in here: 0 not at all, 1 those of files, 2 those of directories too.
+    pub(super) fn covered(&self, branch: BranchId, by: Session) -> Result<u8> {
+        let level = self.level(branch)?;
+        Ok(if level & IF_NO_COPY == 0 && self.is_signed(branch, by)? { level } else { 0 })
+    }
+
+    /// Whether `by` is what the branch bears as far as is known here.
+    fn is_signed(&self, branch: BranchId, by: Session) -> Result<bool> {
+        Ok(by == self.session_of(branch)?.unwrap_or(self.id))
+    }
+
+    /// Whether files' marks on a branch that is not there to be asked were all in here when it was.
+    pub(super) fn had_files_of(&self, branch: BranchId) -> Result<bool> {
+        Ok(self.level(branch)? & !IF_NO_COPY >= FILES)
+    }
+
+    fn level(&self, branch: BranchId) -> Result<u8> {
+        let read = self.begin_read()?;
+        let level = table(&read, BRANCHES)?.map(|table| table.get(branch.get())).transpose()?;
+        Ok(level.flatten().map_or(0, |level| level.value()))
+    }
+
+    fn session_of(&self, branch: BranchId) -> Result<Option<Session>> {
+        let read = self.begin_read()?;
+        let session = table(&read, SESSIONS)?.map(|table| table.get(branch.get())).transpose()?;
+        Ok(session.flatten().and_then(|session| session.value().try_into().ok()))
+    }
+
+    /// Says how far they are. On disk when this returns.
+    pub(super) fn set_covered(&self, branch: BranchId, level: u8) -> Result<()> {
+        self.change(When::Now, |tables| {
+            tables.open_table(BRANCHES)?.insert(branch.get(), level)?;
+            Ok(())
+        })
+    }
+
+    /// The branch is about to bear `session`, and its marks are in here as far as `level` says then. On disk when this
+    /// returns: what it was to bear before.
+    fn sign(
+        &self,
+        branch: BranchId,
+        session: Option<Session>,
+        level: impl FnOnce() -> u8,
+    ) -> Result<Option<Session>> {
+        let before = self.session_of(branch)?;
+        self.change(When::Now, |tables| {
+            let mut sessions = tables.open_table(SESSIONS)?;
+            match session {
+                Some(session) => sessions.insert(branch.get(), session.as_slice())?,
+                None => sessions.remove(branch.get())?,
+            };
+            // (One after the other: the last one who says it knows most.)
+            tables.open_table(BRANCHES)?.insert(branch.get(), level())?;
+            Ok(())
+        })?;
+        Ok(before)
+    }
+
+    /// From now on, until it says so again, it counts as not closed in order. If it was not, it may be a copy.
+    pub(super) fn begin_session(&self) -> Result<()> {
+        self.set_closed(false)?;
+        if self.was_closed {
+            return Ok(());
+        }
+        self.change(When::Now, |tables| {
+            let mut branches = tables.open_table(BRANCHES)?;
+            let rows: std::result::Result<Vec<_>, redb::StorageError> =
+                branches.iter()?.map(|row| row.map(|(id, level)| (id.value(), level.value()))).collect();
+            for (id, level) in rows? {
+                branches.insert(id, level | IF_NO_COPY)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Shared {
+    /// How far the marks of `branch`, which bears `by`, are in the index.
+    pub(super) fn level_of(&self, branch: &Branch, by: Session) -> u8 {
+        let Some(store) = self.store.load_full() else { return 0 };
+        // One that is taken away before it was looked through has not been.
+        let lacks = store.is_signed(branch.id, by).is_ok_and(|signed| !signed);
+        if lacks && store.set_covered(branch.id, 0).is_err() {
+            tracing::warn!(branch = %branch.path.display(), "the index does not take down that it lacks marks");
+        }
+        store.covered(branch.id, by).unwrap_or(0)
+    }
+
+    /// Before the session's first mark is put on a branch: it says so.
+    pub(super) fn cover(&self, branch: &Branch) {
+        if branch.marks.signed.load(Relaxed) {
+            return;
+        }
+        if let Some(store) = self.existing() {
+            self.sign(&store, branch);
+        }
+    }
+
+    /// Index and branch say that the session's marks there are in this index, as far as it is looked through now. (By no lock:
+    /// the branch may hang.) False: the index does not say so.
+    pub(super) fn sign(&self, store: &Arc<Store>, branch: &Branch) -> bool {
+        let mut store = store.clone();
+        loop {
+            let signed = store.sign(branch.id, Some(store.session), || self.level_now(branch));
+            match &signed {
+                Ok(before) => self.sign_root(&store, branch, *before),
+                Err(error) => {
+                    tracing::warn!(%error, "the index is looked through again at the next mount");
+                }
+            }
+            // The index may have failed meanwhile, and the one in its place have signed before.
+            match self.store.load_full() {
+                Some(current) if !Arc::ptr_eq(&current, &store) => store = current,
+                _ => return signed.is_ok(),
+            }
+        }
+    }
+
+    fn sign_root(&self, store: &Store, branch: &Branch, before: Option<Session>) {
+        let root = branch.root();
+        if let Err(error) = branch.ask(|| xattr::set(On::Fd(root.as_fd()), SIGNED, &store.session, 0)) {
+            // What cannot say so can have no marks, and is as it was.
+            tracing::debug!(%error, branch = %branch.path.display(), "the branch keeps no marks");
+            if let Err(error) = store.sign(branch.id, before, || self.level_now(branch)) {
+                tracing::warn!(%error, "the index is looked through again at the next mount");
+            }
+        }
+        branch.marks.signed.store(true, Relaxed);
+    }
+
+    fn level_now(&self, branch: &Branch) -> u8 {
+        match (branch.marks.ask_files.load(Relaxed), branch.marks.ask_dirs.load(Relaxed)) {
+            (true, _) => 0,
+            (false, true) => FILES,
+            (false, false) => self.most(),
+        }
+    }
+
+    /// Directories are marked without a word to the index of a pool that is not exported.
+    pub(super) fn most(&self) -> u8 {
+        if self.exports { ALL } else { FILES }
+    }
+}
+
+/// The session that the branch bears; None: it has no marks, or cannot have any.
+pub(super) fn signed_by(branch: &Branch) -> std::result::Result<Option<Session>, SysError> {
+    let mut value = [0; 16];
+    let root = branch.root();
+    match xattr::get(On::Fd(root.as_fd()), SIGNED, &mut value) {
+        Ok(16) => Ok(Some(value)),
+        Ok(_) => Ok(Some([0; 16])), // not ours: whatever it means, the marks are not in our index
+        Err(error)
+            if matches!(error.errno, Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) =>
+        {
+            Ok(None)
+        }
+        Err(error) if error.errno == Errno::RANGE => Ok(Some([0; 16])),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_branch_is_covered_by_who_put_the_last_mark_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("index.redb");
+        let branch = BranchId::MIN;
+        let open = || Store::open(&path).unwrap().unwrap();
+        let store = Store::make(Some(&path), [9; 16]).unwrap();
+        assert_eq!(store.covered(branch, [9; 16]).unwrap(), 0);
+        store.set_covered(branch, ALL).unwrap();
+        store.set_closed(true).unwrap();
+        drop(store);
+        // As versions without sessions left it.
+        let store = open();
+        store.begin_session().unwrap();
+        assert_eq!(store.covered(branch, [9; 16]).unwrap(), ALL);
+        assert_eq!(store.covered(branch, [8; 16]).unwrap(), 0);
+        let session = store.session;
+        assert_eq!(store.sign(branch, Some(session), || ALL).unwrap(), None);
+        assert_eq!(store.covered(branch, session).unwrap(), ALL);
+        assert_eq!(store.covered(branch, [9; 16]).unwrap(), 0, "an earlier version was here");
+        store.set_closed(true).unwrap();
+        drop(store);
+        let store = open();
+        assert_ne!(store.session, session);
+        store.begin_session().unwrap();
+        assert_eq!(store.covered(branch, session).unwrap(), ALL);
+        // It could not be written to the branch.
+        let next = store.session;
+        assert_eq!(store.sign(branch, Some(next), || ALL).unwrap(), Some(session));
+        store.sign(branch, Some(session), || ALL).unwrap();
+        assert_eq!((store.covered(branch, session).unwrap(), store.covered(branch, next).unwrap()), (ALL, 0));
+        drop(store);
+        // Not closed in order, twice.
+        for _ in 0..2 {
+            let store = open();
+            store.begin_session().unwrap();
+            assert_eq!(store.covered(branch, session).unwrap(), 0);
+            assert!(store.had_files_of(branch).unwrap() && !store.had_files_of(BranchId::MAX).unwrap());
+        }
+        let store = open();
+        store.sign(branch, Some(store.session), || FILES).unwrap();
+        assert_eq!(store.covered(branch, store.session).unwrap(), FILES);
+    }
+}

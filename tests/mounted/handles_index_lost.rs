@@ -1,0 +1,249 @@
+//! An index that does not have all marks, while branches are looked through, come and go: no handle is told to be stale, and no
+//! number changes, that is not known to.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_sys::{Errno, OFlags};
+
+use crate::command::told;
+use crate::handles::{Held, check, check_stale, forget, grow, hold, moved, open};
+use crate::handles_index::comes_back;
+use crate::handles_numbers::in_its_place;
+use crate::script::sh;
+
+/// `d/film` on `x`, which is nearly full, and on `y` 400 times `many` directories that are looked through before `d`; none of it
+/// mounted yet.
+fn long_to_look_through(many: u32) -> Pool {
+    let pool = lab::pool().xfs_branch("x", MiB(310)).xfs_branch("y", MiB(400)).option("create=ff");
+    let pool = pool.option("write-path=stacked").option("nfs-export").unmounted();
+    sh(pool.branch("y").path(), &format!("mkdir d; mkdir -p m/{{1..400}}/{{1..{many}}}"));
+    sh(pool.branch("x").path(), "mkdir d; touch d/film d/first");
+    pool.branch("x").fill_until_free(MiB(12));
+    pool
+}
+
+/// Such a pool, mounted, and the file that was moved.
+fn moved_far() -> (Pool, Held) {
+    let mut pool = long_to_look_through(100);
+    pool.remount();
+    let film = held(&pool, "d/film");
+    grow(&pool, "d/film");
+    (pool, film)
+}
+
+/// Its content does not matter.
+fn held(pool: &Pool, name: &str) -> Held {
+    let mut held = hold(pool, name);
+    held.content = None;
+    held
+}
+
+fn is_complete(pool: &Pool) -> bool {
+    sh(pool.path(), "getfattr -n user.fsstack.index --only-values .").starts_with("complete")
+}
+
+/// Until all branches are looked through the object is found, or out of reach.
+#[track_caller]
+fn never_stale(pool: &Pool, held: &Held) {
+    let began = Instant::now();
+    loop {
+        let complete = is_complete(pool);
+        let told = open(pool, held, OFlags::PATH).err();
+        assert!(matches!(told, None | Some(Errno::NOMEM)), "{told:?}");
+        if complete {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(100));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn lose_the_index(pool: &mut Pool) {
+    pool.unmount();
+    sh(pool.state_dir(), "rm */index.redb");
+}
+
+/// What is made meanwhile may get the inode number that a file had which is not found yet.
+#[test]
+fn what_is_made_before_a_file_is_found_has_another_number_for_good() {
+    needs!(mounting(), loops(), drop_caches(), program("getfattr"));
+    type Make = fn(&Path) -> std::io::Result<()>;
+    let makes: [Make; 3] = [
+        |path| fs::write(path, "new"),
+        |path| fs::create_dir(path),
+        |path| std::os::unix::fs::symlink("to", path),
+    ];
+    for make in makes {
+        let (mut pool, film) = moved_far();
+        lose_the_index(&mut pool);
+        pool.remount();
+        let in_pool = |path: &Path| make(&pool.at(path.file_name().unwrap().to_str().unwrap())).unwrap();
+        let Some(again) = in_its_place(&pool, &film, in_pool) else { return };
+        let new = hold(&pool, &again);
+        assert!(!is_complete(&pool), "the look is over before the test is under way");
+        never_stale(&pool, &film);
+        for _ in 0..2 {
+            for _ in 0..2 {
+                check(&pool, &film);
+                check(&pool, &new);
+                assert_eq!(fs::symlink_metadata(pool.at(&again)).unwrap().ino(), new.ino);
+                forget();
+            }
+            pool.remount();
+        }
+    }
+}
+
+/// Two servers in turn, each with an index of its own.
+#[test]
+fn marks_that_were_put_by_way_of_another_index_are_found() {
+    needs!(mounting(), loops(), drop_caches(), program("getfattr"));
+    let mut pool = long_to_look_through(300);
+    let ours = ["create=ff", "write-path=stacked", "nfs-export"];
+    pool.remount_with(&ours);
+    let film = held(&pool, "d/film");
+    never_stale(&pool, &film);
+    let theirs = pool.state_dir().with_file_name("state of another").display().to_string();
+    let theirs = format!("state-dir={theirs}");
+    for ending in [Pool::unmount, |pool: &mut Pool| pool.kill_daemon()] {
+        pool.remount_with(&[&ours[..], &[&theirs]].concat());
+        if pool.holders("d/film") == ["x"] {
+            grow(&pool, "d/film");
+        } else {
+            grow(&pool, "d/first");
+        }
+        let first = held(&pool, "d/first");
+        assert!(!is_complete(&pool), "the look is over before the test is under way");
+        ending(&mut pool);
+        pool.remount_with(&ours);
+        for held in [&film, &first] {
+            comes_back(&pool, held);
+            forget();
+            assert_eq!(open(&pool, held, OFlags::PATH).err(), None);
+        }
+        never_stale(&pool, &film);
+        pool.remount();
+        check(&pool, &film);
+        check(&pool, &first);
+    }
+}
+
+/// `d/film` and `d/reel` on the first branch, which is nearly full.
+fn two_on_x() -> (Pool, Held, Held) {
+    let pool = lab::pool().xfs_branch("x", MiB(310)).xfs_branch("y", MiB(400)).option("create=ff");
+    let pool = pool.option("write-path=stacked").option("nfs-export").mount();
+    sh(pool.path(), "mkdir d; touch d/film d/reel");
+    let [film, reel] = ["d/film", "d/reel"].map(|name| held(&pool, name));
+    pool.branch("x").fill_until_free(MiB(12));
+    assert_eq!(pool.holders("d/reel"), ["x"]);
+    (pool, film, reel)
+}
+
+/// From a backup, or a snapshot of the disk that it is on.
+#[test]
+fn an_index_from_before_a_move_is_found_out() {
+    needs!(mounting(), loops(), drop_caches());
+    type End = fn(&mut Pool);
+    let (closed, killed): (End, End) = (Pool::unmount, |pool| {
+        pool.kill_daemon();
+        pool.unmount();
+    });
+    // The copy was taken while nobody had it open, or of an open one; then the daemon ended in order, or not.
+    for (taken, end) in [("closed", closed), ("closed", killed), ("open", closed), ("open", killed)] {
+        let (mut pool, film, reel) = two_on_x();
+        grow(&pool, "d/film");
+        if taken == "closed" {
+            pool.unmount();
+            sh(pool.state_dir(), "cd */; cp index.redb old");
+            pool.remount();
+        } else {
+            sh(pool.state_dir(), "cd */; cp index.redb old");
+        }
+        grow(&pool, "d/reel");
+        end(&mut pool);
+        sh(pool.state_dir(), "cd */; cp old index.redb");
+        pool.remount();
+        let now = fs::metadata(pool.at("d/reel")).unwrap().ino();
+        assert_eq!(now, reel.ino, "{taken}");
+        for _ in 0..2 {
+            for held in [&reel, &film] {
+                forget();
+                comes_back(&pool, held);
+            }
+            pool.remount();
+        }
+    }
+}
+
+/// The index is lost, or fails, and so is the branch that the file was moved to.
+#[test]
+fn a_file_on_a_branch_that_is_away_is_not_stale_though_the_index_was_lost() {
+    needs!(mounting(), loops(), drop_caches(), program("getfattr"));
+    for lost in ["before", "meanwhile"] {
+        let (mut pool, film) = moved();
+        pool.unmount();
+        if lost == "before" {
+            sh(pool.state_dir(), "rm */index.redb");
+        }
+        pool.remount_of(&["x"]);
+        if lost == "meanwhile" {
+            assert_eq!(open(&pool, &film, OFlags::PATH).err(), Some(Errno::NOMEM));
+            sh(pool.state_dir(), "truncate -s 0 */index.redb");
+        }
+        for _ in 0..3 {
+            never_stale(&pool, &film);
+            assert_eq!(open(&pool, &film, OFlags::PATH).err(), Some(Errno::NOMEM), "{lost}");
+            forget();
+        }
+        // It is known that a branch is away, and what is made meanwhile keeps out of its way.
+        let at = pool.path().display().to_string();
+        assert!(told(&["nfs", "check", &at]).contains("is not in the pool"), "{lost}");
+        let make =
+            |path: &Path| fs::write(pool.at(path.file_name().unwrap().to_str().unwrap()), "new").unwrap();
+        let Some(again) = in_its_place(&pool, &film, make) else { return };
+        let new = hold(&pool, &again);
+        for _ in 0..2 {
+            assert_eq!(open(&pool, &film, OFlags::PATH).err(), Some(Errno::NOMEM), "{lost}");
+            check(&pool, &new);
+            forget();
+            check(&pool, &new);
+            pool.remount();
+        }
+        pool.kill_daemon();
+        pool.remount_of(&["x", "y"]);
+        for _ in 0..2 {
+            comes_back(&pool, &film);
+            check(&pool, &new);
+            forget();
+            check(&pool, &film);
+            check(&pool, &new);
+            pool.remount();
+        }
+    }
+}
+
+/// Who says that the branch will not come back has the handles of what is not found stale.
+#[test]
+fn a_branch_that_only_the_others_remember_can_be_given_up() {
+    needs!(mounting(), loops(), drop_caches());
+    let (mut pool, film) = moved();
+    lose_the_index(&mut pool);
+    pool.remount_of(&["x"]);
+    let at = pool.path().display().to_string();
+    assert_eq!(open(&pool, &film, OFlags::PATH).err(), Some(Errno::NOMEM));
+    let checked = told(&["nfs", "check", &at]);
+    let away = checked.lines().find(|line| line.contains("warn  away: branch")).unwrap();
+    let id = away.split_whitespace().last().unwrap().to_owned();
+    told(&["branch", "forget", &at, &id]);
+    check_stale(&pool, &film);
+    // Also when the index is lost once more.
+    lose_the_index(&mut pool);
+    pool.remount();
+    check_stale(&pool, &film);
+    pool.remount_of(&["x", "y"]);
+    comes_back(&pool, &film);
+}
