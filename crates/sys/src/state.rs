@@ -1,6 +1,6 @@
 //! Files that the daemon keeps for itself, outside of all branches.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -20,6 +20,14 @@ pub fn make_room(file: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// A file that is read and written, made if there is none.
+///
+/// # Errors
+/// What the system said.
+pub fn open(file: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(file)
 }
 
 #[cfg(test)]

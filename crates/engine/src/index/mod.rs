@@ -14,11 +14,14 @@
 //! removed behind the pool's back says nothing.
 
 mod away;
+#[cfg(test)]
+mod damage;
 mod file;
 mod filter;
 mod health;
 mod members;
 mod names;
+mod pages;
 mod roots;
 mod scan;
 mod signed;

@@ -11,6 +11,7 @@ use redb::{
 use smallvec::SmallVec;
 
 use super::names::Name;
+use super::pages::Pages;
 use crate::inode::number::{self, Identity};
 use crate::poolid::PoolId;
 
@@ -117,10 +118,21 @@ pub(super) enum When {
 impl Store {
     /// Opens the index at `path`, and looks at all of it: None if there is none.
     pub(super) fn open(path: &Path) -> Result<Option<Self>> {
-        if !path.try_exists().map_err(redb::StorageError::Io)? {
-            return Ok(None);
-        }
-        let db = builder().set_check_integrity_on_open(true).open(path)?;
+        Self::open_with(path, CACHE)
+    }
+
+    pub(super) fn open_with(path: &Path, cache: usize) -> Result<Option<Self>> {
+        match path.metadata() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            // A database would be made in it.
+            Ok(meta) if meta.is_file() && meta.len() == 0 => {
+                return Err(redb::StorageError::Corrupted("the file is empty".into()).into());
+            }
+            meta => meta.map_err(redb::StorageError::Io)?,
+        };
+        let mut builder = builder();
+        let builder = builder.set_cache_size(cache).set_check_integrity_on_open(true);
+        let db = builder.create_with_backend(Pages::open(path)?)?;
         let read = db.begin_read()?;
         let about = read.open_table(ABOUT)?;
         let id = about.get(ID)?.and_then(|id| id.value().try_into().ok());
@@ -139,7 +151,7 @@ impl Store {
     /// Makes a new one; in memory without a path.
     pub(super) fn make(path: Option<&Path>, id: [u8; 16]) -> Result<Self> {
         let db = match path {
-            Some(path) => builder().create(path)?,
+            Some(path) => builder().create_with_backend(Pages::open(path)?)?,
             None => builder().create_with_backend(InMemoryBackend::new())?,
         };
         let session = PoolId::fresh().0;

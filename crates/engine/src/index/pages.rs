@@ -1,0 +1,186 @@
+//! The database's file, of which no page is taken for what it was that has changed meanwhile.
+//!
+//! The database checks all that is in it when it is opened, and believes what it reads later: what a bad disk, or somebody
+//! else, makes of a page while it is open would end the daemon. So what each page was when it was last read or written is kept in
+//! mind, in four bytes, and what is read is compared: another page is an error, for which the index is made anew.
+
+use std::io;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use fsstack_sys::state;
+use parking_lot::RwLock;
+use redb::backends::FileBackend;
+use redb::{BackendError, DatabaseError, StorageBackend};
+
+use crate::inode::number::mix;
+
+/// What is compared at once: the database reads and writes whole pages of this size but for its header.
+const PAGE: usize = 4096;
+/// Nothing is known of a page.
+const UNKNOWN: u32 = 0;
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct Pages {
+    file: FileBackend,
+    /// Of each page, what it was. Held while the file is written.
+    sums: RwLock<Vec<AtomicU32>>,
+}
+
+impl Pages {
+    /// The file at `path`, made if there is none.
+    pub(super) fn open(path: &Path) -> Result<Self, DatabaseError> {
+        let file = FileBackend::new(state::open(path).map_err(redb::StorageError::Io)?)?;
+        let pages = Self { file, sums: RwLock::default() };
+        let len = pages.file.len().map_err(redb::StorageError::Io)?;
+        pages.sums.write().resize_with(count(len), AtomicU32::default);
+        Ok(pages)
+    }
+}
+
+/// Whole pages in so many bytes.
+fn count(len: u64) -> usize {
+    usize::try_from(len).unwrap_or(0) / PAGE
+}
+
+/// What is kept in mind of a page.
+fn sum(page: &[u8]) -> u32 {
+    let words = page.chunks_exact(8).filter_map(|word| Some(u64::from_le_bytes(word.try_into().ok()?)));
+    let sum = words.fold(0, |sum: u64, word| mix(sum ^ word).wrapping_add(sum.rotate_left(17)));
+    u32::try_from(sum >> 32).unwrap_or(0).max(1)
+}
+
+/// The pages that lie wholly in `bytes`, which begin at `offset`: the number of each, and what is in it.
+fn whole(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+    let skipped = (PAGE - offset % PAGE) % PAGE;
+    let first = offset.div_ceil(PAGE);
+    bytes
+        .get(skipped..)
+        .unwrap_or_default()
+        .chunks_exact(PAGE)
+        .enumerate()
+        .map(move |(n, page)| (first + n, page))
+}
+
+impl StorageBackend for Pages {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let sums = self.sums.read();
+        self.file.read(offset, out)?;
+        for (n, page) in whole(offset, out) {
+            let (Some(known), is) = (sums.get(n), sum(page)) else { continue };
+            match known.compare_exchange(UNKNOWN, is, Relaxed, Relaxed) {
+                Err(was) if was != is => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "a page of the index has changed",
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut sums = self.sums.write();
+        self.file.set_len(len)?;
+        sums.resize_with(count(len), AtomicU32::default);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut sums = self.sums.write();
+        let begin = usize::try_from(offset).unwrap_or(usize::MAX);
+        let end = begin.saturating_add(data.len()).div_ceil(PAGE);
+        // What is there should it fail is not known.
+        for known in sums.iter_mut().take(end).skip(begin / PAGE) {
+            *known.get_mut() = UNKNOWN;
+        }
+        self.file.write(offset, data)?;
+        for (n, page) in whole(offset, data) {
+            if let Some(known) = sums.get_mut(n) {
+                *known.get_mut() = sum(page);
+            }
+        }
+        Ok(())
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.file.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.file.try_lock_range(start, end)
+    }
+
+    fn try_lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.file.try_lock_shared_range(start, end)
+    }
+
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.file.lock_range(start, end)
+    }
+
+    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.file.lock_shared_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.file.unlock_range(start, end)
+    }
+
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.file.query_lock_range(start, end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn a_page_that_changes_under_the_database_is_an_error_until_it_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, [7; 3 * PAGE]).unwrap();
+        let pages = Pages::open(&path).unwrap();
+        let (mut one, mut all) = ([0; PAGE], [0; 3 * PAGE]);
+        pages.read(0, &mut all).unwrap();
+        let beside = state::open(&path).unwrap();
+        beside.write_at(b"x", 4096 + 100).unwrap();
+        pages.read(0, &mut one).unwrap();
+        for _ in 0..2 {
+            let told = [pages.read(4096, &mut one), pages.read(0, &mut all)];
+            assert!(told.iter().all(|told| {
+                told.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::InvalidData)
+            }));
+        }
+        // Part of a page is not compared, and what is written in part not known.
+        pages.read(4096, &mut one[..64]).unwrap();
+        pages.write(8192, &[8; 64]).unwrap();
+        pages.write(4096, &[9; PAGE]).unwrap();
+        pages.read(0, &mut all).unwrap();
+        beside.write_at(b"x", 4096).unwrap();
+        assert!(pages.read(4096, &mut one).is_err());
+        // It grows, and what grew is known from the first look on.
+        pages.set_len(4096).unwrap();
+        pages.set_len(4 * 4096).unwrap();
+        pages.read(4096, &mut one).unwrap();
+        pages.read(3 * 4096, &mut one).unwrap();
+        beside.write_at(b"x", 3 * 4096).unwrap();
+        assert!(pages.read(3 * 4096, &mut one).is_err());
+    }
+}
