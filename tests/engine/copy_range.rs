@@ -3,7 +3,7 @@
 use fsstack_engine::Caller;
 use fsstack_engine::ops::{Whence, WriteTerms};
 use fsstack_pool::BranchMode::ReadWrite;
-use fsstack_sys::{Errno, OFlags};
+use fsstack_sys::{Call, Errno, OFlags, count};
 
 use crate::ground::{File, Ground, distinct_homes, settings};
 
@@ -33,6 +33,19 @@ fn copy_with_holes(pool: &Ground, source: File, target: File) {
 fn on_one_branch() {
     let pool = Ground::new(1);
     copy_with_holes(&pool, pool.create("a").unwrap(), pool.create("b").unwrap());
+}
+
+/// What is copied within a branch is the branch's own affair, as NFS clients have it by COPY.
+#[test]
+fn on_one_branch_nothing_travels_through_the_daemon() {
+    let pool = Ground::new(2);
+    let (source, target) = (pool.create("a").unwrap(), pool.create("b").unwrap());
+    pool.union.write(source.handle, 0, &[1; 100_000], WriteTerms::default()).unwrap();
+    let copy = || pool.union.copy_range((source.handle, 0), (target.handle, 0), 100_000, Caller::DAEMON);
+    let (copied, made) = count::scope(copy);
+    assert_eq!(copied.unwrap(), 100_000);
+    assert!(made.of(Call::CopyRange) >= 1, "{made:?}");
+    assert_eq!((made.of(Call::Read), made.of(Call::Write)), (0, 0), "{made:?}");
 }
 
 #[test]

@@ -14,7 +14,9 @@ fn files_directories_and_the_pool() {
     let file = pool.create("d/film").unwrap();
     let dir = pool.ino("d");
     for data_only in [false, true] {
-        pool.union.fsync(file.handle, data_only).unwrap();
+        let (done, made) = count::scope(|| pool.union.fsync(file.handle, data_only));
+        done.unwrap();
+        assert_eq!(made.of(Call::Fsync), 1, "the branch is asked, each time");
         let (done, made) = count::scope(|| pool.union.fsyncdir(dir, data_only));
         done.unwrap();
         assert_eq!(made.of(Call::Fsync), 3, "every copy of a directory");
