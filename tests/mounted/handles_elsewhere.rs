@@ -161,7 +161,7 @@ fn a_handle_of_what_is_renamed_all_the_time_is_never_stale() {
 }
 
 /// How the index does, as `fsstack nfs check` tells.
-fn index(pool: &Pool) -> String {
+pub(crate) fn index(pool: &Pool) -> String {
     let mut told = vec![0; 100];
     let len = rustix::fs::getxattr(pool.path(), c"user.fsstack.index", &mut told[..]).unwrap();
     told.truncate(len);

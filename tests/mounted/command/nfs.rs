@@ -5,12 +5,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fsstack_lab::shell::which;
-use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_lab::{self as lab, MiB, Pool, needs};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use super::{at, branch, json, pool, refused, run, told};
 use crate::handles::{check, forget, hold, moved};
+use crate::handles_elsewhere::index;
 use crate::hung_branches::{Frozen, described, until};
 use crate::script::sh;
 
@@ -84,6 +85,25 @@ fn the_check_fails_where_handles_do_not_last() {
     let file = format!("fail  found anew: {}/sub/file: the daemon takes it to be gone", at(&pool));
     assert!(checked.stdout.contains(&file), "{}", checked.stdout);
     assert!(!checked.stdout.contains("beside:"), "{}", checked.stdout);
+}
+
+/// An index that cannot be kept is whole for as long as the pool is mounted, and no longer.
+#[test]
+fn the_check_tells_of_an_index_that_does_not_last() {
+    needs!(mounting(), loops());
+    let mut pool = lab::pool().xfs_branch("x", MiB(300)).option("nfs-export").mount();
+    let complete = |pool: &Pool| {
+        until("the index is complete", || index(pool).starts_with("complete"));
+        told(&["nfs", "check", &at(pool)])
+    };
+    let checked = complete(&pool);
+    assert!(checked.contains("ok    index: complete, 0 objects\n"), "{checked}");
+    pool.unmount();
+    sh(pool.state_dir(), "cd */; rm index.redb; mkdir index.redb");
+    pool.remount();
+    let checked = complete(&pool);
+    let lasts = "warn  index: complete, 0 objects, until the pool is unmounted: ";
+    assert!(checked.contains(lasts), "{checked}");
 }
 
 #[test]

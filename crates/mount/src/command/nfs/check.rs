@@ -73,6 +73,9 @@ fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> Option<boo
     Some(exported)
 }
 
+/// What is said of an index that is in memory only.
+const SHORT_LIVED: &str = "until the pool is unmounted";
+
 /// What the pool has stored.
 fn stored(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     let asked = mount_point.to_owned();
@@ -85,6 +88,11 @@ fn stored(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
         Err(failed) => add(Level::Fail, "fsid", failed.to_string()),
     }
     match index {
+        Ok(told) if told.ends_with(SHORT_LIVED) => add(
+            Level::Warn,
+            "index",
+            format!("{told}: what only it finds is out of reach then; the log says why it cannot be kept"),
+        ),
         Ok(told) if told.starts_with("complete") => add(Level::Ok, "index", told),
         Ok(told) => add(
             Level::Warn,
