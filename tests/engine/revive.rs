@@ -1,11 +1,17 @@
 //! Objects that are asked for by number, as an NFS server asks for them.
 
 use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
 
+use fsstack_engine::open::route::NoBackings;
 use fsstack_engine::settings::Settings;
+use fsstack_engine::{Pool, Union};
+use fsstack_fuse::{Adapter, Outcome, Serve, Timeouts};
 use fsstack_lab::needs::Skip;
-use fsstack_pool::{BranchMode, Ino};
+use fsstack_pool::{BranchMode, BranchSpec, Ino};
 use fsstack_sys::Errno;
+use fsstack_wire::{Abi, Answer, Header, Operation, Request, encode};
 
 use crate::ground::{Ground, settings};
 
@@ -117,4 +123,33 @@ fn what_is_on_a_branch_out_of_the_pool_is_an_error_and_not_gone() {
     for (ino, generation) in held {
         assert_eq!(pool.itself(ino).unwrap().generation, generation);
     }
+}
+
+/// Whoever asks, also who cannot be seen from here (0): a daemon in a container sees neither the kernel's server nor one that is a
+/// process in another (docs/decisions/0026).
+#[test]
+fn who_asks_for_what_is_out_of_reach_is_told_to_ask_again() {
+    let home = tempfile::tempdir().unwrap();
+    let exported = Settings { nfs_export: true, ..settings() };
+    let pool = Pool::open(&[BranchSpec::new(home.path().to_owned())], exported).unwrap();
+    let branch = pool.branches[0].id;
+    let union = Arc::new(Union::new(pool, Arc::new(NoBackings)));
+    let abi = Abi { setxattr_ext: false };
+    let timeouts = Timeouts {
+        entry: Duration::ZERO,
+        attr: Duration::ZERO,
+        negative: Duration::ZERO,
+        watched: (Duration::ZERO, Duration::ZERO),
+    };
+    let adapter = Adapter::new(union.clone(), timeouts, abi);
+    // Of a branch that is not in the pool.
+    let other = if branch.get() == 1 { 2 } else { 1 };
+    for pid in [0, std::process::id(), 2] {
+        let header = Header { unique: 2, nodeid: other << 48 | 7, pid, ..Header::default() };
+        let parts = encode::request(abi, &header, &Operation::Lookup { name: c"." }, &[]);
+        let request = Request::parse(abi, &parts.header, &parts.op_in, &parts.rest).unwrap();
+        let told = adapter.serve(&request, &mut Answer::new(&mut [0; 512]));
+        assert_eq!(told, Outcome::Refused(Errno::NOMEM.raw_os_error()), "{pid}");
+    }
+    union.destroy();
 }

@@ -49,21 +49,6 @@ pub fn leads_session() -> bool {
     u32::try_from(session) == Ok(std::process::id())
 }
 
-/// Whether the process `pid` is a thread of the kernel, as its NFS server is. In a container that cannot be seen: who is
-/// outside of it has the number 0 there, and counts as one.
-pub fn is_kernels_own(pid: u32) -> bool {
-    /// `PF_KTHREAD`, among the flags of proc(5).
-    const KERNEL_THREAD: u64 = 0x0020_0000;
-    if pid == 0 {
-        return true;
-    }
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in parentheses may hold anything: counted from the last one.
-    let flags =
-        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
-    flags.is_some_and(|flags| flags & KERNEL_THREAD != 0)
-}
-
 /// Whether `group` is one of the supplementary groups of the thread `pid`, as its status in proc(5) says. Nobody who cannot
 /// be seen from here has any.
 pub fn has_group(pid: u32, group: u32) -> bool {
@@ -239,15 +224,6 @@ mod tests {
 
     fn own_pid() -> i32 {
         i32::try_from(std::process::id()).unwrap()
-    }
-
-    #[test]
-    fn threads_of_the_kernel_are_known() {
-        assert!(!is_kernels_own(std::process::id()) && !is_kernels_own(u32::MAX));
-        assert!(is_kernels_own(0));
-        // (Not in a container: its second process is like others.)
-        let second = std::fs::read_to_string("/proc/2/comm").unwrap_or_default();
-        assert!(second != "kthreadd\n" || is_kernels_own(2));
     }
 
     #[test]

@@ -7,7 +7,6 @@ use fsstack_engine::ops::New;
 use fsstack_pool::Ino;
 use fsstack_sys::Errno;
 use fsstack_sys::at::RenameFlags;
-use fsstack_sys::process::is_kernels_own;
 use fsstack_wire::{self as wire, Answer, Operation, Request};
 
 use super::{Adapter, Served, caller, entry_name, errno, full};
@@ -24,7 +23,7 @@ impl Adapter {
         };
         match found {
             Ok(entry) => full(answer.entry(&convert::entry(&entry, &self.timeouts()))),
-            Err(error) if matches!(name.to_bytes(), b"." | b"..") => Err(unopened(request, error)),
+            Err(error) if matches!(name.to_bytes(), b"." | b"..") => Err(unopened(error)),
             Err(error) if error.is_missing_for_sure() && !self.timeouts().negative.is_zero() => {
                 full(answer.missing(self.timeouts().negative))
             }
@@ -61,12 +60,11 @@ impl Adapter {
 
 /// What whoever opens a handle is told. Few errors are passed on to it as what they are; of all others the kernel makes
 /// ESTALE, and the client would give up an object that is only out of reach, or that the daemon has no descriptor left
-/// for. The kernel's own NFS server takes ETIMEDOUT for "ask again later", open_by_handle_at(2) passes ENOMEM on.
-fn unopened(request: &Request<'_>, error: OpError) -> Errno {
+/// for. ENOMEM is "ask again later" to the kernel's own NFS server, and open_by_handle_at(2) passes it on, it alone.
+fn unopened(error: OpError) -> Errno {
     match errno(error) {
         Errno::STALE => Errno::STALE,
         _ if error.is_missing_for_sure() => Errno::NOENT, // what is above the root
-        _ if is_kernels_own(request.header.pid) => Errno::TIMEDOUT,
         _ => Errno::NOMEM,
     }
 }
