@@ -44,8 +44,8 @@ impl OpError {
     pub fn errno(self) -> Errno {
         match self {
             Self::Branch { sys, .. } if is_branch_fault(sys.errno) => Errno::IO,
-            // Of whichever file system: connections mean nothing to a program that asked for a file.
-            Self::Branch { sys, .. } | Self::Sys(sys) if is_about_a_connection(sys.errno) => Errno::IO,
+            // Whoever asked for a file can do nothing with it, and an NFS server does not know it.
+            Self::Branch { sys, .. } | Self::Sys(sys) if !is_about_a_file(sys.errno) => Errno::IO,
             Self::Branch { sys, .. } | Self::Sys(sys) => sys.errno,
             Self::NoBranch(why) => match why {
                 Rejection::PathMissing => Errno::NOENT,
@@ -123,21 +123,48 @@ pub fn is_branch_fault(errno: Errno) -> bool {
     ) || errno.raw_os_error() == 117 // EUCLEAN: a corrupted file system
 }
 
-/// Errnos of connections, which no file system call should have.
-fn is_about_a_connection(errno: Errno) -> bool {
+/// Errnos that calls about files have. What else a branch answers (of connections, of its server's descriptors) is about
+/// itself.
+fn is_about_a_file(errno: Errno) -> bool {
     matches!(
         errno,
-        Errno::NOTCONN
-            | Errno::CONNABORTED
-            | Errno::CONNREFUSED
-            | Errno::CONNRESET
-            | Errno::NOTSOCK
-            | Errno::SHUTDOWN
-            | Errno::PIPE
-            | Errno::NETDOWN
-            | Errno::NETUNREACH
-            | Errno::PROTO
-            | Errno::COMM
+        Errno::PERM
+            | Errno::NOENT
+            | Errno::INTR
+            | Errno::IO
+            | Errno::NXIO
+            | Errno::TOOBIG
+            | Errno::AGAIN
+            | Errno::NOMEM
+            | Errno::ACCESS
+            | Errno::BUSY
+            | Errno::EXIST
+            | Errno::XDEV
+            | Errno::NODEV
+            | Errno::NOTDIR
+            | Errno::ISDIR
+            | Errno::INVAL
+            | Errno::NFILE
+            | Errno::MFILE
+            | Errno::NOTTY
+            | Errno::TXTBSY
+            | Errno::FBIG
+            | Errno::NOSPC
+            | Errno::ROFS
+            | Errno::MLINK
+            | Errno::RANGE
+            | Errno::DEADLK
+            | Errno::NAMETOOLONG
+            | Errno::NOLCK
+            | Errno::NOSYS
+            | Errno::NOTEMPTY
+            | Errno::LOOP
+            | Errno::NODATA
+            | Errno::OVERFLOW
+            | Errno::ILSEQ
+            | Errno::OPNOTSUPP
+            | Errno::DQUOT
+            | Errno::NOKEY
     )
 }
 

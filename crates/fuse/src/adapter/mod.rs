@@ -89,9 +89,7 @@ impl Serve for Adapter {
         }
         match self.dispatch(request, answer) {
             Ok(()) => Outcome::Answered,
-            // NFS servers do not know it; for ENOMEM they tell clients to ask again. So does who opens a handle, and asks for
-            // names and listings by the way (docs/decisions/0026).
-            Err(Errno::NFILE) if self.union.is_for_export() => Outcome::Refused(Errno::NOMEM.raw_os_error()),
+            Err(errno) if self.union.is_for_export() => Outcome::Refused(for_servers(errno).raw_os_error()),
             Err(errno) => Outcome::Refused(errno.raw_os_error()),
         }
     }
@@ -339,6 +337,12 @@ fn errno(error: OpError) -> Errno {
     }
 }
 
+/// NFS servers do not know ENFILE; for ENOMEM they tell clients to ask again. So does who opens a handle, and asks for names
+/// and listings by the way (docs/decisions/0026).
+fn for_servers(errno: Errno) -> Errno {
+    if errno == Errno::NFILE { Errno::NOMEM } else { errno }
+}
+
 /// An answer that does not fit was asked for with too small a buffer.
 fn full(put: Result<(), wire::NoRoom>) -> Served {
     put.map_err(|wire::NoRoom| Errno::RANGE)
@@ -365,7 +369,72 @@ mod tests {
     use fsstack_pool::BranchIx;
     use fsstack_sys::{Call, Errno, SysError};
 
-    use super::errno;
+    use super::{errno, for_servers};
+
+    /// What the kernel's NFS server (Linux 6.1 to 6.12, `nfserrno`) tells clients as what it is, or as an I/O error, without
+    /// a warning in the kernel's log. Not those that it makes ESTALE of (EBADF).
+    const SERVED: &[Errno] = &[
+        Errno::PERM,
+        Errno::NOENT,
+        Errno::IO,
+        Errno::NXIO,
+        Errno::TOOBIG,
+        Errno::ACCESS,
+        Errno::EXIST,
+        Errno::XDEV,
+        Errno::MLINK,
+        Errno::NODEV,
+        Errno::NOTDIR,
+        Errno::ISDIR,
+        Errno::INVAL,
+        Errno::FBIG,
+        Errno::NOSPC,
+        Errno::ROFS,
+        Errno::NAMETOOLONG,
+        Errno::NOTEMPTY,
+        Errno::DQUOT,
+        Errno::AGAIN,
+        Errno::NOMEM,
+        Errno::TXTBSY,
+        Errno::OPNOTSUPP,
+        Errno::NOKEY,
+    ];
+
+    /// What else is passed on, for programs need it; and why no server tells a client so.
+    const FOR_PROGRAMS: &[(Errno, &str)] = &[
+        (Errno::INTR, "only who is interrupted is told"),
+        (Errno::BUSY, "of mount points, for which the server has an answer of its own"),
+        (Errno::NOTTY, "of ioctl(2), which no server asks for"),
+        (Errno::RANGE, "of attributes, for which the server asks again with more room"),
+        (Errno::NODATA, "of attributes, for which the server has an answer of its own"),
+        (Errno::DEADLK, "of locks, for which the server has an answer of its own"),
+        (Errno::NOLCK, "of locks, for which the server has an answer of its own"),
+        (Errno::LOOP, "of symbolic links that are not to be followed: no server follows any"),
+        (Errno::OVERFLOW, "of offsets, which the server looks at before"),
+        (Errno::ILSEQ, "of names that the branch's file system does not take: EIO to a client"),
+    ];
+
+    /// What clients of the kernel's server are told is what the branch meant, whatever it said; ESTALE is none of that.
+    #[test]
+    fn servers_are_told_what_they_know() {
+        let passed =
+            |errno: &Errno| SERVED.contains(errno) || FOR_PROGRAMS.iter().any(|(known, _)| known == errno);
+        let mut kept = Vec::new();
+        for number in 1..=133 {
+            let said = Errno::from_raw_os_error(number);
+            let sys = SysError { call: Call::Open, errno: said };
+            for error in [OpError::Branch { branch: BranchIx(1), sys }, OpError::Sys(sys)] {
+                let told = for_servers(errno(error));
+                assert!(passed(&told), "{number}: {error:?} is told as {told:?}");
+                if told == said {
+                    kept.push(said);
+                }
+            }
+        }
+        // Each of them is there for something.
+        let listed = SERVED.iter().chain(FOR_PROGRAMS.iter().map(|(errno, _)| errno));
+        listed.for_each(|errno| assert!(kept.contains(errno), "{errno:?} is never told"));
+    }
 
     /// The kernel never asks again for what is told to be ENOSYS.
     #[test]
