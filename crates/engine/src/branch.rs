@@ -175,7 +175,7 @@ impl Branch {
             return Ok(stat);
         }
         let on = if name.is_empty() { On::Fd(dir) } else { On::Name(dir, name) };
-        let alias = mark::read(on, mark::FILE, stat.ino)?;
+        let alias = mark::of(self, on, mark::FILE, stat.ino)?;
         Ok(Stat { alias: alias.map(|id| (id.ino.0, id.generation)), ..stat })
     }
 

@@ -196,7 +196,7 @@ impl Union {
         for (id, at, own) in ids {
             let branch = pool.branch(*at);
             let fd = self.dirfd(pool, parent, *at)?;
-            let mark = branch.ask(|| mark::read(On::Name(fd.as_fd(), name), mark::DIR, *own))?;
+            let mark = branch.ask(|| mark::of(branch, On::Name(fd.as_fd(), name), mark::DIR, *own))?;
             let stat = stats.iter().find(|(on, _)| *on == *at).map(|(_, stat)| stat);
             let other = stat.map(|stat| number::another(number::identity(branch, stat)));
             let mark = match mark {

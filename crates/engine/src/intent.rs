@@ -182,7 +182,7 @@ fn used_on(
     let Some(inodes) = pool.branches.iter().find_map(|branch| branch.inodes()) else { return Ok(None) };
     // The new copy is known by the number of the old one, and by its own to whoever came before it had that.
     let numbers = [number(from, from.dev(), old), number(to, new.dev, new.ino)];
-    let alias = mark::read(On::Name(dir.as_fd(), name), mark::FILE, new.ino)?.map(|id| id.ino);
+    let alias = mark::of(to, On::Name(dir.as_fd(), name), mark::FILE, new.ino)?.map(|id| id.ino);
     let mut known = numbers.into_iter().chain(alias).filter_map(|ino| inodes.get(ino));
     Ok(known.find(|inode| inode.open_file().is_some()).and_then(|inode| inode.branch()))
 }

@@ -6,12 +6,14 @@
 //! A mark also names the inode it was put on: one that was carried elsewhere by a copying program means nothing.
 
 use std::ffi::CStr;
+use std::os::fd::AsFd;
 
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{Errno, SysError};
 
 use super::number::Identity;
+use crate::branch::Branch;
 
 /// The attribute of directories' copies; only root can set it, and it does not show in the pool.
 pub const DIR: &CStr = c"trusted.fsstack.dir";
@@ -33,6 +35,20 @@ pub fn put(on: On<'_>, which: &CStr, id: Identity, own: u64) -> Result<(), SysEr
     xattr::set(on, which, &value, 0).inspect_err(|error| tracing::debug!(%error, "an object stays unmarked"))
 }
 
+/// As [`read`], of something on `branch`. One that shows nobody such attributes, not even its root's, has none.
+///
+/// # Errors
+/// That cannot be told: the object may be another than it seems.
+pub fn of(branch: &Branch, on: On<'_>, which: &CStr, own: u64) -> Result<Option<Identity>, SysError> {
+    match read(on, which, own) {
+        Err(error) if is_hidden(error.errno) => {
+            let root = xattr::get(On::Fd(branch.root().as_fd()), which, &mut []);
+            if root.is_err_and(|root| is_hidden(root.errno)) { Ok(None) } else { Err(error) }
+        }
+        read => read,
+    }
+}
+
 /// The object that the mark names, if there is one and it was put on this inode, whose number is `own`.
 ///
 /// # Errors
@@ -42,7 +58,9 @@ pub fn read(on: On<'_>, which: &CStr, own: u64) -> Result<Option<Identity>, SysE
     match xattr::get(on, which, &mut value) {
         Ok(LEN) => {}
         Ok(_) => return Ok(None),
-        Err(error) if is_none(error.errno) || error.errno == Errno::RANGE => return Ok(None),
+        Err(error) if matches!(error.errno, Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => {
+            return Ok(None);
+        }
         Err(error) => return Err(error),
     }
     let word = |at: usize| value[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
@@ -52,9 +70,14 @@ pub fn read(on: On<'_>, which: &CStr, own: u64) -> Result<Option<Identity>, SysE
     Ok(counts.then_some(Identity { ino: Ino(number), generation }))
 }
 
+/// Whether there is such an attribute is not for the daemon to know.
+fn is_hidden(errno: Errno) -> bool {
+    matches!(errno, Errno::PERM | Errno::ACCESS)
+}
+
 /// There is no such attribute, or can be none.
 fn is_none(errno: Errno) -> bool {
-    matches!(errno, Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS)
+    matches!(errno, Errno::NODATA | Errno::OPNOTSUPP) || is_hidden(errno)
 }
 
 /// Whether there is a mark, whatever it says.
