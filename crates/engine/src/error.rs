@@ -82,6 +82,11 @@ impl OpError {
         }
     }
 
+    /// Why no copy of a directory answers, `other` being why the next one does not: ESTALE only if all of them are gone.
+    pub(crate) fn of_copies(self, other: Self) -> Self {
+        if other.is_missing() || other.errno() == Errno::STALE { self } else { other }
+    }
+
     /// Whether it may be remembered that the name is missing.
     pub fn is_missing_for_sure(self) -> bool {
         matches!(self, Self::Refused(errno) if errno == Errno::NOENT)

@@ -283,6 +283,7 @@ impl Union {
     /// The attributes of a directory, from all its copies that answer; of those that do not, the times that they told last.
     pub(crate) fn dir_attr(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<Attr> {
         let (mut stats, mut remembered) = (DirStats::new(), DirStats::new());
+        // Of several errors the one that leaves open whether it is there.
         let mut last = OpError::STALE;
         for at in dir.copies() {
             // What the pool shows is the first copy's: that one is worth a wait.
@@ -294,14 +295,14 @@ impl Union {
             match told {
                 Ok(stat) => stats.push((at, stat)),
                 Err(error) => {
-                    last = error;
+                    last = last.of_copies(error);
                     let known = dir.told(at).filter(|_| error.is_fault());
                     remembered.extend(known.map(|stat| (at, stat)));
                 }
             }
         }
         if stats.is_empty() {
-            return Err(if last.is_missing() { OpError::STALE } else { last });
+            return Err(last);
         }
         stats.extend(remembered);
         let mut stat = merge(&stats);

@@ -163,10 +163,10 @@ impl Union {
         for at in inode.copies() {
             match self.dirfd(pool, inode, at) {
                 Ok(fd) => return pool.branch(at).ask(|| ask(On::Fd(fd.as_fd()))),
-                Err(error) => last = error,
+                Err(error) => last = last.of_copies(error),
             }
         }
-        Err(if last.is_missing() { OpError::STALE } else { last })
+        Err(last)
     }
 
     /// What the pool knows about the object. None: no such attribute.
