@@ -165,17 +165,21 @@ impl Union {
     pub(crate) fn search(&self, branch: &Branch, natural: Ino) -> Result<Option<(OwnedFd, Stat)>> {
         let searches = &branch.searches;
         let asked = searches.begun.load(SeqCst);
-        if let Some(found) = self.where_it_was(branch, natural)? {
-            return Ok(Some(found));
+        match self.where_it_was(branch, natural) {
+            Ok(Some(found)) => return Ok(Some(found)),
+            Ok(None) => {}
+            // What has its place now may not be looked into: the object may be elsewhere.
+            Err(error) if error.errno() == Errno::ACCESS => {}
+            Err(error) => return Err(error),
         }
         let turn = searches.turn.try_lock_for(PATIENCE).ok_or(OpError::UNSURE)?;
-        if searches.seen_since(asked).is_none() {
-            self.look(branch)?;
-        }
+        let looked = if searches.seen_since(asked).is_none() { self.look(branch) } else { Ok(()) };
         drop(turn);
+        // Also by a look that did not see everything.
         if let Some(found) = self.where_it_was(branch, natural)? {
             return Ok(Some(found));
         }
+        looked?;
         // It may just have been renamed, and not be remembered yet.
         let _still = searches.still.try_write_for(HALF_DONE).ok_or(OpError::UNSURE)?;
         match self.where_it_was(branch, natural)? {
@@ -317,11 +321,17 @@ impl Union {
             Some(by) if by == kept_by => Ok(()),
             _ => Err(OpError::UNSURE),
         };
+        let mut unseen = None;
         while let Some((dir, parent)) = waiting.pop() {
             let opened =
                 branch.ask(|| open_path(branch, &dir.path())).and_then(|fd| Entries::of(branch, fd.as_fd()));
             let mut entries = match opened {
                 Err(error) if is_elsewhere(error.errno()) => continue,
+                // What it has is not known. What is asked for may be in another.
+                Err(error) if error.errno() == Errno::ACCESS => {
+                    unseen = Some(error);
+                    continue;
+                }
                 opened => opened?,
             };
             while let Some(Listed { kind, ino, name }) = entries.next()? {
@@ -336,11 +346,12 @@ impl Union {
             }
         }
         keep(&mut rows)?;
-        Ok(kept_by)
+        unseen.map_or(Ok(kept_by), Err)
     }
 }
 
-/// What is no directory any more, or was renamed, has nothing in it.
+/// What is no directory any more, or was renamed, has nothing in it; nor has what another file system is mounted on. (One that
+/// may not be read has.)
 fn is_elsewhere(errno: Errno) -> bool {
-    matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS | Errno::XDEV)
+    matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV)
 }
