@@ -96,7 +96,12 @@ impl Union {
         let (at, fd, stat) = self.open_natural(pool, natural)?;
         if stat.is_dir() {
             let dir = self.connect(pool, at, fd.as_fd(), stat.ino)?;
-            return if dir.id.ino == ino { Ok(Reached::Dir(dir)) } else { Err(OpError::STALE) };
+            return match dir.id.ino == ino {
+                true => Ok(Reached::Dir(dir)),
+                // What it is known by may be told by a copy that could not be asked.
+                false if dir.copies.unsure != 0 => Err(OpError::UNSURE),
+                false => Err(OpError::STALE),
+            };
         }
         let id = self.identity(pool, pool.branch(at), &stat);
         if id.ino == ino { Ok(Reached::File(ByNumber { at, fd, stat, id })) } else { Err(OpError::STALE) }
@@ -143,18 +148,19 @@ impl Union {
         fd: BorrowedFd<'_>,
         inode: u64,
     ) -> Result<Connected> {
-        let (mut last, mut moves) = (None, false);
+        let (mut last, mut unsure) = (None, false);
         for _ in 0..ATTEMPTS {
             let Some(path) = self.path_of(pool.branch(at), fd)? else { return Err(OpError::STALE) };
             match self.walk_to_dir(pool, &path) {
                 Ok(found) if found.copies.found.contains(&(at, inode)) => return Ok(found),
+                Ok(found) => unsure |= found.copies.is_unsure_of(at),
                 Err(error) if !error.is_missing() => return Err(error),
-                Ok(_) | Err(_) => {}
+                Err(_) => {}
             }
-            moves |= last.replace(path.clone()).is_some_and(|last| last != path);
+            unsure |= last.replace(path.clone()).is_some_and(|last| last != path);
         }
-        // It stays where the pool has something else, or it is renamed faster than it is walked to.
-        Err(if moves { OpError::UNSURE } else { OpError::STALE })
+        // It stays where the pool has something else, or it is renamed faster than it is walked to, or its branch did not answer.
+        Err(if unsure { OpError::UNSURE } else { OpError::STALE })
     }
 
     /// The name that a file has, if the kernel knows one and it leads there.
@@ -173,18 +179,30 @@ impl Union {
 
     /// The path below the branch's root that the kernel knows. It tells none that is longer than a page: of a directory that
     /// lies deeper the last names are read, each in the directory above.
+    ///
+    /// # Errors
+    /// What the branch answered; EIO if it is renamed, or one above it, faster than their names are read.
     pub(crate) fn path_of(&self, branch: &Branch, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
-        let mut climbed: Option<OwnedFd> = None;
-        let mut below: Vec<CString> = Vec::new();
+        let (mut climbed, mut below) = (None::<OwnedFd>, Vec::new());
+        let mut attempts = ATTEMPTS;
         loop {
             let at = climbed.as_ref().map_or(fd, OwnedFd::as_fd);
             match branch.ask(|| sys::at::path_below(branch.root().as_fd(), at)) {
                 Err(error) if error.errno() == Errno::NAMETOOLONG => {}
                 path => return Ok(path?.map(|path| join(path, &below))),
             }
-            let Some((name, above)) = name_above(branch, at)? else { return Ok(None) };
-            below.push(name);
-            climbed = Some(above);
+            match name_above(branch, at)? {
+                Above::Named(name, above) => {
+                    below.push(name);
+                    climbed = Some(above);
+                }
+                Above::Nothing => return Ok(None),
+                Above::Moved if attempts > 0 => {
+                    attempts -= 1;
+                    (climbed, below) = (None, Vec::new());
+                }
+                Above::Moved => return Err(OpError::UNSURE),
+            }
         }
     }
 
@@ -276,20 +294,31 @@ fn is_below(inode: &Arc<Inode>, dir: &Inode) -> bool {
     }
 }
 
-/// The name of the directory `fd`, and the one that has it. None: it is no directory, or has just been moved.
-fn name_above(branch: &Branch, fd: BorrowedFd<'_>) -> Result<Option<(CString, OwnedFd)>> {
+/// Where a directory lies.
+enum Above {
+    /// It has this name in that one.
+    Named(CString, OwnedFd),
+    /// It is no directory, or was removed.
+    Nothing,
+    /// It was moved while the one that had it was read.
+    Moved,
+}
+
+/// The name of the directory `fd`, and the one that has it.
+fn name_above(branch: &Branch, fd: BorrowedFd<'_>) -> Result<Above> {
     let stat = branch.ask(|| sys::at::stat_fd(fd))?;
     if !stat.is_dir() {
-        return Ok(None);
+        return Ok(Above::Nothing);
     }
     let above = branch.ask(|| sys::at::open_follow(fd, c"..", OFlags::PATH | OFlags::DIRECTORY))?;
     let mut entries = Entries::of(branch, above.as_fd())?;
     while let Some(listed) = entries.next()? {
         if listed.ino == stat.ino {
-            return Ok(Some((listed.name, above)));
+            return Ok(Above::Named(listed.name, above));
         }
     }
-    Ok(None)
+    let is_gone = branch.ask(|| sys::at::stat_fd(fd))?.nlink == 0;
+    Ok(if is_gone { Above::Nothing } else { Above::Moved })
 }
 
 /// `path`, and below it the names, the last one first.
