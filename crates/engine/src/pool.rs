@@ -12,7 +12,6 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::branch::Branch;
-use crate::error::is_branch_fault;
 use crate::home::Proof;
 use crate::inode::number::{self, hash_name, mix};
 use crate::intent::TakenBack;
@@ -188,11 +187,15 @@ pub(crate) fn durable_id(root: &OwnedFd, privileged: bool, taken: &[BranchId]) -
         if privileged { c"trusted.fsstack.branch" } else { c"user.fsstack.branch-id" };
     let on = On::Fd(root.as_fd());
     let mut value = [0_u8; 16];
-    let known = match xattr::get(on, attribute, &mut value) {
-        Ok(len) => len == 16,
-        // Not known to have none: another one must not be stored over it.
-        Err(error) if error.errno == Errno::IO || is_branch_fault(error.errno) => return Err(error),
-        Err(_) => false,
+    let (known, may_store) = match xattr::get(on, attribute, &mut value) {
+        Ok(len) => (len == 16, true),
+        Err(error) => match error.errno {
+            Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::RANGE => (false, true),
+            // There may be one that the daemon is not shown.
+            Errno::ACCESS | Errno::PERM => (false, false),
+            // Not known to have none: another one must not be stored over it.
+            _ => return Err(error),
+        },
     };
     let is_free = |value: &[u8; 16]| !taken.contains(&id_of(u128::from_le_bytes(*value)));
     let stored = |value: [u8; 16]| Stored {
@@ -207,7 +210,7 @@ pub(crate) fn durable_id(root: &OwnedFd, privileged: bool, taken: &[BranchId]) -
     while !is_free(&fresh) {
         fresh = fresh_id(root)?;
     }
-    let kept = xattr::set(on, attribute, &fresh, 0).is_ok();
+    let kept = may_store && xattr::set(on, attribute, &fresh, 0).is_ok();
     if known {
         tracing::warn!(
             "two branches have the same stored id: the later one is given another{}",

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{Errno, SysError};
 
 use crate::branch::Branch;
 
@@ -38,28 +39,41 @@ impl PoolId {
     }
 
     /// The id that most of the branches have, of several the one that comes first; a fresh one if none has any. All
-    /// that can store it have it afterwards.
-    pub fn of(branches: &[Arc<Branch>]) -> Self {
-        let stored: Vec<Option<Self>> = branches.iter().map(|branch| Self::stored(branch)).collect();
-        let count = |id: Self| stored.iter().filter(|known| **known == Some(id)).count();
+    /// that can store it have it afterwards. None: they may have one, and cannot tell it now.
+    pub fn of(branches: &[Arc<Branch>]) -> Option<Self> {
+        let stored: Vec<_> = branches.iter().map(|branch| Self::stored(branch)).collect();
+        let count = |id: Self| stored.iter().filter(|known| **known == Ok(Some(id))).count();
         let mut best: Option<(usize, Self)> = None;
-        for id in stored.iter().flatten() {
+        for id in stored.iter().flatten().flatten() {
             if best.is_none_or(|(most, _)| count(*id) > most) {
                 best = Some((count(*id), *id));
             }
         }
-        let id = best.map_or_else(Self::fresh, |(_, id)| id);
+        let id = match (best, stored.iter().find_map(|stored| stored.err())) {
+            (Some((_, id)), _) => id,
+            (None, Some(error)) => {
+                tracing::warn!(%error, "the pool's id cannot be read: there is none until it is mounted again");
+                return None;
+            }
+            (None, None) => Self::fresh(),
+        };
         let now = now();
         branches.iter().for_each(|branch| id.store_at(branch, now));
-        id
+        Some(id)
     }
 
-    fn stored(branch: &Branch) -> Option<Self> {
+    /// # Errors
+    /// There may be one.
+    fn stored(branch: &Branch) -> Result<Option<Self>, SysError> {
         let mut value = [0; 16];
         let root = branch.root();
         match xattr::get(On::Fd(root.as_fd()), ATTRIBUTE, &mut value) {
-            Ok(16) => Some(Self(value)),
-            _ => None,
+            Ok(16) => Ok(Some(Self(value))),
+            Ok(_) => Ok(None),
+            Err(error) => match error.errno {
+                Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::RANGE => Ok(None),
+                _ => Err(error),
+            },
         }
     }
 
@@ -72,10 +86,16 @@ impl PoolId {
     fn store_at(self, branch: &Branch, now: u64) {
         let root = branch.root();
         let on = On::Fd(root.as_fd());
-        if Self::stored(branch) == Some(self) {
-            let mut value = [0; 8];
-            let noted = matches!(xattr::get(on, JOINED, &mut value), Ok(8));
-            return branch.set_joined(if noted { u64::from_le_bytes(value) } else { 0 });
+        match Self::stored(branch) {
+            Ok(Some(stored)) if stored == self => {
+                let mut value = [0; 8];
+                let noted = matches!(xattr::get(on, JOINED, &mut value), Ok(8));
+                return branch.set_joined(if noted { u64::from_le_bytes(value) } else { 0 });
+            }
+            Ok(_) => {}
+            Err(error) => {
+                return tracing::debug!(%error, branch = %branch.path.display(), "the branch does not tell the pool's id");
+            }
         }
         let stored = xattr::set(on, JOINED, &now.to_le_bytes(), 0)
             .and_then(|()| xattr::set(on, ATTRIBUTE, &self.0, 0));

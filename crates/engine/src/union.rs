@@ -94,7 +94,7 @@ impl Union {
         let roots = pool.branches.iter().map(|branch| (branch.ix, branch.root_ino, branch.root()));
         let root = Inode::root(roots);
         let budget = Budget::new(pool.settings.dir_fds);
-        let id = pool.settings.privileged.then(|| PoolId::of(&pool.branches));
+        let id = pool.settings.privileged.then(|| PoolId::of(&pool.branches)).flatten();
         let index = Index::open(id, &pool.settings);
         pool.branches.iter().for_each(|branch| index.join(branch));
         index.muster(&pool.branches);
@@ -164,7 +164,7 @@ impl Union {
         self.transport.get().copied()
     }
 
-    /// The pool's id; None for a pool of a user without privileges, which is not stored.
+    /// The pool's id; None for a pool of a user without privileges, which is not stored, and where it cannot be read now.
     pub fn id(&self) -> Option<PoolId> {
         self.id
     }
