@@ -19,11 +19,11 @@ use smallvec::SmallVec;
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::number::{self, Identity};
-use crate::inode::{Inode, mark};
+use crate::inode::{Inode, Name, mark};
 use crate::pool::Pool;
 use crate::resolve::DirStats;
 use crate::shape::Shape;
-use crate::union::Union;
+use crate::union::{Union, is_astray};
 
 /// Copies of a directory: what each would be known by, its branch, and the branch's inode number.
 type Naturals = SmallVec<[(Identity, BranchIx, u64); 2]>;
@@ -99,13 +99,24 @@ impl Union {
         copies: &Naturals,
     ) -> bool {
         // While a rename is half done it is alive under its old name.
-        let live = self.inodes.get(marked.ino).and_then(|inode| inode.name());
-        let elsewhere = live.is_some_and(|is| is.parent.id != parent.id || *is.name != *name);
+        let elsewhere = self.inodes.get(marked.ino).is_some_and(|live| {
+            let is_there = |is: &Name| !self.has_left_name(pool, &live, is);
+            live.name().is_some_and(|is| (is.parent.id != parent.id || *is.name != *name) && is_there(&is))
+        });
         let parted = self.is_parted(pool, parent, name, marked, copies);
         if parted {
             self.part(pool, parent, name, marked, copies);
         }
         elsewhere || parted
+    }
+
+    /// Whether `name`, by which the live directory `dir` was seen last, leads to none of its copies any more: it was renamed
+    /// behind the pool's back.
+    fn has_left_name(&self, pool: &Pool, dir: &Inode, name: &Name) -> bool {
+        dir.copies().into_iter().all(|at| match self.stat_in(pool, &name.parent, at, &name.name) {
+            Ok(there) => dir.copy_ino(at) != Some(there.ino),
+            Err(error) => is_astray(error),
+        })
     }
 
     /// Whether the copy that the number `id` was made of is in the pool under another path than `copies`, which are `name`

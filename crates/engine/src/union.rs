@@ -373,6 +373,6 @@ impl Union {
 }
 
 /// A name on the way to a directory led nowhere, or elsewhere.
-fn is_astray(error: OpError) -> bool {
+pub(crate) fn is_astray(error: OpError) -> bool {
     matches!(error.errno(), Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE)
 }
