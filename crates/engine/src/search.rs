@@ -17,11 +17,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
 use crate::branch::Branch;
@@ -41,6 +41,9 @@ const BATCH: usize = 4096;
 const DEEPEST: usize = 4096;
 /// How long somebody else's look is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How often it is looked whether the branch answers meanwhile.
+const A_MOMENT: Duration = Duration::from_millis(50);
 
 /// How long renames under way are waited for.
 const HALF_DONE: Duration = Duration::from_secs(2);
@@ -81,6 +84,23 @@ impl Searches {
     /// Nobody gives a file of the branch another name until this drops. None: somebody does for longer than `patience`.
     pub(crate) fn alone(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, ()>> {
         self.links.try_write_for(patience)
+    }
+
+    /// Whoever has it alone looks through `branch`.
+    ///
+    /// # Errors
+    /// Somebody looks for longer than is waited for; or is stuck in the branch, which does not answer.
+    fn take_turn(&self, branch: &Branch) -> Result<MutexGuard<'_, ()>> {
+        let began = Instant::now();
+        loop {
+            branch.check_open()?;
+            if let Some(turn) = self.turn.try_lock_for(A_MOMENT) {
+                return Ok(turn);
+            }
+            if began.elapsed() > PATIENCE {
+                return Err(OpError::UNSURE);
+            }
+        }
     }
 
     /// By what the look that began after the first `asked` is remembered, if one saw everything.
@@ -172,7 +192,7 @@ impl Union {
             Err(error) if error.errno() == Errno::ACCESS => {}
             Err(error) => return Err(error),
         }
-        let turn = searches.turn.try_lock_for(PATIENCE).ok_or(OpError::UNSURE)?;
+        let turn = searches.take_turn(branch)?;
         let looked = if searches.seen_since(asked).is_none() { self.look(branch) } else { Ok(()) };
         drop(turn);
         // Also by a look that did not see everything.
