@@ -8,6 +8,7 @@ mod check;
 #[path = "../model/engine.rs"]
 #[expect(dead_code, reason = "shared with the tests against the model")]
 mod engine;
+mod handles;
 mod journal;
 mod kill;
 mod late_errors;

@@ -1,0 +1,431 @@
+//! Each call that opening a handle makes fails once: what lives is never told to be gone, and is what it was when the call
+//! does not fail any more.
+//!
+//! Of objects that the daemon does not know yet, as after a restart, and of those that it does; on file systems that open
+//! objects by number, and on those that are looked through.
+
+use std::cell::Cell;
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use fsstack_engine::answer::Entry;
+use fsstack_engine::open::route::NoBackings;
+use fsstack_engine::ops::WriteTerms;
+use fsstack_engine::settings::Settings;
+use fsstack_engine::{OpError, Union};
+use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_pool::{BranchSpec, EntryNameBuf, Ino};
+use fsstack_sys::at::{Mounts, RenameFlags};
+use fsstack_sys::{self as sys, Call, Errno, OFlags, fault};
+use tempfile::TempDir;
+
+use crate::engine::{Engine, settings};
+
+/// What a branch, or the daemon's own machine, may say to any call.
+const ERRNOS: [Errno; 5] = [Errno::IO, Errno::ACCESS, Errno::NOMEM, Errno::MFILE, Errno::INTR];
+
+/// What an NFS client knows.
+#[derive(Clone, Debug)]
+struct Held {
+    path: &'static str,
+    id: (Ino, u64),
+    /// Of a directory: the one that it is in.
+    above: Option<(Ino, u64)>,
+}
+
+type Told = Result<(Ino, u64), OpError>;
+
+struct Ground {
+    branches: Pool,
+    state: TempDir,
+}
+
+fn id(entry: Entry) -> (Ino, u64) {
+    (entry.ino, entry.generation)
+}
+
+impl Ground {
+    fn mount(&self) -> Engine {
+        let state_dir = Some(self.state.path().to_owned());
+        let settings = Settings { nfs_export: true, state_dir, ..settings("ff") };
+        Engine::over(self.roots().iter().map(PathBuf::as_path), settings)
+    }
+
+    /// As [`Self::mount`], where that may fail.
+    fn try_mount(&self) -> Option<Arc<Union>> {
+        let state_dir = Some(self.state.path().to_owned());
+        let settings = Settings { nfs_export: true, state_dir, ..settings("ff") };
+        let specs = self.roots().map(BranchSpec::new);
+        Some(Arc::new(Union::new(fsstack_engine::Pool::open(&specs, settings).ok()?, Arc::new(NoBackings))))
+    }
+
+    /// What has the name `from` gets the name `to` on each branch that has it, behind the pool's back.
+    fn rename(&self, from: &str, to: &str) {
+        for root in self.roots().iter().filter(|root| fs::symlink_metadata(root.join(from)).is_ok()) {
+            fs::rename(root.join(from), root.join(to)).unwrap();
+        }
+    }
+
+    /// None of what failed has left anything.
+    fn assert_unchanged(&self, held: &[Held]) {
+        let engine = self.mount();
+        for held in held {
+            assert_eq!(at_last(&engine, |engine| itself(engine, held)).ok(), Some(held.id), "{held:?}");
+            assert_eq!(hold(&engine, held.path).id, held.id, "{held:?}");
+        }
+    }
+
+    fn roots(&self) -> [PathBuf; 2] {
+        ["a", "b"].map(|name| self.branches.branch(name).path().to_owned())
+    }
+
+    /// One of each sort, and their handles.
+    fn filled(branches: Pool) -> (Self, Vec<Held>) {
+        // (In memory: it is mounted a thousand times.)
+        let state = tempfile::tempdir_in("/dev/shm").unwrap();
+        let ground = Self { branches, state };
+        let [a, b] = ground.roots();
+        for dir in ["d/sub", "both", "lost", "parted"] {
+            fs::create_dir_all(a.join(dir)).unwrap();
+        }
+        for file in ["d/file", "d/hard", "d/moved"] {
+            fs::write(a.join(file), file).unwrap();
+        }
+        symlink("file", a.join("d/link")).unwrap();
+        fs::hard_link(a.join("d/hard"), a.join("d/sub/hard too")).unwrap();
+        fs::create_dir(b.join("both")).unwrap();
+        fs::write(b.join("both/on b"), "on b").unwrap();
+        for file in ["f", "g"] {
+            fs::write(b.join(file), file).unwrap();
+        }
+        let engine = ground.mount();
+        // Later copies of directories on `b`, by what is renamed into them.
+        for (from, to) in [("f", "lost/f"), ("g", "parted/g")] {
+            engine.rename(Path::new(from), Path::new(to), RenameFlags::empty()).unwrap();
+        }
+        ground.branches.branch("a").fill_until_free(MiB(1));
+        grow(&engine, "d/moved", 4 << 20);
+        assert!(b.join("d/moved").exists() && !a.join("d/moved").exists());
+        let paths = [
+            "d",
+            "d/file",
+            "d/link",
+            "d/hard",
+            "d/moved",
+            "d/sub",
+            "both",
+            "both/on b",
+            "lost",
+            "lost/f",
+            "parted",
+        ];
+        let mut held: Vec<_> = paths.iter().map(|path| hold(&engine, path)).collect();
+        drop(engine);
+        // A directory loses its first copy; another is renamed on its second branch, and is two from then on.
+        fs::remove_dir(a.join("lost")).unwrap();
+        fs::rename(b.join("parted"), b.join("parted too")).unwrap();
+        let engine = ground.mount();
+        held.extend(["parted too", "parted too/g"].iter().map(|path| hold(&engine, path)));
+        for held in &held {
+            assert_eq!(hold(&engine, held.path).id, held.id, "{held:?}");
+        }
+        drop(engine);
+        (ground, held)
+    }
+}
+
+fn hold(engine: &Engine, path: &'static str) -> Held {
+    let entry = engine.find(Path::new(path)).unwrap();
+    let above = Path::new(path).parent().filter(|above| !above.as_os_str().is_empty());
+    let above = above.map_or((Ino::ROOT, 0), |above| id(engine.find(above).unwrap()));
+    Held { path, id: id(entry), above: entry.attr.stat.is_dir().then_some(above) }
+}
+
+/// Writes at the end until all is written.
+fn grow(engine: &Engine, path: &str, mut len: usize) {
+    let handle = engine.open(Path::new(path), OFlags::WRONLY).unwrap();
+    let mut at = 0;
+    while len > 0 {
+        let done = engine.union.write(handle, at, &vec![b'm'; len.min(1 << 20)], WriteTerms::default());
+        let done = done.unwrap();
+        (at, len) = (at + done as u64, len - done);
+    }
+    engine.union.release(handle);
+}
+
+/// Whether the kernel makes ESTALE of it. (ENOENT that is for sure is passed on, and that is one to it.)
+fn is_gone(told: &Told) -> bool {
+    told.is_err_and(|error| error.errno() == Errno::STALE || error.is_missing_for_sure())
+}
+
+/// What is asked of the handle, and what it is to be told.
+struct Question {
+    about: &'static str,
+    /// What went before it.
+    before: fn(&Engine, &Held),
+    ask: fn(&Engine, &Held) -> Told,
+    wanted: fn(&Held) -> Option<(Ino, u64)>,
+}
+
+fn itself(engine: &Engine, held: &Held) -> Told {
+    engine.union.lookup_self(held.id.0).map(id)
+}
+
+fn known(engine: &Engine, held: &Held) {
+    itself(engine, held).unwrap();
+}
+
+const QUESTIONS: [Question; 3] = [
+    Question { about: "itself", before: |_, _| (), ask: itself, wanted: |held| Some(held.id) },
+    Question { about: "itself, known", before: known, ask: itself, wanted: |held| Some(held.id) },
+    Question {
+        about: "what it is in",
+        before: known,
+        ask: |engine, held| engine.union.lookup_parent(held.id.0).map(id),
+        wanted: |held| held.above,
+    },
+];
+
+/// What is asked until it is told anything else than "not now".
+fn at_last(engine: &Engine, ask: impl Fn(&Engine) -> Told) -> Told {
+    let began = Instant::now();
+    loop {
+        let told = ask(engine);
+        if told.is_ok() || is_gone(&told) || began.elapsed() > Duration::from_secs(10) {
+            return told;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What an NFS client is told, and what it is told when nothing fails any more.
+struct Answers {
+    told: Told,
+    later: Told,
+}
+
+impl Answers {
+    fn are_wrong(&self, wanted: (Ino, u64)) -> bool {
+        let is_it = |told: &Told| told.as_ref().is_ok_and(|told| *told == wanted);
+        is_gone(&self.told) || self.told.is_ok() && !is_it(&self.told) || !is_it(&self.later)
+    }
+}
+
+/// Each call fails once with each of `errnos`. `asks` makes the `nth` fail, and tells which that was; None: there are no more.
+fn every_call_fails_once(
+    held: &[Held],
+    errnos: &[Errno],
+    asks: impl Fn(&Question, &Held, u64, Errno) -> (Answers, Option<Call>),
+) {
+    let (mut wrong, mut failures) = (Vec::new(), 0);
+    for question in &QUESTIONS {
+        for held in held {
+            let Some(wanted) = (question.wanted)(held) else { continue };
+            for errno in errnos.iter().copied() {
+                for nth in 1.. {
+                    let (answers, failed) = asks(question, held, nth, errno);
+                    if answers.are_wrong(wanted) {
+                        let (about, Answers { told, later }) = (question.about, answers);
+                        wrong.push(format!(
+                            "{}, {about}: call {nth} ({failed:?}) {errno:?}: told {told:?}, later {later:?}, it is {wanted:?}",
+                            held.path
+                        ));
+                    }
+                    if failed.is_none() {
+                        break;
+                    }
+                    failures += 1;
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {failures}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(failures > 500, "{failures}");
+}
+
+/// Of a daemon that was just started, and objects that are where they were seen last.
+fn after_a_mount(branches: Pool) {
+    let (ground, held) = Ground::filled(branches);
+    // (A mount for each is dear: the others are as NOMEM to the engine.)
+    every_call_fails_once(&held, &ERRNOS[..3], |question, held, nth, errno| {
+        let engine = ground.mount();
+        (question.before)(&engine, held);
+        let (told, failed) = fault::fail(nth, errno, || (question.ask)(&engine, held));
+        let later = at_last(&engine, |engine| (question.ask)(engine, held));
+        (Answers { told, later }, failed)
+    });
+    ground.assert_unchanged(&held);
+}
+
+/// Of objects that were renamed behind the pool's back since they were seen last, each time to a name that they never had.
+fn after_a_rename(branches: Pool) {
+    let (ground, held) = Ground::filled(branches);
+    let engine = ground.mount();
+    let names = Cell::new(0);
+    every_call_fails_once(&held, &ERRNOS, |question, held, nth, errno| {
+        let fresh = || format!("{}~{}", held.path, names.replace(names.get() + 1));
+        let (before, now) = (fresh(), fresh());
+        ground.rename(held.path, &before);
+        (question.before)(&engine, held);
+        ground.rename(&before, &now);
+        let (told, failed) = fault::fail(nth, errno, || (question.ask)(&engine, held));
+        let later = at_last(&engine, |engine| (question.ask)(engine, held));
+        // (All that it was told, and what it may have been told besides.)
+        for (ino, _) in [Some(held.id), held.above].into_iter().flatten().filter(|(ino, _)| *ino != Ino::ROOT)
+        {
+            engine.union.forget(ino, 100);
+        }
+        ground.rename(&now, held.path);
+        (Answers { told, later }, failed)
+    });
+    drop(engine);
+    ground.assert_unchanged(&held);
+}
+
+fn by_number() -> Pool {
+    lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).unmounted()
+}
+
+fn looked_for() -> Pool {
+    lab::pool().tmpfs_branch("a", MiB(4)).tmpfs_branch("b", MiB(16)).unmounted()
+}
+
+#[test]
+fn what_lives_is_never_gone_where_objects_are_opened_by_number() {
+    needs!(root(), loops());
+    after_a_mount(by_number());
+}
+
+#[test]
+fn what_was_renamed_is_never_gone_where_objects_are_opened_by_number() {
+    needs!(root(), loops());
+    after_a_rename(by_number());
+}
+
+#[test]
+fn what_lives_is_never_gone_where_objects_are_looked_for() {
+    needs!(root());
+    after_a_mount(looked_for());
+}
+
+#[test]
+fn what_was_renamed_is_never_gone_where_objects_are_looked_for() {
+    needs!(root());
+    after_a_rename(looked_for());
+}
+
+/// One copy does not answer, and the other was removed behind the pool's back.
+#[test]
+fn a_directory_is_not_gone_while_one_of_its_copies_cannot_be_asked() {
+    needs!(root());
+    let (ground, _) = Ground::filled(looked_for());
+    let [a, b] = ground.roots();
+    for nth in 1.. {
+        for root in [&a, &b] {
+            fs::create_dir_all(root.join("two")).unwrap();
+        }
+        let engine = ground.mount();
+        let held = hold(&engine, "two");
+        fs::remove_dir(b.join("two")).unwrap();
+        let ino = held.id.0;
+        let (told, failed) = fault::fail(nth, Errno::IO, || engine.union.getattr(ino, None).map(drop));
+        let told = told.map_err(OpError::errno);
+        assert!(matches!(told, Ok(()) | Err(Errno::IO)), "{nth} ({failed:?}): {told:?}");
+        let mut value = [0; 8];
+        let asked = || engine.union.getxattr(ino, c"user.none", &mut value).map(drop);
+        let (told, of_xattr) = fault::fail(nth, Errno::IO, asked);
+        assert_ne!(told.map_err(OpError::errno), Err(Errno::STALE), "{nth} ({of_xattr:?})");
+        if failed.is_none() && of_xattr.is_none() {
+            return assert!(nth > 2, "{nth}");
+        }
+    }
+}
+
+/// What a branch is known by is not read at a mount: nothing else is put in its place.
+#[test]
+fn a_mount_at_which_a_call_fails_changes_no_number() {
+    needs!(root());
+    let (ground, held) = Ground::filled(looked_for());
+    let pool = ground.mount().union.id();
+    let mut wrong = Vec::new();
+    for errno in ERRNOS {
+        for nth in 1.. {
+            let (mounted, failed) = fault::fail(nth, errno, || ground.try_mount());
+            let mounts = mounted.is_some();
+            if let Some(union) = mounted {
+                union.destroy(); // (What is left of it has the index open.)
+            }
+            let engine = ground.mount();
+            let others = held.iter().filter(|held| hold(&engine, held.path).id != held.id).count();
+            if others > 0 || engine.union.id() != pool {
+                let id = engine.union.id();
+                wrong.push(format!(
+                    "call {nth} ({failed:?}) {errno:?}: mounted {mounts}, {others} others, {id:?}"
+                ));
+            }
+            if failed.is_none() {
+                assert!(nth > 20 && mounts, "{nth}");
+                break;
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A directory deeper than the kernel tells paths, in one that is moved to and fro.
+#[test]
+fn a_directory_that_is_moved_far_below_is_never_gone() {
+    needs!(root(), loops());
+    let (ground, _) = Ground::filled(by_number());
+    let [a, _] = ground.roots();
+    let name = CString::new("n".repeat(200)).unwrap();
+    let mut way = vec![sys::at::open_root(&a).unwrap()];
+    for level in 0..26 {
+        let last = way.last().unwrap();
+        sys::at::mkdir(last.as_fd(), &name, 0o755).unwrap();
+        if level == 23 {
+            sys::at::mkdir(last.as_fd(), c"other", 0o755).unwrap();
+        }
+        way.push(sys::at::open_dir(last.as_fd(), &name, Mounts::Stay).unwrap());
+    }
+    let engine = ground.mount();
+    let mut at = Ino::ROOT;
+    for _ in 0..26 {
+        let name = EntryNameBuf::from_bytes(name.to_bytes()).unwrap();
+        at = engine.union.lookup(at, name.as_name()).unwrap().ino;
+    }
+    drop(engine);
+    let other = sys::at::open_dir(way[23].as_fd(), c"other", Mounts::Stay).unwrap();
+    let engine = ground.mount();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let ends = [(&way[24], &name), (&other, &name)];
+            for turn in 0.. {
+                if over.load(Relaxed) && turn % 2 == 0 {
+                    break;
+                }
+                let ((from, old), (to, new)) = (ends[turn % 2], ends[(turn + 1) % 2]);
+                sys::at::rename(from.as_fd(), old, to.as_fd(), new, RenameFlags::empty()).unwrap();
+            }
+        });
+        let gone = (0..2000).filter(|_| {
+            let told = engine.union.lookup_self(at).map(id);
+            engine.union.forget(at, u64::from(told.is_ok()));
+            is_gone(&told)
+        });
+        let gone = gone.count();
+        over.store(true, Relaxed);
+        assert_eq!(gone, 0);
+    });
+    assert_eq!(
+        at_last(&engine, |engine| engine.union.lookup_self(at).map(id)).map(|(ino, _)| ino).ok(),
+        Some(at)
+    );
+}
