@@ -1,4 +1,5 @@
-//! File handles where the number of a moved file is used again on the branch that it was moved from.
+//! The numbers that handles have: names and listings tell the same, a moved file keeps its own under all its names, and what
+//! uses the number again on the branch that it was moved from has another.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -72,6 +73,107 @@ fn a_new_directory_never_has_the_number_of_a_file_that_was_moved_away() {
         pool.remount();
     }
     is_found_without_the_index(&mut pool, &new);
+}
+
+/// By `d_ino` of the whole tree, before anything was looked up: path and number.
+fn listed(pool: &Pool) -> Vec<(String, u64)> {
+    let listed = sh(pool.path(), "ls -iURN1 .");
+    let mut dir = String::new();
+    let mut all = Vec::new();
+    for line in listed.lines().filter(|line| !line.is_empty()) {
+        match line.trim_start().split_once(' ') {
+            _ if line.ends_with(':') => {
+                dir = line.trim_end_matches(':').trim_start_matches('.').trim_start_matches('/').to_owned();
+            }
+            Some((ino, name)) if dir.is_empty() => all.push((name.to_owned(), ino.parse().unwrap())),
+            Some((ino, name)) => all.push((format!("{dir}/{name}"), ino.parse().unwrap())),
+            None => panic!("{line}"),
+        }
+    }
+    all.sort_unstable();
+    all
+}
+
+/// As [`listed`], by `st_ino`.
+fn looked_up(pool: &Pool) -> Vec<(String, u64)> {
+    let paths = sh(pool.path(), "find . -mindepth 1 -printf '%P\\n'");
+    let ino = |path: &str| (path.to_owned(), fs::symlink_metadata(pool.at(path)).unwrap().ino());
+    let mut all: Vec<_> = paths.lines().map(ino).collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn listings_tell_the_numbers_that_names_and_handles_have() {
+    needs!(mounting(), loops(), drop_caches());
+    let (mut pool, film) = moved();
+    let [x, y] = ["x", "y"].map(|branch| pool.branch(branch).path().to_owned());
+    let Some(again) = in_its_place(&pool, &film, |path| fs::write(path, "new").unwrap()) else { return };
+    sh(&x, "find . -name 'n*' ! -name NAME -delete".replace("NAME", &again).as_str());
+    // A directory with copies on both, one of which is renamed behind the pool's back: it is two. Links, and a symbolic one.
+    sh(&x, "mkdir parted both; touch parted/one both/one; ln both/one both/too; ln -s one both/link");
+    sh(&y, "touch two three");
+    sh(pool.path(), "mv two parted/two; mv three both/three; stat parted/* both/*");
+    sh(&y, "mv parted 'parted too'");
+    forget();
+    let paths = [
+        "d/film",
+        "d",
+        &again,
+        "parted",
+        "parted/one",
+        "parted too",
+        "parted too/two",
+        "both",
+        "both/too",
+        "both/link",
+    ];
+    let mut held: Vec<_> = paths.iter().map(|path| hold(&pool, path)).collect();
+    held[0].content = None;
+    assert_eq!(held[0].ino, film.ino);
+    assert!(held[2].ino != film.ino && held[3].ino != held[5].ino, "{held:?}");
+    for _ in 0..2 {
+        forget();
+        let (listed, looked_up) = (listed(&pool), looked_up(&pool));
+        assert_eq!(listed, looked_up);
+        for (path, held) in paths.iter().zip(&held) {
+            assert!(listed.contains(&((*path).to_owned(), held.ino)), "{path} {held:?} {listed:?}");
+            forget();
+            check(&pool, held);
+        }
+        pool.remount();
+    }
+}
+
+#[test]
+fn a_moved_file_has_its_number_under_each_name_that_it_is_given() {
+    needs!(mounting(), loops(), drop_caches());
+    let (mut pool, held) = moved();
+    fs::hard_link(pool.at("d/film"), pool.at("link")).unwrap();
+    // Past the pool, too.
+    let y = pool.branch("y").path().to_owned();
+    fs::hard_link(y.join("d/film"), y.join("past")).unwrap();
+    let names = ["d/film", "link", "past"];
+    for _ in 0..2 {
+        for name in names {
+            forget();
+            let mut by_name = hold(&pool, name);
+            by_name.content = None;
+            assert_eq!(by_name.ino, held.ino, "{name}");
+            assert!(by_name.is_the_same_as(&held), "{name}: {by_name:?} {held:?}");
+            forget();
+            check(&pool, &by_name);
+        }
+        pool.kill_daemon();
+        pool.remount();
+    }
+    // As long as one of them is left; and a name more is no reason to be moved back or to another.
+    for name in names {
+        check(&pool, &held);
+        fs::remove_file(pool.at(name)).unwrap();
+        forget();
+    }
+    check_stale(&pool, &held);
 }
 
 /// A new file that has just been given another number than its branch says, and the daemon is killed.

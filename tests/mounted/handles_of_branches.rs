@@ -1,13 +1,17 @@
 //! File handles when branches come, go, change their places or do not answer.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_sys::{Errno, OFlags};
 
 use crate::command::{refused, told};
-use crate::handles::{Held, check, check_stale, fill, forget, hold, hold_all, open, over};
-use crate::script::sh;
+use crate::handles::{Held, check, check_stale, fill, forget, hold, hold_all, moved, open, over};
+use crate::handles_elsewhere::index;
+use crate::hung_branches::{Frozen, lasting_a_second, until};
+use crate::script::{passthrough, sh};
 
 /// What a program is told of a handle that cannot be followed now: of most errors the kernel makes ESTALE, not of this one.
 const OUT_OF_REACH: Option<Errno> = Some(Errno::NOMEM);
@@ -63,6 +67,56 @@ fn a_handle_of_a_branch_that_is_not_in_the_pool_is_an_error_until_it_is() {
     check(&pool, &elsewhere);
     pool.remount_of(&["x", "e"]);
     held.iter().for_each(|held| check(&pool, held));
+}
+
+/// A file that was moved is on another branch than its number tells: that one is away, and the index is whole.
+#[test]
+fn a_handle_of_a_moved_file_is_an_error_while_its_branch_is_not_in_the_pool() {
+    needs!(mounting(), loops(), drop_caches());
+    let (mut pool, held) = moved();
+    for _ in 0..2 {
+        pool.remount_of(&["x"]);
+        until("the index is complete", || index(&pool).starts_with("complete"));
+        for _ in 0..2 {
+            forget();
+            assert_eq!(open(&pool, &held, OFlags::PATH).err(), OUT_OF_REACH);
+        }
+        pool.remount_of(&["x", "y"]);
+        check(&pool, &held);
+    }
+    // The branch that its number tells is no matter.
+    pool.remount_of(&["y"]);
+    forget();
+    check(&pool, &held);
+}
+
+/// Nobody waits for longer than the branch may take. (It is another pool: its numbers last.)
+#[test]
+fn a_handle_of_a_branch_that_hangs_is_an_error_in_time() {
+    needs!(mounting(), drop_caches());
+    let below = lab::pool().tmp_branch("brick").no_others().mount();
+    sh(below.path(), "mkdir -p d/sub; echo file > d/file; ln -s file d/link");
+    let pool = lab::pool().tmp_branch("t").over(&[below.path().to_str().unwrap()]);
+    let pool = lasting_a_second(pool).option("nfs-export").mount();
+    let held = ["d/file", "d/sub", "d/link", "d"].map(|path| hold(&pool, path));
+    forget();
+    let frozen = Frozen::new(below.daemon());
+    for held in &held {
+        let began = Instant::now();
+        assert_eq!(open(&pool, held, OFlags::PATH).err(), OUT_OF_REACH, "{held:?}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{held:?}: {:?}", began.elapsed());
+    }
+    drop(frozen);
+    for held in &held {
+        until("the branch is back", || match open(&pool, held, OFlags::PATH).err() {
+            None => true,
+            told => {
+                assert_eq!(told, OUT_OF_REACH, "{held:?}");
+                false
+            }
+        });
+        check(&pool, held);
+    }
 }
 
 /// Who is told that a branch will not come back has its handles stale: after a remount, too, and until it is back nevertheless.
@@ -170,6 +224,34 @@ fn a_handle_of_a_branch_whose_daemon_is_dead_is_an_error_that_servers_know() {
         assert_eq!(open(&pool, held, OFlags::PATH).err(), OUT_OF_REACH, "{held:?}");
         forget();
     }
+}
+
+/// What the kernel reads and writes by itself has the errno of the branch's file system: an error, and never that the file is
+/// gone. What is asked of the daemon is as ever.
+#[test]
+fn a_file_that_is_open_by_passthrough_when_its_branch_dies_is_not_stale() {
+    needs!(mounting(), drop_caches(), program("mergerfs"));
+    if let Err(skip) = passthrough() {
+        return skip.announce();
+    }
+    let pool = lab::pool().served_branch("s").tmp_branch("t").option("create=ff").option("nfs-export");
+    let pool = pool.option("write-path=passthrough").option("attr-timeout=0").mount();
+    pool.write("f", &[b'f'; 1 << 16]);
+    let mut held = hold(&pool, "f");
+    held.content = None;
+    let file = File::from(open(&pool, &held, OFlags::RDWR).unwrap());
+    pool.branch("s").daemon().kill().unwrap();
+    let told = |done: std::io::Result<()>| done.err().and_then(|error| error.raw_os_error());
+    let dead = [Errno::IO, Errno::NOTCONN, Errno::CONNABORTED].map(|errno| Some(errno.raw_os_error()));
+    let mut bytes = [0; 4096];
+    let read = told(file.read_exact_at(&mut bytes, 0));
+    let written = told(file.write_all_at(&bytes, 1 << 15).and_then(|()| file.sync_all()));
+    assert!(read.is_none() || dead.contains(&read), "{read:?}"); // (It may be in memory.)
+    assert!(dead.contains(&written), "{written:?}");
+    assert_eq!(told(file.metadata().map(drop)), Some(Errno::IO.raw_os_error()));
+    drop(file);
+    forget();
+    assert_eq!(open(&pool, &held, OFlags::PATH).err(), OUT_OF_REACH);
 }
 
 /// Numbers that fill 64 bits tell no branch: GlusterFS has such, and here another pool that calls itself a volume.

@@ -25,6 +25,7 @@ mod handles_listings;
 mod handles_numbers;
 mod handles_of_branches;
 mod handles_of_dirs;
+mod handles_reused;
 mod hung_branches;
 mod inode_flags;
 mod large;

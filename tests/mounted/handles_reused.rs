@@ -1,0 +1,195 @@
+//! File handles where an inode number is used again for another object: the old handle is stale, whatever the objects are.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use fsstack_lab::branch::Kind;
+use fsstack_lab::{self as lab, MiB, Pool, needs};
+use fsstack_sys::{Errno, OFlags};
+
+use crate::handles::{check, check_stale, forget, hold, open};
+use crate::script::sh;
+
+/// What an object is.
+#[derive(Clone, Copy, Debug)]
+enum Sort {
+    File,
+    Dir,
+    Symlink,
+    /// One of two links.
+    HardLink,
+}
+
+const SORTS: [Sort; 4] = [Sort::File, Sort::Dir, Sort::Symlink, Sort::HardLink];
+
+impl Sort {
+    /// Makes one with an inode number of its own; `text` is what can be read of it.
+    fn make(self, at: &Path, text: &str) {
+        match self {
+            Self::File => fs::write(at, text).unwrap(),
+            Self::Dir => fs::create_dir(at).unwrap(),
+            Self::Symlink => symlink(text, at).unwrap(),
+            Self::HardLink => {
+                fs::write(at, text).unwrap();
+                fs::hard_link(at, at.with_extension("too")).unwrap();
+            }
+        }
+    }
+
+    fn remove(self, at: &Path) {
+        match self {
+            Self::Dir => fs::remove_dir(at).unwrap(),
+            Self::File | Self::Symlink => fs::remove_file(at).unwrap(),
+            Self::HardLink => {
+                fs::remove_file(at).unwrap();
+                fs::remove_file(at.with_extension("too")).unwrap();
+            }
+        }
+    }
+}
+
+fn ino(at: &Path) -> u64 {
+    fs::symlink_metadata(at).unwrap().ino()
+}
+
+/// Makes objects in `dir` until one has the inode number `number`: its name. What has not is left, so that the next has another.
+fn again(dir: &Path, sort: Sort, number: u64) -> Option<String> {
+    (0..100).map(|n| format!("n{n}")).find(|name| {
+        // XFS frees inodes some time after their last name is gone.
+        std::thread::sleep(Duration::from_millis(1));
+        sort.make(&dir.join(name), "new");
+        ino(&dir.join(name)) == number
+    })
+}
+
+/// btrfs uses none twice.
+fn reuses(kind: Kind) -> bool {
+    !matches!(kind, Kind::Btrfs(_))
+}
+
+/// Tries `attempt` until the file system has used a number again, if it ever does.
+fn until_reused(reuses: bool, what: &str, attempt: impl FnMut() -> bool) {
+    let reused = std::iter::repeat_with(attempt).take(if reuses { 20 } else { 1 }).any(|reused| reused);
+    assert!(reused || !reuses, "{what}");
+}
+
+fn numbers_used_again(kind: Kind) {
+    let mut pool = lab::pool().branch("b", kind).option("nfs-export").mount();
+    let branch = pool.branch("b").path().join("d");
+    fs::create_dir(&branch).unwrap();
+    for sort in SORTS {
+        for remounts in [false, true] {
+            until_reused(reuses(kind), &format!("{kind:?} {sort:?}, remounts: {remounts}"), || {
+                sort.make(&branch.join("f"), "old");
+                let (old, number) = (hold(&pool, "d/f"), ino(&branch.join("f")));
+                forget();
+                sort.remove(&branch.join("f"));
+                let new = again(&branch, sort, number).map(|name| format!("d/{name}"));
+                if remounts {
+                    pool.remount();
+                }
+                forget();
+                check_stale(&pool, &old);
+                if let Some(new) = &new {
+                    let new = hold(&pool, new);
+                    check(&pool, &new);
+                    assert_eq!(new.ino, old.ino, "{sort:?}");
+                    check_stale(&pool, &old);
+                }
+                sh(&branch, "rm -rf f n*");
+                new.is_some()
+            });
+        }
+        the_same_name(&pool, kind, sort);
+    }
+}
+
+/// The new object has the old one's name, too, and the kernel has forgotten nothing.
+fn the_same_name(pool: &Pool, kind: Kind, sort: Sort) {
+    let branch = pool.branch("b").path().join("d");
+    // (A directory that the pool knows it holds open, and its number is not free.)
+    let may_reuse = reuses(kind) && !matches!(sort, Sort::Dir);
+    until_reused(may_reuse, &format!("{kind:?} {sort:?}, the same name"), || {
+        sort.make(&branch.join("f"), "old");
+        let (old, number) = (hold(pool, "d/f"), ino(&branch.join("f")));
+        sort.remove(&branch.join("f"));
+        let new = again(&branch, sort, number);
+        match &new {
+            Some(new) => fs::rename(branch.join(new), branch.join("f")).unwrap(),
+            None => sort.make(&branch.join("f"), "new"),
+        }
+        match sort {
+            Sort::Symlink => {
+                // (What has no name any more may be looked at through the kernel's memory, and tells nothing of another.)
+                let opened = open(pool, &old, OFlags::PATH | OFlags::NOFOLLOW);
+                let told = opened.map(|fd| fsstack_sys::at::readlink(std::os::fd::AsFd::as_fd(&fd), c""));
+                assert!(!matches!(&told, Ok(Ok(target)) if target == b"new"), "{told:?}");
+            }
+            Sort::Dir => {
+                // (An empty one, by the kernel's memory of it: nothing of the new one's.)
+                fs::create_dir(branch.join("f/in the new one")).unwrap();
+                let opened = open(pool, &old, OFlags::RDONLY | OFlags::DIRECTORY);
+                let names = opened.map(|fd| names(fd));
+                assert!(names.as_ref().map_or(true, |names| names.is_empty()), "{names:?}");
+            }
+            Sort::File | Sort::HardLink => {
+                assert_eq!(open(pool, &old, OFlags::RDONLY).err(), Some(Errno::STALE), "{sort:?}");
+            }
+        }
+        let found = hold(pool, "d/f");
+        assert_ne!(format!("{found:?}"), format!("{old:?}"));
+        check(pool, &found);
+        sh(&branch, "rm -rf f n* *.too");
+        new.is_some()
+    });
+}
+
+/// What a directory lists; nothing if it cannot be read.
+fn names(dir: std::os::fd::OwnedFd) -> Vec<String> {
+    let mut entries = fsstack_sys::dirents::Dirents::new(dir, 1 << 10);
+    let mut names = Vec::new();
+    while let Ok(Some(entry)) = entries.next() {
+        names.push(entry.name.to_str().unwrap().to_owned());
+    }
+    names.retain(|name| name != "." && name != "..");
+    names
+}
+
+#[test]
+fn a_number_used_again_on_xfs_is_stale_for_the_old_handle() {
+    needs!(mounting(), loops(), drop_caches());
+    numbers_used_again(Kind::Xfs(MiB(300)));
+}
+
+#[test]
+fn a_number_used_again_on_ext4_is_stale_for_the_old_handle() {
+    needs!(mounting(), loops(), drop_caches());
+    numbers_used_again(Kind::Ext4(MiB(100)));
+}
+
+#[test]
+fn what_was_removed_from_btrfs_is_stale() {
+    needs!(mounting(), loops(), drop_caches(), program("mkfs.btrfs"));
+    numbers_used_again(Kind::Btrfs(MiB(200)));
+}
+
+/// A removed name is none of the object's end while it has another.
+#[test]
+fn a_handle_is_good_for_as_long_as_a_link_is_left() {
+    needs!(mounting(), loops(), drop_caches());
+    let mut pool = lab::pool().xfs_branch("b", MiB(300)).option("nfs-export").mount();
+    let branch = pool.branch("b").path().to_owned();
+    Sort::HardLink.make(&branch.join("f"), "text");
+    let held = hold(&pool, "f");
+    fs::remove_file(branch.join("f")).unwrap();
+    check(&pool, &held);
+    forget();
+    check(&pool, &held);
+    pool.remount();
+    check(&pool, &held);
+    fs::remove_file(branch.join("f.too")).unwrap();
+    forget();
+    check_stale(&pool, &held);
+}
