@@ -131,7 +131,7 @@ fn the_same_name(pool: &Pool, kind: Kind, sort: Sort) {
                 // (An empty one, by the kernel's memory of it: nothing of the new one's.)
                 fs::create_dir(branch.join("f/in the new one")).unwrap();
                 let opened = open(pool, &old, OFlags::RDONLY | OFlags::DIRECTORY);
-                let names = opened.map(|fd| names(fd));
+                let names = opened.map(names);
                 assert!(names.as_ref().map_or(true, |names| names.is_empty()), "{names:?}");
             }
             Sort::File | Sort::HardLink => {
