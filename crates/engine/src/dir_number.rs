@@ -74,7 +74,7 @@ impl Union {
         // All copies are later ones: the first is lost or out of reach, but its number lives on, unless that
         // directory is alive elsewhere.
         let id = match first.or(marks.iter().flatten().next().copied()) {
-            Some(marked) if first.is_none() && self.is_another(pool, parent, name, marked, &ids) => {
+            Some(marked) if first.is_none() && self.is_another(pool, parent, name, marked, &ids)? => {
                 ids.first().map(|(id, ..)| *id)
             }
             id => id,
@@ -90,6 +90,9 @@ impl Union {
 
     /// Whether the directory with the number that all copies of `name` in `parent` are marked with is another one. If that
     /// is for good their marks go.
+    ///
+    /// # Errors
+    /// That is not known.
     fn is_another(
         &self,
         pool: &Pool,
@@ -97,26 +100,35 @@ impl Union {
         name: &CStr,
         marked: Identity,
         copies: &Naturals,
-    ) -> bool {
+    ) -> Result<bool> {
         // While a rename is half done it is alive under its old name.
-        let elsewhere = self.inodes.get(marked.ino).is_some_and(|live| {
-            let is_there = |is: &Name| !self.has_left_name(pool, &live, is);
-            live.name().is_some_and(|is| (is.parent.id != parent.id || *is.name != *name) && is_there(&is))
-        });
+        let elsewhere = match self.inodes.get(marked.ino).and_then(|live| Some((live.name()?, live))) {
+            Some((is, live)) if is.parent.id != parent.id || *is.name != *name => {
+                !self.has_left_name(pool, &live, &is)?
+            }
+            Some(_) | None => false,
+        };
         let parted = self.is_parted(pool, parent, name, marked, copies);
         if parted {
             self.part(pool, parent, name, marked, copies);
         }
-        elsewhere || parted
+        Ok(elsewhere || parted)
     }
 
     /// Whether `name`, by which the live directory `dir` was seen last, leads to none of its copies any more: it was renamed
     /// behind the pool's back.
-    fn has_left_name(&self, pool: &Pool, dir: &Inode, name: &Name) -> bool {
-        dir.copies().into_iter().all(|at| match self.stat_in(pool, &name.parent, at, &name.name) {
-            Ok(there) => dir.copy_ino(at) != Some(there.ino),
-            Err(error) => is_astray(error),
-        })
+    ///
+    /// # Errors
+    /// That is not known.
+    fn has_left_name(&self, pool: &Pool, dir: &Inode, name: &Name) -> Result<bool> {
+        for at in dir.copies() {
+            match self.stat_in(pool, &name.parent, at, &name.name) {
+                Ok(there) if dir.copy_ino(at) == Some(there.ino) => return Ok(false),
+                Err(error) if !is_astray(error) => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(true)
     }
 
     /// Whether the copy that the number `id` was made of is in the pool under another path than `copies`, which are `name`
