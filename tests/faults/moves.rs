@@ -372,3 +372,47 @@ fn a_branch_that_is_added_takes_nothing_from_who_has_the_file_open() {
     assert!(both > 0, "never were there two of it");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// The old branch goes when the old name was to be removed, and the file is open on the new one; the old copy gets another
+/// mode, past the pool, and its branch is back.
+#[test]
+fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
+    needs!(root());
+    let branches = Branches::fresh();
+    let [a, b, _] = branches.paths().map(|path| path.join(FILM));
+    let engine = branches.mount();
+    let (_, calls) = fault::count(|| (MOVE.act)(&engine));
+    branches.wait_for_room();
+    drop(engine);
+    let mut both = 0;
+    for (nth, later) in (1..=calls).flat_map(|nth| (1..=2).map(move |later| (nth, later))) {
+        branches.reset();
+        let engine = branches.mount();
+        let film = engine.open(Path::new(FILM), OFlags::RDWR).unwrap();
+        let write = |at: usize, text: &str| {
+            engine.union.write(film, at as u64, text.as_bytes(), WriteTerms::default())
+        };
+        let (told, failed) = fault::fail_twice(nth, later, Errno::NOTCONN, || write(MOVED.len(), MOVED_MORE));
+        if !matches!(told, Ok(written) if written == MOVED_MORE.len()) || !(a.exists() && b.exists()) {
+            engine.union.release(film);
+            continue;
+        }
+        both += 1;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(&a, mode).unwrap();
+        let hosted = MountWatch::start(&engine.union).unwrap();
+        // Something gives cause to examine the old branch once more.
+        let stat = || engine.find(Path::new("ballast")).map(drop);
+        let (_, asked) = fault::fail(1, Errno::NOTCONN, stat);
+        assert!(asked.is_some());
+        std::thread::sleep(Duration::from_millis(300));
+        Branches::wait_until_up(&engine);
+        let written = write(0, LATER);
+        assert!(written.is_ok(), "{nth} ({failed:?}) and {later} later: {written:?}");
+        assert!(b.exists(), "{nth} ({failed:?}) and {later} later: what is open has lost its name");
+        assert!(fs::read_to_string(&b).unwrap().starts_with(LATER));
+        engine.union.release(film);
+        drop((hosted, engine));
+    }
+    assert!(both > 0, "never were there two of it");
+}

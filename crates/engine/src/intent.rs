@@ -146,9 +146,13 @@ pub(crate) fn settle(
     let at_old = walk(from, path)?;
     let is_old = at_old.as_ref().map_or(Ok(None), |at_old| there(at_old, old))?;
     // (Without an old copy there is nothing to go on with: the new one is the file.)
+    let used = match is_old {
+        Some(_) if !taken_back => used_on(pool, (from, old.ino), (to, &is_new), &at_new)?,
+        _ => None,
+    };
     let taken_back = taken_back
         || is_old.is_some()
-            && match used_on(pool, (from, old.ino), (to, &is_new), &at_new)? {
+            && match used {
                 Some(used) => used == from.ix,
                 None => joining == Some(to.id) && new.is_written_as(&is_new),
             };
@@ -161,6 +165,11 @@ pub(crate) fn settle(
         tracing::info!(from = %from.path.display(), "a move that was interrupted is finished");
     } else if is_old.is_none() && !taken_back {
         return Ok(true); // it was finished
+    } else if used == Some(to.ix) {
+        // Whoever has the new copy open goes on with it, under its name.
+        let (from, to) = (from.path.display(), to.path.display());
+        tracing::warn!(%from, %to, "a move was interrupted, the old copy has changed, and the new one is open: both stay until it is closed");
+        return Ok(false);
     } else if new.is_written_as(&is_new) {
         sys::at::unlink(at_new.0.as_fd(), &at_new.1)?;
         sync_dir(at_new.0.as_fd())?;
