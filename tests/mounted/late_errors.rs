@@ -1,10 +1,14 @@
 //! What was acknowledged and is lost on its way to the disk.
 
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use fsstack_lab::ledger::Entry;
-use fsstack_lab::{self as lab, needs};
+use fsstack_lab::{self as lab, MiB, Pool, needs};
 use tempfile::TempDir;
 
 use crate::script::{python, sh, ways};
@@ -63,5 +67,107 @@ fn each_open_file_is_told_once() {
         let pool = options.iter().fold(pool, |pool, option| pool.option(option)).mount();
         assert_eq!(python(pool.path(), LOSE), expected, "{way:?}");
         drop(pool);
+    }
+}
+
+fn errno(told: io::Result<()>) -> i32 {
+    told.map_or_else(|error| error.raw_os_error().unwrap(), |()| 0)
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+fn sync<const N: usize>(files: [&File; N]) -> [i32; N] {
+    files.map(|file| errno(file.sync_all()))
+}
+
+fn until_readable(path: &Path) {
+    let began = Instant::now();
+    while fs::read(path).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(60), "the branch does not come back");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// A mount is gone, and with it maybe what was acknowledged on it.
+#[test]
+fn what_a_dead_mount_may_have_taken_with_it_is_told() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = lab::pool().served_branch("a").tmp_branch("b").option("create=ff").option("attr-timeout=0");
+    let mut pool = pool.option("write-path=stacked").option("entry-timeout=0").mount();
+    let [one, two, reader] = [(); 3].map(|()| open(&pool.at("film")));
+    let (synced, unwritten) = (open(&pool.at("synced")), open(&pool.at("unwritten")));
+    one.write_all_at(b"x", 0).unwrap();
+    synced.write_all_at(b"x", 0).unwrap();
+    assert_eq!(sync([&synced]), [0]);
+    pool.branch("a").daemon().kill().unwrap();
+    pool.branch_mut("a").unmount_by_force();
+    pool.branch_mut("a").remount();
+    until_readable(&pool.at("film"));
+    assert_eq!(sync([&one, &two, &synced, &unwritten]), [5, 5, 0, 0]);
+    let late = open(&pool.at("film"));
+    assert_eq!(sync([&one, &two, &late, &reader, &reader]), [0, 0, 0, 5, 0]);
+}
+
+/// The mount left the tree, and its disk is there as before.
+#[test]
+fn a_disk_that_still_stores_all_says_so() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).option("write-path=stacked").option("attr-timeout=0");
+    let mut pool = pool.option("entry-timeout=0").mount();
+    let film = open(&pool.at("film"));
+    film.write_all_at(b"x", 0).unwrap();
+    pool.branch_mut("a").unmount_lazily();
+    let began = Instant::now();
+    while fs::read(pool.at("film")).is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it is not down");
+        sleep(Duration::from_millis(20));
+    }
+    pool.branch_mut("a").remount();
+    until_readable(&pool.at("film"));
+    assert_eq!(sync([&film]), [0]);
+    assert_eq!(pool.read("film"), b"x");
+}
+
+/// A small volume that holds writes back, or does not, and what is over it and a roomy branch.
+fn over_a_volume(holds_back: bool) -> (Pool, Pool) {
+    let volume = lab::pool().tmpfs_branch("brick", MiB(8)).option("subtype=glusterfs").no_others();
+    let mut volume = volume.option("write-path=stacked").option("minfreespace=0").unmounted();
+    let graph = volume.branch("brick").path().join(".meta/graphs/active");
+    fs::create_dir_all(graph.join("v-dht")).unwrap();
+    fs::write(graph.join("v-dht/private"), "subvolumes[0]=protocol/client.v-0\nsubvolume_status[0]=1\n")
+        .unwrap();
+    if holds_back {
+        fs::create_dir(graph.join("v-write-behind")).unwrap();
+    }
+    volume.remount();
+    let pool =
+        lab::pool().over(&[volume.path().to_str().unwrap()]).tmpfs_branch("b", MiB(64)).option("create=ff");
+    let pool = pool.option("write-path=stacked").option("minfreespace=0").mount();
+    (volume, pool)
+}
+
+/// A volume that answers writes before they are stored says at a later one that they did not fit.
+#[test]
+fn a_volume_that_holds_writes_back_may_have_lost_what_it_acknowledged() {
+    needs!(mounting());
+    for holds_back in [true, false] {
+        let (volume, pool) = over_a_volume(holds_back);
+        let film = volume.at("film");
+        fs::write(&film, "").unwrap();
+        let (one, two) = (open(&pool.at("film")), open(&pool.at("film")));
+        let write = |n: u64| errno(one.write_all_at(&[7; 1 << 20], n << 20));
+        let told: Vec<i32> = (0..12).map(write).take_while(|told| *told == 0).collect();
+        if holds_back {
+            assert!(told.len() < 8, "it was moved");
+            assert_eq!(sync([&one, &two, &one, &two]), [28, 28, 0, 0]);
+            assert!(film.exists());
+            // What is stored now is known to be: it goes on elsewhere.
+            assert_eq!(write(8), 0);
+        }
+        assert!(!film.exists() && pool.branch("b").path().join("film").exists());
+        assert_eq!(sync([&one, &two]), [0; 2]);
+        drop((one, two, pool, volume));
     }
 }

@@ -67,7 +67,7 @@ impl FsKind {
 }
 
 /// `f_type` of an NFS mount.
-const NFS: u64 = 0x6969;
+pub(crate) const NFS: u64 = 0x6969;
 
 /// A member directory of the pool.
 #[derive(Debug)]

@@ -9,7 +9,7 @@
 //! lost before it was given is seen.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -19,7 +19,7 @@ use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 
 use super::spare::MadeUp;
 use super::{DOUBTED, LACKING, UP};
-use crate::branch::Branch;
+use crate::branch::{Branch, NFS};
 use crate::error::is_branch_fault;
 
 /// The type of the mount of a volume's client.
@@ -28,12 +28,15 @@ const CLIENT: &str = "fuse.glusterfs";
 const GRAPH: &CStr = c".meta/graphs/active";
 /// What the names of those of its layers end with that spread files.
 const SPREADS: &[u8] = b"-dht";
+/// And of the one that answers writes before they are stored.
+const WRITES_BEHIND: &[u8] = b"-write-behind";
 
 /// The parts of a volume, as its client tells of them.
 #[derive(Debug)]
 pub(crate) struct Parts {
     /// What tells how they are, below the root of the mount.
     told_by: Vec<MadeUp>,
+    root: Arc<OwnedFd>,
 }
 
 impl Parts {
@@ -42,7 +45,7 @@ impl Parts {
         let mount = mounts.iter().find(|mount| mount.id == mnt_id && mount.fs_type == CLIENT)?;
         let root = sys::at::open_root(&mount.mount_point).ok()?;
         let told_by = match sys::at::stat_kept(root.as_fd()) {
-            Ok(here) if here.mnt_id == mnt_id => layers(root.as_fd()).unwrap_or_default(),
+            Ok(here) if here.mnt_id == mnt_id => layers(root.as_fd(), SPREADS).unwrap_or_default(),
             _ => Vec::new(), // another mount lies on it
         };
         if told_by.is_empty() {
@@ -54,7 +57,7 @@ impl Parts {
         }
         let root = Arc::new(root);
         let told_by = told_by.into_iter().map(|path| MadeUp::new(root.clone(), path)).collect();
-        Some(Arc::new(Self { told_by }))
+        Some(Arc::new(Self { told_by, root }))
     }
 
     /// The names of those that cannot be reached.
@@ -70,14 +73,14 @@ impl Parts {
     }
 }
 
-/// The layers of the volume that spread files.
-fn layers(root: BorrowedFd<'_>) -> Result<Vec<CString>, SysError> {
+/// What tells of the layers of the volume whose names end with `suffix`.
+fn layers(root: BorrowedFd<'_>, suffix: &[u8]) -> Result<Vec<CString>, SysError> {
     let graph = sys::at::open_follow(root, GRAPH, OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut entries = Dirents::new(graph, 16 << 10);
     let mut layers = Vec::new();
     while let Some(entry) = entries.next()? {
         let name = entry.name.to_bytes();
-        if name.ends_with(SPREADS) {
+        if name.ends_with(suffix) {
             layers.extend(CString::new([GRAPH.to_bytes(), b"/", name, b"/private"].concat()));
         }
     }
@@ -100,6 +103,16 @@ fn unreached(text: &str) -> Vec<String> {
 }
 
 impl Branch {
+    /// Whether it answers writes before they are stored, and may tell at a later one, and nowhere else, that they could not
+    /// be: NFS, and a volume as it is set up by default. (Others tell that at the fsync.)
+    pub(crate) fn tells_at_writes(&self) -> bool {
+        let behind = |parts: &Parts| {
+            let layers = layers(parts.root.as_fd(), WRITES_BEHIND);
+            layers.map_or(true, |layers| !layers.is_empty()) // not told: it may
+        };
+        self.home.f_type == NFS || self.parts().is_some_and(|parts| behind(&parts))
+    }
+
     /// # Errors
     /// A part of the branch is out of reach, or that cannot be told: what is not found there may be there.
     pub(crate) fn check_parts(&self) -> Result<(), SysError> {

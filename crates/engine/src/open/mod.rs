@@ -9,6 +9,7 @@ pub mod listing;
 pub(crate) mod owed;
 pub mod quiet;
 pub mod route;
+mod unsynced;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,6 +32,7 @@ use listing::Listing;
 use owed::{Owed, To};
 use quiet::Quiet;
 use route::{Backings, Route, Tie};
+use unsynced::Unsynced;
 
 /// How long one attempt to have a file alone lasts.
 const TRY: Duration = Duration::from_millis(20);
@@ -58,6 +60,7 @@ pub struct OpenFile {
     append_only: AtomicBool,
     /// The daemon was asked to change the content since it was opened.
     touched: AtomicBool,
+    unsynced: Unsynced,
     /// What the branch could not store, and who was told.
     pub(crate) owed: Owed,
     /// Who has locks on the branch, each by an open file description of its own.
@@ -144,6 +147,7 @@ impl OpenFile {
             immutable: AtomicBool::new(stat.is_immutable()),
             append_only: AtomicBool::new(stat.is_append_only()),
             touched: AtomicBool::new(false),
+            unsynced: Unsynced::default(),
             owed: Owed::default(),
             lock_owners: Mutex::default(),
             why: Mutex::default(),
@@ -215,18 +219,6 @@ impl OpenFile {
         placed.branch.ask_inside(|| call(placed.fd.as_fd()))
     }
 
-    /// As [`Self::ask`], for writers: the space on the branch is counted.
-    ///
-    /// # Errors
-    /// What the call answered.
-    pub fn ask_to_write(&self, call: impl Fn(BorrowedFd<'_>) -> Result<usize, SysError>) -> Result<usize> {
-        self.touched.store(true, Relaxed);
-        let placed = self.placed();
-        let written = placed.branch.ask(|| call(placed.fd.as_fd()))?;
-        placed.branch.note_placed(written);
-        Ok(written)
-    }
-
     /// Has the file to itself: for whoever moves it.
     ///
     /// # Errors
@@ -275,19 +267,24 @@ impl OpenFile {
     /// # Errors
     /// As [`Self::hold_alone`].
     pub(crate) fn replace(&self, was: Was, now: Was, fd: OwnedFd) -> Result<()> {
+        let (branch, gone, _) = self.put(was, now, fd)?; // a close may hang too
+        branch.dispose(gone);
+        Ok(())
+    }
+
+    /// As [`Self::replace`]: the branch, what is to be closed, and whether that is `fd`.
+    fn put(&self, was: Was, now: Was, fd: OwnedFd) -> Result<(Arc<Branch>, OwnedFd, bool)> {
         let mut placed = self.hold_alone()?;
-        let gone = if placed.was() == was {
+        let is_new = placed.was() != was;
+        let gone = if is_new {
+            fd
+        } else {
             (placed.access, placed.epoch) = (now.access, now.epoch);
             let gone = std::mem::replace(&mut placed.fd, fd);
             self.hush_again(&placed);
             gone
-        } else {
-            fd
         };
-        let branch = placed.branch.branch().clone();
-        drop(placed); // a close may hang too
-        branch.dispose(gone);
-        Ok(())
+        Ok((placed.branch.branch().clone(), gone, is_new))
     }
 
     /// Why the file was not moved when its branch was full; true if that is news.

@@ -2,8 +2,8 @@
 //!
 //! A write is answered before its bytes are on disk. If they never get there, the branch says so once to each open file
 //! description (the kernel's errseq), and of a file the daemon has one for all its handles. So what it is told is written
-//! down here, and owed to each handle that was open by then, until an fsync by that handle, or the close of one that
-//! writes, has answered it.
+//! down here, and owed to each handle that was open by then, until an fsync by that handle has answered it. The close of a
+//! descriptor is told of it too; but one handle may have several, and who closes one may not look.
 //!
 //! Who asks at the same time as another may hear "all is well" because the other was told: some file systems tell of what was
 //! lost long before they return. So whoever hears that waits for those who have begun to ask before it returned. (A file
@@ -49,6 +49,16 @@ struct State {
 pub(crate) struct To {
     pub(crate) handle: Handle,
     pub(crate) since: u64,
+}
+
+/// Who asks what became of earlier writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// An fsync: what it is told is answered for.
+    Sync,
+    /// The close of a descriptor, maybe by a process that only inherited it and looks at no answer: the handle's fsync is told
+    /// all the same.
+    Close,
 }
 
 /// The branch is being asked.
@@ -102,18 +112,18 @@ impl Owed {
         })
     }
 
-    /// As [`Self::ask`], for a sync: answers also what others were told.
+    /// As [`Self::ask`], for what `asks`: answers also what others were told.
     ///
     /// # Errors
     /// What `ask` answers; an error that is owed to the handle; what `patience` answers, which is asked every `piece` while others
     /// are waited for.
     pub(crate) fn settle(
         &self,
-        to: To,
+        (to, asks): (To, Asks),
         (piece, patience): (Duration, impl Fn() -> Result<()>),
         ask: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        self.ask(Some(to), OpError::is_of_a_sync, ask)?;
+        self.ask(Some(to).filter(|_| asks == Asks::Sync), OpError::is_of_a_sync, ask)?;
         let mut state = self.state.lock();
         let until = state.begun;
         let waits = |state: &State| {
@@ -131,21 +141,22 @@ impl Owed {
                 Ok::<_, OpError>(state)
             })?;
         }
-        self.answer_in(&mut state, to)
+        let Some(error) = self.owes(&state, to) else { return Ok(()) };
+        if asks == Asks::Sync {
+            state.answered.insert(to.handle, self.so_far());
+        }
+        Err(error)
     }
 
-    /// What is owed to a handle, without asking anybody.
+    /// What is owed to a handle that a descriptor of is closed, without asking anybody.
     ///
     /// # Errors
     /// An error that is owed to it.
-    pub(crate) fn answer(&self, to: To) -> Result<()> {
-        if self.so_far() == to.since { Ok(()) } else { self.answer_in(&mut self.state.lock(), to) }
-    }
-
-    fn answer_in(&self, state: &mut State, to: To) -> Result<()> {
-        let Some(error) = self.owes(state, to) else { return Ok(()) };
-        state.answered.insert(to.handle, self.so_far());
-        Err(error)
+    pub(crate) fn tell(&self, to: To) -> Result<()> {
+        if self.so_far() == to.since {
+            return Ok(());
+        }
+        self.owes(&self.state.lock(), to).map_or(Ok(()), Err)
     }
 
     fn owes(&self, state: &State, to: To) -> Option<OpError> {
@@ -168,12 +179,12 @@ impl OpenFile {
     /// What the call answered, to this handle or to another one while this was open.
     pub(crate) fn settle(
         &self,
-        to: To,
+        who: (To, Asks),
         call: impl FnOnce(BorrowedFd<'_>) -> Result<(), SysError>,
     ) -> Result<()> {
         let came = Instant::now();
         let patience = || self.check_waiting(came);
-        self.owed.settle(to, (TRY, patience), || self.ask_patiently(call))
+        self.owed.settle(who, (TRY, patience), || self.ask_patiently(call))
     }
 }
 
@@ -196,7 +207,7 @@ mod tests {
     }
 
     fn sync(owed: &Owed, to: To, told: Result<()>) -> Result<(), Errno> {
-        owed.settle(to, (Duration::from_secs(1), || Ok(())), || told).map_err(OpError::errno)
+        owed.settle((to, Asks::Sync), (Duration::from_secs(1), || Ok(())), || told).map_err(OpError::errno)
     }
 
     #[test]
@@ -232,7 +243,7 @@ mod tests {
             let owed = shared;
             let first = scope.spawn(move || {
                 let told = told;
-                owed.settle(to(1, 0), (Duration::from_secs(1), || Ok(())), || {
+                owed.settle((to(1, 0), Asks::Sync), (Duration::from_secs(1), || Ok(())), || {
                     asks.send(()).unwrap();
                     told.recv().unwrap()
                 })
@@ -243,7 +254,7 @@ mod tests {
                 let _once = tell.send(Err(LOST));
                 Ok(())
             };
-            let second = owed.settle(to(2, 0), (Duration::from_millis(1), waits), || Ok(()));
+            let second = owed.settle((to(2, 0), Asks::Sync), (Duration::from_millis(1), waits), || Ok(()));
             assert_eq!(second.unwrap_err().errno(), Errno::IO);
             assert_eq!(first.join().unwrap().unwrap_err().errno(), Errno::IO);
         });

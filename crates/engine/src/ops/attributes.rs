@@ -78,7 +78,7 @@ impl Union {
             // A call that is stuck in it, on the old mount, keeps it as it is.
             drop(file.hold_alone()?);
             let (_, fd, _) = self.open_inode(&self.pool.load(), inode, was.access.flags())?;
-            file.replace(was, Was { epoch, ..was }, fd)?;
+            file.replace_mount(was, Was { epoch, ..was }, fd)?;
         }
         Ok(())
     }

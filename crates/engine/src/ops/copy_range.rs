@@ -32,7 +32,9 @@ impl Union {
         let size = source.file.stat()?.size;
         let more = len.min(size.saturating_sub(from.1));
         self.with_room(&target.inode, &target.file, more, || {
-            copy(&source.file, from.1, &target.file, to.1, len)
+            let copied = copy(&source.file, from.1, &target.file, to.1, len)?;
+            target.file.note_written();
+            Ok(copied)
         })
     }
 }

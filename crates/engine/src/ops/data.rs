@@ -113,15 +113,18 @@ impl Union {
         while done < data.len() {
             let at = offset + done as u64;
             let rest = &data[done..];
-            let branch = open.file.branch().ix;
+            let branch = open.file.branch();
+            let flags = sync.map(flags_of).unwrap_or_default();
+            let write = || open.file.ask_to_write(sync, |fd| sys::file::write_at_flags(fd, rest, at, flags));
+            // The branch may tell of others' writes now, or of earlier ones. (What was not even asked has lost nothing.)
             let written = match sync {
-                None => open.file.ask_to_write(|fd| sys::file::write_at(fd, rest, at)),
-                // The branch may tell of others' writes now. (What was not even asked has lost nothing.)
-                Some(how) => open.file.owed.ask(
-                    Some(open.owed),
-                    |e| e.is_fault() && e.is_of_a_sync(),
-                    || open.file.ask_to_write(|fd| sys::file::write_at_flags(fd, rest, at, flags_of(how))),
-                ),
+                None if !branch.is_remote() => write(),
+                None => open.file.owed.ask(None, |e| open.file.was_late(&branch, e), write),
+                Some(_) => {
+                    let late =
+                        |e: OpError| e.is_fault() && e.is_of_a_sync() || open.file.was_late(&branch, e);
+                    open.file.owed.ask(Some(open.owed), late, write)
+                }
             };
             match written {
                 Ok(0) => break,
@@ -129,8 +132,13 @@ impl Union {
                 // A quota may be exceeded on every branch: not round and round.
                 Err(error) if is_full(error) && moves < self.pool.load().branches.len() => {
                     moves += 1;
-                    let moved =
-                        self.relocate(&self.pool.load(), &open.inode, &open.file, branch, rest.len() as u64);
+                    let moved = self.relocate(
+                        &self.pool.load(),
+                        &open.inode,
+                        &open.file,
+                        branch.ix,
+                        rest.len() as u64,
+                    );
                     if moved.is_err() {
                         return Ok((done, Some(error)));
                     }
@@ -168,12 +176,16 @@ impl Union {
     ) -> Result<T> {
         let mut moves = 0;
         loop {
-            let branch = file.branch().ix;
-            match act() {
+            let branch = file.branch();
+            let done = match branch.is_remote() {
+                false => act(),
+                true => file.owed.ask(None, |error| file.was_late(&branch, error), &act),
+            };
+            match done {
                 // A quota may be exceeded on every branch: not round and round.
                 Err(error) if is_full(error) && moves < self.pool.load().branches.len() => {
                     moves += 1;
-                    self.relocate(&self.pool.load(), inode, file, branch, more).map_err(|_| error)?;
+                    self.relocate(&self.pool.load(), inode, file, branch.ix, more).map_err(|_| error)?;
                 }
                 done => return done,
             }

@@ -13,7 +13,7 @@ use crate::caller::Caller;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::open::choice::{But, Facts, stacked_route};
-use crate::open::owed::To;
+use crate::open::owed::{Asks, To};
 use crate::open::route::Route;
 use crate::open::{Access, FileHandle, OpenFile, SET_ID, Sync};
 use crate::pool::Pool;
@@ -167,9 +167,9 @@ impl Union {
         }
         // A local disk has nothing to say at close; the branch that the file was on before may have said something.
         if open.file.branch().kind.is_local() {
-            return open.file.owed.answer(open.owed);
+            return open.file.owed.tell(open.owed);
         }
-        open.file.settle(open.owed, sys::file::flush)
+        open.file.settle((open.owed, Asks::Close), sys::file::flush)
     }
 
     /// Clears what a write by somebody without privileges must clear: set-uid, set-gid where the group may

@@ -19,7 +19,7 @@ impl Union {
     pub fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
         let open = self.file(handle)?;
         let sync = if data_only { sys::file::fdatasync } else { sys::file::fsync };
-        open.file.settle(open.owed, sync)
+        open.file.sync(open.owed, sync)
     }
 
     /// The directory's entries are on the disks of all branches that have a copy.

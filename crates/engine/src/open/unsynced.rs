@@ -1,0 +1,166 @@
+//! What was written to an open file and is not surely on its branch: acknowledged, and in no fsync since.
+//!
+//! A branch that others serve may say of earlier writes that they did not fit when it is asked for another one; a mount
+//! that is gone takes with it what it had not stored. Neither may pass as if nothing had been written.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::channel;
+
+use fsstack_sys::{self as sys, Call, Errno, SysError};
+
+use super::owed::{Asks, To};
+use super::route::Route;
+use super::{Access, OpenFile, PATIENCE, Sync, Was};
+use crate::branch::Branch;
+use crate::error::{OpError, Result};
+use crate::health::stand_in;
+use crate::thread;
+
+/// Something was acknowledged since the last fsync that went well.
+#[derive(Debug, Default)]
+pub(super) struct Unsynced(AtomicBool);
+
+impl OpenFile {
+    /// As [`Self::ask`], for writers, who want it as durable as `sync` says: the space on the branch is counted.
+    ///
+    /// # Errors
+    /// What the call answered.
+    pub fn ask_to_write(
+        &self,
+        sync: Option<Sync>,
+        call: impl Fn(BorrowedFd<'_>) -> Result<usize, SysError>,
+    ) -> Result<usize> {
+        self.touched.store(true, Relaxed);
+        let placed = self.placed();
+        let written = placed.branch.ask(|| call(placed.fd.as_fd()))?;
+        placed.branch.note_placed(written);
+        if sync.is_none() {
+            self.note_written();
+        }
+        Ok(written)
+    }
+
+    /// A write is about to be acknowledged. The file's place is held: whoever has it to himself knows of all of them.
+    pub(crate) fn note_written(&self) {
+        if !self.unsynced.0.load(Relaxed) {
+            self.unsynced.0.store(true, Relaxed);
+        }
+    }
+
+    /// Whether the daemon acknowledged anything that no fsync has covered. For who has the file to himself.
+    pub(crate) fn has_unsynced(&self) -> bool {
+        self.unsynced.0.load(Relaxed)
+    }
+
+    /// All that was acknowledged is stored, or who has the file open is told. For who has it to himself.
+    pub(crate) fn is_synced(&self) {
+        self.unsynced.0.store(false, Relaxed);
+    }
+
+    /// As [`Self::settle`], by an fsync.
+    ///
+    /// # Errors
+    /// What the call answered, to this handle or to another one while this was open.
+    pub(crate) fn sync(
+        &self,
+        to: To,
+        call: impl FnOnce(BorrowedFd<'_>) -> Result<(), SysError>,
+    ) -> Result<()> {
+        // (What is acknowledged from now on says so again.)
+        let unsynced = self.unsynced.0.swap(false, Relaxed);
+        self.settle((to, Asks::Sync), call).inspect_err(|_| {
+            if unsynced {
+                self.note_written();
+            }
+        })
+    }
+
+    /// Whether what `branch` answered to one write may be about earlier ones, which nobody is told of otherwise.
+    pub(crate) fn was_late(&self, branch: &Branch, error: OpError) -> bool {
+        matches!(error.errno(), Errno::NOSPC | Errno::DQUOT | Errno::FBIG)
+            && branch.tells_at_writes()
+            && self.hold_alone().map_or(true, |_alone| self.has_unsynced())
+    }
+
+    /// Before the file is moved off `branch`, which others serve: what was written is stored there. The caller has the file,
+    /// `fd`, to himself.
+    ///
+    /// # Errors
+    /// It is not, or that cannot be known; who has the file open is told.
+    pub(crate) fn store_all(&self, branch: &Branch, fd: BorrowedFd<'_>) -> Result<()> {
+        if !self.has_unsynced() {
+            return Ok(());
+        }
+        if branch.tells_at_writes() {
+            return Err(lost(branch, Errno::NOSPC)); // told when the write answered so
+        }
+        // The kernel counts what was acknowledged.
+        let size = branch.ask(|| sys::at::stat_kept(fd))?.size;
+        self.owed.ask(None, OpError::is_of_a_sync, || {
+            branch.ask_patiently(|| sys::file::fsync(fd))?;
+            let stored = branch.ask(|| sys::at::stat_now(fd))?.size;
+            if stored < size { Err(lost(branch, Errno::IO)) } else { Ok(()) }
+        })?;
+        self.is_synced();
+        Ok(())
+    }
+
+    /// As [`Self::replace`], when the branch was mounted again: what the old mount could not store, of what was acknowledged
+    /// or written past the daemon, is owed to all who have the file open.
+    ///
+    /// # Errors
+    /// As [`Self::hold_alone`].
+    pub(crate) fn replace_mount(&self, was: Was, now: Was, fd: OwnedFd) -> Result<()> {
+        let past_us = matches!(self.tied_to(), Some(Route::Passthrough(_)));
+        if was.access != Access::Write || !past_us && !self.has_unsynced() {
+            return self.replace(was, now, fd);
+        }
+        let mut replaced = Ok(());
+        // (Who asks the new mount meanwhile waits for what the old one says.)
+        let told = self.owed.ask(None, OpError::is_of_a_sync, || {
+            let (branch, gone, is_new) = match self.put(was, now, fd) {
+                Ok(put) => put,
+                Err(error) => {
+                    replaced = Err(error);
+                    return Ok(());
+                }
+            };
+            if is_new {
+                branch.dispose(gone);
+                return Ok(());
+            }
+            self.last_word(&branch, gone)
+        });
+        if let Err(error) = told {
+            tracing::warn!(%error, "what was written to a file before its branch was mounted again");
+        }
+        replaced
+    }
+
+    /// What an old mount of `branch` says to an fsync of `gone`, which is closed.
+    fn last_word(&self, branch: &Branch, gone: OwnedFd) -> Result<()> {
+        let told = |told: Result<(), SysError>| told.map_err(|error| lost(branch, error.errno));
+        if !branch.is_remote() {
+            return told(sys::file::fsync(gone.as_fd()));
+        }
+        // Nobody answers for who is stuck in a mount that is gone.
+        let (tell, said) = channel();
+        let builder = std::thread::Builder::new().name("branch-close".into()).stack_size(64 << 10);
+        let asked = thread::start(builder, move || {
+            // (Whoever started it may be acting for somebody.)
+            let synced = sys::identity::become_daemon().and_then(|()| sys::file::fsync(gone.as_fd()));
+            let _heard = tell.send(synced);
+        });
+        if let Err(error) = asked {
+            tracing::warn!(%error, "no thread to ask the old mount of a branch");
+        }
+        let synced = stand_in::aside(|| said.recv_timeout(PATIENCE));
+        told(synced.unwrap_or(Err(SysError::new(Call::Fsync, Errno::IO))))
+    }
+}
+
+/// What was acknowledged may not be on `branch`, which is not at fault by that.
+fn lost(branch: &Branch, errno: Errno) -> OpError {
+    OpError::Branch { branch: branch.ix, sys: SysError::new(Call::Fsync, errno) }
+}
