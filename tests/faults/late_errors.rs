@@ -4,10 +4,12 @@ use std::fs;
 use std::path::Path;
 
 use fsstack_engine::ops::WriteTerms;
+use fsstack_lab::needs;
 use fsstack_pool::Handle;
 use fsstack_sys::{Call, Errno, OFlags, fault};
 use tempfile::TempDir;
 
+use crate::beside::Served;
 use crate::engine::{Answer, Engine, settings};
 
 /// A pool of these many branches with a file `d/film` on the first.
@@ -96,4 +98,58 @@ fn a_copy_of_a_directory_that_cannot_be_synced_is_told() {
             assert_eq!(told.map_err(|error| error.errno()), LOST, "{failed:?}: {errno}");
         }
     }
+}
+
+/// A branch that others serve, with the file, and one that has room for it.
+fn served_pool() -> (Served, TempDir, Engine) {
+    let (served, home) = (Served::mount(), tempfile::tempdir().unwrap());
+    fs::write(served.path.join("d/film"), "x").unwrap();
+    let engine = Engine::over([&*served.path, home.path()].into_iter(), settings("ff"));
+    (served, home, engine)
+}
+
+/// A process that inherited a descriptor closes it, and looks at no answer.
+#[test]
+fn what_a_close_was_told_the_fsync_is_told_too() {
+    needs!(mounting());
+    let (_served, _home, engine) = served_pool();
+    let [one, two] = open(&engine, [OFlags::RDWR, OFlags::RDWR]);
+    let write = |handle| engine.union.write(handle, 0, b"y", WriteTerms::default()).unwrap();
+    write(one);
+    assert_eq!(failing(Call::Fsync, Errno::IO, || engine.union.fsync(two, false)), LOST);
+    let close = |handle| engine.union.flush(handle).map_err(|error| error.errno());
+    assert_eq!([close(one), close(one)], [LOST; 2]);
+    assert_eq!(sync(&engine, [one, two, one]), [LOST, OK, OK]);
+    assert_eq!(close(one), OK);
+    // The close itself finds it out.
+    write(two);
+    assert_eq!(failing(Call::Write, Errno::NOSPC, || engine.union.flush(two)), Err(Errno::NOSPC));
+    assert_eq!(sync(&engine, [one, two, one, two]), [Err(Errno::NOSPC), Err(Errno::NOSPC), OK, OK]);
+}
+
+/// A write finds the branch full, and so did what was written before: that is told, and the file is not moved without it.
+#[test]
+fn a_file_is_not_moved_without_what_was_acknowledged() {
+    needs!(mounting());
+    let told = (1..16).map(|later| {
+        let (served, _home, engine) = served_pool();
+        let [one, two] = open(&engine, [OFlags::RDWR, OFlags::RDWR]);
+        let write = |at| engine.union.write(one, at, b"y", WriteTerms::default());
+        write(1).unwrap();
+        let (told, failed) = fault::fail_twice(1, later, Errno::NOSPC, || write(2));
+        assert_eq!(failed, Some(Call::Write));
+        let stays = served.path.join("d/film").exists();
+        (told.map_err(|error| error.errno()), stays, sync(&engine, [one, two, one, two]))
+    });
+    let full = Err(Errno::NOSPC);
+    let told: Vec<_> = told.collect();
+    assert!(told.contains(&(Err(Errno::NOSPC), true, [full, full, OK, OK])), "{told:?}");
+    // If all was stored nothing is told.
+    let (served, _home, engine) = served_pool();
+    let [one, two] = open(&engine, [OFlags::RDWR, OFlags::RDWR]);
+    let write = |at| engine.union.write(one, at, b"y", WriteTerms::default()).unwrap();
+    write(1);
+    assert_eq!(fault::fail(1, Errno::NOSPC, || write(2)).0, 1);
+    assert!(!served.path.join("d/film").exists());
+    assert_eq!(sync(&engine, [one, two]), [OK; 2]);
 }

@@ -24,6 +24,7 @@ pub mod inode;
 mod intent;
 mod journal;
 pub mod live;
+mod moving;
 mod names;
 pub mod open;
 pub mod ops;

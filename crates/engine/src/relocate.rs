@@ -17,10 +17,12 @@
 //! by passthrough (it would go on with the old one).
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use fsstack_pool::{BranchIx, BranchMode, Ranking};
+use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::branch::Branch;
@@ -30,8 +32,9 @@ use crate::index::birth;
 use crate::inode::dirfd::DirFd;
 use crate::inode::{Inode, Name, number};
 use crate::intent::{Intent, Stamp};
+use crate::moving::Move;
 use crate::open::route::Route;
-use crate::open::{Access, OpenFile, WRITTEN_PAST};
+use crate::open::{Access, OpenFile, Placed, WRITTEN_PAST};
 use crate::place::ancestors;
 use crate::pool::Pool;
 use crate::recover::{self, AtWork, Written, sync_dir};
@@ -39,24 +42,8 @@ use crate::tally::Sum;
 use crate::twin::dress;
 use crate::union::Union;
 
-/// A file that is being moved.
-struct Move<'a> {
-    inode: &'a Arc<Inode>,
-    name: Name,
-    from: Arc<Branch>,
-    source: BorrowedFd<'a>,
-    stat: Stat,
-}
-
-impl Move<'_> {
-    /// Whether its name still means the file that was copied, as it was: nobody replaced it, linked it or wrote to it
-    /// behind the pool's back. (What others serve may tell new times for old writes.)
-    fn is(&self, there: &Stat) -> bool {
-        let was = &self.stat;
-        let same = there.ino == was.ino && there.nlink == 1;
-        same && (self.from.is_remote() || (there.size, there.mtime) == (was.size, was.mtime))
-    }
-}
+/// Why a file stays that would give way to another one.
+const HIDES: &str = "it hides files of its name on other branches";
 
 /// Why a file was not moved to a branch.
 enum Unmoved {
@@ -109,17 +96,8 @@ impl Union {
         if placed.branch.ix != full {
             return Ok(()); // another writer has moved it
         }
-        let from = placed.branch.branch().clone();
-        let stat = from.ask(|| sys::at::stat_fd(placed.fd.as_fd()))?;
-        // (Where flags cannot be asked for there are none.)
-        let flags = from.ask(|| Ok(sys::ioctl::getflags(placed.fd.as_fd()).unwrap_or(0)))?;
-        let name = inode.name().ok_or("it has no name").and_then(|name| {
-            let why = why_not(file, &stat, flags).or_else(|| self.why_not_from(pool, &name, full));
-            why.map_or(Ok(name), Err)
-        });
-        let name = name.map_err(|why| self.not_moved(file, inode, why))?;
-        let need = stat.blocks.saturating_mul(512).saturating_add(more);
-        let moving = Move { inode, name, from, source: placed.fd.as_fd(), stat };
+        let moving = self.begin(pool, inode, file, &placed)?;
+        let need = moving.stat.blocks.saturating_mul(512).saturating_add(more);
         let ranking = self.targets(pool, &moving, need);
         let mut why = match (ranking.order.is_empty(), ranking.refused.is_empty()) {
             (true, false) => "the policy for moves takes none of the branches that have room for it",
@@ -136,6 +114,7 @@ impl Union {
                     moving.from.tally.add(Sum::MovedAway, 1);
                     pool.branch(at).tally.add(Sum::MovedHere, 1);
                     ask_for_late_errors(file, &moving);
+                    file.is_synced();
                     placed.branch = home;
                     placed.fd = fd;
                     placed.access = Access::Write;
@@ -150,14 +129,44 @@ impl Union {
                     };
                     tracing::warn!(%error, "a file could not be moved to this branch");
                     why = why_failed(error, why);
-                    // What is not as it was would not be on another branch either.
-                    if left || error.errno() == Errno::STALE {
+                    // What is not as it was would not be on another branch either, nor be alone there.
+                    if left || matches!(error.errno(), Errno::STALE | Errno::BUSY | Errno::EXIST) {
                         break;
                     }
                 }
             }
         }
         Err(self.not_moved(file, inode, why))
+    }
+
+    /// The open file as it is where it is `placed`, if it may be moved from there.
+    ///
+    /// # Errors
+    /// ENOSPC if it may not.
+    fn begin<'a>(
+        &self,
+        pool: &Pool,
+        inode: &'a Arc<Inode>,
+        file: &OpenFile,
+        placed: &'a Placed,
+    ) -> Result<Move<'a>> {
+        let (from, fd) = (placed.branch.branch().clone(), placed.fd.as_fd());
+        let mut stat = from.ask(|| sys::at::stat_fd(fd))?;
+        // (Where flags cannot be asked for there are none.)
+        let flags = from.ask(|| Ok(sys::ioctl::getflags(fd).unwrap_or(0)))?;
+        let name = inode.name().ok_or("it has no name").and_then(|name| {
+            let why = why_not(file, &stat, flags).or_else(|| self.why_not_from(pool, &name, from.ix));
+            why.map_or(Ok(name), Err)
+        });
+        let name = name.map_err(|why| self.not_moved(file, inode, why))?;
+        if from.is_remote() {
+            let stored = file.store_all(&from, fd);
+            stored.map_err(|_| {
+                self.not_moved(file, inode, "what was written to it before may not be stored")
+            })?;
+            stat = from.ask(|| sys::at::stat_now(fd))?;
+        }
+        Ok(Move::new(inode, name, from, fd, stat))
     }
 
     /// Branches with room for `need` bytes and their floor, as the policy ranks them; never the one it comes from.
@@ -178,7 +187,7 @@ impl Union {
     fn why_not_from(&self, pool: &Pool, name: &Name, full: BranchIx) -> Option<&'static str> {
         match self.find_all(pool, &name.parent, &name.name, Some(full)) {
             Ok(others) if others.is_empty() => None,
-            Ok(_) => Some("it hides files of its name on other branches"),
+            Ok(_) => Some(HIDES),
             Err(_) => Some("a branch cannot be asked for its name"),
         }
     }
@@ -247,12 +256,16 @@ impl Union {
         new: &New<'_>,
         ino: u64,
     ) -> Result<OldName, Unmoved> {
-        let New { to, dir, fd, staged } = new;
+        let New { to, fd, .. } = new;
         let name = &*moving.name.name;
         let old_dir = self.dirfd(pool, &moving.name.parent, moving.from.ix)?;
-        let there = moving.from.ask(|| sys::at::stat(old_dir.as_fd(), name))?;
+        let there = moving.look(&old_dir)?;
         if !moving.is(&there) {
             return Err(OpError::STALE.into());
+        }
+        // The copying took its time.
+        if !self.find_all(pool, &moving.name.parent, name, Some(moving.from.ix))?.is_empty() {
+            return Err(OpError::from(Errno::EXIST).into());
         }
         let path = moving.inode.path().ok_or(OpError::STALE)?;
         // The way to the new name may just have been made: without it, what is on disk could not be found.
@@ -264,23 +277,7 @@ impl Union {
             let (old, new) = (Stamp::of(&there), Stamp::of(&sys::at::stat_fd(fd.as_fd())?));
             Intent { from: moving.from.id, old, new, path: &path }.write(to)
         })?;
-        let named = to.ask(|| {
-            // A hidden older copy under the same name: replaced, as a write to the file would have it.
-            match sys::at::unlink(dir.as_fd(), name) {
-                Err(error) if error.errno != Errno::NOENT => return Err(error),
-                _ => {}
-            }
-            match staged {
-                Some(staged) => staged.name(to, dir, name)?,
-                None => sys::at::link_fd(fd.as_fd(), dir.as_fd(), name)?,
-            }
-            sync_dir(dir.as_fd())
-        });
-        // The copies were synced meanwhile: looked at once more.
-        let named = named.and_then(|()| match moving.from.ask(|| sys::at::stat(old_dir.as_fd(), name)) {
-            Ok(there) if !moving.is(&there) => Err(OpError::STALE),
-            _ => Ok(()), // what cannot be asked cannot be removed: told below
-        });
+        let named = self.give_name(moving, new, &old_dir);
         let removed = named.map(|()| moving.from.ask(|| sys::at::unlink(old_dir.as_fd(), name)));
         let given_up = match removed {
             Err(error) => Some(error), // the old copy's name was not touched
@@ -308,6 +305,27 @@ impl Union {
         Ok(OldName::Gone)
     }
 
+    /// The copy gets the name, unless somebody else has it by now; that is on disk then.
+    fn give_name(&self, moving: &Move<'_>, new: &New<'_>, old_dir: &DirFd) -> Result<()> {
+        let New { to, dir, fd, staged } = new;
+        let name = &*moving.name.name;
+        to.ask(|| {
+            match staged {
+                Some(staged) => staged.name(to, dir, name)?,
+                None => sys::at::link_fd(fd.as_fd(), dir.as_fd(), name)?,
+            }
+            sync_dir(dir.as_fd())
+        })?;
+        // Before the old name goes: whoever did not see the new one yet, and does not see the old one, asks again.
+        moving.name.parent.has_new(name);
+        self.moves.fetch_add(1, SeqCst);
+        // The copies were synced meanwhile: looked at once more.
+        match moving.look(old_dir) {
+            Ok(there) if !moving.is(&there) => Err(OpError::STALE),
+            _ => Ok(()), // what cannot be asked cannot be removed: told below
+        }
+    }
+
     /// Whether the old copy still has its name.
     fn stands(&self, moving: &Move<'_>, old_dir: &DirFd) -> Result<bool> {
         match moving.from.ask(|| sys::at::stat(old_dir.as_fd(), &moving.name.name)) {
@@ -324,7 +342,8 @@ fn copy_across(pool: &Pool, moving: &Move<'_>, new: &New<'_>) -> Result<()> {
     let (from, to) = (&*moving.from, new.to);
     let (first, second) = if from.ix < to.ix { (from, to) } else { (to, from) };
     let _inside = (first.come_in(Stay::Long)?, second.come_in(Stay::Long)?);
-    to.ask_inside(|| dress(new.fd.as_fd(), moving.source, &moving.stat, &pool.settings.relocation))
+    to.ask_inside(|| dress(new.fd.as_fd(), moving.source, &moving.stat, &pool.settings.relocation))?;
+    moving.check(new.fd.as_fd())
 }
 
 /// What the old copy lost on its way to the disk, and nobody was told yet, is owed to all who have the file open: the new one
@@ -369,6 +388,8 @@ fn why_failed(error: OpError, known: &'static str) -> &'static str {
     match error.errno() {
         Errno::OPNOTSUPP | Errno::PERM => "no branch with room for it can hold its attributes",
         Errno::NOSPC | Errno::DQUOT => known,
+        Errno::EXIST => HIDES,
+        Errno::STALE | Errno::BUSY => "somebody else changed it while it was copied",
         _ => "the branches that have room for it failed",
     }
 }
@@ -396,7 +417,7 @@ struct Staged(AtWork);
 impl Staged {
     fn name(&self, to: &Branch, dir: &DirFd, name: &CStr) -> Result<(), SysError> {
         let folder = recover::folder(to)?;
-        sys::at::rename(folder.as_fd(), &self.0, dir.as_fd(), name, sys::at::RenameFlags::empty())
+        sys::at::rename(folder.as_fd(), &self.0, dir.as_fd(), name, RenameFlags::NOREPLACE)
     }
 
     fn discard(&self, to: &Branch) {

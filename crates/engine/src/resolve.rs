@@ -7,6 +7,7 @@
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use fsstack_pool::BranchIx;
 use fsstack_sys::Stat;
@@ -46,6 +47,17 @@ impl Union {
         if is_private(pool, parent, name) {
             return Err(OpError::MISSING);
         }
+        loop {
+            let moves = self.moves.load(SeqCst);
+            match self.find_once(pool, parent, name) {
+                // One that was moved meanwhile was on no branch when that was asked.
+                Err(error) if error.is_missing_for_sure() && self.moves.load(SeqCst) != moves => {}
+                found => return found,
+            }
+        }
+    }
+
+    fn find_once(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<Found> {
         let born = parent.born();
         let mut dirs = DirStats::new();
         let mut copies = Copies::asked_now();

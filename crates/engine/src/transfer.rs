@@ -32,7 +32,7 @@ pub(crate) fn copy(
 /// that has both, where they can.
 ///
 /// # Errors
-/// What failed; `to` is then half written.
+/// What failed; `to` is then half written. EBUSY if somebody has made `from` shorter meanwhile.
 pub(crate) fn copy_all(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -44,7 +44,11 @@ pub(crate) fn copy_all(
         most: u64::MAX,
         pace: speed.map(|speed| Pace { speed, began: Instant::now(), done: 0 }),
     };
-    copy_counting((from, 0), (to, 0), size, &mut 0, &mut way)?;
+    let mut done = 0;
+    copy_counting((from, 0), (to, 0), size, &mut done, &mut way)?;
+    if done < size {
+        return Err(SysError { call: sys::Call::Read, errno: Errno::BUSY });
+    }
     sys::file::truncate(to, size)
 }
 

@@ -54,6 +54,8 @@ pub struct Union {
     /// Removed objects that the kernel has not forgotten yet.
     pub(crate) ghosts: Budget,
     pub(crate) shape: Shape,
+    /// Files that were relocated: who asks one branch after the other may have missed one.
+    pub(crate) moves: AtomicU64,
     pub(crate) clashes: Clashes,
     pub(crate) backings: Arc<dyn Backings>,
     pub(crate) changes: Mutex<Changes>,
@@ -114,6 +116,7 @@ impl Union {
             budget,
             ghosts: Budget::new(GHOSTS),
             shape: Shape::default(),
+            moves: AtomicU64::new(0),
             clashes: Clashes::default(),
             backings,
             changes: Mutex::default(),

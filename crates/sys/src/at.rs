@@ -54,6 +54,11 @@ pub fn stat_now(fd: BorrowedFd<'_>) -> Result<Stat> {
     statx(fd, c"", how | AtFlags::STATX_FORCE_SYNC)
 }
 
+/// As [`stat`], asked of who serves the file system, whatever the kernel remembers of the attributes.
+pub fn stat_by_name_now(dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat> {
+    statx(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_FORCE_SYNC)
+}
+
 fn statx(fd: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<Stat> {
     let asked = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
     call(Call::Stat, || rustix::fs::statx(fd, name, flags, asked)).map(Stat::from)

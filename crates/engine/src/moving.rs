@@ -1,0 +1,79 @@
+//! A file on its way to another branch: how it was when it was looked at, and whether it is so still.
+//!
+//! Nobody writes to it by the pool meanwhile; others may, behind the pool's back, or by another client of what serves its
+//! branch. What they write after it was copied would go with the old name.
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use fsstack_sys::{self as sys, Stat, Time};
+
+use crate::branch::Branch;
+use crate::error::{OpError, Result};
+use crate::inode::dirfd::DirFd;
+use crate::inode::{Inode, Name};
+use crate::transfer;
+
+/// A file that is being moved.
+pub(crate) struct Move<'a> {
+    pub(crate) inode: &'a Arc<Inode>,
+    pub(crate) name: Name,
+    pub(crate) from: Arc<Branch>,
+    pub(crate) source: BorrowedFd<'a>,
+    /// How it was before it was copied.
+    pub(crate) stat: Stat,
+    /// When the content that was copied was changed last, as was told last.
+    modified: Cell<Time>,
+}
+
+impl<'a> Move<'a> {
+    pub(crate) fn new(
+        inode: &'a Arc<Inode>,
+        name: Name,
+        from: Arc<Branch>,
+        source: BorrowedFd<'a>,
+        stat: Stat,
+    ) -> Self {
+        Self { inode, name, from, source, stat, modified: Cell::new(stat.mtime) }
+    }
+
+    /// What has its name on the branch that it comes from. Who serves that is asked: another client may have written to it.
+    pub(crate) fn look(&self, old_dir: &DirFd) -> Result<Stat> {
+        let stat = if self.from.is_remote() { sys::at::stat_by_name_now } else { sys::at::stat };
+        self.from.ask(|| stat(old_dir.as_fd(), &self.name.name))
+    }
+
+    /// Whether its name still means the file that was copied, as it was: nobody replaced it, linked it or wrote to it
+    /// behind the pool's back.
+    pub(crate) fn is(&self, there: &Stat) -> bool {
+        let same = there.ino == self.stat.ino && there.nlink == 1;
+        same && (there.size, there.mtime) == (self.stat.size, self.modified.get())
+    }
+
+    /// It is as it was when `copy` was begun. The caller has a place inside of both branches.
+    ///
+    /// # Errors
+    /// ESTALE if it is not.
+    pub(crate) fn check(&self, copy: BorrowedFd<'_>) -> Result<()> {
+        if !self.from.is_remote() {
+            return Ok(()); // seen by its name
+        }
+        let now = || self.from.ask_inside(|| sys::at::stat_now(self.source));
+        let is_whole = |stat: &Stat| stat.size == self.stat.size;
+        let told = now()?;
+        if is_whole(&told) && told.mtime == self.modified.get() {
+            return Ok(());
+        }
+        // What others serve may tell new times for old writes: the content says which it is.
+        let is_same = || {
+            sys::file::drop_cached(self.source)?;
+            transfer::is_same(self.source, copy)
+        };
+        let same = is_whole(&told)
+            && self.from.ask_inside(is_same)?
+            && now().is_ok_and(|now| is_whole(&now) && now.mtime == told.mtime);
+        self.modified.set(told.mtime);
+        if same { Ok(()) } else { Err(OpError::STALE) }
+    }
+}

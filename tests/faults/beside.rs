@@ -1,0 +1,181 @@
+//! What others do on the branches while a file moves: another client of what serves them, or a program on the disk itself.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use fsstack_engine::ops::WriteTerms;
+use fsstack_engine::settings::{Relocation, Settings};
+use fsstack_lab::ledger::Entry;
+use fsstack_lab::needs;
+use fsstack_lab::needs::Skip;
+use fsstack_pool::Handle;
+use fsstack_sys::{Call, Errno, OFlags, fault};
+use tempfile::TempDir;
+
+use crate::engine::{Answer, Engine, settings};
+
+const FILM: &str = "d/film";
+/// Copied in three pieces, at two a second.
+const SIZE: usize = 3 << 20;
+const SPEED: u64 = 2 << 20;
+
+/// What a kernel has in memory and no list of local disks names: it counts as a branch that others serve.
+pub(crate) struct Served {
+    pub(crate) path: PathBuf,
+    _mount: Entry,
+    _home: TempDir,
+}
+
+impl Served {
+    pub(crate) fn mount() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("served");
+        fs::create_dir(&path).unwrap();
+        let entry = Entry::mount(&path).unwrap();
+        let mount = std::process::Command::new("mount").args(["-t", "ramfs", "none"]).arg(&path).status();
+        assert!(mount.unwrap().success());
+        fs::create_dir(path.join("d")).unwrap();
+        Self { path, _mount: entry, _home: home }
+    }
+}
+
+/// A branch with a file, and another one that it may move to.
+struct Ground {
+    engine: Engine,
+    film: Handle,
+    source: PathBuf,
+    target: PathBuf,
+    _served: Option<Served>,
+    _homes: Vec<TempDir>,
+}
+
+impl Ground {
+    /// The file is on a branch that others serve.
+    fn served() -> Self {
+        let (served, home) = (Served::mount(), tempfile::tempdir().unwrap());
+        Self::over(served.path.clone(), home.path().to_owned(), Some(served), vec![home])
+    }
+
+    /// Both are disks.
+    fn local() -> Result<Self, Skip> {
+        let (home, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm"));
+        let memory = memory.map_err(|e| Skip::because(format!("needs /dev/shm: {e}")))?;
+        let paths = (home.path().to_owned(), memory.path().to_owned());
+        fs::create_dir(paths.0.join("d")).unwrap();
+        Ok(Self::over(paths.0, paths.1, None, vec![home, memory]))
+    }
+
+    fn over(source: PathBuf, target: PathBuf, served: Option<Served>, homes: Vec<TempDir>) -> Self {
+        fs::create_dir(target.join("d")).unwrap();
+        fs::write(source.join(FILM), vec![b'm'; SIZE]).unwrap();
+        let speed = NonZeroU64::new(SPEED);
+        let relocation = Relocation { speed, ..Relocation::to_the_roomiest() };
+        let settings = Settings { relocation, ..settings("ff") };
+        let engine = Engine::over([&*source, &*target].into_iter(), settings);
+        let film = engine.open(Path::new(FILM), OFlags::RDWR).unwrap();
+        Self { engine, film, source, target, _served: served, _homes: homes }
+    }
+
+    fn write(&self) -> Answer<usize> {
+        let told = self.engine.union.write(self.film, SIZE as u64, b"more", WriteTerms::default());
+        told.map_err(|error| error.errno())
+    }
+
+    /// A write that finds the branch full, so that the file is moved, and meanwhile `act`.
+    fn write_and(&self, act: impl FnOnce() + Send) -> Answer<usize> {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // Later than the last time that the file has, and after the first piece of it was copied.
+                thread::sleep(Duration::from_millis(300));
+                act();
+            });
+            let (told, failed) = fault::fail(1, Errno::NOSPC, || self.write());
+            assert_eq!(failed, Some(Call::Write));
+            told
+        })
+    }
+
+    /// The branches that have the file, and what the first has.
+    fn left(&self) -> ([bool; 2], Vec<u8>) {
+        let copies = [&self.source, &self.target].map(|branch| fs::read(branch.join(FILM)));
+        let holders = copies.each_ref().map(Result::is_ok);
+        (holders, copies.into_iter().find_map(Result::ok).unwrap())
+    }
+}
+
+fn moved_with(text: &[u8]) -> Vec<u8> {
+    let mut all = vec![b'm'; SIZE];
+    all.extend_from_slice(text);
+    all
+}
+
+#[test]
+fn what_another_client_appends_while_a_file_moves_is_kept() {
+    needs!(mounting());
+    let ground = Ground::served();
+    let append = || {
+        let film = OpenOptions::new().append(true).open(ground.source.join(FILM));
+        film.unwrap().write_all(b"appended").unwrap();
+    };
+    assert_eq!(ground.write_and(append), Err(Errno::NOSPC));
+    assert!(ground.left() == ([true, false], moved_with(b"appended")));
+}
+
+#[test]
+fn a_file_that_another_client_cuts_while_it_moves_is_not_filled_up() {
+    needs!(mounting());
+    let ground = Ground::served();
+    let cut = || {
+        let film = OpenOptions::new().write(true).open(ground.source.join(FILM));
+        film.unwrap().set_len(10).unwrap();
+    };
+    assert_eq!(ground.write_and(cut), Err(Errno::NOSPC));
+    assert!(ground.left() == ([true, false], vec![b'm'; 10]));
+}
+
+#[test]
+fn what_another_client_overwrites_while_a_file_moves_is_kept() {
+    needs!(mounting());
+    let ground = Ground::served();
+    let overwrite = || {
+        let film = OpenOptions::new().write(true).open(ground.source.join(FILM));
+        film.unwrap().write_all(b"other").unwrap();
+    };
+    assert_eq!(ground.write_and(overwrite), Err(Errno::NOSPC));
+    let (holders, text) = ground.left();
+    assert!(holders == [true, false] && text.starts_with(b"otherm"));
+}
+
+#[test]
+fn a_server_may_tell_another_time_for_the_same_content() {
+    needs!(mounting());
+    let ground = Ground::served();
+    let touch = || {
+        let film = OpenOptions::new().write(true).open(ground.source.join(FILM));
+        film.unwrap().set_modified(std::time::SystemTime::now()).unwrap();
+    };
+    assert_eq!(ground.write_and(touch), Ok(4));
+    assert!(ground.left() == ([false, true], moved_with(b"more")));
+}
+
+#[test]
+fn a_file_that_comes_to_the_target_while_one_moves_there_stays() {
+    needs!(root());
+    let ground = match Ground::local() {
+        Ok(ground) => ground,
+        Err(skip) => return skip.announce(),
+    };
+    let outsider = ground.target.join(FILM);
+    assert_eq!(ground.write_and(|| fs::write(&outsider, "another").unwrap()), Err(Errno::NOSPC));
+    assert_eq!(fs::read(&outsider).unwrap(), b"another");
+    assert!(ground.left() == ([true; 2], vec![b'm'; SIZE]));
+    let film = ground.engine.ino(Path::new(FILM)).unwrap();
+    let mut why = [0; 256];
+    let len = ground.engine.union.getxattr(film, c"user.fsstack.why", &mut why).unwrap();
+    let why = String::from_utf8_lossy(&why[..len]);
+    assert!(why.contains("hides files of its name"), "{why}");
+}
