@@ -417,7 +417,16 @@ struct Staged(AtWork);
 impl Staged {
     fn name(&self, to: &Branch, dir: &DirFd, name: &CStr) -> Result<(), SysError> {
         let folder = recover::folder(to)?;
-        sys::at::rename(folder.as_fd(), &self.0, dir.as_fd(), name, RenameFlags::NOREPLACE)
+        let rename = |how| sys::at::rename(folder.as_fd(), &self.0, dir.as_fd(), name, how);
+        match rename(RenameFlags::NOREPLACE) {
+            // No such notion there, and no links: looked at right before is the most there is.
+            Err(error) if error.errno == Errno::INVAL => match sys::at::stat(dir.as_fd(), name) {
+                Ok(_) => Err(SysError { errno: Errno::EXIST, ..error }),
+                Err(missing) if missing.errno == Errno::NOENT => rename(RenameFlags::empty()),
+                Err(error) => Err(error),
+            },
+            named => named,
+        }
     }
 
     fn discard(&self, to: &Branch) {
