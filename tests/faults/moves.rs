@@ -393,7 +393,8 @@ fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
             engine.union.write(film, at as u64, text.as_bytes(), WriteTerms::default())
         };
         let (told, failed) = fault::fail_twice(nth, later, Errno::NOTCONN, || write(MOVED.len(), MOVED_MORE));
-        if !matches!(told, Ok(written) if written == MOVED_MORE.len()) || !(a.exists() && b.exists()) {
+        let is_written = told.as_ref().is_ok_and(|written| *written == MOVED_MORE.len());
+        if !is_written || !a.exists() || !b.exists() {
             engine.union.release(film);
             continue;
         }
