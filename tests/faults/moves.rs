@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fsstack_engine::Caller;
 use fsstack_engine::answer::Entry;
 use fsstack_engine::health::{MountWatch, State};
 use fsstack_engine::live::Position;
@@ -21,6 +22,8 @@ use crate::engine::{Engine, settings};
 use crate::scenario::{FILM, MOVE, MOVED, MOVED_MORE};
 use crate::{ERRNOS, kill};
 
+/// `FALLOC_FL_KEEP_SIZE`.
+const KEEP_SIZE: u32 = 0x01;
 /// What is written when the branches are back.
 const LATER: &str = "written when the branches were back";
 
@@ -380,11 +383,8 @@ fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
     needs!(root());
     let branches = Branches::fresh();
     let [a, b, _] = branches.paths().map(|path| path.join(FILM));
-    let engine = branches.mount();
-    let (_, calls) = fault::count(|| (MOVE.act)(&engine));
-    branches.wait_for_room();
-    drop(engine);
     let mut both = 0;
+    let calls = calls_of_a_move(&branches, &|| branches.mount());
     for (nth, later) in (1..=calls).flat_map(|nth| (1..=2).map(move |later| (nth, later))) {
         branches.reset();
         let engine = branches.mount();
@@ -392,13 +392,16 @@ fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
         let write = |at: usize, text: &str| {
             engine.union.write(film, at as u64, text.as_bytes(), WriteTerms::default())
         };
-        let (told, failed) = fault::fail_twice(nth, later, Errno::NOTCONN, || write(MOVED.len(), MOVED_MORE));
-        let is_written = told.as_ref().is_ok_and(|written| *written == MOVED_MORE.len());
-        if !is_written || !a.exists() || !b.exists() {
+        // Space for more, and no change of the content.
+        let reserve = || engine.union.fallocate(film, KEEP_SIZE, 0, 300 << 10, Caller::DAEMON);
+        let (told, failed) = fault::fail_twice(nth, later, Errno::NOTCONN, reserve);
+        if told.is_err() || !a.exists() || !b.exists() {
             engine.union.release(film);
             continue;
         }
         both += 1;
+        let modified = a.metadata().unwrap().modified().unwrap();
+        File::options().write(true).open(&b).unwrap().set_modified(modified).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         fs::set_permissions(&a, mode).unwrap();
         let hosted = MountWatch::start(&engine.union).unwrap();
