@@ -58,7 +58,7 @@ pub struct OpenFile {
     /// `chattr +i`, and `+a`, when it was opened or since: for opens that the branch is not asked for.
     immutable: AtomicBool,
     append_only: AtomicBool,
-    /// The daemon was asked to change the content since it was opened.
+    /// The daemon was asked to change the content since it was opened, or since the last fsync that went well.
     touched: AtomicBool,
     unsynced: Unsynced,
     /// What the branch could not store, and who was told.
@@ -160,7 +160,7 @@ impl OpenFile {
     /// daemon, or the daemon was asked to write.
     pub(crate) fn may_owe_an_error(&self) -> bool {
         let past_us = matches!(self.tied_to(), Some(Route::Passthrough(_)));
-        past_us || self.touched.load(Relaxed)
+        past_us || self.touched.load(Relaxed) || self.has_unsynced()
     }
 
     /// Runs a call on the file where it is; its error carries the branch.

@@ -69,10 +69,12 @@ impl OpenFile {
     ) -> Result<()> {
         // (What is acknowledged from now on says so again.)
         let unsynced = self.unsynced.0.swap(false, Relaxed);
+        let touched = self.touched.swap(false, Relaxed);
         self.settle((to, Asks::Sync), call).inspect_err(|_| {
             if unsynced {
                 self.note_written();
             }
+            self.touched.fetch_or(touched, Relaxed);
         })
     }
 

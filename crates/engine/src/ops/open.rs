@@ -162,11 +162,11 @@ impl Union {
     /// A delayed write error.
     pub fn flush(&self, handle: Handle) -> Result<()> {
         let open = self.file(handle)?;
-        if open.writer.is_none() || !open.file.may_owe_an_error() {
+        if open.writer.is_none() {
             return Ok(());
         }
-        // A local disk has nothing to say at close; the branch that the file was on before may have said something.
-        if open.file.branch().kind.is_local() {
+        // A local disk has nothing to say at close, nor a branch that all was synced to; what others were told may be owed.
+        if open.file.branch().kind.is_local() || !open.file.may_owe_an_error() {
             return open.file.owed.tell(open.owed);
         }
         open.file.settle((open.owed, Asks::Close), sys::file::flush)
