@@ -356,6 +356,37 @@ fn a_branch_mounted_again_while_the_old_mount_hangs_is_used() {
     frozen.0.kill().unwrap();
 }
 
+/// Whoever is stuck in the old mount makes a name that others ask for: they are answered, and do not wait for it.
+#[test]
+fn a_name_whose_maker_is_stuck_in_the_old_mount_is_an_error() {
+    needs!(mounting(), program("mergerfs"));
+    let branches = lab::pool().tmp_branch("b").served_branch("a").option("create=ff");
+    let kept = branches.option("entry-timeout=60").option("attr-timeout=60").option("negative-timeout=60");
+    let mut pool = filled(kept.option("write-path=stacked").option("branch-timeout=1"));
+    // The kernel knows it to be missing, and asks for it to be made.
+    assert!(!pool.at("on-a/new").exists());
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    assert_eq!(errno(File::create_new(pool.at("on-a/new"))), EIO);
+    pool.branch_mut("a").unmount_lazily();
+    pool.branch_mut("a").remount();
+    until("the branch comes back", || fs::read(pool.at("on-a/2")).is_ok());
+    for _ in 0..2 {
+        let (file, began) = (pool.at("on-a/new"), Instant::now());
+        let asked = thread::spawn(move || (errno(File::create_new(&file)), errno(fs::create_dir(&file))));
+        until("both are told", || asked.is_finished() || began.elapsed() > Duration::from_secs(20));
+        if !asked.is_finished() {
+            frozen.0.kill().unwrap();
+            panic!("nobody is told");
+        }
+        assert_eq!(asked.join().unwrap(), (EIO, EIO));
+    }
+    pool.write("on-a/another", b"another");
+    works(pool.path());
+    frozen.0.kill().unwrap();
+    // Who was stuck is back.
+    until("the name is free", || File::create_new(pool.at("on-a/new")).is_ok());
+}
+
 /// What was interrupted is settled with the others when a branch is back, and one of them may hang unnoticed.
 #[test]
 fn a_branch_comes_back_while_another_hangs_that_nobody_has_asked() {

@@ -196,7 +196,8 @@ impl Union {
     /// EIO if whoever makes it does not come back from a branch that hangs.
     pub(crate) fn make_alone(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<Making> {
         let attempt = || parent.make(name);
-        attempt().map_or_else(|| stand_in::aside(|| patiently(pool, attempt)), Ok)
+        let is_stuck = || parent.is_made_by_stuck(name);
+        attempt().map_or_else(|| stand_in::aside(|| patiently(pool, attempt, is_stuck)), Ok)
     }
 
     /// The kernel is told about `name`: the inode has one more lookup.

@@ -77,7 +77,7 @@ impl Union {
         dir: &Arc<Inode>,
         name: &Name,
     ) -> Result<Arc<DirFd>> {
-        let _grows = patiently(pool, || dir.grow())?;
+        let _grows = patiently(pool, || dir.grow(), || dir.goes_by_stuck())?;
         let source_at = dir.copies().first().copied().ok_or(OpError::STALE)?;
         let source = self.dirfd(pool, dir, source_at)?;
         let model = pool.branch(source_at).ask(|| sys::at::stat_fd(source.as_fd()))?;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use fsstack_sys::Errno;
 use parking_lot::Mutex;
 
+use super::holder::Holder;
 use super::stand_in::{self, Desk};
 
 /// Places of a crowd; `branch-inflight` says how many of them are used.
@@ -51,8 +52,16 @@ struct Place {
     long: AtomicBool,
     /// Its request was answered by another thread, or could not be: nobody waits for it any more.
     lost: AtomicBool,
+    caller: Mutex<Caller>,
+}
+
+/// Who is inside.
+#[derive(Debug, Default)]
+struct Caller {
     /// Who can answer its request.
-    desk: Mutex<Option<Desk>>,
+    desk: Option<Desk>,
+    /// The thread, which others may wait for.
+    thread: Option<Holder>,
 }
 
 /// A place inside, given up when this drops.
@@ -62,9 +71,13 @@ pub(crate) struct Inside<'a>(&'a Place);
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         // Held to the end: whoever gives the call up does so before all of this, or finds the place free.
-        let mut desk = self.0.desk.lock();
-        *desk = None;
-        self.0.lost.store(false, Relaxed);
+        let mut caller = self.0.caller.lock();
+        let gone = std::mem::take(&mut *caller);
+        if self.0.lost.swap(false, Relaxed)
+            && let Some(thread) = gone.thread
+        {
+            thread.is_back();
+        }
         self.0.began.store(0, SeqCst);
     }
 }
@@ -90,7 +103,7 @@ impl Crowd {
                     began: AtomicU64::new(0),
                     long: AtomicBool::new(false),
                     lost: AtomicBool::new(false),
-                    desk: Mutex::new(None),
+                    caller: Mutex::new(Caller { desk: None, thread: None }),
                 }
             }; MOST],
             limit: AtomicUsize::new(1),
@@ -152,7 +165,7 @@ impl Crowd {
                 && place.began.compare_exchange(0, self.now(), SeqCst, Relaxed).is_ok()
             {
                 place.long.store(stay == Stay::Long, Relaxed);
-                *place.desk.lock() = stand_in::desk();
+                *place.caller.lock() = Caller { desk: stand_in::desk(), thread: Some(Holder::here()) };
                 self.entered.fetch_add(1, Relaxed);
                 return Ok(Some(Inside(place)));
             }
@@ -226,9 +239,13 @@ impl Crowd {
 impl Place {
     /// The call that came in at `began` is answered for, if its door lets others answer.
     fn give_up(&self, began: u64) {
-        let desk = self.desk.lock();
-        if self.began.load(SeqCst) == began && desk.as_ref().is_none_or(Desk::refuse) {
-            self.lost.store(true, Relaxed);
+        let caller = self.caller.lock();
+        if self.began.load(SeqCst) == began
+            && caller.desk.as_ref().is_none_or(Desk::refuse)
+            && !self.lost.swap(true, Relaxed)
+            && let Some(thread) = &caller.thread
+        {
+            thread.is_given_up();
         }
     }
 }

@@ -14,6 +14,7 @@
 pub mod crowd;
 mod examine;
 pub(crate) mod free;
+pub(crate) mod holder;
 mod keeper;
 mod mounts;
 pub(crate) mod parts;

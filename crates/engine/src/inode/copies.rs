@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::dirfd::DirFd;
 use super::number::hash_name;
 use super::{Inode, Place};
+use crate::health::holder::Holder;
 
 /// How long a name is believed to be missing: somebody past the pool may make it. The kernel looks a name up and then makes it,
 /// microseconds apart; what is older than a busy machine makes of that is asked for again.
@@ -37,10 +38,10 @@ pub(super) struct DirPlace {
     pub(super) listed: Option<u64>,
     /// Threads that are giving a branch a copy.
     pub(super) growing: u32,
-    /// A thread is removing the only copy.
-    pub(super) going: bool,
+    /// The thread that is removing the only copy.
+    pub(super) going: Option<Holder>,
     /// Names that a thread each is making (`making.rs`): their hashes.
-    pub(super) making: SmallVec<[u64; 2]>,
+    pub(super) making: SmallVec<[(u64, Holder); 1]>,
 }
 
 /// A branch may be given a copy of the directory until this drops: nobody takes its only copy for all there is.
@@ -63,7 +64,7 @@ impl Drop for Grows<'_> {
 
 impl Drop for Goes<'_> {
     fn drop(&mut self) {
-        self.dir.with_dir(|dir| dir.going = false);
+        self.dir.with_dir(|dir| dir.going = None);
     }
 }
 
@@ -171,10 +172,16 @@ impl Inode {
     /// For whoever gives a branch a copy of it. None while somebody removes the only one.
     pub(crate) fn grow(&self) -> Option<Grows<'_>> {
         let grows = self.with_dir(|dir| {
-            dir.growing += u32::from(!dir.going);
-            !dir.going
+            let stays = dir.going.is_none();
+            dir.growing += u32::from(stays);
+            stays
         });
         grows.unwrap_or(true).then(|| Grows(self))
+    }
+
+    /// Whether the only copy is being removed by a thread that may never come back.
+    pub(crate) fn goes_by_stuck(&self) -> bool {
+        self.with_dir(|dir| dir.going.as_ref().is_some_and(Holder::is_stuck)).unwrap_or(false)
     }
 
     /// For whoever removes it. None if it has several copies or may be getting another, if a branch could not be asked
@@ -182,10 +189,10 @@ impl Inode {
     pub(crate) fn go(&self) -> Option<Goes<'_>> {
         let at = self.with_dir(|dir| {
             let [only] = &dir.copies[..] else { return None };
-            if dir.growing > 0 || dir.going || dir.unsure != 0 {
+            if dir.growing > 0 || dir.going.is_some() || dir.unsure != 0 {
                 return None;
             }
-            dir.going = true;
+            dir.going = Some(Holder::here());
             Some(only.branch)
         })??;
         Some(Goes { dir: self, at })

@@ -8,7 +8,9 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use super::Inode;
+use super::copies::DirPlace;
 use super::number::hash_name;
+use crate::health::holder::Holder;
 
 /// Nobody else makes this name in this directory until it drops.
 ///
@@ -23,7 +25,7 @@ pub(crate) struct Making {
 impl Drop for Making {
     fn drop(&mut self) {
         self.dir.with_dir(|dir| {
-            if let Some(at) = dir.making.iter().position(|name| *name == self.name) {
+            if let Some(at) = dir.making.iter().position(|(name, _)| *name == self.name) {
                 dir.making.swap_remove(at);
             }
         });
@@ -44,14 +46,21 @@ impl Inode {
         // (Two names of one hash only wait for each other.)
         let name = hash_name(self.id.ino, name.to_bytes());
         let alone = self.with_dir(|dir| {
-            let alone = !dir.making.contains(&name);
+            let alone = dir.making.iter().all(|(other, _)| *other != name);
             if alone {
-                dir.making.push(name);
+                dir.making.push((name, Holder::here()));
             }
             alone
         });
         // (What is no directory any more has no names to be made.)
         alone.unwrap_or(true).then(|| Making { dir: self.clone(), name })
+    }
+
+    /// Whether `name` is being made by a thread that may never come back.
+    pub(crate) fn is_made_by_stuck(&self, name: &CStr) -> bool {
+        let name = hash_name(self.id.ino, name.to_bytes());
+        let made = |dir: &mut DirPlace| dir.making.iter().any(|(made, by)| *made == name && by.is_stuck());
+        self.with_dir(made).unwrap_or(false)
     }
 }
 

@@ -112,7 +112,7 @@ impl Inode {
             missed: now,
             listed: None,
             growing: 0,
-            going: false,
+            going: None,
             making: SmallVec::new(),
         };
         place.update(copies);

@@ -1,0 +1,41 @@
+//! Threads that others wait for: whether one comes back.
+//!
+//! Whoever makes a name, removes a directory's only copy or holds the tree's shape makes calls on branches meanwhile, and one of
+//! them may never return. The branch's keeper gives such a call up. That the branch is in order again then, mounted anew or out
+//! of the pool, brings nobody back who is stuck in the old mount: who waits for a thread looks at the thread itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+thread_local! {
+    static HERE: Holder = Holder::default();
+}
+
+/// A thread: how many of the calls that it is inside of were given up.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Holder(Arc<AtomicUsize>);
+
+impl Holder {
+    /// The calling thread.
+    pub(crate) fn here() -> Self {
+        // (A thread that ends has nothing that others wait for.)
+        HERE.try_with(Clone::clone).unwrap_or_default()
+    }
+
+    /// Whether it is in a call that was given up, and may never return.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.0.load(SeqCst) > 0
+    }
+
+    pub(crate) fn is_given_up(&self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+
+    pub(crate) fn is_back(&self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
