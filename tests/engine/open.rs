@@ -1,9 +1,12 @@
 //! Opening: one open file an inode, whatever the flags of its handles.
 
-use std::sync::Arc;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Barrier};
 
 use fsstack_engine::ops::WriteTerms;
+use fsstack_lab::Skip;
 use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
+use fsstack_sys::ioctl::{FS_APPEND_FL, getflags, setflags};
 use fsstack_sys::{Errno, OFlags};
 
 use crate::ground::{Ground, settings};
@@ -87,4 +90,34 @@ fn flush_and_sync_answer() {
     let pool = Ground::new(2);
     let file = pool.create("film").unwrap();
     pool.union.flush(file.handle).unwrap();
+}
+
+/// Neither finds it open, and one gives up what it has opened for what the other has.
+#[test]
+fn of_two_first_opens_each_may_do_what_it_was_opened_for() {
+    let pool = Ground::new(1);
+    let ino = pool.write("log", "x");
+    let raw = std::fs::File::open(pool.on(0, "log")).unwrap();
+    let flags = getflags(raw.as_fd()).unwrap_or(0);
+    if setflags(raw.as_fd(), flags | FS_APPEND_FL).is_err() {
+        return Skip::because("no append-only files under /tmp").announce();
+    }
+    let (union, together) = (&pool.union, &Barrier::new(2));
+    let open = move |how| {
+        together.wait();
+        union.open(ino, how, fsstack_engine::Caller::DAEMON).unwrap().handle
+    };
+    for _ in 0..2000 {
+        let (writer, reader) = std::thread::scope(|scope| {
+            let reader = scope.spawn(move || open(OFlags::RDONLY));
+            (open(OFlags::WRONLY | OFlags::APPEND), reader.join().unwrap())
+        });
+        let written = union.write(writer, 1, b"y", WriteTerms::default());
+        [reader, writer].into_iter().for_each(|handle| union.release(handle));
+        if written.is_err() {
+            setflags(raw.as_fd(), flags).unwrap();
+        }
+        assert_eq!(written.unwrap(), 1);
+    }
+    setflags(raw.as_fd(), flags).unwrap();
 }

@@ -266,16 +266,17 @@ impl Inode {
         open.inspect(|open| open.set_strips(true))
     }
 
-    /// One more handle on the open file; `open` makes it if this is the first.
+    /// One more handle on the open file; `open` makes it if this is the first, else `join` sees to it that it does for
+    /// this one, too.
     ///
     /// # Errors
     /// What `open` or `join` answered.
     pub fn open_with<E>(
         &self,
-        join: impl FnOnce(&OpenFile) -> Result<(), E>,
+        join: impl Fn(&OpenFile) -> Result<(), E>,
         open: impl FnOnce() -> Result<Arc<OpenFile>, E>,
     ) -> Result<Arc<OpenFile>, E> {
-        if let Some(file) = self.join_open(join)? {
+        if let Some(file) = self.join_open(&join)? {
             return Ok(file);
         }
         let fresh = open()?;
@@ -289,13 +290,10 @@ impl Inode {
             file.set_strips(true);
         }
         drop(state);
-        Ok(file)
+        if Arc::ptr_eq(&file, &fresh) { Ok(file) } else { self.joined(file, &join) }
     }
 
-    fn join_open<E>(
-        &self,
-        join: impl FnOnce(&OpenFile) -> Result<(), E>,
-    ) -> Result<Option<Arc<OpenFile>>, E> {
+    fn join_open<E>(&self, join: &impl Fn(&OpenFile) -> Result<(), E>) -> Result<Option<Arc<OpenFile>>, E> {
         let file = {
             let mut state = self.state.lock();
             let Place::File(FilePlace { open: Some((file, handles)), .. }) = &mut state.place else {
@@ -304,8 +302,17 @@ impl Inode {
             *handles += 1;
             file.clone()
         };
+        self.joined(file, join).map(Some)
+    }
+
+    /// `file` if `join` takes it; else the handle that was counted is closed.
+    fn joined<E>(
+        &self,
+        file: Arc<OpenFile>,
+        join: &impl Fn(&OpenFile) -> Result<(), E>,
+    ) -> Result<Arc<OpenFile>, E> {
         match join(&file) {
-            Ok(()) => Ok(Some(file)),
+            Ok(()) => Ok(file),
             Err(error) => {
                 self.close_handle();
                 Err(error)
