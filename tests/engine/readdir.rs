@@ -4,11 +4,14 @@ use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use fsstack_engine::answer::{Entry, Listed};
-use fsstack_engine::ops::{KeptListing, Sink};
+use fsstack_engine::ops::{KeptListing, Sink, WriteTerms};
+use fsstack_engine::settings::Settings;
+use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_pool::BranchMode::ReadWrite;
-use fsstack_sys::{Errno, Kind};
+use fsstack_sys::{Errno, Kind, OFlags};
+use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::ground::{Ground, distinct_homes, settings};
+use crate::ground::{Ground, Row, distinct_homes, settings};
 
 /// Three branches, names on one, two and all of them; some are directories.
 fn spread(files: usize) -> Ground {
@@ -296,5 +299,77 @@ impl Sink for Attributed {
 
     fn put(&mut self, _: &Listed<'_>, entry: Option<&Entry>) {
         self.0.extend(entry.copied());
+    }
+}
+
+/// A file on a branch without room for more, and a second branch that has; others in their directory, too.
+fn full() -> Pool {
+    let branches = lab::pool().tmpfs_branch("a", MiB(1)).tmpfs_branch("b", MiB(4)).unmounted();
+    for name in ["a", "b"] {
+        let home = branches.branch(name).path();
+        std::fs::create_dir(home.join("d")).unwrap();
+        (0..20).for_each(|n| std::fs::write(home.join(format!("d/{name}{n}")), "").unwrap());
+    }
+    let ballast = std::fs::File::create(branches.branch("a").path().join("ballast")).unwrap();
+    fallocate(ballast, FallocateFlags::empty(), 0, 700 << 10).unwrap();
+    std::fs::write(branches.branch("a").path().join("d/film"), [b'm'; 100 << 10]).unwrap();
+    (20..30).for_each(|n| std::fs::write(branches.branch("a").path().join(format!("d/a{n}")), "").unwrap());
+    branches
+}
+
+/// Lists `d`, and has the film moved when `before` rows are told.
+fn listed_around_a_move(branches: &Pool, order: [&str; 2], plus: bool, before: usize) {
+    let paths = order.map(|name| branches.branch(name).path().to_owned());
+    let pool = Ground::at(&paths, &[ReadWrite; 2], Settings { relocate: true, ..settings() });
+    let film = pool.open(pool.ino("d/film"), OFlags::RDWR).unwrap();
+    let dir = pool.opendir(pool.ino("d"));
+    let mut rows = if before > 0 { pool.readdir(dir, 0, plus, before).unwrap() } else { Vec::new() };
+    let at = |rows: &[Row]| rows.last().map_or(0, |row| row.cookie);
+    let what = format!("{order:?}, plus: {plus}, {before} before");
+    let more = [b'n'; 400 << 10];
+    assert_eq!(pool.union.write(film.handle, 100 << 10, &more, WriteTerms::default()).unwrap(), more.len());
+    assert!(branches.branch("b").path().join("d/film").exists(), "{what}");
+    while let more = pool.readdir(dir, at(&rows), plus, 7).unwrap()
+        && !more.is_empty()
+    {
+        rows.extend(more);
+    }
+    let names: BTreeSet<_> = rows.iter().map(|row| &row.name).collect();
+    assert_eq!((rows.len(), names.len()), (53, 53), "{what}: {:?}", rows.iter().map(|row| &row.name));
+    let numbers = |name: &str| rows.iter().find(|row| row.name == name).map(|row| row.ino);
+    assert_eq!(numbers("film"), Some(film.ino.0), "{what}");
+    // Where it ended it ends. (For another handle the film may be in a copy that is still to come.)
+    assert_eq!(pool.readdir(dir, at(&rows), plus, 7), Ok(Vec::new()), "{what}");
+    let rest = pool.readdir(pool.opendir(pool.ino("d")), at(&rows), plus, 7).unwrap();
+    assert!(rest.iter().all(|row| row.name == "film"), "{what}");
+    // From the beginning it is as any other.
+    assert_eq!(pool.rest(dir, 0, 7).len(), 51, "{what}");
+}
+
+#[test]
+fn a_file_that_moves_to_another_branch_meanwhile_is_listed_once() {
+    needs!(mounting());
+    let branches = full();
+    let film = |name: &str| branches.branch(name).path().join("d/film");
+    for (order, plus) in [["a", "b"], ["b", "a"]].into_iter().flat_map(|o| [(o, false), (o, true)]) {
+        for before in 0..=53 {
+            listed_around_a_move(&branches, order, plus, before);
+            std::fs::remove_file(film("b")).unwrap();
+            std::fs::write(film("a"), [b'm'; 100 << 10]).unwrap();
+        }
+    }
+}
+
+/// As above, where the branch that it moves to had nothing of the directory.
+#[test]
+fn a_file_that_moves_into_a_new_copy_of_its_directory_is_listed_once() {
+    needs!(mounting());
+    let branches = full();
+    let (a, b) = (branches.branch("a").path(), branches.branch("b").path());
+    (0..20).for_each(|n| std::fs::write(a.join(format!("d/b{n}")), "").unwrap());
+    for (order, before) in [["a", "b"], ["b", "a"]].into_iter().flat_map(|o| (0..=53).map(move |n| (o, n))) {
+        std::fs::remove_dir_all(b.join("d")).unwrap();
+        std::fs::write(a.join("d/film"), [b'm'; 100 << 10]).unwrap();
+        listed_around_a_move(&branches, order, false, before);
     }
 }

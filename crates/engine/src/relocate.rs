@@ -240,6 +240,7 @@ impl Union {
         new: &New<'_>,
         ino: u64,
     ) -> Result<OldName, Unmoved> {
+        let _followed = self.listings_follow(pool, &moving.name, moving.from.ix);
         // Until the intent, which names the way, is done with, no directory on the way is renamed, and no two names
         // are exchanged: what is looked at now is what loses its name.
         let _shape = self.shape.read(pool)?;

@@ -48,6 +48,8 @@ pub struct Union {
     pub(crate) seen: Locations,
     pub(crate) files: NumberMap<FileHandle>,
     pub(crate) dirs: NumberMap<Arc<DirHandle>>,
+    /// Files that just leave their branch for another.
+    pub(crate) moving: Mutex<Vec<Name>>,
     pub(crate) index: Index,
     id: Option<PoolId>,
     pub(crate) budget: Budget,
@@ -111,6 +113,7 @@ impl Union {
             seen: Locations::default(),
             files: NumberMap::default(),
             dirs: NumberMap::default(),
+            moving: Mutex::default(),
             index,
             id,
             budget,

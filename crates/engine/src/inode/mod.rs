@@ -71,7 +71,7 @@ impl Name {
         Self { parent: parent.clone(), name: name.into() }
     }
 
-    fn is(&self, parent: &Inode, name: &CStr) -> bool {
+    pub(crate) fn is(&self, parent: &Inode, name: &CStr) -> bool {
         self.parent.id.ino == parent.id.ino && *self.name == *name
     }
 }

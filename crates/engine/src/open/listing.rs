@@ -37,6 +37,9 @@ pub(crate) const DOT_DOT: u64 = 2;
 /// The first cookie that is good in one handle only. Others have the id of a branch in their high bits.
 const FIRST_OWN: u64 = 3;
 
+/// The first cookie of what is shown at the end (`followed.rs`).
+pub(crate) const TAIL: u64 = 1 << 47;
+
 const PLACE_BITS: u32 = 48;
 /// A place that did not fit: the cookie has a hash of it, or its high bits where those will do.
 const WIDE: u64 = 1 << (PLACE_BITS - 1);
@@ -111,6 +114,9 @@ impl Listing {
             self.own.clear();
             return Ok(());
         }
+        if is_tail(cookie) {
+            return Ok(()); // behind all copies
+        }
         let cookie = if cookie >> PLACE_BITS == 0 {
             // Of another handle: what that one passed over may be missing before it.
             let own = usize::try_from(cookie - FIRST_OWN).ok().and_then(|nth| self.own.get(nth));
@@ -121,8 +127,8 @@ impl Listing {
         if pool.settings.degraded == Degraded::Strict && union.is_unsure(pool, dir) {
             self.short = true;
         }
-        let id = u16::try_from(cookie >> PLACE_BITS).ok().and_then(BranchId::new);
-        let turn = id.and_then(|id| pool.turn_of(id)).ok_or(Errno::INVAL)?;
+        let id = branch_of(cookie);
+        let turn = turn_of(pool, cookie).ok_or(Errno::INVAL)?;
         let copies = dir.copies();
         let branch = pool.branches.iter().find(|branch| Some(branch.id) == id);
         let Some(branch) = branch.filter(|branch| copies.contains(&branch.ix)) else {
@@ -140,6 +146,29 @@ impl Listing {
             }
             resumed => resumed,
         }
+    }
+
+    /// Whether `name` comes behind `cookie` in the copy that this is of.
+    pub(crate) fn comes(
+        union: &Union,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        cookie: u64,
+        name: &CStr,
+    ) -> Result<bool> {
+        let mut ahead = Self::new(true);
+        ahead.go_to(union, pool, dir, cookie)?;
+        let in_it = |ahead: &Self| {
+            ahead.stream.as_ref().is_some_and(|stream| Some(pool.branch(stream.at).id) == branch_of(cookie))
+        };
+        while in_it(&ahead)
+            && let Some(read) = ahead.read_one(pool)?
+        {
+            if *read.name == *name {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn resume(&mut self, branch: &Branch, place: u64) -> Result<()> {
@@ -235,6 +264,11 @@ impl Listing {
             read.cookie = FIRST_OWN + self.own.len() as u64 - 1;
         }
         read
+    }
+
+    /// The cookie of the last entry handed out.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
     }
 
     /// The entry went into the answer.
@@ -387,6 +421,20 @@ impl Listing {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether `cookie` is of something that is shown behind all copies.
+pub(crate) fn is_tail(cookie: u64) -> bool {
+    cookie >> (PLACE_BITS - 1) == TAIL >> (PLACE_BITS - 1)
+}
+
+fn branch_of(cookie: u64) -> Option<BranchId> {
+    u16::try_from(cookie >> PLACE_BITS).ok().and_then(BranchId::new)
+}
+
+/// The turn of the branch that `cookie` is of.
+pub(crate) fn turn_of(pool: &Pool, cookie: u64) -> Option<usize> {
+    branch_of(cookie).and_then(|id| pool.turn_of(id))
 }
 
 fn wide(off: u64) -> u64 {

@@ -6,6 +6,7 @@
 pub mod choice;
 mod fixed;
 pub mod listing;
+pub(crate) mod followed;
 pub(crate) mod owed;
 pub mod quiet;
 pub mod route;
@@ -31,6 +32,7 @@ use choice::Choice;
 use listing::Listing;
 use owed::{Owed, To};
 use quiet::Quiet;
+use followed::Followed;
 use route::{Backings, Route, Tie};
 use unsynced::Unsynced;
 
@@ -463,6 +465,8 @@ impl Sync {
     pub fn of(flags: OFlags) -> Option<Self> {
         if flags.contains(OFlags::SYNC) {
             Some(Self::All)
+    /// Names in it that leave the branch that they are on.
+    pub(crate) followed: Followed,
         } else if flags.contains(sys::O_DSYNC) {
             Some(Self::Data)
         } else {

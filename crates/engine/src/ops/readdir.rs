@@ -14,7 +14,8 @@ use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::inode::number::number;
 use crate::open::DirHandle;
-use crate::open::listing::{DOT, DOT_DOT, Listing, Read};
+use crate::open::followed::Followed;
+use crate::open::listing::{DOT, DOT_DOT, Listing, Read, is_tail};
 use crate::pool::Pool;
 use crate::resolve::Found;
 use crate::union::Union;
@@ -54,7 +55,9 @@ impl Union {
         let handle = self.new_handle();
         let quiet = flags.contains(OFlags::NOATIME) || self.untouched().directories;
         let listing = Mutex::new(Listing::new(quiet));
-        self.dirs.insert(handle.0, Arc::new(DirHandle { inode, listing }));
+        let open = Arc::new(DirHandle { inode, listing, followed: Followed::default() });
+        self.dirs.insert(handle.0, open.clone());
+        self.follow_moving(&open);
         Ok(handle)
     }
 
@@ -117,12 +120,13 @@ impl Union {
         // Another thread may be stuck in a branch with it.
         let mut listing = open.listing.try_lock_for(PATIENCE).ok_or(OpError::UNSURE)?;
         listing.seek(self, &pool, &open.inode, cookie)?;
+        open.followed.goes_on(cookie);
         if !self.put_dots(&open.inode, cookie, &mut listing, sink) {
             return Ok(());
         }
         let mut count = 0_usize;
         loop {
-            let read = match listing.next(self, &pool, &open.inode) {
+            let read = match self.next_read(&pool, &open, &mut listing) {
                 Ok(Some(read)) => read,
                 Ok(None) => return Ok(()),
                 // Removed meanwhile: it has no entries, and maybe no name by which it could be opened.
@@ -141,10 +145,40 @@ impl Union {
                 return Ok(());
             }
             listing.took(read.cookie);
-            if self.put_entry(&pool, &open.inode, &read, plus, sink) {
-                count += 1;
+            if is_tail(read.cookie) {
+                count += usize::from(self.put_entry(&pool, &open.inode, &read, plus, sink));
+                continue;
             }
+            open.followed.goes_on(read.cookie);
+            if open.followed.was_shown(&read.name, read.at) {
+                continue;
+            }
+            let shown = self.put_entry(&pool, &open.inode, &read, plus, sink);
+            open.followed.came(&read.name, read.at, shown);
+            count += usize::from(shown);
         }
+    }
+
+    /// The next entry of the copies, and behind them of what has moved past the listing.
+    fn next_read(&self, pool: &Pool, open: &DirHandle, listing: &mut Listing) -> Result<Option<Read>> {
+        if let Some(read) = listing.next(self, pool, &open.inode)? {
+            return Ok(Some(read));
+        }
+        let mut at = listing.position();
+        while let Some((name, cookie)) = open.followed.next(at)? {
+            match self.find(pool, &open.inode, &name) {
+                Ok(Found::File(at, stat)) => {
+                    let name = name.as_ref().into();
+                    return Ok(Some(Read { at, ino: stat.ino, cookie, kind: Some(stat.kind()), name }));
+                }
+                // Another was made of that name.
+                Ok(Found::Dir(..)) => {}
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error),
+            }
+            at = cookie;
+        }
+        Ok(None)
     }
 
     /// False if there was no room.
@@ -175,7 +209,11 @@ impl Union {
         let plus = plus.is_some_and(|age| !self.is_fresh(dir, read, age));
         if plus || kind.is_none() {
             let found = if kind.is_some_and(|kind| kind != Kind::Dir) {
-                self.stat_in(pool, dir, read.at, &read.name).map(|stat| Found::File(read.at, stat))
+                match self.stat_in(pool, dir, read.at, &read.name) {
+                    // It may have moved to another branch.
+                    Err(error) if error.is_missing() => self.find(pool, dir, &read.name),
+                    told => told.map(|stat| Found::File(read.at, stat)),
+                }
             } else {
                 self.find(pool, dir, &read.name)
             };
