@@ -1,5 +1,9 @@
 //! Inode flags (`chattr`): on whichever branch the object is, and whoever has it open.
 
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 
 use crate::script::{refused, sh};
@@ -117,5 +121,110 @@ fn the_time_of_change_is_told_at_once() {
         );
         let (before, after) = told.split_once('\n').unwrap();
         assert_ne!(before, after, "{name}");
+    }
+}
+
+#[test]
+fn who_comes_when_the_flag_is_gone_feels_it_no_more_though_it_came_past_the_pool() {
+    needs!(mounting(), loops(), program("chattr"));
+    for off in ["chattr -a file", "chattr -a BRANCH/file"] {
+        let pool = lab::pool().xfs_branch("a", MiB(300)).option("write-path=stacked").mount();
+        let script = format!(
+            "echo some > file; exec 7< file; chattr +a BRANCH/file; exec 8>> file; echo more >&8
+             {off}; printf X 1<> file; echo end >&8; cat file"
+        );
+        let script = script.replace("BRANCH", &pool.branch("a").path().display().to_string());
+        assert_eq!(sh(pool.path(), &script), "Xome\nmore\nend", "{off}");
+    }
+}
+
+#[test]
+fn who_appends_goes_on_when_the_branch_is_mounted_again() {
+    needs!(mounting(), loops(), program("chattr"));
+    let pool = lab::pool().xfs_branch("a", MiB(300)).option("write-path=stacked").option("attr-timeout=0");
+    let mut pool = pool.mount();
+    sh(pool.path(), "echo some > log; touch other; chattr +a log; echo kept > fixed");
+    let open = |name: &str| OpenOptions::new().append(true).open(pool.at(name)).unwrap();
+    let (mut log, fixed) = (open("log"), File::open(pool.at("fixed")).unwrap());
+    let mut writer = OpenOptions::new().write(true).open(pool.at("fixed")).unwrap();
+    sh(pool.path(), "chattr +i fixed");
+    pool.branch_mut("a").unmount_lazily();
+    until("the branch is down", || fs::read(pool.at("other")).is_err());
+    pool.branch_mut("a").remount();
+    until("the branch comes back", || fs::read(pool.at("other")).is_ok());
+    log.write_all(b"more\n").unwrap();
+    assert_eq!(fs::metadata(pool.at("log")).unwrap().len(), 10);
+    assert_eq!(pool.read("log"), b"some\nmore\n");
+    // It cannot be opened for writing any more: who reads it does not mind.
+    let mut text = [0; 5];
+    fixed.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"kept\n");
+    assert_eq!(writer.write_all(b"x").unwrap_err().kind(), ErrorKind::PermissionDenied);
+    sh(pool.path(), "chattr -a log; chattr -i fixed");
+    writer.write_all(b"x").unwrap();
+    assert_eq!(pool.read("fixed"), b"xept\n");
+}
+
+/// Each copy of the directory `d` as `lsattr` shows its flags, in the order of these branches.
+fn flags_of_copies(pool: &Pool, branches: [&str; 2]) -> [String; 2] {
+    branches.map(|branch| sh(pool.branch(branch).path(), "lsattr -d d | cut -d' ' -f1 | tr -d -"))
+}
+
+#[test]
+fn a_directorys_flags_change_on_copies_on_other_file_systems() {
+    needs!(mounting(), loops(), program("chattr"));
+    for order in [["e", "x"], ["x", "e"]] {
+        let mut pool = lab::pool();
+        for name in order {
+            pool = if name == "e" { pool.ext4_branch("e", MiB(64)) } else { pool.xfs_branch("x", MiB(300)) };
+        }
+        let mut pool = pool.unmounted();
+        for name in order {
+            sh(pool.branch(name).path(), "mkdir d");
+        }
+        sh(pool.branch("e").path(), "chattr +A d");
+        pool.remount();
+        sh(pool.path(), "chattr +d d");
+        // Its own stay as they are: on ext4 how the blocks are found.
+        assert_eq!(flags_of_copies(&pool, ["e", "x"]), ["dAe", "d"], "{order:?}");
+        sh(pool.path(), "chattr -d d; chattr +A d");
+        assert_eq!(flags_of_copies(&pool, ["e", "x"]), ["Ae", "A"], "{order:?}");
+        if order[0] == "x" {
+            // (This ext4 has no projects.)
+            sh(pool.path(), "chattr -p 7 d");
+            assert!(sh(pool.branch("x").path(), "lsattr -pd d").trim_start().starts_with("7 "));
+            assert_eq!(flags_of_copies(&pool, ["e", "x"]), ["Ae", "A"]);
+        }
+        sh(pool.path(), "chattr +i d");
+        assert!(flags_of_copies(&pool, ["e", "x"]).iter().all(|flags| flags.contains('i')), "{order:?}");
+        sh(pool.path(), "chattr -i d");
+    }
+}
+
+/// What the shown copy takes and a hidden one's file system has not is left out there; what the shown one refuses changes
+/// none.
+#[test]
+fn a_hidden_copy_leaves_out_flags_that_it_cannot_have() {
+    needs!(mounting(), loops(), program("chattr"));
+    let mut pool = lab::pool().ext4_branch("e", MiB(64)).xfs_branch("x", MiB(300)).unmounted();
+    for name in ["e", "x"] {
+        sh(pool.branch(name).path(), "mkdir d");
+    }
+    pool.remount();
+    sh(pool.path(), "chattr +sd d");
+    assert_eq!(flags_of_copies(&pool, ["e", "x"]), ["sde", "d"]);
+    refused(pool.path(), "chattr +Cn d");
+    assert_eq!(flags_of_copies(&pool, ["e", "x"]), ["sde", "d"]);
+}
+
+/// ext4 keeps that to those with CAP_SYS_RESOURCE, which the daemon gives up.
+#[test]
+fn nobody_has_content_journaled_by_way_of_the_daemon() {
+    needs!(mounting(), loops(), program("chattr"), program("setpriv"));
+    let pool = lab::pool().ext4_branch("e", MiB(64)).option("allow_other").mount();
+    sh(pool.path(), "chmod 755 .; touch file; mkdir d; chown 1234 file d");
+    for name in ["file", "d"] {
+        let said = refused(pool.path(), &format!("setpriv --reuid 1234 --clear-groups chattr +j {name}"));
+        assert!(said.contains("not permitted"), "{said}");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_sys::{self as sys, Errno, Stat};
 
-use super::OpenFile;
+use super::{Access, OpenFile};
 use crate::error::Result;
 
 impl OpenFile {
@@ -24,12 +24,24 @@ impl OpenFile {
     /// The file's inode flags were changed: these are its attributes now.
     pub(crate) fn set_fixed(&self, stat: &Stat) {
         self.immutable.store(stat.is_immutable(), Relaxed);
-        if self.append_only.swap(stat.is_append_only(), Relaxed) && !stat.is_append_only() {
-            // What was opened to append appends, wherever a write says that it goes.
-            let placed = self.placed();
-            if let Err(error) = sys::file::stop_appending(placed.fd.as_fd()) {
-                tracing::warn!(%error, "a file that is append-only no more is written at its end until it is closed");
-            }
+        self.append_only.store(stat.is_append_only(), Relaxed);
+        if !stat.is_append_only()
+            && self.placed().access == Access::Append
+            && let Err(error) = self.stop_appending()
+        {
+            self.append_only.store(true, Relaxed); // whoever opens it to write elsewhere tries again
+            tracing::warn!(%error, "a file that is append-only no more is written at its end");
         }
+    }
+
+    /// What was opened to append appends, wherever a write says that it goes.
+    fn stop_appending(&self) -> Result<()> {
+        // Alone: whoever hushes the descriptor (`quiet.rs`) reads its flags and sets them, too.
+        let mut placed = self.hold_alone()?;
+        if placed.access == Access::Append {
+            placed.branch.ask(|| sys::file::stop_appending(placed.fd.as_fd()))?;
+            placed.access = Access::Write;
+        }
+        Ok(())
     }
 }

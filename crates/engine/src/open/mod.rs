@@ -3,10 +3,11 @@
 //! All handles of an inode share one open file, whose descriptor on the branch can be exchanged under its
 //! own lock: readers and writers hold it shared, whoever moves the file holds it exclusively.
 
+mod access;
 pub mod choice;
 mod fixed;
-pub mod listing;
 pub(crate) mod followed;
+pub mod listing;
 pub(crate) mod owed;
 pub mod quiet;
 pub mod route;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqC
 use std::time::{Duration, Instant};
 
 use fsstack_pool::BranchIx;
-use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
+use fsstack_sys::{self as sys, OFlags, Stat, SysError};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::branch::Branch;
@@ -28,11 +29,13 @@ use crate::health::stand_in;
 use crate::inode::Inode;
 use crate::ops::open::has_capability;
 use crate::terms::Tenant;
+pub use access::Access;
+pub(crate) use access::is_refused;
 use choice::Choice;
+use followed::Followed;
 use listing::Listing;
 use owed::{Owed, To};
 use quiet::Quiet;
-use followed::Followed;
 use route::{Backings, Route, Tie};
 use unsynced::Unsynced;
 
@@ -85,29 +88,6 @@ pub struct Placed {
     pub epoch: u32,
 }
 
-/// What a descriptor on a file is good for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// To name the file (`O_PATH`), which the kernel opens itself: its server knows of no open by the daemon, and of no
-    /// close. Made more of when more is asked of it.
-    Name,
-    /// To read it.
-    Read,
-    /// To read and write it.
-    Write,
-}
-
-impl Access {
-    /// How to open a file for it.
-    pub(crate) fn flags(self) -> OFlags {
-        match self {
-            Self::Name => OFlags::PATH,
-            Self::Read => OFlags::RDONLY | OFlags::NONBLOCK,
-            Self::Write => OFlags::RDWR,
-        }
-    }
-}
-
 /// What tells a file's descriptor from the one that takes its place: that is opened first, without keeping anybody from the
 /// file, as its branch may hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +127,7 @@ impl OpenFile {
             tie: Mutex::new(Tie::default()),
             strips: AtomicU32::new(u32::from(stat.mode & SET_ID != 0)),
             immutable: AtomicBool::new(stat.is_immutable()),
-            append_only: AtomicBool::new(stat.is_append_only()),
+            append_only: AtomicBool::new(stat.is_append_only() || access == Access::Append),
             touched: AtomicBool::new(false),
             unsynced: Unsynced::default(),
             owed: Owed::default(),
@@ -324,15 +304,20 @@ impl OpenFile {
         self.touched.store(true, Relaxed);
         loop {
             let placed = self.placed();
-            if placed.access == Access::Write {
+            if placed.access.writes() {
                 return Ok(());
             }
             placed.branch.check_mode()?;
             let was = placed.was();
-            let open = |how| placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how));
-            let fd = match open(OFlags::RDWR) {
-                Err(error) if error.errno() == Errno::PERM && flags.contains(OFlags::APPEND) => {
-                    open(OFlags::RDWR | OFlags::APPEND)?
+            let open = |how: Access| {
+                let opened = placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how.flags()));
+                opened.map(|fd| (how, fd))
+            };
+            let (access, fd) = match open(Access::Write) {
+                Err(error) if is_refused(error) && flags.contains(OFlags::APPEND) => {
+                    let appends = open(Access::Append)?;
+                    self.append_only.store(true, Relaxed); // and so it is asked when somebody writes elsewhere
+                    appends
                 }
                 opened => opened?,
             };
@@ -341,7 +326,7 @@ impl OpenFile {
                 self.set_strips(true);
             }
             drop(placed);
-            self.replace(was, Was { access: Access::Write, ..was }, fd)?;
+            self.replace(was, Was { access, ..was }, fd)?;
         }
     }
 
@@ -415,7 +400,7 @@ impl OpenFile {
 
     /// Whether anybody has opened it for writing.
     pub(crate) fn is_writable(&self) -> bool {
-        self.placed().access == Access::Write
+        self.placed().access.writes()
     }
 
     /// The way the first open decided on, if any is open.
@@ -465,8 +450,6 @@ impl Sync {
     pub fn of(flags: OFlags) -> Option<Self> {
         if flags.contains(OFlags::SYNC) {
             Some(Self::All)
-    /// Names in it that leave the branch that they are on.
-    pub(crate) followed: Followed,
         } else if flags.contains(sys::O_DSYNC) {
             Some(Self::Data)
         } else {
@@ -482,4 +465,6 @@ pub struct DirHandle {
     pub inode: Arc<Inode>,
     /// Its listing, as far as it has come.
     pub listing: Mutex<Listing>,
+    /// Names in it that leave the branch that they are on.
+    pub(crate) followed: Followed,
 }

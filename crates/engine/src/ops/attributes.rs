@@ -8,7 +8,7 @@ use fsstack_sys::{self as sys, Errno};
 use crate::answer::Attr;
 use crate::error::Result;
 use crate::inode::Inode;
-use crate::open::{FileHandle, OpenFile, Was};
+use crate::open::{Access, FileHandle, OpenFile, Was, is_refused};
 use crate::union::Union;
 
 impl Union {
@@ -77,8 +77,14 @@ impl Union {
         while let Some((was, epoch)) = file.stale()? {
             // A call that is stuck in it, on the old mount, keeps it as it is.
             drop(file.hold_alone()?);
-            let (_, fd, _) = self.open_inode(&self.pool.load(), inode, was.access.flags())?;
-            file.replace_mount(was, Was { epoch, ..was }, fd)?;
+            let pool = self.pool.load();
+            let open = |how: Access| self.open_inode(&pool, inode, how.flags()).map(|(_, fd, _)| (how, fd));
+            let (access, fd) = match open(was.access) {
+                // It became immutable or append-only since: who writes is told so, who reads goes on.
+                Err(error) if is_refused(error) && was.access.writes() => open(Access::Read)?,
+                opened => opened?,
+            };
+            file.replace_mount(was, Was { access, epoch, ..was }, fd)?;
         }
         Ok(())
     }

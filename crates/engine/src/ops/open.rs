@@ -15,7 +15,7 @@ use crate::inode::Inode;
 use crate::open::choice::{But, Facts, stacked_route};
 use crate::open::owed::{Asks, To};
 use crate::open::route::Route;
-use crate::open::{Access, FileHandle, OpenFile, SET_ID, Sync};
+use crate::open::{Access, FileHandle, OpenFile, SET_ID, Sync, is_refused};
 use crate::pool::Pool;
 use crate::tally::Event;
 use crate::union::Union;
@@ -68,18 +68,17 @@ impl Union {
     ) -> Result<Arc<OpenFile>> {
         let (access, (at, fd, stat)) = if write {
             pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
-            let opened = match self.open_inode(pool, inode, OFlags::RDWR) {
+            match self.open_inode(pool, inode, Access::Write.flags()) {
                 // An unprivileged daemon may be allowed to write and not to read.
                 Err(error) if error.errno() == Errno::ACCESS => {
-                    self.open_inode(pool, inode, OFlags::WRONLY)?
+                    (Access::Write, self.open_inode(pool, inode, OFlags::WRONLY)?)
                 }
-                // An append-only file: the branch itself appends, wherever a write says that it goes.
-                Err(error) if error.errno() == Errno::PERM && flags.contains(OFlags::APPEND) => {
-                    self.open_inode(pool, inode, OFlags::RDWR | OFlags::APPEND)?
+                // An append-only file.
+                Err(error) if is_refused(error) && flags.contains(OFlags::APPEND) => {
+                    (Access::Append, self.open_inode(pool, inode, Access::Append.flags())?)
                 }
-                opened => opened?,
-            };
-            (Access::Write, opened)
+                opened => (Access::Write, opened?),
+            }
         } else {
             let access = self.access_to_read(pool, inode);
             (access, self.open_inode(pool, inode, access.flags())?)
@@ -87,7 +86,7 @@ impl Union {
         let stat = match access {
             // The kernel waits for ever for a server that hangs.
             Access::Name => pool.branch(at).ask(|| sys::at::stat_now(fd.as_fd()))?,
-            Access::Read | Access::Write => stat,
+            Access::Read | Access::Write | Access::Append => stat,
         };
         let branch = pool.branch(at).move_in()?;
         let capable = write && inode.kind == Kind::File && branch.ask(|| Ok(has_capability(fd.as_fd())))?;
