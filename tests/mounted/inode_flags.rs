@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 
+use crate::hung_branches::until;
 use crate::script::{refused, sh};
 
 #[test]

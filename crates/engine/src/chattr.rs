@@ -186,3 +186,111 @@ fn where_known<T>(answer: Result<T, SysError>) -> Result<Option<T>, SysError> {
         Err(_) => Ok(None),
     }
 }
+
+/// What `chattr` asks for and sets: inode flags, or the flags, project and sizes that `xfs_io` and `chattr -p` know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Marks {
+    Flags(u32),
+    Extended(FsXattr),
+}
+
+impl Marks {
+    /// Those of `fd`, of the same sort.
+    pub(crate) fn of(self, fd: BorrowedFd<'_>) -> Result<Self, SysError> {
+        match self {
+            Self::Flags(_) => ioctl::getflags(fd).map(Self::Flags),
+            Self::Extended(_) => ioctl::fsgetxattr(fd).map(Self::Extended),
+        }
+    }
+
+    pub(crate) fn set(self, fd: BorrowedFd<'_>) -> Result<(), SysError> {
+        match self {
+            Self::Flags(flags) => ioctl::setflags(fd, flags),
+            Self::Extended(raw) => ioctl::fssetxattr(fd, &raw),
+        }
+    }
+
+    /// Of `fd`, a further copy of a directory whose shown copy has become these, and `was` before, that is changed which was
+    /// changed there: it may be on another file system, and have flags of its own. What it refuses is left out, but for what
+    /// keeps a directory from being filled or emptied. What it had before, if anything was changed.
+    ///
+    /// # Errors
+    /// It refuses that; the branch is out of order.
+    pub(crate) fn follow(self, fd: BorrowedFd<'_>, was: Self) -> Result<Option<Self>, SysError> {
+        let own = match self.of(fd) {
+            Err(error) if is_branch_fault(error.errno) || self.freezes(was) => return Err(error),
+            Err(_) => return Ok(None), // it has no such thing
+            Ok(own) => own,
+        };
+        let mut now = own;
+        for piece in 0..=PIECES {
+            // All at once first.
+            let wanted = now.with(piece.checked_sub(1), self, was);
+            if wanted == now {
+                continue;
+            }
+            match wanted.set(fd) {
+                Ok(()) => now = wanted,
+                Err(error) if is_branch_fault(error.errno) => return Err(error),
+                Err(error) if piece > 0 && wanted.freezes(now) => {
+                    now.set_back(own, fd);
+                    return Err(error);
+                }
+                Err(error) => tracing::debug!(%error, piece, "not all flags are changed on a hidden copy"),
+            }
+        }
+        Ok((now != own).then_some(own))
+    }
+
+    /// As it `was` before, though it has become this.
+    pub(crate) fn set_back(self, was: Self, fd: BorrowedFd<'_>) {
+        if self != was
+            && let Err(error) = was.set(fd)
+        {
+            tracing::warn!(%error, "flags of a directory are left changed on this branch only");
+        }
+    }
+
+    /// Whether it keeps a directory as it is in a way that `was` did not.
+    fn freezes(self, was: Self) -> bool {
+        match (self, was) {
+            (Self::Flags(now), Self::Flags(was)) => now & !was & ioctl::FREEZING != 0,
+            (Self::Extended(now), Self::Extended(was)) => {
+                Extended::of(&now).flags & !Extended::of(&was).flags & ioctl::FS_XFLAG_FREEZING != 0
+            }
+            _ => false,
+        }
+    }
+
+    /// This, with the `nth` piece (None: all) of what is other in `new` than in `old` as it is in `new`.
+    fn with(self, nth: Option<u32>, new: Self, old: Self) -> Self {
+        let one = |own: u32, new: u32, old: u32| if new == old { own } else { new };
+        let flags = |own: u32, new: u32, old: u32| {
+            let changed = (new ^ old) & nth.map_or(u32::MAX, |nth| 1_u32.checked_shl(nth).unwrap_or(0));
+            own & !changed | new & changed
+        };
+        match (self, new, old) {
+            (Self::Flags(own), Self::Flags(new), Self::Flags(old)) => Self::Flags(flags(own, new, old)),
+            (Self::Extended(raw), Self::Extended(new), Self::Extended(old)) => {
+                let (own, new, old) = (Extended::of(&raw), Extended::of(&new), Extended::of(&old));
+                let mut now = Extended { flags: flags(own.flags, new.flags, old.flags), ..own };
+                if nth.is_none_or(|nth| nth == PROJECT) {
+                    now.project = one(own.project, new.project, old.project);
+                }
+                // (A size goes with its flag, where that is changed.)
+                if nth
+                    .is_none_or(|nth| nth == PROJECT + 1 || SIZES & 1_u32.checked_shl(nth).unwrap_or(0) != 0)
+                {
+                    now.extent_size = one(own.extent_size, new.extent_size, old.extent_size);
+                    now.cow_extent_size = one(own.cow_extent_size, new.cow_extent_size, old.cow_extent_size);
+                }
+                Self::Extended(now.within(raw))
+            }
+            _ => self,
+        }
+    }
+}
+
+/// The pieces of [`Marks`]: a flag each, the project, the sizes.
+const PROJECT: u32 = u32::BITS;
+const PIECES: u32 = PROJECT + 2;

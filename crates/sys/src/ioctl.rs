@@ -45,7 +45,9 @@ pub const FS_FL_USER_MODIFIABLE: u32 = 0x0003_80ff;
 /// Those that keep a file from losing its name, and a directory from being filled.
 pub const FREEZING: u32 = FS_APPEND_FL | FS_IMMUTABLE_FL;
 
-/// What is made in the directory belongs to its project (`FS_XFLAG_*`, here and below).
+/// As [`FREEZING`] (`FS_XFLAG_*`, here and below).
+pub const FS_XFLAG_FREEZING: u32 = 0x0000_0008 | 0x0000_0010;
+/// What is made in the directory belongs to its project.
 pub const FS_XFLAG_PROJINHERIT: u32 = 0x0000_0200;
 /// No symbolic links are made in the directory.
 pub const FS_XFLAG_NOSYMLINKS: u32 = 0x0000_0400;

@@ -3,15 +3,16 @@
 //! A short list: others shut a file system down, trim it or exchange its extents (peers that pass everything
 //! on were broken so).
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use fsstack_pool::{Handle, Ino};
+use fsstack_pool::{BranchIx, Handle, Ino};
 use fsstack_sys::ioctl::{
     FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, FS_IOC_GETFLAGS, FS_IOC_GETVERSION, FS_IOC_SETFLAGS, fsgetxattr,
-    fssetxattr, getflags, getversion, setflags,
+    getflags, getversion,
 };
 use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 
+use crate::chattr::Marks;
 use crate::error::Result;
 use crate::union::Union;
 
@@ -38,10 +39,7 @@ impl Union {
             }
             Some(open) => return open.ask(|fd| run(fd, command, input)),
             None if sets => {
-                self.on_all_copies(&self.pool.load(), &self.dir(ino)?, |fd| {
-                    let fd = sys::at::reopen(fd, OFlags::RDONLY)?;
-                    run(fd.as_fd(), command, input).map(|_| ())
-                })?;
+                self.set_dir(ino, asked_for(command, input).ok_or(Errno::INVAL)?)?;
                 ([0; 28], 0)
             }
             None => return self.ask_dir(ino, command, input),
@@ -53,6 +51,46 @@ impl Union {
         Ok(answered)
     }
 
+    /// The shown copy of a directory becomes as it is `wanted`, and what that changes is changed on the others. If it refuses,
+    /// or another one refuses what it must not, none is changed.
+    fn set_dir(&self, ino: Ino, wanted: Marks) -> Result<()> {
+        let (pool, dir) = (self.pool.load(), self.dir(ino)?);
+        let copies = self.copies_to_change(&pool, &dir)?;
+        let alone = copies.len() == 1;
+        let mut was = None;
+        let mut done: Vec<(BranchIx, OwnedFd, Marks)> = Vec::new();
+        for (at, fd) in copies {
+            let changed = pool.branch(at).ask(|| {
+                let fd = sys::at::reopen(fd.as_fd(), OFlags::RDONLY)?;
+                let before = match was {
+                    None if alone => wanted.set(fd.as_fd()).map(|()| None)?,
+                    None => {
+                        let before = wanted.of(fd.as_fd())?;
+                        wanted.set(fd.as_fd())?;
+                        was = Some(before);
+                        was
+                    }
+                    Some(was) => wanted.follow(fd.as_fd(), was)?,
+                };
+                Ok(before.map(|before| (fd, before)))
+            });
+            dir.forget_told(at);
+            match changed {
+                Ok(changed) => done.extend(changed.map(|(fd, before)| (at, fd, before))),
+                Err(error) => {
+                    for (at, fd, before) in done.into_iter().rev() {
+                        let undone = pool.branch(at).ask(|| before.set(fd.as_fd()));
+                        if let Err(error) = undone {
+                            tracing::warn!(%error, "flags of a directory are left changed on this branch only");
+                        }
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn ask_dir(&self, ino: Ino, command: u32, input: &[u8]) -> Result<([u8; 28], usize)> {
         let (pool, dir) = (self.pool.load(), self.dir(ino)?);
         let at = dir.copies().first().copied().ok_or(crate::error::OpError::STALE)?;
@@ -61,6 +99,14 @@ impl Union {
             let fd = sys::at::reopen(fd.as_fd(), OFlags::RDONLY)?;
             run(fd.as_fd(), command, input)
         })
+    }
+}
+
+/// What a command that sets something sets; None if too little of it came.
+fn asked_for(command: u32, input: &[u8]) -> Option<Marks> {
+    match command {
+        FS_IOC_SETFLAGS => input.first_chunk().map(|flags| Marks::Flags(u32::from_ne_bytes(*flags))),
+        _ => input.first_chunk().copied().map(Marks::Extended),
     }
 }
 
@@ -75,14 +121,9 @@ fn run(fd: BorrowedFd<'_>, command: u32, input: &[u8]) -> Result<([u8; 28], usiz
     match command {
         FS_IOC_GETFLAGS => Ok(word(getflags(fd)?)),
         FS_IOC_GETVERSION => Ok(word(getversion(fd)?)),
-        FS_IOC_SETFLAGS => {
-            let flags = input.first_chunk().ok_or(refuse(Errno::INVAL))?;
-            setflags(fd, u32::from_ne_bytes(*flags))?;
-            Ok(([0; 28], 0))
-        }
         FS_IOC_FSGETXATTR => Ok((fsgetxattr(fd)?, 28)),
-        FS_IOC_FSSETXATTR => {
-            fssetxattr(fd, input.first_chunk().ok_or(refuse(Errno::INVAL))?)?;
+        FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR => {
+            asked_for(command, input).ok_or(refuse(Errno::INVAL))?.set(fd)?;
             Ok(([0; 28], 0))
         }
         _ => Err(refuse(Errno::NOTTY)),

@@ -5,14 +5,16 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use fsstack_pool::{Handle, Ino};
+use fsstack_pool::{BranchIx, Handle, Ino};
 use fsstack_sys::at::Times;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
+use smallvec::SmallVec;
 
 use crate::answer::Attr;
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
+use crate::inode::dirfd::DirFd;
 use crate::open::SET_ID;
 use crate::ops::open::strip_fd;
 use crate::ops::pin::Pin;
@@ -49,6 +51,9 @@ impl Change {
         !named && !strips
     }
 }
+
+/// A copy of a directory: its branch, and it.
+type Held = (BranchIx, Arc<DirFd>);
 
 impl Union {
     /// Changes attributes of `ino`: the attributes then.
@@ -126,6 +131,19 @@ impl Union {
         dir: &Arc<Inode>,
         act: impl Fn(BorrowedFd<'_>) -> Result<(), SysError>,
     ) -> Result<()> {
+        for (at, fd) in self.copies_to_change(pool, dir)?.into_iter().rev() {
+            let done = pool.branch(at).ask(|| act(fd.as_fd()));
+            dir.forget_told(at);
+            done?;
+        }
+        Ok(())
+    }
+
+    /// The copies of `dir` that a change of it is to be made on, the shown one first; never none.
+    ///
+    /// # Errors
+    /// EIO if a branch is out of reach; EROFS if the shown copy cannot be changed; ESTALE.
+    pub(crate) fn copies_to_change(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<SmallVec<[Held; 2]>> {
         self.check_whole(pool, dir)?;
         let copies = dir.copies();
         let fixed = copies.iter().find(|at| !pool.branch(**at).is_writable());
@@ -136,20 +154,14 @@ impl Union {
             let sys = SysError { call: sys::Call::Chmod, errno: Errno::ROFS };
             return Err(pool.branch(*fixed).said(sys));
         }
-        let mut found = false;
-        for at in copies.into_iter().rev().filter(|at| pool.branch(*at).is_writable()) {
+        let mut found = SmallVec::new();
+        for at in copies.into_iter().filter(|at| pool.branch(*at).is_writable()) {
             match self.dirfd(pool, dir, at) {
                 Err(error) if error.is_missing() => {}
-                fd => {
-                    let fd = fd?;
-                    let done = pool.branch(at).ask(|| act(fd.as_fd()));
-                    dir.forget_told(at);
-                    done?;
-                    found = true;
-                }
+                fd => found.push((at, fd?)),
             }
         }
-        if found { Ok(()) } else { Err(OpError::STALE) }
+        if found.is_empty() { Err(OpError::STALE) } else { Ok(found) }
     }
 }
 
