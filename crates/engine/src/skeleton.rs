@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use fsstack_pool::BranchIx;
 use fsstack_sys::at::{RenameFlags, SetTime, Times};
+use fsstack_sys::dirents::Dirents;
 use fsstack_sys::identity::{self, Caller as As};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
@@ -22,6 +23,7 @@ use crate::error::{OpError, Result};
 use crate::inode::dirfd::DirFd;
 use crate::inode::number::Identity;
 use crate::inode::{Inode, Name, mark};
+use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::recover;
 use crate::shape::patiently;
@@ -163,7 +165,8 @@ fn make_apart(
     }
 }
 
-/// Under its name: owned by the right user from the first moment, and closed until all of it is in place.
+/// Under its name: owned by the right user from the first moment, and closed until all of it is in place. Who may rename in
+/// `parent`, which lies open to who comes past the pool, may put another directory in its place meanwhile.
 fn make_in_place(
     branch: &Branch,
     parent: BorrowedFd<'_>,
@@ -182,13 +185,33 @@ fn make_in_place(
         }
         Err(error) => return Err(error),
     }
-    let dressed = sys::at::open_dir(parent, name, branch.mounts)
-        .and_then(|fd| dress_like(fd.as_fd(), source, model, id).map(|()| fd));
-    if dressed.is_err() {
+    let dressed = sys::at::open_dir(parent, name, branch.mounts).and_then(|fd| {
+        check_made(fd.as_fd(), model)?;
+        dress_like(fd.as_fd(), source, model, id).map(|()| fd)
+    });
+    if dressed.is_err()
         // Better none than a wrong one.
-        sys::at::rmdir(parent, name)?;
+        && let Err(error) = sys::at::rmdir(parent, name)
+    {
+        tracing::warn!(%error, "a directory that could not be made whole is left");
     }
     dressed
+}
+
+/// Whether `fd` may be the directory that was just made for the owner of `model`: his, and with nothing in it. Another one is not to
+/// be changed: somebody may have put it there to have it given to him, or opened.
+///
+/// # Errors
+/// EPERM if it is another; it could not be looked at.
+fn check_made(fd: BorrowedFd<'_>, model: &Stat) -> Result<(), SysError> {
+    let is_his = sys::at::stat_fd(fd)?.uid == model.uid;
+    let mut entries = Dirents::new(sys::at::reopen(fd, OFlags::RDONLY | OFlags::DIRECTORY)?, 1024);
+    let mut is_empty = true;
+    while let Some(entry) = entries.next()? {
+        is_empty &= is_dot(entry.name);
+    }
+    let refused = SysError { call: sys::Call::Stat, errno: Errno::PERM };
+    if is_his && is_empty { Ok(()) } else { Err(refused) }
 }
 
 fn dress_like(
@@ -294,4 +317,30 @@ fn copy_traits(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<(), SysError>
     let Ok(to) = sys::at::reopen(to, OFlags::RDONLY) else { return Ok(()) };
     traits.begin(to.as_fd())?;
     traits.finish(to.as_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::chown;
+
+    use super::*;
+
+    #[test]
+    fn what_was_put_in_the_place_of_a_new_directory_is_not_taken_for_it() {
+        if !identity::is_root() {
+            return;
+        }
+        let home = tempfile::tempdir().unwrap();
+        let open = || sys::at::open_root(home.path()).unwrap();
+        let is = |owner| {
+            chown(home.path(), Some(owner), None).unwrap();
+            let model = Stat { uid: 1234, ..sys::at::stat_fd(open().as_fd()).unwrap() };
+            check_made(open().as_fd(), &model)
+        };
+        is(1234).unwrap();
+        assert_eq!(is(0).unwrap_err().errno, Errno::PERM);
+        fs::write(home.path().join("secret"), "").unwrap();
+        assert_eq!(is(1234).unwrap_err().errno, Errno::PERM);
+    }
 }
