@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fsstack_lab::{self as lab, MiB, needs};
 use fsstack_sys::{Errno, OFlags};
 
-use crate::handles::{check, forget, grow, hold, moved, open};
+use crate::handles::{Held, check, forget, grow, hold, moved, open};
 use crate::script::sh;
 
 /// Waits until the handle opens; until then it is out of reach, never stale.
@@ -66,4 +66,46 @@ fn a_file_that_is_moved_to_a_branch_that_is_being_looked_through_keeps_its_numbe
     pool.remount();
     assert_eq!(fs::metadata(pool.at("d/film")).unwrap().ino(), held.ino);
     comes_back(&pool, &held);
+}
+
+/// The look for marks goes on when a file that it has not come to is exchanged for one that it has passed.
+#[test]
+fn a_file_that_is_exchanged_while_its_branch_is_looked_through_is_found() {
+    needs!(mounting(), loops(), drop_caches());
+    let pool = lab::pool().xfs_branch("x", MiB(310)).xfs_branch("y", MiB(400)).option("create=ff");
+    let pool = pool.option("write-path=stacked").option("nfs-export").option("entry-timeout=60");
+    let pool = pool.option("attr-timeout=60");
+    let mut pool = pool.unmounted();
+    sh(pool.branch("y").path(), "mkdir d m; mkdir -p m/{1..400}/{1..100}; mkdir z; touch z/other");
+    sh(pool.branch("x").path(), "mkdir d; touch d/film d/reel");
+    pool.branch("x").fill_until_free(MiB(12));
+    pool.remount();
+    let [held, reel] = ["d/film", "d/reel"].map(|name| {
+        let held = hold(&pool, name);
+        grow(&pool, name);
+        Held { content: None, ..held }
+    });
+    let index = || sh(pool.path(), "getfattr --only-values -n user.fsstack.index . 2> /dev/null");
+    let wait = |what: &str, done: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < Duration::from_secs(60), "{what}: {}", index());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let is_complete = || index().starts_with("complete");
+    wait("looked through", &is_complete);
+    let (film, other) = (pool.at("d/film"), pool.at("z/other"));
+    let kept_by_the_kernel = [&film, &other].map(|path| fs::File::open(path).unwrap());
+    sh(pool.state_dir(), "truncate -s 0 */index.redb");
+    forget();
+    wait("the loss is noticed", &|| open(&pool, &reel, OFlags::PATH).is_err() || !is_complete());
+    std::thread::sleep(Duration::from_millis(100));
+    let how = rustix::fs::RenameFlags::EXCHANGE;
+    rustix::fs::renameat_with(rustix::fs::CWD, &film, rustix::fs::CWD, &other, how).unwrap();
+    assert!(!is_complete(), "too late");
+    wait("looked through again", &is_complete);
+    drop(kept_by_the_kernel);
+    forget();
+    check(&pool, &held);
 }

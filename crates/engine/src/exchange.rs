@@ -61,7 +61,7 @@ impl Union {
         match done {
             Err(half) if !half.done => Err(half.error),
             _ => {
-                self.exchanged((known_a, a), (known_b, b));
+                self.exchanged(pool, (known_a, a, &in_a), (known_b, b, &in_b));
                 Ok(())
             }
         }
@@ -141,13 +141,22 @@ impl Union {
     }
 
     /// Each of two inodes has the other's name.
-    fn exchanged(&self, a: (Option<Arc<Inode>>, End<'_>), b: (Option<Arc<Inode>>, End<'_>)) {
-        let ends = (a.1, b.1);
-        for (inode, from, to) in [(a.0, ends.0, ends.1), (b.0, ends.1, ends.0)] {
+    fn exchanged(
+        &self,
+        pool: &Pool,
+        (of_a, a, in_a): (Option<Arc<Inode>>, End<'_>, &DirStats),
+        (of_b, b, in_b): (Option<Arc<Inode>>, End<'_>, &DirStats),
+    ) {
+        for (inode, from, to, holders) in [(of_a, a, b, in_a), (of_b, b, a, in_b)] {
             if let Some(inode) = inode {
                 inode.renamed((from.dir, from.name), (to.dir, to.name));
                 self.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
-                self.tell_index(&self.pool.load(), &inode);
+                self.tell_index(pool, &inode);
+            }
+            if let Some((at, stat)) = holders.first()
+                && !stat.is_dir()
+            {
+                self.tell_index_of_file(pool, to, *at);
             }
         }
     }

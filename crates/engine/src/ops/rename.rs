@@ -344,13 +344,19 @@ impl Union {
             inode.renamed((from.dir, from.name), (to.dir, to.name));
             self.seen.set(to.dir.id.ino, to.name.to_bytes(), inode.id.ino);
             self.tell_index(pool, &inode);
-            let branch = pool.branch(at);
-            if !inode.is_dir()
-                && branch.asks_marks()
-                && let Ok(stat) = self.stat_in(pool, to.dir, at, to.name)
-            {
-                self.identity(pool, branch, &stat); // and so the index learns of it
+            if !inode.is_dir() {
+                self.tell_index_of_file(pool, to, at);
             }
+        }
+    }
+
+    /// A file on the branch `at` has the name `to` now: the search for marks may have passed by it.
+    pub(crate) fn tell_index_of_file(&self, pool: &Pool, to: End<'_>, at: BranchIx) {
+        let branch = pool.branch(at);
+        if branch.asks_marks()
+            && let Ok(stat) = self.stat_in(pool, to.dir, at, to.name)
+        {
+            self.identity(pool, branch, &stat); // and so the index learns of it
         }
     }
 
