@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fsstack_lab::{self as lab, MiB, needs};
 use fsstack_sys::{Errno, OFlags};
 
-use crate::handles::{Held, check, forget, grow, hold, moved, open};
+use crate::handles::{check, forget, grow, hold, moved, open};
 use crate::script::sh;
 
 /// Waits until the handle opens; until then it is out of reach, never stale.
@@ -81,9 +81,10 @@ fn a_file_that_is_exchanged_while_its_branch_is_looked_through_is_found() {
     pool.branch("x").fill_until_free(MiB(12));
     pool.remount();
     let [held, reel] = ["d/film", "d/reel"].map(|name| {
-        let held = hold(&pool, name);
+        let mut held = hold(&pool, name);
+        held.content = None;
         grow(&pool, name);
-        Held { content: None, ..held }
+        held
     });
     let index = || sh(pool.path(), "getfattr --only-values -n user.fsstack.index . 2> /dev/null");
     let wait = |what: &str, done: &dyn Fn() -> bool| {
