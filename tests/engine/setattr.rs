@@ -94,7 +94,7 @@ fn an_unlinked_open_file_takes_every_change() {
 }
 
 /// A write of who may not keep the file's privileges.
-const STRIPS: WriteTerms = WriteTerms { strips: Some(ALICE), sync: None };
+const STRIPS: WriteTerms = WriteTerms { strips: Some(ALICE), sync: None, appends: false };
 
 #[test]
 fn a_write_by_others_strips_the_set_id_bits() {

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 
 use crate::hung_branches::until;
-use crate::script::{refused, sh};
+use crate::script::{python, refused, sh, ways};
 
 #[test]
 fn inode_flags_are_seen_set_and_felt() {
@@ -139,6 +139,44 @@ fn who_comes_when_the_flag_is_gone_feels_it_no_more_though_it_came_past_the_pool
     }
 }
 
+/// What may only be added to is mapped and stored into, and written at its beginning by a handle that gave O_APPEND up.
+#[test]
+fn what_may_only_be_added_to_is_not_overwritten() {
+    needs!(mounting(), loops(), program("chattr"), program("python3"));
+    for way in ways() {
+        let mut pool = lab::pool().xfs_branch("a", MiB(300)).unmounted();
+        pool.remount_with(way);
+        let work = "
+import fcntl, mmap, os, subprocess
+def chattr(how): subprocess.check_call(['chattr', how, 'file'])
+open('file', 'wb').write(b'0123456789' * 1000)
+chattr('+a')
+reader = os.open('file', os.O_RDONLY)
+fd = os.open('file', os.O_RDWR | os.O_APPEND)
+try:
+    shared = mmap.mmap(fd, 4096)
+    shared[:5] = b'XXXXX'
+    shared.flush()
+except OSError:
+    pass
+try:
+    fcntl.fcntl(fd, fcntl.F_SETFL, 0)
+    os.pwrite(fd, b'XXXXX', 0)
+except OSError:
+    pass
+fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+os.pwrite(fd, b'added', 0)
+seen = os.pread(reader, 20000, 0)
+os.close(fd); os.close(reader); shared.close()
+chattr('-a')
+print(seen == open('file', 'rb').read() == b'0123456789' * 1000 + b'added')
+";
+        assert_eq!(python(pool.path(), work), "True", "{way:?}");
+        let stored = std::fs::read(pool.branch("a").path().join("file")).unwrap();
+        assert_eq!((stored.len(), &stored[..5], &stored[10_000..]), (10_005, &b"01234"[..], &b"added"[..]));
+    }
+}
+
 #[test]
 fn who_appends_goes_on_when_the_branch_is_mounted_again() {
     needs!(mounting(), loops(), program("chattr"));
@@ -227,5 +265,33 @@ fn nobody_has_content_journaled_by_way_of_the_daemon() {
     for name in ["file", "d"] {
         let said = refused(pool.path(), &format!("setpriv --reuid 1234 --clear-groups chattr +j {name}"));
         assert!(said.contains("not permitted"), "{said}");
+    }
+}
+
+#[test]
+fn who_comes_when_a_file_may_only_be_added_to_does_though_others_have_it_open() {
+    needs!(mounting(), loops(), program("chattr"), program("python3"));
+    for way in ways() {
+        let mut pool = lab::pool().xfs_branch("a", MiB(300)).unmounted();
+        pool.remount_with(way);
+        let work = "
+import fcntl, os, subprocess
+open('file', 'wb').write(b'0123456789')
+early = os.open('file', os.O_RDWR)
+subprocess.check_call(['chattr', '+a', 'file'])
+late = os.open('file', os.O_RDWR | os.O_APPEND)
+try:
+    fcntl.fcntl(late, fcntl.F_SETFL, 0)
+    os.pwrite(late, b'X', 0)
+except OSError:
+    pass
+fcntl.fcntl(late, fcntl.F_SETFL, os.O_APPEND)
+os.pwrite(late, b'late', 0)
+os.pwrite(early, b'E', 0)
+os.close(late); os.close(early)
+subprocess.check_call(['chattr', '-a', 'file'])
+print(open('file').read())
+";
+        assert_eq!(python(pool.path(), work), "E123456789late", "{way:?}");
     }
 }

@@ -10,13 +10,15 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::call::{Call, Result, call, once};
 
-/// How durable a write is when it returns.
+/// How durable a write is when it returns, and where it goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteFlags {
     /// The content is, and what it takes to read it back.
     pub dsync: bool,
     /// So are all attributes.
     pub sync: bool,
+    /// It goes to the end of the file, wherever it says that it goes.
+    pub append: bool,
 }
 
 /// What a search in a sparse file is for.
@@ -65,7 +67,7 @@ pub fn write_at(fd: BorrowedFd<'_>, data: &[u8], off: u64) -> Result<usize> {
     call(Call::Write, || rustix::io::pwrite(fd, data, off))
 }
 
-/// Writes at `off` as durably as `flags` say; how many bytes.
+/// Writes at `off` as `flags` say; how many bytes.
 pub fn write_at_flags(fd: BorrowedFd<'_>, data: &[u8], off: u64, flags: WriteFlags) -> Result<usize> {
     if flags == WriteFlags::default() {
         return write_at(fd, data, off);
@@ -73,6 +75,7 @@ pub fn write_at_flags(fd: BorrowedFd<'_>, data: &[u8], off: u64, flags: WriteFla
     let mut raw = ReadWriteFlags::empty();
     raw.set(ReadWriteFlags::DSYNC, flags.dsync);
     raw.set(ReadWriteFlags::SYNC, flags.sync);
+    raw.set(ReadWriteFlags::APPEND, flags.append);
     call(Call::Write, || rustix::io::pwritev2(fd, &[IoSlice::new(data)], off, raw))
 }
 
@@ -151,6 +154,11 @@ pub fn stop_appending(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Open, || rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? - OFlags::APPEND))
 }
 
+/// Whether all that is written by `fd` goes to the file's end.
+pub fn appends(fd: BorrowedFd<'_>) -> Result<bool> {
+    call(Call::Open, || Ok(rustix::fs::fcntl_getfl(fd)?.contains(OFlags::APPEND)))
+}
+
 /// Waits for what is on its way to the disk, and sends nothing more: what of it, or earlier, could not be stored.
 pub fn await_written(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Fsync, || {
@@ -221,10 +229,12 @@ mod tests {
     fn what_is_written_is_read_at_its_offset() {
         let file = tempfile::tempfile().unwrap();
         let fd = file.as_fd();
+        let plain = WriteFlags::default();
         assert_eq!(write_at(fd, b"world", 6).unwrap(), 5);
-        assert_eq!(write_at_flags(fd, b"hello ", 0, WriteFlags { dsync: true, sync: false }).unwrap(), 6);
-        assert_eq!(write_at_flags(fd, b"!", 11, WriteFlags { dsync: false, sync: true }).unwrap(), 1);
-        assert_eq!(write_at_flags(fd, b"?", 12, WriteFlags::default()).unwrap(), 1);
+        assert_eq!(write_at_flags(fd, b"hello ", 0, WriteFlags { dsync: true, ..plain }).unwrap(), 6);
+        assert_eq!(write_at_flags(fd, b"!", 11, WriteFlags { sync: true, ..plain }).unwrap(), 1);
+        assert_eq!(write_at_flags(fd, b"?", 0, WriteFlags { append: true, ..plain }).unwrap(), 1);
+        assert!(!appends(fd).unwrap());
         let mut buf = [0; 32];
         assert_eq!(read_at(fd, &mut buf, 0).unwrap(), 13);
         assert_eq!(&buf[..13], b"hello world!?");

@@ -37,6 +37,8 @@ pub enum But {
     NotRegular,
     /// Writes must strip set-uid, set-gid or capabilities from it.
     Strips,
+    /// It is append-only, of which the kernel knows nothing: it would let a mapping of it be stored into.
+    AppendOnly,
     /// `auto`, and its branch has little room left.
     NearFull {
         /// Bytes available there.
@@ -57,6 +59,7 @@ impl fmt::Display for But {
         match self {
             Self::NotRegular => out.write_str("it is no regular file"),
             Self::Strips => out.write_str("a write must take set-uid, set-gid or capabilities from it"),
+            Self::AppendOnly => out.write_str("it may only be added to"),
             Self::NearFull { available, headroom } => write!(
                 out,
                 "its branch has {} available, less than passthrough-headroom={}",
@@ -108,6 +111,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) write: bool,
     /// Set-uid and the like.
     pub(crate) strips: bool,
+    /// It is append-only.
+    pub(crate) append_only: bool,
 }
 
 impl Union {
@@ -123,17 +128,18 @@ impl Union {
     /// How the closed file `inode` would go, were it opened now to read it, or also to write it if writes must strip
     /// privileges from it.
     pub(crate) fn choose_closed(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Choice> {
-        let strips = self
-            .pin(pool, inode)?
-            .ask(pool, |fd| Ok(has_capability(fd) || sys::at::stat_fd(fd)?.mode & SET_ID != 0))?;
+        let (capable, stat) =
+            self.pin(pool, inode)?.ask(pool, |fd| Ok((has_capability(fd), sys::at::stat_fd(fd)?)))?;
+        let strips = capable || stat.mode & SET_ID != 0;
         let branch = pool.branch(inode.branch().ok_or(OpError::STALE)?);
-        Ok(self.choose(pool, Facts { inode, branch, write: strips, strips }))
+        let append_only = stat.is_append_only();
+        Ok(self.choose(pool, Facts { inode, branch, write: strips, strips, append_only }))
     }
 
     /// How the open file of `inode` would go, were it opened now as it is.
     pub(crate) fn choose_again(&self, pool: &Pool, inode: &Arc<Inode>, file: &OpenFile) -> Choice {
-        let (branch, strips) = (file.branch(), file.strips());
-        self.choose(pool, Facts { inode, branch: &branch, write: file.is_writable(), strips })
+        let (branch, strips, append_only) = (file.branch(), file.strips(), file.is_append_only());
+        self.choose(pool, Facts { inode, branch: &branch, write: file.is_writable(), strips, append_only })
     }
 }
 
@@ -143,6 +149,7 @@ fn choose(pool: &Pool, facts: Facts<'_>) -> Choice {
         if rules.is_empty() { None } else { facts.inode.path().and_then(|path| rules.find(&path).cloned()) };
     let set = rule.as_ref().map_or(pool.settings.write_path, |rule| rule.how);
     let but = match set {
+        _ if facts.append_only && facts.inode.kind == Kind::File => Some(But::AppendOnly),
         WritePath::Stacked => None,
         _ if facts.inode.kind != Kind::File => Some(But::NotRegular),
         _ if facts.write && facts.strips => Some(But::Strips),
@@ -152,7 +159,12 @@ fn choose(pool: &Pool, facts: Facts<'_>) -> Choice {
         WritePath::Auto => None,
     };
     let stacked = set == WritePath::Stacked || but.is_some();
-    let route = if stacked { stacked_route(pool) } else { Route::Passthrough(0) };
+    let route = match but {
+        // The page cache writes whole pages back.
+        Some(But::AppendOnly) => Route::Direct,
+        _ if stacked => stacked_route(pool),
+        _ => Route::Passthrough(0),
+    };
     Choice { route, set, rule, but }
 }
 

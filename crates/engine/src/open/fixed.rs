@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_sys::{self as sys, Errno, Stat};
 
-use super::{Access, OpenFile};
+use super::{Access, FileHandle, OpenFile};
 use crate::error::Result;
 
 impl OpenFile {
@@ -19,6 +19,20 @@ impl OpenFile {
             self.set_fixed(&self.stat()?); // it may have been changed past the pool
         }
         if refused() { Err(Errno::PERM.into()) } else { Ok(()) }
+    }
+
+    /// Whether it may only be added to, as far as is known.
+    pub(crate) fn is_append_only(&self) -> bool {
+        self.append_only.load(Relaxed)
+    }
+
+    /// What was stored into a mapping of the file is to be written: the kernel, which does not know that the file may only be
+    /// added to, lets everybody store who has it open for writing.
+    ///
+    /// # Errors
+    /// EPERM if nobody has had it open since before it was so: it would be written at the end.
+    pub(crate) fn check_stored(&self) -> Result<()> {
+        if self.is_append_only() && self.ask(sys::file::appends)? { Err(Errno::PERM.into()) } else { Ok(()) }
     }
 
     /// The file's inode flags were changed: these are its attributes now.
@@ -43,5 +57,12 @@ impl OpenFile {
             placed.access = Access::Write;
         }
         Ok(())
+    }
+}
+
+impl FileHandle {
+    /// It was opened on a file that could only be added to, and that is so still.
+    pub(crate) fn must_append(&self) -> bool {
+        self.appends && self.file.is_append_only()
     }
 }

@@ -434,6 +434,8 @@ pub struct FileHandle {
     pub(crate) owed: To,
     /// Its reads leave the access time alone.
     pub(crate) quiet: bool,
+    /// It was opened when the file could only be added to.
+    pub(crate) appends: bool,
 }
 
 /// How far a write must have gone before it is answered.

@@ -92,6 +92,7 @@ impl Tie {
             }
             (Some(Route::Passthrough(id)), Route::Passthrough(_)) => Route::Passthrough(id),
             (Some(Route::Passthrough(id)), _) => Route::Beside(id),
+            (Some(Route::Cached), Route::Direct) if wish.but == Some(But::AppendOnly) => Route::Direct,
             (Some(decided), _) => decided,
         };
         self.tied.get_or_insert(route);

@@ -27,6 +27,8 @@ pub struct WriteTerms {
     pub strips: Option<Caller>,
     /// It is answered when it is on the disk (`RWF_DSYNC`, `RWF_SYNC`, a mount with `sync`), whatever the handle is open for.
     pub sync: Option<Sync>,
+    /// It is for the file's end: the handle has O_APPEND now.
+    pub appends: bool,
 }
 
 impl Union {
@@ -72,8 +74,12 @@ impl Union {
     /// more.
     ///
     /// # Errors
-    /// EBADF if the handle may not write; what the branch answered before the first byte.
+    /// EBADF if the handle may not write; EPERM if it gave O_APPEND up, and was opened on a file that may only be added to;
+    /// what the branch answered before the first byte.
     pub fn write(&self, handle: Handle, offset: u64, data: &[u8], terms: WriteTerms) -> Result<usize> {
+        if !terms.appends && self.file(handle)?.must_append() {
+            return Err(Errno::PERM.into());
+        }
         match self.write_until(handle, offset, data, terms)? {
             (0, Some(error)) => Err(error),
             (done, _) => Ok(done),
@@ -83,8 +89,10 @@ impl Union {
     /// As [`Self::write`], for who forgets `data` unless there is an error: all of it is written.
     ///
     /// # Errors
-    /// EBADF if the handle may not write; what the branch answered before the last byte; ENOSPC if it took no more.
+    /// EBADF if the handle may not write; EPERM if the file may only be added to; what the branch answered before the last
+    /// byte; ENOSPC if it took no more.
     pub fn write_back(&self, handle: Handle, offset: u64, data: &[u8], terms: WriteTerms) -> Result<usize> {
+        self.file(handle)?.file.check_stored()?;
         match self.write_until(handle, offset, data, terms)? {
             (_, Some(error)) => Err(error),
             (done, None) if done < data.len() => Err(Errno::NOSPC.into()),
@@ -109,13 +117,14 @@ impl Union {
         let sync = terms.sync.max(open.sync);
         // A write-back of the page cache may come by a handle that was opened for reading.
         open.file.make_writable()?;
+        // By the branch only if it was so when the daemon opened it.
+        let how = flags_of(sync, terms.appends && open.must_append());
         let (mut done, mut moves) = (0, 0);
         while done < data.len() {
             let at = offset + done as u64;
             let rest = &data[done..];
             let branch = open.file.branch();
-            let flags = sync.map(flags_of).unwrap_or_default();
-            let write = || open.file.ask_to_write(sync, |fd| sys::file::write_at_flags(fd, rest, at, flags));
+            let write = || open.file.ask_to_write(sync, |fd| sys::file::write_at_flags(fd, rest, at, how));
             // The branch may tell of others' writes now, or of earlier ones. (What was not even asked has lost nothing.)
             let written = match sync {
                 None if !branch.is_remote() => write(),
@@ -224,9 +233,6 @@ pub(crate) fn is_full(error: OpError) -> bool {
     matches!(error.errno(), Errno::NOSPC | Errno::DQUOT)
 }
 
-fn flags_of(sync: Sync) -> WriteFlags {
-    match sync {
-        Sync::Data => WriteFlags { dsync: true, ..WriteFlags::default() },
-        Sync::All => WriteFlags { sync: true, ..WriteFlags::default() },
-    }
+fn flags_of(sync: Option<Sync>, append: bool) -> WriteFlags {
+    WriteFlags { dsync: sync == Some(Sync::Data), sync: sync == Some(Sync::All), append }
 }

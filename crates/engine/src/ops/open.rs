@@ -100,8 +100,8 @@ impl Union {
     fn access_to_read(&self, pool: &Pool, inode: &Arc<Inode>) -> Access {
         let Some(at) = inode.branch() else { return Access::Read };
         let branch = pool.branch(at);
-        let past_us =
-            || self.choose(pool, Facts { inode, branch, write: false, strips: false }).is_passthrough();
+        let facts = Facts { inode, branch, write: false, strips: false, append_only: false };
+        let past_us = || self.choose(pool, facts).is_passthrough();
         if branch.opens_by_name() && past_us() { Access::Name } else { Access::Read }
     }
 
@@ -118,8 +118,9 @@ impl Union {
         let write_only = flags.contains(OFlags::WRONLY);
         let writer = write.then_some(caller.uid);
         let branch = file.branch();
+        let (strips, appends) = (file.strips(), file.is_append_only());
         let wished =
-            self.choose(pool, Facts { inode: &inode, branch: &branch, write, strips: file.strips() });
+            self.choose(pool, Facts { inode: &inode, branch: &branch, write, strips, append_only: appends });
         // A set-id bit may have come since.
         let wish_now = || {
             let stays = !(write && file.strips() && wished.is_passthrough());
@@ -137,7 +138,8 @@ impl Union {
             file.has_reader(quiet);
         }
         let (sync, kept) = (Sync::of(flags), file.clone());
-        self.files.insert(handle.0, FileHandle { inode, file: kept, route, writer, sync, owed, quiet });
+        let open = FileHandle { inode, file: kept, route, writer, sync, owed, quiet, appends };
+        self.files.insert(handle.0, open);
         Opened { handle, file, route, flushes }
     }
 

@@ -73,15 +73,17 @@ impl Adapter {
         (write_flags, flags): (u32, u32),
         answer: &mut Answer<'_>,
     ) -> Served {
+        let (flags, by_cache) = (OFlags::from_bits_retain(flags), write_flags & abi::WRITE_CACHE != 0);
         let terms = WriteTerms {
             strips: (write_flags & abi::WRITE_KILL_SUIDGID != 0).then(|| caller(request, 0)),
-            sync: Sync::of(OFlags::from_bits_retain(flags)),
+            sync: Sync::of(flags),
+            appends: flags.contains(OFlags::APPEND) && !by_cache,
         };
         // The page cache takes what it writes back for written, however few bytes the answer tells of.
-        let written = if write_flags & abi::WRITE_CACHE == 0 {
-            self.union.write(Handle(fh), offset, data, terms)
-        } else {
+        let written = if by_cache {
             self.union.write_back(Handle(fh), offset, data, terms)
+        } else {
+            self.union.write(Handle(fh), offset, data, terms)
         };
         let written = written.map_err(errno)?;
         full(answer.written(u32::try_from(written).unwrap_or(u32::MAX)))
