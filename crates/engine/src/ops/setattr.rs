@@ -41,14 +41,24 @@ pub struct Change {
     pub mtime: Option<SetTime>,
     /// The kernel has decided that the caller may not keep set-uid, set-gid and capabilities.
     pub strips: bool,
+    /// The kernel holds writes back (`page-cache=writeback`), and their times with them.
+    pub held: bool,
 }
 
 impl Change {
     /// No attribute is named.
     fn is_nothing(self) -> bool {
-        let Self { mode, uid, gid, size, atime, mtime, strips } = self;
+        let Self { mode, uid, gid, size, atime, mtime, strips, held: _ } = self;
         let named = mode.or(uid).or(gid).is_some() || size.is_some() || atime.or(mtime).is_some();
         !named && !strips
+    }
+
+    /// It may be no more than when the file was last written, which the kernel sends before a close. (Who sets this one time
+    /// cannot be told from it.)
+    fn tells_of_writes(self) -> bool {
+        let Self { mode, uid, gid, size, atime, mtime, strips: _, held } = self;
+        let more = mode.or(uid).or(gid).is_some() || size.is_some() || atime.is_some();
+        held && mtime.is_some() && !more
     }
 }
 
@@ -210,6 +220,8 @@ fn apply(fd: BorrowedFd<'_>, change: Change) -> Result<(), SysError> {
             // GlusterFS looks for the file by its number even so, and does not find one that was removed. The kernel
             // sends such times by itself, before it truncates what it has written back.
             Err(error) if error.errno == Errno::STALE && is_removed(fd) => {}
+            // Append-only, or immutable since: its branch has noted the time of the write itself.
+            Err(error) if error.errno == Errno::PERM && change.tells_of_writes() => {}
             done => done?,
         }
     }

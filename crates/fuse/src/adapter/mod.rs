@@ -233,6 +233,7 @@ impl Adapter {
             atime: change.atime.map(convert::set_time),
             mtime: change.mtime.map(convert::set_time),
             strips: change.kill_suidgid,
+            held: change.ctime.is_some(),
         };
         let ino = Ino(request.header.nodeid);
         let attr =
