@@ -125,3 +125,35 @@ for t in threads: t.join()
 print(told.count(errno.ENOLCK), told.count(0))";
     assert_eq!(python(pool.path(), work), "76 1024");
 }
+
+#[test]
+fn what_an_open_file_description_locked_goes_with_its_last_descriptor() {
+    needs!(mounting(), program("python3"));
+    for locks in CHOICES {
+        let pool = lab::pool().tmp_branch("a").option(locks).mount();
+        let work = "
+import fcntl, os, struct, time
+F_OFD_SETLK = 37
+def lock(fd):
+    try:
+        fcntl.fcntl(fd, F_OFD_SETLK, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 0, 0))
+        return 'locked'
+    except OSError as e:
+        return 'busy'
+open('file', 'w').close()
+one, other = (os.open('file', os.O_RDWR) for _ in range(2))
+copy = os.dup(one)
+print(lock(one), lock(other))
+os.close(one)
+print(lock(other))
+os.close(copy)
+for _ in range(100):  # the last close is told to the daemon, and not waited for
+    last = lock(other)
+    if last == 'locked':
+        break
+    time.sleep(0.05)
+print(last)
+";
+        assert_eq!(python(pool.path(), work), "locked busy\nbusy\nlocked", "{locks}");
+    }
+}

@@ -27,6 +27,7 @@ use crate::branch::Branch;
 use crate::error::Result;
 use crate::health::stand_in;
 use crate::inode::Inode;
+use crate::ops::lock::LockOwner;
 use crate::ops::open::has_capability;
 use crate::terms::Tenant;
 pub use access::Access;
@@ -69,7 +70,7 @@ pub struct OpenFile {
     /// What the branch could not store, and who was told.
     pub(crate) owed: Owed,
     /// Who has locks on the branch, each by an open file description of its own.
-    pub(crate) lock_owners: Mutex<HashMap<u64, Arc<OwnedFd>>>,
+    pub(crate) lock_owners: Mutex<HashMap<u64, LockOwner>>,
     why: Mutex<Option<&'static str>>,
     quiet: Quiet,
     backings: Arc<dyn Backings>,

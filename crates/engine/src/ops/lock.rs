@@ -12,6 +12,7 @@ use std::time::Duration;
 use fsstack_pool::Handle;
 use fsstack_sys::locks::{self, FlockKind, Lock};
 use fsstack_sys::{self as sys, Errno, OFlags};
+use smallvec::{SmallVec, smallvec};
 
 use crate::error::Result;
 use crate::open::OpenFile;
@@ -44,6 +45,14 @@ pub struct LockRequest {
     pub how: LockType,
 }
 
+/// Who has locks on the branch's file.
+#[derive(Debug)]
+pub(crate) struct LockOwner {
+    fd: Arc<OwnedFd>,
+    /// The handles that it asked by.
+    by: SmallVec<[Handle; 1]>,
+}
+
 impl Union {
     /// Sets or gives up a lock. `wait` tells whether to go on waiting for it; None: do not wait.
     ///
@@ -51,7 +60,7 @@ impl Union {
     /// EAGAIN if somebody else has it, EINTR if `wait` says that the caller was interrupted.
     pub fn lock(&self, handle: Handle, request: LockRequest, wait: Option<&dyn Fn() -> bool>) -> Result<()> {
         let open = self.file(handle)?;
-        let fd = open.file.lock_fd(request.owner)?;
+        let fd = open.file.lock_fd(request.owner, handle)?;
         let branch = open.file.branch();
         let mut pause = Duration::from_millis(1);
         loop {
@@ -81,7 +90,7 @@ impl Union {
     pub fn test_lock(&self, handle: Handle, request: LockRequest) -> Result<Option<Lock>> {
         let open = self.file(handle)?;
         let LockKind::Range { start, end } = request.kind else { return Err(Errno::INVAL.into()) };
-        let fd = open.file.lock_fd(request.owner)?;
+        let fd = open.file.lock_fd(request.owner, handle)?;
         let asked = Lock { start, end, kind: request.how, pid: 0 };
         open.file.branch().ask(|| locks::test_lock(fd.as_fd(), asked))
     }
@@ -89,23 +98,50 @@ impl Union {
     /// All locks of `owner` on the file go.
     pub fn unlock_all(&self, handle: Handle, owner: u64) {
         let Some(open) = self.files.get(&handle.0).map(|open| open.file.clone()) else { return };
-        let fd = open.lock_owners.lock().remove(&owner);
-        if let Some(fd) = fd {
-            open.branch().dispose(fd);
+        let gone = open.lock_owners.lock().remove(&owner);
+        if let Some(gone) = gone {
+            open.branch().dispose(gone.fd);
         }
     }
 }
 
 impl OpenFile {
-    fn lock_fd(&self, owner: u64) -> Result<Arc<OwnedFd>> {
-        if let Some(fd) = self.lock_owners.lock().get(&owner) {
-            return Ok(fd.clone());
+    /// A handle is closed for good: so are the locks of whoever asked by it. (A process has lost its own at its close; what
+    /// an open file description owns, fcntl(2)'s F_OFD_SETLK, the kernel gives up for no remote file system.)
+    pub(crate) fn unlock_closed(&self, handle: Handle) {
+        let gone: SmallVec<[LockOwner; 1]> = self
+            .lock_owners
+            .lock()
+            .extract_if(|_, owner| owner.by.contains(&handle))
+            .map(|(_, owner)| owner)
+            .collect();
+        for owner in gone {
+            self.branch().dispose(owner.fd);
+        }
+    }
+
+    fn lock_fd(&self, owner: u64, handle: Handle) -> Result<Arc<OwnedFd>> {
+        if let Some(known) = self.lock_owners.lock().get_mut(&owner) {
+            known.asks_by(handle);
+            return Ok(known.fd.clone());
         }
         // Asked without the lock: the branch may hang.
         let fd = self
             .ask(|fd| sys::at::reopen(fd, OFlags::RDWR))
             .or_else(|_| self.ask(|fd| sys::at::reopen(fd, OFlags::RDONLY)))?;
-        Ok(self.lock_owners.lock().entry(owner).or_insert_with(|| Arc::new(fd)).clone())
+        let mut owners = self.lock_owners.lock();
+        let owner =
+            owners.entry(owner).or_insert_with(|| LockOwner { fd: Arc::new(fd), by: smallvec![handle] });
+        owner.asks_by(handle);
+        Ok(owner.fd.clone())
+    }
+}
+
+impl LockOwner {
+    fn asks_by(&mut self, handle: Handle) {
+        if !self.by.contains(&handle) {
+            self.by.push(handle);
+        }
     }
 }
 

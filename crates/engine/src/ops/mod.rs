@@ -7,7 +7,7 @@ mod data;
 mod forget;
 mod ioctl;
 mod link;
-mod lock;
+pub(crate) mod lock;
 mod lookup;
 mod make;
 pub(crate) mod open;

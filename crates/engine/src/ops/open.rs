@@ -148,6 +148,7 @@ impl Union {
         if let Some((_, open)) = self.files.remove(&handle.0) {
             open.file.untie(open.route, open.writer);
             open.file.owed.closed(handle);
+            open.file.unlock_closed(handle);
             // The last one closes the file, which a branch that others serve is asked for.
             if let Some(last) = open.inode.close_handle() {
                 let branch = last.branch();
