@@ -12,15 +12,15 @@ use fsstack_sys::{Errno, OFlags};
 use crate::command::told;
 use crate::handles::{Held, check, check_stale, forget, grow, hold, moved, open};
 use crate::handles_index::comes_back;
-use crate::handles_numbers::in_its_place;
+use crate::handles_numbers::{in_its_place, with_its_number};
 use crate::script::sh;
 
-/// `d/film` on `x`, which is nearly full, and on `y` 400 times `many` directories that are looked through before `d`; none of it
+/// `d/film` on `x`, which is nearly full, and on `y` 120 000 directories that are looked through before `d`; none of it
 /// mounted yet.
-fn long_to_look_through(many: u32) -> Pool {
+fn long_to_look_through() -> Pool {
     let pool = lab::pool().xfs_branch("x", MiB(310)).xfs_branch("y", MiB(400)).option("create=ff");
     let pool = pool.option("write-path=stacked").option("nfs-export").unmounted();
-    sh(pool.branch("y").path(), &format!("mkdir d; mkdir -p m/{{1..400}}/{{1..{many}}}"));
+    sh(pool.branch("y").path(), "mkdir d; mkdir -p m/{1..400}/{1..300}");
     sh(pool.branch("x").path(), "mkdir d; touch d/film d/first");
     pool.branch("x").fill_until_free(MiB(12));
     pool
@@ -28,7 +28,7 @@ fn long_to_look_through(many: u32) -> Pool {
 
 /// Such a pool, mounted, and the file that was moved.
 fn moved_far() -> (Pool, Held) {
-    let mut pool = long_to_look_through(100);
+    let mut pool = long_to_look_through();
     pool.remount();
     let film = held(&pool, "d/film");
     grow(&pool, "d/film");
@@ -80,9 +80,16 @@ fn what_is_made_before_a_file_is_found_has_another_number_for_good() {
     for make in makes {
         let (mut pool, film) = moved_far();
         lose_the_index(&mut pool);
+        // All numbers that XFS would rather give are taken.
+        pool.branch("x").drop_ballast();
+        let x = pool.branch("x").path().to_owned();
+        let before = with_its_number(&pool, &film, "before", |path| make(path).unwrap());
+        let Some(before) = before else { return };
+        sh(&x, &format!("rm -d {before}"));
+        std::thread::sleep(Duration::from_millis(100));
         pool.remount();
         let in_pool = |path: &Path| make(&pool.at(path.file_name().unwrap().to_str().unwrap())).unwrap();
-        let Some(again) = in_its_place(&pool, &film, in_pool) else { return };
+        let Some(again) = with_its_number(&pool, &film, "n", in_pool) else { return };
         let new = hold(&pool, &again);
         assert!(!is_complete(&pool), "the look is over before the test is under way");
         never_stale(&pool, &film);
@@ -102,7 +109,7 @@ fn what_is_made_before_a_file_is_found_has_another_number_for_good() {
 #[test]
 fn marks_that_were_put_by_way_of_another_index_are_found() {
     needs!(mounting(), loops(), drop_caches(), program("getfattr"));
-    let mut pool = long_to_look_through(300);
+    let mut pool = long_to_look_through();
     let ours = ["create=ff", "write-path=stacked", "nfs-export"];
     pool.remount_with(&ours);
     let film = held(&pool, "d/film");
@@ -111,11 +118,10 @@ fn marks_that_were_put_by_way_of_another_index_are_found() {
     let theirs = format!("state-dir={theirs}");
     for ending in [Pool::unmount, |pool: &mut Pool| pool.kill_daemon()] {
         pool.remount_with(&[&ours[..], &[&theirs]].concat());
-        if pool.holders("d/film") == ["x"] {
-            grow(&pool, "d/film");
-        } else {
-            grow(&pool, "d/first");
-        }
+        let name = if pool.holders("d/film") == ["x"] { "d/film" } else { "d/first" };
+        // (Nothing is written, and the look goes on.)
+        sh(pool.path(), &format!("fallocate -l 24M {name}"));
+        assert_eq!(pool.holders(name), ["y"]);
         let first = held(&pool, "d/first");
         assert!(!is_complete(&pool), "the look is over before the test is under way");
         ending(&mut pool);

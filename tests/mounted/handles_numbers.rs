@@ -15,8 +15,13 @@ use crate::script::sh;
 /// The name of what `make` makes on `x` in the place of the moved file: with its inode number there.
 pub(crate) fn in_its_place(pool: &Pool, held: &Held, make: impl Fn(&Path)) -> Option<String> {
     pool.branch("x").drop_ballast();
+    with_its_number(pool, held, "n", make)
+}
+
+/// As [`in_its_place`], where there is space; names begin with `begin`.
+pub(crate) fn with_its_number(pool: &Pool, held: &Held, begin: &str, make: impl Fn(&Path)) -> Option<String> {
     let number = held.ino & ((1 << 48) - 1);
-    let mut names = (0..2000).map(|n| format!("n{n}"));
+    let mut names = (0..2000).map(|n| format!("{begin}{n}"));
     let found = names.find(|name| {
         // XFS frees inodes some time after their last name is gone.
         std::thread::sleep(Duration::from_millis(1));
