@@ -12,6 +12,7 @@ use fsstack_engine::settings::{Relocation, Settings};
 use fsstack_lab::ledger::Entry;
 use fsstack_lab::needs;
 use fsstack_lab::needs::Skip;
+use fsstack_lab::shell::command;
 use fsstack_pool::Handle;
 use fsstack_sys::{Call, Errno, OFlags, fault};
 use tempfile::TempDir;
@@ -36,8 +37,7 @@ impl Served {
         let path = home.path().join("served");
         fs::create_dir(&path).unwrap();
         let entry = Entry::mount(&path).unwrap();
-        let mount = std::process::Command::new("mount").args(["-t", "ramfs", "none"]).arg(&path).status();
-        assert!(mount.unwrap().success());
+        command("mount").args(["-t", "ramfs", "none"]).arg(&path).run().unwrap();
         fs::create_dir(path.join("d")).unwrap();
         Self { path, _mount: entry, _home: home }
     }

@@ -1,12 +1,11 @@
 //! `fsstack nfs`: what a server is told, and what is wrong with an export.
 
 use std::fs::File;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fsstack_lab::shell::which;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use super::{at, branch, json, pool, refused, run, told};
@@ -189,21 +188,20 @@ fn who_runs_something_of_an_exported_pool_is_named() {
     let library = sh("/", "ldd $(command -v sleep) | grep -o '/[^ ]*libc[^ ]*' | head -n 1");
     std::fs::copy(which("sleep").unwrap(), pool.at("program")).unwrap();
     std::fs::copy(library.trim(), pool.at("library")).unwrap();
-    let started = |how: &mut Command| how.arg("60").current_dir("/").spawn().unwrap();
-    let mut runs = started(&mut Command::new(pool.at("program")));
-    let mut maps = started(Command::new("sleep").env("LD_PRELOAD", pool.at("library")));
+    let started = |how: &str| {
+        let pid = sh("/", &format!("cd {}; at=$PWD; cd /; {how} 60 >/dev/null 2>&1 & echo $!", at(&pool)));
+        Pid::from_raw(pid.trim().parse().unwrap()).unwrap()
+    };
+    let (runs, maps) = (started("$at/program"), started("LD_PRELOAD=$at/library sleep"));
     let maps_it = |line: &str| line.contains(&at(&pool));
     until("the library is mapped", || {
-        std::fs::read_to_string(format!("/proc/{}/maps", maps.id())).unwrap().lines().any(maps_it)
+        std::fs::read_to_string(format!("/proc/{maps}/maps")).unwrap().lines().any(maps_it)
     });
     let checked = told(&["nfs", "check", &at(&pool)]);
-    for holder in [&mut runs, &mut maps] {
-        holder.kill().unwrap();
-        holder.wait().unwrap();
+    for holder in [runs, maps] {
+        rustix::process::kill_process(holder, Signal::KILL).unwrap();
     }
-    for it in
-        [format!("program (process {}) uses it", runs.id()), format!("sleep (process {}) uses it", maps.id())]
-    {
+    for it in [format!("program (process {runs}) uses it"), format!("sleep (process {maps}) uses it")] {
         assert!(checked.contains(&format!("to unmount: {it}")), "{it}: {checked}");
     }
 }
