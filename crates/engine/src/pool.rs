@@ -190,7 +190,7 @@ pub(crate) fn durable_id(root: &OwnedFd, privileged: bool, taken: &[BranchId]) -
     let (known, may_store) = match xattr::get(on, attribute, &mut value) {
         Ok(len) => (len == 16, true),
         Err(error) => match error.errno {
-            Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::RANGE => (false, true),
+            Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::RANGE => (false, true),
             // There may be one that the daemon is not shown.
             Errno::ACCESS | Errno::PERM => (false, false),
             // Not known to have none: another one must not be stored over it.

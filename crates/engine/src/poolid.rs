@@ -49,7 +49,9 @@ impl PoolId {
                 best = Some((count(*id), *id));
             }
         }
-        let id = match (best, stored.iter().find_map(|stored| stored.err())) {
+        // (A branch that shows nobody such attributes does not keep the others from having an id.)
+        let hides = |error: &SysError| matches!(error.errno, Errno::PERM | Errno::ACCESS);
+        let id = match (best, stored.iter().filter_map(|stored| stored.err()).find(|error| !hides(error))) {
             (Some((_, id)), _) => id,
             (None, Some(error)) => {
                 tracing::warn!(%error, "the pool's id cannot be read: there is none until it is mounted again");
@@ -71,7 +73,7 @@ impl PoolId {
             Ok(16) => Ok(Some(Self(value))),
             Ok(_) => Ok(None),
             Err(error) => match error.errno {
-                Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::RANGE => Ok(None),
+                Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::RANGE => Ok(None),
                 _ => Err(error),
             },
         }

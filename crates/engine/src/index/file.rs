@@ -20,7 +20,7 @@ pub(super) fn open(folder: &Path, exports: bool) -> (Option<PathBuf>, Option<Sto
     let file = folder.join(FILE);
     let opened = patiently(&file).and_then(|store| {
         if let Some(store) = store.as_ref().filter(|_| exports) {
-            store.begin_session()?;
+            store.set_closed(false)?;
         }
         Ok(store)
     });

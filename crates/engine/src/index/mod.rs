@@ -419,11 +419,12 @@ impl Shared {
 
     /// What is not done at once.
     fn tend(&self) {
-        if self.roots_due.swap(false, Relaxed) {
-            self.write_roots();
-        }
+        // (A root may hang.)
         if self.dirty.swap(false, Relaxed) {
             self.with(Store::flush);
+        }
+        if self.roots_due.swap(false, Relaxed) {
+            self.write_roots();
         }
     }
 }
