@@ -62,6 +62,23 @@ fn a_wait_ends_when_the_lock_is_free_or_the_caller_is_interrupted() {
     pool.union.lock(file.handle, range(2, LockType::Write, 0, 9), Some(&frees)).unwrap();
 }
 
+/// The kernel's NFS server opens the file once more to ask for an owner, and closes that.
+#[test]
+fn who_only_asks_by_a_handle_keeps_its_locks_when_that_is_closed() {
+    let pool = Ground::new(1);
+    let file = pool.create("film").unwrap();
+    lock(&pool, file, range(1, LockType::Write, 0, 9)).unwrap();
+    for takes_one in [false, true] {
+        let again = pool.open(file.ino, fsstack_sys::OFlags::RDWR).unwrap();
+        assert_eq!(pool.union.test_lock(again.handle, range(1, LockType::Write, 20, 29)).unwrap(), None);
+        if takes_one {
+            lock(&pool, again, range(1, LockType::Write, 20, 29)).unwrap();
+        }
+        pool.close(again);
+        assert_eq!(lock(&pool, file, range(2, LockType::Write, 5, 5)), Err(Errno::AGAIN));
+    }
+}
+
 #[test]
 fn locks_go_with_the_last_handle() {
     let pool = Ground::new(1);

@@ -107,7 +107,7 @@ impl Branch {
     /// be: NFS, and a volume as it is set up by default. (Others tell that at the fsync.)
     pub(crate) fn tells_at_writes(&self) -> bool {
         let behind = |parts: &Parts| {
-            let layers = layers(parts.root.as_fd(), WRITES_BEHIND);
+            let layers = self.ask(|| layers(parts.root.as_fd(), WRITES_BEHIND));
             layers.map_or(true, |layers| !layers.is_empty()) // not told: it may
         };
         self.home.f_type == NFS || self.parts().is_some_and(|parts| behind(&parts))

@@ -38,14 +38,15 @@ impl OpenFile {
     /// The file's inode flags were changed: these are its attributes now.
     pub(crate) fn set_fixed(&self, stat: &Stat) {
         self.immutable.store(stat.is_immutable(), Relaxed);
-        self.append_only.store(stat.is_append_only(), Relaxed);
         if !stat.is_append_only()
             && self.placed().access == Access::Append
             && let Err(error) = self.stop_appending()
         {
-            self.append_only.store(true, Relaxed); // whoever opens it to write elsewhere tries again
-            tracing::warn!(%error, "a file that is append-only no more is written at its end");
+            // (It stays so here: whoever opens it to write elsewhere tries again.)
+            return tracing::warn!(%error, "a file that is append-only no more is written at its end");
         }
+        // (Not before: who came meanwhile would write at the end.)
+        self.append_only.store(stat.is_append_only(), Relaxed);
     }
 
     /// What was opened to append appends, wherever a write says that it goes.

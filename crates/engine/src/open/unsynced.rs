@@ -11,7 +11,7 @@ use fsstack_sys::{self as sys, Call, Errno, SysError};
 
 use super::owed::{Asks, To};
 use super::route::Route;
-use super::{Access, OpenFile, PATIENCE, Sync, Was};
+use super::{OpenFile, PATIENCE, Sync, Was};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::health::stand_in;
@@ -115,7 +115,7 @@ impl OpenFile {
     /// As [`Self::hold_alone`].
     pub(crate) fn replace_mount(&self, was: Was, now: Was, fd: OwnedFd) -> Result<()> {
         let past_us = matches!(self.tied_to(), Some(Route::Passthrough(_)));
-        if was.access != Access::Write || !past_us && !self.has_unsynced() {
+        if !was.access.writes() || !past_us && !self.has_unsynced() {
             return self.replace(was, now, fd);
         }
         let mut replaced = Ok(());

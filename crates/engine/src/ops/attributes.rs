@@ -79,7 +79,13 @@ impl Union {
             drop(file.hold_alone()?);
             let pool = self.pool.load();
             let open = |how: Access| self.open_inode(&pool, inode, how.flags()).map(|(_, fd, _)| (how, fd));
-            let (access, fd) = match open(was.access) {
+            let opened = match open(was.access) {
+                Err(error) if is_refused(error) && was.access == Access::Write && file.is_append_only() => {
+                    open(Access::Append)
+                }
+                opened => opened,
+            };
+            let (access, fd) = match opened {
                 // It became immutable or append-only since: who writes is told so, who reads goes on.
                 Err(error) if is_refused(error) && was.access.writes() => open(Access::Read)?,
                 opened => opened?,

@@ -77,8 +77,13 @@ impl Union {
     /// EBADF if the handle may not write; EPERM if it gave O_APPEND up, and was opened on a file that may only be added to;
     /// what the branch answered before the first byte.
     pub fn write(&self, handle: Handle, offset: u64, data: &[u8], terms: WriteTerms) -> Result<usize> {
-        if !terms.appends && self.file(handle)?.must_append() {
-            return Err(Errno::PERM.into());
+        if !terms.appends {
+            let open = self.file(handle)?;
+            if open.must_append() {
+                return Err(Errno::PERM.into());
+            }
+            // What others opened to append appends.
+            open.file.check_stored()?;
         }
         match self.write_until(handle, offset, data, terms)? {
             (0, Some(error)) => Err(error),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use fsstack_pool::Handle;
 use fsstack_sys::locks::{self, FlockKind, Lock};
 use fsstack_sys::{self as sys, Errno, OFlags};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use crate::error::Result;
 use crate::open::OpenFile;
@@ -60,7 +60,7 @@ impl Union {
     /// EAGAIN if somebody else has it, EINTR if `wait` says that the caller was interrupted.
     pub fn lock(&self, handle: Handle, request: LockRequest, wait: Option<&dyn Fn() -> bool>) -> Result<()> {
         let open = self.file(handle)?;
-        let fd = open.file.lock_fd(request.owner, handle)?;
+        let fd = open.file.lock_fd(request.owner, Some(handle))?;
         let branch = open.file.branch();
         let mut pause = Duration::from_millis(1);
         loop {
@@ -90,7 +90,8 @@ impl Union {
     pub fn test_lock(&self, handle: Handle, request: LockRequest) -> Result<Option<Lock>> {
         let open = self.file(handle)?;
         let LockKind::Range { start, end } = request.kind else { return Err(Errno::INVAL.into()) };
-        let fd = open.file.lock_fd(request.owner, handle)?;
+        // (It gets none by asking, and asks by whatever is at hand: the kernel's NFS server opens the file for it.)
+        let fd = open.file.lock_fd(request.owner, None)?;
         let asked = Lock { start, end, kind: request.how, pid: 0 };
         open.file.branch().ask(|| locks::test_lock(fd.as_fd(), asked))
     }
@@ -106,13 +107,13 @@ impl Union {
 }
 
 impl OpenFile {
-    /// A handle is closed for good: so are the locks of whoever asked by it. (A process has lost its own at its close; what
+    /// A handle is closed for good: so are the locks of whoever asked by it, and by no other. (A process has lost its own at its close; what
     /// an open file description owns, fcntl(2)'s F_OFD_SETLK, the kernel gives up for no remote file system.)
     pub(crate) fn unlock_closed(&self, handle: Handle) {
         let gone: SmallVec<[LockOwner; 1]> = self
             .lock_owners
             .lock()
-            .extract_if(|_, owner| owner.by.contains(&handle))
+            .extract_if(|_, owner| owner.is_done(handle))
             .map(|(_, owner)| owner)
             .collect();
         for owner in gone {
@@ -120,28 +121,33 @@ impl OpenFile {
         }
     }
 
-    fn lock_fd(&self, owner: u64, handle: Handle) -> Result<Arc<OwnedFd>> {
+    /// What `owner` has locks by. None: only to ask about others'.
+    fn lock_fd(&self, owner: u64, handle: Option<Handle>) -> Result<Arc<OwnedFd>> {
         if let Some(known) = self.lock_owners.lock().get_mut(&owner) {
-            known.asks_by(handle);
+            known.by.extend(handle.filter(|handle| !known.by.contains(handle)));
             return Ok(known.fd.clone());
         }
         // Asked without the lock: the branch may hang.
         let fd = self
             .ask(|fd| sys::at::reopen(fd, OFlags::RDWR))
             .or_else(|_| self.ask(|fd| sys::at::reopen(fd, OFlags::RDONLY)))?;
+        let fd = Arc::new(fd);
+        let Some(handle) = handle else { return Ok(fd) };
         let mut owners = self.lock_owners.lock();
-        let owner =
-            owners.entry(owner).or_insert_with(|| LockOwner { fd: Arc::new(fd), by: smallvec![handle] });
-        owner.asks_by(handle);
+        let owner = owners.entry(owner).or_insert_with(|| LockOwner { fd, by: SmallVec::new() });
+        if !owner.by.contains(&handle) {
+            owner.by.push(handle);
+        }
         Ok(owner.fd.clone())
     }
 }
 
 impl LockOwner {
-    fn asks_by(&mut self, handle: Handle) {
-        if !self.by.contains(&handle) {
-            self.by.push(handle);
-        }
+    /// `handle` is closed: whether it was the last one.
+    fn is_done(&mut self, handle: Handle) -> bool {
+        let asked = self.by.len();
+        self.by.retain(|by| *by != handle);
+        self.by.len() < asked && self.by.is_empty()
     }
 }
 
