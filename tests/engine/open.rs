@@ -112,7 +112,7 @@ fn of_two_first_opens_each_may_do_what_it_was_opened_for() {
             let reader = scope.spawn(move || open(OFlags::RDONLY));
             (open(OFlags::WRONLY | OFlags::APPEND), reader.join().unwrap())
         });
-        let written = union.write(writer, 1, b"y", WriteTerms::default());
+        let written = union.write(writer, 1, b"y", WriteTerms { appends: true, ..WriteTerms::default() });
         [reader, writer].into_iter().for_each(|handle| union.release(handle));
         if written.is_err() {
             setflags(raw.as_fd(), flags).unwrap();

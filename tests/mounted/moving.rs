@@ -84,12 +84,12 @@ fn a_branch_that_cannot_hold_an_attribute_takes_no_file_that_has_it() {
     a.fill_until_free(MiB(24));
     let marked = |name: &str| {
         let file = writer(outer.at(name));
-        sh(a.path(), &format!("setfattr -n user.mergerfs.kept -v yes {name}"));
+        sh(a.path(), &format!("setfattr -n user.fsstack.kept -v yes {name}"));
         file
     };
     outgrow(&marked("film"));
     assert_eq!((outer.holders("film"), roomy.holders("film")), (vec!["c"], vec![]));
-    assert_eq!(sh(c.path(), "getfattr --only-values -n user.mergerfs.kept film"), "yes");
+    assert_eq!(sh(c.path(), "getfattr --only-values -n user.fsstack.kept film"), "yes");
     assert_mibs(&outer, "film", 40);
     c.fill_until_free(MiB(0));
     let other = marked("other");
