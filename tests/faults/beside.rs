@@ -1,8 +1,8 @@
 //! What others do on the branches while a file moves: another client of what serves them, or a program on the disk itself.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File, OpenOptions};
 use std::num::NonZeroU64;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -107,6 +107,11 @@ impl Ground {
     }
 }
 
+/// The file that moves, for whoever writes to it on its branch.
+fn opened_past_the_pool(branch: &Path) -> File {
+    OpenOptions::new().write(true).open(branch.join(FILM)).unwrap()
+}
+
 fn moved_with(text: &[u8]) -> Vec<u8> {
     let mut all = vec![b'm'; SIZE];
     all.extend_from_slice(text);
@@ -117,10 +122,7 @@ fn moved_with(text: &[u8]) -> Vec<u8> {
 fn what_another_client_appends_while_a_file_moves_is_kept() {
     needs!(mounting());
     let ground = Ground::served();
-    let append = || {
-        let film = OpenOptions::new().append(true).open(ground.source.join(FILM));
-        film.unwrap().write_all(b"appended").unwrap();
-    };
+    let append = || opened_past_the_pool(&ground.source).write_all_at(b"appended", SIZE as u64).unwrap();
     assert_eq!(ground.write_and(append), Err(Errno::NOSPC));
     assert!(ground.left() == ([true, false], moved_with(b"appended")));
 }
@@ -129,10 +131,7 @@ fn what_another_client_appends_while_a_file_moves_is_kept() {
 fn a_file_that_another_client_cuts_while_it_moves_is_not_filled_up() {
     needs!(mounting());
     let ground = Ground::served();
-    let cut = || {
-        let film = OpenOptions::new().write(true).open(ground.source.join(FILM));
-        film.unwrap().set_len(10).unwrap();
-    };
+    let cut = || opened_past_the_pool(&ground.source).set_len(10).unwrap();
     assert_eq!(ground.write_and(cut), Err(Errno::NOSPC));
     assert!(ground.left() == ([true, false], vec![b'm'; 10]));
 }
@@ -141,10 +140,7 @@ fn a_file_that_another_client_cuts_while_it_moves_is_not_filled_up() {
 fn what_another_client_overwrites_while_a_file_moves_is_kept() {
     needs!(mounting());
     let ground = Ground::served();
-    let overwrite = || {
-        let film = OpenOptions::new().write(true).open(ground.source.join(FILM));
-        film.unwrap().write_all(b"other").unwrap();
-    };
+    let overwrite = || opened_past_the_pool(&ground.source).write_all_at(b"other", 0).unwrap();
     assert_eq!(ground.write_and(overwrite), Err(Errno::NOSPC));
     let (holders, text) = ground.left();
     assert!(holders == [true, false] && text.starts_with(b"otherm"));
@@ -154,10 +150,7 @@ fn what_another_client_overwrites_while_a_file_moves_is_kept() {
 fn a_server_may_tell_another_time_for_the_same_content() {
     needs!(mounting());
     let ground = Ground::served();
-    let touch = || {
-        let film = OpenOptions::new().write(true).open(ground.source.join(FILM));
-        film.unwrap().set_modified(std::time::SystemTime::now()).unwrap();
-    };
+    let touch = || opened_past_the_pool(&ground.source).set_modified(std::time::SystemTime::now()).unwrap();
     assert_eq!(ground.write_and(touch), Ok(4));
     assert!(ground.left() == ([false, true], moved_with(b"more")));
 }

@@ -7,19 +7,45 @@ use std::path::Path;
 
 use fsstack_engine::settings::{Degraded, Settings};
 use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_pool::Ino;
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{Errno, fault};
 
-use crate::engine::{Engine, settings};
+use crate::engine::{Answer, Engine, settings};
 
-/// `dir` was made on `a`, and `b` got a copy of it since, by a file that was renamed.
-fn with_a_later_copy([a, b]: [&Path; 2], dir: &Path, mount: &impl Fn() -> Engine) -> Engine {
-    fs::create_dir(a.join(dir)).unwrap();
+const DIR: &str = "dir";
+
+/// [`DIR`] was made on `a`, and `b` got a copy of it since, by a file that was renamed.
+fn with_a_later_copy([a, b]: [&Path; 2], mount: &impl Fn() -> Engine) -> Engine {
+    fs::create_dir(a.join(DIR)).unwrap();
     fs::write(b.join("f"), "f").unwrap();
     let engine = mount();
-    engine.rename(Path::new("f"), &dir.join("f"), RenameFlags::empty()).unwrap();
+    engine.rename(Path::new("f"), &Path::new(DIR).join("f"), RenameFlags::empty()).unwrap();
     engine
+}
+
+/// What [`DIR`] is known by.
+fn known(engine: &Engine) -> Answer<(Ino, u64)> {
+    engine.find(Path::new(DIR)).map(|entry| (entry.ino, entry.generation))
+}
+
+/// Each call of a first look at [`DIR`] fails once: nobody is told that it is another, then or afterwards. `check` is asked what
+/// each failure left.
+fn stays_itself(mount: &impl Fn() -> Engine, before: (Ino, u64), check: impl Fn(&str)) {
+    let engine = mount();
+    let (now, calls) = fault::count(|| known(&engine));
+    assert_eq!(now, Ok(before));
+    drop(engine);
+    for nth in 1..=calls {
+        let engine = mount();
+        let (told, failed) = fault::fail(nth, Errno::IO, || known(&engine));
+        assert!(told.is_err() || told == Ok(before), "{nth} of {calls} ({failed:?}): {told:?}");
+        drop(engine);
+        let after = format!("after a failure at {nth} ({failed:?})");
+        check(&after);
+        assert_eq!(known(&mount()), Ok(before), "{after}");
+    }
 }
 
 #[test]
@@ -33,24 +59,10 @@ fn a_directory_whose_mark_cannot_be_read_is_not_another() {
         let settings = Settings { nfs_export: true, state_dir, ..settings("ff") };
         Engine::over([a, b].into_iter(), settings)
     };
-    let dir = Path::new("dir");
-    let known = |engine: &Engine| engine.find(dir).map(|entry| (entry.ino, entry.generation));
-    let engine = with_a_later_copy([a, b], dir, &mount);
-    let before = known(&engine).unwrap();
-    drop(engine);
+    let before = known(&with_a_later_copy([a, b], &mount)).unwrap();
     // The copy that the number was made from is gone: the mark on the other has it.
-    fs::remove_dir(a.join(dir)).unwrap();
-    let engine = mount();
-    let (now, calls) = fault::count(|| known(&engine));
-    assert_eq!(now, Ok(before));
-    drop(engine);
-    for nth in 1..=calls {
-        let engine = mount();
-        let (told, failed) = fault::fail(nth, Errno::IO, || known(&engine));
-        assert!(told.is_err() || told == Ok(before), "{nth} of {calls} ({failed:?}): {told:?}");
-        drop(engine);
-        assert_eq!(known(&mount()), Ok(before), "after a failure at {nth} ({failed:?})");
-    }
+    fs::remove_dir(a.join(DIR)).unwrap();
+    stays_itself(&mount, before, |_| ());
 }
 
 #[test]
@@ -65,24 +77,12 @@ fn a_look_that_missed_the_first_copy_parts_no_directory() {
         let settings = Settings { nfs_export: true, state_dir, degraded, ..settings("ff") };
         Engine::over([a, b].into_iter(), settings)
     };
-    let dir = Path::new("dir");
-    let known = |engine: &Engine| engine.find(dir).map(|entry| (entry.ino, entry.generation));
     let is_marked = || {
         let branch = fs::File::open(b).unwrap();
         xattr::get(On::Name(branch.as_fd(), c"dir"), c"trusted.fsstack.dir", &mut [0; 64]).is_ok()
     };
-    drop(with_a_later_copy([a, b], dir, &mount));
+    drop(with_a_later_copy([a, b], &mount));
     assert!(is_marked());
-    let engine = mount();
-    let (before, calls) = fault::count(|| known(&engine));
-    let before = before.unwrap();
-    drop(engine);
-    for nth in 1..=calls {
-        let engine = mount();
-        let (told, failed) = fault::fail(nth, Errno::IO, || known(&engine));
-        assert!(told.is_err() || told == Ok(before), "{nth} of {calls} ({failed:?}): {told:?}");
-        drop(engine);
-        assert!(is_marked(), "after a failure at {nth} ({failed:?})");
-        assert_eq!(known(&mount()), Ok(before), "after a failure at {nth} ({failed:?})");
-    }
+    let before = known(&mount()).unwrap();
+    stays_itself(&mount, before, |after| assert!(is_marked(), "{after}"));
 }

@@ -8,6 +8,7 @@ use fsstack_lab::{self as lab, MiB, needs};
 use fsstack_sys::{Errno, OFlags};
 
 use crate::handles::{check, forget, grow, hold, moved, open};
+use crate::handles_elsewhere::index;
 use crate::script::sh;
 
 /// Waits until the handle opens; until then it is out of reach, never stale.
@@ -53,13 +54,14 @@ fn a_file_that_is_moved_to_a_branch_that_is_being_looked_through_keeps_its_numbe
     needs!(mounting(), loops(), drop_caches());
     let pool = lab::pool().xfs_branch("x", MiB(310)).xfs_branch("y", MiB(400)).option("create=ff");
     let mut pool = pool.option("write-path=stacked").option("nfs-export").unmounted();
-    sh(pool.branch("y").path(), "mkdir -p m/{1..400}/{1..100}");
+    sh(pool.branch("y").path(), "mkdir -p m/{1..400}/{1..300}");
     sh(pool.branch("x").path(), "mkdir d; touch d/film");
     pool.branch("x").fill_until_free(MiB(12));
     pool.remount();
     let mut held = hold(&pool, "d/film");
     held.content = None;
     grow(&pool, "d/film");
+    assert!(!index(&pool).starts_with("complete"), "the look is over before the test is under way");
     pool.kill_daemon();
     pool.unmount();
     sh(pool.state_dir(), "rm */index.redb");

@@ -11,6 +11,7 @@ use fsstack_sys::{Errno, OFlags};
 
 use crate::command::told;
 use crate::handles::{Held, check, check_stale, forget, grow, hold, moved, open};
+use crate::handles_elsewhere::index;
 use crate::handles_index::comes_back;
 use crate::handles_numbers::{in_its_place, with_its_number};
 use crate::script::sh;
@@ -43,7 +44,7 @@ fn held(pool: &Pool, name: &str) -> Held {
 }
 
 fn is_complete(pool: &Pool) -> bool {
-    sh(pool.path(), "getfattr -n user.fsstack.index --only-values .").starts_with("complete")
+    index(pool).starts_with("complete")
 }
 
 /// Until all branches are looked through the object is found, or out of reach.
@@ -70,7 +71,7 @@ fn lose_the_index(pool: &mut Pool) {
 /// What is made meanwhile may get the inode number that a file had which is not found yet.
 #[test]
 fn what_is_made_before_a_file_is_found_has_another_number_for_good() {
-    needs!(mounting(), loops(), drop_caches(), program("getfattr"));
+    needs!(mounting(), loops(), drop_caches());
     type Make = fn(&Path) -> std::io::Result<()>;
     let makes: [Make; 3] = [
         |path| fs::write(path, "new"),
@@ -108,7 +109,7 @@ fn what_is_made_before_a_file_is_found_has_another_number_for_good() {
 /// Two servers in turn, each with an index of its own.
 #[test]
 fn marks_that_were_put_by_way_of_another_index_are_found() {
-    needs!(mounting(), loops(), drop_caches(), program("getfattr"));
+    needs!(mounting(), loops(), drop_caches());
     let mut pool = long_to_look_through();
     let ours = ["create=ff", "write-path=stacked", "nfs-export"];
     pool.remount_with(&ours);
@@ -184,7 +185,7 @@ fn an_index_from_before_a_move_is_found_out() {
 /// The index is lost, or fails, and so is the branch that the file was moved to.
 #[test]
 fn a_file_on_a_branch_that_is_away_is_not_stale_though_the_index_was_lost() {
-    needs!(mounting(), loops(), drop_caches(), program("getfattr"));
+    needs!(mounting(), loops(), drop_caches());
     for lost in ["before", "meanwhile"] {
         let (mut pool, film) = moved();
         pool.unmount();

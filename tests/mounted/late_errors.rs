@@ -4,13 +4,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use fsstack_lab::ledger::Entry;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use tempfile::TempDir;
 
+use crate::hung_branches::until;
 use crate::script::{python, sh, ways};
 
 /// A disk that has room for what is on it, and for nothing more: its image is in a memory that is full.
@@ -82,14 +81,6 @@ fn sync<const N: usize>(files: [&File; N]) -> [i32; N] {
     files.map(|file| errno(file.sync_all()))
 }
 
-fn until_readable(path: &Path) {
-    let began = Instant::now();
-    while fs::read(path).is_err() {
-        assert!(began.elapsed() < Duration::from_secs(60), "the branch does not come back");
-        sleep(Duration::from_millis(20));
-    }
-}
-
 /// A mount is gone, and with it maybe what was acknowledged on it.
 #[test]
 fn what_a_dead_mount_may_have_taken_with_it_is_told() {
@@ -104,7 +95,7 @@ fn what_a_dead_mount_may_have_taken_with_it_is_told() {
     pool.branch("a").daemon().kill().unwrap();
     pool.branch_mut("a").unmount_by_force();
     pool.branch_mut("a").remount();
-    until_readable(&pool.at("film"));
+    until("the branch is back", || fs::read(pool.at("film")).is_ok());
     assert_eq!(sync([&one, &two, &synced, &unwritten]), [5, 5, 0, 0]);
     let late = open(&pool.at("film"));
     assert_eq!(sync([&one, &two, &late, &reader, &reader]), [0, 0, 0, 5, 0]);
@@ -119,13 +110,9 @@ fn a_disk_that_still_stores_all_says_so() {
     let film = open(&pool.at("film"));
     film.write_all_at(b"x", 0).unwrap();
     pool.branch_mut("a").unmount_lazily();
-    let began = Instant::now();
-    while fs::read(pool.at("film")).is_ok() {
-        assert!(began.elapsed() < Duration::from_secs(60), "it is not down");
-        sleep(Duration::from_millis(20));
-    }
+    until("the branch is down", || fs::read(pool.at("film")).is_err());
     pool.branch_mut("a").remount();
-    until_readable(&pool.at("film"));
+    until("the branch is back", || fs::read(pool.at("film")).is_ok());
     assert_eq!(sync([&film]), [0]);
     assert_eq!(pool.read("film"), b"x");
 }

@@ -66,7 +66,7 @@ fn who_is_of_the_group_leaves_set_gid_where_the_group_may_not_execute() {
 
 #[test]
 fn the_kernel_does_not_go_on_with_a_bit_that_a_stranger_has_written_away() {
-    needs!(mounting());
+    needs!(mounting(), program("xfs_io"));
     // What the kernel believes, as it would start the program: without a question to the pool.
     let kept = |pool: &lab::Pool| {
         let (at, flags) = (pool.at("file"), AtFlags::empty());

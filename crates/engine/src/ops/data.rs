@@ -10,7 +10,7 @@ use crate::caller::Caller;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::open::route::Route;
-use crate::open::{OpenFile, Sync};
+use crate::open::{FileHandle, OpenFile, Sync};
 use crate::settings::PageCache;
 use crate::union::Union;
 
@@ -77,15 +77,15 @@ impl Union {
     /// EBADF if the handle may not write; EPERM if it gave O_APPEND up, and was opened on a file that may only be added to;
     /// what the branch answered before the first byte.
     pub fn write(&self, handle: Handle, offset: u64, data: &[u8], terms: WriteTerms) -> Result<usize> {
+        let open = self.file(handle)?;
         if !terms.appends {
-            let open = self.file(handle)?;
             if open.must_append() {
                 return Err(Errno::PERM.into());
             }
             // What others opened to append appends.
             open.file.check_stored()?;
         }
-        match self.write_until(handle, offset, data, terms)? {
+        match self.write_until(&open, offset, data, terms)? {
             (0, Some(error)) => Err(error),
             (done, _) => Ok(done),
         }
@@ -97,8 +97,9 @@ impl Union {
     /// EBADF if the handle may not write; EPERM if the file may only be added to; what the branch answered before the last
     /// byte; ENOSPC if it took no more.
     pub fn write_back(&self, handle: Handle, offset: u64, data: &[u8], terms: WriteTerms) -> Result<usize> {
-        self.file(handle)?.file.check_stored()?;
-        match self.write_until(handle, offset, data, terms)? {
+        let open = self.file(handle)?;
+        open.file.check_stored()?;
+        match self.write_until(&open, offset, data, terms)? {
             (_, Some(error)) => Err(error),
             (done, None) if done < data.len() => Err(Errno::NOSPC.into()),
             (done, None) => Ok(done),
@@ -108,12 +109,11 @@ impl Union {
     /// The number of bytes, and the error that came behind them.
     fn write_until(
         &self,
-        handle: Handle,
+        open: &FileHandle,
         offset: u64,
         data: &[u8],
         terms: WriteTerms,
     ) -> Result<(usize, Option<OpError>)> {
-        let open = self.file(handle)?;
         if let Some(stranger) = terms.strips
             && open.file.strips()
         {
