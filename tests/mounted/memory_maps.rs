@@ -2,7 +2,7 @@
 
 use fsstack_lab::{self as lab, needs};
 
-use crate::script::{python, ways};
+use crate::script::{python, sh, ways};
 
 #[test]
 fn a_shared_map_is_the_file_and_a_private_one_is_not() {
@@ -101,4 +101,40 @@ print('found')
 ";
         assert_eq!(python(pool.path(), work), "found", "{way:?}");
     }
+}
+
+/// By passthrough a store is no request: the kernel must not go on with the time that it was told before.
+#[test]
+fn a_store_into_a_map_shows_its_time_however_long_attributes_are_kept() {
+    needs!(mounting(), program("python3"), program("xfs_io"));
+    let pool = lab::pool().tmp_branch("a").option("out-of-band=never").mount();
+    let times = |name: &str| {
+        [pool.path(), pool.branch("a").path()].map(|dir| sh(dir, &format!("stat -c %.9Y {name}")))
+    };
+    pool.write("closed", &[1; 4096]);
+    let [before, _] = times("closed");
+    sh(pool.path(), "sleep 0.05; xfs_io -c 'mmap 0 4k' -c 'mwrite 0 4k' closed");
+    let [now, stored] = times("closed");
+    assert_eq!(now, stored, "after the last close");
+    assert_ne!(now, before, "the store changed no time: the test shows nothing");
+
+    pool.write("open", &[1; 4096]);
+    let work = format!(
+        "
+import mmap, os, time
+below = '{}/open'
+fd = os.open('open', os.O_RDWR)
+m = mmap.mmap(fd, 4096)
+for n in range(3):
+    before = os.stat('open').st_mtime_ns
+    time.sleep(0.05)
+    m[n] = 2
+    now, stored = os.stat('open').st_mtime_ns, os.stat(below).st_mtime_ns
+    assert now == stored, (n, before, now, stored)
+    m.flush()
+print('seen')
+",
+        pool.branch("a").path().display()
+    );
+    assert_eq!(python(pool.path(), &work), "seen");
 }

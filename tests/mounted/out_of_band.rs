@@ -1,12 +1,14 @@
 //! Branches are changed behind the pool's back, and the pool is asked: with the system's notices, without them.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use fsstack_lab::{self as lab, Pool, Skip, needs};
 
-use crate::script::sh;
+use crate::script::{sh, ways};
 
 /// What the kernel is told is believed for longer than a test takes, unless it is told otherwise.
 const LONG: &[&str] = &["attr-timeout=600", "entry-timeout=600", "negative-timeout=600"];
@@ -187,4 +189,33 @@ fn what_the_pool_does_itself_is_no_news_and_an_idle_pool_sleeps() {
         std::thread::sleep(Duration::from_secs(1));
         switches(&pool) - before
     });
+}
+
+/// Another host, or a program on the branch, appends to the same log: each line goes behind the last one.
+#[test]
+fn two_who_append_to_one_file_by_different_ways_lose_no_line() {
+    needs!(mounting());
+    for way in ways().filter(|way| way.len() == 1) {
+        let kinds: [fn(lab::Builder) -> lab::Builder; 2] =
+            [|pool| pool.tmp_branch("a"), |pool| pool.served_branch("a")];
+        for with_branch in kinds {
+            let mut pool = with_branch(lab::pool()).unmounted();
+            pool.remount_with(way);
+            pool.write("log", b"");
+            let served = pool.branch("a").below();
+            let beside = if served.exists() { served } else { pool.branch("a").path().to_owned() };
+            let append = |path: PathBuf| OpenOptions::new().append(true).open(path).unwrap();
+            let (mut ours, mut theirs) = (append(pool.at("log")), append(beside.join("log")));
+            let mut expected = String::new();
+            for n in 0..20 {
+                for (log, who) in [(&mut ours, "pool"), (&mut theirs, "branch")] {
+                    let line = format!("{n} by the {who}\n");
+                    log.write_all(line.as_bytes()).unwrap();
+                    expected += &line;
+                }
+            }
+            let stored = fs::read_to_string(beside.join("log")).unwrap();
+            assert_eq!(stored, expected, "{way:?}, beside {}", beside.display());
+        }
+    }
 }

@@ -13,8 +13,25 @@ use crate::open::route::Route;
 pub struct Attr {
     /// `st_ino`: the same as the number the kernel calls the inode by.
     pub ino: Ino,
+    /// How long the kernel may use them without asking again.
+    pub validity: Validity,
     /// All other attributes; `stat.ino` and `stat.dev` are the branch's and are not shown.
     pub stat: Stat,
+}
+
+/// How long the kernel may keep attributes.
+///
+/// By passthrough a store into a shared mapping changes a file's times on its branch without any request: neither the daemon
+/// nor the FUSE layer notices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Validity {
+    /// As long as the mount's `attr-timeout` says.
+    #[default]
+    Full,
+    /// A second at most: the file was open so that it could be mapped, and a mapping outlives its descriptor.
+    Brief,
+    /// Not at all: the file is open so that it can be mapped and stored into.
+    None,
 }
 
 /// A name that was found or made: the kernel holds one more lookup of its inode.

@@ -232,7 +232,7 @@ impl Union {
         let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
         inode.seen_as(parent, name, stat.nlink);
         self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
-        entry(id, stat)
+        entry(&inode, stat)
     }
 
     fn admit_dir(
@@ -277,7 +277,7 @@ impl Union {
         inode.update_copies(copies);
         inode.seen_as(parent, name, 1);
         self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
-        entry(id, merge(stats))
+        entry(&inode, merge(stats))
     }
 
     /// A file and a directory have the same name in `parent`: the first branch wins, and the log says once what is hidden.
@@ -322,7 +322,7 @@ impl Union {
         if dir.copies().len() > 1 {
             stat.nlink = stat.nlink.min(1); // also where the others do not answer
         }
-        Ok(Attr { ino: dir.id.ino, stat })
+        Ok(Attr { ino: dir.id.ino, validity: dir.validity(), stat })
     }
 
     /// The attributes of one copy of a directory.
@@ -357,9 +357,11 @@ pub(crate) fn check_public(pool: &Pool, parent: &Inode, name: &CStr) -> Result<(
     if is_private(pool, parent, name) { Err(fsstack_sys::Errno::PERM.into()) } else { Ok(()) }
 }
 
-/// Attributes under the pool's number.
-pub(crate) fn entry(id: Identity, stat: Stat) -> Entry {
-    Entry { ino: id.ino, generation: u64::from(id.generation), attr: Attr { ino: id.ino, stat } }
+/// Attributes of `inode` under the pool's number.
+pub(crate) fn entry(inode: &Inode, stat: Stat) -> Entry {
+    let id = inode.id;
+    let attr = Attr { ino: id.ino, validity: inode.validity(), stat };
+    Entry { ino: id.ino, generation: u64::from(id.generation), attr }
 }
 
 /// A directory's attributes: those of its first copy, changed when the latest changed.

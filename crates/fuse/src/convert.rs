@@ -1,6 +1,8 @@
 //! The engine's words and the protocol's, turned into each other.
 
-use fsstack_engine::answer;
+use std::time::Duration;
+
+use fsstack_engine::answer::{self, Validity};
 use fsstack_engine::ops::SetTime;
 use fsstack_sys::{Stat, Time};
 use fsstack_wire as wire;
@@ -26,12 +28,24 @@ pub(crate) fn attr(of: &answer::Attr) -> wire::Attr {
     }
 }
 
+/// How long the kernel may keep attributes of a file that can be stored into unseen, or could be.
+const BRIEF: Duration = Duration::from_secs(1);
+
+/// How long the kernel may keep `of` where it may keep other attributes for `timeout`.
+pub(crate) fn attr_valid(of: &answer::Attr, timeout: Duration) -> Duration {
+    match of.validity {
+        Validity::Full => timeout,
+        Validity::Brief => timeout.min(BRIEF),
+        Validity::None => Duration::ZERO,
+    }
+}
+
 pub(crate) fn entry(of: &answer::Entry, timeouts: &Timeouts) -> wire::Entry {
     wire::Entry {
         nodeid: of.ino.0,
         generation: of.generation,
         entry_valid: timeouts.entry,
-        attr_valid: timeouts.attr,
+        attr_valid: attr_valid(&of.attr, timeouts.attr),
         attr: attr(&of.attr),
     }
 }

@@ -13,7 +13,7 @@ pub mod table;
 
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Instant;
 
 use fsstack_pool::{BranchIx, Ino};
@@ -21,12 +21,16 @@ use fsstack_sys::Kind;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use crate::answer::Validity;
 use crate::open::OpenFile;
 pub use copies::Copies;
 use copies::{Copy, DirPlace};
 use dirfd::DirFd;
 pub(crate) use making::Making;
 use number::Identity;
+
+/// The file was open by passthrough for reading and writing: a shared mapping of it may outlive the descriptor.
+const WAS_MAPPABLE: u32 = 1 << 31;
 
 /// Names of one hard-linked file that are remembered.
 const NAMES: usize = 8;
@@ -44,6 +48,8 @@ pub struct Inode {
     told: AtomicU32,
     /// Of a directory: names that have come to be in it, by this daemon.
     born: AtomicU32,
+    /// Of a file: handles by passthrough for reading and writing, and [`WAS_MAPPABLE`].
+    mappable: AtomicU32,
     /// Order: one inode's state at a time; no system call that waits for another inode's lock below it.
     state: Mutex<State>,
 }
@@ -127,6 +133,7 @@ impl Inode {
             lost: AtomicBool::new(false),
             told: AtomicU32::new(0),
             born: AtomicU32::new(0),
+            mappable: AtomicU32::new(0),
             state,
         }
     }
@@ -317,6 +324,28 @@ impl Inode {
                 self.close_handle();
                 Err(error)
             }
+        }
+    }
+
+    /// One more handle by passthrough for reading and writing, so that the file can be mapped and stored into.
+    pub(crate) fn opened_mappable(&self) {
+        self.mappable.fetch_add(1, SeqCst);
+    }
+
+    /// One such handle less.
+    pub(crate) fn closed_mappable(&self) {
+        // The mark first: between the two the kernel must not be told to keep attributes.
+        self.mappable.fetch_or(WAS_MAPPABLE, SeqCst);
+        let before = self.mappable.fetch_sub(1, SeqCst);
+        debug_assert!(before & !WAS_MAPPABLE > 0, "a handle was closed that was not open");
+    }
+
+    /// How long the kernel may keep attributes of it.
+    pub(crate) fn validity(&self) -> Validity {
+        match self.mappable.load(SeqCst) {
+            0 => Validity::Full,
+            WAS_MAPPABLE => Validity::Brief,
+            _ => Validity::None,
         }
     }
 

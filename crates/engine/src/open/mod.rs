@@ -433,6 +433,8 @@ pub struct FileHandle {
     pub sync: Option<Sync>,
     /// Who is told of late errors.
     pub(crate) owed: To,
+    /// By passthrough for reading and writing: the file can be mapped by it and stored into, unseen.
+    pub(crate) mappable: bool,
     /// Its reads leave the access time alone.
     pub(crate) quiet: bool,
     /// It was opened when the file could only be added to.

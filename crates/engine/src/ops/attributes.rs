@@ -19,7 +19,7 @@ impl Union {
     pub fn getattr(&self, ino: Ino, handle: Option<Handle>) -> Result<Attr> {
         let pool = self.pool.load();
         if let Some(open) = handle.and_then(|handle| self.file(handle).ok()) {
-            return Ok(Attr { ino, stat: open.file.stat()? });
+            return Ok(Attr { ino, validity: open.inode.validity(), stat: open.file.stat()? });
         }
         let inode = self.inode(ino)?;
         if inode.is_dir() {
@@ -39,7 +39,7 @@ impl Union {
                 Ok(stat) => stat,
             },
         };
-        Ok(Attr { ino, stat })
+        Ok(Attr { ino, validity: inode.validity(), stat })
     }
 
     /// The target of a symlink.

@@ -8,7 +8,7 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
-use crate::answer::{Created, Entry};
+use crate::answer::{Created, Entry, Opened};
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
@@ -61,11 +61,7 @@ impl Union {
         drop(making);
         let id = self.new_identity(&pool, pool.branch(made.at), &made.stat, On::Fd(made.fd.as_fd()));
         let entry = self.admit_file_as(id, &parent, name.as_cstr(), made.at, made.stat);
-        let opened = self.open_made(&pool, entry, made, flags, caller);
-        if opened.is_err() {
-            self.forget(entry.ino, 1);
-        }
-        Ok(Created { entry, opened: opened? })
+        self.open_made(&pool, entry, made, flags, caller)
     }
 
     fn create_on(
@@ -113,24 +109,36 @@ impl Union {
         })?;
         let Made { at, stat, .. } = made;
         let id = self.new_identity(&pool, pool.branch(at), &stat, On::Fd(made.fd.as_fd()));
-        self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
-        let entry: Entry = entry(id, stat);
-        let opened = self.open_made(&pool, entry, made, flags, caller);
-        if opened.is_err() {
-            self.forget(entry.ino, 1);
-        }
-        Ok(Created { entry, opened: opened? })
+        let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
+        self.open_made(&pool, entry(&inode, stat), made, flags, caller)
     }
 
+    /// Opens what was just made; if that fails the kernel is not told of its lookup, which is given back.
     fn open_made(
         &self,
         pool: &Pool,
-        entry: Entry,
+        mut entry: Entry,
         made: Made,
         flags: OFlags,
         caller: Caller,
-    ) -> Result<crate::answer::Opened> {
-        let inode = self.inode(entry.ino)?;
+    ) -> Result<Created> {
+        let opened = self.inode(entry.ino).and_then(|inode| {
+            let opened = self.hand_out_made(pool, inode.clone(), made, flags, caller)?;
+            entry.attr.validity = inode.validity();
+            Ok(opened)
+        });
+        let opened = opened.inspect_err(|_| self.forget(entry.ino, 1))?;
+        Ok(Created { entry, opened })
+    }
+
+    fn hand_out_made(
+        &self,
+        pool: &Pool,
+        inode: Arc<Inode>,
+        made: Made,
+        flags: OFlags,
+        caller: Caller,
+    ) -> Result<Opened> {
         let branch = pool.branch(made.at).move_in()?;
         let file = OpenFile::new(branch, made.fd, Access::Write, &made.stat, self.backings.clone());
         let file = Arc::new(file);

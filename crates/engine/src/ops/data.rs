@@ -27,7 +27,7 @@ pub struct WriteTerms {
     pub strips: Option<Caller>,
     /// It is answered when it is on the disk (`RWF_DSYNC`, `RWF_SYNC`, a mount with `sync`), whatever the handle is open for.
     pub sync: Option<Sync>,
-    /// It is for the file's end: the handle has O_APPEND now.
+    /// It goes to the file's end as the branch knows it, whatever the offset: the handle has O_APPEND now.
     pub appends: bool,
 }
 
@@ -122,14 +122,24 @@ impl Union {
         let sync = terms.sync.max(open.sync);
         // A write-back of the page cache may come by a handle that was opened for reading.
         open.file.make_writable()?;
-        // By the branch only if it was so when the daemon opened it.
-        let how = flags_of(sync, terms.appends && open.must_append());
+        // The kernel's offset of an append is the size that it knows: others may have appended since, on the branch or by way of
+        // another host. The branch appends under its own lock.
+        let how = flags_of(sync, terms.appends);
         let (mut done, mut moves) = (0, 0);
         while done < data.len() {
             let at = offset + done as u64;
             let rest = &data[done..];
             let branch = open.file.branch();
-            let write = || open.file.ask_to_write(sync, |fd| sys::file::write_at_flags(fd, rest, at, how));
+            let refreshes = terms.appends && branch.is_remote();
+            let write = || {
+                open.file.ask_to_write(sync, |fd| {
+                    if refreshes {
+                        // A remote branch's client appends at the size that it has kept, until it asks the server.
+                        sys::at::stat_now(fd)?;
+                    }
+                    sys::file::write_at_flags(fd, rest, at, how)
+                })
+            };
             // The branch may tell of others' writes now, or of earlier ones. (What was not even asked has lost nothing.)
             let written = match sync {
                 None if !branch.is_remote() => write(),

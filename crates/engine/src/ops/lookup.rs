@@ -77,7 +77,7 @@ impl Union {
         // Counted only now that the answer is sure.
         let counted = self.inodes.looked_up(dir.id, sys::Kind::Dir, || unknown_again(dir));
         counted.seen_as(parent, name, 1);
-        Some(entry(dir.id, merge(&stats)))
+        Some(entry(dir, merge(&stats)))
     }
 
     /// All branches were asked for copies of `dir` lately, or tell of each that comes.

@@ -8,7 +8,7 @@ use fsstack_pool::{Handle, Ino};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
-use crate::answer::Opened;
+use crate::answer::{Opened, Validity};
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
@@ -56,7 +56,16 @@ impl Union {
             inode.close_handle();
             return Err(error);
         }
-        Ok(self.hand_out(&pool, inode, file, flags, caller))
+        let before = inode.validity();
+        let opened = self.hand_out(&pool, inode.clone(), file, flags, caller);
+        // The kernel keeps the attributes that it was told before the file could be stored into unseen.
+        if before != Validity::None
+            && inode.validity() == Validity::None
+            && let Some(doubt) = self.doubt.get()
+        {
+            doubt.attributes(ino);
+        }
+        Ok(opened)
     }
 
     fn open_on_branch(
@@ -138,7 +147,11 @@ impl Union {
             file.has_reader(quiet);
         }
         let (sync, kept) = (Sync::of(flags), file.clone());
-        let open = FileHandle { inode, file: kept, route, writer, sync, owed, quiet, appends };
+        let mappable = past_us && flags.contains(OFlags::RDWR);
+        if mappable {
+            inode.opened_mappable();
+        }
+        let open = FileHandle { inode, file: kept, route, writer, sync, owed, mappable, quiet, appends };
         self.files.insert(handle.0, open);
         Opened { handle, file, route, flushes }
     }
@@ -147,6 +160,9 @@ impl Union {
     pub fn release(&self, handle: Handle) {
         if let Some((_, open)) = self.files.remove(&handle.0) {
             open.file.untie(open.route, open.writer);
+            if open.mappable {
+                open.inode.closed_mappable();
+            }
             open.file.owed.closed(handle);
             open.file.unlock_closed(handle);
             // The last one closes the file, which a branch that others serve is asked for.

@@ -68,7 +68,7 @@ impl Union {
             inode.seen_as(&parent, &name, stat.nlink);
             self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
         }
-        entry(id, stat)
+        entry(&inode, stat)
     }
 
     fn revive_dir(&self, found: &Connected) -> Entry {
@@ -76,13 +76,13 @@ impl Union {
         inode.update_copies(&found.copies);
         inode.seen_as(&found.parent, &found.name, 1);
         self.seen.set(found.parent.id.ino, found.name.to_bytes(), found.id.ino);
-        entry(found.id, merge(&found.stats))
+        entry(&inode, merge(&found.stats))
     }
 
     /// The kernel holds one more lookup of an inode that is known.
     fn count(&self, inode: &Arc<Inode>, stat: sys::Stat) -> Entry {
         let counted = self.inodes.looked_up(inode.id, inode.kind, || again(inode));
-        entry(counted.id, stat)
+        entry(&counted, stat)
     }
 }
 

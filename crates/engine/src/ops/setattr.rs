@@ -107,7 +107,7 @@ impl Union {
         if let Some(file) = inode.open_file() {
             file.set_strips(stat.mode & SET_ID != 0 || file.strips() && !change.strips);
         }
-        Ok(Attr { ino, stat })
+        Ok(Attr { ino, validity: inode.validity(), stat })
     }
 
     fn truncate(&self, pool: &Pool, inode: &Arc<Inode>, pin: &Pin, size: u64) -> Result<()> {

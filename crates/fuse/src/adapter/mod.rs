@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use fsstack_engine::answer::{Attr, Listed};
 use fsstack_engine::ops::{Change, KeptListing, Sink};
-use fsstack_engine::{Caller, OpError, Union, answer::Listed};
+use fsstack_engine::{Caller, OpError, Union};
 use fsstack_pool::{EntryName, Handle, Ino};
 use fsstack_sys::{Errno, OFlags};
 use fsstack_wire::{self as wire, Abi, Answer, Operation, Request};
@@ -216,12 +217,12 @@ impl Adapter {
 
     fn getattr(&self, ino: Ino, fh: Option<u64>, answer: &mut Answer<'_>) -> Served {
         let attr = self.union.getattr(ino, fh.map(Handle)).map_err(errno)?;
-        full(answer.attr(&convert::attr(&attr), self.timeouts.load().attr))
+        full(answer.attr(&convert::attr(&attr), self.attr_valid(&attr)))
     }
 
     fn statx(&self, ino: Ino, fh: Option<u64>, answer: &mut Answer<'_>) -> Served {
         let attr = self.union.getattr(ino, fh.map(Handle)).map_err(errno)?;
-        full(answer.statx(&convert::statx(&attr), self.timeouts.load().attr))
+        full(answer.statx(&convert::statx(&attr), self.attr_valid(&attr)))
     }
 
     fn setattr(&self, request: &Request<'_>, change: &wire::SetAttr, answer: &mut Answer<'_>) -> Served {
@@ -238,7 +239,11 @@ impl Adapter {
         let ino = Ino(request.header.nodeid);
         let attr =
             self.union.setattr(ino, change.fh.map(Handle), wanted, caller(request, 0)).map_err(errno)?;
-        full(answer.attr(&convert::attr(&attr), self.timeouts.load().attr))
+        full(answer.attr(&convert::attr(&attr), self.attr_valid(&attr)))
+    }
+
+    fn attr_valid(&self, attr: &Attr) -> Duration {
+        convert::attr_valid(attr, self.timeouts.load().attr)
     }
 
     fn statfs(&self, answer: &mut Answer<'_>) -> Served {
