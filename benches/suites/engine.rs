@@ -50,6 +50,7 @@ impl Ground {
             nfs_export: false,
             state_dir: None,
             dir_fds: 512,
+            listing_entries: 1 << 20,
         };
         let pool = Pool::open(&specs, settings).unwrap_or_else(|error| panic!("{error}"));
         Self { union: Union::new(pool, Arc::new(NoBackings)), homes }

@@ -75,6 +75,7 @@ pub(crate) fn settings() -> Settings {
         nfs_export: false,
         state_dir: None,
         dir_fds: 512,
+        listing_entries: 1 << 20,
     }
 }
 

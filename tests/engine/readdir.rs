@@ -15,7 +15,10 @@ use crate::ground::{Ground, Row, distinct_homes, settings};
 
 /// Three branches, names on one, two and all of them; some are directories.
 fn spread(files: usize) -> Ground {
-    let pool = Ground::new(3);
+    spread_over(Ground::new(3), files)
+}
+
+fn spread_over(pool: Ground, files: usize) -> Ground {
     for n in 0..files {
         for at in (0..3).filter(|at| n % 7 == 6 || n % 3 == *at || (n % 5 == 4 && (n + 1) % 3 == *at)) {
             if n % 10 == 9 {
@@ -37,6 +40,25 @@ fn every_name_is_listed_once() {
         let names: BTreeSet<_> = rows.iter().map(|row| row.name.clone()).collect();
         assert_eq!((rows.len(), names.len()), (200, 200), "{room} at a time");
     }
+}
+
+/// A user may hold any number of listings open: past the bound the earlier copies are asked, and the listing is the same.
+#[test]
+fn every_name_is_listed_once_when_the_memory_of_listings_is_used_up() {
+    let pool =
+        spread_over(Ground::with(&[ReadWrite; 3], Settings { listing_entries: 512, ..settings() }), 900);
+    let dirs = [(); 3].map(|()| pool.opendir(pool.ino("d")));
+    let list = |dir| {
+        let rows = pool.rest(dir, 0, 50);
+        let names: BTreeSet<_> = rows.iter().map(|row| row.name.clone()).collect();
+        assert_eq!((rows.len(), names.len()), (900, 900));
+    };
+    for dir in dirs {
+        pool.readdir(dir, 0, false, 300).unwrap();
+    }
+    assert_eq!(pool.union.held().listing_entries, 512, "no listing kept a name: the test shows nothing");
+    dirs.into_iter().for_each(list);
+    assert_eq!(pool.union.held().listing_entries, 0, "a listing at its end keeps names");
 }
 
 #[test]

@@ -51,6 +51,7 @@ pub(crate) fn settings(create: &str) -> Settings {
         nfs_export: false,
         state_dir: None,
         dir_fds: 64,
+        listing_entries: 1 << 20,
         branch_timeout: Duration::ZERO,
         branch_inflight: 24,
         degraded: Degraded::Strict,

@@ -103,6 +103,7 @@ fn check_fixed(old: &Settings, new: &Settings) -> Result<(), BadSettings> {
         ("nfs-export", old.nfs_export == new.nfs_export),
         ("the daemon's privilege", old.privileged == new.privileged),
         ("the number of open directories", old.dir_fds == new.dir_fds),
+        ("the memory of open listings", old.listing_entries == new.listing_entries),
     ];
     match fixed.into_iter().find(|(_, same)| !same) {
         Some((key, _)) => Err(BadSettings::Fixed(key)),

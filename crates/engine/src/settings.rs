@@ -136,4 +136,6 @@ pub struct Settings {
     pub state_dir: Option<PathBuf>,
     /// Directory file descriptors kept open at most.
     pub dir_fds: usize,
+    /// Names and offsets that open listings keep at most, all together.
+    pub listing_entries: usize,
 }

@@ -24,6 +24,7 @@ use crate::inode::number::NumberMap;
 use crate::inode::table::Table;
 use crate::inode::{Inode, Name};
 use crate::live::Changes;
+use crate::open::listing_memory::ListingMemory;
 use crate::open::quiet::Untouched;
 use crate::open::route::Backings;
 use crate::open::{DirHandle, FileHandle};
@@ -48,6 +49,7 @@ pub struct Union {
     pub(crate) seen: Locations,
     pub(crate) files: NumberMap<FileHandle>,
     pub(crate) dirs: NumberMap<Arc<DirHandle>>,
+    pub(crate) listing_memory: Arc<ListingMemory>,
     /// Files that just leave their branch for another.
     pub(crate) moving: Mutex<Vec<Name>>,
     pub(crate) index: Index,
@@ -88,6 +90,8 @@ pub struct Held {
     pub dirs: usize,
     /// Open directory descriptors.
     pub dir_fds: usize,
+    /// Entries that open listings may keep, of a bounded number.
+    pub listing_entries: usize,
 }
 
 impl Union {
@@ -113,6 +117,7 @@ impl Union {
             seen: Locations::default(),
             files: NumberMap::default(),
             dirs: NumberMap::default(),
+            listing_memory: Arc::new(ListingMemory::new(pool.settings.listing_entries)),
             moving: Mutex::default(),
             index,
             id,
@@ -187,6 +192,7 @@ impl Union {
             files: self.files.len(),
             dirs: self.dirs.len(),
             dir_fds: self.budget.open(),
+            listing_entries: self.listing_memory.granted(),
         }
     }
 

@@ -37,6 +37,9 @@ use crate::settings::{
 };
 use crate::world::World;
 
+/// Names and offsets that open listings keep at most, all together: some 13 bytes each.
+const LISTING_ENTRIES: usize = 4 << 20;
+
 /// Signals that the daemon answers to.
 const SIGNALS: [Signal; 5] = [Signal::Term, Signal::Int, Signal::Hup, Signal::Usr1, Signal::Usr2];
 
@@ -181,6 +184,7 @@ pub(crate) fn engine_settings(settings: &Settings) -> engine::Settings {
         state_dir: settings.state_dir.clone(),
         // Half of what may be open is for directories, half for files.
         // (Each keeps a directory of its branch in the kernel's memory.)
+        listing_entries: LISTING_ENTRIES,
         dir_fds: usize::try_from(fsstack_sys::thread::raise_nofile_limit() / 2).unwrap_or(512).min(1 << 18),
     }
 }

@@ -122,6 +122,8 @@ pub struct Tables {
     pub dirs: u64,
     /// Open descriptors of directories.
     pub dir_fds: u64,
+    /// Names and offsets that open listings keep, of 4 194 304 at most in all.
+    pub listing_entries: u64,
     /// Lookups answered by the one branch where the name was seen last.
     pub lookups_known: u64,
     /// Lookups for which all branches that hold the directory were asked.

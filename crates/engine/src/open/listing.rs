@@ -24,6 +24,7 @@ use crate::error::{OpError, Result};
 use crate::health::crowd::Stay;
 use crate::inode::Inode;
 use crate::inode::number::{hash_name, mix};
+use crate::open::listing_memory::{Allowance, ListingMemory};
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::resolve::is_private;
@@ -59,7 +60,7 @@ pub(crate) struct Read {
 }
 
 /// How far a listing has come.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Listing {
     /// The cookie of the last entry handed out.
     position: u64,
@@ -76,6 +77,8 @@ pub struct Listing {
     own: Vec<u64>,
     /// It leaves the copies' access times alone.
     quiet: bool,
+    /// What `names`, `wide` and `own` may take.
+    memory: Allowance,
 }
 
 #[derive(Debug)]
@@ -89,8 +92,39 @@ struct Stream {
 
 impl Listing {
     /// One that leaves the copies' access times alone, if it is `quiet`.
-    pub(crate) fn new(quiet: bool) -> Self {
-        Self { quiet, ..Self::default() }
+    pub(crate) fn new(quiet: bool, memory: &Arc<ListingMemory>) -> Self {
+        Self {
+            position: 0,
+            stream: None,
+            pending: None,
+            names: None,
+            wide: HashMap::new(),
+            short: false,
+            own: Vec::new(),
+            quiet,
+            memory: Allowance::of(memory.clone()),
+        }
+    }
+
+    fn entries(&self) -> usize {
+        self.names.as_ref().map_or(0, HashSet::len) + self.wide.len() + self.own.len()
+    }
+
+    /// Drops the hashes of names: from here on the earlier copies are asked.
+    fn drop_names(&mut self) {
+        self.names = None;
+        self.memory.shrink(self.entries());
+    }
+
+    /// Remembers a name that later copies may have, too.
+    fn keep_name(&mut self, hash: u64) {
+        let entries = self.entries();
+        let Some(names) = &mut self.names else { return };
+        if self.memory.covers(entries + 1) {
+            names.insert(hash);
+        } else {
+            self.drop_names();
+        }
     }
 
     /// Goes to `cookie`: for free if the listing is there.
@@ -102,7 +136,7 @@ impl Listing {
         self.position = u64::MAX;
         self.stream = None;
         self.pending = None;
-        self.names = None;
+        self.drop_names();
         self.go_to(union, pool, dir, cookie).inspect_err(|_| self.stream = None)?;
         self.position = cookie;
         Ok(())
@@ -111,7 +145,9 @@ impl Listing {
     fn go_to(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, cookie: u64) -> Result<()> {
         if cookie <= DOT_DOT {
             self.short = false;
-            self.own.clear();
+            self.own = Vec::new();
+            self.wide = HashMap::new();
+            self.memory.shrink(0);
             return Ok(());
         }
         if is_tail(cookie) {
@@ -156,7 +192,7 @@ impl Listing {
         cookie: u64,
         name: &CStr,
     ) -> Result<bool> {
-        let mut ahead = Self::new(true);
+        let mut ahead = Self::new(true, &union.listing_memory);
         ahead.go_to(union, pool, dir, cookie)?;
         let in_it = |ahead: &Self| {
             ahead.stream.as_ref().is_some_and(|stream| Some(pool.branch(stream.at).id) == branch_of(cookie))
@@ -227,7 +263,7 @@ impl Listing {
                 continue;
             };
             match self.is_shown(union, pool, dir, &read) {
-                Ok(true) => return Ok(Some(self.owned(read))),
+                Ok(true) => return self.owned(read).map(Some),
                 Ok(false) => {}
                 Err(error) => {
                     self.short = true; // without this one
@@ -238,6 +274,7 @@ impl Listing {
     }
 
     fn end(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>) -> Result<Option<Read>> {
+        self.drop_names();
         let strict = pool.settings.degraded == Degraded::Strict;
         if self.short || strict && union.check_whole(pool, dir).is_err() {
             dir.forget_listing();
@@ -258,12 +295,18 @@ impl Listing {
     }
 
     /// With a cookie for this handle alone, where another one must not go on.
-    fn owned(&mut self, mut read: Read) -> Read {
+    ///
+    /// # Errors
+    /// EIO, which this listing has at its end anyway, if the memory of listings is used up.
+    fn owned(&mut self, mut read: Read) -> Result<Read> {
         if self.short {
+            if !self.memory.covers(self.entries() + 1) {
+                return Err(OpError::UNSURE);
+            }
             self.own.push(read.cookie);
             read.cookie = FIRST_OWN + self.own.len() as u64 - 1;
         }
-        read
+        Ok(read)
     }
 
     /// The cookie of the last entry handed out.
@@ -300,7 +343,7 @@ impl Listing {
         let later: Vec<BranchIx> =
             dir.copies().into_iter().filter(|at| pool.turn(*at) > pool.turn(done)).collect();
         if last && !later.is_empty() {
-            self.names = None; // a branch was added meanwhile: the names of the last one were not kept
+            self.drop_names(); // a branch was added meanwhile: the names of the last one were not kept
         }
         self.enter_first(union, pool, dir, &later)
     }
@@ -336,6 +379,7 @@ impl Listing {
     }
 
     fn read_one(&mut self, pool: &Pool) -> Result<Option<Read>> {
+        let entries = self.entries();
         let Some(stream) = &mut self.stream else { return Ok(None) };
         let branch = pool.branch(stream.at);
         loop {
@@ -358,7 +402,9 @@ impl Listing {
                 _ if entry.off < WIDE => entry.off,
                 FsKind::LocalHashed => WIDE | entry.off >> HASHED_SHIFT,
                 FsKind::Local | FsKind::Remote => {
-                    self.wide.insert(wide(entry.off), entry.off);
+                    if self.memory.covers(entries + 1) {
+                        self.wide.insert(wide(entry.off), entry.off);
+                    }
                     wide(entry.off)
                 }
             };
@@ -394,10 +440,8 @@ impl Listing {
         }
         let hash = hash_name(dir.id.ino, read.name.to_bytes());
         let maybe = !stream.first && self.names.as_ref().is_none_or(|names| names.contains(&hash));
-        if !stream.last
-            && let Some(names) = &mut self.names
-        {
-            names.insert(hash);
+        if !stream.last {
+            self.keep_name(hash);
         }
         if !maybe {
             return Ok(true);

@@ -8,6 +8,7 @@ pub mod choice;
 mod fixed;
 pub(crate) mod followed;
 pub mod listing;
+pub(crate) mod listing_memory;
 pub(crate) mod owed;
 pub mod quiet;
 pub mod route;

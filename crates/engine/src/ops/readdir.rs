@@ -54,7 +54,7 @@ impl Union {
         let inode = self.dir(ino)?;
         let handle = self.new_handle();
         let quiet = flags.contains(OFlags::NOATIME) || self.untouched().directories;
-        let listing = Mutex::new(Listing::new(quiet));
+        let listing = Mutex::new(Listing::new(quiet, &self.listing_memory));
         let open = Arc::new(DirHandle { inode, listing, followed: Followed::default() });
         self.dirs.insert(handle.0, open.clone());
         self.follow_moving(&open);

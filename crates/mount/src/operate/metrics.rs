@@ -19,6 +19,24 @@ pub(super) fn page(status: &Status, known: &Known) -> String {
     }
     page.family("fsstack_inodes", "gauge", "Inodes that the kernel has not forgotten.");
     page.sample("fsstack_inodes", &[], status.tables.inodes);
+    let tables = [
+        ("fsstack_file_handles", "Open file handles.", status.tables.files),
+        ("fsstack_directory_handles", "Open directory handles.", status.tables.dirs),
+        (
+            "fsstack_directory_descriptors",
+            "Directories of branches that are held open.",
+            status.tables.dir_fds,
+        ),
+        (
+            "fsstack_listing_entries",
+            "Names and offsets that open listings keep, of 4194304 at most.",
+            status.tables.listing_entries,
+        ),
+    ];
+    for (name, help, count) in tables {
+        page.family(name, "gauge", help);
+        page.sample(name, &[], count);
+    }
     page.of_branches(status, "fsstack_branch_size_bytes", "gauge", "Size of the branch.", |b| b.total);
     page.of_branches(
         status,

@@ -41,6 +41,7 @@ impl Served {
                 files: values::count(known.held.files),
                 dirs: values::count(known.held.dirs),
                 dir_fds: values::count(known.held.dir_fds),
+                listing_entries: values::count(known.held.listing_entries),
                 lookups_known: known.tally.lookups_known,
                 lookups_asked: known.tally.lookups_asked,
                 opens_passthrough: known.tally.opens_passthrough,
