@@ -4,6 +4,8 @@ use std::fs::{self, File};
 
 use fsstack_lab::{self as lab, ledger, needs};
 
+use crate::script::sh;
+
 use super::*;
 
 #[test]
@@ -57,6 +59,40 @@ fn a_branch_that_is_waited_for_stays_when_it_is_given_a_mode() {
     assert_eq!(ended.code, 1, "{}", ended.stdout);
     assert!(ended.stderr.contains("stays"), "{}", ended.stderr);
     assert!(!told(&["status", &at]).contains("leaving"));
+}
+
+/// Several who ask at once for a branch to go when it is idle ask for one thing, which one mode calls off.
+#[test]
+fn a_branch_that_many_want_to_go_stays_when_it_is_given_a_mode() {
+    needs!(mounting());
+    let pool = pool();
+    let (at, a) = (at(&pool), branch(&pool, "a"));
+    pool.write("file", b"x");
+    let open = File::open(pool.at("file")).unwrap();
+    for _ in 0..10 {
+        let asking: Vec<_> = (0..4)
+            .map(|_| {
+                let (at, a) = (at.clone(), a.clone());
+                std::thread::spawn(move || run(&["branch", "remove", &at, &a, "--when-idle"]))
+            })
+            .collect();
+        while !told(&["status", &at]).contains("leaving") {
+            std::thread::yield_now();
+        }
+        // Whoever has not asked yet when it is called off asks for another removal.
+        while !asking.iter().all(std::thread::JoinHandle::is_finished) {
+            told(&["branch", "mode", &at, &a, "RW"]);
+        }
+        asking.into_iter().for_each(|asked| assert_eq!(asked.join().unwrap().code, 1));
+    }
+    drop(open);
+    // Nobody waits any more for the file to be closed: the branch is there after as many looks as it likes.
+    let threads = || sh("/", &format!("cat /proc/{}/task/*/comm", pool.daemon().pid));
+    while threads().contains("branch-leaving") {
+        std::thread::yield_now();
+    }
+    assert_eq!(json("status", &["status", &at])["pools"][0]["branches"].as_array().unwrap().len(), 2);
+    assert_eq!(pool.read("file"), b"x");
 }
 
 #[test]

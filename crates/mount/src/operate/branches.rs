@@ -1,7 +1,8 @@
 //! Branches that come, go and change while the pool is served.
 //!
 //! A branch with open files goes in a thread of its own, which waits for them to be closed; whoever asked asks again
-//! until the branch is gone. Giving it a mode calls that off.
+//! until the branch is gone. Giving it a mode calls that off. Whoever asks first for a branch notes that in one step, before it
+//! begins, so that there is one thread for a branch and one flag that calls it off.
 
 use super::Served;
 use crate::branches::{self, Demand};
@@ -17,6 +18,7 @@ use fsstack_engine::live::{BadChange, Position, Removal};
 use fsstack_pool::{BranchIx, BranchMode, Floor, Printable, parse_source};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -24,6 +26,36 @@ use std::time::Duration;
 
 /// Branches that go when their files are closed, each with what calls that off.
 pub(crate) type Leaving = Arc<Mutex<HashMap<BranchIx, Arc<AtomicBool>>>>;
+
+/// The one removal of a branch that waits for files to be closed; noted as long as this lives.
+struct Departure {
+    of: BranchIx,
+    called_off: Arc<AtomicBool>,
+    noted: Leaving,
+}
+
+impl Departure {
+    /// None: the branch has one already.
+    fn note(of: BranchIx, noted: &Leaving) -> Option<Self> {
+        match noted.lock().entry(of) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(free) => {
+                let called_off = free.insert(Arc::default()).clone();
+                Some(Self { of, called_off, noted: noted.clone() })
+            }
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.called_off.load(Relaxed)
+    }
+}
+
+impl Drop for Departure {
+    fn drop(&mut self) {
+        self.noted.lock().remove(&self.of);
+    }
+}
 
 impl Served {
     pub(super) fn change_branch(&self, request: &BranchRequest) -> Result<BranchChanged, Refusal> {
@@ -77,16 +109,17 @@ impl Served {
     fn remove(&self, text: &str, when_idle: bool) -> Result<BranchChanged, Refusal> {
         let branch = self.known(text)?;
         let gone = |waits_for| gone(&branch, waits_for);
-        if branch.is_leaving() && when_idle {
+        if !when_idle {
+            return self.union.remove_branch(branch.ix, Removal::IfIdle).map(|()| gone(0)).map_err(refused);
+        }
+        let departure = Departure::note(branch.ix, &self.leaving).filter(|_| !branch.is_leaving());
+        let Some(departure) = departure else {
             // The thread that waits for it may take a moment more than its last file.
             return Ok(gone(branch.open_files().max(1)));
-        }
+        };
         match self.union.remove_branch(branch.ix, Removal::IfIdle) {
             Ok(()) => Ok(gone(0)),
-            Err(BadChange::InUse { open, .. }) if when_idle => {
-                self.wait_for(&branch)?;
-                Ok(gone(open))
-            }
+            Err(BadChange::InUse { open, .. }) => self.wait_for(departure).map(|()| gone(open)),
             Err(error) => Err(refused(error)),
         }
     }
@@ -102,17 +135,14 @@ impl Served {
         Err(Refusal::busy(format!("{shown}: it stays: its removal was called off")))
     }
 
-    fn wait_for(&self, branch: &Arc<Branch>) -> Result<(), Refusal> {
-        let (union, leaving, ix) = (self.union.clone(), self.leaving.clone(), branch.ix);
-        let called_off = Arc::new(AtomicBool::new(false));
-        leaving.lock().insert(ix, called_off.clone());
+    fn wait_for(&self, departure: Departure) -> Result<(), Refusal> {
+        let union = self.union.clone();
         let thread = std::thread::Builder::new().name("branch-leaving".into());
         let waiting = move || {
-            let removed = union.remove_branch(ix, Removal::WhenIdle(&|| !called_off.load(Relaxed)));
+            let removed = union.remove_branch(departure.of, Removal::WhenIdle(&|| departure.goes_on()));
             if let Err(why) = removed {
                 tracing::info!(%why, "a branch stays");
             }
-            leaving.lock().remove(&ix);
         };
         thread.spawn(waiting).map(drop).map_err(|error| Refusal::failed(format!("thread: {error}")))
     }
