@@ -103,10 +103,7 @@ pub(super) const NO_MEANING: &[Row] = &[
         "requests are as large as the kernel allows",
     ),
     no_meaning(&["hard_remove"], "an open file that is removed keeps working without a hidden name"),
-    no_meaning(
-        &["use_ino", "readdir_ino", "inodecalc"],
-        "inode numbers are always stable and the same for hard links",
-    ),
+    no_meaning(&["use_ino", "readdir_ino"], "inode numbers are always stable and the same for hard links"),
     no_meaning(&["intr", "nointr"], "waiting for a lock can always be interrupted"),
     no_meaning(&["direct_io"], "page-cache=off, the default, is what it meant"),
     no_meaning(
@@ -207,6 +204,11 @@ pub(super) const ONLY: &[Row] = &[
         ],
         &["epall", "all"],
         ACTION,
+    ),
+    only(
+        &["inodecalc"],
+        &["passthrough", "path-hash", "devino-hash", "hybrid-hash"],
+        "inode numbers are always stable, and always have 64 bits, as they name the branch too: a program of 32 bits without large-file support gets EOVERFLOW from stat",
     ),
     only(&["symlinkify"], &["false"], "files are shown as what they are"),
     only(&["link-cow"], &["false"], "hard links stay linked"),
