@@ -43,6 +43,22 @@ fn the_figures_of_a_second_as_json() {
     let pool = pool();
     let moment = json("top", &["top", &at(&pool)]);
     assert_eq!(moment["branches"].as_array().unwrap().len(), 2);
+    // Whatever else runs on this machine has nothing to do with directories on a disk.
     let processes = moment["processes"].as_array().unwrap();
-    assert!(processes.iter().any(|one| one["role"] == "daemon" && one["pid"] == pool.daemon().pid));
+    assert_eq!((processes.len(), &processes[0]["role"]), (1, &"daemon".into()), "{moment:#}");
+    assert_eq!(processes[0]["pid"], pool.daemon().pid);
+}
+
+#[test]
+fn the_pools_own_daemon_is_first_and_then_who_serves_its_branches() {
+    needs!(mounting());
+    let (below, stranger) = (lab::pool().tmp_branch("a").mount(), lab::pool().tmp_branch("a").mount());
+    let pool = lab::pool().over(&[at(&below)]).mount();
+    let moment = json("top", &["top", &at(&pool)]);
+    let shown: Vec<_> =
+        moment["processes"].as_array().unwrap().iter().map(|one| (&one["pid"], &one["role"])).collect();
+    let wanted = [(pool.daemon().pid, "daemon"), (below.daemon().pid, "fuse")]
+        .map(|(pid, role)| (pid.into(), role.into()));
+    assert_eq!(shown, wanted.iter().map(|(pid, role): &(Value, Value)| (pid, role)).collect::<Vec<_>>());
+    assert!(!shown.iter().any(|(pid, _)| **pid == Value::from(stranger.daemon().pid)));
 }

@@ -81,7 +81,7 @@ impl Watch {
     fn look(&mut self) -> Result<Moment, Failed> {
         let status = self.client.status()?;
         let branches = self.disks.look(&status.branches);
-        let processes = self.processes.look();
+        let processes = self.processes.look(&status.branches);
         Ok(Moment { status, branches, processes })
     }
 }

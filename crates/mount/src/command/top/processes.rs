@@ -1,14 +1,24 @@
-//! The processes of the stack and the CPU that each uses: this pool's daemon, whoever else serves a FUSE file system
-//! (a GlusterFS client below us, a rival above), and servers of network file systems on this machine.
+//! The processes of the stack and the CPU that each uses: this pool's daemon, whoever serves the FUSE file systems that its
+//! branches are on (a GlusterFS client), and servers on this machine of the network file systems that they are on.
 
-use fsstack_control::api::ProcessLoad;
+use fsstack_control::api::{BranchStatus, ProcessLoad};
+use fsstack_sys::mounts::{self, MountInfo};
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Programs that serve network file systems.
-const SERVERS: [&str; 6] = ["glusterfsd", "glusterd", "nfsd", "ganesha.nfsd", "smbd", "ceph-osd"];
+/// Programs that serve network file systems, by the type of a mount of one.
+const SERVERS: [(&str, &[&str]); 7] = [
+    ("fuse.glusterfs", &["glusterfsd", "glusterd"]),
+    ("nfs", &["nfsd", "ganesha.nfsd"]),
+    ("nfs4", &["nfsd", "ganesha.nfsd"]),
+    ("cifs", &["smbd"]),
+    ("smb3", &["smbd"]),
+    ("ceph", &["ceph-osd"]),
+    ("fuse.ceph", &["ceph-osd"]),
+];
 
 /// How often it is looked who is in the stack: every descriptor of every process is.
 const SEARCH_EVERY: Duration = Duration::from_secs(5);
@@ -28,16 +38,19 @@ impl Processes {
         Self { daemon, known: Vec::new(), searched: None, before: HashMap::new() }
     }
 
-    /// The busiest first.
-    pub(super) fn look(&mut self) -> Vec<ProcessLoad> {
+    /// The pool's own daemon, then the busiest first.
+    pub(super) fn look(&mut self, branches: &[BranchStatus]) -> Vec<ProcessLoad> {
         if self.searched.is_none_or(|then| SEARCH_EVERY <= then.elapsed()) {
-            self.known = search(self.daemon);
+            self.known = search(self.daemon, &mounts_of(branches));
             self.searched = Some(Instant::now());
         }
         let known = self.known.clone();
         let mut loads: Vec<ProcessLoad> =
             known.into_iter().filter_map(|(pid, role)| self.load(pid, role)).collect();
-        loads.sort_by(|a, b| b.cpus.total_cmp(&a.cpus).then(a.pid.cmp(&b.pid)));
+        let others = |load: &ProcessLoad| load.pid != self.daemon;
+        loads.sort_by(|a, b| {
+            others(a).cmp(&others(b)).then(b.cpus.total_cmp(&a.cpus)).then(a.pid.cmp(&b.pid))
+        });
         loads
     }
 
@@ -61,19 +74,45 @@ impl Processes {
     }
 }
 
-fn search(daemon: u32) -> Vec<(u32, &'static str)> {
+/// The mounts that the branches are on.
+fn mounts_of(branches: &[BranchStatus]) -> Vec<MountInfo> {
+    let table = mounts::list().unwrap_or_default();
+    // Of two at one place the later one is seen.
+    let of = |branch: &BranchStatus| {
+        let around = table.iter().filter(|mount| Path::new(&branch.path).starts_with(&mount.mount_point));
+        around.max_by_key(|mount| mount.mount_point.as_os_str().len()).cloned()
+    };
+    branches.iter().filter_map(of).collect()
+}
+
+fn search(daemon: u32, below: &[MountInfo]) -> Vec<(u32, &'static str)> {
     let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let served = |kind: &str| below.iter().any(|mount| mount.fs_type == kind);
+    let servers: Vec<&str> =
+        SERVERS.iter().filter(|(kind, _)| served(kind)).flat_map(|(_, names)| *names).copied().collect();
     let role = |pid: u32| {
         if pid == daemon {
             Some("daemon")
-        } else if serves_fuse(pid) {
+        } else if below.iter().any(|mount| mount.is_fuse() && is_told_of(pid, &mount.mount_point))
+            && serves_fuse(pid)
+        {
             Some("fuse")
         } else {
-            stat_of(pid).is_some_and(|(name, ..)| SERVERS.contains(&name.as_str())).then_some("server")
+            stat_of(pid).is_some_and(|(name, ..)| servers.contains(&name.as_str())).then_some("server")
         }
     };
     pids.filter_map(|pid| Some((pid, role(pid)?))).collect()
+}
+
+/// Whether it was started for that mount point, which stands among its arguments.
+fn is_told_of(pid: u32, mount_point: &Path) -> bool {
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let wanted = mount_point.as_os_str().as_bytes();
+    let ends = |word: &[u8]| {
+        word == wanted || word.strip_suffix(wanted).is_some_and(|before| before.ends_with(b"="))
+    };
+    arguments.split(|byte| *byte == 0).any(ends)
 }
 
 /// Whether it has the FUSE device open. What another user's process has open only root sees.
@@ -117,7 +156,8 @@ mod tests {
     #[test]
     fn this_process_is_found_as_the_daemon() {
         let me = std::process::id();
-        let loads = Processes::of(me).look();
-        assert!(loads.iter().any(|load| load.pid == me && load.role == "daemon" && load.resident_bytes > 0));
+        let loads = Processes::of(me).look(&[]);
+        let [load] = loads.as_slice() else { panic!("nobody serves a pool without branches: {loads:?}") };
+        assert!(load.pid == me && load.role == "daemon" && load.resident_bytes > 0);
     }
 }
