@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -130,13 +131,20 @@ pub(crate) fn is_stopped(process: Process) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
 }
 
-/// The first process of a running server, which never stands still.
+/// The first process of a running server, which never stands still. One in another network than the lab's is lost: the
+/// namespace was removed and made anew, as after a crash, and no client reaches it.
 pub(crate) fn init(home: &Path) -> Option<Process> {
+    let network = namespace(home).inode().ok()?;
+    let of = |process: &Process| fs::metadata(format!("/proc/{}/ns/net", process.pid));
+    recorded(home).filter(|process| of(process).is_ok_and(|net| net.ino() == network))
+}
+
+/// The process that is recorded, if it lives.
+fn recorded(home: &Path) -> Option<Process> {
     let record = fs::read_to_string(home.join(RECORD)).ok()?;
     let mut numbers = record.lines().nth(1)?.split(' ');
     let pid = numbers.next()?.parse().ok()?;
-    let recorded = Process { pid, started: numbers.next()?.parse().ok()? };
-    recorded.lives().then_some(recorded)
+    Some(Process { pid, started: numbers.next()?.parse().ok()? }).filter(|process| process.lives())
 }
 
 /// Which engine started it.
@@ -205,7 +213,9 @@ pub(crate) fn remove(home: &Path) -> Result<()> {
     };
     let began = Instant::now();
     loop {
-        let left = processes(home)?;
+        let mut left = processes(home)?;
+        // One that is lost is the first of its process namespace: all of them end with it.
+        left.extend(recorded(home));
         if left.is_empty() {
             break;
         }
