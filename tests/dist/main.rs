@@ -119,15 +119,14 @@ fn the_unit_mounts_and_clears_up_and_the_log_is_rotated() {
         until [ -s /var/log/fsstack/pool.log ]; do sleep 0.05; done
         logrotate --force --state /run/rotated /etc/logrotate.d/fsstack
         stat -c '%n %s' /var/log/fsstack/pool.log; ls /var/log/fsstack/pool.log.1
-        umount /srv/pool; ended"#;
+        umount /srv/pool; ended; grep -o unmounted /var/log/fsstack/pool.log"#;
     let told =
         dist().and_then(|dist| in_a_fresh_system(&file(&dist, ".deb"), &[GROUND, INSTALL, used, PURGE]));
     let told = match told {
         Ok(told) => told,
         Err(skip) => return skip.announce(),
     };
-    let expected =
-        "fuse.fsstack\nmspmfs>any\ndirectory\n/var/log/fsstack/pool.log 0\n/var/log/fsstack/pool.log.1\n";
+    let expected = "fuse.fsstack\nmspmfs>any\ndirectory\n/var/log/fsstack/pool.log 0\n/var/log/fsstack/pool.log.1\nunmounted\n";
     assert_eq!(told, expected);
 }
 
