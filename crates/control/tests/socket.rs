@@ -35,6 +35,7 @@ impl Operator for Parrot {
             branches: Vec::new(),
             open_files: OpenFiles::default(),
             tables: Tables::default(),
+            descriptors: Descriptors::default(),
         }
     }
     fn keys(&self) -> Keys {

@@ -82,6 +82,22 @@ pub fn readiness_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }
 
+/// Closes every descriptor beyond the standard ones: those that the starting program left open to this one.
+///
+/// For the start of a program, which owns none yet: an error (`EBUSY`) where other threads run.
+pub fn close_inherited() -> io::Result<()> {
+    let alone = std::fs::read_dir("/proc/self/task")?.count() == 1;
+    if !alone {
+        return Err(Errno::BUSY.into());
+    }
+    // SAFETY: takes three integers. The process has one thread, which owns no descriptor yet: what is closed was open
+    // before the program began, so that no owner loses its descriptor.
+    match unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Makes standard input, output and error `/dev/null`.
 pub fn redirect_stdio_to_null() -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
@@ -201,6 +217,21 @@ pub fn is_alive(pid: i32) -> bool {
     known(pid).is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
+/// Whether the thread `pid` runs a program, and is no thread of the kernel's. False where proc(5) does not tell. Takes no
+/// descriptor.
+pub fn is_program(pid: u32) -> bool {
+    let program = rustix::fs::readlink(format!("/proc/{pid}/exe"), Vec::new());
+    pid != 0 && program.err() != Some(Errno::NOENT)
+}
+
+/// How many descriptors the process has open, if proc(5) tells; and its limit of them.
+pub fn descriptors() -> (Option<u64>, u64) {
+    let counted = || u64::try_from(std::fs::read_dir("/proc/self/fd").ok()?.count()).ok();
+    // Linux 6.2 and later tell the number as the directory's size: no descriptor is needed to ask.
+    let told = std::fs::metadata("/proc/self/fd").ok().map(|dir| dir.len()).filter(|open| 0 < *open);
+    (told.or_else(counted), getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+}
+
 /// When process `pid` started, in clock ticks since boot: with the id it names a process for good. None if it
 /// has ended, even if nobody has asked for its exit status yet.
 pub fn start_time(pid: i32) -> Option<u64> {
@@ -254,6 +285,25 @@ mod tests {
         assert!(!is_alive(0) && !is_alive(i32::MAX));
         assert!(start_time(own_pid()).unwrap() > 0);
         assert_eq!(start_time(i32::MAX), None);
+    }
+
+    #[test]
+    fn programs_are_told_from_the_kernels_threads() {
+        assert!(is_program(std::process::id()));
+        assert!(!is_program(0) && !is_program(u32::MAX));
+        // The kernel's first thread, in a container a process or nobody.
+        let kernels = std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n");
+        assert!(!kernels || !is_program(2));
+    }
+
+    #[test]
+    fn descriptors_are_counted() {
+        let (before, limit) = descriptors();
+        let held: Vec<_> = (0..100).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+        let (with, _) = descriptors();
+        // Other tests of this process open and close some meanwhile.
+        assert!(before.unwrap() + 50 < with.unwrap() && with.unwrap() <= limit);
+        drop(held);
     }
 
     #[test]

@@ -38,6 +38,9 @@ pub struct Status {
     pub open_files: OpenFiles,
     /// What the daemon keeps in memory.
     pub tables: Tables,
+    /// The daemon's file descriptors.
+    #[serde(default)]
+    pub descriptors: Descriptors,
 }
 
 /// A directory whose files have a write path of their own.
@@ -108,6 +111,16 @@ pub struct OpenFiles {
     pub stacked: u64,
     /// Those among them that would go the other way, were they opened now.
     pub other_way: u64,
+}
+
+/// File descriptors of the daemon: each file that is open in the pool takes one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Descriptors {
+    /// Open now; None: the system does not tell.
+    pub open: Option<u64>,
+    /// The most that may be open: beyond it programs are told ENFILE.
+    pub limit: u64,
 }
 
 /// What the daemon keeps in memory, and how its caches do.

@@ -13,6 +13,7 @@ use fsstack_engine::answer::{Attr, Listed};
 use fsstack_engine::ops::{Change, KeptListing, Sink};
 use fsstack_engine::{Caller, OpError, Union};
 use fsstack_pool::{EntryName, Handle, Ino};
+use fsstack_sys::process::is_program;
 use fsstack_sys::{Errno, OFlags};
 use fsstack_wire::{self as wire, Abi, Answer, Operation, Request};
 
@@ -90,7 +91,9 @@ impl Serve for Adapter {
         }
         match self.dispatch(request, answer) {
             Ok(()) => Outcome::Answered,
-            Err(errno) if self.union.is_for_export() => Outcome::Refused(for_servers(errno).raw_os_error()),
+            Err(errno) if self.union.is_for_export() => {
+                Outcome::Refused(for_export(errno, request).raw_os_error())
+            }
             Err(errno) => Outcome::Refused(errno.raw_os_error()),
         }
     }
@@ -340,6 +343,19 @@ fn errno(error: OpError) -> Errno {
         // be taken so is refused by the pool itself.
         Errno::NOSYS if !matches!(error, OpError::Refused(_)) => Errno::OPNOTSUPP,
         errno => errno,
+    }
+}
+
+/// A program is told ENFILE where it is certain that it asks as one: by a call that no opening of a handle makes, and with a
+/// process id that is not the kernel's server (docs/decisions/0026). A look at /proc that only a want of descriptors costs.
+fn for_export(errno: Errno, request: &Request<'_>) -> Errno {
+    use Operation::{Getattr, Lookup, Opendir, Readdir, Readdirplus};
+    let by_handle = |op: &Operation<'_>| {
+        matches!(op, Lookup { .. } | Getattr { .. } | Opendir { .. } | Readdir { .. } | Readdirplus { .. })
+    };
+    match errno {
+        Errno::NFILE if !by_handle(&request.op) && is_program(request.header.pid) => Errno::NFILE,
+        errno => for_servers(errno),
     }
 }
 

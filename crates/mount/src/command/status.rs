@@ -3,7 +3,7 @@
 use super::show::{self, Style};
 use super::table::{Side, Table, age, latency, size};
 use super::{Failed, pool};
-use fsstack_control::api::{SilentPool, Status, StatusList};
+use fsstack_control::api::{Descriptors, SilentPool, Status, StatusList};
 use std::fmt::Write as _;
 
 pub(crate) fn run(word: Option<&str>, style: Style) -> Result<(), Failed> {
@@ -42,7 +42,7 @@ fn human(status: &Status) -> String {
     }
     let _ = writeln!(
         text,
-        "open: {} passthrough, {} stacked ({} would go the other way); {} inodes, {} directories open, {} directory descriptors\n",
+        "open: {} passthrough, {} stacked ({} would go the other way); {} inodes, {} directories open, {} directory descriptors",
         status.open_files.passthrough,
         status.open_files.stacked,
         status.open_files.other_way,
@@ -50,7 +50,17 @@ fn human(status: &Status) -> String {
         tables.dirs,
         tables.dir_fds
     );
+    let _ = writeln!(text, "{}\n", descriptors(status));
     text + &branches(status)
+}
+
+/// How near the daemon is to its limit of descriptors, at which nothing can be opened any more.
+fn descriptors(status: &Status) -> String {
+    let Descriptors { open, limit } = status.descriptors;
+    let Some(open) = open else { return format!("descriptors: limit {limit}") };
+    let percent = (u128::from(open) * 100).checked_div(u128::from(limit)).unwrap_or_default();
+    let near = if 80 <= percent { ": raise fs.nr_open or the service's LimitNOFILE" } else { "" };
+    format!("descriptors: {open} of {limit} ({percent} %){near}")
 }
 
 fn branches(status: &Status) -> String {

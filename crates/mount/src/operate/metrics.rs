@@ -37,6 +37,7 @@ pub(super) fn page(status: &Status, known: &Known) -> String {
         page.family(name, "gauge", help);
         page.sample(name, &[], count);
     }
+    page.descriptors(status);
     page.of_branches(status, "fsstack_branch_size_bytes", "gauge", "Size of the branch.", |b| b.total);
     page.of_branches(
         status,
@@ -83,6 +84,19 @@ impl Page {
             "Calls to the branch that have not returned.",
             |b| Some(b.in_flight),
         );
+    }
+
+    fn descriptors(&mut self, status: &Status) {
+        self.family("fsstack_descriptors", "gauge", "File descriptors that the daemon has open.");
+        if let Some(open) = status.descriptors.open {
+            self.sample("fsstack_descriptors", &[], open);
+        }
+        self.family(
+            "fsstack_descriptors_limit",
+            "gauge",
+            "File descriptors that it may have open: beyond it programs are told ENFILE.",
+        );
+        self.sample("fsstack_descriptors_limit", &[], status.descriptors.limit);
     }
 
     fn counters(&mut self, status: &Status) {

@@ -2,10 +2,11 @@
 
 use super::Served;
 use crate::values;
-use fsstack_control::api::{BranchStatus, OpenFiles, Status, Tables, WriteRule};
+use fsstack_control::api::{BranchStatus, Descriptors, OpenFiles, Status, Tables, WriteRule};
 use fsstack_engine::status::BranchStatus as Known;
 use fsstack_engine::tally::{BranchTally, ErrorClass};
 use fsstack_pool::{BranchMode, Printable};
+use fsstack_sys::process::descriptors;
 
 impl Served {
     pub(super) fn tell_status(&self) -> Status {
@@ -19,6 +20,7 @@ impl Served {
             subtree: format!("/{}", Printable(&rule.dir)),
             write_path: rule.how.to_string(),
         };
+        let (open, limit) = descriptors();
         Status {
             id: self.id.clone(),
             mount_point: Printable::path(&settings.mount_point).to_string(),
@@ -47,6 +49,7 @@ impl Served {
                 opens_passthrough: known.tally.opens_passthrough,
                 opens_stacked: known.tally.opens_stacked,
             },
+            descriptors: Descriptors { open, limit },
         }
     }
 }

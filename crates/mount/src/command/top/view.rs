@@ -140,7 +140,7 @@ fn rounded(rate: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fsstack_control::api::{DiskLoad, OpenFiles, Tables};
+    use fsstack_control::api::{Descriptors, DiskLoad, OpenFiles, Tables};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -190,6 +190,7 @@ mod tests {
                 branches: vec![branch("/srv/a", "up"), branch("/srv/b", "down")],
                 open_files: OpenFiles { passthrough: 2, stacked: 0, other_way: 0 },
                 tables: Tables::default(),
+                descriptors: Descriptors::default(),
             },
             branches: vec![
                 BranchLoad { branch: "/srv/a".into(), disk: Some(disk) },
