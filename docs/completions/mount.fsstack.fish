@@ -35,6 +35,7 @@ state-dir=\t'Where the pool keeps its index of moved files, in a folder named af
 metrics=\t'Serve the pool\'s figures in OpenMetrics by HTTP at this port, on 127.0.0.1 unless an address is given; always at the pool\'s socket.'
 nonempty\t'Mount over a directory that is not empty.'
 foreground\t'Stay in the foreground and log to stderr.'
+seccomp=\t'What a system call that the daemon is not known to make does: "on" fails, "kill" ends the daemon, "log" is made; on and log tell the kernel\'s audit log.'
 log=\t'Where the daemon\'s messages go.'
 log-level=\t'The least severe message that is logged; SIGUSR1 and SIGUSR2 raise and lower it. mhddfs\'s 0 to 2 are debug to warn.'"
 complete -c mount.fsstack -l print -d 'Print a page made from the option table.' -r -f -a "help\t''

@@ -47,7 +47,7 @@ fn a_pool_is_mounted_again_right_after_umount() {
 #[test]
 fn a_signal_unmounts_cleanly() {
     needs!(mounting());
-    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+    for signal in [Signal::TERM, Signal::INT] {
         let mut pool = lab::pool().tmp_branch("a").mount();
         pool.write("file", b"x");
         let daemon = pool.daemon();
@@ -105,6 +105,28 @@ fn in_a_container_that_has_its_session_from_outside_it_mounts() {
     );
     sh("/", &script);
     assert_eq!(pool.holders("file"), ["a"]);
+}
+
+/// A script that holds a lock mounts a pool: the lock ends with the script.
+#[test]
+fn what_the_starting_program_has_open_is_closed() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").unmounted();
+    let _mount = Entry::mount(pool.path()).unwrap();
+    let home = pool.path().parent().unwrap();
+    fs::write(home.join("conf"), "create = \"ff\"\n").unwrap();
+    let mount = pool.mount_command().unwrap().line();
+    let target = pool.path().display();
+    for (start, end) in [
+        (format!("{mount} -o config=/dev/fd/7 7< conf"), ""),
+        (format!("{{ exec {mount} -o foreground & }}"), "wait"),
+    ] {
+        let script = format!(
+            "(exec 9> lock; flock 9; {start}); until mountpoint -q {target}; do sleep 0.02; done
+             flock -n lock echo free; umount {target}; {end}"
+        );
+        assert_eq!(sh(home, &script), "free", "{start}");
+    }
 }
 
 #[test]

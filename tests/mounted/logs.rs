@@ -6,7 +6,8 @@ use fsstack_lab::{self as lab, MiB, needs};
 use rustix::process::Signal;
 
 use crate::command::{at, branch, told};
-use crate::script::sh;
+use crate::hung_branches::{Frozen, described, filled, until};
+use crate::script::{log_with, sh};
 
 #[test]
 fn the_log_tells_what_is_hidden_and_why_nothing_could_be_made() {
@@ -21,10 +22,30 @@ fn the_log_tells_what_is_hidden_and_why_nothing_could_be_made() {
     assert!(fs::metadata(pool.at("clash")).unwrap().is_dir());
     let full = fs::write(pool.at("new"), "x").unwrap_err();
     assert_eq!(full.raw_os_error(), Some(28), "{full}");
+    pool.unmount();
     let said = fs::read_to_string(log.path()).unwrap();
     assert!(said.lines().any(|line| line.contains("hidden") && line.contains("clash")), "{said}");
     let reasons = said.lines().find(|line| line.contains("branches/a") && line.contains("branches/c"));
     assert!(reasons.is_some(), "one line has each branch's reason: {said}");
+}
+
+/// What follows from the options is for the log: a script that mounts sees no line.
+#[test]
+fn a_mount_that_is_as_asked_says_nothing_and_its_log_tells_what_follows() {
+    needs!(mounting());
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let pool = lab::pool().tmpfs_branch("a", MiB(16)).tmpfs_branch("b", MiB(16)).unmounted();
+    let _mount = lab::ledger::Entry::mount(pool.path()).unwrap();
+    let options = format!("page-cache=writeback,create=rand,minfreespace=4G,log={}", log.path().display());
+    let run = pool.mount_command().unwrap().arg("-o").arg(options);
+    assert_eq!(run.output().unwrap().stderr, "");
+    log_with(log.path(), "INFO page-cache=writeback: the kernel has no passthrough beside it");
+    let said = log_with(log.path(), "nothing can be made now");
+    let line = said.lines().find(|line| line.contains("nothing can be made now")).unwrap();
+    for part in ["WARN create=rand", "branches/a", "branches/b", "minfreespace=", ">any"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert_eq!(fs::create_dir(pool.at("new")).unwrap_err().raw_os_error(), Some(28));
 }
 
 #[test]
@@ -71,6 +92,69 @@ fn signals_turn_the_level_up_and_down() {
     pool.unmount();
     let said = fs::read_to_string(log.path()).unwrap();
     assert!(said.contains(" DEBUG unmounted"), "{said}");
+}
+
+/// As logrotate does it: the file is renamed, SIGHUP begins a new one, and the pool stays.
+#[test]
+fn a_log_that_was_renamed_is_begun_anew_by_sighup() {
+    needs!(mounting());
+    let home = tempfile::tempdir().unwrap();
+    let (log, old) = (home.path().join("log"), home.path().join("log.1"));
+    let mut pool = lab::pool().tmp_branch("a").option(&format!("log={}", log.display())).mount();
+    log_with(&log, "branches mounted");
+    let daemon = pool.daemon();
+    fs::rename(&log, &old).unwrap();
+    daemon.signal(Signal::HUP).unwrap();
+    until("a new file is begun", || log.exists());
+    pool.write("file", b"served on");
+    assert_eq!(pool.daemon(), daemon);
+    pool.unmount();
+    let (said, before) = (fs::read_to_string(&log).unwrap(), fs::read_to_string(&old).unwrap());
+    assert!(said.contains(": unmounted") && !before.contains(": unmounted"), "{before}---{said}");
+}
+
+/// The keeper of a branch logs before it answers for those who are stuck there.
+fn a_log_on_a_branch_that_hangs_holds_up_nobody(transport: &str) {
+    let mut pool = filled(described());
+    let log = format!("log={}", pool.branch("a").path().join("daemon.log").display());
+    pool.remount_with(&[
+        "create=ff",
+        "write-path=stacked",
+        "attr-timeout=0",
+        "entry-timeout=0",
+        "branch-timeout=1",
+        "log-level=debug",
+        &log,
+        transport,
+    ]);
+    assert_eq!(pool.read("on-a/0"), b"on-a/0");
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    let asked: Vec<_> = (0..3)
+        .map(|n| {
+            let at = pool.at(format!("on-a/{n}"));
+            std::thread::spawn(move || fs::read(at).unwrap_err().raw_os_error())
+        })
+        .collect();
+    until("all who wait for the branch are answered while it hangs", || {
+        asked.iter().all(|asked| asked.is_finished())
+    });
+    pool.daemon().signal(Signal::HUP).unwrap();
+    assert_eq!(pool.read("on-b/1"), b"on-b/1");
+    asked.into_iter().for_each(|asked| assert_eq!(asked.join().unwrap(), Some(5)));
+    drop(frozen);
+    until("the branch answers again", || fs::read(pool.at("on-a/1")).is_ok());
+}
+
+#[test]
+fn a_log_on_a_branch_that_hangs_holds_up_nobody_by_the_device() {
+    needs!(mounting(), program("mergerfs"));
+    a_log_on_a_branch_that_hangs_holds_up_nobody("transport=dev");
+}
+
+#[test]
+fn a_log_on_a_branch_that_hangs_holds_up_nobody_by_the_ring() {
+    needs!(mounting(), program("mergerfs"), rings());
+    a_log_on_a_branch_that_hangs_holds_up_nobody("transport=ring");
 }
 
 /// With a syslog daemon of the test's own, in a mount namespace that has its own /dev.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fsstack_lab::{self as lab, Pool, Skip, needs};
 
-use crate::script::{sh, ways};
+use crate::script::{log_with, sh, ways};
 
 /// What the kernel is told is believed for longer than a test takes, unless it is told otherwise.
 const LONG: &[&str] = &["attr-timeout=600", "entry-timeout=600", "negative-timeout=600"];
@@ -18,7 +18,7 @@ fn watched() -> Result<Pool, Skip> {
     let log = tempfile::NamedTempFile::new().unwrap();
     let pool = LONG.iter().fold(pool, |pool, option| pool.option(option));
     let pool = pool.option(&format!("log={}", log.path().display())).mount();
-    let said = fs::read_to_string(log.path()).unwrap();
+    let said = log_with(log.path(), "branches mounted");
     match said.lines().find(|line| line.contains("out-of-band=watch") || line.contains("not told of")) {
         Some(why) => {
             // Without the time and the path, so that the same reason is counted once.

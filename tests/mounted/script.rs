@@ -62,6 +62,20 @@ pub(crate) fn refused(dir: impl AsRef<Path>, script: &str) -> String {
     stderr
 }
 
+/// What a daemon's log says as soon as it has `word` in it: a thread of the daemon writes it.
+#[track_caller]
+pub(crate) fn log_with(log: &Path, word: &str) -> String {
+    let began = std::time::Instant::now();
+    loop {
+        let said = std::fs::read_to_string(log).unwrap();
+        if said.contains(word) {
+            return said;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "no {word:?} in the log: {said}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Runs a Python script in `dir`: what it wrote, without the last newline.
 #[track_caller]
 pub(crate) fn python(dir: impl AsRef<Path>, script: &str) -> String {

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use fsstack_lab::{self as lab, Pool, RingSwitch, needs};
 
 use crate::hung_branches::{Frozen, callers_waiting, described, filled, until};
-use crate::script::sh;
+use crate::script::{log_with, sh};
 
 /// How many threads of the pool's daemon answer requests: `door-0`, `door-1` ...
 fn door_threads(pool: &Pool) -> usize {
@@ -130,7 +130,7 @@ fn a_ring_that_is_switched_off_is_switched_on_and_the_log_says_so() {
         fs::write(SWITCH, "N").unwrap();
         let Ok(pool) = pool.try_mount() else { return None };
         assert_eq!(sh(pool.path(), "getfattr --only-values -n user.fsstack.transport ."), "ring");
-        let said = fs::read_to_string(log.path()).unwrap();
+        let said = log_with(log.path(), "branches mounted");
         said.lines().find(|line| line.contains("enable_uring was switched on")).map(str::to_owned)
     });
     assert!(said.is_some(), "it was never this pool that switched it on");

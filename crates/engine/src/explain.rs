@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fsstack_pool::{BranchIx, Candidate, Printable, rank, turn};
+use fsstack_pool::{BranchIx, Candidate, Printable, Rejection, rank, turn};
 use fsstack_sys::{Errno, Kind, identity};
 
 use crate::error::{OpError, Result};
@@ -173,6 +173,21 @@ impl Union {
         }
         let parent = parent.path().unwrap_or_default();
         Ok(Placement { policy: chain.to_string(), parent, ranking: rows, by_lot })
+    }
+
+    /// Why nothing can be made in the pool's root now, as no branch has room above its floor: a reason for each branch. None:
+    /// something can be made, or it is not for want of room.
+    pub fn nothing_fits(&self) -> Option<Vec<String>> {
+        let pool = self.pool.load();
+        let (root, _) = self.walk_down(&pool, &[]).ok()?;
+        let facts = self.candidates(&pool, &root, &pool.settings.create, |_, _| true);
+        let ranking = rank(&pool.settings.create, &facts, &mut random);
+        let too_full = ranking.refused.iter().any(|(_, why)| *why == Rejection::TooFull);
+        let told = ranking.refused.iter().filter_map(|(at, why)| {
+            let facts = facts.iter().find(|facts| facts.branch == *at)?;
+            Some(fsstack_pool::explain(&pool.branch(*at).path, facts, *why).to_string())
+        });
+        (too_full && ranking.order.is_empty()).then(|| told.collect())
     }
 
     /// The directory that holds the last name of `path`, and that name; None: the root.

@@ -2,12 +2,16 @@
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
 
 use fsstack_sys::mounts;
 use fuser::{Config, MountOption, Session, SessionACL};
+use parking_lot::Mutex;
 use rustix::mount::MountFlags;
 
 use crate::negotiate::Negotiation;
@@ -66,6 +70,9 @@ pub enum MountError {
     /// There is no FUSE here.
     #[error("/dev/fuse: {0} (is the fuse module loaded, and may this user open it?)")]
     Device(io::Error),
+    /// What would unmount it cannot be started.
+    #[error("/bin/sh, which is to run fusermount3 at the end: {0}")]
+    Helper(io::Error),
     /// mount(2) or fusermount3 refused.
     #[error("{target}: {error}")]
     Mount {
@@ -93,7 +100,7 @@ pub struct Mounted {
     pub target: PathBuf,
     /// What the kernel granted.
     pub granted: Granted,
-    privileged: bool,
+    unmounter: Unmounter,
 }
 
 /// Mounts `plan` and agrees with the kernel on how to talk.
@@ -102,8 +109,13 @@ pub struct Mounted {
 /// Nothing is mounted then.
 pub fn mount(plan: &Plan) -> Result<Mounted, MountError> {
     let (negotiation, granted) = Negotiation::new(plan);
-    let session =
-        if plan.privileged { by_syscall(plan, negotiation)? } else { by_helper(plan, negotiation)? };
+    let (session, way) = if plan.privileged {
+        (by_syscall(plan, negotiation)?, Way::Syscall)
+    } else {
+        // Before there is a descriptor of the connection, which must close with the daemon.
+        let helper = Helper::start(&plan.target).map_err(MountError::Helper)?;
+        (by_helper(plan, negotiation)?, Way::Helper(Arc::new(helper)))
+    };
     let device = session.as_fd().try_clone_to_owned().map_err(MountError::Device)?;
     let granted = *granted.lock();
     Ok(Mounted {
@@ -111,7 +123,7 @@ pub fn mount(plan: &Plan) -> Result<Mounted, MountError> {
         device,
         target: plan.target.clone(),
         granted,
-        privileged: plan.privileged,
+        unmounter: Unmounter { target: plan.target.clone(), way },
     })
 }
 
@@ -181,13 +193,13 @@ impl Mounted {
 
     /// What unmounts this pool, for another thread.
     pub fn unmounter(&self) -> Unmounter {
-        Unmounter { target: self.target.clone(), privileged: self.privileged }
+        self.unmounter.clone()
     }
 
     /// The loops have ended: the mount is gone.
     pub fn ended(mut self) {
         if let Some(session) = self.session.take()
-            && !self.privileged
+            && matches!(self.unmounter.way, Way::Helper(_))
         {
             // A session of fuser's that mounted by itself would, when dropped, unmount whatever lies at the
             // path by now (its test for "still mounted" is inverted). The process ends soon anyway.
@@ -209,7 +221,41 @@ pub enum Unmount {
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     target: PathBuf,
-    privileged: bool,
+    way: Way,
+}
+
+/// How a pool is unmounted.
+#[derive(Clone, Debug)]
+enum Way {
+    Syscall,
+    Helper(Arc<Helper>),
+}
+
+/// A process that waits to run fusermount3, which has rights of its own by being set-uid: the daemon gives up the right to start
+/// such programs when it serves. It ends with the daemon.
+#[derive(Debug)]
+struct Helper(Mutex<Child>);
+
+impl Helper {
+    fn start(target: &Path) -> io::Result<Self> {
+        let script = r#"read -r word && exec fusermount3 -u -q -z -- "$1""#;
+        let mut shell = std::process::Command::new("/bin/sh");
+        shell.args(["-c", script, "fsstack-unmount"]).arg(target);
+        // What is sent to the daemon's group, as by Ctrl-C, is for the daemon, which then asks.
+        shell.current_dir("/").process_group(0);
+        let started = shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        Ok(Self(Mutex::new(started)))
+    }
+
+    /// Runs it; a second time there is nothing left to run.
+    fn unmount(&self) -> io::Result<()> {
+        let mut child = self.0.lock();
+        let mut told =
+            child.stdin.take().ok_or_else(|| io::Error::other("fusermount3 -u was run already"))?;
+        told.write_all(b"unmount\n")?;
+        drop(told);
+        if child.wait()?.success() { Ok(()) } else { Err(io::Error::other("fusermount3 -u failed")) }
+    }
 }
 
 impl Unmounter {
@@ -218,8 +264,8 @@ impl Unmounter {
     /// # Errors
     /// What the system said.
     pub fn unmount(&self) -> io::Result<Unmount> {
-        if !self.privileged {
-            return fusermount(&self.target).map(|()| Unmount::Detached);
+        if let Way::Helper(helper) = &self.way {
+            return helper.unmount().map(|()| Unmount::Detached);
         }
         let gently = mounts::UmountFlags { nofollow: true, ..Default::default() };
         match mounts::umount(&self.target, gently) {
@@ -232,15 +278,4 @@ impl Unmounter {
             done => done.map(|()| Unmount::Gone).map_err(|error| error.errno.into()),
         }
     }
-}
-
-fn fusermount(target: &Path) -> io::Result<()> {
-    let status = std::process::Command::new("fusermount3")
-        .arg("-u")
-        .arg("-q")
-        .arg("-z")
-        .arg("--")
-        .arg(target)
-        .status()?;
-    if status.success() { Ok(()) } else { Err(io::Error::other("fusermount3 -u failed")) }
 }

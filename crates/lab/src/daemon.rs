@@ -11,6 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::gluster::server;
 use crate::mounts;
 
+/// The variable that says which `seccomp=` pools are mounted with whose test does not say it.
+pub const SECCOMP: &str = "FSSTACK_TEST_SECCOMP";
+
 /// Programs that the lab lets serve a mount; no other process is ever ended.
 const SERVERS: &[&str] = &["mount.fsstack", BUILT, "mergerfs", "mhddfs", "glusterfs"];
 

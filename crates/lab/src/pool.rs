@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::branch::{Branch, Kind, Layout};
-use crate::daemon::{self, Process};
+use crate::daemon::{self, Process, SECCOMP};
 use crate::ledger::{self, Entry};
 use crate::rival::{Rival, Union};
 use crate::shell::{Run, command};
@@ -381,11 +381,15 @@ impl Pool {
             options.push(format!("state-dir={}", self.state_dir().display()));
         }
         // (Locks on the branch are for one door only: see docs/options.md.)
-        let says_door = |o: &String| o.contains("transport=") || o.contains("locks=branch");
-        if let Ok(door) = std::env::var(TRANSPORT)
-            && !options.iter().any(says_door)
+        for (variable, name, against) in
+            [(TRANSPORT, "transport=", "locks=branch"), (SECCOMP, "seccomp=", "seccomp=")]
         {
-            options.push(format!("transport={door}"));
+            let says = |o: &String| o.contains(name) || o.contains(against);
+            if let Ok(value) = std::env::var(variable)
+                && !options.iter().any(says)
+            {
+                options.push(format!("{name}{value}"));
+            }
         }
         run = run.arg("-o").arg(options.join(","));
         Ok(self.env.iter().fold(run, |run, (name, value)| run.env(name, value)))

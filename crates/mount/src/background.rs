@@ -42,6 +42,10 @@ impl Ready {
 
 /// Serves the pool, in this process or in one of its own.
 pub(crate) fn start(settings: Settings) -> Result<(), LaunchError> {
+    // A lock or a pipe of the starting program would otherwise stay open as long as the pool is mounted.
+    // Options were read before: `config=` may name an inherited descriptor.
+    process::close_inherited()
+        .map_err(|error| LaunchError::system(format!("inherited descriptors: {error}")))?;
     match settings.stay {
         Stay::Foreground => {
             take_limits();

@@ -1,10 +1,11 @@
 //! Where the floors meet: settings become an engine behind the kernel's doors, served until it is unmounted.
 
 use crate::background::Ready;
+use crate::confine::give_up_rights;
 use crate::ledger::{self, LedgerBranch, LedgerEntry};
 use crate::log::{self, LogTarget};
 use crate::problem::Failure;
-use crate::serve::serve;
+use crate::serve::{hold_signals, serve};
 use crate::settings::Settings;
 use fsstack_pool::Printable;
 
@@ -32,21 +33,27 @@ impl LaunchError {
 
 /// Mounts and serves in this process, until the pool is unmounted; `ready` is told when the mount answers.
 pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
-    let level = log::start(&settings.log)
+    // Before any thread: all of them leave the signals to the one that waits for them.
+    let signals = hold_signals().map_err(|error| LaunchError::system(format!("signals: {error}")))?;
+    give_up_rights().map_err(|error| LaunchError::system(format!("capabilities: {error}")))?;
+    let log = log::start(&settings.log)
         .map_err(|error| LaunchError::system(format!("log: cannot be opened: {error}")))?;
     // Where the log is the helper's own stderr, its lines say these things already.
     let told_by_helper = settings.log.target == LogTarget::Stderr;
     for notice in settings.notices.iter().filter(|_| !told_by_helper) {
         tracing::warn!("{notice}");
     }
+    settings.remarks.iter().for_each(|remark| tracing::info!("{remark}"));
     let mount_point = Printable::path(&settings.mount_point).to_string();
     let listed = list(&settings);
-    let served = serve(&settings, &ready, level, listed.as_ref());
+    let served = serve(&settings, &ready, signals, &log, listed.as_ref());
     match &served {
         Ok(()) => tracing::info!("{mount_point}: unmounted"),
         Err(error) if !told_by_helper => tracing::error!("{error}"),
         Err(_) => {}
     }
+    drop(listed);
+    log.flush();
     served
 }
 

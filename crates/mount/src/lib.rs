@@ -3,6 +3,7 @@
 mod background;
 mod branches;
 mod cli;
+mod confine;
 mod copy;
 mod exports;
 mod gather;

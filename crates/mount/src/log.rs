@@ -1,22 +1,27 @@
 //! Where the daemon's messages go: syslog (which the journal reads), a file, or stderr; the level changes while it runs.
 //!
 //! A message is one line whatever it quotes: what a name could smuggle in stands escaped (see `fsstack_pool::Printable`). A log that
-//! cannot take a line loses it: a file system never waits for its log.
+//! cannot take a line loses it: a file system never waits for its log. Files and stderr are written by a thread (`writer.rs`).
+
+mod writer;
 
 use fsstack_pool::Printable;
 use std::fmt::{self, Write as _};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
+use writer::Writer;
+
+/// How long the end of the daemon may wait for lines that are not written yet.
+const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// Where lines go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,19 +105,48 @@ impl LogLevel {
     }
 }
 
-/// Sends every message of the process to the target; the handle changes the level.
-pub fn start(settings: &LogSettings) -> io::Result<LogLevel> {
+/// The process's log, for whoever manages it; its clones are the same log.
+#[derive(Clone, Debug)]
+pub struct LogHandle {
+    /// What is written.
+    pub level: LogLevel,
+    writer: Option<Writer>,
+}
+
+impl LogHandle {
+    /// Begins the log's file anew under its name, as `logrotate` wants it: what SIGHUP asks for.
+    pub fn reopen(&self) {
+        if let Some(writer) = &self.writer {
+            writer.reopen();
+        }
+    }
+
+    /// Waits until the lines so far are written; a log that hangs is waited for two seconds.
+    pub fn flush(&self) {
+        if let Some(writer) = &self.writer {
+            writer.flush(LAST_LINES);
+        }
+    }
+}
+
+/// Sends every message of the process to the target. A thread may be started, which has the caller's signal mask.
+pub fn start(settings: &LogSettings) -> io::Result<LogHandle> {
     let level = LogLevel::new(settings.level);
-    let log = Log { level: level.clone(), sink: Mutex::new(Sink::open(&settings.target)?) };
+    let sink = Sink::open(&settings.target)?;
+    let writer = match &sink {
+        Sink::Written { by, .. } => Some(by.clone()),
+        Sink::Syslog(_) => None,
+    };
+    let log = Log { level: level.clone(), sink };
     tracing::subscriber::set_global_default(log).map_err(io::Error::other)?;
     tracing::callsite::rebuild_interest_cache();
-    Ok(level)
+    Ok(LogHandle { level, writer })
 }
 
 /// The subscriber: no spans, one line an event.
 struct Log {
     level: LogLevel,
-    sink: Mutex<Sink>,
+    sink: Sink,
 }
 
 impl Subscriber for Log {
@@ -132,8 +166,7 @@ impl Subscriber for Log {
         let mut line = Line::default();
         event.record(&mut line);
         let text = Printable(line.text().as_bytes()).to_string();
-        // A thread that panicked while it wrote left at worst half a line behind.
-        self.sink.lock().unwrap_or_else(PoisonError::into_inner).write(*event.metadata().level(), &text);
+        self.sink.write(*event.metadata().level(), &text);
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -174,34 +207,43 @@ impl Visit for Line {
 }
 
 enum Sink {
-    Syslog(Option<UnixDatagram>),
-    File(File),
-    Stderr,
+    Syslog(Mutex<Option<UnixDatagram>>),
+    Written { by: Writer, format: fn(Level, &str) -> String },
 }
 
 impl Sink {
     fn open(target: &LogTarget) -> io::Result<Self> {
         Ok(match target {
-            LogTarget::Syslog => Self::Syslog(connect()),
+            LogTarget::Syslog => Self::Syslog(Mutex::new(connect())),
             LogTarget::File(path) => {
-                Self::File(OpenOptions::new().append(true).create(true).mode(0o640).open(path)?)
+                let by = Writer::to_file(path, |text| file_line(Level::WARN, text))?;
+                Self::Written { by, format: file_line }
             }
-            LogTarget::Stderr => Self::Stderr,
+            LogTarget::Stderr => {
+                let by = Writer::to_stderr(|text| stderr_line(Level::WARN, text))?;
+                Self::Written { by, format: stderr_line }
+            }
         })
     }
 
-    fn write(&mut self, level: Level, text: &str) {
-        // A line that cannot be written is lost: there is nowhere left to say so.
-        let _ = match self {
+    fn write(&self, level: Level, text: &str) {
+        match self {
             Self::Syslog(socket) => {
                 let line = format!("<{}>fsstack[{}]: {text}", priority(level), std::process::id());
-                send(socket, line.as_bytes());
-                Ok(())
+                // The socket never waits: neither does whoever wants the lock.
+                send(&mut socket.lock().unwrap_or_else(PoisonError::into_inner), line.as_bytes());
             }
-            Self::File(file) => file.write_all(format!("{} {level} {text}\n", utc_now()).as_bytes()),
-            Self::Stderr => io::stderr().write_all(format!("fsstack: {level} {text}\n").as_bytes()),
-        };
+            Self::Written { by, format } => by.write(format(level, text)),
+        }
     }
+}
+
+fn file_line(level: Level, text: &str) -> String {
+    format!("{} {level} {text}\n", utc_now())
+}
+
+fn stderr_line(level: Level, text: &str) -> String {
+    format!("fsstack: {level} {text}\n")
 }
 
 /// The socket that every syslog daemon listens on; never waits for it.
@@ -292,11 +334,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let settings = LogSettings { target: LogTarget::File(path.clone()), level: Level::INFO };
-        let level = start(&settings).unwrap();
+        let log = start(&settings).unwrap();
         tracing::info!(branch = "a\nb", "full\x1b[2J");
         tracing::debug!("not yet");
-        level.raise();
+        log.level.raise();
         tracing::debug!("now");
+        log.flush();
         let written = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<_> = written.lines().map(|line| line.split_once("Z ").unwrap().1).collect();
         assert_eq!(lines, [r"INFO full\033[2J branch=a\012b", "DEBUG now"]);

@@ -3,8 +3,8 @@
 use crate::log::LogTarget;
 use crate::options::{Origin, Typed};
 use crate::settings::{
-    AccessTimes, Degraded, DoorScheduling, Locks, OutOfBand, PageCache, Relocate, Require, StatfsView, Stay,
-    Transport, Verify, WritePath,
+    AccessTimes, Degraded, DoorScheduling, Locks, OutOfBand, PageCache, Relocate, Require, Seccomp,
+    StatfsView, Stay, Transport, Verify, WritePath,
 };
 use fsstack_engine::poolid::PoolId;
 use fsstack_engine::rules::Rules;
@@ -98,6 +98,7 @@ pub struct RawOptions {
     pub(crate) degraded: Given<Degraded>,
     pub(crate) transport: Given<Transport>,
     pub(crate) door_scheduling: Given<DoorScheduling>,
+    pub(crate) seccomp: Given<Seccomp>,
     pub(crate) max_threads: Given<NonZeroUsize>,
     pub(crate) max_write: Given<u32>,
     pub(crate) statfs: Given<StatfsView>,
@@ -119,6 +120,7 @@ pub struct RawOptions {
     pub(crate) flags: RawFlags,
     given: Vec<&'static str>,
     notices: Vec<String>,
+    remarks: Vec<String>,
 }
 
 /// A restriction that mount(8) and mount.fuse always write the opposite of when it is not given (`rw`, `suid`,
@@ -193,6 +195,15 @@ impl RawOptions {
         if !self.notices.contains(&text) {
             self.notices.push(text);
         }
+    }
+
+    /// What the log is to tell, and nobody at the mount.
+    pub(crate) fn remark(&mut self, text: &str) {
+        self.remarks.push(text.to_owned());
+    }
+
+    pub(crate) fn take_remarks(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.remarks)
     }
 
     pub(crate) fn take_notices(&mut self) -> Vec<String> {

@@ -64,6 +64,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         watched_timeouts: (raw.entry_timeout.or(WATCHED), raw.negative_timeout.or(WATCHED)),
         transport: raw.transport.get().copied().unwrap_or(Transport::Auto),
         door_scheduling: raw.door_scheduling.get().copied().unwrap_or(DoorScheduling::Auto),
+        seccomp: raw.seccomp.or(Seccomp::On),
         max_threads: raw.max_threads.get().copied(),
         max_write: raw.max_write.or(1 << 20),
         statfs: raw.statfs.or(StatfsView::All),
@@ -86,6 +87,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         metrics: raw.metrics.get().copied(),
         write_rules: raw.write_rules.or(Rules::default()),
         notices: raw.take_notices(),
+        remarks: raw.take_remarks(),
     })
 }
 
@@ -244,7 +246,9 @@ fn write_path(raw: &mut RawOptions, cache: PageCache, world: &World, problems: &
             asked
         }
         WritePath::Auto if cache == PageCache::Writeback => {
-            raw.notice("page-cache=writeback: the kernel has no passthrough beside it; all data goes through the daemon".to_owned());
+            raw.remark(
+                "page-cache=writeback: the kernel has no passthrough beside it; all data goes through the daemon",
+            );
             WritePath::Stacked
         }
         WritePath::Auto if world.privilege == Privilege::User => WritePath::Stacked,

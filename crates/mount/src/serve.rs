@@ -15,7 +15,6 @@ use fsstack_fuse::door::device::DeviceBackings;
 use fsstack_fuse::mount::{Unmount, Unmounter, mount};
 use fsstack_fuse::{Adapter, Door, Mounted, Plan, Scheduling, Transport};
 use fsstack_pool::{BranchSpec, Printable};
-use fsstack_sys::identity;
 use fsstack_sys::mounts::MountFlags as KernelFlags;
 use fsstack_sys::process::{Signal, SignalFd, block_signals};
 use fsstack_wire::Abi;
@@ -23,11 +22,12 @@ use fsstack_wire::Abi;
 use parking_lot::Mutex;
 
 use crate::background::Ready;
+use crate::confine::keep_to_known_calls;
 use crate::holders;
 use crate::identity::Device;
 use crate::launch::LaunchError;
 use crate::ledger::Listed;
-use crate::log::LogLevel;
+use crate::log::{LogHandle, LogLevel};
 use crate::operate::{Leaving, Served};
 use crate::outside;
 use crate::remembered::Remembered;
@@ -43,19 +43,22 @@ const LISTING_ENTRIES: usize = 4 << 20;
 /// Signals that the daemon answers to.
 const SIGNALS: [Signal; 5] = [Signal::Term, Signal::Int, Signal::Hup, Signal::Usr1, Signal::Usr2];
 
+/// Blocks the daemon's signals in this thread and all that it starts from now on, and makes them events.
+pub(crate) fn hold_signals() -> io::Result<SignalFd> {
+    block_signals(&SIGNALS)?;
+    SignalFd::new(&SIGNALS)
+}
+
 /// Mounts the pool and serves it until it is unmounted.
 pub(crate) fn serve(
     settings: &Settings,
     ready: &Ready,
-    level: LogLevel,
+    signals: SignalFd,
+    log: &LogHandle,
     listed: Option<&Listed>,
 ) -> Result<(), LaunchError> {
     let system = |what: &str, error: io::Error| LaunchError::system(format!("{what}: {error}"));
     std::env::set_current_dir("/").map_err(|error| system("/", error))?;
-    // Before any thread: all of them leave the signals to the one that waits for them.
-    block_signals(&SIGNALS).map_err(|error| system("signals", error))?;
-    let signals = SignalFd::new(&SIGNALS).map_err(|error| system("signals", error))?;
-    identity::keep_capabilities().map_err(|error| system("capabilities", error.errno.into()))?;
     let pool = open_pool(settings)?;
     let transport = settle_transport(settings)?;
     let device = identity_device(settings)?;
@@ -64,12 +67,13 @@ pub(crate) fn serve(
     // Given up now, it goes with the mount.
     drop(device);
     let unmounter = mounted.unmounter();
-    let opened = open_door(settings, pool, &mounted, level.clone(), listed);
+    let opened = open_door(settings, pool, &mounted, log.level.clone(), listed);
     let ended = opened.and_then(|(door, served)| {
         let (end, ended) = mpsc::channel();
         let told = end.clone();
         let exported = settings.nfs_export.then(|| settings.mount_point.clone());
-        listen(signals, unmounter.clone(), level, end, exported).map_err(|error| system("thread", error))?;
+        listen(signals, unmounter.clone(), log.clone(), end, exported)
+            .map_err(|error| system("thread", error))?;
         answers(settings)?;
         let _control = control(settings, listed, &served);
         let union = served.union.clone();
@@ -78,9 +82,11 @@ pub(crate) fn serve(
         if let Err(error) = &watch {
             tracing::warn!(%error, "the mount table is not watched");
         }
+        keep_to_known_calls(settings);
         ready.announce();
         Remembered::in_dir(settings.state_dir.as_deref()).note(&settings.branches, &World::here());
         log_mounted(settings, &mounted);
+        log_want_of_room(settings, &union);
         let waiting = std::thread::Builder::new().name("door-wait".into());
         waiting
             .spawn(move || {
@@ -123,6 +129,17 @@ fn log_mounted(settings: &Settings, mounted: &Mounted) {
         if passthrough { "passthrough" } else { "stacked path only" },
         if mounted.granted.ring { "io_uring" } else { "/dev/fuse" },
     );
+}
+
+/// A pool in which nothing can be made is mounted all the same: what is there can be read, and room may come.
+fn log_want_of_room(settings: &Settings, union: &Union) {
+    if let Some(reasons) = union.nothing_fits() {
+        tracing::warn!(
+            "create={}: nothing can be made now: {}; set a lower minfreespace=, or end create= with >any",
+            settings.create,
+            reasons.join("; ")
+        );
+    }
 }
 
 fn open_pool(settings: &Settings) -> Result<Pool, LaunchError> {
@@ -369,7 +386,7 @@ enum End {
 fn listen(
     signals: SignalFd,
     unmounter: Unmounter,
-    level: LogLevel,
+    log: LogHandle,
     end: mpsc::Sender<End>,
     exported: Option<PathBuf>,
 ) -> io::Result<()> {
@@ -378,9 +395,10 @@ fn listen(
         .spawn(move || {
             while let Ok(signal) = signals.wait() {
                 match signal {
-                    Signal::Usr1 => level.raise(),
-                    Signal::Usr2 => level.lower(),
-                    Signal::Term | Signal::Int | Signal::Hup => {
+                    Signal::Usr1 => log.level.raise(),
+                    Signal::Usr2 => log.level.lower(),
+                    Signal::Hup => log.reopen(),
+                    Signal::Term | Signal::Int => {
                         // Looked for while it has a path.
                         let holders = exported.as_deref().map(holders::of).unwrap_or_default();
                         let done = unmounter.unmount();

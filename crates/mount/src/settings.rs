@@ -60,6 +60,8 @@ pub struct Settings {
     pub transport: Transport,
     /// How the door's threads are scheduled.
     pub door_scheduling: DoorScheduling,
+    /// What becomes of a system call that the daemon is not known to make.
+    pub seccomp: Seccomp,
     /// The most door threads; `None` leaves it to the door.
     pub max_threads: Option<NonZeroUsize>,
     /// The largest request in bytes.
@@ -104,6 +106,8 @@ pub struct Settings {
     pub write_rules: Rules,
     /// What the user should know: printed by the helper, logged by the daemon.
     pub notices: Vec<String>,
+    /// What the daemon logs besides, and the helper does not print: it follows from what was asked for.
+    pub remarks: Vec<String>,
 }
 
 /// A branch whose directory was seen.
@@ -172,6 +176,31 @@ pub enum Transport {
     Ring,
     /// The device.
     Dev,
+}
+
+/// What becomes of a system call that the daemon is not known to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seccomp {
+    /// It fails.
+    On,
+    /// It ends the daemon.
+    Kill,
+    /// It is made, and the kernel tells.
+    Log,
+    /// There is no filter.
+    Off,
+}
+
+impl Seccomp {
+    /// The word of `seccomp=`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Kill => "kill",
+            Self::Log => "log",
+            Self::Off => "off",
+        }
+    }
 }
 
 /// How a door's threads are scheduled.

@@ -124,6 +124,7 @@ fn the_defaults() {
             ),
             transport: Auto,
             door_scheduling: Auto,
+            seccomp: On,
             max_threads: None,
             max_write: 1048576,
             statfs: All,
@@ -166,6 +167,7 @@ fn the_defaults() {
                 [],
             ),
             notices: [],
+            remarks: [],
         }"#]]
     .assert_eq(&ground.hide(&format!("{plain:#?}")));
 }
@@ -283,10 +285,10 @@ fn spellings_of_mhddfs_and_mergerfs() {
         &ground,
         "cache.writeback=true",
         expect![[r#"
-        write_path: Stacked,
-        page_cache: Writeback,
-        notices: [
-        "page-cache=writeback: the kernel has no passthrough beside it; all data goes through the daemon","#]],
+            write_path: Stacked,
+            page_cache: Writeback,
+            remarks: [
+            "page-cache=writeback: the kernel has no passthrough beside it; all data goes through the daemon","#]],
     );
     check(
         &ground,

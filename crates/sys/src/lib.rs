@@ -6,6 +6,7 @@
 pub mod allocations;
 pub mod at;
 pub mod call;
+pub mod capabilities;
 pub mod count;
 pub mod cpu_group;
 pub mod dirents;
@@ -23,6 +24,7 @@ pub mod mapped;
 pub mod mounts;
 pub mod process;
 pub mod ring;
+pub mod seccomp;
 pub mod stat;
 pub mod state;
 pub mod thread;

@@ -44,12 +44,22 @@ fn a_users_pool_is_his_to_ask() {
         as {other} ./fsstack set "$PWD/pool" create=ff 2>> said || echo another $?
         XDG_RUNTIME_DIR= ./fsstack get "$PWD/pool" create 2>> said || echo elsewhere $?
         as {STRANGER} fusermount3 -u pool
-        for i in $(seq 200); do [ -e run/fsstack/*.json ] || break; sleep 0.05; done; ls run/fsstack"#,
+        gone() {{ for i in $(seq 1200); do [ -e run/fsstack/*.json ] || break; sleep 0.05; done; ls run/fsstack; }}
+        gone
+        as {STRANGER} ./mount.fsstack {branches} pool -o seccomp=kill 2> /dev/null
+        as {STRANGER} ./fsstack status "$PWD/pool" --json > status
+        pid=$(grep -o '"pid": *[0-9]*' status | grep -o '[0-9]*')
+        as {STRANGER} mkdir pool/dir; as {STRANGER} touch pool/dir/file; as {STRANGER} mv pool/dir pool/other
+        echo confined $(grep -hE '^(Seccomp|NoNewPrivs):' /proc/$pid/task/*/status | sort -u)
+        as {STRANGER} kill -TERM $pid
+        gone; mountpoint -q pool || echo unmounted"#,
         other = STRANGER - 1,
     );
     fs::write(home.join("story"), story).unwrap();
     let told = sh(home, "unshare --mount --propagation private bash -euo pipefail story");
-    let expected = format!("socket 600 {STRANGER}\nhis ff\nchanged mfs\nanother 5\nanother 5\nelsewhere 3");
+    let expected = format!(
+        "socket 600 {STRANGER}\nhis ff\nchanged mfs\nanother 5\nanother 5\nelsewhere 3\nconfined NoNewPrivs: 1 Seccomp: 2\nunmounted"
+    );
     assert_eq!(told, expected);
     let read = |name: &str| fs::read_to_string(home.join(name)).unwrap();
     let listed = checked("list", &read("list"));

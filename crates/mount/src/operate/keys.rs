@@ -210,6 +210,7 @@ pub(super) const KEYS: &[KeyRow] = &[
     settled("state-dir", |now| {
         now.state_dir.as_deref().map(|dir| Printable::path(dir).to_string()).unwrap_or_default()
     }),
+    settled("seccomp", |now| now.seccomp.name().to_owned()),
     settled("metrics", |now| now.metrics.map(|at| at.to_string()).unwrap_or_default()),
     settled("log", |now| now.log.target.to_string()),
     live(

@@ -2,8 +2,8 @@
 
 use super::{Row, Takes, option};
 use crate::settings::{
-    Degraded, DoorScheduling, Locks, OutOfBand, PageCache, Require, StatfsView, Stay, Transport, Verify,
-    WritePath,
+    Degraded, DoorScheduling, Locks, OutOfBand, PageCache, Require, Seccomp, StatfsView, Stay, Transport,
+    Verify, WritePath,
 };
 use crate::values;
 use std::num::NonZeroU64;
@@ -359,6 +359,21 @@ pub(super) const RUNNING: &[Row] = &[
         |raw, typed| {
             let stay = if typed.switch()? { Stay::Foreground } else { Stay::Background };
             raw.stay.give(typed, stay)
+        },
+    ),
+    option(
+        &["seccomp"],
+        Takes::Choice(&["on", "kill", "log", "off"]),
+        "on",
+        "What a system call that the daemon is not known to make does: \"on\" fails, \"kill\" ends the daemon, \"log\" is made; on and log tell the kernel's audit log.",
+        |raw, typed| {
+            let seccomp = match typed.text()? {
+                "kill" => Seccomp::Kill,
+                "log" => Seccomp::Log,
+                "off" => Seccomp::Off,
+                _ => Seccomp::On,
+            };
+            raw.seccomp.give(typed, seccomp)
         },
     ),
     option(
