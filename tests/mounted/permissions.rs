@@ -158,3 +158,27 @@ fn the_owner_may_give_away_only_what_he_may() {
     sh_as_stranger(pool.path(), "chmod 600 file; touch -d @1 file");
     assert_eq!(fs::metadata(pool.at("file")).unwrap().mtime(), 1);
 }
+
+/// A server decides by itself, and by all groups; a disk of this machine has nothing to decide.
+#[test]
+fn a_server_sees_all_groups_of_who_creates() {
+    needs!(mounting(), program("mergerfs"), program("setpriv"), program("strace"));
+    for (pool, times) in [(lab::pool().served_branch("a"), "2"), (lab::pool().tmp_branch("a"), "0")] {
+        let pool = pool.mount();
+        let traces = tempfile::tempdir().unwrap();
+        let (seen, told) = (traces.path().join("seen"), traces.path().join("told"));
+        let script = format!(
+            "mkdir -m 1777 open
+             strace -f -e trace=setgroups -o {seen} -p {pid} 2> {told} & tracer=$!
+             until grep -q attached {told}; do sleep 0.02; done
+             setpriv --reuid {STRANGER} --regid {STRANGER} --groups 7001,7002,7003 sh -c 'echo > open/file; mkdir open/dir'
+             kill -INT $tracer; wait $tracer || true
+             stat -c '%u %g' open/file open/dir; grep -c 'setgroups(3, .7001, 7002, 7003.)' {seen} || true",
+            seen = seen.display(),
+            told = told.display(),
+            pid = pool.daemon().pid
+        );
+        let owner = format!("{STRANGER} {STRANGER}");
+        assert_eq!(sh(pool.path(), &script), format!("{owner}\n{owner}\n{times}"));
+    }
+}

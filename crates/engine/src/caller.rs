@@ -1,8 +1,9 @@
 //! Who asks.
 
 use fsstack_sys::identity;
-use fsstack_sys::process::has_group;
+use fsstack_sys::process::{groups_of, has_group};
 
+use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::pool::Pool;
 
@@ -25,13 +26,22 @@ impl Caller {
     /// Root, who makes all that is asked: the daemon itself, and programs that use the engine without a kernel.
     pub const DAEMON: Self = Self { uid: 0, gid: 0, group: None, umask: 0, pid: 0 };
 
-    /// This thread creates files as the caller from now on (a cheap comparison if it does so already).
+    /// This thread creates files on `branch` as the caller from now on (a cheap comparison if it does so already).
+    ///
+    /// A local disk is not asked for permission again: the kernel has decided, and the daemon keeps its capabilities. A
+    /// server decides for itself, by all groups of the caller: the request tells only the directory's.
     ///
     /// # Errors
     /// The kernel does not let the daemon act as that user.
-    pub(crate) fn act(self) -> Result<()> {
-        let Self { uid, gid, group, umask, pid: _ } = self;
-        identity::become_(identity::Caller { uid, gid, group, umask }).map_err(OpError::Sys)
+    pub(crate) fn act(self, branch: &Branch) -> Result<()> {
+        let Self { uid, gid, group, umask, pid } = self;
+        let caller = identity::Caller { uid, gid, group, umask };
+        let groups = if branch.is_remote() { groups_of(pid, uid, gid) } else { None };
+        let acts = match groups {
+            Some(groups) => identity::become_with_groups(caller, &groups),
+            None => identity::become_(caller),
+        };
+        acts.map_err(OpError::Sys)
     }
 
     /// The call as the caller is made. On local disks the thread stays who it is until something is made as

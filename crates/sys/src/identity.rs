@@ -132,6 +132,21 @@ pub fn become_(caller: Caller) -> Result<()> {
     Ok(())
 }
 
+/// Makes the calling thread act as `caller` with all of its supplementary `groups`, for a server that decides by them.
+///
+/// The groups stay only until the next call of [`become_`] or [`become_daemon`].
+pub fn become_with_groups(caller: Caller, groups: &[u32]) -> Result<()> {
+    become_(caller)?;
+    if !is_root() {
+        return Ok(());
+    }
+    // Unknown from here on: the next identity is set whole.
+    CURRENT.set(None);
+    let groups: Vec<Gid> =
+        groups.iter().filter(|group| **group != NOBODY).map(|id| Gid::from_raw(*id)).collect();
+    call(Call::Identity, || set_thread_groups(&groups))
+}
+
 /// Makes the calling thread act as the process itself: its own user and group, no other groups, umask 0.
 pub fn become_daemon() -> Result<()> {
     become_(daemon())
@@ -249,6 +264,28 @@ mod tests {
             become_(STRANGER).unwrap();
             let ((), counts) = crate::count::scope(|| become_(STRANGER).unwrap());
             assert_eq!(counts.total(), 0);
+        });
+    }
+
+    #[test]
+    fn all_groups_are_assumed_for_one_identity_only() {
+        if !is_root() {
+            println!("skipped: not root");
+            return;
+        }
+        on_a_thread(|| {
+            let groups = || rustix::process::getgroups().unwrap();
+            become_with_groups(STRANGER, &[34567, 45678, NOBODY, 56789]).unwrap();
+            assert_eq!(groups(), [34567, 45678, 56789].map(Gid::from_raw));
+            let dir = tempfile::tempdir().unwrap();
+            let home = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+            std::fs::set_permissions(dir.path(), home).unwrap();
+            assert_eq!(make(&dir.path().join("theirs")).uid(), STRANGER.uid);
+            become_(STRANGER).unwrap();
+            assert_eq!(groups(), [Gid::from_raw(34567)]);
+            become_with_groups(STRANGER, &[45678]).unwrap();
+            become_daemon().unwrap();
+            assert_eq!(groups(), []);
         });
     }
 

@@ -52,10 +52,28 @@ pub fn leads_session() -> bool {
 /// Whether `group` is one of the supplementary groups of the thread `pid`, as its status in proc(5) says. Nobody who cannot
 /// be seen from here has any.
 pub fn has_group(pid: u32, group: u32) -> bool {
-    let Ok(status) = std::fs::read(format!("/proc/{pid}/status")) else { return false };
-    let mut lines = status.split(|byte| *byte == b'\n');
-    let groups = lines.find_map(|line| line.strip_prefix(b"Groups:")).unwrap_or_default();
-    String::from_utf8_lossy(groups).split_ascii_whitespace().any(|known| known.parse() == Ok(group))
+    status_of(pid).is_some_and(|status| ids_in(&status, "Groups:").any(|known| known == group))
+}
+
+/// The supplementary groups of the thread `pid`, if it acts on files as `uid` and `gid`; None if it cannot be seen from
+/// here, or acts as somebody else: its number may have been given to another thread.
+pub fn groups_of(pid: u32, uid: u32, gid: u32) -> Option<Vec<u32>> {
+    // Real, effective, saved, file system.
+    const FILE_SYSTEM: usize = 3;
+    let status = status_of(pid)?;
+    let acts_as = |line, id| ids_in(&status, line).nth(FILE_SYSTEM) == Some(id);
+    (acts_as("Uid:", uid) && acts_as("Gid:", gid)).then(|| ids_in(&status, "Groups:").collect())
+}
+
+fn status_of(pid: u32) -> Option<String> {
+    let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+    Some(String::from_utf8_lossy(&status).into_owned())
+}
+
+/// The numbers in the line of `status` that begins with `title`.
+fn ids_in<'a>(status: &'a str, title: &str) -> impl Iterator<Item = u32> + use<'a> {
+    let ids = status.lines().find_map(|line| line.strip_prefix(title)).unwrap_or_default();
+    ids.split_ascii_whitespace().filter_map(|id| id.parse().ok())
 }
 
 /// Gives memory that was freed back to the system, where the C library would keep it.

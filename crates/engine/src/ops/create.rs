@@ -76,7 +76,7 @@ impl Union {
         let dir = self.skeleton(pool, parent, at)?;
         let branch = pool.branch(at);
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-        caller.act()?;
+        caller.act(branch)?;
         let made =
             branch.ask(|| sys::at::open(dir.as_fd(), name.as_cstr(), how, mode & 0o7777, branch.mounts));
         caller.done_in(pool)?;
@@ -100,7 +100,7 @@ impl Union {
             let branch = pool.branch(at);
             // O_EXCL would keep it from ever getting a name.
             let how = OFlags::RDWR | flags & OFlags::EXCL;
-            caller.act()?;
+            caller.act(branch)?;
             let made = branch.ask(|| sys::at::tmpfile(dir.as_fd(), how, mode & 0o7777));
             caller.done_in(&pool)?;
             let fd = made?;

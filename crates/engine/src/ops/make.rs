@@ -56,7 +56,7 @@ impl Union {
         let (at, stat, dir): (_, Stat, _) = self.place(&pool, &parent, |at| {
             let dir = self.skeleton(&pool, &parent, at)?;
             let branch = pool.branch(at);
-            caller.act()?;
+            caller.act(branch)?;
             let made = branch.ask(|| new.make(dir.as_fd(), name));
             caller.done_in(&pool)?;
             made?;
