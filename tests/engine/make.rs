@@ -1,5 +1,6 @@
 //! Making directories, symlinks, fifos and sockets.
 
+use fsstack_engine::Caller;
 use fsstack_engine::ops::New;
 use fsstack_pool::BranchMode::{NoCreate, ReadWrite};
 use fsstack_sys::{Errno, Kind};
@@ -51,7 +52,7 @@ fn a_skeleton_copies_mode_owner_times_and_attributes() {
     let pool = Ground::with(&[NoCreate, ReadWrite], settings());
     pool.put(0, "d/sub/x", "");
     let (d, sub) = (pool.ino("d"), pool.ino("d/sub"));
-    pool.union.setxattr(d, c"user.colour", b"green", 0, false).unwrap();
+    pool.union.setxattr(d, c"user.colour", b"green", 0, false, Caller::DAEMON).unwrap();
     let old = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
     for path in ["d/sub", "d"] {
         std::fs::set_permissions(pool.on(0, path), std::os::unix::fs::PermissionsExt::from_mode(0o1751))

@@ -1,5 +1,6 @@
 //! What is done to a file by number is done to that file, whatever its name means by then.
 
+use fsstack_engine::Caller;
 use fsstack_engine::ops::Change;
 use fsstack_sys::{Errno, OFlags};
 
@@ -23,7 +24,10 @@ fn a_replaced_file_is_never_touched_in_place_of_the_old_one() {
     assert_eq!(pool.open(ino, OFlags::RDWR | OFlags::TRUNC).unwrap_err(), Errno::STALE);
     assert_eq!(pool.setattr(ino, Change { mode: Some(0), ..Change::default() }).unwrap_err(), Errno::STALE);
     assert_eq!(pool.setattr(ino, Change { size: Some(0), ..Change::default() }).unwrap_err(), Errno::STALE);
-    assert_eq!(pool.union.setxattr(ino, c"user.a", b"b", 0, false).unwrap_err().errno(), Errno::STALE);
+    assert_eq!(
+        pool.union.setxattr(ino, c"user.a", b"b", 0, false, Caller::DAEMON).unwrap_err().errno(),
+        Errno::STALE
+    );
     assert_eq!(pool.link_ino(ino, "link").unwrap_err(), Errno::STALE);
     assert_eq!(pool.snapshot(), before);
 }

@@ -88,7 +88,7 @@ fn an_unlinked_open_file_takes_every_change() {
         let stat = pool.union.setattr(file.ino, handle, change, Caller::DAEMON).unwrap().stat;
         assert_eq!((stat.mode & 0o7777, stat.size, stat.nlink), (0o600, 1, 0));
     }
-    pool.union.setxattr(file.ino, c"user.a", b"b", 0, false).unwrap();
+    pool.union.setxattr(file.ino, c"user.a", b"b", 0, false, Caller::DAEMON).unwrap();
     let mut value = [0; 4];
     assert_eq!(pool.union.getxattr(file.ino, c"user.a", &mut value).unwrap(), 1);
 }
@@ -181,8 +181,11 @@ fn a_read_only_branch_refuses_every_change() {
         }
         let now = Change { mtime: Some(SetTime::Now), ..Change::default() };
         assert_eq!(pool.setattr(film, now).unwrap_err(), Errno::ROFS);
-        assert_eq!(pool.union.setxattr(film, c"user.a", b"b", 0, false).unwrap_err().errno(), Errno::ROFS);
-        assert_eq!(pool.union.removexattr(film, c"user.a").unwrap_err().errno(), Errno::ROFS);
+        assert_eq!(
+            pool.union.setxattr(film, c"user.a", b"b", 0, false, Caller::DAEMON).unwrap_err().errno(),
+            Errno::ROFS
+        );
+        assert_eq!(pool.union.removexattr(film, c"user.a", Caller::DAEMON).unwrap_err().errno(), Errno::ROFS);
         if open {
             pool.close(reader);
         }

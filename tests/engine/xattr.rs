@@ -1,6 +1,7 @@
 //! Extended attributes: the branch's, and the pool's own answers.
 
 use fsstack_engine::Caller;
+use fsstack_lab::needs;
 use fsstack_pool::BranchMode::{NoCreate, ReadWrite};
 use fsstack_pool::Ino;
 use fsstack_sys::Errno;
@@ -26,8 +27,9 @@ fn list(pool: &Ground, ino: Ino, caller: Caller) -> Vec<String> {
 fn set_get_list_remove() {
     let pool = Ground::new(2);
     let ino = pool.write("film", "x");
-    let set =
-        |value: &[u8], flags| pool.union.setxattr(ino, c"user.a", value, flags, false).map_err(|e| e.errno());
+    let set = |value: &[u8], flags| {
+        pool.union.setxattr(ino, c"user.a", value, flags, false, Caller::DAEMON).map_err(|e| e.errno())
+    };
     const CREATE: u32 = 1;
     const REPLACE: u32 = 2;
     assert_eq!(set(b"1", REPLACE), Err(Errno::NODATA));
@@ -39,9 +41,9 @@ fn set_get_list_remove() {
     assert_eq!(pool.union.getxattr(ino, c"user.a", &mut [0]).unwrap_err().errno(), Errno::RANGE);
     assert_eq!(list(&pool, ino, Caller::DAEMON), ["user.a"]);
     assert_eq!(pool.union.listxattr(ino, Caller::DAEMON, &mut [0; 3]).unwrap_err().errno(), Errno::RANGE);
-    pool.union.removexattr(ino, c"user.a").unwrap();
+    pool.union.removexattr(ino, c"user.a", Caller::DAEMON).unwrap();
     assert_eq!(get(&pool, ino, c"user.a").unwrap_err(), Errno::NODATA);
-    assert_eq!(pool.union.removexattr(ino, c"user.a").unwrap_err().errno(), Errno::NODATA);
+    assert_eq!(pool.union.removexattr(ino, c"user.a", Caller::DAEMON).unwrap_err().errno(), Errno::NODATA);
 }
 
 #[test]
@@ -49,13 +51,13 @@ fn a_directorys_attributes_change_on_all_copies() {
     let pool = Ground::new(2);
     (0..2).for_each(|at| pool.put_dir(at, "d"));
     let dir = pool.ino("d");
-    pool.union.setxattr(dir, c"user.a", b"1", 0, false).unwrap();
+    pool.union.setxattr(dir, c"user.a", b"1", 0, false, Caller::DAEMON).unwrap();
     for at in 0..2 {
         let copy = std::fs::File::open(pool.on(at, "d")).unwrap();
         let on = fsstack_sys::xattr::On::Fd(std::os::fd::AsFd::as_fd(&copy));
         assert_eq!(fsstack_sys::xattr::get_vec(on, c"user.a").unwrap(), b"1");
     }
-    pool.union.removexattr(dir, c"user.a").unwrap();
+    pool.union.removexattr(dir, c"user.a", Caller::DAEMON).unwrap();
     assert_eq!(get(&pool, dir, c"user.a").unwrap_err(), Errno::NODATA);
 }
 
@@ -69,14 +71,17 @@ fn the_pools_own_attributes_are_hidden_and_cannot_be_set() {
         assert_eq!(list(&pool, ino, Caller::DAEMON), Vec::<String>::new());
         for name in [c"trusted.fsstack.branch", c"trusted.fsstack.dir", c"user.fsstack.branch-id"] {
             assert_eq!(get(&pool, ino, name).unwrap_err(), Errno::NODATA, "{name:?}");
-            assert_eq!(pool.union.setxattr(ino, name, b"x", 0, false).unwrap_err().errno(), Errno::PERM);
-            assert_eq!(pool.union.removexattr(ino, name).unwrap_err().errno(), Errno::PERM);
+            assert_eq!(
+                pool.union.setxattr(ino, name, b"x", 0, false, Caller::DAEMON).unwrap_err().errno(),
+                Errno::PERM
+            );
+            assert_eq!(pool.union.removexattr(ino, name, Caller::DAEMON).unwrap_err().errno(), Errno::PERM);
         }
     }
     let film = pool.ino("d/film");
     for name in [c"user.fsstack.branch", c"user.fsstack.x", c"user.mergerfs.basepath", c"trusted.fsstack.x"] {
         assert_eq!(
-            pool.union.setxattr(film, name, b"x", 0, false).unwrap_err().errno(),
+            pool.union.setxattr(film, name, b"x", 0, false, Caller::DAEMON).unwrap_err().errno(),
             Errno::PERM,
             "{name:?}"
         );
@@ -100,9 +105,9 @@ fn what_is_stored_under_the_prefixes_is_listed_only_if_it_can_be_read() {
     assert_eq!(get(&pool, ino, c"user.mergerfs.basepath").unwrap(), pool.branch(0).display().to_string());
     assert_eq!(get(&pool, ino, c"user.fsstack.note").unwrap_err(), Errno::NODATA);
     // A copy of the file can have it, too.
-    pool.union.setxattr(ino, c"user.mergerfs.note", b"copied", 0, false).unwrap();
+    pool.union.setxattr(ino, c"user.mergerfs.note", b"copied", 0, false, Caller::DAEMON).unwrap();
     assert_eq!(fsstack_sys::xattr::get_vec(on(), c"user.mergerfs.note").unwrap(), b"copied");
-    pool.union.removexattr(ino, c"user.mergerfs.note").unwrap();
+    pool.union.removexattr(ino, c"user.mergerfs.note", Caller::DAEMON).unwrap();
     assert_eq!(list(&pool, ino, Caller::DAEMON), ["user.a"]);
 }
 
@@ -111,8 +116,8 @@ fn attributes_that_only_root_may_see_are_listed_to_root_only() {
     fsstack_lab::needs!(root());
     let pool = Ground::new(1);
     let ino = pool.write("film", "x");
-    pool.union.setxattr(ino, c"trusted.a", b"1", 0, false).unwrap();
-    pool.union.setxattr(ino, c"user.b", b"1", 0, false).unwrap();
+    pool.union.setxattr(ino, c"trusted.a", b"1", 0, false, Caller::DAEMON).unwrap();
+    pool.union.setxattr(ino, c"user.b", b"1", 0, false, Caller::DAEMON).unwrap();
     let alice = Caller { uid: 1234, ..Caller::DAEMON };
     assert_eq!(list(&pool, ino, alice), ["user.b"]);
     let mut both = list(&pool, ino, Caller::DAEMON);
@@ -155,7 +160,7 @@ fn an_acl_that_clears_setgid_does() {
     let entry =
         |tag: u16, perm: u16| [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &u32::MAX.to_le_bytes()].concat();
     let acl = [2_u32.to_le_bytes().to_vec(), entry(1, 7), entry(4, 5), entry(32, 0)].concat();
-    match pool.union.setxattr(ino, c"system.posix_acl_access", &acl, 0, true) {
+    match pool.union.setxattr(ino, c"system.posix_acl_access", &acl, 0, true, Caller::DAEMON) {
         Err(error) if error.errno() == Errno::OPNOTSUPP => {
             fsstack_lab::Skip::because("no ACLs under /tmp").announce();
         }
@@ -172,7 +177,33 @@ fn an_acl_that_is_not_there_is_taken_away_without_error() {
     pool.put_dir(0, "d");
     let (dir, file) = (pool.ino("d"), pool.write("film", "x"));
     for name in [c"system.posix_acl_access", c"system.posix_acl_default"] {
-        pool.union.removexattr(dir, name).unwrap();
+        pool.union.removexattr(dir, name, Caller::DAEMON).unwrap();
     }
-    pool.union.removexattr(file, c"system.posix_acl_access").unwrap();
+    pool.union.removexattr(file, c"system.posix_acl_access", Caller::DAEMON).unwrap();
+}
+
+#[test]
+fn attributes_of_the_file_system_itself_are_for_root_and_the_owner() {
+    needs!(root());
+    let pool = Ground::new(2);
+    (0..2).for_each(|at| pool.put_dir(at, "d"));
+    let (dir, file) = (pool.ino("d"), pool.write("film", "x"));
+    let (owner, stranger) = (Caller { uid: 1234, ..Caller::DAEMON }, Caller { uid: 1235, ..Caller::DAEMON });
+    for ino in [dir, file] {
+        let change = fsstack_engine::ops::Change { uid: Some(owner.uid), ..Default::default() };
+        pool.setattr(ino, change).unwrap();
+        for name in [c"system.nfs4_acl", c"system.cifs_acl", c"system.ntfs_acl"] {
+            let answers = |caller| {
+                let set = pool.union.setxattr(ino, name, b"x", 0, false, caller);
+                [set, pool.union.removexattr(ino, name, caller)].map(|told| told.unwrap_err().errno())
+            };
+            assert_eq!(answers(stranger), [Errno::PERM; 2], "{name:?}");
+            for caller in [Caller::DAEMON, owner] {
+                assert_eq!(answers(caller), [Errno::OPNOTSUPP; 2], "{name:?}: the branch's own answer");
+            }
+        }
+        // What the kernel has checked is not checked again.
+        pool.union.setxattr(ino, c"user.a", b"x", 0, false, stranger).unwrap();
+        pool.union.removexattr(ino, c"system.posix_acl_access", stranger).unwrap();
+    }
 }

@@ -281,13 +281,13 @@ impl Engine {
     /// setxattr(2).
     pub(crate) fn setxattr(&self, path: &Path, name: &CStr, value: &[u8]) -> Answer<()> {
         let ino = self.followed(path)?.ino;
-        self.union.setxattr(ino, name, value, 0, false).map_err(|e| e.errno())
+        self.union.setxattr(ino, name, value, 0, false, Caller::DAEMON).map_err(|e| e.errno())
     }
 
     /// removexattr(2).
     pub(crate) fn removexattr(&self, path: &Path, name: &CStr) -> Answer<()> {
         let ino = self.followed(path)?.ino;
-        self.union.removexattr(ino, name).map_err(|e| e.errno())
+        self.union.removexattr(ino, name, Caller::DAEMON).map_err(|e| e.errno())
     }
 
     /// All attributes whose names begin with "user.".

@@ -26,6 +26,8 @@ const OURS_OF_MERGERFS: [&[u8]; 4] = [
     b"user.mergerfs.fullpath",
     b"user.mergerfs.allpaths",
 ];
+/// The namespace that belongs to file systems themselves.
+const SYSTEM: &[u8] = b"system.";
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
@@ -77,11 +79,19 @@ impl Union {
     /// have it. `kill_sgid`: the kernel has decided that an ACL set by this caller clears set-gid.
     ///
     /// # Errors
-    /// EPERM for the pool's own names; what the branch answered.
-    pub fn setxattr(&self, ino: Ino, name: &CStr, value: &[u8], flags: u32, kill_sgid: bool) -> Result<()> {
+    /// EPERM for the pool's own names, and for those that are for root and the owner; what the branch answered.
+    pub fn setxattr(
+        &self,
+        ino: Ino,
+        name: &CStr,
+        value: &[u8],
+        flags: u32,
+        kill_sgid: bool,
+        caller: Caller,
+    ) -> Result<()> {
         let pool = self.pool.load();
         let inode = self.inode(ino)?;
-        check_settable(name)?;
+        self.check_settable(&pool, &inode, name, caller)?;
         if inode.is_dir() {
             let mut on_copy = flags;
             if flags != 0 && inode.copies().len() > 1 {
@@ -116,11 +126,11 @@ impl Union {
     /// Removes the attribute `name` of `ino`; of a directory on all branches that have it.
     ///
     /// # Errors
-    /// ENODATA if there is none; EPERM for the pool's own names; what the branch answered.
-    pub fn removexattr(&self, ino: Ino, name: &CStr) -> Result<()> {
+    /// ENODATA if there is none; EPERM as for [`Self::setxattr`]; what the branch answered.
+    pub fn removexattr(&self, ino: Ino, name: &CStr, caller: Caller) -> Result<()> {
         let pool = self.pool.load();
         let inode = self.inode(ino)?;
-        check_settable(name)?;
+        self.check_settable(&pool, &inode, name, caller)?;
         if inode.is_dir() {
             // Taking away an ACL that is not there is no error on any file system.
             if !is_acl(name) {
@@ -137,6 +147,26 @@ impl Union {
             look_anew(fd, name, &[]);
             Ok(())
         })
+    }
+
+    /// Whether `caller` may set or remove the attribute `name`. The kernel checks all namespaces but `system.`, which it
+    /// leaves to the file system; the branch's would see the daemon's rights in place of the caller's. The kernel does
+    /// check the two POSIX ACLs.
+    ///
+    /// # Errors
+    /// EPERM for the pool's own names, and for others of `system.` unless the caller is root or the owner.
+    fn check_settable(&self, pool: &Pool, inode: &Arc<Inode>, name: &CStr, caller: Caller) -> Result<()> {
+        if is_hidden(name.to_bytes()) {
+            return Err(Errno::PERM.into());
+        }
+        if !name.to_bytes().starts_with(SYSTEM) || is_acl(name) || caller.is_root() {
+            return Ok(());
+        }
+        let owner = self.with_one(pool, inode, |on| match on {
+            On::Fd(fd) => sys::at::stat_fd(fd),
+            On::Name(dir, name) => sys::at::stat(dir, name),
+        })?;
+        if owner.uid == caller.uid { Ok(()) } else { Err(Errno::PERM.into()) }
     }
 
     /// # Errors
@@ -258,10 +288,6 @@ fn is_ours(name: &[u8]) -> bool {
 /// What the branches have and is not shown: what the pool keeps there for itself, and what it would answer otherwise than it is stored.
 fn is_hidden(name: &[u8]) -> bool {
     name.starts_with(mark::OWN_PREFIX) || is_ours(name)
-}
-
-fn check_settable(name: &CStr) -> Result<()> {
-    if is_hidden(name.to_bytes()) { Err(Errno::PERM.into()) } else { Ok(()) }
 }
 
 /// An ACL changes the mode. On a FUSE mount that leaves ACLs to its server, GlusterFS's, the kernel does not know

@@ -191,11 +191,14 @@ impl Adapter {
             }
             Operation::Setxattr { name, value, flags, setxattr_flags } => {
                 let kill_sgid = setxattr_flags & wire::abi::SETXATTR_ACL_KILL_SGID != 0;
-                self.union.setxattr(ino, name, value, flags, kill_sgid).map_err(errno)
+                let caller = caller(request, 0);
+                self.union.setxattr(ino, name, value, flags, kill_sgid, caller).map_err(errno)
             }
             Operation::Getxattr { name, size } => self.getxattr(ino, name, size, answer),
             Operation::Listxattr { size } => self.listxattr(request, size, answer),
-            Operation::Removexattr { name } => self.union.removexattr(ino, name).map_err(errno),
+            Operation::Removexattr { name } => {
+                self.union.removexattr(ino, name, caller(request, 0)).map_err(errno)
+            }
             Operation::Getlk(lk) => self.getlk(&lk, answer),
             Operation::Setlk(lk) => self.setlk(request, &lk, false),
             Operation::Setlkw(lk) => self.setlk(request, &lk, true),
