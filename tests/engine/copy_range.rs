@@ -2,6 +2,7 @@
 
 use fsstack_engine::Caller;
 use fsstack_engine::ops::{Whence, WriteTerms};
+use fsstack_lab::needs;
 use fsstack_pool::BranchMode::ReadWrite;
 use fsstack_sys::{Call, Errno, OFlags, count};
 
@@ -103,4 +104,39 @@ fn within_one_file() {
     pool.close(file);
     let told = pool.union.copy_range((file.handle, 0), (file.handle, 3), 3, Caller::DAEMON).unwrap_err();
     assert_eq!(told.errno(), Errno::BADF);
+}
+
+/// What is open may still be written, and so may not what would be opened now: across branches the daemon would write.
+#[test]
+fn what_may_not_be_changed_is_not_copied_into() {
+    needs!(root());
+    let homes = match distinct_homes() {
+        Err(skip) => return skip.announce(),
+        Ok(homes) => homes,
+    };
+    let pool = Ground::over(homes, &[ReadWrite, ReadWrite], settings());
+    pool.put(0, "b", "bbbb");
+    pool.put(1, "a", "aaaa");
+    let source = pool.open(pool.ino("a"), OFlags::RDONLY).unwrap();
+    let target = pool.open(pool.ino("b"), OFlags::RDWR).unwrap();
+    let copy = |target: File| {
+        let told = pool.union.copy_range((source.handle, 0), (target.handle, 0), 2, Caller::DAEMON);
+        told.map_err(|error| error.errno())
+    };
+    let set = |what: &str| {
+        fsstack_lab::shell::command("chattr").arg(what).arg(pool.on(0, "b")).run().unwrap();
+    };
+    set("+i");
+    let told = copy(target);
+    set("-i");
+    assert_eq!(told, Err(Errno::PERM));
+    assert_eq!(pool.read_handle(target), "bbbb");
+    // Whoever opened it to append, and gave O_APPEND up, still may only append.
+    pool.close(target);
+    set("+a");
+    let appender = pool.open(target.ino, OFlags::WRONLY | OFlags::APPEND).unwrap();
+    let told = copy(appender);
+    set("-a");
+    assert_eq!(told, Err(Errno::PERM));
+    assert_eq!(pool.read_ino(target.ino).unwrap(), "bbbb");
 }

@@ -18,7 +18,8 @@ impl Union {
     /// As `copy_file_range(2)`: the number of bytes copied.
     ///
     /// # Errors
-    /// EBADF if a handle is not open; what a branch answered before the first byte.
+    /// EBADF if a handle is not open; EPERM if the target is immutable, or may only be added to and its handle, or the
+    /// daemon's own descriptor, was opened so; what a branch answered before the first byte.
     pub fn copy_range(
         &self,
         from: (Handle, u64),
@@ -27,6 +28,11 @@ impl Union {
         caller: Caller,
     ) -> Result<u64> {
         let (source, target) = (self.file(from.0)?, self.file(to.0)?);
+        if target.must_append() {
+            return Err(Errno::PERM.into());
+        }
+        // What others opened to append appends.
+        target.file.check_stored()?;
         target.file.make_writable()?;
         self.strip(&target.inode, &target.file, caller)?;
         let size = source.file.stat()?.size;
@@ -54,6 +60,10 @@ fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> R
             Err(error) if matches!(error.errno(), Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => {}
             settled => return settled.map(|copied| copied as u64),
         }
+    }
+    // The branch's own way asks for that; a descriptor from before `chattr +i` can still be written.
+    if target.stat()?.is_immutable() {
+        return Err(Errno::PERM.into());
     }
     // A place inside of both: whichever hangs, the caller is answered. (In the order of the branches, so that nobody who
     // copies the other way has the one and waits for the other.)
