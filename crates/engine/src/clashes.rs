@@ -1,4 +1,5 @@
-//! Names that are a file on one branch and a directory on another: the log is told of each once.
+//! What the branches have that does not go together, as a name that is a file here and a directory there: the log is told
+//! of each once.
 
 use std::collections::HashSet;
 
@@ -23,6 +24,12 @@ pub(crate) enum Told {
 }
 
 impl Clashes {
+    /// Whether [`Self::tell`] would answer [`Told::Before`].
+    pub(crate) fn knows(&self, hash: u64) -> bool {
+        let told = self.0.lock();
+        told.len() >= MOST || told.contains(&hash)
+    }
+
     /// Remembers the clash `hash`.
     pub(crate) fn tell(&self, hash: u64) -> Told {
         let mut told = self.0.lock();
@@ -41,6 +48,7 @@ mod tests {
     fn each_is_told_once_and_not_without_end() {
         let clashes = Clashes::default();
         assert_eq!([clashes.tell(7), clashes.tell(7), clashes.tell(8)], [Told::Now, Told::Before, Told::Now]);
+        assert!(clashes.knows(7) && !clashes.knows(9));
         let told: Vec<_> = (100..).take(2 * MOST).map(|hash| clashes.tell(hash)).collect();
         assert_eq!(told.iter().filter(|told| **told == Told::Now).count(), MOST - 3);
         assert_eq!(told.iter().filter(|told| **told == Told::Last).count(), 1);

@@ -1,0 +1,196 @@
+//! Copies of a directory that let in others than the first one does.
+//!
+//! A change of owner or mode is made on all copies, but a power cut or an end of the daemon in the middle leaves some as
+//! they were, and so does a change past the pool. The pool shows the first copy's rights; the others come to light
+//! when its branch is out of reach or leaves. So a difference is told once, and a later copy is given the first
+//! one's rights where nobody gains by that. What would let somebody in is for an operator to decide.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fsstack_pool::BranchIx;
+use fsstack_sys::xattr::On;
+use fsstack_sys::{self as sys, Errno, Stat, SysError};
+
+use crate::clashes::Told;
+use crate::error::Result;
+use crate::health::crowd::Stay;
+use crate::inode::number::mix;
+use crate::inode::{Changes, Inode};
+use crate::pool::Pool;
+use crate::resolve::{DirStats, has_xattr};
+use crate::union::Union;
+
+/// What changed a moment ago may be half done: by another host's pool, or by a script on the branches.
+const SETTLED_AFTER: i64 = 2;
+
+/// Who may do what with a directory, but for ACLs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rights {
+    uid: u32,
+    gid: u32,
+    mode: u32,
+}
+
+impl Rights {
+    fn of(stat: &Stat) -> Self {
+        Self { uid: stat.uid, gid: stat.gid, mode: stat.mode & 0o7777 }
+    }
+
+    /// Whether nobody may do more with `self` than with `old`. Root may do anything.
+    fn narrows(self, old: Self) -> bool {
+        let special = |rights: Self| rights.mode & 0o7000;
+        let class = |rights: Self, shift: u32| rights.mode >> shift & 0o7;
+        let [user, group, other] = [6, 3, 0].map(|shift| class(self, shift));
+        let [old_user, old_group, old_other] = [6, 3, 0].map(|shift| class(old, shift));
+        let within = |new: u32, old: u32| new & !old == 0;
+        // Of these bits only "sticky" takes rights away.
+        let same_kind =
+            special(self) & !0o1000 == special(old) & !0o1000 && within(special(old), special(self));
+        let users = if self.uid == old.uid {
+            within(user, old_user)
+        } else {
+            // The old owner is one of the group or the others now.
+            self.uid == 0 && within(group | other, old_user)
+        };
+        let groups = if self.gid == old.gid {
+            within(group, old_group)
+        } else {
+            within(group | other, old_user & old_group & old_other)
+        };
+        same_kind && users && groups && within(other, old_other)
+    }
+
+    fn put_on(self, fd: BorrowedFd<'_>, old: Self) -> Result<(), SysError> {
+        if (self.uid, self.gid) != (old.uid, old.gid) {
+            // Between the two changes nobody gains either.
+            sys::at::chmod_fd(fd, self.mode & 0o7000)?;
+            sys::at::chown_fd(fd, Some(self.uid), Some(self.gid))?;
+        }
+        sys::at::chmod_fd(fd, self.mode)
+    }
+}
+
+impl std::fmt::Display for Rights {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:04o} of {}:{}", self.mode, self.uid, self.gid)
+    }
+}
+
+impl Union {
+    /// Looks whether the copies of `dir`, which a lookup found as `stats`, have the first one's rights; see above.
+    pub(crate) fn compare_rights(&self, pool: &Pool, dir: &Arc<Inode>, stats: &DirStats) {
+        let Some(((first_at, first), later)) = stats.split_first() else { return };
+        for (at, stat) in later {
+            let (shown, own) = (Rights::of(first), Rights::of(stat));
+            if shown == own || is_recent(first) || is_recent(stat) {
+                continue;
+            }
+            let told = [dir.id.ino.0, u64::from(at.0), seed(shown), seed(own)];
+            let told = told.into_iter().fold(0, |all, part| mix(all ^ part));
+            if self.unlike.knows(told) {
+                continue;
+            }
+            // A change or a new copy that is under way is the reason, or may be.
+            let Some(_changes) = dir.change().filter(Changes::has_all) else { return };
+            if self.unlike.tell(told) != Told::Before {
+                self.settle_rights(pool, dir, *first_at, *at);
+            }
+        }
+    }
+
+    fn settle_rights(&self, pool: &Pool, dir: &Arc<Inode>, first: BranchIx, later: BranchIx) {
+        let given = self.give_rights(pool, dir, first, later);
+        let path = dir.path().unwrap_or_default();
+        let path = String::from_utf8_lossy(&path);
+        let (shown, branch) = (pool.branch(first).path.display(), pool.branch(later).path.display());
+        match given {
+            Ok(Outcome::Same) => {}
+            Ok(Outcome::Given(rights, was)) => tracing::warn!(
+                ?path, %shown, %branch, "directory: its copy on the branch was {was}, and shown is {rights}; the copy has these rights now, which let nobody else in"
+            ),
+            Ok(Outcome::Told(rights, was)) => tracing::warn!(
+                ?path, %shown, %branch, "directory: its copy on the branch is {was}, and shown is {rights}; should the first branch be missing, the other rights hold; set owner and mode through the pool (chown, chmod) to have them on all branches"
+            ),
+            Err(error) => tracing::warn!(
+                ?path, %shown, %branch, %error, "directory: its copy on the branch has another owner or mode, which cannot be changed; should the first branch be missing, these hold; set them on the branch itself"
+            ),
+        }
+    }
+
+    fn give_rights(
+        &self,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        first: BranchIx,
+        later: BranchIx,
+    ) -> Result<Outcome> {
+        sys::identity::become_daemon()?;
+        let look = |at: BranchIx| {
+            let fd = self.dirfd(pool, dir, at)?;
+            let told = pool.branch(at).ask_for(Stay::Brief, || {
+                let acl = has_xattr(On::Fd(fd.as_fd()), c"system.posix_acl_access");
+                Ok((Rights::of(&sys::at::stat_fd(fd.as_fd())?), acl))
+            })?;
+            Ok::<_, crate::error::OpError>((fd, told))
+        };
+        let (_, (rights, acl)) = look(first)?;
+        let (fd, (was, other_acl)) = look(later)?;
+        if rights == was {
+            return Ok(Outcome::Same);
+        }
+        // With an ACL the mode is not all that counts.
+        let branch = pool.branch(later);
+        if acl || other_acl || !rights.narrows(was) || !branch.is_writable() {
+            return Ok(Outcome::Told(rights, was));
+        }
+        branch.ask(|| rights.put_on(fd.as_fd(), was))?;
+        dir.forget_told(later);
+        let (_, (now, _)) = look(later)?;
+        // A file system that has no rights of its own takes them, and shows others.
+        if now == rights { Ok(Outcome::Given(rights, was)) } else { Err(Errno::OPNOTSUPP.into()) }
+    }
+}
+
+/// What became of a copy with other rights than the shown one: those that are shown, and its own.
+enum Outcome {
+    Same,
+    Given(Rights, Rights),
+    Told(Rights, Rights),
+}
+
+fn seed(rights: Rights) -> u64 {
+    u64::from(rights.mode) << 48 ^ u64::from(rights.uid) << 24 ^ u64::from(rights.gid)
+}
+
+fn is_recent(stat: &Stat) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().cast_signed());
+    (now - stat.ctime.sec).abs() < SETTLED_AFTER
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rights(uid: u32, gid: u32, mode: u32) -> Rights {
+        Rights { uid, gid, mode }
+    }
+
+    #[test]
+    fn who_gains_nothing_is_known() {
+        let old = rights(7, 8, 0o755);
+        for new in [(7, 8, 0o700), (7, 8, 0o1755), (0, 8, 0o755), (0, 0, 0o755), (7, 9, 0o755), (0, 0, 0o700)]
+        {
+            assert!(rights(new.0, new.1, new.2).narrows(old), "{new:?}");
+        }
+        for new in [(7, 8, 0o775), (7, 8, 0o757), (9, 8, 0o700), (7, 8, 0o2755)] {
+            assert!(!rights(new.0, new.1, new.2).narrows(old), "{new:?}");
+        }
+        // The group's members, the others, and the old owner had less than their new class has.
+        assert!(!rights(7, 9, 0o750).narrows(rights(7, 8, 0o705)));
+        assert!(!rights(7, 9, 0o705).narrows(rights(7, 8, 0o705)));
+        assert!(!rights(0, 8, 0o755).narrows(rights(7, 8, 0o055)));
+        assert!(!rights(7, 8, 0o777).narrows(rights(7, 8, 0o1777)));
+    }
+}
