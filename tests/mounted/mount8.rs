@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, CpuGroup, Pool, Skip, daemon, mounts, needs};
+use fsstack_lab::{self as lab, Branch, CpuGroup, Kind, Layout, MiB, Pool, Skip, daemon, mounts, needs};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::command::nfs_identity::fresh_identity;
@@ -213,6 +213,38 @@ fn flags_reach_the_kernel() {
         refused(pool.path(), "echo > null").contains("ead-only")
             || refused(pool.path(), "cat null").contains("denied")
     );
+}
+
+#[test]
+fn what_the_mount_of_a_branch_forbids_the_pools_does() {
+    needs!(mounting(), root());
+    let _installed = installed!();
+    let mut pool = lab::pool().tmpfs_branch("a", MiB(16)).tmpfs_branch("b", MiB(16)).unmounted();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let flag = |branch: &str, flags: &str| {
+        sh(pool.branch(branch).path(), &format!("mount -o remount,{flags} ."));
+    };
+    flag("b", "noexec,nosuid");
+    pool.remount_with(&[&format!("log={}", log.path().display())]);
+    let has = |pool: &lab::Pool, flag: &str| options(pool).contains(&flag.to_owned());
+    assert!(has(&pool, "noexec") && has(&pool, "nosuid") && !has(&pool, "nodev"));
+    sh(pool.path(), "cp /bin/true true");
+    assert!(refused(pool.path(), "./true").contains("denied"));
+    let told = std::fs::read_to_string(log.path()).unwrap();
+    assert!(told.contains("mounted nosuid,noexec, as branch"), "{told}");
+    // It cannot be lifted from the pool alone.
+    sh("/", &format!("mount -o remount,exec,suid {}", pool.path().display()));
+    assert!(has(&pool, "noexec") && has(&pool, "nosuid"));
+    // Nor brought in by a branch that is added.
+    let home = tempfile::tempdir().unwrap();
+    let more = Branch::make("more", Kind::Tmpfs(MiB(8)), Layout::Sparse, home.path()).unwrap();
+    let (at, source) = (pool.path().display().to_string(), more.path().display().to_string());
+    sh(more.path(), "mount -o remount,nodev,noexec .");
+    let (_, told) = crate::command::refused(&["branch", "add", &at, &source]);
+    assert!(told.contains("remount,nodev") && !told.contains("noexec,"), "{told}");
+    sh("/", &format!("mount -o remount,nodev {at}"));
+    crate::command::told(&["branch", "add", &at, &source]);
+    assert!(has(&pool, "nodev"));
 }
 
 /// A pool of a user who is not root: mounted, used and unmounted by him. In a mount namespace of its own, where

@@ -19,6 +19,7 @@ mod raw;
 mod remembered;
 mod remount;
 mod resolve;
+mod restrictions;
 mod serve;
 mod values;
 mod whole_file;

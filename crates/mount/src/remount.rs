@@ -5,11 +5,12 @@
 
 use crate::cli::Invocation;
 use crate::gather::{gather_words, words_of};
-use crate::ledger;
+use crate::ledger::{self, LedgerBranch};
 use crate::options;
 use crate::problem::Problems;
 use crate::raw::RawOptions;
 use crate::resolve::flags;
+use crate::restrictions::Restrictions;
 use crate::serve::kernel_flags;
 use crate::settings::{AccessTimes, MountFlags};
 use crate::world::World;
@@ -17,7 +18,7 @@ use fsstack_control::Client;
 use fsstack_control::api::{Assignment, SettingsRequest};
 use fsstack_pool::Printable;
 use fsstack_sys::mounts::{self, MountInfo};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What stands in the mount table, and is settled between the kernel and the daemon.
 const OF_THE_KERNEL: [&str; 5] = ["fd", "rootmode", "user_id", "group_id", "blksize"];
@@ -36,10 +37,11 @@ pub(crate) fn remount(typed: &Invocation, world: &World) -> Result<(), Problems>
     let entry = std::fs::canonicalize(&typed.target).ok().and_then(|target| {
         world.ledgers().find_map(|ledger| {
             let pool = ledger::read(ledger).into_iter().rfind(|pool| pool.mount_point() == target)?;
-            Some((target.clone(), ledger::socket_of(ledger, &pool.id)))
+            let branches: Vec<PathBuf> = pool.branches.iter().map(LedgerBranch::path).collect();
+            Some((target.clone(), ledger::socket_of(ledger, &pool.id), branches))
         })
     });
-    let Some((target, socket)) = entry else {
+    let Some((target, socket, branches)) = entry else {
         problems.mount(format!("remount of {shown}: no pool is mounted there; mount it first"));
         return Err(problems);
     };
@@ -53,7 +55,7 @@ pub(crate) fn remount(typed: &Invocation, world: &World) -> Result<(), Problems>
             .map(drop)
             .unwrap_or_else(|error| problems.mount(error.to_string()));
         if problems.is_empty() {
-            set_flags(&target, &raw, world)
+            set_flags(&target, &raw, &branches, world)
                 .unwrap_or_else(|why| problems.mount(format!("remount of {shown}: {why}")));
         }
     }
@@ -73,10 +75,11 @@ fn read(typed: &Invocation, problems: &mut Problems) -> (RawOptions, Vec<Assignm
     (raw, assignments.collect())
 }
 
-/// The kernel's own flags, if they are not these already.
-fn set_flags(target: &Path, raw: &RawOptions, world: &World) -> Result<(), String> {
-    let wanted = flags(raw, world);
+/// The kernel's own flags, if they are not these already. What a branch restricts stays so.
+fn set_flags(target: &Path, raw: &RawOptions, branches: &[PathBuf], world: &World) -> Result<(), String> {
+    let mut wanted = flags(raw, world);
     let table = mounts::list().map_err(|error| error.to_string())?;
+    branches.iter().for_each(|branch| Restrictions::at(branch, &table).put_on(&mut wanted));
     let held = table.iter().rfind(|mount| mount.mount_point == target).map(held_flags);
     if held == Some(wanted) {
         return Ok(());
@@ -84,7 +87,7 @@ fn set_flags(target: &Path, raw: &RawOptions, world: &World) -> Result<(), Strin
     mounts::remount(target, kernel_flags(&wanted)).map_err(|error| error.to_string())
 }
 
-fn held_flags(mount: &MountInfo) -> MountFlags {
+pub(crate) fn held_flags(mount: &MountInfo) -> MountFlags {
     let has = |word: &str| {
         mount.options.split(',').chain(mount.super_options.split(',')).any(|option| option == word)
     };

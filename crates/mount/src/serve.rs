@@ -31,6 +31,7 @@ use crate::log::{LogHandle, LogLevel};
 use crate::operate::{Leaving, Served};
 use crate::outside;
 use crate::remembered::Remembered;
+use crate::restrictions;
 use crate::settings::{
     self, AccessTimes, DoorScheduling, Locks, MountFlags, PageCache, Privilege, Settings, StatfsView, Verify,
     WritePath,
@@ -59,6 +60,8 @@ pub(crate) fn serve(
 ) -> Result<(), LaunchError> {
     let system = |what: &str, error: io::Error| LaunchError::system(format!("{what}: {error}"));
     std::env::set_current_dir("/").map_err(|error| system("/", error))?;
+    let table = fsstack_sys::mounts::list().map_err(|error| system("the mount table", error))?;
+    let settings = &restrictions::inherited(settings, &table);
     let pool = open_pool(settings)?;
     let transport = settle_transport(settings)?;
     let device = identity_device(settings)?;

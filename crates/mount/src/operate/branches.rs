@@ -9,6 +9,8 @@ use crate::branches::{self, Demand};
 use crate::ledger::{self, DirectoryId, LedgerBranch, LedgerEntry};
 use crate::problem::Problems;
 use crate::remembered::Remembered;
+use crate::remount::held_flags;
+use crate::restrictions::Restrictions;
 use crate::values;
 use crate::world::World;
 use fsstack_control::Refusal;
@@ -20,6 +22,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -96,6 +99,7 @@ impl Served {
                 "{text}: a pattern for several directories: add them one by one"
             )));
         };
+        check_restrictions(&branch.spec.path, &mount_point)?;
         self.union.add_branch(&branch.spec, Position::Last).map_err(refused)?;
         remembered.note(&found, &world);
         Ok(BranchChanged {
@@ -215,6 +219,26 @@ fn changed(branch: &Branch, from: &str, to: &str) -> BranchChanged {
         to: to.to_owned(),
         waits_for: 0,
     }
+}
+
+/// What the mount of a new branch forbids is forbidden in the whole pool: an operator decides that, not the branch.
+///
+/// # Errors
+/// The pool's mount, which cannot change by itself, lacks a restriction of the branch's.
+fn check_restrictions(branch: &Path, pool: &Path) -> Result<(), Refusal> {
+    let table = fsstack_sys::mounts::list().map_err(|error| Refusal::failed(error.to_string()))?;
+    let Some(held) = table.iter().rfind(|mount| mount.mount_point == pool).map(held_flags) else {
+        return Ok(()); // detached: nobody comes in any more
+    };
+    let lacking = Restrictions::at(branch, &table).beyond(&held);
+    if lacking.is_none() {
+        return Ok(());
+    }
+    let (branch, pool) = (Printable::path(branch), Printable::path(pool));
+    Err(Refusal::usage(format!(
+        "branch {branch}: its mount has {lacking}, which would not hold by way of the pool: mount -o remount,{lacking} {pool} \
+         first, or mount the branch without"
+    )))
 }
 
 fn gone(branch: &Branch, waits_for: usize) -> BranchChanged {
