@@ -43,14 +43,18 @@ fn forgotten(pool: &Ground, paths: &[&str]) -> Vec<(Ino, u64)> {
     found.iter().map(|entry| (entry.ino, entry.generation)).collect()
 }
 
-/// What the object is refused with, when all marks on the branches are known. Another one that has got its number (from
-/// whoever else uses the file system) is not it: the kernel compares generations.
-fn refused(pool: &Ground, (ino, generation): (Ino, u64)) -> Option<Errno> {
+fn until_marks_are_known(pool: &Ground) {
     let began = std::time::Instant::now();
     while !pool.union.index_health().complete {
         assert!(began.elapsed() < std::time::Duration::from_secs(60), "the marks are never known");
         std::thread::yield_now();
     }
+}
+
+/// What the object is refused with, when all marks on the branches are known. Another one that has got its number (from
+/// whoever else uses the file system) is not it: the kernel compares generations.
+fn refused(pool: &Ground, (ino, generation): (Ino, u64)) -> Option<Errno> {
+    until_marks_are_known(pool);
     match pool.itself(ino) {
         Ok(entry) if entry.generation != generation => Some(Errno::STALE),
         told => told.err(),
@@ -152,4 +156,27 @@ fn who_asks_for_what_is_out_of_reach_is_told_to_ask_again() {
         assert_eq!(told, Outcome::Refused(Errno::NOMEM.raw_os_error()), "{pid}");
     }
     union.destroy();
+}
+
+/// The file system opens all of its inodes by number, wherever they lie.
+#[test]
+fn what_is_not_in_the_pool_is_not_reached_by_a_number() {
+    let pool = pool_or_skip!();
+    until_marks_are_known(&pool);
+    let branch = pool.ino("d/g").0 >> 48 << 48;
+    let number = |path: &std::path::Path| {
+        Ino(branch | std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap()))
+    };
+    let outside = tempfile::NamedTempFile::new().unwrap();
+    assert_eq!(pool.itself(number(outside.path())).unwrap_err(), Errno::STALE);
+    // What the pool itself is at work with.
+    pool.put(1, ".fsstack.moving/half", "a cop");
+    assert_eq!(pool.itself(number(&pool.on(1, ".fsstack.moving/half"))).unwrap_err(), Errno::STALE);
+    fs::remove_dir_all(pool.on(1, ".fsstack.moving")).unwrap();
+    // What nobody has looked up by its name, and what has a name elsewhere, too.
+    pool.put(1, "d/late", "x");
+    fs::hard_link(outside.path(), pool.on(1, "d/both")).unwrap();
+    for name in ["d/late", "d/both"] {
+        pool.itself(number(&pool.on(1, name))).unwrap();
+    }
 }

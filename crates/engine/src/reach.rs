@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use fsstack_pool::{BranchIx, Ino};
+use fsstack_sys::at::Whereabouts;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::branch::Branch;
@@ -103,6 +104,7 @@ impl Union {
                 false => Err(OpError::STALE),
             };
         }
+        self.check_inside(pool, at, fd.as_fd(), &stat)?;
         let id = self.identity(pool, pool.branch(at), &stat);
         if id.ino == ino { Ok(Reached::File(ByNumber { at, fd, stat, id })) } else { Err(OpError::STALE) }
     }
@@ -161,6 +163,30 @@ impl Union {
         }
         // It stays where the pool has something else, or it is renamed faster than it is walked to, or its branch did not answer.
         Err(if unsure { OpError::UNSURE } else { OpError::STALE })
+    }
+
+    /// A file system opens any of its inodes by number, also outside of a branch that is a directory in it, and what the
+    /// pool keeps for itself. Where the kernel knows a path of the file `fd`, that tells. (After a restart it may know
+    /// none: `docs/nfs.md` says what that means.)
+    ///
+    /// # Errors
+    /// ESTALE if it is nothing of the pool's.
+    fn check_inside(&self, pool: &Pool, at: BranchIx, fd: BorrowedFd<'_>, stat: &Stat) -> Result<()> {
+        let branch = pool.branch(at);
+        if branch.by_number.is_none() {
+            return Ok(()); // it was found by its name
+        }
+        let whereabouts = branch.ask(|| sys::at::whereabouts(branch.root().as_fd(), fd))?;
+        let outside = match whereabouts {
+            Whereabouts::Below(path) => {
+                let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
+                CString::new(first).is_ok_and(|first| pool.hides(&first))
+            }
+            // One that has several names may have another below the root.
+            Whereabouts::Elsewhere => stat.nlink == 1,
+            Whereabouts::Unknown => false,
+        };
+        if outside { Err(OpError::STALE) } else { Ok(()) }
     }
 
     /// The name that a file has, if the kernel knows one and it leads there.

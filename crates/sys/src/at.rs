@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags}
 use rustix::io::Errno;
 
 pub use attr::{SetTime, Times, chmod_fd, chown_fd, utimens_fd};
-pub use procfd::path_below;
+pub use procfd::{Whereabouts, path_below, whereabouts};
 pub use rustix::fs::RenameFlags;
 
 use crate::call::{Call, Result, SysError, call};

@@ -44,11 +44,21 @@ impl ProcFd {
     }
 }
 
-/// The path of `fd` below the directory `root`, without a leading slash, as the kernel knows it now: empty for
-/// `root` itself. None: it lies elsewhere, has no name, or the kernel came to it without one.
+/// Where the kernel knows a file to be, seen from a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// Below it, by this path, without a leading slash; empty for the directory itself.
+    Below(Vec<u8>),
+    /// Somewhere else.
+    Elsewhere,
+    /// The kernel came to the file without a name.
+    Unknown,
+}
+
+/// Where `fd` is, seen from the directory `root`, as the kernel knows it now.
 ///
 /// A hint: names move, so the caller walks the path and looks whether it leads there.
-pub fn path_below(root: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
+pub fn whereabouts(root: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<Whereabouts> {
     let read = |fd| {
         let path = ProcFd::of(fd);
         let read = || rustix::fs::readlinkat(rustix::fs::CWD, path.as_c_str(), Vec::new());
@@ -62,7 +72,21 @@ pub fn path_below(root: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<Option<Vec
             below => below.strip_prefix(b"/"),
         }),
     };
-    Ok(below.map(<[u8]>::to_vec))
+    Ok(match below {
+        Some(below) => Whereabouts::Below(below.to_vec()),
+        // So it is written of what is connected to no directory.
+        None if path == b"/" => Whereabouts::Unknown,
+        None => Whereabouts::Elsewhere,
+    })
+}
+
+/// The path of `fd` below the directory `root`. None: it lies elsewhere, has no name, or the kernel came to it without one.
+/// As uncertain as [`whereabouts`].
+pub fn path_below(root: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
+    Ok(match whereabouts(root, fd)? {
+        Whereabouts::Below(path) => Some(path),
+        Whereabouts::Elsewhere | Whereabouts::Unknown => None,
+    })
 }
 
 #[cfg(test)]
