@@ -28,9 +28,9 @@ const CARRIED: u32 = (ioctl::FS_FL_USER_MODIFIABLE & !ioctl::FREEZING)
 /// Those that come when the content is there.
 const LAST: u32 = ioctl::FS_SYNC_FL;
 
-/// Without these a copy would not be what its user was promised: on disk when a write is answered, unreadable without a key,
-/// checked at each read.
-const PROMISES: u32 = ioctl::FS_SYNC_FL | ioctl::FS_ENCRYPT_FL | ioctl::FS_VERITY_FL;
+/// Without these a copy would not be what its user was promised: on disk when a write, or a change of names, is answered,
+/// unreadable without a key, checked at each read. A directory gives the first and the third to what is made in it.
+const PROMISES: u32 = ioctl::FS_SYNC_FL | ioctl::FS_DIRSYNC_FL | ioctl::FS_ENCRYPT_FL | ioctl::FS_VERITY_FL;
 
 /// Sizes of extents, which another file system may have no such blocks for.
 const SIZES: u32 = ioctl::FS_XFLAG_EXTSIZE | ioctl::FS_XFLAG_EXTSZINHERIT | ioctl::FS_XFLAG_COWEXTSIZE;

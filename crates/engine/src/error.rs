@@ -49,6 +49,7 @@ impl OpError {
             Self::Branch { sys, .. } | Self::Sys(sys) => sys.errno,
             Self::NoBranch(why) => match why {
                 Rejection::PathMissing => Errno::NOENT,
+                Rejection::Unfit => Errno::OPNOTSUPP,
                 Rejection::Unreachable => Errno::IO,
                 Rejection::TooFull => Errno::NOSPC,
                 Rejection::ReadOnly => Errno::ROFS,
@@ -63,6 +64,24 @@ impl OpError {
             Self::Branch { sys, .. } => matches!(sys.errno, Errno::NOSPC | Errno::DQUOT | Errno::ROFS),
             Self::Sys(_) | Self::NoBranch(_) | Self::Refused(_) => false,
         }
+    }
+
+    /// The branch cannot hold what a directory that it is given has: an ACL, or a flag that is a promise.
+    pub(crate) fn is_unfit(self) -> bool {
+        match self {
+            Self::Branch { sys, .. } => {
+                matches!(
+                    (sys.call, sys.errno),
+                    (Call::Setxattr | Call::Ioctl, Errno::OPNOTSUPP | Errno::PERM)
+                )
+            }
+            Self::Sys(_) | Self::NoBranch(_) | Self::Refused(_) => false,
+        }
+    }
+
+    /// Why a name cannot be in a directory that its branch cannot be given: elsewhere it could, by a copy.
+    pub(crate) fn of_a_new_parent(self) -> Self {
+        if self.is_unfit() { Self::Refused(Errno::XDEV) } else { self }
     }
 
     /// The branch was asked whether all is on disk, or to close the file, and says that something was lost.

@@ -36,8 +36,8 @@ impl Union {
             .filter(|at| holds(&in_a, *at) || holds(&in_b, *at))
             .collect();
         for at in &at {
-            self.skeleton_in_shape(pool, a.dir, *at)?;
-            self.skeleton_in_shape(pool, b.dir, *at)?;
+            self.skeleton_in_shape(pool, a.dir, *at).map_err(OpError::of_a_new_parent)?;
+            self.skeleton_in_shape(pool, b.dir, *at).map_err(OpError::of_a_new_parent)?;
         }
         let of = |holders: &DirStats, at: BranchIx| {
             holders.iter().find(|(holder, _)| *holder == at).map(|(_, stat)| Object::of(stat))

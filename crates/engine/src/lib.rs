@@ -38,6 +38,7 @@ mod relocate;
 mod removed;
 pub mod reserve;
 mod resolve;
+mod rights;
 pub mod rules;
 mod scouts;
 mod search;

@@ -198,6 +198,14 @@ impl Union {
             let known = facts.iter_mut().find(|facts| facts.branch == *at);
             // (The policy's last resort, under the floor, is not for what is known to be too large.)
             let Some(known) = known.filter(|facts| fits(facts, file.size)) else { continue };
+            // When the file is whole it is too late for another branch.
+            if !parent.is_on(*at)
+                && let Err(error) = self.skeleton(pool, parent, *at)
+                && error.is_unfit()
+            {
+                last = Some(error);
+                continue;
+            }
             match self.staging(pool, copy, *at) {
                 Ok(home) => {
                     let id = self.new_handle().0;

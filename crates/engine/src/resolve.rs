@@ -244,7 +244,13 @@ impl Union {
         copies: &Copies,
     ) -> Result<Entry> {
         let id = self.dir_identity(pool, parent, name, stats)?;
-        Ok(self.admit_dir_as(id, parent, name, stats, copies))
+        let entry = self.admit_dir_as(id, parent, name, stats, copies);
+        if stats.len() > 1
+            && let Some(dir) = self.inodes.get(id.ino)
+        {
+            self.compare_rights(pool, &dir, stats);
+        }
+        Ok(entry)
     }
 
     /// As [`Self::admit`], of the directory `name` that was made on the branch `at` just now: it bears no mark.

@@ -2,9 +2,13 @@
 //!
 //! A skeleton is made while the tree's shape is held shared, so that no directory of it is renamed or removed
 //! meanwhile; who removes a directory's only copy holds the shape shared too, and the directory itself
-//! (`Inode::go`). Two threads may make the same one: the later finds it there. It is made with the owner, mode,
+//! (`Inode::go`), and who changes its attributes keeps new copies away meanwhile (`inode/claims.rs`). Two threads may
+//! make the same one: the later finds it there. It is made with the owner, mode,
 //! attributes and times of the directory it is a copy of before its name shows (a directory that is already
 //! in the pool, under attributes that the pool already shows, can only be entered by who may enter it).
+//!
+//! A branch that cannot hold an ACL, or keep what an inode flag promises, is given no copy: with the mode alone the
+//! copy would let in more users than the directory does, and what is made in it would lack what was promised.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,9 +23,10 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::branch::Branch;
 use crate::chattr::Traits;
+use crate::clashes::Told;
 use crate::error::{OpError, Result};
 use crate::inode::dirfd::DirFd;
-use crate::inode::number::Identity;
+use crate::inode::number::{Identity, mix};
 use crate::inode::{Inode, Name, mark};
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
@@ -66,9 +71,28 @@ impl Union {
             upper = parent;
         };
         while let Some((inode, name)) = below.pop() {
-            fd = self.copy_dir(pool, pool.branch(at), &fd, &inode, &name)?;
+            let branch = pool.branch(at);
+            if inode.is_unfit_for(at) {
+                return Err(branch.said(SysError { call: sys::Call::Setxattr, errno: Errno::OPNOTSUPP }));
+            }
+            fd = self.copy_dir(pool, branch, &fd, &inode, &name).inspect_err(|error| {
+                if error.is_unfit() {
+                    inode.note_unfit(at);
+                    self.report_unfit(branch, &inode);
+                }
+            })?;
         }
         Ok(fd)
+    }
+
+    /// Says once that new entries of `dir` are not put on `branch`.
+    fn report_unfit(&self, branch: &Branch, dir: &Arc<Inode>) {
+        if self.unfit.tell(mix(dir.id.ino.0 ^ u64::from(branch.ix.0))) == Told::Before {
+            return;
+        }
+        let (path, branch) = (dir.path().unwrap_or_default(), branch.path.display());
+        let path = String::from_utf8_lossy(&path);
+        tracing::warn!(%branch, ?path, "directory: the branch cannot hold its ACL or keep its inode flags; new entries go to other branches; remove the ACL (setfacl -b) or the flags (chattr) to use the branch");
     }
 
     fn copy_dir(
@@ -79,7 +103,7 @@ impl Union {
         dir: &Arc<Inode>,
         name: &Name,
     ) -> Result<Arc<DirFd>> {
-        let _grows = patiently(pool, || dir.grow(), || dir.goes_by_stuck())?;
+        let _grows = patiently(pool, || dir.grow(), || dir.is_kept_by_stuck())?;
         let source_at = dir.copies().first().copied().ok_or(OpError::STALE)?;
         let source = self.dirfd(pool, dir, source_at)?;
         let model = pool.branch(source_at).ask(|| sys::at::stat_fd(source.as_fd()))?;
@@ -116,7 +140,9 @@ fn make_like(
     }
     let before = sys::at::stat_fd(parent)?;
     let made = match make_apart(branch, parent, name, source, model, id) {
-        // A server that does not let root make the folder, a directory with a quota of its own.
+        // An ACL that cannot be had in the folder cannot be had in place either.
+        Err(error) if error.call == sys::Call::Setxattr => return Err(error),
+        // A server that does not let root make the folder, a directory with a quota or a key of its own.
         Err(error)
             if matches!(
                 error.errno,
@@ -242,7 +268,7 @@ fn is_private(name: &[u8]) -> bool {
 /// What to do about an attribute that the other file system cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// It is left out: better a directory without it than none.
+    /// It is left out: better a directory without it than none. Not so an ACL, without which the mode would let in more users.
     LeftOut,
     /// The copy fails: who may read a file may depend on it.
     Refused,
@@ -287,7 +313,8 @@ pub fn copy_xattrs(to: BorrowedFd<'_>, from: BorrowedFd<'_>, unfit: Unfit) -> Re
             // What the other file system, or an unprivileged daemon, cannot have.
             Err(error)
                 if matches!(error.errno, Errno::OPNOTSUPP | Errno::PERM)
-                    && (unfit == Unfit::LeftOut || DERIVED.contains(&name.to_bytes())) => {}
+                    && (DERIVED.contains(&name.to_bytes())
+                        || unfit == Unfit::LeftOut && !INHERITED.contains(&name)) => {}
             done => done?,
         }
     }
@@ -306,7 +333,11 @@ fn has(names: &[u8], name: &CStr) -> bool {
     names.split_inclusive(|byte| *byte == 0).any(|other| other == name.to_bytes_with_nul())
 }
 
-/// What `chattr` gives a directory, and what it then gives to what is made in it, as far as the other file system has it.
+/// Gives `to` what `chattr` gave a directory, and what it then gives to what is made in it, as far as the other file system
+/// has it.
+///
+/// # Errors
+/// EOPNOTSUPP if it does not keep a promise; the branch is out of order.
 fn copy_traits(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<(), SysError> {
     // (One that cannot be read is copied as far as can be seen.)
     let Ok(from) = sys::at::reopen(from, OFlags::RDONLY) else { return Ok(()) };
@@ -314,9 +345,10 @@ fn copy_traits(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<(), SysError>
     if traits == Traits::default() {
         return Ok(());
     }
-    let Ok(to) = sys::at::reopen(to, OFlags::RDONLY) else { return Ok(()) };
+    let to = sys::at::reopen(to, OFlags::RDONLY)?;
     traits.begin(to.as_fd())?;
-    traits.finish(to.as_fd())
+    traits.finish(to.as_fd())?;
+    traits.check_promises(to.as_fd())
 }
 
 #[cfg(test)]

@@ -61,6 +61,10 @@ pub struct Union {
     /// Files that were relocated: who asks one branch after the other may have missed one.
     pub(crate) moves: AtomicU64,
     pub(crate) clashes: Clashes,
+    /// Directories whose copies have not the same rights.
+    pub(crate) unlike: Clashes,
+    /// Directories and branches that cannot be given them.
+    pub(crate) unfit: Clashes,
     pub(crate) backings: Arc<dyn Backings>,
     pub(crate) changes: Mutex<Changes>,
     pub(crate) events: Events,
@@ -126,6 +130,8 @@ impl Union {
             shape: Shape::default(),
             moves: AtomicU64::new(0),
             clashes: Clashes::default(),
+            unfit: Clashes::default(),
+            unlike: Clashes::default(),
             backings,
             changes: Mutex::default(),
             events: Events::default(),

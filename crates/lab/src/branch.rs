@@ -41,6 +41,15 @@ pub enum Kind {
     Gluster(Volume),
     /// A FUSE mount of mergerfs over a plain directory beside it: its daemon can be killed and frozen.
     Served,
+    /// The same without extended attributes, and so without ACLs: like many network file systems.
+    Bare,
+}
+
+impl Kind {
+    /// Whether its files lie in a plain directory beside it.
+    fn is_served(self) -> bool {
+        matches!(self, Self::Served | Self::Bare)
+    }
 }
 
 /// Whether an image's memory is taken before it is used.
@@ -73,7 +82,7 @@ impl Branch {
         let path = home.join(name);
         let dir = Entry::dir(&path)?;
         let (image, image_entry) = match kind {
-            Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) | Kind::Served => (None, None),
+            Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) | Kind::Served | Kind::Bare => (None, None),
             Kind::Xfs(size) | Kind::Ext4(size) | Kind::Btrfs(size) => {
                 let image = image_dir(size, home)?.join(image_name(&path));
                 let entry = Entry::file(&image)?;
@@ -180,14 +189,14 @@ impl Branch {
         self.mount = None;
     }
 
-    /// The process that serves it, if it is [`Kind::Served`].
+    /// The process that serves it, if it is [`Kind::Served`] or [`Kind::Bare`].
     #[must_use]
     #[track_caller]
     pub fn daemon(&self) -> Process {
         must(daemon::server_of(&self.path), "a branch's daemon")
     }
 
-    /// Where a [`Kind::Served`] branch has its files, whatever becomes of its daemon.
+    /// Where a [`Kind::Served`] or [`Kind::Bare`] branch has its files, whatever becomes of its daemon.
     #[must_use]
     pub fn below(&self) -> PathBuf {
         let mut below = self.path.clone().into_os_string();
@@ -225,11 +234,15 @@ impl Branch {
                 &format!("mode=755,size={}", size.bytes()),
                 "tmpfs",
             ]),
-            (Kind::Served, _) => {
+            (Kind::Served | Kind::Bare, _) => {
                 let below = self.below();
                 std::fs::create_dir_all(&below)?;
                 // Whatever it is asked reaches its daemon.
-                command("mergerfs").args(["-o", "cache.attr=0,cache.entry=0,cache.statfs=0"]).arg(below)
+                let mut options = "cache.attr=0,cache.entry=0,cache.statfs=0".to_owned();
+                if self.kind == Kind::Bare {
+                    options.push_str(",xattr=nosys");
+                }
+                command("mergerfs").args(["-o", &options]).arg(below)
             }
             // The loop device goes with the mount (autoclear).
             (_, Some(image)) => command("mount").args(["-o", "loop"]).arg(image),
@@ -258,7 +271,7 @@ impl Branch {
 
     fn fill(&self, left: u64) -> Result<()> {
         ensure!(
-            !matches!(self.kind, Kind::Plain | Kind::Gluster(_) | Kind::Served),
+            !matches!(self.kind, Kind::Plain | Kind::Gluster(_)) && !self.kind.is_served(),
             "{} shares its file system with others: filling it would fill theirs",
             self.name
         );
@@ -307,7 +320,9 @@ fn format(image: &Path, kind: Kind, size: MiB, layout: Layout) -> Result<()> {
         Kind::Xfs(_) => command("mkfs.xfs").args(["-q", "-f", "-K", "-m", "reflink=1"]).arg(image).run()?,
         Kind::Ext4(_) => command("mkfs.ext4").args(["-q", "-F", "-E", "nodiscard"]).arg(image).run()?,
         Kind::Btrfs(_) => command("mkfs.btrfs").args(["-q", "-f", "-K"]).arg(image).run()?,
-        Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) | Kind::Served => bail!("{kind:?} has no image"),
+        Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) | Kind::Served | Kind::Bare => {
+            bail!("{kind:?} has no image")
+        }
     };
     Ok(())
 }

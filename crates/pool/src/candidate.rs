@@ -40,6 +40,8 @@ pub struct Candidate {
 pub enum Rejection {
     /// It does not hold the parent directory (ENOENT).
     PathMissing,
+    /// It cannot hold the parent's ACL, or keep what its inode flags promise (EOPNOTSUPP).
+    Unfit,
     /// It does not answer (EIO).
     Unreachable,
     /// It is under its floor (ENOSPC).
@@ -93,6 +95,7 @@ pub fn explain<'a>(path: &'a Path, candidate: &'a Candidate, why: Rejection) -> 
         write!(out, "{}: ", Printable::path(path))?;
         match why {
             Rejection::PathMissing => out.write_str("does not hold the parent directory"),
+            Rejection::Unfit => out.write_str("cannot hold the ACL or keep the inode flags of the directory"),
             Rejection::Unreachable => out.write_str("cannot be reached"),
             Rejection::TooFull => explain_full(candidate, out),
             Rejection::ReadOnly => explain_read_only(candidate, out),
@@ -144,7 +147,8 @@ mod tests {
         check(&[PathMissing, PathMissing], PathMissing);
         check(&[ReadOnly, ReadOnly], ReadOnly);
         check(&[ReadOnly, TooFull, PathMissing], TooFull);
-        check(&[PathMissing, Unreachable, ReadOnly], Unreachable);
+        check(&[PathMissing, Unfit, ReadOnly], Unfit);
+        check(&[Unfit, Unreachable, ReadOnly], Unreachable);
         check(&[Unreachable, TooFull], TooFull);
         check(&[ReadOnly, PathMissing], PathMissing);
     }

@@ -37,6 +37,8 @@ pub const FS_NOCOW_FL: u32 = 0x0080_0000;
 /// Content goes past the page cache.
 pub const FS_DAX_FL: u32 = 0x0200_0000;
 /// What is made in the directory belongs to its project.
+pub const FS_DIRSYNC_FL: u32 = 0x0001_0000;
+/// What is made in the directory belongs to its project.
 pub const FS_PROJINHERIT_FL: u32 = 0x2000_0000;
 /// Names in the directory are the same in upper and lower case.
 pub const FS_CASEFOLD_FL: u32 = 0x4000_0000;

@@ -10,6 +10,7 @@ use fsstack_pool::BranchIx;
 use fsstack_sys::Stat;
 use smallvec::SmallVec;
 
+use super::claims::Claims;
 use super::dirfd::DirFd;
 use super::number::hash_name;
 use super::{Inode, Place};
@@ -36,36 +37,9 @@ pub(super) struct DirPlace {
     pub(super) missed: Instant,
     /// What told the state of all copies apart from any later one when the kernel began to keep the listing.
     pub(super) listed: Option<u64>,
-    /// Threads that are giving a branch a copy.
-    pub(super) growing: u32,
-    /// The thread that is removing the only copy.
-    pub(super) going: Option<Holder>,
+    pub(super) claims: Claims,
     /// Names that a thread each is making (`making.rs`): their hashes.
     pub(super) making: SmallVec<[(u64, Holder); 1]>,
-}
-
-/// A branch may be given a copy of the directory until this drops: nobody takes its only copy for all there is.
-#[must_use = "the directory may be removed when this drops"]
-pub(crate) struct Grows<'a>(&'a Inode);
-
-/// The directory has this only copy, and gets no other until this drops.
-#[must_use = "the directory may get another copy when this drops"]
-pub(crate) struct Goes<'a> {
-    dir: &'a Inode,
-    /// The branch of the only copy.
-    pub(crate) at: BranchIx,
-}
-
-impl Drop for Grows<'_> {
-    fn drop(&mut self) {
-        self.0.with_dir(|dir| dir.growing -= 1);
-    }
-}
-
-impl Drop for Goes<'_> {
-    fn drop(&mut self) {
-        self.dir.with_dir(|dir| dir.going = None);
-    }
 }
 
 #[derive(Debug)]
@@ -113,7 +87,7 @@ impl Copies {
     }
 }
 
-fn bit(branch: BranchIx) -> u64 {
+pub(super) fn bit(branch: BranchIx) -> u64 {
     1 << (branch.0 & 63)
 }
 
@@ -167,35 +141,6 @@ impl Inode {
             let at = dir.copies.iter().take_while(|copy| order(copy.branch) < order(branch)).count();
             dir.copies.insert(at, Copy { branch, ino, fd, used: true, told: None, given });
         });
-    }
-
-    /// For whoever gives a branch a copy of it. None while somebody removes the only one.
-    pub(crate) fn grow(&self) -> Option<Grows<'_>> {
-        let grows = self.with_dir(|dir| {
-            let stays = dir.going.is_none();
-            dir.growing += u32::from(stays);
-            stays
-        });
-        grows.unwrap_or(true).then(|| Grows(self))
-    }
-
-    /// Whether the only copy is being removed by a thread that may never come back.
-    pub(crate) fn goes_by_stuck(&self) -> bool {
-        self.with_dir(|dir| dir.going.as_ref().is_some_and(Holder::is_stuck)).unwrap_or(false)
-    }
-
-    /// For whoever removes it. None if it has several copies or may be getting another, if a branch could not be asked
-    /// for one, or somebody else removes it.
-    pub(crate) fn go(&self) -> Option<Goes<'_>> {
-        let at = self.with_dir(|dir| {
-            let [only] = &dir.copies[..] else { return None };
-            if dir.growing > 0 || dir.going.is_some() || dir.unsure != 0 {
-                return None;
-            }
-            dir.going = Some(Holder::here());
-            Some(only.branch)
-        })??;
-        Some(Goes { dir: self, at })
     }
 
     /// The copy on `branch` is gone.
@@ -460,18 +405,5 @@ mod tests {
         dir.update_copies(&answer(Copies::asked_now(), &[(X, 10)]));
         assert_eq!(dir.copies()[..], [X], "a later question finds it gone");
         assert!(dir.checked().is_some());
-    }
-
-    #[test]
-    fn an_only_copy_gets_no_other_while_it_goes() {
-        let dir = dir();
-        let goes = dir.go().expect("one copy");
-        assert_eq!(goes.at, X);
-        assert!(dir.grow().is_none() && dir.go().is_none());
-        drop(goes);
-        let grows = dir.grow().expect("nobody removes it");
-        assert!(dir.go().is_none() && dir.grow().is_some());
-        drop(grows);
-        assert!(dir.go().is_some());
     }
 }

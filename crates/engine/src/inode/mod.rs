@@ -3,6 +3,7 @@
 //! Rename changes the parent and the name of one inode; whatever refers to it or lies below it follows.
 //! A file is on one branch, the first in order that has the name. A directory has a copy on one or more.
 
+mod claims;
 mod copies;
 pub mod dirfd;
 pub mod locations;
@@ -23,6 +24,8 @@ use smallvec::SmallVec;
 
 use crate::answer::Validity;
 use crate::open::OpenFile;
+pub(crate) use claims::Changes;
+use claims::Claims;
 pub use copies::Copies;
 use copies::{Copy, DirPlace};
 use dirfd::DirFd;
@@ -117,8 +120,7 @@ impl Inode {
             misses: [0; 2],
             missed: now,
             listed: None,
-            growing: 0,
-            going: None,
+            claims: Claims::default(),
             making: SmallVec::new(),
         };
         place.update(copies);

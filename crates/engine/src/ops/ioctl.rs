@@ -55,11 +55,12 @@ impl Union {
     /// or another one refuses what it must not, none is changed.
     fn set_dir(&self, ino: Ino, wanted: Marks) -> Result<()> {
         let (pool, dir) = (self.pool.load(), self.dir(ino)?);
-        let copies = self.copies_to_change(&pool, &dir)?;
-        let alone = copies.len() == 1;
+        let all = self.copies_to_change(&pool, &dir)?;
+        let alone = all.copies.len() == 1;
         let mut was = None;
         let mut done: Vec<(BranchIx, OwnedFd, Marks)> = Vec::new();
-        for (at, fd) in copies {
+        for (at, fd) in &all.copies {
+            let at = *at;
             let changed = pool.branch(at).ask(|| {
                 let fd = sys::at::reopen(fd.as_fd(), OFlags::RDONLY)?;
                 let before = match was {

@@ -34,7 +34,7 @@ impl Union {
         if branch.mode() == BranchMode::ReadOnly {
             return Err(branch.said(SysError { call: sys::Call::Link, errno: Errno::ROFS }));
         }
-        let dir = self.skeleton(&pool, &parent, at)?;
+        let dir = self.skeleton(&pool, &parent, at).map_err(OpError::of_a_new_parent)?;
         let name_it = |fd: BorrowedFd<'_>| {
             sys::at::link_fd(fd, dir.as_fd(), name)?;
             branch.stat_fd(fd)

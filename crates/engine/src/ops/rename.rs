@@ -140,7 +140,7 @@ impl Union {
             return Ok(()); // two names of one file: rename(2) does nothing
         }
         let from_fd = self.dirfd(pool, from.dir, at)?;
-        let to_fd = self.skeleton(pool, to.dir, at)?;
+        let to_fd = self.skeleton(pool, to.dir, at).map_err(OpError::of_a_new_parent)?;
         for (other, _) in hidden.iter().rev() {
             self.unlink_on(pool, from.dir, from.name, *other)?;
         }
@@ -388,7 +388,7 @@ impl Union {
         });
         // The parents first: making one may fail, and then nothing was renamed.
         for (at, _) in &sources {
-            self.skeleton_in_shape(pool, to.dir, *at)?;
+            self.skeleton_in_shape(pool, to.dir, *at).map_err(OpError::of_a_new_parent)?;
         }
         let copies: Vec<BranchIx> = sources.iter().map(|(at, _)| *at).collect();
         let extra: Vec<(BranchIx, Object)> = targets

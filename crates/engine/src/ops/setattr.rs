@@ -13,12 +13,13 @@ use smallvec::SmallVec;
 use crate::answer::Attr;
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
-use crate::inode::Inode;
 use crate::inode::dirfd::DirFd;
+use crate::inode::{Changes, Inode};
 use crate::open::SET_ID;
 use crate::ops::open::strip_fd;
 use crate::ops::pin::Pin;
 use crate::pool::Pool;
+use crate::shape::patiently;
 use crate::union::Union;
 use std::sync::Arc;
 
@@ -64,6 +65,13 @@ impl Change {
 
 /// A copy of a directory: its branch, and it.
 type Held = (BranchIx, Arc<DirFd>);
+
+/// All copies of a directory, while no further one comes to be.
+pub(crate) struct AllCopies<'a> {
+    /// The shown one first; never none.
+    pub(crate) copies: SmallVec<[Held; 2]>,
+    _changes: Changes<'a>,
+}
 
 impl Union {
     /// Changes attributes of `ino`: the attributes then.
@@ -141,7 +149,9 @@ impl Union {
         dir: &Arc<Inode>,
         act: impl Fn(BorrowedFd<'_>) -> Result<(), SysError>,
     ) -> Result<()> {
-        for (at, fd) in self.copies_to_change(pool, dir)?.into_iter().rev() {
+        let all = self.copies_to_change(pool, dir)?;
+        for (at, fd) in all.copies.iter().rev() {
+            let at = *at;
             let done = pool.branch(at).ask(|| act(fd.as_fd()));
             dir.forget_told(at);
             done?;
@@ -149,11 +159,14 @@ impl Union {
         Ok(())
     }
 
-    /// The copies of `dir` that a change of it is to be made on, the shown one first; never none.
+    /// The copies of `dir` that a change of it is to be made on.
     ///
     /// # Errors
-    /// EIO if a branch is out of reach; EROFS if the shown copy cannot be changed; ESTALE.
-    pub(crate) fn copies_to_change(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<SmallVec<[Held; 2]>> {
+    /// EIO if a branch is out of reach, or who gives one a copy does not come back from one that hangs; EROFS if the shown
+    /// copy cannot be changed; ESTALE.
+    pub(crate) fn copies_to_change<'a>(&self, pool: &Pool, dir: &'a Arc<Inode>) -> Result<AllCopies<'a>> {
+        let changes = patiently(pool, || dir.change(), || dir.is_kept_by_stuck())?;
+        patiently(pool, || changes.has_all().then_some(()), || dir.is_grown_by_stuck())?;
         self.check_whole(pool, dir)?;
         let copies = dir.copies();
         let fixed = copies.iter().find(|at| !pool.branch(**at).is_writable());
@@ -171,7 +184,11 @@ impl Union {
                 fd => found.push((at, fd?)),
             }
         }
-        if found.is_empty() { Err(OpError::STALE) } else { Ok(found) }
+        if found.is_empty() {
+            Err(OpError::STALE)
+        } else {
+            Ok(AllCopies { copies: found, _changes: changes })
+        }
     }
 }
 

@@ -1,0 +1,201 @@
+//! Claims on a directory's set of copies: giving it one more, changing all of them, removing the only one.
+//!
+//! A new copy is made with the attributes of the first one, and counts only when it is complete. A change of
+//! attributes is made on the copies that count. Were both to go on at once, the change would be missing on the new
+//! copy, and the pool would show the old rights again. So a change lets no copy be begun, and waits for those that
+//! are. (The kernel's lock of the directory does not help: the new copy may be for something made further down.)
+
+use std::time::{Duration, Instant};
+
+use fsstack_pool::BranchIx;
+use smallvec::SmallVec;
+
+use super::Inode;
+use super::copies::{DirPlace, bit};
+use crate::health::holder::Holder;
+
+/// How long a branch is not tried again that could not hold the directory's attributes: they may be changed past the pool.
+const UNFIT_FOR: Duration = Duration::from_secs(10);
+
+/// Threads that have a claim on the set of copies.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// Those that give a branch a copy.
+    growing: SmallVec<[Holder; 1]>,
+    /// The one that changes attributes on all copies.
+    changing: Option<Holder>,
+    /// The one that removes the only copy.
+    going: Option<Holder>,
+    /// Branches that could not hold the attributes, a bit each, and since when.
+    unfit: Option<(u64, Instant)>,
+}
+
+/// A branch may be given a copy of the directory until this drops: nobody removes the only one, and nobody changes attributes.
+#[must_use = "the directory may be removed or changed when this drops"]
+pub(crate) struct Grows<'a>(&'a Inode);
+
+/// No branch is given a copy until this drops, and nobody else changes attributes on all of them.
+#[must_use = "the directory may get another copy when this drops"]
+pub(crate) struct Changes<'a>(&'a Inode);
+
+/// The directory has this only copy, and gets no other until this drops.
+#[must_use = "the directory may get another copy when this drops"]
+pub(crate) struct Goes<'a> {
+    dir: &'a Inode,
+    /// The branch of the only copy.
+    pub(crate) at: BranchIx,
+}
+
+impl Drop for Grows<'_> {
+    fn drop(&mut self) {
+        let here = Holder::here();
+        self.0.with_dir(|dir| {
+            let growing = &mut dir.claims.growing;
+            if let Some(at) = growing.iter().position(|holder| holder.is(&here)) {
+                growing.swap_remove(at);
+            }
+        });
+    }
+}
+
+impl Drop for Changes<'_> {
+    fn drop(&mut self) {
+        // What a branch could not hold may be gone.
+        self.0.with_dir(|dir| (dir.claims.changing, dir.claims.unfit) = (None, None));
+    }
+}
+
+impl Drop for Goes<'_> {
+    fn drop(&mut self) {
+        self.dir.with_dir(|dir| dir.claims.going = None);
+    }
+}
+
+impl Changes<'_> {
+    /// Whether all copies that were begun before are complete.
+    pub(crate) fn has_all(&self) -> bool {
+        self.0.with_dir(|dir| dir.claims.growing.is_empty()).unwrap_or(true)
+    }
+}
+
+impl Inode {
+    /// Lets the caller give a branch a copy. None while the only copy is removed, or attributes are changed.
+    pub(crate) fn grow(&self) -> Option<Grows<'_>> {
+        let grows = self.with_dir(|dir| {
+            let claims = &mut dir.claims;
+            let may = claims.going.is_none() && claims.changing.is_none();
+            if may {
+                claims.growing.push(Holder::here());
+            }
+            may
+        });
+        grows.unwrap_or(true).then(|| Grows(self))
+    }
+
+    /// Whether [`Self::grow`] waits for a thread that may never come back.
+    pub(crate) fn is_kept_by_stuck(&self) -> bool {
+        let stuck = |holder: &Option<Holder>| holder.as_ref().is_some_and(Holder::is_stuck);
+        self.with_dir(|dir| stuck(&dir.claims.going) || stuck(&dir.claims.changing)).unwrap_or(false)
+    }
+
+    /// Lets the caller change attributes on all copies, as soon as [`Changes::has_all`]. None while somebody else does.
+    pub(crate) fn change(&self) -> Option<Changes<'_>> {
+        let changes = self.with_dir(|dir| {
+            let free = dir.claims.changing.is_none();
+            if free {
+                dir.claims.changing = Some(Holder::here());
+            }
+            free
+        });
+        changes.unwrap_or(true).then(|| Changes(self))
+    }
+
+    /// Whether a copy is being made by a thread that may never come back.
+    pub(crate) fn is_grown_by_stuck(&self) -> bool {
+        self.with_dir(|dir| dir.claims.growing.iter().any(Holder::is_stuck)).unwrap_or(false)
+    }
+
+    /// Lets the caller remove the directory. None if it has several copies or may be getting another, if a branch could
+    /// not be asked for one, or somebody else removes it.
+    pub(crate) fn go(&self) -> Option<Goes<'_>> {
+        let at = self.with_dir(|dir| {
+            let [only] = &dir.copies[..] else { return None };
+            let claims = &mut dir.claims;
+            if !claims.growing.is_empty() || claims.going.is_some() || dir.unsure != 0 {
+                return None;
+            }
+            claims.going = Some(Holder::here());
+            Some(only.branch)
+        })??;
+        Some(Goes { dir: self, at })
+    }
+
+    /// The attributes cannot be had on `branch`.
+    pub(crate) fn note_unfit(&self, branch: BranchIx) {
+        self.with_dir(|dir| {
+            let known = dir.known_unfit();
+            dir.claims.unfit = Some((known | bit(branch), Instant::now()));
+        });
+    }
+
+    /// Whether it was just found that `branch` cannot have the attributes.
+    pub(crate) fn is_unfit_for(&self, branch: BranchIx) -> bool {
+        self.with_dir(|dir| dir.known_unfit() & bit(branch) != 0).unwrap_or(false)
+    }
+}
+
+impl DirPlace {
+    fn known_unfit(&self) -> u64 {
+        self.claims.unfit.filter(|(_, since)| since.elapsed() < UNFIT_FOR).map_or(0, |(bits, _)| bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fsstack_pool::Ino;
+
+    use super::*;
+    use crate::inode::Copies;
+    use crate::inode::number::Identity;
+
+    const X: BranchIx = BranchIx(0);
+
+    fn dir() -> Inode {
+        Inode::dir(Identity { ino: Ino(7), generation: 0 }, &Copies::known([(X, 10)]))
+    }
+
+    #[test]
+    fn an_only_copy_gets_no_other_while_it_goes() {
+        let dir = dir();
+        let goes = dir.go().expect("one copy");
+        assert_eq!(goes.at, X);
+        assert!(dir.grow().is_none() && dir.go().is_none());
+        drop(goes);
+        let grows = dir.grow().expect("nobody removes it");
+        assert!(dir.go().is_none() && dir.grow().is_some());
+        drop(grows);
+        assert!(dir.go().is_some());
+    }
+
+    #[test]
+    fn no_copy_is_begun_while_attributes_change_and_those_that_are_count_first() {
+        let dir = dir();
+        let grows = dir.grow().expect("nothing else goes on");
+        let changes = dir.change().expect("nobody else changes it");
+        assert!(!changes.has_all() && dir.change().is_none());
+        assert!(dir.grow().is_none(), "another copy would be made with the old attributes");
+        drop(grows);
+        assert!(changes.has_all());
+        drop(changes);
+        assert!(dir.grow().is_some() && dir.change().is_some());
+    }
+
+    #[test]
+    fn a_branch_is_unfit_until_the_attributes_change() {
+        let dir = dir();
+        dir.note_unfit(X);
+        assert!(dir.is_unfit_for(X) && !dir.is_unfit_for(BranchIx(1)));
+        drop(dir.change());
+        assert!(!dir.is_unfit_for(X));
+    }
+}
