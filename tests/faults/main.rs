@@ -15,6 +15,7 @@ mod kill;
 mod late_errors;
 mod marks;
 mod moves;
+mod races;
 mod scenario;
 
 use check::Tree;

@@ -89,7 +89,7 @@ impl Branches {
         }
     }
 
-    fn mount(&self) -> Engine {
+    pub(crate) fn mount(&self) -> Engine {
         Engine::over(self.paths().into_iter(), settings("ff"))
     }
 

@@ -3,7 +3,7 @@
 //! `FSSTACK_FAULT=kill:N` kills the process at its N-th call, before it is made; `fail:N:ERRNO` fails that
 //! call with an error number. N starts at 1.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,8 +39,12 @@ enum Order {
     Fail { nth: u64, errno: Errno },
 }
 
+/// What is done before a call of the thread's scope: its number, and the deed.
+type Deed = (u64, Box<dyn FnOnce()>);
+
 thread_local! {
     static PLAN: Cell<Option<Plan>> = const { Cell::new(None) };
+    static DEED: RefCell<Option<Deed>> = const { RefCell::new(None) };
 }
 
 /// Runs `work` on the calling thread: its result, and how many calls it made that could have failed.
@@ -66,6 +70,14 @@ pub fn cut_off<T>(nth: u64, errno: Errno, work: impl FnOnce() -> T) -> (T, Optio
 pub fn fail_twice<T>(nth: u64, later: u64, errno: Errno, work: impl FnOnce() -> T) -> (T, Option<Call>) {
     let (result, plan) = scope(Plan { fails: Some((nth, errno)), also: nth + later, ..Plan::NOTHING }, work);
     (result, plan.failed)
+}
+
+/// Runs `work` on the calling thread, and `deed` right before its `nth` call (from 1): its result, and whether there were so
+/// many calls. What another thread does in between is done there, and waited for.
+pub fn before<T>(nth: u64, deed: impl FnOnce() + 'static, work: impl FnOnce() -> T) -> (T, bool) {
+    DEED.set(Some((nth, Box::new(deed))));
+    let (result, _) = scope(Plan::NOTHING, work);
+    (result, DEED.take().is_none())
 }
 
 fn scope<T>(plan: Plan, work: impl FnOnce() -> T) -> (T, Plan) {
@@ -95,6 +107,10 @@ fn by_thread(call: Call) -> Option<Errno> {
         plan.failed.get_or_insert(call);
     }
     PLAN.set(Some(plan));
+    let due = DEED.with_borrow_mut(|deed| deed.take_if(|(nth, _)| *nth == plan.made));
+    if let Some((_, deed)) = due {
+        deed();
+    }
     errno
 }
 
@@ -177,6 +193,19 @@ mod tests {
         let (answers, failed) = fail_twice(1, 2, Errno::NOTCONN, three);
         assert_eq!(answers.map(|answer| answer.is_err()), [true, false, true]);
         assert_eq!(failed, Some(Call::Open));
+    }
+
+    #[test]
+    fn a_deed_is_done_before_the_nth_call() {
+        let done = std::rc::Rc::new(Cell::new(0));
+        let deed = |done: &std::rc::Rc<Cell<u32>>| {
+            let done = done.clone();
+            move || done.set(done.get() + 1)
+        };
+        assert!(before(3, deed(&done), three).1);
+        assert_eq!(done.get(), 1);
+        assert!(!before(4, deed(&done), three).1);
+        assert_eq!((done.get(), count(three).1), (1, 3));
     }
 
     #[test]

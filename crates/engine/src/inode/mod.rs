@@ -96,6 +96,8 @@ enum Place {
 #[derive(Debug)]
 struct FilePlace {
     branch: BranchIx,
+    /// How often it was moved: what was opened before a move is not the file.
+    moves: u32,
     /// The open file and the number of its handles.
     open: Option<(Arc<OpenFile>, usize)>,
     /// Somebody gave it a set-id bit or a capability: an open that looked at it before that must know.
@@ -105,7 +107,7 @@ struct FilePlace {
 impl Inode {
     /// A file (anything but a directory) on `branch`.
     pub fn file(id: Identity, kind: Kind, branch: BranchIx) -> Self {
-        let place = Place::File(FilePlace { branch, open: None, guarded: false });
+        let place = Place::File(FilePlace { branch, moves: 0, open: None, guarded: false });
         Self::new(id, kind, place)
     }
 
@@ -244,6 +246,14 @@ impl Inode {
     pub(crate) fn moved_to(&self, branch: BranchIx) {
         if let Place::File(file) = &mut self.state.lock().place {
             file.branch = branch;
+            file.moves = file.moves.wrapping_add(1);
+        }
+    }
+
+    fn moves(&self) -> u32 {
+        match &self.state.lock().place {
+            Place::File(file) => file.moves,
+            Place::Dir(_) | Place::Nowhere => 0,
         }
     }
 
@@ -276,30 +286,40 @@ impl Inode {
     }
 
     /// One more handle on the open file; `open` makes it if this is the first, else `join` sees to it that it does for
-    /// this one, too.
+    /// this one, too. Another thread may open, move and close the file while `open` is at work: its result is then a
+    /// file without a name, and it is asked once more.
     ///
     /// # Errors
     /// What `open` or `join` answered.
     pub fn open_with<E>(
         &self,
         join: impl Fn(&OpenFile) -> Result<(), E>,
-        open: impl FnOnce() -> Result<Arc<OpenFile>, E>,
+        mut open: impl FnMut() -> Result<Arc<OpenFile>, E>,
     ) -> Result<Arc<OpenFile>, E> {
-        if let Some(file) = self.join_open(&join)? {
-            return Ok(file);
+        loop {
+            if let Some(file) = self.join_open(&join)? {
+                return Ok(file);
+            }
+            let moves = self.moves();
+            let fresh = open()?;
+            let on = fresh.branch();
+            let mut state = self.state.lock();
+            let Place::File(place) = &mut state.place else { return Ok(fresh) };
+            if place.open.is_none() && (place.moves != moves || place.branch != on.ix) {
+                drop(state);
+                on.dispose(fresh);
+                continue;
+            }
+            // Two first opens at once: the later one gives its own up. Both looked at the same inode.
+            let (file, handles) = place.open.get_or_insert_with(|| (fresh.clone(), 0));
+            *handles += 1;
+            let file = file.clone();
+            if place.guarded {
+                file.set_strips(true);
+            }
+            drop(state);
+            return if Arc::ptr_eq(&file, &fresh) { Ok(file) } else { self.joined(file, &join) };
         }
-        let fresh = open()?;
-        let mut state = self.state.lock();
-        let Place::File(place) = &mut state.place else { return Ok(fresh) };
-        // Two first opens at once: the later one gives its own up. Both looked at the same inode.
-        let (file, handles) = place.open.get_or_insert_with(|| (fresh.clone(), 0));
-        *handles += 1;
-        let file = file.clone();
-        if place.guarded {
-            file.set_strips(true);
-        }
-        drop(state);
-        if Arc::ptr_eq(&file, &fresh) { Ok(file) } else { self.joined(file, &join) }
     }
 
     fn join_open<E>(&self, join: &impl Fn(&OpenFile) -> Result<(), E>) -> Result<Option<Arc<OpenFile>>, E> {

@@ -340,7 +340,7 @@ impl OpenFile {
         }
     }
 
-    fn readable(&self) -> Result<RwLockReadGuard<'_, Placed>> {
+    pub(crate) fn readable(&self) -> Result<RwLockReadGuard<'_, Placed>> {
         loop {
             let placed = self.placed();
             if placed.access != Access::Name {

@@ -141,8 +141,9 @@ impl Union {
     ) -> Result<Opened> {
         let branch = pool.branch(made.at).move_in()?;
         let file = OpenFile::new(branch, made.fd, Access::Write, &made.stat, self.backings.clone());
-        let file = Arc::new(file);
-        let file = inode.open_with(|_| Ok::<_, OpError>(()), || Ok(file))?;
+        let mut file = Some(Arc::new(file));
+        let open = || file.take().map_or_else(|| self.open_on_branch(pool, &inode, true, flags), Ok);
+        let file = inode.open_with(|_| Ok::<_, OpError>(()), open)?;
         Ok(self.hand_out(pool, inode, file, flags, caller))
     }
 }

@@ -127,11 +127,12 @@ impl OpenFile {
             known.by.extend(handle.filter(|handle| !known.by.contains(handle)));
             return Ok(known.fd.clone());
         }
-        // Asked without the lock: the branch may hang.
-        let fd = self
-            .ask(|fd| sys::at::reopen(fd, OFlags::RDWR))
-            .or_else(|_| self.ask(|fd| sys::at::reopen(fd, OFlags::RDONLY)))?;
-        let fd = Arc::new(fd);
+        // The branch may hang: it is asked without the owners' lock. The file's place is held until the owner is
+        // known: a move in between would leave the lock on a file without a name.
+        let placed = self.readable()?;
+        let reopen = |how| placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how));
+        placed.branch.as_daemon()?;
+        let fd = Arc::new(reopen(OFlags::RDWR).or_else(|_| reopen(OFlags::RDONLY))?);
         let Some(handle) = handle else { return Ok(fd) };
         let mut owners = self.lock_owners.lock();
         let owner = owners.entry(owner).or_insert_with(|| LockOwner { fd, by: SmallVec::new() });

@@ -68,7 +68,7 @@ impl Union {
         Ok(opened)
     }
 
-    fn open_on_branch(
+    pub(crate) fn open_on_branch(
         &self,
         pool: &Pool,
         inode: &Arc<Inode>,

@@ -1,0 +1,110 @@
+//! Two threads at one file: the second does all that it has to do before the n-th call of the first, for every n.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fsstack_engine::ops::{LockKind, LockRequest, LockType, WriteTerms};
+use fsstack_engine::settings::{Locks, Settings};
+use fsstack_engine::{Caller, Union};
+use fsstack_lab::needs;
+use fsstack_pool::{Handle, Ino};
+use fsstack_sys::{Errno, OFlags, fault};
+
+use crate::engine::{Engine, settings};
+use crate::moves::Branches;
+use crate::scenario::{FILM, MOVED, MOVED_MORE};
+
+/// How long the first thread waits for the second, which may have to wait for the first one itself.
+const HEADSTART: Duration = Duration::from_millis(300);
+
+/// Runs `first`, and `second` on another thread from before its `nth` call on: what `first` answered, after both; None if it
+/// makes fewer calls.
+fn meet<T>(nth: u64, second: impl FnOnce() + Send + 'static, first: impl FnOnce() -> T) -> Option<T> {
+    let started: Rc<RefCell<Option<JoinHandle<()>>>> = Rc::default();
+    let slot = started.clone();
+    let deed = move || {
+        let second = thread::spawn(second);
+        let began = Instant::now();
+        while !second.is_finished() && began.elapsed() < HEADSTART {
+            thread::sleep(Duration::from_millis(1));
+        }
+        slot.replace(Some(second));
+    };
+    let (done, reached) = fault::before(nth, deed, first);
+    let second = started.take();
+    second.into_iter().for_each(|second| second.join().unwrap());
+    reached.then_some(done)
+}
+
+/// Writes behind the end by `handle`, for which the file has to move.
+fn outgrow(union: &Union, handle: Handle) {
+    let (at, more) = (MOVED.len() as u64, MOVED_MORE.as_bytes());
+    assert_eq!(union.write(handle, at, more, WriteTerms::default()).unwrap(), more.len());
+}
+
+fn open(union: &Union, ino: Ino) -> Handle {
+    union.open(ino, OFlags::RDWR, Caller::DAEMON).unwrap().handle
+}
+
+fn move_and_close(union: &Union, ino: Ino) {
+    let handle = open(union, ino);
+    outgrow(union, handle);
+    union.release(handle);
+}
+
+#[test]
+fn an_open_that_another_ones_move_overtakes_writes_into_the_file() {
+    needs!(root());
+    let branches = Branches::fresh();
+    for nth in 1.. {
+        branches.reset();
+        let engine = branches.mount();
+        let ino = engine.ino(Path::new(FILM)).unwrap();
+        let other = engine.union.clone();
+        let Some(handle) = meet(nth, move || move_and_close(&other, ino), || open(&engine.union, ino)) else {
+            assert!(nth > 2, "an open makes calls");
+            break;
+        };
+        assert_eq!(engine.union.write(handle, 0, b"written", WriteTerms::default()).unwrap(), 7);
+        engine.union.release(handle);
+        let text = engine.read(Path::new(FILM)).unwrap();
+        assert!(text.starts_with(b"written"), "lost when it is overtaken at call {nth}");
+        assert_eq!(text.len(), MOVED.len() + MOVED_MORE.len());
+    }
+}
+
+fn lock(union: &Union, handle: Handle, owner: u64) -> Result<(), Errno> {
+    let request = LockRequest { owner, kind: LockKind::Whole, how: LockType::Write };
+    union.lock(handle, request, None).map_err(|error| error.errno())
+}
+
+#[test]
+fn one_lock_has_one_owner_though_the_file_moves_meanwhile() {
+    needs!(root());
+    let branches = Branches::fresh();
+    let locking = Settings { locks: Locks::Branch, ..settings("ff") };
+    for nth in 1.. {
+        branches.reset();
+        let engine = Engine::over(branches.paths().into_iter(), locking.clone());
+        let union: &Arc<Union> = &engine.union;
+        let ino = engine.ino(Path::new(FILM)).unwrap();
+        let (first, second) = (open(union, ino), open(union, ino));
+        let other = union.clone();
+        // The move may be refused for the lock.
+        let outgrow = move || {
+            let (at, more) = (MOVED.len() as u64, MOVED_MORE.as_bytes());
+            let _told = other.write(second, at, more, WriteTerms::default());
+        };
+        let Some(told) = meet(nth, outgrow, || lock(union, first, 1)) else {
+            assert!(nth > 1, "a lock makes calls");
+            break;
+        };
+        assert_eq!(told, Ok(()));
+        assert_eq!(lock(union, second, 2), Err(Errno::AGAIN), "moved at call {nth}");
+        [first, second].into_iter().for_each(|handle| union.release(handle));
+    }
+}
