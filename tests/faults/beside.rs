@@ -19,9 +19,9 @@ use tempfile::TempDir;
 
 use crate::engine::{Answer, Engine, settings};
 
-const FILM: &str = "d/film";
+pub(crate) const FILM: &str = "d/film";
 /// Copied in three pieces, at two a second.
-const SIZE: usize = 3 << 20;
+pub(crate) const SIZE: usize = 3 << 20;
 const SPEED: u64 = 2 << 20;
 
 /// What a kernel has in memory and no list of local disks names: it counts as a branch that others serve.
@@ -44,10 +44,10 @@ impl Served {
 }
 
 /// A branch with a file, and another one that it may move to.
-struct Ground {
-    engine: Engine,
+pub(crate) struct Ground {
+    pub(crate) engine: Engine,
     film: Handle,
-    source: PathBuf,
+    pub(crate) source: PathBuf,
     target: PathBuf,
     _served: Option<Served>,
     _homes: Vec<TempDir>,
@@ -61,7 +61,7 @@ impl Ground {
     }
 
     /// Both are disks.
-    fn local() -> Result<Self, Skip> {
+    pub(crate) fn local() -> Result<Self, Skip> {
         let (home, memory) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm"));
         let memory = memory.map_err(|e| Skip::because(format!("needs /dev/shm: {e}")))?;
         let paths = (home.path().to_owned(), memory.path().to_owned());
@@ -86,7 +86,7 @@ impl Ground {
     }
 
     /// A write that finds the branch full, so that the file is moved, and meanwhile `act`.
-    fn write_and(&self, act: impl FnOnce() + Send) -> Answer<usize> {
+    pub(crate) fn write_and(&self, act: impl FnOnce() + Send) -> Answer<usize> {
         thread::scope(|scope| {
             scope.spawn(|| {
                 // Later than the last time that the file has, and after the first piece of it was copied.
@@ -99,8 +99,13 @@ impl Ground {
         })
     }
 
+    /// Whether each of the branches has the file.
+    pub(crate) fn holders(&self) -> [bool; 2] {
+        [&self.source, &self.target].map(|branch| branch.join(FILM).exists())
+    }
+
     /// The branches that have the file, and what the first has.
-    fn left(&self) -> ([bool; 2], Vec<u8>) {
+    pub(crate) fn left(&self) -> ([bool; 2], Vec<u8>) {
         let copies = [&self.source, &self.target].map(|branch| fs::read(branch.join(FILM)));
         let holders = copies.each_ref().map(Result::is_ok);
         (holders, copies.into_iter().find_map(Result::ok).unwrap())
@@ -112,7 +117,7 @@ fn opened_past_the_pool(branch: &Path) -> File {
     OpenOptions::new().write(true).open(branch.join(FILM)).unwrap()
 }
 
-fn moved_with(text: &[u8]) -> Vec<u8> {
+pub(crate) fn moved_with(text: &[u8]) -> Vec<u8> {
     let mut all = vec![b'm'; SIZE];
     all.extend_from_slice(text);
     all

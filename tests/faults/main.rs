@@ -15,6 +15,7 @@ mod kill;
 mod late_errors;
 mod marks;
 mod moves;
+mod on_its_way;
 mod races;
 mod scenario;
 

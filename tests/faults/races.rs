@@ -4,14 +4,16 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use fsstack_engine::live::Position;
 use fsstack_engine::ops::{LockKind, LockRequest, LockType, WriteTerms};
 use fsstack_engine::settings::{Locks, Settings};
 use fsstack_engine::{Caller, Union};
 use fsstack_lab::needs;
-use fsstack_pool::{Handle, Ino};
+use fsstack_pool::{BranchSpec, Handle, Ino};
 use fsstack_sys::{Errno, OFlags, fault};
 
 use crate::engine::{Engine, settings};
@@ -106,5 +108,29 @@ fn one_lock_has_one_owner_though_the_file_moves_meanwhile() {
         assert_eq!(told, Ok(()));
         assert_eq!(lock(union, second, 2), Err(Errno::AGAIN), "moved at call {nth}");
         [first, second].into_iter().for_each(|handle| union.release(handle));
+    }
+}
+
+/// Whichever call on the new disk hangs: nobody waits for it who has nothing to do with it.
+#[test]
+fn a_setting_changes_while_a_new_branch_is_asked() {
+    for nth in 1.. {
+        let homes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let engine = Engine::over([homes[0].path()].into_iter(), settings("ff"));
+        let other = engine.union.clone();
+        let change = move || {
+            let (tell, told) = channel();
+            thread::spawn(move || tell.send(other.change(|settings| settings.min_inodes = 7)));
+            told.recv_timeout(Duration::from_secs(20)).expect("it waits for the new branch").unwrap();
+        };
+        let spec = BranchSpec::new(homes[1].path().to_owned());
+        let (added, reached) = fault::before(nth, change, || engine.union.add_branch(&spec, Position::Last));
+        added.unwrap();
+        if !reached {
+            assert!(nth > 3, "a new branch is asked");
+            break;
+        }
+        let pool = engine.union.pool();
+        assert_eq!((pool.branches.len(), pool.settings.min_inodes), (2, 7), "changed at call {nth}");
     }
 }

@@ -8,6 +8,7 @@ use fsstack_lab::ledger::Entry;
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, MiB, daemon, needs};
 
+use crate::command as operator;
 use crate::hung_branches::{callers_waiting, until};
 use crate::relocate::{assert_clean, assert_mibs, mib, nearly_full, refused_after, writer};
 use crate::script::sh;
@@ -178,48 +179,58 @@ fn shared(file: &std::path::Path) -> Vec<String> {
     extents.filter_map(|line| Some(line.split(':').nth(2)?.split("..").next()?.trim().to_owned())).collect()
 }
 
-/// More callers than the door has threads wait for the file that moves: others' files are served all the same.
-fn only_the_moving_file_waits(transport: &str, threads: usize) {
-    let threads = format!("max-threads={threads}");
-    let pool = nearly_full(MiB(24), &["relocate-speed=2M", &threads, transport]);
+/// More files move than the door has threads: they are read, and others' files are served, all the same.
+fn only_the_writers_of_moving_files_wait(transport: &str, threads: usize) {
+    let options = ["relocate-speed=1M", &format!("max-threads={threads}"), transport];
+    let pool = nearly_full(MiB(40), &options);
     fs::write(pool.at("other"), "beside").unwrap();
-    let file = writer(pool.at("film"));
-    (0..20).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
-    let readers: Vec<File> = (0..12).map(|_| File::open(pool.at("film")).unwrap()).collect();
+    let files: Vec<File> = (0..threads + 4).map(|n| writer(pool.at(format!("film-{n}")))).collect();
+    for file in &files {
+        (0..3).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
+        file.sync_all().unwrap();
+    }
+    pool.branch("a").fill_until_free(MiB(0));
     let free = pool.branch("b").free();
-    let mover = thread::spawn(move || (20..30).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap()));
-    until("the file begins to move", || pool.branch("b").free() + (1 << 20) < free);
-    let read = |reader: File| thread::spawn(move || reader.read_exact_at(&mut [0; 4096], 0).unwrap());
-    let readers: Vec<_> = readers.into_iter().map(read).collect();
-    until("the readers wait", || callers_waiting() >= readers.len());
+    let outgrow =
+        |file: File| thread::spawn(move || (3..8).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap()));
+    let readers: Vec<File> =
+        (0..files.len()).map(|n| File::open(pool.at(format!("film-{n}"))).unwrap()).collect();
+    let writers: Vec<_> = files.into_iter().map(outgrow).collect();
+    until("a file begins to move", || pool.branch("b").free() + (1 << 20) < free);
+    until("all of them wait", || callers_waiting() >= writers.len());
+    for reader in &readers {
+        let mut piece = vec![0; 1 << 20];
+        reader.read_exact_at(&mut piece, 0).unwrap();
+        assert!(piece == mib(0));
+    }
     assert_eq!(fs::read(pool.at("other")).unwrap(), b"beside");
     assert!(pool.list("").contains(&"other".into()));
-    // (By the ring what came while a queue had no thread free waits for the next answer on that queue: docs/semantics.md.)
-    if transport != "transport=ring" {
-        assert_eq!(pool.holders("film"), ["a"], "others waited for the end of the move");
+    operator::told(&["status", &operator::at(&pool)]);
+    assert!(writers.iter().any(|writer| !writer.is_finished()), "others waited for the moves");
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    for n in 0..readers.len() {
+        let name = format!("film-{n}");
+        assert_eq!(pool.holders(&name), ["b"]);
+        assert_mibs(&pool, &name, 8);
     }
-    assert!(!mover.is_finished(), "nobody waited for the move");
-    mover.join().unwrap();
-    readers.into_iter().for_each(|reader| reader.join().unwrap());
-    assert_eq!(pool.holders("film"), ["b"]);
-    assert_mibs(&pool, "film", 30);
+    assert_clean(&pool);
 }
 
 #[test]
-fn only_the_moving_file_waits_by_the_device() {
+fn only_writers_of_moving_files_wait_by_the_device() {
     needs!(mounting(), loops());
-    only_the_moving_file_waits("transport=dev", 4);
+    only_the_writers_of_moving_files_wait("transport=dev", 4);
 }
 
 /// Where there are as many threads from the start as may be.
 #[test]
-fn only_the_moving_file_waits_by_the_device_with_a_thread_a_cpu() {
+fn only_writers_of_moving_files_wait_by_the_device_with_a_thread_a_cpu() {
     needs!(mounting(), loops());
-    only_the_moving_file_waits("transport=dev", fsstack_sys::thread::allowed_cpus().len().max(2));
+    only_the_writers_of_moving_files_wait("transport=dev", fsstack_sys::thread::allowed_cpus().len().max(2));
 }
 
 #[test]
-fn only_the_moving_file_waits_by_the_ring() {
+fn only_writers_of_moving_files_wait_by_the_ring() {
     needs!(mounting(), loops(), rings());
-    only_the_moving_file_waits("transport=ring", 4);
+    only_the_writers_of_moving_files_wait("transport=ring", 4);
 }

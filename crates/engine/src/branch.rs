@@ -23,6 +23,7 @@ use crate::home::{Home, Proof};
 use crate::index::Marks;
 use crate::inode::mark;
 use crate::open::route::Backings;
+use crate::ranked::assert_none_held;
 use crate::recover::Staged;
 use crate::search::Searches;
 use crate::settings::Settings;
@@ -273,6 +274,7 @@ impl Branch {
 
     /// Nothing is on a branch that has left the pool.
     fn check_there(&self) -> Result<()> {
+        assert_none_held();
         if self.is_gone() {
             let sys = SysError { call: sys::Call::Open, errno: sys::Errno::NOENT };
             return Err(OpError::Branch { branch: self.ix, sys });

@@ -5,6 +5,7 @@
 //! through `fsstack-sys`, each relative to a directory descriptor of a branch.
 
 pub mod answer;
+mod blank;
 pub mod branch;
 pub mod caller;
 pub mod change;
@@ -24,6 +25,7 @@ pub mod inode;
 mod intent;
 mod journal;
 pub mod live;
+mod movers;
 mod moving;
 mod names;
 pub mod open;
@@ -31,6 +33,7 @@ pub mod ops;
 mod place;
 pub mod pool;
 pub mod poolid;
+mod ranked;
 mod reach;
 mod recover;
 mod regain;

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor};
 use fsstack_sys::{self as sys, SysError};
+use parking_lot::MutexGuard;
 
 use crate::branch::Branch;
 use crate::inode::Inode;
@@ -76,6 +77,9 @@ pub enum BadChange {
         /// How many.
         open: usize,
     },
+    /// Another branch is being added or removed.
+    #[error("another change of the branches is under way, and waits for a disk or for requests: try again")]
+    Busy,
     /// It is being removed already.
     #[error("branch {0}: it is being removed already, when its files are closed")]
     Leaving(String),
@@ -136,18 +140,18 @@ impl Union {
     /// # Errors
     /// The pool stays as it is then.
     pub fn add_branch(&self, spec: &BranchSpec, position: Position) -> Result<BranchIx, BadChange> {
-        let mut changes = self.changes.lock();
+        let _membership = self.change_branches()?;
         let pool = self.pool.load_full();
         let before = place_of(&pool, position)?;
         if pool.branches.len() >= MAX_BRANCHES {
             return Err(BadChange::TooMany);
         }
-        let ix = match changes.vacant.last() {
-            Some(vacant) => *vacant,
+        let vacant = self.changes.lock().vacant.last().copied();
+        let ix = match vacant {
+            Some(vacant) => vacant,
             None => BranchIx::at(pool.slots()).ok_or(BadChange::TooMany)?,
         };
         let branch = self.open_branch(&pool, spec, ix)?;
-        changes.vacant.pop();
         let more = pool.with_branch(branch.clone(), before);
         drop(pool);
         if let Some(id) = self.id() {
@@ -156,9 +160,19 @@ impl Union {
         self.index.join(&branch);
         self.index.muster(std::slice::from_ref(&branch));
         crate::recover::clear_added(&more, &branch);
-        self.join(&mut changes, more, &branch);
+        drop(more);
+        self.changes.lock().vacant.retain(|vacant| *vacant != ix);
+        self.join(&branch, before);
         tracing::info!(branch = %branch.path.display(), slot = %ix, "a branch was added");
         Ok(ix)
+    }
+
+    /// Nobody else adds or removes a branch until the guard drops.
+    ///
+    /// # Errors
+    /// Somebody does, and is waiting for a disk that may hang.
+    pub(crate) fn change_branches(&self) -> Result<MutexGuard<'_, ()>, BadChange> {
+        self.membership.try_lock_for(PATIENCE).ok_or(BadChange::Busy)
     }
 
     fn open_branch(&self, pool: &Pool, spec: &BranchSpec, ix: BranchIx) -> Result<Arc<Branch>, BadChange> {
@@ -195,7 +209,7 @@ impl Union {
         loop {
             match (self.try_removal(&branch), how) {
                 (Ok(()), _) => return Ok(()),
-                (Err(BadChange::InUse { .. }), Removal::WhenIdle(goes_on)) if goes_on() => {
+                (Err(BadChange::InUse { .. } | BadChange::Busy), Removal::WhenIdle(goes_on)) if goes_on() => {
                     std::thread::sleep(LOOK_EVERY);
                 }
                 (Err(refusal), _) => {
@@ -207,6 +221,7 @@ impl Union {
     }
 
     fn begin_removal(&self, ix: BranchIx) -> Result<Arc<Branch>, BadChange> {
+        let _membership = self.change_branches()?;
         let mut changes = self.changes.lock();
         let branch = self.pool.load().live(ix).cloned().ok_or(BadChange::NoBranch(ix))?;
         if branch.is_leaving() {
@@ -225,8 +240,9 @@ impl Union {
         if branch.open_files() > 0 {
             return Err(in_use(branch.open_files()));
         }
-        let mut changes = self.changes.lock();
+        let _membership = self.change_branches()?;
         let place = {
+            let mut changes = self.changes.lock();
             let pool = self.pool.load();
             check_not_last(&pool)?; // another may have gone meanwhile
             let place = pool.branches.iter().position(|known| known.ix == ix);
@@ -240,10 +256,9 @@ impl Union {
                 inode.leave(ix);
             }
         }
-        let mut settled = self.settle(&mut changes);
+        let mut settled = self.settle(&mut self.changes.lock());
         if let Err(open) = branch.shut() {
-            let pool = self.pool.load().with_branch(branch.clone(), place);
-            self.join(&mut changes, pool, branch);
+            self.join(branch, place);
             return Err(in_use(open));
         }
         // Whoever was at work may have remembered something once more.
@@ -256,16 +271,18 @@ impl Union {
         self.branches_changed(None, Some(ix));
         branch.let_go();
         self.index.muster(&[]);
+        let mut changes = self.changes.lock();
         settled &= self.settle(&mut changes);
         if settled {
             changes.vacant.push(ix);
         }
+        drop(changes);
         tracing::info!(branch = %branch.path.display(), slot = %ix, "a branch was removed");
         Ok(())
     }
 
-    /// `pool`, of which `branch` is a new member, becomes the pool.
-    fn join(&self, changes: &mut Changes, pool: Pool, branch: &Branch) {
+    /// `branch` becomes a member of the pool, as the one number `place`.
+    fn join(&self, branch: &Arc<Branch>, place: usize) {
         branch.serves(&self.inodes);
         if let Some(me) = self.me.get() {
             branch.hosted_by(me);
@@ -273,12 +290,19 @@ impl Union {
         if !branch.kind.is_local() {
             self.may_hang.store(true, Relaxed);
         }
-        self.publish(changes, pool);
-        let pool = self.pool.load_full();
-        let root = self.inodes.root();
-        root.add_copy(branch.ix, branch.root_ino, Some(branch.root()), |at| pool.turn(at));
-        drop(pool);
-        self.settle(changes);
+        {
+            let mut changes = self.changes.lock();
+            let pool = self.pool.load().with_branch(branch.clone(), place);
+            // They may have changed while its disk was asked.
+            branch.limit_calls(pool.settings.branch_timeout, pool.settings.branch_inflight);
+            self.publish(&mut changes, pool);
+            let pool = self.pool.load_full();
+            let root = self.inodes.root();
+            root.add_copy(branch.ix, branch.root_ino, Some(branch.root()), |at| pool.turn(at));
+            drop(pool);
+            self.settle(&mut changes);
+        }
+        // With nothing held that a change of the settings waits for: the kernel and the tree are.
         self.learn(&self.pool.load(), branch);
         self.branches_changed(Some(branch), None);
     }

@@ -1,6 +1,6 @@
 //! A file on its way to another branch: how it was when it was looked at, and whether it is so still.
 //!
-//! Nobody writes to it by the pool meanwhile; others may, behind the pool's back, or by another client of what serves its
+//! Nobody changes it by the pool meanwhile (`OpenFile::settled`); others may, behind the pool's back, or by another client of what serves its
 //! branch. What they write after it was copied would go with the old name.
 
 use std::cell::Cell;
@@ -48,7 +48,9 @@ impl<'a> Move<'a> {
     /// behind the pool's back.
     pub(crate) fn is(&self, there: &Stat) -> bool {
         let same = there.ino == self.stat.ino && there.nlink == 1;
-        same && (there.size, there.mtime) == (self.stat.size, self.modified.get())
+        // (A server may tell other times of change for old writes.)
+        let unchanged = self.from.is_remote() || there.ctime == self.stat.ctime;
+        same && unchanged && (there.size, there.mtime) == (self.stat.size, self.modified.get())
     }
 
     /// It is as it was when `copy` was begun. The caller has a place inside of both branches.

@@ -1,9 +1,10 @@
 //! Moving an open file to a roomier branch, under its writers.
 //!
-//! Readers and writers hold `placed` shared while they make their call; a move holds it exclusively, from the
-//! check to the end, so only the moving file waits. A writer that saw ENOSPC lets go first: when it has the file
-//! to itself another may have moved it, and then it just tries again. Rename and unlink of an open file hold it
-//! shared too, so that the name stays while the file moves.
+//! Whoever makes a call on the file holds `placed` shared meanwhile. A writer that saw ENOSPC lets go, takes it exclusively
+//! for a moment and notes there that the file is to leave (`open/departure.rs`): from then on readers go on, and those who
+//! change the file wait. A mover (`movers.rs`) makes the copy with nothing held, and takes `placed` exclusively again
+//! for the last comparison and the exchange of the names. Rename, link and unlink of an open file hold it shared and
+//! call the move off: the writer tries again, with the file as it is then.
 //!
 //! The copy is made without a name (`O_TMPFILE`), or in a hidden folder where the branch has no such thing, and
 //! synced; an intent on the target branch says what is to be done; then it gets the name, the directory is
@@ -17,27 +18,30 @@
 //! by passthrough (it would go on with the old one).
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use fsstack_pool::{BranchIx, BranchMode, Ranking};
-use fsstack_sys::at::RenameFlags;
-use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
+use fsstack_sys::{self as sys, Errno, Stat};
 
+use crate::blank::{Staged, blank};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::health::crowd::Stay;
+use crate::health::stand_in;
 use crate::index::birth;
 use crate::inode::dirfd::DirFd;
 use crate::inode::{Inode, Name, number};
 use crate::intent::{Intent, Stamp};
+use crate::movers::Order;
 use crate::moving::Move;
+use crate::open::departure::{Departure, Outcome};
 use crate::open::route::Route;
-use crate::open::{Access, OpenFile, Placed, WRITTEN_PAST};
+use crate::open::{Alone, Leave, OpenFile, WRITTEN_PAST, Was};
 use crate::place::ancestors;
 use crate::pool::Pool;
-use crate::recover::{self, AtWork, Written, sync_dir};
+use crate::recover::{Written, sync_dir};
 use crate::tally::Sum;
 use crate::twin::dress;
 use crate::union::Union;
@@ -84,7 +88,7 @@ impl Union {
         &self,
         pool: &Pool,
         inode: &Arc<Inode>,
-        file: &OpenFile,
+        file: &Arc<OpenFile>,
         full: BranchIx,
         more: u64,
     ) -> Result<()> {
@@ -92,12 +96,32 @@ impl Union {
         if !pool.settings.relocate {
             return Err(Errno::NOSPC.into());
         }
-        let mut placed = file.hold_alone()?;
-        if placed.branch.ix != full {
-            return Ok(()); // another writer has moved it
+        let departure = match file.leave(full)? {
+            Leave::Gone => return Ok(()), // another writer had it moved
+            Leave::UnderWay(departure) => departure,
+            Leave::Ordered(departure) => {
+                self.have_moved(Order::new(inode, file, departure.clone(), (full, more)));
+                departure
+            }
+        };
+        match stand_in::aside(|| departure.wait(|| self.start_movers(full))) {
+            Outcome::TryAgain => Ok(()),
+            Outcome::Stays => Err(Errno::NOSPC.into()),
+            Outcome::Unknown => Err(OpError::UNSURE),
         }
-        let moving = self.begin(pool, inode, file, &placed)?;
-        let need = moving.stat.blocks.saturating_mul(512).saturating_add(more);
+    }
+
+    /// Moves the file to a branch that has room, on the calling thread.
+    pub(crate) fn move_file(&self, order: &Order) -> Outcome {
+        if self.try_to_move(order).is_ok() { Outcome::TryAgain } else { Outcome::Stays }
+    }
+
+    fn try_to_move(&self, order: &Order) -> Result<()> {
+        let Order { inode, file, departure, more, .. } = order;
+        let pool = &*self.pool.load_full();
+        let (was, from, source) = file.source()?;
+        let moving = self.begin(pool, inode, file, from, source.as_fd())?;
+        let need = moving.stat.blocks.saturating_mul(512).saturating_add(*more);
         let ranking = self.targets(pool, &moving, need);
         let mut why = match (ranking.order.is_empty(), ranking.refused.is_empty()) {
             (true, false) => "the policy for moves takes none of the branches that have room for it",
@@ -105,8 +129,9 @@ impl Union {
         };
         for at in ranking.order {
             let Ok(home) = pool.branch(at).move_in() else { continue };
-            match self.move_to(pool, &moving, pool.branch(at)) {
-                Ok(fd) => {
+            let alone = || alone(&moving, file, was, departure);
+            match self.move_to(pool, &moving, pool.branch(at), departure, alone) {
+                Ok((fd, mut placed)) => {
                     tracing::info!(
                         name = ?moving.name.name, from = %moving.from.path.display(),
                         to = %pool.branch(at).path.display(), "moved a file to a roomier branch"
@@ -115,13 +140,14 @@ impl Union {
                     pool.branch(at).tally.add(Sum::MovedHere, 1);
                     ask_for_late_errors(file, &moving);
                     file.is_synced();
-                    placed.branch = home;
-                    placed.fd = fd;
-                    placed.access = Access::Write;
-                    placed.epoch = placed.branch.epoch();
+                    let gone = placed.arrive(home, fd);
                     file.hush_again(&placed);
+                    drop(placed); // a close may hang
+                    let from = moving.from.clone();
+                    from.dispose((gone, source));
                     return Ok(());
                 }
+                Err(_) if departure.is_over() => return Err(Errno::NOSPC.into()), // called off
                 Err(unmoved) => {
                     let (error, left) = match unmoved {
                         Unmoved::Undone(error) => (error, false),
@@ -139,7 +165,7 @@ impl Union {
         Err(self.not_moved(file, inode, why))
     }
 
-    /// The open file as it is where it is `placed`, if it may be moved from there.
+    /// The open file as it is on the branch `from`, where it is `fd`, if it may be moved from there.
     ///
     /// # Errors
     /// ENOSPC if it may not.
@@ -148,9 +174,9 @@ impl Union {
         pool: &Pool,
         inode: &'a Arc<Inode>,
         file: &OpenFile,
-        placed: &'a Placed,
+        from: Arc<Branch>,
+        fd: BorrowedFd<'a>,
     ) -> Result<Move<'a>> {
-        let (from, fd) = (placed.branch.branch().clone(), placed.fd.as_fd());
         let mut stat = from.ask(|| sys::at::stat_fd(fd))?;
         // (Where flags cannot be asked for there are none.)
         let flags = from.ask(|| Ok(sys::ioctl::getflags(fd).unwrap_or(0)))?;
@@ -200,7 +226,15 @@ impl Union {
         Errno::NOSPC.into()
     }
 
-    fn move_to(&self, pool: &Pool, moving: &Move<'_>, to: &Branch) -> Result<OwnedFd, Unmoved> {
+    /// Copies the file to the branch `to`, and gives the copy its name with its place held by `alone`.
+    fn move_to<'f>(
+        &self,
+        pool: &Pool,
+        moving: &Move<'_>,
+        to: &Branch,
+        departure: &Departure,
+        alone: impl FnOnce() -> Result<Alone<'f>>,
+    ) -> Result<(OwnedFd, Alone<'f>), Unmoved> {
         let dir = self.skeleton(pool, &moving.name.parent, to.ix)?;
         let (fd, staged) = to.ask(|| blank(to, &dir))?;
         let new = New { to, dir, fd, staged };
@@ -208,9 +242,13 @@ impl Union {
         let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {
             // What it is known by is on disk, on the copy and in the index, before the copy has a name.
             let natural = self.mark_moved(to, &new.fd, &made, id)?;
-            copy_across(pool, moving, &new)
+            copy_across(pool, moving, &new, departure)
+                .and_then(|()| alone())
                 .map_err(Unmoved::from)
-                .and_then(|()| self.exchange_names(pool, moving, &new, made.ino))
+                .and_then(|alone| {
+                    let named = self.exchange_names(pool, moving, &new, made.ino);
+                    Ok((named.inspect_err(|_| departure.copy_again())?, alone))
+                })
                 .inspect_err(|unmoved| {
                     // What may be there is known by what it was known by: it may become the file. (Not where another could not
                     // be told from it that has its inode number when it is gone.)
@@ -220,7 +258,7 @@ impl Union {
                 })
         });
         let is_gone = |old: &OldName| matches!(old, OldName::Gone) || birth(&moving.stat) == 0;
-        if done.as_ref().is_ok_and(is_gone) {
+        if done.as_ref().is_ok_and(|(old, _)| is_gone(old)) {
             let before = number::number(&moving.from, moving.stat.dev, moving.stat.ino);
             self.index.forget(id, Some(before));
         }
@@ -229,7 +267,7 @@ impl Union {
         {
             staged.discard(to);
         }
-        done.map(|_| new.fd)
+        done.map(|(_, alone)| (new.fd, alone))
     }
 
     /// The new copy gets the name and the old one loses it.
@@ -339,12 +377,26 @@ impl Union {
 
 /// All of the file is copied: with a place inside of both branches, so that whichever hangs the caller is answered. (In the
 /// order of the branches: nobody who copies the other way has the one and waits for the other.)
-fn copy_across(pool: &Pool, moving: &Move<'_>, new: &New<'_>) -> Result<()> {
+fn copy_across(pool: &Pool, moving: &Move<'_>, new: &New<'_>, departure: &Departure) -> Result<()> {
     let (from, to) = (&*moving.from, new.to);
     let (first, second) = if from.ix < to.ix { (from, to) } else { (to, from) };
     let _inside = (first.come_in(Stay::Long)?, second.come_in(Stay::Long)?);
-    to.ask_inside(|| dress(new.fd.as_fd(), moving.source, &moving.stat, &pool.settings.relocation))?;
+    let (how, goes_on) = (&pool.settings.relocation, || departure.goes_on());
+    to.ask_inside(|| dress(new.fd.as_fd(), moving.source, &moving.stat, how, &goes_on))?;
     moving.check(new.fd.as_fd())
+}
+
+/// The place of the file, which is copied, if the move is still to be.
+///
+/// # Errors
+/// EIO if somebody who has the file is stuck in its branch; ESTALE if it is not as it was; EINTR if the move was called off.
+fn alone<'f>(moving: &Move<'_>, file: &'f OpenFile, was: Was, departure: &Departure) -> Result<Alone<'f>> {
+    let placed = file.hold_alone()?;
+    let now = placed.was();
+    if (now.branch, now.epoch) != (was.branch, was.epoch) || why_not(file, &moving.stat, 0).is_some() {
+        return Err(OpError::STALE);
+    }
+    if departure.name() { Ok(placed) } else { Err(Errno::INTR.into()) }
 }
 
 /// What the old copy lost on its way to the disk, and nobody was told yet, is owed to all who have the file open: the new one
@@ -410,46 +462,6 @@ fn why_not(file: &OpenFile, stat: &Stat, flags: u32) -> Option<&'static str> {
         1 => None,
         _ => Some("it has several hard links"),
     }
-}
-
-/// A copy that has a name in the branch's hidden folder, where the branch has no nameless files.
-struct Staged(AtWork);
-
-impl Staged {
-    fn name(&self, to: &Branch, dir: &DirFd, name: &CStr) -> Result<(), SysError> {
-        let folder = recover::folder(to)?;
-        let rename = |how| sys::at::rename(folder.as_fd(), &self.0, dir.as_fd(), name, how);
-        match rename(RenameFlags::NOREPLACE) {
-            // No such notion there, and no links: looked at right before is the most there is.
-            Err(error) if error.errno == Errno::INVAL => match sys::at::stat(dir.as_fd(), name) {
-                Ok(_) => Err(SysError { errno: Errno::EXIST, ..error }),
-                Err(missing) if missing.errno == Errno::NOENT => rename(RenameFlags::empty()),
-                Err(error) => Err(error),
-            },
-            named => named,
-        }
-    }
-
-    fn discard(&self, to: &Branch) {
-        if let Ok(folder) = recover::folder(to)
-            && let Err(error) = sys::at::unlink(folder.as_fd(), &self.0)
-        {
-            tracing::debug!(%error, "nothing to clear");
-        }
-        recover::leave(to);
-    }
-}
-
-fn blank(to: &Branch, dir: &DirFd) -> Result<(OwnedFd, Option<Staged>), SysError> {
-    match sys::at::tmpfile(dir.as_fd(), OFlags::RDWR, 0o600) {
-        Err(error)
-            if matches!(error.errno, Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOSYS | Errno::INVAL) => {}
-        made => return made.map(|fd| (fd, None)),
-    }
-    let name = to.stage(c".part");
-    let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-    let (_, fd) = recover::in_folder(to, |folder| sys::at::open(folder, &name, how, 0o600, to.mounts))?;
-    Ok((fd, Some(Staged(name))))
 }
 
 impl Inode {

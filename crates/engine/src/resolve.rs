@@ -18,7 +18,6 @@ use crate::answer::{Attr, Entry};
 use crate::clashes::Told;
 use crate::error::{OpError, Result};
 use crate::health::crowd::Stay;
-use crate::health::stand_in;
 use crate::inode::number::{Identity, hash_name, mix};
 use crate::inode::{Copies, Inode, Making};
 use crate::pool::Pool;
@@ -197,7 +196,7 @@ impl Union {
     pub(crate) fn make_alone(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<Making> {
         let attempt = || parent.make(name);
         let is_stuck = || parent.is_made_by_stuck(name);
-        attempt().map_or_else(|| stand_in::aside(|| patiently(pool, attempt, is_stuck)), Ok)
+        patiently(pool, attempt, is_stuck)
     }
 
     /// The kernel is told about `name`: the inode has one more lookup.

@@ -192,16 +192,19 @@ impl Union {
             Err(error) if error.errno() == Errno::ACCESS => {}
             Err(error) => return Err(error),
         }
-        let turn = searches.take_turn(branch)?;
-        let looked = if searches.seen_since(asked).is_none() { self.look(branch) } else { Ok(()) };
-        drop(turn);
+        // Aside: whoever looks, and whoever waits for that, may be long.
+        let looked = stand_in::aside(|| {
+            let _turn = searches.take_turn(branch)?;
+            Ok::<_, OpError>(if searches.seen_since(asked).is_none() { self.look(branch) } else { Ok(()) })
+        })?;
         // Also by a look that did not see everything.
         if let Some(found) = self.where_it_was(branch, natural)? {
             return Ok(Some(found));
         }
         looked?;
         // It may just have been renamed, and not be remembered yet.
-        let _still = searches.still.try_write_for(HALF_DONE).ok_or(OpError::UNSURE)?;
+        let still = || searches.still.try_write_for(HALF_DONE);
+        let _still = searches.still.try_write().or_else(|| stand_in::aside(still)).ok_or(OpError::UNSURE)?;
         match self.where_it_was(branch, natural)? {
             Some(found) => Ok(Some(found)),
             None => {

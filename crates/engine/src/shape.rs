@@ -4,20 +4,31 @@
 //! A walk down to a directory holds nothing, so a rename above it can lead it astray. Whatever it then does not
 //! find is looked for once more with the shape held: only what is missing then is gone. A thread knows whether it
 //! holds the shape already, since the same walk serves those who rename.
+//!
+//! Those who share it follow each other without a gap where a branch is slow. So whoever has waited for a while to have it
+//! alone claims it: nobody else comes to share it then, until those who do are done. Where a branch hangs or stalls, one of
+//! these may be stuck there, and the claim does not count: whoever is on other branches goes on.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::error::{OpError, Result};
 use crate::health::holder::Holder;
+use crate::health::stand_in;
 use crate::pool::Pool;
 
 /// How long one attempt to take it lasts.
 const TRY: Duration = Duration::from_millis(20);
 /// How long it is waited for while a branch is out of reach: whoever holds it may be stuck there.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long others may come to share it while somebody waits to have it alone.
+const COURTESY: Duration = Duration::from_millis(100);
+/// How long a claim counts.
+const CLAIM: Duration = Duration::from_secs(5);
 
 thread_local! {
     static HELD: Cell<bool> = const { Cell::new(false) };
@@ -29,6 +40,24 @@ pub(crate) struct Shape {
     lock: RwLock<()>,
     /// Who holds it.
     holders: Mutex<Vec<Holder>>,
+    /// Threads that claim it.
+    claims: AtomicUsize,
+}
+
+/// A claim to have the shape alone.
+struct Claim<'a>(&'a AtomicUsize);
+
+impl<'a> Claim<'a> {
+    fn on(claims: &'a AtomicUsize) -> Self {
+        claims.fetch_add(1, SeqCst);
+        Self(claims)
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 /// The shape stays as it is, or is this thread's to change, until this drops.
@@ -44,7 +73,11 @@ impl Shape {
     /// # Errors
     /// EIO if who changes it does not come back from a branch that hangs.
     pub(crate) fn read(&self, pool: &Pool) -> Result<Held<'_, RwLockReadGuard<'_, ()>>> {
-        patiently(pool, || self.lock.try_read_for(TRY), || self.is_stuck()).map(|guard| self.held_by(guard))
+        let share = || if self.is_claimed(pool) { None } else { self.lock.try_read() };
+        let within = || if self.is_claimed(pool) { None } else { self.lock.try_read_for(TRY) };
+        let wait = || stand_in::aside(|| patiently(pool, within, || self.is_stuck()));
+        let shared = share().map_or_else(wait, Ok);
+        shared.map(|guard| self.held_by(guard))
     }
 
     /// Takes it for a change. Not for a thread that holds it.
@@ -52,8 +85,26 @@ impl Shape {
     /// # Errors
     /// EIO if who keeps it does not come back from a branch that hangs.
     pub(crate) fn write(&self, pool: &Pool) -> Result<Held<'_, RwLockWriteGuard<'_, ()>>> {
-        // Who waits for it to change it keeps others from sharing it: only for a moment each time.
-        patiently(pool, || self.lock.try_write_for(TRY), || self.is_stuck()).map(|guard| self.held_by(guard))
+        if let Some(guard) = self.lock.try_write() {
+            return Ok(self.held_by(guard));
+        }
+        let (came, claim) = (Instant::now(), Cell::new(None));
+        let attempt = || {
+            // Who waits for it to change it keeps others from sharing it: only for a moment each time.
+            let guard = self.lock.try_write_for(TRY);
+            let claims = guard.is_none() && (COURTESY..CLAIM).contains(&came.elapsed());
+            let before = claim.take();
+            claim.set(claims.then(|| before.unwrap_or_else(|| Claim::on(&self.claims))));
+            guard
+        };
+        let alone = stand_in::aside(|| patiently(pool, attempt, || self.is_stuck()));
+        alone.map(|guard| self.held_by(guard))
+    }
+
+    /// Whether somebody is to have it alone next, and can: nobody who shares it may be stuck.
+    fn is_claimed(&self, pool: &Pool) -> bool {
+        let all_answer = || pool.branches.iter().all(|branch| branch.is_open() && !branch.stalls());
+        self.claims.load(SeqCst) > 0 && !self.is_stuck() && all_answer()
     }
 
     /// Takes it for a change, unless somebody keeps it for longer than `patience`. Not for a thread that holds it.
@@ -95,7 +146,7 @@ impl<G> Drop for Held<'_, G> {
     }
 }
 
-/// Tries until it succeeds.
+/// Tries until it succeeds; aside, if not at once.
 ///
 /// # Errors
 /// EIO if a branch hangs, and who is waited for may be in it, or if that thread `is_stuck` in what was given up, though all
@@ -105,14 +156,92 @@ pub(crate) fn patiently<G>(
     attempt: impl Fn() -> Option<G>,
     is_stuck: impl Fn() -> bool,
 ) -> Result<G> {
+    if let Some(guard) = attempt() {
+        return Ok(guard);
+    }
     let came = Instant::now();
-    loop {
-        if let Some(guard) = attempt() {
-            return Ok(guard);
+    let may_be_stuck = || is_stuck() || pool.branches.iter().any(|branch| !branch.is_open());
+    stand_in::aside(|| {
+        loop {
+            if let Some(guard) = attempt() {
+                return Ok(guard);
+            }
+            if came.elapsed() > PATIENCE && may_be_stuck() {
+                return Err(OpError::UNSURE);
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
-        if came.elapsed() > PATIENCE && (is_stuck() || pool.branches.iter().any(|branch| !branch.is_open())) {
-            return Err(OpError::UNSURE);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use fsstack_pool::{BranchSpec, Floor};
+
+    use super::*;
+    use crate::settings::{Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, Verify, WritePath};
+
+    fn pool_of(home: &std::path::Path) -> Pool {
+        let settings = Settings {
+            create: "ff".parse().unwrap(),
+            floor: Floor::NONE,
+            min_inodes: 0,
+            write_path: WritePath::Stacked,
+            rules: crate::rules::Rules::default(),
+            page_cache: PageCache::Off,
+            passthrough_headroom: 0,
+            relocate: false,
+            relocation: Relocation { verify: Verify::Size, ..Relocation::to_the_roomiest() },
+            statfs: StatfsMode::All,
+            locks: Locks::Local,
+            recheck: Duration::ZERO,
+            privileged: false,
+            nfs_export: false,
+            state_dir: None,
+            dir_fds: 64,
+            listing_entries: 64,
+            branch_timeout: Duration::ZERO,
+            branch_inflight: 24,
+            degraded: Degraded::Strict,
+        };
+        Pool::open(&[BranchSpec::new(home.to_owned())], settings).unwrap()
+    }
+
+    /// Two share it in turn, and neither lets go before the other has come again, as long as that comes within a moment.
+    #[test]
+    fn who_wants_it_alone_has_it_though_others_share_it_without_a_gap() {
+        let home = tempfile::tempdir().unwrap();
+        let (pool, shape) = (Arc::new(pool_of(home.path())), Arc::new(Shape::default()));
+        let (done, came) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let share = || {
+            let (pool, shape, done, came) = (pool.clone(), shape.clone(), done.clone(), came.clone());
+            thread::spawn(move || {
+                while !done.load(SeqCst) {
+                    let _held = shape.read(&pool).unwrap();
+                    let (number, since) = (came.fetch_add(1, SeqCst), Instant::now());
+                    while came.load(SeqCst) == number + 1 && since.elapsed() < 8 * COURTESY {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            })
+        };
+        let sharers = [share(), share()];
+        while came.load(SeqCst) < 4 {
+            thread::yield_now();
         }
-        std::thread::sleep(Duration::from_millis(1));
+        let (wanted, (tell, told)) = (shape.clone(), std::sync::mpsc::channel());
+        let claimant = thread::spawn(move || {
+            let _alone = wanted.write(&pool).unwrap();
+            tell.send(()).unwrap();
+        });
+        let had = told.recv_timeout(Duration::from_secs(20));
+        done.store(true, SeqCst);
+        sharers.into_iter().for_each(|sharer| sharer.join().unwrap());
+        claimant.join().unwrap();
+        assert_eq!(had, Ok(()), "it waited for as long as others came");
     }
 }

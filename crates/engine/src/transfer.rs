@@ -9,6 +9,8 @@ use fsstack_sys::{self as sys, Errno, SysError};
 
 /// Bytes read and written at a time.
 const CHUNK: usize = 1 << 20;
+/// How long a copy sleeps at a time that is ahead of its pace.
+const DOZE: Duration = Duration::from_millis(50);
 
 /// Copies up to `len` bytes of `from` (descriptor, offset) to `to`: how many. Stops early, with what was done, after `most`
 /// bytes of data (holes take no time), and where something fails after the first byte.
@@ -32,16 +34,19 @@ pub(crate) fn copy(
 /// that has both, where they can.
 ///
 /// # Errors
-/// What failed; `to` is then half written. EBUSY if somebody has made `from` shorter meanwhile.
+/// What failed; `to` is then half written. EBUSY if somebody has made `from` shorter meanwhile; EINTR if it no longer
+/// `goes_on`.
 pub(crate) fn copy_all(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     speed: Option<NonZeroU64>,
+    goes_on: &dyn Fn() -> bool,
 ) -> Result<(), SysError> {
     let size = sys::at::stat_fd(from)?.size;
     let mut way = Way {
         in_kernel: true,
         most: u64::MAX,
+        goes_on,
         pace: speed.map(|speed| Pace { speed, began: Instant::now(), done: 0 }),
     };
     let mut done = 0;
@@ -53,17 +58,19 @@ pub(crate) fn copy_all(
 }
 
 /// How bytes are carried.
-struct Way {
+struct Way<'a> {
     /// By `copy_file_range`, as long as it works between these two.
     in_kernel: bool,
     /// Bytes of data after which it is enough; holes take no time.
     most: u64,
+    /// Asked before each piece.
+    goes_on: &'a dyn Fn() -> bool,
     pace: Option<Pace>,
 }
 
-impl Way {
+impl Way<'_> {
     fn by_hand(most: u64) -> Self {
-        Self { in_kernel: false, most, pace: None }
+        Self { in_kernel: false, most, goes_on: &|| true, pace: None }
     }
 
     /// Carries up to a chunk of data: how many bytes, 0 at the end.
@@ -74,6 +81,7 @@ impl Way {
         len: usize,
         buffer: &mut Vec<u8>,
     ) -> Result<usize, SysError> {
+        self.check_wanted()?;
         let carried = match self.in_kernel {
             true => match sys::file::copy_range(from.0, from.1, to.0, to.1, len) {
                 Ok(carried) if carried > 0 => Some(carried),
@@ -96,12 +104,18 @@ impl Way {
                 read
             }
         };
-        if let Some(pace) = &mut self.pace
-            && let Some(early) = pace.due(carried).checked_sub(pace.began.elapsed())
-        {
-            std::thread::sleep(early);
+        if let Some(pace) = &mut self.pace {
+            let (due, began) = (pace.due(carried), pace.began);
+            while let Some(early) = due.checked_sub(began.elapsed()) {
+                self.check_wanted()?;
+                std::thread::sleep(early.min(DOZE));
+            }
         }
         Ok(carried)
+    }
+
+    fn check_wanted(&self) -> Result<(), SysError> {
+        if (self.goes_on)() { Ok(()) } else { Err(SysError { call: sys::Call::Write, errno: Errno::INTR }) }
     }
 }
 
@@ -174,7 +188,7 @@ fn copy_counting(
     to: (BorrowedFd<'_>, u64),
     len: u64,
     done: &mut u64,
-    way: &mut Way,
+    way: &mut Way<'_>,
 ) -> Result<(), SysError> {
     let size = sys::at::stat_fd(from.0)?.size;
     let end = size.min(from.1.saturating_add(len));
@@ -260,7 +274,7 @@ mod tests {
         let (one, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
         one.write_all_at(b"begin", 0).unwrap();
         one.write_all_at(b"end", 9 << 20).unwrap();
-        copy_all(one.as_fd(), other.as_fd(), None).unwrap();
+        copy_all(one.as_fd(), other.as_fd(), None, &|| true).unwrap();
         assert!(is_same(one.as_fd(), other.as_fd()).unwrap());
         for (at, byte) in [(0, b"B"), (4 << 20, b"x"), ((9 << 20) + 2, b"D")] {
             let mut before = [0];

@@ -20,12 +20,13 @@ pub(crate) fn dress(
     old: BorrowedFd<'_>,
     stat: &Stat,
     how: &Relocation,
+    goes_on: &dyn Fn() -> bool,
 ) -> Result<(), SysError> {
     let traits = Traits::of(old)?;
     traits.begin(new)?;
     let shared = sys::file::reflink(old, new).is_ok();
     if !shared {
-        transfer::copy_all(old, new, how.speed)?;
+        transfer::copy_all(old, new, how.speed, goes_on)?;
     }
     sys::at::chown_fd(new, Some(stat.uid), Some(stat.gid))?;
     copy_xattrs(new, old, Unfit::Refused)?;

@@ -24,12 +24,14 @@ use crate::inode::number::NumberMap;
 use crate::inode::table::Table;
 use crate::inode::{Inode, Name};
 use crate::live::Changes;
+use crate::movers::Movers;
 use crate::open::listing_memory::ListingMemory;
 use crate::open::quiet::Untouched;
 use crate::open::route::Backings;
 use crate::open::{DirHandle, FileHandle};
 use crate::pool::Pool;
 use crate::poolid::PoolId;
+use crate::ranked::{CHANGES, Ranked};
 use crate::reserve::Copying;
 use crate::resolve::Found;
 use crate::scouts::Scouts;
@@ -52,6 +54,7 @@ pub struct Union {
     pub(crate) listing_memory: Arc<ListingMemory>,
     /// Files that just leave their branch for another.
     pub(crate) moving: Mutex<Vec<Name>>,
+    pub(crate) movers: Movers,
     pub(crate) index: Index,
     id: Option<PoolId>,
     pub(crate) budget: Budget,
@@ -66,7 +69,10 @@ pub struct Union {
     /// Directories and branches that cannot be given them.
     pub(crate) unfit: Clashes,
     pub(crate) backings: Arc<dyn Backings>,
-    pub(crate) changes: Mutex<Changes>,
+    /// Held by whoever adds or removes a branch, also while a disk is asked that may hang. Order: before `changes`.
+    pub(crate) membership: Mutex<()>,
+    /// Held while a snapshot is published, and those who work with the last one are waited for.
+    pub(crate) changes: Ranked<Changes, CHANGES>,
     pub(crate) events: Events,
     /// Bulk copies under way. No call on a branch is made under it.
     pub(crate) copies: Mutex<HashMap<u64, Copying>>,
@@ -123,6 +129,7 @@ impl Union {
             dirs: NumberMap::default(),
             listing_memory: Arc::new(ListingMemory::new(pool.settings.listing_entries)),
             moving: Mutex::default(),
+            movers: Movers::default(),
             index,
             id,
             budget,
@@ -133,7 +140,8 @@ impl Union {
             unfit: Clashes::default(),
             unlike: Clashes::default(),
             backings,
-            changes: Mutex::default(),
+            membership: Mutex::default(),
+            changes: Ranked::default(),
             events: Events::default(),
             copies: Mutex::default(),
             doubt: OnceLock::new(),
@@ -204,6 +212,7 @@ impl Union {
 
     /// The mount is gone: closes and forgets everything.
     pub fn destroy(&self) {
+        self.movers.end();
         self.end_all_copies();
         self.files.clear();
         self.dirs.clear();

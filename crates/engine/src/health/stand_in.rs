@@ -10,7 +10,7 @@
 //! moved. So that not all threads come to wait like that, a door's thread steps aside meanwhile ([`of`], `aside`), and the
 //! door may have another one in its place.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -75,17 +75,26 @@ pub fn of(crew: Arc<dyn Crew>) {
     CREW.set(Some(crew));
 }
 
-/// Waits for another request by `wait`.
+thread_local! {
+    static IS_ASIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Waits for another request by `wait`, or does what takes long. Who is aside already stays so.
 pub(crate) fn aside<T>(wait: impl FnOnce() -> T) -> T {
     /// Steps back, also when `wait` panics.
     struct Back(Option<Arc<dyn Crew>>);
     impl Drop for Back {
         fn drop(&mut self) {
             if let Some(crew) = self.0.take() {
+                IS_ASIDE.set(false);
                 crew.steps_back();
             }
         }
     }
-    let _back = Back(CREW.with_borrow(Clone::clone).filter(|crew| crew.steps_aside()));
+    let crew = if IS_ASIDE.get() { None } else { CREW.with_borrow(Clone::clone) };
+    let back = Back(crew.filter(|crew| crew.steps_aside()));
+    if back.0.is_some() {
+        IS_ASIDE.set(true);
+    }
     wait()
 }

@@ -77,7 +77,7 @@ impl Union {
     /// The branch is in the pool; the pool is not exported, or has nothing that would remember it.
     pub fn give_up_branch(&self, id: BranchId) -> Result<(), BadChange> {
         // No branch comes or goes meanwhile.
-        let _changes = self.changes.lock();
+        let _membership = self.change_branches()?;
         let pool = self.pool.load();
         if let Some(branch) = pool.branches.iter().find(|branch| branch.id == id) {
             return Err(BadChange::InPool(branch.path.display().to_string()));

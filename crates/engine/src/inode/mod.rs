@@ -19,11 +19,11 @@ use std::time::Instant;
 
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::Kind;
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::answer::Validity;
 use crate::open::OpenFile;
+use crate::ranked::{INODE, Ranked};
 pub(crate) use claims::Changes;
 use claims::Claims;
 pub use copies::Copies;
@@ -54,7 +54,7 @@ pub struct Inode {
     /// Of a file: handles by passthrough for reading and writing, and [`WAS_MAPPABLE`].
     mappable: AtomicU32,
     /// Order: one inode's state at a time; no system call that waits for another inode's lock below it.
-    state: Mutex<State>,
+    state: Ranked<State, INODE>,
 }
 
 #[derive(Debug, Default)]
@@ -130,7 +130,7 @@ impl Inode {
     }
 
     fn new(id: Identity, kind: Kind, place: Place) -> Self {
-        let state = Mutex::new(State { names: SmallVec::new(), place, ghost: None });
+        let state = Ranked::new(State { names: SmallVec::new(), place, ghost: None });
         Self {
             id,
             kind,
@@ -294,20 +294,32 @@ impl Inode {
     pub fn open_with<E>(
         &self,
         join: impl Fn(&OpenFile) -> Result<(), E>,
+        open: impl FnMut() -> Result<Arc<OpenFile>, E>,
+    ) -> Result<Arc<OpenFile>, E> {
+        self.open_since(self.moves(), join, open)
+    }
+
+    /// As [`Self::open_with`]: what `open` answers first was opened when the file had moved `moves` times.
+    ///
+    /// # Errors
+    /// As those of [`Self::open_with`].
+    pub(crate) fn open_since<E>(
+        &self,
+        mut moves: u32,
+        join: impl Fn(&OpenFile) -> Result<(), E>,
         mut open: impl FnMut() -> Result<Arc<OpenFile>, E>,
     ) -> Result<Arc<OpenFile>, E> {
         loop {
             if let Some(file) = self.join_open(&join)? {
                 return Ok(file);
             }
-            let moves = self.moves();
             let fresh = open()?;
-            let on = fresh.branch();
             let mut state = self.state.lock();
             let Place::File(place) = &mut state.place else { return Ok(fresh) };
-            if place.open.is_none() && (place.moves != moves || place.branch != on.ix) {
+            if place.open.is_none() && place.moves != moves {
+                moves = place.moves;
                 drop(state);
-                on.dispose(fresh);
+                fresh.branch().dispose(fresh);
                 continue;
             }
             // Two first opens at once: the later one gives its own up. Both looked at the same inode.
@@ -369,6 +381,17 @@ impl Inode {
             WAS_MAPPABLE => Validity::Brief,
             _ => Validity::None,
         }
+    }
+
+    /// Counts one more handle on `file` if it is the open file: it stays so until [`Self::close_handle`].
+    pub(crate) fn keep_open(&self, file: &Arc<OpenFile>) -> bool {
+        let mut state = self.state.lock();
+        let Place::File(FilePlace { open: Some((open, handles)), .. }) = &mut state.place else {
+            return false;
+        };
+        let is_it = Arc::ptr_eq(open, file);
+        *handles += usize::from(is_it);
+        is_it
     }
 
     /// One handle less: gives the open file back if it was the last.

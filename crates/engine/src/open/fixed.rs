@@ -39,7 +39,7 @@ impl OpenFile {
     pub(crate) fn set_fixed(&self, stat: &Stat) {
         self.immutable.store(stat.is_immutable(), Relaxed);
         if !stat.is_append_only()
-            && self.placed().access == Access::Append
+            && self.placed().is_ok_and(|placed| placed.access == Access::Append)
             && let Err(error) = self.stop_appending()
         {
             // (It stays so here: whoever opens it to write elsewhere tries again.)

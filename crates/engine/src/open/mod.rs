@@ -5,11 +5,13 @@
 
 mod access;
 pub mod choice;
+pub(crate) mod departure;
 mod fixed;
 pub(crate) mod followed;
 pub mod listing;
 pub(crate) mod listing_memory;
 pub(crate) mod owed;
+mod place;
 pub mod quiet;
 pub mod route;
 mod unsynced;
@@ -18,33 +20,32 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
-use std::time::{Duration, Instant};
 
-use fsstack_pool::BranchIx;
+use arc_swap::ArcSwap;
 use fsstack_sys::{self as sys, OFlags, Stat, SysError};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::branch::Branch;
 use crate::error::Result;
-use crate::health::stand_in;
+use crate::health::crowd::Stay;
+use crate::health::holder::Holder;
 use crate::inode::Inode;
 use crate::ops::lock::LockOwner;
 use crate::ops::open::has_capability;
+use crate::ranked::{OWNERS, Ranked, TIE};
 use crate::terms::Tenant;
 pub use access::Access;
 pub(crate) use access::is_refused;
-use choice::Choice;
+use choice::{But, Choice};
 use followed::Followed;
 use listing::Listing;
 use owed::{Owed, To};
+pub use place::Placed;
+pub(crate) use place::{Alone, Leave, Was};
+use place::{PATIENCE, TRY};
 use quiet::Quiet;
-use route::{Backings, Route, Tie};
+use route::{Backings, Route, Tie, register};
 use unsynced::Unsynced;
-
-/// How long one attempt to have a file alone lasts.
-const TRY: Duration = Duration::from_millis(20);
-/// How long those are waited for who have the file too, and may be stuck on a mount that was replaced.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Set-uid, set-gid.
 pub(crate) const SET_ID: u32 = 0o6000;
@@ -57,8 +58,13 @@ pub(crate) const WRITTEN_PAST: &str = "it is open by passthrough, past the daemo
 pub struct OpenFile {
     /// Order: after the inode's state; before `tie`.
     placed: RwLock<Placed>,
+    /// The thread that has `placed` alone.
+    alone: Mutex<Option<Holder>>,
+    /// The branch that it is on, and whether the descriptor is good for writing: for those who only look.
+    at: ArcSwap<Branch>,
+    writable: AtomicBool,
     /// How the kernel reaches the bytes.
-    tie: Mutex<Tie>,
+    tie: Ranked<Tie, TIE>,
     /// The file has set-uid or set-gid bits, or a file capability, which writes by others strip.
     /// 0: nothing is to be stripped. Else how often there was a reason.
     strips: AtomicU32,
@@ -71,47 +77,10 @@ pub struct OpenFile {
     /// What the branch could not store, and who was told.
     pub(crate) owed: Owed,
     /// Who has locks on the branch, each by an open file description of its own.
-    pub(crate) lock_owners: Mutex<HashMap<u64, LockOwner>>,
+    pub(crate) lock_owners: Ranked<HashMap<u64, LockOwner>, OWNERS>,
     why: Mutex<Option<&'static str>>,
     quiet: Quiet,
     backings: Arc<dyn Backings>,
-}
-
-/// Where an open file is.
-#[derive(Debug)]
-pub struct Placed {
-    /// The branch.
-    pub branch: Tenant,
-    /// The file there.
-    pub fd: OwnedFd,
-    /// What `fd` is good for.
-    pub access: Access,
-    /// Which mount of the branch `fd` was opened on.
-    pub epoch: u32,
-}
-
-/// What tells a file's descriptor from the one that takes its place: that is opened first, without keeping anybody from the
-/// file, as its branch may hang.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Was {
-    /// The branch that it is on.
-    pub(crate) branch: BranchIx,
-    /// What it is good for.
-    pub(crate) access: Access,
-    /// Which mount of the branch it was opened on.
-    pub(crate) epoch: u32,
-}
-
-impl Placed {
-    fn was(&self) -> Was {
-        Was { branch: self.branch.ix, access: self.access, epoch: self.epoch }
-    }
-
-    /// The file once more, to read it.
-    fn open_to_read(&self) -> Result<OwnedFd> {
-        self.branch.as_daemon()?;
-        self.branch.ask(|| sys::at::reopen(self.fd.as_fd(), Access::Read.flags()))
-    }
 }
 
 impl OpenFile {
@@ -123,17 +92,20 @@ impl OpenFile {
         stat: &Stat,
         backings: Arc<dyn Backings>,
     ) -> Self {
-        let epoch = branch.epoch();
+        let (epoch, at) = (branch.epoch(), ArcSwap::new(branch.branch().clone()));
         Self {
-            placed: RwLock::new(Placed { branch, fd, access, epoch }),
-            tie: Mutex::new(Tie::default()),
+            placed: RwLock::new(Placed { branch, fd, access, epoch, departure: None }),
+            alone: Mutex::default(),
+            at,
+            writable: AtomicBool::new(access.writes()),
+            tie: Ranked::default(),
             strips: AtomicU32::new(u32::from(stat.mode & SET_ID != 0)),
             immutable: AtomicBool::new(stat.is_immutable()),
             append_only: AtomicBool::new(stat.is_append_only() || access == Access::Append),
             touched: AtomicBool::new(false),
             unsynced: Unsynced::default(),
             owed: Owed::default(),
-            lock_owners: Mutex::default(),
+            lock_owners: Ranked::default(),
             why: Mutex::default(),
             quiet: Quiet::default(),
             backings,
@@ -157,9 +129,18 @@ impl OpenFile {
         placed.branch.ask(|| call(placed.fd.as_fd()))
     }
 
-    /// Where it is. Who comes while it is moved waits aside.
-    fn placed(&self) -> RwLockReadGuard<'_, Placed> {
-        self.placed.try_read().unwrap_or_else(|| stand_in::aside(|| self.placed.read()))
+    /// As [`Self::ask`], for a call that changes the file.
+    ///
+    /// # Errors
+    /// What the call answered.
+    pub(crate) fn change<T>(
+        &self,
+        stay: Stay,
+        call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>,
+    ) -> Result<T> {
+        let placed = self.settled(Self::readable)?;
+        placed.branch.as_daemon()?;
+        placed.branch.ask_for(stay, || call(placed.fd.as_fd()))
     }
 
     /// Its attributes.
@@ -167,7 +148,7 @@ impl OpenFile {
     /// # Errors
     /// What the branch answered.
     pub fn stat(&self) -> Result<Stat> {
-        let placed = self.placed();
+        let placed = self.placed()?;
         placed.branch.as_daemon()?;
         placed.branch.ask(|| sys::at::stat_fd(placed.fd.as_fd()))
     }
@@ -182,93 +163,14 @@ impl OpenFile {
         placed.branch.ask_patiently(|| call(placed.fd.as_fd()))
     }
 
-    /// # Errors
-    /// EIO if who is waited for since `came` is stuck in its branch.
-    fn check_waiting(&self, came: Instant) -> Result<()> {
-        let Some(placed) = self.placed.try_read_recursive() else { return Ok(()) };
-        placed.branch.check_open()?;
-        if placed.epoch != placed.branch.epoch() && came.elapsed() > PATIENCE {
-            return Err(placed.branch.not_waited_for());
-        }
-        Ok(())
-    }
-
     /// As [`Self::ask_patiently`], inside a call on another open file, or on this one: does not wait for whoever waits to
     /// move the file, who may be waiting for the outer call. For a file that is written, or calls that need its name only.
     ///
     /// # Errors
     /// What the call answered.
     pub fn ask_inside<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
-        let placed = self.placed.read_recursive();
+        let placed = self.held()?;
         placed.branch.ask_inside(|| call(placed.fd.as_fd()))
-    }
-
-    /// Has the file to itself: for whoever moves it.
-    ///
-    /// # Errors
-    /// EIO if somebody who has it too is stuck in its branch.
-    pub(crate) fn hold_alone(&self) -> Result<RwLockWriteGuard<'_, Placed>> {
-        if let Some(alone) = self.placed.try_write() {
-            return Ok(alone);
-        }
-        stand_in::aside(|| self.wait_alone())
-    }
-
-    fn wait_alone(&self) -> Result<RwLockWriteGuard<'_, Placed>> {
-        let came = Instant::now();
-        loop {
-            if let Some(alone) = self.placed.try_write_for(TRY) {
-                return Ok(alone);
-            }
-            self.check_waiting(came)?;
-        }
-    }
-
-    /// The file stays where it is, and keeps its name, until the guard drops.
-    pub(crate) fn hold(&self) -> RwLockReadGuard<'_, Placed> {
-        // (Two may be held at once, in any order: whoever waits to move the one is not waited for.)
-        let held = self.placed.try_read_recursive();
-        held.unwrap_or_else(|| stand_in::aside(|| self.placed.read_recursive()))
-    }
-
-    /// What the descriptor is, and which mount of its branch is the one now, if it was mounted again since.
-    ///
-    /// # Errors
-    /// The branch is closed: EIO.
-    pub(crate) fn stale(&self) -> Result<Option<(Was, u32)>> {
-        let placed = self.placed();
-        let epoch = placed.branch.epoch();
-        if placed.epoch == epoch {
-            return Ok(None);
-        }
-        placed.branch.check_open()?;
-        Ok(Some((placed.was(), epoch)))
-    }
-
-    /// Puts `fd`, which is `now`, in the place of the descriptor that `was` there; not if the file was moved or another
-    /// came first.
-    ///
-    /// # Errors
-    /// As [`Self::hold_alone`].
-    pub(crate) fn replace(&self, was: Was, now: Was, fd: OwnedFd) -> Result<()> {
-        let (branch, gone, _) = self.put(was, now, fd)?; // a close may hang too
-        branch.dispose(gone);
-        Ok(())
-    }
-
-    /// As [`Self::replace`]: the branch, what is to be closed, and whether that is `fd`.
-    fn put(&self, was: Was, now: Was, fd: OwnedFd) -> Result<(Arc<Branch>, OwnedFd, bool)> {
-        let mut placed = self.hold_alone()?;
-        let is_new = placed.was() != was;
-        let gone = if is_new {
-            fd
-        } else {
-            (placed.access, placed.epoch) = (now.access, now.epoch);
-            let gone = std::mem::replace(&mut placed.fd, fd);
-            self.hush_again(&placed);
-            gone
-        };
-        Ok((placed.branch.branch().clone(), gone, is_new))
     }
 
     /// Why the file was not moved when its branch was full; true if that is news.
@@ -284,9 +186,9 @@ impl OpenFile {
         told.or_else(passed)
     }
 
-    /// The branch that the file is on now.
+    /// The branch that the file is on now. Waits for nobody.
     pub fn branch(&self) -> Arc<Branch> {
-        self.placed().branch.branch().clone()
+        self.at.load_full()
     }
 
     /// Makes sure that the descriptor can be written to.
@@ -305,7 +207,7 @@ impl OpenFile {
     pub fn make_writable_for(&self, flags: OFlags) -> Result<()> {
         self.touched.store(true, Relaxed);
         loop {
-            let placed = self.placed();
+            let placed = self.placed()?;
             if placed.access.writes() {
                 return Ok(());
             }
@@ -340,9 +242,17 @@ impl OpenFile {
         }
     }
 
+    /// Makes sure that the descriptor can be read from.
+    ///
+    /// # Errors
+    /// The branch does not open it for reading.
+    pub(crate) fn make_readable(&self) -> Result<()> {
+        self.readable().map(drop)
+    }
+
     pub(crate) fn readable(&self) -> Result<RwLockReadGuard<'_, Placed>> {
         loop {
-            let placed = self.placed();
+            let placed = self.placed()?;
             if placed.access != Access::Name {
                 return Ok(placed);
             }
@@ -378,11 +288,25 @@ impl OpenFile {
     }
 
     /// Decides how the kernel reaches the bytes for one more open, whose wish is `wish`, asked with the decision's
-    /// lock held: whoever gives the file a set-id bit looks for its writers under the same.
-    pub fn tie(&self, wish: impl FnOnce() -> Choice, writer: Option<u32>) -> Route {
+    /// lock held: whoever gives the file a set-id bit looks for its writers under the same. A branch that may hang is asked
+    /// before that, with the file's place held.
+    pub fn tie(&self, wish: impl Fn() -> Choice, writer: Option<u32>) -> Route {
         let placed = self.placed();
-        let mut tie = self.tie.lock();
-        tie.join(wish(), writer, &placed, &*self.backings)
+        let mut registered = None;
+        let (route, kept) = loop {
+            {
+                let mut tie = self.tie.lock();
+                if let Some(route) = tie.join(wish(), writer, registered) {
+                    break (route, tie.backing);
+                }
+            }
+            let refused = Err(But::DoesNotOpen);
+            registered = Some(placed.as_ref().map_or(refused, |placed| register(placed, &*self.backings)));
+        };
+        if let Some(Ok(id)) = registered.filter(|id| id.ok() != kept) {
+            self.backings.close(id); // another open was faster
+        }
+        route
     }
 
     /// One open less, which `route` served.
@@ -402,7 +326,7 @@ impl OpenFile {
 
     /// Whether anybody has opened it for writing.
     pub(crate) fn is_writable(&self) -> bool {
-        self.placed().access.writes()
+        self.writable.load(SeqCst)
     }
 
     /// The way the first open decided on, if any is open.

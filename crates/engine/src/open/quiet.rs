@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, OFlags, SysError};
-use parking_lot::Mutex;
 
 use super::{Access, OpenFile, Placed};
 use crate::error::Result;
+use crate::ranked::{QUIET, Ranked};
 use crate::tally::Sum;
 
 /// Whose access times reading through the daemon does not change, whoever reads.
@@ -33,7 +33,7 @@ pub(super) struct Quiet {
     /// Somebody has it open whose reads are to be seen.
     loud: AtomicBool,
     /// Order: after the file's place.
-    state: Mutex<State>,
+    state: Ranked<State, QUIET>,
 }
 
 #[derive(Debug, Default)]
@@ -57,14 +57,20 @@ impl OpenFile {
         if self.quiet.loud.load(SeqCst) {
             return;
         }
-        let placed = self.placed();
-        let mut state = self.quiet.state.lock();
-        if !quiet {
-            self.quiet.loud.store(true, SeqCst);
-        }
-        let hushed = quiet && !self.quiet.loud.load(SeqCst);
-        if std::mem::replace(&mut state.hushed, hushed) != hushed {
+        // (Who cannot have its place cannot read it either.)
+        let Ok(placed) = self.placed() else { return };
+        let (mut was, mut hushed) = {
+            let mut state = self.quiet.state.lock();
+            if !quiet {
+                self.quiet.loud.store(true, SeqCst);
+            }
+            let hushed = quiet && !self.quiet.loud.load(SeqCst);
+            (std::mem::replace(&mut state.hushed, hushed), hushed)
+        };
+        // The branch is asked without the lock: another open may have its way meanwhile.
+        while was != hushed {
             hush(&placed, hushed);
+            (was, hushed) = (hushed, self.quiet.state.lock().hushed);
         }
     }
 

@@ -69,18 +69,21 @@ pub struct Tie {
 }
 
 impl Tie {
-    /// One more open, which wishes for `wish`.
+    /// One more open, which wishes for `wish`; `registered` is the file's backing id, or why it has none. None: it is to be
+    /// registered first.
     pub fn join(
         &mut self,
         wish: Choice,
         writer: Option<u32>,
-        placed: &Placed,
-        kernel: &dyn Backings,
-    ) -> Route {
+        registered: Option<Result<u32, But>>,
+    ) -> Option<Route> {
         let route = match (self.tied, wish.route) {
             (None, Route::Passthrough(_)) => {
-                let (route, because) = match self.register(placed, kernel) {
-                    Ok(id) => (Route::Passthrough(id), wish),
+                let (route, because) = match self.backing.map(Ok).or(registered)? {
+                    Ok(id) => {
+                        self.backing = Some(id);
+                        (Route::Passthrough(id), wish)
+                    }
                     Err(but) => (Route::Direct, wish.refused(Route::Direct, but)),
                 };
                 self.because = Some(because);
@@ -99,7 +102,7 @@ impl Tie {
         if let (Route::Passthrough(_), Some(uid)) = (route, writer) {
             self.writers.push(uid);
         }
-        route
+        Some(route)
     }
 
     /// One open less.
@@ -110,33 +113,24 @@ impl Tie {
             self.writers.swap_remove(at);
         }
     }
+}
 
-    /// The backing id of the file; else why it has none.
-    fn register(&mut self, placed: &Placed, kernel: &dyn Backings) -> Result<u32, But> {
-        if let Some(id) = self.backing {
-            return Ok(id);
-        }
-        if placed.branch.refuses_passthrough() {
-            return Err(But::BranchRefuses);
-        }
-        let mut opened = kernel.open(placed.fd.as_fd());
-        if opened.is_err() && placed.access == Access::Name {
-            // What the branch has against it says nothing of the kernel.
-            let Ok(file) = placed.open_to_read() else { return Err(But::DoesNotOpen) };
-            opened = kernel.open(file.as_fd());
-            if opened.is_ok() {
-                placed.branch.opens_in_full();
-            }
-        }
-        match opened {
-            Ok(id) => {
-                self.backing = Some(id);
-                Ok(id)
-            }
-            Err(error) => {
-                placed.branch.set_refuses_passthrough(&error);
-                Err(But::BranchRefuses)
-            }
+/// The backing id of the file; else why it has none. The branch and the kernel are asked.
+pub(super) fn register(placed: &Placed, kernel: &dyn Backings) -> Result<u32, But> {
+    if placed.branch.refuses_passthrough() {
+        return Err(But::BranchRefuses);
+    }
+    let mut opened = kernel.open(placed.fd.as_fd());
+    if opened.is_err() && placed.access == Access::Name {
+        // What the branch has against it says nothing of the kernel.
+        let Ok(file) = placed.open_to_read() else { return Err(But::DoesNotOpen) };
+        opened = kernel.open(file.as_fd());
+        if opened.is_ok() {
+            placed.branch.opens_in_full();
         }
     }
+    opened.map_err(|error| {
+        placed.branch.set_refuses_passthrough(&error);
+        But::BranchRefuses
+    })
 }

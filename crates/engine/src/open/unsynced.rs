@@ -32,7 +32,7 @@ impl OpenFile {
         call: impl Fn(BorrowedFd<'_>) -> Result<usize, SysError>,
     ) -> Result<usize> {
         self.touched.store(true, Relaxed);
-        let placed = self.placed();
+        let placed = self.settled(Self::placed)?;
         let written = placed.branch.ask(|| call(placed.fd.as_fd()))?;
         placed.branch.note_placed(written);
         if sync.is_none() {

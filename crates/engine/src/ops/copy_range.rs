@@ -1,18 +1,24 @@
 //! Copying inside the pool: the branch's own way on one branch, read and write across branches.
+//!
+//! A copy that may take long steps aside: the door has another thread meanwhile.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
 
 use fsstack_pool::Handle;
 use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
+use crate::health::crowd::Stay;
+use crate::health::stand_in;
 use crate::open::OpenFile;
 use crate::transfer;
 use crate::union::Union;
 
 /// Bytes of data copied across branches in one request: the caller asks again for the rest, and can be interrupted.
 const PORTION: u64 = 64 << 20;
+/// Bytes that are copied by the thread that answers the kernel.
+const BRIEF: u64 = 1 << 20;
 
 impl Union {
     /// As `copy_file_range(2)`: the number of bytes copied.
@@ -38,7 +44,8 @@ impl Union {
         let size = source.file.stat()?.size;
         let more = len.min(size.saturating_sub(from.1));
         self.with_room(&target.inode, &target.file, more, || {
-            let copied = copy(&source.file, from.1, &target.file, to.1, len)?;
+            let copy = || copy(&source.file, from.1, &target.file, to.1, len);
+            let copied = if more > BRIEF { stand_in::aside(copy) } else { copy() }?;
             target.file.note_written();
             Ok(copied)
         })
@@ -48,13 +55,21 @@ impl Union {
 /// What the kernel moves in one call at most (its `MAX_RW_COUNT`).
 const AT_MOST: usize = 0x7fff_f000;
 
-/// The branch's own way where both files are on one.
+/// The branch's own way where both files are on one. The target's place is waited for first, with nothing held: it may be
+/// about to move.
 fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> Result<u64> {
+    source.make_readable()?;
+    let target = target.settled(OpenFile::readable)?;
+    let source = source.held()?;
+    source.branch.as_daemon()?;
+    target.branch.as_daemon()?;
     let in_pool = |error: OpError| SysError { call: sys::Call::CopyRange, errno: error.errno() };
-    if source.branch().dev() == target.branch().dev() {
+    let (source_fd, target_fd) = (source.fd.as_fd(), target.fd.as_fd());
+    if source.branch.dev() == target.branch.dev() {
         let want = usize::try_from(len).map_or(AT_MOST, |len| len.min(AT_MOST));
-        let copied = source.ask_patiently(|source| {
-            target.ask_inside(|target| sys::file::copy_range(source, from, target, to, want)).map_err(in_pool)
+        let copied = source.branch.ask_patiently(|| {
+            let copy = || sys::file::copy_range(source_fd, from, target_fd, to, want);
+            target.branch.ask_inside(copy).map_err(in_pool)
         });
         match copied {
             Err(error) if matches!(error.errno(), Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => {}
@@ -62,20 +77,22 @@ fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> R
         }
     }
     // The branch's own way asks for that; a descriptor from before `chattr +i` can still be written.
-    if target.stat()?.is_immutable() {
+    if target.branch.ask(|| sys::at::stat_fd(target_fd))?.is_immutable() {
         return Err(Errno::PERM.into());
     }
     // A place inside of both: whichever hangs, the caller is answered. (In the order of the branches, so that nobody who
     // copies the other way has the one and waits for the other.)
-    let copied = |source: BorrowedFd<'_>, target: BorrowedFd<'_>| {
-        transfer::copy((source, from), (target, to), len.min(AT_MOST as u64), PORTION)
-    };
-    let (first, second) = (source.branch().ix, target.branch().ix);
-    if first == second {
-        source.ask_patiently(|from| target.ask_inside(|to| copied(from, to)).map_err(in_pool))
-    } else if first < second {
-        source.ask_patiently(|from| target.ask_patiently(|to| copied(from, to)).map_err(in_pool))
+    let (first, second) = if source.branch.ix <= target.branch.ix {
+        (&source.branch, &target.branch)
     } else {
-        target.ask_patiently(|to| source.ask_patiently(|from| copied(from, to)).map_err(in_pool))
-    }
+        (&target.branch, &source.branch)
+    };
+    let copied = || transfer::copy((source_fd, from), (target_fd, to), len.min(AT_MOST as u64), PORTION);
+    let stay = if first.ix == second.ix { None } else { Some(Stay::Long) };
+    first.ask_patiently(|| {
+        let inside = stay.map_or(Ok(None), |stay| second.come_in(stay)).map_err(in_pool)?;
+        let copied = second.ask_inside(copied).map_err(in_pool);
+        drop(inside);
+        copied
+    })
 }

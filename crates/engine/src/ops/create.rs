@@ -143,7 +143,7 @@ impl Union {
         let file = OpenFile::new(branch, made.fd, Access::Write, &made.stat, self.backings.clone());
         let mut file = Some(Arc::new(file));
         let open = || file.take().map_or_else(|| self.open_on_branch(pool, &inode, true, flags), Ok);
-        let file = inode.open_with(|_| Ok::<_, OpError>(()), open)?;
+        let file = inode.open_since(0, |_| Ok::<_, OpError>(()), open)?;
         Ok(self.hand_out(pool, inode, file, flags, caller))
     }
 }

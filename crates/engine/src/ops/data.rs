@@ -8,6 +8,7 @@ use fsstack_sys::{self as sys, Errno};
 
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
+use crate::health::crowd::Stay;
 use crate::inode::Inode;
 use crate::open::route::Route;
 use crate::open::{FileHandle, OpenFile, Sync};
@@ -163,8 +164,8 @@ impl Union {
                         branch.ix,
                         rest.len() as u64,
                     );
-                    if moved.is_err() {
-                        return Ok((done, Some(error)));
+                    if let Err(why) = moved {
+                        return Ok((done, Some(unmoved(why, error))));
                     }
                 }
                 Err(error) => return Ok((done, Some(error))),
@@ -182,7 +183,7 @@ impl Union {
         open.file.make_writable()?;
         self.strip(&open.inode, &open.file, caller)?;
         self.with_room(&open.inode, &open.file, len, || {
-            open.file.ask_patiently(|fd| sys::file::fallocate(fd, mode, offset, len))
+            open.file.change(Stay::Long, |fd| sys::file::fallocate(fd, mode, offset, len))
         })?;
         if mode & TAKES_NONE == 0 {
             open.file.branch().note_placed_beside(len);
@@ -194,7 +195,7 @@ impl Union {
     pub(crate) fn with_room<T>(
         &self,
         inode: &Arc<Inode>,
-        file: &OpenFile,
+        file: &Arc<OpenFile>,
         more: u64,
         act: impl Fn() -> Result<T>,
     ) -> Result<T> {
@@ -209,7 +210,8 @@ impl Union {
                 // A quota may be exceeded on every branch: not round and round.
                 Err(error) if is_full(error) && moves < self.pool.load().branches.len() => {
                     moves += 1;
-                    self.relocate(&self.pool.load(), inode, file, branch.ix, more).map_err(|_| error)?;
+                    let moved = self.relocate(&self.pool.load(), inode, file, branch.ix, more);
+                    moved.map_err(|why| unmoved(why, error))?;
                 }
                 done => return done,
             }
@@ -241,6 +243,11 @@ impl Union {
             _ => open.file.ask(|fd| sys::file::seek(fd, offset, whence)),
         }
     }
+}
+
+/// What the caller is told whose `full` branch the file did not leave: that, unless it is not known where the file is.
+fn unmoved(why: OpError, full: OpError) -> OpError {
+    if why.is_fault() { why } else { full }
 }
 
 /// The branch has no room, for this user at least.

@@ -14,6 +14,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 
 use crate::chattr::Marks;
 use crate::error::Result;
+use crate::health::crowd::Stay;
 use crate::union::Union;
 
 impl Union {
@@ -31,7 +32,7 @@ impl Union {
         let answered = match self.file_if_open(Some(handle))? {
             Some(open) if sets => {
                 open.branch().check_mode()?;
-                let answered = open.ask(|fd| run(fd, command, input))?;
+                let answered = open.change(Stay::Brief, |fd| run(fd, command, input))?;
                 if let Ok(stat) = open.stat() {
                     open.set_fixed(&stat);
                 }

@@ -26,9 +26,9 @@ impl Union {
             return Err(Errno::PERM.into());
         }
         let _making = self.must_be_missing(&pool, &parent, name)?;
-        // An open file may be about to move: its branch is asked for when it stays.
+        // An open file may be about to move, and does not: its branch is asked for when it stays.
         let open = inode.open_file();
-        let _stays = open.as_ref().map(|file| file.hold());
+        let _stays = open.as_ref().map(|file| file.hold()).transpose()?;
         let at = inode.branch().ok_or(OpError::STALE)?;
         let branch = pool.branch(at);
         if branch.mode() == BranchMode::ReadOnly {

@@ -129,7 +129,7 @@ impl OpenFile {
         }
         // The branch may hang: it is asked without the owners' lock. The file's place is held until the owner is
         // known: a move in between would leave the lock on a file without a name.
-        let placed = self.readable()?;
+        let placed = self.settled(Self::readable)?;
         let reopen = |how| placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how));
         placed.branch.as_daemon()?;
         let fd = Arc::new(reopen(OFlags::RDWR).or_else(|_| reopen(OFlags::RDONLY))?);

@@ -11,6 +11,7 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 use crate::answer::{Opened, Validity};
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
+use crate::health::crowd::Stay;
 use crate::inode::Inode;
 use crate::open::choice::{But, Facts, stacked_route};
 use crate::open::owed::{Asks, To};
@@ -50,7 +51,7 @@ impl Union {
         let file = inode.open_with(join, || self.open_on_branch(&pool, &inode, write, flags))?;
         if flags.contains(OFlags::TRUNC)
             && let Err(error) = file
-                .ask_patiently(|fd| sys::file::truncate(fd, 0))
+                .change(Stay::Long, |fd| sys::file::truncate(fd, 0))
                 .and_then(|()| self.strip(&inode, &file, caller))
         {
             inode.close_handle();
@@ -133,6 +134,7 @@ impl Union {
         // A set-id bit may have come since.
         let wish_now = || {
             let stays = !(write && file.strips() && wished.is_passthrough());
+            let wished = wished.clone();
             if stays { wished } else { wished.refused(stacked_route(pool), But::Strips) }
         };
         let route = file.tie(wish_now, writer);
@@ -203,7 +205,7 @@ impl Union {
     /// As [`Self::strip`], when the kernel has decided that it must be.
     pub(crate) fn strip_now(&self, inode: &Inode, file: &OpenFile, caller: Caller) -> Result<()> {
         let reasons = file.reasons_to_strip();
-        let kept = file.ask(|fd| strip_fd(fd, caller))?;
+        let kept = file.change(Stay::Brief, |fd| strip_fd(fd, caller))?;
         // (Set-gid stays where who wrote is of the group: the next one may not be.)
         if kept & SET_ID == 0 {
             file.stripped(reasons);

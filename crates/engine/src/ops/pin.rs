@@ -10,6 +10,7 @@ use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::error::{OpError, Result};
+use crate::health::crowd::Stay;
 use crate::inode::dirfd::DirFd;
 use crate::inode::{Inode, Name};
 use crate::open::OpenFile;
@@ -42,6 +43,18 @@ impl Pin {
 }
 
 impl Pin {
+    /// As [`Self::ask`], for a call that changes the file.
+    pub(crate) fn change<T>(
+        &self,
+        pool: &Pool,
+        call: impl FnOnce(BorrowedFd<'_>) -> Result<T, sys::SysError>,
+    ) -> Result<T> {
+        match self {
+            Self::Open(file) => file.change(Stay::Brief, call),
+            Self::Here(..) | Self::Removed(..) => self.ask(pool, call),
+        }
+    }
+
     /// As [`Self::ask`], for a call that may take long on a branch in good order.
     pub(crate) fn ask_patiently<T>(
         &self,

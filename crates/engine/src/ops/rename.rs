@@ -117,7 +117,7 @@ impl Union {
         }
         let known = self.known_or_found(pool, from.dir, from.name);
         let open = known.as_ref().and_then(|inode| inode.open_file());
-        let _stays = open.as_ref().map(|file| file.hold());
+        let _stays = open.as_ref().map(|file| file.hold()).transpose()?;
         let at = known.as_ref().and_then(|inode| inode.branch()).unwrap_or(at); // it may just have moved
         let branch = pool.branch(at);
         let hidden = self.hidden(pool, from, at)?;
@@ -130,7 +130,7 @@ impl Union {
         let (replaced, targets) = self.targets_of(pool, to)?;
         // What is replaced is not moved meanwhile either: it would come to light again on another branch.
         let replaced_open = replaced.as_ref().and_then(|inode| inode.open_file());
-        let _stays_too = replaced_open.as_ref().map(|file| file.hold());
+        let _stays_too = replaced_open.as_ref().map(|file| file.hold()).transpose()?;
         let moved = replaced_open.is_some(); // maybe, before it was held
         let targets = if moved { self.find_all(pool, to.dir, to.name, None)? } else { targets };
         let targets = own_kind(targets, Kind::File, |other| pool.turn(other) <= pool.turn(at))?;

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use crate::answer::Attr;
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
+use crate::health::crowd::Stay;
 use crate::inode::dirfd::DirFd;
 use crate::inode::{Changes, Inode};
 use crate::open::SET_ID;
@@ -105,12 +106,12 @@ impl Union {
         // A kernel that decides this itself says so; for one that does not, a stranger's truncation strips.
         let strips = change.strips || change.size.is_some() && !caller.is_root();
         if strips && change.mode.is_none() {
-            pin.ask(&pool, |fd| strip_fd(fd, caller))?;
+            pin.change(&pool, |fd| strip_fd(fd, caller))?;
         }
         if change.is_nothing() {
             chown_to_nobody(&pin, &pool, caller)?;
         }
-        pin.ask(&pool, |fd| apply(fd, change))?;
+        pin.change(&pool, |fd| apply(fd, change))?;
         let stat = pin.ask(&pool, changed)?;
         if let Some(file) = inode.open_file() {
             file.set_strips(stat.mode & SET_ID != 0 || file.strips() && !change.strips);
@@ -122,7 +123,8 @@ impl Union {
         match pin {
             Pin::Open(file) => {
                 file.make_writable()?;
-                self.with_room(inode, file, size, || file.ask_patiently(|fd| sys::file::truncate(fd, size)))
+                let cut = || file.change(Stay::Long, |fd| sys::file::truncate(fd, size));
+                self.with_room(inode, file, size, cut)
             }
             Pin::Here(..) | Pin::Removed(..) => pin.ask_patiently(pool, |fd| {
                 let fd = sys::at::reopen(fd, OFlags::WRONLY)?;
@@ -215,7 +217,7 @@ fn check_set_id(inode: &Inode, pin: &Pin, pool: &Pool, mode: u32) -> Result<()> 
 fn chown_to_nobody(pin: &Pin, pool: &Pool, caller: Caller) -> Result<()> {
     let stat = pin.ask(pool, sys::at::stat_fd)?;
     if stat.mode & SET_ID != 0 && (caller.is_root() || caller.uid == stat.uid) {
-        pin.ask(pool, |fd| sys::at::chown_fd(fd, None, None))?;
+        pin.change(pool, |fd| sys::at::chown_fd(fd, None, None))?;
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ impl Union {
             inode.outlives_name();
         }
         let open = known.as_ref().and_then(|inode| inode.open_file());
-        let _stays = open.as_ref().map(|file| file.hold());
+        let _stays = open.as_ref().map(|file| file.hold()).transpose()?;
         if let Some(inode) = &known {
             self.keep_removed(&pool, inode, &parent, name);
         }

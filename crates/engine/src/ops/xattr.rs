@@ -112,13 +112,13 @@ impl Union {
         if name == CAPABILITY && inode.guard_set_id().is_some_and(|file| file.has_strange_writer(0)) {
             return Err(Errno::TXTBSY.into());
         }
-        pin.ask(&pool, |fd| {
+        pin.change(&pool, |fd| {
             xattr::set(On::Fd(fd), name, value, flags)?;
             look_anew(fd, name, value);
             Ok(())
         })?;
         if kill_sgid && name.to_bytes() == ACL_ACCESS {
-            pin.ask(&pool, clear_sgid)?;
+            pin.change(&pool, clear_sgid)?;
         }
         Ok(())
     }
@@ -142,7 +142,7 @@ impl Union {
             });
         }
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
-        self.pin(&pool, &inode)?.ask(&pool, |fd| {
+        self.pin(&pool, &inode)?.change(&pool, |fd| {
             xattr::remove(On::Fd(fd), name)?;
             look_anew(fd, name, &[]);
             Ok(())

@@ -253,7 +253,9 @@ fn gone(branch: &Branch, waits_for: usize) -> BranchChanged {
 pub(super) fn refused(error: BadChange) -> Refusal {
     match &error {
         BadChange::InUse { .. } => Refusal::busy(format!("{error} (--when-idle)")),
-        BadChange::Last | BadChange::Leaving(_) | BadChange::InPool(_) => Refusal::busy(error.to_string()),
+        BadChange::Busy | BadChange::Last | BadChange::Leaving(_) | BadChange::InPool(_) => {
+            Refusal::busy(error.to_string())
+        }
         BadChange::NoBranch(_) => Refusal::missing(error.to_string()),
         BadChange::NotKept => Refusal::failed(error.to_string()),
         BadChange::Unopened { .. }

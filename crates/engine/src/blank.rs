@@ -1,0 +1,52 @@
+//! Empty files that get their name later.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use fsstack_sys::at::RenameFlags;
+use fsstack_sys::{self as sys, Errno, OFlags, SysError};
+
+use crate::branch::Branch;
+use crate::inode::dirfd::DirFd;
+use crate::recover::{self, AtWork};
+
+/// A copy that has a name in the branch's hidden folder, where the branch has no nameless files.
+pub(crate) struct Staged(AtWork);
+
+impl Staged {
+    pub(crate) fn name(&self, to: &Branch, dir: &DirFd, name: &CStr) -> Result<(), SysError> {
+        let folder = recover::folder(to)?;
+        let rename = |how| sys::at::rename(folder.as_fd(), &self.0, dir.as_fd(), name, how);
+        match rename(RenameFlags::NOREPLACE) {
+            // No such notion there, and no links: looked at right before is the most there is.
+            Err(error) if error.errno == Errno::INVAL => match sys::at::stat(dir.as_fd(), name) {
+                Ok(_) => Err(SysError { errno: Errno::EXIST, ..error }),
+                Err(missing) if missing.errno == Errno::NOENT => rename(RenameFlags::empty()),
+                Err(error) => Err(error),
+            },
+            named => named,
+        }
+    }
+
+    pub(crate) fn discard(&self, to: &Branch) {
+        if let Ok(folder) = recover::folder(to)
+            && let Err(error) = sys::at::unlink(folder.as_fd(), &self.0)
+        {
+            tracing::debug!(%error, "nothing to clear");
+        }
+        recover::leave(to);
+    }
+}
+
+/// An empty file below `dir` on the branch `to`, which has no name there yet.
+pub(crate) fn blank(to: &Branch, dir: &DirFd) -> Result<(OwnedFd, Option<Staged>), SysError> {
+    match sys::at::tmpfile(dir.as_fd(), OFlags::RDWR, 0o600) {
+        Err(error)
+            if matches!(error.errno, Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOSYS | Errno::INVAL) => {}
+        made => return made.map(|fd| (fd, None)),
+    }
+    let name = to.stage(c".part");
+    let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+    let (_, fd) = recover::in_folder(to, |folder| sys::at::open(folder, &name, how, 0o600, to.mounts))?;
+    Ok((fd, Some(Staged(name))))
+}

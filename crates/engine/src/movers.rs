@@ -1,0 +1,180 @@
+//! Threads that move files off full branches.
+//!
+//! A move may take as long as the file is large, and longer where `relocate-speed` is set: no thread that answers the
+//! kernel makes one. A few movers work at a time for each branch that files leave; further moves wait in a queue, and those
+//! who ordered them wait aside. A mover that hangs in a branch does not count: another one comes in its place.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use fsstack_pool::BranchIx;
+use fsstack_sys as sys;
+use parking_lot::Mutex;
+
+use crate::inode::Inode;
+use crate::open::OpenFile;
+use crate::open::departure::{Departure, Outcome};
+use crate::thread;
+use crate::union::Union;
+
+/// Moves off one branch at a time.
+const AT_ONCE: usize = 2;
+/// How long movers are waited for when the daemon ends.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A file that is to leave a full branch.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) inode: Arc<Inode>,
+    pub(crate) file: Arc<OpenFile>,
+    pub(crate) departure: Arc<Departure>,
+    pub(crate) full: BranchIx,
+    /// Bytes that the target needs besides those of the file.
+    pub(crate) more: u64,
+    /// The inode counts a handle for the move: the file stays open until it is over, whoever closes it.
+    kept: AtomicBool,
+}
+
+impl Order {
+    pub(crate) fn new(
+        inode: &Arc<Inode>,
+        file: &Arc<OpenFile>,
+        departure: Arc<Departure>,
+        (full, more): (BranchIx, u64),
+    ) -> Self {
+        let kept = AtomicBool::new(inode.keep_open(file));
+        Self { inode: inode.clone(), file: file.clone(), departure, full, more, kept }
+    }
+
+    fn let_go(&self) {
+        if self.kept.swap(false, SeqCst)
+            && let Some(last) = self.inode.close_handle()
+        {
+            last.branch().dispose(last);
+        }
+    }
+}
+
+impl Drop for Order {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+/// The moves under way, and those that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Movers(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    lanes: HashMap<BranchIx, Lane>,
+    ended: bool,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    at_work: Vec<Arc<Departure>>,
+    queue: VecDeque<Arc<Order>>,
+}
+
+impl Lane {
+    /// The next one of the queue, if another mover may work. Those that were called off are left out.
+    fn next(&mut self) -> Option<Arc<Order>> {
+        self.queue.retain(|order| order.departure.goes_on());
+        if self.at_work.iter().filter(|departure| !departure.is_stuck()).count() >= AT_ONCE {
+            return None;
+        }
+        let next = self.queue.pop_front()?;
+        self.at_work.push(next.departure.clone());
+        Some(next)
+    }
+
+    fn is_done(&mut self, departure: &Arc<Departure>) {
+        self.at_work.retain(|other| !Arc::ptr_eq(other, departure));
+    }
+}
+
+impl Movers {
+    /// Nothing moves any more: what is under way is called off, and waited for unless it hangs.
+    pub(crate) fn end(&self) {
+        let began = Instant::now();
+        loop {
+            {
+                let mut state = self.0.lock();
+                state.ended = true;
+                for lane in state.lanes.values_mut() {
+                    lane.at_work.iter().for_each(|departure| departure.call_off(Outcome::Stays));
+                    lane.queue.drain(..).for_each(|order| order.departure.call_off(Outcome::Stays));
+                    lane.at_work.retain(|departure| !departure.is_stuck());
+                }
+                if state.lanes.values().all(|lane| lane.at_work.is_empty()) {
+                    return;
+                }
+            }
+            if began.elapsed() > PATIENCE {
+                return tracing::warn!("a move is still under way: the daemon ends without waiting for it");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Union {
+    /// Has a mover carry `order` out; without a host for movers the calling thread does.
+    pub(crate) fn have_moved(&self, order: Order) {
+        if self.me.get().is_none() {
+            return self.carry_out(&order);
+        }
+        let full = order.full;
+        {
+            let mut state = self.movers.0.lock();
+            if state.ended {
+                return order.departure.call_off(Outcome::Stays);
+            }
+            state.lanes.entry(full).or_default().queue.push_back(Arc::new(order));
+        }
+        self.start_movers(full);
+    }
+
+    /// Starts as many movers as there may be for those who wait to leave `full`.
+    pub(crate) fn start_movers(&self, full: BranchIx) {
+        let next = || self.movers.0.lock().lanes.get_mut(&full).and_then(Lane::next);
+        while let Some(order) = next() {
+            let Some(me) = self.me.get().and_then(Weak::upgrade) else { return };
+            let mover = std::thread::Builder::new().name("mover".into());
+            let first = order.clone();
+            if let Err(error) = thread::start(mover, move || me.move_in_turn(first)) {
+                tracing::warn!(%error, "no thread to move a file: its writer's thread does");
+                self.move_in_turn(order);
+            }
+        }
+    }
+
+    fn move_in_turn(&self, first: Arc<Order>) {
+        // Whoever started the thread may be acting for somebody.
+        if let Err(error) = sys::identity::become_daemon() {
+            tracing::warn!(%error, "a mover acts as somebody else: the file stays");
+            first.departure.call_off(Outcome::Stays);
+        }
+        let mut next = Some(first);
+        while let Some(order) = next {
+            self.carry_out(&order);
+            next = self.next_after(&order);
+        }
+    }
+
+    fn next_after(&self, done: &Order) -> Option<Arc<Order>> {
+        let mut state = self.movers.0.lock();
+        let lane = state.lanes.get_mut(&done.full)?;
+        lane.is_done(&done.departure);
+        lane.next()
+    }
+
+    fn carry_out(&self, order: &Order) {
+        let outcome = if order.departure.begin() { self.move_file(order) } else { Outcome::Stays };
+        order.let_go();
+        order.departure.end(outcome);
+    }
+}

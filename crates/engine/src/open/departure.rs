@@ -1,0 +1,134 @@
+//! A move of an open file to another branch, from its order to its end.
+//!
+//! While the copy is made the file's readers go on with the old one, and whoever changes the file waits here. A name of
+//! the file that goes, a mover that hangs and the end of the daemon call the move off: until the copy gets the name, that
+//! takes one step and waits for nobody.
+
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::health::holder::Holder;
+
+/// How often waiters look at the mover.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What a move came to, for those who waited for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The file is on another branch, or is not as it was: worth another try.
+    TryAgain,
+    /// The file stays where it is.
+    Stays,
+    /// The mover hangs at the exchange of the names.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Copying,
+    Naming,
+    Over(Outcome),
+}
+
+/// One move.
+#[derive(Debug)]
+pub(crate) struct Departure {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    stage: Stage,
+    mover: Option<Holder>,
+}
+
+impl Departure {
+    /// A move that was ordered.
+    pub(crate) fn ordered() -> Self {
+        let state = State { stage: Stage::Copying, mover: None };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// The calling thread is the mover. False: the move was called off.
+    pub(crate) fn begin(&self) -> bool {
+        let mut state = self.state.lock();
+        state.mover = Some(Holder::here());
+        state.stage == Stage::Copying
+    }
+
+    /// Whether the copy is still wanted.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.state.lock().stage == Stage::Copying
+    }
+
+    /// The names are exchanged next, which cannot be called off. False: the move was. The caller has the file's place alone.
+    pub(crate) fn name(&self) -> bool {
+        let mut state = self.state.lock();
+        let goes_on = state.stage == Stage::Copying;
+        if goes_on {
+            state.stage = Stage::Naming;
+        }
+        goes_on
+    }
+
+    /// The names are as they were, and the next target is tried. Before the place is given back.
+    pub(crate) fn copy_again(&self) {
+        let mut state = self.state.lock();
+        if state.stage == Stage::Naming {
+            state.stage = Stage::Copying;
+        }
+    }
+
+    /// The move does not happen, unless the names are being exchanged.
+    pub(crate) fn call_off(&self, outcome: Outcome) {
+        let mut state = self.state.lock();
+        if state.stage == Stage::Copying {
+            state.stage = Stage::Over(outcome);
+            self.changed.notify_all();
+        }
+    }
+
+    /// The mover is done.
+    pub(crate) fn end(&self, outcome: Outcome) {
+        let mut state = self.state.lock();
+        if !matches!(state.stage, Stage::Over(_)) {
+            state.stage = Stage::Over(outcome);
+        }
+        state.mover = None;
+        self.changed.notify_all();
+    }
+
+    /// Whether nobody needs to wait for it.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state.lock().stage, Stage::Over(_))
+    }
+
+    /// Whether its mover may never come back.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.state.lock().mover.as_ref().is_some_and(Holder::is_stuck)
+    }
+
+    /// Waits for the end; `meanwhile` is done at every look. A copy that hangs is called off.
+    pub(crate) fn wait(&self, meanwhile: impl Fn()) -> Outcome {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if let Stage::Over(outcome) = state.stage {
+                    return outcome;
+                }
+                if state.mover.as_ref().is_some_and(Holder::is_stuck) {
+                    if state.stage == Stage::Naming {
+                        return Outcome::Unknown;
+                    }
+                    state.stage = Stage::Over(Outcome::Stays);
+                    self.changed.notify_all();
+                    return Outcome::Stays;
+                }
+                self.changed.wait_for(&mut state, LOOK_EVERY);
+            }
+            meanwhile();
+        }
+    }
+}

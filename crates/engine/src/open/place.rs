@@ -1,0 +1,295 @@
+//! Where an open file is, and who waits for whom there.
+//!
+//! Whoever makes a call on the file shares its place meanwhile; the thread that exchanges the descriptor has it alone, for a
+//! moment. Either may be stuck in a branch that hangs: nobody waits for such a thread without looking at it. A file
+//! that is about to be moved is read on, and changed by nobody (`departure.rs`).
+
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use fsstack_pool::BranchIx;
+use fsstack_sys::{self as sys, Call, Errno, SysError};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::departure::{Departure, Outcome};
+use super::{Access, OpenFile};
+use crate::branch::Branch;
+use crate::error::{OpError, Result};
+use crate::health::holder::Holder;
+use crate::health::stand_in;
+use crate::terms::Tenant;
+
+/// How long one attempt to have a file alone lasts.
+pub(super) const TRY: Duration = Duration::from_millis(20);
+/// How long such an attempt becomes: meanwhile those who come to share the file wait.
+const LONGEST_TRY: Duration = Duration::from_secs(1);
+/// How long those are waited for who have the file too, and may be stuck on a mount that was replaced.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where an open file is.
+#[derive(Debug)]
+pub struct Placed {
+    /// The branch.
+    pub branch: Tenant,
+    /// The file there.
+    pub fd: OwnedFd,
+    /// What `fd` is good for.
+    pub access: Access,
+    /// Which mount of the branch `fd` was opened on.
+    pub epoch: u32,
+    /// The move that the file waits for: until it is over nobody changes the file.
+    pub(super) departure: Option<Arc<Departure>>,
+}
+
+/// A file's place, held by nobody else. What was changed in it is told when this drops.
+#[derive(Debug)]
+pub(crate) struct Alone<'a> {
+    placed: RwLockWriteGuard<'a, Placed>,
+    file: &'a OpenFile,
+}
+
+impl Deref for Alone<'_> {
+    type Target = Placed;
+
+    fn deref(&self) -> &Placed {
+        &self.placed
+    }
+}
+
+impl DerefMut for Alone<'_> {
+    fn deref_mut(&mut self) -> &mut Placed {
+        &mut self.placed
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        let branch = self.placed.branch.branch();
+        if !Arc::ptr_eq(&self.file.at.load(), branch) {
+            self.file.at.store(branch.clone());
+        }
+        self.file.writable.store(self.placed.access.writes(), SeqCst);
+        *self.file.alone.lock() = None;
+    }
+}
+
+/// What an open file is told that is to leave a full branch.
+pub(crate) enum Leave {
+    /// It has left already.
+    Gone,
+    /// It waits for this move, which another caller ordered.
+    UnderWay(Arc<Departure>),
+    /// It waits for this move, which the caller is to order.
+    Ordered(Arc<Departure>),
+}
+
+/// What tells a file's descriptor from the one that takes its place: that is opened first, without keeping anybody from the
+/// file, as its branch may hang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Was {
+    /// The branch that it is on.
+    pub(crate) branch: BranchIx,
+    /// What it is good for.
+    pub(crate) access: Access,
+    /// Which mount of the branch it was opened on.
+    pub(crate) epoch: u32,
+}
+
+impl Placed {
+    pub(crate) fn was(&self) -> Was {
+        Was { branch: self.branch.ix, access: self.access, epoch: self.epoch }
+    }
+
+    /// The file is `fd` on the branch `home` from now on: what it was.
+    pub(crate) fn arrive(&mut self, home: Tenant, fd: OwnedFd) -> OwnedFd {
+        self.branch = home;
+        (self.access, self.epoch, self.departure) = (Access::Write, self.branch.epoch(), None);
+        std::mem::replace(&mut self.fd, fd)
+    }
+
+    /// The file once more, to read it.
+    pub(super) fn open_to_read(&self) -> Result<OwnedFd> {
+        self.branch.as_daemon()?;
+        self.branch.ask(|| sys::at::reopen(self.fd.as_fd(), Access::Read.flags()))
+    }
+}
+
+impl OpenFile {
+    /// Where it is. Waits aside for whoever has the place alone.
+    ///
+    /// # Errors
+    /// EIO if that thread does not come back from a branch that hangs.
+    pub(super) fn placed(&self) -> Result<RwLockReadGuard<'_, Placed>> {
+        self.share(RwLock::try_read, RwLock::try_read_for)
+    }
+
+    /// As [`Self::placed`]; is not kept back by those who wait to have the place alone. Two files may be held so at once.
+    pub(crate) fn held(&self) -> Result<RwLockReadGuard<'_, Placed>> {
+        self.share(RwLock::try_read_recursive, RwLock::try_read_recursive_for)
+    }
+
+    fn share<'a>(
+        &'a self,
+        at_once: impl Fn(&'a RwLock<Placed>) -> Option<RwLockReadGuard<'a, Placed>>,
+        within: impl Fn(&'a RwLock<Placed>, Duration) -> Option<RwLockReadGuard<'a, Placed>>,
+    ) -> Result<RwLockReadGuard<'a, Placed>> {
+        if let Some(placed) = at_once(&self.placed) {
+            return Ok(placed);
+        }
+        stand_in::aside(|| {
+            loop {
+                if let Some(placed) = within(&self.placed, TRY) {
+                    return Ok(placed);
+                }
+                self.check_holder()?;
+            }
+        })
+    }
+
+    /// # Errors
+    /// EIO if the thread that has the place alone may never come back.
+    fn check_holder(&self) -> Result<()> {
+        let is_stuck = self.alone.lock().as_ref().is_some_and(Holder::is_stuck);
+        if is_stuck { Err(OpError::UNSURE) } else { Ok(()) }
+    }
+
+    /// Where it is, for a change of the file by `take`: waits aside until the file is not about to be moved.
+    ///
+    /// # Errors
+    /// Those of `take`; EIO if the mover hangs with the names half exchanged.
+    pub(crate) fn settled<'a>(
+        &'a self,
+        take: impl Fn(&'a Self) -> Result<RwLockReadGuard<'a, Placed>>,
+    ) -> Result<RwLockReadGuard<'a, Placed>> {
+        loop {
+            let placed = take(self)?;
+            let departure = placed.departure.as_ref().filter(|departure| !departure.is_over()).cloned();
+            let Some(departure) = departure else { return Ok(placed) };
+            drop(placed);
+            if stand_in::aside(|| departure.wait(|| ())) == Outcome::Unknown {
+                return Err(OpError::UNSURE);
+            }
+        }
+    }
+
+    /// What a mover copies: where the file is, and one more descriptor of it, which needs no place.
+    ///
+    /// # Errors
+    /// As [`Self::placed`]; no descriptor is to be had.
+    pub(crate) fn source(&self) -> Result<(Was, Arc<Branch>, OwnedFd)> {
+        let placed = self.placed()?;
+        let source = placed.fd.try_clone().map_err(|error| {
+            let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+            OpError::Sys(SysError::new(Call::Open, errno))
+        })?;
+        Ok((placed.was(), placed.branch.branch().clone(), source))
+    }
+
+    /// The file is to leave the branch `full`: from now on nobody changes it until the move is over.
+    ///
+    /// # Errors
+    /// As [`Self::hold_alone`].
+    pub(crate) fn leave(&self, full: BranchIx) -> Result<Leave> {
+        let mut placed = self.hold_alone()?;
+        if placed.branch.ix != full {
+            return Ok(Leave::Gone);
+        }
+        if let Some(departure) = placed.departure.as_ref().filter(|departure| !departure.is_over()) {
+            return Ok(Leave::UnderWay(departure.clone()));
+        }
+        let departure = Arc::new(Departure::ordered());
+        placed.departure = Some(departure.clone());
+        Ok(Leave::Ordered(departure))
+    }
+
+    /// The file stays where it is until the guard drops, and a move of it is called off: a name of it is about to come or go.
+    ///
+    /// # Errors
+    /// EIO if the mover hangs with the names half exchanged.
+    pub(crate) fn hold(&self) -> Result<RwLockReadGuard<'_, Placed>> {
+        let held = self.held()?;
+        if let Some(departure) = &held.departure {
+            departure.call_off(Outcome::TryAgain);
+        }
+        Ok(held)
+    }
+
+    /// Has the file to itself: for whoever moves it.
+    ///
+    /// # Errors
+    /// EIO if somebody who has it too is stuck in its branch.
+    pub(crate) fn hold_alone(&self) -> Result<Alone<'_>> {
+        let placed = match self.placed.try_write() {
+            Some(placed) => placed,
+            None => stand_in::aside(|| self.wait_alone())?,
+        };
+        *self.alone.lock() = Some(Holder::here());
+        Ok(Alone { placed, file: self })
+    }
+
+    fn wait_alone(&self) -> Result<RwLockWriteGuard<'_, Placed>> {
+        let (came, mut attempt) = (Instant::now(), TRY);
+        loop {
+            if let Some(alone) = self.placed.try_write_for(attempt) {
+                return Ok(alone);
+            }
+            self.check_waiting(came)?;
+            // Calls that are longer than the attempt would follow each other for ever.
+            attempt = (attempt * 2).min(LONGEST_TRY);
+        }
+    }
+
+    /// # Errors
+    /// EIO if who is waited for since `came` is stuck in its branch.
+    pub(super) fn check_waiting(&self, came: Instant) -> Result<()> {
+        let Some(placed) = self.placed.try_read_recursive() else { return self.check_holder() };
+        placed.branch.check_open()?;
+        if placed.epoch != placed.branch.epoch() && came.elapsed() > PATIENCE {
+            return Err(placed.branch.not_waited_for());
+        }
+        Ok(())
+    }
+
+    /// What the descriptor is, and which mount of its branch is the one now, if it was mounted again since.
+    ///
+    /// # Errors
+    /// The branch is closed: EIO.
+    pub(crate) fn stale(&self) -> Result<Option<(Was, u32)>> {
+        let placed = self.placed()?;
+        let epoch = placed.branch.epoch();
+        if placed.epoch == epoch {
+            return Ok(None);
+        }
+        placed.branch.check_open()?;
+        Ok(Some((placed.was(), epoch)))
+    }
+
+    /// Puts `fd`, which is `now`, in the place of the descriptor that `was` there; not if the file was moved or another
+    /// came first.
+    ///
+    /// # Errors
+    /// As [`Self::hold_alone`].
+    pub(crate) fn replace(&self, was: Was, now: Was, fd: OwnedFd) -> Result<()> {
+        let (branch, gone, _) = self.put(was, now, fd)?; // a close may hang too
+        branch.dispose(gone);
+        Ok(())
+    }
+
+    /// As [`Self::replace`]: the branch, what is to be closed, and whether that is `fd`.
+    pub(super) fn put(&self, was: Was, now: Was, fd: OwnedFd) -> Result<(Arc<Branch>, OwnedFd, bool)> {
+        let mut placed = self.hold_alone()?;
+        let is_new = placed.was() != was;
+        let gone = if is_new {
+            fd
+        } else {
+            (placed.access, placed.epoch) = (now.access, now.epoch);
+            let gone = std::mem::replace(&mut placed.fd, fd);
+            self.hush_again(&placed);
+            gone
+        };
+        Ok((placed.branch.branch().clone(), gone, is_new))
+    }
+}

@@ -1,0 +1,160 @@
+//! Locks that are held for moments only, and know their place in the order.
+//!
+//! A debug build asserts both: a thread takes them in the order of their ranks, and asks no branch while it has one, since a
+//! branch may hang, and all who want the lock with it. A release build has a plain mutex.
+
+use std::ops::{Deref, DerefMut};
+
+use parking_lot::{Mutex, MutexGuard};
+
+/// Snapshots of the pool.
+pub(crate) const CHANGES: u8 = 10;
+/// How the kernel reaches an open file.
+pub(crate) const TIE: u8 = 40;
+/// Whether an open file's descriptor leaves the access time alone.
+pub(crate) const QUIET: u8 = 41;
+/// The owners of locks on an open file.
+pub(crate) const OWNERS: u8 = 42;
+/// What an inode is called, and where it is.
+pub(crate) const INODE: u8 = 50;
+
+/// A mutex of rank `RANK`: a thread that has it takes only those of higher ranks.
+#[derive(Debug, Default)]
+pub(crate) struct Ranked<T, const RANK: u8>(Mutex<T>);
+
+/// A ranked mutex, held.
+#[derive(Debug)]
+pub(crate) struct RankedGuard<'a, T, const RANK: u8> {
+    guard: MutexGuard<'a, T>,
+    _held: held::Held<RANK>,
+}
+
+impl<T, const RANK: u8> Ranked<T, RANK> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    #[track_caller]
+    pub(crate) fn lock(&self) -> RankedGuard<'_, T, RANK> {
+        let held = held::Held::new();
+        RankedGuard { guard: self.0.lock(), _held: held }
+    }
+
+    #[track_caller]
+    pub(crate) fn try_lock(&self) -> Option<RankedGuard<'_, T, RANK>> {
+        let guard = self.0.try_lock()?;
+        // It waits for nobody: any order is right.
+        Some(RankedGuard { guard, _held: held::Held::unordered() })
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+}
+
+impl<T, const RANK: u8> Deref for RankedGuard<'_, T, RANK> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T, const RANK: u8> DerefMut for RankedGuard<'_, T, RANK> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+/// Asserts that the calling thread, which is about to ask a branch, has none of these locks.
+#[track_caller]
+pub(crate) fn assert_none_held() {
+    held::assert_none();
+}
+
+#[cfg(debug_assertions)]
+mod held {
+    use std::cell::RefCell;
+
+    thread_local! {
+        static RANKS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+
+    #[derive(Debug)]
+    pub(super) struct Held<const RANK: u8>;
+
+    impl<const RANK: u8> Held<RANK> {
+        #[track_caller]
+        pub(super) fn new() -> Self {
+            let highest = RANKS.with_borrow(|ranks| ranks.iter().copied().max().unwrap_or(0));
+            assert!(highest < RANK, "a lock of rank {RANK} is taken after one of rank {highest}");
+            Self::unordered()
+        }
+
+        pub(super) fn unordered() -> Self {
+            RANKS.with_borrow_mut(|ranks| ranks.push(RANK));
+            Self
+        }
+    }
+
+    impl<const RANK: u8> Drop for Held<RANK> {
+        fn drop(&mut self) {
+            // (A thread that ends may have lost the list already.)
+            _ = RANKS.try_with(|ranks| {
+                let mut ranks = ranks.borrow_mut();
+                if let Some(at) = ranks.iter().rposition(|rank| *rank == RANK) {
+                    ranks.remove(at);
+                }
+            });
+        }
+    }
+
+    #[track_caller]
+    pub(super) fn assert_none() {
+        RANKS.with_borrow(|ranks| {
+            assert!(ranks.is_empty(), "a branch is asked under locks of rank {ranks:?}")
+        });
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod held {
+    #[derive(Debug)]
+    pub(super) struct Held<const RANK: u8>;
+
+    impl<const RANK: u8> Held<RANK> {
+        pub(super) const fn new() -> Self {
+            Self
+        }
+
+        pub(super) const fn unordered() -> Self {
+            Self
+        }
+    }
+
+    pub(super) const fn assert_none() {}
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic = "a lock of rank 40 is taken after one of rank 50"]
+    fn locks_are_taken_in_the_order_of_their_ranks() {
+        let (tie, inode) = (Ranked::<_, TIE>::new(()), Ranked::<_, INODE>::new(()));
+        drop((tie.lock(), inode.lock()));
+        let _inode = inode.lock();
+        let _tie = tie.lock();
+    }
+
+    #[test]
+    #[should_panic = "a branch is asked under locks of rank [40]"]
+    fn no_branch_is_asked_under_one() {
+        let tie = Ranked::<_, TIE>::new(());
+        drop(tie.lock());
+        assert_none_held();
+        let _tie = tie.lock();
+        assert_none_held();
+    }
+}

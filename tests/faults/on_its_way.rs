@@ -1,0 +1,120 @@
+//! What the pool is asked about a file that is on its way to another branch.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use fsstack_engine::ops::{Change, WriteTerms};
+use fsstack_engine::{Caller, Union};
+use fsstack_lab::needs;
+use fsstack_pool::{EntryNameBuf, Ino};
+use fsstack_sys::OFlags;
+use fsstack_sys::at::RenameFlags;
+
+use crate::beside::{FILM, Ground, SIZE, moved_with};
+
+/// A file that moves, and what is asked meanwhile.
+struct OnItsWay {
+    ground: Ground,
+    union: Arc<Union>,
+    dir: Ino,
+    film: Ino,
+}
+
+impl OnItsWay {
+    fn new() -> Option<Self> {
+        let ground = Ground::local().map_err(|skip| skip.announce()).ok()?;
+        let (dir, film) = ["d", FILM].map(|path| ground.engine.ino(Path::new(path)).unwrap()).into();
+        let union = ground.engine.union.clone();
+        Some(Self { ground, union, dir, film })
+    }
+
+    #[track_caller]
+    fn assert_moved_with(&self, text: &[u8]) {
+        assert!(self.ground.left() == ([false, true], moved_with(text)));
+        assert_eq!(moved(&self.union), 1);
+    }
+}
+
+/// Files that were moved off the first branch.
+fn moved(union: &Union) -> u64 {
+    union.status().branches[0].tally.moved_away
+}
+
+fn name(name: &str) -> EntryNameBuf {
+    EntryNameBuf::from_bytes(name.as_bytes()).unwrap()
+}
+
+#[test]
+fn readers_and_the_operator_do_not_wait_for_a_move() {
+    needs!(root());
+    let Some(it) = OnItsWay::new() else { return };
+    let told = it.ground.write_and(|| {
+        let reader = it.union.open(it.film, OFlags::RDONLY, Caller::DAEMON).unwrap();
+        let mut begin = [0; 4096];
+        assert_eq!(it.union.read(reader.handle, 0, &mut begin).unwrap(), begin.len());
+        assert_eq!(it.union.getattr(it.film, Some(reader.handle)).unwrap().stat.size, SIZE as u64);
+        it.union.release(reader.handle);
+        let status = it.union.status();
+        assert_eq!(status.open.stacked, 1);
+        // Nothing of that was answered when the move was over.
+        assert_eq!((begin, moved(&it.union)), ([b'm'; 4096], 0));
+    });
+    assert_eq!(told, Ok(4));
+    it.assert_moved_with(b"more");
+}
+
+#[test]
+fn a_file_that_is_removed_on_its_way_moves_no_further() {
+    needs!(root());
+    let Some(it) = OnItsWay::new() else { return };
+    let told = it.ground.write_and(|| it.union.unlink(it.dir, name("film").as_name()).unwrap());
+    // It was written where it was.
+    assert_eq!((told, moved(&it.union)), (Ok(4), 0));
+    assert_eq!(it.ground.holders(), [false, false]);
+}
+
+#[test]
+fn a_file_that_is_renamed_on_its_way_is_written_under_its_new_name() {
+    needs!(root());
+    let Some(it) = OnItsWay::new() else { return };
+    let rename = || {
+        let (from, to) = (name("film"), name("other"));
+        let ends = ((it.dir, from.as_name()), (it.dir, to.as_name()));
+        it.union.rename(ends.0, ends.1, RenameFlags::empty()).unwrap();
+    };
+    assert_eq!((it.ground.write_and(rename), moved(&it.union)), (Ok(4), 0));
+    assert_eq!(it.ground.holders(), [false, false]);
+    assert!(fs::read(it.ground.source.join("d/other")).unwrap() == moved_with(b"more"));
+}
+
+#[test]
+fn a_link_made_on_its_way_keeps_the_file_where_it_is() {
+    needs!(root());
+    let Some(it) = OnItsWay::new() else { return };
+    let link = || {
+        it.union.link(it.film, it.dir, name("twin").as_name()).unwrap();
+    };
+    assert_eq!((it.ground.write_and(link), moved(&it.union)), (Ok(4), 0));
+    it.union.forget(it.film, 1);
+    assert!(it.ground.left() == ([true, false], moved_with(b"more")));
+}
+
+#[test]
+fn what_is_changed_on_its_way_is_changed_where_it_arrives() {
+    needs!(root());
+    let Some(it) = OnItsWay::new() else { return };
+    let change = || {
+        let mode = Change { mode: Some(0o604), ..Change::default() };
+        it.union.setattr(it.film, None, mode, Caller::DAEMON).unwrap();
+        let writer = it.union.open(it.film, OFlags::RDWR, Caller::DAEMON).unwrap();
+        assert_eq!(it.union.write(writer.handle, 0, b"other", WriteTerms::default()).unwrap(), 5);
+        it.union.release(writer.handle);
+        assert_eq!(moved(&it.union), 1, "it was changed before it had arrived");
+    };
+    assert_eq!(it.ground.write_and(change), Ok(4));
+    let mut text = moved_with(b"more");
+    text[..5].copy_from_slice(b"other");
+    assert!(it.ground.left() == ([false, true], text));
+    assert_eq!(it.union.getattr(it.film, None).unwrap().stat.mode & 0o7777, 0o604);
+}
