@@ -64,7 +64,7 @@ pub(crate) fn called(mut arguments: impl Iterator<Item = String>) -> Result<bool
     let door = Door::open(granted.ring, null, device, granted.payload, None, Scheduling::Auto)?;
     std::fs::File::from(tell.as_fd().try_clone_to_owned()?).write_all(&[1])?;
     drop(tell);
-    door.wait();
+    door.wait(Duration::from_secs(10));
     mounted.ended();
     Ok(true)
 }

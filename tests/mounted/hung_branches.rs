@@ -249,7 +249,11 @@ fn nothing_is_left_behind(builder: Builder) {
         until("the branch answers again", || fs::read(pool.at("on-a/30")).is_ok());
     }
     // The kernel forgets; what it never heard of must be gone too.
-    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+    let at = operator::at(&pool);
+    until("all is forgotten", || {
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        operator::json("status", &["status", &at])["pools"][0]["tables"]["inodes"] == 0
+    });
     pool.unmount();
     let said = fs::read_to_string(&file).unwrap();
     fs::remove_dir_all(&log).unwrap();

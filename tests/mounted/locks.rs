@@ -1,7 +1,10 @@
 //! Locks hold between processes.
 
+use std::thread;
+
 use fsstack_lab::{self as lab, needs};
 
+use crate::hung_branches::{Frozen, callers_waiting, described, filled, until};
 use crate::script::{python, sh};
 
 const CHOICES: [&str; 2] = ["locks=local", "locks=branch"];
@@ -156,4 +159,42 @@ print(last)
 ";
         assert_eq!(python(pool.path(), work), "locked busy\nbusy\nlocked", "{locks}");
     }
+}
+
+/// Those who wait for a lock, or come to wait for one, on a branch that hangs: each is told, and so is who comes after them.
+#[test]
+fn a_wait_for_a_lock_on_a_branch_that_hangs_is_answered() {
+    needs!(mounting(), program("mergerfs"));
+    let pool = filled(described().option("locks=branch"));
+    let open = |name: &str| std::fs::File::options().read(true).write(true).open(pool.at(name)).unwrap();
+    let files: Vec<_> = (0..4).map(|n| open(&format!("on-a/{n}"))).collect();
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    let ask = |file: &std::fs::File, how: rustix::fs::FlockOperation| {
+        let file = file.try_clone().unwrap();
+        thread::spawn(move || rustix::fs::fcntl_lock(&file, how).err())
+    };
+    let ranges = files[..2].iter().map(|file| ask(file, rustix::fs::FlockOperation::LockExclusive));
+    let whole = files[2..].iter().map(|file| {
+        let file = file.try_clone().unwrap();
+        thread::spawn(move || rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).err())
+    });
+    let waiters: Vec<_> = ranges.chain(whole).collect();
+    until("all are told", || waiters.iter().all(thread::JoinHandle::is_finished));
+    for waiter in waiters {
+        assert_eq!(waiter.join().unwrap(), Some(rustix::io::Errno::IO));
+    }
+    // By now whoever comes is refused at once, and nobody waits in the kernel.
+    assert_eq!(
+        ask(&files[0], rustix::fs::FlockOperation::LockExclusive).join().unwrap(),
+        Some(rustix::io::Errno::IO)
+    );
+    assert_eq!(callers_waiting(), 0);
+    drop(files);
+    drop(frozen);
+    until("the branch answers again", || std::fs::read(pool.at("on-a/30")).is_ok());
+    // What was answered may still have happened; it goes with the files.
+    let file = open("on-a/0");
+    until("it can be locked again", || {
+        rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
+    });
 }

@@ -53,6 +53,7 @@ mod set_id;
 mod skeletons;
 mod sources;
 mod stress;
+mod taken_away;
 mod tools;
 mod traits;
 mod transports;

@@ -10,8 +10,9 @@ pub mod door;
 pub mod mount;
 mod negotiate;
 pub mod notify;
+pub mod unmount;
 
 pub use adapter::{Adapter, Outcome, Serve, Timeouts};
 pub use door::scheduling::Scheduling;
-pub use door::{Door, Transport};
+pub use door::{Closer, Door, Transport};
 pub use mount::{Granted, MountError, Mounted, Plan};

@@ -2,19 +2,17 @@
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use fsstack_sys::mounts;
 use fuser::{Config, MountOption, Session, SessionACL};
-use parking_lot::Mutex;
 use rustix::mount::MountFlags;
 
 use crate::negotiate::Negotiation;
+use crate::unmount::{Helper, Unmounter, Way, device_at};
 
 /// What is to be mounted.
 #[derive(Clone, Debug)]
@@ -123,7 +121,7 @@ pub fn mount(plan: &Plan) -> Result<Mounted, MountError> {
         device,
         target: plan.target.clone(),
         granted,
-        unmounter: Unmounter { target: plan.target.clone(), way },
+        unmounter: Unmounter { target: plan.target.clone(), way, dev: device_at(&plan.target) },
     })
 }
 
@@ -204,78 +202,6 @@ impl Mounted {
             // A session of fuser's that mounted by itself would, when dropped, unmount whatever lies at the
             // path by now (its test for "still mounted" is inverted). The process ends soon anyway.
             std::mem::forget(session);
-        }
-    }
-}
-
-/// What became of a mount that was to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unmount {
-    /// It is gone.
-    Gone,
-    /// It was in use: gone from the tree, and ending with the daemon.
-    Detached,
-}
-
-/// Unmounts a pool.
-#[derive(Clone, Debug)]
-pub struct Unmounter {
-    target: PathBuf,
-    way: Way,
-}
-
-/// How a pool is unmounted.
-#[derive(Clone, Debug)]
-enum Way {
-    Syscall,
-    Helper(Arc<Helper>),
-}
-
-/// A process that waits to run fusermount3, which has rights of its own by being set-uid: the daemon gives up the right to start
-/// such programs when it serves. It ends with the daemon.
-#[derive(Debug)]
-struct Helper(Mutex<Child>);
-
-impl Helper {
-    fn start(target: &Path) -> io::Result<Self> {
-        let script = r#"read -r word && exec fusermount3 -u -q -z -- "$1""#;
-        let mut shell = std::process::Command::new("/bin/sh");
-        shell.args(["-c", script, "fsstack-unmount"]).arg(target);
-        // What is sent to the daemon's group, as by Ctrl-C, is for the daemon, which then asks.
-        shell.current_dir("/").process_group(0);
-        let started = shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        Ok(Self(Mutex::new(started)))
-    }
-
-    /// Runs it; a second time there is nothing left to run.
-    fn unmount(&self) -> io::Result<()> {
-        let mut child = self.0.lock();
-        let mut told =
-            child.stdin.take().ok_or_else(|| io::Error::other("fusermount3 -u was run already"))?;
-        told.write_all(b"unmount\n")?;
-        drop(told);
-        if child.wait()?.success() { Ok(()) } else { Err(io::Error::other("fusermount3 -u failed")) }
-    }
-}
-
-impl Unmounter {
-    /// Unmounts; if programs still use the mount, detaches it: it is gone from the tree, and ends with the daemon.
-    ///
-    /// # Errors
-    /// What the system said.
-    pub fn unmount(&self) -> io::Result<Unmount> {
-        if let Way::Helper(helper) = &self.way {
-            return helper.unmount().map(|()| Unmount::Detached);
-        }
-        let gently = mounts::UmountFlags { nofollow: true, ..Default::default() };
-        match mounts::umount(&self.target, gently) {
-            Err(error) if error.errno == rustix::io::Errno::BUSY => {
-                tracing::warn!("the pool is in use: it is detached, and programs that use it see errors");
-                let lazily = mounts::UmountFlags { nofollow: true, detach: true, ..Default::default() };
-                mounts::umount(&self.target, lazily).map_err(|error| io::Error::from(error.errno))?;
-                Ok(Unmount::Detached)
-            }
-            done => done.map(|()| Unmount::Gone).map_err(|error| error.errno.into()),
         }
     }
 }

@@ -12,8 +12,9 @@ use fsstack_engine::open::route::{Backings, NoBackings};
 use fsstack_engine::settings as engine;
 use fsstack_engine::{Pool, Union};
 use fsstack_fuse::door::device::DeviceBackings;
-use fsstack_fuse::mount::{Unmount, Unmounter, mount};
-use fsstack_fuse::{Adapter, Door, Mounted, Plan, Scheduling, Transport};
+use fsstack_fuse::mount::mount;
+use fsstack_fuse::unmount::{Unmount, Unmounter};
+use fsstack_fuse::{Adapter, Closer, Door, Mounted, Plan, Scheduling, Transport};
 use fsstack_pool::{BranchSpec, Printable};
 use fsstack_sys::mounts::MountFlags as KernelFlags;
 use fsstack_sys::process::{Signal, SignalFd, block_signals};
@@ -75,8 +76,9 @@ pub(crate) fn serve(
         let (end, ended) = mpsc::channel();
         let told = end.clone();
         let exported = settings.nfs_export.then(|| settings.mount_point.clone());
-        listen(signals, unmounter.clone(), log.clone(), end, exported)
-            .map_err(|error| system("thread", error))?;
+        let taker =
+            Taker { unmounter: unmounter.clone(), closer: door.closer(), union: served.union.clone() };
+        listen(signals, taker, log.clone(), end, exported).map_err(|error| system("thread", error))?;
         answers(settings)?;
         let _control = control(settings, listed, &served);
         let union = served.union.clone();
@@ -91,9 +93,10 @@ pub(crate) fn serve(
         log_mounted(settings, &mounted);
         log_want_of_room(settings, &union);
         let waiting = std::thread::Builder::new().name("door-wait".into());
+        let waits_for = union.clone();
         waiting
             .spawn(move || {
-                door.wait();
+                door.wait(patience(&waits_for));
                 // Nobody may be listening any more.
                 let _heard = told.send(End::Unmounted);
             })
@@ -103,24 +106,25 @@ pub(crate) fn serve(
         if end == Ok(End::Detached) {
             // Programs that still use the pool get errors from here on: the connection ends with the process.
             tracing::warn!("the daemon ends while the pool is in use");
-            if !union.may_hang() {
-                return Ok(());
-            }
         }
         let held = union.held();
-        let patience = union.pool().settings.branch_timeout;
-        let patience = if patience.is_zero() { Duration::from_secs(10) } else { patience };
-        union.end(patience).map_err(|error| system("thread", error))?;
+        union.end(patience(&union)).map_err(|error| system("thread", error))?;
         tracing::debug!(?held, "unmounted");
         Ok(())
     });
     if ended.is_err()
-        && let Err(error) = unmounter.unmount()
+        && let Err(error) = unmounter.unmount(None, Duration::ZERO)
     {
         tracing::error!(%error, "what could not be served is still mounted");
     }
     mounted.ended();
     ended
+}
+
+/// How long the end of the pool waits for what may not end by itself.
+fn patience(union: &Union) -> Duration {
+    let timeout = union.pool().settings.branch_timeout;
+    if timeout.is_zero() { Duration::from_secs(10) } else { timeout }
 }
 
 fn log_mounted(settings: &Settings, mounted: &Mounted) {
@@ -386,9 +390,22 @@ enum End {
     Detached,
 }
 
+/// What takes the mount away.
+struct Taker {
+    unmounter: Unmounter,
+    closer: Closer,
+    union: Arc<Union>,
+}
+
+impl Taker {
+    fn unmount(&self) -> io::Result<Unmount> {
+        self.unmounter.unmount(Some(&self.closer), patience(&self.union))
+    }
+}
+
 fn listen(
     signals: SignalFd,
-    unmounter: Unmounter,
+    taker: Taker,
     log: LogHandle,
     end: mpsc::Sender<End>,
     exported: Option<PathBuf>,
@@ -404,12 +421,13 @@ fn listen(
                     Signal::Term | Signal::Int => {
                         // Looked for while it has a path.
                         let holders = exported.as_deref().map(holders::of).unwrap_or_default();
-                        let done = unmounter.unmount();
+                        let done = taker.unmount();
                         if !matches!(done, Ok(Unmount::Gone)) {
                             holders.iter().for_each(|holder| tracing::warn!("the pool is held: {holder}"));
                         }
                         match done {
-                            Ok(Unmount::Gone) => {}
+                            // The door's threads see it.
+                            Ok(Unmount::Gone | Unmount::Aborted) => {}
                             Ok(Unmount::Detached) => {
                                 let _heard = end.send(End::Detached);
                             }

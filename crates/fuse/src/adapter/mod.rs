@@ -52,6 +52,10 @@ pub trait Serve: Send + Sync + fmt::Debug {
     fn serve(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Outcome;
     /// Whether serving may take for ever: then another thread stands by to answer.
     fn may_hang(&self) -> bool;
+    /// The request `unique` was read, and will wait for a lock: it may be interrupted from now on.
+    fn will_wait(&self, _unique: u64) {}
+    /// It will not wait after all.
+    fn will_not_wait(&self, _unique: u64) {}
     /// The kernel has not seen this answer, for the request was answered by another: what it holds is given back.
     fn take_back(&self, request: &Request<'_>, answer: &[u8]);
 }
@@ -100,6 +104,14 @@ impl Serve for Adapter {
 
     fn may_hang(&self) -> bool {
         self.union.may_hang()
+    }
+
+    fn will_wait(&self, unique: u64) {
+        self.interrupts.expect(unique);
+    }
+
+    fn will_not_wait(&self, unique: u64) {
+        self.interrupts.dismiss(unique);
     }
 
     fn take_back(&self, request: &Request<'_>, answer: &[u8]) {

@@ -22,6 +22,8 @@ use parking_lot::{Condvar, Mutex};
 use super::again::may_be_served_again;
 use super::crew::{Crew, Waits, may_take_long};
 use super::device::{self, BEFORE_DATA, Buffer, Taken};
+use super::ending::{Closer, Ending};
+use super::roster::{Member, Roster};
 use super::scheduling::{self, Pace, Scheduling, Tempo};
 use super::seat::Seat;
 use crate::adapter::{Outcome, Serve};
@@ -53,19 +55,14 @@ pub(super) struct Shared {
     tempos: Vec<Tempo>,
     /// Threads that wait for a request.
     pub(super) waiting: AtomicUsize,
-    /// Helpers that rest, and how many of them are called but not back yet.
-    pub(super) resting: AtomicUsize,
+    /// How many of the helpers that rest are called but not back yet.
     pub(super) called: (Mutex<usize>, Condvar),
-    pub(super) threads: AtomicUsize,
-    /// Threads that wait for another request, and are not among `threads`.
-    aside: AtomicUsize,
+    pub(super) roster: Arc<Roster>,
     /// Threads that wait for locks.
     waiters: AtomicUsize,
     /// Requests that were begun: tells busy from stuck.
     pub(super) begun: AtomicU64,
-    pub(super) gone: AtomicBool,
-    /// Whoever waits for the end of the mount sleeps on it.
-    ended: (Mutex<()>, Condvar),
+    pub(super) ending: Arc<Ending>,
     /// Set when no thread waits any more; the watcher sleeps on it.
     pub(super) short: Mutex<bool>,
     pub(super) shortage: Condvar,
@@ -99,14 +96,11 @@ impl DevDoor {
             crew: Crew::new(base, &cpus, base < max),
             tempos: (0..base).map(|_| Tempo::default()).collect(),
             waiting: AtomicUsize::new(0),
-            resting: AtomicUsize::new(0),
             called: Default::default(),
-            threads: AtomicUsize::new(0),
-            aside: AtomicUsize::new(0),
+            roster: Roster::new(max),
             waiters: AtomicUsize::new(0),
             begun: AtomicU64::new(0),
-            gone: AtomicBool::new(false),
-            ended: Default::default(),
+            ending: Arc::default(),
             short: Mutex::new(false),
             shortage: Condvar::new(),
             asleep: AtomicBool::new(true),
@@ -123,22 +117,14 @@ impl DevDoor {
         Ok(Self { shared, threads })
     }
 
-    /// Serves until the mount is gone.
-    pub fn wait(self) {
-        let mut ended = self.shared.ended.0.lock();
-        while !self.shared.gone.load(SeqCst) {
-            self.shared.ended.1.wait(&mut ended);
-        }
-        drop(ended);
-        // All go by themselves. Those that are stuck in a branch do not count once their requests were answered.
-        while self.shared.threads.load(SeqCst) > 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        for thread in self.threads.into_iter().filter(JoinHandle::is_finished) {
-            if thread.join().is_err() {
-                tracing::error!("a door's thread panicked");
-            }
-        }
+    /// What closes it before its mount is taken away.
+    pub fn closer(&self) -> Closer {
+        Closer::new(&self.shared.ending, &self.shared.roster)
+    }
+
+    /// Serves until the mount is gone. What takes long then has until `patience` is over.
+    pub fn wait(self, patience: Duration) {
+        self.shared.ending.wait(&self.shared.roster, self.threads, patience);
     }
 }
 
@@ -146,35 +132,32 @@ impl Shared {
     pub(super) fn start(self: &Arc<Self>, index: usize, device: OwnedFd) -> io::Result<JoinHandle<()>> {
         let shared = self.clone();
         let cpu = self.crew.cpu(index);
-        self.threads.fetch_add(1, Relaxed);
-        let started = std::thread::Builder::new().name(format!("door-{index}")).spawn(move || {
+        let membership = self.roster.enter(index);
+        std::thread::Builder::new().name(format!("door-{index}")).spawn(move || {
             shared.scheduling.apply(cpu);
             if let Err(error) = identity::keep_capabilities() {
                 tracing::warn!(%error, "the door's thread cannot act for others");
             }
-            if let Err(error) = shared.serve(&device, index) {
-                tracing::error!(%error, "the device cannot be read");
+            if let Err(error) = shared.serve(&device, membership.member()) {
+                tracing::error!(%error, "a thread of the device ends before it has begun");
             }
-            shared.threads.fetch_sub(1, Relaxed);
-        });
-        started.inspect_err(|_| {
-            self.threads.fetch_sub(1, Relaxed);
         })
     }
 
-    fn serve(self: &Arc<Self>, device: &OwnedFd, number: usize) -> io::Result<()> {
+    fn serve(self: &Arc<Self>, device: &OwnedFd, member: &Arc<Member>) -> io::Result<()> {
+        let number = member.place();
         let helper = number >= self.base;
-        let mut incoming = Buffer::new(self.buffer, BEFORE_DATA);
-        let mut outgoing = Buffer::new(self.buffer, 0);
+        let mut incoming = Buffer::new(self.buffer, BEFORE_DATA)?;
+        let mut outgoing = Buffer::new(self.buffer, 0)?;
         let (incoming, outgoing) = (incoming.space(), outgoing.space());
         let mut pace = Pace::new(self.scheduling, &self.tempos[number % self.base]);
-        let seat = Seat::new(self, device, number)?;
+        let seat = Seat::new(self, device, Some(member))?;
         stand_in::of(seat.clone());
         let mut rested = None;
         loop {
             while helper && (self.waiting.load(Relaxed) >= self.base || self.crew.is_solo()) {
                 // (Where no branch may hang they came because a CPU was busy, and would only take turns with the others.)
-                if !self.adapter.may_hang() || !self.rest(*rested.get_or_insert_with(Instant::now)) {
+                if !self.adapter.may_hang() || !self.rest(member, *rested.get_or_insert_with(Instant::now)) {
                     return Ok(());
                 }
             }
@@ -194,14 +177,14 @@ impl Shared {
                         self.raise_alarm();
                     }
                     self.crew.goes_in(number);
+                    member.begins();
                     self.answer(device, &seat, &incoming[..len], outgoing);
+                    member.ends();
                     self.crew.comes_out(number);
                     pace.served();
                 }
-                Err(error) => {
-                    self.leave()?;
-                    return Err(error);
-                }
+                Err(error) if self.ending.outlasts(&error) => {}
+                Err(_) => return self.leave(),
             }
         }
     }
@@ -216,6 +199,9 @@ impl Shared {
                 return;
             }
         };
+        if let Some(errno) = self.ending.refusal(&request.op) {
+            return report(device::refuse(device.as_fd(), &OutHeader::refused(request.header.unique, errno)));
+        }
         // (flock(2) gives a lock up by a request that may wait, too.)
         if matches!(&request.op, Operation::Setlkw(lk) if lk.lock.kind != UNLOCK) {
             return self.answer_later(device, request.header.unique, message.to_vec());
@@ -235,7 +221,7 @@ impl Shared {
     fn waits(&self) -> Waits {
         if !self.adapter.may_hang() {
             Waits::ForCpus
-        } else if self.base < self.threads.load(Relaxed) + self.aside.load(Relaxed) {
+        } else if self.base < self.roster.working() + self.roster.resting() + self.roster.aside() {
             Waits::Helped
         } else {
             Waits::ForBranches
@@ -257,7 +243,7 @@ impl Shared {
         let outcome = stand_in::at(&door, unique, || self.adapter.serve(request, &mut answer));
         match outcome {
             Outcome::Answered if !seat.end() => self.adapter.take_back(request, answer.as_bytes()),
-            Outcome::Answered => report(device::answer(device, &answer.header(unique), &answer)),
+            Outcome::Answered => self.give(device, request, &answer),
             Outcome::Refused(errno) if seat.end() => {
                 report(device::refuse(device, &OutHeader::refused(unique, errno)));
             }
@@ -268,27 +254,34 @@ impl Shared {
         }
     }
 
+    /// Gives `answer` to the kernel. What it does not take it does not count: that is given up.
+    fn give(&self, device: BorrowedFd<'_>, request: &Request<'_>, answer: &Answer<'_>) {
+        let given = device::answer(device, &answer.header(request.header.unique), answer);
+        if given.is_err() {
+            self.adapter.take_back(request, answer.as_bytes());
+        }
+        report(given);
+    }
+
     /// Has another thread serve the request `message`, which came by `device` and thread `number`: false if there is none.
     pub(super) fn serve_again(self: &Arc<Self>, device: &OwnedFd, number: usize, message: &[u8]) -> bool {
         let (shared, message) = (self.clone(), message.to_vec());
+        // Not by the same number: it may be back before this one is stuck, too.
+        let membership = self.roster.enter(self.crew.in_place_of(number));
         let started = device.try_clone().and_then(|device| {
-            // Not by the same number: it may be back before this one is stuck, too.
-            let seat = Seat::new(self, &device, self.crew.in_place_of(number))?;
-            self.threads.fetch_add(1, SeqCst);
+            let seat = Seat::new(self, &device, Some(membership.member()))?;
             let thread = std::thread::Builder::new().name("door-again".into());
-            let started = thread.spawn(move || {
+            thread.spawn(move || {
                 scheduling::leave();
                 if let Err(error) = identity::keep_capabilities() {
                     tracing::warn!(%error, "the door's thread cannot act for others");
                 }
+                membership.member().begins();
                 if let Ok(request) = Request::parse_contiguous(shared.adapter.abi(), &message) {
                     let mut outgoing = vec![0; shared.buffer];
                     shared.run_watched(device.as_fd(), &seat, (&request, &message), &mut outgoing);
                 }
-                shared.threads.fetch_sub(1, SeqCst);
-            });
-            started.inspect_err(|_| {
-                self.threads.fetch_sub(1, SeqCst);
+                membership.member().ends();
             })
         });
         if let Err(error) = &started {
@@ -301,7 +294,7 @@ impl Shared {
         let unique = request.header.unique;
         let mut answer = Answer::new(outgoing);
         match self.adapter.serve(request, &mut answer) {
-            Outcome::Answered => report(device::answer(device, &answer.header(unique), &answer)),
+            Outcome::Answered => self.give(device, request, &answer),
             Outcome::Refused(errno) => report(device::refuse(device, &OutHeader::refused(unique, errno))),
             Outcome::Silent => {}
         }
@@ -310,63 +303,48 @@ impl Shared {
     /// A wait for a lock may last for ever, and the request that ends it must find a thread: it has its own, one of
     /// [`WAITERS`]. Who comes when they are all waiting is told ENOLCK, as by a system that has no locks left.
     fn answer_later(self: &Arc<Self>, device: &OwnedFd, unique: u64, message: Vec<u8>) {
+        // Before anybody can have read that it is given up, but for a moment.
+        self.adapter.will_wait(unique);
         let place = Waiter::of(self);
         // An answer is taken only by the descriptor that gave the request, or a duplicate of it.
         let waiter = place.and_then(|place| {
             let device = device.try_clone()?;
+            let seat = Seat::new(self, &device, None)?;
             let thread = std::thread::Builder::new().name("lock-wait".into()).stack_size(256 << 10);
             thread.spawn(move || {
                 scheduling::leave();
                 let shared = &place.0;
                 if let Ok(request) = Request::parse_contiguous(shared.adapter.abi(), &message) {
-                    shared.run(device.as_fd(), &request, &mut [0; 256]);
+                    shared.run_watched(device.as_fd(), &seat, (&request, &message), &mut [0; 256]);
                 }
+                shared.adapter.will_not_wait(unique);
             })
         });
         if let Err(error) = waiter {
             tracing::warn!(%error, "no thread to wait for a lock");
+            self.adapter.will_not_wait(unique);
             let none_left = rustix::io::Errno::NOLCK.raw_os_error();
             report(device::refuse(device.as_fd(), &OutHeader::refused(unique, none_left)));
         }
     }
 
-    /// Thread `number` is stuck, and its request was answered: it does not count until it is back.
-    pub(super) fn lost_one(self: &Arc<Self>, number: usize) {
-        self.threads.fetch_sub(1, SeqCst);
-        self.crew.lost(number);
-        if self.waiting.load(SeqCst) == 0 && !self.gone.load(SeqCst) {
-            self.add_helper(self.crew.in_place_of(number));
+    /// The thread `member` is stuck, and its request was answered.
+    pub(super) fn lost_one(self: &Arc<Self>, member: &Member) {
+        member.is_stuck();
+        self.crew.lost(member.place());
+        if self.waiting.load(SeqCst) == 0 && !self.ending.is_gone() {
+            self.add_helper(self.crew.in_place_of(member.place()));
         }
     }
 
-    /// Thread `number`, which was stuck, is back.
-    pub(super) fn found_again(&self, number: usize) {
-        self.crew.found(number);
-        self.threads.fetch_add(1, SeqCst);
-    }
-
-    /// A thread is going to wait for another request: it does not count meanwhile, unless too many wait already.
-    pub(super) fn one_aside(&self) -> bool {
-        let few = self.aside.fetch_add(1, SeqCst) < super::ASIDE * self.max;
-        if few {
-            self.threads.fetch_sub(1, SeqCst);
-        } else {
-            self.aside.fetch_sub(1, SeqCst);
-        }
-        few
-    }
-
-    /// It is back.
-    pub(super) fn one_back(&self) {
-        self.threads.fetch_add(1, SeqCst);
-        self.aside.fetch_sub(1, SeqCst);
+    /// The thread `member`, which was stuck, is back.
+    pub(super) fn found_again(&self, member: &Member) {
+        self.crew.found(member.place());
+        member.is_back();
     }
 
     fn leave(&self) -> io::Result<()> {
-        let ended = self.ended.0.lock();
-        self.gone.store(true, SeqCst);
-        self.ended.1.notify_all();
-        drop(ended);
+        self.ending.end();
         self.crew.end();
         // Whoever is about to rest holds the lock between its look and its wait.
         drop(self.called.0.lock());

@@ -1,9 +1,10 @@
 //! The FUSE device: reading requests, writing answers, its ioctls.
-#![allow(unsafe_code, reason = "the device's ioctls have no safe wrapper")]
+#![allow(unsafe_code, reason = "the device's ioctls and its buffers' memory have no safe wrapper")]
 
 use std::fs::OpenOptions;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::{io, mem};
 
 use fsstack_engine::open::route::Backings;
@@ -11,6 +12,7 @@ use fsstack_wire::{Answer, OutHeader};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::ioctl::{self, opcode};
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 const MAGIC: u8 = 229;
 
@@ -101,26 +103,68 @@ const PAGE: usize = 4096;
 pub(crate) const BEFORE_DATA: usize = 80;
 
 /// A buffer whose byte `before` begins a page, so that data is copied page by page. Pages that are never touched
-/// are never resident.
+/// are never resident, and those that were can be given back.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    bytes: Vec<u8>,
+    pages: NonNull<u8>,
+    mapped: usize,
     start: usize,
+    len: usize,
 }
 
+// SAFETY: the buffer owns its pages, which no other object leads to.
+unsafe impl Send for Buffer {}
+
 impl Buffer {
-    /// `len` bytes.
-    pub(crate) fn new(len: usize, before: usize) -> Self {
-        let bytes = vec![0; len + 2 * PAGE];
-        let page = bytes.as_ptr().addr().wrapping_neg() % PAGE;
-        let start = if page < before { page + PAGE - before } else { page - before };
-        Self { bytes, start }
+    /// `len` bytes, all zero.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn new(len: usize, before: usize) -> io::Result<Self> {
+        let start = before.wrapping_neg() % PAGE;
+        let mapped = (start + len).next_multiple_of(PAGE).max(PAGE);
+        let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a mapping of its own, at an address that the kernel chooses.
+        let pages = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), mapped, access, kind) }?;
+        let pages = NonNull::new(pages.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { pages, mapped, start, len })
     }
 
     /// All of it.
     pub(crate) fn space(&mut self) -> &mut [u8] {
-        let end = self.bytes.len() - 2 * PAGE + self.start;
-        &mut self.bytes[self.start..end]
+        // SAFETY: the mapping holds `start + len` initialised bytes, lives as long as the buffer, and is borrowed with it.
+        unsafe { std::slice::from_raw_parts_mut(self.pages.as_ptr().wrapping_add(self.start), self.len) }
+    }
+
+    /// As [`Self::space`], to read.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: as in `space`.
+        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().wrapping_add(self.start), self.len) }
+    }
+
+    /// Gives all memory behind its first bytes back. What was there is zero.
+    pub(crate) fn give_back(&mut self) {
+        const KEPT: usize = 4 * PAGE;
+        if let Some(rest) = self.mapped.checked_sub(KEPT).filter(|rest| 0 < *rest) {
+            // SAFETY: these pages are the buffer's own, and private: the kernel puts zeros in their place.
+            let given = unsafe {
+                mm::madvise(self.pages.as_ptr().wrapping_add(KEPT).cast(), rest, Advice::LinuxDontNeed)
+            };
+            if let Err(error) = given {
+                tracing::debug!(%error, "a buffer's memory is not given back");
+            }
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is the buffer's own, and nobody borrows it.
+        let gone = unsafe { mm::munmap(self.pages.as_ptr().cast(), self.mapped) };
+        if let Err(error) = gone {
+            tracing::debug!(%error, "a buffer's memory is not given back");
+        }
     }
 }
 
@@ -172,10 +216,26 @@ mod tests {
     #[test]
     fn the_data_begins_a_page() {
         for before in [0, 1, 80, 4095, 4096] {
-            let mut buffer = Buffer::new(10_000, before);
+            let mut buffer = Buffer::new(10_000, before).unwrap();
             let space = buffer.space();
             assert_eq!(space.len(), 10_000);
             assert_eq!((space.as_ptr().addr() + before) % PAGE, 0, "{before}");
+            space.fill(1);
         }
+    }
+
+    #[test]
+    fn what_is_given_back_is_zero_and_can_be_used_again() {
+        let mut buffer = Buffer::new(64 * PAGE, 80).unwrap();
+        buffer.space().fill(1);
+        buffer.give_back();
+        assert!(buffer.bytes()[8 * PAGE..].iter().all(|byte| *byte == 0));
+        assert!(buffer.bytes()[..PAGE].iter().all(|byte| *byte == 1));
+        buffer.space().fill(2);
+        assert!(buffer.bytes().iter().all(|byte| *byte == 2));
+        // One that is smaller than what is kept.
+        let mut small = Buffer::new(100, 80).unwrap();
+        small.give_back();
+        assert_eq!(small.space().len(), 100);
     }
 }

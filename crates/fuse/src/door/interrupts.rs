@@ -1,14 +1,16 @@
 //! Requests that wait, and that their callers may give up.
 //!
 //! Only a wait for a lock can be interrupted: everything else is run to its end. INTERRUPT may be read by one
-//! thread before another has begun the request that it is about, so the latest ones are remembered.
+//! thread in the moment between another one's reading of the request and its saying so here. So those that find nobody are
+//! remembered for a while, however many there are.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// INTERRUPTs remembered that found nobody waiting.
-const REMEMBERED: usize = 64;
+/// How long an INTERRUPT is remembered that found nobody waiting.
+const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// Who waits, and who was interrupted.
 #[derive(Debug, Default)]
@@ -16,8 +18,9 @@ pub struct Interrupts(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: HashSet<u64>,
-    interrupted: VecDeque<u64>,
+    /// Whether its caller has given it up, for each request that waits.
+    waiting: HashMap<u64, bool>,
+    early: VecDeque<(Instant, u64)>,
 }
 
 /// A request that waits, until this is dropped.
@@ -31,25 +34,33 @@ impl Interrupts {
     /// The caller of request `unique` gives it up.
     pub fn interrupt(&self, unique: u64) {
         let mut state = self.0.lock();
-        if !state.waiting.remove(&unique) {
-            if state.interrupted.len() == REMEMBERED {
-                state.interrupted.pop_front();
-            }
-            state.interrupted.push_back(unique);
+        if let Some(interrupted) = state.waiting.get_mut(&unique) {
+            *interrupted = true;
+            return;
         }
+        let now = Instant::now();
+        while state.early.front().is_some_and(|(since, _)| REMEMBERED < now.duration_since(*since)) {
+            state.early.pop_front();
+        }
+        state.early.push_back((now, unique));
+    }
+
+    /// Request `unique` was read, and is about to wait.
+    pub fn expect(&self, unique: u64) {
+        let mut state = self.0.lock();
+        let early = state.early.iter().position(|(_, known)| *known == unique);
+        let interrupted = early.and_then(|at| state.early.remove(at)).is_some();
+        *state.waiting.entry(unique).or_default() |= interrupted;
+    }
+
+    /// Request `unique` does not wait after all.
+    pub fn dismiss(&self, unique: u64) {
+        self.0.lock().waiting.remove(&unique);
     }
 
     /// Request `unique` waits from now on.
     pub fn watch(&self, unique: u64) -> Waiting<'_> {
-        let mut state = self.0.lock();
-        match state.interrupted.iter().position(|known| *known == unique) {
-            Some(at) => {
-                state.interrupted.remove(at);
-            }
-            None => {
-                state.waiting.insert(unique);
-            }
-        }
+        self.expect(unique);
         Waiting { all: self, unique }
     }
 }
@@ -57,13 +68,13 @@ impl Interrupts {
 impl Waiting<'_> {
     /// Whether the caller has given up.
     pub fn is_interrupted(&self) -> bool {
-        !self.all.0.lock().waiting.contains(&self.unique)
+        self.all.0.lock().waiting.get(&self.unique).is_none_or(|interrupted| *interrupted)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.all.0.lock().waiting.remove(&self.unique);
+        self.all.dismiss(self.unique);
     }
 }
 
@@ -81,5 +92,24 @@ mod tests {
         all.interrupt(2);
         assert!(all.watch(2).is_interrupted());
         assert!(!all.watch(2).is_interrupted(), "an interrupt counts once");
+    }
+
+    #[test]
+    fn an_interrupt_is_remembered_however_many_others_come() {
+        let all = Interrupts::default();
+        (0..10_000).for_each(|unique| all.interrupt(unique));
+        assert!(all.watch(0).is_interrupted());
+    }
+
+    #[test]
+    fn a_request_that_was_read_is_interrupted_before_it_waits() {
+        let all = Interrupts::default();
+        all.expect(1);
+        all.expect(2);
+        all.interrupt(1);
+        all.interrupt(2);
+        assert!(all.watch(1).is_interrupted());
+        all.dismiss(2);
+        assert!(!all.watch(2).is_interrupted());
     }
 }

@@ -4,9 +4,11 @@ mod again;
 mod crew;
 pub mod dev;
 pub mod device;
+mod ending;
 pub mod interrupts;
 mod relief;
 pub mod ring;
+mod roster;
 pub mod scheduling;
 mod seat;
 
@@ -14,9 +16,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::adapter::Serve;
 use dev::DevDoor;
+pub use ending::Closer;
 use ring::RingDoor;
 use scheduling::Scheduling;
 
@@ -30,10 +34,6 @@ pub enum Transport {
     /// /dev/fuse.
     Dev,
 }
-
-/// For each thread that may be at work, so many may wait for other requests (for a place in a branch, or for a file that
-/// moves), beside those that are at work.
-const ASIDE: usize = 8;
 
 /// The kernel's switch for FUSE over io_uring.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -110,11 +110,19 @@ impl Door {
         DevDoor::open(adapter, device, payload, max_threads, scheduling).map(Self::Dev)
     }
 
-    /// Serves until the mount is gone.
-    pub fn wait(self) {
+    /// What closes it before its mount is taken from programs that use it.
+    pub fn closer(&self) -> Closer {
         match self {
-            Self::Dev(door) => door.wait(),
-            Self::Ring(door) => door.wait(),
+            Self::Dev(door) => door.closer(),
+            Self::Ring(door) => door.closer(),
+        }
+    }
+
+    /// Serves until the mount is gone. Requests that take long, or wait for others, then have until `patience` is over.
+    pub fn wait(self, patience: Duration) {
+        match self {
+            Self::Dev(door) => door.wait(patience),
+            Self::Ring(door) => door.wait(patience),
         }
     }
 }

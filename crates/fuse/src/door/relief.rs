@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::dev::Shared;
 use super::device;
+use super::roster::Member;
 
 /// How long all threads must have been busy, with no request begun or so few that others wait, before something is done.
 const STUCK: Duration = Duration::from_millis(5);
@@ -43,13 +44,13 @@ impl Cure {
 
 impl Shared {
     /// A helper, which has had nothing to do since `idle`, rests until it is called: false if it was not, and is to leave.
-    pub(super) fn rest(&self, idle: Instant) -> bool {
+    pub(super) fn rest(&self, member: &Member, idle: Instant) -> bool {
         let until = idle + REST;
         let mut called = self.called.0.lock();
-        self.resting.fetch_add(1, SeqCst);
+        member.rests();
         // Whoever took a request before that saw nobody to call.
         let mut needed = self.waiting.load(SeqCst) == 0 && !self.crew.is_solo();
-        while !needed && !self.gone.load(SeqCst) {
+        while !needed && !self.ending.is_gone() {
             let late = self.called.1.wait_until(&mut called, until).timed_out();
             if 0 < *called {
                 *called -= 1;
@@ -59,19 +60,19 @@ impl Shared {
             }
         }
         // A call is for one that rests.
-        self.resting.fetch_sub(1, SeqCst);
-        *called = (*called).min(self.resting.load(SeqCst));
+        member.resumes();
+        *called = (*called).min(self.roster.resting());
         needed
     }
 
     /// Calls a helper that rests to take the next request: false if there is none. (Where one thread reads for a single
     /// client, nobody else is to.)
     pub(super) fn call_one(&self) -> bool {
-        if self.resting.load(SeqCst) == 0 || self.crew.is_solo() {
+        if self.roster.resting() == 0 || self.crew.is_solo() {
             return false;
         }
         let mut called = self.called.0.lock();
-        if self.resting.load(SeqCst) <= *called {
+        if self.roster.resting() <= *called {
             return false;
         }
         *called += 1;
@@ -93,14 +94,14 @@ impl Shared {
             let mut short = self.short.lock();
             self.asleep.store(true, SeqCst);
             // A thread may have begun the last free place's request before it saw that we sleep.
-            if self.waiting.load(SeqCst) > 0 && !self.gone.load(SeqCst) {
+            if self.waiting.load(SeqCst) > 0 && !self.ending.is_gone() {
                 self.shortage.wait_while(&mut short, |short| !*short);
             }
             *short = false;
             drop(short);
             self.asleep.store(false, SeqCst);
             let mut calm = 0;
-            while calm < 20 && !self.gone.load(SeqCst) {
+            while calm < 20 && !self.ending.is_gone() {
                 let before = self.begun.load(Relaxed);
                 std::thread::sleep(STUCK);
                 let busy = self.waiting.load(SeqCst) == 0;
@@ -110,7 +111,9 @@ impl Shared {
                     Cure::None => more = 1,
                     Cure::AllRead => self.crew.all_read(),
                     Cure::Help => {
-                        let room = self.max.saturating_sub(self.threads.load(Relaxed));
+                        // Those whose requests take long make room.
+                        self.roster.look();
+                        let room = self.max.saturating_sub(self.roster.working() + self.roster.resting());
                         for _ in 0..more.min(room) {
                             self.add_helper(next);
                             next += 1;
@@ -119,7 +122,7 @@ impl Shared {
                     }
                 }
             }
-            if self.gone.load(SeqCst) {
+            if self.ending.is_gone() {
                 return;
             }
         }
@@ -128,7 +131,7 @@ impl Shared {
     fn cure(&self, busy: bool, begun: u64) -> Cure {
         let solo = self.crew.is_solo();
         // One that reads alone has begun them all: the others are parked.
-        let at_work = if solo { 1 } else { self.threads.load(Relaxed) };
+        let at_work = if solo { 1 } else { self.roster.working() };
         Cure::of(busy, begun, at_work, || device::has_requests(self.device.as_fd()), solo)
     }
 

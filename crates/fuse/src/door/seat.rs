@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::dev::Shared;
 use super::device;
+use super::roster::Member;
 
 /// A thread's place at the door.
 #[derive(Debug)]
@@ -21,8 +22,8 @@ pub(super) struct Seat {
     /// An answer is taken only by the descriptor that gave the request, or a duplicate of it.
     device: OwnedFd,
     door: Arc<Shared>,
-    /// The thread's.
-    number: usize,
+    /// Its thread. None: one that waits for a lock, and is on no roster.
+    member: Option<Arc<Member>>,
     at: Mutex<(At, Vec<u8>)>,
 }
 
@@ -38,15 +39,19 @@ enum At {
 }
 
 impl Seat {
-    /// A seat for thread `number`, which reads `device`.
-    pub(super) fn new(door: &Arc<Shared>, device: &OwnedFd, number: usize) -> std::io::Result<Arc<Self>> {
+    /// A seat for the thread `member`, which reads `device`.
+    pub(super) fn new(
+        door: &Arc<Shared>,
+        device: &OwnedFd,
+        member: Option<&Arc<Member>>,
+    ) -> std::io::Result<Arc<Self>> {
         let at = Mutex::new((At::Rest, Vec::new()));
-        Ok(Arc::new(Self { device: device.try_clone()?, door: door.clone(), number, at }))
+        Ok(Arc::new(Self { device: device.try_clone()?, door: door.clone(), member: member.cloned(), at }))
     }
 
     /// The thread's number.
     pub(super) fn number(&self) -> usize {
-        self.number
+        self.member.as_ref().map_or(0, |member| member.place())
     }
 
     /// The thread begins the request `unique`; `again` is the request, if it may be served again.
@@ -62,8 +67,8 @@ impl Seat {
         let mut at = self.at.lock();
         let mine = at.0 != At::Left;
         at.0 = At::Rest;
-        if !mine {
-            self.door.found_again(self.number);
+        if let Some(member) = self.member.as_ref().filter(|_| !mine) {
+            self.door.found_again(member);
         }
         mine
     }
@@ -76,22 +81,28 @@ impl StandIn for Seat {
             return true;
         }
         at.0 = At::Left;
-        if at.1.is_empty() || !self.door.serve_again(&self.device, self.number, &at.1) {
+        if at.1.is_empty() || !self.door.serve_again(&self.device, self.number(), &at.1) {
             let refusal = OutHeader::refused(turn, Errno::IO.raw_os_error());
             super::dev::report(device::refuse(self.device.as_fd(), &refusal));
         }
         // Before the thread can be back, which is found again then.
-        self.door.lost_one(self.number);
+        match &self.member {
+            Some(member) => self.door.lost_one(member),
+            // It need not go on asking for its lock.
+            None => self.door.adapter.will_not_wait(turn),
+        }
         true
     }
 }
 
 impl stand_in::Crew for Seat {
     fn steps_aside(&self) -> bool {
-        self.door.one_aside()
+        self.member.as_ref().is_some_and(|member| member.steps_aside())
     }
 
     fn steps_back(&self) {
-        self.door.one_back();
+        if let Some(member) = &self.member {
+            member.steps_back();
+        }
     }
 }

@@ -237,7 +237,7 @@ pub(super) const DATA: &[Row] = &[
         &["max-threads"],
         Takes::Value("COUNT"),
         "64",
-        "The most threads that answer the kernel: one or two a CPU from the start, more while all are inside a branch. The io_uring transport needs one for each possible CPU, whatever this says.",
+        "The most threads that are at work for the kernel at once: one or two a CPU wait from the start, more come while all are inside a branch. The io_uring transport needs one for each possible CPU, whatever this says.",
         |raw, typed| raw.max_threads.give(typed, values::threads(typed.text()?)?),
     ),
     option(

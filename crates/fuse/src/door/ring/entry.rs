@@ -6,7 +6,8 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use crate::door::device::Buffer;
-use io_uring::{IoUring, cqueue, opcode, squeue, types::Fd};
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
 
 /// `FUSE_IO_URING_CMD_REGISTER`: hands an entry's buffers to a queue.
 const REGISTER: u32 = 1;
@@ -14,6 +15,8 @@ const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
 /// How long the kernel is left alone that is short of memory.
 const A_MOMENT: Duration = Duration::from_millis(5);
+/// Data in buffers that is not worth being given back.
+const LITTLE: usize = 64 << 10;
 /// Behind the payload: an answer that does not fit behind a request's own data.
 const SLACK: usize = 8192;
 
@@ -35,6 +38,8 @@ struct Header {
 pub(crate) struct Entry {
     pub(crate) ring: EntryRing,
     pub(crate) slot: Slot,
+    /// Most data that a request or an answer had since memory was given back last.
+    pub(crate) touched: usize,
 }
 
 /// The ring that an entry's thread waits on.
@@ -63,6 +68,8 @@ pub(crate) enum Fetched {
     Request,
     /// Nothing: wait again.
     Nothing,
+    /// Nothing for a while, and there is memory to be given back.
+    Idle,
     /// The connection is gone.
     Gone,
 }
@@ -92,13 +99,13 @@ impl Entry {
             padding: 0,
             reserved: 0,
         });
-        let mut payload = Buffer::new(largest + SLACK, 0);
+        let mut payload = Buffer::new(largest + SLACK, 0)?;
         let space = payload.space();
         let places = Box::new([
             [(&raw mut *header).expose_provenance(), size_of::<Header>()],
             [space.as_mut_ptr().expose_provenance(), space.len() - SLACK],
         ]);
-        Ok(Self { ring, slot: Slot { device, queue, header, payload, places } })
+        Ok(Self { ring, slot: Slot { device, queue, header, payload, places }, touched: 0 })
     }
 
     /// Hands the entry to its queue. Does not wait for a request: what there is beyond `Nothing` came at once.
@@ -125,6 +132,7 @@ impl Entry {
     /// # Errors
     /// The ring is broken.
     pub(crate) fn commit(&mut self) -> io::Result<Fetched> {
+        self.touched = self.touched.max(self.slot.carried());
         let sqe = self.slot.command(COMMIT_AND_FETCH, self.slot.header.commit_id, None);
         self.push(&sqe)?;
         self.fetch()
@@ -135,7 +143,15 @@ impl Entry {
     /// # Errors
     /// The ring is broken.
     pub(crate) fn fetch(&mut self) -> io::Result<Fetched> {
-        match self.ring.0.submit_and_wait(1) {
+        let waited = if self.touched <= LITTLE {
+            self.ring.0.submit_and_wait(1)
+        } else {
+            // (Only after much data: a timer costs less than that by far.)
+            let idle = Timespec::from(super::IDLE);
+            self.ring.0.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&idle))
+        };
+        match waited {
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => return Ok(Fetched::Idle),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Fetched::Nothing),
             // Nothing was taken: an answer that is not given now is given a moment later.
             Err(error) if is_passing(&error) => {
@@ -147,11 +163,28 @@ impl Entry {
         self.completed()
     }
 
+    /// Gives the memory of its buffers back, and waits on. Nothing is in them.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    pub(crate) fn give_back(&mut self) -> io::Result<Fetched> {
+        let came = self.completed()?;
+        if !matches!(came, Fetched::Nothing) {
+            return Ok(came);
+        }
+        self.slot.payload.give_back();
+        self.touched = 0;
+        self.fetch()
+    }
+
     /// What has been completed, if anything.
     fn completed(&mut self) -> io::Result<Fetched> {
         let Some(done) = self.ring.0.completion().next() else { return Ok(Fetched::Nothing) };
         match -done.result() {
-            0 => Ok(Fetched::Request),
+            0 => {
+                self.touched = self.touched.max(self.slot.carried());
+                Ok(Fetched::Request)
+            }
             libc::ENOTCONN | libc::ENODEV => Ok(Fetched::Gone),
             error => Err(io::Error::from_raw_os_error(error)),
         }
@@ -215,6 +248,11 @@ impl Slot {
         }
         self.header.in_out[..out.len()].copy_from_slice(out);
         self.header.payload_size = u32::try_from(len).unwrap_or(0);
+    }
+
+    /// Bytes of data of the request at hand, or of its answer.
+    fn carried(&self) -> usize {
+        usize::try_from(self.header.payload_size).unwrap_or(0)
     }
 
     fn command(&self, operation: u32, commit: u64, places: Option<u64>) -> squeue::Entry128 {

@@ -5,7 +5,6 @@
 //! for a while it blocks, and an idle pool wakes nobody.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use fsstack_wire::{Answer, OutHeader, Request};
@@ -22,24 +21,27 @@ const PAUSE: Duration = Duration::from_millis(5);
 const PATIENCE: u32 = 40;
 
 pub(super) fn serve(shared: &Shared) {
-    if let Err(error) = rounds(shared) {
-        tracing::error!(%error, "the device cannot be read");
+    while let Err(error) = rounds(shared) {
+        if !shared.ending.outlasts(&error) {
+            break;
+        }
     }
     shared.end();
 }
 
+/// Reads until the mount is gone.
 fn rounds(shared: &Shared) -> std::io::Result<()> {
     if let Err(error) = fsstack_sys::identity::keep_capabilities() {
         tracing::warn!(%error, "the door's thread cannot act for others");
     }
     let flags = fcntl_getfl(&shared.device)?;
     fcntl_setfl(&shared.device, flags | OFlags::NONBLOCK)?;
-    let mut incoming = Buffer::new(shared.payload + 4096, BEFORE_DATA);
-    let mut outgoing = Buffer::new(shared.payload + 4096, 0);
+    let mut incoming = Buffer::new(shared.payload + 4096, BEFORE_DATA)?;
+    let mut outgoing = Buffer::new(shared.payload + 4096, 0)?;
     let (incoming, outgoing) = (incoming.space(), outgoing.space());
     let mut idle = 0;
     // (It is set elsewhere when the door could not be opened.)
-    while !shared.gone.load(SeqCst) {
+    while !shared.ending.is_gone() {
         let mut found = false;
         loop {
             match device::take(shared.device.as_fd(), incoming)? {

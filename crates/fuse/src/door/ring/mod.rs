@@ -2,12 +2,15 @@
 //!
 //! The kernel puts a request into the queue of the CPU that the caller runs on, and hands it to the entry that
 //! became free last: so a request may run to its end in its thread, blocking or not, and the next one finds
-//! another thread of the queue. When few of a queue are free, one more is started, up to a bound. All queues
+//! another thread of the queue. When none of a queue is free, one more is started, as long as fewer threads of all
+//! queues are at work than may be: those that wait for a request stop nobody. The kernel takes no entry back, so that threads
+//! stay; but one that has had nothing to do for a while gives the memory of its buffers back (`keeper.rs`). All queues
 //! must have an entry before the kernel uses any: until then callers wait, for ever if one cannot be made, so that
 //! the door is not open before all are. FORGET and INTERRUPT always come by the device.
 
 mod entry;
 mod forgets;
+mod keeper;
 mod seat;
 #[cfg(test)]
 mod tests;
@@ -16,8 +19,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use fsstack_engine::health::stand_in::{self, StandIn};
 use fsstack_sys::{identity, thread};
@@ -25,6 +29,8 @@ use fsstack_wire::{Answer, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};
 
 use super::again::may_be_served_again;
+use super::ending::{Closer, Ending};
+use super::roster::{Member, Roster};
 use super::scheduling::{Pace, Scheduling, Tempo};
 use crate::adapter::{Outcome, Serve};
 use entry::{Entry, Fetched};
@@ -38,6 +44,8 @@ const AT_FIRST: usize = 2;
 /// Free threads of a queue at which one more is started. A request that finds none waits until another of its
 /// queue is answered, not until the new thread is there.
 const FEW: usize = 0;
+/// How long a thread that has carried much waits for its next request before it gives memory back.
+const IDLE: Duration = Duration::from_secs(2);
 
 /// The door.
 #[derive(Debug)]
@@ -53,24 +61,12 @@ pub(super) struct Shared {
     payload: usize,
     scheduling: Scheduling,
     queues: Vec<Queue>,
-    /// Threads of all queues, and how many there may be: at least one a queue, without which the kernel uses none.
-    threads: AtomicUsize,
+    roster: Arc<Roster>,
+    /// How many threads may be at work: at least one a queue, without which the kernel uses none.
     max: usize,
-    /// Threads that wait for another request, and are not among `threads`.
-    aside: AtomicUsize,
-    gone: AtomicBool,
-    /// Whoever waits for the end of the mount sleeps on it.
-    ended: (Mutex<()>, Condvar),
-    /// Queue numbers that need one more thread.
-    wanted: SyncSender<usize>,
-}
-
-/// Why a thread ends.
-enum Ended {
-    /// The connection is gone.
-    Gone,
-    /// Another thread has its entry.
-    Replaced,
+    ending: Arc<Ending>,
+    /// A queue wants one more thread, or the mount is gone: the keeper sleeps on it.
+    ordered: (Mutex<bool>, Condvar),
 }
 
 /// What a thread of a queue begins with.
@@ -89,6 +85,8 @@ enum First {
 struct Queue {
     /// Threads that wait for a request.
     free: AtomicUsize,
+    /// It has no free thread, and the keeper has not looked yet.
+    wanted: AtomicBool,
     /// How they are scheduled.
     tempo: Tempo,
 }
@@ -114,19 +112,17 @@ impl RingDoor {
     ) -> io::Result<Self> {
         let queues = super::queues();
         let cpus = thread::allowed_cpus();
-        let (wanted, orders) = sync_channel(64);
+        let max = max_threads.unwrap_or_else(|| 64.max(queues + 2 * cpus.len())).max(queues);
         let shared = Arc::new(Shared {
             adapter,
             device,
             payload: usize::try_from(payload).unwrap_or(1 << 20).max(8192),
             scheduling: scheduling.settled(),
             queues: (0..queues).map(|_| Queue::default()).collect(),
-            threads: AtomicUsize::new(0),
-            max: max_threads.unwrap_or_else(|| 64.max(queues + 2 * cpus.len())).max(queues),
-            aside: AtomicUsize::new(0),
-            gone: AtomicBool::new(false),
-            ended: Default::default(),
-            wanted,
+            roster: Roster::new(max),
+            max,
+            ending: Arc::default(),
+            ordered: Default::default(),
         });
         let mut threads = Vec::with_capacity(queues * AT_FIRST + 2);
         let watched = shared.clone();
@@ -140,32 +136,24 @@ impl RingDoor {
         drop(told);
         made.iter().collect::<io::Result<()>>().inspect_err(|_| shared.end())?;
         for queue in (1..AT_FIRST).flat_map(|_| cpus.iter().copied().filter(|cpu| *cpu < queues)) {
-            if shared.threads.load(SeqCst) < shared.max {
+            if shared.roster.working() < shared.max {
                 threads.push(shared.start(queue, First::More)?);
             }
         }
         let keeper = std::thread::Builder::new().name("door-keeper".into());
         let kept = shared.clone();
-        threads.push(keeper.spawn(move || kept.keep(&orders))?);
+        threads.push(keeper.spawn(move || kept.keep())?);
         Ok(Self { threads, shared })
     }
 
-    /// Serves until the mount is gone.
-    pub fn wait(self) {
-        let mut ended = self.shared.ended.0.lock();
-        while !self.shared.gone.load(SeqCst) {
-            self.shared.ended.1.wait(&mut ended);
-        }
-        drop(ended);
-        // All go by themselves. Those that are stuck in a branch do not count once their requests were answered.
-        while self.shared.threads.load(SeqCst) > 0 {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        for thread in self.threads.into_iter().filter(JoinHandle::is_finished) {
-            if thread.join().is_err() {
-                tracing::error!("a door's thread panicked");
-            }
-        }
+    /// What closes it before its mount is taken away.
+    pub fn closer(&self) -> Closer {
+        Closer::new(&self.shared.ending, &self.shared.roster)
+    }
+
+    /// Serves until the mount is gone. What takes long then has until `patience` is over.
+    pub fn wait(self, patience: Duration) {
+        self.shared.ending.wait(&self.shared.roster, self.threads, patience);
     }
 }
 
@@ -173,51 +161,64 @@ impl Shared {
     /// One more thread for a queue.
     fn start(self: &Arc<Self>, queue: usize, first: First) -> io::Result<JoinHandle<()>> {
         let shared = self.clone();
-        self.threads.fetch_add(1, SeqCst);
-        let started = std::thread::Builder::new().name(format!("door-{queue}")).spawn(move || {
+        let membership = self.roster.enter(queue);
+        std::thread::Builder::new().name(format!("door-{queue}")).spawn(move || {
             shared.scheduling.apply(Some(queue));
             if let Err(error) = identity::keep_capabilities() {
                 tracing::warn!(%error, "the door's thread cannot act for others");
             }
-            match shared.serve(queue, first) {
-                // Not counted since its request was answered by another.
-                Ok(Ended::Replaced) => return,
-                Ok(Ended::Gone) => {}
-                Err(_) if shared.gone.load(SeqCst) => {}
-                Err(error) => tracing::error!(%error, queue, "a ring is broken"),
+            match shared.serve(membership.member(), first) {
+                Ok(()) => {}
+                Err(_) if shared.ending.is_gone() => {}
+                Err(error) => {
+                    tracing::error!(%error, queue, "a ring is broken: another thread takes its place");
+                    if shared.ending.pause() {
+                        shared.order(queue);
+                    }
+                }
             }
-            shared.threads.fetch_sub(1, SeqCst);
-        });
-        started.inspect_err(|_| {
-            self.threads.fetch_sub(1, SeqCst);
         })
     }
 
-    fn serve(self: &Arc<Self>, number: usize, first: First) -> io::Result<Ended> {
+    fn serve(self: &Arc<Self>, member: &Arc<Member>, first: First) -> io::Result<()> {
+        let number = member.place();
         let queue = &self.queues[number];
-        let Some((mut entry, begun)) = self.begin(number, first)? else { return Ok(Ended::Gone) };
+        let (mut apart, first) = match (Apart::new(self.payload), first) {
+            (Ok(apart), first) => (apart, first),
+            (Err(error), First::Own(told)) => {
+                let _heard = told.send(Err(error));
+                return Ok(());
+            }
+            (Err(error), _) => return Err(error),
+        };
+        let Some((mut entry, begun)) = self.begin(number, first)? else { return Ok(()) };
         let mut pace = Pace::new(self.scheduling, &queue.tempo);
-        let seat = Seat::new(self, number);
+        let seat = Seat::new(self, member);
         stand_in::of(seat.clone());
-        let mut apart = Apart::default();
         let mut fetched = Ok(begun);
         loop {
             match fetched.inspect_err(|_| queue.is_left_by_one())? {
-                Fetched::Gone => return Ok(Ended::Gone),
+                Fetched::Gone => return Ok(()),
                 Fetched::Nothing => fetched = entry.fetch(),
+                Fetched::Idle => {
+                    apart.give_back();
+                    fetched = entry.give_back();
+                }
                 Fetched::Request => {
                     if queue.free.fetch_sub(1, SeqCst) == FEW + 1 {
-                        // Full or gone: whoever is to start threads has enough to do.
-                        let _asked = self.wanted.try_send(number);
+                        self.order(number);
                     }
+                    member.begins();
                     if self.adapter.may_hang() {
                         match self.answer_watched(entry, &seat, &mut apart) {
                             Some(answered) => entry = answered,
-                            None => return Ok(Ended::Replaced),
+                            // Its entry is another thread's now.
+                            None => return Ok(()),
                         }
                     } else {
                         self.answer(&mut entry);
                     }
+                    member.ends();
                     pace.served();
                     queue.free.fetch_add(1, SeqCst);
                     fetched = entry.commit();
@@ -252,13 +253,13 @@ impl Shared {
                 Ok(taken)
             }
             First::TakenOver(left) => {
-                let Some(mut entry) = left.take_over(&self.gone) else { return Ok(None) };
+                let Some(mut entry) = left.take_over(&self.ending) else { return Ok(None) };
                 queue.free.fetch_add(1, SeqCst);
                 let fetched = entry.commit().inspect_err(|_| queue.is_left_by_one())?;
                 Ok(Some((entry, fetched)))
             }
             First::Again(left) => {
-                let Some(entry) = left.take_over(&self.gone) else { return Ok(None) };
+                let Some(entry) = left.take_over(&self.ending) else { return Ok(None) };
                 queue.free.fetch_add(1, SeqCst);
                 Ok(Some((entry, Fetched::Request)))
             }
@@ -272,7 +273,7 @@ impl Shared {
             Ok(request) => {
                 let unique = request.header.unique;
                 let mut answer = Answer::new(parts.answer);
-                match self.adapter.serve(&request, &mut answer) {
+                match self.serve_open(&request, &mut answer) {
                     Outcome::Answered => (answer.header(unique), answer.len()),
                     Outcome::Refused(errno) => (OutHeader::refused(unique, errno), 0),
                     Outcome::Silent => (OutHeader::answered(unique, 0), 0),
@@ -291,8 +292,7 @@ impl Shared {
         seat: &Arc<Seat>,
         apart: &mut Apart,
     ) -> Option<Entry> {
-        apart.keep(entry.slot.request(), self.payload);
-        let Apart { parts: [header, op_in, rest], answer } = apart;
+        let ([header, op_in, rest], answer) = apart.keep(entry.slot.request());
         let request = match Request::parse(self.adapter.abi(), header, op_in, rest) {
             Ok(request) => request,
             Err(refused) => {
@@ -304,9 +304,9 @@ impl Shared {
         let unique = request.header.unique;
         let mut answer = Answer::new(answer);
         let door: Arc<dyn StandIn> = seat.clone();
-        let Entry { ring, slot } = entry;
+        let Entry { ring, slot, touched } = entry;
         seat.leave(unique, may_be_served_again(&request), slot);
-        let outcome = stand_in::at(&door, unique, || self.adapter.serve(&request, &mut answer));
+        let outcome = stand_in::at(&door, unique, || self.serve_open(&request, &mut answer));
         let Some(mut slot) = seat.come_back() else {
             if outcome == Outcome::Answered {
                 self.adapter.take_back(&request, answer.as_bytes());
@@ -318,52 +318,21 @@ impl Shared {
             Outcome::Refused(errno) => slot.put(OutHeader::refused(unique, errno).as_bytes(), &[]),
             Outcome::Silent => slot.put(OutHeader::answered(unique, 0).as_bytes(), &[]),
         }
-        Some(Entry { ring, slot })
+        let touched = touched.max(answer.len()).max(rest.len());
+        Some(Entry { ring, slot, touched })
     }
 
-    /// A thread of `queue` is going to wait for another request: it does not count meanwhile, unless too many wait already. Its entry stays with it.
-    fn one_aside(&self, queue: usize) -> bool {
-        let few = self.aside.fetch_add(1, SeqCst) < super::ASIDE * self.max;
-        if few {
-            self.threads.fetch_sub(1, SeqCst);
-            // There may have been as many threads as may be when the last free one of the queue was taken.
-            if self.queues[queue].free.load(SeqCst) == FEW {
-                let _asked = self.wanted.try_send(queue);
-            }
-        } else {
-            self.aside.fetch_sub(1, SeqCst);
-        }
-        few
-    }
-
-    /// It is back.
-    fn one_back(&self) {
-        self.threads.fetch_add(1, SeqCst);
-        self.aside.fetch_sub(1, SeqCst);
-    }
-
-    /// Starts threads where the last free one was taken and is not back yet.
-    fn keep(self: &Arc<Self>, orders: &Receiver<usize>) {
-        while let Ok(queue) = orders.recv() {
-            if self.gone.load(SeqCst) {
-                return;
-            }
-            let short = self.queues.get(queue).is_some_and(|queue| queue.free.load(SeqCst) == FEW);
-            if short
-                && self.threads.load(SeqCst) < self.max
-                && let Err(error) = self.start(queue, First::More)
-            {
-                tracing::warn!(%error, "no further thread for a queue whose threads are all busy");
-            }
+    /// Serves a request, unless the door is closed.
+    fn serve_open(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Outcome {
+        match self.ending.refusal(&request.op) {
+            Some(errno) => Outcome::Refused(errno),
+            None => self.adapter.serve(request, answer),
         }
     }
 
     /// The connection is gone: everybody goes.
     fn end(&self) {
-        let ended = self.ended.0.lock();
-        self.gone.store(true, SeqCst);
-        self.ended.1.notify_all();
-        drop(ended);
-        let _told = self.wanted.try_send(0);
+        self.ending.end();
+        self.wake_keeper();
     }
 }

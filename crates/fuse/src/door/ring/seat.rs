@@ -5,8 +5,8 @@
 //! asks (`door/again.rs`) or answers with an error, by a ring of its own, and serves the entry from then on; the old one
 //! finds its seat empty, and goes.
 
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use fsstack_engine::health::stand_in::{self, StandIn};
@@ -16,6 +16,9 @@ use rustix::io::Errno;
 
 use super::entry::{Entry, EntryRing, Slot};
 use super::{First, Shared};
+use crate::door::device::Buffer;
+use crate::door::ending::Ending;
+use crate::door::roster::Member;
 
 /// Room for an answer besides its data.
 const BESIDES: usize = 4096;
@@ -24,7 +27,7 @@ const BESIDES: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Seat {
     door: Arc<Shared>,
-    queue: usize,
+    member: Arc<Member>,
     /// The request at hand, and its entry's buffers.
     left: Mutex<Option<AtHand>>,
 }
@@ -39,9 +42,9 @@ struct AtHand {
 }
 
 impl Seat {
-    /// A seat for a thread of `queue`.
-    pub(super) fn new(door: &Arc<Shared>, queue: usize) -> Arc<Self> {
-        Arc::new(Self { door: door.clone(), queue, left: Mutex::new(None) })
+    /// A seat for the thread `member`.
+    pub(super) fn new(door: &Arc<Shared>, member: &Arc<Member>) -> Arc<Self> {
+        Arc::new(Self { door: door.clone(), member: member.clone(), left: Mutex::new(None) })
     }
 
     /// The thread begins the request `unique`.
@@ -68,9 +71,9 @@ impl StandIn for Seat {
         }
         let taken = Left(Arc::new(Mutex::new(Some(slot))));
         let first = if again { First::Again(taken.clone()) } else { First::TakenOver(taken.clone()) };
-        match self.door.start(self.queue, first) {
+        match self.door.start(self.member.place(), first) {
             Ok(_) => {
-                self.door.threads.fetch_sub(1, SeqCst); // the one that is stuck
+                self.member.is_stuck();
                 true
             }
             Err(error) => {
@@ -84,11 +87,11 @@ impl StandIn for Seat {
 
 impl stand_in::Crew for Seat {
     fn steps_aside(&self) -> bool {
-        self.door.one_aside(self.queue)
+        self.member.steps_aside()
     }
 
     fn steps_back(&self) {
-        self.door.one_back();
+        self.member.steps_back();
     }
 }
 
@@ -98,11 +101,13 @@ pub(super) struct Left(Arc<Mutex<Option<Slot>>>);
 
 impl Left {
     /// The entry, on a ring of the calling thread. None: the connection is gone.
-    pub(super) fn take_over(&self, gone: &AtomicBool) -> Option<Entry> {
+    pub(super) fn take_over(&self, ending: &Ending) -> Option<Entry> {
         loop {
             match EntryRing::new() {
-                Ok(ring) => return self.0.lock().take().map(|slot| Entry { ring, slot }),
-                Err(_) if gone.load(SeqCst) => return None,
+                Ok(ring) => {
+                    return self.0.lock().take().map(|slot| Entry { ring, slot, touched: usize::MAX });
+                }
+                Err(_) if ending.is_gone() => return None,
                 Err(error) => {
                     tracing::error!(%error, "no ring to answer for a thread that is stuck");
                     std::thread::sleep(Duration::from_secs(1));
@@ -112,20 +117,39 @@ impl Left {
     }
 }
 
-/// A request and its answer, apart from the entry's buffers. Takes memory when it is first used.
-#[derive(Debug, Default)]
+/// A request and its answer, apart from the entry's buffers. Only what was used of it is in memory.
+#[derive(Debug)]
 pub(super) struct Apart {
-    pub(super) parts: [Vec<u8>; 3],
-    pub(super) answer: Vec<u8>,
+    header: Vec<u8>,
+    op_in: Vec<u8>,
+    rest: Buffer,
+    answer: Buffer,
 }
 
 impl Apart {
-    /// Takes a copy of the request, and makes room for an answer of up to `max` bytes of data.
-    pub(super) fn keep(&mut self, request: [&[u8]; 3], max: usize) {
-        for (own, part) in self.parts.iter_mut().zip(request) {
+    /// Room for requests and answers of up to `max` bytes of data.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(super) fn new(max: usize) -> io::Result<Self> {
+        let (header, op_in) = (Vec::new(), Vec::new());
+        Ok(Self { header, op_in, rest: Buffer::new(max, 0)?, answer: Buffer::new(max + BESIDES, 0)? })
+    }
+
+    /// Takes a copy of the request: that, and room for its answer.
+    pub(super) fn keep(&mut self, [header, op_in, rest]: [&[u8]; 3]) -> ([&[u8]; 3], &mut [u8]) {
+        for (own, part) in [(&mut self.header, header), (&mut self.op_in, op_in)] {
             own.clear();
             own.extend_from_slice(part);
         }
-        self.answer.resize(max + BESIDES, 0);
+        let kept = &mut self.rest.space()[..rest.len()];
+        kept.copy_from_slice(rest);
+        ([&self.header, &self.op_in, kept], self.answer.space())
+    }
+
+    /// Gives memory back.
+    pub(super) fn give_back(&mut self) {
+        self.rest.give_back();
+        self.answer.give_back();
     }
 }

@@ -1,13 +1,19 @@
-//! What the door costs a machine of many CPUs, of which it serves none yet; and what becomes of one that cannot open.
+//! What the door costs a machine of many CPUs, of which it serves none yet; and what becomes of one that cannot open, or whose
+//! device fails.
 
+use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
-use fsstack_wire::{Abi, Answer, Request};
+use fsstack_wire::{Abi, Answer, Operation, Request};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::entry::{Entry, probe};
-use super::{AT_FIRST, Apart, RingDoor};
+use super::{AT_FIRST, Apart, RingDoor, Shared, forgets};
 use crate::adapter::{Outcome, Serve};
+use crate::door::ending::Ending;
+use crate::door::roster::Roster;
 use crate::door::scheduling::Scheduling;
 
 /// As many as are simulated: Linux is built for more than this machine has.
@@ -33,7 +39,7 @@ fn queues_of_64_cpus_wait_in_less_than_64_mib() {
             std::thread::spawn(move || {
                 // As a thread of the door waits: a ring, an entry, and nothing kept apart yet.
                 let entry = Entry::new(-1, queue, PAYLOAD);
-                let apart = Apart::default();
+                let apart = Apart::new(PAYLOAD);
                 begun.wait();
                 done.wait();
                 drop(apart);
@@ -86,4 +92,75 @@ fn a_door_whose_entries_the_kernel_does_not_take_is_not_open() {
     }
     let opened = RingDoor::open(Arc::new(Nobody), device, 1 << 20, None, Scheduling::Plain);
     assert!(opened.is_err(), "callers would wait for its first entry for ever");
+}
+
+/// Counts what is forgotten.
+#[derive(Debug, Default)]
+struct Forgets(AtomicU64);
+
+impl Serve for Forgets {
+    fn abi(&self) -> Abi {
+        Abi { setxattr_ext: false }
+    }
+
+    fn serve(&self, request: &Request<'_>, _: &mut Answer<'_>) -> Outcome {
+        if let Operation::Forget { nlookup } = request.op {
+            self.0.fetch_add(nlookup, SeqCst);
+        }
+        Outcome::Silent
+    }
+
+    fn may_hang(&self) -> bool {
+        false
+    }
+
+    fn take_back(&self, _: &Request<'_>, _: &[u8]) {}
+}
+
+/// FORGET of `nlookup` lookups.
+fn forget(nlookup: u64) -> Vec<u8> {
+    let (length, opcode) = (48_u32, 2_u32);
+    let mut message = [length.to_ne_bytes(), opcode.to_ne_bytes()].concat();
+    message.extend([0; 32]);
+    message.extend(nlookup.to_ne_bytes());
+    message
+}
+
+/// A read error that nobody has foreseen (ECONNRESET: the peer turned to somebody else with a message unread) does not end it.
+#[test]
+fn a_device_that_fails_once_is_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let [device, kernel, _other] =
+        ["device", "kernel", "other"].map(|name| UnixDatagram::bind(at(name)).unwrap());
+    kernel.connect(at("device")).unwrap();
+    device.connect(at("kernel")).unwrap();
+    device.send(b"unread").unwrap();
+    kernel.connect(at("other")).unwrap();
+
+    let adapter = Arc::new(Forgets::default());
+    let shared = Arc::new(Shared {
+        adapter: adapter.clone(),
+        device: device.into(),
+        payload: PAYLOAD,
+        scheduling: Scheduling::Plain,
+        queues: Vec::new(),
+        roster: Roster::new(1),
+        max: 1,
+        ending: Arc::<Ending>::default(),
+        ordered: Default::default(),
+    });
+    let served = shared.clone();
+    let reader = std::thread::spawn(move || forgets::serve(&served));
+    kernel.connect(at("device")).unwrap();
+    kernel.send(&forget(3)).unwrap();
+    let began = std::time::Instant::now();
+    while adapter.0.load(SeqCst) != 3 {
+        assert!(!reader.is_finished() && began.elapsed() < Duration::from_secs(60), "nobody reads any more");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    shared.end();
+    // It blocks until there is something to read.
+    kernel.send(&forget(1)).unwrap();
+    reader.join().unwrap();
 }

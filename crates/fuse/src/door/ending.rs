@@ -1,0 +1,142 @@
+//! The end of a transport: the mount is gone, or is about to be taken from programs that still use it.
+//!
+//! A mount that goes while it is in use loses nothing that was acknowledged: its transport is closed before. From then on
+//! only what the kernel writes back from its page cache is served, and what gives something up; everything else is told
+//! ENOTCONN, as after the end. Requests that came before are answered.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fsstack_wire::{Operation, abi};
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+
+use super::roster::Roster;
+
+/// Time without anything written back after which nothing more comes.
+const CALM: Duration = Duration::from_millis(100);
+/// Pause between two looks.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How far a transport's end has come.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    closing: AtomicBool,
+    gone: AtomicBool,
+    ended: (Mutex<()>, Condvar),
+    /// Requests by which the kernel wrote something back since the transport was closed.
+    written_back: AtomicU64,
+}
+
+impl Ending {
+    /// The errno of a request that comes too late. (Whoever serves it has begun it on the roster, or is not waited for.)
+    pub(super) fn refusal(&self, op: &Operation<'_>) -> Option<i32> {
+        if !self.closing.load(SeqCst) {
+            return None;
+        }
+        match op {
+            Operation::Write { write_flags, .. } if write_flags & abi::WRITE_CACHE != 0 => {}
+            // The kernel writes times back so.
+            Operation::Setattr(change) if change.ctime.is_some() => {}
+            Operation::Flush { .. }
+            | Operation::Fsync { .. }
+            | Operation::Fsyncdir { .. }
+            | Operation::Release { .. }
+            | Operation::Releasedir { .. }
+            | Operation::Forget { .. }
+            | Operation::BatchForget(_)
+            | Operation::Interrupt { .. }
+            | Operation::Destroy => return None,
+            _ => return Some(Errno::NOTCONN.raw_os_error()),
+        }
+        self.written_back.fetch_add(1, Relaxed);
+        None
+    }
+
+    /// Whether the mount is gone.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(SeqCst)
+    }
+
+    /// The mount is gone.
+    pub(super) fn end(&self) {
+        let ended = self.ended.0.lock();
+        self.gone.store(true, SeqCst);
+        drop(ended);
+        self.ended.1.notify_all();
+    }
+
+    /// Waits until the mount is gone and the threads on `roster` have left. A request that takes long, or waits for another
+    /// one, has until `patience` is over.
+    pub(super) fn wait(&self, roster: &Roster, threads: Vec<JoinHandle<()>>, patience: Duration) {
+        let mut ended = self.ended.0.lock();
+        while !self.is_gone() {
+            self.ended.1.wait(&mut ended);
+        }
+        drop(ended);
+        roster.wait_until_left(patience);
+        for thread in threads.into_iter().filter(JoinHandle::is_finished) {
+            if thread.join().is_err() {
+                tracing::error!("a door's thread panicked");
+            }
+        }
+    }
+
+    /// Waits for a while before the device is read again, which told `error`; false: the mount is gone.
+    pub(super) fn outlasts(&self, error: &io::Error) -> bool {
+        if !self.is_gone() {
+            tracing::error!(%error, "/dev/fuse cannot be read: it is tried again every second");
+        }
+        self.pause()
+    }
+
+    /// Waits for a second; false: the mount is gone.
+    pub(super) fn pause(&self) -> bool {
+        let mut ended = self.ended.0.lock();
+        if !self.is_gone() {
+            self.ended.1.wait_for(&mut ended, Duration::from_secs(1));
+        }
+        !self.is_gone()
+    }
+}
+
+/// What closes a transport before its mount is taken from programs that use it.
+#[derive(Debug)]
+pub struct Closer {
+    ending: Arc<Ending>,
+    roster: Arc<Roster>,
+}
+
+impl Closer {
+    pub(super) fn new(ending: &Arc<Ending>, roster: &Arc<Roster>) -> Self {
+        Self { ending: ending.clone(), roster: roster.clone() }
+    }
+
+    /// Closes the transport: nothing new is begun.
+    pub fn close(&self) {
+        self.ending.closing.store(true, SeqCst);
+    }
+
+    /// Waits until the requests that are inside have been answered and the kernel writes nothing back any more. False: that
+    /// takes longer than until `deadline`.
+    pub fn is_drained(&self, deadline: Instant) -> bool {
+        let (mut calm_since, mut last) = (Instant::now(), self.ending.written_back.load(Relaxed));
+        loop {
+            std::thread::sleep(PAUSE);
+            let now = self.ending.written_back.load(Relaxed);
+            let inside = self.roster.look() > 0;
+            if inside || last != now {
+                (calm_since, last) = (Instant::now(), now);
+            }
+            if self.ending.is_gone() || CALM <= calm_since.elapsed() {
+                return true;
+            }
+            if deadline <= Instant::now() {
+                return false;
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Taking the mount away.
+//!
+//! One that nobody uses is unmounted, and the kernel writes back what it has. One that is in use is taken from its programs,
+//! without loss of what they were told is written: the mount is synced, its transport closed and synced once more, and only
+//! when all requests inside have been answered is the connection aborted.
+
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use fsstack_sys::mounts::{self, UmountFlags};
+use fsstack_sys::{file, fusectl, stat};
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use crate::door::Closer;
+
+/// What became of a mount that was to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmount {
+    /// It is gone.
+    Gone,
+    /// It was in use: it is gone from the tree, and its connection has ended.
+    Aborted,
+    /// It was in use: it is gone from the tree, and its connection ends with the daemon.
+    Detached,
+}
+
+/// Unmounts a pool.
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    pub(crate) target: PathBuf,
+    pub(crate) way: Way,
+    pub(crate) dev: Option<u64>,
+}
+
+/// How a pool is unmounted.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    Syscall,
+    Helper(Arc<Helper>),
+}
+
+/// A process that waits to run fusermount3, which has rights of its own by being set-uid: the daemon gives up the right to start
+/// such programs when it serves. It ends with the daemon.
+#[derive(Debug)]
+pub(crate) struct Helper(Mutex<Child>);
+
+impl Helper {
+    pub(crate) fn start(target: &Path) -> io::Result<Self> {
+        let script = r#"read -r word && exec fusermount3 -u -q -z -- "$1""#;
+        let mut shell = std::process::Command::new("/bin/sh");
+        shell.args(["-c", script, "fsstack-unmount"]).arg(target);
+        // What is sent to the daemon's group, as by Ctrl-C, is for the daemon, which then asks.
+        shell.current_dir("/").process_group(0);
+        let started = shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        Ok(Self(Mutex::new(started)))
+    }
+
+    /// Runs it; a second time there is nothing left to run.
+    fn unmount(&self) -> io::Result<()> {
+        let mut child = self.0.lock();
+        let mut told =
+            child.stdin.take().ok_or_else(|| io::Error::other("fusermount3 -u was run already"))?;
+        told.write_all(b"unmount\n")?;
+        drop(told);
+        if child.wait()?.success() { Ok(()) } else { Err(io::Error::other("fusermount3 -u failed")) }
+    }
+}
+
+/// Number of the device of what is mounted at `target`. No file system is asked for it.
+pub(crate) fn device_at(target: &Path) -> Option<u64> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let told = rustix::fs::statx(CWD, target, flags, StatxFlags::TYPE).ok()?;
+    Some(rustix::fs::makedev(told.stx_dev_major, told.stx_dev_minor))
+}
+
+impl Unmounter {
+    /// Unmounts; if programs still use the mount, takes it from them when what they were told is written has been stored, or
+    /// when `patience` is over. `closer` closes its transport; None: nothing was served yet.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn unmount(&self, closer: Option<&Closer>, patience: Duration) -> io::Result<Unmount> {
+        if self.dev.is_some() && device_at(&self.target) != self.dev {
+            return Err(io::Error::other("another file system is mounted over it"));
+        }
+        if matches!(self.way, Way::Syscall) {
+            let gently = UmountFlags { nofollow: true, ..Default::default() };
+            match mounts::umount(&self.target, gently) {
+                Err(error) if error.errno == Errno::BUSY => {}
+                done => return done.map(|()| Unmount::Gone).map_err(|error| error.errno.into()),
+            }
+            tracing::warn!(
+                "the pool is in use: it is synced and detached, and programs that use it see errors"
+            );
+        }
+        if let Some(closer) = closer {
+            self.settle(closer, Instant::now() + patience);
+        }
+        self.take_away()
+    }
+
+    /// Has the kernel write back what programs were told is written, and waits for the requests inside.
+    fn settle(&self, closer: &Closer, deadline: Instant) {
+        let sync = Sync::start(self.target.clone(), self.dev);
+        if let Err(error) = sync.as_ref().map_err(io::Error::to_string).and_then(|sync| sync.done(deadline)) {
+            tracing::error!(
+                "what is written may be lost at the end of the pool: it could not be synced: {error}"
+            );
+        }
+        closer.close();
+        // What was written meanwhile. (The first time told what is wrong.)
+        if let Ok(sync) = sync {
+            let _again = sync.done(deadline);
+        }
+        if !closer.is_drained(deadline) {
+            tracing::warn!("the pool ends before all requests are answered: their programs see errors");
+        }
+    }
+
+    fn take_away(&self) -> io::Result<Unmount> {
+        if let Way::Helper(helper) = &self.way {
+            helper.unmount()?;
+        } else {
+            let force = UmountFlags { nofollow: true, detach: true, force: true };
+            match mounts::umount(&self.target, force) {
+                // Only the first of all user namespaces may.
+                Err(error) if error.errno == Errno::PERM => {
+                    let lazily = UmountFlags { force: false, ..force };
+                    mounts::umount(&self.target, lazily).map_err(|error| io::Error::from(error.errno))?;
+                }
+                done => return done.map(|()| Unmount::Aborted).map_err(|error| error.errno.into()),
+            }
+        }
+        let Some(dev) = self.dev else { return Ok(Unmount::Detached) };
+        match fusectl::abort(stat::minor(dev).into()) {
+            Ok(()) => Ok(Unmount::Aborted),
+            Err(error) => {
+                tracing::debug!(%error, "the connection ends with the daemon");
+                Ok(Unmount::Detached)
+            }
+        }
+    }
+}
+
+/// A thread that syncs the mount, as a daemon that waits for its own mount may wait for ever.
+struct Sync {
+    go: Sender<()>,
+    told: Receiver<Result<(), String>>,
+}
+
+impl Sync {
+    /// Syncs what is mounted at `target`, if it is `dev`.
+    fn start(target: PathBuf, dev: Option<u64>) -> io::Result<Self> {
+        let (go, asked) = mpsc::channel::<()>();
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("sync".into());
+        thread.spawn(move || {
+            let root = open_root(&target, dev).map_err(|error| error.to_string());
+            while asked.recv().is_ok() {
+                let synced = root
+                    .as_ref()
+                    .map_err(String::clone)
+                    .and_then(|root| file::syncfs(root.as_fd()).map_err(|error| error.to_string()));
+                if tell.send(synced).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Self { go, told })
+    }
+
+    fn done(&self, deadline: Instant) -> Result<(), String> {
+        // It is there until `self` goes.
+        let _asked = self.go.send(());
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.told.recv_timeout(left).map_err(|_| "no answer in time".to_owned())?
+    }
+}
+
+fn open_root(target: &Path, dev: Option<u64>) -> io::Result<OwnedFd> {
+    if device_at(target) != dev {
+        return Err(io::Error::other("another file system is mounted there"));
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(target, flags, Mode::empty())?)
+}

@@ -1,0 +1,187 @@
+//! A pool that is taken from its programs by a signal: what they were told is done is kept.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use fsstack_lab::daemon::Process;
+use fsstack_lab::pool::Builder;
+use fsstack_lab::shell::command;
+use fsstack_lab::{self as lab, MiB, Pool, mounts, needs};
+use rustix::process::Signal;
+
+use crate::hung_branches::until;
+use crate::relocate::{mib, nearly_full, writer};
+
+const SOON: Duration = Duration::from_secs(60);
+/// More than the kernel writes back at once.
+const MANY: u64 = 32;
+const PIECE: usize = 64 << 10;
+
+fn ends(pool: &Pool, daemon: &Process) {
+    daemon.signal(Signal::TERM).unwrap();
+    daemon.wait(SOON).unwrap();
+    assert_eq!(mounts::at(pool.path()).unwrap(), None);
+}
+
+fn stacked(transport: &str) -> Builder {
+    let pool = lab::pool().tmp_branch("a").option("write-path=stacked");
+    pool.option(&format!("transport={transport}"))
+}
+
+/// The page cache has it, and the file stays open.
+fn what_was_written_is_kept(transport: &str) {
+    let pool = stacked(transport).option("page-cache=writeback").mount();
+    let mut file = OpenOptions::new().read(true).write(true).create(true).open(pool.at("file")).unwrap();
+    (0..MANY).for_each(|n| file.write_all(&mib(n)).unwrap());
+    let daemon = pool.daemon();
+    ends(&pool, &daemon);
+    let stored = fs::read(pool.branch("a").path().join("file")).unwrap();
+    assert_eq!(stored.len() as u64, MANY << 20);
+    for (n, piece) in stored.chunks(1 << 20).enumerate() {
+        assert!(piece == mib(n as u64), "MiB {n} differs");
+    }
+    assert!(
+        file.write_all_at(b"x", 0).and_then(|()| file.sync_all()).is_err(),
+        "nothing is there to keep it"
+    );
+}
+
+#[test]
+fn what_was_written_is_kept_by_the_device() {
+    needs!(mounting());
+    what_was_written_is_kept("dev");
+}
+
+#[test]
+fn what_was_written_is_kept_by_the_ring() {
+    needs!(mounting(), rings());
+    what_was_written_is_kept("ring");
+}
+
+#[test]
+fn what_was_stored_into_a_map_is_kept() {
+    needs!(mounting(), program("python3"));
+    for transport in ["dev", "auto"] {
+        let pool = stacked(transport).mount();
+        let work = "
+import mmap, os, time
+fd = os.open('file', os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 8 << 20)
+shared = mmap.mmap(fd, 8 << 20)
+for at in range(0, 8 << 20, 4096): shared[at:at + 5] = b'hello'
+open('ready', 'w').close()
+try:
+    while os.stat('ready'): time.sleep(0.05)
+except OSError: pass
+";
+        let dir = pool.path().to_owned();
+        let program =
+            thread::spawn(move || command("python3").args(["-c", work]).dir(dir).output().unwrap().code);
+        until("the program has written", || pool.at("ready").exists());
+        let daemon = pool.daemon();
+        ends(&pool, &daemon);
+        assert_eq!(program.join().unwrap(), 0);
+        let stored = fs::read(pool.branch("a").path().join("file")).unwrap();
+        assert!(stored.chunks(4096).all(|page| page.starts_with(b"hello")), "{transport}");
+    }
+}
+
+/// A file that is about to move to another branch: its writer is answered, and it is whole there.
+fn a_move_under_way_is_finished(transport: &str) {
+    let pool = nearly_full(MiB(24), &["relocate-speed=8M", "branch-timeout=60", transport]);
+    let file = writer(pool.at("film"));
+    (0..20).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
+    let free = pool.branch("b").free();
+    // It writes until an end is told, and says how far it came. (Each piece is one request.)
+    let written = Arc::new(AtomicUsize::new(20 << 20));
+    let mover = {
+        let written = written.clone();
+        thread::spawn(move || {
+            for n in 20..30 {
+                for (at, piece) in mib(n).chunks(PIECE).enumerate() {
+                    if file.write_all_at(piece, (n << 20) + (at * PIECE) as u64).is_err() {
+                        return;
+                    }
+                    written.fetch_add(PIECE, SeqCst);
+                }
+            }
+        })
+    };
+    until("the file begins to move", || pool.branch("b").free() + (1 << 20) < free);
+    let before = written.load(SeqCst);
+    let daemon = pool.daemon();
+    ends(&pool, &daemon);
+    mover.join().unwrap();
+    let written = written.load(SeqCst);
+    assert!(before < written, "the write that moved the file was not answered");
+    assert_eq!(pool.holders("film"), ["b"]);
+    let stored = fs::read(pool.branch("b").path().join("film")).unwrap();
+    let whole: Vec<u8> = (0..30).flat_map(mib).collect();
+    assert!(stored[..written] == whole[..written], "{written} bytes were told to be written");
+}
+
+#[test]
+fn a_move_under_way_is_finished_by_the_device() {
+    needs!(mounting(), loops());
+    a_move_under_way_is_finished("transport=dev");
+}
+
+#[test]
+fn a_move_under_way_is_finished_by_the_ring() {
+    needs!(mounting(), loops(), rings());
+    a_move_under_way_is_finished("transport=ring");
+}
+
+fn names(dir: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// What was answered is so, and what was not answered is either so or not, but nothing between.
+#[test]
+fn names_that_were_told_are_kept() {
+    needs!(mounting());
+    for transport in ["dev", "auto"] {
+        let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand");
+        let mut pool = pool.option(&format!("transport={transport}")).mount();
+        let stop = Arc::new(AtomicBool::new(false));
+        let workers: Vec<_> = (0..4)
+            .map(|worker| {
+                let (dir, stop) = (pool.at(format!("d{worker}")), stop.clone());
+                fs::create_dir(&dir).unwrap();
+                thread::spawn(move || {
+                    let mut told = 0_u32;
+                    while !stop.load(SeqCst) {
+                        let (new, name) = (dir.join("new"), dir.join(told.to_string()));
+                        if fs::write(&new, told.to_string()).and_then(|()| fs::rename(new, name)).is_err() {
+                            break;
+                        }
+                        told += 1;
+                    }
+                    told
+                })
+            })
+            .collect();
+        until("all are at work", || (0..4).all(|worker| pool.at(format!("d{worker}/20")).exists()));
+        let daemon = pool.daemon();
+        ends(&pool, &daemon);
+        stop.store(true, SeqCst);
+        let told: Vec<u32> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+        pool.remount();
+        for (worker, told) in told.into_iter().enumerate() {
+            let there = names(&pool.at(format!("d{worker}")));
+            for n in 0..told {
+                assert!(there.contains(&n.to_string()), "{transport}: {n} of {told} is not there: {there:?}");
+                assert_eq!(pool.read(format!("d{worker}/{n}")), n.to_string().as_bytes());
+            }
+            assert!(there.len() as u32 <= told + 2, "{transport}: {there:?}");
+        }
+    }
+}
