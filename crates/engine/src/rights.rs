@@ -15,7 +15,7 @@ use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
 use crate::clashes::Told;
 use crate::error::Result;
-use crate::health::crowd::Stay;
+use crate::inode::dirfd::DirFd;
 use crate::inode::number::mix;
 use crate::inode::{Changes, Inode};
 use crate::pool::Pool;
@@ -82,6 +82,9 @@ impl Union {
     /// Looks whether the copies of `dir`, which a lookup found as `stats`, have the first one's rights; see above.
     pub(crate) fn compare_rights(&self, pool: &Pool, dir: &Arc<Inode>, stats: &DirStats) {
         let Some(((first_at, first), later)) = stats.split_first() else { return };
+        if dir.is_unsure() {
+            return; // the first copy may be on a branch that could not be asked
+        }
         for (at, stat) in later {
             let (shown, own) = (Rights::of(first), Rights::of(stat));
             if shown == own || is_recent(first) || is_recent(stat) {
@@ -92,19 +95,22 @@ impl Union {
             if self.unlike.knows(told) {
                 continue;
             }
-            // A change or a new copy that is under way is the reason, or may be.
+            let copy = |at: BranchIx| self.dirfd(pool, dir, at).map(|fd| (at, fd));
+            let (Ok(first), Ok(later)) = (copy(*first_at), copy(*at)) else { return };
+            // A change or a new copy that is under way is the reason, or may be. (With this in hand no way is walked: that
+            // may wait for the tree's shape.)
             let Some(_changes) = dir.change().filter(Changes::has_all) else { return };
             if self.unlike.tell(told) != Told::Before {
-                self.settle_rights(pool, dir, *first_at, *at);
+                self.settle_rights(pool, dir, &first, &later);
             }
         }
     }
 
-    fn settle_rights(&self, pool: &Pool, dir: &Arc<Inode>, first: BranchIx, later: BranchIx) {
-        let given = self.give_rights(pool, dir, first, later);
+    fn settle_rights(&self, pool: &Pool, dir: &Arc<Inode>, first: &OneCopy, later: &OneCopy) {
+        let given = give_rights(pool, dir, first, later);
         let path = dir.path().unwrap_or_default();
         let path = String::from_utf8_lossy(&path);
-        let (shown, branch) = (pool.branch(first).path.display(), pool.branch(later).path.display());
+        let (shown, branch) = (pool.branch(first.0).path.display(), pool.branch(later.0).path.display());
         match given {
             Ok(Outcome::Same) => {}
             Ok(Outcome::Given(rights, was)) => tracing::warn!(
@@ -118,39 +124,34 @@ impl Union {
             ),
         }
     }
+}
 
-    fn give_rights(
-        &self,
-        pool: &Pool,
-        dir: &Arc<Inode>,
-        first: BranchIx,
-        later: BranchIx,
-    ) -> Result<Outcome> {
-        sys::identity::become_daemon()?;
-        let look = |at: BranchIx| {
-            let fd = self.dirfd(pool, dir, at)?;
-            let told = pool.branch(at).ask_for(Stay::Brief, || {
-                let acl = has_xattr(On::Fd(fd.as_fd()), c"system.posix_acl_access");
-                Ok((Rights::of(&sys::at::stat_fd(fd.as_fd())?), acl))
-            })?;
-            Ok::<_, crate::error::OpError>((fd, told))
-        };
-        let (_, (rights, acl)) = look(first)?;
-        let (fd, (was, other_acl)) = look(later)?;
-        if rights == was {
-            return Ok(Outcome::Same);
-        }
-        // With an ACL the mode is not all that counts.
-        let branch = pool.branch(later);
-        if acl || other_acl || !rights.narrows(was) || !branch.is_writable() {
-            return Ok(Outcome::Told(rights, was));
-        }
-        branch.ask(|| rights.put_on(fd.as_fd(), was))?;
-        dir.forget_told(later);
-        let (_, (now, _)) = look(later)?;
-        // A file system that has no rights of its own takes them, and shows others.
-        if now == rights { Ok(Outcome::Given(rights, was)) } else { Err(Errno::OPNOTSUPP.into()) }
+/// A copy of a directory: its branch, and it.
+type OneCopy = (BranchIx, Arc<DirFd>);
+
+fn give_rights(pool: &Pool, dir: &Inode, first: &OneCopy, later: &OneCopy) -> Result<Outcome> {
+    let look = |(at, fd): &OneCopy| {
+        pool.branch(*at).ask(|| {
+            let acl = has_xattr(On::Fd(fd.as_fd()), c"system.posix_acl_access");
+            Ok((Rights::of(&sys::at::stat_fd(fd.as_fd())?), acl))
+        })
+    };
+    let (rights, acl) = look(first)?;
+    let (was, other_acl) = look(later)?;
+    if rights == was {
+        return Ok(Outcome::Same);
     }
+    // With an ACL the mode is not all that counts.
+    let (at, fd) = later;
+    let branch = pool.branch(*at);
+    if acl || other_acl || !rights.narrows(was) || !branch.is_writable() {
+        return Ok(Outcome::Told(rights, was));
+    }
+    branch.ask(|| rights.put_on(fd.as_fd(), was))?;
+    dir.forget_told(*at);
+    let (now, _) = look(later)?;
+    // A file system that has no rights of its own takes them, and shows others.
+    if now == rights { Ok(Outcome::Given(rights, was)) } else { Err(Errno::OPNOTSUPP.into()) }
 }
 
 /// What became of a copy with other rights than the shown one: those that are shown, and its own.

@@ -167,8 +167,23 @@ impl Union {
     /// EIO if a branch is out of reach, or who gives one a copy does not come back from one that hangs; EROFS if the shown
     /// copy cannot be changed; ESTALE.
     pub(crate) fn copies_to_change<'a>(&self, pool: &Pool, dir: &'a Arc<Inode>) -> Result<AllCopies<'a>> {
-        let changes = patiently(pool, || dir.change(), || dir.is_kept_by_stuck())?;
-        patiently(pool, || changes.has_all().then_some(()), || dir.is_grown_by_stuck())?;
+        loop {
+            // The way to a copy may wait for the tree's shape, whose holder may wait to give the directory a copy.
+            let (listed, copies) = self.changeable(pool, dir)?;
+            let changes = patiently(pool, || dir.change(), || dir.is_kept_by_stuck())?;
+            patiently(pool, || changes.has_all().then_some(()), || dir.is_grown_by_stuck())?;
+            if dir.copies() == listed {
+                return Ok(AllCopies { copies, _changes: changes });
+            }
+        }
+    }
+
+    /// The branches that have a copy of `dir` now, and those copies that a change of it is to be made on, never none.
+    fn changeable(
+        &self,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+    ) -> Result<(SmallVec<[BranchIx; 4]>, SmallVec<[Held; 2]>)> {
         self.check_whole(pool, dir)?;
         let copies = dir.copies();
         let fixed = copies.iter().find(|at| !pool.branch(**at).is_writable());
@@ -180,17 +195,13 @@ impl Union {
             return Err(pool.branch(*fixed).said(sys));
         }
         let mut found = SmallVec::new();
-        for at in copies.into_iter().filter(|at| pool.branch(*at).is_writable()) {
+        for at in copies.iter().copied().filter(|at| pool.branch(*at).is_writable()) {
             match self.dirfd(pool, dir, at) {
                 Err(error) if error.is_missing() => {}
                 fd => found.push((at, fd?)),
             }
         }
-        if found.is_empty() {
-            Err(OpError::STALE)
-        } else {
-            Ok(AllCopies { copies: found, _changes: changes })
-        }
+        if found.is_empty() { Err(OpError::STALE) } else { Ok((copies, found)) }
     }
 }
 
