@@ -92,7 +92,7 @@ pub(super) fn one_shell(sources: &[Source]) -> Vec<String> {
     let doors = [
         "crates/lab/src/shell.rs",
         "crates/lab/src/ganesha.rs",
-        "crates/fuse/src/mount.rs",
+        "crates/fuse/src/unmount.rs",
         "crates/mount/src/program.rs",
     ];
     let outside = |source: &&Source| {
