@@ -15,6 +15,8 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl};
 const CONTROL: &str = "/dev/loop-control";
 /// Asks for the number of a device that is free.
 const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
+/// Makes a device that there was not before, and answers with its number.
+const LOOP_CTL_ADD: Opcode = 0x4c80;
 /// Puts a device over a file, with all that is to hold for it (Linux 5.8).
 const LOOP_CONFIGURE: Opcode = 0x4c0a;
 /// The device goes with its last user.
@@ -22,6 +24,8 @@ const LO_FLAGS_AUTOCLEAR: u32 = 4;
 
 /// How often a device is asked for while others are faster, and the time between.
 const TRIES: u32 = 50;
+/// So often it is the one that is free; then it is a new one.
+const FREE_TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A `struct loop_config`, as the kernel lays it out; the descriptor comes first.
@@ -41,21 +45,21 @@ impl LoopDevice {
     /// Over a file that is open for reading and writing.
     ///
     /// # Errors
-    /// There are no loop devices, none is free, somebody keeps the free one to himself (EBUSY), or the kernel is older than
-    /// 5.8 (EINVAL).
+    /// There are no loop devices, or the kernel is older than 5.8 (EINVAL).
     pub fn over(file: &File) -> io::Result<Self> {
         let control = OpenOptions::new().read(true).write(true).open(CONTROL)?;
-        let mut tries = TRIES;
+        let mut tries = 0;
         loop {
-            // SAFETY: the number takes no memory.
-            let number = unsafe { ioctl(&control, Free) }?;
+            let which = if tries < FREE_TRIES { Ask::Free } else { Ask::New };
+            // SAFETY: neither number takes memory.
+            let number = unsafe { ioctl(&control, which) }?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = OpenOptions::new().read(true).write(true).open(&path)?;
             match configure(&device, file) {
-                // Somebody else was given it too, and was faster; or has it open for himself alone, and nothing over it
-                // yet: then no other one is given out.
-                Err(Errno::BUSY) if tries > 1 => {
-                    tries -= 1;
+                // Another process was given it too, and was faster; or has it open exclusively, with nothing over it
+                // yet: then no other one is called free.
+                Err(Errno::BUSY) if tries + 1 < TRIES => {
+                    tries += 1;
                     std::thread::sleep(PAUSE);
                 }
                 done => {
@@ -85,21 +89,31 @@ fn configure(device: &File, file: &File) -> rustix::io::Result<()> {
     unsafe { ioctl(device.as_fd(), request) }
 }
 
-/// Answers with a number, and takes nothing.
-struct Free;
+/// Asks for the number of a device; takes no memory.
+enum Ask {
+    Free,
+    New,
+}
 
-// SAFETY: the number neither reads nor writes memory; its answer is what the call returns.
-unsafe impl Ioctl for Free {
+// SAFETY: neither number reads or writes memory; the answer is what the call returns.
+unsafe impl Ioctl for Ask {
     type Output = i32;
 
     const IS_MUTATING: bool = false;
 
     fn opcode(&self) -> Opcode {
-        LOOP_CTL_GET_FREE
+        match self {
+            Self::Free => LOOP_CTL_GET_FREE,
+            Self::New => LOOP_CTL_ADD,
+        }
     }
 
     fn as_ptr(&mut self) -> *mut c_void {
-        std::ptr::null_mut()
+        match self {
+            Self::Free => std::ptr::null_mut(),
+            // -1: whichever number is next.
+            Self::New => std::ptr::without_provenance_mut(usize::MAX),
+        }
     }
 
     unsafe fn output_from_ptr(number: IoctlOutput, _: *mut c_void) -> rustix::io::Result<i32> {
