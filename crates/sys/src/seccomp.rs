@@ -112,7 +112,7 @@ const SOMETIMES: &[(c_long, When)] = &[
     // Syslog's, when it was started anew.
     (libc::SYS_socket, When::Is(0, &[libc::AF_UNIX.cast_unsigned()])),
     // Whether a process lives.
-    (libc::SYS_kill, When::Is(1, &[0])),
+    (libc::SYS_kill, When::Is(1, if cfg!(feature = "fault") { &[0, 9] } else { &[0] })),
 ];
 
 /// Lets all threads of the process, and those that they start, make the calls of the list only, and makes sure that no program
