@@ -60,5 +60,5 @@ fn the_pools_own_daemon_is_first_and_then_who_serves_its_branches() {
     let wanted = [(pool.daemon().pid, "daemon"), (below.daemon().pid, "fuse")]
         .map(|(pid, role)| (pid.into(), role.into()));
     assert_eq!(shown, wanted.iter().map(|(pid, role): &(Value, Value)| (pid, role)).collect::<Vec<_>>());
-    assert!(!shown.iter().any(|(pid, _)| **pid == Value::from(stranger.daemon().pid)));
+    assert!(!shown.iter().any(|(pid, _)| **pid == stranger.daemon().pid));
 }

@@ -90,7 +90,8 @@ enum Place {
     #[default]
     Nowhere,
     File(FilePlace),
-    Dir(DirPlace),
+    /// Apart: there are far more files than directories.
+    Dir(Box<DirPlace>),
 }
 
 #[derive(Debug)]
@@ -126,7 +127,7 @@ impl Inode {
             making: SmallVec::new(),
         };
         place.update(copies);
-        Self::new(id, Kind::Dir, Place::Dir(place))
+        Self::new(id, Kind::Dir, Place::Dir(Box::new(place)))
     }
 
     fn new(id: Identity, kind: Kind, place: Place) -> Self {

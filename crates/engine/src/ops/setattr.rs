@@ -64,6 +64,9 @@ impl Change {
     }
 }
 
+/// Branches that have a copy of a directory.
+type Listed = SmallVec<[BranchIx; 4]>;
+
 /// A copy of a directory: its branch, and it.
 type Held = (BranchIx, Arc<DirFd>);
 
@@ -179,11 +182,7 @@ impl Union {
     }
 
     /// The branches that have a copy of `dir` now, and those copies that a change of it is to be made on, never none.
-    fn changeable(
-        &self,
-        pool: &Pool,
-        dir: &Arc<Inode>,
-    ) -> Result<(SmallVec<[BranchIx; 4]>, SmallVec<[Held; 2]>)> {
+    fn changeable(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<(Listed, SmallVec<[Held; 2]>)> {
         self.check_whole(pool, dir)?;
         let copies = dir.copies();
         let fixed = copies.iter().find(|at| !pool.branch(**at).is_writable());
