@@ -298,7 +298,7 @@ impl Union {
         }
         match self.reach(pool, inode.id.ino)? {
             Reached::File(file) if file.id == inode.id && file.stat.kind() == inode.kind => {
-                inode.moved_to(file.at);
+                inode.found_on(file.at);
                 Ok(file)
             }
             Reached::File(_) | Reached::Dir(_) => Err(OpError::STALE),

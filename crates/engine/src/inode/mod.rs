@@ -251,6 +251,13 @@ impl Inode {
         }
     }
 
+    /// The file was found on `branch`, by whoever looked for it there: what that thread opens is the file.
+    pub(crate) fn found_on(&self, branch: BranchIx) {
+        if let Place::File(file) = &mut self.state.lock().place {
+            file.branch = branch;
+        }
+    }
+
     fn moves(&self) -> u32 {
         match &self.state.lock().place {
             Place::File(file) => file.moves,
