@@ -11,7 +11,9 @@ use fsstack_engine::answer::{Entry, Listed};
 use fsstack_engine::inode::locations::Locations;
 use fsstack_engine::open::route::NoBackings;
 use fsstack_engine::ops::Sink;
-use fsstack_engine::settings::{Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, WritePath};
+use fsstack_engine::settings::{
+    Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, Synced, WritePath,
+};
 use fsstack_engine::{Pool, Union};
 use fsstack_pool::{BranchSpec, Chain, EntryName, Floor, Ino};
 use fsstack_sys::OFlags;
@@ -34,6 +36,7 @@ impl Ground {
             create: Chain::default_create(),
             floor: Floor::NONE,
             min_inodes: 0,
+            synced: Synced::ByRequest,
             write_path: WritePath::Stacked,
             rules: fsstack_engine::rules::Rules::default(),
             page_cache: PageCache::Off,

@@ -59,6 +59,7 @@ pub(crate) fn settings() -> Settings {
         create: "ff".parse().unwrap(),
         floor: Floor::NONE,
         min_inodes: 0,
+        synced: fsstack_engine::settings::Synced::ByRequest,
         write_path: WritePath::Stacked,
         rules: fsstack_engine::rules::Rules::default(),
         page_cache: PageCache::Off,
@@ -164,7 +165,6 @@ impl Ground {
     }
 
     // ---- the branches, past the pool ---------------------------------------------------------------
-
     /// A branch's directory.
     pub(crate) fn branch(&self, at: usize) -> &Path {
         &self.specs[at].path

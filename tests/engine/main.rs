@@ -13,6 +13,7 @@ mod copy_range;
 mod create;
 mod data;
 mod deep;
+mod durable;
 mod explain;
 mod forget;
 mod ground;

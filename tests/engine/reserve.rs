@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier, Mutex};
@@ -14,6 +15,7 @@ use fsstack_engine::reserve::{CopyId, Reserved, Wanted};
 use fsstack_engine::watch::Doubt;
 use fsstack_pool::{BranchIx, EntryName, Ino};
 use fsstack_sys::at::RenameFlags;
+use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
 use fsstack_sys::{Errno, OFlags};
 
 use crate::ground::Ground;
@@ -259,6 +261,13 @@ fn what_a_killed_daemon_left_of_a_copy_is_cleared_by_the_next_mount() {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).unwrap();
     }
     fs::write(left.join("7"), "half").unwrap();
+    // Another host's daemon is at work with it.
+    let lock = fs::File::create_new(left.join(".lock")).unwrap();
+    let all = Lock { start: 0, end: TO_THE_END, kind: LockType::Write, pid: 0 };
+    locks::try_lock(lock.as_fd(), all).unwrap();
+    pool.remount(|_| {});
+    assert!(left.join("7").exists());
+    drop(lock);
     pool.remount(|_| {});
     assert!(!left.exists());
     assert_eq!(pool.holders(".fsstack.moving"), [0_usize; 0]);

@@ -2,11 +2,13 @@
 //! Such a record was never acted on; the next mount clears it and changes nothing else.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fsstack_lab::{self as lab, MiB, needs};
+use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
 use tempfile::TempDir;
 
 use crate::check::{Entry, Tree, seen};
@@ -125,6 +127,112 @@ fn a_branch_that_comes_back_later_follows() {
         assert_eq!(record(&paths, ".names"), None, "killed at {nth}");
     }
     assert!(done > 0 && undone > 0, "{done} were finished and {undone} taken back");
+}
+
+/// The records of changes of names on the branches.
+fn records(branches: &[&Path]) -> usize {
+    let folders = branches.iter().filter_map(|branch| fs::read_dir(branch.join(FOLDER)).ok());
+    let names = folders.flatten().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.ends_with(".names")).count()
+}
+
+/// The process is killed while it settles a record without one of its branches: what it had settled holds for that branch.
+#[test]
+fn a_second_crash_while_a_record_is_settled_leaves_one_record() {
+    let scenario = scenario::named("rename_a_directory_of_three_branches");
+    let fresh = || {
+        let branches: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+        scenario.prepare(&branches.each_ref().map(TempDir::path));
+        branches
+    };
+    let branches = fresh();
+    let paths = branches.each_ref().map(TempDir::path);
+    let (mounting, calls) = kill::child(scenario, &paths, None).unwrap();
+    let (before, after) = (shown(&fresh().each_ref().map(TempDir::path)), shown(&paths));
+    let first = (mounting + 1..=mounting + calls).find(|nth| {
+        let branches = fresh();
+        let paths = branches.each_ref().map(TempDir::path);
+        assert!(kill::child(scenario, &paths, Some(*nth)).is_none());
+        records(&paths) == 1 && paths[2].join("new/name").exists()
+    });
+    let mut crashes = 0;
+    for nth in 1.. {
+        let branches = fresh();
+        let paths = branches.each_ref().map(TempDir::path);
+        assert!(kill::child(scenario, &paths, first).is_none());
+        // (It finds no directory to create in: it mounts.)
+        let ended = kill::child(scenario::named("create"), &paths[..2], Some(nth));
+        assert!(records(&paths) <= 1, "killed at {nth}");
+        let all = shown(&paths);
+        assert!(all == before || all == after, "killed at {nth}: {all:?}");
+        assert_eq!(records(&paths), 0, "killed at {nth}");
+        if ended.is_some() {
+            break;
+        }
+        crashes += 1;
+    }
+    assert!(crashes > 10, "{crashes}");
+}
+
+/// A directory replaced another, and the process was killed before the old one went from the last branch. The pool shows that as
+/// done: it is never taken back, though the old one cannot go any more.
+#[test]
+fn what_the_pool_has_shown_as_done_is_not_taken_back() {
+    let scenario = scenario::named("rename_over_an_empty_directory_elsewhere");
+    let mut rounds = 0;
+    for nth in 1.. {
+        let branches: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+        let paths = branches.each_ref().map(TempDir::path);
+        scenario.prepare(&paths);
+        if kill::child(scenario, &paths, Some(nth)).is_some() {
+            break;
+        }
+        let is_done = paths[0].join("to/one").exists() && paths[1].join("to/two").exists();
+        if !is_done || !paths[2].join("to").exists() || !paths[0].join(FOLDER).exists() {
+            continue;
+        }
+        rounds += 1;
+        let without = shown(&paths[1..]);
+        assert!(without.contains_key(Path::new("to/two")) && !without.contains_key(Path::new("dir")));
+        fs::write(paths[2].join("to/three"), "three").unwrap();
+        let all = shown(&paths);
+        for name in ["to/one", "to/two", "to/three"] {
+            assert!(all.contains_key(Path::new(name)), "killed at {nth}: {all:?}");
+        }
+        assert!(!all.contains_key(Path::new("dir")), "killed at {nth}: {all:?}");
+        assert_eq!(records(&paths), 0);
+    }
+    assert!(rounds > 0);
+}
+
+#[test]
+fn a_record_of_another_version_or_in_use_stays_and_is_not_acted_on() {
+    let scenario = scenario::named("rename_a_directory_of_three_branches");
+    let branches: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let paths = branches.each_ref().map(TempDir::path);
+    let reset = || {
+        for path in paths {
+            for entry in fs::read_dir(path).unwrap() {
+                fs::remove_dir_all(entry.unwrap().path()).unwrap();
+            }
+        }
+        scenario.prepare(&paths);
+    };
+    reset();
+    let (path, whole) = killed_with_a_record(scenario, &paths, ".names", reset);
+    let in_use = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let all = Lock { start: 0, end: TO_THE_END, kind: LockType::Write, pid: 0 };
+    locks::try_lock(in_use.as_fd(), all).unwrap();
+    shown(&paths);
+    assert_eq!(fs::read(&path).unwrap(), whole, "its writer lives");
+    drop(in_use);
+    let other = [b"fsn9".as_slice(), &whole[4..]].concat();
+    fs::write(&path, &other).unwrap();
+    shown(&paths);
+    assert_eq!(fs::read(&path).unwrap(), other, "another version wrote it");
+    fs::write(&path, &whole).unwrap();
+    shown(&paths);
+    assert!(!path.parent().unwrap().exists(), "settled");
 }
 
 /// The file `to` on the first branch is to go, and the one that takes its place is behind it already: the process was

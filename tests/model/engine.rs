@@ -13,7 +13,7 @@ use fsstack_engine::answer::{Entry, Listed};
 use fsstack_engine::open::route::NoBackings;
 use fsstack_engine::ops::{Change, New, Sink, WriteTerms};
 use fsstack_engine::settings::{
-    Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, Verify, WritePath,
+    Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, Synced, Verify, WritePath,
 };
 use fsstack_engine::{Caller, Pool, Union};
 use fsstack_pool::{BranchSpec, EntryNameBuf, Floor, Handle, Ino};
@@ -38,6 +38,7 @@ pub(crate) fn settings(create: &str) -> Settings {
         create: create.parse().unwrap(),
         floor: Floor::NONE,
         min_inodes: 0,
+        synced: Synced::ByRequest,
         write_path: WritePath::Stacked,
         rules: fsstack_engine::rules::Rules::default(),
         page_cache: PageCache::Off,

@@ -44,6 +44,7 @@ mod out_of_band;
 mod out_of_reach;
 mod parallel;
 mod permissions;
+mod power_cuts;
 mod privileges;
 mod refusals;
 mod relocate;

@@ -8,6 +8,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 
 use crate::branch::Branch;
 use crate::inode::dirfd::DirFd;
+use crate::record;
 use crate::recover::{self, AtWork};
 
 /// A copy that has a name in the branch's hidden folder, where the branch has no nameless files.
@@ -48,5 +49,7 @@ pub(crate) fn blank(to: &Branch, dir: &DirFd) -> Result<(OwnedFd, Option<Staged>
     let name = to.stage(c".part");
     let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
     let (_, fd) = recover::in_folder(to, |folder| sys::at::open(folder, &name, how, 0o600, to.mounts))?;
+    // (Another host's mount leaves it alone.)
+    let _held = record::try_hold(&fd);
     Ok((fd, Some(Staged(name))))
 }

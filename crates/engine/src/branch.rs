@@ -29,6 +29,7 @@ use crate::search::Searches;
 use crate::settings::Settings;
 use crate::tally::{Sum, Tally};
 use crate::terms::Terms;
+use crate::unsynced::Unsynced;
 use crate::watch::Watch;
 
 /// How long a file system's free space is believed.
@@ -103,6 +104,8 @@ pub struct Branch {
     pub(crate) watch: OnceLock<Weak<Watch>>,
     pub(crate) health: Arc<Health>,
     pub(crate) staged: Staged,
+    /// Names that went here and may be back after a power cut.
+    pub(crate) unsynced: Unsynced,
     /// Itself, for its keeper.
     pub(crate) me: Weak<Self>,
     space: Mutex<(Instant, FsSpace)>,
@@ -151,6 +154,7 @@ impl Branch {
             marks: Marks::default(),
             health: Arc::new(Health::new(crowd)),
             staged: Staged::default(),
+            unsynced: Unsynced::default(),
             me: me.clone(),
             terms: Terms::new(spec),
             home: Home::new(root, &stat, &space, proof),
@@ -216,6 +220,7 @@ impl Branch {
             marks: Marks::default(),
             health: Arc::new(Health::new(None)),
             staged: Staged::default(),
+            unsynced: Unsynced::default(),
             me: Weak::new(),
             terms: Terms::new(&BranchSpec::new("(left)".into())),
             home: Home::nowhere()?,

@@ -12,7 +12,6 @@ use crate::inode::Inode;
 use crate::journal::{Act, Object};
 use crate::names::{End, Half, begin, finish, has_no_links, note};
 use crate::pool::Pool;
-use crate::recover::Durable;
 use crate::resolve::DirStats;
 use crate::union::Union;
 
@@ -48,13 +47,13 @@ impl Union {
             (None, object) => (at, object.unwrap_or_default(), Act::Back),
         };
         let parts: Vec<_> = at.iter().map(|at| part(*at)).collect();
-        let record = if parts.len() > 1 { begin(pool, a, b, &parts, Durable::Machine) } else { None };
+        let record = if parts.len() > 1 { begin(pool, a, b, &parts) } else { None };
         let done = self.exchange_in_turn(pool, (a, &in_a), (b, &in_b), &parts).and_then(|()| match record {
             Some(_) => self
                 .sync_names(pool, a.dir, &parts)
                 .and_then(|()| self.sync_names(pool, b.dir, &parts))
                 // Done, but not surely on disk: the next mount looks at it again.
-                .map_err(|error| Half { done: true, ..Half::stuck(error) }),
+                .map_err(Half::done),
             None => Ok(()),
         });
         finish(pool, record, &done);

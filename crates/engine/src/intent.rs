@@ -25,13 +25,13 @@ use crate::branch::Branch;
 use crate::inode::mark;
 use crate::inode::number::number;
 use crate::pool::Pool;
-use crate::recover::{Durable, Written, checksum, sync_dir, walk, write_record};
+use crate::record::{self, Sort, Written};
+use crate::recover::{sync_dir, walk};
 
-/// What the intents' names end with.
-pub(crate) const SUFFIX: &CStr = c".move";
+/// Records of moves.
+pub(crate) const SORT: Sort = Sort { suffix: c".move", format: 3 };
 const HEAD: usize = 2 + 2 * COPY;
 const COPY: usize = 8 + 3 * 8 + 2 * 4;
-const SUM: usize = 8;
 
 /// A move that is about to get its name.
 pub(crate) struct Intent<'a> {
@@ -105,13 +105,12 @@ impl Stamp {
 impl Intent<'_> {
     /// Puts it on disk.
     pub(crate) fn write(&self, on: &Branch) -> Result<Written, SysError> {
-        let mut record = Vec::with_capacity(HEAD + self.path.len() + SUM);
+        let mut record = Vec::with_capacity(HEAD + self.path.len());
         record.extend_from_slice(&self.from.get().to_le_bytes());
         self.old.put(&mut record);
         self.new.put(&mut record);
         record.extend_from_slice(self.path);
-        record.extend_from_slice(&checksum(&record).to_le_bytes());
-        write_record(on, SUFFIX, &record, Durable::Machine)
+        record::write(on, &SORT, &record)
     }
 }
 
@@ -129,13 +128,7 @@ pub(crate) fn settle(
     taken_back: bool,
     joining: Option<BranchId>,
 ) -> Result<bool, SysError> {
-    let Some((body, sum)) = record.split_last_chunk::<SUM>().filter(|(body, _)| body.len() > HEAD) else {
-        return Ok(true);
-    };
-    if checksum(body) != u64::from_le_bytes(*sum) {
-        return Ok(true);
-    }
-    let Some((id, rest)) = body.split_first_chunk::<2>() else { return Ok(true) };
+    let Some((id, rest)) = record.split_first_chunk::<2>() else { return Ok(true) };
     let Some((old, rest)) = rest.split_first_chunk::<COPY>() else { return Ok(true) };
     let Some((new, path)) = rest.split_first_chunk::<COPY>() else { return Ok(true) };
     let (old, new) = (Stamp::take(old), Stamp::take(new));

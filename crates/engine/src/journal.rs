@@ -2,34 +2,29 @@
 //! the next mount finishes what was interrupted, or takes it back.
 //!
 //! The record is a file in the hidden folder of one branch. It is on disk before the first name changes, and it
-//! goes after the last has changed and is on disk too. So a record that a crash cut short was never acted on: its
-//! last word is a checksum, and one that does not fit is cleared. A whole one is compared with the branches by
+//! goes after the last has changed and is on disk too (`record.rs`). The next mount compares it with the branches (`settle.rs`) by
 //! inode number and what else tells an object from a later one that has got its number ([`Object`]). If no name has changed, nothing was promised, and it is dropped. If one has, the others are
 //! changed now; where a branch refuses, those that have are taken back.
 //!
 //! A branch of the record may be missing from the pool at the next mount. What was settled for the others is then
-//! settled for it too: the record is written anew, for that branch alone, and stays until it is back.
+//! settled for it too: the record is replaced by one for that branch alone, which stays until it is back.
 //!
 //! Why on the branches and not under the pool's state directory: docs/decisions/.
 
-use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::ffi::CStr;
 use std::sync::Arc;
 
 use fsstack_pool::{BranchId, BranchIx, Ino};
-use fsstack_sys::at::RenameFlags;
-use fsstack_sys::{self as sys, Errno, Stat, SysError, Time};
+use fsstack_sys::{Stat, Time};
 
 use crate::branch::Branch;
 use crate::inode::Inode;
 use crate::inode::number::{hash_name, mix};
 use crate::pool::Pool;
-use crate::recover::{self, Durable, Written, checksum, sync_dir, walk};
+use crate::record::{self, Sort, Written};
 
-/// What the records' names end with.
-pub(crate) const SUFFIX: &CStr = c".names";
-const MAGIC: &[u8; 4] = b"fsn2";
-const SUM: usize = 8;
+/// Records of changes of names.
+pub(crate) const SORT: Sort = Sort { suffix: c".names", format: 3 };
 const PART: usize = 1 + 2 + 2 * OBJECT;
 const OBJECT: usize = 3 * 8;
 
@@ -78,13 +73,18 @@ impl Object {
         Self { written, ..Self::of(stat) }
     }
 
-    fn is(self, stat: &Stat) -> bool {
+    pub(crate) fn is(self, stat: &Stat) -> bool {
         let born = born(stat);
         self.ino == stat.ino && (self.born == 0 || born == 0 || self.born == born)
     }
 
+    /// It is no file that is to go.
+    pub(crate) fn is_no_file(self) -> bool {
+        self.written == 0
+    }
+
     /// It is to go, and somebody has written to it since, or to another of its number.
-    fn is_changed(self, stat: &Stat) -> bool {
+    pub(crate) fn is_changed(self, stat: &Stat) -> bool {
         self.written != 0 && self.written != Self::to_go(stat).written
     }
 
@@ -120,28 +120,6 @@ pub(crate) struct Names {
     pub(crate) settled: bool,
 }
 
-/// How far a part has come, as the branch shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Before,
-    /// The object has both names.
-    Midway,
-    After,
-    /// Somebody else has changed it: nothing to do.
-    Strange,
-    /// What was to go was written to since: it stays, and nothing may come in its place.
-    Stays,
-}
-
-/// A part whose branch is there, with where it acts.
-struct Place<'a> {
-    part: Part,
-    branch: &'a Branch,
-    stage: Stage,
-    first: Option<(OwnedFd, CString)>,
-    second: Option<(OwnedFd, CString)>,
-}
-
 impl Names {
     /// The path of `name` in `dir`. None: the directory was removed.
     pub(crate) fn path(dir: &Arc<Inode>, name: &CStr) -> Option<Vec<u8>> {
@@ -155,13 +133,15 @@ impl Names {
 
     /// Puts it on a branch: one that takes part if it can, any other if not. None: no branch takes it, and the
     /// change goes on without, as a branch that is full to the last block must not forbid it.
-    pub(crate) fn begin(&self, pool: &Pool, durable: Durable) -> Option<(BranchIx, Written)> {
-        let takes_part = |branch: &Branch| self.parts.iter().any(|part| part.branch == branch.id);
-        let all = || pool.branches.iter().filter(|branch| branch.is_writable());
-        let order =
-            all().filter(|branch| takes_part(branch)).chain(all().filter(|branch| !takes_part(branch)));
+    ///
+    /// Of those that take part the first that is given a name comes first: its journal keeps the record's end in order with
+    /// what is done to that name later.
+    pub(crate) fn begin(&self, pool: &Pool) -> Option<(BranchIx, Written)> {
+        let part_of = |branch: &Branch| self.parts.iter().find(|part| part.branch == branch.id);
+        let mut order: Vec<_> = pool.branches.iter().filter(|branch| branch.is_writable()).collect();
+        order.sort_by_key(|branch| part_of(branch).map_or(2, |part| u8::from(part.act == Act::Remove)));
         for branch in order {
-            match branch.ask(|| recover::write_record(branch, SUFFIX, &self.encode(), durable)) {
+            match branch.ask(|| record::write(branch, &SORT, &self.encode())) {
                 Ok(written) => return Some((branch.ix, written)),
                 Err(error) => tracing::debug!(%error, "a branch takes no record of a change of names"),
             }
@@ -171,8 +151,7 @@ impl Names {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut record = MAGIC.to_vec();
-        record.push(u8::from(self.settled));
+        let mut record = vec![u8::from(self.settled)];
         for path in [&self.first, &self.second] {
             record.extend_from_slice(&u32::try_from(path.len()).unwrap_or(0).to_le_bytes());
             record.extend_from_slice(path);
@@ -189,19 +168,12 @@ impl Names {
             part.object.put(&mut record);
             other.put(&mut record);
         }
-        record.extend_from_slice(&checksum(&record).to_le_bytes());
         record
     }
 
     /// None: it is not whole.
-    fn decode(record: &[u8]) -> Option<Self> {
-        let (body, sum) = record.split_last_chunk::<SUM>()?;
-        if checksum(body) != u64::from_le_bytes(*sum) {
-            return None;
-        }
-        let mut rest = body.strip_prefix(MAGIC)?;
-        let (settled, after) = rest.split_first()?;
-        rest = after;
+    pub(crate) fn decode(record: &[u8]) -> Option<Self> {
+        let (settled, mut rest) = record.split_first()?;
         let mut path = || {
             let (len, after) = rest.split_first_chunk::<4>()?;
             let (path, after) = after.split_at_checked(usize::try_from(u32::from_le_bytes(*len)).ok()?)?;
@@ -228,15 +200,6 @@ impl Names {
     }
 }
 
-/// What became of a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
-    /// Nothing is left to do.
-    Whole,
-    /// This is left, for branches that are not here.
-    Left(Names),
-}
-
 /// Whether `record` was settled while `away` was not there.
 pub(crate) fn is_settled_without(record: &[u8], away: BranchId) -> bool {
     Names::decode(record)
@@ -248,75 +211,8 @@ pub(crate) fn is_about(record: &[u8], away: BranchId) -> bool {
     Names::decode(record).is_some_and(|names| names.parts.iter().any(|part| part.branch == away))
 }
 
-/// Finishes what `record` says, or takes it back.
-///
-/// # Errors
-/// What a branch answered: the record is to stay.
-pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<Settled, SysError> {
-    let Some(names) = Names::decode(record) else { return Ok(Settled::Whole) };
-    let mut places = Vec::new();
-    let mut missing = Vec::new();
-    for part in &names.parts {
-        match pool.branches.iter().find(|branch| branch.id == part.branch && branch.is_writable()) {
-            Some(branch) => places.push(Place::find(branch, *part, &names)?),
-            None => missing.push(*part),
-        }
-    }
-    let begun =
-        names.settled || places.iter().any(|place| matches!(place.stage, Stage::Midway | Stage::After));
-    let forward = begun && finish(&mut places)?;
-    if begun {
-        let (name, done) =
-            (String::from_utf8_lossy(&names.first), if forward { "finished" } else { "taken back" });
-        tracing::info!(%name, "a change of names that was interrupted is {done}");
-    }
-    if missing.is_empty() {
-        return Ok(Settled::Whole);
-    }
-    let parts = missing.into_iter().filter_map(|part| if forward { Some(part) } else { part.reversed() });
-    let parts: Vec<Part> = parts.collect();
-    Ok(if parts.is_empty() { Settled::Whole } else { Settled::Left(Names { parts, settled: true, ..names }) })
-}
-
-/// Does what is left of the parts. False: a branch refused, and all were taken back.
-fn finish(places: &mut [Place<'_>]) -> Result<bool, SysError> {
-    if let Some(stays) = places.iter().find(|place| place.stage == Stage::Stays) {
-        let branch = stays.branch.path.display();
-        tracing::warn!(%branch, "what an interrupted change of names was to replace was written to since: it stays");
-        take_back(places)?;
-        return Ok(false);
-    }
-    // What must go first, or it would hide or forbid what comes in its place.
-    places.sort_by_key(|place| place.part.act != Act::Remove);
-    for at in 0..places.len() {
-        let place = &mut places[at];
-        let done = match place.stage {
-            Stage::Before | Stage::Midway => place.act(),
-            Stage::After | Stage::Strange | Stage::Stays => continue,
-        };
-        match done {
-            Ok(()) => place.stage = Stage::After,
-            Err(error) if places.iter().any(Place::cannot_go_back) => return Err(error),
-            Err(error) => {
-                tracing::warn!(%error, "an interrupted change of names cannot be finished: it is taken back");
-                take_back(places)?;
-                return Ok(false);
-            }
-        }
-    }
-    places.iter().try_for_each(Place::sync).map(|()| true)
-}
-
-fn take_back(places: &[Place<'_>]) -> Result<(), SysError> {
-    for done in places.iter().filter(|place| matches!(place.stage, Stage::Midway | Stage::After)) {
-        done.undo()?;
-        done.sync()?;
-    }
-    Ok(())
-}
-
 impl Part {
-    fn reversed(self) -> Option<Self> {
+    pub(crate) fn reversed(self) -> Option<Self> {
         let act = match self.act {
             Act::There => Act::Back,
             Act::Back => Act::There,
@@ -329,102 +225,12 @@ impl Part {
     }
 }
 
-impl<'a> Place<'a> {
-    fn find(branch: &'a Branch, part: Part, names: &Names) -> Result<Self, SysError> {
-        let (first, second) = (walk(branch, &names.first)?, walk(branch, &names.second)?);
-        let has = |at: &Option<(OwnedFd, CString)>| match at {
-            None => Ok(None),
-            Some((dir, name)) => match sys::at::stat(dir.as_fd(), name) {
-                Ok(stat) => Ok(Some(stat)),
-                Err(error) if error.errno == Errno::NOENT => Ok(None),
-                Err(error) => Err(error),
-            },
-        };
-        let (at_first, at_second) = (has(&first)?, has(&second)?);
-        let has = |stat: Option<Stat>, object: Object| stat.is_some_and(|stat| object.is(&stat));
-        let moves = |old, new| match (has(old, part.object), has(new, part.object)) {
-            (true, true) => Stage::Midway,
-            (true, false) => Stage::Before,
-            (false, true) => Stage::After,
-            (false, false) => Stage::Strange,
-        };
-        let stage = match part.act {
-            Act::There => moves(at_first, at_second),
-            Act::Back => moves(at_second, at_first),
-            Act::Swap { other } if has(at_first, part.object) && has(at_second, other) => Stage::Before,
-            Act::Swap { other } if has(at_first, other) && has(at_second, part.object) => Stage::After,
-            Act::Swap { .. } => Stage::Strange,
-            Act::Remove => match at_second.filter(|stat| part.object.is(stat)) {
-                Some(stat) if part.object.is_changed(&stat) => Stage::Stays,
-                Some(_) => Stage::Before,
-                None => Stage::After,
-            },
-        };
-        Ok(Self { part, branch, stage, first, second })
-    }
-
-    fn act(&self) -> Result<(), SysError> {
-        match self.part.act {
-            Act::There => self.rename(&self.first, &self.second),
-            Act::Back => self.rename(&self.second, &self.first),
-            Act::Swap { .. } => self.swap(),
-            Act::Remove => {
-                let Some((dir, name)) = &self.second else { return Ok(()) };
-                match sys::at::unlink(dir.as_fd(), name) {
-                    Err(error) if error.errno == Errno::ISDIR => sys::at::rmdir(dir.as_fd(), name),
-                    removed => removed,
-                }
-            }
-        }
-    }
-
-    fn undo(&self) -> Result<(), SysError> {
-        match self.part.act {
-            Act::There => self.rename(&self.second, &self.first),
-            Act::Back => self.rename(&self.first, &self.second),
-            Act::Swap { .. } => self.swap(),
-            Act::Remove => Ok(()),
-        }
-    }
-
-    /// A file that was removed does not come back.
-    fn cannot_go_back(&self) -> bool {
-        self.part.act == Act::Remove && self.stage == Stage::After
-    }
-
-    fn rename(
-        &self,
-        from: &Option<(OwnedFd, CString)>,
-        to: &Option<(OwnedFd, CString)>,
-    ) -> Result<(), SysError> {
-        let (Some((from_dir, from)), Some((to_dir, to))) = (from, to) else {
-            return Err(SysError { call: sys::Call::Rename, errno: Errno::NOENT });
-        };
-        if self.stage == Stage::Midway {
-            return sys::at::unlink(from_dir.as_fd(), from); // the second name is there already
-        }
-        // A directory may replace an empty one; a file nothing that came meanwhile.
-        let is_dir = sys::at::stat(from_dir.as_fd(), from)?.is_dir();
-        let how = if is_dir { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-        sys::at::rename(from_dir.as_fd(), from, to_dir.as_fd(), to, how)
-    }
-
-    fn swap(&self) -> Result<(), SysError> {
-        let (Some((a_dir, a)), Some((b_dir, b))) = (&self.first, &self.second) else { return Ok(()) };
-        sys::at::rename(a_dir.as_fd(), a, b_dir.as_fd(), b, RenameFlags::EXCHANGE)
-    }
-
-    fn sync(&self) -> Result<(), SysError> {
-        for (dir, _) in [&self.first, &self.second].into_iter().flatten() {
-            sync_dir(dir.as_fd()).inspect_err(|_| self.branch.distrust_space())?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
     use std::path::Path;
+
+    use fsstack_sys as sys;
 
     use super::*;
 
@@ -444,20 +250,6 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written() {
         assert_eq!(Names::decode(&names().encode()), Some(names()));
-    }
-
-    #[test]
-    fn a_record_that_is_cut_or_torn_anywhere_is_none() {
-        let whole = names().encode();
-        for at in 0..whole.len() {
-            assert_eq!(Names::decode(&whole[..at]), None, "cut at {at}");
-            let mut torn = whole.clone();
-            torn[at..].fill(0);
-            assert!(torn == whole || Names::decode(&torn).is_none(), "zeros from {at}");
-            let mut flipped = whole.clone();
-            flipped[at] ^= 1;
-            assert_eq!(Names::decode(&flipped), None, "another byte at {at}");
-        }
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub mod pool;
 pub mod poolid;
 mod ranked;
 mod reach;
+mod record;
 mod recover;
 mod regain;
 mod relocate;
@@ -46,6 +47,7 @@ pub mod rules;
 mod scouts;
 mod search;
 pub mod settings;
+mod settle;
 mod shape;
 mod skeleton;
 pub mod status;
@@ -55,6 +57,7 @@ mod thread;
 mod transfer;
 mod twin;
 pub mod union;
+mod unsynced;
 pub mod watch;
 
 /// What a bulk copy does as a move does it.

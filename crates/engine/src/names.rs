@@ -10,7 +10,7 @@ use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::journal::{Act, Names, Object, Part};
 use crate::pool::Pool;
-use crate::recover::{Durable, Written};
+use crate::record::Written;
 use crate::resolve::DirStats;
 
 /// One end of a rename.
@@ -48,6 +48,11 @@ impl Half {
         Self { error, stuck: true, done: false }
     }
 
+    /// All was done, and only not surely on disk: the next mount looks at it again.
+    pub(crate) fn done(error: OpError) -> Self {
+        Self { done: true, ..Self::stuck(error) }
+    }
+
     /// What was done could be undone, or is `stuck`.
     pub(crate) fn left(error: OpError, stuck: bool) -> Self {
         Self { stuck: stuck || error.is_fault(), ..Self::from(error) }
@@ -70,7 +75,6 @@ pub(crate) fn begin(
     first: End<'_>,
     second: End<'_>,
     parts: &[(BranchIx, Object, Act)],
-    durable: Durable,
 ) -> Record {
     let part = |(at, object, act): &(BranchIx, Object, Act)| Part {
         branch: pool.branch(*at).id,
@@ -83,7 +87,7 @@ pub(crate) fn begin(
         parts: parts.iter().map(part).collect(),
         settled: false,
     };
-    names.begin(pool, durable)
+    names.begin(pool)
 }
 
 /// The change is over, and its record goes, unless it was left half done.

@@ -1,7 +1,7 @@
 //! The pool as one request sees it: its branches in order and its settings, one snapshot.
 
 use std::ffi::{CStr, OsStr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use crate::branch::Branch;
 use crate::home::Proof;
 use crate::inode::number::{self, hash_name, mix};
 use crate::intent::TakenBack;
+use crate::recover::sync_dir;
 use crate::settings::Settings;
 
 /// Branches of one pool at most: a set of them fits one word.
@@ -211,6 +212,9 @@ pub(crate) fn durable_id(root: &OwnedFd, privileged: bool, taken: &[BranchId]) -
         fresh = fresh_id(root)?;
     }
     let kept = may_store && xattr::set(on, attribute, &fresh, 0).is_ok();
+    if kept {
+        sync_root(root.as_fd());
+    }
     if known {
         tracing::warn!(
             "two branches have the same stored id: the later one is given another{}",
@@ -230,6 +234,14 @@ pub(crate) fn durable_id(root: &OwnedFd, privileged: bool, taken: &[BranchId]) -
         word = word.rotate_right(15).wrapping_add(1);
     }
     Ok(Stored { id: id_of(word), proof: known.then_some(Proof { attribute, value }), by_order })
+}
+
+/// What the pool noted on a branch's root is on disk before anything that is made of it is told. A file system that cannot say so
+/// is used all the same.
+pub(crate) fn sync_root(root: BorrowedFd<'_>) {
+    if let Err(error) = sync_dir(root) {
+        tracing::warn!(%error, "a branch does not store its root: after a power cut it may be taken for another branch");
+    }
 }
 
 /// Which directory of which file system: by their ids, which most file systems keep; where one has none (NFS, FUSE) by what is

@@ -11,6 +11,7 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{Errno, SysError};
 
 use crate::branch::Branch;
+use crate::pool::sync_root;
 
 /// The attribute of a branch's root.
 const ATTRIBUTE: &CStr = c"trusted.fsstack.pool";
@@ -102,7 +103,10 @@ impl PoolId {
         let stored = xattr::set(on, JOINED, &now.to_le_bytes(), 0)
             .and_then(|()| xattr::set(on, ATTRIBUTE, &self.0, 0));
         match stored {
-            Ok(()) => branch.set_joined(now),
+            Ok(()) => {
+                sync_root(root.as_fd());
+                branch.set_joined(now);
+            }
             Err(error) => {
                 tracing::debug!(%error, branch = %branch.path.display(), "the branch does not keep the pool's id");
             }

@@ -20,11 +20,12 @@ use parking_lot::Mutex;
 
 use crate::branch::Branch;
 use crate::error::{OpError, is_branch_fault};
-use crate::inode::number::{hash_name, mix};
 use crate::intent;
-use crate::journal::{self, Settled};
+use crate::journal;
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
+use crate::record::{self, Found, Sort};
+use crate::settle::{self, Settled};
 
 /// The folder, in the root of a branch: never shown in the pool, and gone when nothing is in it. By the level of the
 /// branch: 0 is no pool.
@@ -32,23 +33,9 @@ const FOLDERS: [&CStr; 4] =
     [c".fsstack.moving", c".fsstack.moving.1", c".fsstack.moving.2", c".fsstack.moving.3"];
 /// How the directory of a bulk copy in the folder ends.
 pub(crate) const COPY: &CStr = c".copy";
-/// A record is no longer than this; a path that makes it longer is not recorded.
-const LONGEST: u64 = 1 << 20;
-/// Goes into the sums of records: those of another format do not fit.
-const FORMAT: u64 = 2;
 
-/// An intent or a record that is on a branch.
-#[must_use = "it is acted on by the next mount unless it is done with"]
-pub(crate) struct Written(CString);
-
-/// What a record is to survive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Durable {
-    /// The end of the daemon.
-    Daemon,
-    /// The end of the machine.
-    Machine,
-}
+/// In a bulk copy's directory: locked as long as the copy lasts.
+pub(crate) const LOCK: &CStr = c".lock";
 
 /// A name in a branch's hidden folder that the daemon is at work with: no leftover as long as this is there.
 #[derive(Debug)]
@@ -108,19 +95,23 @@ pub(crate) fn in_folder<T>(
 ) -> Result<(OwnedFd, T), SysError> {
     // The thread may still be who made something a moment ago.
     sys::identity::become_daemon()?;
-    let mut attempts = 16;
-    loop {
-        attempts -= 1;
-        let made = folder(branch).and_then(|folder| make(folder.as_fd()).map(|made| (folder, made)));
-        match made {
-            Err(error) if error.errno == Errno::NOENT && attempts > 0 => {}
-            Err(error) => {
-                leave(branch);
-                return Err(error);
-            }
+    let made = unless_removed(|| {
+        let folder = folder(branch)?;
+        make(folder.as_fd()).map(|made| (folder, made))
+    });
+    made.inspect_err(|_| leave(branch))
+}
+
+/// Tries again if the hidden folder was removed meanwhile, by another thread's [`leave`]: ENOENT, and of what a descriptor
+/// stands for ESTALE where others serve the branch.
+fn unless_removed<T>(mut attempt: impl FnMut() -> Result<T, SysError>) -> Result<T, SysError> {
+    for _ in 1..16 {
+        match attempt() {
+            Err(error) if matches!(error.errno, Errno::NOENT | Errno::STALE) => {}
             done => return done,
         }
     }
+    attempt()
 }
 
 /// Removes the hidden folder if nothing is in it.
@@ -156,59 +147,6 @@ pub(crate) fn fresh_name(suffix: &CStr) -> CString {
     let mut name = format!("{random:016x}").into_bytes();
     name.extend_from_slice(suffix.to_bytes());
     CString::new(name).unwrap_or_default()
-}
-
-/// Puts a record into the branch's hidden folder.
-pub(crate) fn write_record(
-    on: &Branch,
-    suffix: &CStr,
-    record: &[u8],
-    durable: Durable,
-) -> Result<Written, SysError> {
-    if record.len() as u64 > LONGEST {
-        return Err(SysError { call: Call::Write, errno: Errno::FBIG });
-    }
-    let name = fresh_name(suffix);
-    let how = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
-    let (folder, file) = in_folder(on, |folder| sys::at::open(folder, &name, how, 0o600, on.mounts))?;
-    let stored = crate::transfer::write_all(file.as_fd(), record, 0).and_then(|()| match durable {
-        Durable::Daemon => Ok(()),
-        Durable::Machine => {
-            sys::file::fsync(file.as_fd())?;
-            sync_dir(folder.as_fd())?;
-            sync_dir(on.root().as_fd())
-        }
-    });
-    let written = Written(name);
-    // One that is not surely on disk must not be acted on by a later mount.
-    match stored {
-        Ok(()) => Ok(written),
-        Err(error) => {
-            written.done(on);
-            Err(error)
-        }
-    }
-}
-
-impl Written {
-    /// It is acted on later: its name.
-    pub(crate) fn stays(self) -> CString {
-        self.0
-    }
-
-    /// What it is about is over, one way or the other.
-    pub(crate) fn done(self, on: &Branch) {
-        let removed = sys::at::open_dir(on.root().as_fd(), on.folder(), on.mounts)
-            .and_then(|folder| sys::at::unlink(folder.as_fd(), &self.0));
-        if let Err(error) = removed {
-            tracing::warn!(%error, "an intent stays: it is looked at again when the branch is back, or by the next mount");
-        }
-        leave(on);
-    }
-}
-
-pub(crate) fn checksum(record: &[u8]) -> u64 {
-    mix(hash_name(fsstack_pool::Ino(FORMAT), record))
 }
 
 /// Finishes or clears what moves onto and from the branch `added` left behind, which is about to join a pool at work.
@@ -294,28 +232,32 @@ fn finish_about(pool: &Pool, branch: &Branch, away: BranchId, about: About) -> R
     let records = records_about(branch, away, about)?;
     let mut changed = false;
     let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
-    for (name, record) in records {
-        let cleared = clear_record(pool, branch, (&name, &record), Some(away)).and_then(|settled| {
-            if settled { sys::at::unlink(folder.as_fd(), &name).map(|()| true) } else { Ok(false) }
-        });
-        changed |= one_of_many(branch, &name, cleared)?;
+    for name in records {
+        changed |= one_of_many(branch, &name, clear_entry(pool, branch, &folder, &name, Some(away)))?;
     }
     leave(branch);
     Ok(changed)
 }
 
-fn records_about(branch: &Branch, away: BranchId, about: About) -> Result<Vec<(CString, Vec<u8>)>, SysError> {
-    let names = names_in_folder(branch)?;
+fn records_about(branch: &Branch, away: BranchId, about: About) -> Result<Vec<CString>, SysError> {
+    let mut names = names_in_folder(branch)?;
     let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
-    let mut records = Vec::new();
-    for name in names {
-        let Some(record) = read_record(branch, &folder, &name)? else { continue };
-        let names = name.to_bytes().ends_with(journal::SUFFIX.to_bytes());
-        if if names { about(&record, away) } else { intent::is_from(&record, away) } {
-            records.push((name, record));
+    let mut failed = None;
+    names.retain(|name| match record::peek(branch, folder.as_fd(), name) {
+        Ok(Some((sort, body))) => {
+            if *sort == journal::SORT {
+                about(&body, away)
+            } else {
+                intent::is_from(&body, away)
+            }
         }
-    }
-    Ok(records)
+        Ok(None) => false,
+        Err(error) => {
+            failed = Some(error);
+            false
+        }
+    });
+    failed.map_or(Ok(names), Err)
 }
 
 /// Finishes or clears what moves onto the pool's branches left behind. Branches that cannot be written, or are not whole, are left.
@@ -375,7 +317,8 @@ fn one_of_many(branch: &Branch, name: &CStr, cleared: Result<bool, SysError>) ->
     }
 }
 
-/// Settles and removes one entry of the hidden `folder`; false: it is for a mount with the branch that it is about.
+/// Settles and removes one entry of the hidden `folder`; false: it is for a mount with the branch that it is about, or none of
+/// this one's business.
 fn clear_entry(
     pool: &Pool,
     branch: &Branch,
@@ -383,10 +326,31 @@ fn clear_entry(
     name: &CStr,
     joining: Option<BranchId>,
 ) -> Result<bool, SysError> {
-    if let Some(record) = read_record(branch, folder, name)?
-        && !clear_record(pool, branch, (name, &record), joining)?
-    {
-        return Ok(false);
+    let path = branch.path.display();
+    // (The lock is held until the record is gone.)
+    let found = record::take(branch, folder.as_fd(), name)?;
+    match &found {
+        Some(Found::Whole(sort, body, _))
+            if !clear_record(pool, branch, folder, (name, sort, body), joining)? =>
+        {
+            return Ok(false);
+        }
+        Some(Found::Torn) => {
+            tracing::info!(?name, branch = %path, "a record that was cut short is cleared: nothing was done of it");
+        }
+        Some(Found::Unknown) => {
+            tracing::warn!(?name, branch = %path, "a record of an interrupted change stays: another version of fsstack wrote it; mount the pool with that version");
+            return Ok(false);
+        }
+        Some(Found::InUse) => {
+            tracing::info!(?name, branch = %path, "a record of a change that another process is at work with is left to it");
+            return Ok(false);
+        }
+        None if is_in_use(branch, folder, name)? => {
+            tracing::info!(?name, branch = %path, "what another process is making in the hidden folder is left to it");
+            return Ok(false);
+        }
+        Some(Found::Whole(..)) | None => {}
     }
     match sys::at::unlink(folder.as_fd(), name) {
         // A skeleton that did not get its name.
@@ -396,7 +360,27 @@ fn clear_entry(
         },
         removed => removed?,
     }
+    // A record that comes back would be acted on again, whatever has happened meanwhile.
+    if found.is_some() {
+        sync_dir(folder.as_fd())?;
+    }
     Ok(true)
+}
+
+/// Whether a living process, maybe of another host, is at work with `name` in the hidden `folder`: a file, or the directory of a
+/// bulk copy.
+fn is_in_use(branch: &Branch, folder: &OwnedFd, name: &CStr) -> Result<bool, SysError> {
+    let how = OFlags::RDWR | OFlags::NONBLOCK;
+    let opened = match name.to_bytes().ends_with(COPY.to_bytes()) {
+        true => sys::at::open_dir(folder.as_fd(), name, branch.mounts)
+            .and_then(|dir| sys::at::open(dir.as_fd(), LOCK, how, 0, branch.mounts)),
+        false => sys::at::open(folder.as_fd(), name, how, 0, branch.mounts),
+    };
+    match opened {
+        // Nothing that anybody holds: a directory, somebody's fifo.
+        Err(error) if !is_branch_fault(error.errno) => Ok(false),
+        opened => opened.map(|file| !record::try_hold(&file)),
+    }
 }
 
 /// Removes the directory `name` of a bulk copy in the hidden `folder`, and the files in it.
@@ -409,47 +393,29 @@ pub(crate) fn clear_dir(branch: &Branch, folder: BorrowedFd<'_>, name: &CStr) ->
     sys::at::rmdir(folder, name)
 }
 
-/// What an intent or a record says. None: it is neither.
-fn read_record(branch: &Branch, folder: &OwnedFd, name: &CStr) -> Result<Option<Vec<u8>>, SysError> {
-    let is_record =
-        [intent::SUFFIX, journal::SUFFIX].iter().any(|suffix| name.to_bytes().ends_with(suffix.to_bytes()));
-    if !is_record {
-        return Ok(None);
-    }
-    // Somebody else's fifo of that name must not be waited at.
-    let how = OFlags::RDONLY | OFlags::NONBLOCK;
-    let file = sys::at::open(folder.as_fd(), name, how, 0, branch.mounts)?;
-    let stat = sys::at::stat_fd(file.as_fd())?;
-    if !stat.is_file() {
-        return Ok(None);
-    }
-    let mut record = vec![0; usize::try_from(stat.size.min(LONGEST)).unwrap_or(0)];
-    let len = sys::file::read_at(file.as_fd(), &mut record, 0)?;
-    record.truncate(len);
-    Ok(Some(record))
-}
-
 /// Does what it says; `joining` is let in only later, into a pool at work. False: it is to stay.
 fn clear_record(
     pool: &Pool,
     branch: &Branch,
-    (name, record): (&CStr, &[u8]),
+    folder: &OwnedFd,
+    (name, sort, body): (&CStr, &Sort, &[u8]),
     joining: Option<BranchId>,
 ) -> Result<bool, SysError> {
-    if name.to_bytes().ends_with(intent::SUFFIX.to_bytes()) {
-        let settled = intent::settle(pool, branch, record, pool.taken_back.has(name), joining)?;
+    if *sort == intent::SORT {
+        let settled = intent::settle(pool, branch, body, pool.taken_back.has(name), joining)?;
         if settled {
             pool.taken_back.remove(name);
         }
         return Ok(settled);
     }
-    match journal::settle(pool, record)? {
+    match settle::settle(pool, body)? {
         Settled::Whole => Ok(true),
-        // Already so.
-        Settled::Left(left) if left.encode() == record => Ok(false),
         Settled::Left(left) => {
-            let _stays = write_record(branch, journal::SUFFIX, &left.encode(), Durable::Machine)?;
-            Ok(true)
+            let left = left.encode();
+            if left != body {
+                record::replace(branch, folder.as_fd(), name, sort, &left)?;
+            }
+            Ok(false)
         }
     }
 }
@@ -482,4 +448,20 @@ pub(crate) fn walk(branch: &Branch, path: &[u8]) -> Result<Option<(OwnedFd, CStr
         };
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_another_thread_removed_is_made_again() {
+        for errno in [Errno::NOENT, Errno::STALE] {
+            let mut answers = vec![Ok("made"), Err(errno), Err(errno)];
+            let attempt = || answers.pop().unwrap().map_err(|errno| SysError { call: Call::Mkdir, errno });
+            assert_eq!(unless_removed(attempt).unwrap(), "made");
+        }
+        let refused = SysError { call: Call::Mkdir, errno: Errno::IO };
+        assert_eq!(unless_removed(|| Err::<(), _>(refused)).unwrap_err(), refused);
+    }
 }

@@ -41,7 +41,8 @@ use crate::open::route::Route;
 use crate::open::{Alone, Leave, OpenFile, WRITTEN_PAST, Was};
 use crate::place::ancestors;
 use crate::pool::Pool;
-use crate::recover::{Written, sync_dir};
+use crate::record::{Written, let_go};
+use crate::recover::sync_dir;
 use crate::tally::Sum;
 use crate::twin::dress;
 use crate::union::Union;
@@ -350,7 +351,10 @@ impl Union {
         let name = &*moving.name.name;
         to.ask(|| {
             match staged {
-                Some(staged) => staged.name(to, dir, name)?,
+                Some(staged) => {
+                    staged.name(to, dir, name)?;
+                    let_go(fd);
+                }
                 None => sys::at::link_fd(fd.as_fd(), dir.as_fd(), name)?,
             }
             sync_dir(dir.as_fd())

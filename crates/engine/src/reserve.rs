@@ -28,6 +28,7 @@ use crate::explain::fits;
 use crate::inode::Inode;
 use crate::place::random;
 use crate::pool::Pool;
+use crate::record;
 use crate::recover::{self, AtWork};
 use crate::resolve::check_public;
 use crate::terms::{Tenant, staged};
@@ -99,23 +100,31 @@ struct Staging {
     name: AtWork,
     dir: Arc<OwnedFd>,
     ino: u64,
+    /// Holds the lock by which another host's mount leaves the directory alone.
+    _lock: OwnedFd,
 }
 
 impl Staging {
     fn make(branch: &Arc<Branch>) -> Result<Self> {
         let home = branch.move_in()?;
         let name = home.stage(recover::COPY);
-        let (dir, ino) = home.ask(|| {
+        let (dir, ino, lock) = home.ask(|| {
             let make = |folder: std::os::fd::BorrowedFd<'_>| sys::at::mkdir(folder, &name, 0o700);
             let (folder, ()) = recover::in_folder(&home, make)?;
             let opened = sys::at::open_dir(folder.as_fd(), &name, home.mounts)
-                .and_then(|dir| sys::at::stat_fd(dir.as_fd()).map(|stat| (dir, stat.ino)));
+                .and_then(|dir| {
+                    let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+                    let lock = sys::at::open(dir.as_fd(), recover::LOCK, how, 0o600, home.mounts)?;
+                    let _held = record::try_hold(&lock);
+                    Ok((sys::at::stat_fd(dir.as_fd())?, dir, lock))
+                })
+                .map(|(stat, dir, lock)| (dir, stat.ino, lock));
             opened.inspect_err(|_| {
                 let _left = sys::at::rmdir(folder.as_fd(), &name); // for the next mount, if it must be
                 recover::leave(&home);
             })
         })?;
-        Ok(Self { home, name, dir: Arc::new(dir), ino })
+        Ok(Self { home, name, dir: Arc::new(dir), ino, _lock: lock })
     }
 
     fn place(&self) -> StagingPlace {

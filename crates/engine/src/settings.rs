@@ -95,6 +95,17 @@ pub enum Degraded {
     Read,
 }
 
+/// When changes are on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Synced {
+    /// When somebody asks for it.
+    ByRequest,
+    /// Names before a change of them is answered (`dirsync`); what is written when somebody asks for it.
+    Names,
+    /// Names, and what is written, before that is answered (`sync`).
+    All,
+}
+
 /// The settings of a pool. Replaced as a whole, never changed in place: every request sees one.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -104,6 +115,8 @@ pub struct Settings {
     pub floor: Floor,
     /// Free inodes below which a branch takes no new files, unless it has a number of its own.
     pub min_inodes: u64,
+    /// When changes are on disk.
+    pub synced: Synced,
     /// How bytes reach the branch.
     pub write_path: WritePath,
     /// Directories whose files have a write path of their own.

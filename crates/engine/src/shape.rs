@@ -187,6 +187,7 @@ mod tests {
 
     fn pool_of(home: &std::path::Path) -> Pool {
         let settings = Settings {
+            synced: crate::settings::Synced::ByRequest,
             create: "ff".parse().unwrap(),
             floor: Floor::NONE,
             min_inodes: 0,

@@ -33,6 +33,7 @@ use crate::pool::Pool;
 use crate::recover;
 use crate::shape::patiently;
 use crate::union::Union;
+use crate::unsynced::Change;
 
 impl Union {
     /// The descriptor of `dir` on the branch `at`, which is given a copy if it has none.
@@ -116,6 +117,7 @@ impl Union {
         let made =
             branch.ask(|| make_like(branch, parent.as_fd(), &name.name, source.as_fd(), &model, dir.id))?;
         let stat = branch.ask(|| sys::at::stat_fd(made.as_fd()))?;
+        self.changed(pool, branch.ix, (&name.parent, &name.name), Change::Came);
         // (It may have been found there, unmarked.)
         self.note_copy(branch, On::Fd(made.as_fd()), dir.id, stat.ino);
         let fd = Arc::new(self.budget.count(made, branch.epoch()));

@@ -168,6 +168,11 @@ fn open_pool(settings: &Settings) -> Result<Pool, LaunchError> {
 /// What the engine is told of the settings.
 pub(crate) fn engine_settings(settings: &Settings) -> engine::Settings {
     engine::Settings {
+        synced: match settings.flags {
+            MountFlags { synchronous: true, .. } => engine::Synced::All,
+            MountFlags { synchronous_directories: true, .. } => engine::Synced::Names,
+            _ => engine::Synced::ByRequest,
+        },
         create: settings.create.clone(),
         floor: settings.floor,
         min_inodes: settings.min_inodes,

@@ -20,6 +20,7 @@ use redb::TableDefinition;
 use super::Shared;
 use super::store::{Result, Store, When, table};
 use crate::branch::Branch;
+use crate::recover::sync_dir;
 
 /// On the root of a branch: the session in which a mark was last put there. (Before there were sessions: the index's id.)
 const SIGNED: &CStr = c"trusted.fsstack.index";
@@ -144,7 +145,12 @@ impl Shared {
 
     fn sign_root(&self, store: &Store, branch: &Branch, before: Option<Session>) {
         let root = branch.root();
-        if let Err(error) = branch.ask(|| xattr::set(On::Fd(root.as_fd()), SIGNED, &store.session, 0)) {
+        // (The fsync of a marked file does not store what its branch's root says, on btrfs at least.)
+        let put = || {
+            xattr::set(On::Fd(root.as_fd()), SIGNED, &store.session, 0)?;
+            sync_dir(root.as_fd())
+        };
+        if let Err(error) = branch.ask_patiently(put) {
             // What cannot say so can have no marks, and bears what it bore. (Another thread may have noted its own try meanwhile.)
             tracing::debug!(%error, branch = %branch.path.display(), "the branch keeps no marks");
             let bears = branch.ask(|| signed_by(branch)).unwrap_or(before);

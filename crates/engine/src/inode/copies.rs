@@ -1,6 +1,7 @@
 //! The copies of a directory: one or more, in the pool's order, and what is known of the names in them.
 
 use std::ffi::CStr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -52,6 +53,8 @@ pub(super) struct Copy {
     pub(super) told: Option<Box<Stat>>,
     /// When it was given to the branch, on the clock of [`GIVEN`]; 0: it was found there.
     pub(super) given: u64,
+    /// On which mount of the branch a name in it was changed, since it was synced: its epoch, plus one.
+    pub(super) changed: Option<NonZeroU32>,
 }
 
 /// What a lookup found out about a directory's copies.
@@ -139,7 +142,7 @@ impl Inode {
             let given = GIVEN.fetch_add(1, SeqCst);
             dir.copies.retain(|copy| copy.branch != branch);
             let at = dir.copies.iter().take_while(|copy| order(copy.branch) < order(branch)).count();
-            dir.copies.insert(at, Copy { branch, ino, fd, used: true, told: None, given });
+            dir.copies.insert(at, Copy { branch, ino, fd, used: true, told: None, given, changed: None });
         });
     }
 
@@ -368,9 +371,10 @@ impl DirPlace {
             .iter()
             .map(|&(branch, ino)| {
                 let kept = old.iter_mut().find(|copy| copy.branch == branch && copy.ino == ino);
-                let (fd, told, given) =
-                    kept.map_or((None, None, 0), |copy| (copy.fd.take(), copy.told.take(), copy.given));
-                Copy { branch, ino, fd, used: true, told, given }
+                let (fd, told, given, changed) = kept.map_or((None, None, 0, None), |copy| {
+                    (copy.fd.take(), copy.told.take(), copy.given, copy.changed)
+                });
+                Copy { branch, ino, fd, used: true, told, given, changed }
             })
             .collect();
     }

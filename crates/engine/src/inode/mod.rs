@@ -3,6 +3,7 @@
 //! Rename changes the parent and the name of one inode; whatever refers to it or lies below it follows.
 //! A file is on one branch, the first in order that has the name. A directory has a copy on one or more.
 
+mod changes;
 mod claims;
 mod copies;
 pub mod dirfd;
@@ -51,6 +52,8 @@ pub struct Inode {
     told: AtomicU32,
     /// Of a directory: names that have come to be in it, by this daemon.
     born: AtomicU32,
+    /// Of a directory: how often changes of names in it were lost with a mount of a branch.
+    losses: AtomicU32,
     /// Of a file: handles by passthrough for reading and writing, and [`WAS_MAPPABLE`].
     mappable: AtomicU32,
     /// Order: one inode's state at a time; no system call that waits for another inode's lock below it.
@@ -138,6 +141,7 @@ impl Inode {
             lost: AtomicBool::new(false),
             told: AtomicU32::new(0),
             born: AtomicU32::new(0),
+            losses: AtomicU32::new(0),
             mappable: AtomicU32::new(0),
             state,
         }
@@ -149,7 +153,15 @@ impl Inode {
         let root = Self::dir(id, &Copies::known([]));
         if let Place::Dir(dir) = &mut root.state.lock().place {
             dir.copies = roots
-                .map(|(branch, ino, fd)| Copy { branch, ino, fd: Some(fd), used: true, told: None, given: 0 })
+                .map(|(branch, ino, fd)| Copy {
+                    branch,
+                    ino,
+                    fd: Some(fd),
+                    used: true,
+                    told: None,
+                    given: 0,
+                    changed: None,
+                })
                 .collect();
         }
         root

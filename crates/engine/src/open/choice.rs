@@ -14,7 +14,7 @@ use crate::inode::Inode;
 use crate::ops::open::has_capability;
 use crate::pool::Pool;
 use crate::rules::Rule;
-use crate::settings::{PageCache, WritePath};
+use crate::settings::{PageCache, Synced, WritePath};
 use crate::union::Union;
 
 /// What is chosen for a file, and why.
@@ -35,6 +35,8 @@ pub struct Choice {
 pub enum But {
     /// It is no regular file.
     NotRegular,
+    /// Writes are answered when they are on the disk.
+    Synchronous,
     /// Writes must strip set-uid, set-gid or capabilities from it.
     Strips,
     /// It is append-only, of which the kernel knows nothing: it would let a mapping of it be stored into.
@@ -57,6 +59,7 @@ pub enum But {
 impl fmt::Display for But {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Synchronous => out.write_str("the mount is synchronous (sync)"),
             Self::NotRegular => out.write_str("it is no regular file"),
             Self::Strips => out.write_str("a write must take set-uid, set-gid or capabilities from it"),
             Self::AppendOnly => out.write_str("it may only be added to"),
@@ -151,6 +154,7 @@ fn choose(pool: &Pool, facts: Facts<'_>) -> Choice {
     let but = match set {
         _ if facts.append_only && facts.inode.kind == Kind::File => Some(But::AppendOnly),
         WritePath::Stacked => None,
+        _ if facts.write && pool.settings.synced == Synced::All => Some(But::Synchronous),
         _ if facts.inode.kind != Kind::File => Some(But::NotRegular),
         _ if facts.write && facts.strips => Some(But::Strips),
         _ if facts.branch.refuses_passthrough() => Some(But::BranchRefuses),

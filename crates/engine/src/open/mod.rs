@@ -397,4 +397,6 @@ pub struct DirHandle {
     pub listing: Mutex<Listing>,
     /// Names in it that leave the branch that they are on.
     pub(crate) followed: Followed,
+    /// Losses of the directory that this handle was told, or that were before it.
+    pub(crate) losses: AtomicU32,
 }

@@ -15,11 +15,21 @@ use super::{OpenFile, PATIENCE, Sync, Was};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::health::stand_in;
+use crate::inode::Inode;
 use crate::thread;
 
 /// Something was acknowledged since the last fsync that went well.
 #[derive(Debug, Default)]
 pub(super) struct Unsynced(AtomicBool);
+
+impl Inode {
+    /// Attributes of it were changed: who has it open is told if that is lost.
+    pub(crate) fn note_changed(&self) {
+        if let Some(file) = self.open_file() {
+            file.note_changed();
+        }
+    }
+}
 
 impl OpenFile {
     /// As [`Self::ask`], for writers, who want it as durable as `sync` says: the space on the branch is counted.
@@ -46,6 +56,12 @@ impl OpenFile {
         if !self.unsynced.0.load(Relaxed) {
             self.unsynced.0.store(true, Relaxed);
         }
+    }
+
+    /// Attributes, or the size or the blocks of the file, were changed: acknowledged as a write is.
+    pub(crate) fn note_changed(&self) {
+        let _placed = self.hold();
+        self.note_written();
     }
 
     /// Whether the daemon acknowledged anything that no fsync has covered. For who has the file to himself.
@@ -115,7 +131,7 @@ impl OpenFile {
     /// As [`Self::hold_alone`].
     pub(crate) fn replace_mount(&self, was: Was, now: Was, fd: OwnedFd) -> Result<()> {
         let past_us = matches!(self.tied_to(), Some(Route::Passthrough(_)));
-        if !was.access.writes() || !past_us && !self.has_unsynced() {
+        if !(self.has_unsynced() || past_us && was.access.writes()) {
             return self.replace(was, now, fd);
         }
         let mut replaced = Ok(());

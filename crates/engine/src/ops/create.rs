@@ -16,6 +16,7 @@ use crate::open::{Access, OpenFile};
 use crate::pool::Pool;
 use crate::resolve::entry;
 use crate::union::Union;
+use crate::unsynced::Change;
 
 /// A file that was just made on a branch.
 struct Made {
@@ -59,6 +60,8 @@ impl Union {
         })?;
         parent.has_new(name.as_cstr());
         drop(making);
+        self.changed(&pool, made.at, (&parent, name.as_cstr()), Change::Came);
+        self.sync_changed(&pool, &parent)?;
         let id = self.new_identity(&pool, pool.branch(made.at), &made.stat, On::Fd(made.fd.as_fd()));
         let entry = self.admit_file_as(id, &parent, name.as_cstr(), made.at, made.stat);
         self.open_made(&pool, entry, made, flags, caller)

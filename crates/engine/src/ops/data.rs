@@ -121,6 +121,9 @@ impl Union {
             self.strip_now(&open.inode, &open.file, stranger)?;
         }
         let sync = terms.sync.max(open.sync);
+        if sync.is_some() {
+            self.sync_way(&self.pool.load(), &open.inode, open.inode.branch())?;
+        }
         // A write-back of the page cache may come by a handle that was opened for reading.
         open.file.make_writable()?;
         // The kernel's offset of an append is the size that it knows: others may have appended since, on the branch or by way of
@@ -185,6 +188,7 @@ impl Union {
         self.with_room(&open.inode, &open.file, len, || {
             open.file.change(Stay::Long, |fd| sys::file::fallocate(fd, mode, offset, len))
         })?;
+        open.file.note_changed();
         if mode & TAKES_NONE == 0 {
             open.file.branch().note_placed_beside(len);
         }

@@ -10,6 +10,7 @@ use fsstack_sys::{self as sys, Errno, SysError};
 use crate::answer::Entry;
 use crate::error::{OpError, Result};
 use crate::union::Union;
+use crate::unsynced::Change;
 
 impl Union {
     /// Makes `name` in `parent` one more name of the file `ino`. The kernel holds one more lookup of it.
@@ -49,6 +50,8 @@ impl Union {
             (None, None) => return Err(OpError::STALE),
         };
         parent.has_new(name);
+        self.changed(&pool, at, (&parent, name), Change::Came);
+        self.sync_changed(&pool, &parent)?;
         Ok(self.admit_file(&pool, &parent, name, at, stat))
     }
 }

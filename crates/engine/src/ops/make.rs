@@ -13,6 +13,7 @@ use crate::caller::Caller;
 use crate::error::Result;
 use crate::ops::create::take_back;
 use crate::union::Union;
+use crate::unsynced::Change;
 
 /// What is made.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +67,8 @@ impl Union {
             Ok((at, stat, dir))
         })?;
         parent.has_new(name);
+        self.changed(&pool, at, (&parent, name), Change::Came);
+        self.sync_changed(&pool, &parent)?;
         let on = On::Name(dir.as_fd(), name);
         Ok(if stat.is_dir() {
             self.admit_new_dir(&pool, &parent, name, at, stat, on)

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fsstack_pool::{Handle, Ino};
@@ -55,7 +56,8 @@ impl Union {
         let handle = self.new_handle();
         let quiet = flags.contains(OFlags::NOATIME) || self.untouched().directories;
         let listing = Mutex::new(Listing::new(quiet, &self.listing_memory));
-        let open = Arc::new(DirHandle { inode, listing, followed: Followed::default() });
+        let losses = AtomicU32::new(inode.losses());
+        let open = Arc::new(DirHandle { inode, listing, followed: Followed::default(), losses });
         self.dirs.insert(handle.0, open.clone());
         self.follow_moving(&open);
         Ok(handle)

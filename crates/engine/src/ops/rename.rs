@@ -2,9 +2,8 @@
 //!
 //! A file is renamed on its branch, where the target's parent is made if it is missing: EXDEV never shows.
 //! The order keeps the last copy of everything: hidden copies of the source go first (else they would come to
-//! light under the old name), then hidden copies of the target, then the file is renamed (which replaces a
-//! target on the same branch in one step), and last a target that was visible on another branch goes. If that
-//! branch comes before the file's own, the target hides the file: the file keeps its old name until it is gone.
+//! light under the old name), then hidden copies of the target, then the file is renamed, which replaces a
+//! target on the same branch in one step. A target that is visible on another branch: `replace.rs`.
 //!
 //! A directory is renamed on every branch that has a copy, under the tree's shape held exclusively: no thread
 //! gives a branch a new copy meanwhile. All branches are checked before any is changed. What a branch refuses
@@ -21,17 +20,15 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, Kind, SysError};
 
-use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
-use crate::inode::dirfd::DirFd;
 use crate::journal::{Act, Object};
-use crate::names::{End, Half, Record, begin, finish, has_no_links, note, own_kind};
+use crate::names::{End, Half, begin, finish, own_kind};
 use crate::pool::Pool;
-use crate::recover::{Durable, sync_dir};
 use crate::removed::Going;
 use crate::resolve::{DirStats, Found};
 use crate::union::Union;
+use crate::unsynced::Change;
 
 impl Union {
     /// Renames `from` to `to`, as renameat2(2) with `flags`.
@@ -59,7 +56,9 @@ impl Union {
             let making = self.make_alone(&pool, from.dir, from.name)?;
             let too = !making.keeps(to.dir, to.name);
             let _making_too = if too { Some(self.make_alone(&pool, to.dir, to.name)?) } else { None };
-            return self.exchange(&pool, from, to);
+            self.exchange(&pool, from, to)?;
+            self.sync_changed(&pool, from.dir)?;
+            return self.sync_changed(&pool, to.dir);
         }
         if !RenameFlags::NOREPLACE.contains(flags) {
             return Err(Errno::INVAL.into());
@@ -84,7 +83,8 @@ impl Union {
             let at = self.known(to.dir, to.name).and_then(|inode| inode.branch()).unwrap_or(at);
             self.file_was_renamed(&pool, moving, (to.dir, to.name), at);
         }
-        Ok(())
+        self.sync_changed(&pool, from.dir)?;
+        self.sync_changed(&pool, to.dir)
     }
 
     /// The branch of the file that is renamed, as remembered if the kernel has just looked it up: the rename
@@ -141,9 +141,7 @@ impl Union {
         }
         let from_fd = self.dirfd(pool, from.dir, at)?;
         let to_fd = self.skeleton(pool, to.dir, at).map_err(OpError::of_a_new_parent)?;
-        for (other, _) in hidden.iter().rev() {
-            self.unlink_on(pool, from.dir, from.name, *other)?;
-        }
+        self.unlink_hidden(pool, from, hidden.iter().map(|(other, _)| *other))?;
         let visible = targets.first().map(|(first, _)| *first);
         if visible.is_some()
             && let Some(replaced) = &replaced
@@ -151,14 +149,14 @@ impl Union {
             self.keep_removed(pool, replaced, to.dir, to.name);
         }
         let going = replaced.as_ref().map(|replaced| self.going(pool, replaced, (to.dir, to.name)));
-        for (other, _) in targets.iter().rev().filter(|(other, _)| *other != at && Some(*other) != visible) {
-            self.unlink_on(pool, to.dir, to.name, *other)?;
-        }
+        let others = targets.iter().map(|(other, _)| *other);
+        self.unlink_hidden(pool, to, others.filter(|other| *other != at && Some(*other) != visible))?;
         match visible.filter(|other| *other != at) {
-            Some(shown) if pool.turn(shown) < pool.turn(at) => {
-                self.rename_behind(pool, from, to, at, shown)?
+            Some(other) => self.rename_over(pool, from, to, at, other)?,
+            None => {
+                branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
+                self.both_changed(pool, at, from, to);
             }
-            behind => self.rename_onto(pool, from, to, (branch, &from_fd, &to_fd), behind, flags)?,
         }
         self.moved(pool, known, from, to, at, replaced.zip(going));
         Ok(())
@@ -181,106 +179,18 @@ impl Union {
         Ok((replaced, targets))
     }
 
-    /// The target, if there is one, is on the same branch, or on one `behind`, where it is hidden from then on.
-    fn rename_onto(
+    /// Removes the files that `others` have under a name that another file shows. They are surely gone before that changes: one
+    /// that comes back after a power cut would show.
+    fn unlink_hidden(
         &self,
         pool: &Pool,
-        from: End<'_>,
-        to: End<'_>,
-        (branch, from_fd, to_fd): (&Branch, &DirFd, &DirFd),
-        behind: Option<BranchIx>,
-        flags: RenameFlags,
+        end: End<'_>,
+        others: impl DoubleEndedIterator<Item = BranchIx> + Clone,
     ) -> Result<()> {
-        branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
-        match behind.map_or(Ok(()), |behind| self.unlink_on(pool, to.dir, to.name, behind)) {
-            // It may be gone, its answer being lost: the name must not go too. What is left of it is hidden.
-            Err(error) if error.is_fault() => {
-                tracing::warn!(%error, name = ?to.name, "what a rename replaced may be left, hidden");
-                Ok(())
-            }
-            Err(error) => {
-                let back = RenameFlags::NOREPLACE;
-                let undone =
-                    branch.ask(|| sys::at::rename(to_fd.as_fd(), to.name, from_fd.as_fd(), from.name, back));
-                note(undone, to.name);
-                Err(error)
-            }
-            Ok(()) => Ok(()),
+        for other in others.clone().rev() {
+            self.unlink_on(pool, end.dir, end.name, other)?;
         }
-    }
-
-    /// The target is on an earlier branch, where it hides the file until it is gone: until that moment nothing
-    /// has changed, and from then on the file is there under its new name.
-    fn rename_behind(
-        &self,
-        pool: &Pool,
-        from: End<'_>,
-        to: End<'_>,
-        at: BranchIx,
-        shown: BranchIx,
-    ) -> Result<()> {
-        let (from_fd, to_fd) = (self.dirfd(pool, from.dir, at)?, self.dirfd(pool, to.dir, at)?);
-        match self.unlink_on(pool, to.dir, to.name, at) {
-            Err(error) if !error.is_missing() => return Err(error),
-            _ => {}
-        }
-        // Paths in the record stay what they are until it is done with.
-        let _shape = self.shape.read(pool)?;
-        let record = self.record_behind(pool, from, to, at, shown)?;
-        let done = self.take_place(pool, from, to, at, shown, (&from_fd, &to_fd));
-        finish(pool, record, &done);
-        done.map_err(|half| half.error)
-    }
-
-    fn record_behind(
-        &self,
-        pool: &Pool,
-        from: End<'_>,
-        to: End<'_>,
-        at: BranchIx,
-        shown: BranchIx,
-    ) -> Result<Record> {
-        let replaced = Object::to_go(&self.stat_in(pool, to.dir, shown, to.name)?);
-        let moved = Object::of(&self.stat_in(pool, from.dir, at, from.name)?);
-        let parts = [(shown, replaced, Act::Remove), (at, moved, Act::There)];
-        // No name is lost if the machine stops in between: for the daemon's own end a record in memory will do.
-        Ok(begin(pool, from, to, &parts, Durable::Daemon))
-    }
-
-    fn take_place(
-        &self,
-        pool: &Pool,
-        from: End<'_>,
-        to: End<'_>,
-        at: BranchIx,
-        shown: BranchIx,
-        (from_fd, to_fd): (&DirFd, &DirFd),
-    ) -> Result<(), Half> {
-        let branch = pool.branch(at);
-        let linked = branch.ask(|| sys::at::link(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name));
-        let linked = match linked {
-            Err(error) if has_no_links(error) => {
-                // No hard links here: out of sight for a moment.
-                let how = RenameFlags::NOREPLACE;
-                branch.ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, how))?;
-                false
-            }
-            linked => linked.map(|()| true)?,
-        };
-        if let Err(error) = self.unlink_on(pool, to.dir, to.name, shown) {
-            let back = RenameFlags::NOREPLACE;
-            let undone = if linked {
-                sys::at::unlink(to_fd.as_fd(), to.name)
-            } else {
-                sys::at::rename(to_fd.as_fd(), to.name, from_fd.as_fd(), from.name, back)
-            };
-            return Err(Half::left(error, note(undone, to.name)));
-        }
-        if linked {
-            branch.ask(|| sys::at::unlink(from_fd.as_fd(), from.name)).map_err(Half::stuck)
-        } else {
-            Ok(())
-        }
+        others.rev().try_for_each(|other| self.sync_copy(pool, end.dir, other))
     }
 
     /// The files that other branches than `at` have under the name.
@@ -399,12 +309,10 @@ impl Union {
             .collect();
         let renames = sources.iter().map(|(at, stat)| (*at, Object::of(stat), Act::There));
         let parts: Vec<_> = renames.chain(extra.iter().map(|(at, gone)| (*at, *gone, Act::Remove))).collect();
-        let record = if parts.len() > 1 { begin(pool, from, to, &parts, Durable::Machine) } else { None };
+        let record = if parts.len() > 1 { begin(pool, from, to, &parts) } else { None };
         let done = self.rename_all(pool, (from, to), &copies, &extra, flags).and_then(|()| match record {
             // Done, but not surely on disk: the next mount looks at it again.
-            Some(_) => self
-                .sync_names(pool, to.dir, &parts)
-                .map_err(|error| Half { done: true, ..Half::stuck(error) }),
+            Some(_) => self.sync_names(pool, to.dir, &parts).map_err(Half::done),
             None => Ok(()),
         });
         finish(pool, record, &done);
@@ -446,11 +354,7 @@ impl Union {
         dir: &Arc<Inode>,
         parts: &[(BranchIx, Object, Act)],
     ) -> Result<()> {
-        for (at, ..) in parts {
-            let fd = self.dirfd(pool, dir, *at)?;
-            pool.branch(*at).ask_patiently(|| sync_dir(fd.as_fd()))?;
-        }
-        Ok(())
+        parts.iter().try_for_each(|(at, ..)| self.sync_copy(pool, dir, *at))
     }
 
     /// Renames every copy, or none: the later ones first, so that the first decides last.
@@ -489,6 +393,15 @@ impl Union {
     ) -> Result<()> {
         let from_fd = self.dirfd(pool, from.dir, at)?;
         let to_fd = self.dirfd(pool, to.dir, at)?;
-        pool.branch(at).ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))
+        pool.branch(at).ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
+        self.both_changed(pool, at, from, to);
+        Ok(())
+    }
+
+    /// Both names mean something else on the branch `at`, or nothing.
+    pub(crate) fn both_changed(&self, pool: &Pool, at: BranchIx, from: End<'_>, to: End<'_>) {
+        for end in [from, to] {
+            self.changed(pool, at, (end.dir, end.name), Change::Went);
+        }
     }
 }

@@ -23,6 +23,7 @@ use crate::inode::dirfd::DirFd;
 use crate::pool::Pool;
 use crate::removed::Going;
 use crate::union::Union;
+use crate::unsynced::Change;
 
 impl Union {
     /// Removes the empty directory `name` from `parent` on all branches.
@@ -35,7 +36,7 @@ impl Union {
         let name = name.as_cstr();
         self.check_whole(&pool, &parent)?;
         if self.remove_only_copy(&pool, &parent, name)? {
-            return Ok(());
+            return self.sync_changed(&pool, &parent);
         }
         let _shape = self.shape.write(&pool)?;
         let branches = parent.copies();
@@ -55,7 +56,10 @@ impl Union {
             let gone =
                 self.dirfd(&pool, &parent, at).and_then(|fd| branch.ask(|| sys::at::rmdir(fd.as_fd(), name)));
             match gone {
-                Ok(()) => removed = true,
+                Ok(()) => {
+                    removed = true;
+                    self.changed(&pool, at, (&parent, name), Change::Went);
+                }
                 Err(error) if error.is_missing() => {}
                 // A hidden file of that name is not ours to remove.
                 Err(error) if error.errno() == Errno::NOTDIR => last = error,
@@ -68,7 +72,7 @@ impl Union {
         if let Some((inode, going)) = known.zip(going) {
             self.dir_was_removed(&pool, (&inode, object), (&parent, name), going);
         }
-        Ok(())
+        self.sync_changed(&pool, &parent)
     }
 
     /// Whether `name` was a directory that is known to have one copy, which is removed.
@@ -94,6 +98,7 @@ impl Union {
             Err(error) if error.is_missing() || error.errno() == Errno::NOTDIR => return Ok(false),
             removed => removed?,
         }
+        self.changed(pool, goes.at, (parent, name), Change::Went);
         self.dir_was_removed(pool, (&dir, object), (parent, name), going);
         Ok(true)
     }
@@ -116,6 +121,7 @@ impl Union {
             dir.outlive(object);
         }
         dir.lost_name(parent, name);
+        pool.branches.iter().for_each(|branch| branch.unsynced.forget(dir.id.ino));
         self.gone(pool, going);
     }
 

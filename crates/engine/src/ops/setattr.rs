@@ -116,6 +116,7 @@ impl Union {
         }
         pin.change(&pool, |fd| apply(fd, change))?;
         let stat = pin.ask(&pool, changed)?;
+        inode.note_changed();
         if let Some(file) = inode.open_file() {
             file.set_strips(stat.mode & SET_ID != 0 || file.strips() && !change.strips);
         }

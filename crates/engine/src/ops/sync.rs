@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use fsstack_pool::{BranchIx, Handle, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags};
@@ -10,6 +11,7 @@ use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::union::Union;
+use crate::unsynced::lost;
 
 impl Union {
     /// The file's data, and unless `data_only` its metadata, are on the branch's disk.
@@ -18,6 +20,8 @@ impl Union {
     /// What the branch answered, to this handle or to another one while this was open: each is told once.
     pub fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
         let open = self.file(handle)?;
+        let own = open.inode.branch();
+        self.sync_way(&self.pool.load(), &open.inode, own)?;
         let sync = if data_only { sys::file::fdatasync } else { sys::file::fsync };
         open.file.sync(open.owed, sync)
     }
@@ -26,17 +30,16 @@ impl Union {
     ///
     /// # Errors
     /// What the first branch that failed answered; the others were asked all the same. A copy that is not there any more does
-    /// not count; ESTALE if none is.
-    pub fn fsyncdir(&self, ino: Ino, data_only: bool) -> Result<()> {
+    /// not count; ESTALE if none is. EIO once for each `handle` if names were changed on a mount of a branch that is gone.
+    pub fn fsyncdir(&self, ino: Ino, handle: Handle, data_only: bool) -> Result<()> {
         let pool = self.pool.load();
         let dir = self.dir(ino)?;
+        self.sync_way(&pool, &dir, None)?;
         let (mut all, mut there) = (Ok(()), false);
         for at in dir.copies() {
-            let synced = self.dirfd(&pool, &dir, at).and_then(|fd| {
-                pool.branch(at).ask_patiently(|| {
-                    let fd = sys::at::reopen(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-                    if data_only { sys::file::fdatasync(fd.as_fd()) } else { sys::file::fsync(fd.as_fd()) }
-                })
+            let synced = self.sync_copy_by(&pool, &dir, at, |fd| {
+                let fd = sys::at::reopen(fd, OFlags::RDONLY | OFlags::DIRECTORY)?;
+                if data_only { sys::file::fdatasync(fd.as_fd()) } else { sys::file::fsync(fd.as_fd()) }
             });
             match synced {
                 Err(error) if self.has_vanished(&pool, &dir, at, error) => {}
@@ -45,6 +48,14 @@ impl Union {
                     all = all.and(synced);
                 }
             }
+        }
+        let losses = dir.losses();
+        if let Some(open) = self.dirs.get(&handle.0)
+            && open.losses.swap(losses, Relaxed) != losses
+        {
+            let at = dir.branch().ok_or(OpError::STALE)?;
+            tracing::warn!(dir = ?dir.name().map(|name| name.name), "names in a directory were changed on a mount that is gone: they may be lost with it, and its fsync says so");
+            return all.and(Err(lost(at)));
         }
         if there { all } else { Err(OpError::STALE) }
     }
@@ -76,10 +87,14 @@ impl Union {
         let pool = self.pool.load();
         let mut all = Ok(());
         for branch in &pool.branches {
+            let then = branch.unsynced.now();
             let synced = branch.ask_patiently(|| {
                 let fd = sys::at::reopen(branch.root().as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
                 sys::file::syncfs(fd.as_fd())
             });
+            if synced.is_ok() {
+                branch.unsynced.settled_until(then);
+            }
             all = all.and(synced);
         }
         all

@@ -1,6 +1,7 @@
 //! Removing a file's name.
 //!
-//! Every copy goes, the hidden ones first: whatever interrupts it, no old copy comes to light.
+//! Every copy goes, the hidden ones first, and surely before the one that hides them: whatever interrupts it, no old copy
+//! comes to light.
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -9,12 +10,14 @@ use std::sync::Arc;
 use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, SysError};
+use smallvec::SmallVec;
 
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::settings::PageCache;
 use crate::union::Union;
+use crate::unsynced::Change;
 
 /// Blocks of 512 bytes that a removed object may keep for the milliseconds until the kernel forgets it.
 const SMALL: u64 = 128;
@@ -42,11 +45,20 @@ impl Union {
             self.keep_removed(&pool, inode, &parent, name);
         }
         let going = known.as_ref().map(|inode| self.going(&pool, inode, (&parent, name)));
+        let shown = known.as_ref().and_then(|inode| inode.branch());
         let mut removed = false;
+        let mut hidden: SmallVec<[BranchIx; 2]> = SmallVec::new();
         let mut told = OpError::MISSING;
         for at in parent.copies().into_iter().rev() {
+            // Each branch is a journal of its own: what was hidden could be back after a power cut, and show.
+            if shown.is_none_or(|shown| shown == at) {
+                hidden.drain(..).try_for_each(|other| self.sync_copy(&pool, &parent, other))?;
+            }
             match self.unlink_on(&pool, &parent, name, at) {
-                Ok(()) => removed = true,
+                Ok(()) => {
+                    removed = true;
+                    hidden.push(at);
+                }
                 Err(error) if error.is_missing() => {}
                 // Hidden by the file on an earlier branch, or else what the name shows.
                 Err(error) if error.errno() == Errno::ISDIR => told = error,
@@ -62,7 +74,7 @@ impl Union {
         if let Some(going) = going {
             self.gone(&pool, going);
         }
-        Ok(())
+        self.sync_changed(&pool, &parent)
     }
 
     /// `name` is about to be removed from `inode`, which the kernel knows: the object stays until it forgets it.
@@ -118,6 +130,8 @@ impl Union {
             return Err(OpError::MISSING); // checked before: it has none
         }
         let fd = self.dirfd(pool, parent, at)?;
-        branch.ask(|| sys::at::unlink(fd.as_fd(), name))
+        branch.ask(|| sys::at::unlink(fd.as_fd(), name))?;
+        self.changed(pool, at, (parent, name), Change::Went);
+        Ok(())
     }
 }

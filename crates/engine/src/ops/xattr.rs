@@ -120,6 +120,7 @@ impl Union {
         if kill_sgid && name.to_bytes() == ACL_ACCESS {
             pin.change(&pool, clear_sgid)?;
         }
+        inode.note_changed();
         Ok(())
     }
 
@@ -146,7 +147,9 @@ impl Union {
             xattr::remove(On::Fd(fd), name)?;
             look_anew(fd, name, &[]);
             Ok(())
-        })
+        })?;
+        inode.note_changed();
+        Ok(())
     }
 
     /// Whether `caller` may set or remove the attribute `name`. The kernel checks all namespaces but `system.`, which it

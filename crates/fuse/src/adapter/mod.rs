@@ -183,7 +183,9 @@ impl Adapter {
                 self.union.flush(Handle(fh)).map_err(errno)
             }
             Operation::Fsync { fh, datasync } => self.union.fsync(Handle(fh), datasync).map_err(errno),
-            Operation::Fsyncdir { datasync, .. } => self.union.fsyncdir(ino, datasync).map_err(errno),
+            Operation::Fsyncdir { fh, datasync } => {
+                self.union.fsyncdir(ino, Handle(fh), datasync).map_err(errno)
+            }
             Operation::Syncfs => self.union.syncfs().map_err(errno),
             Operation::Opendir { flags, .. } => {
                 let flags = OFlags::from_bits_retain(flags);

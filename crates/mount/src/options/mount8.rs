@@ -99,10 +99,16 @@ pub(super) const FLAGS: &[Row] = &[
         raw.flags.execute = false;
         Ok(())
     }),
-    option(&["sync"], Takes::Nothing, "", "Writing waits for the disk.", |raw, _| {
-        raw.flags.synchronous = true;
-        Ok(())
-    }),
+    option(
+        &["sync"],
+        Takes::Nothing,
+        "",
+        "Writing and changes of directories wait for the disk; files are written by the stacked path.",
+        |raw, _| {
+            raw.flags.synchronous = true;
+            Ok(())
+        },
+    ),
     option(&["async"], Takes::Nothing, "the default", "The opposite of sync.", |raw, _| {
         raw.flags.synchronous = false;
         Ok(())

@@ -1,0 +1,41 @@
+//! Which copies of a directory have had names changed in them and not synced, and what of that may be lost.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use fsstack_pool::BranchIx;
+
+use super::Inode;
+use super::copies::Copy;
+
+impl Inode {
+    /// A name in the copy on `branch`, in the mount `epoch` of it, was changed.
+    pub(crate) fn note_change(&self, branch: BranchIx, epoch: u32) {
+        let epoch = NonZeroU32::MIN.saturating_add(epoch);
+        self.with_copy(branch, |copy| _ = copy.changed.get_or_insert(epoch));
+    }
+
+    /// Whether a name in the copy on `branch` was changed since it was synced.
+    pub(crate) fn has_change(&self, branch: BranchIx) -> bool {
+        self.with_copy(branch, |copy| copy.changed.is_some()).unwrap_or(false)
+    }
+
+    /// The copy on `branch` is about to be synced: in which mount of the branch a name in it was changed before.
+    pub(crate) fn take_change(&self, branch: BranchIx) -> Option<u32> {
+        self.with_copy(branch, |copy| copy.changed.take())?.map(|epoch| epoch.get() - 1)
+    }
+
+    /// Changes of names in it may be gone with a mount of a branch.
+    pub(crate) fn lose_changes(&self) {
+        self.losses.fetch_add(1, Relaxed);
+    }
+
+    /// How often [`Self::lose_changes`] was.
+    pub(crate) fn losses(&self) -> u32 {
+        self.losses.load(Relaxed)
+    }
+
+    fn with_copy<T>(&self, branch: BranchIx, f: impl FnOnce(&mut Copy) -> T) -> Option<T> {
+        self.with_dir(|dir| dir.copies.iter_mut().find(|copy| copy.branch == branch).map(f))?
+    }
+}

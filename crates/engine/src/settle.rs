@@ -1,0 +1,244 @@
+//! A record of a change of names is compared with the branches, and what it says is finished or taken back (`journal.rs`).
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+
+use fsstack_sys::at::RenameFlags;
+use fsstack_sys::dirents::Dirents;
+use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
+
+use crate::branch::Branch;
+use crate::journal::{Act, Names, Object, Part};
+use crate::ops::rmdir::is_dot;
+use crate::pool::Pool;
+use crate::recover::{sync_dir, walk};
+
+/// What became of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// Nothing is left to do.
+    Whole,
+    /// This is left, for branches that are not here.
+    Left(Names),
+}
+
+/// How far a part has come, as the branch shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Before,
+    /// The object has both names.
+    Midway,
+    After,
+    /// Somebody else has changed it: nothing to do.
+    Strange,
+    /// What was to go was written to since: it stays, and nothing may come in its place.
+    Stays,
+}
+
+/// A part whose branch is there, with where it acts.
+struct Place<'a> {
+    part: Part,
+    branch: &'a Branch,
+    stage: Stage,
+    first: Option<(OwnedFd, CString)>,
+    second: Option<(OwnedFd, CString)>,
+}
+
+/// Finishes what `record` says, or takes it back.
+///
+/// # Errors
+/// What a branch answered: the record is to stay.
+pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<Settled, SysError> {
+    let Some(names) = Names::decode(record) else { return Ok(Settled::Whole) };
+    let mut places = Vec::new();
+    let mut missing = Vec::new();
+    for part in &names.parts {
+        match pool.branches.iter().find(|branch| branch.id == part.branch && branch.is_writable()) {
+            Some(branch) => places.push(Place::find(branch, *part, &names)?),
+            None => missing.push(*part),
+        }
+    }
+    let begun =
+        names.settled || places.iter().any(|place| matches!(place.stage, Stage::Midway | Stage::After));
+    let forward = begun && finish(pool, &mut places)?;
+    if begun {
+        let (name, done) =
+            (String::from_utf8_lossy(&names.first), if forward { "finished" } else { "taken back" });
+        tracing::info!(%name, "a change of names that was interrupted is {done}");
+    }
+    if missing.is_empty() {
+        return Ok(Settled::Whole);
+    }
+    let parts = missing.into_iter().filter_map(|part| if forward { Some(part) } else { part.reversed() });
+    let parts: Vec<Part> = parts.collect();
+    Ok(if parts.is_empty() { Settled::Whole } else { Settled::Left(Names { parts, settled: true, ..names }) })
+}
+
+/// Does what is left of the parts. False: a branch refused, and all were taken back.
+fn finish(pool: &Pool, places: &mut [Place<'_>]) -> Result<bool, SysError> {
+    let is_shown: Vec<bool> = places.iter().map(|place| place.is_behind(pool, places)).collect();
+    for (place, _) in places.iter_mut().zip(is_shown).filter(|(_, is_shown)| *is_shown) {
+        match place.stage {
+            // Its name has meant the new directory since: what came to be in it is in that.
+            Stage::Before if place.removes_filled()? => place.stage = Stage::Strange,
+            Stage::Stays => {
+                let branch = place.branch.path.display();
+                tracing::warn!(%branch, "what an interrupted rename replaced was written to since: it stays, hidden");
+                place.stage = Stage::Strange;
+            }
+            _ => {}
+        }
+    }
+    if let Some(stays) = places.iter().find(|place| place.stage == Stage::Stays) {
+        let branch = stays.branch.path.display();
+        tracing::warn!(%branch, "what an interrupted change of names was to replace was written to since: it stays");
+        take_back(places)?;
+        return Ok(false);
+    }
+    // What must go first, or it would hide or forbid what comes in its place.
+    places.sort_by_key(|place| place.part.act != Act::Remove);
+    for at in 0..places.len() {
+        let place = &mut places[at];
+        let done = match place.stage {
+            Stage::Before | Stage::Midway => place.act(),
+            Stage::After | Stage::Strange | Stage::Stays => continue,
+        };
+        match done {
+            Ok(()) => place.stage = Stage::After,
+            Err(error) if places.iter().any(Place::cannot_go_back) => return Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "an interrupted change of names cannot be finished: it is taken back");
+                take_back(places)?;
+                return Ok(false);
+            }
+        }
+    }
+    places.iter().try_for_each(Place::sync).map(|()| true)
+}
+
+fn take_back(places: &[Place<'_>]) -> Result<(), SysError> {
+    for done in places.iter().filter(|place| matches!(place.stage, Stage::Midway | Stage::After)) {
+        done.undo()?;
+        done.sync()?;
+    }
+    Ok(())
+}
+
+impl<'a> Place<'a> {
+    fn find(branch: &'a Branch, part: Part, names: &Names) -> Result<Self, SysError> {
+        let (first, second) = (walk(branch, &names.first)?, walk(branch, &names.second)?);
+        let has = |at: &Option<(OwnedFd, CString)>| match at {
+            None => Ok(None),
+            Some((dir, name)) => match sys::at::stat(dir.as_fd(), name) {
+                Ok(stat) => Ok(Some(stat)),
+                Err(error) if error.errno == Errno::NOENT => Ok(None),
+                Err(error) => Err(error),
+            },
+        };
+        let (at_first, at_second) = (has(&first)?, has(&second)?);
+        let has = |stat: Option<Stat>, object: Object| stat.is_some_and(|stat| object.is(&stat));
+        let moves = |old, new| match (has(old, part.object), has(new, part.object)) {
+            (true, true) => Stage::Midway,
+            (true, false) => Stage::Before,
+            (false, true) => Stage::After,
+            (false, false) => Stage::Strange,
+        };
+        let stage = match part.act {
+            Act::There => moves(at_first, at_second),
+            Act::Back => moves(at_second, at_first),
+            Act::Swap { other } if has(at_first, part.object) && has(at_second, other) => Stage::Before,
+            Act::Swap { other } if has(at_first, other) && has(at_second, part.object) => Stage::After,
+            Act::Swap { .. } => Stage::Strange,
+            Act::Remove => match at_second.filter(|stat| part.object.is(stat)) {
+                Some(stat) if part.object.is_changed(&stat) => Stage::Stays,
+                Some(_) => Stage::Before,
+                None => Stage::After,
+            },
+        };
+        Ok(Self { part, branch, stage, first, second })
+    }
+
+    fn act(&self) -> Result<(), SysError> {
+        match self.part.act {
+            Act::There => self.rename(&self.first, &self.second),
+            Act::Back => self.rename(&self.second, &self.first),
+            Act::Swap { .. } => self.swap(),
+            Act::Remove => {
+                let Some((dir, name)) = &self.second else { return Ok(()) };
+                match sys::at::unlink(dir.as_fd(), name) {
+                    Err(error) if error.errno == Errno::ISDIR => sys::at::rmdir(dir.as_fd(), name),
+                    removed => removed,
+                }
+            }
+        }
+    }
+
+    fn undo(&self) -> Result<(), SysError> {
+        match self.part.act {
+            Act::There => self.rename(&self.second, &self.first),
+            Act::Back => self.rename(&self.first, &self.second),
+            Act::Swap { .. } => self.swap(),
+            Act::Remove => Ok(()),
+        }
+    }
+
+    /// It is to go, and hides nothing: the name has meant what takes its place for as long as the record lies here. That is not
+    /// taken back.
+    fn is_behind(&self, pool: &Pool, all: &[Self]) -> bool {
+        let mut moved = all.iter().filter(|place| place.part.act != Act::Remove).peekable();
+        let is_later =
+            moved.peek().is_some_and(|first| pool.turn(first.branch.ix) < pool.turn(self.branch.ix));
+        let is_dir = self.part.object.is_no_file();
+        self.part.act == Act::Remove && (is_dir || is_later) && moved.all(|place| place.stage == Stage::After)
+    }
+
+    /// Whether it is a directory that is to go and has entries.
+    fn removes_filled(&self) -> Result<bool, SysError> {
+        let Some((dir, name)) = &self.second else { return Ok(false) };
+        let how = OFlags::RDONLY | OFlags::DIRECTORY;
+        let mut entries = match sys::at::open(dir.as_fd(), name, how, 0, self.branch.mounts) {
+            Err(error) if matches!(error.errno, Errno::NOENT | Errno::NOTDIR) => return Ok(false),
+            opened => Dirents::new(opened?, 1024),
+        };
+        while let Some(entry) = entries.next()? {
+            if !is_dot(entry.name) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A file that was removed does not come back.
+    fn cannot_go_back(&self) -> bool {
+        self.part.act == Act::Remove && self.stage == Stage::After
+    }
+
+    fn rename(
+        &self,
+        from: &Option<(OwnedFd, CString)>,
+        to: &Option<(OwnedFd, CString)>,
+    ) -> Result<(), SysError> {
+        let (Some((from_dir, from)), Some((to_dir, to))) = (from, to) else {
+            return Err(SysError { call: sys::Call::Rename, errno: Errno::NOENT });
+        };
+        if self.stage == Stage::Midway {
+            return sys::at::unlink(from_dir.as_fd(), from); // the second name is there already
+        }
+        // A directory may replace an empty one; a file nothing that came meanwhile.
+        let is_dir = sys::at::stat(from_dir.as_fd(), from)?.is_dir();
+        let how = if is_dir { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        sys::at::rename(from_dir.as_fd(), from, to_dir.as_fd(), to, how)
+    }
+
+    fn swap(&self) -> Result<(), SysError> {
+        let (Some((a_dir, a)), Some((b_dir, b))) = (&self.first, &self.second) else { return Ok(()) };
+        sys::at::rename(a_dir.as_fd(), a, b_dir.as_fd(), b, RenameFlags::EXCHANGE)
+    }
+
+    fn sync(&self) -> Result<(), SysError> {
+        for (dir, _) in [&self.first, &self.second].into_iter().flatten() {
+            sync_dir(dir.as_fd()).inspect_err(|_| self.branch.distrust_space())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,306 @@
+//! Names that changed on a branch and are not surely on its disk.
+//!
+//! Each branch is a journal of its own. What takes the place of a name that went from one branch may be on the disk of another
+//! first: after a power cut the old one is back, and may hide the new. So a branch knows which names went from which of its
+//! directories, or came there by a rename, since these were synced, and an fsync first syncs those on the way to what is synced.
+//! Where one branch took part there is nothing to do: its own journal keeps the order.
+//!
+//! Besides, each copy of a directory knows whether any name changed in it, and on which mount of its branch (`inode/copies.rs`).
+//! With a mount that is gone that may be gone too: the directory's fsync tells so, once to each who has it open.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use fsstack_pool::{BranchIx, Ino};
+use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::branch::Branch;
+use crate::error::{OpError, Result};
+use crate::inode::Inode;
+use crate::inode::number::hash_name;
+use crate::pool::Pool;
+use crate::recover::sync_dir;
+use crate::settings::Synced;
+use crate::union::Union;
+
+/// Directories of a branch that are kept in mind; with more, the whole branch counts as changed.
+const DIRS: usize = 4096;
+/// Names of one directory that are kept in mind; with more, all of its names count as changed.
+const NAMES: usize = 4;
+
+/// What happened to a name in a branch's directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It is new. That another branch had it before is known there.
+    Came,
+    /// It went, or means another object.
+    Went,
+}
+
+/// The directories of a branch with names that went since they were synced.
+#[derive(Debug, Default)]
+pub(crate) struct Unsynced {
+    any: AtomicBool,
+    dirs: Mutex<Dirs>,
+}
+
+#[derive(Debug, Default)]
+struct Dirs {
+    known: HashMap<Ino, Went>,
+    /// Of directories that are not in `known`, too many to keep.
+    others: Option<Mark>,
+    /// Counts the changes.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Went {
+    /// Hashes of the names; more than [`NAMES`] stand for all.
+    names: SmallVec<[u64; NAMES]>,
+    mark: Mark,
+}
+
+/// Tells the state of a directory's names from a later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    /// When the last name went.
+    at: u64,
+    /// On which mount of the branch the first did.
+    epoch: u32,
+}
+
+impl Unsynced {
+    /// Whether there may be any.
+    fn any(&self) -> bool {
+        self.any.load(Relaxed)
+    }
+
+    fn went(&self, dir: Ino, name: u64, epoch: u32) {
+        let mut dirs = self.dirs.lock();
+        self.any.store(true, Relaxed);
+        dirs.clock += 1;
+        let mark = Mark { at: dirs.clock, epoch };
+        if dirs.known.len() >= DIRS && !dirs.known.contains_key(&dir) {
+            dirs.others = Some(Mark { epoch: dirs.others.map_or(epoch, |first| first.epoch), ..mark });
+            return;
+        }
+        let went = dirs.known.entry(dir).or_insert(Went { names: SmallVec::new(), mark });
+        went.mark.at = mark.at;
+        if went.names.len() <= NAMES && !went.names.contains(&name) {
+            went.names.push(name);
+        }
+    }
+
+    /// The state of `dir`, if the name may have gone from it.
+    fn of(&self, dir: Ino, name: u64) -> Option<Mark> {
+        let dirs = self.dirs.lock();
+        let went = dirs.known.get(&dir)?;
+        (went.names.len() > NAMES || went.names.contains(&name)).then_some(went.mark)
+    }
+
+    fn of_dir(&self, dir: Ino) -> Option<Mark> {
+        if self.any() { self.dirs.lock().known.get(&dir).map(|went| went.mark) } else { None }
+    }
+
+    fn of_others(&self) -> Option<Mark> {
+        self.dirs.lock().others
+    }
+
+    /// All that went from `dir` until `mark` is on disk, or is known to be lost.
+    fn settled(&self, dir: Ino, mark: Mark) {
+        let mut dirs = self.dirs.lock();
+        if dirs.known.get(&dir).is_some_and(|went| went.mark == mark) {
+            dirs.known.remove(&dir);
+        }
+        self.any.store(!dirs.known.is_empty() || dirs.others.is_some(), Relaxed);
+    }
+
+    /// When the whole branch is about to be synced: for [`Self::settled_until`].
+    pub(crate) fn now(&self) -> u64 {
+        self.dirs.lock().clock
+    }
+
+    /// All that went from any directory until then is on disk, or is known to be lost.
+    pub(crate) fn settled_until(&self, then: u64) {
+        let mut dirs = self.dirs.lock();
+        dirs.known.retain(|_, went| went.mark.at > then);
+        dirs.others = dirs.others.filter(|mark| mark.at > then);
+        self.any.store(!dirs.known.is_empty() || dirs.others.is_some(), Relaxed);
+    }
+
+    /// The directory was removed: that is a change of the one above.
+    pub(crate) fn forget(&self, dir: Ino) {
+        if self.any() {
+            self.dirs.lock().known.remove(&dir);
+        }
+    }
+}
+
+/// A name in a directory, as it is kept in mind.
+fn hash(dir: &Inode, name: &CStr) -> u64 {
+    hash_name(dir.id.ino, name.to_bytes())
+}
+
+impl Union {
+    /// A name in the copy of `dir` on the branch `at` was changed.
+    pub(crate) fn changed(&self, pool: &Pool, at: BranchIx, (dir, name): (&Inode, &CStr), change: Change) {
+        let branch = pool.branch(at);
+        let epoch = branch.epoch();
+        dir.note_change(at, epoch);
+        if change == Change::Went && pool.branches.len() > 1 {
+            branch.unsynced.went(dir.id.ino, hash(dir, name), epoch);
+        }
+    }
+
+    /// What went on other branches than `own` from the way to `inode` is on disk: it does not come back in the place of what is
+    /// about to be synced.
+    ///
+    /// # Errors
+    /// What the branch answered; EIO if its mount is gone, and what went may be back.
+    pub(crate) fn sync_way(&self, pool: &Pool, inode: &Arc<Inode>, own: Option<BranchIx>) -> Result<()> {
+        let is_other = |branch: &&Arc<Branch>| Some(branch.ix) != own && branch.unsynced.any();
+        if !pool.branches.iter().any(|branch| is_other(&branch)) {
+            return Ok(());
+        }
+        let mut way = Vec::new();
+        for first in inode.names() {
+            let mut next = Some(first);
+            while let Some(name) = next {
+                next = name.parent.name();
+                way.push(name);
+            }
+        }
+        for branch in pool.branches.iter().filter(is_other) {
+            if let Some(mark) = branch.unsynced.of_others() {
+                let now = branch.unsynced.now();
+                let synced = branch.ask_patiently(|| sync_all(branch.root().as_fd()));
+                synced?;
+                branch.unsynced.settled_until(now);
+                check_epoch(branch, mark.epoch)?;
+            }
+            for name in way.iter().rev() {
+                let dir = &name.parent;
+                let Some(mark) = branch.unsynced.of(dir.id.ino, hash(dir, &name.name)) else { continue };
+                match self.sync_copy(pool, dir, branch.ix) {
+                    // The copy went itself: that is known of the directory above.
+                    Err(error) if error.is_missing() => branch.unsynced.settled(dir.id.ino, mark),
+                    synced => synced?,
+                }
+                check_epoch(branch, mark.epoch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The names in the copy of `dir` on the branch `at` are on disk.
+    ///
+    /// # Errors
+    /// What the branch answered.
+    pub(crate) fn sync_copy(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<()> {
+        self.sync_copy_by(pool, dir, at, sync_dir)
+    }
+
+    /// As [`Self::sync_copy`], by `sync`.
+    ///
+    /// # Errors
+    /// What the branch answered.
+    pub(crate) fn sync_copy_by(
+        &self,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        at: BranchIx,
+        sync: impl FnOnce(BorrowedFd<'_>) -> Result<(), SysError>,
+    ) -> Result<()> {
+        let branch = pool.branch(at);
+        let (mark, change) = (branch.unsynced.of_dir(dir.id.ino), dir.take_change(at));
+        let synced = self.dirfd(pool, dir, at).and_then(|fd| branch.ask_patiently(|| sync(fd.as_fd())));
+        match (synced, change, mark) {
+            (Err(_), Some(epoch), _) => dir.note_change(at, epoch),
+            (Ok(()), Some(epoch), _) if epoch != branch.epoch() => dir.lose_changes(),
+            _ => {}
+        }
+        if let (Ok(()), Some(mark)) = (synced, mark) {
+            branch.unsynced.settled(dir.id.ino, mark);
+        }
+        synced
+    }
+
+    /// Names in `dir` were changed, which is about to be answered: with `dirsync` and `sync` they are on disk before, and so is
+    /// the way to them.
+    ///
+    /// # Errors
+    /// What the branch answered: the change stays.
+    pub(crate) fn sync_changed(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<()> {
+        if pool.settings.synced == Synced::ByRequest {
+            return Ok(());
+        }
+        let mut next = Some(dir.clone());
+        while let Some(dir) = next {
+            for at in dir.copies() {
+                if dir.has_change(at) {
+                    self.sync_copy(pool, &dir, at)?;
+                }
+            }
+            next = dir.name().map(|name| name.parent);
+        }
+        Ok(())
+    }
+}
+
+fn sync_all(root: BorrowedFd<'_>) -> Result<(), SysError> {
+    let root = sys::at::reopen(root, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    sys::file::syncfs(root.as_fd())
+}
+
+/// What changed on a mount of `branch` that is gone may be gone with it.
+fn check_epoch(branch: &Branch, epoch: u32) -> Result<()> {
+    if epoch == branch.epoch() { Ok(()) } else { Err(lost(branch.ix)) }
+}
+
+/// What was acknowledged may not be on the branch `at`, which is not at fault by that.
+pub(crate) fn lost(at: BranchIx) -> OpError {
+    OpError::Branch { branch: at, sys: SysError::new(Call::Fsync, Errno::IO) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const D: Ino = Ino(7);
+
+    #[test]
+    fn a_name_that_went_is_known_until_its_directory_is_synced() {
+        let unsynced = Unsynced::default();
+        assert!(!unsynced.any());
+        unsynced.went(D, 1, 0);
+        assert!(unsynced.any() && unsynced.of(D, 2).is_none() && unsynced.of(Ino(8), 1).is_none());
+        let mark = unsynced.of(D, 1).unwrap();
+        unsynced.went(D, 2, 1);
+        unsynced.settled(D, mark);
+        let later = unsynced.of(D, 1).expect("one went while it was synced");
+        assert_eq!(later.epoch, 0, "the first");
+        unsynced.settled(D, later);
+        assert!(!unsynced.any() && unsynced.of(D, 1).is_none());
+    }
+
+    #[test]
+    fn too_many_names_or_directories_stand_for_all() {
+        let unsynced = Unsynced::default();
+        (0..10).for_each(|name| unsynced.went(D, name, 0));
+        assert!(unsynced.of(D, 99).is_some());
+        assert!(unsynced.of_others().is_none());
+        (0..2 * DIRS as u64).for_each(|dir| unsynced.went(Ino(100 + dir), 1, 0));
+        assert!(unsynced.of_others().is_some() && unsynced.dirs.lock().known.len() <= DIRS);
+        let then = unsynced.now();
+        unsynced.went(D, 5, 0);
+        unsynced.settled_until(then);
+        assert!(unsynced.of(D, 5).is_some() && unsynced.of_others().is_none());
+        unsynced.forget(D);
+        assert!(unsynced.of(D, 5).is_none());
+    }
+}

@@ -1,0 +1,126 @@
+//! What is on disk before what: each branch is a journal of its own.
+
+use fsstack_engine::settings::{Settings, Synced};
+use fsstack_pool::BranchMode::{NoCreate, ReadWrite};
+use fsstack_pool::{Handle, Ino};
+use fsstack_sys::{Call, count};
+
+use crate::ground::{File, Ground, settings};
+
+/// What is made gets to the second branch.
+fn ground() -> Ground {
+    Ground::with(&[NoCreate, ReadWrite], settings())
+}
+
+fn syncs(pool: &Ground, file: File) -> u64 {
+    let (done, made) = count::scope(|| pool.union.fsync(file.handle, false));
+    done.unwrap();
+    made.of(Call::Fsync)
+}
+
+#[test]
+fn what_went_from_another_branch_is_synced_before_what_takes_its_place() {
+    let pool = ground();
+    pool.put(0, "file", "old");
+    pool.unlink("file").unwrap();
+    let file = pool.create("file").unwrap();
+    assert_eq!(pool.holders("file"), [1]);
+    assert_eq!([syncs(&pool, file), syncs(&pool, file)], [2, 1], "a file");
+
+    pool.put_dir(0, "dir");
+    pool.rmdir("dir").unwrap();
+    pool.mkdir("dir").unwrap();
+    let file = pool.create("dir/file").unwrap();
+    assert_eq!([syncs(&pool, file), syncs(&pool, file)], [2, 1], "the directory that it is in");
+
+    pool.put(0, "was", "a file");
+    pool.unlink("was").unwrap();
+    pool.mkdir("was").unwrap();
+    let file = pool.create("was/file").unwrap();
+    assert_eq!([syncs(&pool, file), syncs(&pool, file)], [2, 1], "a file that is a directory now");
+
+    pool.put(0, "above/from/old", "old");
+    pool.rename("above/from", "above/to").unwrap();
+    let file = pool.create("above/to/new").unwrap();
+    assert_eq!(pool.holders("above/to"), [0, 1]);
+    assert_eq!([syncs(&pool, file), syncs(&pool, file)], [2, 1], "a directory that was renamed");
+    pool.put(0, "above/to/sub/old", "old");
+    let file = pool.create("above/to/sub/new").unwrap();
+    pool.rename("above/to", "above/from").unwrap();
+    assert_eq!(syncs(&pool, file), 1, "a rename on several branches is on disk when it is answered");
+}
+
+#[test]
+fn an_fsync_costs_nothing_more_where_one_branch_took_part_or_another_name_went() {
+    let pool = ground();
+    for _ in 0..2 {
+        let file = pool.create("file").unwrap();
+        assert_eq!(syncs(&pool, file), 1);
+        pool.create("tmp").unwrap();
+        pool.rename("tmp", "file").unwrap();
+        pool.unlink("file").unwrap();
+    }
+    pool.put(0, "other", "old");
+    pool.unlink("other").unwrap();
+    let file = pool.create("file").unwrap();
+    assert_eq!(syncs(&pool, file), 1, "another name");
+    (0..9).for_each(|n| pool.put(0, &format!("many{n}"), "old"));
+    (0..9).for_each(|n| pool.unlink(&format!("many{n}")).unwrap());
+    assert_eq!([syncs(&pool, file), syncs(&pool, file)], [2, 1], "too many to tell");
+}
+
+#[test]
+fn an_fsync_of_the_directory_or_of_the_pool_is_enough() {
+    let pool = ground();
+    for sync in
+        [(|pool: &Ground| pool.union.fsyncdir(Ino::ROOT, Handle(0), false).unwrap()) as fn(&Ground), |pool| {
+            pool.union.syncfs().unwrap()
+        }]
+    {
+        pool.put(0, "file", "old");
+        pool.unlink("file").unwrap();
+        let file = pool.create("file").unwrap();
+        sync(&pool);
+        assert_eq!(syncs(&pool, file), 1);
+        pool.unlink("file").unwrap();
+    }
+}
+
+#[test]
+fn hidden_copies_are_surely_gone_before_what_hides_them_goes() {
+    let pool = Ground::new(2);
+    let syncs = |act: &dyn Fn()| count::scope(act).1.of(Call::Fsync);
+    pool.put(0, "plain", "shown");
+    pool.ino("plain");
+    assert_eq!(syncs(&|| pool.unlink("plain").unwrap()), 0, "nothing is hidden");
+    pool.put(1, "later", "shown");
+    pool.ino("later");
+    assert_eq!(syncs(&|| pool.unlink("later").unwrap()), 0, "nothing is hidden");
+    for at in 0..2 {
+        ["gone", "log"].iter().for_each(|name| pool.put(at, name, &format!("{name} {at}")));
+    }
+    pool.ino("gone");
+    assert_eq!(syncs(&|| pool.unlink("gone").unwrap()), 1);
+    assert_eq!(syncs(&|| pool.rename("log", "log.1").unwrap()), 1);
+    assert_eq!(pool.holders("log.1"), [0]);
+}
+
+#[test]
+fn names_are_synced_before_the_answer_if_the_mount_says_so() {
+    let pool = Ground::with(&[NoCreate, ReadWrite], Settings { synced: Synced::Names, ..settings() });
+    pool.put(0, "d/old", "old");
+    pool.ino("d");
+    let syncs = |act: &dyn Fn()| count::scope(act).1.of(Call::Fsync);
+    assert_eq!(
+        syncs(&|| _ = pool.create("d/file").unwrap()),
+        2,
+        "the copy of the directory, and the way to it"
+    );
+    assert_eq!(syncs(&|| _ = pool.create("d/more").unwrap()), 1);
+    assert_eq!(syncs(&|| _ = pool.mkdir("d/sub").unwrap()), 1);
+    assert_eq!(syncs(&|| _ = pool.link("d/file", "d/link").unwrap()), 1);
+    assert_eq!(syncs(&|| pool.rename("d/link", "d/sub/link").unwrap()), 2);
+    assert_eq!(syncs(&|| pool.unlink("d/old").unwrap()), 1);
+    assert_eq!(syncs(&|| pool.unlink("d/sub/link").unwrap()), 1);
+    assert_eq!(syncs(&|| pool.rmdir("d/sub").unwrap()), 1);
+}
