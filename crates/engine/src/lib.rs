@@ -40,6 +40,7 @@ mod recover;
 mod regain;
 mod relocate;
 mod removed;
+mod replace;
 pub mod reserve;
 mod resolve;
 mod rights;

@@ -230,7 +230,8 @@ impl Union {
         const A_MOMENT: Duration = Duration::from_millis(300);
         let pool = self.pool();
         let ending = self.clone();
-        let closer = std::thread::Builder::new().name("closing".into()).spawn(move || ending.destroy())?;
+        let closer = std::thread::Builder::new().name("closing".into());
+        let closer = crate::thread::start(closer, move || ending.destroy())?;
         let began = Instant::now();
         let mut aborted = false;
         loop {

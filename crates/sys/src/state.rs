@@ -1,38 +1,121 @@
-//! Files that the daemon keeps for itself, outside of all branches.
+//! Files that the daemon keeps for itself, outside of all branches: made as the daemon, and believed only if nobody else can
+//! have written them.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat, renameat};
+use rustix::io::Errno;
+
+use crate::identity::become_daemon;
+
+/// Access for others than the owner.
+const OTHERS: u32 = 0o077;
+/// What lets others than the owner change something.
+const WRITE_BY_OTHERS: u32 = 0o022;
 
 /// Makes the folder of `file`, which only its owner may enter, and puts what was there under the file's name aside: `.bad` is
 /// added to its name.
 ///
 /// # Errors
-/// What the system said.
+/// What the system said; EPERM if the folder is not the daemon's own.
 pub fn make_room(file: &Path) -> io::Result<()> {
-    if let Some(folder) = file.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    }
-    let mut bad = file.as_os_str().to_owned();
+    as_daemon()?;
+    let (folder, name) = parts(file)?;
+    make_folders(folder)?;
+    let (folder, _) = open_own_folder(folder)?;
+    let mut bad = name.as_os_str().to_owned();
     bad.push(".bad");
-    match fs::rename(file, bad) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+    match renameat(&folder, name, &folder, bad) {
+        Err(Errno::NOENT) | Ok(()) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
-/// A file that is read and written, made if there is none.
+/// A file that is read and written, and by nobody but the daemon, made if there is none.
 ///
 /// # Errors
-/// What the system said.
+/// What the system said; EPERM if the file or its folder is not the daemon's own.
 pub fn open(file: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(file)
+    as_daemon()?;
+    let (folder, name) = parts(file)?;
+    let (folder, about_folder) = open_own_folder(folder)?;
+    let how = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let opened = openat(&folder, name, how, Mode::RUSR | Mode::WUSR)?;
+    let stat = fstat(&opened)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Errno::INVAL.into());
+    }
+    if stat.st_mode & OTHERS != 0 {
+        // Earlier versions made it so. Nobody came to it if nobody but the owner could enter the folder.
+        if stat.st_mode & WRITE_BY_OTHERS != 0 && about_folder.st_mode & OTHERS != 0 {
+            return Err(Errno::PERM.into());
+        }
+        check_owner(&stat)?;
+        fchmod(&opened, Mode::RUSR | Mode::WUSR)?;
+    }
+    check_owner(&stat)?;
+    Ok(opened.into())
+}
+
+fn as_daemon() -> io::Result<()> {
+    become_daemon().map_err(|error| error.errno.into())
+}
+
+fn parts(file: &Path) -> io::Result<(&Path, &Path)> {
+    let name = file.file_name().ok_or(Errno::INVAL)?;
+    Ok((file.parent().unwrap_or(Path::new(".")), Path::new(name)))
+}
+
+/// Makes `folder`, and those above it that are missing.
+fn make_folders(folder: &Path) -> io::Result<()> {
+    let make = || mkdirat(CWD, folder, Mode::RWXU);
+    let made = match (make(), folder.parent()) {
+        (Err(Errno::NOENT), Some(above)) => {
+            make_folders(above)?;
+            make()
+        }
+        (made, _) => made,
+    };
+    match made {
+        Err(Errno::EXIST) | Ok(()) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The folder, which nobody but the daemon may change.
+fn open_own_folder(folder: &Path) -> io::Result<(OwnedFd, Stat)> {
+    let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = openat(CWD, folder, how, Mode::empty())?;
+    let stat = fstat(&opened)?;
+    check_owner(&stat)?;
+    if stat.st_mode & WRITE_BY_OTHERS != 0 {
+        return Err(Errno::PERM.into());
+    }
+    Ok((opened, stat))
+}
+
+fn check_owner(stat: &Stat) -> io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    if stat.st_uid == own { Ok(()) } else { Err(Errno::PERM.into()) }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
     use super::*;
+
+    fn set_mode(of: &Path, mode: u32) {
+        fs::set_permissions(of, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn mode(of: &Path) -> u32 {
+        of.metadata().unwrap().permissions().mode() & 0o777
+    }
 
     #[test]
     fn room_is_made_where_something_was() {
@@ -41,7 +124,43 @@ mod tests {
         make_room(&file).unwrap();
         fs::write(&file, "old").unwrap();
         make_room(&file).unwrap();
-        assert!(!file.exists() && file.parent().unwrap().is_dir());
+        assert!(!file.exists());
+        assert_eq!((mode(&dir.path().join("a")), mode(&dir.path().join("a/b"))), (0o700, 0o700));
         assert_eq!(fs::read_to_string(file.with_extension("bad")).unwrap(), "old");
+    }
+
+    #[test]
+    fn only_what_nobody_else_can_have_written_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("state");
+        drop(open(&file).unwrap());
+        assert_eq!(mode(&file), 0o600);
+        // As earlier versions left it.
+        set_mode(&file, 0o666);
+        drop(open(&file).unwrap());
+        assert_eq!(mode(&file), 0o600);
+        let refused = || open(&file).unwrap_err().kind() == io::ErrorKind::PermissionDenied;
+        // Where others may come to it.
+        set_mode(&file, 0o666);
+        set_mode(dir.path(), 0o755);
+        assert!(refused());
+        set_mode(&file, 0o644);
+        drop(open(&file).unwrap());
+        set_mode(dir.path(), 0o777);
+        assert!(refused());
+        assert!(make_room(&file).is_err());
+        set_mode(dir.path(), 0o700);
+        if crate::identity::is_root() {
+            chown(&file, Some(1234), None).unwrap();
+            assert!(refused());
+            chown(&file, Some(0), None).unwrap();
+            chown(dir.path(), Some(1234), None).unwrap();
+            assert!(refused() && make_room(&file).is_err());
+            chown(dir.path(), Some(0), None).unwrap();
+        }
+        drop(open(&file).unwrap());
+        let link = dir.path().join("link");
+        symlink(&file, &link).unwrap();
+        assert!(open(&link).is_err());
     }
 }

@@ -14,7 +14,6 @@ pub(crate) mod open;
 pub(crate) mod pin;
 mod readdir;
 mod rename;
-mod replace;
 mod revive;
 pub(crate) mod rmdir;
 mod setattr;
