@@ -33,6 +33,8 @@ pub enum CopyRequest {
         /// As they were reserved.
         ids: Vec<u64>,
     },
+    /// Everything that the pool holds is to be on disk, whoever put it there.
+    Sync,
 }
 
 /// Files for a directory.
@@ -74,6 +76,11 @@ pub enum CopyAnswer {
     },
     /// To `abandon`.
     Abandoned,
+    /// To `sync`.
+    Synced {
+        /// Why some of it may not be on disk.
+        error: Option<CopyError>,
+    },
     /// The request as such was wrong.
     Refused {
         /// Why.
@@ -241,7 +248,9 @@ mod tests {
         fn answer(&mut self, request: CopyRequest) -> CopyAnswer {
             match request {
                 CopyRequest::Commit { ids } => CopyAnswer::Committed { errors: vec![None; ids.len()] },
-                CopyRequest::Abandon { .. } | CopyRequest::Reserve { .. } => CopyAnswer::Abandoned,
+                CopyRequest::Abandon { .. } | CopyRequest::Reserve { .. } | CopyRequest::Sync => {
+                    CopyAnswer::Abandoned
+                }
             }
         }
     }

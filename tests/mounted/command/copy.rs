@@ -14,7 +14,7 @@ use super::*;
 use crate::script::sh;
 
 /// A source to be filled.
-fn source() -> (TempDir, PathBuf) {
+pub(super) fn source() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     fs::create_dir(&tree).unwrap();
@@ -27,7 +27,7 @@ fn text(path: &Path) -> &str {
 
 /// Copies, which must succeed: what it tells.
 #[track_caller]
-fn copy(from: &Path, into: &Path) -> Value {
+pub(super) fn copy(from: &Path, into: &Path) -> Value {
     json("copy", &["copy", text(from), text(into)])
 }
 

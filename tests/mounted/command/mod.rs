@@ -4,6 +4,7 @@ mod bad_input;
 mod branches;
 mod changes;
 mod copy;
+mod copy_durable;
 mod life;
 mod nfs;
 pub(crate) mod nfs_identity;

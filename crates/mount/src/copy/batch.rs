@@ -101,7 +101,7 @@ impl Worker {
         Self { daemon, into, report, verify, places: Vec::new(), carry: Carry::default() }
     }
 
-    /// Until no batch comes any more; at the end the names are on disk, too.
+    /// Until no batch comes any more.
     pub(super) fn work(&mut self, batches: &Mutex<Receiver<Batch>>, links: &Links) {
         loop {
             let next = batches.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -111,11 +111,6 @@ impl Worker {
                 && let Err(fatal) = self.copy(batch, links)
             {
                 self.report.stop(fatal);
-            }
-        }
-        for place in &self.places {
-            if let Err(error) = sys::file::syncfs(place.dir.as_fd()) {
-                self.report.fail(place.shown.as_bytes(), format_args!("sync: {}", error.errno));
             }
         }
     }
@@ -182,7 +177,8 @@ impl Worker {
                 self.report.passed(stat.size);
                 self.report.count(Count::AlreadyThere);
                 let below = item.dir.below_of(&item.name);
-                self.settle(links, &stat, Some(Here { below, ino, _freeze: None }));
+                let freeze = self.frozen_only_there(&item, &from);
+                self.settle(links, &stat, Some(Here { below, ino, _freeze: freeze }));
                 return Ok(None);
             }
             Err(why) => {
@@ -212,6 +208,19 @@ impl Worker {
             }
         }
         Ok(Some(there.ino))
+    }
+
+    /// Flags of the original that a file lacks which was there already: a copy that was killed sets them last.
+    fn frozen_only_there(&self, item: &Item, from: &OwnedFd) -> Option<Freeze> {
+        let flags = sys::ioctl::getflags(from.as_fd()).unwrap_or(0) & sys::ioctl::FREEZING;
+        if flags == 0 {
+            return None;
+        }
+        let file =
+            sys::at::open(item.dir.target.as_fd(), &item.name, OFlags::RDONLY, 0, Mounts::Stay).ok()?;
+        let there = sys::ioctl::getflags(file.as_fd()).unwrap_or(0);
+        let path = item.dir.path_of(&item.name);
+        (flags & !there != 0).then(|| Freeze { file, flags, path, report: self.report.clone() })
     }
 
     /// Those that have a place.
@@ -400,7 +409,7 @@ fn number_of(item: &Item, to: &OwnedFd) -> Result<u64, Trouble> {
 const CHANGED: &str = "it changed while it was read: copy it again";
 const NOWHERE: &str = "the daemon told no place for it";
 
-fn strange() -> Failed {
+pub(super) fn strange() -> Failed {
     Failed::Dead("the daemon answers something else than it was asked: another version?".to_owned())
 }
 

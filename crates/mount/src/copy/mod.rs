@@ -5,6 +5,9 @@
 //! place for each file of a batch, fills it in the branch's hidden folder, makes the batch durable by one sync of the
 //! branch's file system, and has the files named: in one step each, never over anything that has the name.
 //!
+//! At the end the daemon syncs every branch: a copy that succeeds is on disk, with what it found there already, which a
+//! killed copy or another program may have put there a moment before.
+//!
 //! So at any moment the pool has whole files or none, and whoever is killed leaves nothing but those: the daemon clears
 //! the rest when the conversation ends. Started again, a copy passes over what is there already.
 //!
@@ -27,8 +30,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 
-use fsstack_control::Client;
 use fsstack_control::api::Copied;
+use fsstack_control::copying::{CopyAnswer, CopyRequest};
+use fsstack_control::{Client, CopyClient};
 use fsstack_pool::Printable;
 use fsstack_sys::{self as sys, OFlags, Stat};
 
@@ -92,6 +96,7 @@ pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
     let workers = (0..plan.jobs)
         .map(|_| Ok(Worker::new(client.copy()?, into.clone(), report.clone(), plan.verify)))
         .collect::<Result<Vec<_>, Failed>>()?;
+    let mut last = client.copy()?;
     std::thread::scope(|scope| {
         for mut worker in workers {
             let (receive, links) = (receive.clone(), &links);
@@ -103,7 +108,26 @@ pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
     });
     // Files some of whose names were not met are frozen now.
     drop(links);
+    if !report.is_stopped() {
+        sync_all(&mut last, &report)?;
+    }
     report.end()
+}
+
+/// Has everything in the pool put on disk; what cannot be is reported.
+fn sync_all(daemon: &mut CopyClient, report: &Report) -> Result<(), Failed> {
+    match daemon.ask(&CopyRequest::Sync)? {
+        CopyAnswer::Synced { error: None } => {}
+        CopyAnswer::Synced { error: Some(error) } => {
+            report.fail(
+                b".",
+                format_args!("not all of the pool could be synced, so the copy may not be on disk: {error}"),
+            );
+        }
+        CopyAnswer::Refused { error } => return Err(Failed::Refused(format!("the daemon refuses: {error}"))),
+        _ => return Err(batch::strange()),
+    }
+    Ok(())
 }
 
 fn open_into(plan: &Plan) -> Result<Destination, Failed> {

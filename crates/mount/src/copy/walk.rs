@@ -201,7 +201,7 @@ impl<'a> Walker<'a> {
         if let Some(there) = pair.already(name)? {
             let same = there.is_symlink()
                 && sys::at::readlink(pair.target.as_fd(), name).is_ok_and(|other| other == target);
-            return self.already(same);
+            return self.already(pair, name, (stat, &there), same);
         }
         let link = CString::new(target).map_err(|_| Trouble::Said("its target has a NUL"))?;
         sys::at::symlink(&link, pair.target.as_fd(), name)?;
@@ -215,7 +215,7 @@ impl<'a> Walker<'a> {
         if let Some(there) = pair.already(name)? {
             let same = there.kind() == stat.kind()
                 && (there.rdev_major, there.rdev_minor) == (stat.rdev_major, stat.rdev_minor);
-            return self.already(same);
+            return self.already(pair, name, (stat, &there), same);
         }
         let kind = stat.mode & !0o7777;
         sys::at::mknod(pair.target.as_fd(), name, kind | 0o600, device)?;
@@ -224,13 +224,31 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
-    fn already(&self, same: bool) -> Result<(), Trouble> {
+    fn already(
+        &self,
+        pair: &Pair,
+        name: &CStr,
+        (stat, there): (&Stat, &Stat),
+        same: bool,
+    ) -> Result<(), Trouble> {
         if !same {
             return Err(Trouble::Said(DIFFERS));
+        }
+        if is_as_made(there) && there.mtime.sec != stat.mtime.sec {
+            dress_made(pair, name, stat)?;
         }
         self.report.count(Count::AlreadyThere);
         Ok(())
     }
+}
+
+/// Whether a link or special file is as a copy makes it, before it has the attributes of the original: a copy may have been
+/// killed in between. Its times, which come last, are then those of its making.
+fn is_as_made(there: &Stat) -> bool {
+    let mode = there.mode & 0o7777;
+    there.uid == rustix::process::geteuid().as_raw()
+        && there.nlink == 1
+        && (there.is_symlink() || mode == 0o600)
 }
 
 /// Gives what was just made its attributes, if nobody has put something else in its place.

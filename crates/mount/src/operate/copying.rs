@@ -47,6 +47,7 @@ impl Copying for Copier {
                 self.union.abandon(self.id, &ids);
                 CopyAnswer::Abandoned
             }
+            CopyRequest::Sync => CopyAnswer::Synced { error: self.union.syncfs().err().map(told) },
         }
     }
 }
