@@ -133,6 +133,7 @@ mod tests {
     fn only_what_nobody_else_can_have_written_is_opened() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("state");
+        set_mode(dir.path(), 0o700);
         drop(open(&file).unwrap());
         assert_eq!(mode(&file), 0o600);
         // As earlier versions left it.
