@@ -166,7 +166,7 @@ impl Crowd {
             {
                 place.long.store(stay == Stay::Long, Relaxed);
                 *place.caller.lock() = Caller { desk: stand_in::desk(), thread: Some(Holder::here()) };
-                self.entered.fetch_add(1, Relaxed);
+                self.entered.fetch_add(1, SeqCst);
                 return Ok(Some(Inside(place)));
             }
             lost += usize::from(place.lost.load(Relaxed));
@@ -193,7 +193,7 @@ impl Crowd {
 
     /// Calls that ever came in.
     pub(crate) fn entered(&self) -> u64 {
-        self.entered.load(Relaxed)
+        self.entered.load(SeqCst)
     }
 
     /// The branch has answered its keeper: calls that may take long are given more time.

@@ -195,14 +195,16 @@ impl Branch {
 }
 
 fn keep(health: &Arc<Health>, branch: &Weak<Branch>) {
-    let mut entered = 0;
+    let mut before = 0;
     loop {
+        // Read once, before the look: a call that comes in later is not in the number that sleep is decided by.
+        let entered = health.crowd.as_ref().map_or(0, super::crowd::Crowd::entered);
         let Some(kept) = branch.upgrade() else { return };
         let look = kept.keep_once();
         drop(kept);
         let crowd = health.crowd.as_ref();
-        let quiet = look.inside == 0 && crowd.is_none_or(|crowd| crowd.entered() == entered);
-        entered = crowd.map_or(0, super::crowd::Crowd::entered);
+        let quiet = look.inside == 0 && entered == before;
+        before = entered;
         let mut desk = health.desk.lock();
         if desk.ended {
             return;
@@ -220,7 +222,7 @@ fn keep(health: &Arc<Health>, branch: &Weak<Branch>) {
             return;
         }
         health.asleep.store(true, SeqCst);
-        // Somebody may have come in before he saw that we sleep.
+        // A call may have come in since, before `asleep` could be seen: both sides store first and look then.
         if crowd.is_some_and(|crowd| crowd.entered() == entered) && health.state.load(SeqCst) == UP {
             while !desk.woken && !desk.ended {
                 health.bell.wait(&mut desk);

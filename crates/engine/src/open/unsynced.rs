@@ -14,6 +14,7 @@ use super::route::Route;
 use super::{OpenFile, PATIENCE, Sync, Was};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
+use crate::health::crowd::Stay;
 use crate::health::stand_in;
 use crate::inode::Inode;
 use crate::thread;
@@ -43,7 +44,9 @@ impl OpenFile {
     ) -> Result<usize> {
         self.touched.store(true, Relaxed);
         let placed = self.settled(Self::placed)?;
-        let written = placed.branch.ask(|| call(placed.fd.as_fd()))?;
+        // A write that waits for the disk may take as long as an fsync.
+        let stay = if sync.is_some() { Stay::Long } else { Stay::Brief };
+        let written = placed.branch.ask_for(stay, || call(placed.fd.as_fd()))?;
         placed.branch.note_placed(written);
         if sync.is_none() {
             self.note_written();
