@@ -25,7 +25,7 @@ pub struct Attr {
 /// nor the FUSE layer notices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Validity {
-    /// As long as the mount's `attr-timeout` says.
+    /// Kept as long as the mount's `attr-timeout` says.
     #[default]
     Full,
     /// A second at most: the file was open so that it could be mapped, and a mapping outlives its descriptor.

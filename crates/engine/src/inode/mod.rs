@@ -54,7 +54,7 @@ pub struct Inode {
     born: AtomicU32,
     /// Of a directory: how often changes of names in it were lost with a mount of a branch.
     losses: AtomicU32,
-    /// Of a file: handles by passthrough for reading and writing, and [`WAS_MAPPABLE`].
+    /// Handles by passthrough for reading and writing, if it is a file, and [`WAS_MAPPABLE`].
     mappable: AtomicU32,
     /// Order: one inode's state at a time; no system call that waits for another inode's lock below it.
     state: Ranked<State, INODE>,
