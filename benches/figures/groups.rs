@@ -2,7 +2,7 @@
 //! with the programs that use it; each alone and beside a busy loop on each CPU.
 //!
 //! The kernel shares a CPU out among groups first, and among the threads of a group then: SCHED_IDLE counts inside a group
-//! only (docs/performance.md).
+//! only (docs/dev/performance.md).
 
 use anyhow::Result;
 use fsstack_lab::{CpuGroup, needs};

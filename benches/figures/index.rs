@@ -212,7 +212,7 @@ fn ask_meanwhile(pool: &Pool, held: &[Held]) -> Result<String> {
                 right += u64::from(led);
                 wrong += u64::from(!led);
             }
-            // "Not now", as open_by_handle_at(2) passes it on (docs/decisions/0026).
+            // "Not now", as open_by_handle_at(2) passes it on (docs/dev/decisions/0026).
             Err(Errno::NOMEM) => later += 1,
             Err(_) => wrong += 1,
         }

@@ -1,4 +1,4 @@
-//! The figures of a mounted pool beside its branches and its rivals, as docs/benchmarking.md tells them.
+//! The figures of a mounted pool beside its branches and its rivals, as docs/figures/operations.md tells them.
 //!
 //! `cargo bench -p fsstack-benches --bench figures` takes a quick look (under a minute); with `-- --full` it
 //! measures. The tables go to standard output, every sample to figures.json in cargo's target directory.

@@ -120,9 +120,9 @@ fn a_caller_costs_what_differs_from_the_one_before() {
     }
 }
 
-/// The table stands in docs/performance.md as it was counted; `UPDATE_EXPECT=1` writes it there.
+/// The table stands in docs/dev/performance.md as it was counted; `UPDATE_EXPECT=1` writes it there.
 fn in_the_manual(table: &str) {
-    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance.md");
+    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/dev/performance.md");
     let text = std::fs::read_to_string(manual).unwrap();
     let (begin, end) = ("<!-- counted -->\n\n", "\n\n<!-- /counted -->");
     let (before, rest) = text.split_once(begin).unwrap();

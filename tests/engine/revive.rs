@@ -130,7 +130,7 @@ fn what_is_on_a_branch_out_of_the_pool_is_an_error_and_not_gone() {
 }
 
 /// Whoever asks, also who cannot be seen from here (0): a daemon in a container sees neither the kernel's server nor one that is a
-/// process in another (docs/decisions/0026).
+/// process in another (docs/dev/decisions/0026).
 #[test]
 fn who_asks_for_what_is_out_of_reach_is_told_to_ask_again() {
     let home = tempfile::tempdir().unwrap();

@@ -95,7 +95,7 @@ pub(crate) fn check(pool: &Pool, held: &Held) {
     }
 }
 
-/// The handle leads nowhere: at once, or when all marks of directories are known (ENOMEM until then, docs/decisions/0026).
+/// The handle leads nowhere: at once, or when all marks of directories are known (ENOMEM until then, docs/dev/decisions/0026).
 #[track_caller]
 pub(crate) fn check_stale(pool: &Pool, held: &Held) {
     let began = std::time::Instant::now();

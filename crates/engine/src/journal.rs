@@ -9,7 +9,7 @@
 //! A branch of the record may be missing from the pool at the next mount. What was settled for the others is then
 //! settled for it too: the record is replaced by one for that branch alone, which stays until it is back.
 //!
-//! Why on the branches and not under the pool's state directory: docs/decisions/.
+//! Why on the branches and not under the pool's state directory: docs/dev/decisions/.
 
 use std::ffi::CStr;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! The list is what the pool's tests call, and what the C libraries need besides. Nothing in it starts a program or
 //! a process, makes a namespace, loads a module, or looks into another process. Arguments are looked at for rare calls only: a call that
 //! is allowed whatever its arguments costs a look into a bitmap (Linux 5.11 and later). Those that each request makes come first.
-//! io_uring is on the list and its operations are not seen here (docs/decisions/0037).
+//! io_uring is on the list and its operations are not seen here (docs/dev/decisions/0037).
 #![allow(unsafe_code, reason = "seccomp has no safe wrapper")]
 
 use std::io;

@@ -1,7 +1,7 @@
 //! The switch under load: 16 files are written and read, each byte known, while the write path is switched, branches
 //! are added and removed, and policies change. No call may fail, and no byte be wrong.
 //!
-//! 12 seconds, or as many as FSSTACK_SWITCH_SECONDS says (a minute for the figure in docs/benchmarking.md).
+//! 12 seconds, or as many as FSSTACK_SWITCH_SECONDS says (a minute for the figure in docs/figures/operations.md).
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;

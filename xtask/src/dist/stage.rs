@@ -45,7 +45,7 @@ const ZIPPED: &[(&str, &str)] = &[
     ("CHANGELOG.md", "usr/share/doc/fsstack/changelog"),
 ];
 
-/// Pages that the README leads to.
+/// Pages and pictures that the README leads to.
 const PAGES: (&str, &str) = ("docs", "usr/share/doc/fsstack/docs");
 
 /// Where logs may go that logrotate keeps short: not for everybody to read.
@@ -78,12 +78,10 @@ impl Stage {
         for (file, to) in ZIPPED {
             zip(&stage.put(&exec::root().join(file), to, 0o644)?)?;
         }
-        let pages = fs::read_dir(exec::root().join(PAGES.0)).context(PAGES.0)?;
-        for page in pages {
-            let page = page?.path();
-            let name = page.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            if page.extension().is_some_and(|ending| ending == "md") {
-                stage.put(&page, &format!("{}/{name}", PAGES.1), 0o644)?;
+        let pages = exec::root().join(PAGES.0);
+        for page in files_below(&pages)? {
+            if page.extension().is_some_and(|ending| ending == "md" || ending == "svg") {
+                stage.put(&pages.join(&page), &format!("{}/{}", PAGES.1, page.display()), 0o644)?;
             }
         }
         let text = stage.place(LICENCES)?;
@@ -108,21 +106,7 @@ impl Stage {
 
     /// The plain files, by their path from the root, sorted.
     pub(super) fn files(&self) -> Result<Vec<PathBuf>> {
-        let mut files = Vec::new();
-        let mut open = vec![self.root().to_owned()];
-        while let Some(dir) = open.pop() {
-            for entry in fs::read_dir(&dir)? {
-                let entry = entry?;
-                let kind = entry.file_type()?;
-                if kind.is_dir() {
-                    open.push(entry.path());
-                } else if kind.is_file() {
-                    files.push(entry.path().strip_prefix(self.root())?.to_owned());
-                }
-            }
-        }
-        files.sort();
-        Ok(files)
+        files_below(self.root())
     }
 
     fn put(&self, from: &Path, to: &str, mode: u32) -> Result<PathBuf> {
@@ -148,4 +132,23 @@ impl Stage {
 /// With neither name nor time in it.
 fn zip(file: &Path) -> Result<()> {
     exec::quiet("gzip").args(["-9n"]).arg(file).run().map(drop)
+}
+
+/// The plain files below `root`, by their path from it, sorted.
+fn files_below(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut open = vec![root.to_owned()];
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(&dir).with_context(|| dir.display().to_string())? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                open.push(entry.path());
+            } else if kind.is_file() {
+                files.push(entry.path().strip_prefix(root)?.to_owned());
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
 }

@@ -1,12 +1,12 @@
-//! docs/semantics.md is tested: every section ends with the test that shows it.
+//! docs/dev/semantics.md is tested: every section ends with the test that shows it.
 //!
 //! The last line of a section reads ``Test: `posix::rename::across_branches` ``, several separated by
 //! commas. A heading with nothing but further headings below it needs none.
 
 use super::Source;
 
-const MANUAL: &str = "docs/semantics.md";
-const PROMISES: &str = "docs/tested.md";
+const MANUAL: &str = "docs/dev/semantics.md";
+const PROMISES: &str = "docs/dev/tested.md";
 
 struct Section<'t> {
     heading: &'t str,

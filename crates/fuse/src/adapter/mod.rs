@@ -364,7 +364,7 @@ fn errno(error: OpError) -> Errno {
 }
 
 /// A program is told ENFILE where it is certain that it asks as one: by a call that no opening of a handle makes, and with a
-/// process id that is not the kernel's server (docs/decisions/0026). A look at /proc that only a want of descriptors costs.
+/// process id that is not the kernel's server (docs/dev/decisions/0026). A look at /proc that only a want of descriptors costs.
 fn for_export(errno: Errno, request: &Request<'_>) -> Errno {
     use Operation::{Getattr, Lookup, Opendir, Readdir, Readdirplus};
     let by_handle = |op: &Operation<'_>| {
@@ -377,7 +377,7 @@ fn for_export(errno: Errno, request: &Request<'_>) -> Errno {
 }
 
 /// NFS servers do not know ENFILE; for ENOMEM they tell clients to ask again. So does who opens a handle, and asks for names
-/// and listings by the way (docs/decisions/0026).
+/// and listings by the way (docs/dev/decisions/0026).
 fn for_servers(errno: Errno) -> Errno {
     if errno == Errno::NFILE { Errno::NOMEM } else { errno }
 }

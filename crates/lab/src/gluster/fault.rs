@@ -1,4 +1,4 @@
-//! Faults of a server, and their ends: what GlusterFS answers to each is in docs/lab.md.
+//! Faults of a server, and their ends: what GlusterFS answers to each is in docs/dev/lab.md.
 
 use std::fs::{self, OpenOptions};
 use std::thread::sleep;
