@@ -1,4 +1,5 @@
-//! `cargo xtask faults`: each fault of docs/reliability.md, brought about for mhddfs, mergerfs and fsstack alike.
+//! `cargo xtask faults`: each fault of docs/reliability.md, brought about for mhddfs, mergerfs and both transports of
+//! fsstack alike.
 
 mod crash;
 mod dead;
@@ -129,6 +130,8 @@ impl Faults {
             false => exec::build_helper("release")?,
         };
         let no_gluster = gluster_missing();
+        let switch = needs::RingSwitch::kept();
+        let rings = needs::rings().inspect_err(|skip| println!("SKIP fsstack by io_uring: {skip}")).is_ok();
         let whole = self.only.is_none() && self.union.is_none();
         let about = about(&helper)?;
         let mut kept = if self.resume { Kept::of(about)? } else { Kept::none(about) };
@@ -145,7 +148,7 @@ impl Faults {
                 rows.push((case.fault, row.clone()));
                 continue;
             }
-            let row = self.row(case, &helper)?;
+            let row = self.row(case, &helper, rings)?;
             // A lab that does not come up is no fault of a union.
             if row.iter().any(shown) {
                 if whole {
@@ -154,15 +157,16 @@ impl Faults {
                 rows.push((case.fault, row));
             }
         }
+        drop(switch);
         if no_gluster.is_none() {
             gluster::down()?;
         }
         let ours = |row: &[(Subject, Told)]| {
-            row.iter().any(|(subject, told)| *subject == Subject::Fsstack && !told.good)
+            row.iter().any(|(subject, told)| subject.transport().is_some() && !told.good)
         };
         let failed: Vec<&str> = rows.iter().filter(|(_, row)| ours(row)).map(|(fault, _)| *fault).collect();
         if whole {
-            write(&table(&rows, &helper)?)?;
+            write(&table(&rows, &helper, rings)?)?;
         }
         if !failed.is_empty() {
             bail!("fsstack fails in {} faults: {}", failed.len(), failed.join("; "));
@@ -173,15 +177,16 @@ impl Faults {
 
 impl Faults {
     /// Brings the fault about for each union that is asked for.
-    fn row(&self, case: &'static Case, helper: &Path) -> Result<Row> {
+    fn row(&self, case: &'static Case, helper: &Path, rings: bool) -> Result<Row> {
         let mut row = Row::new();
         for subject in SUBJECTS {
-            if self.union.as_ref().is_some_and(|union| union != subject.name()) {
+            let unwanted = self.union.as_ref().is_some_and(|union| union != subject.name());
+            if unwanted || (subject == Subject::FsstackRing && !rings) {
                 continue;
             }
             let told = judge(case, subject, helper)?;
             let mark = if told.good { "" } else { "FAULT: " };
-            println!("{}: {}: {mark}{}", subject.name(), case.fault, told.text);
+            println!("{}: {}: {mark}{}", subject.label(), case.fault, told.text);
             row.push((subject, told));
         }
         Ok(row)
@@ -229,16 +234,18 @@ fn free(home: &Path) -> Result<()> {
     fuse.into_iter().try_for_each(|mounted| mounts::abort(mounted.minor))
 }
 
-fn table(rows: &[(&str, Row)], helper: &Path) -> Result<String> {
+fn table(rows: &[(&str, Row)], helper: &Path, rings: bool) -> Result<String> {
+    let subjects: Vec<Subject> =
+        SUBJECTS.into_iter().filter(|subject| *subject != Subject::FsstackRing || rings).collect();
     let mut text = String::new();
-    let versions = SUBJECTS.map(|subject| subject.version(helper).map(|version| (subject, version)));
     text.push_str("| fault |");
-    for version in versions {
-        let (subject, version) = version?;
-        let version = if subject == Subject::Fsstack && !given() { git()? } else { version };
-        write!(text, " {} {version} |", subject.name())?;
+    for subject in &subjects {
+        let ours = subject.transport().is_some();
+        let version = if ours && !given() { git()? } else { subject.version(helper)? };
+        let by = subject.transport().map(|by| format!(", {by}")).unwrap_or_default();
+        write!(text, " {} {version}{by} |", subject.name())?;
     }
-    text.push_str("\n|---|---|---|---|\n");
+    writeln!(text, "\n|{}", "---|".repeat(subjects.len() + 1))?;
     for (fault, row) in rows {
         write!(text, "| {fault} |")?;
         for (_, told) in row {
@@ -248,10 +255,11 @@ fn table(rows: &[(&str, Row)], helper: &Path) -> Result<String> {
         text.push('\n');
     }
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    let faults = |subject: Subject| {
-        rows.iter().flat_map(|(_, row)| row).filter(|(known, told)| *known == subject && !told.good).count()
+    let faults = |subject: &Subject| {
+        rows.iter().flat_map(|(_, row)| row).filter(|(known, told)| known == subject && !told.good).count()
     };
-    let counts = SUBJECTS.map(|subject| format!("{} {}", subject.name(), faults(subject)));
+    let counts: Vec<String> =
+        subjects.iter().map(|subject| format!("{} {}", subject.label(), faults(subject))).collect();
     write!(
         text,
         "\nBold: a fault. Of {} rows: {}. Linux {}, branches XFS of 400 MiB on loop devices",
@@ -262,7 +270,7 @@ fn table(rows: &[(&str, Row)], helper: &Path) -> Result<String> {
     let profile =
         helper.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
     writeln!(text, ", {profile} build. Options, where new files go to the first branch with room:")?;
-    for subject in SUBJECTS {
+    for subject in subjects {
         writeln!(text, "`{}: {}`;", subject.name(), subject.options(subject::Placement::First))?;
     }
     text.push_str("else without the policy. Every outcome is judged by bytes read back and by errno.\n");

@@ -15,11 +15,15 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Subject {
     Mhddfs,
     Mergerfs,
+    /// fsstack with `transport=dev`.
     Fsstack,
+    /// fsstack with `transport=ring`.
+    FsstackRing,
 }
 
 /// In the order of the table's columns.
-pub(crate) const SUBJECTS: [Subject; 3] = [Subject::Mhddfs, Subject::Mergerfs, Subject::Fsstack];
+pub(crate) const SUBJECTS: [Subject; 4] =
+    [Subject::Mhddfs, Subject::Mergerfs, Subject::Fsstack, Subject::FsstackRing];
 
 /// How new files are placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +35,27 @@ pub(crate) enum Placement {
 }
 
 impl Subject {
+    /// The program's name, the same for both transports of fsstack.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Mhddfs => "mhddfs",
             Self::Mergerfs => "mergerfs",
-            Self::Fsstack => "fsstack",
+            Self::Fsstack | Self::FsstackRing => "fsstack",
         }
+    }
+
+    /// The transport that distinguishes the two columns of fsstack.
+    pub(crate) fn transport(self) -> Option<&'static str> {
+        match self {
+            Self::Mhddfs | Self::Mergerfs => None,
+            Self::Fsstack => Some("/dev/fuse"),
+            Self::FsstackRing => Some("io_uring"),
+        }
+    }
+
+    /// Name and transport, as messages have them.
+    pub(crate) fn label(self) -> String {
+        self.transport().map_or(self.name().to_owned(), |by| format!("{} by {by}", self.name()))
     }
 
     /// Moves of files are on, as they are in mhddfs and fsstack; caches are off, as in the others.
@@ -49,15 +68,17 @@ impl Subject {
             (Self::Mergerfs, Placement::Default) => {
                 "minfreespace=4M,moveonenospc=true,cache.files=off,allow_other"
             }
-            (Self::Fsstack, Placement::First) => "create=ff,minfreespace=4M",
-            (Self::Fsstack, Placement::Default) => "minfreespace=4M",
+            (Self::Fsstack, Placement::First) => "create=ff,minfreespace=4M,transport=dev",
+            (Self::Fsstack, Placement::Default) => "minfreespace=4M,transport=dev",
+            (Self::FsstackRing, Placement::First) => "create=ff,minfreespace=4M,transport=ring",
+            (Self::FsstackRing, Placement::Default) => "minfreespace=4M,transport=ring",
         }
     }
 
     /// Its version, as it tells it.
     pub(crate) fn version(self, helper: &Path) -> Result<String> {
         let told = match self {
-            Self::Fsstack => command(helper).arg("--version").output()?,
+            Self::Fsstack | Self::FsstackRing => command(helper).arg("--version").output()?,
             Self::Mhddfs | Self::Mergerfs => {
                 command("dpkg-query").args(["-W", "-f", "${Version}", self.name()]).output()?
             }
@@ -78,7 +99,7 @@ impl Subject {
         let (program, separator) = match self {
             Self::Mhddfs => (PathBuf::from("mhddfs"), ","),
             Self::Mergerfs => (PathBuf::from("mergerfs"), ":"),
-            Self::Fsstack => (helper.to_owned(), ":"),
+            Self::Fsstack | Self::FsstackRing => (helper.to_owned(), ":"),
         };
         let paths: Vec<String> = branches.iter().map(|path| path.display().to_string()).collect();
         command(program)
