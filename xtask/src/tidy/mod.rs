@@ -1,6 +1,7 @@
 //! The rules of STYLE and ARCHITECTURE that no compiler knows, each a function from sources to complaints.
 
 mod manual;
+mod pages;
 mod rules;
 
 use std::fs;
@@ -38,8 +39,9 @@ const RULES: &[Rule] = &[
     ("no util, common or helpers files", rules::no_drawers),
     ("every operation has its engine test", rules::op_tests),
     ("no registry but crates.io, no package index", rules::no_registries),
-    ("every heading of the manual names its test", manual::headings),
+    ("every section of the manual has its tests", manual::headings),
     ("every promise names its test", manual::promises),
+    ("every link leads to a file and a heading", pages::links),
 ];
 
 /// Checks every rule on every file git knows or would add.

@@ -1,0 +1,75 @@
+//! Pages lead somewhere: every link of a Markdown file names a file, and a heading in it, that exist.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path};
+
+use super::Source;
+use crate::exec;
+
+/// Complaints about links within the repository that lead nowhere.
+pub(super) fn links(sources: &[Source]) -> Vec<String> {
+    let pages = || sources.iter().filter(|source| source.path.ends_with(".md"));
+    let there =
+        |path: &str| sources.iter().any(|source| source.path == path) || exec::root().join(path).exists();
+    let mut complaints = Vec::new();
+    for page in pages() {
+        for link in targets(&page.text).into_iter().filter(|link| !link.contains("://")) {
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let path = if file.is_empty() { page.path.clone() } else { beside(&page.path, file) };
+            let headed = |to: &Source| heading.is_empty() || headings(&to.text).contains(heading);
+            if !there(&path) {
+                complaints.push(format!("{}: {link} leads to no file", page.path));
+            } else if pages().any(|to| to.path == path && !headed(to)) {
+                complaints.push(format!("{}: {link} leads to no heading", page.path));
+            }
+        }
+    }
+    complaints
+}
+
+/// What stands between `](` and `)`.
+fn targets(text: &str) -> Vec<&str> {
+    let behind = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    behind.map(|(target, _)| target).filter(|target| !target.contains(char::is_whitespace)).collect()
+}
+
+/// The path from the root of what `page` calls `file`.
+fn beside(page: &str, file: &str) -> String {
+    let mut path = Path::new(page).parent().unwrap_or(Path::new("")).to_owned();
+    for part in Path::new(file).components() {
+        match part {
+            Component::ParentDir => drop(path.pop()),
+            Component::Normal(name) => path.push(name),
+            Component::Prefix(_) | Component::RootDir | Component::CurDir => {}
+        }
+    }
+    path.display().to_string()
+}
+
+/// The anchors of a page's headings, as GitHub and mdBook make them.
+fn headings(text: &str) -> BTreeSet<String> {
+    let lines = text.lines().filter(|line| line.starts_with('#'));
+    let anchor = |line: &str| -> String {
+        let kept = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    lines.map(anchor).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source;
+    use super::*;
+
+    #[test]
+    fn links_lead_to_files_and_headings() {
+        let sources = [
+            source("docs/a.md", "# A\n[1](dev/b.md#the-pool-s) [2](dev/b.md#gone) [3](c.md) [4](#a)\n"),
+            source("docs/dev/b.md", "# B\n## The `pool`: s\n[1](../a.md) [2](https://example.org/x)\n"),
+        ];
+        let told = links(&sources);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("#gone") && told[1].contains("c.md"), "{told:?}");
+    }
+}
