@@ -27,7 +27,7 @@ fn errno<T>(told: io::Result<T>) -> Option<i32> {
 }
 
 /// A daemon that stands still until this drops.
-pub(crate) struct Frozen(Process);
+pub(crate) struct Frozen(pub(crate) Process);
 
 impl Frozen {
     pub(crate) fn new(daemon: Process) -> Self {
@@ -439,4 +439,37 @@ fn an_open_file_is_read_again_while_another_branch_hangs() {
     written.write_all_at(b"behind", 0).unwrap();
     drop((frozen, opened, written));
     assert_eq!(fs::read(at(2)).unwrap(), b"behind");
+}
+
+/// The branch answers while the pool's daemon stands still, for longer than calls may stay in the branch: none of them did.
+fn a_daemon_that_was_paused_gives_nobody_up(builder: Builder) {
+    let pool = filled(builder.option("branch-timeout=3"));
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    let asked: Vec<_> = (0..6)
+        .map(|n| {
+            let at = pool.at(format!("on-a/{n}"));
+            thread::spawn(move || errno(fs::read(at)))
+        })
+        .collect();
+    until("calls are inside the branch", || waiting(pool.branch("a").path()) > 0);
+    let paused = Frozen::new(pool.daemon());
+    drop(frozen);
+    until("the branch has answered", || waiting(pool.branch("a").path()) == 0);
+    // For longer than calls may stay.
+    sleep(Duration::from_secs(5));
+    drop(paused);
+    asked.into_iter().for_each(|asked| assert_eq!(asked.join().unwrap(), None));
+    assert_eq!(errno(fs::read(pool.at("on-a/10"))), None);
+}
+
+#[test]
+fn a_daemon_that_was_paused_gives_nobody_up_by_the_device() {
+    needs!(mounting(), program("mergerfs"));
+    a_daemon_that_was_paused_gives_nobody_up(described().option("transport=dev"));
+}
+
+#[test]
+fn a_daemon_that_was_paused_gives_nobody_up_by_the_ring() {
+    needs!(mounting(), program("mergerfs"), rings());
+    a_daemon_that_was_paused_gives_nobody_up(described().option("transport=ring"));
 }

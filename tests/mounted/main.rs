@@ -37,6 +37,7 @@ mod logs;
 mod memory_maps;
 mod missing_parts;
 mod mount8;
+mod mounted_again;
 mod moving;
 mod names;
 mod opens;

@@ -121,6 +121,7 @@ impl Branch {
     /// It is mounted here from now on.
     pub(crate) fn move_home(&self, place: Place) {
         self.home.now.store(Arc::new(place));
+        self.has_new_permits();
         self.close_inodes();
         // What there is on it may have changed while it was away, without a word.
         if let Some(union) = self.health.host.get().and_then(Weak::upgrade) {
@@ -141,9 +142,17 @@ impl Branch {
         match Place::nowhere_since(place.root.epoch + 1) {
             Ok(nowhere) => {
                 self.home.now.store(Arc::new(Place { root: nowhere.root, left: true, parts: None, ..place }));
+                self.has_new_permits();
                 self.close_inodes();
             }
             Err(error) => tracing::warn!(%error, "the branch's old mount is kept"),
+        }
+    }
+
+    /// Calls that are stuck in the old mount take no permits of the new one.
+    fn has_new_permits(&self) {
+        if let Some(crowd) = &self.health.crowd {
+            crowd.renew(self.epoch());
         }
     }
 

@@ -10,7 +10,6 @@ use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
 
 use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
@@ -174,10 +173,7 @@ impl Iterator for Answers<'_> {
             self.sent = Some(self.send());
         }
         let sent = self.sent.as_ref().and_then(|sent| sent.iter().find(|(to, _)| *to == at));
-        // The branch's own limit; without one, as long as it takes.
-        let limit = self.pool.settings.branch_timeout;
-        let limit = if limit.is_zero() { Duration::from_secs(u64::from(u32::MAX)) } else { limit };
-        let stat = match sent.map(|(_, told)| told.recv_timeout(limit)) {
+        let stat = match sent.map(|(_, told)| self.pool.branch(at).heard_of(told)) {
             Some(Ok(stat)) => stat.and_then(|stat| {
                 let branch = self.pool.branch(at);
                 self.union.check_mount(branch, &stat).map(|()| stat)

@@ -1,24 +1,28 @@
 //! The calls that are inside a branch that others serve, since when, and who can answer for them.
 //!
 //! A branch whose server hangs keeps the threads that asked it. So that some are left for the other branches, only a
-//! few calls are let in at once, each into a place of its own. The branch's keeper looks at the places while there
-//! is somebody in them: a call that has overstayed is answered for by another thread, and its thread is written off
+//! few calls are let in at once, each with a permit (`inflight.rs`); the others queue. The branch's keeper looks at the calls
+//! while there are any: one that has overstayed is answered for by another thread, and its thread is written off
 //! until the call returns. Nothing is armed or started for a call; local disks have no crowd at all.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use fsstack_sys::Errno;
 use parking_lot::Mutex;
 
 use super::holder::Holder;
+use super::inflight::{Clock, Inflight, Obstacle, Permit, Verdict};
 use super::stand_in::{self, Desk};
 
-/// Places of a crowd; `branch-inflight` says how many of them are used.
+/// Most calls that `branch-inflight` may let in at once.
 pub const MOST: usize = 64;
 /// A brief call that has been inside for longer than this, or than a part of the limit: nobody waits for what he can
 /// do without.
 const STALL: Duration = Duration::from_secs(1);
+/// Pauses between two looks of the keeper.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_secs(1));
 
 /// What a caller may expect of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,50 +39,51 @@ pub(crate) enum Stay {
 #[derive(Debug)]
 pub(crate) struct Crowd {
     since: Instant,
-    places: [Place; MOST],
-    limit: AtomicUsize,
+    /// Held for moments; no call is made under it.
+    inner: Mutex<Inner>,
     /// How long a call may stay, in milliseconds.
     timeout: AtomicU64,
-    /// Calls that ever came in: tells quiet from busy.
-    entered: AtomicU64,
-    /// When the branch last answered its keeper: milliseconds since `since`.
-    answered: AtomicU64,
 }
 
-#[derive(Debug, Default)]
-struct Place {
-    /// When the call came in: milliseconds since `since`, never 0. 0: the place is free.
-    began: AtomicU64,
-    long: AtomicBool,
-    /// Its request was answered by another thread, or could not be: nobody waits for it any more.
-    lost: AtomicBool,
-    caller: Mutex<Caller>,
+#[derive(Debug)]
+struct Inner {
+    clock: Clock,
+    calls: Inflight<Caller>,
 }
 
-/// Who is inside.
-#[derive(Debug, Default)]
+/// Caller of a branch.
+#[derive(Clone, Debug)]
 struct Caller {
     /// Who can answer its request.
     desk: Option<Desk>,
     /// The thread, which others may wait for.
-    thread: Option<Holder>,
+    thread: Holder,
+    /// Wakes it in the queue.
+    bell: Option<SyncSender<Verdict>>,
 }
 
-/// A place inside, given up when this drops.
+impl Caller {
+    fn tell(&self, verdict: Verdict) {
+        if let Some(bell) = &self.bell {
+            // One verdict, and room for it.
+            let _heard = bell.try_send(verdict);
+        }
+    }
+}
+
+/// A permit, given back when this drops.
 #[derive(Debug)]
-pub(crate) struct Inside<'a>(&'a Place);
+pub(crate) struct Inside<'a> {
+    crowd: &'a Crowd,
+    permit: Permit,
+}
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        // Held to the end: whoever gives the call up does so before all of this, or finds the place free.
-        let mut caller = self.0.caller.lock();
-        let gone = std::mem::take(&mut *caller);
-        if self.0.lost.swap(false, Relaxed)
-            && let Some(thread) = gone.thread
-        {
-            thread.is_back();
+        let left = self.crowd.with(|calls, now| calls.leave(self.permit, now, Caller::tell));
+        if let Some((caller, true)) = left {
+            caller.thread.is_back();
         }
-        self.0.began.store(0, SeqCst);
     }
 }
 
@@ -91,26 +96,15 @@ pub(crate) struct Look {
     pub(crate) overstayed: bool,
     /// A call that may take long has, and the branch has not answered its keeper since.
     pub(crate) doubtful: bool,
+    /// The daemon stood still: no call was judged.
+    pub(crate) late: bool,
 }
 
 impl Crowd {
     /// `limit` calls at once may stay for `timeout`; zero: for ever.
     pub(crate) fn new(timeout: Duration, limit: usize) -> Self {
-        let crowd = Self {
-            since: Instant::now(),
-            places: [const {
-                Place {
-                    began: AtomicU64::new(0),
-                    long: AtomicBool::new(false),
-                    lost: AtomicBool::new(false),
-                    caller: Mutex::new(Caller { desk: None, thread: None }),
-                }
-            }; MOST],
-            limit: AtomicUsize::new(1),
-            timeout: AtomicU64::new(0),
-            entered: AtomicU64::new(0),
-            answered: AtomicU64::new(0),
-        };
+        let inner = Inner { clock: Clock::new(0), calls: Inflight::new(1) };
+        let crowd = Self { since: Instant::now(), inner: Mutex::new(inner), timeout: AtomicU64::new(0) };
         crowd.set(timeout, limit);
         crowd
     }
@@ -118,7 +112,8 @@ impl Crowd {
     pub(crate) fn set(&self, timeout: Duration, limit: usize) {
         let timeout = if timeout.is_zero() { u64::MAX } else { millis(timeout) };
         self.timeout.store(timeout, Relaxed);
-        self.limit.store(limit.clamp(1, MOST), Relaxed);
+        self.inner.lock().clock.set_pause(millis(self.pause()));
+        self.with(|calls, now| calls.set_limit(limit.clamp(1, MOST), now, Caller::tell));
     }
 
     /// How long a call may stay; None: for ever.
@@ -129,124 +124,139 @@ impl Crowd {
         }
     }
 
-    /// A place inside; waits for one while it `is_awaited`, if all are taken.
+    /// How long the keeper pauses between two looks.
+    pub(crate) fn pause(&self) -> Duration {
+        self.timeout().map_or(LOOKS.1, |limit| (limit / 8).clamp(LOOKS.0, LOOKS.1))
+    }
+
+    /// Takes a permit; waits in the queue if there is none.
     ///
     /// # Errors
-    /// ETIMEDOUT if nobody waits any more, or all places are lost to calls that do not return.
-    pub(crate) fn enter(&self, stay: Stay, is_awaited: impl Fn() -> bool) -> Result<Inside<'_>, Errno> {
-        match self.take_place(stay, &is_awaited)? {
-            Some(inside) => Ok(inside),
-            None => stand_in::aside(|| self.wait_for_place(stay, &is_awaited)),
+    /// ETIMEDOUT if the branch is not open, if all permits are lost to calls that do not return, or if none has become free
+    /// for as long as a call may stay.
+    pub(crate) fn enter(&self, stay: Stay, is_open: impl Fn() -> bool) -> Result<Inside<'_>, Errno> {
+        let caller = Caller { desk: stand_in::desk(), thread: Holder::here(), bell: None };
+        match self.try_enter(stay, caller, &is_open)? {
+            Ok(inside) => Ok(inside),
+            Err(caller) => stand_in::aside(|| self.wait(stay, caller, &is_open)),
         }
     }
 
-    fn wait_for_place(&self, stay: Stay, is_awaited: &impl Fn() -> bool) -> Result<Inside<'_>, Errno> {
-        let came = self.now();
-        loop {
-            std::thread::sleep(Duration::from_millis(1));
-            if let Some(inside) = self.take_place(stay, is_awaited)? {
-                return Ok(inside);
-            }
-            if self.now().saturating_sub(came) > self.timeout.load(Relaxed) {
+    /// A permit if one is free, else the caller, which is in the queue if it has a bell.
+    fn try_enter(
+        &self,
+        stay: Stay,
+        caller: Caller,
+        is_open: impl Fn() -> bool,
+    ) -> Result<Result<Inside<'_>, Caller>, Errno> {
+        let patience = self.stall();
+        self.with(|calls, now| {
+            // Under the lock: whoever closes the branch refuses those who wait, and finds this one.
+            if !is_open() {
                 return Err(Errno::TIMEDOUT);
             }
+            let stalls = stay == Stay::Spare && calls.stalls(now, patience);
+            match calls.may_enter(stay, stalls) {
+                Ok(()) => Ok(Ok(Inside { crowd: self, permit: calls.enter(stay, caller, now) })),
+                Err(Obstacle::Hopeless) => Err(Errno::TIMEDOUT),
+                Err(Obstacle::Full) => {
+                    if caller.bell.is_some() {
+                        calls.wait(stay, caller.clone(), now);
+                    }
+                    Ok(Err(caller))
+                }
+            }
+        })
+    }
+
+    fn wait(&self, stay: Stay, caller: Caller, is_open: impl Fn() -> bool) -> Result<Inside<'_>, Errno> {
+        let (bell, heard) = sync_channel(1);
+        match self.try_enter(stay, Caller { bell: Some(bell), ..caller }, is_open)? {
+            Ok(inside) => Ok(inside),
+            Err(_waiting) => match heard.recv() {
+                Ok(Verdict::Enter(permit)) => Ok(Inside { crowd: self, permit }),
+                Ok(Verdict::Refused) | Err(_) => Err(Errno::TIMEDOUT),
+            },
         }
     }
 
-    /// A place, if one is free.
-    fn take_place(&self, stay: Stay, is_awaited: &impl Fn() -> bool) -> Result<Option<Inside<'_>>, Errno> {
-        if !is_awaited() {
-            return Err(Errno::TIMEDOUT);
-        }
-        let places = &self.places[..self.limit.load(Relaxed)];
-        let mut lost = 0;
-        for place in places {
-            if place.began.load(Relaxed) == 0
-                && place.began.compare_exchange(0, self.now(), SeqCst, Relaxed).is_ok()
-            {
-                place.long.store(stay == Stay::Long, Relaxed);
-                *place.caller.lock() = Caller { desk: stand_in::desk(), thread: Some(Holder::here()) };
-                self.entered.fetch_add(1, SeqCst);
-                return Ok(Some(Inside(place)));
-            }
-            lost += usize::from(place.lost.load(Relaxed));
-        }
-        if lost == places.len() { Err(Errno::TIMEDOUT) } else { Ok(None) }
+    /// The branch lets nobody in: those who wait are told.
+    pub(crate) fn refuse_waiting(&self) {
+        self.with(|calls, _| calls.refuse_all(Caller::tell));
+    }
+
+    /// The branch was mounted again, as `generation`.
+    pub(crate) fn renew(&self, generation: u32) {
+        self.with(|calls, now| calls.renew(generation, now));
     }
 
     /// Calls inside.
     pub(crate) fn inside(&self) -> usize {
-        self.places.iter().filter(|place| place.began.load(Relaxed) != 0).count()
+        self.inner.lock().calls.inside()
     }
 
     /// Whether a call that should have been brief has been inside for a while: the branch may hang.
     pub(crate) fn stalls(&self) -> bool {
-        let patience = millis(STALL).min(self.timeout.load(Relaxed) / 4);
-        let now = self.now();
-        self.places.iter().any(|place| {
-            let began = place.began.load(Relaxed);
-            // (One that was given up may never return: its branch was closed for it, and may be another by now.)
-            let counts = began != 0 && !place.long.load(Relaxed) && !place.lost.load(Relaxed);
-            counts && now.saturating_sub(began) > patience
-        })
+        let patience = self.stall();
+        self.with(|calls, now| calls.stalls(now, patience))
+    }
+
+    fn stall(&self) -> u64 {
+        millis(STALL).min(self.timeout.load(Relaxed) / 4)
     }
 
     /// Calls that ever came in.
     pub(crate) fn entered(&self) -> u64 {
-        self.entered.load(SeqCst)
+        self.inner.lock().calls.entered()
     }
 
     /// The branch has answered its keeper: calls that may take long are given more time.
     pub(crate) fn has_answered(&self) {
-        self.answered.store(self.now(), Relaxed);
+        self.with(Inflight::has_answered);
+    }
+
+    /// Time during which the daemon ran.
+    pub(crate) fn now(&self) -> Duration {
+        Duration::from_millis(self.with(|_, now| now))
     }
 
     /// Who is inside, and for how long. Calls that have overstayed are answered for: the brief ones; those that may take
     /// long only if the branch is `hung`. Before a brief one is, `close` is called: its request may be served again, and
     /// must not come in once more.
     pub(crate) fn look(&self, hung: bool, close: impl Fn()) -> Look {
-        let (now, limit) = (self.now(), self.timeout.load(Relaxed));
-        let answered = self.answered.load(Relaxed);
-        let mut look = Look::default();
-        for place in &self.places {
-            let began = place.began.load(SeqCst);
-            if began == 0 {
-                continue;
+        let (limit, patience) = (self.timeout.load(Relaxed), self.stall());
+        let found = {
+            let Inner { clock, calls } = &mut *self.inner.lock();
+            let real = millis(self.since.elapsed());
+            if !clock.look(real) {
+                return Look { inside: calls.inside(), late: true, ..Look::default() };
             }
-            look.inside += 1;
-            if now.saturating_sub(began) <= limit || place.lost.load(Relaxed) {
-                continue;
+            let now = clock.at(real);
+            if calls.stalls(now, patience) {
+                calls.refuse_spare(Caller::tell);
             }
-            let long = place.long.load(Relaxed);
-            if long && !hung {
-                look.doubtful |= now.saturating_sub(began.max(answered)) > limit;
-                continue;
-            }
-            if !long {
-                look.overstayed = true;
-                close();
-            }
-            place.give_up(began);
+            calls.look((now, limit, hung), Caller::tell)
+        };
+        if found.overstayed {
+            close();
         }
-        look
+        for (permit, caller) in found.calls {
+            // (It may return at this moment: then its thread finds that its request was answered, and is not stuck.)
+            if caller.desk.as_ref().is_none_or(Desk::refuse) {
+                self.with(|calls, _| {
+                    if calls.give_up(permit, Caller::tell) {
+                        caller.thread.is_given_up();
+                    }
+                });
+            }
+        }
+        Look { inside: found.inside, overstayed: found.overstayed, doubtful: found.doubtful, late: false }
     }
 
-    fn now(&self) -> u64 {
-        millis(self.since.elapsed()).max(1)
-    }
-}
-
-impl Place {
-    /// The call that came in at `began` is answered for, if its door lets others answer.
-    fn give_up(&self, began: u64) {
-        let caller = self.caller.lock();
-        if self.began.load(SeqCst) == began
-            && caller.desk.as_ref().is_none_or(Desk::refuse)
-            && !self.lost.swap(true, Relaxed)
-            && let Some(thread) = &caller.thread
-        {
-            thread.is_given_up();
-        }
+    fn with<T>(&self, work: impl FnOnce(&mut Inflight<Caller>, u64) -> T) -> T {
+        let mut inner = self.inner.lock();
+        let now = inner.clock.at(millis(self.since.elapsed()));
+        work(&mut inner.calls, now)
     }
 }
 
@@ -258,6 +268,7 @@ fn millis(time: Duration) -> u64 {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
     fn looked_until(crowd: &Crowd, hung: bool, done: impl Fn(Look) -> bool) -> Look {
         loop {
@@ -306,14 +317,13 @@ mod tests {
 
     #[test]
     fn a_branch_stalls_while_a_brief_call_stays() {
-        let crowd = Crowd::new(Duration::from_millis(4), 2);
+        let crowd = Crowd::new(Duration::from_millis(400), 2);
         let long = crowd.enter(Stay::Long, || true).unwrap();
-        std::thread::sleep(Duration::from_millis(3));
+        let later = crowd.now() + Duration::from_millis(150);
+        looked_until(&crowd, false, |_| crowd.now() > later);
         assert!(!crowd.stalls());
         let brief = crowd.enter(Stay::Brief, || true).unwrap();
-        while !crowd.stalls() {
-            std::thread::yield_now();
-        }
+        looked_until(&crowd, false, |_| crowd.stalls());
         drop(long);
         assert!(crowd.stalls());
         // Given up: it says nothing of the branch any more.

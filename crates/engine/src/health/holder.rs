@@ -32,7 +32,8 @@ impl Holder {
     }
 
     pub(crate) fn is_back(&self) {
-        self.0.fetch_sub(1, SeqCst);
+        let before = self.0.fetch_sub(1, SeqCst);
+        debug_assert!(before > 0, "a thread is back from a call that was not given up");
     }
 
     pub(crate) fn is(&self, other: &Self) -> bool {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fsstack_sys::Errno;
 
-use super::crowd::Look;
+use super::crowd::{Crowd, Look};
 use super::examine::Verdict;
 use super::{DOUBTED, DOWN, HUNG, Health, UP};
 use crate::branch::Branch;
@@ -29,8 +29,8 @@ pub(super) struct Desk {
     running: bool,
     pub(super) ended: bool,
     woken: bool,
-    /// Since when the branch is being examined, and by which examination.
-    examining: Option<(Instant, u64)>,
+    /// Since when the branch is being examined, by its crowd's clock, and by which examination.
+    examining: Option<(Duration, u64)>,
     /// When the last examination ended.
     examined: Option<Instant>,
     examinations: u64,
@@ -76,6 +76,9 @@ impl Branch {
             }
         };
         let look = health.crowd.as_ref().map_or_else(Look::default, |crowd| crowd.look(state == HUNG, close));
+        if look.late {
+            return look; // the examination may have ended, too
+        }
         if look.doubtful && !look.overstayed {
             self.doubt(Errno::TIMEDOUT);
         }
@@ -88,8 +91,9 @@ impl Branch {
     fn examine_when_due(&self) {
         let mut desk = self.health.desk.lock();
         if let Some((since, _)) = desk.examining {
-            let patience = self.health.crowd.as_ref().map(|crowd| crowd.timeout().unwrap_or(PATIENCE));
-            let overdue = patience.is_some_and(|patience| since.elapsed() > patience);
+            let crowd = self.health.crowd.as_ref();
+            let overdue =
+                crowd.is_some_and(|crowd| crowd.now() > since + crowd.timeout().unwrap_or(PATIENCE));
             drop(desk);
             if overdue && self.health.state.load(SeqCst) < HUNG {
                 self.closes("it answers nobody");
@@ -110,7 +114,7 @@ impl Branch {
         }
         desk.examinations += 1;
         let number = desk.examinations;
-        desk.examining = Some((Instant::now(), number));
+        desk.examining = Some((self.health.crowd.as_ref().map_or(Duration::ZERO, Crowd::now), number));
         desk.inside += 1;
         drop(desk);
         let (me, health) = (self.me.clone(), self.health.clone());
@@ -175,6 +179,7 @@ impl Branch {
 
     fn is_down(&self, why: &dyn std::fmt::Display) {
         if self.health.state.swap(DOWN, SeqCst) != DOWN {
+            self.refuse_waiting();
             tracing::warn!(branch = %self.path.display(), %why, "the branch is down");
         }
     }
@@ -189,7 +194,15 @@ impl Branch {
 
     fn closes(&self, why: &str) {
         if self.health.state.swap(HUNG, SeqCst) != HUNG {
+            self.refuse_waiting();
             tracing::warn!(branch = %self.path.display(), "the branch hangs: {why}");
+        }
+    }
+
+    /// It is closed: those who wait for a permit are told.
+    fn refuse_waiting(&self) {
+        if let Some(crowd) = &self.health.crowd {
+            crowd.refuse_waiting();
         }
     }
 }
@@ -198,7 +211,7 @@ fn keep(health: &Arc<Health>, branch: &Weak<Branch>) {
     let mut before = 0;
     loop {
         // Read once, before the look: a call that comes in later is not in the number that sleep is decided by.
-        let entered = health.crowd.as_ref().map_or(0, super::crowd::Crowd::entered);
+        let entered = health.crowd.as_ref().map_or(0, Crowd::entered);
         let Some(kept) = branch.upgrade() else { return };
         let look = kept.keep_once();
         drop(kept);
@@ -213,8 +226,7 @@ fn keep(health: &Arc<Health>, branch: &Weak<Branch>) {
             continue;
         }
         if !quiet || health.state.load(SeqCst) != UP {
-            let pause = crowd.and_then(super::crowd::Crowd::timeout).map_or(EVERY, |limit| limit / 8);
-            health.bell.wait_for(&mut desk, pause.clamp(Duration::from_millis(2), EVERY));
+            health.bell.wait_for(&mut desk, crowd.map_or(EVERY, Crowd::pause));
             continue;
         }
         if crowd.is_none() {

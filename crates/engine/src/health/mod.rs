@@ -15,6 +15,7 @@ pub mod crowd;
 mod examine;
 pub(crate) mod free;
 pub(crate) mod holder;
+mod inflight;
 mod keeper;
 mod mounts;
 pub(crate) mod parts;
@@ -22,6 +23,7 @@ mod spare;
 pub mod stand_in;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -165,12 +167,24 @@ impl Branch {
     pub(crate) fn come_in(&self, stay: Stay) -> Result<Option<Inside<'_>>> {
         self.check_open()?;
         let Some(crowd) = &self.health.crowd else { return Ok(None) };
-        let awaited = || self.is_open() && (stay != Stay::Spare || !crowd.stalls());
-        let inside = crowd.enter(stay, awaited).map_err(|_| self.refused())?;
+        let inside = crowd.enter(stay, || self.is_open()).map_err(|_| self.refused())?;
         if self.health.asleep.load(SeqCst) {
             self.wake_keeper();
         }
         Ok(Some(inside))
+    }
+
+    /// What another thread tells of a call on this branch: waits for as long as the call may stay.
+    pub(crate) fn heard_of<T>(&self, told: &Receiver<T>) -> std::result::Result<T, RecvTimeoutError> {
+        let Some(crowd) = &self.health.crowd else { return told.recv().map_err(Into::into) };
+        let came = crowd.now();
+        loop {
+            let heard = told.recv_timeout(crowd.pause());
+            let waits = || crowd.timeout().is_none_or(|limit| crowd.now() <= came + limit);
+            if !matches!(heard, Err(RecvTimeoutError::Timeout)) || !waits() {
+                return heard;
+            }
+        }
     }
 
     /// How long this branch is waited for where that can be done without it.

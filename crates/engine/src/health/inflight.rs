@@ -1,0 +1,519 @@
+//! In-flight limit of a branch as a state machine: no clock, lock or thread in here.
+//!
+//! A call needs a permit. Permits belong to a generation of the branch's mount: a branch that is mounted again has a full
+//! set at once, whatever is stuck in the old mount. Calls beyond the limit queue, and a permit that is given back goes to
+//! the first of them, so nobody overtakes and nobody polls. A call that was given up keeps its permit until it returns.
+//!
+//! `C` describes a caller. Times are milliseconds of the branch's clock ([`Clock`]), which stands still while the daemon does.
+
+use std::collections::VecDeque;
+
+use super::crowd::Stay;
+
+/// Permit of a call inside. Permits are never reused: one of an earlier call means no later call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Permit {
+    slot: usize,
+    number: u64,
+}
+
+/// Answer to a caller in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The call may go in.
+    Enter(Permit),
+    /// Nothing is to be expected of the branch.
+    Refused,
+}
+
+/// Why a call cannot go in at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// All permits are taken.
+    Full,
+    /// All permits are taken by calls that were given up, or the branch may hang and the caller can do without it.
+    Hopeless,
+}
+
+/// Calls inside a branch, and callers that wait for a permit.
+#[derive(Debug)]
+pub(super) struct Inflight<C> {
+    limit: usize,
+    /// The last one is the present one. Earlier ones are here as long as calls are inside them.
+    generations: Vec<Generation>,
+    calls: Vec<Option<Call<C>>>,
+    vacant: Vec<usize>,
+    queue: VecDeque<Waiting<C>>,
+    /// Calls that ever came in.
+    entered: u64,
+    /// When the branch last answered a probe.
+    answered: u64,
+}
+
+/// Permits of one mount of the branch.
+#[derive(Clone, Copy, Debug)]
+struct Generation {
+    number: u32,
+    since: u64,
+    held: usize,
+    /// Of those held: calls that were given up.
+    lost: usize,
+    /// When a permit last became free.
+    moved: u64,
+}
+
+#[derive(Debug)]
+struct Call<C> {
+    number: u64,
+    generation: u32,
+    began: u64,
+    stay: Stay,
+    is_lost: bool,
+    caller: C,
+}
+
+#[derive(Debug)]
+struct Waiting<C> {
+    generation: u32,
+    came: u64,
+    stay: Stay,
+    caller: C,
+}
+
+/// What a look at the calls inside found.
+#[derive(Debug)]
+pub(super) struct Overdue<C> {
+    pub(super) inside: usize,
+    /// A brief call in the present mount has been inside for longer than it may.
+    pub(super) overstayed: bool,
+    /// A long call has, and the branch has not answered a probe since.
+    pub(super) doubtful: bool,
+    /// Calls to be given up.
+    pub(super) calls: Vec<(Permit, C)>,
+}
+
+impl<C> Inflight<C> {
+    /// A branch that lets `limit` calls in at once.
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            generations: vec![Generation { number: 0, since: 0, held: 0, lost: 0, moved: 0 }],
+            calls: Vec::new(),
+            vacant: Vec::new(),
+            queue: VecDeque::new(),
+            entered: 0,
+            answered: 0,
+        }
+    }
+
+    /// Lets `limit` calls in at once from now on.
+    pub(super) fn set_limit(&mut self, limit: usize, now: u64, tell: impl FnMut(&C, Verdict)) {
+        self.limit = limit;
+        self.admit(now, tell);
+    }
+
+    /// The branch was mounted again, as `number`: a full set of permits.
+    pub(super) fn renew(&mut self, number: u32, now: u64) {
+        self.generations.push(Generation { number, since: now, held: 0, lost: 0, moved: now });
+        self.forget_generations();
+    }
+
+    /// Whether a call may go in now.
+    pub(super) fn may_enter(&self, stay: Stay, stalls: bool) -> Result<(), Obstacle> {
+        let present = self.present();
+        if stay == Stay::Spare && stalls || present.lost >= self.limit {
+            return Err(Obstacle::Hopeless);
+        }
+        if present.held < self.limit { Ok(()) } else { Err(Obstacle::Full) }
+    }
+
+    /// Lets a call of the present generation in.
+    pub(super) fn enter(&mut self, stay: Stay, caller: C, now: u64) -> Permit {
+        self.enter_as(self.present().number, stay, caller, now)
+    }
+
+    /// Puts `caller` at the end of the queue.
+    pub(super) fn wait(&mut self, stay: Stay, caller: C, now: u64) {
+        let generation = self.present().number;
+        self.queue.push_back(Waiting { generation, came: now, stay, caller });
+    }
+
+    /// The call is over: its caller, and whether it was given up.
+    pub(super) fn leave(
+        &mut self,
+        permit: Permit,
+        now: u64,
+        tell: impl FnMut(&C, Verdict),
+    ) -> Option<(C, bool)> {
+        let call = self.calls.get_mut(permit.slot)?.take_if(|call| call.number == permit.number)?;
+        self.vacant.push(permit.slot);
+        let generation = self.generation(call.generation)?;
+        generation.held -= 1;
+        generation.lost -= usize::from(call.is_lost);
+        generation.moved = now;
+        self.admit(now, tell);
+        self.forget_generations();
+        self.check();
+        Some((call.caller, call.is_lost))
+    }
+
+    /// The call's request was answered by another thread. False: it is over.
+    pub(super) fn give_up(&mut self, permit: Permit, mut tell: impl FnMut(&C, Verdict)) -> bool {
+        let Some(call) = self.calls.get_mut(permit.slot).and_then(Option::as_mut) else { return false };
+        if call.number != permit.number || std::mem::replace(&mut call.is_lost, true) {
+            return false;
+        }
+        let (number, limit) = (call.generation, self.limit);
+        if let Some(generation) = self.generation(number) {
+            generation.lost += 1;
+            if generation.lost >= limit {
+                refuse(&mut self.queue, |waiting| waiting.generation == number, &mut tell);
+            }
+        }
+        self.check();
+        true
+    }
+
+    /// The branch lets nobody in.
+    pub(super) fn refuse_all(&mut self, mut tell: impl FnMut(&C, Verdict)) {
+        refuse(&mut self.queue, |_| true, &mut tell);
+    }
+
+    /// The branch has answered a probe: long calls are given more time.
+    pub(super) fn has_answered(&mut self, now: u64) {
+        self.answered = now;
+    }
+
+    /// Calls inside, in any mount.
+    pub(super) fn inside(&self) -> usize {
+        self.generations.iter().map(|generation| generation.held).sum()
+    }
+
+    /// Calls that ever came in.
+    pub(super) fn entered(&self) -> u64 {
+        self.entered
+    }
+
+    /// Whether a brief call has been inside the present mount for longer than `patience`. One that was given up says nothing.
+    pub(super) fn stalls(&self, now: u64, patience: u64) -> bool {
+        let present = self.present().number;
+        self.calls.iter().flatten().any(|call| {
+            let counts = call.stay != Stay::Long && !call.is_lost && call.generation == present;
+            counts && now.saturating_sub(call.began) > patience
+        })
+    }
+
+    /// Finds the calls that have been inside for longer than `limit`, and refuses callers that have waited for that long
+    /// without any permit becoming free. A call in an earlier mount says nothing of the present one. `hung`: long calls
+    /// are not waited for.
+    pub(super) fn look(
+        &mut self,
+        (now, limit, hung): (u64, u64, bool),
+        mut tell: impl FnMut(&C, Verdict),
+    ) -> Overdue<C>
+    where
+        C: Clone,
+    {
+        let present = *self.present();
+        let is_late = |since: u64| now.saturating_sub(since) > limit;
+        let mut found =
+            Overdue { inside: self.inside(), overstayed: false, doubtful: false, calls: Vec::new() };
+        for (slot, call) in self.calls.iter().enumerate() {
+            let Some(call) = call.as_ref().filter(|call| !call.is_lost && is_late(call.began)) else {
+                continue;
+            };
+            let is_long = call.stay == Stay::Long;
+            let given_up = if call.generation != present.number {
+                !is_long || is_late(call.began.max(present.since))
+            } else if is_long {
+                found.doubtful |= !hung && is_late(call.began.max(self.answered));
+                hung
+            } else {
+                found.overstayed = true;
+                true
+            };
+            if given_up {
+                found.calls.push((Permit { slot, number: call.number }, call.caller.clone()));
+            }
+        }
+        let generations = &self.generations;
+        let moved = |number| generations.iter().find(|it| it.number == number).map_or(0, |it| it.moved);
+        let in_vain = |waiting: &Waiting<C>| is_late(waiting.came.max(moved(waiting.generation)));
+        refuse(&mut self.queue, in_vain, &mut tell);
+        found
+    }
+
+    /// Refuses callers that can do without the branch, which may hang.
+    pub(super) fn refuse_spare(&mut self, mut tell: impl FnMut(&C, Verdict)) {
+        refuse(&mut self.queue, |waiting| waiting.stay == Stay::Spare, &mut tell);
+    }
+
+    /// Gives free permits to those who wait for one of the same generation, in their order.
+    fn admit(&mut self, now: u64, mut tell: impl FnMut(&C, Verdict)) {
+        let mut at = 0;
+        while let Some(number) = self.queue.get(at).map(|waiting| waiting.generation) {
+            let limit = self.limit;
+            if self.generation(number).is_some_and(|generation| generation.held >= limit) {
+                at += 1;
+                continue;
+            }
+            let Some(Waiting { stay, caller, .. }) = self.queue.remove(at) else { return };
+            let permit = self.enter_as(number, stay, caller, now);
+            if let Some(Some(call)) = self.calls.get(permit.slot) {
+                tell(&call.caller, Verdict::Enter(permit));
+            }
+        }
+    }
+
+    fn enter_as(&mut self, generation: u32, stay: Stay, caller: C, now: u64) -> Permit {
+        self.entered += 1;
+        let number = self.entered;
+        let call = Some(Call { number, generation, began: now, stay, is_lost: false, caller });
+        let slot = match self.vacant.pop() {
+            Some(slot) => {
+                self.calls[slot] = call;
+                slot
+            }
+            None => {
+                self.calls.push(call);
+                self.calls.len() - 1
+            }
+        };
+        if let Some(generation) = self.generation(generation) {
+            generation.held += 1;
+        }
+        self.check();
+        Permit { slot, number }
+    }
+
+    fn present(&self) -> &Generation {
+        const NONE: &Generation = &Generation { number: 0, since: 0, held: 0, lost: 0, moved: 0 };
+        self.generations.last().unwrap_or(NONE)
+    }
+
+    fn generation(&mut self, number: u32) -> Option<&mut Generation> {
+        self.generations.iter_mut().find(|generation| generation.number == number)
+    }
+
+    fn forget_generations(&mut self) {
+        if self.generations.len() > 1 {
+            let (present, queue) = (self.present().number, &self.queue);
+            let is_awaited = |number| queue.iter().any(|waiting| waiting.generation == number);
+            self.generations.retain(|it| it.number == present || it.held > 0 || is_awaited(it.number));
+        }
+    }
+
+    /// In debug builds: the counts are those of the calls, and nobody waits for a permit that is free.
+    fn check(&self) {
+        if cfg!(debug_assertions) {
+            for generation in &self.generations {
+                let calls =
+                    || self.calls.iter().flatten().filter(|call| call.generation == generation.number);
+                assert_eq!(generation.held, calls().count(), "permits held");
+                assert_eq!(generation.lost, calls().filter(|call| call.is_lost).count(), "permits lost");
+            }
+        }
+    }
+}
+
+fn refuse<C>(
+    queue: &mut VecDeque<Waiting<C>>,
+    whom: impl Fn(&Waiting<C>) -> bool,
+    tell: &mut impl FnMut(&C, Verdict),
+) {
+    queue.retain(|waiting| {
+        let refused = whom(waiting);
+        if refused {
+            tell(&waiting.caller, Verdict::Refused);
+        }
+        !refused
+    });
+}
+
+/// Clock that stands still while the daemon does (SIGSTOP, a frozen cgroup, a suspended machine): it is moved on by the
+/// keeper's looks, by no more than the pause that was planned between two of them.
+#[derive(Debug)]
+pub(super) struct Clock {
+    now: u64,
+    /// Real time of the last look.
+    looked: u64,
+    pause: u64,
+    was_late: bool,
+}
+
+impl Clock {
+    /// A clock whose looks are `pause` apart.
+    pub(super) fn new(pause: u64) -> Self {
+        Self { now: 1, looked: 0, pause, was_late: false }
+    }
+
+    /// Looks are `pause` apart from now on.
+    pub(super) fn set_pause(&mut self, pause: u64) {
+        self.pause = pause;
+    }
+
+    /// Time at `real`; never 0.
+    pub(super) fn at(&self, real: u64) -> u64 {
+        self.now + real.saturating_sub(self.looked).min(self.pause)
+    }
+
+    /// A look at `real`. False: it is late, and calls may have returned whose threads did not run yet; the next look counts
+    /// however late it is.
+    pub(super) fn look(&mut self, real: u64) -> bool {
+        let gone = real.saturating_sub(self.looked);
+        let is_late = gone > 2 * self.pause;
+        self.now += if is_late { self.pause } else { gone };
+        self.looked = real;
+        let counts = !is_late || self.was_late;
+        self.was_late = is_late && !self.was_late;
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What callers were told, in order.
+    #[derive(Default)]
+    struct Told(Vec<(&'static str, Verdict)>);
+
+    impl Told {
+        fn by(&mut self) -> impl FnMut(&&'static str, Verdict) {
+            |caller, verdict| self.0.push((*caller, verdict))
+        }
+
+        fn entered(&self) -> Vec<&'static str> {
+            self.0.iter().filter(|(_, verdict)| *verdict != Verdict::Refused).map(|(who, _)| *who).collect()
+        }
+
+        fn refused(&self) -> Vec<&'static str> {
+            self.0.iter().filter(|(_, verdict)| *verdict == Verdict::Refused).map(|(who, _)| *who).collect()
+        }
+    }
+
+    fn enter(calls: &mut Inflight<&'static str>, who: &'static str) -> Permit {
+        assert_eq!(calls.may_enter(Stay::Brief, false), Ok(()));
+        calls.enter(Stay::Brief, who, 1)
+    }
+
+    #[test]
+    fn who_came_first_goes_in_first_and_nobody_overtakes() {
+        let (mut calls, mut told) = (Inflight::new(1), Told::default());
+        let first = enter(&mut calls, "first");
+        for who in ["second", "third"] {
+            assert_eq!(calls.may_enter(Stay::Brief, false), Err(Obstacle::Full));
+            calls.wait(Stay::Brief, who, 2);
+        }
+        assert_eq!(calls.leave(first, 3, told.by()), Some(("first", false)));
+        assert_eq!(calls.may_enter(Stay::Brief, false), Err(Obstacle::Full));
+        let [("second", Verdict::Enter(second))] = told.0[..] else { panic!("{:?}", told.0) };
+        calls.leave(second, 4, told.by());
+        assert_eq!(told.entered(), ["second", "third"]);
+        // A permit is given back once.
+        assert_eq!(calls.leave(first, 5, told.by()), None);
+        assert_eq!(calls.inside(), 1);
+    }
+
+    #[test]
+    fn a_branch_that_is_mounted_again_has_all_permits_whatever_is_stuck_in_the_old_mount() {
+        let (mut calls, mut told) = (Inflight::new(2), Told::default());
+        let stuck = [enter(&mut calls, "a"), enter(&mut calls, "b")];
+        for permit in stuck {
+            assert!(calls.give_up(permit, told.by()));
+        }
+        assert_eq!(calls.may_enter(Stay::Brief, false), Err(Obstacle::Hopeless));
+        calls.renew(1, 10);
+        let fresh = [enter(&mut calls, "c"), enter(&mut calls, "d")];
+        assert_eq!(calls.may_enter(Stay::Brief, false), Err(Obstacle::Full));
+        // What comes back from the old mount leaves no room in the new one.
+        assert_eq!(calls.leave(stuck[0], 11, told.by()), Some(("a", true)));
+        assert_eq!(calls.may_enter(Stay::Brief, false), Err(Obstacle::Full));
+        assert_eq!(calls.inside(), 3);
+        calls.leave(fresh[0], 12, told.by());
+        assert_eq!(calls.may_enter(Stay::Brief, false), Ok(()));
+        calls.leave(stuck[1], 13, told.by());
+        assert_eq!((calls.generations.len(), calls.inside()), (1, 1));
+    }
+
+    #[test]
+    fn callers_that_wait_for_the_old_mount_go_into_it() {
+        let (mut calls, mut told) = (Inflight::new(1), Told::default());
+        let old = enter(&mut calls, "old");
+        calls.wait(Stay::Brief, "next", 2);
+        calls.renew(1, 3);
+        let new = enter(&mut calls, "new");
+        calls.leave(new, 4, told.by());
+        assert_eq!(told.entered(), <[&str; 0]>::default());
+        calls.leave(old, 5, told.by());
+        assert_eq!(told.entered(), ["next"]);
+        assert_eq!(calls.may_enter(Stay::Brief, false), Ok(()));
+    }
+
+    #[test]
+    fn an_overdue_call_in_the_old_mount_is_given_up_and_says_nothing_of_the_new_one() {
+        let (mut calls, mut told) = (Inflight::new(4), Told::default());
+        let brief = enter(&mut calls, "brief");
+        calls.enter(Stay::Long, "long", 1);
+        calls.renew(1, 50);
+        let found = calls.look((120, 100, false), told.by());
+        assert_eq!(
+            (found.overstayed, found.doubtful, &found.calls[..]),
+            (false, false, &[(brief, "brief")][..])
+        );
+        calls.give_up(brief, told.by());
+        assert_eq!(calls.look((151, 100, false), told.by()).calls.len(), 1);
+    }
+
+    #[test]
+    fn who_waits_is_refused_when_no_permit_has_become_free_for_the_limit() {
+        let (mut calls, mut told) = (Inflight::new(1), Told::default());
+        let mut inside = enter(&mut calls, "0");
+        ["1", "2", "3"].into_iter().for_each(|who| calls.wait(Stay::Long, who, 1));
+        // Busy: each takes 90 of 100.
+        for now in [90, 180] {
+            calls.leave(inside, now, told.by());
+            let Some((_, Verdict::Enter(next))) = told.0.last() else { panic!("{:?}", told.0) };
+            inside = *next;
+            calls.look((now + 90, 100, false), told.by());
+        }
+        assert_eq!(told.entered(), ["1", "2"]);
+        calls.look((281, 100, false), told.by());
+        assert_eq!(told.refused(), ["3"]);
+    }
+
+    #[test]
+    fn nobody_waits_where_all_calls_were_given_up() {
+        let (mut calls, mut told) = (Inflight::new(1), Told::default());
+        let stuck = enter(&mut calls, "stuck");
+        calls.wait(Stay::Brief, "waits", 1);
+        calls.wait(Stay::Spare, "spare", 1);
+        calls.refuse_spare(told.by());
+        assert_eq!(told.refused(), ["spare"]);
+        assert!(calls.give_up(stuck, told.by()) && !calls.give_up(stuck, told.by()));
+        assert_eq!(told.refused(), ["spare", "waits"]);
+    }
+
+    #[test]
+    fn a_higher_limit_lets_those_in_who_wait() {
+        let (mut calls, mut told) = (Inflight::new(1), Told::default());
+        enter(&mut calls, "a");
+        ["b", "c", "d"].into_iter().for_each(|who| calls.wait(Stay::Brief, who, 1));
+        calls.set_limit(3, 2, told.by());
+        assert_eq!(told.entered(), ["b", "c"]);
+        calls.refuse_all(told.by());
+        assert_eq!(told.refused(), ["d"]);
+    }
+
+    #[test]
+    fn the_clock_stands_still_while_the_daemon_does() {
+        let mut clock = Clock::new(10);
+        assert_eq!((clock.at(4), clock.look(8), clock.at(12)), (5, true, 13));
+        // Paused for an hour: that look does not count, and next to nothing has passed.
+        assert_eq!((clock.at(3_600_000), clock.look(3_600_000), clock.at(3_600_000)), (19, false, 19));
+        assert!(clock.look(3_600_010));
+        assert_eq!(clock.at(3_600_010), 29);
+        // Looks that are always late count all the same.
+        assert!(!clock.look(3_601_000) && clock.look(3_602_000) && !clock.look(3_603_000));
+    }
+}
