@@ -93,10 +93,15 @@ impl Ground {
                 thread::sleep(Duration::from_millis(300));
                 act();
             });
-            let (told, failed) = fault::fail(1, Errno::NOSPC, || self.write());
-            assert_eq!(failed, Some(Call::Write));
-            told
+            self.write_when_full()
         })
+    }
+
+    /// A write that finds the branch full.
+    pub(crate) fn write_when_full(&self) -> Answer<usize> {
+        let (told, failed) = fault::fail(1, Errno::NOSPC, || self.write());
+        assert_eq!(failed, Some(Call::Write));
+        told
     }
 
     /// Whether each of the branches has the file.

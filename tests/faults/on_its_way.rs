@@ -1,15 +1,19 @@
 //! What the pool is asked about a file that is on its way to another branch.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use fsstack_engine::ops::{Change, WriteTerms};
+use fsstack_engine::settings::Verify;
 use fsstack_engine::{Caller, Union};
 use fsstack_lab::needs;
+use fsstack_lab::needs::Skip;
 use fsstack_pool::{EntryNameBuf, Ino};
-use fsstack_sys::OFlags;
 use fsstack_sys::at::RenameFlags;
+use fsstack_sys::{self as sys, Call, Errno, OFlags};
 
 use crate::beside::{FILM, Ground, SIZE, moved_with};
 
@@ -117,4 +121,28 @@ fn what_is_changed_on_its_way_is_changed_where_it_arrives() {
     text[..5].copy_from_slice(b"other");
     assert!(it.ground.left() == ([false, true], text));
     assert_eq!(it.union.getattr(it.film, None).unwrap().stat.mode & 0o7777, 0o604);
+}
+
+/// Its writes are promised to be synced, which the other branch cannot do.
+#[test]
+fn a_branch_that_refused_a_file_is_not_tried_again_at_each_write() {
+    needs!(root());
+    let Some(it) = OnItsWay::new() else { return };
+    let film = fs::File::open(it.ground.source.join("d/film")).unwrap();
+    let flags = sys::ioctl::getflags(film.as_fd()).unwrap_or(0);
+    if sys::ioctl::setflags(film.as_fd(), flags | sys::ioctl::FS_SYNC_FL).is_err() {
+        return Skip::because("needs a file system with `chattr +S` in /tmp").announce();
+    }
+    // The mark by which a copy would be known is put on it before anything else.
+    let is_tried = || {
+        let (told, counts) = sys::count::scope(|| it.ground.write_when_full());
+        assert_eq!(told, Err(Errno::NOSPC));
+        counts.of(Call::Setxattr) > 0
+    };
+    let began = Instant::now();
+    let tries = (0..20).filter(|_| is_tried()).count() as u64;
+    assert!(tries > 0 && tries <= 1 + began.elapsed().as_secs() / 2, "{tries} tries");
+    it.union.change(|settings| settings.relocation.verify = Verify::Content).unwrap();
+    assert!(is_tried(), "not tried under other settings");
+    assert_eq!(it.ground.holders(), [true, false]);
 }

@@ -124,6 +124,19 @@ impl Traits {
         add_flags(to, self.flags & LAST)
     }
 
+    /// Whether `to`, which has no content yet, can keep what its user was promised. Nothing of [`LAST`] stays set.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP if it cannot; the branch is out of order.
+    pub fn try_promises(&self, to: BorrowedFd<'_>) -> Result<(), SysError> {
+        if self.flags & PROMISES == 0 {
+            return Ok(());
+        }
+        self.finish(to)?;
+        self.check_promises(to)?;
+        if self.flags & LAST == 0 { Ok(()) } else { ioctl::setflags(to, ioctl::getflags(to)? & !LAST) }
+    }
+
     /// Whether `to` keeps what its user was promised.
     ///
     /// # Errors

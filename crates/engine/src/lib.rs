@@ -37,6 +37,7 @@ mod ranked;
 mod reach;
 mod record;
 mod recover;
+mod refusals;
 mod regain;
 mod relocate;
 mod removed;

@@ -355,6 +355,7 @@ impl Union {
     /// `pool` is what requests see from now on.
     pub(crate) fn publish(&self, changes: &mut Changes, pool: Pool) {
         let past = self.pool.swap(Arc::new(pool));
+        self.refusals.forget_all();
         changes.past.push(Arc::downgrade(&past));
     }
 

@@ -14,6 +14,8 @@
 //! Where the target goes out of reach in the middle the file stays where it was, and what the target may have of it is
 //! removed when that is back (`intent.rs`). Until then no other target is tried: the stale copy would outlive the old one.
 //!
+//! A branch that refused a file is not tried again for that file at once (`refusals.rs`): writers try again and again.
+//!
 //! Not moved: a file with several links (the others would stay behind), and one that the kernel reads or writes
 //! by passthrough (it would go on with the old one).
 
@@ -21,6 +23,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
 
 use fsstack_pool::{BranchIx, BranchMode, Ranking};
 use fsstack_sys::{self as sys, Errno, Stat};
@@ -129,6 +132,12 @@ impl Union {
             _ => "no other branch has room for the whole of it",
         };
         for at in ranking.order {
+            let room = pool.branch(at).space().map_or(0, |space| space.available);
+            if let Some(known) = self.refusals.of((inode.id.ino, at), room, need) {
+                why = known;
+                continue;
+            }
+            let began = Instant::now();
             let Ok(home) = pool.branch(at).move_in() else { continue };
             let alone = || alone(&moving, file, was, departure);
             match self.move_to(pool, &moving, pool.branch(at), departure, alone) {
@@ -156,6 +165,7 @@ impl Union {
                     };
                     tracing::warn!(%error, "a file could not be moved to this branch");
                     why = why_failed(error, why);
+                    self.refusals.add((inode.id.ino, at), room, began, why);
                     // What is not as it was would not be on another branch either, nor be alone there.
                     if left || matches!(error.errno(), Errno::STALE | Errno::BUSY | Errno::EXIST) {
                         break;

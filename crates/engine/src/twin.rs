@@ -1,8 +1,11 @@
 //! Making a nameless file into a copy of another one, on another branch.
+//!
+//! All that the branch may refuse comes before the content, which may be large: owner, attributes, flags.
 
 use std::os::fd::BorrowedFd;
 
 use fsstack_sys::at::{SetTime, Times};
+use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
 use crate::chattr::Traits;
@@ -10,10 +13,14 @@ use crate::settings::{Relocation, Verify};
 use crate::skeleton::{Unfit, copy_xattrs};
 use crate::transfer;
 
-/// Flags, content, owner, attributes, mode and times, in an order in which none undoes another; then on disk.
+/// Removed by the kernel when the content is written to.
+const CAPABILITY: &std::ffi::CStr = c"security.capability";
+
+/// Gives the empty file `new` flags, owner, attributes, content, mode and times of `old`, in an order in which none undoes
+/// another; then on disk.
 ///
 /// # Errors
-/// What a branch answered; EOPNOTSUPP or EPERM if the new one cannot hold an attribute, an ACL or a flag that matters; EIO if the two are
+/// The error of a branch; EOPNOTSUPP or EPERM if `new` cannot hold an attribute, an ACL or a flag that matters; EIO if the two are
 /// not the same.
 pub(crate) fn dress(
     new: BorrowedFd<'_>,
@@ -24,12 +31,14 @@ pub(crate) fn dress(
 ) -> Result<(), SysError> {
     let traits = Traits::of(old)?;
     traits.begin(new)?;
+    traits.try_promises(new)?;
+    sys::at::chown_fd(new, Some(stat.uid), Some(stat.gid))?;
+    copy_xattrs(new, old, Unfit::Refused)?;
     let shared = sys::file::reflink(old, new).is_ok();
     if !shared {
         transfer::copy_all(old, new, how.speed, goes_on)?;
     }
-    sys::at::chown_fd(new, Some(stat.uid), Some(stat.gid))?;
-    copy_xattrs(new, old, Unfit::Refused)?;
+    copy_capability(new, old)?;
     // After the owner: a change of owner clears set-uid.
     sys::at::chmod_fd(new, stat.mode & 0o7777)?;
     traits.finish(new)?;
@@ -48,4 +57,74 @@ pub(crate) fn dress(
         }
     }
     Ok(())
+}
+
+/// Gives `new` the file capability of `old`, if it has one.
+fn copy_capability(new: BorrowedFd<'_>, old: BorrowedFd<'_>) -> Result<(), SysError> {
+    match xattr::get_vec(On::Fd(old), CAPABILITY) {
+        Ok(value) => xattr::set(On::Fd(new), CAPABILITY, &value, 0),
+        Err(error) if matches!(error.errno, Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write as _;
+    use std::os::fd::AsFd;
+
+    use fsstack_sys::identity;
+    use fsstack_sys::xattr::{self, On};
+
+    use super::*;
+
+    /// `cap_net_raw+ep`, as the kernel stores it.
+    const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    /// A file of 3 MiB on a disk, and an empty one in memory; None where there are no two such places.
+    fn files() -> Option<(File, File)> {
+        if !identity::is_root() {
+            println!("skipped: not root");
+            return None;
+        }
+        identity::keep_capabilities().unwrap();
+        let (mut old, new) = (tempfile::tempfile().unwrap(), tempfile::tempfile_in("/dev/shm").ok()?);
+        let dev = |file: &File| sys::at::stat_fd(file.as_fd()).unwrap().dev;
+        if dev(&old) == dev(&new) {
+            println!("skipped: /tmp and /dev/shm are one file system");
+            return None;
+        }
+        old.write_all(&vec![7; 3 << 20]).unwrap();
+        Some((old, new))
+    }
+
+    fn copy(old: &File, new: &File, each_piece: impl Fn()) -> Result<(), SysError> {
+        let stat = sys::at::stat_fd(old.as_fd()).unwrap();
+        let goes_on = || {
+            each_piece();
+            true
+        };
+        dress(new.as_fd(), old.as_fd(), &stat, &Relocation::to_the_roomiest(), &goes_on)
+    }
+
+    #[test]
+    fn what_a_branch_cannot_hold_is_refused_before_any_content_is_copied() {
+        let Some((old, new)) = files() else { return };
+        let flags = sys::ioctl::getflags(old.as_fd()).unwrap_or(0);
+        if sys::ioctl::setflags(old.as_fd(), flags | sys::ioctl::FS_SYNC_FL).is_err() {
+            return println!("skipped: /tmp has no such flag");
+        }
+        let refused = copy(&old, &new, || panic!("content is copied")).unwrap_err();
+        assert_eq!(refused.errno, Errno::OPNOTSUPP);
+    }
+
+    #[test]
+    fn a_capability_outlives_the_writing_of_the_content() {
+        let Some((old, new)) = files() else { return };
+        let name = c"security.capability";
+        xattr::set(On::Fd(old.as_fd()), name, &CAPABILITY, 0).unwrap();
+        copy(&old, &new, || ()).unwrap();
+        assert_eq!(xattr::get_vec(On::Fd(new.as_fd()), name).unwrap(), CAPABILITY);
+    }
 }

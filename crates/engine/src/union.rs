@@ -32,6 +32,7 @@ use crate::open::{DirHandle, FileHandle};
 use crate::pool::Pool;
 use crate::poolid::PoolId;
 use crate::ranked::{CHANGES, Ranked};
+use crate::refusals::Refusals;
 use crate::reserve::Copying;
 use crate::resolve::Found;
 use crate::scouts::Scouts;
@@ -55,6 +56,7 @@ pub struct Union {
     /// Files that just leave their branch for another.
     pub(crate) moving: Mutex<Vec<Name>>,
     pub(crate) movers: Movers,
+    pub(crate) refusals: Refusals,
     pub(crate) index: Index,
     id: Option<PoolId>,
     pub(crate) budget: Budget,
@@ -130,6 +132,7 @@ impl Union {
             listing_memory: Arc::new(ListingMemory::new(pool.settings.listing_entries)),
             moving: Mutex::default(),
             movers: Movers::default(),
+            refusals: Refusals::default(),
             index,
             id,
             budget,
