@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use fsstack_sys::Errno;
 use parking_lot::Mutex;
 
+use super::clock::Clock;
 use super::holder::Holder;
-use super::inflight::{Clock, Inflight, Obstacle, Permit, Verdict};
+use super::inflight::{Inflight, Obstacle, Permit, Verdict};
 use super::stand_in::{self, Desk};
 
 /// Most calls that `branch-inflight` may let in at once.

@@ -11,6 +11,7 @@
 //! - **hung** (told as suspect): a call overstayed, or the examination did. Whoever asks is refused at once.
 //! - **down**: the examination failed. No call goes to the branch but the examination's.
 
+mod clock;
 pub mod crowd;
 mod examine;
 pub(crate) mod free;
