@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use fsstack_engine::answer::Validity;
 use fsstack_engine::open::route::{Backings, Route};
 use fsstack_engine::ops::New;
 use fsstack_engine::settings::{Settings, WritePath};
@@ -95,6 +96,24 @@ fn an_inode_that_has_a_backing_file_is_opened_without_a_call() {
         union.release(again.handle);
     }
     union.release(first.handle);
+    union.forget(film, 1);
+    union.destroy();
+}
+
+/// Attributes that are not kept at all would be asked for again at once, for the rights of the open.
+#[test]
+fn attributes_of_a_file_that_can_be_mapped_are_kept_from_its_creation_to_its_open() {
+    let pool = Ground::new(1);
+    let specs = [BranchSpec::new(pool.branch(0).to_owned())];
+    let settings = Settings { write_path: WritePath::Passthrough, ..settings() };
+    let union = Union::new(Pool::open(&specs, settings).unwrap(), Arc::new(Willing));
+    let made = union.create(Ino::ROOT, buf("film").as_name(), 0o644, OFlags::RDWR, Caller::DAEMON).unwrap();
+    let film = made.entry.ino;
+    let later = union.getattr(film, None).unwrap();
+    union.release(made.opened.handle);
+    let closed = union.getattr(film, None).unwrap();
+    let kept = [made.entry.attr, later, closed].map(|attr| attr.validity);
+    assert_eq!(kept, [Validity::Instant, Validity::None, Validity::Brief]);
     union.forget(film, 1);
     union.destroy();
 }

@@ -30,6 +30,9 @@ pub enum Validity {
     Full,
     /// A second at most: the file was open so that it could be mapped, and a mapping outlives its descriptor.
     Brief,
+    /// A millisecond at most: the file was made by this request and is open so that it can be mapped and stored into.
+    /// The kernel checks the rights of the open by them, and would ask for them again.
+    Instant,
     /// Not at all: the file is open so that it can be mapped and stored into.
     None,
 }

@@ -31,11 +31,15 @@ pub(crate) fn attr(of: &answer::Attr) -> wire::Attr {
 /// How long the kernel may keep attributes of a file that can be stored into unseen, or could be.
 const BRIEF: Duration = Duration::from_secs(1);
 
+/// How long the kernel may keep attributes of such a file that the same request made. It rounds up to a tick of its clock.
+const INSTANT: Duration = Duration::from_millis(1);
+
 /// How long the kernel may keep `of` where it may keep other attributes for `timeout`.
 pub(crate) fn attr_valid(of: &answer::Attr, timeout: Duration) -> Duration {
     match of.validity {
         Validity::Full => timeout,
         Validity::Brief => timeout.min(BRIEF),
+        Validity::Instant => timeout.min(INSTANT),
         Validity::None => Duration::ZERO,
     }
 }

@@ -8,7 +8,7 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
-use crate::answer::{Created, Entry, Opened};
+use crate::answer::{Created, Entry, Opened, Validity};
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
@@ -127,7 +127,10 @@ impl Union {
     ) -> Result<Created> {
         let opened = self.inode(entry.ino).and_then(|inode| {
             let opened = self.hand_out_made(pool, inode.clone(), made, flags, caller)?;
-            entry.attr.validity = inode.validity();
+            entry.attr.validity = match inode.validity() {
+                Validity::None => Validity::Instant,
+                longer => longer,
+            };
             Ok(opened)
         });
         let opened = opened.inspect_err(|_| self.forget(entry.ino, 1))?;
