@@ -1,7 +1,7 @@
 //! Installs the programs that an errand needs, where root and apt are there to do it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use fsstack_lab::shell::which;
@@ -99,6 +99,24 @@ pub(crate) fn suites() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What makes the site of the documentation. Its search is what it is wanted for; it neither watches nor serves.
+const BOOK: &str = "0.4.52";
+
+/// Installs mdBook under the target directory, once: a build of some minutes. Returns the program.
+pub(crate) fn book() -> Result<PathBuf> {
+    let root = exec::target_dir()?.join("suites");
+    let program = root.join("bin/mdbook");
+    if !is_installed(&program, &format!("mdbook v{BOOK}")) {
+        println!("building mdBook {BOOK}, once");
+        exec::cargo()
+            .args(["install", "--quiet", "--locked", "--force", "--debug", "mdbook", "--version", BOOK])
+            .args(["--no-default-features", "--features", "search", "--root"])
+            .arg(&root)
+            .run()?;
+    }
+    Ok(program)
 }
 
 /// Installs the NFS server that the nfs tier exports a pool by. Where it cannot be had is told of here, and its tests

@@ -29,8 +29,8 @@ enum Xtask {
     Faults(faults::Faults),
     /// The rules of this code base that no compiler knows.
     Tidy,
-    /// Print options.md, the man page and the completions from the option table.
-    Docs,
+    /// Write the generated pages (options, commands, man pages, completions, the picture of the crates) and build the site.
+    Docs(docs::Docs),
     /// Build what others are given: a Debian package, a tarball, their sums, a bill of materials, licences.
     Dist(dist::Dist),
     /// Run the criterion suites; arguments go to cargo bench.
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         Xtask::Test(test) => test.run(),
         Xtask::Faults(faults) => faults.run(),
         Xtask::Tidy => tidy::run(),
-        Xtask::Docs => docs::write(),
+        Xtask::Docs(docs) => docs.run(),
         Xtask::Dist(dist) => dist.run(),
         Xtask::Bench { args } => bench(&args),
     };

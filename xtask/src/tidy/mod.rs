@@ -42,6 +42,7 @@ const RULES: &[Rule] = &[
     ("every section of the manual has its tests", manual::headings),
     ("every promise names its test", manual::promises),
     ("every link leads to a file and a heading", pages::links),
+    ("every warning and error can be looked up", pages::log_lines),
 ];
 
 /// Checks every rule on every file git knows or would add.

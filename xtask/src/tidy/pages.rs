@@ -1,4 +1,5 @@
-//! Pages lead somewhere: every link of a Markdown file names a file, and a heading in it, that exist.
+//! Pages are whole: every link of a Markdown file names a file, and a heading in it, that exist; and every warning and error
+//! of the daemon stands in docs/log-lines.md.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
@@ -25,6 +26,45 @@ pub(super) fn links(sources: &[Source]) -> Vec<String> {
         }
     }
     complaints
+}
+
+/// Where operators look lines of the log up.
+const LOG_LINES: &str = "docs/log-lines.md";
+
+/// The crates that the daemon is made of.
+const DAEMON: [&str; 4] =
+    ["crates/engine/src/", "crates/fuse/src/", "crates/mount/src/", "crates/control/src/"];
+
+/// Complaints about warnings and errors of the daemon that operators cannot look up.
+pub(super) fn log_lines(sources: &[Source]) -> Vec<String> {
+    let Some(page) = sources.iter().find(|source| source.path == LOG_LINES) else { return Vec::new() };
+    let daemon = sources.iter().filter(|source| DAEMON.iter().any(|part| source.path.starts_with(part)));
+    let mut complaints = Vec::new();
+    for source in daemon.filter(|source| source.is_rust()) {
+        for message in messages(&source.text) {
+            if !page.text.contains(&message) {
+                complaints.push(format!("{}: {LOG_LINES} has no line with \"{message}\"", source.path));
+            }
+        }
+    }
+    complaints
+}
+
+/// Of each warning and error the longest piece of its message without a placeholder.
+fn messages(text: &str) -> Vec<String> {
+    let calls = ["tracing::warn!(", "tracing::error!("].into_iter().flat_map(|call| text.split(call).skip(1));
+    let message = |call: &str| {
+        let statement = call.split_once(");").map_or(call, |(statement, _)| statement);
+        // The fields before it have no literal of their own.
+        let (_, literal) = statement.split_once('"')?;
+        let (literal, _) = literal.split_once('"')?;
+        let joined: Vec<&str> = literal.split("\\\n").map(str::trim_start).collect();
+        let joined = joined.concat();
+        let pieces = joined.split('{').map(|piece| piece.split_once('}').map_or(piece, |(_, rest)| rest));
+        pieces.max_by_key(|piece| piece.len()).map(|piece| piece.trim().to_owned())
+    };
+    // One without words of its own is what another line says.
+    calls.filter_map(message).filter(|piece| piece.contains(' ')).collect()
 }
 
 /// What stands between `](` and `)`.
@@ -61,6 +101,18 @@ fn headings(text: &str) -> BTreeSet<String> {
 mod tests {
     use super::super::source;
     use super::*;
+
+    #[test]
+    fn warnings_can_be_looked_up() {
+        let code = "//! Log.\nfn f() {\n    tracing::warn!(%error, path = %p.display(), \"{}: the disk is gone: {why}\");\n\
+                    tracing::error!(\n        \"not in the page\"\n    );\n    tracing::warn!(\"{notice}\");\n}\n";
+        let sources = [
+            source("crates/engine/src/a.rs", code),
+            source(LOG_LINES, "| A | `PATH: the disk is gone: REASON` | |\n"),
+        ];
+        let told = log_lines(&sources);
+        assert!(told.len() == 1 && told[0].contains("not in the page"), "{told:?}");
+    }
 
     #[test]
     fn links_lead_to_files_and_headings() {

@@ -1,8 +1,12 @@
-//! Documents that are printed from the tables of the two programs: by `mount.fsstack --print` and `fsstack print`.
+//! Documents that are printed from the tables of the two programs, the picture of the crates, and the browsable site.
+
+mod arrows;
+mod site;
 
 use std::fs;
 
 use anyhow::{Context, Result};
+use clap::Args;
 use fsstack_lab::shell;
 
 use crate::exec;
@@ -26,8 +30,27 @@ const README: (&str, &str, &str, &str) = ("mount-fsstack", "--print", "readme-op
 const MARK: &str =
     "<!-- The rows are printed by `cargo xtask docs` from the option table; do not edit. -->\n\n";
 
+/// Arguments of `cargo xtask docs`.
+#[derive(Debug, Args)]
+pub(crate) struct Docs {
+    /// Only write the generated pages: no site.
+    #[arg(long)]
+    pages: bool,
+}
+
+impl Docs {
+    /// Writes the generated documents and builds the site.
+    pub(crate) fn run(&self) -> Result<()> {
+        write()?;
+        if !self.pages {
+            println!("{}", site::build()?.display());
+        }
+        Ok(())
+    }
+}
+
 /// Writes every generated document.
-pub(crate) fn write() -> Result<()> {
+fn write() -> Result<()> {
     for (file, text) in printed()? {
         let path = exec::root().join(file);
         fs::create_dir_all(path.parent().context("docs")?)?;
@@ -42,7 +65,7 @@ pub(crate) fn stale() -> Result<Vec<String>> {
     let held = |file: &str| fs::read_to_string(exec::root().join(file)).unwrap_or_default();
     let stale = printed()?.into_iter().filter(|(file, text)| held(file) != *text);
     Ok(stale
-        .map(|(file, _)| format!("{file} is not what its program prints: run `cargo xtask docs`"))
+        .map(|(file, _)| format!("{file} is not what it is printed from: run `cargo xtask docs --pages`"))
         .collect())
 }
 
@@ -55,6 +78,7 @@ fn printed() -> Result<Vec<(&'static str, String)>> {
     let mut pages: Vec<_> = PAGES.iter().map(page).collect::<Result<_>>()?;
     let (file, rows) = page(&README)?;
     let held = fs::read_to_string(exec::root().join(file)).context(file)?;
+    pages.push((arrows::FILE, arrows::picture()?));
     pages.push((file, with_rows(&held, &rows).with_context(|| format!("{file}: no line {MARK}"))?));
     Ok(pages)
 }

@@ -1,0 +1,140 @@
+//! The browsable site: the repository's Markdown by mdBook, with a search, and every link in it checked.
+//!
+//! mdBook wants all pages below one folder with the table of contents at its root. So they are staged below the target
+//! directory as they lie in the repository, each README as the index of its folder.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{exec, install};
+
+/// The table of contents.
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// The line of it that the decisions stand below.
+const DECISIONS: &str = "- [Decisions](dev/decisions/README.md)\n";
+
+const BOOK: &str = "[book]\ntitle = \"fsstack\"\nlanguage = \"en\"\nsrc = \"src\"\n\n[output.html]\nno-section-label = true\n\
+                    default-theme = \"light\"\npreferred-dark-theme = \"navy\"\n\n[output.html.fold]\nenable = true\nlevel = 1\n";
+
+/// Builds the site and checks it. Returns its first page.
+pub(super) fn build() -> Result<PathBuf> {
+    let book = install::book()?;
+    let home = exec::target_dir()?.join("site");
+    if home.exists() {
+        fs::remove_dir_all(&home)?;
+    }
+    stage(&home.join("src"))?;
+    fs::write(home.join("book.toml"), BOOK)?;
+    exec::quiet(&book.display().to_string()).arg("build").arg(&home).run()?;
+    let pages = home.join("book");
+    let broken = broken(&pages)?;
+    if !broken.is_empty() {
+        bail!("links of the site that lead nowhere:\n{}", broken.join("\n"));
+    }
+    Ok(pages.join("index.html"))
+}
+
+/// Copies pages and pictures below `src`.
+fn stage(src: &Path) -> Result<()> {
+    let known = exec::quiet("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])
+        .run()?
+        .stdout;
+    let shown = |path: &&str| {
+        let root =
+            ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"].contains(path);
+        (root || path.starts_with("docs/")) && *path != SUMMARY
+    };
+    for path in known.split('\0').filter(|path| !path.is_empty()).filter(shown) {
+        let from = exec::root().join(path);
+        // A file may be deleted and still in the index.
+        if !from.is_file() {
+            continue;
+        }
+        let to = src.join(indexed(path));
+        fs::create_dir_all(to.parent().context("a path has a parent")?)?;
+        if path.ends_with(".md") {
+            fs::write(to, indexed(&fs::read_to_string(&from)?))?;
+        } else {
+            fs::copy(&from, to)?;
+        }
+    }
+    let mut summary = fs::read_to_string(exec::root().join(SUMMARY)).context(SUMMARY)?;
+    let decisions = decisions(&exec::root().join("docs/dev/decisions"))?;
+    summary = summary.replace(DECISIONS, &format!("{DECISIONS}{decisions}"));
+    // From the root it is the other way round.
+    let summary = indexed(&summary).replace("](", "](docs/").replace("](docs/../", "](");
+    fs::write(src.join("SUMMARY.md"), summary)?;
+    Ok(())
+}
+
+/// A line of the table of contents for each decision, by its heading.
+fn decisions(folder: &Path) -> Result<String> {
+    let mut lines = BTreeSet::new();
+    for page in fs::read_dir(folder)? {
+        let name = page?.file_name().to_string_lossy().into_owned();
+        let text = fs::read_to_string(folder.join(&name))?;
+        if let Some(heading) = text.lines().next().and_then(|line| line.strip_prefix("# "))
+            && name != "README.md"
+        {
+            lines.insert((name.clone(), format!("  - [{heading}](dev/decisions/{name})\n")));
+        }
+    }
+    Ok(lines.into_iter().map(|(_, line)| line).collect())
+}
+
+fn indexed(text: &str) -> String {
+    text.replace("README.md", "index.md")
+}
+
+/// References from page to page, or to a heading, that are not there.
+fn broken(pages: &Path) -> Result<Vec<String>> {
+    let mut texts = BTreeMap::new();
+    let mut open = vec![pages.to_owned()];
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(&dir)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "html") {
+                let text = fs::read_to_string(&path)?;
+                texts.insert(path, text);
+            }
+        }
+    }
+    let named =
+        texts.iter().map(|(path, text)| (path.clone(), quoted(text, " id=\"").collect::<BTreeSet<_>>()));
+    let named: BTreeMap<_, _> = named.collect();
+    let mut broken = Vec::new();
+    // All pages in one, for printers, and what is not found: their links are of other pages.
+    let own =
+        |path: &&PathBuf| !["print.html", "404.html", "toc.html"].iter().any(|name| path.ends_with(name));
+    for path in texts.keys().filter(own) {
+        let text = &texts[path];
+        for link in quoted(text, "href=\"").chain(quoted(text, "src=\"")) {
+            if link.contains(':') || link.is_empty() || link.starts_with("//") {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let to = if file.is_empty() { path.clone() } else { path.with_file_name("").join(file) };
+            let Ok(to) = to.canonicalize() else {
+                broken.push(format!("{}: {link}", path.display()));
+                continue;
+            };
+            let missing = |ids: &BTreeSet<&str>| !heading.is_empty() && !ids.contains(heading);
+            if named.get(&to).is_some_and(missing) {
+                broken.push(format!("{}: {link}: no such heading", path.display()));
+            }
+        }
+    }
+    Ok(broken)
+}
+
+/// What stands between `mark` and the next quotation mark.
+fn quoted<'t>(text: &'t str, mark: &'t str) -> impl Iterator<Item = &'t str> {
+    text.split(mark).skip(1).filter_map(|rest| rest.split_once('"')).map(|(value, _)| value)
+}
