@@ -10,6 +10,7 @@ mod builds;
 mod calls;
 mod caught_callers;
 mod churn;
+mod closing;
 mod command;
 mod cut_short;
 mod databases;

@@ -52,7 +52,7 @@ impl Order {
         if self.kept.swap(false, SeqCst)
             && let Some(last) = self.inode.close_handle()
         {
-            last.branch().dispose(last);
+            OpenFile::dispose(last);
         }
     }
 }

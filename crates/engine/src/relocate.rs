@@ -154,7 +154,7 @@ impl Union {
                     file.hush_again(&placed);
                     drop(placed); // a close may hang
                     let from = moving.from.clone();
-                    from.dispose((gone, source));
+                    from.dispose(was.epoch, (gone, source));
                     return Ok(());
                 }
                 Err(_) if departure.is_over() => return Err(Errno::NOSPC.into()), // called off

@@ -79,6 +79,9 @@ impl Branch {
         if look.late {
             return look; // the examination may have ended, too
         }
+        if health.closers.lack_thread() {
+            self.start_all_closers();
+        }
         if look.doubtful && !look.overstayed {
             self.doubt(Errno::TIMEDOUT);
         }
@@ -216,7 +219,7 @@ fn keep(health: &Arc<Health>, branch: &Weak<Branch>) {
         let look = kept.keep_once();
         drop(kept);
         let crowd = health.crowd.as_ref();
-        let quiet = look.inside == 0 && entered == before;
+        let quiet = look.inside == 0 && entered == before && !health.closers.lack_thread();
         before = entered;
         let mut desk = health.desk.lock();
         if desk.ended {

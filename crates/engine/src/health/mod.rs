@@ -12,6 +12,7 @@
 //! - **down**: the examination failed. No call goes to the branch but the examination's.
 
 mod clock;
+mod closers;
 pub mod crowd;
 mod examine;
 pub(crate) mod free;
@@ -34,8 +35,8 @@ use parking_lot::{Condvar, Mutex};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::table::Table;
-use crate::thread;
 use crate::union::Union;
+use closers::Closers;
 use crowd::{Crowd, Inside, Stay};
 
 pub use free::NotFreed;
@@ -86,6 +87,7 @@ pub(crate) struct Health {
     pub(crate) crowd: Option<Crowd>,
     /// The keeper sleeps until it is woken.
     asleep: AtomicBool,
+    closers: Closers,
     desk: Mutex<keeper::Desk>,
     bell: Condvar,
     /// The inodes of the pool: their descriptors on a mount that is gone are closed.
@@ -102,6 +104,7 @@ impl Health {
             state: AtomicU8::new(UP),
             crowd,
             asleep: AtomicBool::new(true),
+            closers: Closers::default(),
             desk: Mutex::default(),
             bell: Condvar::new(),
             inodes: OnceLock::new(),
@@ -153,9 +156,10 @@ impl Branch {
         self.health.crowd.is_some()
     }
 
-    /// Whether some thread of the daemon is inside a call there now, its own examination among them.
+    /// Whether some thread of the daemon is inside a call there now: its own examination and closers count, too.
     pub(crate) fn is_stuck(&self) -> bool {
-        self.inside() > 0 || self.health.crowd.is_some() && self.is_being_examined()
+        let by_itself = || self.is_being_examined() || self.health.closers.are_busy();
+        self.inside() > 0 || self.health.crowd.is_some() && by_itself()
     }
 
     /// # Errors
@@ -235,22 +239,6 @@ impl Branch {
     pub(crate) fn close_inodes(&self) {
         if let Some(inodes) = self.inodes() {
             inodes.close_on(self.ix);
-        }
-    }
-
-    /// Lets `thing`, which holds descriptors on this branch, go. Closing a file of a branch that hangs takes as long as
-    /// it hangs: a thread of its own waits for that.
-    pub(crate) fn dispose(&self, thing: impl Send + 'static) {
-        if self.health.crowd.is_none() {
-            return drop(thing);
-        }
-        if let Ok(_inside) = self.come_in(Stay::Brief) {
-            return drop(thing);
-        }
-        let closer = std::thread::Builder::new().name("branch-close".into()).stack_size(64 << 10);
-        if let Err(error) = thread::start(closer, move || drop(thing)) {
-            // The closure is dropped here, and with it the thing.
-            tracing::warn!(%error, "no thread to close a file on a branch that hangs");
         }
     }
 }

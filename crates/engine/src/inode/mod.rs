@@ -339,7 +339,7 @@ impl Inode {
             if place.open.is_none() && place.moves != moves {
                 moves = place.moves;
                 drop(state);
-                fresh.branch().dispose(fresh);
+                OpenFile::dispose(fresh);
                 continue;
             }
             // Two first opens at once: the later one gives its own up. Both looked at the same inode.

@@ -98,6 +98,15 @@ pub(crate) struct Was {
     pub(crate) epoch: u32,
 }
 
+/// Descriptor of a file that has, or is in place of, another one: to be closed.
+pub(super) struct Gone {
+    pub(super) fd: OwnedFd,
+    /// Mount of the branch that it was opened on.
+    pub(super) epoch: u32,
+    /// It was opened to take the other's place, and did not.
+    pub(super) is_new: bool,
+}
+
 impl Placed {
     pub(crate) fn was(&self) -> Was {
         Was { branch: self.branch.ix, access: self.access, epoch: self.epoch }
@@ -205,6 +214,18 @@ impl OpenFile {
         Ok(Leave::Ordered(departure))
     }
 
+    /// Which mount of its branch it was opened on; None while it is being moved.
+    pub(crate) fn epoch(&self) -> Option<u32> {
+        self.placed.try_read_recursive().map(|placed| placed.epoch)
+    }
+
+    /// Closes `last`, the file that nobody has open any more.
+    pub(crate) fn dispose(last: Arc<Self>) {
+        let branch = last.branch();
+        let epoch = last.epoch().unwrap_or_else(|| branch.epoch());
+        branch.dispose(epoch, last);
+    }
+
     /// The file stays where it is until the guard drops, and a move of it is called off: a name of it is about to come or go.
     ///
     /// # Errors
@@ -273,23 +294,23 @@ impl OpenFile {
     /// # Errors
     /// As [`Self::hold_alone`].
     pub(crate) fn replace(&self, was: Was, now: Was, fd: OwnedFd) -> Result<()> {
-        let (branch, gone, _) = self.put(was, now, fd)?; // a close may hang too
-        branch.dispose(gone);
+        let (branch, gone) = self.put(was, now, fd)?; // a close may hang too
+        branch.dispose(gone.epoch, gone.fd);
         Ok(())
     }
 
-    /// As [`Self::replace`]: the branch, what is to be closed, and whether that is `fd`.
-    pub(super) fn put(&self, was: Was, now: Was, fd: OwnedFd) -> Result<(Arc<Branch>, OwnedFd, bool)> {
+    /// As [`Self::replace`]: the branch, and what is to be closed.
+    pub(super) fn put(&self, was: Was, now: Was, fd: OwnedFd) -> Result<(Arc<Branch>, Gone)> {
         let mut placed = self.hold_alone()?;
         let is_new = placed.was() != was;
         let gone = if is_new {
-            fd
+            Gone { fd, epoch: now.epoch, is_new }
         } else {
             (placed.access, placed.epoch) = (now.access, now.epoch);
             let gone = std::mem::replace(&mut placed.fd, fd);
             self.hush_again(&placed);
-            gone
+            Gone { fd: gone, epoch: was.epoch, is_new }
         };
-        Ok((placed.branch.branch().clone(), gone, is_new))
+        Ok((placed.branch.branch().clone(), gone))
     }
 }

@@ -81,7 +81,7 @@ impl OpenFile {
             (state.hushed, state.apart.take())
         };
         if let Some(apart) = apart {
-            placed.branch.dispose(apart);
+            placed.branch.dispose(apart.on.1, apart);
         }
         if hushed {
             hush(placed, true);
@@ -126,7 +126,9 @@ impl OpenFile {
             let how = Access::Read.flags() | OFlags::NOATIME;
             let fd = Arc::new(placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how)).ok()?);
             let old = self.quiet.state.lock().apart.replace(Apart { on, fd: fd.clone() });
-            drop(old); // (not under the lock)
+            if let Some(old) = old {
+                placed.branch.dispose(old.on.1, old); // (not under the lock)
+            }
             Some(fd)
         })
     }

@@ -10,6 +10,7 @@ use std::sync::mpsc::channel;
 use fsstack_sys::{self as sys, Call, Errno, SysError};
 
 use super::owed::{Asks, To};
+use super::place::Gone;
 use super::route::Route;
 use super::{OpenFile, PATIENCE, Sync, Was};
 use crate::branch::Branch;
@@ -17,7 +18,6 @@ use crate::error::{OpError, Result};
 use crate::health::crowd::Stay;
 use crate::health::stand_in;
 use crate::inode::Inode;
-use crate::thread;
 
 /// Something was acknowledged since the last fsync that went well.
 #[derive(Debug, Default)]
@@ -140,15 +140,15 @@ impl OpenFile {
         let mut replaced = Ok(());
         // (Who asks the new mount meanwhile waits for what the old one says.)
         let told = self.owed.ask(None, OpError::is_of_a_sync, || {
-            let (branch, gone, is_new) = match self.put(was, now, fd) {
+            let (branch, gone) = match self.put(was, now, fd) {
                 Ok(put) => put,
                 Err(error) => {
                     replaced = Err(error);
                     return Ok(());
                 }
             };
-            if is_new {
-                branch.dispose(gone);
+            if gone.is_new {
+                branch.dispose(gone.epoch, gone.fd);
                 return Ok(());
             }
             self.last_word(&branch, gone)
@@ -160,22 +160,17 @@ impl OpenFile {
     }
 
     /// What an old mount of `branch` says to an fsync of `gone`, which is closed.
-    fn last_word(&self, branch: &Branch, gone: OwnedFd) -> Result<()> {
+    fn last_word(&self, branch: &Branch, gone: Gone) -> Result<()> {
+        let Gone { fd: gone, epoch, .. } = gone;
         let told = |told: Result<(), SysError>| told.map_err(|error| lost(branch, error.errno));
         if !branch.is_remote() {
             return told(sys::file::fsync(gone.as_fd()));
         }
         // Nobody answers for who is stuck in a mount that is gone.
         let (tell, said) = channel();
-        let builder = std::thread::Builder::new().name("branch-close".into()).stack_size(64 << 10);
-        let asked = thread::start(builder, move || {
-            // (Whoever started it may be acting for somebody.)
-            let synced = sys::identity::become_daemon().and_then(|()| sys::file::fsync(gone.as_fd()));
-            let _heard = tell.send(synced);
+        branch.have_closed(epoch, move || {
+            let _heard = tell.send(sys::file::fsync(gone.as_fd()));
         });
-        if let Err(error) = asked {
-            tracing::warn!(%error, "no thread to ask the old mount of a branch");
-        }
         let synced = stand_in::aside(|| said.recv_timeout(PATIENCE));
         told(synced.unwrap_or(Err(SysError::new(Call::Fsync, Errno::IO))))
     }

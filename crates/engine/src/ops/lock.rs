@@ -49,6 +49,8 @@ pub struct LockRequest {
 #[derive(Debug)]
 pub(crate) struct LockOwner {
     fd: Arc<OwnedFd>,
+    /// Mount of the branch that it was opened on.
+    epoch: u32,
     /// The handles that it asked by.
     by: SmallVec<[Handle; 1]>,
 }
@@ -101,7 +103,7 @@ impl Union {
         let Some(open) = self.files.get(&handle.0).map(|open| open.file.clone()) else { return };
         let gone = open.lock_owners.lock().remove(&owner);
         if let Some(gone) = gone {
-            open.branch().dispose(gone.fd);
+            open.branch().dispose_now(gone.epoch, gone.fd);
         }
     }
 }
@@ -117,7 +119,7 @@ impl OpenFile {
             .map(|(_, owner)| owner)
             .collect();
         for owner in gone {
-            self.branch().dispose(owner.fd);
+            self.branch().dispose_now(owner.epoch, owner.fd);
         }
     }
 
@@ -134,8 +136,8 @@ impl OpenFile {
         placed.branch.as_daemon()?;
         let fd = Arc::new(reopen(OFlags::RDWR).or_else(|_| reopen(OFlags::RDONLY))?);
         let Some(handle) = handle else { return Ok(fd) };
-        let mut owners = self.lock_owners.lock();
-        let owner = owners.entry(owner).or_insert_with(|| LockOwner { fd, by: SmallVec::new() });
+        let (mut owners, epoch) = (self.lock_owners.lock(), placed.epoch);
+        let owner = owners.entry(owner).or_insert_with(|| LockOwner { fd, epoch, by: SmallVec::new() });
         if !owner.by.contains(&handle) {
             owner.by.push(handle);
         }

@@ -169,9 +169,8 @@ impl Union {
             open.file.unlock_closed(handle);
             // The last one closes the file, which a branch that others serve is asked for.
             if let Some(last) = open.inode.close_handle() {
-                let branch = last.branch();
                 drop(open);
-                branch.dispose(last);
+                OpenFile::dispose(last);
             }
         }
     }

@@ -1,0 +1,169 @@
+//! Closing descriptors on a branch that others serve.
+//!
+//! A close asks the server, and waits for as long as it hangs: 300 files that a program had open there would take 300
+//! threads. So no more than a few threads close files of one mount of a branch at a time, two of those that serve requests
+//! and two of the branch's own; what else is to be closed waits in a queue. A mount that was replaced has a queue of its
+//! own: what hangs there holds up nothing in the present one, and no thread that serves requests ever closes a file there.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+
+use super::crowd::Stay;
+use crate::branch::Branch;
+use crate::thread;
+
+/// Threads that close files of one mount: of those that serve requests, and of the branch's own.
+const EACH: usize = 2;
+/// Most descriptors that wait to be closed on a branch that answers; beyond, whoever has one closes it.
+const QUEUED: usize = 1024;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Descriptors of a branch that are being closed, and that are to be.
+#[derive(Default)]
+pub(super) struct Closers(Mutex<Vec<Lane>>);
+
+/// The same for one mount; it is here as long as there are any.
+#[derive(Default)]
+struct Lane {
+    generation: u32,
+    /// Threads that serve requests, and close a file.
+    callers: usize,
+    /// Threads of the branch's own.
+    closers: usize,
+    queue: VecDeque<Job>,
+    /// No thread could be had for them.
+    lacks_thread: bool,
+}
+
+impl std::fmt::Debug for Closers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let lanes = self.0.lock();
+        let queued = lanes.iter().map(|lane| lane.queue.len()).sum::<usize>();
+        f.debug_struct("Closers").field("mounts", &lanes.len()).field("queued", &queued).finish()
+    }
+}
+
+impl Closers {
+    fn with<T>(&self, generation: u32, work: impl FnOnce(&mut Lane) -> T) -> T {
+        let mut lanes = self.0.lock();
+        let at = lanes.iter().position(|lane| lane.generation == generation).unwrap_or_else(|| {
+            lanes.push(Lane { generation, ..Lane::default() });
+            lanes.len() - 1
+        });
+        let done = work(&mut lanes[at]);
+        if lanes[at].callers + lanes[at].closers == 0 && lanes[at].queue.is_empty() {
+            lanes.swap_remove(at);
+        }
+        done
+    }
+
+    /// Whether a thread that serves requests may close a file itself.
+    fn begin(&self, generation: u32) -> bool {
+        self.with(generation, |lane| {
+            let may = lane.callers < EACH || QUEUED <= lane.queue.len();
+            lane.callers += usize::from(may);
+            may
+        })
+    }
+
+    fn end(&self, generation: u32) {
+        self.with(generation, |lane| lane.callers -= 1);
+    }
+
+    /// The next one to be closed. None: the calling closer is done.
+    fn next(&self, generation: u32) -> Option<Job> {
+        self.with(generation, |lane| {
+            lane.lacks_thread = false;
+            let next = lane.queue.pop_front();
+            lane.closers -= usize::from(next.is_none());
+            next
+        })
+    }
+
+    /// Whether one more closer is to be started: it is counted.
+    fn wants_closer(&self, generation: u32) -> bool {
+        self.with(generation, |lane| {
+            let wants = lane.closers < EACH.min(lane.queue.len());
+            lane.closers += usize::from(wants);
+            wants
+        })
+    }
+
+    /// Whether files are being closed, or are to be.
+    pub(super) fn are_busy(&self) -> bool {
+        !self.0.lock().is_empty()
+    }
+
+    /// Whether there was no thread to close a file.
+    pub(super) fn lack_thread(&self) -> bool {
+        self.0.lock().iter().any(|lane| lane.lacks_thread)
+    }
+}
+
+impl Branch {
+    /// Lets `thing` go, which holds descriptors on the mount `generation` of this branch.
+    pub(crate) fn dispose(&self, generation: u32, thing: impl Send + 'static) {
+        let closers = &self.health.closers;
+        if self.health.crowd.is_none() {
+            return drop(thing);
+        }
+        if generation == self.epoch() && closers.begin(generation) {
+            let inside = self.come_in(Stay::Brief);
+            if inside.is_ok() {
+                drop((thing, inside));
+                return closers.end(generation);
+            }
+            closers.end(generation);
+        }
+        self.have_closed(generation, move || drop(thing));
+    }
+
+    /// As [`Self::dispose`], at once if the branch answers: closing it gives up a lock that others wait for.
+    pub(crate) fn dispose_now(&self, generation: u32, thing: impl Send + 'static) {
+        if self.health.crowd.is_none() {
+            return drop(thing);
+        }
+        if generation == self.epoch()
+            && let Ok(_inside) = self.come_in(Stay::Brief)
+        {
+            return drop(thing);
+        }
+        self.have_closed(generation, move || drop(thing));
+    }
+
+    /// Has `close`, which closes a descriptor on the mount `generation`, done by a thread of its own, in its turn.
+    pub(crate) fn have_closed(&self, generation: u32, close: impl FnOnce() + Send + 'static) {
+        self.health.closers.with(generation, |lane| lane.queue.push_back(Box::new(close)));
+        self.start_closers(generation);
+    }
+
+    /// Starts threads for what waits to be closed, where none could be had before.
+    pub(super) fn start_all_closers(&self) {
+        let lanes: Vec<u32> = self.health.closers.0.lock().iter().map(|lane| lane.generation).collect();
+        lanes.into_iter().for_each(|generation| self.start_closers(generation));
+    }
+
+    fn start_closers(&self, generation: u32) {
+        while self.health.closers.wants_closer(generation) {
+            let health = self.health.clone();
+            let closer = std::thread::Builder::new().name("branch-close".into()).stack_size(128 << 10);
+            let started = thread::start(closer, move || {
+                while let Some(close) = health.closers.next(generation) {
+                    close();
+                }
+            });
+            let Err(error) = started else { continue };
+            let is_news = self.health.closers.with(generation, |lane| {
+                lane.closers -= 1;
+                lane.closers == 0 && !std::mem::replace(&mut lane.lacks_thread, true)
+            });
+            if is_news {
+                tracing::warn!(%error, branch = %self.path.display(), "no thread to close files on the branch: they stay open until there is one");
+                self.wake_keeper();
+            }
+            return;
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Files that are closed on a branch that hangs: a few threads close them, however many there are. On both transports.
+
+use std::fs::{self, File};
+use std::time::Duration;
+
+use fsstack_lab::daemon::Process;
+use fsstack_lab::pool::Builder;
+use fsstack_lab::{self as lab, needs};
+
+use crate::command as operator;
+use crate::hung_branches::{Frozen, lasting_a_second, until};
+
+const FILES: usize = 300;
+
+/// All threads of the daemon, and those of them that do nothing but close files.
+fn threads(daemon: Process) -> (usize, usize) {
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid)).unwrap();
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    let names: Vec<_> = tasks.flatten().map(name).collect();
+    (names.len(), names.iter().filter(|name| name.trim() == "branch-close").count())
+}
+
+fn a_few_threads_close_all_files(builder: Builder) {
+    let mut pool = lasting_a_second(builder.tmp_branch("b").served_branch("a")).unmounted();
+    for n in 0..FILES {
+        fs::write(pool.branch("a").path().join(n.to_string()), "text").unwrap();
+    }
+    pool.remount();
+    let open: Vec<_> = (0..FILES).map(|n| File::open(pool.at(n.to_string())).unwrap()).collect();
+    let daemon = pool.daemon();
+    let (before, _) = threads(daemon);
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    drop(open);
+    let at = operator::at(&pool);
+    until("all files are closed", || {
+        operator::json("status", &["status", &at])["pools"][0]["tables"]["files"] == 0
+    });
+    let (all, closing) = threads(daemon);
+    assert!(closing <= 4, "{closing} threads close files");
+    println!("{before} threads before, {all} after, {closing} of them close files");
+    // The branch can be looked for, and others are served.
+    fs::write(pool.branch("b").path().join("on-b"), "text").unwrap();
+    until("other branches are served", || fs::read(pool.at("on-b")).is_ok());
+    drop(frozen);
+    until("all are closed there, too", || threads(daemon).1 == 0);
+    until("the branch answers again", || fs::read(pool.at("7")).is_ok());
+    pool.unmount();
+    daemon.wait(Duration::from_secs(60)).unwrap();
+}
+
+#[test]
+fn a_few_threads_close_all_files_of_a_branch_that_hangs_by_the_device() {
+    needs!(mounting(), program("mergerfs"));
+    a_few_threads_close_all_files(lab::pool().option("transport=dev"));
+}
+
+#[test]
+fn a_few_threads_close_all_files_of_a_branch_that_hangs_by_the_ring() {
+    needs!(mounting(), program("mergerfs"), rings());
+    a_few_threads_close_all_files(lab::pool().option("transport=ring"));
+}
+
+/// Files whose closes wait are no reason for the daemon to stay.
+#[test]
+fn the_daemon_ends_while_files_wait_to_be_closed_on_a_branch_that_hangs() {
+    needs!(mounting(), program("mergerfs"));
+    let mut pool = lasting_a_second(lab::pool().tmp_branch("b").served_branch("a")).unmounted();
+    for n in 0..20 {
+        fs::write(pool.branch("a").path().join(n.to_string()), "text").unwrap();
+    }
+    pool.remount();
+    let open: Vec<_> = (0..20).map(|n| File::open(pool.at(n.to_string())).unwrap()).collect();
+    let daemon = pool.daemon();
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    drop(open);
+    until("a file waits to be closed", || threads(daemon).1 > 0);
+    daemon.signal(rustix::process::Signal::TERM).unwrap();
+    daemon.wait(Duration::from_secs(60)).unwrap();
+    drop(frozen);
+    pool.unmount();
+    pool.branch_mut("a").unmount_by_force();
+}
