@@ -1,5 +1,6 @@
 //! The picture of the crates and their dependencies, drawn from the manifests: it cannot say anything else than they do.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -27,9 +28,8 @@ pub(super) fn picture() -> Result<String> {
 }
 
 fn manifests() -> Result<Uses> {
-    let root = exec::root();
-    let mut folders: Vec<_> = ["tests", "benches", "xtask"].iter().map(|name| root.join(name)).collect();
-    for entry in fs::read_dir(root.join("crates"))? {
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(exec::root().join("crates"))? {
         folders.push(entry?.path());
     }
     let mut packages = BTreeMap::new();
@@ -43,12 +43,8 @@ fn manifests() -> Result<Uses> {
         packages.insert(name, (folder, manifest));
     }
     let uses = packages.values().map(|(folder, manifest)| {
-        let named =
-            |table: &str| manifest.get(table).and_then(Value::as_table).into_iter().flat_map(Table::keys);
-        // What only measures or tests has the rest as dev-dependencies.
-        let tables: &[&str] =
-            if folder == "benches" { &["dependencies", "dev-dependencies"] } else { &["dependencies"] };
-        let ours = tables.iter().flat_map(|table| named(table)).filter_map(|name| packages.get(name));
+        let named = manifest.get("dependencies").and_then(Value::as_table).into_iter().flat_map(Table::keys);
+        let ours = named.filter_map(|name| packages.get(name));
         (folder.clone(), ours.map(|(folder, _)| folder.clone()).collect())
     });
     Ok(uses.collect())
@@ -87,7 +83,10 @@ fn draw(uses: &Uses) -> String {
             let (sum, count) = users.fold((0, 0), |(sum, count), (x, _)| (sum + x, count + 1));
             usize::checked_div(sum, count).unwrap_or(WIDTH)
         };
-        names.sort_by_key(|name| (mean(name), *name));
+        // Of those below the same, arrows from further up go to the right: not behind a box between.
+        let highest =
+            |name: &str| uses.iter().filter(|(_, to)| to.contains(name)).map(|(of, _)| level(uses, of)).max();
+        names.sort_by_key(|name| (mean(name), highest(name), *name));
         let step = WIDTH / names.len().max(1);
         for (at, name) in names.into_iter().enumerate() {
             places.insert(name, (step * at + step / 2, row * (BOX_HEIGHT + GAP) + 4));
@@ -109,6 +108,13 @@ fn draw(uses: &Uses) -> String {
             let (Some((x, y)), Some((to_x, to_y))) = (places.get(of.as_str()), places.get(to.as_str()))
             else {
                 continue;
+            };
+            // One past a row leaves and ends at corners: the box between is not crossed.
+            let past_a_row = BOX_HEIGHT + 2 * GAP < to_y - y;
+            let (x, to_x) = match to_x.cmp(x) {
+                Ordering::Greater if past_a_row => (x + BOX_WIDTH / 2 - 6, to_x - BOX_WIDTH / 3),
+                Ordering::Less if past_a_row => (x + 6 - BOX_WIDTH / 2, to_x + BOX_WIDTH / 3),
+                _ => (*x, *to_x),
             };
             // Writing to a String cannot fail.
             let _ = writeln!(

@@ -17,8 +17,27 @@ const SUMMARY: &str = "docs/SUMMARY.md";
 /// The line of it that the decisions stand below.
 const DECISIONS: &str = "- [Decisions](dev/decisions/README.md)\n";
 
-const BOOK: &str = "[book]\ntitle = \"fsstack\"\nlanguage = \"en\"\nsrc = \"src\"\n\n[output.html]\nno-section-label = true\n\
-                    default-theme = \"light\"\npreferred-dark-theme = \"navy\"\n\n[output.html.fold]\nenable = true\nlevel = 1\n";
+const BOOK: &str = r#"[book]
+title = "fsstack"
+language = "en"
+src = "src"
+
+[output.html]
+no-section-label = true
+default-theme = "light"
+preferred-dark-theme = "navy"
+additional-css = ["site.css"]
+
+[output.html.fold]
+enable = true
+level = 0
+"#;
+
+/// Tables that fit a telephone, and cells that are read from their top.
+const STYLE: &str = "\
+table td, table th { padding: 3px 10px; vertical-align: top; text-align: left }
+@media (max-width: 620px) { table { font-size: 80% } table td, table th { padding: 2px 5px } pre { font-size: 80% } }
+";
 
 /// Builds the site and checks it. Returns its first page.
 pub(super) fn build() -> Result<PathBuf> {
@@ -29,6 +48,7 @@ pub(super) fn build() -> Result<PathBuf> {
     }
     stage(&home.join("src"))?;
     fs::write(home.join("book.toml"), BOOK)?;
+    fs::write(home.join("site.css"), STYLE)?;
     exec::quiet(&book.display().to_string()).arg("build").arg(&home).run()?;
     let pages = home.join("book");
     let broken = broken(&pages)?;
