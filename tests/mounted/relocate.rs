@@ -248,6 +248,20 @@ fn preallocation_moves_a_file() {
 }
 
 #[test]
+fn what_is_allocated_for_a_file_is_allocated_where_it_moves() {
+    needs!(mounting(), loops());
+    let pool = nearly_full(MiB(24), &[]);
+    let file = writer(pool.at("film"));
+    fallocate(file.as_fd(), FallocateFlags::empty(), 0, 16 << 20).unwrap();
+    file.write_all_at(&mib(0), 0).unwrap();
+    (16..40).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
+    assert_eq!(pool.holders("film"), ["b"]);
+    file.sync_all().unwrap();
+    let blocks = fs::metadata(pool.branch("b").path().join("film")).unwrap().blocks();
+    assert!(blocks >= 40 << 11, "{blocks} blocks");
+}
+
+#[test]
 fn a_copy_inside_the_pool_moves_what_it_fills() {
     needs!(mounting(), loops());
     let pool = nearly_full(MiB(24), &[]);

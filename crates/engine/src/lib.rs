@@ -4,6 +4,7 @@
 //! protocol structs. Every operation takes one snapshot of the pool, resolves the inode, and makes its calls
 //! through `fsstack-sys`, each relative to a directory descriptor of a branch.
 
+mod allocation;
 pub mod answer;
 mod blank;
 pub mod branch;

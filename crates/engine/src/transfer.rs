@@ -115,8 +115,14 @@ impl Way<'_> {
     }
 
     fn check_wanted(&self) -> Result<(), SysError> {
-        if (self.goes_on)() { Ok(()) } else { Err(SysError { call: sys::Call::Write, errno: Errno::INTR }) }
+        check_wanted(self.goes_on)
     }
+}
+
+/// # Errors
+/// EINTR if a copy no longer `goes_on`.
+pub(crate) fn check_wanted(goes_on: &dyn Fn() -> bool) -> Result<(), SysError> {
+    if goes_on() { Ok(()) } else { Err(SysError { call: sys::Call::Write, errno: Errno::INTR }) }
 }
 
 /// So many bytes a second and no more.

@@ -8,6 +8,7 @@ use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
+use crate::allocation::allocate_as;
 use crate::chattr::Traits;
 use crate::settings::{Relocation, Verify};
 use crate::skeleton::{Unfit, copy_xattrs};
@@ -16,7 +17,7 @@ use crate::transfer;
 /// Removed by the kernel when the content is written to.
 const CAPABILITY: &std::ffi::CStr = c"security.capability";
 
-/// Gives the empty file `new` flags, owner, attributes, content, mode and times of `old`, in an order in which none undoes
+/// Gives the empty file `new` flags, owner, attributes, content, allocated space, mode and times of `old`, in an order in which none undoes
 /// another; then on disk.
 ///
 /// # Errors
@@ -38,6 +39,7 @@ pub(crate) fn dress(
     if !shared {
         transfer::copy_all(old, new, how.speed, goes_on)?;
     }
+    allocate_as(new, old, stat, goes_on)?;
     copy_capability(new, old)?;
     // After the owner: a change of owner clears set-uid.
     sys::at::chmod_fd(new, stat.mode & 0o7777)?;
@@ -97,6 +99,41 @@ mod tests {
         }
         old.write_all(&vec![7; 3 << 20]).unwrap();
         Some((old, new))
+    }
+
+    fn blocks(file: &File) -> u64 {
+        sys::at::stat_fd(file.as_fd()).unwrap().blocks
+    }
+
+    #[test]
+    fn what_is_allocated_for_a_file_is_allocated_for_its_copy() {
+        let Some((old, new)) = files() else { return };
+        // Behind the end, too, which keeps the size.
+        sys::file::fallocate(old.as_fd(), 0x01, 2 << 20, 14 << 20).unwrap();
+        copy(&old, &new, || ()).unwrap();
+        assert!(blocks(&new) >= 16 << 11, "{} of {} blocks", blocks(&new), blocks(&old));
+        assert_eq!(sys::at::stat_fd(new.as_fd()).unwrap().size, 3 << 20);
+        assert!(transfer::is_same(old.as_fd(), new.as_fd()).unwrap());
+    }
+
+    /// The file system in memory does not tell where.
+    #[test]
+    fn what_is_allocated_for_a_whole_file_is_allocated_for_its_copy() {
+        let Some((new, old)) = files() else { return };
+        new.set_len(0).unwrap();
+        sys::file::fallocate(old.as_fd(), 0, 0, 8 << 20).unwrap();
+        sys::file::write_at(old.as_fd(), b"content", 5 << 20).unwrap();
+        copy(&old, &new, || ()).unwrap();
+        assert!(blocks(&new) >= 8 << 11, "{} of {} blocks", blocks(&new), blocks(&old));
+        assert!(transfer::is_same(old.as_fd(), new.as_fd()).unwrap());
+    }
+
+    #[test]
+    fn holes_of_a_file_are_holes_of_its_copy() {
+        let Some((old, new)) = files() else { return };
+        sys::file::truncate(old.as_fd(), 1 << 30).unwrap();
+        copy(&old, &new, || ()).unwrap();
+        assert!(blocks(&new) <= 4 << 11, "{} of {} blocks", blocks(&new), blocks(&old));
     }
 
     fn copy(old: &File, new: &File, each_piece: impl Fn()) -> Result<(), SysError> {

@@ -49,6 +49,8 @@ pub const FREEZING: u32 = FS_APPEND_FL | FS_IMMUTABLE_FL;
 
 /// As [`FREEZING`] (`FS_XFLAG_*`, here and below).
 pub const FS_XFLAG_FREEZING: u32 = 0x0000_0008 | 0x0000_0010;
+/// Space was allocated for the file, on XFS.
+pub const FS_XFLAG_PREALLOC: u32 = 0x0000_0002;
 /// What is made in the directory belongs to its project.
 pub const FS_XFLAG_PROJINHERIT: u32 = 0x0000_0200;
 /// No symbolic links are made in the directory.

@@ -10,6 +10,7 @@ pub mod capabilities;
 pub mod count;
 pub mod cpu_group;
 pub mod dirents;
+pub mod extents;
 pub mod fanotify;
 #[cfg(feature = "fault")]
 pub mod fault;

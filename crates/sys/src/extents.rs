@@ -1,0 +1,106 @@
+//! Where a file has space on its disk (FIEMAP).
+#![allow(unsafe_code, reason = "an ioctl is as safe as its number and its memory match")]
+
+use std::os::fd::BorrowedFd;
+
+use rustix::ioctl::{Opcode, Updater, ioctl};
+
+use crate::call::{Call, Result, call};
+
+/// `FS_IOC_FIEMAP`.
+const FS_IOC_FIEMAP: Opcode = 0xc020_660b;
+/// `FIEMAP_EXTENT_UNWRITTEN`.
+const UNWRITTEN: u32 = 0x0800;
+/// Extents asked for at a time.
+const AT_ONCE: u32 = 64;
+
+/// Part of a file that has space on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Its first byte in the file.
+    pub start: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// It was allocated and not written to: it reads as zeros.
+    pub unwritten: bool,
+}
+
+/// `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct RawExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    reserved_too: [u32; 3],
+}
+
+/// `struct fiemap`, with room for extents.
+#[repr(C)]
+struct Request {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+    extents: [RawExtent; AT_ONCE as usize],
+}
+
+/// Returns some extents of the file behind `fd` that end after `start`, in order; none: there are no more.
+///
+/// # Errors
+/// EOPNOTSUPP or ENOTTY if the file system does not tell.
+pub fn extents(fd: BorrowedFd<'_>, start: u64) -> Result<Vec<Extent>> {
+    let mut request = Request {
+        start,
+        length: u64::MAX - start,
+        flags: 0,
+        mapped: 0,
+        count: AT_ONCE,
+        reserved: 0,
+        extents: [RawExtent::default(); AT_ONCE as usize],
+    };
+    call(Call::Ioctl, || {
+        // SAFETY: the number reads and writes a `struct fiemap` and the `count` extents behind it, which `request` has.
+        let asked = unsafe { Updater::<FS_IOC_FIEMAP, Request>::new(&mut request) };
+        // SAFETY: as above; all of it is integers, of which any value is valid.
+        unsafe { ioctl(fd, asked) }
+    })?;
+    let told = request.extents.iter().take(usize::try_from(request.mapped).unwrap_or(0));
+    let extent = |raw: &RawExtent| Extent {
+        start: raw.logical,
+        len: raw.length,
+        unwritten: raw.flags & UNWRITTEN != 0,
+    };
+    Ok(told.map(extent).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::call::SysError;
+
+    #[test]
+    fn what_is_allocated_and_not_written_is_told() {
+        let file = tempfile::tempfile().unwrap();
+        match crate::file::fallocate(file.as_fd(), 0, 1 << 20, 1 << 20)
+            .and_then(|()| extents(file.as_fd(), 0))
+        {
+            Ok(told) => {
+                let allocated: u64 =
+                    told.iter().filter(|extent| extent.unwritten).map(|extent| extent.len).sum();
+                assert_eq!((told[0].start, allocated), (1 << 20, 1 << 20), "{told:?}");
+                assert_eq!(extents(file.as_fd(), 2 << 20).unwrap(), []);
+            }
+            Err(SysError { call: Call::Ioctl | Call::Fallocate, .. }) => {
+                println!("skipped: not supported here")
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
