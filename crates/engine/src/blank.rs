@@ -4,9 +4,10 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use fsstack_sys::at::RenameFlags;
-use fsstack_sys::{self as sys, Errno, OFlags, SysError};
+use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::branch::Branch;
+use crate::caller::as_owner;
 use crate::inode::dirfd::DirFd;
 use crate::record;
 use crate::recover::{self, AtWork};
@@ -39,9 +40,11 @@ impl Staged {
     }
 }
 
-/// An empty file below `dir` on the branch `to`, which has no name there yet.
-pub(crate) fn blank(to: &Branch, dir: &DirFd) -> Result<(OwnedFd, Option<Staged>), SysError> {
-    match sys::at::tmpfile(dir.as_fd(), OFlags::RDWR, 0o600) {
+/// An empty file below `dir` on the branch `to`, which has no name there yet: for a copy of the file with the attributes `stat`.
+pub(crate) fn blank(to: &Branch, dir: &DirFd, stat: &Stat) -> Result<(OwnedFd, Option<Staged>), SysError> {
+    let tmpfile = || sys::at::tmpfile(dir.as_fd(), OFlags::RDWR, 0o600);
+    // The owner's quota decides on a file more, too. (A server would ask whether the owner may write to the directory.)
+    match if to.is_remote() { tmpfile() } else { as_owner(stat, tmpfile) } {
         Err(error)
             if matches!(error.errno, Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOSYS | Errno::INVAL) => {}
         made => return made.map(|fd| (fd, None)),

@@ -1,7 +1,7 @@
 //! Who asks.
 
-use fsstack_sys::identity;
 use fsstack_sys::process::{groups_of, has_group};
+use fsstack_sys::{Stat, SysError, identity};
 
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
@@ -63,4 +63,16 @@ impl Caller {
     pub fn is_of(self, group: u32) -> bool {
         self.is_root() || self.gid == group || has_group(self.pid, group)
     }
+}
+
+/// Runs `work` on a thread that acts as the owner of the file with the attributes `stat`, and as the daemon again afterwards. The
+/// thread keeps its capabilities, of which none lets it exceed a quota (`identity::keep_capabilities`).
+///
+/// # Errors
+/// Those of `work`; the kernel does not let the daemon act as that user, or be itself again.
+pub(crate) fn as_owner<T>(stat: &Stat, work: impl FnOnce() -> Result<T, SysError>) -> Result<T, SysError> {
+    identity::become_(identity::Caller { uid: stat.uid, gid: stat.gid, group: None, umask: 0 })?;
+    let done = work();
+    identity::become_daemon()?;
+    done
 }

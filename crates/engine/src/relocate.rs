@@ -247,7 +247,7 @@ impl Union {
         alone: impl FnOnce() -> Result<Alone<'f>>,
     ) -> Result<(OwnedFd, Alone<'f>), Unmoved> {
         let dir = self.skeleton(pool, &moving.name.parent, to.ix)?;
-        let (fd, staged) = to.ask(|| blank(to, &dir))?;
+        let (fd, staged) = to.ask(|| blank(to, &dir, &moving.stat))?;
         let new = New { to, dir, fd, staged };
         let id = moving.inode.id;
         let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {

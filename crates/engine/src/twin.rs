@@ -1,14 +1,16 @@
 //! Making a nameless file into a copy of another one, on another branch.
 //!
-//! All that the branch may refuse comes before the content, which may be large: owner, attributes, flags.
+//! All that the branch may refuse comes before the content, which may be large: owner, attributes, flags. The content is written
+//! by a thread that acts as the file's owner: the owner's quota decides, and space that is kept back for root is left alone.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::xattr::{self, On};
-use fsstack_sys::{self as sys, Errno, Stat, SysError};
+use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::allocation::allocate_as;
+use crate::caller::as_owner;
 use crate::chattr::Traits;
 use crate::settings::{Relocation, Verify};
 use crate::skeleton::{Unfit, copy_xattrs};
@@ -35,11 +37,7 @@ pub(crate) fn dress(
     traits.try_promises(new)?;
     sys::at::chown_fd(new, Some(stat.uid), Some(stat.gid))?;
     copy_xattrs(new, old, Unfit::Refused)?;
-    let shared = sys::file::reflink(old, new).is_ok();
-    if !shared {
-        transfer::copy_all(old, new, how.speed, goes_on)?;
-    }
-    allocate_as(new, old, stat, goes_on)?;
+    let shared = as_owner(stat, || fill(new, old, stat, how, goes_on))?;
     copy_capability(new, old)?;
     // After the owner: a change of owner clears set-uid.
     sys::at::chmod_fd(new, stat.mode & 0o7777)?;
@@ -61,6 +59,31 @@ pub(crate) fn dress(
     Ok(())
 }
 
+/// Gives `new` the content of `old`, and the space that is allocated for it: whether the two share it. The calling thread acts as
+/// the owner.
+fn fill(
+    new: BorrowedFd<'_>,
+    old: BorrowedFd<'_>,
+    stat: &Stat,
+    how: &Relocation,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<bool, SysError> {
+    // A server takes a write for one of the user that opened the file. One that does not let the owner in counts for the daemon.
+    let own = match sys::at::reopen(new, OFlags::RDWR) {
+        Err(error) if matches!(error.errno, Errno::ACCESS | Errno::PERM) => None,
+        opened => Some(opened?),
+    };
+    let new = own.as_ref().map_or(new, AsFd::as_fd);
+    let shared = sys::file::reflink(old, new).is_ok();
+    if !shared {
+        transfer::copy_all(old, new, how.speed, goes_on)?;
+    }
+    allocate_as(new, old, stat, goes_on)?;
+    // What could not be stored may be told to the descriptor only that it was written by.
+    sys::file::fsync(new)?;
+    Ok(shared)
+}
+
 /// Gives `new` the file capability of `old`, if it has one.
 fn copy_capability(new: BorrowedFd<'_>, old: BorrowedFd<'_>) -> Result<(), SysError> {
     match xattr::get_vec(On::Fd(old), CAPABILITY) {
@@ -72,6 +95,7 @@ fn copy_capability(new: BorrowedFd<'_>, old: BorrowedFd<'_>) -> Result<(), SysEr
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::fs::File;
     use std::io::Write as _;
     use std::os::fd::AsFd;
@@ -81,6 +105,7 @@ mod tests {
 
     use super::*;
 
+    const OWNER: u32 = 1234;
     /// `cap_net_raw+ep`, as the kernel stores it.
     const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
@@ -154,6 +179,27 @@ mod tests {
         }
         let refused = copy(&old, &new, || panic!("content is copied")).unwrap_err();
         assert_eq!(refused.errno, Errno::OPNOTSUPP);
+    }
+
+    /// Its file-system user.
+    fn thread_acts_as() -> u32 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
+        ids.split_whitespace().nth(3).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn the_content_is_written_by_its_owner_whose_quota_it_counts_for() {
+        let Some((old, new)) = files() else { return };
+        sys::at::chown_fd(old.as_fd(), Some(OWNER), Some(OWNER)).unwrap();
+        let pieces = Cell::new(0);
+        let is_the_owners = || {
+            let owner = sys::at::stat_fd(new.as_fd()).unwrap().uid;
+            assert_eq!((owner, thread_acts_as()), (OWNER, OWNER));
+            pieces.set(pieces.get() + 1);
+        };
+        copy(&old, &new, is_the_owners).unwrap();
+        assert_eq!((pieces.get(), thread_acts_as()), (3, 0));
     }
 
     #[test]
