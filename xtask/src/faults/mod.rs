@@ -129,6 +129,8 @@ impl Faults {
             true => daemon::helper()?,
             false => exec::build_helper("release")?,
         };
+        // Of what is built now: the checkout may be another one when the table is written.
+        let commit = if given() { None } else { Some(git()?) };
         let no_gluster = gluster_missing();
         let switch = needs::RingSwitch::kept();
         let rings = needs::rings().inspect_err(|skip| println!("SKIP fsstack by io_uring: {skip}")).is_ok();
@@ -166,7 +168,7 @@ impl Faults {
         };
         let failed: Vec<&str> = rows.iter().filter(|(_, row)| ours(row)).map(|(fault, _)| *fault).collect();
         if whole {
-            write(&table(&rows, &helper, rings)?)?;
+            write(&table(&rows, &helper, rings, commit.as_deref())?)?;
         }
         if !failed.is_empty() {
             bail!("fsstack fails in {} faults: {}", failed.len(), failed.join("; "));
@@ -234,14 +236,16 @@ fn free(home: &Path) -> Result<()> {
     fuse.into_iter().try_for_each(|mounted| mounts::abort(mounted.minor))
 }
 
-fn table(rows: &[(&str, Row)], helper: &Path, rings: bool) -> Result<String> {
+fn table(rows: &[(&str, Row)], helper: &Path, rings: bool, commit: Option<&str>) -> Result<String> {
     let subjects: Vec<Subject> =
         SUBJECTS.into_iter().filter(|subject| *subject != Subject::FsstackRing || rings).collect();
     let mut text = String::new();
     text.push_str("| fault |");
     for subject in &subjects {
-        let ours = subject.transport().is_some();
-        let version = if ours && !given() { git()? } else { subject.version(helper)? };
+        let version = match commit.filter(|_| subject.transport().is_some()) {
+            Some(commit) => commit.to_owned(),
+            None => subject.version(helper)?,
+        };
         let by = subject.transport().map(|by| format!(", {by}")).unwrap_or_default();
         write!(text, " {} {version}{by} |", subject.name())?;
     }
