@@ -63,7 +63,12 @@ impl Engine {
     /// A pool of these directories.
     pub(crate) fn over<'a>(branches: impl Iterator<Item = &'a Path>, settings: Settings) -> Self {
         identity::keep_capabilities().unwrap();
-        let specs: Vec<_> = branches.map(|path| BranchSpec::new(path.to_owned())).collect();
+        Self::of(branches.map(|path| BranchSpec::new(path.to_owned())).collect(), settings)
+    }
+
+    /// A pool of these branches.
+    pub(crate) fn of(specs: Vec<BranchSpec>, settings: Settings) -> Self {
+        identity::keep_capabilities().unwrap();
         let union = mount(&specs, &settings);
         Self { union, specs, settings, lookups: RefCell::default() }
     }

@@ -7,6 +7,8 @@
 //! attributes and times of the directory it is a copy of before its name shows (a directory that is already
 //! in the pool, under attributes that the pool already shows, can only be entered by who may enter it).
 //!
+//! What was renamed or removed on the way to it on other branches is on disk before: each branch is a journal of its own.
+//!
 //! A branch that cannot hold an ACL, or keep what an inode flag promises, is given no copy: with the mode alone the
 //! copy would let in more users than the directory does, and what is made in it would lack what was promised.
 
@@ -71,6 +73,10 @@ impl Union {
             below.push((upper, name));
             upper = parent;
         };
+        if !below.is_empty() {
+            // Were a rename on its way lost by a power cut and the copy kept, one directory would be two.
+            self.sync_way(pool, dir, Some(at))?;
+        }
         while let Some((inode, name)) = below.pop() {
             let branch = pool.branch(at);
             if inode.is_unfit_for(at) {

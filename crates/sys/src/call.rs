@@ -125,5 +125,12 @@ pub(crate) fn once<T>(call: Call, mut attempt: impl FnMut() -> rustix::io::Resul
     if let Some(errno) = crate::fault::due(call) {
         return Err(SysError::new(call, errno));
     }
-    attempt().map_err(|errno| SysError::new(call, errno))
+    #[cfg(feature = "fault")]
+    let _turn = crate::witness::turn(call);
+    let done = attempt().map_err(|errno| SysError::new(call, errno));
+    #[cfg(feature = "fault")]
+    if done.is_ok() {
+        crate::witness::made(call);
+    }
+    done
 }

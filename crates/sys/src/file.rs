@@ -76,7 +76,21 @@ pub fn write_at_flags(fd: BorrowedFd<'_>, data: &[u8], off: u64, flags: WriteFla
     raw.set(ReadWriteFlags::DSYNC, flags.dsync);
     raw.set(ReadWriteFlags::SYNC, flags.sync);
     raw.set(ReadWriteFlags::APPEND, flags.append);
-    call(Call::Write, || rustix::io::pwritev2(fd, &[IoSlice::new(data)], off, raw))
+    call(Call::Write, || {
+        let written = rustix::io::pwritev2(fd, &[IoSlice::new(data)], off, raw)?;
+        if flags.dsync || flags.sync { synced(fd, Ok(written)) } else { Ok(written) }
+    })
+}
+
+/// Reports to an observer, in builds for tests, that the file is on disk if `done` says so.
+fn synced<T>(fd: BorrowedFd<'_>, done: rustix::io::Result<T>) -> rustix::io::Result<T> {
+    #[cfg(feature = "fault")]
+    if done.is_ok() {
+        crate::witness::synced(fd, crate::witness::Reach::File);
+    }
+    #[cfg(not(feature = "fault"))]
+    let _not_observed = fd;
+    done
 }
 
 /// Sets the size.
@@ -132,12 +146,12 @@ pub fn drop_cached(fd: BorrowedFd<'_>) -> Result<()> {
 
 /// Makes content and attributes durable.
 pub fn fsync(fd: BorrowedFd<'_>) -> Result<()> {
-    call(Call::Fsync, || rustix::fs::fsync(fd))
+    call(Call::Fsync, || synced(fd, rustix::fs::fsync(fd)))
 }
 
 /// Makes content durable, and what it takes to read it back.
 pub fn fdatasync(fd: BorrowedFd<'_>) -> Result<()> {
-    call(Call::Fsync, || rustix::fs::fdatasync(fd))
+    call(Call::Fsync, || synced(fd, rustix::fs::fdatasync(fd)))
 }
 
 /// Whether reads by `fd` leave the access time alone, from now on. EPERM for whoever does not own the file.
@@ -172,7 +186,12 @@ pub fn await_written(fd: BorrowedFd<'_>) -> Result<()> {
 
 /// Makes the whole file system durable.
 pub fn syncfs(fd: BorrowedFd<'_>) -> Result<()> {
-    call(Call::Syncfs, || rustix::fs::syncfs(fd))
+    call(Call::Syncfs, || {
+        rustix::fs::syncfs(fd)?;
+        #[cfg(feature = "fault")]
+        crate::witness::synced(fd, crate::witness::Reach::FileSystem);
+        Ok(())
+    })
 }
 
 /// Does to the file what closing a descriptor of it does, and relays close's errno.

@@ -29,6 +29,8 @@ pub mod seccomp;
 pub mod stat;
 pub mod state;
 pub mod thread;
+#[cfg(feature = "fault")]
+pub mod witness;
 pub mod xattr;
 
 pub use call::{Call, Result, SysError};

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every check and every tier of tests, and a table of what came of them.
 
 mod lab;
+mod power;
 mod report;
 mod tally;
 
@@ -39,6 +40,10 @@ enum Tier {
     Model,
     /// Every system call failed once.
     Faults,
+    /// The power goes at every moment of every operation, on each branch alone.
+    Power,
+    /// As power, with every order and every file system. Runs only when it is named.
+    PowerLong,
     /// Real mounts.
     Mounted,
     /// The public suites, on XFS and on the pool.
@@ -76,6 +81,8 @@ impl Door {
             (Tier::Unit, _) => "unit",
             (Tier::Model, _) => "model",
             (Tier::Faults, _) => "faults",
+            (Tier::Power, _) => "power",
+            (Tier::PowerLong, _) => "power-long",
             (Tier::Mounted, Self::Ring) => "mounted, ring",
             (Tier::Mounted, _) => "mounted",
             (Tier::Posix, Self::Ring) => "posix, ring",
@@ -109,16 +116,22 @@ const LONG: &[&str] = &["--profile", "long", "--run-ignored", "only"];
 
 impl Tier {
     /// Those that run when none is named.
-    const ALWAYS: &[Self] = &[Self::Unit, Self::Model, Self::Faults, Self::Mounted, Self::Posix];
+    const ALWAYS: &[Self] = &[Self::Unit, Self::Model, Self::Faults, Self::Power, Self::Mounted, Self::Posix];
 
     /// The doors that it runs by, one after the other.
     fn doors(self) -> &'static [Door] {
         match self {
             Self::Mounted | Self::Posix | Self::Long => &[Door::Dev, Door::Ring],
             // The model's own tests say which door they are about; the faults are below the doors.
-            Self::Unit | Self::Model | Self::Faults | Self::Nfs | Self::NfsGuest | Self::Lab | Self::Dist => {
-                &[Door::Any]
-            }
+            Self::Unit
+            | Self::Model
+            | Self::Faults
+            | Self::Power
+            | Self::PowerLong
+            | Self::Nfs
+            | Self::NfsGuest
+            | Self::Lab
+            | Self::Dist => &[Door::Any],
         }
     }
 
@@ -130,6 +143,8 @@ impl Tier {
             Self::Unit
             | Self::Model
             | Self::Faults
+            | Self::Power
+            | Self::PowerLong
             | Self::Mounted
             | Self::Posix
             | Self::Nfs
@@ -145,6 +160,7 @@ impl Tier {
             Self::Unit | Self::Model | Self::Faults => Ok(()),
             // Pools are mounted by the guest's kernel.
             Self::NfsGuest => needs::root(),
+            Self::Power | Self::PowerLong => needs::loops(),
             Self::Mounted | Self::Long => needs::mounting(),
             Self::Dist => needs::mounting().and_then(|()| dist::able()),
             Self::Posix | Self::Nfs => needs::mounting().and_then(|()| needs::loops()),
@@ -168,6 +184,9 @@ impl Tier {
             ],
             Self::Model => one("model"),
             Self::Faults => vec![with(&["-p", "fsstack-tests", "--features", "fault", "--test", "faults"])],
+            Self::Power | Self::PowerLong => {
+                vec![with(&["-p", "fsstack-tests", "--features", "fault", "--test", "power"])]
+            }
             Self::Mounted => one("mounted"),
             Self::Posix => one("posix"),
             Self::Nfs => one("nfs"),
@@ -248,13 +267,16 @@ fn run_tier(tier: Tier, door: Door, runner: Runner, helper: &PathBuf) -> Row {
         // The stress runs fsx.
         Tier::Mounted | Tier::Long => install::suites().and_then(|()| install::sources()),
         Tier::Dist => prepare_dist(),
-        Tier::Unit | Tier::Model | Tier::Faults => Ok(()),
+        Tier::Unit | Tier::Model | Tier::Faults | Tier::Power | Tier::PowerLong => Ok(()),
     };
     if let Err(e) = installed {
         return row.failed(format!("{e:#}"));
     }
     if tier == Tier::Lab {
         return lab::run(row, &tier.commands(runner), helper);
+    }
+    if [Tier::Power, Tier::PowerLong].contains(&tier) {
+        return power::run(row, &tier.commands(runner), helper, tier == Tier::PowerLong);
     }
     for args in tier.commands(runner) {
         row = match run_counted(door.told_to(exec::cargo().args(&args)), helper) {

@@ -17,12 +17,14 @@ pub(crate) struct Row {
     /// Lines `SKIP <test>: <reason>` or bare reasons.
     skips: Vec<String>,
     failures: Vec<String>,
+    notes: Vec<String>,
     took: Duration,
 }
 
 impl Row {
     pub(crate) fn new(name: &'static str) -> Self {
-        Self { name, passed: 0, failed: 0, skips: Vec::new(), failures: Vec::new(), took: Duration::ZERO }
+        let (skips, failures, notes) = (Vec::new(), Vec::new(), Vec::new());
+        Self { name, passed: 0, failed: 0, skips, failures, notes, took: Duration::ZERO }
     }
 
     /// A check that either holds or not.
@@ -50,6 +52,12 @@ impl Row {
 
     pub(crate) fn skipped(mut self, reason: String) -> Self {
         self.skips.push(reason);
+        self
+    }
+
+    /// A line below the table.
+    pub(crate) fn noted(mut self, note: String) -> Self {
+        self.notes.push(note);
         self
     }
 
@@ -105,6 +113,9 @@ impl fmt::Display for Report {
             }
             for (why, count) in reasons {
                 writeln!(f, "skipped in {}: {count} x {why}", row.name)?;
+            }
+            for note in &row.notes {
+                writeln!(f, "{}: {note}", row.name)?;
             }
             for why in &row.failures {
                 writeln!(f, "failed in {}: {why}", row.name)?;

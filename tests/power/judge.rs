@@ -1,0 +1,212 @@
+//! Mounts what a cut has left, and says what is wrong with it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fsstack_engine::OpError;
+use fsstack_engine::answer::Entry;
+use fsstack_sys::Errno;
+
+use crate::disk::{Disk, Home};
+use crate::engine::Engine;
+use crate::model::{MADE, Progress, Tree, allowed, is_loose};
+use crate::plan::{Plan, Then};
+use crate::recording::{Cut, HandleOf, Recording, put_files};
+use crate::shown::{self, Shown, differences, line, on_branch};
+
+/// What is wrong with a state.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Fault {
+    /// Which promise is broken.
+    pub(crate) kind: &'static str,
+    pub(crate) text: String,
+}
+
+fn fault(kind: &'static str, text: impl Into<String>) -> Fault {
+    Fault { kind, text: text.into() }
+}
+
+type Names = BTreeMap<PathBuf, Shown>;
+
+/// The machine after a cut.
+struct Ground<'a> {
+    recording: &'a Recording,
+    paths: Vec<PathBuf>,
+    state: PathBuf,
+}
+
+impl Ground<'_> {
+    fn mount(&self) -> Engine {
+        self.recording.plan.mount(&self.paths, &self.state, None)
+    }
+
+    /// Whether changes of a name may come apart.
+    fn is_loose_at(&self, cut: &Cut, path: &Path) -> bool {
+        let Plan { acts, durable, .. } = &self.recording.plan;
+        is_loose(&self.recording.given, acts, cut.progress, durable, path)
+    }
+}
+
+/// Mounts what `cut` has left.
+pub(crate) fn judge(recording: &Recording, cut: &Cut, home: &Home) -> Vec<Fault> {
+    let plan = &recording.plan;
+    let disks: Vec<Disk> = cut
+        .states
+        .iter()
+        .enumerate()
+        .map(|(at, state)| home.mount(at, &recording.kept.disks[at][*state].image, plan.branches[at].format))
+        .collect();
+    let state = home.path().join("state");
+    let _none = fs::remove_dir_all(&state);
+    fs::create_dir(&state).unwrap();
+    put_files(&recording.index[cut.index], &state);
+    let paths = disks.iter().map(|disk| disk.path().to_owned()).collect();
+    let ground = Ground { recording, paths, state };
+    let faults = match plan.then {
+        Then::Mount => mounted(&ground, cut),
+    };
+    disks.into_iter().for_each(Disk::unmount);
+    faults
+}
+
+fn mounted(ground: &Ground<'_>, cut: &Cut) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let engine = ground.mount();
+    let names = match shown::shown(&engine) {
+        Ok(names) => names,
+        Err(error) => return vec![fault("tree", error)],
+    };
+    faults.extend(tree(ground.recording, cut, &names));
+    faults.extend(numbers(&names));
+    let may_be = |whole, progress: Progress| trees(ground.recording, progress, whole);
+    let trees = cut.whole.map_or_else(|| may_be(false, cut.progress), |progress| may_be(true, progress));
+    if ground.recording.plan.export {
+        let handles = ground.recording.handles.iter().filter(|handle| !ground.is_loose_at(cut, &handle.path));
+        faults.extend(handles.filter_map(|handle| opens(&engine, handle, &names, &trees)));
+    }
+    drop(engine);
+    faults.extend(branches(ground, cut, &names));
+    faults.extend(again(ground, &names));
+    faults
+}
+
+fn trees(recording: &Recording, progress: Progress, whole: bool) -> Vec<Tree> {
+    allowed(&recording.given, &recording.plan.acts, progress, whole, &recording.plan.durable)
+}
+
+/// The tree is one that may be.
+fn tree(recording: &Recording, cut: &Cut, names: &Names) -> Option<Fault> {
+    let asked = [Some((false, cut.progress)), cut.whole.map(|progress| (true, progress))];
+    asked.into_iter().flatten().find_map(|(whole, progress)| {
+        let all = trees(recording, progress, whole);
+        let wrong: Vec<Vec<String>> = all.iter().map(|tree| differences(tree, names)).collect();
+        let nearest = wrong.into_iter().min_by_key(Vec::len).unwrap_or_default();
+        (!nearest.is_empty())
+            .then(|| fault("tree", format!("{} (shown: {})", nearest.join(", "), line(names))))
+    })
+}
+
+/// No two objects have one number.
+fn numbers(names: &Names) -> Option<Fault> {
+    let mut seen: BTreeMap<u64, (&PathBuf, &Shown)> = BTreeMap::new();
+    names.iter().find_map(|(path, name)| {
+        let (other, before) = *seen.entry(name.ino.0).or_insert((path, name));
+        let is_same = other == path
+            || (name.text.is_some() && before.text == name.text && before.object == name.object);
+        (!is_same)
+            .then(|| fault("number", format!("{} and {} have one number", other.display(), path.display())))
+    })
+}
+
+/// What a handle opens, when that is known again: an index that was not closed is made anew from the marks.
+fn at_last(engine: &Engine, handle: &HandleOf) -> Result<Entry, OpError> {
+    let began = Instant::now();
+    loop {
+        match engine.union.lookup_self(handle.ino) {
+            Err(error) if error.errno() == Errno::IO && began.elapsed() < Duration::from_secs(20) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            told => return told,
+        }
+    }
+}
+
+/// A handle opens its object, or nothing.
+fn opens(engine: &Engine, handle: &HandleOf, names: &Names, trees: &[Tree]) -> Option<Fault> {
+    let told = |what: String| Some(fault("handle", format!("of object #{}: {what}", handle.object)));
+    let is_shown = names.values().any(|name| name.object == Some(handle.object));
+    match at_last(engine, handle) {
+        Ok(entry) if entry.generation == handle.generation => {
+            if entry.attr.stat.is_dir() || handle.object < MADE {
+                let object = shown::object(engine, entry.ino);
+                let is = object == (handle.object < MADE).then_some(handle.object);
+                return if is { None } else { told(format!("opens {object:?}")) };
+            }
+            let text = shown::read(engine, entry.ino).unwrap_or_default();
+            let fits = |tree: &Tree| {
+                tree.nodes.get(&handle.object).is_some_and(|node| match &node.thing {
+                    crate::model::Thing::File { text: whole, .. } => shown::has_content(&text, whole, 0),
+                    crate::model::Thing::Dir => false,
+                })
+            };
+            if trees.iter().any(fits) { None } else { told(format!("opens a file with {text:?}")) }
+        }
+        Ok(_) if is_shown => told("is of an earlier generation, and the object is there".to_owned()),
+        Err(error) if error.errno() == Errno::STALE && is_shown => {
+            told("is stale, and the object is there".to_owned())
+        }
+        Ok(_) => None,
+        Err(error) if error.errno() == Errno::STALE => None,
+        Err(error) => told(format!("answers {error}")),
+    }
+}
+
+/// Nothing is left on the branches that is not shown.
+fn branches(ground: &Ground<'_>, cut: &Cut, names: &Names) -> Vec<Fault> {
+    let plan = &ground.recording.plan;
+    let mut faults = Vec::new();
+    let mut first: BTreeMap<PathBuf, shown::OnBranch> = BTreeMap::new();
+    for (at, root) in ground.paths.iter().enumerate() {
+        let (all, is_left) = on_branch(root);
+        if is_left {
+            faults.push(fault("left", format!("the hidden folder of branch {at}")));
+        }
+        for (path, copy) in all {
+            if ground.is_loose_at(cut, &path) {
+                continue;
+            }
+            let Some(shown) = first.get(&path) else {
+                if !names.contains_key(&path) {
+                    faults.push(fault("left", format!("{} on branch {at} is not shown", path.display())));
+                }
+                first.insert(path, copy);
+                continue;
+            };
+            if shown.is_dir && copy.is_dir {
+                if shown.object != copy.object {
+                    faults.push(fault(
+                        "copies",
+                        format!("{} on branch {at} is another directory", path.display()),
+                    ));
+                }
+                continue;
+            }
+            if !plan.is_hidden(&path) {
+                faults.push(fault("left", format!("{} on branch {at} is hidden", path.display())));
+            }
+        }
+    }
+    faults
+}
+
+/// The next mount shows the same.
+fn again(ground: &Ground<'_>, names: &Names) -> Option<Fault> {
+    let engine = ground.mount();
+    match shown::shown(&engine) {
+        Ok(again) if again == *names => None,
+        Ok(again) => Some(fault("again", format!("the next mount shows {}", line(&again)))),
+        Err(error) => Some(fault("again", error)),
+    }
+}

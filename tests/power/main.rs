@@ -1,0 +1,23 @@
+//! The power goes at every moment: each branch is a journal of its own, and is left in any of its states since its last sync.
+//!
+//! A scenario runs once over real file systems; what is on each disk is kept after each call that changes or syncs
+//! something (`record`). Every combination that a cut may leave (`recording`) is mounted and judged (`judge`) by what was
+//! promised (`model`).
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
+
+mod act;
+mod disk;
+#[path = "../model/engine.rs"]
+#[expect(dead_code, reason = "shared with the tests against the model")]
+mod engine;
+mod judge;
+mod known;
+mod model;
+mod pairs;
+mod plan;
+mod record;
+mod recording;
+mod run;
+mod shown;
+mod single;

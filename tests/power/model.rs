@@ -1,0 +1,271 @@
+//! The tree that a pool is to show, as an idea: acts are applied to it, and what a crash may leave is made of some of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use crate::act::Act;
+
+/// A file or directory, whatever its name. The root is 0; given ones are counted from 1, made ones from `MADE` on.
+pub(crate) type Object = usize;
+pub(crate) const ROOT: Object = 0;
+pub(crate) const MADE: Object = 1000;
+
+/// What an object is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Thing {
+    Dir,
+    /// Its content, and how many bytes of that are on disk for sure.
+    File {
+        text: String,
+        synced: usize,
+    },
+}
+
+/// An object's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) thing: Thing,
+    pub(crate) mode: u32,
+}
+
+/// Names and objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tree {
+    pub(crate) names: BTreeMap<PathBuf, Object>,
+    pub(crate) nodes: BTreeMap<Object, Node>,
+}
+
+/// What an act changes, or a sync reaches.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Touched {
+    pub(crate) names: BTreeSet<(Object, PathBuf)>,
+    pub(crate) objects: BTreeSet<Object>,
+    /// Names in these directories.
+    pub(crate) all_of: BTreeSet<Object>,
+    /// Everything.
+    pub(crate) all: bool,
+}
+
+impl Touched {
+    /// Whether a sync that reaches `self` makes a change of `other` durable.
+    pub(crate) fn reaches(&self, other: &Self) -> bool {
+        self.all
+            || !self.names.is_disjoint(&other.names)
+            || !self.objects.is_disjoint(&other.objects)
+            || other.names.iter().any(|(dir, _)| self.all_of.contains(dir))
+    }
+}
+
+impl Tree {
+    pub(crate) fn at(&self, path: &Path) -> Option<Object> {
+        if path.as_os_str().is_empty() { Some(ROOT) } else { self.names.get(path).copied() }
+    }
+
+    fn name(&self, path: &Path) -> Option<(Object, PathBuf)> {
+        Some((self.at(path.parent()?)?, path.file_name()?.into()))
+    }
+
+    fn is_dir(&self, object: Object) -> bool {
+        object == ROOT || self.nodes.get(&object).is_some_and(|node| node.thing == Thing::Dir)
+    }
+
+    pub(crate) fn add(&mut self, path: &Path, object: Object, node: Node) -> Option<Touched> {
+        let name = self.name(path)?;
+        if !self.is_dir(name.0) || self.names.contains_key(path) {
+            return None;
+        }
+        self.names.insert(path.to_owned(), object);
+        self.nodes.insert(object, node);
+        Some(Touched { names: [name].into(), objects: [object].into(), ..Touched::default() })
+    }
+
+    fn take(&mut self, path: &Path) -> Option<Touched> {
+        let name = self.name(path)?;
+        let object = self.names.remove(path)?;
+        Some(Touched { names: [name].into(), objects: [object].into(), ..Touched::default() })
+    }
+
+    fn has_entries(&self, path: &Path) -> bool {
+        self.names.keys().any(|name| name != path && name.starts_with(path))
+    }
+
+    /// Everything at and below `from` is at and below `to`.
+    fn relocate(&mut self, from: &Path, to: &Path) {
+        let moved: Vec<PathBuf> = self.names.keys().filter(|name| name.starts_with(from)).cloned().collect();
+        for name in moved {
+            let object = self.names.remove(&name);
+            let rest = name.strip_prefix(from).unwrap_or(&name);
+            let new = if rest.as_os_str().is_empty() { to.to_owned() } else { to.join(rest) };
+            self.names.extend(object.map(|object| (new, object)));
+        }
+    }
+
+    /// All names on the way to `path`, and what they lead to.
+    fn way(&self, path: &Path) -> Option<Touched> {
+        let mut way = Touched::default();
+        for part in path.ancestors().filter(|part| !part.as_os_str().is_empty()) {
+            way.names.insert(self.name(part)?);
+            way.objects.insert(self.at(part)?);
+        }
+        Some(way)
+    }
+
+    /// Does `act`, the `n`-th. None: it cannot be done here.
+    pub(crate) fn apply(&mut self, act: &Act, n: usize) -> Option<Touched> {
+        match act {
+            Act::Create(path, text) => {
+                let thing = Thing::File { text: text.clone(), synced: 0 };
+                self.add(path, MADE + n, Node { thing, mode: 0o640 })
+            }
+            Act::Mkdir(path, mode) => self.add(path, MADE + n, Node { thing: Thing::Dir, mode: *mode }),
+            Act::Append(path, more) => {
+                let object = self.at(path)?;
+                let Thing::File { text, .. } = &mut self.nodes.get_mut(&object)?.thing else { return None };
+                text.push_str(more);
+                Some(Touched { objects: [object].into(), ..Touched::default() })
+            }
+            Act::Chmod(path, mode) => {
+                let object = self.at(path)?;
+                self.nodes.get_mut(&object)?.mode = *mode;
+                Some(Touched { objects: [object].into(), ..Touched::default() })
+            }
+            Act::Remove(path) => {
+                if self.is_dir(self.at(path)?) {
+                    None
+                } else {
+                    self.take(path)
+                }
+            }
+            Act::Rmdir(path) => {
+                if !self.is_dir(self.at(path)?) || self.has_entries(path) {
+                    None
+                } else {
+                    self.take(path)
+                }
+            }
+            Act::Link(from, to) => {
+                let object = self.at(from)?;
+                let name = self.name(to)?;
+                self.names.insert(to.clone(), object);
+                Some(Touched { names: [name].into(), objects: [object].into(), ..Touched::default() })
+            }
+            Act::Rename(from, to) => self.rename(from, to),
+            Act::Exchange(one, other) => self.exchange(one, other),
+            Act::Fsync(path) => {
+                let way = self.way(path)?;
+                self.sync(self.at(path)?);
+                Some(way)
+            }
+            Act::FsyncDir(path) => Some(Touched { all_of: [self.at(path)?].into(), ..self.way(path)? }),
+            Act::Syncfs => {
+                self.nodes
+                    .keys()
+                    .copied()
+                    .collect::<Vec<_>>()
+                    .into_iter()
+                    .for_each(|object| self.sync(object));
+                Some(Touched { all: true, ..Touched::default() })
+            }
+        }
+    }
+
+    fn sync(&mut self, object: Object) {
+        if let Some(Node { thing: Thing::File { text, synced }, .. }) = self.nodes.get_mut(&object) {
+            *synced = text.len();
+        }
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> Option<Touched> {
+        let object = self.at(from)?;
+        let (old, new) = (self.name(from)?, self.name(to)?);
+        let mut touched =
+            Touched { names: [old, new].into(), objects: [object].into(), ..Touched::default() };
+        if let Some(target) = self.at(to) {
+            if self.is_dir(target) != self.is_dir(object) || self.has_entries(to) {
+                return None;
+            }
+            self.names.remove(to);
+            touched.objects.insert(target);
+        }
+        self.relocate(from, to);
+        Some(touched)
+    }
+
+    fn exchange(&mut self, one: &Path, other: &Path) -> Option<Touched> {
+        let objects = [self.at(one)?, self.at(other)?];
+        let names = [self.name(one)?, self.name(other)?];
+        let aside = Path::new("\u{1}aside");
+        self.relocate(one, aside);
+        self.relocate(other, one);
+        self.relocate(aside, other);
+        Some(Touched { names: names.into(), objects: objects.into(), ..Touched::default() })
+    }
+}
+
+/// How far the acts had come when the power went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Progress {
+    /// So many were begun.
+    pub(crate) started: usize,
+    /// So many were answered.
+    pub(crate) answered: usize,
+}
+
+/// All trees that may be shown: of `acts` any may be done that were begun, those are that were synced or (`whole`: no branch
+/// lost anything) answered, or are on disk by their answer, and none is done without what it needs.
+pub(crate) fn allowed(
+    given: &Tree,
+    acts: &[Act],
+    progress: Progress,
+    whole: bool,
+    durable: &[usize],
+) -> Vec<Tree> {
+    let Progress { started, answered } = progress;
+    let must = musts(given, &acts[..answered], whole, durable);
+    let mut trees: Vec<Tree> = Vec::new();
+    for some in 0..1_u32 << started {
+        let done = |n: usize| some >> n & 1 == 1;
+        if must.iter().any(|n| !done(*n)) {
+            continue;
+        }
+        let mut tree = given.clone();
+        let fits = (0..started).filter(|n| done(*n)).all(|n| tree.apply(&acts[n], n).is_some());
+        if fits && !trees.contains(&tree) {
+            trees.push(tree);
+        }
+    }
+    trees
+}
+
+/// Whether several changes of the name `path`, or of one above, were not all synced. On branches of their own they may come
+/// apart, as nobody asked for more: the one that went is back, and the one that took its place is there.
+pub(crate) fn is_loose(
+    given: &Tree,
+    acts: &[Act],
+    progress: Progress,
+    durable: &[usize],
+    path: &Path,
+) -> bool {
+    let must = musts(given, &acts[..progress.answered], false, durable);
+    let changes = |n: &usize| acts[*n].paths().iter().any(|changed| path.starts_with(changed));
+    let all: Vec<usize> = (0..progress.started).filter(changes).collect();
+    all.len() > 1 && all.iter().any(|n| !must.contains(n))
+}
+
+/// The acts that must have been done, all of which were answered.
+fn musts(given: &Tree, answered: &[Act], whole: bool, durable: &[usize]) -> BTreeSet<usize> {
+    if whole {
+        return (0..answered.len()).collect();
+    }
+    let mut tree = given.clone();
+    let touched: Vec<Touched> =
+        answered.iter().enumerate().map(|(n, act)| tree.apply(act, n).unwrap_or_default()).collect();
+    let mut must: BTreeSet<usize> = durable.iter().copied().filter(|n| *n < answered.len()).collect();
+    for n in (0..answered.len()).filter(|n| answered[*n].is_sync()) {
+        must.insert(n);
+        must.extend(
+            (0..n).filter(|earlier| !answered[*earlier].is_sync() && touched[n].reaches(&touched[*earlier])),
+        );
+    }
+    must
+}

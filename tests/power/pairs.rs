@@ -1,0 +1,86 @@
+//! Something goes or changes on one branch, and something takes its place, or comes beside it, on another.
+
+use fsstack_lab::needs;
+
+use crate::act::{Act, append, chmod, create, fsync, mkdir, remove, rename, rmdir};
+use crate::disk::Format;
+use crate::plan::{BranchPlan, Plan, Then, dir, file};
+use crate::run::run;
+
+const FIRSTS: [&str; 6] = ["remove", "rename", "chmod", "rmdir", "rename of a directory", "move"];
+const SECONDS: [&str; 5] = ["create and fsync", "mkdir", "mkdir, create and fsync", "move", "skeleton"];
+
+fn long(letter: &str) -> String {
+    letter.repeat(400 << 10)
+}
+
+/// What comes first, the directory's name then, and the name that is free then.
+fn first(which: &str) -> (Act, &'static str, &'static str) {
+    match which {
+        "remove" => (remove("d/f"), "d", "f"),
+        "rename" => (rename("d/f", "d/other"), "d", "f"),
+        "chmod" => (chmod("d", 0o700), "d", "new"),
+        "rmdir" => (rmdir("d/sub"), "d", "sub"),
+        "rename of a directory" => (rename("d", "e"), "e", "new"),
+        _ => (append("d/film", &long("m")), "d", "new"),
+    }
+}
+
+fn second(which: &str, dir: &str, name: &str) -> Vec<Act> {
+    let path = format!("{dir}/{name}");
+    let inside = format!("{path}/inside");
+    match which {
+        "create and fsync" => vec![create(&path, "new"), fsync(&path)],
+        "mkdir" => vec![mkdir(&path)],
+        "mkdir, create and fsync" => vec![mkdir(&path), create(&inside, "inside"), fsync(&inside)],
+        "move" => vec![append(&format!("{dir}/show"), &long("s"))],
+        _ => vec![create(&format!("{dir}/beside"), "beside")],
+    }
+}
+
+/// The old things are on the branch `old`, new ones go to the other.
+fn plan(first_act: &str, second_act: &str, formats: [Format; 2], old: usize, export: bool) -> Plan {
+    let (act, at, name) = first(first_act);
+    let branch = |n: usize| BranchPlan { format: formats[n], takes: n != old, full: n == old };
+    let given = vec![
+        dir(&[old], "d"),
+        dir(&[old], "d/sub"),
+        file(old, "d/f", "old"),
+        file(old, "d/film", "film"),
+        file(old, "d/show", "show"),
+    ];
+    let [a, b] = formats.map(Format::name);
+    let export_text = if export { ", exported" } else { "" };
+    Plan {
+        name: format!("{first_act}; {second_act} ({a}, {b}, old on {old}{export_text})"),
+        branches: vec![branch(0), branch(1)],
+        export,
+        given,
+        acts: [vec![act], second(second_act, at, name)].concat(),
+        durable: vec![],
+        then: Then::Mount,
+    }
+}
+
+fn pairs(formats: [Format; 2], old: usize, export: bool) -> Vec<Plan> {
+    let all = FIRSTS.iter().flat_map(|first| SECONDS.iter().map(move |second| (first, second)));
+    all.map(|(first, second)| plan(first, second, formats, old, export)).collect()
+}
+
+#[test]
+fn pairs_on_ext4_old_first() {
+    needs!(root(), loops());
+    run("pairs, ext4, the old branch first", pairs([Format::Ext4; 2], 0, false));
+}
+
+#[test]
+fn pairs_on_ext4_old_last() {
+    needs!(root(), loops());
+    run("pairs, ext4, the old branch last", pairs([Format::Ext4; 2], 1, true));
+}
+
+#[test]
+fn pairs_on_xfs() {
+    needs!(root(), loops());
+    run("pairs, XFS and ext4", pairs([Format::Xfs, Format::Ext4], 0, true));
+}

@@ -1,0 +1,170 @@
+//! A scenario: what is on the disks, how they are pooled, and what a program does.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fsstack_engine::settings::Settings;
+use fsstack_pool::{BranchMode, BranchSpec};
+use rustix::fs::{FallocateFlags, XattrFlags, fallocate, setxattr};
+
+use crate::act::Act;
+use crate::disk::Format;
+use crate::engine::{Engine, settings};
+use crate::model::{Node, Object, Thing, Tree};
+
+/// Something that is there before: on which disks, and where.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    disks: Vec<usize>,
+    pub(crate) path: PathBuf,
+    mode: u32,
+    /// None: a directory.
+    text: Option<String>,
+}
+
+pub(crate) fn dir(disks: &[usize], path: &str) -> Given {
+    Given { disks: disks.to_vec(), path: path.into(), mode: 0o755, text: None }
+}
+
+pub(crate) fn file(disk: usize, path: &str, text: &str) -> Given {
+    Given { disks: vec![disk], path: path.into(), mode: 0o640, text: Some(text.to_owned()) }
+}
+
+/// One branch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BranchPlan {
+    pub(crate) format: Format,
+    /// Whether new things are placed there.
+    pub(crate) takes: bool,
+    /// Whether it has room for some KiB only.
+    pub(crate) full: bool,
+}
+
+/// A scenario.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) name: String,
+    /// In the pool's order.
+    pub(crate) branches: Vec<BranchPlan>,
+    pub(crate) export: bool,
+    pub(crate) given: Vec<Given>,
+    pub(crate) acts: Vec<Act>,
+    /// Acts that are on disk when they are answered: renames that take several branches.
+    pub(crate) durable: Vec<usize>,
+    /// What becomes of what is left.
+    pub(crate) then: Then,
+}
+
+/// What is done after the cut.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Then {
+    /// The pool is mounted.
+    #[default]
+    Mount,
+}
+
+/// What is left on a disk that is full.
+const ROOM: u64 = 64 << 10;
+/// A name in the root that is nobody's business.
+pub(crate) const BALLAST: &str = "ballast";
+
+impl Plan {
+    /// The specification of the pool with its branches mounted at these directories.
+    pub(crate) fn specs(&self, paths: &[PathBuf], without: Option<usize>) -> Vec<BranchSpec> {
+        let all = self.branches.iter().zip(paths).enumerate().filter(|(at, _)| Some(*at) != without);
+        let spec = |(_, (branch, path)): (usize, (&BranchPlan, &PathBuf))| BranchSpec {
+            mode: if branch.takes { BranchMode::ReadWrite } else { BranchMode::NoCreate },
+            ..BranchSpec::new(path.clone())
+        };
+        all.map(spec).collect()
+    }
+
+    /// Mounts it.
+    pub(crate) fn mount(&self, paths: &[PathBuf], state: &Path, without: Option<usize>) -> Engine {
+        let settings = Settings {
+            nfs_export: self.export,
+            state_dir: Some(state.to_owned()),
+            recheck: Duration::ZERO,
+            ..settings("ff")
+        };
+        Engine::of(self.specs(paths, without), settings)
+    }
+
+    /// Puts what is given on the disks.
+    pub(crate) fn prepare(&self, paths: &[PathBuf]) {
+        for (at, given) in self.given.iter().enumerate() {
+            for disk in &given.disks {
+                let path = paths[*disk].join(&given.path);
+                match &given.text {
+                    Some(text) => fs::write(&path, text).unwrap(),
+                    None => fs::create_dir(&path).unwrap(),
+                }
+                fs::set_permissions(&path, PermissionsExt::from_mode(given.mode)).unwrap();
+                setxattr(&path, OBJECT, format!("{}", at + 1).as_bytes(), XattrFlags::empty()).unwrap();
+            }
+        }
+        for (_, path) in self.branches.iter().zip(paths).filter(|(branch, _)| branch.full) {
+            fill(path);
+        }
+    }
+
+    /// The tree that is given. Of files of one name the first counts.
+    pub(crate) fn tree(&self) -> Tree {
+        let mut tree = Tree::default();
+        let turn = |given: &Given| given.disks.first().copied();
+        let mut all: Vec<(Object, &Given)> =
+            self.given.iter().enumerate().map(|(at, given)| (at + 1, given)).collect();
+        all.sort_by_key(|(object, given)| (given.path.components().count(), turn(given), *object));
+        for (object, given) in all {
+            let thing =
+                given.text.clone().map_or(Thing::Dir, |text| Thing::File { synced: text.len(), text });
+            tree.add(&given.path, object, Node { thing, mode: given.mode });
+        }
+        tree
+    }
+
+    /// What outgrew its branch has left it.
+    pub(crate) fn check_moved(&self, paths: &[PathBuf], tree: &Tree) {
+        for (path, object) in &tree.names {
+            let is_large =
+                matches!(&tree.nodes[object].thing, Thing::File { text, .. } if text.len() as u64 > ROOM);
+            let mut full = self.branches.iter().zip(paths).filter(|(branch, _)| branch.full);
+            assert!(
+                !is_large || full.all(|(_, root)| !root.join(path).exists()),
+                "{}: {} stays",
+                self.name,
+                path.display()
+            );
+        }
+    }
+
+    /// Whether a file of this name is hidden from the start.
+    pub(crate) fn is_hidden(&self, path: &Path) -> bool {
+        let files = self.given.iter().filter(|given| given.path == path && given.text.is_some());
+        files.count() > 1
+    }
+}
+
+/// Says which object this was from the start.
+pub(crate) const OBJECT: &std::ffi::CStr = c"user.object";
+
+fn fill(root: &Path) {
+    let ballast = fs::File::create(root.join(BALLAST)).unwrap();
+    let free = || {
+        let stat = rustix::fs::statvfs(root).unwrap();
+        stat.f_bavail * stat.f_frsize
+    };
+    let mut at = 0;
+    let mut piece = free();
+    while piece > 4096 {
+        let wanted = piece.min(free().saturating_sub(ROOM)) & !4095;
+        if wanted == 0 || fallocate(&ballast, FallocateFlags::empty(), at, wanted).is_err() {
+            piece /= 2;
+            continue;
+        }
+        at += wanted;
+    }
+    ballast.sync_all().unwrap();
+}

@@ -1,0 +1,227 @@
+//! Each operation by itself, and what programs do in a few steps to keep what they write.
+
+use fsstack_lab::needs;
+
+use crate::act::{
+    Act, append, chmod, create, exchange, fsync, fsync_dir, link, mkdir, remove, rename, rmdir,
+};
+use crate::disk::Format::{self, Ext4, Xfs};
+use crate::plan::{BranchPlan, Given, Plan, Then, dir, file};
+use crate::run::run;
+
+/// New things go to the branch `takes`; `full` has no room.
+#[derive(Clone)]
+pub(crate) struct Single {
+    pub(crate) name: &'static str,
+    pub(crate) given: Vec<Given>,
+    pub(crate) acts: Vec<Act>,
+    pub(crate) takes: usize,
+    full: Option<usize>,
+    /// What the first act changes is on disk when it is answered.
+    durable: bool,
+}
+
+fn single(name: &'static str, given: Vec<Given>, acts: Vec<Act>) -> Single {
+    Single { name, given, acts, takes: 0, full: None, durable: false }
+}
+
+impl Single {
+    fn durable(self) -> Self {
+        Self { durable: true, ..self }
+    }
+
+    fn placed_on(self, takes: usize) -> Self {
+        Self { takes, ..self }
+    }
+
+    fn outgrowing(self, full: usize, takes: usize) -> Self {
+        Self { full: Some(full), takes, ..self }
+    }
+
+    pub(crate) fn plan(self, formats: &[Format], export: bool, then: Then) -> Plan {
+        let branch = |(at, format): (usize, &Format)| BranchPlan {
+            format: *format,
+            takes: at == self.takes,
+            full: Some(at) == self.full,
+        };
+        let names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
+        let export_text = if export { ", exported" } else { "" };
+        Plan {
+            name: format!("{} ({}{export_text})", self.name, names.join(", ")),
+            branches: formats.iter().enumerate().map(branch).collect(),
+            export,
+            given: self.given,
+            acts: self.acts,
+            durable: if self.durable { vec![0] } else { vec![] },
+            then,
+        }
+    }
+}
+
+/// A directory on three branches, with a file in each copy.
+pub(crate) fn on_three(name: &str) -> Vec<Given> {
+    let at = |n: usize| file(n, &format!("{name}/{n}"), &format!("{name} on {n}"));
+    vec![dir(&[0, 1, 2], name), at(0), at(1), at(2)]
+}
+
+fn with(mut given: Vec<Given>, more: impl IntoIterator<Item = Given>) -> Vec<Given> {
+    given.extend(more);
+    given
+}
+
+/// Operations that take several steps on several branches.
+pub(crate) fn many_steps() -> Vec<Single> {
+    let film = "m".repeat(400 << 10);
+    vec![
+        single(
+            "rename over a file on a later branch",
+            vec![file(0, "from", "from"), file(1, "to", "to")],
+            vec![rename("from", "to")],
+        )
+        .durable(),
+        single(
+            "rename over a file on an earlier branch",
+            vec![file(1, "from", "from"), file(0, "to", "to")],
+            vec![rename("from", "to")],
+        )
+        .durable(),
+        single(
+            "rename of a directory",
+            with(on_three("dir"), [dir(&[1], "new")]),
+            vec![rename("dir", "new/name")],
+        )
+        .durable(),
+        single(
+            "rename of a directory over an empty one",
+            with(on_three("dir"), [dir(&[0, 1, 2], "to")]),
+            vec![rename("dir", "to")],
+        )
+        .durable(),
+        single(
+            "rename of a directory over an empty one elsewhere",
+            vec![dir(&[0, 1], "dir"), file(0, "dir/0", "on 0"), file(1, "dir/1", "on 1"), dir(&[1, 2], "to")],
+            vec![rename("dir", "to")],
+        )
+        .durable(),
+        single(
+            "exchange of files",
+            vec![file(0, "a", "this is a"), file(1, "b", "this is b")],
+            vec![exchange("a", "b")],
+        )
+        .durable(),
+        single(
+            "exchange of a file and a directory",
+            with(on_three("dir"), [file(1, "file", "file")]),
+            vec![exchange("dir", "file")],
+        )
+        .durable(),
+        single(
+            "move",
+            vec![dir(&[0], "d"), dir(&[0], "d/e"), file(0, "d/e/film", "film")],
+            vec![append("d/e/film", &film), fsync("d/e/film")],
+        )
+        .outgrowing(0, 2),
+        single(
+            "move to an earlier branch",
+            vec![dir(&[2], "d"), file(2, "d/film", "film")],
+            vec![append("d/film", &film), fsync("d/film")],
+        )
+        .outgrowing(2, 1),
+    ]
+}
+
+fn few_steps() -> Vec<Single> {
+    let hidden = || vec![file(0, "f", "shown"), file(1, "f", "older"), file(2, "f", "oldest")];
+    vec![
+        single(
+            "create",
+            vec![dir(&[1], "d")],
+            vec![create("d/f", "new"), fsync("d/f"), create("d/g", "more")],
+        ),
+        single("mkdir", vec![dir(&[1], "d")], vec![mkdir("d/e"), create("d/e/f", "new"), fsync_dir("d/e")]),
+        single(
+            "skeleton",
+            vec![dir(&[2], "d"), dir(&[2], "d/e"), file(2, "d/e/old", "old")],
+            vec![create("d/e/new", "new"), fsync("d/e/new")],
+        ),
+        single("link", vec![file(1, "f", "f"), dir(&[0], "d")], vec![link("f", "d/g"), fsync_dir("d")]),
+        single(
+            "rename",
+            vec![dir(&[1], "d"), file(1, "d/f", "f"), file(1, "d/g", "g")],
+            vec![rename("d/f", "d/g"), fsync_dir("d")],
+        ),
+        single(
+            "rename into a missing parent",
+            vec![file(1, "f", "f"), dir(&[0], "d")],
+            vec![rename("f", "d/g"), Act::Syncfs],
+        ),
+        single("rename with hidden copies", hidden(), vec![rename("f", "g"), fsync_dir("")]),
+        single("unlink with hidden copies", hidden(), vec![remove("f"), fsync_dir("")]),
+        single("rmdir", vec![dir(&[0, 1, 2], "d")], vec![rmdir("d"), fsync_dir("")]),
+        single("chmod of a file", vec![file(1, "f", "f")], vec![chmod("f", 0o600), fsync("f")]),
+        single("chmod of a directory", on_three("d"), vec![chmod("d", 0o700), fsync_dir("d")]),
+    ]
+}
+
+/// What programs do in a few steps to keep what they write.
+fn programs() -> Vec<Single> {
+    vec![
+        single(
+            "write aside and rename over, one branch",
+            vec![file(0, "f", "old")],
+            vec![create("tmp", "new"), fsync("tmp"), rename("tmp", "f"), append("f", " more"), fsync("f")],
+        ),
+        single(
+            "write aside and rename over, two branches",
+            vec![file(1, "f", "old")],
+            vec![create("tmp", "new"), fsync("tmp"), rename("tmp", "f"), append("f", " more"), fsync("f")],
+        ),
+        single(
+            "write aside and rename over, the old one first",
+            vec![file(0, "f", "old")],
+            vec![create("tmp", "new"), fsync("tmp"), rename("tmp", "f"), append("f", " more"), fsync("f")],
+        )
+        .placed_on(1),
+        single(
+            "a log is begun anew",
+            vec![file(1, "log", "old")],
+            vec![rename("log", "log.1"), create("log", "new"), fsync("log")],
+        ),
+        single(
+            "a tree goes and comes",
+            vec![dir(&[0, 1], "d"), file(0, "d/f", "f"), file(1, "d/g", "g")],
+            vec![
+                remove("d/f"),
+                remove("d/g"),
+                rmdir("d"),
+                mkdir("d"),
+                create("d/secret", "secret"),
+                fsync("d/secret"),
+            ],
+        )
+        .placed_on(2),
+    ]
+}
+
+fn all(singles: Vec<Single>, formats: &[Format], export: bool) -> Vec<Plan> {
+    singles.into_iter().map(|single| single.plan(formats, export, Then::Mount)).collect()
+}
+
+#[test]
+fn many_steps_on_ext4() {
+    needs!(root(), loops());
+    run("many steps, ext4", all(many_steps(), &[Ext4; 3], true));
+}
+
+#[test]
+fn many_steps_on_xfs() {
+    needs!(root(), loops());
+    run("many steps, XFS", all(many_steps(), &[Xfs, Ext4, Xfs], false));
+}
+
+#[test]
+fn few_steps_on_ext4() {
+    needs!(root(), loops());
+    let singles = [few_steps(), programs()].concat();
+    run("few steps, ext4", all(singles, &[Ext4; 3], true));
+}
