@@ -35,6 +35,7 @@ const FILES: &[(&str, &str)] = &[
     ("packaging/example.toml", "etc/fsstack/example.toml"),
     ("packaging/debian/copyright", "usr/share/doc/fsstack/copyright"),
     ("README.md", "usr/share/doc/fsstack/README.md"),
+    ("ARCHITECTURE.md", "usr/share/doc/fsstack/ARCHITECTURE.md"),
     ("docs/grafana/fsstack.json", "usr/share/doc/fsstack/docs/grafana/fsstack.json"),
 ];
 
