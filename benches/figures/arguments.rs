@@ -1,8 +1,10 @@
 //! What the bench is asked for on its command line.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 
-use crate::{control, copy, data, metadata, nfs, relocate, trees};
+use crate::{control, copy, data, endurance, metadata, nfs, relocate, trees};
 
 /// A group of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,7 @@ pub(crate) enum Part {
     Index,
     Slow,
     Breakdown,
+    Endurance,
 }
 
 const PARTS: &[(&str, Part)] = &[
@@ -46,6 +49,7 @@ const PARTS: &[(&str, Part)] = &[
     ("index", Part::Index),
     ("slow", Part::Slow),
     ("breakdown", Part::Breakdown),
+    ("endurance", Part::Endurance),
 ];
 
 /// How long it may take.
@@ -167,6 +171,15 @@ impl Arguments {
             Pace::Full => (20_000, 1024),
         };
         copy::Amount { rounds: self.rounds(), files, mib }
+    }
+
+    /// How long the mixed work goes on. An hour is for those who name it.
+    pub(crate) fn endurance(&self) -> endurance::Amount {
+        let (lasts, every_ms) = match self.pace {
+            Pace::Full if self.only.contains(&Part::Endurance) => (3600, 5000),
+            _ => (12, 200),
+        };
+        endurance::Amount { lasts: Duration::from_secs(lasts), every: Duration::from_millis(every_ms) }
     }
 
     /// How large the file is that moves.

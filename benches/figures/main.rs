@@ -11,6 +11,7 @@ mod control;
 mod copy;
 mod data;
 mod distance;
+mod endurance;
 mod export;
 mod frozen;
 mod ground;
@@ -63,6 +64,9 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Slow, |ground, asked, tables| slow::run(ground, asked.metadata(), tables)),
     (Part::Breakdown, |ground, asked, tables| breakdown::run(ground, asked.metadata(), tables)),
     (Part::Memory, |ground, asked, tables| memory::run(ground, asked.inodes(), tables)),
+    (Part::Endurance, |ground, asked, tables| {
+        endurance::run(ground, asked.endurance(), &target()?.join("endurance.svg"), tables)
+    }),
 ];
 
 fn main() -> ExitCode {

@@ -78,6 +78,11 @@ impl Process {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
 
+    /// Threads.
+    pub fn threads(self) -> Result<usize> {
+        Ok(fs::read_dir(format!("/proc/{}/task", self.pid))?.count())
+    }
+
     /// Resident memory in bytes.
     pub fn resident(self) -> Result<u64> {
         self.memory("VmRSS:")
