@@ -28,6 +28,7 @@ pub(crate) enum Part {
     Slow,
     Breakdown,
     Endurance,
+    Standstill,
 }
 
 const PARTS: &[(&str, Part)] = &[
@@ -50,6 +51,7 @@ const PARTS: &[(&str, Part)] = &[
     ("slow", Part::Slow),
     ("breakdown", Part::Breakdown),
     ("endurance", Part::Endurance),
+    ("standstill", Part::Standstill),
 ];
 
 /// How long it may take.
@@ -171,6 +173,14 @@ impl Arguments {
             Pace::Full => (20_000, 1024),
         };
         copy::Amount { rounds: self.rounds(), files, mib }
+    }
+
+    /// Rounds, and the size in MiB of each file that moves meanwhile.
+    pub(crate) fn standstill(&self) -> (usize, u64) {
+        match self.pace {
+            Pace::Quick => (1, 512),
+            Pace::Full => (self.rounds.unwrap_or(1), 2048),
+        }
     }
 
     /// How long the mixed work goes on. An hour is for those who name it.

@@ -25,6 +25,7 @@ mod null;
 mod relocate;
 mod report;
 mod slow;
+mod standstill;
 mod startup;
 mod trees;
 
@@ -56,6 +57,10 @@ const FIGURES: &[(Part, Figures)] = &[
     (Part::Control, |ground, asked, tables| control::run(ground, asked.control(), tables)),
     (Part::Relocate, |_, asked, tables| relocate::run(asked.relocated(), tables)),
     (Part::Frozen, |_, asked, tables| frozen::run(asked.rounds(), tables)),
+    (Part::Standstill, |_, asked, tables| {
+        let (rounds, mib) = asked.standstill();
+        standstill::run(rounds, mib, tables)
+    }),
     (Part::Copy, |ground, asked, tables| copy::run(ground, asked.copied(), tables)),
     (Part::Groups, |ground, asked, tables| groups::run(ground, asked.metadata(), tables)),
     (Part::Export, |ground, asked, tables| export::run(ground, asked.metadata(), tables)),

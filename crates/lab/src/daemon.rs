@@ -83,6 +83,15 @@ impl Process {
         Ok(fs::read_dir(format!("/proc/{}/task", self.pid))?.count())
     }
 
+    /// The CPU time that it has used.
+    pub fn cpu(self) -> Result<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid))?;
+        let (_, fields) = stat.rsplit_once(')').context("no name in the state of a process")?;
+        // utime and stime (proc(5)), in ticks of a hundredth of a second.
+        let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+        Ok(Duration::from_millis(ticks.sum::<Result<u64, _>>()? * 10))
+    }
+
     /// Resident memory in bytes.
     pub fn resident(self) -> Result<u64> {
         self.memory("VmRSS:")
