@@ -407,7 +407,7 @@ fn a_branch_comes_back_while_another_hangs_that_nobody_has_asked() {
     pool.branch_mut("a").unmount_by_force();
     pool.branch_mut("a").remount();
     let said = |what: &str| fs::read_to_string(log.path()).unwrap().contains(what);
-    until("the branch is back", || said("the branch is mounted again"));
+    until("the branch is back", || said("branch mounted again"));
     drop(frozen);
     until("all is well", || fs::read(pool.at("on-a/1")).is_ok_and(|bytes| bytes == b"on-a/1"));
 }

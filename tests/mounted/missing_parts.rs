@@ -153,7 +153,7 @@ fn a_volume_without_a_brick_is_not_looked_through_to_its_end() {
         let said = fs::read_to_string(log.path()).unwrap();
         said.lines().filter(|line| line.contains(what) && line.contains(&of_volume)).count()
     };
-    let complete = || lines("all marks of the branch are in the index");
+    let complete = || lines("index: all marks of the branch recorded");
     until("all marks are found", || complete() == 1);
     let held = handles::hold(&pool, "dir/two");
     pool.unmount();
@@ -161,7 +161,9 @@ fn a_volume_without_a_brick_is_not_looked_through_to_its_end() {
     sh(pool.state_dir(), "rm -rf ./*");
     volume.lose();
     pool.remount();
-    until("marks are looked for in vain", || lines("the branch cannot be looked through for marks now") > 0);
+    until("marks are looked for in vain", || {
+        lines("index: cannot scan the branch now; it is tried again later") > 0
+    });
     // (Kernels tell programs that a handle is stale whatever the answer was; their NFS servers do not.)
     handles::open(&pool, &held, OFlags::PATH).unwrap_err();
     // It was not answered as gone.

@@ -19,7 +19,7 @@ fn watched() -> Result<Pool, Skip> {
     let pool = LONG.iter().fold(pool, |pool, option| pool.option(option));
     let pool = pool.option(&format!("log={}", log.path().display())).mount();
     let said = log_with(log.path(), "branches mounted");
-    match said.lines().find(|line| line.contains("out-of-band=watch") || line.contains("not told of")) {
+    match said.lines().find(|line| line.contains("out-of-band=watch")) {
         Some(why) => {
             // Without the time and the path, so that the same reason is counted once.
             let told = why.split_once("INFO ").map_or(why, |(_, told)| told);

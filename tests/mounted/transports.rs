@@ -312,7 +312,8 @@ fn a_pool_whose_rings_cannot_all_be_made_answers_or_is_not_mounted() {
                     fs::metadata(pool.path()).unwrap();
                 }
                 pool.unmount();
-                short += usize::from(fs::read_to_string(log.path()).unwrap().contains("a ring is broken"));
+                short +=
+                    usize::from(fs::read_to_string(log.path()).unwrap().contains("io_uring queue failed"));
             }
         }
     }

@@ -109,7 +109,7 @@ fn where_a_branch_refuses_passthrough_auto_goes_on_and_says_so_once() {
     }
     pool.unmount();
     let said = fs::read_to_string(log.path()).unwrap();
-    let lines = said.lines().filter(|line| line.contains("no passthrough on this branch"));
+    let lines = said.lines().filter(|line| line.contains("passthrough refused on this branch"));
     assert_eq!(lines.count(), 1, "{said}");
     let refused = lab::pool().over(&branch).option("write-path=passthrough").try_mount().unwrap_err();
     let line = "the kernel refuses passthrough there";

@@ -1,8 +1,10 @@
-//! The daemon's side: one thread that takes connections, and threads of its own for what is asked, since that may block.
+//! Server of the control socket: one thread accepts connections, and each request runs on its own thread, since it may
+//! block.
 //!
-//! Nothing wakes up while nobody asks. A request has a deadline: a branch that hangs costs its asker an answer, not
-//! the next asker his; an asker who does not say what he wants is not waited for either. Whoever reads the figures,
-//! which may be anybody, takes no connection from the operator; neither keeps the server from ending. The socket is gone when the server is dropped, before the pool's name is given back.
+//! Nothing wakes up without a request. Each request has a deadline, so a hung branch fails only its own request. Idle
+//! connections are closed. Readers of the metrics, which may be anybody, take no connections from the operator. No
+//! connection keeps the server from ending. The socket is removed when the server is dropped, before the pool's name is
+//! released.
 
 use std::convert::Infallible;
 use std::io;
@@ -87,7 +89,7 @@ impl Server {
             };
             match listening {
                 Ok(listening) => runtime.block_on(listening.serve(stopped)),
-                Err(error) => tracing::warn!(%error, "the control socket is not served"),
+                Err(error) => tracing::warn!(%error, "control socket not served: the fsstack command cannot reach the pool"),
             }
             // Whoever hangs inside a branch is not waited for.
             runtime.shutdown_background();
@@ -283,7 +285,7 @@ fn begin_copy(
             })
         };
         if let Err(error) = begun.await {
-            tracing::warn!(%error, "a copy could not begin");
+            tracing::warn!(%error, "bulk copy: cannot start");
         }
     });
     let mut response = Response::new(Full::default());

@@ -339,7 +339,7 @@ impl Branch {
             let _heard = tell.send(asked);
         });
         if let Err(error) = asking {
-            tracing::warn!(%error, "no thread to ask a branch for its space");
+            tracing::warn!(%error, branch = %self.path.display(), "branch space: cannot start a thread; using the last known figures");
             self.asking_space.store(0, Relaxed);
             return Ok(last_told());
         }
@@ -457,7 +457,7 @@ impl Branch {
     /// The kernel refused passthrough: said once, then files here go by the stacked path.
     pub fn set_refuses_passthrough(&self, why: &std::io::Error) {
         if why.kind() != std::io::ErrorKind::Unsupported && !self.no_passthrough.swap(true, Relaxed) {
-            tracing::warn!(branch = %self.path.display(), %why, "no passthrough on this branch: files go by the stacked path");
+            tracing::warn!(branch = %self.path.display(), %why, "passthrough refused on this branch; its files use the stacked path");
         }
     }
 

@@ -55,7 +55,7 @@ impl Union {
         }
         self.publish(&mut changes, pool.with_settings(settings));
         for Difference { key, from, to } in &differences {
-            tracing::info!(key, from, to, "a setting was changed");
+            tracing::info!(key, from, to, "setting changed");
         }
         Ok(differences)
     }

@@ -260,7 +260,7 @@ impl Marks {
         if self != was
             && let Err(error) = was.set(fd)
         {
-            tracing::warn!(%error, "flags of a directory are left changed on this branch only");
+            tracing::warn!(%error, "directory flags: rollback failed; they stay changed on this branch only");
         }
     }
 

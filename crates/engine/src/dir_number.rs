@@ -200,7 +200,7 @@ impl Union {
             let gone = branch.ask(|| xattr::remove(On::Name(fd.as_fd(), name), mark::DIR));
             if gone.is_ok() {
                 self.index.forget(id, Some(number::number(branch, branch.dev(), *own)));
-                tracing::info!(?name, branch = %branch.path.display(), "a directory was renamed on some of its branches past the pool: it is two");
+                tracing::info!(?name, branch = %branch.path.display(), "directory renamed out of band on some of its branches; it is two directories now");
             }
         }
     }

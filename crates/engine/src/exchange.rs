@@ -93,7 +93,7 @@ impl Union {
             let mut half = Half::from(error);
             for undone in parts[..done].iter().rev() {
                 if let Err(stuck) = swap(*undone, true) {
-                    tracing::error!(%stuck, name = ?a.name, "two names are left exchanged on this branch only");
+                    tracing::error!(%stuck, name = ?a.name, "exchange of two names: rollback failed; they stay exchanged on this branch only");
                     half.stuck = true;
                 }
             }

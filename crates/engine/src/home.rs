@@ -114,7 +114,9 @@ impl Branch {
     pub(crate) fn let_go(&self) {
         match Place::nowhere() {
             Ok(place) => self.home.now.store(Arc::new(place)),
-            Err(error) => tracing::warn!(%error, branch = %self.path.display(), "its root is kept open"),
+            Err(error) => {
+                tracing::warn!(%error, branch = %self.path.display(), "cannot release the root of a removed branch; umount(8) of it fails with EBUSY")
+            }
         }
     }
 
@@ -145,7 +147,9 @@ impl Branch {
                 self.has_new_permits();
                 self.close_inodes();
             }
-            Err(error) => tracing::warn!(%error, "the branch's old mount is kept"),
+            Err(error) => {
+                tracing::warn!(%error, branch = %self.path.display(), "cannot release the old mount of a branch; umount(8) of it fails with EBUSY")
+            }
         }
     }
 

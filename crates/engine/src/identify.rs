@@ -210,7 +210,7 @@ impl Union {
         if noted && lasts {
             return Ok(natural);
         }
-        tracing::warn!(branch = %branch.path.display(), "a file is not moved there: its number would be lost");
+        tracing::warn!(branch = %branch.path.display(), "relocation to this branch refused: the file's inode number could not be recorded");
         self.index.forget(id, Some(natural));
         Err(OpError::UNSURE)
     }

@@ -155,21 +155,21 @@ pub(crate) fn settle(
     {
         sys::at::unlink(at_old.0.as_fd(), &at_old.1)?;
         sync_dir(at_old.0.as_fd())?;
-        tracing::info!(from = %from.path.display(), "a move that was interrupted is finished");
+        tracing::info!(from = %from.path.display(), "interrupted move finished");
     } else if is_old.is_none() && !taken_back {
         return Ok(true); // it was finished
     } else if used == Some(to.ix) {
         // Whoever has the new copy open goes on with it, under its name.
         let (from, to) = (from.path.display(), to.path.display());
-        tracing::warn!(%from, %to, "a move was interrupted, the old copy has changed, and the new one is open: both stay until it is closed");
+        tracing::warn!(%from, %to, "interrupted move: the old copy has changed and the new one is open; both stay until it is closed");
         return Ok(false);
     } else if new.is_written_as(&is_new) {
         sys::at::unlink(at_new.0.as_fd(), &at_new.1)?;
         sync_dir(at_new.0.as_fd())?;
-        tracing::info!(to = %to.path.display(), "a move that was interrupted is taken back: the file has changed");
+        tracing::info!(to = %to.path.display(), "interrupted move undone: the file has changed");
     } else {
         let (from, to) = (from.path.display(), to.path.display());
-        tracing::warn!(%from, %to, "both copies of a file whose move was interrupted have changed: both stay");
+        tracing::warn!(%from, %to, "interrupted move: both copies have changed; both stay until one is removed by hand");
     }
     Ok(true)
 }

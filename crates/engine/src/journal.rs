@@ -146,7 +146,9 @@ impl Names {
                 Err(error) => tracing::debug!(%error, "a branch takes no record of a change of names"),
             }
         }
-        tracing::warn!("no branch takes a record of a change of names: a crash would leave it half done");
+        tracing::warn!(
+            "rename over several branches: no branch can store its record; a crash would leave it half done"
+        );
         None
     }
 

@@ -163,7 +163,7 @@ impl Union {
         drop(more);
         self.changes.lock().vacant.retain(|vacant| *vacant != ix);
         self.join(&branch, before);
-        tracing::info!(branch = %branch.path.display(), slot = %ix, "a branch was added");
+        tracing::info!(branch = %branch.path.display(), slot = %ix, "branch added");
         Ok(ix)
     }
 
@@ -277,7 +277,7 @@ impl Union {
             changes.vacant.push(ix);
         }
         drop(changes);
-        tracing::info!(branch = %branch.path.display(), slot = %ix, "a branch was removed");
+        tracing::info!(branch = %branch.path.display(), slot = %ix, "branch removed");
         Ok(())
     }
 
@@ -372,7 +372,9 @@ impl Union {
             }
             if began.elapsed() > PATIENCE {
                 changes.overdue.append(&mut changes.past);
-                tracing::warn!("requests that began before a change of the branches have not ended");
+                tracing::warn!(
+                    "change of branches: earlier requests have not ended after 5 s; going on without them"
+                );
                 return false;
             }
             std::thread::sleep(Duration::from_micros(200));
@@ -417,7 +419,7 @@ impl Union {
         let pool = self.pool.load();
         let branch = pool.live(ix).ok_or(BadChange::NoBranch(ix))?;
         branch.set_mode(mode);
-        tracing::info!(branch = %branch.path.display(), %mode, "the branch's mode was changed");
+        tracing::info!(branch = %branch.path.display(), %mode, "branch mode changed");
         Ok(())
     }
 
@@ -434,7 +436,7 @@ impl Union {
         let pool = self.pool.load();
         let branch = pool.live(ix).ok_or(BadChange::NoBranch(ix))?;
         branch.set_limits(floor, min_inodes);
-        tracing::info!(branch = %branch.path.display(), "the branch's floor was changed");
+        tracing::info!(branch = %branch.path.display(), "branch floor changed");
         Ok(())
     }
 }

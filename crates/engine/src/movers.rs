@@ -114,7 +114,9 @@ impl Movers {
                 }
             }
             if began.elapsed() > PATIENCE {
-                return tracing::warn!("a move is still under way: the daemon ends without waiting for it");
+                return tracing::warn!(
+                    "relocation still running at the daemon's end; the next mount clears the partial copy"
+                );
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -146,7 +148,7 @@ impl Union {
             let mover = std::thread::Builder::new().name("mover".into());
             let first = order.clone();
             if let Err(error) = thread::start(mover, move || me.move_in_turn(first)) {
-                tracing::warn!(%error, "no thread to move a file: its writer's thread does");
+                tracing::warn!(%error, "relocation: cannot start a thread; the writer's own thread moves the file");
                 self.move_in_turn(order);
             }
         }
@@ -155,7 +157,7 @@ impl Union {
     fn move_in_turn(&self, first: Arc<Order>) {
         // Whoever started the thread may be acting for somebody.
         if let Err(error) = sys::identity::become_daemon() {
-            tracing::warn!(%error, "a mover acts as somebody else: the file stays");
+            tracing::warn!(%error, "relocation: the thread cannot take the daemon's identity; the file stays");
             first.departure.call_off(Outcome::Stays);
         }
         let mut next = Some(first);

@@ -28,7 +28,7 @@ pub(crate) fn has_no_links(error: OpError) -> bool {
 /// What came of undoing half a rename: true, it could not be.
 pub(crate) fn note(undone: Result<(), impl std::fmt::Display>, name: &CStr) -> bool {
     if let Err(stuck) = &undone {
-        tracing::error!(%stuck, ?name, "half a rename is left");
+        tracing::error!(%stuck, ?name, "rename: rollback failed; the name is changed on some branches only");
     }
     undone.is_err()
 }

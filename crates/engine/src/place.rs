@@ -59,7 +59,7 @@ impl Union {
                 // A branch that is out of order takes nothing new; the next one may. Not where it may have been made,
                 // and its answer was lost: there would be two of them.
                 Err(error) if error.is_fault() && ranking.order.len() > 1 && untouched(pool, *at, error) => {
-                    tracing::warn!(%error, "a branch took nothing new");
+                    tracing::warn!(%error, branch = %pool.branch(*at).path.display(), "create failed on this branch; trying the next");
                     refused.push((*at, Rejection::Unreachable));
                 }
                 settled => return settled.inspect(|_| pool.branch(*at).note_made()),
@@ -155,7 +155,7 @@ fn no_branch(pool: &Pool, refused: &[(BranchIx, Rejection)]) -> OpError {
     let verdict = fsstack_pool::verdict(refused);
     let reasons: Vec<String> =
         refused.iter().map(|(at, why)| format!("{}: {why:?}", pool.branch(*at).path.display())).collect();
-    tracing::warn!(reasons = %reasons.join("; "), "no branch can take a new file");
+    tracing::warn!(reasons = %reasons.join("; "), "create refused: no branch can take a new file");
     OpError::NoBranch(verdict)
 }
 

@@ -217,7 +217,7 @@ pub(crate) fn durable_id(root: &OwnedFd, privileged: bool, taken: &[BranchId]) -
     }
     if known {
         tracing::warn!(
-            "two branches have the same stored id: the later one is given another{}",
+            "two branches have the same stored id; the later one gets a new one{}",
             if kept { "" } else { ", which it cannot store" }
         );
     }
@@ -240,7 +240,7 @@ pub(crate) fn durable_id(root: &OwnedFd, privileged: bool, taken: &[BranchId]) -
 /// is used all the same.
 pub(crate) fn sync_root(root: BorrowedFd<'_>) {
     if let Err(error) = sync_dir(root) {
-        tracing::warn!(%error, "a branch does not store its root: after a power cut it may be taken for another branch");
+        tracing::warn!(%error, "branch root: fsync failed; after a power cut the branch may count as another one");
     }
 }
 

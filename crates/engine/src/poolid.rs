@@ -55,7 +55,7 @@ impl PoolId {
         let id = match (best, stored.iter().filter_map(|stored| stored.err()).find(|error| !hides(error))) {
             (Some((_, id)), _) => id,
             (None, Some(error)) => {
-                tracing::warn!(%error, "the pool's id cannot be read: there is none until it is mounted again");
+                tracing::warn!(%error, "pool id cannot be read; the pool has none until the next mount");
                 return None;
             }
             (None, None) => Self::fresh(),

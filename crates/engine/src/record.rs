@@ -186,7 +186,7 @@ impl Written {
         let removed = sys::at::open_dir(on.root().as_fd(), on.folder(), on.mounts)
             .and_then(|folder| sys::at::unlink(folder.as_fd(), &self.name));
         if let Err(error) = removed {
-            tracing::warn!(%error, "an intent stays: it is looked at again when the branch is back, or by the next mount");
+            tracing::warn!(%error, branch = %on.path.display(), "record of a change cannot be removed; it is settled when the branch is back, or by the next mount");
         }
         leave(on);
     }

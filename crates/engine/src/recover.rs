@@ -219,7 +219,7 @@ fn report<E: Into<OpError>>(branch: &Branch, cleared: Result<bool, E>) -> bool {
     match cleared.map_err(E::into) {
         Err(error) if error.is_missing() => false,
         Err(error) => {
-            tracing::warn!(%error, branch = %branch.path.display(), "leftovers of moves could not be cleared");
+            tracing::warn!(%error, branch = %branch.path.display(), "hidden folder: cannot clear it; the next mount tries again");
             true
         }
         Ok(changed) => changed,
@@ -310,7 +310,7 @@ fn clear_on(pool: &Pool, branch: &Branch, joining: Option<BranchId>) -> Result<b
 fn one_of_many(branch: &Branch, name: &CStr, cleared: Result<bool, SysError>) -> Result<bool, SysError> {
     match cleared {
         Err(error) if !is_branch_fault(error.errno) => {
-            tracing::warn!(%error, ?name, branch = %branch.path.display(), "a leftover of the hidden folder could not be settled");
+            tracing::warn!(%error, ?name, branch = %branch.path.display(), "hidden folder: cannot settle this entry; the next mount tries again");
             Ok(false)
         }
         cleared => cleared,
@@ -336,18 +336,18 @@ fn clear_entry(
             return Ok(false);
         }
         Some(Found::Torn) => {
-            tracing::info!(?name, branch = %path, "a record that was cut short is cleared: nothing was done of it");
+            tracing::info!(?name, branch = %path, "incomplete record removed: its change had not begun");
         }
         Some(Found::Unknown) => {
-            tracing::warn!(?name, branch = %path, "a record of an interrupted change stays: another version of fsstack wrote it; mount the pool with that version");
+            tracing::warn!(?name, branch = %path, "record of an interrupted change kept: another version of fsstack wrote it; mount the pool with that version");
             return Ok(false);
         }
         Some(Found::InUse) => {
-            tracing::info!(?name, branch = %path, "a record of a change that another process is at work with is left to it");
+            tracing::info!(?name, branch = %path, "record of a change left alone: another process is at work on it");
             return Ok(false);
         }
         None if is_in_use(branch, folder, name)? => {
-            tracing::info!(?name, branch = %path, "what another process is making in the hidden folder is left to it");
+            tracing::info!(?name, branch = %path, "hidden folder: entry left alone: another process is at work on it");
             return Ok(false);
         }
         Some(Found::Whole(..)) | None => {}

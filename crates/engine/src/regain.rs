@@ -1,9 +1,9 @@
-//! A branch is in reach again: what was interrupted when it went is settled before anybody is let in.
+//! Recovery of a branch that is in reach again: interrupted changes are settled before requests are let in.
 //!
-//! While it was away, a move may have left a second copy of a file on it, or a rename a directory under its old name
-//! on one branch and its new one on another. Whoever was told an error meanwhile was told that it is not known
-//! which; from now on it is. That takes asking the others, and one of them may hang without anybody having noticed: so it
-//! is done by a thread of its own, which is not waited for long.
+//! While the branch was away, a move may have left a second copy of a file on it, or a rename a directory under its old name
+//! on one branch and its new one on another. Callers that failed meanwhile got EIO because the outcome was unknown; settling
+//! decides it. Settling asks other branches, and one of them may hang unnoticed: so it has a thread of its own, and the wait
+//! for that is short.
 
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Weak};
@@ -45,7 +45,7 @@ impl Union {
             let Some(_shape) = self.shape.try_write(PATIENCE) else {
                 return tracing::warn!(
                     branch = %back.path.display(),
-                    "what was interrupted on the branch waits for the next mount: the tree is busy"
+                    "recovery of the branch put off to the next mount: the tree is busy"
                 );
             };
             interrupted.clear(&pool, back)
@@ -81,11 +81,11 @@ impl Branch {
         let branch = self.path.display();
         match thread {
             Ok(_) if wait.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) => {
-                tracing::warn!(%branch, "what was interrupted on the branch is not settled yet: the tree is busy, or another branch does not answer");
+                tracing::warn!(%branch, "recovery of the branch not finished: the tree is busy, or another branch does not answer");
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::error!(%error, %branch, "no thread to settle what was interrupted on the branch")
+                tracing::error!(%error, %branch, "recovery of the branch: cannot start a thread")
             }
         }
     }

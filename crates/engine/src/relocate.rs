@@ -144,7 +144,7 @@ impl Union {
                 Ok((fd, mut placed)) => {
                     tracing::info!(
                         name = ?moving.name.name, from = %moving.from.path.display(),
-                        to = %pool.branch(at).path.display(), "moved a file to a roomier branch"
+                        to = %pool.branch(at).path.display(), "file relocated to a roomier branch"
                     );
                     moving.from.tally.add(Sum::MovedAway, 1);
                     pool.branch(at).tally.add(Sum::MovedHere, 1);
@@ -163,7 +163,7 @@ impl Union {
                         Unmoved::Undone(error) => (error, false),
                         Unmoved::Left(error) => (error, true),
                     };
-                    tracing::warn!(%error, "a file could not be moved to this branch");
+                    tracing::warn!(%error, name = ?moving.name.name, branch = %pool.branch(at).path.display(), "relocation to this branch failed; trying the next");
                     why = why_failed(error, why);
                     self.refusals.add((inode.id.ino, at), room, began, why);
                     // What is not as it was would not be on another branch either, nor be alone there.
@@ -232,7 +232,7 @@ impl Union {
     fn not_moved(&self, file: &OpenFile, inode: &Inode, why: &'static str) -> OpError {
         if file.set_why(why) {
             let name = inode.name().map(|name| name.name);
-            tracing::warn!(?name, why, "a branch is full and the file on it was not moved");
+            tracing::warn!(?name, why, "branch full and the file not moved; its writer gets ENOSPC");
         }
         Errno::NOSPC.into()
     }
@@ -336,7 +336,7 @@ impl Union {
                 Ok(stands) => stands.then_some(error),
                 Err(unknown) => {
                     // The new one, which is whole and has its name, counts; the old one goes when its branch is back.
-                    tracing::warn!(%error, %unknown, "the old name of a moved file may be left");
+                    tracing::warn!(%error, name = ?moving.name.name, branch = %moving.from.path.display(), %unknown, "relocation: the old name may remain; the next mount settles it");
                     let _stays = intent;
                     return Ok(OldName::MayStand);
                 }
@@ -348,7 +348,7 @@ impl Union {
         let synced = moving.from.ask(|| sync_dir(old_dir.as_fd()));
         if let Err(error) = synced {
             // Should it come back after a power cut, the next mount removes it.
-            tracing::warn!(%error, "the old name of a moved file is gone, but not surely on disk");
+            tracing::warn!(%error, name = ?moving.name.name, branch = %moving.from.path.display(), "relocation: removal of the old name not synced; after a power cut the next mount repeats it");
             return Ok(OldName::MayStand);
         }
         intent.done(to);
@@ -420,7 +420,7 @@ fn ask_for_late_errors(file: &OpenFile, moving: &Move<'_>) {
     let how = if from.is_remote() { sys::file::flush } else { sys::file::await_written };
     let late = file.owed.ask(None, OpError::is_of_a_sync, || from.ask_patiently(|| how(old)));
     if let Err(error) = late {
-        tracing::warn!(%error, "the old copy of a moved file");
+        tracing::warn!(%error, name = ?moving.name.name, branch = %from.path.display(), "relocated file: write-back error on the old copy; its next fsync fails");
     }
 }
 
@@ -440,7 +440,7 @@ fn give_up(
     };
     // With the intent gone first a power cut would leave both copies for good.
     let undone = undone.and_then(|()| to.ask(|| sync_dir(dir.as_fd())));
-    tracing::warn!(%error, ?undone, "a move was given up");
+    tracing::warn!(%error, ?undone, ?name, branch = %to.path.display(), "relocation given up; the file stays where it was");
     if undone.is_ok() {
         intent.done(to);
         Unmoved::Undone(error)

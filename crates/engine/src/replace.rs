@@ -51,7 +51,7 @@ impl Union {
         finish(pool, record, &done);
         match done {
             Err(half) if half.done => {
-                tracing::warn!(error = %half.error, name = ?to.name, "what a rename replaced may be left, hidden, until the next mount");
+                tracing::warn!(error = %half.error, name = ?to.name, "rename: the replaced object may remain, hidden, until the next mount");
                 Ok(())
             }
             done => done.map_err(|half| half.error),

@@ -148,7 +148,7 @@ impl Drop for Staging {
             })
         });
         if let Err(error) = cleared {
-            tracing::warn!(%error, "half a copy is left for the next mount to clear");
+            tracing::warn!(%error, branch = %home.path.display(), "bulk copy: partial copy not removed; the next mount clears it");
         }
         recover::leave(home);
     }
@@ -370,7 +370,9 @@ fn discard(kept: &Reservation) {
     match removed {
         // It was never made.
         Err(error) if error.errno() == Errno::NOENT => {}
-        Err(error) => tracing::warn!(%error, "half a copy is cleared when the copy ends"),
+        Err(error) => {
+            tracing::warn!(%error, branch = %staging.home.path.display(), "bulk copy: partial file not removed; it goes when the copy ends")
+        }
         Ok(()) => {}
     }
 }

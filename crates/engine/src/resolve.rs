@@ -292,9 +292,9 @@ impl Union {
             return;
         }
         let branch = pool.branch(at).path.display();
-        tracing::warn!(%branch, ?name, "hidden: an earlier branch has a file where this has a directory, or the reverse");
+        tracing::warn!(%branch, ?name, "name hidden: an earlier branch has a file where this has a directory, or the reverse");
         if told == Told::Last {
-            tracing::warn!("many names are hidden like that: no more are told of");
+            tracing::warn!("too many hidden names; no more are logged");
         }
     }
 

@@ -114,13 +114,13 @@ impl Union {
         match given {
             Ok(Outcome::Same) => {}
             Ok(Outcome::Given(rights, was)) => tracing::warn!(
-                ?path, %shown, %branch, "directory: its copy on the branch was {was}, and shown is {rights}; the copy has these rights now, which let nobody else in"
+                ?path, %shown, %branch, "directory: its copy on the branch had {was}; it now has {rights}, as shown, which lets nobody else in"
             ),
             Ok(Outcome::Told(rights, was)) => tracing::warn!(
-                ?path, %shown, %branch, "directory: its copy on the branch is {was}, and shown is {rights}; should the first branch be missing, the other rights hold; set owner and mode through the pool (chown, chmod) to have them on all branches"
+                ?path, %shown, %branch, "directory: its copy on the branch has {was}, shown is {rights}; without the first branch the copy's rights hold; set owner and mode through the pool (chown, chmod)"
             ),
             Err(error) => tracing::warn!(
-                ?path, %shown, %branch, %error, "directory: its copy on the branch has another owner or mode, which cannot be changed; should the first branch be missing, these hold; set them on the branch itself"
+                ?path, %shown, %branch, %error, "directory: its copy on the branch has another owner or mode and cannot be changed; without the first branch the copy's rights hold; set them on the branch itself"
             ),
         }
     }

@@ -64,7 +64,7 @@ impl Scouts {
             let camp = self.0.clone();
             let started = std::thread::Builder::new().name("scout".into()).stack_size(128 << 10);
             if let Err(error) = started.spawn(move || camp.work()) {
-                return tracing::warn!(%error, "branches are asked one after the other");
+                return tracing::warn!(%error, "parallel lookup: cannot start a thread; branches are asked one after the other");
             }
             self.0.state.lock().threads += 1;
         }
@@ -93,7 +93,7 @@ impl Camp {
     fn work(&self) {
         // Whoever started it may have been acting for somebody.
         if let Err(error) = sys::identity::become_daemon() {
-            return tracing::warn!(%error, "a thread that asks branches cannot act as the daemon");
+            return tracing::warn!(%error, "parallel lookup: a thread cannot take the daemon's identity; it does no work");
         }
         let mut state = self.state.lock();
         loop {

@@ -1,8 +1,8 @@
-//! Finding an object by its number on a branch whose file system opens nothing by number (GlusterFS, tmpfs, NFS).
+//! Finding an object by its number on a branch whose file system cannot open by number (GlusterFS, tmpfs, NFS).
 //!
-//! The index remembers where an object was seen (`index/names.rs`); what is there now is looked at, and must have the
-//! number. If it has not, the branch is looked through, name by name: listings tell inode numbers, so that no object
-//! is asked itself. Everything that is come by on the way is remembered: the next one that is asked for costs no look.
+//! The index remembers where an object was seen (`index/names.rs`). The object now at that place is checked for the number.
+//! If it differs, the branch is searched name by name: listings show inode numbers, so objects themselves are not asked. The
+//! walk indexes every entry it passes, so later lookups need none.
 //!
 //! What is renamed in the pool during the look may be passed by. A file that is renamed is therefore remembered by its new
 //! name, by whoever renames it, and once more when the look is over, which may have remembered the old one. A directory
@@ -335,7 +335,7 @@ impl Union {
     /// # Errors
     /// The branch cannot be seen as a whole, or not all of it is remembered.
     fn look_through(&self, branch: &Branch) -> Result<KeptBy> {
-        tracing::info!(branch = %branch.path.display(), "looking for an object by its number, which this branch's file system cannot do");
+        tracing::info!(branch = %branch.path.display(), "looking for an object by its number: the branch's file system cannot open by number, so its names are searched");
         let look = branch.searches.stamp.load(SeqCst);
         let mut waiting = vec![(Way::from(Vec::new()), ROOT)];
         let mut rows = Vec::with_capacity(BATCH);

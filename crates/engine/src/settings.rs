@@ -58,7 +58,7 @@ pub enum Locks {
     Branch,
 }
 
-/// What is compared before the old copy of a moved file goes.
+/// Check before the old copy of a moved file is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
     /// Its size.

@@ -64,7 +64,7 @@ pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<Settled, SysError> {
     if begun {
         let (name, done) =
             (String::from_utf8_lossy(&names.first), if forward { "finished" } else { "taken back" });
-        tracing::info!(%name, "a change of names that was interrupted is {done}");
+        tracing::info!(%name, "interrupted rename {done}");
     }
     if missing.is_empty() {
         return Ok(Settled::Whole);
@@ -83,7 +83,7 @@ fn finish(pool: &Pool, places: &mut [Place<'_>]) -> Result<bool, SysError> {
             Stage::Before if place.removes_filled()? => place.stage = Stage::Strange,
             Stage::Stays => {
                 let branch = place.branch.path.display();
-                tracing::warn!(%branch, "what an interrupted rename replaced was written to since: it stays, hidden");
+                tracing::warn!(%branch, "interrupted rename: the replaced file was written since; it stays, hidden");
                 place.stage = Stage::Strange;
             }
             _ => {}
@@ -91,7 +91,7 @@ fn finish(pool: &Pool, places: &mut [Place<'_>]) -> Result<bool, SysError> {
     }
     if let Some(stays) = places.iter().find(|place| place.stage == Stage::Stays) {
         let branch = stays.branch.path.display();
-        tracing::warn!(%branch, "what an interrupted change of names was to replace was written to since: it stays");
+        tracing::warn!(%branch, "interrupted rename: its target was written since; the rename is undone");
         take_back(places)?;
         return Ok(false);
     }
@@ -107,7 +107,7 @@ fn finish(pool: &Pool, places: &mut [Place<'_>]) -> Result<bool, SysError> {
             Ok(()) => place.stage = Stage::After,
             Err(error) if places.iter().any(Place::cannot_go_back) => return Err(error),
             Err(error) => {
-                tracing::warn!(%error, "an interrupted change of names cannot be finished: it is taken back");
+                tracing::warn!(%error, branch = %places[at].branch.path.display(), "interrupted rename cannot be finished; it is undone");
                 take_back(places)?;
                 return Ok(false);
             }

@@ -190,7 +190,7 @@ fn make_apart(
     if named.is_err()
         && let Err(error) = sys::at::rmdir(folder.as_fd(), &apart)
     {
-        tracing::warn!(%error, "half a directory is left for the next mount to clear");
+        tracing::warn!(%error, branch = %branch.path.display(), "copy of a directory: rollback failed; the next mount clears it");
     }
     recover::leave(branch);
     match named {
@@ -227,7 +227,7 @@ fn make_in_place(
         // Better none than a wrong one.
         && let Err(error) = sys::at::rmdir(parent, name)
     {
-        tracing::warn!(%error, "a directory that could not be made whole is left");
+        tracing::warn!(%error, ?name, branch = %branch.path.display(), "copy of a directory: rollback failed; an incomplete directory of mode 0700 stays");
     }
     dressed
 }

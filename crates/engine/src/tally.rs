@@ -14,7 +14,7 @@ use fsstack_sys::{Call, Errno, SysError, count};
 
 use crate::error::is_branch_fault;
 
-/// Of so many visits to a local disk one is timed.
+/// On local disks one call in eight is timed.
 pub const SAMPLE: u32 = 8;
 
 /// Buckets of a histogram. The n-th holds what took less than [`bucket_limit`] of n, the last one all the rest.

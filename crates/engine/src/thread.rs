@@ -19,7 +19,7 @@ pub(crate) fn start(thread: Builder, work: impl FnOnce() + Send + 'static) -> io
             tracing::debug!(%error, "a thread is scheduled as the one that started it");
         }
         if let Err(error) = sys::identity::become_daemon() {
-            return tracing::error!(%error, "a thread cannot act as the daemon: its work is not done");
+            return tracing::error!(%error, "thread cannot take the daemon's identity; its work is not done");
         }
         work();
     })

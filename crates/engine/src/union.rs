@@ -253,7 +253,7 @@ impl Union {
                 let remote = pool.branches.iter().filter(|branch| branch.is_remote());
                 for branch in remote.filter(|branch| !branch.is_open() || branch.is_silent()) {
                     if let Err(error) = branch.free_callers() {
-                        tracing::warn!(%error, "the daemon's end has to wait for a branch");
+                        tracing::warn!(%error, branch = %branch.path.display(), "FUSE connection of a branch cannot be aborted; the daemon waits for the branch before it ends");
                     }
                 }
                 aborted = true;
@@ -396,7 +396,7 @@ impl Union {
     /// A mount inside a branch is not entered unless the branch asks for it.
     pub(crate) fn check_mount(&self, branch: &Branch, stat: &Stat) -> Result<()> {
         if branch.mounts == Mounts::Stay && stat.mnt_id != branch.mnt_id() {
-            tracing::info!(branch = %branch.path.display(), "a mount inside the branch is not entered");
+            tracing::info!(branch = %branch.path.display(), "mount inside the branch not entered");
             return Err(branch.said(SysError { call: sys::Call::Stat, errno: Errno::ACCESS }));
         }
         Ok(())

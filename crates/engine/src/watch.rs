@@ -79,13 +79,13 @@ impl Watch {
     pub(crate) fn add(&self, branch: &Branch) {
         let path = branch.path.display();
         if !branch.kind.is_local() {
-            tracing::info!(branch = %path, "changes made past the pool are not told of by a branch that others serve");
+            tracing::info!(branch = %path, "out-of-band=watch: a remote branch sends no notices; its changes are seen after the timeouts only");
             return self.complete.store(false, Relaxed);
         }
         match self.try_add(branch) {
             Ok(()) => {}
             Err(error) => {
-                tracing::info!(branch = %path, %error, "changes made past the pool are not told of by this branch");
+                tracing::info!(branch = %path, %error, "out-of-band=watch: no notices from this branch; its changes are seen after the timeouts only");
                 self.complete.store(false, Relaxed);
             }
         }
@@ -162,9 +162,7 @@ impl Watch {
         again: &mut Vec<(Instant, Ino, CString)>,
     ) {
         if event.deed.has(Deed::OVERFLOW) {
-            tracing::info!(
-                "too much happens on the branches to be told of it all: everything is asked for again"
-            );
+            tracing::info!("out-of-band=watch: notices lost; all cached names and attributes are dropped");
             return union.doubt_all();
         }
         if event.pid == std::process::id() {

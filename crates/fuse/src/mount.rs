@@ -151,7 +151,7 @@ fn by_syscall(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiati
         if let Err(stuck) =
             mounts::umount(&plan.target, mounts::UmountFlags { detach: true, ..Default::default() })
         {
-            tracing::error!(%stuck, "the failed mount could not be removed");
+            tracing::error!(%stuck, "failed mount cannot be removed; use umount -l");
         }
         MountError::Handshake { target, error }
     })

@@ -29,7 +29,7 @@ impl Kernel {
             Err(Errno::NOENT | Errno::NODEV | Errno::NOTDIR) => true,
             Err(Errno::INVAL | Errno::NOSYS) => false,
             Err(error) => {
-                tracing::warn!(%error, "the kernel was not told of a change");
+                tracing::warn!(%error, "notifying the kernel of a change failed; it may show old attributes until they time out");
                 false
             }
         }

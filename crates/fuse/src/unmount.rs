@@ -97,9 +97,7 @@ impl Unmounter {
                 Err(error) if error.errno == Errno::BUSY => {}
                 done => return done.map(|()| Unmount::Gone).map_err(|error| error.errno.into()),
             }
-            tracing::warn!(
-                "the pool is in use: it is synced and detached, and programs that use it see errors"
-            );
+            tracing::warn!("pool in use: it is synced and detached; programs that use it see errors");
         }
         if let Some(closer) = closer {
             self.settle(closer, Instant::now() + patience);
@@ -111,9 +109,7 @@ impl Unmounter {
     fn settle(&self, closer: &Closer, deadline: Instant) {
         let sync = Sync::start(self.target.clone(), self.dev);
         if let Err(error) = sync.as_ref().map_err(io::Error::to_string).and_then(|sync| sync.done(deadline)) {
-            tracing::error!(
-                "what is written may be lost at the end of the pool: it could not be synced: {error}"
-            );
+            tracing::error!("sync at the end of the pool failed: {error}; recent writes may be lost");
         }
         closer.close();
         // What was written meanwhile. (The first time told what is wrong.)
@@ -121,7 +117,7 @@ impl Unmounter {
             let _again = sync.done(deadline);
         }
         if !closer.is_drained(deadline) {
-            tracing::warn!("the pool ends before all requests are answered: their programs see errors");
+            tracing::warn!("pool ends before all requests are answered; their programs see errors");
         }
     }
 

@@ -50,13 +50,13 @@ pub(crate) fn keep_told(settings: &Settings, union: &Arc<Union>, mounted: &Mount
             thread.spawn(move || {
                 if let Err(error) = watch.serve(&union) {
                     watch.give_up();
-                    tracing::error!(%error, "changes behind the pool's back are not noticed at once any more");
+                    tracing::error!(%error, "out-of-band=watch failed; out-of-band changes are seen after the timeouts only");
                 }
             })?;
         }
         Err(error) => {
             tracing::warn!(
-                "out-of-band=watch: changes behind the pool's back are seen after the timeouts only: {error}"
+                "out-of-band=watch: {error}; out-of-band changes are seen after the timeouts only"
             );
         }
     }

@@ -60,7 +60,7 @@ impl Remembered {
             }
         }
         if let Err(error) = change(folder, &mounted, &plain) {
-            tracing::warn!(%error, "which branches are mount points is not remembered");
+            tracing::warn!(%error, "state-dir: cannot record which branches are mount points; require=same has nothing to compare");
         }
     }
 }

@@ -85,7 +85,7 @@ pub(crate) fn serve(
         // A branch that is unmounted under the pool is seen in the mount table; the pool does without.
         let watch = MountWatch::start(&union);
         if let Err(error) = &watch {
-            tracing::warn!(%error, "the mount table is not watched");
+            tracing::warn!(%error, "mount table not watched; unmounts are noticed at the next call only");
         }
         keep_to_known_calls(settings);
         ready.announce();
@@ -105,7 +105,7 @@ pub(crate) fn serve(
         drop(watch);
         if end == Ok(End::Detached) {
             // Programs that still use the pool get errors from here on: the connection ends with the process.
-            tracing::warn!("the daemon ends while the pool is in use");
+            tracing::warn!("daemon ends while the pool is in use; programs that use it see errors");
         }
         let held = union.held();
         union.end(patience(&union)).map_err(|error| system("thread", error))?;
@@ -115,7 +115,7 @@ pub(crate) fn serve(
     if ended.is_err()
         && let Err(error) = unmounter.unmount(None, Duration::ZERO)
     {
-        tracing::error!(%error, "what could not be served is still mounted");
+        tracing::error!(%error, "failed mount still there; use umount -l");
     }
     mounted.ended();
     ended
@@ -284,7 +284,11 @@ fn control(settings: &Settings, listed: Option<&Listed>, served: &Arc<Served>) -
             return None;
         }
         let started = Server::start(places, served.clone());
-        started.inspect_err(|error| tracing::warn!("the pool cannot be asked: {error}")).ok()
+        started
+            .inspect_err(|error| {
+                tracing::warn!("control socket: {error}; the fsstack command cannot reach the pool")
+            })
+            .ok()
     };
     // A port that is taken does not cost the socket.
     let server = start(&places)
@@ -312,7 +316,7 @@ fn open_door(
         return Err(LaunchError::mount(text));
     } else {
         if settings.write_path == WritePath::Auto {
-            tracing::info!("this kernel has no FUSE passthrough: files go by the stacked path");
+            tracing::info!("kernel without FUSE passthrough; files use the stacked path");
         }
         Arc::new(NoBackings)
     };
@@ -428,7 +432,7 @@ fn listen(
                         let holders = exported.as_deref().map(holders::of).unwrap_or_default();
                         let done = taker.unmount();
                         if !matches!(done, Ok(Unmount::Gone)) {
-                            holders.iter().for_each(|holder| tracing::warn!("the pool is held: {holder}"));
+                            holders.iter().for_each(|holder| tracing::warn!("pool held by {holder}"));
                         }
                         match done {
                             // The door's threads see it.
@@ -436,7 +440,7 @@ fn listen(
                             Ok(Unmount::Detached) => {
                                 let _heard = end.send(End::Detached);
                             }
-                            Err(error) => tracing::error!(%error, "the pool cannot be unmounted"),
+                            Err(error) => tracing::error!(%error, "pool cannot be unmounted"),
                         }
                     }
                 }

@@ -120,7 +120,7 @@ fn who_holds_an_exported_pool_is_named() {
     daemon.signal(Signal::TERM).unwrap();
     let began = Instant::now();
     let said = || std::fs::read_to_string(log.path()).unwrap();
-    while !said().contains(&format!("the pool is held: {}", us_by_name(&us))) {
+    while !said().contains(&format!("pool held by {}", us_by_name(&us))) {
         assert!(began.elapsed() < Duration::from_secs(60), "{}", said());
         std::thread::sleep(Duration::from_millis(20));
     }

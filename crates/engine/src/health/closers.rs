@@ -160,7 +160,7 @@ impl Branch {
                 lane.closers == 0 && !std::mem::replace(&mut lane.lacks_thread, true)
             });
             if is_news {
-                tracing::warn!(%error, branch = %self.path.display(), "no thread to close files on the branch: they stay open until there is one");
+                tracing::warn!(%error, branch = %self.path.display(), "close of files: cannot start a thread; they stay open on the branch until one starts");
                 self.wake_keeper();
             }
             return;

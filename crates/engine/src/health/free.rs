@@ -52,7 +52,7 @@ impl Branch {
         // The kernel names a connection by its device's minor number; the major one of all of them is 0.
         let connection = fsstack_sys::stat::minor(self.dev());
         fusectl::abort(connection.into())?;
-        tracing::warn!(branch = %self.path.display(), "the branch's FUSE connection was aborted");
+        tracing::warn!(branch = %self.path.display(), "FUSE connection of the branch aborted; it needs a new mount");
         Ok(())
     }
 }

@@ -57,7 +57,7 @@ impl Branch {
             Ok(_) => desk.running = true,
             Err(error) => {
                 self.health.asleep.store(true, SeqCst); // tried again by whoever comes next
-                tracing::error!(%error, branch = %self.path.display(), "no thread to look after the branch");
+                tracing::error!(%error, branch = %self.path.display(), "branch monitor: cannot start a thread; hung calls are not noticed until one starts");
             }
         }
     }
@@ -72,7 +72,7 @@ impl Branch {
         let state = health.state.load(SeqCst);
         let close = || {
             if health.state.load(SeqCst) < HUNG {
-                self.closes("a call has not returned");
+                self.closes("a call has not returned in time");
             }
         };
         let look = health.crowd.as_ref().map_or_else(Look::default, |crowd| crowd.look(state == HUNG, close));
@@ -99,7 +99,7 @@ impl Branch {
                 crowd.is_some_and(|crowd| crowd.now() > since + crowd.timeout().unwrap_or(PATIENCE));
             drop(desk);
             if overdue && self.health.state.load(SeqCst) < HUNG {
-                self.closes("it answers nobody");
+                self.closes("its probe has not returned in time");
             }
             if overdue && self.has_another_mount() {
                 // The old mount may hang for ever: the new one is examined all the same. (Which may hang as well.)
@@ -130,7 +130,7 @@ impl Branch {
             health.desk.lock().inside -= 1;
         });
         if let Err(error) = started {
-            tracing::error!(%error, "no thread to examine a branch");
+            tracing::error!(%error, branch = %self.path.display(), "branch probe: cannot start a thread; it is tried again");
             let mut desk = self.health.desk.lock();
             desk.inside -= 1;
             (desk.examining, desk.examined) = (None, Some(Instant::now()));
@@ -145,10 +145,10 @@ impl Branch {
             return; // another one is on its way
         }
         match verdict {
-            Verdict::Good => self.returns("the branch answers again"),
+            Verdict::Good => self.returns("branch up: it answers again"),
             Verdict::Elsewhere(place) => {
                 self.move_home(place);
-                self.returns("the branch is mounted again");
+                self.returns("branch mounted again; its open files are opened again by name");
             }
             Verdict::Bad(why) => self.is_down(&why),
             Verdict::Vanished => {
@@ -183,7 +183,7 @@ impl Branch {
     fn is_down(&self, why: &dyn std::fmt::Display) {
         if self.health.state.swap(DOWN, SeqCst) != DOWN {
             self.refuse_waiting();
-            tracing::warn!(branch = %self.path.display(), %why, "the branch is down");
+            tracing::warn!(branch = %self.path.display(), %why, "branch down; names that may be on it fail with EIO");
         }
     }
 
@@ -198,7 +198,7 @@ impl Branch {
     fn closes(&self, why: &str) {
         if self.health.state.swap(HUNG, SeqCst) != HUNG {
             self.refuse_waiting();
-            tracing::warn!(branch = %self.path.display(), "the branch hangs: {why}");
+            tracing::warn!(branch = %self.path.display(), "branch hung: {why}; requests to it fail with EIO until it answers");
         }
     }
 

@@ -42,7 +42,7 @@ use crowd::{Crowd, Inside, Stay};
 pub use free::NotFreed;
 pub use mounts::MountWatch;
 
-/// After the branch was examined and found good, EIO of single files is no new cause for this long.
+/// For this long after a successful probe, EIO on single files triggers no new probe.
 const PEACE: Duration = Duration::from_secs(1);
 
 /// How long a branch is waited for, at most, for what can be done without it.

@@ -47,7 +47,7 @@ impl Drop for MountWatch {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread that watches the mount table panicked");
+            tracing::error!("mount table watcher panicked; unmounts are noticed at the next call only");
         }
     }
 }

@@ -51,7 +51,7 @@ impl Parts {
         if told_by.is_empty() {
             tracing::warn!(
                 at = %mount.mount_point.display(),
-                "the volume's client does not tell of its bricks: a dead one will not be noticed"
+                "GlusterFS client shows no brick states; a dead brick will not be noticed"
             );
             return None;
         }
@@ -144,7 +144,7 @@ impl Branch {
         let (branch, missing) = (self.path.display(), missing.join(", "));
         tracing::warn!(
             %branch, %missing,
-            "the branch lacks a part: whether a name that it does not find is there is not known"
+            "GlusterFS volume lacks bricks; names that it does not find fail with EIO"
         );
     }
 }

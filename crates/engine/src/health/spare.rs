@@ -1,13 +1,13 @@
-//! Files that a volume's client makes up, opened before they are needed.
+//! Pre-opened descriptors of GlusterFS's virtual `.meta` files.
 //!
-//! The client makes up what such a file says when it is first read, not when it is opened (`meta_default_readv` in
-//! GlusterFS), and says the same ever after. So a descriptor that waits, opened and never read, answers a question with
-//! one request to the client in place of four (the link in the path, open, read, flush): the others happen before and
-//! after, on a thread of their own.
+//! The client makes the content of such a file at its first read, not at its open (`meta_default_readv` in GlusterFS), and
+//! returns the same content ever after. So a descriptor that was opened and never read answers a question with one request
+//! to the client in place of four (the link in the path, open, read, flush). The others happen before and after, on a thread
+//! of their own.
 //!
-//! A descriptor belongs to the volume's graph as it was when its path was walked. Of a graph that was exchanged since it
-//! would tell what is no more: so none waits for long, and a bad answer of one that has waited is asked again. For half of
-//! that time the next one is opened by the last one, without its path, which has a link that is asked for each time.
+//! A descriptor belongs to the volume's graph at the time when its path was walked. After the graph was exchanged it would
+//! show the old one. So no descriptor waits for long, and a bad answer of one that has waited is asked for again. Within
+//! half of that time the next one is opened through the last one: its path has a link that costs a request each time.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -113,7 +113,7 @@ impl Place {
             }
         });
         if let Err(error) = started {
-            tracing::warn!(%error, "no thread to open files ahead: a branch is slower to say what is not there");
+            tracing::warn!(%error, "pre-opened .meta files: cannot start a thread; failed lookups on this branch are slower");
         }
         used
     }

@@ -89,7 +89,7 @@ impl Union {
             self.index.shared.existing().and_then(|_| self.index.shared.with(|store| store.give_up(id)));
         kept.ok_or(BadChange::NotKept)?;
         self.index.muster(&[]);
-        tracing::info!(%id, "a branch was given up: handles of what was there are stale");
+        tracing::info!(%id, "branch forgotten; file handles of its objects are stale");
         Ok(())
     }
 

@@ -27,11 +27,11 @@ pub(super) fn open(folder: &Path, exports: bool) -> (Option<PathBuf>, Option<Sto
     match opened {
         Ok(store) => (Some(file), store),
         Err(error) if error.is_damage() => {
-            tracing::error!(%error, file = %file.display(), "the pool's index is damaged: it is made anew from the marks on the branches");
+            tracing::error!(%error, file = %file.display(), "index damaged; rebuilding it from the marks on the branches");
             (Some(file), None)
         }
         Err(error) => {
-            tracing::error!(%error, file = %file.display(), "the pool's index cannot be opened: without it moved files are asked one by one");
+            tracing::error!(%error, file = %file.display(), "index cannot be opened; moved files are looked up one by one");
             (None, None)
         }
     }

@@ -148,7 +148,7 @@ impl Index {
                 return self.scan(branch);
             }
             Err(error) => {
-                tracing::warn!(%error, branch = %branch.path.display(), "whether files there are marked is not known: each is asked");
+                tracing::warn!(%error, branch = %branch.path.display(), "index: cannot read whether the branch has marks; each file is asked");
                 branch.marks.ask_files.store(true, Relaxed);
                 branch.marks.ask_dirs.store(shared.exports, Relaxed);
                 return self.scan(branch);
@@ -183,7 +183,7 @@ impl Index {
             let started = crate::thread::start(builder, move || shared.work());
             match started {
                 Ok(handle) => *thread = Some(handle),
-                Err(error) => tracing::error!(%error, "the index has no thread: it is not completed"),
+                Err(error) => tracing::error!(%error, "index: cannot start its thread; it stays incomplete"),
             }
         }
         self.shared.wake.notify_one();
@@ -304,7 +304,7 @@ impl Index {
         if let Some(store) = self.shared.store.load().as_ref()
             && let Err(error) = store.set_closed(true)
         {
-            tracing::warn!(%error, "the index was not closed in order");
+            tracing::warn!(%error, "index: clean close failed; the next mount scans the branches");
         }
     }
 }
@@ -349,13 +349,13 @@ impl Shared {
         let made = match file {
             None => Store::make(None, id),
             Some(file) => file::make(file, id).or_else(|error| {
-                tracing::error!(%error, file = %file.display(), "the pool's index cannot be kept there: it lasts until the pool is unmounted");
+                tracing::error!(%error, file = %file.display(), "index cannot be stored in state-dir; it is lost at unmount");
                 Store::make(None, id)
             }),
         };
         match made {
             Ok(store) => self.store.store(Some(Arc::new(store))),
-            Err(error) => tracing::error!(%error, "the pool has no index"),
+            Err(error) => tracing::error!(%error, "no index: moved files and file handles may not be found"),
         }
     }
 
@@ -369,7 +369,7 @@ impl Shared {
         if !self.is_current(failed) {
             return; // somebody has done it
         }
-        tracing::error!(%error, "the pool's index failed: it is made anew from the marks on the branches");
+        tracing::error!(%error, "index failed; rebuilding it from the marks on the branches");
         let branches: Vec<_> = self.branches.lock().iter().filter_map(Weak::upgrade).collect();
         for branch in &branches {
             branch.marks.ask_files.store(true, Relaxed);

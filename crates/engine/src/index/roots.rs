@@ -131,7 +131,7 @@ impl Shared {
             let noted = store.note_member(id, &path);
             let noted = noted.and_then(|()| if hashed { store.note_hashed(id) } else { Ok(()) });
             if let Err(error) = noted {
-                tracing::warn!(%error, %id, "the branch is not known to the index");
+                tracing::warn!(%error, %id, "index: cannot record the branch");
             }
         }
         let present = self.present();

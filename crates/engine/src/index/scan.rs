@@ -117,7 +117,7 @@ impl Shared {
                 // One that is out of reach is noticed and told of elsewhere; it is gone on with when it is back.
                 let failed = job.failed + u32::from(branch.check_open().is_ok());
                 if failed > job.failed {
-                    tracing::warn!(%error, branch = %branch.path.display(), "the branch cannot be looked through for marks now");
+                    tracing::warn!(%error, branch = %branch.path.display(), "index: cannot scan the branch now; it is tried again later");
                 }
                 let due = Instant::now() + PAUSE * 2_u32.pow(failed.clamp(1, 7) - 1);
                 self.jobs.lock().waiting.push_back(Job { branch: job.branch, dirs, failed, due });
@@ -139,7 +139,7 @@ impl Shared {
         }
         // Neither disk nor branch is waited for with a lock.
         self.sign(&store, branch);
-        tracing::info!(branch = %branch.path.display(), objects = store.len().unwrap_or(0), "all marks of the branch are in the index");
+        tracing::info!(branch = %branch.path.display(), objects = store.len().unwrap_or(0), "index: all marks of the branch recorded");
         true
     }
 

@@ -1,11 +1,12 @@
-//! Whether all marks of a branch are in the index.
+//! Sessions: the proof that the index has all marks of a branch.
 //!
-//! Index and branch (`trusted.fsstack.index`, on its root) both say in which session of the index a mark was last put
-//! there: a random number, another one each time that an index is opened or made. It is written to both before the session's first
-//! mark on that branch; to the index first. So where they agree the index has missed no mark: none that was put by way of
-//! another index, nor by way of this one since it was closed, if a copy from then was put back. (A copy from the middle of a
-//! session is like the index after a crash, which has all marks of files: docs/nfs.md does not promise it.) How far a branch
-//! was looked through in all this stands in the index.
+//! Each session of the index has a random id, made anew each time that an index is opened or created. The id is written to
+//! the index and then to the branch (`trusted.fsstack.index` on its root) before the session's first mark there. Equal ids
+//! prove that the index has every mark of that branch: none was set through another index, nor through this one after it was
+//! closed and an old copy was put back.
+//!
+//! A copy taken in the middle of a session is like the index after a crash, which has all marks of files: docs/nfs.md does
+//! not promise it. The index also holds how much of a branch was scanned.
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -108,7 +109,7 @@ impl Shared {
         // One that is taken away before it was looked through has not been.
         let lacks = store.is_signed(branch.id, by).is_ok_and(|signed| !signed);
         if lacks && store.set_covered(branch.id, 0).is_err() {
-            tracing::warn!(branch = %branch.path.display(), "the index does not take down that it lacks marks");
+            tracing::warn!(branch = %branch.path.display(), "index: cannot record that it lacks marks of the branch");
         }
         store.covered(branch.id, by).unwrap_or(0)
     }
@@ -132,7 +133,7 @@ impl Shared {
             match &signed {
                 Ok(before) => self.sign_root(&store, branch, *before),
                 Err(error) => {
-                    tracing::warn!(%error, "the index is looked through again at the next mount");
+                    tracing::warn!(%error, branch = %branch.path.display(), "index: cannot sign the branch; the next mount scans it again");
                 }
             }
             // The index may have failed meanwhile, and the one in its place have signed before.
@@ -155,7 +156,7 @@ impl Shared {
             tracing::debug!(%error, branch = %branch.path.display(), "the branch keeps no marks");
             let bears = branch.ask(|| signed_by(branch)).unwrap_or(before);
             if let Err(error) = store.sign(branch.id, bears, || self.level_now(branch)) {
-                tracing::warn!(%error, "the index is looked through again at the next mount");
+                tracing::warn!(%error, branch = %branch.path.display(), "index: cannot sign the branch; the next mount scans it again");
             }
         }
         branch.marks.signed.store(true, Relaxed);

@@ -33,8 +33,8 @@ impl Drop for Making {
 }
 
 impl Making {
-    /// Nobody else makes `name` in `dir` either: it is the same name, or one of the same hash, which who has this one would
-    /// wait for for ever.
+    /// True if this guard already covers `name` in `dir`, by the same name or the same hash; taking a second one would
+    /// deadlock.
     pub(crate) fn keeps(&self, dir: &Arc<Inode>, name: &CStr) -> bool {
         Arc::ptr_eq(&self.dir, dir) && self.name == hash_name(dir.id.ino, name.to_bytes())
     }

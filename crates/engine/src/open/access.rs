@@ -36,7 +36,7 @@ impl Access {
     }
 }
 
-/// What an append-only or immutable file answers who wants to write it.
+/// True for EPERM, the answer to opening an append-only or immutable file for writing.
 pub(crate) fn is_refused(error: OpError) -> bool {
     error.errno() == Errno::PERM
 }

@@ -43,7 +43,7 @@ impl OpenFile {
             && let Err(error) = self.stop_appending()
         {
             // (It stays so here: whoever opens it to write elsewhere tries again.)
-            return tracing::warn!(%error, "a file that is append-only no more is written at its end");
+            return tracing::warn!(%error, "file no longer append-only: cannot reopen it; writes go to its end until the next open");
         }
         // (Not before: who came meanwhile would write at the end.)
         self.append_only.store(stat.is_append_only(), Relaxed);

@@ -135,10 +135,10 @@ impl OpenFile {
 }
 
 fn hush(placed: &Placed, quiet: bool) {
-    // A mere place is not read by. What may not be hushed is read as it is.
+    // `O_PATH` descriptors are never read. If O_NOATIME is refused, reads update the access time.
     if placed.access != Access::Name
         && let Err(error) = placed.branch.ask(|| sys::file::set_noatime(placed.fd.as_fd(), quiet))
     {
-        tracing::debug!(%error, "reads of a file change its access time");
+        tracing::debug!(%error, "O_NOATIME refused: reads update the access time");
     }
 }

@@ -154,7 +154,7 @@ impl OpenFile {
             self.last_word(&branch, gone)
         });
         if let Err(error) = told {
-            tracing::warn!(%error, "what was written to a file before its branch was mounted again");
+            tracing::warn!(%error, "write-back error on a file's old mount; its next fsync fails with EIO");
         }
         replaced
     }

@@ -154,9 +154,9 @@ impl Union {
     }
 }
 
-/// What came of removing something that was made a moment ago.
+/// Logs a failed rollback of an object just created.
 pub(crate) fn take_back(removed: Result<(), sys::SysError>) {
     if let Err(error) = removed {
-        tracing::error!(%error, "something that could not be made whole is left on a branch");
+        tracing::error!(%error, "create: rollback failed; an incomplete object stays on the branch");
     }
 }

@@ -45,10 +45,10 @@ impl Union {
         }
     }
 
-    /// As [`Self::read`], for who takes fewer bytes for the end of the file.
+    /// Like [`Self::read`], but a short count means end of file; any error before that is returned.
     ///
     /// # Errors
-    /// EBADF if the handle is not open; what the branch answered before the last byte.
+    /// EBADF if the handle is not open; the branch's error before the last byte.
     pub fn fill(&self, handle: Handle, offset: u64, into: &mut [u8]) -> Result<usize> {
         let (done, then) = self.read_until(handle, offset, into)?;
         then.map_or(Ok(done), Err)
@@ -92,11 +92,11 @@ impl Union {
         }
     }
 
-    /// As [`Self::write`], for who forgets `data` unless there is an error: all of it is written.
+    /// Page-cache write-back: writes all of `data` or fails, because the kernel ignores short counts.
     ///
     /// # Errors
-    /// EBADF if the handle may not write; EPERM if the file may only be added to; what the branch answered before the last
-    /// byte; ENOSPC if it took no more.
+    /// EBADF if the handle may not write; EPERM if the file is append-only; the branch's error before the last byte; ENOSPC
+    /// if the branch takes no more.
     pub fn write_back(&self, handle: Handle, offset: u64, data: &[u8], terms: WriteTerms) -> Result<usize> {
         let open = self.file(handle)?;
         open.file.check_stored()?;

@@ -52,8 +52,8 @@ impl Union {
         Ok(answered)
     }
 
-    /// The shown copy of a directory becomes as it is `wanted`, and what that changes is changed on the others. If it refuses,
-    /// or another one refuses what it must not, none is changed.
+    /// Gives the shown copy of a directory the flags `wanted`, then applies the same change to the others. If one refuses
+    /// that must not, all are rolled back.
     fn set_dir(&self, ino: Ino, wanted: Marks) -> Result<()> {
         let (pool, dir) = (self.pool.load(), self.dir(ino)?);
         let all = self.copies_to_change(&pool, &dir)?;
@@ -83,7 +83,7 @@ impl Union {
                     for (at, fd, before) in done.into_iter().rev() {
                         let undone = pool.branch(at).ask(|| before.set(fd.as_fd()));
                         if let Err(error) = undone {
-                            tracing::warn!(%error, "flags of a directory are left changed on this branch only");
+                            tracing::warn!(%error, branch = %pool.branch(at).path.display(), "directory flags: rollback failed; they stay changed on this branch only");
                         }
                     }
                     return Err(error);

@@ -374,7 +374,7 @@ impl Union {
             let mut half = Half::from(error);
             for undone in copies.iter().rev().take(done) {
                 if let Err(stuck) = self.rename_copy(pool, to, from, *undone, RenameFlags::NOREPLACE) {
-                    tracing::error!(%stuck, name = ?from.name, "a directory is left renamed on this branch only");
+                    tracing::error!(%stuck, branch = %pool.branch(*undone).path.display(), name = ?from.name, "rename of a directory: rollback failed; it stays renamed on this branch only");
                     half.stuck = true;
                 }
             }

@@ -215,9 +215,7 @@ fn check_set_id(inode: &Inode, pin: &Pin, pool: &Pool, mode: u32) -> Result<()> 
     let Some(file) = inode.guard_set_id() else { return Ok(()) };
     let owner = pin.ask(pool, sys::at::stat_fd)?.uid;
     if file.has_strange_writer(owner) {
-        tracing::info!(
-            "a set-id bit was refused: somebody else has the file open for writing by passthrough"
-        );
+        tracing::info!("set-id bit refused: the file is open for writing by passthrough");
         return Err(Errno::TXTBSY.into());
     }
     Ok(())

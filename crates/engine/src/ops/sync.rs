@@ -54,7 +54,7 @@ impl Union {
             && open.losses.swap(losses, Relaxed) != losses
         {
             let at = dir.branch().ok_or(OpError::STALE)?;
-            tracing::warn!(dir = ?dir.name().map(|name| name.name), "names in a directory were changed on a mount that is gone: they may be lost with it, and its fsync says so");
+            tracing::warn!(dir = ?dir.name().map(|name| name.name), "directory: unsynced changes on a mount that is gone may be lost; its fsync fails with EIO");
             return all.and(Err(lost(at)));
         }
         if there { all } else { Err(OpError::STALE) }

@@ -1,4 +1,4 @@
-//! Taking back what was answered to nobody: the kernel was told an error in place of this answer, and counts nothing.
+//! Rolls back lookups and handles granted by a reply that the kernel never received.
 
 use fsstack_pool::{Handle, Ino};
 use fsstack_wire::{Operation, Request, granted};
@@ -6,7 +6,7 @@ use fsstack_wire::{Operation, Request, granted};
 use super::Adapter;
 
 impl Adapter {
-    /// `answer`, to `request`, will not be sent: what it would have given to the kernel is given up.
+    /// Releases the grants of `answer`, the reply to `request` that will not be sent.
     pub(super) fn give_up(&self, request: &Request<'_>, answer: &[u8]) {
         let forget = |nodeid: Option<u64>| {
             if let Some(nodeid) = nodeid.filter(|nodeid| *nodeid != 0) {

@@ -136,10 +136,10 @@ impl Shared {
         std::thread::Builder::new().name(format!("door-{index}")).spawn(move || {
             shared.scheduling.apply(cpu);
             if let Err(error) = identity::keep_capabilities() {
-                tracing::warn!(%error, "the door's thread cannot act for others");
+                tracing::warn!(%error, "transport: a thread cannot take callers' identities");
             }
             if let Err(error) = shared.serve(&device, membership.member()) {
-                tracing::error!(%error, "a thread of the device ends before it has begun");
+                tracing::error!(%error, "transport: a thread of /dev/fuse ended before its start");
             }
         })
     }
@@ -274,7 +274,7 @@ impl Shared {
             thread.spawn(move || {
                 scheduling::leave();
                 if let Err(error) = identity::keep_capabilities() {
-                    tracing::warn!(%error, "the door's thread cannot act for others");
+                    tracing::warn!(%error, "transport: a thread cannot take callers' identities");
                 }
                 membership.member().begins();
                 if let Ok(request) = Request::parse_contiguous(shared.adapter.abi(), &message) {
@@ -285,7 +285,7 @@ impl Shared {
             })
         });
         if let Err(error) = &started {
-            tracing::warn!(%error, "no thread to serve a request again");
+            tracing::warn!(%error, "interrupted request: cannot start a thread to serve it again");
         }
         started.is_ok()
     }
@@ -321,7 +321,7 @@ impl Shared {
             })
         });
         if let Err(error) = waiter {
-            tracing::warn!(%error, "no thread to wait for a lock");
+            tracing::warn!(%error, "lock request: cannot start a thread to wait for it");
             self.adapter.will_not_wait(unique);
             let none_left = rustix::io::Errno::NOLCK.raw_os_error();
             report(device::refuse(device.as_fd(), &OutHeader::refused(unique, none_left)));
@@ -379,6 +379,6 @@ pub(super) fn report(written: Result<(), rustix::io::Errno>) {
     if let Err(error) = written
         && !matches!(error, rustix::io::Errno::NOENT | rustix::io::Errno::NODEV)
     {
-        tracing::error!(%error, "an answer was not taken");
+        tracing::error!(%error, "writing a reply to /dev/fuse failed; its caller may wait until it is killed");
     }
 }

@@ -93,7 +93,7 @@ impl Backings for DeviceBackings {
             && error != Errno::NODEV
             && error != Errno::PERM
         {
-            tracing::error!(%error, id, "a backing file stays registered");
+            tracing::error!(%error, id, "backing file not released; a descriptor leaks in the kernel");
         }
     }
 }

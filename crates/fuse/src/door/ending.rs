@@ -80,7 +80,7 @@ impl Ending {
         roster.wait_until_left(patience);
         for thread in threads.into_iter().filter(JoinHandle::is_finished) {
             if thread.join().is_err() {
-                tracing::error!("a door's thread panicked");
+                tracing::error!("transport: a thread panicked; the others go on");
             }
         }
     }
@@ -88,7 +88,7 @@ impl Ending {
     /// Waits for a while before the device is read again, which told `error`; false: the mount is gone.
     pub(super) fn outlasts(&self, error: &io::Error) -> bool {
         if !self.is_gone() {
-            tracing::error!(%error, "/dev/fuse cannot be read: it is tried again every second");
+            tracing::error!(%error, "/dev/fuse cannot be read; it is tried again every second");
         }
         self.pause()
     }

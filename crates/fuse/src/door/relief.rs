@@ -138,7 +138,7 @@ impl Shared {
     pub(super) fn add_helper(self: &Arc<Self>, index: usize) {
         let started = device::clone_device(self.device.as_fd()).and_then(|device| self.start(index, device));
         if let Err(error) = started {
-            tracing::warn!(%error, "no helper for a door whose threads are all busy");
+            tracing::warn!(%error, "transport: all threads busy and no further one can be started");
         }
     }
 }

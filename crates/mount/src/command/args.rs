@@ -11,7 +11,7 @@ use std::path::PathBuf;
 #[command(
     after_help = "POOL is a mount point, a name as `fsstack list` shows it, or the beginning of one.\n\
 Pools are mounted by mount(8): mount -t fsstack /branch1:/branch2 /mount/point\n\
-Exit status: 0 done, 1 not as things stand, 2 asked wrongly, 3 no such thing, 4 daemon dead, 5 permission denied."
+Exit status: 0 done, 1 refused in the current state, 2 usage error, 3 not found, 4 daemon not running, 5 permission denied."
 )]
 pub struct Arguments {
     /// What to do.

@@ -145,7 +145,7 @@ impl Served {
         let waiting = move || {
             let removed = union.remove_branch(departure.of, Removal::WhenIdle(&|| departure.goes_on()));
             if let Err(why) = removed {
-                tracing::info!(%why, "a branch stays");
+                tracing::info!(%why, "branch not removed");
             }
         };
         thread.spawn(waiting).map(drop).map_err(|error| Refusal::failed(format!("thread: {error}")))

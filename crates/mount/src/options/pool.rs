@@ -65,7 +65,7 @@ pub(super) const PLACEMENT: &[Row] = &[
         &["relocate-verify"],
         Takes::Choice(&["size", "checksum"]),
         "size",
-        "What is compared before the old copy of a moved file goes: its size, or its content, read again from the new branch.",
+        "Check before the old copy of a moved file is removed: compare sizes, or content read back from the new branch.",
         |raw, typed| {
             let verify = if typed.raw() == "checksum" { Verify::Content } else { Verify::Size };
             raw.relocate_verify.give(typed, verify)
@@ -191,7 +191,7 @@ pub(super) const DATA: &[Row] = &[
         &["branch-inflight"],
         Takes::Value("COUNT"),
         "24",
-        "The most calls that are let into a FUSE or network branch at once, 1 to 64 and fewer than max-threads, so that a branch that hangs leaves some; a small max-threads lowers the default.",
+        "Maximum concurrent calls into one FUSE or network branch (1 to 64, below max-threads), so that a hung branch cannot take every thread; a small max-threads lowers the default.",
         |raw, typed| raw.branch_inflight.give(typed, values::inflight(typed.text()?)?),
     ),
     option(

@@ -32,7 +32,7 @@ pub(super) fn serve(shared: &Shared) {
 /// Reads until the mount is gone.
 fn rounds(shared: &Shared) -> std::io::Result<()> {
     if let Err(error) = fsstack_sys::identity::keep_capabilities() {
-        tracing::warn!(%error, "the door's thread cannot act for others");
+        tracing::warn!(%error, "transport: a thread cannot take callers' identities");
     }
     let flags = fcntl_getfl(&shared.device)?;
     fcntl_setfl(&shared.device, flags | OFlags::NONBLOCK)?;
@@ -86,6 +86,6 @@ fn answer(shared: &Shared, message: &[u8], outgoing: &mut [u8]) {
     if let Err(error) = written
         && !matches!(error, Errno::NOENT | Errno::NODEV)
     {
-        tracing::error!(%error, "an answer was not taken");
+        tracing::error!(%error, "writing a reply to /dev/fuse failed; its caller may wait until it is killed");
     }
 }

@@ -59,7 +59,7 @@ impl Shared {
         match started {
             Some(Ok(_)) => return true,
             Some(Err(error)) => {
-                tracing::warn!(%error, "no further thread for a queue whose threads are all busy");
+                tracing::warn!(%error, "io_uring queue: all threads busy and no further one can be started");
                 self.ending.pause();
             }
             None => {}

@@ -165,13 +165,13 @@ impl Shared {
         std::thread::Builder::new().name(format!("door-{queue}")).spawn(move || {
             shared.scheduling.apply(Some(queue));
             if let Err(error) = identity::keep_capabilities() {
-                tracing::warn!(%error, "the door's thread cannot act for others");
+                tracing::warn!(%error, "transport: a thread cannot take callers' identities");
             }
             match shared.serve(membership.member(), first) {
                 Ok(()) => {}
                 Err(_) if shared.ending.is_gone() => {}
                 Err(error) => {
-                    tracing::error!(%error, queue, "a ring is broken: another thread takes its place");
+                    tracing::error!(%error, queue, "io_uring queue failed; another thread takes its place");
                     if shared.ending.pause() {
                         shared.order(queue);
                     }

@@ -77,7 +77,7 @@ impl StandIn for Seat {
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "no thread to answer for one that is stuck");
+                tracing::warn!(%error, "stuck request: cannot start a thread to answer it");
                 *left = taken.0.lock().take().map(|slot| AtHand { unique, again, slot });
                 false
             }
@@ -109,7 +109,7 @@ impl Left {
                 }
                 Err(_) if ending.is_gone() => return None,
                 Err(error) => {
-                    tracing::error!(%error, "no ring to answer for a thread that is stuck");
+                    tracing::error!(%error, "stuck request: cannot set up a ring to answer it");
                     std::thread::sleep(Duration::from_secs(1));
                 }
             }
