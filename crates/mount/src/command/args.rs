@@ -14,22 +14,22 @@ Pools are mounted by mount(8): mount -t fsstack /branch1:/branch2 /mount/point\n
 Exit status: 0 done, 1 refused in the current state, 2 usage error, 3 not found, 4 daemon not running, 5 permission denied."
 )]
 pub struct Arguments {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
-    /// Print JSON, as docs/schema describes it.
+    /// Print JSON (schemas: docs/schema).
     #[arg(long, global = true)]
     pub json: bool,
 }
 
 impl Arguments {
-    /// How to print.
+    /// Output format.
     pub(crate) fn style(&self) -> Style {
         if self.json { Style::Json } else { Style::Human }
     }
 }
 
-/// What to do.
+/// Subcommands of `fsstack`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// List the mounted pools.
@@ -50,21 +50,21 @@ pub enum Command {
     },
     /// Change keys of a mounted pool, all of them or none.
     Set(Set),
-    /// Switch how bytes reach a branch, from each file's next first open on.
+    /// Switch how bytes reach a branch; takes effect when a file that nobody has open is opened.
     WritePath(WritePath),
     /// Add, remove or change a branch of a mounted pool.
     Branch(Branch),
-    /// Show on which branch each path is, and where there.
+    /// Show the branch of each path, and the path there.
     Where {
         /// Paths in a pool.
         #[arg(required = true, value_hint = ValueHint::AnyPath)]
         paths: Vec<PathBuf>,
     },
-    /// Explain why a path is where it is, or where a new file would be put.
+    /// Explain a path's placement, or where a new file would be put.
     Explain(Explain),
-    /// Copy files and trees into a pool, straight onto the branches that its policy chooses.
+    /// Copy files and trees into a pool, directly onto the branches that its policy chooses.
     Copy(Copy),
-    /// Show how an NFS server exports a pool, and check that all is as it should be.
+    /// Show and check a pool's NFS export.
     Nfs(Nfs),
     /// Check the kernel, limits and branches of a pool, or all; each line is ok, warn or fail.
     Doctor {
@@ -78,13 +78,13 @@ pub enum Command {
         #[arg(value_hint = ValueHint::DirPath)]
         pool: String,
     },
-    /// Print the pool's figures in OpenMetrics.
+    /// Print the pool's metrics (OpenMetrics).
     Metrics {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
         pool: String,
     },
-    /// Print a page made from these tables.
+    /// Print a generated page: man page, completions, command reference.
     #[command(hide = true)]
     Print {
         /// Which page.
@@ -92,7 +92,7 @@ pub enum Command {
     },
 }
 
-/// Of `fsstack set`.
+/// Arguments of `fsstack set`.
 #[derive(Debug, Args)]
 pub struct Set {
     /// The pool.
@@ -104,40 +104,40 @@ pub struct Set {
     /// Only show what would change.
     #[arg(long)]
     pub dry_run: bool,
-    /// Write the changes to the pool's config file too.
+    /// Also write the changes to the pool's config file.
     #[arg(long)]
     pub persist: bool,
 }
 
-/// Of `fsstack write-path`.
+/// Arguments of `fsstack write-path`.
 #[derive(Debug, Args)]
 pub struct WritePath {
     /// The pool.
     #[arg(value_hint = ValueHint::DirPath)]
     pub pool: String,
-    /// auto, passthrough or stacked; with --subtree also inherit, which takes the directory's rule away.
+    /// auto, passthrough or stacked; with --subtree also inherit, which removes the directory's rule.
     #[arg(value_name = "WAY")]
     pub path: String,
     /// Only for files below this directory of the pool.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub subtree: Option<PathBuf>,
-    /// Return when no file is open the other way any more.
+    /// Wait until no file is open by the other path.
     #[arg(long)]
     pub wait: bool,
-    /// Write it to the pool's config file too.
+    /// Also write it to the pool's config file.
     #[arg(long)]
     pub persist: bool,
 }
 
-/// Of `fsstack branch`.
+/// Arguments of `fsstack branch`.
 #[derive(Debug, Args)]
 pub struct Branch {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub action: BranchAction,
 }
 
-/// What to do with a branch.
+/// Subcommands of `fsstack branch`.
 #[derive(Debug, Subcommand)]
 pub enum BranchAction {
     /// Add a branch after the others.
@@ -145,10 +145,10 @@ pub enum BranchAction {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
         pool: String,
-        /// As in SOURCE: /disk=RW,50G.
+        /// The branch, as in SOURCE: /disk=RW,50G.
         branch: String,
     },
-    /// Take a branch out of the pool; its files stay on it.
+    /// Remove a branch from the pool; its files stay on it.
     Remove {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
@@ -160,7 +160,7 @@ pub enum BranchAction {
         #[arg(long)]
         when_idle: bool,
     },
-    /// Change what may be done on a branch.
+    /// Change a branch's mode.
     Mode {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
@@ -171,7 +171,7 @@ pub enum BranchAction {
         /// RW, NC (takes nothing new) or RO.
         mode: String,
     },
-    /// Change how much a branch keeps free.
+    /// Change a branch's floor: the free space that new files leave.
     Floor {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
@@ -182,12 +182,12 @@ pub enum BranchAction {
         /// A size (50G), a percentage (5%), or "pool" for the pool's own.
         floor: String,
     },
-    /// Say that a branch that is not in the pool will not come back: NFS handles of what was on it are stale from then on.
+    /// Declare that a branch outside the pool will not come back: NFS handles of its objects become stale.
     Forget {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
         pool: String,
-        /// The path that it had, or its id; `fsstack nfs check` lists both.
+        /// Its former path, or its id; `fsstack nfs check` lists both.
         #[arg(value_hint = ValueHint::DirPath)]
         branch: PathBuf,
     },
@@ -202,44 +202,44 @@ pub enum BranchAction {
     },
 }
 
-/// Of `fsstack copy`.
+/// Arguments of `fsstack copy`.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "fsstack copy [OPTIONS] SRC... POOLDIR",
-    after_help = "Each SRC is put into POOLDIR under its own name; with /. at its end, what is in it is. Owner, mode, times, \
+    after_help = "Each SRC is put into POOLDIR under its own name; SRC/. puts its contents there. Owner, mode, times, \
 attributes, access lists, flags, holes and hard links are kept. What the pool has already, of the same size and time, is \
 passed over, so a copy that was interrupted is finished by starting it again; nothing is replaced. A file gets its name \
 when all of it is on disk."
 )]
 pub struct Copy {
-    /// Files and directories, and last the directory of a pool that they are put into.
+    /// Files and directories, then the target directory in a pool.
     #[arg(required = true, num_args = 1.., value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
-    /// Copy with this many threads; the number of CPUs, up to 8, where it is not given.
+    /// Number of threads; default: the number of CPUs, at most 8.
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub jobs: Option<u8>,
-    /// Read back each file and compare it before it gets its name; compare what is there already.
+    /// Read back and compare each file before it gets its name; also compare files that exist.
     #[arg(long)]
     pub verify: bool,
 }
 
-/// Of `fsstack nfs`.
+/// Arguments of `fsstack nfs`.
 #[derive(Debug, Args)]
 pub struct Nfs {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub action: NfsAction,
 }
 
-/// What to do about an export.
+/// Subcommands of `fsstack nfs`.
 #[derive(Debug, Subcommand)]
 pub enum NfsAction {
-    /// Show the line of exports(5) and nfs-ganesha's block.
+    /// Show the export line for exports(5) and the block for nfs-ganesha.
     Show {
         /// The pool.
         #[arg(value_hint = ValueHint::DirPath)]
         pool: String,
-        /// Who may mount it, as exports(5) has them, with blanks between: hosts, networks, or "*" for everybody. Without it the
+        /// Clients as in exports(5), separated by blanks: hosts, networks, or "*" for everybody. Without this option the
         /// line has the word CLIENTS in their place.
         #[arg(long)]
         clients: Option<Clients>,
@@ -255,14 +255,14 @@ pub enum NfsAction {
     },
 }
 
-/// Of `fsstack explain`.
+/// Arguments of `fsstack explain`.
 #[derive(Debug, Args)]
 #[command(override_usage = "fsstack explain PATH\n       fsstack explain POOL create PATH [--size N]")]
 pub struct Explain {
-    /// A path in a pool; or a pool, the word create, and a path that need not exist.
+    /// A path in a pool; or a pool, the word create, and a path that may be missing.
     #[arg(required = true, num_args = 1..=3, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub words: Vec<PathBuf>,
-    /// With create: how large the file will be.
+    /// With create: expected size of the file.
     #[arg(long, value_name = "SIZE", default_value = "0")]
     pub size: String,
 }

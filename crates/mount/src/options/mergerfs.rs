@@ -32,7 +32,7 @@ pub(super) const MEANT: &[Row] = &[
         &["passthrough.io", "passthrough"],
         Takes::Choice(&["off", "rw"]),
         "",
-        "\"off\" is write-path=stacked, \"rw\" is write-path=auto; \"ro\" and \"wo\" are refused, for all openers of a file share one way.",
+        "\"off\" is write-path=stacked, \"rw\" is write-path=auto; \"ro\" and \"wo\" are refused, because all openers of a file share one write path.",
         |raw, typed| {
             let path = if typed.raw() == "off" { WritePath::Stacked } else { WritePath::Auto };
             raw.write_path.give(typed, path)
@@ -53,14 +53,14 @@ pub(super) const MEANT: &[Row] = &[
         &["fuse-msg-size"],
         Takes::Value("SIZE|PAGES"),
         "1M",
-        "max-write, in pages where it has no unit.",
+        "max-write; without a unit, in pages.",
         |raw, typed| raw.max_write.give(typed, values::message_size(typed.text()?)?),
     ),
     option(
         &["branches-mount-timeout"],
         Takes::Value("SECONDS"),
         "0",
-        "branches-timeout that also waits for branches to be mount points. One that is still missing then is refused, and one that is no mount point as require= says.",
+        "branches-timeout that also waits for branches to be mount points. After it, missing branches are refused; for branches that are no mount points require= decides.",
         |raw, typed| {
             raw.wait_for_mounts.give(typed, true)?;
             raw.branches_timeout.give(typed, typed.seconds()?)
@@ -120,18 +120,18 @@ pub(super) const NO_MEANING: &[Row] = &[
             "no_splice_move",
             "pipe-max-size",
         ],
-        "passthrough moves data inside the kernel, where splicing came near it",
+        "passthrough replaces splicing: data stays inside the kernel",
     ),
     no_meaning(
         &["atomic_o_trunc", "async_read", "sync_read", "parallel-direct-writes", "direct-io-allow-mmap"],
-        "always as quick as the kernel allows",
+        "always as fast as the kernel allows",
     ),
     no_meaning(&["max_background", "congestion_threshold"], "requests in flight are bounded by branch"),
     no_meaning(
         &["noforget", "remember", "remember-nodes", "never-forget-nodes"],
-        "numbers of files do not depend on memory; to export the pool by NFS say nfs-export",
+        "inode numbers do not depend on memory; to export the pool by NFS use nfs-export",
     ),
-    no_meaning(&["auto_unmount"], "the daemon unmounts when it is told to end"),
+    no_meaning(&["auto_unmount"], "the daemon unmounts when it gets SIGTERM"),
     no_meaning(
         &["dropcacheonclose"],
         "with page-cache=off, the default, there is no second cache to drop; what page-cache=on keeps goes when memory is short",
@@ -144,7 +144,7 @@ pub(super) const NO_MEANING: &[Row] = &[
     no_meaning(&["cache.files.process-names"], "caching is for every process"),
     no_meaning(
         &["posix-acl", "acl", "noacl", "user_xattr"],
-        "ACLs and xattrs are always there where the branch has them",
+        "ACLs and xattrs are always on where the branch has them",
     ),
     no_meaning(
         &["handle-killpriv", "handle-killpriv-v2", "security-capability"],
@@ -163,13 +163,13 @@ pub(super) const NO_MEANING: &[Row] = &[
     no_meaning(&["passthrough.max-stack-depth"], "always 1, so that the pool can lie on FUSE branches"),
     no_meaning(
         &["gid-cache.expire-timeout", "gid-cache.remove-timeout"],
-        "the kernel tells the caller's groups",
+        "the kernel sends the caller's groups",
     ),
     no_meaning(&["xattr"], "xattrs always reach the branch"),
     no_meaning(&["readahead"], "set it on the branches' own devices"),
     no_meaning(&["proxy-ioprio"], "passthrough keeps the caller's I/O priority by itself"),
-    no_meaning(&["log.metrics"], "metrics= serves figures, and fsstack metrics prints them"),
-    no_meaning(&["allow-idmap"], "it is not there yet, and off"),
+    no_meaning(&["log.metrics"], "metrics= serves metrics, and fsstack metrics prints them"),
+    no_meaning(&["allow-idmap"], "not supported yet"),
 ];
 
 const SEARCH: &str = "the first branch in order that holds a name always serves it";
@@ -213,9 +213,9 @@ pub(super) const ONLY: &[Row] = &[
     only(&["symlinkify"], &["false"], "files are shown as what they are"),
     only(&["link-cow"], &["false"], "hard links stay linked"),
     only(&["nullrw"], &["false"], "what is written is kept"),
-    only(&["follow-symlinks"], &["never"], "symbolic links are shown as such"),
-    only(&["nfsopenhack"], &["off"], "NFS clients need no such thing here; see nfs-export"),
-    no_meaning(&["export-support"], "nfs-export says it here"),
+    only(&["follow-symlinks"], &["never"], "symbolic links are not followed"),
+    only(&["nfsopenhack"], &["off"], "not needed; see nfs-export"),
+    no_meaning(&["export-support"], "use nfs-export"),
     only(
         &["lazy-umount-mountpoint"],
         &["false"],
@@ -226,8 +226,8 @@ pub(super) const ONLY: &[Row] = &[
 /// Options that would change what people rely on.
 pub(super) const REFUSED: &[Row] = &[
     refused(&["bind", "rbind", "move"], "mount(8)", "it is for mount(8) alone, without a type"),
-    refused(&["branches", "srcmounts"], "mergerfs", "the branches stand as SOURCE before the mount point"),
-    refused(&["mount", "mountpoint"], "mergerfs", "the mount point stands as TARGET behind SOURCE"),
+    refused(&["branches", "srcmounts"], "mergerfs", "give the branches as SOURCE before the mount point"),
+    refused(&["mount", "mountpoint"], "mergerfs", "give the mount point as TARGET after SOURCE"),
     refused(&["symlinkify-timeout"], "mergerfs", "files are shown as what they are"),
     refused(&["pid", "version"], "mergerfs", "it can only be read, not set"),
     refused(
@@ -241,5 +241,5 @@ pub(super) const REFUSED: &[Row] = &[
         "allow_other with default_permissions lets others in as any file system does",
     ),
     refused(&["fd", "rootmode", "user_id", "group_id"], "libfuse", "fsstack settles it with the kernel"),
-    refused(&["modules", "subdir"], "libfuse", "its modules are not there"),
+    refused(&["modules", "subdir"], "libfuse", "libfuse modules are not supported"),
 ];

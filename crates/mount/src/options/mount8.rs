@@ -13,7 +13,7 @@ pub(super) const FLAGS: &[Row] = &[
         &["rw"],
         Takes::Nothing,
         "the default",
-        "The opposite of ro; mount(8) always says the one or the other, so it does not undo a config file's ro.",
+        "The opposite of ro; mount(8) always passes one of the two, so rw does not undo a config file's ro.",
         |raw, typed| {
             raw.flags.read_only.undo(typed);
             Ok(())
@@ -122,13 +122,13 @@ pub(super) const FLAGS: &[Row] = &[
 /// Accepted without a word.
 pub(super) const QUIET: &[Row] = &[
     quiet(&["remount"], "Change a mounted pool: options that `fsstack set` can change, and the flags above."),
-    quiet(&["defaults"], "Stands for no option."),
+    quiet(&["defaults"], "No option."),
     quiet(&["auto", "noauto"], "Whether \"mount -a\" mounts it."),
     quiet(&["nofail"], "Whether booting goes on without it."),
-    quiet(&["_netdev"], "Whether the network is waited for."),
+    quiet(&["_netdev"], "Whether booting waits for the network."),
     quiet(
         &["user", "users", "nouser", "owner", "group", "nogroup", "noowner"],
-        "Who else than root may mount it.",
+        "Which users besides root may mount it.",
     ),
     quiet(&["x-*"], "Read by systemd, mount(8) and others."),
     quiet(&["comment"], "For people."),

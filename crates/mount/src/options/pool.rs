@@ -14,7 +14,7 @@ pub(super) const PLACEMENT: &[Row] = &[
         &["create", "category.create", "func.create", "func.mkdir", "func.mknod", "func.symlink"],
         Takes::Value("POLICY"),
         values::DEFAULT_CREATE,
-        "How branches are ranked for new files; \"epmfs>mfs\" goes on where the first has none left, a last \"any\" also takes branches under their floor.",
+        "How branches are ranked for new files; \"epmfs>mfs\" tries the second policy where the first finds no branch; a last \"any\" also takes branches below their floor.",
         |raw, typed| {
             let chain = values::chain(typed.text()?)?;
             raw.choose_policy(typed, chain);
@@ -25,14 +25,14 @@ pub(super) const PLACEMENT: &[Row] = &[
         &["minfreespace"],
         Takes::Value("SIZE"),
         values::DEFAULT_FLOOR,
-        "Free space (4G, 5%) that new files leave on a branch, but for a last \"any\" in create=; a floor in SOURCE goes before it.",
+        "Free space (4G, 5%) that new files leave on a branch, except with a last \"any\" in create=; a branch's floor in SOURCE overrides it.",
         |raw, typed| raw.floor.give(typed, values::floor(typed.text()?)?),
     ),
     option(
         &["mlimit"],
         Takes::Value("SIZE"),
         "",
-        "As in mhddfs: the first branch with this much free space (4G, 5%), else the roomiest; stands for create= and minfreespace= together.",
+        "As in mhddfs: the first branch with this much free space (4G, 5%), else the roomiest; replaces create= and minfreespace=.",
         |raw, typed| raw.mlimit.give(typed, values::mlimit(typed.text()?)?),
     ),
     option(
@@ -46,7 +46,7 @@ pub(super) const PLACEMENT: &[Row] = &[
         &["relocate", "moveonenospc"],
         Takes::SwitchOr("POLICY"),
         "on",
-        "Whether a file is moved when a write by the daemon finds its branch full, and how the branches that hold all of it and their floor are ranked; \"on\" is mfs, the roomiest first.",
+        "Move a file to another branch when a write through the daemon finds its branch full. A policy ranks the branches that can hold the file and their floor; \"on\" is mfs, the roomiest first.",
         |raw, typed| {
             let text = typed.text()?;
             let wanted = match text {
@@ -75,14 +75,14 @@ pub(super) const PLACEMENT: &[Row] = &[
         &["relocate-speed"],
         Takes::Value("SIZE"),
         "0",
-        "How much of a file is moved in a second at most (100M); 0: as fast as it goes.",
+        "Maximum bytes a second for moving a file (100M); 0: no limit.",
         |raw, typed| raw.relocate_speed.give(typed, NonZeroU64::new(values::size(typed.text()?)?.0)),
     ),
     option(
         &["require"],
         Takes::Choice(&["same", "directory", "mountpoint"]),
         "same",
-        "Refuse a branch that is not itself a mount point, so that an unmounted disk is not written beneath: with \"mountpoint\" any, with \"same\" one that was a mount point when a pool was last served from it (so not at its first mount, nor a directory inside of a mount), with \"directory\" none.",
+        "Refuse branches that are not mount points, so that nothing is written below an unmounted disk: \"mountpoint\" refuses all of them, \"same\" those that were mount points when a pool last used them, \"directory\" none.",
         |raw, typed| {
             let require = match typed.raw().as_encoded_bytes() {
                 b"mountpoint" => Require::MountPoint,
@@ -96,7 +96,7 @@ pub(super) const PLACEMENT: &[Row] = &[
         &["branches-timeout"],
         Takes::Value("SECONDS"),
         "0",
-        "How long to wait for branches that are not there yet, or not mounted where require= asks for that.",
+        "How long to wait at mount for branches that do not exist yet, or are not mounted as require= demands.",
         |raw, typed| raw.branches_timeout.give(typed, typed.seconds()?),
     ),
 ];
@@ -107,7 +107,7 @@ pub(super) const DATA: &[Row] = &[
         &["write-path"],
         Takes::Choice(&["auto", "passthrough", "stacked"]),
         "auto",
-        "How bytes reach a branch: through the kernel, through the daemon, or the best that each file allows.",
+        "How bytes reach a branch: by the kernel, through the daemon, or the best that each file allows.",
         |raw, typed| {
             let path = match typed.text()? {
                 "passthrough" => WritePath::Passthrough,
@@ -121,7 +121,7 @@ pub(super) const DATA: &[Row] = &[
         &["write-rules"],
         Takes::Value("/DIR=PATH[:/DIR=PATH]"),
         "",
-        "Directories whose files have a write path of their own, as /scratch=stacked; the innermost holds.",
+        "Directories whose files have their own write path, such as /scratch=stacked; the innermost rule applies.",
         |raw, typed| raw.write_rules.give(typed, values::write_rules(typed.text()?)?),
     ),
     option(
@@ -149,28 +149,28 @@ pub(super) const DATA: &[Row] = &[
         &["attr-timeout", "cache.attr"],
         Takes::Value("SECONDS"),
         "1",
-        "How long the kernel may keep attributes; matters only for changes made behind the pool's back.",
+        "How long the kernel may cache attributes; matters only for out-of-band changes.",
         |raw, typed| raw.attr_timeout.give(typed, typed.seconds()?),
     ),
     option(
         &["entry-timeout", "cache.entry"],
         Takes::Value("SECONDS"),
         "1",
-        "How long the kernel may keep a name it found.",
+        "How long the kernel may cache a name that exists.",
         |raw, typed| raw.entry_timeout.give(typed, typed.seconds()?),
     ),
     option(
         &["negative-timeout", "cache.negative-entry", "negative-entry"],
         Takes::Value("SECONDS"),
         "0",
-        "How long the kernel may keep that a name is missing.",
+        "How long the kernel may cache that a name does not exist.",
         |raw, typed| raw.negative_timeout.give(typed, typed.seconds()?),
     ),
     option(
         &["out-of-band"],
         Takes::Choice(&["watch", "timeout", "never"]),
         "timeout",
-        "How changes made on the branches past the pool are noticed: at once, after the timeouts, or there are none.",
+        "How changes made on the branches directly are noticed: at once (fanotify), after the timeouts, or never, because there are none.",
         |raw, typed| {
             let how = match typed.text()? {
                 "watch" => OutOfBand::Watch,
@@ -184,7 +184,7 @@ pub(super) const DATA: &[Row] = &[
         &["branch-timeout"],
         Takes::Value("SECONDS"),
         "10",
-        "How long a call may stay inside a FUSE or network branch before its caller is told EIO, and others at once until the branch answers again; 0: for ever.",
+        "How long a call may stay inside a FUSE or network branch before its caller gets EIO; from then on calls get EIO at once until the branch answers. 0: no limit.",
         |raw, typed| raw.branch_timeout.give(typed, typed.seconds()?),
     ),
     option(
@@ -198,7 +198,7 @@ pub(super) const DATA: &[Row] = &[
         &["degraded"],
         Takes::Choice(&["strict", "read"]),
         "strict",
-        "What is told while a branch is out of reach: EIO for all that might be on it, or what can be reached as if it were all.",
+        "While a branch is out of reach: \"strict\" answers EIO for every name that may be on it, \"read\" shows the reachable branches as if they were all.",
         |raw, typed| {
             let degraded = if typed.raw() == "read" { Degraded::Read } else { Degraded::Strict };
             raw.degraded.give(typed, degraded)
@@ -208,7 +208,7 @@ pub(super) const DATA: &[Row] = &[
         &["transport"],
         Takes::Choice(&["auto", "ring", "dev"]),
         "auto",
-        "How requests come from the kernel: over io_uring (\"ring\" switches the kernel's enable_uring on), or by /dev/fuse; \"auto\" takes the ring where it is switched on.",
+        "How requests come from the kernel: over io_uring (\"ring\" sets the kernel's enable_uring) or /dev/fuse; \"auto\" uses io_uring where enable_uring is set.",
         |raw, typed| {
             let transport = match typed.text()? {
                 "ring" => Transport::Ring,
@@ -222,7 +222,7 @@ pub(super) const DATA: &[Row] = &[
         &["door-scheduling"],
         Takes::Choice(&["auto", "idle", "nice", "plain"]),
         "auto",
-        "How the threads that answer the kernel are scheduled: \"idle\" keeps callers on their CPU where the daemon has a scheduling group of its own; \"auto\" looks whether it has one, by cpu cgroup or session.",
+        "How the worker threads are scheduled: \"idle\" keeps callers on their CPU if the daemon has its own scheduling group; \"auto\" detects one (cpu cgroup or session).",
         |raw, typed| {
             let scheduling = match typed.text()? {
                 "idle" => DoorScheduling::Idle,
@@ -237,14 +237,14 @@ pub(super) const DATA: &[Row] = &[
         &["max-threads"],
         Takes::Value("COUNT"),
         "64",
-        "The most threads that are at work for the kernel at once: one or two a CPU wait from the start, more come while all are inside a branch. The io_uring transport needs one for each possible CPU, whatever this says.",
+        "Maximum worker threads. One or two a CPU start with the daemon, more while all are inside a branch. The io_uring transport always needs one for each possible CPU.",
         |raw, typed| raw.max_threads.give(typed, values::threads(typed.text()?)?),
     ),
     option(
         &["max-write"],
         Takes::Value("SIZE"),
         values::DEFAULT_MAX_WRITE,
-        "The largest request, from 4K to 64M; the kernel may lower it.",
+        "Largest request, from 4K to 64M; the kernel may lower it.",
         |raw, typed| raw.max_write.give(typed, values::max_write(typed.text()?)?),
     ),
 ];
@@ -255,7 +255,7 @@ pub(super) const VIEW: &[Row] = &[
         &["statfs"],
         Takes::Choice(&["all", "as-placed", "base"]),
         "all",
-        "Whether free space counts every branch, or only what new files can be placed on; mergerfs's \"base\" is \"all\", its \"full\" (only branches that hold the path) is refused.",
+        "Whether free space counts every branch, or only branches that take new files; mergerfs's \"base\" is \"all\", its \"full\" (only branches that hold the path) is refused.",
         |raw, typed| {
             let view = match typed.text()? {
                 "as-placed" => StatfsView::AsPlaced,
@@ -268,7 +268,7 @@ pub(super) const VIEW: &[Row] = &[
         &["locks"],
         Takes::Choice(&["local", "branch"]),
         "local",
-        "Whether flock and POSIX locks hold within this mount, or are also taken on the branch for others to see.",
+        "Whether flock and POSIX locks hold within this mount only, or are also taken on the branch, visible to other users of it.",
         |raw, typed| {
             let locks = if typed.raw() == "branch" { Locks::Branch } else { Locks::Local };
             raw.locks.give(typed, locks)
@@ -278,7 +278,7 @@ pub(super) const VIEW: &[Row] = &[
         &["nfs-export"],
         Takes::Switch,
         "false",
-        "Let an NFS server export the pool: its file handles stay good over restarts of server and pool.",
+        "Let an NFS server export the pool: file handles stay valid over restarts of server and pool.",
         |raw, typed| raw.nfs_export.give(typed, typed.switch()?),
     ),
     option(
@@ -292,28 +292,28 @@ pub(super) const VIEW: &[Row] = &[
         &["allow_other"],
         Takes::Switch,
         "true for root",
-        "Whether other users than the one who mounts may enter.",
+        "Let users other than the mounting one enter.",
         |raw, typed| raw.allow_other.give(typed, typed.switch()?),
     ),
     option(
         &["default_permissions", "kernel-permissions-check"],
         Takes::Switch,
         "true",
-        "Whether the kernel checks owner, mode and ACLs; cannot be off where other users may enter.",
+        "Let the kernel check owner, mode and ACLs; cannot be off with allow_other.",
         |raw, typed| raw.default_permissions.give(typed, typed.switch()?),
     ),
     option(
         &["fsname"],
         Takes::Value("TEXT"),
         "SOURCE as typed",
-        "What mount(8) and df(1) show as the source.",
+        "Source that mount(8) and df(1) show.",
         |raw, typed| raw.fsname.give(typed, typed.raw().to_owned()),
     ),
     option(
         &["subtype"],
         Takes::Value("NAME"),
         "fsstack",
-        "What stands behind \"fuse.\" in the type that mount(8) shows.",
+        "Type that mount(8) shows after \"fuse.\".",
         |raw, typed| raw.subtype.give(typed, values::subtype(typed.text()?)?),
     ),
 ];
@@ -324,7 +324,7 @@ pub(super) const RUNNING: &[Row] = &[
         &["config"],
         Takes::Value("FILE"),
         "",
-        "A TOML file of these same options, name = value; what stands behind -o goes before it.",
+        "TOML file with these options, name = value; options after -o override it.",
         |raw, typed| {
             raw.config.push(typed.absolute_path()?);
             Ok(())
@@ -334,14 +334,14 @@ pub(super) const RUNNING: &[Row] = &[
         &["state-dir"],
         Takes::Value("DIRECTORY"),
         "/var/lib/fsstack",
-        "Where the pool keeps its index of moved files, in a folder named after its id; it is made anew when it is lost.",
+        "Directory for the pool's index of moved files, in a folder named after the pool's id; a lost index is rebuilt.",
         |raw, typed| raw.state_dir.give(typed, typed.absolute_path()?),
     ),
     option(
         &["metrics"],
         Takes::Value("[ADDR:]PORT"),
         "",
-        "Serve the pool's figures in OpenMetrics by HTTP at this port, on 127.0.0.1 unless an address is given; always at the pool's socket.",
+        "Serve the pool's metrics (OpenMetrics) by HTTP at this port, on 127.0.0.1 unless an address is given; the control socket always serves them.",
         |raw, typed| raw.metrics.give(typed, values::metrics(typed.text()?)?),
     ),
     option(
@@ -365,7 +365,7 @@ pub(super) const RUNNING: &[Row] = &[
         &["seccomp"],
         Takes::Choice(&["on", "kill", "log", "off"]),
         "on",
-        "What a system call that the daemon is not known to make does: \"on\" fails, \"kill\" ends the daemon, \"log\" is made; on and log tell the kernel's audit log.",
+        "What happens at a system call outside the daemon's list: \"on\" fails it, \"kill\" ends the daemon, \"log\" allows it; on and log write to the kernel's audit log.",
         |raw, typed| {
             let seccomp = match typed.text()? {
                 "kill" => Seccomp::Kill,
@@ -380,14 +380,14 @@ pub(super) const RUNNING: &[Row] = &[
         &["log", "logfile", "log.file"],
         Takes::Value("syslog|stderr|FILE"),
         "syslog; stderr with foreground",
-        "Where the daemon's messages go.",
+        "Destination of the daemon's log.",
         |raw, typed| raw.log.give(typed, values::log_target(typed)?),
     ),
     option(
         &["log-level", "loglevel"],
         Takes::Value("error|warn|info|debug|trace"),
         "info",
-        "The least severe message that is logged; SIGUSR1 and SIGUSR2 raise and lower it. mhddfs's 0 to 2 are debug to warn.",
+        "Least severe level that is logged; SIGUSR1 and SIGUSR2 raise and lower it. mhddfs's 0 to 2 are debug to warn.",
         |raw, typed| raw.log_level.give(typed, values::log_level(typed.text()?)?),
     ),
 ];
