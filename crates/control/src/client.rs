@@ -46,7 +46,7 @@ pub enum ClientError {
 pub struct Client(PathBuf);
 
 impl Client {
-    /// Of the daemon that listens at `socket`. Nothing is asked yet.
+    /// Returns a client of the daemon that listens at `socket`; sends nothing yet.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self(socket.into())
     }

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use crate::client::ClientError;
 use crate::operator::{Refusal, RefusalKind};
 
-/// What the connection becomes, in the words of HTTP.
+/// Protocol that the connection is upgraded to.
 pub(crate) const PROTOCOL: &str = "fsstack-copy";
 /// A line at most.
 const LONGEST: u64 = 16 << 20;
 
-/// What is asked of the daemon in a copy.
+/// Requests to the daemon during a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
 pub enum CopyRequest {
@@ -25,22 +25,22 @@ pub enum CopyRequest {
     },
     /// Files are whole: they get their names.
     Commit {
-        /// As they were reserved.
+        /// Ids of the reservations.
         ids: Vec<u64>,
     },
     /// Files will not come.
     Abandon {
-        /// As they were reserved.
+        /// Ids of the reservations.
         ids: Vec<u64>,
     },
-    /// Everything that the pool holds is to be on disk, whoever put it there.
+    /// Sync everything that the pool holds, whoever wrote it.
     Sync,
 }
 
 /// Files for a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WantedDir {
-    /// Its inode number in the pool. Whoever asks holds it open.
+    /// Inode number in the pool. The client holds the object open.
     pub ino: u64,
     /// The files.
     pub files: Vec<WantedFile>,
@@ -58,13 +58,13 @@ pub struct WantedFile {
     pub not_on: Vec<u16>,
 }
 
-/// What the daemon answers.
+/// Answers of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub enum CopyAnswer {
     /// To `reserve`.
     Reserved {
-        /// Staging directories that were not told before.
+        /// Staging directories that were not sent before.
         places: Vec<StagingDir>,
         /// One for each file, in order.
         files: Vec<PlaceOrError>,
@@ -122,7 +122,7 @@ pub struct StagingDir {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{text}")]
 pub struct CopyError {
-    /// As the system numbers errors.
+    /// Number of the error (errno).
     pub errno: i32,
     /// For people.
     pub text: String,
@@ -134,7 +134,7 @@ pub trait Copying: Send {
     fn answer(&mut self, request: CopyRequest) -> CopyAnswer;
 }
 
-/// Answers whoever is at the other end until it goes away.
+/// Answers the client at the other end until it closes the connection.
 pub(crate) fn serve(read: impl Read, mut write: impl Write, copying: &mut dyn Copying) -> io::Result<()> {
     let mut read = BufReader::with_capacity(1 << 16, read);
     let mut line = Vec::new();
@@ -161,7 +161,7 @@ fn take_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     match line.last() {
         None => Ok(false),
         Some(b'\n') => Ok(true),
-        // Cut short: whoever wrote it is gone, or writes without end.
+        // Cut short: the writer is gone, or its line does not end.
         Some(_) => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }

@@ -1,4 +1,4 @@
-//! What an operator may ask of a running pool: HTTP and JSON over a Unix socket. Linux only.
+//! The operator's requests to a running pool: HTTP and JSON over a Unix socket. Linux only.
 //!
 //! `api` has what is asked and answered, `server` is the daemon's side, `client` the command's. Neither knows how a pool
 //! works: the daemon hands in an [`Operator`], whose methods are the requests.

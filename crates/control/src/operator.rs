@@ -1,4 +1,4 @@
-//! What a daemon does for an operator: one method a request, and why one is refused.
+//! The operator's interface of a daemon: one method a request, and the reasons of refusals.
 
 use serde::{Deserialize, Serialize};
 
@@ -52,20 +52,20 @@ pub trait Operator: Send + Sync + 'static {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[error("{error}")]
 pub struct Refusal {
-    /// Of which kind it is.
+    /// Kind of refusal.
     pub kind: RefusalKind,
-    /// What, why and the way out.
+    /// Subject, reason and remedy.
     pub error: String,
 }
 
-/// What kind of reason it was.
+/// Kind of the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RefusalKind {
     /// It was asked for wrongly.
     Usage,
-    /// What it is about does not exist.
+    /// The subject does not exist.
     Missing,
     /// Not as things stand: files are open, another change is under way.
     Busy,
@@ -79,7 +79,7 @@ impl Refusal {
         Self { kind: RefusalKind::Usage, error: error.into() }
     }
 
-    /// What it is about does not exist.
+    /// Refusal because the subject does not exist.
     pub fn missing(error: impl Into<String>) -> Self {
         Self { kind: RefusalKind::Missing, error: error.into() }
     }

@@ -23,7 +23,8 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Of the socket at `path`: a longer one is called by its name in its folder, which is open as long as this lives.
+    /// Address of the socket at `path`. A path too long for an address is named through its folder, which stays open as long
+    /// as this.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         if path.as_os_str().len() <= LONGEST {
             return Ok(Self { path: path.to_owned(), _folder: None });
@@ -36,7 +37,7 @@ impl Address {
         Ok(Self { path, _folder: Some(folder) })
     }
 
-    /// As the calls take it.
+    /// Path as the calls take it.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -57,7 +58,7 @@ pub(crate) fn listen_at(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Whether somebody listens at `path`. Does not wait: one who takes no more connections just now listens.
+/// Whether a process listens at `path`. Does not wait: a listener with a full queue counts.
 pub(crate) fn is_listened_at(path: &Path) -> bool {
     let connected = || -> io::Result<()> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -2,10 +2,10 @@
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
-/// What stays as it is in an address: a path of a pool is read by people in logs.
+/// Characters that stay unescaped in an address: people read a pool's paths in logs.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
 
-/// What is asked for, but for its body.
+/// A request without its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     Status,

@@ -36,7 +36,7 @@ const CONNECTIONS: usize = 32;
 const COPIES: usize = 64;
 /// Requests at work at once: above the connections' number nobody would wait for a thread.
 const AT_WORK: usize = 16;
-/// How long an asker waits for an answer, and a silent one is waited for.
+/// Timeout of an answer, and of a silent client.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// A request's body at most.
 const LONGEST: usize = 1 << 20;
@@ -91,7 +91,7 @@ impl Server {
                 Ok(listening) => runtime.block_on(listening.serve(stopped)),
                 Err(error) => tracing::warn!(%error, "control socket not served: the fsstack command cannot reach the pool"),
             }
-            // Whoever hangs inside a branch is not waited for.
+            // Requests that hang inside a branch are not waited for.
             runtime.shutdown_background();
         })?;
         Ok(Self { socket: places.socket.clone(), metrics, stop: Some(stop), thread: Some(thread) })
@@ -125,7 +125,7 @@ struct Listening {
     copies: Arc<Semaphore>,
 }
 
-/// What may be asked over a connection.
+/// Requests that a connection may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     All,
@@ -182,7 +182,7 @@ impl Listening {
             });
             let mut http = hyper::server::conn::http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-            // An asker that goes away early is no fault of ours.
+            // A client that closes early is no fault of ours.
             let _ = http.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
             drop(place);
         });
@@ -280,7 +280,7 @@ fn begin_copy(
             std::thread::Builder::new().name("copy".into()).spawn(move || {
                 let _place = place;
                 let mut copying = operator.copy();
-                // Whoever copied may be gone.
+                // The client may be gone.
                 let _ = copying::serve(io::Read::chain(first, &stream), &stream, &mut *copying);
             })
         };

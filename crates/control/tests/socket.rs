@@ -118,7 +118,7 @@ fn a_copy_has_a_connection_of_its_own_for_as_long_as_it_lives() {
         assert_eq!(error, format!("{request:?}"));
         assert_eq!(client.status().unwrap().id, "parrot", "others are answered meanwhile");
     }
-    // As many as there may be leave room for other requests; one more is told why not.
+    // The most connections of copies leave room for other requests; one more is refused with the reason.
     let crowd: Vec<_> = (0..63).map(|_| client.copy().unwrap()).collect();
     let Err(ClientError::Refused(why)) = client.copy() else { panic!("not refused") };
     assert!(why.error.contains("64 threads copy"), "{why}");

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::printable::Printable;
 use crate::size::Floor;
 
-/// What may be done on a branch.
+/// Operations that a branch permits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BranchMode {
     /// `RW`: anything.
@@ -59,7 +59,7 @@ pub struct BranchSpec {
     pub path: PathBuf,
     /// Whether `path` is a pattern in the notation of the `glob` crate, not a directory.
     pub has_glob: bool,
-    /// What may be done on it.
+    /// Operations that it permits.
     pub mode: BranchMode,
     /// How much it keeps free.
     pub floor: Option<Floor>,

@@ -10,7 +10,7 @@ use crate::printable::Printable;
 use crate::size::{Floor, Size};
 use crate::space::Space;
 
-/// What is known of a branch when something is to be placed.
+/// Facts about a branch that placement needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
     /// Which branch.

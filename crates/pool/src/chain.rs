@@ -10,9 +10,9 @@ use crate::size::{Floor, SizeError};
 
 /// How a pool places what is new: each policy adds the branches it accepts after those of the ones before.
 ///
-/// Written with `>` between policies. `mlimit(8G)` gives that policy its limit. A final `any` is the last
-/// resort: branches refused only because they are under their floor are tried too, the roomiest first, so
-/// that nobody is told "no space" while a branch has some.
+/// Written with `>` between policies. `mlimit(8G)` gives that policy its limit. A final `any` is the last resort: branches
+/// refused only because they are below their floor are tried too, the roomiest first. So no caller gets "no space" while a
+/// branch has some.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     policies: SmallVec<[Policy; 4]>,
@@ -44,8 +44,8 @@ const LAST_RESORT: &str = "any";
 const MLIMIT: Policy = Policy { scope: Scope::AnyBranch, rank: Rank::MhddfsLimit };
 
 impl Chain {
-    /// What a pool does unless told: `mspmfs>any`. It keeps together what belongs together, prefers the
-    /// roomiest branch, and has an answer as long as any branch can be written to.
+    /// Default of a pool: `mspmfs>any`. It keeps together what belongs together, prefers the roomiest branch, and has an
+    /// answer as long as any branch can be written to.
     pub fn default_create() -> Self {
         let policy = Policy { scope: Scope::DeepestParent, rank: Rank::MostFree };
         Self { last_resort: true, ..Self::only(policy) }
@@ -131,7 +131,7 @@ impl FromStr for Chain {
     }
 }
 
-/// As it is written: what is printed is read back as the same.
+/// Prints the form that the parser reads back as the same value.
 impl fmt::Display for Chain {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, policy) in self.policies.iter().enumerate() {

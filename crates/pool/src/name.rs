@@ -41,7 +41,7 @@ impl<'a> EntryName<'a> {
         CStr::from_bytes_with_nul(raw).map_err(|_| BadName::Nul).and_then(Self::new)
     }
 
-    /// As the system calls take it.
+    /// Returns the name as system calls take it.
     pub fn as_cstr(self) -> &'a CStr {
         self.0
     }
@@ -82,7 +82,7 @@ impl EntryNameBuf {
         EntryName(&self.0)
     }
 
-    /// As the system calls take it.
+    /// Returns the name as system calls take it.
     pub fn as_cstr(&self) -> &CStr {
         &self.0
     }

@@ -21,7 +21,7 @@ pub enum Scope {
 /// In which order those that qualify are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rank {
-    /// As the pool lists them.
+    /// The order of the pool's branches.
     InOrder,
     /// Most bytes available first.
     MostFree,
@@ -37,7 +37,7 @@ pub enum Rank {
     Random,
     /// Latest change of the parent directory first.
     Newest,
-    /// As [`Rank::InOrder`]: mergerfs's `all` acts on every branch, but what is created is created once.
+    /// Like [`Rank::InOrder`]: mergerfs's `all` acts on every branch, but a new object is created once.
     All,
     /// None: every branch is refused as if it were read-only.
     NoneReadOnly,
@@ -121,7 +121,7 @@ pub fn by_name(name: &str) -> Result<Policy, UnknownPolicy> {
 }
 
 impl Policy {
-    /// What the table calls it, if it is there.
+    /// Name in the table, if it has one.
     pub fn name(self) -> Option<&'static str> {
         POLICIES.iter().find(|(_, policy, _)| *policy == self).map(|(name, ..)| *name)
     }

@@ -22,7 +22,7 @@ impl<'a> Printable<'a> {
         Self(text.as_bytes())
     }
 
-    /// As `Display`, with a backslash before each character of `special`.
+    /// Like `Display`, with a backslash before each character of `special`.
     pub(crate) fn fmt_escaping(self, special: &[char], out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
             for character in chunk.valid().chars() {

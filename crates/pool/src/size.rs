@@ -157,7 +157,7 @@ impl FromStr for Floor {
     }
 }
 
-/// As [`Size`]'s: what is printed is read back as the same.
+/// Like [`Size`]'s: the parser reads it back as the same value.
 impl fmt::Display for Floor {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

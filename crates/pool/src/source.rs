@@ -15,7 +15,7 @@ use crate::branch::{BranchMode, BranchSpec};
 use crate::printable::Printable;
 use crate::size::{Floor, SizeError};
 
-/// What /etc/fstab's form for FUSE file systems puts before the branches.
+/// Prefix of the branches in /etc/fstab's form for FUSE file systems.
 const FUSE_PREFIX: &[u8] = b"fsstack#";
 /// The same of those whose lines people bring along.
 const OTHERS_PREFIXES: [&[u8]; 2] = [b"mhddfs#", b"mergerfs#"];
@@ -26,11 +26,11 @@ const OTHERS_PREFIXES: [&[u8]; 2] = [b"mhddfs#", b"mergerfs#"];
 pub struct SpecError {
     /// The part of the source that is meant, printable.
     pub piece: String,
-    /// What is wrong with it.
+    /// The fault.
     pub fault: SpecFault,
 }
 
-/// What can be wrong with a piece of a source, each with what would be right.
+/// Faults in a piece of a source, each with the right form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecFault {
     /// No path where one is due.
@@ -56,7 +56,7 @@ pub enum SpecFault {
         "not an escape: write `\\\\` for a backslash, `\\:` `\\,` `\\=` for separators, `\\040` for a byte"
     )]
     Escape,
-    /// What stands before the branches in the fstab lines of another program.
+    /// Prefix of the branches in the fstab lines of another program.
     #[error("the prefix of another program: write fsstack# in its place, or leave it out")]
     OthersPrefix,
     /// A NUL byte.
@@ -160,7 +160,7 @@ fn parse_branch(symbols: &[Symbol]) -> Result<(BranchSpec, Option<&[Symbol]>), S
     }
 }
 
-/// What comes before the first of `separators`, then that separator and what comes after it.
+/// Splits at the first of `separators`: the part before it, the separator, and the rest.
 fn cut<'a>(symbols: &'a [Symbol], separators: &[u8]) -> (&'a [Symbol], Option<(u8, &'a [Symbol])>) {
     match symbols.iter().position(|symbol| symbol.means(separators)) {
         Some(at) => (&symbols[..at], Some((symbols[at].byte, &symbols[at + 1..]))),
@@ -200,7 +200,7 @@ fn pattern(symbols: &[Symbol]) -> Result<String, SpecError> {
     String::from_utf8(bytes).map_err(|_| fault_at(symbols, SpecFault::PatternNotUtf8))
 }
 
-/// What `token` sets, or `None` if it does not read as an attribute.
+/// Parses `token` as an attribute; `None` if it is none.
 fn parse_attribute(token: &[Symbol]) -> Result<Option<Attribute>, SpecError> {
     if token.first().is_some_and(|first| b"/.~".contains(&first.byte)) || token.iter().any(|s| s.escaped) {
         return Ok(None);

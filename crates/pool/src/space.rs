@@ -1,6 +1,6 @@
 //! How much a branch holds and could still take.
 
-/// What statfs says of a branch, in bytes and inodes. Arithmetic saturates: the figures are estimates.
+/// Space of a branch from statfs, in bytes and inodes. Arithmetic saturates: the figures are estimates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Size of the file system.

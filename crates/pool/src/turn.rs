@@ -7,7 +7,7 @@ use crate::chain::Chain;
 use crate::policy::{Policy, Rank, Scope};
 use crate::size::Size;
 
-/// What gave a branch its turn.
+/// Reason of a branch's rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// The first policy of the chain that accepts it.
@@ -16,7 +16,7 @@ pub enum Turn {
     LastResort,
 }
 
-/// What gives `candidate` its turn in `chain`, if anything does: the same questions as [`rank`](crate::rank) asks.
+/// Returns the reason of `candidate`'s rank in `chain`, if it has one: by the same questions as [`rank`](crate::rank).
 ///
 /// # Errors
 /// The most telling reason of the policies, all of which refuse it.

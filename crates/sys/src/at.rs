@@ -41,20 +41,20 @@ pub fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat> {
     statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT)
 }
 
-/// As [`stat_fd`], as far as the kernel knows without asking the file system's server: enough to tell device, mount and,
-/// of a mount's root, inode.
+/// Like [`stat_fd`], from the kernel's cache only, without asking the file system's server: enough for device, mount and, of
+/// a mount's root, inode.
 pub fn stat_kept(fd: BorrowedFd<'_>) -> Result<Stat> {
     let how = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     statx(fd, c"", how | AtFlags::STATX_DONT_SYNC)
 }
 
-/// As [`stat_fd`], asked of the file system's server now.
+/// Like [`stat_fd`], asking the file system's server.
 pub fn stat_now(fd: BorrowedFd<'_>) -> Result<Stat> {
     let how = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     statx(fd, c"", how | AtFlags::STATX_FORCE_SYNC)
 }
 
-/// As [`stat`], asked of who serves the file system, whatever the kernel remembers of the attributes.
+/// Like [`stat`], asking the file system's server whatever attributes the kernel has cached.
 pub fn stat_by_name_now(dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat> {
     statx(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_FORCE_SYNC)
 }
@@ -121,7 +121,7 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
     call(Call::Open, || rustix::fs::openat(CWD, path.as_c_str(), flags, Mode::empty()))
 }
 
-/// As [`reopen`], to read and to leave the access time alone, if that may be.
+/// Like [`reopen`], for reading, and with O_NOATIME if that is permitted.
 pub fn reopen_quietly(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
     match reopen(fd, flags | OFlags::NOATIME) {
         Err(error) if error.errno == Errno::PERM => reopen(fd, flags),
@@ -202,8 +202,9 @@ pub fn rename(
     }
 }
 
-/// What `NOREPLACE` does to a file, where the file system knows no flags (GlusterFS): it is never without a name, and takes
-/// nobody's. What cannot have links, as a directory, was `refused` for good.
+/// Emulates `NOREPLACE` for a file where the file system knows no flags (GlusterFS), by link and unlink: the file always has
+/// a name, and no other file's name is taken. Objects that cannot have links, such as directories, are refused with
+/// `refused`.
 fn rename_by_link(
     olddir: BorrowedFd<'_>,
     old: &CStr,
@@ -216,7 +217,7 @@ fn rename_by_link(
         _ => error,
     })?;
     let Err(error) = unlink(olddir, old) else { return Ok(()) };
-    // Not under two names: what cannot be taken back either is told all the same.
+    // It must not keep two names: the error is returned even if the new name cannot be removed.
     unlink(newdir, new).and(Err(error))
 }
 

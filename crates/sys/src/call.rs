@@ -97,7 +97,7 @@ impl Call {
 pub struct SysError {
     /// The call.
     pub call: Call,
-    /// What the kernel said.
+    /// The kernel's error.
     pub errno: Errno,
 }
 

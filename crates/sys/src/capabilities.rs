@@ -1,7 +1,7 @@
 //! The capabilities that the daemon keeps; all others it gives up before it has a second thread.
 //!
-//! A daemon with CAP_SYS_ADMIN and CAP_DAC_OVERRIDE is as good as root to whoever takes it over. What this keeps it from is
-//! what it has no use for: loading modules, the network's settings, raw devices, the clock, other processes' limits.
+//! A daemon with CAP_SYS_ADMIN and CAP_DAC_OVERRIDE is as good as root for an attacker. Dropped are capabilities that it has
+//! no use for: loading modules, network settings, raw devices, the clock, other processes' limits.
 
 use rustix::io::Errno;
 use rustix::thread::{
@@ -11,7 +11,7 @@ use rustix::thread::{
 
 use crate::call::{Call, Result, call};
 
-/// What is kept, each for its reason.
+/// Capabilities that stay, each with its reason.
 pub const KEPT: &[(CapabilitySet, &str)] = &[
     (CapabilitySet::CHOWN, "a copy that is made on another branch gets its file's owner"),
     (

@@ -38,7 +38,7 @@ pub fn last() -> (u64, Option<Call>) {
     (last >> 8, which.and_then(|at| Call::ALL.get(at)).copied())
 }
 
-/// What the calling thread has done so far.
+/// Counts of the calling thread so far.
 pub fn this_thread() -> Counts {
     MADE.with(|made| Counts(std::array::from_fn(|at| made[at].get())))
 }

@@ -1,7 +1,8 @@
 //! Which scheduling group the kernel's cpu controller has the process in, and whether anybody else is in it.
 //!
 //! The cpu controller is in the unified hierarchy (cgroup v2) or in one of its own (v1). Below its root it makes the
-//! scheduling groups, and sessions (autogroup) have none there. Who is in a group is asked once: processes come and go later.
+//! scheduling groups, and sessions (autogroup) have none there. Members of a group are read once: processes come and go
+//! later.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -15,7 +16,7 @@ pub enum CpuGroup {
     Root,
     /// One that nobody else is in, but who only waits for this process to be ready: a mount helper and its mount(8).
     Own,
-    /// One with others in it, or in groups below it; or it cannot be told.
+    /// Other processes are in it or in groups below it, or that is unknown.
     Shared,
 }
 
@@ -106,7 +107,7 @@ impl Place {
 
 /// Whether the process is in no cgroup namespace but the first, or the kernel has none.
 fn sees_all() -> bool {
-    /// Of the first one (`PROC_CGROUP_INIT_INO` in include/linux/proc_ns.h).
+    /// Link of the first cgroup namespace (`PROC_CGROUP_INIT_INO` in include/linux/proc_ns.h).
     const FIRST: &str = "cgroup:[4026531835]";
     let namespace = std::fs::read_link("/proc/self/ns/cgroup");
     namespace.map_or(true, |namespace| namespace == Path::new(FIRST))
@@ -272,7 +273,7 @@ mod tests {
         let own = std::process::id();
         assert_eq!(companions(), [own]);
         assert!(parent(own).is_some());
-        // It is told, whatever it is.
+        // Any answer will do.
         let _ = CpuGroup::of_process();
     }
 }

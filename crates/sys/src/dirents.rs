@@ -25,7 +25,7 @@ const NAME: usize = 19;
 pub struct Dirents {
     fd: OwnedFd,
     buffer: Vec<u8>,
-    /// What of `buffer` has entries not yet given out.
+    /// Part of `buffer` with entries not yet returned.
     unread: std::ops::Range<usize>,
 }
 

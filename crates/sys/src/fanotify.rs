@@ -1,4 +1,4 @@
-//! Being told of what is done on a file system, by whomever: fanotify with handles and names.
+//! Notices of changes on a file system, whoever makes them: fanotify with handles and names.
 #![allow(unsafe_code, reason = "fanotify has no safe wrapper")]
 
 use std::ffi::CStr;
@@ -14,7 +14,7 @@ use crate::handle::FileHandle;
 #[derive(Debug)]
 pub struct Group(OwnedFd);
 
-/// What was done: bits of an event.
+/// Kinds of change: bits of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deed(u64);
 
@@ -43,7 +43,7 @@ impl Deed {
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event<'b> {
-    /// What was done; several things if they came close together.
+    /// Kinds of change; several if they came close together.
     pub deed: Deed,
     /// The process that did it.
     pub pid: u32,
@@ -58,7 +58,7 @@ pub struct Event<'b> {
 }
 
 impl Group {
-    /// A group that is told of nothing yet. Needs `CAP_SYS_ADMIN`.
+    /// A group without marks. Needs `CAP_SYS_ADMIN`.
     ///
     /// # Errors
     /// The kernel cannot (before 5.9), or may not.
@@ -78,7 +78,7 @@ impl Group {
         })
     }
 
-    /// Be told of the whole file system that `root` is on, which must not be `O_PATH`.
+    /// Marks the whole file system of `root`, which must not be `O_PATH`.
     ///
     /// # Errors
     /// The file system has no handles or no id of its own.

@@ -15,7 +15,7 @@ use crate::call::Call;
 /// Where the plan of a process comes from.
 const VARIABLE: &str = "FSSTACK_FAULT";
 
-/// What a thread's scope counts and fails.
+/// State of a thread's scope: calls counted and failures due.
 #[derive(Clone, Copy)]
 struct Plan {
     made: u64,
@@ -32,14 +32,14 @@ impl Plan {
     const NOTHING: Self = Self { made: 0, fails: None, for_good: false, also: 0, failed: None };
 }
 
-/// What the environment asks for.
+/// Faults that the environment asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Kill { nth: u64 },
     Fail { nth: u64, errno: Errno },
 }
 
-/// What is done before a call of the thread's scope: its number, and the deed.
+/// Action before a call of the thread's scope: the call's number, and the action.
 type Deed = (u64, Box<dyn FnOnce()>);
 
 thread_local! {
@@ -60,13 +60,13 @@ pub fn fail<T>(nth: u64, errno: Errno, work: impl FnOnce() -> T) -> (T, Option<C
     (result, plan.failed)
 }
 
-/// As [`fail`], and every call after the `nth` fails too, until `work` ends: what it works on is out of reach.
+/// Like [`fail`], and every call after the `nth` fails too, until `work` ends: the branch is out of reach.
 pub fn cut_off<T>(nth: u64, errno: Errno, work: impl FnOnce() -> T) -> (T, Option<Call>) {
     let (result, plan) = scope(Plan { fails: Some((nth, errno)), for_good: true, ..Plan::NOTHING }, work);
     (result, plan.failed)
 }
 
-/// As [`fail`], and the call `later` calls after the `nth` fails too: one of the branches is out of reach, another is not.
+/// Like [`fail`], and the call `later` calls after the `nth` fails too: one of the branches is out of reach, another is not.
 pub fn fail_twice<T>(nth: u64, later: u64, errno: Errno, work: impl FnOnce() -> T) -> (T, Option<Call>) {
     let (result, plan) = scope(Plan { fails: Some((nth, errno)), also: nth + later, ..Plan::NOTHING }, work);
     (result, plan.failed)
@@ -93,7 +93,7 @@ fn scope<T>(plan: Plan, work: impl FnOnce() -> T) -> (T, Plan) {
     (result, PLAN.get().unwrap_or(plan))
 }
 
-/// What the call about to be made answers instead, if a fault is due. Counts it.
+/// Errno for the call about to be made, if a fault is due. Counts the call.
 pub(crate) fn due(call: Call) -> Option<Errno> {
     by_thread(call).or_else(by_process)
 }

@@ -21,7 +21,7 @@ pub struct WriteFlags {
     pub append: bool,
 }
 
-/// What a search in a sparse file is for.
+/// Kind of a search in a sparse file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
     /// Data.
@@ -30,7 +30,7 @@ pub enum Whence {
     Hole,
 }
 
-/// What a file system tells about itself.
+/// Figures of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsSpace {
     /// Its type's magic number.
@@ -43,9 +43,9 @@ pub struct FsSpace {
     pub frag_size: u64,
     /// Size.
     pub blocks: u64,
-    /// What is free.
+    /// Free space.
     pub free: u64,
-    /// What is free for users without privileges.
+    /// Free space for users without privileges.
     pub avail: u64,
     /// Inodes.
     pub files: u64,
@@ -154,7 +154,7 @@ pub fn fdatasync(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Fsync, || synced(fd, rustix::fs::fdatasync(fd)))
 }
 
-/// Whether reads by `fd` leave the access time alone, from now on. EPERM for whoever does not own the file.
+/// Sets whether reads through `fd` leave the access time alone. EPERM for callers that do not own the file.
 pub fn set_noatime(fd: BorrowedFd<'_>, quiet: bool) -> Result<()> {
     call(Call::Open, || {
         let mut flags = rustix::fs::fcntl_getfl(fd)?;

@@ -1,4 +1,4 @@
-//! The kernel's switches for FUSE connections: one that is aborted frees whoever is stuck in its file system.
+//! The kernel's switches for FUSE connections: an abort frees all callers stuck in the file system.
 
 use std::ffi::OsStr;
 use std::io;
@@ -28,13 +28,13 @@ pub enum NotAborted {
     Switch {
         /// The file.
         switch: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
 }
 
 impl NotAborted {
-    /// What the system said last.
+    /// Kind of the system's last error.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::NoSwitches(error) | Self::Switch { error, .. } => error.kind(),

@@ -15,12 +15,12 @@ use crate::stat::Stat;
 /// The most bytes that a handle has (`MAX_HANDLE_SZ`).
 const HANDLE_MAX: usize = 128;
 
-/// What a file system calls a file.
+/// File handle of a file system.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FileHandle {
     /// How the file system made the bytes.
     pub kind: i32,
-    /// What only the file system understands.
+    /// Bytes that only the file system understands.
     pub bytes: Vec<u8>,
 }
 

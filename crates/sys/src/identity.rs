@@ -1,8 +1,8 @@
-//! As whom the calling thread makes files: file-system user, groups and umask, each per thread.
+//! Identity of the calling thread for making files: file-system user, groups and umask, each per thread.
 //!
-//! The kernel keeps credentials per thread; the C library's wrappers change those of all threads, so the
-//! calls here are raw. A thread keeps its capabilities whoever it acts as: the identity decides who owns what
-//! is made and whose quota pays, not what is allowed.
+//! The kernel keeps credentials per thread; the C library's wrappers change those of all threads, so the calls here are raw.
+//! A thread keeps its capabilities under every identity. The identity decides who owns new files and whose quota pays, not
+//! what is allowed.
 #![allow(unsafe_code, reason = "setfsuid and setfsgid have no safe wrapper, and unshare is unsafe in rustix")]
 
 use std::cell::Cell;
@@ -21,7 +21,7 @@ use crate::call::{Call, Result, SysError, call};
 /// Never a user or a group: the kernel reads it as "leave it", so it is how to ask for the current one.
 const NOBODY: u32 = u32::MAX;
 
-/// As whom a thread acts.
+/// Identity that a thread acts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// File-system user.
@@ -35,12 +35,12 @@ pub struct Caller {
 }
 
 thread_local! {
-    /// As whom this thread acts; unknown until it was set here, for a thread inherits from its maker.
+    /// Identity of this thread; unknown until it was set here, because a thread inherits from its maker.
     static CURRENT: Cell<Option<Caller>> = const { Cell::new(None) };
     static PREPARED: Cell<Option<Prepared>> = const { Cell::new(None) };
 }
 
-/// What `keep_capabilities` achieved on a thread.
+/// Result of `keep_capabilities` on a thread.
 #[derive(Clone, Copy)]
 struct Prepared {
     /// Nobody else sets this thread's umask.
@@ -63,8 +63,8 @@ pub fn is_root() -> bool {
     daemon().uid == 0
 }
 
-/// Prepares the calling thread for [`become_`]: it keeps its capabilities whoever it acts as, except the one
-/// that ignores quotas and reserved blocks, and its umask is its own (and 0).
+/// Prepares the calling thread for [`become_`]: it keeps its capabilities under every identity, except the one that ignores
+/// quotas and reserved blocks, and its umask is its own (and 0).
 ///
 /// A process that is not root has no capabilities to keep and gets only the umask.
 pub fn keep_capabilities() -> Result<()> {
@@ -106,10 +106,10 @@ fn obey_quotas() -> rustix::io::Result<()> {
     set_capabilities(None, sets)
 }
 
-/// Makes the calling thread act as `caller`, changing only what differs from as whom it acts now.
+/// Makes the calling thread act as `caller`, changing only the parts that differ.
 ///
-/// After an error it is unknown as whom the thread acts: nothing may be made until a later call succeeds.
-/// When the process is not root only the umask changes, and there is no error.
+/// After an error the thread's identity is unknown: nothing may be made until a later call succeeds. When the process is not
+/// root only the umask changes, and there is no error.
 pub fn become_(caller: Caller) -> Result<()> {
     let current = CURRENT.get();
     if current == Some(caller) {

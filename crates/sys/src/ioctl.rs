@@ -18,7 +18,7 @@ pub const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 /// Sets the extended attributes.
 pub const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 
-/// What is written to the file is on disk when the write is answered (`FS_*_FL`, of linux/fs.h, here and below).
+/// Writes are on disk when they are answered (`FS_*_FL`, of linux/fs.h, here and below).
 pub const FS_SYNC_FL: u32 = 0x0000_0008;
 /// The file can be appended to only.
 pub const FS_APPEND_FL: u32 = 0x0000_0020;
@@ -36,9 +36,9 @@ pub const FS_VERITY_FL: u32 = 0x0010_0000;
 pub const FS_NOCOW_FL: u32 = 0x0080_0000;
 /// Content goes past the page cache.
 pub const FS_DAX_FL: u32 = 0x0200_0000;
-/// What is made in the directory belongs to its project.
+/// Changes of the directory are on disk when they are answered.
 pub const FS_DIRSYNC_FL: u32 = 0x0001_0000;
-/// What is made in the directory belongs to its project.
+/// New entries of the directory belong to its project.
 pub const FS_PROJINHERIT_FL: u32 = 0x2000_0000;
 /// Names in the directory are the same in upper and lower case.
 pub const FS_CASEFOLD_FL: u32 = 0x4000_0000;
@@ -47,17 +47,17 @@ pub const FS_FL_USER_MODIFIABLE: u32 = 0x0003_80ff;
 /// Those that keep a file from losing its name, and a directory from being filled.
 pub const FREEZING: u32 = FS_APPEND_FL | FS_IMMUTABLE_FL;
 
-/// As [`FREEZING`] (`FS_XFLAG_*`, here and below).
+/// Like [`FREEZING`] (`FS_XFLAG_*`, here and below).
 pub const FS_XFLAG_FREEZING: u32 = 0x0000_0008 | 0x0000_0010;
 /// Space was allocated for the file, on XFS.
 pub const FS_XFLAG_PREALLOC: u32 = 0x0000_0002;
-/// What is made in the directory belongs to its project.
+/// New entries of the directory belong to its project.
 pub const FS_XFLAG_PROJINHERIT: u32 = 0x0000_0200;
 /// No symbolic links are made in the directory.
 pub const FS_XFLAG_NOSYMLINKS: u32 = 0x0000_0400;
 /// The file has a preferred size of extents.
 pub const FS_XFLAG_EXTSIZE: u32 = 0x0000_0800;
-/// What is made in the directory gets its preferred size of extents.
+/// New entries of the directory get its preferred size of extents.
 pub const FS_XFLAG_EXTSZINHERIT: u32 = 0x0000_1000;
 /// The file is not to be defragmented.
 pub const FS_XFLAG_NODEFRAG: u32 = 0x0000_2000;
@@ -69,16 +69,16 @@ pub const FS_XFLAG_COWEXTSIZE: u32 = 0x0001_0000;
 /// A `struct fsxattr`, as the kernel lays it out.
 pub type FsXattr = [u8; 28];
 
-/// What of a [`FsXattr`] can be set.
+/// Parts of a [`FsXattr`] that can be set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extended {
-    /// Of `FS_XFLAG_*`.
+    /// Flags, `FS_XFLAG_*`.
     pub flags: u32,
     /// Preferred size of extents, in bytes; 0: none.
     pub extent_size: u32,
     /// The project that the space counts for; 0: none.
     pub project: u32,
-    /// As `extent_size`, for what is shared no more.
+    /// Like `extent_size`, for copies on write.
     pub cow_extent_size: u32,
 }
 
@@ -86,7 +86,7 @@ impl Extended {
     /// Where the kernel has them, in words: what is not among them is not to be set.
     const PLACES: [usize; 4] = [0, 1, 3, 4];
 
-    /// What `raw` says.
+    /// Takes the settable parts of `raw`.
     pub fn of(raw: &FsXattr) -> Self {
         let (words, _) = raw.as_chunks::<4>();
         let [flags, extent_size, project, cow_extent_size] =
@@ -174,7 +174,7 @@ mod tests {
     /// `FS_NODUMP_FL`, which changes nothing else and which the owner may set.
     const NODUMP: u32 = 0x40;
 
-    /// What a file system without such attributes answers.
+    /// Maps the errors of a file system without such attributes to `None`.
     fn supported<T>(answer: Result<T>) -> Option<T> {
         match answer {
             Ok(answer) => Some(answer),

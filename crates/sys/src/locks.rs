@@ -31,7 +31,7 @@ pub struct Lock {
     pub end: u64,
     /// How it is locked.
     pub kind: LockType,
-    /// Who holds it: 0 where it belongs to an open file description.
+    /// Process that holds it: 0 for an open file description.
     pub pid: u32,
 }
 

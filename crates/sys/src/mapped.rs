@@ -30,7 +30,7 @@ thread_local! {
     static COPYING: Cell<Copying> = const { Cell::new(Copying { from: 0, to: 0, failed: false }) };
 }
 
-/// Part of a file in memory, shared with whoever else has the file.
+/// Part of a file in memory, shared with all users of the file.
 #[derive(Debug)]
 pub struct Mapped {
     at: *mut libc::c_void,

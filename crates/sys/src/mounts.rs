@@ -30,7 +30,7 @@ pub struct MountInfo {
     pub mount_point: PathBuf,
     /// Type of the file system, with its subtype if any (`fuse.name`).
     pub fs_type: OsString,
-    /// What is mounted: a device or any words.
+    /// Mounted object: a device or any words.
     pub source: OsString,
     /// Options of this mount, comma-separated.
     pub options: String,
@@ -95,7 +95,7 @@ impl Changes {
         }
     }
 
-    /// Whoever waits goes.
+    /// Wakes the waiting thread for good.
     pub fn end(&self) {
         // It cannot fail: the counter is far from full.
         let _told = rustix::io::write(&self.end, &1_u64.to_ne_bytes());

@@ -16,7 +16,7 @@ use crate::call::{Call, Result, SysError, call};
 /// Direct I/O wants blocks that lie so in memory.
 pub const ALIGNMENT: usize = 4096;
 
-/// What a block is made of.
+/// Buffers of a block.
 #[derive(Clone)]
 #[repr(C, align(4096))]
 struct Page([u8; ALIGNMENT]);
@@ -31,14 +31,14 @@ pub struct Carrier {
     out: usize,
 }
 
-/// What a block is on its way for.
+/// Step of a block.
 #[derive(Clone, Copy)]
 struct Trip {
     call: Call,
     /// Where in the files the block belongs, and how much of it is to be read or written.
     at: u64,
     len: usize,
-    /// What of it is.
+    /// Bytes of it that are done.
     done: usize,
 }
 
@@ -69,8 +69,8 @@ impl Carrier {
         Ok(Self { ring, blocks, block: pages * ALIGNMENT, out: 0 })
     }
 
-    /// Carries `range` of `from` to the same place in `to`; `carried` is told of the bytes that are written. Answers how
-    /// far `from` went: less than the range's end if the file ended before.
+    /// Copies `range` of `from` to the same place in `to` and reports written bytes to `carried`. Returns the end of the
+    /// copy: less than the range's end if the file ended before.
     ///
     /// # Errors
     /// What failed first; `to` is then half written.
@@ -157,7 +157,7 @@ impl Carrier {
 }
 
 impl Trip {
-    /// What is next after `answer`; None: nothing.
+    /// Next step after `answer`; None: nothing.
     fn goes_on(self, answer: Result<usize, Errno>) -> Result<Option<Self>> {
         let moved = match answer {
             Ok(moved) => moved,

@@ -24,7 +24,7 @@ pub enum Violation {
 /// When a call is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
-    /// Whatever its arguments.
+    /// Allowed with any arguments.
     Always,
     /// The argument of this number, of 32 bits, is one of these.
     Is(u32, &'static [u32]),
@@ -32,7 +32,7 @@ enum When {
     Has(u32, u32),
 }
 
-/// Of the architecture: `AUDIT_ARCH_*` of `linux/audit.h`.
+/// Number of the architecture: `AUDIT_ARCH_*` of `linux/audit.h`.
 const ARCH: u32 = if cfg!(target_arch = "x86_64") { 0xC000_003E } else { 0xC000_00B7 };
 /// Calls of x86_64 with 32-bit pointers have this bit in their number.
 const X32: u32 = 0x4000_0000;
@@ -48,7 +48,7 @@ const IF_AT_LEAST: u16 = 0x35;
 const AND: u16 = 0x54;
 const RETURN: u16 = 0x06;
 
-/// Of prctl(2): names of threads and of memory, capabilities, whether there is a dump.
+/// Allowed operations of prctl(2): names of threads and of memory, capabilities, dumpability.
 const PRCTL: &[u32] = &[
     libc::PR_SET_NAME.cast_unsigned(),
     libc::PR_GET_NAME.cast_unsigned(),

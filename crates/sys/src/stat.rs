@@ -1,4 +1,4 @@
-//! What the kernel tells about a file: type, attributes, times.
+//! Types, attributes and times of files, as the kernel returns them.
 
 use rustix::fs::{FileType, Statx, StatxAttributes, StatxFlags, StatxTimestamp};
 
@@ -77,7 +77,7 @@ impl Kind {
     }
 }
 
-/// What statx tells about a file.
+/// Result of statx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// The device, as makedev has it.
@@ -116,8 +116,8 @@ pub struct Stat {
     pub attributes: u64,
     /// `STATX_ATTR_*` that the file system knows.
     pub attributes_mask: u64,
-    /// What tells objects apart that have the inode number one after the other; only where it was asked for
-    /// ([`crate::handle::ByNumber::stat`]), statx does not tell it.
+    /// Tells apart objects that have the same inode number one after the other; only where it was requested
+    /// ([`crate::handle::ByNumber::stat`]), statx does not return it.
     pub version: Option<u32>,
     /// Number and generation that the object is known by elsewhere; only where the caller has found that out.
     pub alias: Option<(u64, u32)>,

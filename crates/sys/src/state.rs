@@ -13,7 +13,7 @@ use crate::identity::become_daemon;
 
 /// Access for others than the owner.
 const OTHERS: u32 = 0o077;
-/// What lets others than the owner change something.
+/// Mode bits that let others than the owner change something.
 const WRITE_BY_OTHERS: u32 = 0o022;
 
 /// Makes the folder of `file`, which only its owner may enter, and puts what was there under the file's name aside: `.bad` is

@@ -13,7 +13,7 @@ use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 
 /// The longest name of a thread, without its NUL.
 const NAME_MAX: usize = 15;
-/// Of `struct sched_attr`, as it first was.
+/// Size of the first version of `struct sched_attr`.
 const SCHED_ATTR_SIZE: u32 = 48;
 
 /// How a thread competes for a processor.
@@ -78,9 +78,9 @@ pub fn be_ordinary() -> io::Result<()> {
     let room = &raw mut attributes;
     // SAFETY: the kernel writes at most the size given, which is the structure's, to a local that is not used meanwhile.
     settled(unsafe { libc::syscall(libc::SYS_sched_getattr, pid, room, SCHED_ATTR_SIZE, 0) })?;
-    // What is told of it (whether children inherit) is the first thread's own.
+    // Whether children inherit it is the first thread's own affair.
     attributes.sched_flags = 0;
-    // SAFETY: the kernel reads the structure, of the size that is told in it.
+    // SAFETY: the kernel reads the structure, of the size in its first field.
     settled(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })?;
     Ok(placed?)
 }
@@ -120,7 +120,7 @@ pub fn autogroup_enabled() -> bool {
 pub struct RunDelay(File);
 
 impl RunDelay {
-    /// Of the calling thread, if the kernel tells.
+    /// Scheduling of the calling thread, if the kernel returns it.
     pub fn own() -> Option<Self> {
         File::open("/proc/thread-self/schedstat").ok().map(Self)
     }

@@ -9,18 +9,18 @@ use rustix::io::Errno;
 use crate::at::procfd::ProcFd;
 use crate::call::{Call, Result, SysError, call};
 
-/// What the first attempt at a value or a list has room for.
+/// Room of the first attempt at a value or a list.
 const FIRST_GUESS: usize = 256;
 
 /// No value and no list is larger.
 const LARGEST: usize = 64 << 10;
 
-/// Whose attributes.
+/// Object whose attributes are meant.
 #[derive(Clone, Copy, Debug)]
 pub enum On<'a> {
     /// This name's in a directory, whose descriptor may be `O_PATH`.
     Name(BorrowedFd<'a>, &'a CStr),
-    /// What a descriptor, `O_PATH` or not, stands for.
+    /// Object of a descriptor, `O_PATH` or not.
     Fd(BorrowedFd<'a>),
 }
 

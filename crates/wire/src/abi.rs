@@ -15,7 +15,7 @@ pub const NAME_MAX: usize = 1024;
 pub const INVALID_UIDGID: u32 = u32::MAX;
 /// Set in `unique` when the kernel sends a request again.
 pub const UNIQUE_RESEND: u64 = 1 << 63;
-/// What records of variable length are padded to.
+/// Alignment of records of variable length.
 pub const RECORD_ALIGN: usize = 8;
 
 pub const FATTR_MODE: u32 = 1 << 0;

@@ -1,4 +1,4 @@
-//! An answer, built into the buffer of whoever asks.
+//! An answer, built into the caller's buffer.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::attr::{Attr, Entry, Opened, Statx};
 use crate::dirent::DirentWriter;
 use crate::operation::{CopyWidth, FileLock};
 
-/// What every answer begins with, as bytes.
+/// Header of every answer, as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutHeader(abi::OutHeader);
 
@@ -31,7 +31,7 @@ impl OutHeader {
         Self(abi::OutHeader { len: 16, error: -errno, unique })
     }
 
-    /// As it goes over the wire.
+    /// Bytes on the wire.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
@@ -42,7 +42,7 @@ impl OutHeader {
 #[error("the answer does not fit into its buffer")]
 pub struct NoRoom;
 
-/// What STATFS tells.
+/// Content of a STATFS answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "fields bear statvfs(3)'s names")]
 pub struct Statfs {
@@ -84,7 +84,7 @@ impl<'b> Answer<'b> {
         OutHeader::answered(unique, self.len)
     }
 
-    /// What has been built.
+    /// Bytes built so far.
     pub fn as_bytes(&self) -> &[u8] {
         &self.buf[..self.len]
     }

@@ -1,4 +1,4 @@
-//! What answers tell of an inode, in our own shape, and the kernel's made from it.
+//! Inode attributes in answers, in our own form, and the kernel's form made from it.
 #![allow(missing_docs, reason = "fields bear stat(2)'s and statx(2)'s names")]
 
 use std::time::Duration;
@@ -48,11 +48,11 @@ pub struct Opened {
     pub fh: u64,
     /// `abi::FOPEN_*`.
     pub open_flags: u32,
-    /// Of the backing file, with `abi::FOPEN_PASSTHROUGH`; else 0.
+    /// Id of the backing file, with `abi::FOPEN_PASSTHROUGH`; else 0.
     pub backing_id: i32,
 }
 
-/// What STATX tells: `mask` says which fields hold.
+/// Content of a STATX answer: `mask` says which fields are valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statx {
     pub mask: u32,

@@ -1,4 +1,4 @@
-//! What a request carries after its own fields: supplementary groups, and security contexts, which are skipped.
+//! Extensions of a request, after its own fields: supplementary groups, and security contexts, which are skipped.
 
 use zerocopy::FromBytes;
 

@@ -1,4 +1,4 @@
-//! What a built answer gives to the kernel: lookups and handles, read back from its bytes.
+//! Grants of a built answer to the kernel: lookups and handles, read back from its bytes.
 
 use crate::abi;
 

@@ -1,8 +1,7 @@
 //! The FUSE protocol (kernel ABI 7.45, Linux only) as types: a request parsed from slices, an answer built into one.
 //!
-//! Pure: no I/O, no `unsafe`, no allocation. Nothing that is parsed is copied but fixed-size numbers: names and
-//! data are handed out as slices of the caller's buffer, whatever its alignment. INIT is not here: whoever
-//! mounts negotiates.
+//! Pure: no I/O, no `unsafe`, no allocation. Only fixed-size numbers are copied while parsing: names and data are slices of
+//! the caller's buffer, whatever its alignment. INIT is not here: the mounting code negotiates.
 
 pub mod abi;
 mod answer;

@@ -1,4 +1,4 @@
-//! What the kernel is told unasked: that something is not as it was told before.
+//! Notices to the kernel: cached names, attributes or data are out of date.
 
 use std::ffi::CStr;
 
@@ -67,7 +67,7 @@ impl Notice {
         Self([&[header.as_bytes()], parts].concat().concat())
     }
 
-    /// As it goes over the wire.
+    /// Bytes on the wire.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

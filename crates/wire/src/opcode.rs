@@ -7,8 +7,8 @@ use zerocopy::TryFromBytes;
 use crate::abi;
 use crate::request::Abi;
 
-/// What a request asks for. Those that only other kinds of server see (INIT, NOTIFY_REPLY, the two of
-/// virtio-fs DAX) are known by name but never parsed.
+/// Operation of a request. Those of other kinds of server only (INIT, NOTIFY_REPLY, the two of virtio-fs DAX) are known by
+/// name but never parsed.
 #[expect(missing_docs, reason = "the kernel's names")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, TryFromBytes)]
 #[repr(u32)]

@@ -1,4 +1,4 @@
-//! What the kernel asks, one variant an operation, with names and data borrowed from the request's buffer.
+//! Requests of the kernel, one variant an operation, with names and data borrowed from the request's buffer.
 #![allow(
     missing_docs,
     reason = "variants and fields bear the kernel's names; what they do not say is said here"
@@ -200,7 +200,7 @@ pub enum Operation<'a> {
     },
 }
 
-/// What SETATTR changes: only what is there.
+/// Changes of a SETATTR: only the present fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// With the type's bits.

@@ -24,7 +24,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// What is left of a request. Each call takes what it returns off `rest`.
+/// Rest of a request. Each call removes what it returns from `rest`.
 struct Body<'o, 'a> {
     op_in: &'o [u8],
     rest: &'a [u8],

@@ -1,4 +1,4 @@
-//! A request: its header, what it asks, and for whom.
+//! A request: its header, operation and caller.
 
 use zerocopy::FromBytes;
 
@@ -7,21 +7,21 @@ use crate::extension::Groups;
 use crate::opcode::Opcode;
 use crate::operation::Operation;
 
-/// What was negotiated at INIT and changes how requests look.
+/// Options negotiated at INIT that change the form of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abi {
     /// `FUSE_SETXATTR_EXT`.
     pub setxattr_ext: bool,
 }
 
-/// What every request begins with.
+/// Header of every request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of the whole request, this header included.
     pub len: u32,
     /// The opcode's number, known or not.
     pub opcode: u32,
-    /// What the answer must carry.
+    /// Id that the answer must carry.
     pub unique: u64,
     /// The inode it is about.
     pub nodeid: u64,
@@ -65,9 +65,9 @@ pub enum Why {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Refused {
-    /// What to answer, if an answer can be given and is waited for.
+    /// Id to answer, if an answer is possible and expected.
     pub unique: Option<u64>,
-    /// What is wrong.
+    /// The fault.
     pub why: Why,
 }
 
@@ -90,9 +90,9 @@ impl Refused {
 /// A request of the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Who asks, about which inode.
+    /// Caller and inode.
     pub header: Header,
-    /// What is asked.
+    /// The operation.
     pub op: Operation<'a>,
     /// Groups the caller is in, beside the header's `gid`.
     pub groups: Groups<'a>,

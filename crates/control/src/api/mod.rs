@@ -1,4 +1,4 @@
-//! What is asked of a pool and answered, as JSON. The schemas in docs/schema are made from these types.
+//! Requests to a pool and their answers, as JSON. The schemas in docs/schema are made from these types.
 //!
 //! Paths in answers are text for people: bytes that are no printable text stand escaped, as everywhere in fsstack.
 
@@ -36,7 +36,7 @@ pub struct Status {
     pub branches: Vec<BranchStatus>,
     /// Open files by the way their bytes go.
     pub open_files: OpenFiles,
-    /// What the daemon keeps in memory.
+    /// Tables in the daemon's memory.
     pub tables: Tables,
     /// The daemon's file descriptors.
     #[serde(default)]
@@ -119,11 +119,11 @@ pub struct OpenFiles {
 pub struct Descriptors {
     /// Open now; None: the system does not tell.
     pub open: Option<u64>,
-    /// The most that may be open: beyond it programs are told ENFILE.
+    /// Limit of open descriptors: beyond it programs get ENFILE.
     pub limit: u64,
 }
 
-/// What the daemon keeps in memory, and how its caches do.
+/// Tables in the daemon's memory, and the success of its caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tables {
@@ -165,7 +165,7 @@ pub struct Key {
     pub value: String,
     /// When a change of it takes effect.
     pub changes: When,
-    /// What it is for.
+    /// Purpose of the key.
     pub help: String,
 }
 
@@ -209,7 +209,7 @@ pub struct Assignment {
     pub value: Option<String>,
 }
 
-/// What changed, or would.
+/// Changes made, or found by a dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Changed {
@@ -219,7 +219,7 @@ pub struct Changed {
     pub dry_run: bool,
     /// The file that has the changes too.
     pub persisted: Option<String>,
-    /// What else is to be known, a sentence each.
+    /// Further notes, a sentence each.
     pub notes: Vec<String>,
 }
 
@@ -229,9 +229,9 @@ pub struct Changed {
 pub struct Change {
     /// The key.
     pub key: String,
-    /// What it was.
+    /// Former value.
     pub from: String,
-    /// What it is.
+    /// New value.
     pub to: String,
 }
 
@@ -257,9 +257,9 @@ pub struct WritePathRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WritePathChanged {
-    /// What it was.
+    /// Former write path.
     pub from: String,
-    /// What it is.
+    /// New write path.
     pub to: String,
     /// The directory it holds for; null: the whole pool.
     pub subtree: Option<String>,
@@ -276,7 +276,7 @@ pub struct WritePathChanged {
 pub enum BranchRequest {
     /// One more, after the others.
     Add {
-        /// As in SOURCE: `/disk=RW,50G`.
+        /// The branch, as in SOURCE: `/disk=RW,50G`.
         branch: String,
     },
     /// One less: its files are in the pool no more.
@@ -317,9 +317,9 @@ pub enum BranchRequest {
 pub struct BranchChanged {
     /// The branch.
     pub branch: String,
-    /// What it was; empty for a branch that is new.
+    /// Former state; empty for a new branch.
     pub from: String,
-    /// What it is; empty for a branch that is gone.
+    /// New state; empty for a removed branch.
     pub to: String,
     /// It goes when this many files are closed that are open on it.
     pub waits_for: u64,
@@ -337,7 +337,7 @@ pub struct HandlesRequest {
     pub indexed: u16,
 }
 
-/// What a handle of the pool says.
+/// Content of a file handle of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -352,7 +352,7 @@ pub struct HandleOf {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HandlesTried {
-    /// Of the handles that were asked for, in their order.
+    /// Results for the requested handles, in their order.
     pub ends: Vec<HandleEnd>,
     /// Some of objects that only the index finds; they are tried when they are asked for.
     pub indexed: Vec<HandleOf>,
@@ -360,7 +360,7 @@ pub struct HandlesTried {
     pub away: Vec<AwayBranch>,
 }
 
-/// What becomes of a handle.
+/// Result of resolving a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -399,7 +399,7 @@ pub struct Explained {
     pub copies: Vec<String>,
     /// The write path that holds for it, null for what is no file.
     pub write_path: Option<WritePathExplained>,
-    /// What else is to be said, a sentence each.
+    /// Further notes, a sentence each.
     pub notes: Vec<String>,
 }
 
@@ -411,7 +411,7 @@ pub struct WritePathExplained {
     pub now: String,
     /// Whether the file is open.
     pub open: bool,
-    /// What the pool's setting or a directory's rule says.
+    /// Value of the pool's setting or of the directory's rule.
     pub setting: String,
     /// Which of them won: `pool`, or the directory of the rule.
     pub decided_by: String,

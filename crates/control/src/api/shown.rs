@@ -1,4 +1,4 @@
-//! What the command prints besides the answers of daemons: made by the command itself.
+//! Output of the command that it makes itself, beside the daemons' answers.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ pub struct ListedPool {
     pub socket: Option<String>,
 }
 
-/// What `fsstack nfs show` prints: how servers export a pool.
+/// Output of `fsstack nfs show`: how servers export a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExportShown {
@@ -44,13 +44,13 @@ pub struct ExportShown {
     pub exports_line: String,
     /// The file for that line.
     pub exports_file: String,
-    /// What became of the line when it was installed; null: that was not asked for.
+    /// Result of installing the line; null: not requested.
     pub installed: Option<String>,
     /// nfs-ganesha's block.
     pub ganesha_block: String,
 }
 
-/// What `fsstack status` prints.
+/// Output of `fsstack status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StatusList {
@@ -72,7 +72,7 @@ pub struct SilentPool {
     pub error: String,
 }
 
-/// What `fsstack where` prints.
+/// Output of `fsstack where`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Places {
@@ -84,7 +84,7 @@ pub struct Places {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Place {
-    /// As it was asked for.
+    /// The path as given.
     pub path: String,
     /// The branch that answers for it.
     pub branch: String,
@@ -94,7 +94,7 @@ pub struct Place {
     pub copies: Vec<String>,
 }
 
-/// What `fsstack doctor` prints.
+/// Output of `fsstack doctor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Findings {
@@ -102,15 +102,15 @@ pub struct Findings {
     pub findings: Vec<Finding>,
 }
 
-/// What one check found.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Finding {
     /// How bad it is.
     pub level: Level,
-    /// What was looked at: `kernel`, `limits`, a pool's or a branch's path.
+    /// Subject of the check: `kernel`, `limits`, a pool's or a branch's path.
     pub about: String,
-    /// What was found, and where it is not ok what to do.
+    /// Finding, and the remedy if it is not ok.
     pub text: String,
 }
 
@@ -119,7 +119,7 @@ pub struct Finding {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
-    /// As it should be.
+    /// Nothing to mend.
     Ok,
     /// It works, but could be better.
     Warn,
@@ -127,7 +127,7 @@ pub enum Level {
     Fail,
 }
 
-/// What `fsstack top` shows, at one moment.
+/// One sample of `fsstack top`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Moment {
@@ -139,7 +139,7 @@ pub struct Moment {
     pub processes: Vec<ProcessLoad>,
 }
 
-/// What the disk of a branch did a second, by the kernel's account: whatever the way the bytes came.
+/// Rates of a branch's disk, by the kernel's account, whatever the write path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct BranchLoad {
@@ -149,7 +149,7 @@ pub struct BranchLoad {
     pub disk: Option<DiskLoad>,
 }
 
-/// What a disk did a second.
+/// Rates of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DiskLoad {
@@ -175,7 +175,7 @@ pub struct ProcessLoad {
     pub pid: u32,
     /// Its name.
     pub name: String,
-    /// What it is in the stack: `daemon` of this pool, `fuse` (it serves another FUSE file system), `server`.
+    /// Role in the stack: `daemon` of this pool, `fuse` (serves another FUSE file system), `server`.
     pub role: String,
     /// CPUs that it kept busy: 1.0 is one of them all the time.
     pub cpus: f64,
@@ -183,7 +183,7 @@ pub struct ProcessLoad {
     pub resident_bytes: u64,
 }
 
-/// What `fsstack copy` prints.
+/// Output of `fsstack copy`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Copied {
@@ -201,7 +201,7 @@ pub struct Copied {
     pub symlinks: u64,
     /// Devices, pipes and sockets that were made.
     pub others: u64,
-    /// What the pool had already.
+    /// Files that the pool had already.
     pub already_there: u64,
     /// Whether each file was read back and compared.
     pub verified: bool,
@@ -209,11 +209,11 @@ pub struct Copied {
     pub seconds: f64,
     /// Where the files are.
     pub branches: Vec<CopiedTo>,
-    /// What could not be copied.
+    /// Files that could not be copied.
     pub failed: Vec<NotCopied>,
 }
 
-/// What a branch got.
+/// Files put on a branch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CopiedTo {
@@ -225,7 +225,7 @@ pub struct CopiedTo {
     pub bytes: u64,
 }
 
-/// What could not be copied.
+/// A file that could not be copied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NotCopied {

@@ -1,4 +1,4 @@
-//! What each policy means, and what holds for all of them.
+//! Meaning of each policy, and properties of all of them.
 
 use expect_test::{Expect, expect};
 use proptest::prelude::*;

@@ -10,10 +10,10 @@ use super::procfd::ProcFd;
 use crate::call::{Call, Result, SysError, call};
 use crate::stat::Time;
 
-/// What a timestamp becomes.
+/// New value of a timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// What it was.
+    /// Unchanged.
     Omit,
     /// The kernel's present.
     Now,
@@ -31,7 +31,7 @@ impl From<SetTime> for Timespec {
     }
 }
 
-/// What the two timestamps that can be set become.
+/// New values of the two timestamps that can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// Last access.

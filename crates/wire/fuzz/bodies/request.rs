@@ -1,4 +1,4 @@
-//! What the fuzz target `request` does with its input, which the crate's own tests do too, with random numbers.
+//! Body of the fuzz target `request`; the crate's own tests run it too, with random numbers.
 
 use fsstack_wire::{Abi, Header, Opcode, Request, encode};
 

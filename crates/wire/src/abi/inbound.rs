@@ -1,8 +1,8 @@
-//! What the kernel sends: the struct that opens each request.
+//! Messages from the kernel: the struct that opens each request.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What every request begins with.
+/// Header of every request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct InHeader {
@@ -214,7 +214,7 @@ pub struct GetxattrIn {
     pub padding: u32,
 }
 
-/// A byte range and who locks it.
+/// Byte range of a lock and its owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct FileLock {
@@ -322,7 +322,7 @@ pub struct SyncfsIn {
     pub padding: u64,
 }
 
-/// What every extension begins with.
+/// Header of every extension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct ExtHeader {

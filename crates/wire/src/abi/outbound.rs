@@ -1,10 +1,10 @@
-//! What goes back to the kernel: the struct that answers each request.
+//! Messages to the kernel: the struct that answers each request.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::FileLock;
 
-/// What every answer begins with.
+/// Header of every answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct OutHeader {

@@ -11,7 +11,7 @@ use super::seed::seed;
 use super::{dirents_body, request_body};
 use crate::*;
 
-/// As the target takes it: the first byte says how the rest is meant.
+/// Input of the target: the first byte selects its meaning.
 fn input(first: u8, message: &[u8]) -> Vec<u8> {
     [&[first], message].concat()
 }

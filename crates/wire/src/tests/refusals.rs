@@ -1,4 +1,4 @@
-//! What is cut short, too long, or not ours is refused, and told from what wants no answer.
+//! Requests that are too short, too long or not ours are refused, and told apart from those that expect no answer.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -40,7 +40,7 @@ proptest! {
         }
     }
 
-    /// Whatever is accepted has one meaning: built again from what was understood, it is understood the same.
+    /// An accepted request has one meaning: built again from its parsed form, it parses to the same.
     #[test]
     fn what_is_accepted_can_be_built(
         mut bytes in vec(any::<u8>(), 40..200), opcode in 0u32..60, extensions in 0u16..3, setxattr_ext in any::<bool>()

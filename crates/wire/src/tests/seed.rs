@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::*;
 
-/// What a set of requests is made of.
+/// Ingredients of a set of requests.
 #[derive(Clone, Debug)]
 pub(super) struct Seed {
     longs: [u64; 6],
