@@ -207,3 +207,34 @@ fn auto_tells_why_it_is_stacked() {
     assert_eq!(told, "stacked: the pool's write-path=auto, but this mount has no passthrough");
     bare.close(open);
 }
+
+/// A mapping has the file open on the branch, as any other descriptor.
+#[test]
+fn what_may_be_mapped_past_the_daemon_is_stacked_beside_passthrough() {
+    for page_cache in [PageCache::Off, PageCache::On] {
+        let stacked = if page_cache == PageCache::On { Route::Cached } else { Route::Direct };
+        let pool = Pooled::new(WritePath::Passthrough);
+        let mapped = std::fs::File::open(pool.home.path().join("top")).unwrap();
+        assert!(pool.is_passthrough("top"));
+        let edit = |now: &mut Settings| (now.write_path, now.page_cache) = (WritePath::Stacked, page_cache);
+        pool.union.change(edit).unwrap();
+        let open = |path: &str| pool.open(path, OFlags::RDWR);
+        // Nobody has had this one open by passthrough.
+        assert_eq!(open("a/film").1, stacked);
+        let (first, route) = open("top");
+        assert_eq!((route, open("top").1), (Route::Beside(1), Route::Beside(1)));
+        assert_eq!(pool.ask("top", c"user.fsstack.write-path"), "stacked");
+        pool.union.release(first);
+        drop(mapped);
+        // By those that are open it may have been mapped meanwhile.
+        assert_eq!(open("top").1, Route::Beside(1));
+    }
+}
+
+#[test]
+fn what_is_not_mapped_any_more_is_stacked_as_any_file() {
+    let pool = Pooled::new(WritePath::Passthrough);
+    assert!(pool.is_passthrough("top"));
+    pool.union.change(|now| now.write_path = WritePath::Stacked).unwrap();
+    assert_eq!(pool.open("top", OFlags::RDWR).1, Route::Direct);
+}

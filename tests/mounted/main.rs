@@ -44,6 +44,7 @@ mod names;
 mod opens;
 mod out_of_band;
 mod out_of_reach;
+mod outliving_maps;
 mod parallel;
 mod permissions;
 mod power_cuts;

@@ -17,7 +17,8 @@
 //! A branch that refused a file is not tried again for that file at once (`refusals.rs`): writers try again and again.
 //!
 //! Not moved: a file with several links (the others would stay behind), and one that the kernel reads or writes
-//! by passthrough (it would go on with the old one).
+//! by passthrough, or may have mapped by it (it would go on with the old one). Whether a mapping is left over is asked before the
+//! copy: none is made later, as the file is open and no open of it goes by passthrough.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,7 +42,7 @@ use crate::movers::Order;
 use crate::moving::Move;
 use crate::open::departure::{Departure, Outcome};
 use crate::open::route::Route;
-use crate::open::{Alone, Leave, OpenFile, WRITTEN_PAST, Was};
+use crate::open::{Alone, Leave, MAPPED, OpenFile, WRITTEN_PAST, Was, may_be_mapped};
 use crate::place::ancestors;
 use crate::pool::Pool;
 use crate::record::{Written, let_go};
@@ -159,10 +160,8 @@ impl Union {
                 }
                 Err(_) if departure.is_over() => return Err(Errno::NOSPC.into()), // called off
                 Err(unmoved) => {
-                    let (error, left) = match unmoved {
-                        Unmoved::Undone(error) => (error, false),
-                        Unmoved::Left(error) => (error, true),
-                    };
+                    let (Unmoved::Undone(error) | Unmoved::Left(error)) = unmoved;
+                    let left = matches!(unmoved, Unmoved::Left(_));
                     tracing::warn!(%error, name = ?moving.name.name, branch = %pool.branch(at).path.display(), "relocation to this branch failed; trying the next");
                     why = why_failed(error, why);
                     self.refusals.add((inode.id.ino, at), room, began, why);
@@ -192,7 +191,10 @@ impl Union {
         // (Where flags cannot be asked for there are none.)
         let flags = from.ask(|| Ok(sys::ioctl::getflags(fd).unwrap_or(0)))?;
         let name = inode.name().ok_or("it has no name").and_then(|name| {
-            let why = why_not(file, &stat, flags).or_else(|| self.why_not_from(pool, &name, from.ix));
+            let mapped = || (inode.was_past() && may_be_mapped(&from, fd)).then_some(MAPPED);
+            let why = why_not(file, &stat, flags)
+                .or_else(mapped)
+                .or_else(|| self.why_not_from(pool, &name, from.ix));
             why.map_or(Ok(name), Err)
         });
         let name = name.map_err(|why| self.not_moved(file, inode, why))?;
@@ -462,8 +464,8 @@ fn why_failed(error: OpError, known: &'static str) -> &'static str {
 }
 
 fn why_not(file: &OpenFile, stat: &Stat, flags: u32) -> Option<&'static str> {
-    if matches!(file.tied_to(), Some(Route::Passthrough(_))) {
-        return Some(WRITTEN_PAST);
+    if file.is_past_us() {
+        return Some(if matches!(file.tied_to(), Some(Route::Beside(_))) { MAPPED } else { WRITTEN_PAST });
     }
     if !file.lock_owners.lock().is_empty() {
         return Some("somebody has locks on it, which the branch keeps");

@@ -23,6 +23,7 @@ pub const KEPT: &[(CapabilitySet, &str)] = &[
         "open_by_handle_at(2), by which exported files and renamed directories are found",
     ),
     (CapabilitySet::FOWNER, "chmod, times, attributes and O_NOATIME on files of others"),
+    (CapabilitySet::LEASE, "whether a file of somebody else's may be mapped: see `is_open_elsewhere`"),
     (CapabilitySet::FSETID, "set-group-ID bits of files that are chmodded or copied"),
     (CapabilitySet::SETGID, "what is made belongs to its maker's group from the first moment"),
     (CapabilitySet::SETUID, "what is made belongs to its maker from the first moment"),

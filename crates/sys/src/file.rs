@@ -1,6 +1,9 @@
 //! Calls on an open file: content, space, durability.
 
-#![allow(unsafe_code, reason = "rustix neither relays close's errno nor shows a file system's id")]
+#![allow(
+    unsafe_code,
+    reason = "rustix neither relays close's errno, shows a file system's id nor has leases"
+)]
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd as _, BorrowedFd, IntoRawFd as _};
@@ -184,6 +187,36 @@ pub fn await_written(fd: BorrowedFd<'_>) -> Result<()> {
     })
 }
 
+/// Whether this machine has the file open, or mapped, other than by `fd` and its duplicates.
+///
+/// A write lease is what the kernel gives only to a file's one opener; it is given back at once. EINVAL where the file system
+/// has no leases.
+pub fn is_open_elsewhere(fd: BorrowedFd<'_>) -> Result<bool> {
+    /// `F_SETSIG` of fcntl(2).
+    const SET_SIGNAL: libc::c_int = 10;
+    // Whoever opens the file meanwhile breaks the lease, of which the holder is told by SIGIO, which ends a process, unless
+    // it names another signal: this one is ignored.
+    let lease = |command: libc::c_int, argument: libc::c_int| {
+        // SAFETY: the descriptor is open while it is borrowed; the arguments are numbers.
+        match unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) } {
+            -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+            _ => Ok(()),
+        }
+    };
+    call(Call::Lease, || {
+        lease(SET_SIGNAL, libc::SIGURG)?;
+        match lease(libc::F_SETLEASE, libc::F_WRLCK) {
+            Err(Errno::AGAIN) => return Ok(true),
+            taken => taken?,
+        }
+        match lease(libc::F_SETLEASE, libc::F_UNLCK) {
+            // Another thread that asks the same by this descriptor has given it back.
+            Ok(()) | Err(Errno::AGAIN) => Ok(false),
+            Err(kept) => Err(kept),
+        }
+    })
+}
+
 /// Makes the whole file system durable.
 pub fn syncfs(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Syncfs, || {
@@ -291,6 +324,39 @@ mod tests {
             Ok(()) => assert_eq!(std::fs::read(dir.path().join("to")).unwrap(), b"0123456789"),
             Err(e) => assert!(matches!(e.errno, Errno::OPNOTSUPP | Errno::INVAL | Errno::XDEV), "{e}"),
         }
+    }
+
+    #[test]
+    fn a_file_is_open_elsewhere_until_its_last_mapping_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let elsewhere = || is_open_elsewhere(file.as_fd()).unwrap();
+        let twin = file.try_clone().unwrap();
+        assert!(!elsewhere(), "by a duplicate");
+        drop(twin);
+        let other = File::open(&path).unwrap();
+        assert!(elsewhere(), "by a reader");
+        // SAFETY: a mapping of its own, at an address that the kernel chooses.
+        let at = unsafe {
+            libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, other.as_raw_fd(), 0)
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        drop(other);
+        assert!(elsewhere(), "by a mapping whose descriptor is closed");
+        // SAFETY: the mapping that was made above, which nothing refers to.
+        assert_eq!(unsafe { libc::munmap(at, 4096) }, 0);
+        assert!(!elsewhere());
+        let null = File::open("/dev/null").unwrap();
+        assert_eq!(is_open_elsewhere(null.as_fd()).unwrap_err().errno, Errno::INVAL);
+        // What is opened meanwhile waits and ends nobody.
+        std::thread::scope(|scope| {
+            let opens = scope.spawn(|| (0..2000).for_each(|_| drop(File::open(&path).unwrap())));
+            while !opens.is_finished() {
+                elsewhere();
+            }
+        });
     }
 
     #[test]

@@ -48,6 +48,9 @@ pub struct Inode {
     pub kind: Kind,
     /// Its branch has left the pool.
     lost: AtomicBool,
+    /// The file was open by passthrough: a mapping of it may outlive the descriptor. (The kernel does not forget the inode
+    /// meanwhile.)
+    was_past: AtomicBool,
     /// When the kernel was last told about it, on the table's clock of milliseconds, which wraps.
     told: AtomicU32,
     /// Of a directory: names that have come to be in it, by this daemon.
@@ -139,6 +142,7 @@ impl Inode {
             id,
             kind,
             lost: AtomicBool::new(false),
+            was_past: AtomicBool::new(false),
             told: AtomicU32::new(0),
             born: AtomicU32::new(0),
             losses: AtomicU32::new(0),
@@ -379,6 +383,16 @@ impl Inode {
                 Err(error)
             }
         }
+    }
+
+    /// It is opened by passthrough, or beside it, and can be mapped by the handle past the daemon.
+    pub(crate) fn opened_past(&self) {
+        self.was_past.store(true, SeqCst);
+    }
+
+    /// Whether it was ever open by passthrough.
+    pub(crate) fn was_past(&self) -> bool {
+        self.was_past.load(SeqCst)
     }
 
     /// One more handle by passthrough for reading and writing, so that the file can be mapped and stored into.

@@ -20,6 +20,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use fsstack_sys::{self as sys, OFlags, Stat, SysError};
@@ -41,10 +42,10 @@ use followed::Followed;
 use listing::Listing;
 use owed::{Owed, To};
 pub use place::Placed;
-pub(crate) use place::{Alone, Leave, Was};
+pub(crate) use place::{Alone, Leave, Was, may_be_mapped};
 use place::{PATIENCE, TRY};
 use quiet::Quiet;
-use route::{Backings, Route, Tie, register};
+use route::{Backings, Known, Route, Tie, Unknown, register};
 use unsynced::Unsynced;
 
 /// Set-uid, set-gid.
@@ -52,6 +53,12 @@ pub(crate) const SET_ID: u32 = 0o6000;
 
 /// Why a file is not moved that the kernel reads or writes.
 pub(crate) const WRITTEN_PAST: &str = "it is open by passthrough, past the daemon";
+/// Why a file is not moved that was read or written by the kernel.
+pub(crate) const MAPPED: &str =
+    "it may be mapped: a program that had it open by passthrough may store into it";
+/// How often a file is looked at that seems to be mapped, and how long after another: a descriptor of it may be about to be closed.
+const LOOKS: usize = 4;
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The open file of an inode.
 #[derive(Debug)]
@@ -115,8 +122,7 @@ impl OpenFile {
     /// Whether there may be something that its branch has not told yet of what was written: the kernel writes it past the
     /// daemon, or the daemon was asked to write.
     pub(crate) fn may_owe_an_error(&self) -> bool {
-        let past_us = matches!(self.tied_to(), Some(Route::Passthrough(_)));
-        past_us || self.touched.load(Relaxed) || self.has_unsynced()
+        self.is_past_us() || self.touched.load(Relaxed) || self.has_unsynced()
     }
 
     /// Runs a call on the file where it is; its error carries the branch.
@@ -289,21 +295,29 @@ impl OpenFile {
 
     /// Decides how the kernel reaches the bytes for one more open, whose wish is `wish`, asked with the decision's
     /// lock held: whoever gives the file a set-id bit looks for its writers under the same. A branch that may hang is asked
-    /// before that, with the file's place held.
-    pub fn tie(&self, wish: impl Fn() -> Choice, writer: Option<u32>) -> Route {
+    /// before that, with the file's place held. `was_past`: it has been open by passthrough.
+    pub fn tie(&self, wish: impl Fn() -> Choice, writer: Option<u32>, was_past: bool) -> Route {
         let placed = self.placed();
-        let mut registered = None;
+        let mut known = Known { registered: None, mapped: (!was_past).then_some(false) };
         let (route, kept) = loop {
-            {
+            let unknown = {
                 let mut tie = self.tie.lock();
-                if let Some(route) = tie.join(wish(), writer, registered) {
-                    break (route, tie.backing);
+                match tie.join(wish(), writer, known) {
+                    Ok(route) => break (route, tie.backing),
+                    Err(unknown) => unknown,
+                }
+            };
+            match (unknown, &placed) {
+                (Unknown::Registered, Ok(placed)) => {
+                    known.registered = Some(register(placed, &*self.backings));
+                }
+                (Unknown::Registered, Err(_)) => known.registered = Some(Err(But::DoesNotOpen)),
+                (Unknown::Mapped, placed) => {
+                    known.mapped = Some(placed.as_ref().map_or(true, |placed| placed.may_be_mapped()));
                 }
             }
-            let refused = Err(But::DoesNotOpen);
-            registered = Some(placed.as_ref().map_or(refused, |placed| register(placed, &*self.backings)));
         };
-        if let Some(Ok(id)) = registered.filter(|id| id.ok() != kept) {
+        if let Some(Ok(id)) = known.registered.filter(|id| id.ok() != kept) {
             self.backings.close(id); // another open was faster
         }
         route
@@ -327,6 +341,11 @@ impl OpenFile {
     /// Whether anybody has opened it for writing.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable.load(SeqCst)
+    }
+
+    /// Whether the kernel reads or writes it, or its mappings, past the daemon.
+    pub(crate) fn is_past_us(&self) -> bool {
+        matches!(self.tied_to(), Some(Route::Passthrough(_) | Route::Beside(_)))
     }
 
     /// The way the first open decided on, if any is open.

@@ -5,7 +5,7 @@
 //! that is about to be moved is read on, and changed by nobody (`departure.rs`).
 
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use fsstack_sys::{self as sys, Call, Errno, SysError};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::departure::{Departure, Outcome};
-use super::{Access, OpenFile};
+use super::{Access, LOOK_AGAIN, LOOKS, OpenFile};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::health::holder::Holder;
@@ -119,11 +119,33 @@ impl Placed {
         std::mem::replace(&mut self.fd, fd)
     }
 
+    /// Whether a mapping of the file may be alive that passthrough made. The file is open by this descriptor only, as far as the
+    /// daemon knows. Where that cannot be told, it may.
+    pub(super) fn may_be_mapped(&self) -> bool {
+        if self.access != Access::Name {
+            return may_be_mapped(&self.branch, self.fd.as_fd());
+        }
+        self.open_to_read().map_or(true, |fd| may_be_mapped(&self.branch, fd.as_fd()))
+    }
+
     /// The file once more, to read it.
     pub(super) fn open_to_read(&self) -> Result<OwnedFd> {
         self.branch.as_daemon()?;
         self.branch.ask(|| sys::at::reopen(self.fd.as_fd(), Access::Read.flags()))
     }
+}
+
+/// Whether the file `fd` on `branch` may be mapped: somebody else has it open, or that cannot be told.
+pub(crate) fn may_be_mapped(branch: &Branch, fd: BorrowedFd<'_>) -> bool {
+    let elsewhere = || branch.ask(|| sys::file::is_open_elsewhere(fd)).unwrap_or(true);
+    // The kernel tells of a close before it closes the branch's file.
+    (1..LOOKS).all(|_| {
+        elsewhere()
+            && stand_in::aside(|| {
+                std::thread::sleep(LOOK_AGAIN);
+                true
+            })
+    }) && elsewhere()
 }
 
 impl OpenFile {

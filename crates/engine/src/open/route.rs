@@ -5,6 +5,10 @@
 //! file, whose reads and writes are direct I/O if they ask for both. So the first open decides for all; a later
 //! one that must not do as the first (a writer of a set-uid file beside a passthrough reader) goes beside it.
 //! A file first opened by direct I/O stays so, since a shared mapping of it puts the inode into cached mode unseen.
+//!
+//! A mapping that passthrough made is one of the branch's file and outlives its descriptor, of which alone the daemon is told. As
+//! long as there may be one, stacked opens go beside passthrough though none is open: their mappings are of the same file, and
+//! no page cache of the FUSE layer comes between.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -55,6 +59,24 @@ impl Backings for NoBackings {
     }
 }
 
+/// What must be known before an open is decided on, and is asked without the decision's lock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known {
+    /// The file's backing id, or why it has none.
+    pub registered: Option<Result<u32, But>>,
+    /// A mapping made by passthrough may be alive, though the file is not open so.
+    pub mapped: Option<bool>,
+}
+
+/// What is to be asked first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// The backing id.
+    Registered,
+    /// Whether the file may be mapped.
+    Mapped,
+}
+
 /// The I/O mode that an open file is tied to.
 #[derive(Debug, Default)]
 pub struct Tie {
@@ -69,17 +91,15 @@ pub struct Tie {
 }
 
 impl Tie {
-    /// One more open, which wishes for `wish`; `registered` is the file's backing id, or why it has none. None: it is to be
-    /// registered first.
-    pub fn join(
-        &mut self,
-        wish: Choice,
-        writer: Option<u32>,
-        registered: Option<Result<u32, But>>,
-    ) -> Option<Route> {
+    /// One more open, which wishes for `wish`.
+    ///
+    /// # Errors
+    /// What is not `known` and must be.
+    pub fn join(&mut self, wish: Choice, writer: Option<u32>, known: Known) -> Result<Route, Unknown> {
+        let registered = || self.backing.map(Ok).or(known.registered).ok_or(Unknown::Registered);
         let route = match (self.tied, wish.route) {
             (None, Route::Passthrough(_)) => {
-                let (route, because) = match self.backing.map(Ok).or(registered)? {
+                let (route, because) = match registered()? {
                     Ok(id) => {
                         self.backing = Some(id);
                         (Route::Passthrough(id), wish)
@@ -90,8 +110,10 @@ impl Tie {
                 route
             }
             (None, other) => {
+                let beside = if known.mapped.ok_or(Unknown::Mapped)? { registered()?.ok() } else { None };
+                self.backing = self.backing.or(beside);
                 self.because = Some(wish);
-                other
+                beside.map_or(other, Route::Beside)
             }
             (Some(Route::Passthrough(id)), Route::Passthrough(_)) => Route::Passthrough(id),
             (Some(Route::Passthrough(id)), _) => Route::Beside(id),
@@ -102,7 +124,7 @@ impl Tie {
         if let (Route::Passthrough(_), Some(uid)) = (route, writer) {
             self.writers.push(uid);
         }
-        Some(route)
+        Ok(route)
     }
 
     /// One open less.

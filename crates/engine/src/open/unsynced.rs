@@ -11,7 +11,6 @@ use fsstack_sys::{self as sys, Call, Errno, SysError};
 
 use super::owed::{Asks, To};
 use super::place::Gone;
-use super::route::Route;
 use super::{OpenFile, PATIENCE, Sync, Was};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
@@ -133,8 +132,7 @@ impl OpenFile {
     /// # Errors
     /// As [`Self::hold_alone`].
     pub(crate) fn replace_mount(&self, was: Was, now: Was, fd: OwnedFd) -> Result<()> {
-        let past_us = matches!(self.tied_to(), Some(Route::Passthrough(_)));
-        if !(self.has_unsynced() || past_us && was.access.writes()) {
+        if !(self.has_unsynced() || self.is_past_us() && was.access.writes()) {
             return self.replace(was, now, fd);
         }
         let mut replaced = Ok(());

@@ -137,8 +137,12 @@ impl Union {
             let wished = wished.clone();
             if stays { wished } else { wished.refused(stacked_route(pool), But::Strips) }
         };
-        let route = file.tie(wish_now, writer);
+        let route = file.tie(wish_now, writer, inode.was_past());
         let past_us = matches!(route, Route::Passthrough(_));
+        let maps_past_us = past_us || matches!(route, Route::Beside(_));
+        if maps_past_us {
+            inode.opened_past();
+        }
         self.events.note(if past_us { Event::OpenPassthrough } else { Event::OpenStacked });
         let handle = self.new_handle();
         // A local disk has nothing to say at close; a network file system reports late errors there.
@@ -149,7 +153,7 @@ impl Union {
             file.has_reader(quiet);
         }
         let (sync, kept) = (Sync::of(flags), file.clone());
-        let mappable = past_us && flags.contains(OFlags::RDWR);
+        let mappable = maps_past_us && flags.contains(OFlags::RDWR);
         if mappable {
             inode.opened_mappable();
         }
