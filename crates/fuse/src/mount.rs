@@ -14,7 +14,7 @@ use rustix::mount::MountFlags;
 use crate::negotiate::Negotiation;
 use crate::unmount::{Helper, Unmounter, Way, device_at};
 
-/// What is to be mounted.
+/// Parameters of the mount.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where: a directory.
@@ -47,7 +47,7 @@ pub struct Plan {
     pub export: bool,
 }
 
-/// What the kernel granted.
+/// Features that the kernel granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Granted {
     /// Files can be handed to the kernel.
@@ -68,7 +68,7 @@ pub enum MountError {
     /// There is no FUSE here.
     #[error("/dev/fuse: {0} (is the fuse module loaded, and may this user open it?)")]
     Device(io::Error),
-    /// What would unmount it cannot be started.
+    /// The process that would unmount it cannot be started.
     #[error("/bin/sh, which is to run fusermount3 at the end: {0}")]
     Helper(io::Error),
     /// mount(2) or fusermount3 refused.
@@ -76,7 +76,7 @@ pub enum MountError {
     Mount {
         /// The mount point.
         target: String,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// The kernel and the pool did not agree.
@@ -84,7 +84,7 @@ pub enum MountError {
     Handshake {
         /// The mount point.
         target: String,
-        /// What went wrong.
+        /// The error.
         error: io::Error,
     },
 }
@@ -96,7 +96,7 @@ pub struct Mounted {
     device: OwnedFd,
     /// Where.
     pub target: PathBuf,
-    /// What the kernel granted.
+    /// Features that the kernel granted.
     pub granted: Granted,
     unmounter: Unmounter,
 }
@@ -189,7 +189,7 @@ impl Mounted {
         self.device.as_fd()
     }
 
-    /// What unmounts this pool, for another thread.
+    /// Returns the means to unmount this pool from another thread.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }

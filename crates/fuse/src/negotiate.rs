@@ -1,4 +1,4 @@
-//! What the pool asks of the kernel, and what it got.
+//! Negotiation: features that the pool requests from the kernel, and those granted.
 
 use std::io;
 use std::sync::Arc;

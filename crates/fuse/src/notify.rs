@@ -1,4 +1,4 @@
-//! Telling the kernel that something is not as it was told before.
+//! Notices to the kernel that cached names, attributes or data are out of date.
 
 use std::ffi::CStr;
 use std::io;
@@ -9,7 +9,7 @@ use fsstack_pool::Ino;
 use fsstack_wire::Notice;
 use rustix::io::Errno;
 
-/// The kernel's side of a connection, which keeps what it was told.
+/// The kernel's side of a connection, with its caches.
 #[derive(Debug)]
 pub struct Kernel(OwnedFd);
 

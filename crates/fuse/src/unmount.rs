@@ -1,8 +1,8 @@
 //! Taking the mount away.
 //!
-//! One that nobody uses is unmounted, and the kernel writes back what it has. One that is in use is taken from its programs,
-//! without loss of what they were told is written: the mount is synced, its transport closed and synced once more, and only
-//! when all requests inside have been answered is the connection aborted.
+//! A mount that nobody uses is unmounted, and the kernel writes back its caches. A mount in use is taken from its programs
+//! without loss of acknowledged writes: it is synced, its transport closed, and it is synced once more. Only when all
+//! requests inside have been answered is the connection aborted.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use crate::door::Closer;
 
-/// What became of a mount that was to go.
+/// Result of removing a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmount {
     /// It is gone.
@@ -82,8 +82,8 @@ pub(crate) fn device_at(target: &Path) -> Option<u64> {
 }
 
 impl Unmounter {
-    /// Unmounts; if programs still use the mount, takes it from them when what they were told is written has been stored, or
-    /// when `patience` is over. `closer` closes its transport; None: nothing was served yet.
+    /// Unmounts. If programs still use the mount, takes it from them when acknowledged writes have been stored, or when
+    /// `patience` is over. `closer` closes its transport; None: nothing was served yet.
     ///
     /// # Errors
     /// What the system said.
@@ -105,14 +105,14 @@ impl Unmounter {
         self.take_away()
     }
 
-    /// Has the kernel write back what programs were told is written, and waits for the requests inside.
+    /// Has the kernel write back acknowledged writes, and waits for the requests inside.
     fn settle(&self, closer: &Closer, deadline: Instant) {
         let sync = Sync::start(self.target.clone(), self.dev);
         if let Err(error) = sync.as_ref().map_err(io::Error::to_string).and_then(|sync| sync.done(deadline)) {
             tracing::error!("sync at the end of the pool failed: {error}; recent writes may be lost");
         }
         closer.close();
-        // What was written meanwhile. (The first time told what is wrong.)
+        // Later writes. (The first sync has reported its errors.)
         if let Ok(sync) = sync {
             let _again = sync.done(deadline);
         }

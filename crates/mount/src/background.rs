@@ -1,8 +1,8 @@
 //! From helper to daemon: the helper returns only when the mount answers, or with the daemon's own reason why not.
 //!
-//! The daemon holds the one end of a pipe. It writes that the mount answers, or an exit code and a line; if it dies
-//! first, the pipe closes with nothing in it, which is an answer too. Its standard streams are gone before it starts,
-//! so that nobody who reads the helper's output waits for the daemon.
+//! The daemon holds one end of a pipe. It writes that the mount answers, or an exit code and a line. If it dies first, the
+//! pipe closes with nothing in it, which is an answer too. Its standard streams are closed before it starts, so that a
+//! reader of the helper's output does not wait for the daemon.
 
 use crate::launch::{LaunchError, launch};
 use crate::problem::Failure;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Stands before the daemon's answer when the mount answers; other answers begin with the exit code.
 const MOUNTED: u8 = 0;
 
-/// Tells whoever waits for the mount that it answers; the first word counts, later ones are dropped.
+/// Reports to the waiting helper that the mount answers; the first report counts, later ones are dropped.
 #[derive(Clone, Debug, Default)]
 pub struct Ready(Arc<Mutex<Option<PipeWriter>>>);
 
@@ -100,8 +100,8 @@ fn leave_terminal() -> io::Result<()> {
     Ok(())
 }
 
-/// As many open files as may be had, for every directory and open file of the pool needs one; no limit on their size
-/// and no umask, for each caller has its own.
+/// Raises the limit of open files as far as possible, because every directory and open file of the pool needs one. Removes
+/// the limit on their size and the umask, because each caller has its own.
 fn take_limits() {
     raise_nofile_limit();
     process::lift_file_size_limit();

@@ -22,7 +22,7 @@ const AS_THE_SHELL: glob::MatchOptions = glob::MatchOptions {
     require_literal_leading_dot: true,
 };
 
-/// What is asked of every branch, and how long it may take to become so.
+/// Demands on every branch, and the time it has to meet them.
 pub(crate) struct Demand {
     pub(crate) require: Require,
     pub(crate) remembered: Remembered,

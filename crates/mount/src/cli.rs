@@ -6,7 +6,7 @@ use fsstack_pool::Printable;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// What the program was asked to do.
+/// Task of the program.
 #[derive(Debug)]
 pub enum Request {
     /// Mount a pool.

@@ -1,5 +1,4 @@
-//! Tables of exports: what the administrator wrote (exports(5)), what exportfs(8) made of that, and what the kernel's
-//! server was told.
+//! Tables of exports: the administrator's (exports(5)), the one that exportfs(8) made of it, and the kernel server's.
 //!
 //! One grammar fits all three: a path, then clients with their options behind them in brackets. They differ in what is
 //! escaped, and all write it as the octal number of the byte; exports(5) has quotes, comments and continued lines besides.
@@ -11,9 +10,9 @@ use std::path::{Path, PathBuf};
 use fsstack_pool::Printable;
 use fsstack_sys::mounts::unescape;
 
-/// What exportfs(8) has made of what was written: a line for each client of each path.
+/// Table that exportfs(8) has made: a line for each client of each path.
 pub(crate) const ETAB: &str = "/var/lib/nfs/etab";
-/// What the kernel's server was told so far; its clients are mountd's domains, of which several are joined to one name.
+/// Table of the kernel's server; its clients are mountd's domains, of which several are joined to one name.
 const KERNEL: &str = "/proc/fs/nfsd/exports";
 
 /// A line.
@@ -21,9 +20,9 @@ const KERNEL: &str = "/proc/fs/nfsd/exports";
 pub(crate) struct Line {
     /// Which of the file, from 1.
     pub(crate) number: usize,
-    /// What is exported.
+    /// Exported path.
     pub(crate) path: PathBuf,
-    /// To whom; none, in exports(5): to everybody.
+    /// Clients; none, in exports(5): everybody.
     pub(crate) clients: Vec<Client>,
 }
 
@@ -32,7 +31,7 @@ pub(crate) struct Line {
 pub(crate) struct Client {
     /// A host, a network, `*`.
     pub(crate) name: String,
-    /// As they stand between the brackets.
+    /// Options, as written between the brackets.
     pub(crate) options: String,
 }
 
@@ -53,12 +52,12 @@ impl Line {
     }
 }
 
-/// What exportfs(8) has made of what was written.
+/// Reads the table that exportfs(8) has made.
 pub(crate) fn exported() -> io::Result<Vec<Line>> {
     Ok(parse(&fs::read(ETAB)?))
 }
 
-/// Whether the kernel's server was told of `mount_point`, or of what lies below it, and has not been told to forget it.
+/// Whether the kernel's server knows `mount_point`, or a path below it, and has not dropped it.
 pub(crate) fn is_known_to_the_kernel(mount_point: &Path) -> bool {
     parse(&fs::read(KERNEL).unwrap_or_default()).iter().any(|line| line.is_of(mount_point))
 }
@@ -98,10 +97,10 @@ pub(crate) fn parse(table: &[u8]) -> Vec<Line> {
     lines
 }
 
-/// What is left of a table.
+/// Rest of a table.
 struct Text<'a> {
     rest: &'a [u8],
-    /// Of the line that it begins in.
+    /// Number of the line that it begins in.
     number: usize,
 }
 
@@ -190,7 +189,7 @@ mod tests {
         assert_eq!(read(written), ["3 /srv/my pool h1() h2(rw)", "5 /srv/all"]);
     }
 
-    /// As exportfs(8) of nfs-utils 2.6.2 was seen to read them.
+    /// Follows exportfs(8) of nfs-utils 2.6.2.
     #[test]
     fn a_comment_ends_with_its_line_and_begins_with_a_word() {
         for (table, lines) in [

@@ -1,4 +1,4 @@
-//! Gathers a mount's options: the config file first, then every `-o` list, all that is wrong told together.
+//! Gathers a mount's options: the config file first, then every `-o` list; reports all problems together.
 
 use crate::cli::Invocation;
 use crate::options::{self, Origin, Typed};

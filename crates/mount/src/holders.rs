@@ -1,4 +1,4 @@
-//! Who keeps an exported pool from being unmounted, and how each lets go.
+//! Holders of an exported pool, which keep it from being unmounted, and how to make each let go.
 
 use std::fmt;
 use std::fs;
@@ -25,14 +25,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub enum Holder {
     /// The kernel's NFS server.
     Kernel {
-        /// To whom, as exports(5) has them, and what: the pool, or what lies in it. Empty: it was not told to forget yet.
+        /// Clients, as in exports(5), and path: the pool, or one below it. Empty: the export was not dropped yet.
         exports: Vec<(String, PathBuf)>,
         /// The pool's mount point.
         mount_point: PathBuf,
     },
     /// A process that has something of the pool open, or runs from there: nfs-ganesha, a shell.
     Process {
-        /// What it calls itself, in printable text.
+        /// Its own name, in printable text.
         name: String,
         /// Its number.
         pid: i32,
@@ -85,7 +85,7 @@ fn shell_word(bytes: &[u8]) -> String {
     }
 }
 
-/// Who holds the pool at `mount_point`, but for the process that serves it. What cannot be seen is left out.
+/// Lists the holders of the pool at `mount_point`, without its own daemon. Holders that cannot be seen are left out.
 pub fn of(mount_point: &Path) -> Vec<Holder> {
     let kernel = is_serving().then(|| kernel(mount_point)).flatten();
     kernel.into_iter().chain(processes(Path::new("/proc"), mount_point)).collect()
@@ -97,7 +97,7 @@ fn kernel(mount_point: &Path) -> Option<Holder> {
         .then(|| Holder::Kernel { exports, mount_point: mount_point.to_owned() })
 }
 
-/// To whom the pool is exported, each once.
+/// Clients of the pool's exports, each once.
 fn exports_of(table: &[exports::Line], mount_point: &Path) -> Vec<(String, PathBuf)> {
     let mut exports = Vec::new();
     for line in table.iter().filter(|line| line.is_of(mount_point)) {
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(found, [uses(7_000_001), uses(7_000_002)]);
     }
 
-    /// What is printed can be given to a shell as it stands.
+    /// The output can be given to a shell as it is.
     #[test]
     fn the_kernels_server_is_told_how_to_let_go() {
         let told = |clients: &[&str], mount_point: &str| {

@@ -71,7 +71,7 @@ impl Device {
         Ok(Self { device, _turn: turn })
     }
 
-    /// What is to be mounted.
+    /// Path to mount.
     pub(crate) fn path(&self) -> OsString {
         self.device.path().as_os_str().to_owned()
     }

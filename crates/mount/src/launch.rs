@@ -13,9 +13,9 @@ use fsstack_pool::Printable;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct LaunchError {
-    /// What its exit code will say.
+    /// Kind of failure, for the exit code.
     pub failure: Failure,
-    /// What, why and the way out.
+    /// Subject, reason and remedy.
     pub text: String,
 }
 
@@ -31,7 +31,7 @@ impl LaunchError {
     }
 }
 
-/// Mounts and serves in this process, until the pool is unmounted; `ready` is told when the mount answers.
+/// Mounts and serves in this process until the pool is unmounted; reports to `ready` when the mount answers.
 pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
     // Before any thread: all of them leave the signals to the one that waits for them.
     let signals = hold_signals().map_err(|error| LaunchError::system(format!("signals: {error}")))?;

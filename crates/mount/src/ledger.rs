@@ -1,13 +1,11 @@
 //! The ledger of live pools: which branches a running daemon serves, so that no second pool takes them too.
 //!
-//! Each daemon claims a name when it mounts, and gives it back when it ends: `<id>.json` says what it serves, and at
-//! `<id>.sock` it can be asked. A daemon that was killed leaves both behind: an entry counts only while its process
-//! runs (told from a later process of the same number by its start), or somebody listens at its socket. Whoever claims
-//! a name or lists the pools sweeps the others away. The directory is locked meanwhile, so that nobody sweeps what was
-//! claimed a moment ago.
-//! A second daemon on the same mount point (the first was unmounted lazily, and is in use) gets `<id>-2`.
-//! Two pools that are mounted in the same moment may both find the ledger empty of the other's branches; it is a
-//! guard against mistakes there, not a lock.
+//! Each daemon claims a name when it mounts, and releases it when it ends: `<id>.json` describes the pool, and `<id>.sock`
+//! is its control socket. A killed daemon leaves both behind. An entry counts only while its process runs (told from a later
+//! process of the same number by its start), or a process listens at its socket. Claiming a name and listing the pools
+//! remove dead entries. The directory is locked meanwhile, so that a name claimed a moment ago is not removed. A second
+//! daemon on the same mount point (the first was unmounted lazily, and is in use) gets `<id>-2`. Two pools that are mounted
+//! in the same moment may both miss the other's branches: the registry is a guard against mistakes there, not a lock.
 
 use fsstack_control::Client;
 use fsstack_sys::process::start_time;
@@ -23,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// Where root's daemons keep their ledger.
 pub const LEDGER: &str = "/run/fsstack";
 
-/// What tells one directory from every other, whatever path leads to it.
+/// Identity of a directory, whatever path leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DirectoryId {
     /// `st_dev`.
@@ -33,9 +31,9 @@ pub struct DirectoryId {
 }
 
 impl DirectoryId {
-    /// The identity of the directory at the absolute `path`, asked of whoever serves it now. (What the kernel has kept may
-    /// be wrong: GlusterFS's client answers a change of the root of a mounted subdirectory with another number than it
-    /// has, which is believed for a second.)
+    /// The identity of the directory at the absolute `path`, asked of the server of its file system. (The kernel's cached
+    /// one may be wrong: GlusterFS's client answers a change of the root of a mounted subdirectory with another number than
+    /// it has, which is cached for a second.)
     ///
     /// # Errors
     /// It is not there, no directory, or out of reach.
@@ -77,7 +75,7 @@ pub struct LedgerEntry {
     /// When it started, in clock ticks since boot.
     pub started: u64,
     mount_point: Vec<u8>,
-    /// What it serves.
+    /// Branches of the pool.
     pub branches: Vec<LedgerBranch>,
 }
 
@@ -217,7 +215,7 @@ fn sweep_locked(ledger: &Path) -> Vec<String> {
     swept
 }
 
-/// Of the files that end so.
+/// Stems of the files with that suffix.
 fn names(ledger: &Path, suffix: &str) -> Vec<String> {
     let Ok(files) = fs::read_dir(ledger) else { return Vec::new() };
     files.filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(suffix)?.to_owned())).collect()

@@ -119,7 +119,7 @@ fn out(text: &[u8]) -> u8 {
     }
 }
 
-/// One line for whoever called; there is nothing to do where stderr is closed.
+/// Prints one line for the caller; there is nothing to do where stderr is closed.
 fn tell(text: &str) {
     let _ = writeln!(io::stderr(), "mount.fsstack: {text}");
 }

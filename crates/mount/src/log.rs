@@ -34,7 +34,7 @@ pub enum LogTarget {
     Stderr,
 }
 
-/// As `log=` takes it.
+/// Prints the form that `log=` takes.
 impl fmt::Display for LogTarget {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -45,7 +45,7 @@ impl fmt::Display for LogTarget {
     }
 }
 
-/// What is logged, and where.
+/// Level and destination of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// Where lines go.
@@ -105,10 +105,10 @@ impl LogLevel {
     }
 }
 
-/// The process's log, for whoever manages it; its clones are the same log.
+/// The process's log; its clones are the same log.
 #[derive(Clone, Debug)]
 pub struct LogHandle {
-    /// What is written.
+    /// Least severe level that is written.
     pub level: LogLevel,
     writer: Option<Writer>,
 }
@@ -230,7 +230,7 @@ impl Sink {
         match self {
             Self::Syslog(socket) => {
                 let line = format!("<{}>fsstack[{}]: {text}", priority(level), std::process::id());
-                // The socket never waits: neither does whoever wants the lock.
+                // The socket never blocks, so no thread waits for the lock for long.
                 send(&mut socket.lock().unwrap_or_else(PoisonError::into_inner), line.as_bytes());
             }
             Self::Written { by, format } => by.write(format(level, text)),

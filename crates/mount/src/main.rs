@@ -1,4 +1,4 @@
-//! What mount(8) calls for the type `fsstack`, installed as `/sbin/mount.fsstack`: Cargo allows no dot in a name.
+//! Mount helper of the type `fsstack`, installed as `/sbin/mount.fsstack`: Cargo allows no dot in a name.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What an NFS server is told to export a pool: the line of exports(5), and nfs-ganesha's block, with the reasons.
+//! Export of a pool for NFS servers: the line of exports(5), and nfs-ganesha's block, with the reasons.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -25,7 +25,7 @@ pub struct Export<'a> {
     pub id: PoolId,
 }
 
-/// Who may mount it, each as exports(5) has one: a host, a network, `*`.
+/// Clients that may mount it, each as in exports(5): a host, a network, `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clients(Vec<String>);
 
@@ -46,7 +46,7 @@ pub enum BadClients {
 }
 
 impl Clients {
-    /// What stands where nobody was named: it names nobody, also to a server that is given the line as it is.
+    /// Placeholder where no client was given: no server takes it for a client.
     pub const NOT_NAMED: &str = "CLIENTS";
 
     /// To be named yet.

@@ -9,9 +9,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// One option as typed: `name` or `name=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Word {
-    /// What stands before the first `=`.
+    /// Text before the first `=`.
     pub(crate) name: OsString,
-    /// What stands behind it; an empty value is not the same as none.
+    /// Text after it; an empty value is not the same as none.
     pub(crate) value: Option<OsString>,
 }
 

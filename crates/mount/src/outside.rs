@@ -1,4 +1,4 @@
-//! What the kernel may believe of branches that others change too: `out-of-band`.
+//! The kernel's caches and out-of-band changes of branches: `out-of-band`.
 
 use std::io;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use fsstack_fuse::{Mounted, Timeouts};
 
 use crate::settings::{OutOfBand, Settings};
 
-/// How long names are believed whose every change is told of; a change that crosses with a lookup is told of twice.
+/// Timeout of names while notices come for every change; a change that crosses with a lookup is noticed twice.
 pub(crate) const WATCHED: Duration = Duration::from_secs(60);
-/// As good as for ever.
+/// Practically for ever.
 pub(crate) const NEVER_CHANGED: Duration = Duration::from_secs(3600);
 
-/// How long the kernel may believe what it is told.
+/// Timeouts of the kernel's caches.
 pub(crate) fn timeouts(settings: &Settings) -> Timeouts {
     Timeouts {
         entry: settings.entry_timeout,
@@ -36,7 +36,7 @@ pub(crate) fn recheck(settings: &Settings) -> Duration {
     }
 }
 
-/// From now on the kernel is told when something is not as it was.
+/// From now on the kernel gets a notice of every change.
 pub(crate) fn keep_told(settings: &Settings, union: &Arc<Union>, mounted: &Mounted) -> io::Result<()> {
     let kernel = Arc::new(Kernel::behind(mounted.device())?);
     union.set_doubt(kernel.clone());

@@ -185,7 +185,7 @@ fn markdown() -> String {
 /// A table's head, where options have defaults.
 const HEADED: &str = "| option | default | |\n|---|---|---|\n";
 
-/// What README.md shows.
+/// Options in README.md.
 const MOST_ASKED_FOR: [&str; 6] =
     ["create", "minfreespace", "write-path", "page-cache", "passthrough-headroom", "require"];
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What mount(8) tells its caller about a failure.
+/// Kinds of failure that mount(8) reports to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failure {
     /// The mount was asked for rightly and could not be made (32).
@@ -27,7 +27,7 @@ impl Failure {
 /// One reason not to mount: what, why and the way out, on one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What its exit code will say.
+    /// Kind of failure, for the exit code.
     pub failure: Failure,
     /// The line shown, without the program's name.
     pub text: String,

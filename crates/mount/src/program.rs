@@ -25,7 +25,7 @@ pub(crate) fn output(
     })
 }
 
-/// What it said of what went wrong, on one line.
+/// Error text of the program, on one line.
 pub(crate) fn said(told: &Output) -> String {
     let said = String::from_utf8_lossy(&told.stderr);
     said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")

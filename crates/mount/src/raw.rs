@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tracing::Level;
 
-/// What one option was given as, if it was; knows how it was spelled for the lines that refuse it.
+/// Given value of one option; knows its spelling for the messages that refuse it.
 #[derive(Clone, Debug)]
 pub(crate) struct Given<T>(Option<Gift<T>>);
 
@@ -51,7 +51,7 @@ impl<T> Given<T> {
         self.get().cloned().unwrap_or(default)
     }
 
-    /// As it was spelled; only to be shown where it was given.
+    /// Its spelling; only for options that were given.
     pub(crate) fn spelled(&self) -> &str {
         self.0.as_ref().map_or("", |gift| &gift.spelled)
     }
@@ -197,7 +197,7 @@ impl RawOptions {
         }
     }
 
-    /// What the log is to tell, and nobody at the mount.
+    /// Adds a line for the log alone.
     pub(crate) fn remark(&mut self, text: &str) {
         self.remarks.push(text.to_owned());
     }

@@ -26,7 +26,7 @@ pub(crate) struct Remembered {
 }
 
 impl Remembered {
-    /// Of the state directory; None: nothing is remembered.
+    /// Record in the state directory; None: nothing is recorded.
     pub(crate) fn in_dir(folder: Option<&Path>) -> Self {
         Self { folder: folder.map(Path::to_owned) }
     }

@@ -20,7 +20,7 @@ use fsstack_pool::Printable;
 use fsstack_sys::mounts::{self, MountInfo};
 use std::path::{Path, PathBuf};
 
-/// What stands in the mount table, and is settled between the kernel and the daemon.
+/// Options in the mount table that kernel and daemon settle between them.
 const OF_THE_KERNEL: [&str; 5] = ["fd", "rootmode", "user_id", "group_id", "blksize"];
 
 /// Whether this is asked for.

@@ -96,7 +96,7 @@ fn state_dir(raw: &RawOptions, world: &World) -> Option<PathBuf> {
     (world.privilege == Privilege::Root).then(|| raw.state_dir.or(PathBuf::from("/var/lib/fsstack")))
 }
 
-/// How changes behind the pool's back are noticed, and so how long what exists and what is missing is believed.
+/// How out-of-band changes are noticed, and so the timeouts of existing and missing names.
 fn beliefs(raw: &RawOptions) -> (OutOfBand, Duration, Duration) {
     let out_of_band = raw.out_of_band.or(OutOfBand::Timeout);
     match out_of_band {
@@ -105,7 +105,7 @@ fn beliefs(raw: &RawOptions) -> (OutOfBand, Duration, Duration) {
     }
 }
 
-/// What the user should know, though it stands against nothing.
+/// Notices for the user that are no problems.
 fn notices(raw: &mut RawOptions, world: &World) {
     if world.privilege == Privilege::User {
         raw.notice("not root: mounted through fusermount3, and all data goes through the daemon".to_owned());
@@ -265,7 +265,7 @@ fn write_path(raw: &mut RawOptions, cache: PageCache, world: &World, problems: &
     }
 }
 
-/// Who may enter, and whether the kernel looks at permissions: without that, whoever enters may do all.
+/// Who may enter, and whether the kernel checks permissions: without that, every user who may enter may do everything.
 fn access(raw: &RawOptions, world: &World, problems: &mut Problems) -> (bool, bool) {
     let allow_other = raw.allow_other.or(world.privilege == Privilege::Root);
     let checked = raw.default_permissions.or(true);

@@ -1,8 +1,8 @@
 //! Flags of mounts that take rights away: `nosuid`, `nodev`, `noexec`.
 //!
-//! Who mounted a branch with one of them does not trust what lies on it that far. By way of the pool the kernel looks
-//! only at the flags of the pool's own mount, whatever branch a file is on. So the pool's mount has each flag that
-//! the mount of one of its branches has.
+//! The administrator who mounted a branch with one of them does not trust its content that far. Through the pool the kernel
+//! looks only at the flags of the pool's own mount, whatever branch a file is on. So the pool's mount has each flag that the
+//! mount of one of its branches has.
 
 use crate::settings::{MountFlags, Settings};
 use fsstack_pool::Printable;
@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::fmt;
 use std::path::Path;
 
-/// What a mount keeps from being done with its files.
+/// Restrictions of a mount on its files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Restrictions {
     no_suid: bool,

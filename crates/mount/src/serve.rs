@@ -165,7 +165,7 @@ fn open_pool(settings: &Settings) -> Result<Pool, LaunchError> {
     Ok(pool)
 }
 
-/// What the engine is told of the settings.
+/// The engine's part of the settings.
 pub(crate) fn engine_settings(settings: &Settings) -> engine::Settings {
     engine::Settings {
         synced: match settings.flags {
@@ -257,7 +257,7 @@ fn plan(settings: &Settings, transport: Transport, device: Option<&Device>) -> P
     }
 }
 
-/// As mount(2) takes them.
+/// Flags for mount(2).
 pub(crate) fn kernel_flags(flags: &MountFlags) -> KernelFlags {
     let times = match flags.access_times {
         AccessTimes::Relative => KernelFlags::RELATIME,
@@ -399,7 +399,7 @@ enum End {
     Detached,
 }
 
-/// What takes the mount away.
+/// Removes the mount at a signal.
 struct Taker {
     unmounter: Unmounter,
     closer: Closer,

@@ -1,4 +1,4 @@
-//! What a pool is mounted with, settled: every default filled in, every path checked, nothing left to decide.
+//! Settings of a pool: every default filled in, every path checked, nothing left to decide.
 
 use crate::ledger::DirectoryId;
 use crate::log::LogSettings;
@@ -26,11 +26,11 @@ pub struct Settings {
     pub floor: Floor,
     /// Free inodes below which a branch comes last, where it has no count of its own.
     pub min_inodes: u64,
-    /// What happens to a file that outgrows its branch.
+    /// Handling of a file that outgrows its branch.
     pub relocate: Relocate,
     /// How the branches with room for it are ranked.
     pub relocate_policy: Chain,
-    /// What is compared before the old copy goes.
+    /// Check before the old copy is removed.
     pub relocate_verify: Verify,
     /// Bytes moved a second at most.
     pub relocate_speed: Option<NonZeroU64>,
@@ -44,7 +44,7 @@ pub struct Settings {
     pub branch_timeout: Duration,
     /// Calls that are let into such a branch at once.
     pub branch_inflight: usize,
-    /// What is told while a branch is out of reach.
+    /// Answers while a branch is out of reach.
     pub degraded: Degraded,
     /// How long the kernel may keep attributes.
     pub attr_timeout: Duration,
@@ -52,21 +52,21 @@ pub struct Settings {
     pub entry_timeout: Duration,
     /// How long the kernel may keep that a name is missing.
     pub negative_timeout: Duration,
-    /// What is done about changes behind the pool's back.
+    /// Handling of out-of-band changes.
     pub out_of_band: OutOfBand,
-    /// How long the kernel may keep a name, and that one is missing, while every change is told of.
+    /// Timeouts of names and of missing names while notices come for every change.
     pub watched_timeouts: (Duration, Duration),
     /// Which door requests come through.
     pub transport: Transport,
     /// How the door's threads are scheduled.
     pub door_scheduling: DoorScheduling,
-    /// What becomes of a system call that the daemon is not known to make.
+    /// Handling of a system call outside the daemon's list.
     pub seccomp: Seccomp,
     /// The most door threads; `None` leaves it to the door.
     pub max_threads: Option<NonZeroUsize>,
     /// The largest request in bytes.
     pub max_write: u32,
-    /// Which free space is told.
+    /// Free space that statfs shows.
     pub statfs: StatfsView,
     /// How far locks reach.
     pub locks: Locks,
@@ -86,13 +86,13 @@ pub struct Settings {
     pub allow_other: bool,
     /// Whether the kernel checks permissions.
     pub default_permissions: bool,
-    /// Who makes the mount.
+    /// Privilege of the mounting user.
     pub privilege: Privilege,
     /// Whether the daemon detaches.
     pub stay: Stay,
     /// Where and what it logs.
     pub log: LogSettings,
-    /// What branches must be, when the pool is mounted and when one is added.
+    /// Demands on branches, at the mount and when one is added.
     pub require: Require,
     /// Where it is listed while it lives, and can be asked; `None`: there is no such place for this user.
     pub ledger: Option<PathBuf>,
@@ -104,9 +104,9 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// Directories with a write path of their own.
     pub write_rules: Rules,
-    /// What the user should know: printed by the helper, logged by the daemon.
+    /// Notices for the user: printed by the helper, logged by the daemon.
     pub notices: Vec<String>,
-    /// What the daemon logs besides, and the helper does not print: it follows from what was asked for.
+    /// Remarks that the daemon logs and the helper does not print: they follow from the options.
     pub remarks: Vec<String>,
 }
 
@@ -140,7 +140,7 @@ impl WritePath {
         Self::NAMES.iter().find(|(_, path)| *path == self).map_or("", |(name, _)| name)
     }
 
-    /// As the engine calls it.
+    /// The engine's word for it.
     pub(crate) fn for_engine(self) -> fsstack_engine::settings::WritePath {
         use fsstack_engine::settings::WritePath as Engine;
         match self {
@@ -150,18 +150,18 @@ impl WritePath {
         }
     }
 
-    /// What the word stands for.
+    /// Parses the word.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, path)| *path)
     }
 }
 
-/// Whether branches are changed past the pool, and how that is noticed.
+/// Whether branches are changed out of band, and how that is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutOfBand {
     /// The system tells of it.
     Watch,
-    /// What the kernel knows expires.
+    /// Cached names and attributes expire.
     Timeout,
     /// They are not.
     Never,
@@ -178,7 +178,7 @@ pub enum Transport {
     Dev,
 }
 
-/// What becomes of a system call that the daemon is not known to make.
+/// Handling of a system call outside the daemon's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seccomp {
     /// It fails.
@@ -212,7 +212,7 @@ pub enum DoorScheduling {
     Idle,
     /// Ordinary, a little before others.
     Nice,
-    /// As the helper was started.
+    /// Scheduled as the helper was started.
     Plain,
 }
 
@@ -227,12 +227,12 @@ pub enum PageCache {
     Writeback,
 }
 
-/// What is told while a branch is out of reach.
+/// Answers while a branch is out of reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Degraded {
     /// An error for all that might be on it.
     Strict,
-    /// What can be reached, as if it were all.
+    /// Reachable objects, as if they were all.
     Read,
 }
 
@@ -254,7 +254,7 @@ pub enum Locks {
     Branch,
 }
 
-/// What happens to a file that outgrows its branch.
+/// Handling of a file that outgrows its branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relocate {
     /// The write answers "no space".
@@ -272,10 +272,10 @@ pub enum Verify {
     Content,
 }
 
-/// What a branch's directory must be.
+/// Demands on a branch's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Require {
-    /// What it was when a pool was last served from it: a mount point must be one again.
+    /// Same as when a pool last used it: a mount point must be one again.
     Same,
     /// Any directory.
     Directory,
@@ -292,7 +292,7 @@ pub enum Stay {
     Foreground,
 }
 
-/// Who makes the mount.
+/// Privilege of the mounting user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privilege {
     /// Root, by mount(2).

@@ -11,16 +11,16 @@ use tracing::Level;
 
 /// How `Chain::default_create` is written: tests hold the two together.
 pub(crate) const DEFAULT_CREATE: &str = "mspmfs>any";
-/// What mhddfs and mergerfs keep free.
+/// Floor of mhddfs and mergerfs.
 pub(crate) const DEFAULT_FLOOR: &str = "4G";
 /// Room for what is written to open files, which the kernel cannot send elsewhere.
 pub(crate) const DEFAULT_HEADROOM: &str = "1G";
-/// What the kernel takes without a change of its limits.
+/// Largest request that the kernel takes without a change of its limits.
 pub(crate) const DEFAULT_MAX_WRITE: &str = "1M";
 
-/// What a branch's server may have at hand at once.
+/// Calls that a branch's server gets at once.
 pub(crate) const DEFAULT_INFLIGHT: usize = 24;
-/// What the doors have unless max-threads says otherwise.
+/// Worker threads unless max-threads is given.
 pub(crate) const DEFAULT_THREADS: usize = 64;
 
 const PAGE: u64 = 4096;

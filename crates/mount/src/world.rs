@@ -1,4 +1,4 @@
-//! What a mount's options are held against: who mounts, what is mounted, which pools live.
+//! Environment of a mount: the user, the mount table, the live pools.
 
 use crate::ledger::{self, LEDGER, LedgerEntry};
 use crate::settings::Privilege;
@@ -13,7 +13,7 @@ const LEAVING: Duration = Duration::from_secs(10);
 /// The world as the helper finds it; a test makes its own.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// Who makes the mount.
+    /// Privilege of the mounting user.
     pub privilege: Privilege,
     /// Where root's live pools are listed.
     pub ledger: PathBuf,
@@ -68,7 +68,7 @@ impl World {
         self.mount_point(path).unwrap_or(false)
     }
 
-    /// As [`Self::is_mount_point`].
+    /// Like [`Self::is_mount_point`].
     ///
     /// # Errors
     /// That cannot be known.
@@ -78,7 +78,7 @@ impl World {
     }
 }
 
-/// Root's is for all to read; a user's is in the directory that the system gives him while he is logged in.
+/// Root's is readable by all; a user's is in the directory that the system provides while the user is logged in.
 fn own_ledger(privilege: Privilege) -> Option<PathBuf> {
     match privilege {
         Privilege::Root => Some(PathBuf::from(LEDGER)),

@@ -9,7 +9,7 @@ use ground::Ground;
 use std::fs;
 use std::process::{Command, Output};
 
-/// What the helper says, with its exit code, run with these words.
+/// Output of the helper with its exit code, for these arguments.
 fn helper(ground: &Ground, words: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mount-fsstack"));
     command.args(words.iter().map(|word| ground.fill(word)));
@@ -137,7 +137,7 @@ fn leftovers_are_passed_over_with_a_notice() {
     );
 }
 
-/// What mergerfs's own quick start has people write.
+/// Lines of mergerfs's own quick start.
 #[test]
 fn the_lines_of_mergerfs_quick_start_are_taken() {
     let ground = Ground::new();

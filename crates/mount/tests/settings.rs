@@ -1,4 +1,4 @@
-//! What is typed becomes these settings: defaults, spellings, precedence, who mounts, waiting.
+//! Settings from typed options: defaults, spellings, precedence, privilege, waiting.
 
 #![allow(clippy::unwrap_used, reason = "a test whose ground cannot be made has failed")]
 #![allow(clippy::too_many_lines, reason = "what is expected stands beside what is typed")]

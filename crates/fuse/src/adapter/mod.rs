@@ -20,7 +20,7 @@ use fsstack_wire::{self as wire, Abi, Answer, Operation, Request};
 use crate::convert;
 use crate::door::interrupts::Interrupts;
 
-/// How long the kernel may believe what it was told.
+/// Timeouts of the kernel's caches.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// Names.
@@ -29,11 +29,11 @@ pub struct Timeouts {
     pub attr: Duration,
     /// That a name is missing.
     pub negative: Duration,
-    /// Names, and that one is missing, while the pool is told of every change on every branch.
+    /// Timeouts of names and of missing names while every change on every branch is noticed.
     pub watched: (Duration, Duration),
 }
 
-/// What a door does with a request after the adapter is done with it.
+/// Further steps of a transport after the adapter has handled a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The answer is built.
@@ -44,7 +44,7 @@ pub enum Outcome {
     Silent,
 }
 
-/// What stands behind a door: the adapter, or in the benches a file system that does nothing.
+/// Server behind a transport: the adapter, or in the benches a file system that does nothing.
 pub trait Serve: Send + Sync + fmt::Debug {
     /// How requests are to be parsed.
     fn abi(&self) -> Abi;
@@ -69,7 +69,7 @@ pub struct Adapter {
     interrupts: Interrupts,
 }
 
-/// What an operation of the adapter returns: an error becomes an errno.
+/// Result of an adapter operation: an error becomes an errno.
 type Served = Result<(), Errno>;
 
 impl Serve for Adapter {
@@ -125,7 +125,7 @@ impl Adapter {
         Self { union, timeouts: ArcSwap::from_pointee(timeouts), abi, interrupts: Interrupts::default() }
     }
 
-    /// What the kernel is told from now on; what it was told before stays so.
+    /// Sets the timeouts of later answers; earlier answers keep theirs.
     pub fn set_timeouts(&self, timeouts: Timeouts) {
         self.timeouts.store(Arc::new(timeouts));
     }
@@ -135,7 +135,7 @@ impl Adapter {
         &self.union
     }
 
-    /// How long the kernel may believe what it is told now.
+    /// Timeouts of an answer given now.
     fn timeouts(&self) -> Timeouts {
         let now = **self.timeouts.load();
         let (entry, negative) = now.watched;
@@ -285,7 +285,7 @@ impl Adapter {
         answer
             .dirents(size, |writer| {
                 let mut rows = Rows { writer, timeouts, plus, closed: false };
-                // What is about to be out of date is told again.
+                // Attributes that are about to expire are sent again.
                 let fresh = timeouts.attr.min(timeouts.entry) / 2;
                 union.readdir(Handle(fh), cookie, plus.then_some(fresh), &mut rows)
             })
@@ -363,8 +363,9 @@ fn errno(error: OpError) -> Errno {
     }
 }
 
-/// A program is told ENFILE where it is certain that it asks as one: by a call that no opening of a handle makes, and with a
-/// process id that is not the kernel's server (docs/dev/decisions/0026). A look at /proc that only a want of descriptors costs.
+/// Returns ENFILE to a program only if the caller is certainly one: by a call that no opening of a handle makes, and with a
+/// process id that is not the kernel's server (docs/dev/decisions/0026). The look at /proc happens only when descriptors are
+/// short.
 fn for_export(errno: Errno, request: &Request<'_>) -> Errno {
     use Operation::{Getattr, Lookup, Opendir, Readdir, Readdirplus};
     let by_handle = |op: &Operation<'_>| {
@@ -410,8 +411,8 @@ mod tests {
 
     use super::{errno, for_servers};
 
-    /// What the kernel's NFS server (Linux 6.1 to 6.12, `nfserrno`) tells clients as what it is, or as an I/O error, without
-    /// a warning in the kernel's log. Not those that it makes ESTALE of (EBADF).
+    /// Errnos that the kernel's NFS server (Linux 6.1 to 6.12, `nfserrno`) passes to clients as they are, or as an I/O
+    /// error, without a warning in the kernel's log. Those that it turns into ESTALE (EBADF) are left out.
     const SERVED: &[Errno] = &[
         Errno::PERM,
         Errno::NOENT,
@@ -439,7 +440,7 @@ mod tests {
         Errno::NOKEY,
     ];
 
-    /// What else is passed on, for programs need it; and why no server tells a client so.
+    /// Further errnos that programs need; and why no server passes them to a client.
     const FOR_PROGRAMS: &[(Errno, &str)] = &[
         (Errno::INTR, "only who is interrupted is told"),
         (Errno::BUSY, "of mount points, for which the server has an answer of its own"),
@@ -453,7 +454,7 @@ mod tests {
         (Errno::ILSEQ, "of names that the branch's file system does not take: EIO to a client"),
     ];
 
-    /// What clients of the kernel's server are told is what the branch meant, whatever it said; ESTALE is none of that.
+    /// Clients of the kernel's server get the branch's own error, whatever it is, and never ESTALE for it.
     #[test]
     fn servers_are_told_what_they_know() {
         let passed =
@@ -475,7 +476,7 @@ mod tests {
         listed.for_each(|errno| assert!(kept.contains(errno), "{errno:?} is never told"));
     }
 
-    /// The kernel never asks again for what is told to be ENOSYS.
+    /// ENOSYS is final: the kernel never sends that request again.
     #[test]
     fn what_one_branch_cannot_do_is_not_switched_off_for_all() {
         let sys = SysError { call: Call::Open, errno: Errno::NOSYS };

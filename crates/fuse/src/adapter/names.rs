@@ -58,9 +58,9 @@ impl Adapter {
     }
 }
 
-/// What whoever opens a handle is told. Few errors are passed on to it as what they are; of all others the kernel makes
-/// ESTALE, and the client would give up an object that is only out of reach, or that the daemon has no descriptor left
-/// for. ENOMEM is "ask again later" to the kernel's own NFS server, and open_by_handle_at(2) passes it on, it alone.
+/// Errno for opening a file handle. Few errors are passed on as they are; the kernel turns all others into ESTALE, and the
+/// client would give up an object that is only out of reach, or for which the daemon has no descriptor left. ENOMEM means
+/// "ask again later" to the kernel's own NFS server; only open_by_handle_at(2) passes it on.
 fn unopened(error: OpError) -> Errno {
     match errno(error) {
         Errno::STALE => Errno::STALE,

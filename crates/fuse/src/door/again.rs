@@ -1,9 +1,9 @@
 //! Which requests another thread may serve again when the one that served them does not come back.
 //!
-//! The branch that keeps the thread is closed by then. So a request that only asks is answered without it, as whoever
-//! comes later is: attributes and names of a directory that has copies on other branches, what is on those, free space.
-//! What the stuck thread finds out when it is back is given up. A request that changes something may have changed it,
-//! and one that has an open file or a listing in hand may hold it: they are answered with EIO.
+//! The branch that holds the thread is closed by then. So a request that only reads is answered without that branch, as any
+//! later request is: attributes and names of a directory that has copies on other branches, objects on those, free space.
+//! The stuck thread's own result is dropped. A request that changes something may have changed it, and one that uses an open
+//! file or a listing may hold it: those get EIO.
 
 use fsstack_wire::{Operation, Request};
 

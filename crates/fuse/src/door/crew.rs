@@ -21,7 +21,7 @@ const CHANGES: u32 = 3;
 /// Requests of one task in a row that make earlier changes forgotten.
 const CALM: u32 = 16;
 
-/// What keeps a thread of the door inside a request for long.
+/// Reasons for a worker thread to stay inside a request for long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waits {
     /// No branch may hang: only a busy CPU does.
@@ -176,7 +176,7 @@ impl Crew {
         self.sole.load(SeqCst) != 0
     }
 
-    /// The mount is gone: nobody waits for a turn any more, whoever is chosen yet.
+    /// The mount is gone: no thread waits for its turn any more, even if one is chosen.
     pub(super) fn end(&self) {
         self.ended.store(true, SeqCst);
         self.all_read();
@@ -192,7 +192,7 @@ impl Crew {
 
     fn set_sole(&self, sole: usize) {
         if self.sole.swap(sole, SeqCst) != sole {
-            // Whoever is about to park holds the lock between its look and its wait.
+            // A thread about to park holds the lock between its check and its wait.
             drop(self.parked.lock());
             self.bell.notify_all();
         }

@@ -1,11 +1,11 @@
 //! The door at /dev/fuse: threads that each read one request, run it to its end, and write its answer.
 //!
-//! The device wakes its waiters first in, first out, whatever CPU they are on, so more waiting threads than CPUs
-//! make it slower. One thread a CPU is there from the start, and for a single client only one of them reads (`crew`). Helpers are added only when all of them have been
-//! inside calls for a while (a slow branch, a lock that is waited for). Who notices that is one more thread, which sleeps
-//! for good while any thread waits. A helper that finds others waiting for work rests; whoever takes a request when nobody
-//! waits any more calls one that rests, so that programs in a slow branch, which come again and again, keep no thread from
-//! others. One that has rested for a while leaves.
+//! The device wakes its waiters first in, first out, whatever CPU they are on, so more waiting threads than CPUs make it
+//! slower. One thread a CPU is there from the start, and for a single client only one of them reads (`crew`). Extra threads
+//! are added only when all of them have been inside calls for a while (a slow branch, a wait for a lock). One more thread
+//! notices that; it sleeps for good while any thread waits. An extra thread that finds others waiting for work rests. The
+//! thread that takes a request when no other waits wakes a resting one. So programs in a slow branch, which come again and
+//! again, keep no thread from others. An extra thread that has rested for a while ends.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -66,7 +66,7 @@ pub(super) struct Shared {
     /// Set when no thread waits any more; the watcher sleeps on it.
     pub(super) short: Mutex<bool>,
     pub(super) shortage: Condvar,
-    /// The watcher sleeps: whoever is the last to begin a request wakes it.
+    /// The watcher sleeps: the last thread to begin a request wakes it.
     pub(super) asleep: AtomicBool,
 }
 
@@ -117,7 +117,7 @@ impl DevDoor {
         Ok(Self { shared, threads })
     }
 
-    /// What closes it before its mount is taken away.
+    /// Returns the handle that closes it before its mount is removed.
     pub fn closer(&self) -> Closer {
         Closer::new(&self.shared.ending, &self.shared.roster)
     }
@@ -217,7 +217,7 @@ impl Shared {
         self.run(device.as_fd(), &request, outgoing);
     }
 
-    /// What keeps threads inside for long, as things are.
+    /// Current reason for long stays inside.
     fn waits(&self) -> Waits {
         if !self.adapter.may_hang() {
             Waits::ForCpus
@@ -228,7 +228,7 @@ impl Shared {
         }
     }
 
-    /// As [`Self::run`], where another thread answers if this one does not come back from a branch.
+    /// Like [`Self::run`], where another thread answers if this one does not come back from a branch.
     fn run_watched(
         &self,
         device: BorrowedFd<'_>,
@@ -300,8 +300,8 @@ impl Shared {
         }
     }
 
-    /// A wait for a lock may last for ever, and the request that ends it must find a thread: it has its own, one of
-    /// [`WAITERS`]. Who comes when they are all waiting is told ENOLCK, as by a system that has no locks left.
+    /// A wait for a lock may last for ever, and the request that ends it must find a thread: so each wait has its own, one
+    /// of [`WAITERS`]. If all are waiting the request gets ENOLCK, as on a system that has no locks left.
     fn answer_later(self: &Arc<Self>, device: &OwnedFd, unique: u64, message: Vec<u8>) {
         // Before anybody can have read that it is given up, but for a moment.
         self.adapter.will_wait(unique);
@@ -346,7 +346,7 @@ impl Shared {
     fn leave(&self) -> io::Result<()> {
         self.ending.end();
         self.crew.end();
-        // Whoever is about to rest holds the lock between its look and its wait.
+        // A thread about to rest holds the lock between its check and its wait.
         drop(self.called.0.lock());
         self.called.1.notify_all();
         self.raise_alarm();

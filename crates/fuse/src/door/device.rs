@@ -136,7 +136,7 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.pages.as_ptr().wrapping_add(self.start), self.len) }
     }
 
-    /// As [`Self::space`], to read.
+    /// Like [`Self::space`], for reading.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: as in `space`.
@@ -168,7 +168,7 @@ impl Drop for Buffer {
     }
 }
 
-/// What reading the device came to.
+/// Result of reading the device.
 pub(crate) enum Taken {
     /// A request of this length is in the buffer.
     Request(usize),

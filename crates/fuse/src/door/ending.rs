@@ -1,8 +1,8 @@
 //! The end of a transport: the mount is gone, or is about to be taken from programs that still use it.
 //!
-//! A mount that goes while it is in use loses nothing that was acknowledged: its transport is closed before. From then on
-//! only what the kernel writes back from its page cache is served, and what gives something up; everything else is told
-//! ENOTCONN, as after the end. Requests that came before are answered.
+//! A mount that goes while it is in use loses nothing that was acknowledged, because its transport is closed first. From
+//! then on only the kernel's write-back and releases are served; every other request gets ENOTCONN, as after the end.
+//! Requests that came before are answered.
 
 use std::io;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// The errno of a request that comes too late. (Whoever serves it has begun it on the roster, or is not waited for.)
+    /// Errno of a request that comes too late. (Other requests are on the roster by now, or are not waited for.)
     pub(super) fn refusal(&self, op: &Operation<'_>) -> Option<i32> {
         if !self.closing.load(SeqCst) {
             return None;
@@ -85,7 +85,7 @@ impl Ending {
         }
     }
 
-    /// Waits for a while before the device is read again, which told `error`; false: the mount is gone.
+    /// Waits for a while before the device, whose read failed with `error`, is read again; false: the mount is gone.
     pub(super) fn outlasts(&self, error: &io::Error) -> bool {
         if !self.is_gone() {
             tracing::error!(%error, "/dev/fuse cannot be read; it is tried again every second");
@@ -103,7 +103,7 @@ impl Ending {
     }
 }
 
-/// What closes a transport before its mount is taken from programs that use it.
+/// Closes a transport before its mount is taken from programs that use it.
 #[derive(Debug)]
 pub struct Closer {
     ending: Arc<Ending>,

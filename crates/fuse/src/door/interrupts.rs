@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 /// How long an INTERRUPT is remembered that found nobody waiting.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// Who waits, and who was interrupted.
+/// Waiting requests and interrupted ones.
 #[derive(Debug, Default)]
 pub struct Interrupts(Mutex<State>);
 

@@ -39,7 +39,7 @@ pub enum Transport {
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 impl Transport {
-    /// What this machine can do of it: asks the kernel's switch and tries a ring; `Ring` switches it on.
+    /// Returns the transports that this machine has: reads the kernel's switch and tries a ring; `Ring` sets the switch.
     ///
     /// # Errors
     /// Why `Ring` cannot be had: one line for the user.
@@ -110,7 +110,7 @@ impl Door {
         DevDoor::open(adapter, device, payload, max_threads, scheduling).map(Self::Dev)
     }
 
-    /// What closes it before its mount is taken from programs that use it.
+    /// Returns the handle that closes it before its mount is taken from programs that use it.
     pub fn closer(&self) -> Closer {
         match self {
             Self::Dev(door) => door.closer(),

@@ -1,5 +1,5 @@
-//! Threads of the /dev/fuse door that come when those that are there from the start are not enough: who calls them, when they
-//! rest, and when they leave.
+//! Extra threads of the /dev/fuse transport, for times when the first ones are not enough: when they are woken, rest and
+//! end.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const AT_ONCE: usize = 8;
 /// How long a helper that nobody needs stays.
 const REST: Duration = Duration::from_secs(2);
 
-/// What is done about requests that wait.
+/// Measures for waiting requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cure {
     /// None does, or they are short and many.
@@ -48,7 +48,7 @@ impl Shared {
         let until = idle + REST;
         let mut called = self.called.0.lock();
         member.rests();
-        // Whoever took a request before that saw nobody to call.
+        // A thread that took a request before saw none to wake.
         let mut needed = self.waiting.load(SeqCst) == 0 && !self.crew.is_solo();
         while !needed && !self.ending.is_gone() {
             let late = self.called.1.wait_until(&mut called, until).timed_out();

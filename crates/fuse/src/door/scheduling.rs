@@ -16,7 +16,8 @@ use parking_lot::Mutex;
 /// How the threads of a door are scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduling {
-    /// As the process finds itself: `Idle` in a group of its own, else `Nice`; `Plain` where neither could be undone.
+    /// Chosen by the process's own state: `Idle` in a scheduling group of its own, else `Nice`; `Plain` where neither could
+    /// be undone.
     Auto,
     /// `SCHED_IDLE`.
     Idle,
@@ -27,7 +28,7 @@ pub enum Scheduling {
 }
 
 impl Scheduling {
-    /// What `Auto` comes to in this process.
+    /// Mode that `Auto` means in this process.
     pub fn settled(self) -> Self {
         self.settled_in(|| has_own_group(CpuGroup::of_process()))
     }
@@ -152,7 +153,7 @@ struct Watched<'t> {
     doubt: Doubt,
 }
 
-/// What is known of a thread's waiting from the looks before.
+/// Facts about a thread's waiting from earlier checks.
 #[derive(Debug)]
 struct Doubt {
     waited: Duration,

@@ -1,8 +1,8 @@
 //! The request that a thread of the /dev/fuse door is at, where another thread may answer it.
 //!
-//! Who answers is decided under one lock: the thread when it comes back, or whoever is told that it will not. The
-//! thread's buffers are its own, so nothing but the answer itself is at stake. A request that only asks is kept here
-//! too, for another thread to serve again (`again.rs`).
+//! One lock decides which thread answers: the one that served the request, or another that takes over because the first will
+//! not come back. The thread's buffers are its own, so only the answer itself is at stake. A request that only reads is kept
+//! here too, for another thread to serve again (`again.rs`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) struct Seat {
     at: Mutex<(At, Vec<u8>)>,
 }
 
-/// What a thread is at. Beside it is the request, if it may be served again; else nothing.
+/// State of a thread. Beside it is the request, if it may be served again; else nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// Between requests.

@@ -40,7 +40,7 @@ pub(crate) fn run(wish: &Copy, style: Style) -> Result<(), Failed> {
     let failed = copied.failed.len();
     show::answer(style, &copied, human)?;
     if failed > 0 {
-        // Each was told when it failed.
+        // Each was reported when it failed.
         return Err(Failed::Refused(String::new()));
     }
     Ok(())

@@ -23,7 +23,7 @@ pub enum Failed {
     /// Asked for wrongly.
     #[error("{0}")]
     Usage(String),
-    /// What it is about is not there.
+    /// The subject does not exist.
     #[error("{0}")]
     Missing(String),
     /// Nobody answers.
@@ -35,7 +35,7 @@ pub enum Failed {
 }
 
 impl Failed {
-    /// As in [`EXIT_CODES`].
+    /// Code from [`EXIT_CODES`].
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Refused(_) => 1,
@@ -46,7 +46,7 @@ impl Failed {
         }
     }
 
-    /// What the system said about `what`.
+    /// Error of the system about `what`.
     pub(crate) fn system(what: impl std::fmt::Display, error: &io::Error) -> Self {
         let text = format!("{what}: {error}");
         match error.kind() {

@@ -75,7 +75,7 @@ fn obey(arguments: &Arguments) -> Result<(), Failed> {
     }
 }
 
-/// What clap has to say, on one line: the reason, without the usage behind it.
+/// Clap's error on one line: the reason, without the usage after it.
 fn first_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// How long a file system may take to answer all that it is asked.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What `ask` answers, by a thread of its own; None: it hangs. Such a thread ends with the process, or keeps it.
+/// Runs `ask` on its own thread; None: it hangs. Such a thread ends with the process, or keeps it alive.
 pub(crate) fn unless_it_hangs<T: Send + 'static>(
     patience: Duration,
     ask: impl FnOnce() -> T + Send + 'static,

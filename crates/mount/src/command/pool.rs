@@ -15,7 +15,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Who can be asked.
+    /// Client of the pool's daemon.
     pub(crate) fn client(&self) -> Client {
         Client::new(&self.socket)
     }
@@ -26,7 +26,7 @@ impl Pool {
     }
 }
 
-/// What there is.
+/// Pools of this machine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pools {
     pub(crate) live: Vec<Pool>,

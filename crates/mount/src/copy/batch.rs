@@ -1,9 +1,9 @@
 //! A copying thread: it takes a batch of files, has places reserved for them, fills them, syncs, and has them named.
 //!
-//! What can interleave: somebody makes a file under a name of ours (the naming is refused, ours is removed), the
-//! original changes while it is read (its attributes before and after differ: ours is removed), the branch fills up
-//! although the space was promised (others write it past the pool: the next branch is tried). A file gets its name
-//! only after the sync of its batch, so that what has a name is whole after a power cut too.
+//! Three races are handled. Another process makes a file under a name of ours: the naming is refused and ours is removed.
+//! The original changes while it is read: its attributes before and after differ, and ours is removed. The branch fills up
+//! although the space was reserved, because others write to it out of band: the next branch is tried. A file gets its name
+//! only after the sync of its batch, so that a named file is whole after a power cut too.
 
 use std::ffi::CString;
 use std::fmt::Display;
@@ -32,7 +32,7 @@ const FEW: usize = 4;
 /// Why something is not copied over what is there.
 pub(super) const DIFFERS: &str = "the pool has another one of that name: remove one of them";
 
-/// What is handed to a copying thread.
+/// Work of a copying thread.
 pub(super) type Batch = Vec<Item>;
 
 /// A file to be copied.
@@ -106,7 +106,7 @@ impl Worker {
         loop {
             let next = batches.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(batch) = next else { break };
-            // Whoever walks must not wait for ever for somebody to take a batch.
+            // The walk must not wait for ever for a thread to take a batch.
             if !self.report.is_stopped()
                 && let Err(fatal) = self.copy(batch, links)
             {
@@ -421,7 +421,7 @@ fn sync_alone(file: &Incoming) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// What is on the disk, not what the page cache still has.
+/// Compares with the content on disk, not in the page cache.
 fn compare(file: &Incoming) -> Result<(), Trouble> {
     let Some(to) = &file.to else { return Err(SysError::new(Call::Read, Errno::BADF).into()) };
     sys::file::drop_cached(to.as_fd())?;

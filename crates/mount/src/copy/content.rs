@@ -21,7 +21,7 @@ const BLOCK: usize = 1 << 20;
 /// `FALLOC_FL_KEEP_SIZE`.
 const KEEP_SIZE: u32 = 1;
 
-/// What a copying thread carries bytes by.
+/// Means of a copying thread to copy bytes.
 #[derive(Debug, Default)]
 pub(super) struct Carry {
     /// None: not tried yet. Some(None): there is none here.

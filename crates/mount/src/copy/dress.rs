@@ -97,7 +97,7 @@ fn give(to: BorrowedFd<'_>, stat: &Stat) -> Result<(), SysError> {
         return Ok(());
     }
     match sys::at::chown_fd(to, Some(stat.uid), Some(stat.gid)) {
-        // As with cp: who is not root keeps what it copies.
+        // As with cp: users other than root own their copies.
         Err(error) if error.errno == Errno::PERM && !identity::is_root() => Ok(()),
         given => given,
     }

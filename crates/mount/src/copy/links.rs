@@ -1,6 +1,7 @@
 //! Hard links: a file's first name is copied, its further names become links in the pool.
 //!
-//! Whoever meets a further name while the first is on its way leaves it with the first, whose thread makes the links.
+//! A thread that meets a further name while the first is being copied leaves it with the first, whose thread makes the
+//! links.
 //!
 //! The first name is looked up again for each further one, which may be much later, in directories that others may
 //! change: what lies there must be the file still, by the pool's number, before it is given another name.
@@ -65,7 +66,7 @@ impl Here {
 #[derive(Debug, Default)]
 pub(super) struct Links(Mutex<HashMap<(u64, u64), First>>);
 
-/// What has become of a file's first name, and how many names are still to be met.
+/// State of a file's first name, and the number of names still to come.
 #[derive(Debug)]
 struct First {
     left: u32,
@@ -80,7 +81,7 @@ enum Stage {
     There(Arc<Here>),
 }
 
-/// What to do with a name.
+/// Action for a name.
 #[derive(Debug)]
 pub(super) enum Turn {
     /// It is the first: copy it, then call [`Links::settle`].

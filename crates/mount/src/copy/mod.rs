@@ -8,8 +8,8 @@
 //! At the end the daemon syncs every branch: a copy that succeeds is on disk, with what it found there already, which a
 //! killed copy or another program may have put there a moment before.
 //!
-//! So at any moment the pool has whole files or none, and whoever is killed leaves nothing but those: the daemon clears
-//! the rest when the conversation ends. Started again, a copy passes over what is there already.
+//! So at any moment the pool has whole files or none, and a killed copy leaves only whole files: the daemon clears the rest
+//! when the connection ends. Started again, a copy skips files that are there already.
 //!
 //! Root copies other people's trees into other people's trees, while they may change both. So no path is walked: every
 //! step is one name in a directory that is held open, below which it stays, and no symbolic link is followed on either
@@ -43,7 +43,7 @@ use links::Links;
 use report::Report;
 use walk::Walker;
 
-/// What is to be copied, and how.
+/// Sources, target and options of a copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// Files and directories.
@@ -92,7 +92,7 @@ pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
     let links = Links::default();
     let (send, receive) = mpsc::sync_channel(plan.jobs);
     let receive = Arc::new(Mutex::new(receive));
-    // All of them before any work: a daemon that does not copy is told at once.
+    // All of them before any work: a daemon that does not copy is reported at once.
     let workers = (0..plan.jobs)
         .map(|_| Ok(Worker::new(client.copy()?, into.clone(), report.clone(), plan.verify)))
         .collect::<Result<Vec<_>, Failed>>()?;

@@ -1,9 +1,10 @@
 //! A directory that is copied: the original and the pool's.
 //!
-//! One that the copy makes belongs to whoever copies and is closed to others, and is marked, until the last of its
-//! entries is there: then it gets the attributes of the original, and the mark goes. A copy that was interrupted finds
-//! the mark and finishes; so does one after a copy that left something out. A directory that was there before, and has no mark, keeps what it has; but one that is just as
-//! a copy makes it, empty and closed, may be that of a copy that was killed before it could mark it, and is taken for its own.
+//! A directory that the copy makes belongs to the copying user, is closed to others, and is marked until the last of its
+//! entries is there. Then it gets the attributes of the original, and the mark goes. A copy that was interrupted finds the
+//! mark and finishes; so does one after a copy that left something out. A directory that existed and has no mark keeps its
+//! attributes. One that is empty and closed, just as a copy makes it, may be left by a copy that was killed before it could
+//! mark it, and counts as the copy's own.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -27,7 +28,7 @@ const LISTED: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
 /// Why a directory is not copied.
 pub(super) const ITSELF: &str = "it is the directory that is copied into";
-/// The same, by a way past the pool: what is copied would be found there again, and copied again, for ever.
+/// Reason for refusing a path through a branch: the copy would find its own files there and copy them for ever.
 pub(super) const BRANCH: &str = "it is a branch of this pool: what is there is in the pool already";
 
 /// The two.
@@ -43,7 +44,7 @@ pub(super) struct Pair {
     below: Vec<u8>,
     /// Names that were in the target before.
     there: Arc<HashSet<CString>>,
-    /// What the target becomes in the end.
+    /// Final attributes of the target.
     dressed: Option<Stat>,
     /// Something is missing: the mark stays, for the next copy to bring it.
     lacks: AtomicBool,
@@ -106,7 +107,7 @@ impl Pair {
         }
         let there = names_in(&target)?;
         let fresh = own.mode & 0o7777 & !0o2000 == 0o700 && own.uid == me() && there.is_empty();
-        // Whoever may change the directory above may have put another one there.
+        // Users with write access to the directory above may have put another one there.
         if made.is_ok() && !fresh {
             return Err(Trouble::Said("somebody else changes the pool's directory meanwhile"));
         }
@@ -150,7 +151,7 @@ impl Pair {
         self.report.fail(&self.path, why);
     }
 
-    /// What the pool had under `name` when the directory was entered, if it is still there.
+    /// The pool's object under `name` when the directory was entered, if it is still there.
     pub(super) fn already(&self, name: &CStr) -> Result<Option<Stat>, SysError> {
         if !self.there.contains(name) {
             return Ok(None);
@@ -165,7 +166,7 @@ impl Pair {
 impl Drop for Pair {
     fn drop(&mut self) {
         let Some(stat) = self.dressed.take().filter(|_| !self.report.is_stopped()) else { return };
-        // The mark goes last: whoever is killed before leaves it for the next. And flags that keep it as it is.
+        // The mark goes last: a killed copy leaves it for the next. So do flags that keep the directory as it is.
         let (target, lacks) = (self.target.as_fd(), self.lacks.load(Relaxed));
         let dressed = dress::directory(target, self.source.as_fd(), &stat).and_then(|frozen| match frozen {
             _ if lacks => Ok(()),

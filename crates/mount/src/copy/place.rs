@@ -25,7 +25,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Opens what the daemon told; it must be that, in this process's view of the mounts.
+    /// Opens the staging directory of the daemon's answer, and checks that it is the same in this process's view of the
+    /// mounts.
     pub(super) fn open(told: &StagingDir) -> Result<Self, Failed> {
         let branch = PathBuf::from(OsStr::from_bytes(&told.path));
         let shown = Printable::path(&branch).to_string();

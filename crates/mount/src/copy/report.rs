@@ -1,4 +1,4 @@
-//! What came of a copy, counted by all its threads, and shown while it goes on.
+//! Results of a copy, counted by all its threads, and shown while it runs.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,7 +16,7 @@ use crate::command::Failed;
 /// How often the bar is drawn at most, a second.
 const FRAMES: u8 = 5;
 
-/// What there is to count.
+/// Counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Count {
     Files,
@@ -27,7 +27,7 @@ pub(super) enum Count {
     AlreadyThere,
 }
 
-/// What came of it so far.
+/// Results so far.
 #[derive(Debug)]
 pub(super) struct Report {
     into: String,

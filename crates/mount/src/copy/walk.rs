@@ -21,7 +21,7 @@ use crate::ledger::DirectoryId;
 
 /// Files of a batch at most: as many are named at once, and synced together.
 const FILES: usize = 512;
-/// Bytes of a batch at most, but for a single file: whoever is free takes the next.
+/// Maximum bytes of a batch, except for a single file: any free thread takes the next.
 const BYTES: u64 = 64 << 20;
 /// Directories that a batch may hold open.
 const DIRS: usize = 64;

@@ -1,8 +1,8 @@
 //! A thread that writes lines to a file or to stderr, so that nobody else waits for either.
 //!
-//! A log file may lie on a disk that is slow or on a server that hangs, and stderr may be a pipe that nobody reads. Whoever logs
-//! puts its line into a bounded queue and goes on; the queue's lock is never held during a write. A line that finds the
-//! queue full is dropped and counted, and the count is the next line that is written.
+//! A log file may lie on a disk that is slow or on a server that hangs, and stderr may be a pipe that nobody reads. A
+//! logging thread puts its line into a bounded queue and goes on; the queue's lock is never held during a write. A line that
+//! finds the queue full is dropped and counted, and the count is the next line that is written.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;

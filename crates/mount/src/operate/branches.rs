@@ -1,8 +1,8 @@
 //! Branches that come, go and change while the pool is served.
 //!
-//! A branch with open files goes in a thread of its own, which waits for them to be closed; whoever asked asks again
-//! until the branch is gone. Giving it a mode calls that off. Whoever asks first for a branch notes that in one step, before it
-//! begins, so that there is one thread for a branch and one flag that calls it off.
+//! A branch with open files is removed by a thread of its own, which waits for them to be closed; the client repeats its
+//! request until the branch is gone. Giving the branch a mode cancels that. The first request for a branch registers it in
+//! one step, before it begins, so that there is one thread for a branch and one flag that cancels it.
 
 use super::Served;
 use crate::branches::{self, Demand};
@@ -181,7 +181,7 @@ impl Served {
         let of = |leads: &std::path::Path| pool.branches.iter().find(|branch| branch.path == leads);
         let as_shown =
             || pool.branches.iter().find(|branch| Printable::path(&branch.path).to_string() == text);
-        // Where it leads is asked last: a branch that hangs must not be asked anything to be told to go.
+        // Its path is resolved last: removing a branch that hangs must not ask the branch anything.
         let found = of(path)
             .or_else(as_shown)
             .or_else(|| std::fs::canonicalize(path).ok().and_then(|leads| of(&leads)));
@@ -221,7 +221,7 @@ fn changed(branch: &Branch, from: &str, to: &str) -> BranchChanged {
     }
 }
 
-/// What the mount of a new branch forbids is forbidden in the whole pool: an operator decides that, not the branch.
+/// Restrictions of a new branch's mount would hold in the whole pool: an operator decides that, not the branch.
 ///
 /// # Errors
 /// The pool's mount, which cannot change by itself, lacks a restriction of the branch's.

@@ -1,7 +1,7 @@
 //! Changing settings while the pool is served: all that is asked for, or nothing.
 //!
-//! The settings are locked while they change, and whoever asks for the pool's state waits for them. So no branch is
-//! asked anything meanwhile: what must be tried on branches is tried before.
+//! The settings are locked while they change, and requests for the pool's state wait for them. So no branch is asked
+//! anything meanwhile: trials on branches come before.
 
 use super::keys::{self, KEYS, KeyRow};
 use super::{Served, persist};
@@ -109,7 +109,7 @@ impl Served {
         Ok(Tried::EveryBranch)
     }
 
-    /// What can only be promised by the kernel must be what it promised at the mount.
+    /// Promises that only the kernel can keep must be those it made at the mount.
     fn check(&self, held: &Settings, wanted: &Settings, tried: Tried) -> Result<(), Refusal> {
         let buffered = |settings: &Settings| settings.page_cache == PageCache::Writeback;
         if buffered(held) != buffered(wanted) {
@@ -223,7 +223,7 @@ fn difference(held: &Settings, wanted: &Settings) -> Vec<Change> {
     KEYS.iter().filter_map(change).collect()
 }
 
-/// What was typed behind `-o` holds again at the next mount, whatever the file says.
+/// Options given with `-o` apply again at the next mount, whatever the file says.
 fn shadowed(settings: &Settings, names: &[&'static str]) -> Vec<String> {
     let given = names.iter().filter(|name| settings.given.contains(name));
     given

@@ -16,7 +16,7 @@ use std::sync::Arc;
 struct Copier {
     union: Arc<Union>,
     id: CopyId,
-    /// Branches whose staging directory was told.
+    /// Branches whose staging directory was sent.
     told: Vec<BranchIx>,
 }
 
@@ -80,7 +80,7 @@ impl Copier {
         CopyAnswer::Reserved { places, files }
     }
 
-    /// The staging directory of a branch that was not told of yet.
+    /// The staging directory of a branch, if it was not sent yet.
     fn untold(&mut self, branch: BranchIx) -> Option<StagingDir> {
         if self.told.contains(&branch) {
             return None;

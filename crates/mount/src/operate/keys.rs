@@ -220,13 +220,13 @@ pub(super) const KEYS: &[KeyRow] = &[
     ),
 ];
 
-/// What `mlimit=` stands for: a policy and no floor.
+/// Sets the parts of `mlimit=`: a policy and no floor.
 pub(super) fn set_mlimit(now: &mut Settings, limit: Floor) {
     now.create = Chain::mlimit(limit);
     now.floor = Floor::NONE;
 }
 
-/// What `relocate=on` stands for.
+/// Policy that `relocate=on` means.
 fn roomiest() -> Chain {
     Relocation::to_the_roomiest().policy
 }

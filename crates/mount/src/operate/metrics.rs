@@ -156,7 +156,7 @@ impl Page {
         }
     }
 
-    /// What each branch was asked, how long that took, and what it answered wrongly.
+    /// Calls, times and faults of each branch.
     fn tallies(&mut self, status: &Status, known: &Known) {
         let branches: Vec<(&str, &BranchTally)> = status
             .branches

@@ -1,4 +1,4 @@
-//! What an operator may do with the pool that this process serves: the daemon's side of the control socket.
+//! The daemon's side of the control socket: the operator's requests to this process's pool.
 //!
 //! Settings are replaced whole under one lock, so that changes that come at the same time come one after the other, and
 //! a request of the pool sees all of a change or nothing of it.

@@ -1,4 +1,4 @@
-//! What people bring along in the fstab lines of mhddfs, mergerfs and libfuse: taken, passed over, or refused by name.
+//! Options of mhddfs, mergerfs and libfuse in fstab lines: taken, passed over, or refused by name.
 
 use super::{Row, Takes, no_meaning, only, option, refused};
 use crate::settings::{PageCache, Require, StatfsView, WritePath};

@@ -10,7 +10,7 @@ pub use typed::{Origin, Typed};
 use crate::raw::RawOptions;
 use std::ffi::OsStr;
 
-/// What stands behind an option's name.
+/// Value of an option.
 #[derive(Clone, Copy, Debug)]
 pub enum Takes {
     /// Nothing.
@@ -23,11 +23,11 @@ pub enum Takes {
     Choice(&'static [&'static str]),
     /// Nothing, on or off, or a value of this kind.
     SwitchOr(&'static str),
-    /// Whatever may stand there: the option changes nothing here.
+    /// Any value: the option changes nothing here.
     Anything,
 }
 
-/// What an option does.
+/// Effect of an option.
 #[derive(Clone, Copy)]
 pub enum Effect {
     /// It is kept in the options; an error says what would be right.
@@ -47,13 +47,13 @@ pub enum Effect {
 pub struct Row {
     /// Its name, then its other spellings; `-` and `_` are the same; a trailing `*` stands for any ending.
     pub names: &'static [&'static str],
-    /// What it takes.
+    /// Its value.
     pub takes: Takes,
-    /// What holds when it is not given; empty where there is nothing to say.
+    /// Its default; empty where there is none to show.
     pub default: &'static str,
-    /// What it is for, or why it is refused.
+    /// Its purpose, or the reason of its refusal.
     pub help: &'static str,
-    /// What it does.
+    /// Its effect.
     pub effect: Effect,
 }
 

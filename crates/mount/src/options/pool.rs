@@ -249,7 +249,7 @@ pub(super) const DATA: &[Row] = &[
     ),
 ];
 
-/// What programs in the pool are shown.
+/// Options of the pool's appearance to programs.
 pub(super) const VIEW: &[Row] = &[
     option(
         &["statfs"],

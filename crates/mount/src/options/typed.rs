@@ -20,7 +20,7 @@ pub enum Origin {
 pub struct Typed<'a> {
     /// The name as spelled.
     pub name: &'a str,
-    /// What stands behind `=`.
+    /// Text after `=`.
     pub value: Option<&'a OsStr>,
     /// Where it was given.
     pub origin: Origin,

@@ -45,7 +45,7 @@ pub(crate) struct Entry {
 /// The ring that an entry's thread waits on.
 pub(crate) struct EntryRing(Ring);
 
-/// An entry's buffers. Whoever has them can answer its request, by any ring, and that ring then gets its next one.
+/// Buffers of an entry. Their owner can answer the entry's request by any ring, and that ring then gets its next one.
 pub(crate) struct Slot {
     device: RawFd,
     queue: u16,
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Slot {
     }
 }
 
-/// What a completion is.
+/// Kinds of completion.
 pub(crate) enum Fetched {
     /// A request is in the buffers.
     Request,
@@ -177,7 +177,7 @@ impl Entry {
         self.fetch()
     }
 
-    /// What has been completed, if anything.
+    /// The next completion, if there is one.
     fn completed(&mut self) -> io::Result<Fetched> {
         let Some(done) = self.ring.0.completion().next() else { return Ok(Fetched::Nothing) };
         match -done.result() {

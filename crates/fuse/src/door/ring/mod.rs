@@ -69,9 +69,9 @@ pub(super) struct Shared {
     ordered: (Mutex<bool>, Condvar),
 }
 
-/// What a thread of a queue begins with.
+/// First step of a queue's thread.
 enum First {
-    /// The queue's first entry, without which the kernel uses no queue: whether it has taken it is told.
+    /// Registers the queue's first entry, without which the kernel uses no queue; the result is sent.
     Own(Sender<io::Result<()>>),
     /// One more entry of its own.
     More,
@@ -146,7 +146,7 @@ impl RingDoor {
         Ok(Self { threads, shared })
     }
 
-    /// What closes it before its mount is taken away.
+    /// Returns the handle that closes it before its mount is removed.
     pub fn closer(&self) -> Closer {
         Closer::new(&self.shared.ending, &self.shared.roster)
     }
@@ -248,7 +248,7 @@ impl Shared {
                     Ok(taken) => (Some(taken), Ok(())),
                     Err(error) => (None, Err(error)),
                 };
-                // Whoever opens the door waits for it.
+                // The opener of the transport waits for it.
                 let _heard = told.send(answer);
                 Ok(taken)
             }
@@ -283,9 +283,9 @@ impl Shared {
         entry.slot.answer(out.as_bytes(), len);
     }
 
-    /// As [`Self::answer`], where another thread answers if this one does not come back from a branch: then the entry is
-    /// that thread's. So a call that may hang never has the entry's own buffers: the request and its answer are kept
-    /// apart, at the price of a copy.
+    /// Like [`Self::answer`], where another thread answers if this one does not come back from a branch: then the entry is
+    /// that thread's. So a call that may hang never has the entry's own buffers: the request and its answer are kept apart,
+    /// at the price of a copy.
     fn answer_watched(
         self: &Arc<Self>,
         mut entry: Entry,

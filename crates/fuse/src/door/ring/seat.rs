@@ -1,9 +1,9 @@
-//! The entry that a thread of the ring's door leaves while it serves a request, and who takes it over.
+//! Takeover of a ring entry: a thread leaves its entry here while it serves the request, and another thread may take it.
 //!
-//! An entry is whoever's has its buffers ([`Slot`]). The thread leaves them in its seat and takes them back when it has
-//! served the request. If it does not come back from a branch, a new thread takes them, serves the request again if it only
-//! asks (`door/again.rs`) or answers with an error, by a ring of its own, and serves the entry from then on; the old one
-//! finds its seat empty, and goes.
+//! An entry belongs to the owner of its buffers ([`Slot`]). The thread leaves them here and takes them back when it has
+//! served the request. If it does not come back from a branch, a new thread takes them. That one serves the request again if
+//! it only reads (`door/again.rs`) or answers with an error, by a ring of its own, and serves the entry from then on. The
+//! old thread finds its entry gone and ends.
 
 use std::io;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! What the door costs a machine of many CPUs, of which it serves none yet; and what becomes of one that cannot open, or whose
-//! device fails.
+//! Cost of the ring transport on a machine of many CPUs, and failures of opening it and of its device.
 
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -16,7 +15,7 @@ use crate::door::ending::Ending;
 use crate::door::roster::Roster;
 use crate::door::scheduling::Scheduling;
 
-/// As many as are simulated: Linux is built for more than this machine has.
+/// Simulated CPUs: Linux is built for more than this machine has.
 const POSSIBLE_CPUS: u16 = 64;
 const PAYLOAD: usize = 1 << 20;
 
@@ -62,7 +61,7 @@ fn queues_of_64_cpus_wait_in_less_than_64_mib() {
     assert!(taken <= 64 << 20, "{taken} bytes became resident");
 }
 
-/// Whom nobody asks.
+/// A server without requests.
 #[derive(Debug)]
 struct Nobody;
 

@@ -20,7 +20,7 @@ const SKEW: Duration = Duration::from_secs(2);
 /// Where a branch keeps its id: of root's daemon, and of a user's.
 const IDS: [&CStr; 2] = [c"trusted.fsstack.branch", c"user.fsstack.branch-id"];
 
-/// What one branch said.
+/// Answer of one branch.
 struct Answer {
     device: Option<u64>,
     id: Option<Vec<u8>>,

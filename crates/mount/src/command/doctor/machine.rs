@@ -104,8 +104,8 @@ pub(super) fn descriptors(pid: u32, shown: &str, report: &mut Report) {
     }
 }
 
-/// Mounts of ours that nobody serves any more. Those of `live` are not: their daemons are asked by their sockets,
-/// since whoever asks a mount whose daemon stands still may have to wait for it, killed or not.
+/// Mounts of ours without a daemon. Those of `live` are left out: their daemons are asked by their sockets, because a
+/// request to a mount whose daemon is stopped may block, killed or not.
 pub(super) fn dead_mounts(live: &[Pool], report: &mut Report) {
     let Ok(table) = mounts::list() else { return };
     let served: Vec<_> = live.iter().map(|pool| pool.entry.mount_point()).collect();

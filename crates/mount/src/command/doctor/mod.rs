@@ -8,7 +8,7 @@ use super::show::{self, Style};
 use super::{Failed, pool};
 use fsstack_control::api::{Finding, Findings, Level};
 
-/// What was found so far.
+/// Findings so far.
 #[derive(Debug, Default)]
 pub(crate) struct Report(Vec<Finding>);
 

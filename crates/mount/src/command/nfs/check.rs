@@ -1,5 +1,5 @@
-//! Whether an export keeps handles good, and who holds the pool. A branch that hangs, and a daemon that stands still, keep
-//! nothing else from being told.
+//! Checks whether an export keeps file handles valid, and lists the holders of the pool. A branch that hangs, or a stopped
+//! daemon, does not keep other findings from being shown.
 
 use super::{Mounted, attribute, handles, id};
 use crate::command::Failed;
@@ -41,7 +41,7 @@ pub(super) fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
     }
 }
 
-/// What the pool is mounted with: whether handles are to last, as far as is known; None: nobody answers.
+/// Mount options of the pool: whether handles are to last, as far as known; None: the daemon does not answer.
 fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> Option<bool> {
     let Mounted { exported, identity } = match Mounted::of(pool) {
         Ok(mounted) => mounted,
@@ -73,10 +73,10 @@ fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> Option<boo
     Some(exported)
 }
 
-/// What is said of an index that is in memory only.
+/// Lifetime of an index that is in memory only.
 const SHORT_LIVED: &str = "until the pool is unmounted";
 
-/// What the pool has stored.
+/// State that the pool has stored.
 fn stored(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     let asked = mount_point.to_owned();
     let told = unless_it_hangs(PATIENCE, move || (id(&asked), attribute(&asked, "user.fsstack.index")));
@@ -135,7 +135,7 @@ fn branches(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) {
     }
 }
 
-/// Whether objects there are told apart that have the same inode number one after the other.
+/// Whether the branch tells apart objects that have the same inode number one after the other.
 fn tells_births(branch: &Path) -> io::Result<bool> {
     let root = at::open_root(branch).map_err(|error| error.errno)?;
     let root = at::stat_fd(root.as_fd()).map_err(|error| error.errno)?;
@@ -148,7 +148,7 @@ fn by_number(branch: &Path) -> io::Result<bool> {
     Ok(ByNumber::of(root.as_fd(), space.f_type).is_some())
 }
 
-/// What the kernel's server exports of the pool.
+/// Exports of the pool by the kernel's server.
 fn exports(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     let Ok(table) = exports::exported() else {
         return add(Level::Warn, "exports", format!("{ETAB}: the kernel's server is not set up here"));
@@ -173,7 +173,7 @@ fn exports(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     }
 }
 
-/// What does not keep handles good.
+/// Findings that put file handles at risk.
 fn judged(line: &Line, client: &Client, table: &[Line]) -> Vec<(Level, String)> {
     let mut defects = Vec::new();
     let has = |option: &str| client.option(option).is_some();
@@ -219,7 +219,7 @@ fn is_same_fsid(one: &str, other: &str) -> bool {
     plain(one) == plain(other)
 }
 
-/// Who keeps the pool from being unmounted.
+/// Processes that keep the pool from being unmounted.
 fn held(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     holders::of(mount_point).iter().for_each(|holder| add(Level::Ok, "to unmount", holder.to_string()));
 }
@@ -228,7 +228,7 @@ fn held(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
 mod tests {
     use super::*;
 
-    /// What is told of the pool's lines in a table.
+    /// Findings about the pool's lines in a table.
     fn told(table: &[u8]) -> Vec<(Level, String)> {
         let table = exports::parse(table);
         let ours = table.iter().filter(|line| line.is_of(Path::new("/srv/pool")));

@@ -77,7 +77,7 @@ fn ends(pool: &Pool, handles: &[HandleOf]) -> (Vec<HandleEnd>, Option<String>) {
     (ends, None)
 }
 
-/// Of names, by their handles alone.
+/// Checks handles of names, by the handles alone.
 fn of_names(pool: &Pool, sample: &Sample, add: &mut impl FnMut(Level, &str, String)) {
     let handles: Vec<HandleOf> = sample.held.iter().map(|held| held.handle).collect();
     let (ends, fault) = ends(pool, &handles);
@@ -116,7 +116,7 @@ fn of_names(pool: &Pool, sample: &Sample, add: &mut impl FnMut(Level, &str, Stri
     );
 }
 
-/// Of objects that only the index finds. Those that were removed past the pool leave an entry behind.
+/// Checks objects that only the index finds. Objects removed out of band leave an entry behind.
 fn of_index(ends: &[HandleEnd], add: &mut impl FnMut(Level, &str, String)) {
     let count = |wanted: HandleEnd| ends.iter().filter(|end| **end == wanted).count();
     let (all, found, unknown) = (ends.len(), count(HandleEnd::Found), count(HandleEnd::Unknown));
@@ -163,14 +163,14 @@ struct Sample {
 }
 
 impl Sample {
-    /// Of the root alone.
+    /// Begins with the root alone.
     fn of(mount_point: &Path) -> Result<Self, String> {
         let root = fs::File::open(mount_point)
             .map_err(|error| format!("{}: {error}", Printable::path(mount_point)))?;
         Ok(Self { mount_point: mount_point.to_owned(), root, held: Vec::new() })
     }
 
-    /// Of the upper directories: the root's names first.
+    /// Adds the upper directories: the root's names first.
     fn fill(&mut self) -> Result<(), String> {
         let root = at::stat_fd(self.root.as_fd()).map_err(|error| self.said(c"", &error))?;
         self.opens(c"", root.ino)?;
@@ -209,7 +209,7 @@ impl Sample {
                 self.held.push(Held { name, object, handle });
                 Ok(true)
             }
-            // Whoever gave the name to another object meanwhile took the handle's object from it.
+            // Another process gave the name to another object meanwhile, which is not the handle's.
             Err(_) if self.object(&name) != Ok(object) => Ok(false),
             Err(fault) => Err(fault),
         }
@@ -245,7 +245,7 @@ impl Sample {
     }
 }
 
-/// What a handle of FUSE says: the upper and the lower half of the number, and the generation.
+/// Decodes a FUSE handle: the upper and the lower half of the number, and the generation.
 fn read(handle: &FileHandle) -> Option<HandleOf> {
     let mut words = handle.bytes.chunks_exact(4).map(|word| word.try_into().map(u32::from_ne_bytes));
     let mut word = || words.next()?.ok();

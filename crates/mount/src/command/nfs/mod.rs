@@ -1,4 +1,4 @@
-//! `fsstack nfs`: what a server is told to export a pool, and whether all is as it should be.
+//! `fsstack nfs`: export lines for servers, and checks of an export.
 
 mod check;
 mod handles;
@@ -34,7 +34,7 @@ pub(crate) fn run(wish: &Nfs, style: Style) -> Result<(), Failed> {
     }
 }
 
-/// What the pool is mounted with, of what makes handles last.
+/// Mount options that make handles last.
 struct Mounted {
     /// `nfs-export`.
     exported: bool,
@@ -68,7 +68,7 @@ fn described(pool: &Pool, clients: &Clients) -> Result<ExportShown, Failed> {
     })
 }
 
-/// What was installed is told alone.
+/// An installed line is shown alone.
 fn human(shown: &ExportShown, clients: Option<&Clients>) -> String {
     let ExportShown { exports_file, exports_line, ganesha_block, .. } = shown;
     if let Some(installed) = &shown.installed {

@@ -1,4 +1,4 @@
-//! What the disks of the branches do, by the kernel's account in /sys: passthrough never comes to the daemon.
+//! Activity of the branches' disks, by the kernel's account in /sys: passthrough never reaches the daemon.
 
 use fsstack_control::api::{BranchLoad, BranchStatus, DiskLoad};
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::time::Instant;
 /// The unit of /sys, whatever the disk's own is.
 const SECTOR: u64 = 512;
 
-/// What each branch's disk had done, and when that was.
+/// Last counters of each branch's disk, and their time.
 #[derive(Debug, Default)]
 pub(super) struct Disks {
     before: HashMap<String, (Instant, Account)>,
@@ -16,7 +16,7 @@ pub(super) struct Disks {
     files: HashMap<String, Option<String>>,
 }
 
-/// What a disk had done since the machine was started.
+/// Counters of a disk since the machine was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Account {
     reads: u64,

@@ -30,7 +30,7 @@ pub(crate) fn run(word: &str, style: Style) -> Result<(), Failed> {
             Err(Failed::Usage("top: needs a terminal; --json prints one second's figures".to_owned()))
         }
         Style::Human => {
-            // Asked once before the screen is taken: a dead daemon is told in the ordinary way.
+            // Asked once before the screen is taken, so that a dead daemon is reported in the ordinary way.
             watch.look()?;
             let mut terminal = ratatui::try_init().map_err(|error| Failed::system("the terminal", &error))?;
             let watched = show_until_quit(&mut terminal, &mut watch);
@@ -66,7 +66,7 @@ fn show_until_quit(terminal: &mut ratatui::DefaultTerminal, watch: &mut Watch) -
     }
 }
 
-/// What was seen the last time, to tell what happened since.
+/// Last sample, for the difference to the next one.
 struct Watch {
     client: Client,
     disks: Disks,

@@ -1,5 +1,5 @@
-//! The processes of the stack and the CPU that each uses: this pool's daemon, whoever serves the FUSE file systems that its
-//! branches are on (a GlusterFS client), and servers on this machine of the network file systems that they are on.
+//! Processes of the stack and the CPU that each uses: this pool's daemon, the servers of the FUSE file systems that its
+//! branches are on (a GlusterFS client), and local servers of the network file systems that they are on.
 
 use fsstack_control::api::{BranchStatus, ProcessLoad};
 use fsstack_sys::mounts::{self, MountInfo};
