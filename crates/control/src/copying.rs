@@ -33,7 +33,7 @@ pub enum CopyRequest {
         /// Ids of the reservations.
         ids: Vec<u64>,
     },
-    /// Sync everything that the pool holds, whoever wrote it.
+    /// Sync everything that the pool holds, including the writes of other processes.
     Sync,
 }
 

@@ -265,7 +265,8 @@ fn write_path(raw: &mut RawOptions, cache: PageCache, world: &World, problems: &
     }
 }
 
-/// Who may enter, and whether the kernel checks permissions: without that, every user who may enter may do everything.
+/// Access for other users, and whether the kernel checks permissions: without that, every user who may enter may do
+/// everything.
 fn access(raw: &RawOptions, world: &World, problems: &mut Problems) -> (bool, bool) {
     let allow_other = raw.allow_other.or(world.privilege == Privilege::Root);
     let checked = raw.default_permissions.or(true);

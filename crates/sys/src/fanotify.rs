@@ -1,4 +1,4 @@
-//! Notices of changes on a file system, whoever makes them: fanotify with handles and names.
+//! Notices of changes on a file system by any process: fanotify with handles and names.
 #![allow(unsafe_code, reason = "fanotify has no safe wrapper")]
 
 use std::ffi::CStr;

@@ -2,6 +2,7 @@
 
 mod manual;
 mod pages;
+mod prose;
 mod rules;
 
 use std::fs;
@@ -43,6 +44,9 @@ const RULES: &[Rule] = &[
     ("every promise names its test", manual::promises),
     ("every link leads to a file and a heading", pages::links),
     ("every warning and error can be looked up", pages::log_lines),
+    ("a doc comment begins with a noun or a verb", prose::openings),
+    ("no part of the program is a person", prose::persons),
+    ("prose fits the width", prose::wide_lines),
 ];
 
 /// Checks every rule on every file git knows or would add.

@@ -23,7 +23,7 @@ pub enum Scheduling {
     Idle,
     /// Ordinary, with nice -5.
     Nice,
-    /// As the process was started.
+    /// Scheduled as the process was started.
     Plain,
 }
 

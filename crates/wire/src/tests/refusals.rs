@@ -1,4 +1,4 @@
-//! Requests that are too short, too long or not ours are refused, and told apart from those that expect no answer.
+//! Requests that are too short, too long or not ours are refused, and distinguished from those that expect no answer.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
