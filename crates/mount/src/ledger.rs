@@ -1,11 +1,12 @@
 //! The ledger of live pools: which branches a running daemon serves, so that no second pool takes them too.
 //!
 //! Each daemon claims a name when it mounts, and releases it when it ends: `<id>.json` describes the pool, and `<id>.sock`
-//! is its control socket. A killed daemon leaves both behind. An entry counts only while its process runs (its start time distinguishes it from a later
-//! process of the same number), or a process listens at its socket. Claiming a name and listing the pools
-//! remove dead entries. The directory is locked meanwhile, so that a name claimed a moment ago is not removed. A second
-//! daemon on the same mount point (the first was unmounted lazily, and is in use) gets `<id>-2`. Two pools that are mounted
-//! in the same moment may both miss the other's branches: the registry is a guard against mistakes there, not a lock.
+//! is its control socket. A killed daemon leaves both behind. An entry counts only while its process runs (its start time
+//! distinguishes it from a later process of the same number), or a process listens at its socket. Claiming a name and
+//! listing the pools remove dead entries. The directory is locked meanwhile, so that a name claimed a moment ago is not
+//! removed. A second daemon on the same mount point (the first was unmounted lazily, and is in use) gets `<id>-2`. Two pools
+//! that are mounted in the same moment may both miss the other's branches: the registry is a guard against mistakes there,
+//! not a lock.
 
 use fsstack_control::Client;
 use fsstack_sys::process::start_time;

@@ -194,7 +194,7 @@ pub fn await_written(fd: BorrowedFd<'_>) -> Result<()> {
 pub fn is_open_elsewhere(fd: BorrowedFd<'_>) -> Result<bool> {
     /// `F_SETSIG` of fcntl(2).
     const SET_SIGNAL: libc::c_int = 10;
-    // Whoever opens the file meanwhile breaks the lease, of which the holder is told by SIGIO, which ends a process, unless
+    // An open of the file meanwhile breaks the lease; the holder gets SIGIO, which ends a process, unless
     // it names another signal: this one is ignored.
     let lease = |command: libc::c_int, argument: libc::c_int| {
         // SAFETY: the descriptor is open while it is borrowed; the arguments are numbers.
