@@ -1,5 +1,7 @@
 //! What is on disk before what: each branch is a journal of its own.
 
+use fsstack_engine::Caller;
+use fsstack_engine::ops::{Change, SetTime};
 use fsstack_engine::settings::{Settings, Synced};
 use fsstack_pool::BranchMode::{NoCreate, ReadWrite};
 use fsstack_pool::{Handle, Ino};
@@ -41,13 +43,46 @@ fn what_went_from_another_branch_is_synced_before_what_takes_its_place() {
 
     pool.put(0, "above/from/old", "old");
     pool.rename("above/from", "above/to").unwrap();
-    let file = pool.create("above/to/new").unwrap();
+    let (file, made) = count::scope(|| pool.create("above/to/new"));
+    let file = file.unwrap();
     assert_eq!(pool.holders("above/to"), [0, 1]);
-    assert_eq!([syncs(&pool, file), syncs(&pool, file)], [2, 1], "a directory that was renamed");
+    assert_eq!(made.of(Call::Fsync), 1, "a directory that was renamed, before it gets another copy");
+    assert_eq!(syncs(&pool, file), 1, "the rename is on disk by then");
     pool.put(0, "above/to/sub/old", "old");
     let file = pool.create("above/to/sub/new").unwrap();
     pool.rename("above/to", "above/from").unwrap();
     assert_eq!(syncs(&pool, file), 1, "a rename on several branches is on disk when it is answered");
+}
+
+#[test]
+fn rights_that_a_directory_lost_are_on_disk_before_what_is_below_it() {
+    let pool = ground();
+    pool.put_dir(0, "dir");
+    let file = pool.create("dir/file").unwrap();
+    assert_eq!(syncs(&pool, file), 1);
+    let dir = pool.ino("dir");
+    let mode = Change { mode: Some(0o700), ..Change::default() };
+    pool.setattr(dir, mode).unwrap();
+    assert_eq!([syncs(&pool, file), syncs(&pool, file)], [2, 1], "its mode");
+    pool.union.setxattr(dir, c"user.a", b"b", 0, false, Caller::DAEMON).unwrap();
+    assert_eq!([syncs(&pool, file), syncs(&pool, file)], [2, 1], "an attribute");
+    let times = Change { mtime: Some(SetTime::Now), ..Change::default() };
+    pool.setattr(dir, times).unwrap();
+    assert_eq!(syncs(&pool, file), 1, "times let nobody in");
+}
+
+#[test]
+fn a_renamed_file_has_its_new_name_on_disk_before_another_branch_gets_the_old_one() {
+    let pool = ground();
+    let synced_by = |act: &dyn Fn()| count::scope(act).1.of(Call::Fsync);
+    pool.put(0, "log", "old");
+    pool.rename("log", "log.1").unwrap();
+    assert_eq!(synced_by(&|| pool.create("other").map(drop).unwrap()), 0);
+    assert_eq!(synced_by(&|| pool.create("log").map(drop).unwrap()), 1, "the first of its name");
+    pool.unlink("log").unwrap();
+    assert_eq!(synced_by(&|| pool.mkdir("log").map(drop).unwrap()), 0, "on disk by now");
+    pool.rename("log.1", "log.2").unwrap();
+    assert_eq!(synced_by(&|| pool.rename("log", "log.1").unwrap()), 1, "by a rename");
 }
 
 #[test]

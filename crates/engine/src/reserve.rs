@@ -307,6 +307,7 @@ impl Union {
         let staged = staged(*id);
         // The branch's copy of the directory may have been removed with its last entry.
         let dir = self.skeleton(pool, parent, home.ix)?;
+        self.sync_renamed(pool, (parent, name), &[home.ix]);
         let folder = staging.dir.as_fd();
         if self.index.may_lack(pool) {
             let stat = home.ask(|| home.stat(folder, &staged))?;

@@ -4,6 +4,10 @@
 //! first: after a power cut the old one is back, and may hide the new. So a branch knows which names went from which of its
 //! directories, or came there by a rename, since these were synced, and an fsync first syncs those on the way to what is synced.
 //! Where one branch took part there is nothing to do: its own journal keeps the order.
+//! The same holds for a directory's rights, which decide who may read what is synced below it.
+//!
+//! A name that was renamed away is synced before another branch is given something under it, which would hide the renamed file
+//! if the rename were lost: it would have no name then.
 //!
 //! Besides, each copy of a directory knows whether any name changed in it, and on which mount of its branch (`inode/copies.rs`).
 //! With a mount that is gone that may be gone too: the directory's fsync tells so, once to each who has it open.
@@ -38,8 +42,10 @@ const NAMES: usize = 4;
 pub(crate) enum Change {
     /// It is new. That another branch had it before is known there.
     Came,
-    /// It went, or means another object.
+    /// It was removed, or means another object.
     Went,
+    /// Its object has another name on the branch.
+    Renamed,
 }
 
 /// The directories of a branch with names that went since they were synced.
@@ -62,7 +68,22 @@ struct Dirs {
 struct Went {
     /// Hashes of the names; more than [`NAMES`] stand for all.
     names: SmallVec<[u64; NAMES]>,
+    /// One of them was renamed away.
+    renamed: bool,
+    /// The directory's own mode, owner, attributes or flags were changed.
+    dressed: bool,
     mark: Mark,
+}
+
+/// What happened in a directory.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// The name of that hash was removed.
+    Went(u64),
+    /// It was renamed away.
+    Renamed(u64),
+    /// The directory's own attributes were changed.
+    Dressed,
 }
 
 /// Tells the state of a directory's names from a later one.
@@ -80,7 +101,7 @@ impl Unsynced {
         self.any.load(Relaxed)
     }
 
-    fn went(&self, dir: Ino, name: u64, epoch: u32) {
+    fn note(&self, dir: Ino, event: Event, epoch: u32) {
         let mut dirs = self.dirs.lock();
         self.any.store(true, Relaxed);
         dirs.clock += 1;
@@ -89,18 +110,35 @@ impl Unsynced {
             dirs.others = Some(Mark { epoch: dirs.others.map_or(epoch, |first| first.epoch), ..mark });
             return;
         }
-        let went = dirs.known.entry(dir).or_insert(Went { names: SmallVec::new(), mark });
+        let none = Went { names: SmallVec::new(), renamed: false, dressed: false, mark };
+        let went = dirs.known.entry(dir).or_insert(none);
         went.mark.at = mark.at;
+        let name = match event {
+            Event::Went(name) => name,
+            Event::Renamed(name) => {
+                went.renamed = true;
+                name
+            }
+            Event::Dressed => {
+                went.dressed = true;
+                return;
+            }
+        };
         if went.names.len() <= NAMES && !went.names.contains(&name) {
             went.names.push(name);
         }
     }
 
-    /// The state of `dir`, if the name may have gone from it.
+    /// The state of `dir`, if the name may have gone from it, or its own attributes were changed.
     fn of(&self, dir: Ino, name: u64) -> Option<Mark> {
         let dirs = self.dirs.lock();
         let went = dirs.known.get(&dir)?;
-        (went.names.len() > NAMES || went.names.contains(&name)).then_some(went.mark)
+        (went.dressed || went.has(name)).then_some(went.mark)
+    }
+
+    /// Whether the name may have been renamed away.
+    fn is_renamed(&self, dir: Ino, name: u64) -> bool {
+        self.dirs.lock().known.get(&dir).is_some_and(|went| went.renamed && went.has(name))
     }
 
     fn of_dir(&self, dir: Ino) -> Option<Mark> {
@@ -141,6 +179,12 @@ impl Unsynced {
     }
 }
 
+impl Went {
+    fn has(&self, name: u64) -> bool {
+        self.names.len() > NAMES || self.names.contains(&name)
+    }
+}
+
 /// A name in a directory, as it is kept in mind.
 fn hash(dir: &Inode, name: &CStr) -> u64 {
     hash_name(dir.id.ino, name.to_bytes())
@@ -152,13 +196,41 @@ impl Union {
         let branch = pool.branch(at);
         let epoch = branch.epoch();
         dir.note_change(at, epoch);
-        if change == Change::Went && pool.branches.len() > 1 {
-            branch.unsynced.went(dir.id.ino, hash(dir, name), epoch);
+        if pool.branches.len() == 1 {
+            return;
+        }
+        let event = match change {
+            Change::Came => return,
+            Change::Went => Event::Went(hash(dir, name)),
+            Change::Renamed => Event::Renamed(hash(dir, name)),
+        };
+        branch.unsynced.note(dir.id.ino, event, epoch);
+    }
+
+    /// Mode, owner, attributes or flags of `dir` were changed, on all of its copies.
+    pub(crate) fn dressed(&self, pool: &Pool, dir: &Inode) {
+        if pool.branches.len() > 1 {
+            for branch in dir.copies().into_iter().map(|at| pool.branch(at)) {
+                branch.unsynced.note(dir.id.ino, Event::Dressed, branch.epoch());
+            }
+        }
+    }
+
+    /// What was renamed away from `name` in `dir` on other branches than `own`, which are about to be given something of that
+    /// name, is on disk under its new name. A branch that cannot be asked keeps nobody from it: nothing was asked to last.
+    pub(crate) fn sync_renamed(&self, pool: &Pool, (dir, name): (&Arc<Inode>, &CStr), own: &[BranchIx]) {
+        for branch in pool.branches.iter().filter(|branch| branch.unsynced.any()) {
+            if !own.contains(&branch.ix)
+                && branch.unsynced.is_renamed(dir.id.ino, hash(dir, name))
+                && let Err(error) = self.sync_copy(pool, dir, branch.ix)
+            {
+                tracing::debug!(%error, ?name, "a rename may be lost by a power cut, and what takes its old name kept");
+            }
         }
     }
 
     /// What went on other branches than `own` from the way to `inode` is on disk: it does not come back in the place of what is
-    /// about to be synced.
+    /// about to be synced. So are the rights of the directories on the way.
     ///
     /// # Errors
     /// What the branch answered; EIO if its mount is gone, and what went may be back.
@@ -277,10 +349,10 @@ mod tests {
     fn a_name_that_went_is_known_until_its_directory_is_synced() {
         let unsynced = Unsynced::default();
         assert!(!unsynced.any());
-        unsynced.went(D, 1, 0);
+        unsynced.note(D, Event::Went(1), 0);
         assert!(unsynced.any() && unsynced.of(D, 2).is_none() && unsynced.of(Ino(8), 1).is_none());
         let mark = unsynced.of(D, 1).unwrap();
-        unsynced.went(D, 2, 1);
+        unsynced.note(D, Event::Went(2), 1);
         unsynced.settled(D, mark);
         let later = unsynced.of(D, 1).expect("one went while it was synced");
         assert_eq!(later.epoch, 0, "the first");
@@ -289,15 +361,28 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_was_renamed_away_and_changed_rights_are_told_from_one_that_was_removed() {
+        let unsynced = Unsynced::default();
+        unsynced.note(D, Event::Went(1), 0);
+        assert!(!unsynced.is_renamed(D, 1));
+        unsynced.note(D, Event::Renamed(2), 0);
+        assert!(unsynced.is_renamed(D, 2) && !unsynced.is_renamed(D, 3) && unsynced.of(D, 3).is_none());
+        unsynced.note(D, Event::Dressed, 0);
+        assert!(unsynced.of(D, 3).is_some(), "on the way to whatever is in it");
+        unsynced.settled(D, unsynced.of_dir(D).unwrap());
+        assert!(!unsynced.any() && !unsynced.is_renamed(D, 2));
+    }
+
+    #[test]
     fn too_many_names_or_directories_stand_for_all() {
         let unsynced = Unsynced::default();
-        (0..10).for_each(|name| unsynced.went(D, name, 0));
+        (0..10).for_each(|name| unsynced.note(D, Event::Went(name), 0));
         assert!(unsynced.of(D, 99).is_some());
         assert!(unsynced.of_others().is_none());
-        (0..2 * DIRS as u64).for_each(|dir| unsynced.went(Ino(100 + dir), 1, 0));
+        (0..2 * DIRS as u64).for_each(|dir| unsynced.note(Ino(100 + dir), Event::Went(1), 0));
         assert!(unsynced.of_others().is_some() && unsynced.dirs.lock().known.len() <= DIRS);
         let then = unsynced.now();
-        unsynced.went(D, 5, 0);
+        unsynced.note(D, Event::Went(5), 0);
         unsynced.settled_until(then);
         assert!(unsynced.of(D, 5).is_some() && unsynced.of_others().is_none());
         unsynced.forget(D);

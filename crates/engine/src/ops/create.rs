@@ -77,6 +77,7 @@ impl Union {
         caller: Caller,
     ) -> Result<Made> {
         let dir = self.skeleton(pool, parent, at)?;
+        self.sync_renamed(pool, (parent, name.as_cstr()), &[at]);
         let branch = pool.branch(at);
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
         caller.act(branch)?;

@@ -90,6 +90,7 @@ impl Union {
                 }
             }
         }
+        self.dressed(&pool, &dir);
         Ok(())
     }
 

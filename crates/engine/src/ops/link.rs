@@ -36,6 +36,7 @@ impl Union {
             return Err(branch.said(SysError { call: sys::Call::Link, errno: Errno::ROFS }));
         }
         let dir = self.skeleton(&pool, &parent, at).map_err(OpError::of_a_new_parent)?;
+        self.sync_renamed(&pool, (&parent, name), &[at]);
         let name_it = |fd: BorrowedFd<'_>| {
             sys::at::link_fd(fd, dir.as_fd(), name)?;
             branch.stat_fd(fd)

@@ -56,6 +56,7 @@ impl Union {
         let _making = self.must_be_missing(&pool, &parent, name)?;
         let (at, stat, dir): (_, Stat, _) = self.place(&pool, &parent, |at| {
             let dir = self.skeleton(&pool, &parent, at)?;
+            self.sync_renamed(&pool, (&parent, name), &[at]);
             let branch = pool.branch(at);
             caller.act(branch)?;
             let made = branch.ask(|| new.make(dir.as_fd(), name));

@@ -141,6 +141,7 @@ impl Union {
         }
         let from_fd = self.dirfd(pool, from.dir, at)?;
         let to_fd = self.skeleton(pool, to.dir, at).map_err(OpError::of_a_new_parent)?;
+        self.sync_renamed(pool, (to.dir, to.name), &[at]);
         self.unlink_hidden(pool, from, hidden.iter().map(|(other, _)| *other))?;
         let visible = targets.first().map(|(first, _)| *first);
         if visible.is_some()
@@ -301,6 +302,7 @@ impl Union {
             self.skeleton_in_shape(pool, to.dir, *at).map_err(OpError::of_a_new_parent)?;
         }
         let copies: Vec<BranchIx> = sources.iter().map(|(at, _)| *at).collect();
+        self.sync_renamed(pool, (to.dir, to.name), &copies);
         let extra: Vec<(BranchIx, Object)> = targets
             .iter()
             .rev()
@@ -400,8 +402,7 @@ impl Union {
 
     /// Both names mean something else on the branch `at`, or nothing.
     pub(crate) fn both_changed(&self, pool: &Pool, at: BranchIx, from: End<'_>, to: End<'_>) {
-        for end in [from, to] {
-            self.changed(pool, at, (end.dir, end.name), Change::Went);
-        }
+        self.changed(pool, at, (from.dir, from.name), Change::Renamed);
+        self.changed(pool, at, (to.dir, to.name), Change::Went);
     }
 }

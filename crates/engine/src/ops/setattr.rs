@@ -141,7 +141,11 @@ impl Union {
         if change.size.is_some() {
             return Err(Errno::ISDIR.into());
         }
-        self.on_all_copies(pool, dir, |fd| apply(fd, change))?;
+        let applied = self.on_all_copies(pool, dir, |fd| apply(fd, change));
+        if change.mode.or(change.uid).or(change.gid).is_some() {
+            self.dressed(pool, dir);
+        }
+        applied?;
         self.dir_attr(pool, dir)
     }
 

@@ -99,12 +99,14 @@ impl Union {
                 self.check_there(&pool, &inode, name, flags)?;
                 on_copy = 0;
             }
-            return self.on_all_copies(&pool, &inode, |fd| {
+            let set = self.on_all_copies(&pool, &inode, |fd| {
                 xattr::set(On::Fd(fd), name, value, on_copy)?;
                 look_anew(fd, name, value);
                 // The kernel says so of either list; the default one has no part in the mode.
                 if kill_sgid && name.to_bytes() == ACL_ACCESS { clear_sgid(fd) } else { Ok(()) }
             });
+            self.dressed(&pool, &inode);
+            return set;
         }
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
         let pin = self.pin(&pool, &inode)?;
@@ -137,10 +139,12 @@ impl Union {
             if !is_acl(name) {
                 self.with_one(&pool, &inode, |on| xattr::get(on, name, &mut []))?;
             }
-            return self.on_all_copies(&pool, &inode, |fd| match xattr::remove(On::Fd(fd), name) {
+            let removed = self.on_all_copies(&pool, &inode, |fd| match xattr::remove(On::Fd(fd), name) {
                 Err(error) if error.errno == Errno::NODATA => Ok(()), // a copy that never had it
                 removed => removed.map(|()| look_anew(fd, name, &[])),
             });
+            self.dressed(&pool, &inode);
+            return removed;
         }
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
         self.pin(&pool, &inode)?.change(&pool, |fd| {
