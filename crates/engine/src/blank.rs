@@ -51,8 +51,10 @@ pub(crate) fn blank(to: &Branch, dir: &DirFd, stat: &Stat) -> Result<(OwnedFd, O
     }
     let name = to.stage(c".part");
     let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-    let (_, fd) = recover::in_folder(to, |folder| sys::at::open(folder, &name, how, 0o600, to.mounts))?;
-    // (Another host's mount leaves it alone.)
-    let _held = record::try_hold(&fd);
+    let (_, fd) = recover::in_folder(to, |folder| {
+        let fd = sys::at::open(folder, &name, how, 0o600, to.mounts)?;
+        // (Another host's mount leaves it alone.)
+        record::hold_new(&fd, folder, &name).map(|()| fd)
+    })?;
     Ok((fd, Some(Staged(name))))
 }

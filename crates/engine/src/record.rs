@@ -149,9 +149,20 @@ pub(crate) fn replace(
 fn create(on: &Branch, folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, SysError> {
     let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
     let file = sys::at::open(folder, name, how, 0o600, on.mounts)?;
-    // (A file system without locks is used by this host alone.)
-    let _taken = try_hold(&file);
-    Ok(file)
+    hold_new(&file, folder, name).map(|()| file)
+}
+
+/// Takes the lock of [`try_hold`] on `file`, which was just made as `name` in `dir`.
+///
+/// # Errors
+/// ENOENT if the mount of another host found it before it was locked, and has cleared it, or is about to: it is to be made again.
+pub(crate) fn hold_new(file: &OwnedFd, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), SysError> {
+    let gone = SysError { call: Call::Open, errno: Errno::NOENT };
+    if !try_hold(file) {
+        return Err(gone);
+    }
+    let is_it = sys::at::stat(dir, name)?.ino == sys::at::stat_fd(file.as_fd())?.ino;
+    if is_it { Ok(()) } else { Err(gone) }
 }
 
 fn store(file: &OwnedFd, record: &[u8]) -> Result<(), SysError> {
@@ -159,7 +170,8 @@ fn store(file: &OwnedFd, record: &[u8]) -> Result<(), SysError> {
     sys::file::fsync(file.as_fd())
 }
 
-/// Takes the lock that says that `file` is in use, until its descriptor is closed. False: somebody else has it.
+/// Takes the lock that says that `file` is in use, until its descriptor is closed. False: somebody else has it. (A file system
+/// without locks is used by this host alone.)
 pub(crate) fn try_hold(file: &OwnedFd) -> bool {
     !lock(file, LockType::Write).is_err_and(|error| matches!(error.errno, Errno::AGAIN | Errno::ACCESS))
 }

@@ -102,9 +102,9 @@ pub(crate) fn in_folder<T>(
     made.inspect_err(|_| leave(branch))
 }
 
-/// Tries again if the hidden folder was removed meanwhile, by another thread's [`leave`]: ENOENT, and of what a descriptor
-/// stands for ESTALE where others serve the branch.
-fn unless_removed<T>(mut attempt: impl FnMut() -> Result<T, SysError>) -> Result<T, SysError> {
+/// Tries again if the hidden folder was removed meanwhile, by another thread's [`leave`], or another host's mount has cleared what
+/// was made there: ENOENT, and of what a descriptor stands for ESTALE where others serve the branch.
+pub(crate) fn unless_removed<T>(mut attempt: impl FnMut() -> Result<T, SysError>) -> Result<T, SysError> {
     for _ in 1..16 {
         match attempt() {
             Err(error) if matches!(error.errno, Errno::NOENT | Errno::STALE) => {}

@@ -109,20 +109,19 @@ impl Staging {
         let home = branch.move_in()?;
         let name = home.stage(recover::COPY);
         let (dir, ino, lock) = home.ask(|| {
-            let make = |folder: std::os::fd::BorrowedFd<'_>| sys::at::mkdir(folder, &name, 0o700);
-            let (folder, ()) = recover::in_folder(&home, make)?;
-            let opened = sys::at::open_dir(folder.as_fd(), &name, home.mounts)
-                .and_then(|dir| {
+            let made = recover::in_folder(&home, |folder| {
+                sys::at::mkdir(folder, &name, 0o700)?;
+                let opened = sys::at::open_dir(folder, &name, home.mounts).and_then(|dir| {
                     let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
                     let lock = sys::at::open(dir.as_fd(), recover::LOCK, how, 0o600, home.mounts)?;
-                    let _held = record::try_hold(&lock);
-                    Ok((sys::at::stat_fd(dir.as_fd())?, dir, lock))
+                    record::hold_new(&lock, dir.as_fd(), recover::LOCK)?;
+                    Ok((sys::at::stat_fd(dir.as_fd())?.ino, dir, lock))
+                });
+                opened.inspect_err(|_| {
+                    let _left = recover::clear_dir(&home, folder, &name); // for the next mount, if it must be
                 })
-                .map(|(stat, dir, lock)| (dir, stat.ino, lock));
-            opened.inspect_err(|_| {
-                let _left = sys::at::rmdir(folder.as_fd(), &name); // for the next mount, if it must be
-                recover::leave(&home);
-            })
+            });
+            made.map(|(_, (ino, dir, lock))| (dir, ino, lock))
         })?;
         Ok(Self { home, name, dir: Arc::new(dir), ino, _lock: lock })
     }

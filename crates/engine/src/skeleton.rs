@@ -147,7 +147,9 @@ fn make_like(
         settled => return settled,
     }
     let before = sys::at::stat_fd(parent)?;
-    let made = match make_apart(branch, parent, name, source, model, id) {
+    let apart = || make_apart(branch, parent, name, source, model, id);
+    // (What it is dressed in is as good as nothing: another host's mount clears it, and it is made anew.)
+    let made = match recover::unless_removed(apart) {
         // An ACL that cannot be had in the folder cannot be had in place either.
         Err(error) if error.call == sys::Call::Setxattr => return Err(error),
         // A server that does not let root make the folder, a directory with a quota or a key of its own.
@@ -189,6 +191,7 @@ fn make_apart(
     });
     if named.is_err()
         && let Err(error) = sys::at::rmdir(folder.as_fd(), &apart)
+        && error.errno != Errno::NOENT
     {
         tracing::warn!(%error, branch = %branch.path.display(), "copy of a directory: rollback failed; the next mount clears it");
     }
