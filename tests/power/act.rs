@@ -1,12 +1,15 @@
 //! What a program does with a pool, one call or two at a time.
 
+use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 
-use fsstack_engine::ops::{Change, New};
-use fsstack_sys::OFlags;
+use fsstack_engine::open::Sync;
+use fsstack_engine::ops::{Change, New, WriteTerms};
 use fsstack_sys::at::RenameFlags;
+use fsstack_sys::{Errno, OFlags};
 
 use crate::engine::{Answer, Engine};
+use crate::shown::shown;
 
 /// One act.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,14 +19,24 @@ pub(crate) enum Act {
     Mkdir(PathBuf, u32),
     Append(PathBuf, String),
     Chmod(PathBuf, u32),
+    Chown(PathBuf, u32),
+    /// A further user gets what the group has.
+    Grant(PathBuf, u32),
+    /// Appended with O_SYNC.
+    Synced(PathBuf, String),
     Remove(PathBuf),
     Rmdir(PathBuf),
     Link(PathBuf, PathBuf),
     Rename(PathBuf, PathBuf),
     Exchange(PathBuf, PathBuf),
     Fsync(PathBuf),
+    Fdatasync(PathBuf),
     FsyncDir(PathBuf),
     Syncfs,
+    /// Everything is looked at, by name.
+    Look,
+    /// A branch is added to the pool that is in use.
+    Join(usize),
 }
 
 pub(crate) fn create(path: &str, text: &str) -> Act {
@@ -40,6 +53,22 @@ pub(crate) fn append(path: &str, text: &str) -> Act {
 
 pub(crate) fn chmod(path: &str, mode: u32) -> Act {
     Act::Chmod(path.into(), mode)
+}
+
+pub(crate) fn chown(path: &str, owner: u32) -> Act {
+    Act::Chown(path.into(), owner)
+}
+
+pub(crate) fn grant(path: &str, user: u32) -> Act {
+    Act::Grant(path.into(), user)
+}
+
+pub(crate) fn synced(path: &str, text: &str) -> Act {
+    Act::Synced(path.into(), text.to_owned())
+}
+
+pub(crate) fn fdatasync(path: &str) -> Act {
+    Act::Fdatasync(path.into())
 }
 
 pub(crate) fn remove(path: &str) -> Act {
@@ -72,7 +101,10 @@ pub(crate) fn fsync_dir(path: &str) -> Act {
 
 impl Act {
     pub(crate) fn is_sync(&self) -> bool {
-        matches!(self, Self::Fsync(_) | Self::FsyncDir(_) | Self::Syncfs)
+        matches!(
+            self,
+            Self::Fsync(_) | Self::Fdatasync(_) | Self::FsyncDir(_) | Self::Syncfs | Self::Synced(..)
+        )
     }
 
     /// The names that it takes away, gives or replaces.
@@ -83,7 +115,17 @@ impl Act {
             }
             Self::Rename(from, to) | Self::Exchange(from, to) => vec![from, to],
             Self::Link(_, to) => vec![to],
-            Self::Append(..) | Self::Chmod(..) | Self::Fsync(_) | Self::FsyncDir(_) | Self::Syncfs => vec![],
+            Self::Append(..)
+            | Self::Chmod(..)
+            | Self::Chown(..)
+            | Self::Grant(..)
+            | Self::Synced(..)
+            | Self::Fsync(_)
+            | Self::Fdatasync(_)
+            | Self::FsyncDir(_)
+            | Self::Syncfs
+            | Self::Look
+            | Self::Join(_) => vec![],
         }
     }
 
@@ -97,14 +139,27 @@ impl Act {
             Self::Mkdir(path, mode) => pool.make(path, New::Dir(*mode)),
             Self::Append(path, text) => pool.write(path, None, text.as_bytes()),
             Self::Chmod(path, mode) => pool.setattr(path, Change { mode: Some(*mode), ..Change::default() }),
+            Self::Chown(path, uid) => pool.setattr(path, Change { uid: Some(*uid), ..Change::default() }),
+            Self::Grant(path, user) => {
+                pool.setxattr(path, ACL, &acl_for(pool.find(path)?.attr.stat.mode, *user))
+            }
+            Self::Synced(path, text) => {
+                let handle = pool.open(path, OFlags::WRONLY | OFlags::SYNC)?;
+                let end = pool.find(path)?.attr.stat.size;
+                let terms = WriteTerms { sync: Some(Sync::All), ..WriteTerms::default() };
+                let written = pool.union.write(handle, end, text.as_bytes(), terms);
+                pool.union.release(handle);
+                written.map(drop).map_err(|e| e.errno())
+            }
             Self::Remove(path) => pool.unlink(path),
             Self::Rmdir(path) => pool.rmdir(path),
             Self::Link(from, to) => pool.link(from, to),
             Self::Rename(from, to) => pool.rename(from, to, RenameFlags::empty()),
             Self::Exchange(one, other) => pool.rename(one, other, RenameFlags::EXCHANGE),
-            Self::Fsync(path) => {
+            Self::Fsync(path) | Self::Fdatasync(path) => {
                 let handle = pool.open(path, OFlags::WRONLY)?;
-                let synced = pool.union.fsync(handle, false).map_err(|e| e.errno());
+                let data_only = matches!(self, Self::Fdatasync(_));
+                let synced = pool.union.fsync(handle, data_only).map_err(|e| e.errno());
                 pool.union.release(handle);
                 synced
             }
@@ -116,6 +171,9 @@ impl Act {
                 synced
             }
             Self::Syncfs => pool.union.syncfs().map_err(|e| e.errno()),
+            Self::Look => shown(pool).map(drop).map_err(|_| Errno::IO),
+            // (Whoever has the branches does it.)
+            Self::Join(_) => Ok(()),
         }
     }
 
@@ -129,15 +187,48 @@ impl Act {
             Self::Mkdir(path, mode) => format!("mkdir -m {mode:o} {}", root(path)),
             Self::Append(path, text) => format!("printf '{}' >> {}", short(text), root(path)),
             Self::Chmod(path, mode) => format!("chmod {mode:o} {}", root(path)),
+            Self::Chown(path, uid) => format!("chown {uid} {}", root(path)),
+            Self::Grant(path, user) => format!("setfacl -m u:{user}:rX {}", root(path)),
+            Self::Synced(path, text) => {
+                format!("printf '{}' | dd of={} oflag=append,sync conv=notrunc", short(text), root(path))
+            }
             Self::Remove(path) => format!("rm {}", root(path)),
             Self::Rmdir(path) => format!("rmdir {}", root(path)),
             Self::Link(from, to) => format!("ln {} {}", root(from), root(to)),
             Self::Rename(from, to) => format!("mv -T {} {}", root(from), root(to)),
             Self::Exchange(one, other) => format!("mv --exchange -T {} {}", root(one), root(other)),
             Self::Fsync(path) | Self::FsyncDir(path) => format!("sync {}", root(path)),
+            Self::Fdatasync(path) => format!("sync -d {}", root(path)),
             Self::Syncfs => "sync -f .".to_owned(),
+            Self::Look => "ls -lR .".to_owned(),
+            Self::Join(at) => format!("fsstack branch add: branch {at}"),
         }
     }
+}
+
+/// The access list of a file.
+pub(crate) const ACL: &CStr = c"system.posix_acl_access";
+/// Where the user is in one of [`acl_for`].
+const USER_AT: usize = 4 + 8 + 4;
+
+/// That of a file with `mode`, in which `user` has what the group has.
+fn acl_for(mode: u32, user: u32) -> Vec<u8> {
+    const NONE: u32 = u32::MAX;
+    let (owner, group, others) = (mode >> 6 & 7, mode >> 3 & 7, mode & 7);
+    let entries =
+        [(1, owner, NONE), (2, group, user), (4, group, NONE), (16, group, NONE), (32, others, NONE)];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in entries {
+        let word = tag | rights << 16;
+        list.extend_from_slice(&u32::to_le_bytes(word));
+        list.extend_from_slice(&u32::to_le_bytes(id));
+    }
+    list
+}
+
+/// The user that an access list names.
+pub(crate) fn user_of(list: &[u8]) -> Option<u32> {
+    list.get(USER_AT..)?.first_chunk().map(|user| u32::from_le_bytes(*user)).filter(|_| list.len() > 28)
 }
 
 /// Long contents are of one letter.

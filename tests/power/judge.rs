@@ -9,6 +9,7 @@ use fsstack_engine::OpError;
 use fsstack_engine::answer::Entry;
 use fsstack_sys::Errno;
 
+use crate::after;
 use crate::disk::{Disk, Home};
 use crate::engine::Engine;
 use crate::model::{MADE, Progress, Tree, allowed, is_loose};
@@ -24,21 +25,21 @@ pub(crate) struct Fault {
     pub(crate) text: String,
 }
 
-fn fault(kind: &'static str, text: impl Into<String>) -> Fault {
+pub(crate) fn fault(kind: &'static str, text: impl Into<String>) -> Fault {
     Fault { kind, text: text.into() }
 }
 
-type Names = BTreeMap<PathBuf, Shown>;
+pub(crate) type Names = BTreeMap<PathBuf, Shown>;
 
 /// The machine after a cut.
-struct Ground<'a> {
-    recording: &'a Recording,
-    paths: Vec<PathBuf>,
-    state: PathBuf,
+pub(crate) struct Ground<'a> {
+    pub(crate) recording: &'a Recording,
+    pub(crate) paths: Vec<PathBuf>,
+    pub(crate) state: PathBuf,
 }
 
 impl Ground<'_> {
-    fn mount(&self) -> Engine {
+    pub(crate) fn mount(&self) -> Engine {
         self.recording.plan.mount(&self.paths, &self.state, None)
     }
 
@@ -66,12 +67,14 @@ pub(crate) fn judge(recording: &Recording, cut: &Cut, home: &Home) -> Vec<Fault>
     let ground = Ground { recording, paths, state };
     let faults = match plan.then {
         Then::Mount => mounted(&ground, cut),
+        Then::Reversed => after::reversed(&ground, cut),
+        Then::Away(away, meanwhile) => after::away(&ground, away, meanwhile),
     };
     disks.into_iter().for_each(Disk::unmount);
     faults
 }
 
-fn mounted(ground: &Ground<'_>, cut: &Cut) -> Vec<Fault> {
+pub(crate) fn mounted(ground: &Ground<'_>, cut: &Cut) -> Vec<Fault> {
     let mut faults = Vec::new();
     let engine = ground.mount();
     let names = match shown::shown(&engine) {
@@ -82,7 +85,8 @@ fn mounted(ground: &Ground<'_>, cut: &Cut) -> Vec<Fault> {
     faults.extend(numbers(&names));
     let may_be = |whole, progress: Progress| trees(ground.recording, progress, whole);
     let trees = cut.whole.map_or_else(|| may_be(false, cut.progress), |progress| may_be(true, progress));
-    if ground.recording.plan.export {
+    let is_told = cut.progress.answered >= ground.recording.plan.acts_untold();
+    if ground.recording.plan.export && is_told {
         let handles = ground.recording.handles.iter().filter(|handle| !ground.is_loose_at(cut, &handle.path));
         faults.extend(handles.filter_map(|handle| opens(&engine, handle, &names, &trees)));
     }
@@ -109,7 +113,7 @@ fn tree(recording: &Recording, cut: &Cut, names: &Names) -> Option<Fault> {
 }
 
 /// No two objects have one number.
-fn numbers(names: &Names) -> Option<Fault> {
+pub(crate) fn numbers(names: &Names) -> Option<Fault> {
     let mut seen: BTreeMap<u64, (&PathBuf, &Shown)> = BTreeMap::new();
     names.iter().find_map(|(path, name)| {
         let (other, before) = *seen.entry(name.ino.0).or_insert((path, name));
@@ -191,6 +195,12 @@ fn branches(ground: &Ground<'_>, cut: &Cut, names: &Names) -> Vec<Fault> {
                         format!("{} on branch {at} is another directory", path.display()),
                     ));
                 }
+                // (Narrower is the answer to copies that differ after a cut.)
+                if copy.owner != shown.owner || copy.mode & !shown.mode != 0 {
+                    let is = format!("{:o} of {:?}", copy.mode, copy.owner);
+                    let what = format!("{} on branch {at} lets in more users: {is}", path.display());
+                    faults.push(fault("copies", what));
+                }
                 continue;
             }
             if !plan.is_hidden(&path) {
@@ -202,7 +212,7 @@ fn branches(ground: &Ground<'_>, cut: &Cut, names: &Names) -> Vec<Fault> {
 }
 
 /// The next mount shows the same.
-fn again(ground: &Ground<'_>, names: &Names) -> Option<Fault> {
+pub(crate) fn again(ground: &Ground<'_>, names: &Names) -> Option<Fault> {
     let engine = ground.mount();
     match shown::shown(&engine) {
         Ok(again) if again == *names => None,

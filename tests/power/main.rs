@@ -7,10 +7,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
 mod act;
+mod after;
 mod disk;
 #[path = "../model/engine.rs"]
 #[expect(dead_code, reason = "shared with the tests against the model")]
 mod engine;
+mod host;
 mod judge;
 mod known;
 mod model;
@@ -19,5 +21,6 @@ mod plan;
 mod record;
 mod recording;
 mod run;
+mod second;
 mod shown;
 mod single;

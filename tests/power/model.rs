@@ -26,6 +26,15 @@ pub(crate) enum Thing {
 pub(crate) struct Node {
     pub(crate) thing: Thing,
     pub(crate) mode: u32,
+    pub(crate) owner: u32,
+    /// The user that its access list names.
+    pub(crate) granted: Option<u32>,
+}
+
+impl Node {
+    pub(crate) fn new(thing: Thing, mode: u32) -> Self {
+        Self { thing, mode, owner: 0, granted: None }
+    }
 }
 
 /// Names and objects.
@@ -115,19 +124,24 @@ impl Tree {
         match act {
             Act::Create(path, text) => {
                 let thing = Thing::File { text: text.clone(), synced: 0 };
-                self.add(path, MADE + n, Node { thing, mode: 0o640 })
+                self.add(path, MADE + n, Node::new(thing, 0o640))
             }
-            Act::Mkdir(path, mode) => self.add(path, MADE + n, Node { thing: Thing::Dir, mode: *mode }),
+            Act::Mkdir(path, mode) => self.add(path, MADE + n, Node::new(Thing::Dir, *mode)),
             Act::Append(path, more) => {
                 let object = self.at(path)?;
                 let Thing::File { text, .. } = &mut self.nodes.get_mut(&object)?.thing else { return None };
                 text.push_str(more);
                 Some(Touched { objects: [object].into(), ..Touched::default() })
             }
-            Act::Chmod(path, mode) => {
+            Act::Chmod(path, mode) => self.dress(path, |node| node.mode = *mode),
+            Act::Chown(path, uid) => self.dress(path, |node| node.owner = *uid),
+            Act::Grant(path, user) => self.dress(path, |node| node.granted = Some(*user)),
+            Act::Synced(path, more) => {
                 let object = self.at(path)?;
-                self.nodes.get_mut(&object)?.mode = *mode;
-                Some(Touched { objects: [object].into(), ..Touched::default() })
+                let Thing::File { text, .. } = &mut self.nodes.get_mut(&object)?.thing else { return None };
+                text.push_str(more);
+                self.sync(object);
+                self.way(path)
             }
             Act::Remove(path) => {
                 if self.is_dir(self.at(path)?) {
@@ -151,7 +165,8 @@ impl Tree {
             }
             Act::Rename(from, to) => self.rename(from, to),
             Act::Exchange(one, other) => self.exchange(one, other),
-            Act::Fsync(path) => {
+            Act::Look | Act::Join(_) => Some(Touched::default()),
+            Act::Fsync(path) | Act::Fdatasync(path) => {
                 let way = self.way(path)?;
                 self.sync(self.at(path)?);
                 Some(way)
@@ -167,6 +182,12 @@ impl Tree {
                 Some(Touched { all: true, ..Touched::default() })
             }
         }
+    }
+
+    fn dress(&mut self, path: &Path, change: impl FnOnce(&mut Node)) -> Option<Touched> {
+        let object = self.at(path)?;
+        change(self.nodes.get_mut(&object)?);
+        Some(Touched { objects: [object].into(), ..Touched::default() })
     }
 
     fn sync(&mut self, object: Object) {

@@ -4,8 +4,8 @@ use fsstack_lab::needs;
 
 use crate::act::{Act, append, chmod, create, fsync, mkdir, remove, rename, rmdir};
 use crate::disk::Format;
-use crate::plan::{BranchPlan, Plan, Then, dir, file};
-use crate::run::run;
+use crate::plan::{Begin, BranchPlan, Plan, Then, dir, file};
+use crate::run::{is_long, run};
 
 const FIRSTS: [&str; 6] = ["remove", "rename", "chmod", "rmdir", "rename of a directory", "move"];
 const SECONDS: [&str; 5] = ["create and fsync", "mkdir", "mkdir, create and fsync", "move", "skeleton"];
@@ -59,6 +59,7 @@ fn plan(first_act: &str, second_act: &str, formats: [Format; 2], old: usize, exp
         acts: [vec![act], second(second_act, at, name)].concat(),
         durable: vec![],
         then: Then::Mount,
+        begin: Begin::Mounted,
     }
 }
 
@@ -82,5 +83,10 @@ fn pairs_on_ext4_old_last() {
 #[test]
 fn pairs_on_xfs() {
     needs!(root(), loops());
-    run("pairs, XFS and ext4", pairs([Format::Xfs, Format::Ext4], 0, true));
+    let mut all = pairs([Format::Xfs, Format::Ext4], 0, true);
+    if !is_long() {
+        // The journal matters, and not by whose hand it is filled.
+        all.retain(|plan| !plan.name.contains("move") && !plan.name.contains("mkdir;"));
+    }
+    run("pairs, XFS and ext4", all);
 }

@@ -55,14 +55,61 @@ pub(crate) struct Plan {
     pub(crate) durable: Vec<usize>,
     /// What becomes of what is left.
     pub(crate) then: Then,
+    /// What comes before the first act.
+    pub(crate) begin: Begin,
+}
+
+/// What the pool was before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// It is mounted, not for the first time.
+    #[default]
+    Mounted,
+    /// It was never mounted.
+    Fresh,
+    /// It is mounted without that branch, which it never had.
+    Without(usize),
 }
 
 /// What is done after the cut.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Then {
     /// The pool is mounted.
     #[default]
     Mount,
+    /// It is mounted with its branches in reverse order, and then as it was.
+    Reversed,
+    /// It is mounted without a branch, changed, and then mounted with all.
+    Away(usize, Meanwhile),
+}
+
+/// What becomes of a pool that lacks a branch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Meanwhile {
+    /// Every file gets another name.
+    Rename,
+    /// Every file is removed.
+    Remove,
+    /// Every directory gets a file.
+    Fill,
+}
+
+impl Then {
+    /// As somebody would do it.
+    pub(crate) fn typed(self) -> String {
+        match self {
+            Self::Mount => String::new(),
+            Self::Reversed => "mount with the branches in reverse order, umount".to_owned(),
+            Self::Away(at, meanwhile) => {
+                let done = match meanwhile {
+                    Meanwhile::Rename => "mv f f.new for every file",
+                    Meanwhile::Remove => "rm every file",
+                    Meanwhile::Fill => "touch a new file in every directory",
+                };
+                format!("mount without branch {at}, {done}, umount")
+            }
+        }
+    }
 }
 
 /// What is left on a disk that is full.
@@ -81,15 +128,24 @@ impl Plan {
         all.map(spec).collect()
     }
 
-    /// Mounts it.
-    pub(crate) fn mount(&self, paths: &[PathBuf], state: &Path, without: Option<usize>) -> Engine {
-        let settings = Settings {
+    /// Mounts it with its branches in reverse order.
+    pub(crate) fn mount_reversed(&self, paths: &[PathBuf], state: &Path) -> Engine {
+        let specs = self.specs(paths, None).into_iter().rev().collect();
+        Engine::of(specs, self.settings(state))
+    }
+
+    fn settings(&self, state: &Path) -> Settings {
+        Settings {
             nfs_export: self.export,
             state_dir: Some(state.to_owned()),
             recheck: Duration::ZERO,
             ..settings("ff")
-        };
-        Engine::of(self.specs(paths, without), settings)
+        }
+    }
+
+    /// Mounts it.
+    pub(crate) fn mount(&self, paths: &[PathBuf], state: &Path, without: Option<usize>) -> Engine {
+        Engine::of(self.specs(paths, without), self.settings(state))
     }
 
     /// Puts what is given on the disks.
@@ -110,6 +166,12 @@ impl Plan {
         }
     }
 
+    /// So many acts are answered before anybody knows a number.
+    pub(crate) fn acts_untold(&self) -> usize {
+        let told = self.acts.iter().position(|act| *act == Act::Look);
+        if self.begin == Begin::Mounted { 0 } else { told.map_or(self.acts.len(), |look| look + 1) }
+    }
+
     /// The tree that is given. Of files of one name the first counts.
     pub(crate) fn tree(&self) -> Tree {
         let mut tree = Tree::default();
@@ -120,7 +182,7 @@ impl Plan {
         for (object, given) in all {
             let thing =
                 given.text.clone().map_or(Thing::Dir, |text| Thing::File { synced: text.len(), text });
-            tree.add(&given.path, object, Node { thing, mode: given.mode });
+            tree.add(&given.path, object, Node::new(thing, given.mode));
         }
         tree
     }

@@ -18,6 +18,7 @@ use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fstat, ut
 
 use crate::disk::{Disk, Image};
 use crate::model::Progress;
+use crate::shown::FOLDER;
 
 /// A disk at one moment.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub(crate) struct State {
     pub(crate) image: Image,
     /// The call that led to it, and what it changed.
     pub(crate) what: String,
+    /// Something is in the hidden folder.
+    pub(crate) is_left: bool,
 }
 
 /// A moment: the number of each disk's state, and of the earliest one that a cut may leave.
@@ -37,7 +40,7 @@ pub(crate) struct Moment {
 }
 
 /// What is kept.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Kept {
     pub(crate) disks: Vec<Vec<State>>,
     pub(crate) index: Vec<Image>,
@@ -78,7 +81,7 @@ pub(crate) struct Recorder(Mutex<Inner>);
 
 impl Recorder {
     /// Of these disks, which are on disk as they are, and of the index's.
-    pub(crate) fn of(disks: Vec<Disk>, index: Disk) -> Self {
+    pub(crate) fn of(disks: Vec<Disk>, index: Disk, progress: Progress) -> Self {
         let watched = disks.into_iter().map(|disk| {
             let mut watched = Watched {
                 device: fs::metadata(disk.path()).unwrap().dev(),
@@ -93,7 +96,6 @@ impl Recorder {
         });
         let disks = watched.collect();
         let kept_index = vec![index.image()];
-        let progress = Progress { started: 0, answered: 0 };
         let mut inner = Inner { disks, index, kept_index, moments: Vec::new(), progress };
         inner.pass();
         Self(Mutex::new(inner))
@@ -195,7 +197,9 @@ impl Watched {
     fn keep(&mut self, what: String) {
         commit(self.disk.path());
         self.scan = scan(self.disk.path());
-        self.states.push(State { image: self.disk.image(), what });
+        let folder = Path::new(FOLDER);
+        let is_left = self.scan.keys().any(|path| path.parent() == Some(folder));
+        self.states.push(State { image: self.disk.image(), what, is_left });
     }
 
     fn synced(&mut self, ino: u64, reach: Reach) {

@@ -1,17 +1,19 @@
 //! Runs a scenario once and says what every cut may leave.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fsstack_engine::live::Position;
 use fsstack_pool::Ino;
 use fsstack_sys::witness;
 
+use crate::act::Act;
 use crate::disk::{Format, Home};
 use crate::engine::Engine;
 use crate::model::{Object, Progress, Tree};
-use crate::plan::Plan;
+use crate::plan::{Begin, Plan};
 use crate::record::{Kept, Recorder};
 
 /// What an NFS client knows of an object.
@@ -28,6 +30,7 @@ pub(crate) struct HandleOf {
 pub(crate) type Files = Vec<(PathBuf, Vec<u8>)>;
 
 /// A scenario that was run.
+#[derive(Clone)]
 pub(crate) struct Recording {
     pub(crate) plan: Plan,
     pub(crate) given: Tree,
@@ -35,6 +38,8 @@ pub(crate) struct Recording {
     pub(crate) index: Vec<Files>,
     pub(crate) handles: Vec<HandleOf>,
     pub(crate) cuts: Vec<Cut>,
+    /// What was done between the acts and the cut.
+    pub(crate) between: Option<String>,
 }
 
 /// What a cut may leave.
@@ -64,42 +69,111 @@ impl Recording {
         let state = home.mount(disks.len(), Format::Ext4.empty(), Format::Ext4);
         let paths: Vec<PathBuf> = disks.iter().map(|disk| disk.path().to_owned()).collect();
         plan.prepare(&paths);
-        // The first mount gives the branches their ids.
-        drop(plan.mount(&paths, state.path(), None));
-        let engine = plan.mount(&paths, state.path(), None);
+        let state_dir = state.path().to_owned();
         let given = plan.tree();
         let mut handles = Vec::new();
-        add_handles(&engine, &given, &mut handles);
-        for path in paths.iter().map(PathBuf::as_path).chain([state.path()]) {
+        let mut early = None;
+        match plan.begin {
+            Begin::Fresh => {}
+            Begin::Without(at) => early = Some(plan.mount(&paths, &state_dir, Some(at))),
+            Begin::Mounted => {
+                // The first mount gives the branches their ids.
+                drop(plan.mount(&paths, &state_dir, None));
+                let engine = plan.mount(&paths, &state_dir, None);
+                add_handles(&engine, &given, &mut handles);
+                early = Some(engine);
+            }
+        }
+        for path in paths.iter().chain([&state_dir]) {
             rustix::fs::syncfs(fs::File::open(path).unwrap()).unwrap();
         }
-        let recorder = Arc::new(Recorder::of(disks, state));
+        let recorder = Arc::new(Recorder::of(disks, state, START));
         let mut tree = given.clone();
-        witness::observed(recorder.clone(), || {
+        let engine = witness::observed(recorder.clone(), || {
+            let engine = early.unwrap_or_else(|| plan.mount(&paths, &state_dir, None));
             for (n, act) in plan.acts.iter().enumerate() {
                 recorder.progress(Progress { started: n + 1, answered: n });
+                if let Act::Join(at) = act {
+                    let spec = plan.specs(&paths, None).swap_remove(*at);
+                    engine.union.add_branch(&spec, Position::Last).unwrap();
+                }
                 let done = act.run(&engine);
                 assert_eq!(done, Ok(()), "{}: {}", plan.name, act.typed());
                 assert!(tree.apply(act, n).is_some(), "{}: {}", plan.name, act.typed());
                 recorder.progress(Progress { started: n + 1, answered: n + 1 });
             }
+            engine
         });
         add_handles(&engine, &tree, &mut handles);
         plan.check_moved(&paths, &tree);
         drop(engine);
-        // (A thread of the pool may be on its way out of it.)
-        let mut recorder = recorder;
-        let recorder = loop {
-            match Arc::try_unwrap(recorder) {
-                Ok(recorder) => break recorder,
-                Err(shared) => recorder = shared,
-            }
-            std::thread::yield_now();
-        };
-        let kept = recorder.into_kept();
+        let kept = kept_by(recorder);
         let index = kept.index.iter().map(|image| files(&home, image)).collect();
         let cuts = cuts(&kept);
-        Self { plan, given, kept, index, handles, cuts }
+        Self { plan, given, kept, index, handles, cuts, between: None }
+    }
+
+    /// The cuts at which the daemon was killed, as it were, and left something to settle: once for each state of the branches.
+    pub(crate) fn kills(&self) -> Vec<Cut> {
+        let mut seen = BTreeSet::new();
+        let is_left =
+            |cut: &Cut| cut.states.iter().zip(&self.kept.disks).any(|(state, disk)| disk[*state].is_left);
+        let kills = self.cuts.iter().filter(|cut| cut.whole.is_some() && is_left(cut));
+        kills.filter(|cut| seen.insert(cut.states.clone())).cloned().collect()
+    }
+
+    /// The daemon is killed at `cut`, and the mount after it, without a branch maybe, is cut at any moment.
+    pub(crate) fn recovered(&self, cut: &Cut, without: Option<usize>) -> Self {
+        let plan = self.plan.clone();
+        let progress = cut.whole.unwrap_or(cut.progress);
+        let home = Home::new();
+        let disks =
+            cut.states.iter().enumerate().map(|(at, state)| {
+                home.mount(at, &self.kept.disks[at][*state].image, plan.branches[at].format)
+            });
+        let disks: Vec<_> = disks.collect();
+        let state = home.mount(disks.len(), Format::Ext4.empty(), Format::Ext4);
+        put_files(&self.index[cut.index], state.path());
+        rustix::fs::syncfs(fs::File::open(state.path()).unwrap()).unwrap();
+        let paths: Vec<PathBuf> = disks.iter().map(|disk| disk.path().to_owned()).collect();
+        let state_dir = state.path().to_owned();
+        let recorder = Arc::new(Recorder::of(disks, state, progress));
+        witness::observed(recorder.clone(), || {
+            drop(plan.mount(&paths, &state_dir, without));
+            recorder.progress(progress);
+        });
+        let kept = kept_by(recorder);
+        let index = kept.index.iter().map(|image| files(&home, image)).collect();
+        // What was there at first is on disk, and was answered or not when the daemon was killed.
+        let cuts =
+            cuts(&kept).into_iter().map(|cut| Cut { whole: Some(progress), progress, ..cut }).collect();
+        let less = without.map(|at| format!(" without branch {at}")).unwrap_or_default();
+        let states = cut.states.iter().zip(&self.kept.disks).enumerate();
+        let states = states.map(|(at, (state, disk))| format!("branch {at} has: {}", disk[*state].what));
+        let states = states.collect::<Vec<_>>().join("; ");
+        let between = Some(format!("kill -9 ({states}); mount{less}, and the power goes meanwhile"));
+        Self {
+            plan: Plan { name: format!("{}; recovery is cut{less}", plan.name), ..plan },
+            given: self.given.clone(),
+            kept,
+            index,
+            handles: self.handles.clone(),
+            cuts,
+            between,
+        }
+    }
+}
+
+const START: Progress = Progress { started: 0, answered: 0 };
+
+fn kept_by(mut recorder: Arc<Recorder>) -> Kept {
+    // (A thread of the pool may be on its way out of it.)
+    loop {
+        match Arc::try_unwrap(recorder) {
+            Ok(recorder) => return recorder.into_kept(),
+            Err(shared) => recorder = shared,
+        }
+        std::thread::yield_now();
     }
 }
 

@@ -24,11 +24,26 @@ struct Outcome {
 
 /// Judges every cut of every one of `plans`: fails unless exactly the known ones are wrong.
 pub(crate) fn run(family: &str, plans: Vec<Plan>) {
-    let only = std::env::var("FSSTACK_POWER_ONLY").unwrap_or_default();
-    let plans: Vec<Plan> = plans.into_iter().filter(|plan| plan.name.contains(&only)).collect();
+    let plans: Vec<Plan> = plans.into_iter().filter(|plan| is_wanted(&plan.name)).collect();
     let began = std::time::Instant::now();
     let recordings: Vec<Recording> = plans.into_iter().map(Recording::of).collect();
     println!("recorded {} in {:?}", recordings.len(), began.elapsed());
+    report_all(family, recordings);
+}
+
+/// Whether scenarios of that name are asked for.
+pub(crate) fn is_wanted(name: &str) -> bool {
+    name.contains(&std::env::var("FSSTACK_POWER_ONLY").unwrap_or_default())
+}
+
+/// Whether there is time for all of it.
+pub(crate) fn is_long() -> bool {
+    std::env::var_os("FSSTACK_POWER_LONG").is_some()
+}
+
+/// As [`run`], of what was recorded.
+pub(crate) fn report_all(family: &str, recordings: Vec<Recording>) {
+    let began = std::time::Instant::now();
     let outcomes = judge_all(recordings);
     println!("judged in {:?}", began.elapsed());
     let judged: usize = outcomes.iter().map(|outcome| outcome.recording.cuts.len()).sum();
@@ -102,6 +117,9 @@ fn report(outcome: &Outcome) -> String {
             let answered = if n < cut.progress.answered { "" } else { "   # not answered" };
             let _ = writeln!(text, "  {}{answered}", act.typed());
         }
+        if let Some(between) = &outcome.recording.between {
+            let _ = writeln!(text, "  # {between}");
+        }
         for (at, state) in cut.states.iter().enumerate() {
             let lost = kept.disks[at].iter().skip(state + 1).map(|state| state.what.as_str());
             let last = &kept.disks[at][*state].what;
@@ -112,6 +130,7 @@ fn report(outcome: &Outcome) -> String {
                 plan.branches[at].format.name()
             );
         }
+        let _ = writeln!(text, "  # {}", plan.then.typed());
         for fault in faults {
             let _ = writeln!(text, "  -> {}: {}", fault.kind, fault.text);
         }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use fsstack_pool::Ino;
 use fsstack_sys::{Errno, OFlags};
 
+use crate::act::{ACL, user_of};
 use crate::engine::Engine;
 use crate::model::{Node, Object, Thing, Tree};
 use crate::plan::{BALLAST, OBJECT};
@@ -19,6 +20,9 @@ pub(crate) struct Shown {
     pub(crate) ino: Ino,
     pub(crate) generation: u64,
     pub(crate) mode: u32,
+    pub(crate) owner: u32,
+    /// The user that its access list names.
+    pub(crate) granted: Option<u32>,
     /// None: a directory.
     pub(crate) text: Option<String>,
     /// Which of the given objects it says that it is.
@@ -26,7 +30,7 @@ pub(crate) struct Shown {
 }
 
 /// The hidden folder on a branch.
-const FOLDER: &str = ".fsstack.moving";
+pub(crate) const FOLDER: &str = ".fsstack.moving";
 
 /// Everything that the pool shows.
 pub(crate) fn shown(engine: &Engine) -> Result<BTreeMap<PathBuf, Shown>, String> {
@@ -52,7 +56,10 @@ fn look(engine: &Engine, path: &Path) -> Result<Shown, Errno> {
     let entry = engine.find(path)?;
     let text = if entry.attr.stat.is_dir() { None } else { Some(read(engine, entry.ino)?) };
     let (ino, generation, mode) = (entry.ino, entry.generation, entry.attr.stat.mode & 0o7777);
-    Ok(Shown { ino, generation, mode, text, object: object(engine, entry.ino) })
+    let mut list = [0; 64];
+    let len = engine.union.getxattr(ino, ACL, &mut list).unwrap_or(0);
+    let (owner, granted) = (entry.attr.stat.uid, user_of(&list[..len]));
+    Ok(Shown { ino, generation, mode, owner, granted, text, object: object(engine, entry.ino) })
 }
 
 /// The content of a file, by its number.
@@ -85,7 +92,8 @@ pub(crate) fn is(shown: &Shown, object: Object, node: &Node) -> bool {
         (Thing::File { text, synced }, Some(shown)) => has_content(shown, text, *synced),
         (Thing::Dir, Some(_)) | (Thing::File { .. }, None) => false,
     };
-    content && shown.mode == node.mode && shown.object == told
+    let dress = (shown.mode, shown.owner, shown.granted) == (node.mode, node.owner, node.granted);
+    content && dress && shown.object == told
 }
 
 /// What is on disk for sure is there; of the rest any part may be, and what is not may be zeros.
@@ -115,7 +123,10 @@ pub(crate) fn differences(tree: &Tree, shown: &BTreeMap<PathBuf, Shown>) -> Vec<
 
 /// In a word.
 pub(crate) fn told(shown: &Shown) -> String {
-    let object = shown.object.map(|object| format!(" #{object}")).unwrap_or_default();
+    let mut object = shown.object.map(|object| format!(" #{object}")).unwrap_or_default();
+    if shown.owner != 0 || shown.granted.is_some() {
+        object = format!("{object} of {} (ACL for {:?})", shown.owner, shown.granted);
+    }
     match &shown.text {
         None => format!("a directory{object} {:o}", shown.mode),
         Some(text) if text.len() > 40 => format!("a file{object} {:o} of {} bytes", shown.mode, text.len()),

@@ -3,10 +3,11 @@
 use fsstack_lab::needs;
 
 use crate::act::{
-    Act, append, chmod, create, exchange, fsync, fsync_dir, link, mkdir, remove, rename, rmdir,
+    Act, append, chmod, chown, create, exchange, fdatasync, fsync, fsync_dir, grant, link, mkdir, remove,
+    rename, rmdir, synced,
 };
 use crate::disk::Format::{self, Ext4, Xfs};
-use crate::plan::{BranchPlan, Given, Plan, Then, dir, file};
+use crate::plan::{Begin, BranchPlan, Given, Plan, Then, dir, file};
 use crate::run::run;
 
 /// New things go to the branch `takes`; `full` has no room.
@@ -19,15 +20,25 @@ pub(crate) struct Single {
     full: Option<usize>,
     /// What the first act changes is on disk when it is answered.
     durable: bool,
+    begin: Begin,
 }
 
 fn single(name: &'static str, given: Vec<Given>, acts: Vec<Act>) -> Single {
-    Single { name, given, acts, takes: 0, full: None, durable: false }
+    Single::new(name, given, acts)
 }
 
 impl Single {
+    /// New things are placed on the first branch.
+    pub(crate) fn new(name: &'static str, given: Vec<Given>, acts: Vec<Act>) -> Self {
+        Self { name, given, acts, takes: 0, full: None, durable: false, begin: Begin::Mounted }
+    }
+
     fn durable(self) -> Self {
         Self { durable: true, ..self }
+    }
+
+    fn beginning(self, begin: Begin) -> Self {
+        Self { begin, ..self }
     }
 
     fn placed_on(self, takes: usize) -> Self {
@@ -54,6 +65,7 @@ impl Single {
             acts: self.acts,
             durable: if self.durable { vec![0] } else { vec![] },
             then,
+            begin: self.begin,
         }
     }
 }
@@ -158,8 +170,36 @@ fn few_steps() -> Vec<Single> {
         single("rename with hidden copies", hidden(), vec![rename("f", "g"), fsync_dir("")]),
         single("unlink with hidden copies", hidden(), vec![remove("f"), fsync_dir("")]),
         single("rmdir", vec![dir(&[0, 1, 2], "d")], vec![rmdir("d"), fsync_dir("")]),
+        single(
+            "chown and an ACL",
+            on_three("d"),
+            vec![chown("d/1", 1000), grant("d/1", 1001), fsync("d/1"), grant("d", 1001), fsync_dir("d")],
+        ),
+        single(
+            "chown of a directory above",
+            vec![dir(&[1], "d"), dir(&[1], "d/e")],
+            vec![chown("d", 1000), grant("d/e", 1001), create("d/e/f", "new"), fsync("d/e/f")],
+        ),
+        single(
+            "fdatasync and O_SYNC",
+            vec![file(1, "f", "f"), dir(&[1], "d")],
+            vec![rename("f", "d/f"), synced("d/f", " and more"), create("f", "f"), fdatasync("f")],
+        ),
         single("chmod of a file", vec![file(1, "f", "f")], vec![chmod("f", 0o600), fsync("f")]),
         single("chmod of a directory", on_three("d"), vec![chmod("d", 0o700), fsync_dir("d")]),
+    ]
+}
+
+/// Numbers are told for the first time.
+fn beginnings() -> Vec<Single> {
+    let given = || {
+        vec![dir(&[0, 1], "d"), file(0, "d/f", "f"), file(1, "d/g", "g"), dir(&[2], "e"), file(2, "e/h", "h")]
+    };
+    vec![
+        single("first mount", given(), vec![Act::Look]).beginning(Begin::Fresh),
+        single("branch add", given(), vec![Act::Join(2), Act::Look, create("d/new", "new"), fsync("d/new")])
+            .beginning(Begin::Without(2))
+            .placed_on(2),
     ]
 }
 
@@ -222,6 +262,6 @@ fn many_steps_on_xfs() {
 #[test]
 fn few_steps_on_ext4() {
     needs!(root(), loops());
-    let singles = [few_steps(), programs()].concat();
+    let singles = [few_steps(), programs(), beginnings()].concat();
     run("few steps, ext4", all(singles, &[Ext4; 3], true));
 }

@@ -1,0 +1,136 @@
+//! What a pool shows after more than one mount: in another order, or without a branch that is back later.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::engine::Engine;
+use crate::judge::{Fault, Ground, Names, again, fault, mounted, numbers};
+use crate::model::Object;
+use crate::plan::Meanwhile;
+use crate::recording::Cut;
+use crate::shown::{Shown, line, on_branch, shown};
+
+/// The order of the branches says which file hides another. It changes no number.
+pub(crate) fn reversed(ground: &Ground<'_>, cut: &Cut) -> Vec<Fault> {
+    let engine = ground.recording.plan.mount_reversed(&ground.paths, &ground.state);
+    let first = shown(&engine);
+    drop(engine);
+    let mut faults = mounted(ground, cut);
+    let first = match first {
+        Ok(first) => first,
+        Err(error) => return vec![fault("tree", error)],
+    };
+    faults.extend(numbers(&first));
+    let then = shown(&ground.mount()).unwrap_or_default();
+    let is_another = |(path, name): (&PathBuf, &Shown)| {
+        let other = then.get(path).filter(|other| other.object == name.object)?;
+        let is_same = (other.ino, other.generation) == (name.ino, name.generation);
+        (!is_same).then(|| fault("number", format!("{} has another in another order", path.display())))
+    };
+    faults.extend(first.iter().find_map(is_another));
+    faults
+}
+
+/// What was done while a branch was away.
+struct Done {
+    /// Files that got another name, and that.
+    renamed: Vec<(Object, PathBuf)>,
+    removed: Vec<Object>,
+    /// Contents of new files.
+    made: Vec<String>,
+}
+
+impl Meanwhile {
+    /// Does it to all that is shown. What is refused is not done.
+    fn act(self, engine: &Engine, shown: &Names) -> Done {
+        let mut done = Done { renamed: Vec::new(), removed: Vec::new(), made: Vec::new() };
+        let files =
+            shown.iter().filter_map(|(path, name)| Some((path, name.text.as_ref().and(name.object)?)));
+        match self {
+            Self::Rename => {
+                for (path, object) in files {
+                    let new = path.with_extension("new");
+                    if engine.rename(path, &new, fsstack_sys::at::RenameFlags::empty()).is_ok() {
+                        done.renamed.push((object, new));
+                    }
+                }
+            }
+            Self::Remove => {
+                done.removed
+                    .extend(files.filter(|(path, _)| engine.unlink(path).is_ok()).map(|(_, object)| object));
+            }
+            Self::Fill => {
+                let dirs =
+                    shown.iter().filter(|(_, name)| name.text.is_none()).map(|(path, _)| path.as_path());
+                for (n, dir) in dirs.chain([Path::new("")]).enumerate() {
+                    let (path, text) = (dir.join(format!("new{n}")), format!("new {n}"));
+                    if engine.create(&path, 0o640).is_ok()
+                        && engine.write(&path, Some(0), text.as_bytes()).is_ok()
+                    {
+                        done.made.push(text);
+                    }
+                }
+            }
+        }
+        done
+    }
+}
+
+/// The branch `away` is away at one mount and back at the next. What was done meanwhile is not undone.
+pub(crate) fn away(ground: &Ground<'_>, away: usize, meanwhile: Meanwhile) -> Vec<Fault> {
+    let engine = ground.recording.plan.mount(&ground.paths, &ground.state, Some(away));
+    let first = match shown(&engine) {
+        Ok(first) => first,
+        Err(error) => return vec![fault("tree", error)],
+    };
+    let done = meanwhile.act(&engine, &first);
+    drop(engine);
+    let engine = ground.mount();
+    let names = match shown(&engine) {
+        Ok(names) => names,
+        Err(error) => return vec![fault("tree", error)],
+    };
+    drop(engine);
+    let mut faults: Vec<Fault> = numbers(&names).into_iter().collect();
+    faults.extend(check(&done, &first, &names));
+    if ground.paths.iter().any(|root| on_branch(root).1) {
+        faults.push(fault("left", "a hidden folder"));
+    }
+    faults.extend(again(ground, &names));
+    faults
+}
+
+fn check(done: &Done, first: &Names, names: &Names) -> Vec<Fault> {
+    let places = |names: &Names| {
+        let mut places: BTreeMap<Object, Vec<PathBuf>> = BTreeMap::new();
+        for (path, name) in names {
+            if let Some(object) = name.object.filter(|_| name.text.is_some()) {
+                places.entry(object).or_default().push(path.clone());
+            }
+        }
+        places
+    };
+    let (before, after) = (places(first), places(names));
+    let mut faults = Vec::new();
+    let mut wrong = |kind, what: String| faults.push(fault(kind, format!("{what} (shown: {})", line(names))));
+    // (One that had two names in the middle of an exchange may have been given two others.)
+    let had_two = |object: &Object| before.get(object).is_some_and(|paths| paths.len() > 1);
+    for (object, paths) in after.iter().filter(|(object, paths)| paths.len() > 1 && !had_two(object)) {
+        wrong("twice", format!("#{object} is at {paths:?}"));
+    }
+    for object in done.removed.iter().filter(|object| after.contains_key(object)) {
+        wrong("back", format!("#{object} was removed and is back"));
+    }
+    for (object, new) in done.renamed.iter().filter(|(object, _)| !had_two(object)) {
+        let is_it = |path: &PathBuf| path.file_name() == new.file_name();
+        if !after.get(object).is_some_and(|paths| paths.iter().any(is_it)) {
+            wrong("renamed", format!("#{object} is not at {} but at {:?}", new.display(), after.get(object)));
+        }
+    }
+    for text in &done.made {
+        if names.values().filter(|name| name.text.as_ref() == Some(text)).count() != 1 {
+            wrong("new", format!("the new file with {text:?} is not there once"));
+        }
+    }
+    faults
+}

@@ -1,0 +1,67 @@
+//! What is cut is used otherwise than before: recovery is cut itself, a branch is away and back, the order is another.
+
+use fsstack_lab::needs;
+
+use crate::disk::Format::{Ext4, Xfs};
+use crate::plan::{Meanwhile, Plan, Then};
+use crate::recording::Recording;
+use crate::run::{is_long, is_wanted, report_all};
+use crate::single::{Single, many_steps};
+
+fn recordings(formats: &[crate::disk::Format]) -> Vec<Recording> {
+    let plan = |single: Single| single.plan(formats, false, Then::Mount);
+    let plans = many_steps().into_iter().map(plan).filter(|plan| is_wanted(&plan.name));
+    plans.map(Recording::of).collect()
+}
+
+/// The same cuts, with something else done after them.
+fn with(recording: &Recording, then: Then) -> Recording {
+    let plan = recording.plan.clone();
+    let cuts = if is_long() { recording.cuts.clone() } else { recording.kills() };
+    Recording {
+        plan: Plan { name: format!("{}; {}", plan.name, then.typed()), then, ..plan },
+        cuts,
+        ..recording.clone()
+    }
+}
+
+#[test]
+fn recovery_is_cut() {
+    needs!(root(), loops());
+    let recordings = recordings(&[Ext4; 3]);
+    let recovered = recordings
+        .iter()
+        .flat_map(|recording| recording.kills().into_iter().map(|cut| recording.recovered(&cut, None)));
+    report_all("recovery is cut", recovered.collect());
+}
+
+#[test]
+fn recovery_without_a_branch_is_cut() {
+    needs!(root(), loops());
+    let recordings = recordings(&[Ext4; 3]);
+    let recovered = recordings.iter().flat_map(|recording| {
+        let kills = recording.kills().into_iter();
+        kills.flat_map(move |cut| (0..3).map(move |away| recording.recovered(&cut, Some(away))))
+    });
+    report_all("recovery without a branch is cut", recovered.collect());
+}
+
+#[test]
+fn a_branch_is_away_and_back() {
+    needs!(root(), loops());
+    let recordings = recordings(&[Xfs, Ext4, Ext4]);
+    let thens = (0..3).flat_map(|away| {
+        let all = [Meanwhile::Rename, Meanwhile::Remove, Meanwhile::Fill];
+        all.map(|meanwhile| Then::Away(away, meanwhile))
+    });
+    let thens: Vec<Then> = thens.collect();
+    let all = recordings.iter().flat_map(|recording| thens.iter().map(|then| with(recording, *then)));
+    report_all("a branch is away and back", all.collect());
+}
+
+#[test]
+fn the_order_is_another() {
+    needs!(root(), loops());
+    let all = recordings(&[Ext4; 3]).iter().map(|recording| with(recording, Then::Reversed)).collect();
+    report_all("another order", all);
+}
