@@ -15,7 +15,7 @@ use crate::thread;
 
 /// Threads that close files of one mount: of those that serve requests, and of the branch's own.
 const EACH: usize = 2;
-/// Most descriptors that wait to be closed on a branch that answers; beyond, whoever has one closes it.
+/// Most descriptors that wait to be closed on a branch that answers; beyond, the owner of one closes it.
 const QUEUED: usize = 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -120,7 +120,7 @@ impl Branch {
         self.have_closed(generation, move || drop(thing));
     }
 
-    /// As [`Self::dispose`], at once if the branch answers: closing it gives up a lock that others wait for.
+    /// Like [`Self::dispose`], but at once if the branch answers: closing it releases a lock that others wait for.
     pub(crate) fn dispose_now(&self, generation: u32, thing: impl Send + 'static) {
         if self.health.crowd.is_none() {
             return drop(thing);

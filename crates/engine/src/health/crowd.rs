@@ -1,4 +1,4 @@
-//! The calls that are inside a branch that others serve, since when, and who can answer for them.
+//! Calls inside a remote branch, with their start times and the responders that can answer in their place.
 //!
 //! A branch whose server hangs keeps the threads that asked it. So that some are left for the other branches, only a
 //! few calls are let in at once, each with a permit (`inflight.rs`); the others queue. The branch's keeper looks at the calls
@@ -19,18 +19,18 @@ use super::stand_in::{self, Desk};
 
 /// Most calls that `branch-inflight` may let in at once.
 pub const MOST: usize = 64;
-/// A brief call that has been inside for longer than this, or than a part of the limit: nobody waits for what he can
-/// do without.
+/// A brief call that has been inside for longer than this, or than a part of the limit, counts as stalled: optional requests
+/// then skip the branch.
 const STALL: Duration = Duration::from_secs(1);
 /// Pauses between two looks of the keeper.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_secs(1));
 
-/// What a caller may expect of a call.
+/// Class of a call, by its expected duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stay {
     /// It returns soon where all is well.
     Brief,
-    /// So does this one, and its caller can do without: he does not wait for a place in a branch that may hang.
+    /// As short as a brief call, and optional: its caller does not wait for a permit in a branch that may hang.
     Spare,
     /// It may take long on a branch in good order (fsync, copies): it overstays only if the branch answers nobody.
     Long,
@@ -55,7 +55,7 @@ struct Inner {
 /// Caller of a branch.
 #[derive(Clone, Debug)]
 struct Caller {
-    /// Who can answer its request.
+    /// Responder that can answer its request.
     desk: Option<Desk>,
     /// The thread, which others may wait for.
     thread: Holder,
@@ -88,7 +88,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// What the keeper saw.
+/// Result of the monitor's check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Look {
     /// Calls inside.
@@ -152,7 +152,7 @@ impl Crowd {
     ) -> Result<Result<Inside<'_>, Caller>, Errno> {
         let patience = self.stall();
         self.with(|calls, now| {
-            // Under the lock: whoever closes the branch refuses those who wait, and finds this one.
+            // Under the lock: closing the branch refuses waiting calls, this one among them.
             if !is_open() {
                 return Err(Errno::TIMEDOUT);
             }
@@ -181,7 +181,7 @@ impl Crowd {
         }
     }
 
-    /// The branch lets nobody in: those who wait are told.
+    /// The branch is closed: waiting calls are refused.
     pub(crate) fn refuse_waiting(&self) {
         self.with(|calls, _| calls.refuse_all(Caller::tell));
     }
@@ -221,9 +221,9 @@ impl Crowd {
         Duration::from_millis(self.with(|_, now| now))
     }
 
-    /// Who is inside, and for how long. Calls that have overstayed are answered for: the brief ones; those that may take
-    /// long only if the branch is `hung`. Before a brief one is, `close` is called: its request may be served again, and
-    /// must not come in once more.
+    /// Checks the calls inside and their times. Calls that have overstayed are answered by their responders: brief ones
+    /// always, long ones only if the branch is `hung`. Before a brief one is answered, `close` is called: its request may be
+    /// served again, and must not come in once more.
     pub(crate) fn look(&self, hung: bool, close: impl Fn()) -> Look {
         let (limit, patience) = (self.timeout.load(Relaxed), self.stall());
         let found = {

@@ -20,7 +20,7 @@ use crate::branch::Branch;
 use crate::home::Place;
 use crate::inode::dirfd::DirFd;
 
-/// What came of an examination.
+/// Result of a probe.
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// It answers.
@@ -33,7 +33,7 @@ pub(super) enum Verdict {
     Vanished,
 }
 
-/// What is wrong.
+/// Fault that a probe found.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Why {
     Sys(SysError),
@@ -67,7 +67,7 @@ impl Branch {
         }
     }
 
-    /// What lies at the branch's path, if it is the branch and another mount than the one in use.
+    /// The mount at the branch's path, if it is the branch and another mount than the one in use.
     fn found(&self) -> Result<Option<Place>, SysError> {
         let root = sys::at::open_root(&self.path)?;
         let here = sys::at::stat_kept(root.as_fd())?;

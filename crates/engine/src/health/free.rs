@@ -40,8 +40,8 @@ impl Branch {
         asked.is_ok() && told.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout)
     }
 
-    /// Aborts the FUSE connection behind the branch: whoever is stuck in it gets an error at once, also programs outside
-    /// of the pool, and the branch is dead until it is mounted again.
+    /// Aborts the FUSE connection behind the branch: callers stuck in it get an error at once, also programs outside of the
+    /// pool. The branch is dead until it is mounted again.
     ///
     /// # Errors
     /// It is no FUSE mount, or the kernel does not let the daemon do that.

@@ -1,8 +1,9 @@
 //! Threads that others wait for: whether one comes back.
 //!
-//! Whoever makes a name, removes a directory's only copy or holds the tree's shape makes calls on branches meanwhile, and one of
-//! them may never return. The branch's keeper gives such a call up. That the branch is in order again then, mounted anew or out
-//! of the pool, brings nobody back who is stuck in the old mount: who waits for a thread looks at the thread itself.
+//! A thread that makes a name, removes a directory's only copy or holds the tree lock makes calls on branches meanwhile, and
+//! one of them may never return. The branch's monitor gives such a call up. When the branch is in order again, mounted anew
+//! or out of the pool, threads stuck in the old mount stay stuck. So a thread that waits for another checks that thread
+//! itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

@@ -56,7 +56,7 @@ struct Generation {
     number: u32,
     since: u64,
     held: usize,
-    /// Of those held: calls that were given up.
+    /// Held permits of calls that were given up.
     lost: usize,
     /// When a permit last became free.
     moved: u64,
@@ -80,7 +80,7 @@ struct Waiting<C> {
     caller: C,
 }
 
-/// What a look at the calls inside found.
+/// Result of a check of the calls inside.
 #[derive(Debug)]
 pub(super) struct Overdue<C> {
     pub(super) inside: usize,
@@ -334,7 +334,7 @@ fn refuse<C>(
 mod tests {
     use super::*;
 
-    /// What callers were told, in order.
+    /// Answers to callers, in order.
     #[derive(Default)]
     struct Told(Vec<(&'static str, Verdict)>);
 

@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// How long an examination may take where calls may stay for ever.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the keeper, those who wake it, and examinations tell each other.
+/// State shared by the monitor, the threads that wake it, and probes.
 #[derive(Debug, Default)]
 pub(super) struct Desk {
     /// The thread is there.
@@ -202,7 +202,7 @@ impl Branch {
         }
     }
 
-    /// It is closed: those who wait for a permit are told.
+    /// The branch is closed: calls that wait for a permit are refused.
     fn refuse_waiting(&self) {
         if let Some(crowd) = &self.health.crowd {
             crowd.refuse_waiting();

@@ -1,4 +1,4 @@
-//! How a branch is: up, suspect, down, and who finds out.
+//! Health of a branch: up, suspect, down, and the parts that find out.
 //!
 //! Nothing is asked of a branch to find out how it is, until a call gives cause: it answered with a fault
 //! (`error.rs::is_branch_fault`), it overstayed, or the branch's mount left the mount table. Then the branch's keeper
@@ -6,9 +6,10 @@
 //! and from then on every second, until it is up again. What is known decides who is let in:
 //!
 //! - **up**: everybody.
-//! - **doubted** (told as suspect): a call said that something is wrong. One bad file is not a bad branch: calls go on.
-//! - **lacking** (told as suspect): it answers, without a part of it (`parts.rs`). Calls go on; what is not found is unknown.
-//! - **hung** (told as suspect): a call overstayed, or the examination did. Whoever asks is refused at once.
+//! - **doubted** (shown as suspect): a call reported a fault. One bad file is not a bad branch: calls go on.
+//! - **lacking** (shown as suspect): it answers, without a part of it (`parts.rs`). Calls go on; a name that is not found is
+//!   unknown.
+//! - **hung** (shown as suspect): a call or the probe overstayed. Requests are refused at once.
 //! - **down**: the examination failed. No call goes to the branch but the examination's.
 
 mod clock;
@@ -79,7 +80,7 @@ const LACKING: u8 = 2;
 const HUNG: u8 = 3;
 const DOWN: u8 = 4;
 
-/// What is known of a branch's health.
+/// State of a branch's health.
 #[derive(Debug)]
 pub(crate) struct Health {
     state: AtomicU8,
@@ -92,7 +93,7 @@ pub(crate) struct Health {
     bell: Condvar,
     /// The inodes of the pool: their descriptors on a mount that is gone are closed.
     inodes: OnceLock<Weak<Table>>,
-    /// With whom what was interrupted is settled.
+    /// Union with which interrupted changes are settled.
     pub(crate) host: OnceLock<Weak<Union>>,
     /// When the branch was last found good.
     found_good: Mutex<Option<Instant>>,
@@ -145,8 +146,7 @@ impl Branch {
         self.health.crowd.as_ref().map_or(0, Crowd::inside)
     }
 
-    /// Whether a call has been inside for a while that should have been brief: nobody waits here for what he can do
-    /// without.
+    /// True if a short call has been pending longer than the stall limit; optional requests then skip this branch.
     pub(crate) fn stalls(&self) -> bool {
         self.health.crowd.as_ref().is_some_and(Crowd::stalls)
     }
@@ -163,7 +163,7 @@ impl Branch {
     }
 
     /// # Errors
-    /// The branch is out of reach: its fault, told without asking it.
+    /// The branch is out of reach: its fault, without a call to it.
     pub fn check_open(&self) -> Result<()> {
         if self.health.is_closed() { Err(self.refused()) } else { Ok(()) }
     }
@@ -179,7 +179,7 @@ impl Branch {
         Ok(Some(inside))
     }
 
-    /// What another thread tells of a call on this branch: waits for as long as the call may stay.
+    /// Waits for another thread's report on a call on this branch, for as long as the call may stay.
     pub(crate) fn heard_of<T>(&self, told: &Receiver<T>) -> std::result::Result<T, RecvTimeoutError> {
         let Some(crowd) = &self.health.crowd else { return told.recv().map_err(Into::into) };
         let came = crowd.now();

@@ -26,7 +26,7 @@ use crate::error::is_branch_fault;
 const CLIENT: &str = "fuse.glusterfs";
 /// Where the client tells of the volume as it uses it now.
 const GRAPH: &CStr = c".meta/graphs/active";
-/// What the names of those of its layers end with that spread files.
+/// Name suffix of the layers that spread files.
 const SPREADS: &[u8] = b"-dht";
 /// And of the one that answers writes before they are stored.
 const WRITES_BEHIND: &[u8] = b"-write-behind";
@@ -34,7 +34,7 @@ const WRITES_BEHIND: &[u8] = b"-write-behind";
 /// The parts of a volume, as its client tells of them.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    /// What tells how they are, below the root of the mount.
+    /// Virtual files that show their state, below the root of the mount.
     told_by: Vec<MadeUp>,
     root: Arc<OwnedFd>,
 }
@@ -73,7 +73,7 @@ impl Parts {
     }
 }
 
-/// What tells of the layers of the volume whose names end with `suffix`.
+/// Layers of the volume whose names end with `suffix`.
 fn layers(root: BorrowedFd<'_>, suffix: &[u8]) -> Result<Vec<CString>, SysError> {
     let graph = sys::at::open_follow(root, GRAPH, OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut entries = Dirents::new(graph, 16 << 10);
@@ -114,7 +114,7 @@ impl Branch {
     }
 
     /// # Errors
-    /// A part of the branch is out of reach, or that cannot be told: what is not found there may be there.
+    /// A part of the branch is out of reach, or that is unknown: a name that is not found there may be there.
     pub(crate) fn check_parts(&self) -> Result<(), SysError> {
         let Some(parts) = self.parts() else { return Ok(()) };
         let unknown = |call| SysError { call, errno: Errno::IO };

@@ -22,7 +22,7 @@ use crate::thread;
 
 /// How long ago its path may have been walked.
 const FRESH: Duration = Duration::from_secs(1);
-/// What a layer tells of itself is no longer than this.
+/// Maximum length of a layer's description.
 const LONGEST: usize = 256 << 10;
 
 /// A file of the client's, and a descriptor on it that was not read yet.
@@ -54,7 +54,7 @@ impl MadeUp {
         Self { place: Arc::new(Place { root, path, waiting: Mutex::default() }), used: Mutex::default() }
     }
 
-    /// What it says now, if that `is_good`, by a descriptor that has waited; else by one that is opened now.
+    /// Its content now, if that `is_good`, by a pre-opened descriptor; else by one that is opened now.
     ///
     /// # Errors
     /// The client does not answer.

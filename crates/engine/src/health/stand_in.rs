@@ -1,10 +1,10 @@
 //! Answering for a thread that is stuck in a call.
 //!
-//! A door's thread runs a request to its end, and a branch may never let it come back. So while it serves a request that
-//! another thread could answer in its place, it says so here ([`at`]). Who comes into a branch takes that along, and the
-//! branch's keeper uses it when the call has overstayed. Whether the request is still the same, and not answered yet,
-//! the door itself knows, under a lock of its own.
-//! A request that only asks is served again: by then the branch is closed, and what the others know is the answer.
+//! A worker thread runs a request to its end, and a branch may never let it come back. So while it serves a request that
+//! another thread could answer in its place, it registers a responder here ([`at`]). A call into a branch takes that along,
+//! and the branch's monitor uses it when the call has overstayed. The transport itself knows, under a lock of its own,
+//! whether the request is still the same and not answered yet. A request that only reads is served again: by then the branch
+//! is closed, and the answer comes from the other branches.
 //!
 //! A request may also have to wait for another one: for a place in a branch, or until the file that it is about has been
 //! moved. So that not all threads come to wait like that, a door's thread steps aside meanwhile ([`of`], `aside`), and the
@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// What a door's thread leaves behind while it serves.
+/// Responder that a worker thread leaves behind while it serves.
 pub trait StandIn: Send + Sync + Debug {
     /// Has the request `turn` of the thread served again by another thread, if it may be; else answers it with EIO. Not if
     /// it has been answered. False: it could not be, and is to be tried again.
@@ -57,7 +57,7 @@ pub(crate) fn desk() -> Option<Desk> {
     DESK.with_borrow(Clone::clone)
 }
 
-/// What a door's thread is part of.
+/// Worker threads of a transport.
 pub trait Crew: Send + Sync + Debug {
     /// The calling thread is going to wait for another request. True: it does not count as long as it does; false: there
     /// are so many already that it counts.
@@ -79,7 +79,7 @@ thread_local! {
     static IS_ASIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Waits for another request by `wait`, or does what takes long. Who is aside already stays so.
+/// Waits for another request by `wait`, or does long work. A thread that is aside already stays so.
 pub(crate) fn aside<T>(wait: impl FnOnce() -> T) -> T {
     /// Steps back, also when `wait` panics.
     struct Back(Option<Arc<dyn Crew>>);

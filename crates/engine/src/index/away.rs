@@ -1,9 +1,9 @@
 //! Branches that were part of the pool and are not now.
 //!
-//! Handles of what is on them wait: an I/O error, never ESTALE. Mostly the number tells the branch. Not so where the branch's own
-//! numbers fill 64 bits (GlusterFS): while such a branch is not in the pool, nothing that has such a number and is not
-//! found is known to be gone. Only the operator knows that a branch will not come back; once he has said so, what was
-//! there is gone. If it comes back nevertheless it is a branch as before.
+//! Handles of their objects wait: an I/O error, never ESTALE. Mostly the number contains the branch. It does not where the
+//! branch's own numbers fill 64 bits (GlusterFS): while such a branch is not in the pool, an object with such a number that
+//! is not found is not known to be gone. Only the operator knows that a branch will not come back; once that is declared,
+//! its objects are gone. If it comes back nevertheless it is a branch as before.
 
 use std::path::PathBuf;
 
@@ -93,7 +93,7 @@ impl Union {
         Ok(())
     }
 
-    /// What it means that no branch of the pool could have made the number `natural`.
+    /// Error for a number `natural` that no branch of the pool could have made.
     pub(crate) fn of_no_branch(&self, natural: Ino) -> OpError {
         if self.index.is_of_a_gone_branch(natural) { OpError::STALE } else { OpError::UNSURE }
     }

@@ -1,4 +1,4 @@
-//! What becomes of an index whose file is damaged: it is found out, or as it was.
+//! Damaged index files: the damage is detected, or has no effect.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

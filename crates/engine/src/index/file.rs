@@ -1,8 +1,8 @@
 //! The index's file in the pool's state directory: opened, or made.
 //!
-//! Only one that is damaged is replaced, and is kept beside for whoever wants to know why. One that cannot be opened now (another
-//! daemon has it, descriptors are short, the disk fails, a later version wrote it) stays: the pool does without until it is
-//! mounted again.
+//! Only a damaged file is replaced, and it is kept beside the new one for diagnosis. A file that cannot be opened now
+//! (another daemon has it, descriptors are short, the disk fails, a later version wrote it) stays: the pool does without
+//! until it is mounted again.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

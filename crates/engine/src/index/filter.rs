@@ -8,7 +8,7 @@ use fsstack_pool::Ino;
 
 use crate::inode::number::mix;
 
-/// 2 MiB: with two million numbers one question in twenty is asked in vain.
+/// 2 MiB: with two million numbers one query in twenty finds nothing.
 const WORDS: usize = 1 << 18;
 
 /// The set.

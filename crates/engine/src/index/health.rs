@@ -1,4 +1,4 @@
-//! How the index does, and what it has, for whoever asks.
+//! Health and content of the index, for status and checks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Index {
         }
     }
 
-    /// As many of the objects in it as `count`, if it has as many: those from the number `from` on, then from the first on.
+    /// Up to `count` of its objects: those from the number `from` on, then from the first on.
     pub(crate) fn some(&self, from: u64, count: usize) -> Vec<Identity> {
         self.shared.with(|store: &Store| store.some(from, count)).unwrap_or_default()
     }

@@ -10,8 +10,8 @@
 //! made has a number that nothing had (`identify.rs`): its own may be that of something that is not found yet. The
 //! same goes for a branch that is away, if the index was lost meanwhile: the others remember it (`roots.rs`).
 //!
-//! What the index says of an object is believed only when the object is there: an entry left by something that was
-//! removed behind the pool's back says nothing.
+//! An entry of the index counts only when the object is there: an entry left by an object that was removed out of band means
+//! nothing.
 
 mod away;
 #[cfg(test)]
@@ -57,7 +57,7 @@ pub(crate) use way::Way;
 /// Where the objects with one number are, as the index has it.
 pub(crate) type Places = SmallVec<[Place; 1]>;
 
-/// What is known of a branch's marks.
+/// State of a branch's marks.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     /// Not all marks of files are in the index: each file is asked.
@@ -94,7 +94,7 @@ struct Shared {
     branches: Mutex<Vec<Weak<Branch>>>,
     jobs: Mutex<Jobs>,
     wake: Condvar,
-    /// Held together by those who rename something, until they have told; alone by who says that a branch was looked through.
+    /// Held shared by threads that rename something, until they have reported it; exclusively to declare a branch scanned.
     /// Order: before `making`.
     renames: RwLock<()>,
     /// Something is not on disk yet.
@@ -178,7 +178,7 @@ impl Index {
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let shared = self.shared.clone();
-            // (Often by whoever serves a request.)
+            // (Often by a thread that serves a request.)
             let builder = std::thread::Builder::new().name("index".into());
             let started = crate::thread::start(builder, move || shared.work());
             match started {
@@ -217,24 +217,24 @@ impl Index {
         noted
     }
 
-    /// As [`Self::note_file`], of something that was just made and is about to be marked: on disk within a second. (A crash
-    /// before has it found by its mark.)
+    /// Like [`Self::note_file`], for an object that was just made and is about to be marked: on disk within a second. (After
+    /// a crash before that, it is found by its mark.)
     pub(crate) fn note_new(&self, branch: &Branch, id: Identity, natural: Ino, birth: u32) {
         self.shared.cover(branch);
         self.learn_file(id, natural, birth);
     }
 
-    /// What is noted outlives the daemon.
+    /// Entries outlive the daemon.
     pub(crate) fn lasts(&self) -> bool {
         self.shared.store.load().as_ref().is_some_and(|store| store.durable)
     }
 
-    /// Numbers are to be good for whoever holds them, whatever happens.
+    /// Numbers must stay valid for all their holders, whatever happens.
     pub(crate) fn exports(&self) -> bool {
         self.shared.exports
     }
 
-    /// As [`Self::note_file`], of what can be found out again: on disk within a second.
+    /// Like [`Self::note_file`], for an entry that can be found out again: on disk within a second.
     pub(crate) fn learn_file(&self, id: Identity, natural: Ino, birth: u32) {
         self.shared.put(When::Soon, Sort::File, &[(id, natural, birth)]);
         self.start();
@@ -264,8 +264,7 @@ impl Index {
         }
     }
 
-    /// Something is about to be renamed: until this drops, no branch is said to be looked through. ([`Self::renamed`] is
-    /// told before.)
+    /// A rename is about to begin: until this drops, no branch is declared scanned. ([`Self::renamed`] is called before.)
     pub(crate) fn renaming(&self) -> RwLockReadGuard<'_, ()> {
         self.shared.renames.read()
     }
@@ -317,7 +316,7 @@ impl Shared {
     }
 
     fn put(&self, when: When, sort: Sort, rows: &[(Identity, Ino, u32)]) -> bool {
-        // First the filter: who asks meanwhile looks into the database and finds nothing yet.
+        // First the filter: a query meanwhile looks into the database and finds nothing yet.
         for (id, natural, _) in rows {
             self.filter.put(id.ino);
             self.filter.put(*natural);
@@ -391,7 +390,7 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// What the thread does until the index goes.
+    /// Work of the thread until the index is closed.
     fn work(&self) {
         if let Some(store) = self.store.load_full() {
             match store.numbers(|ino| self.filter.put(ino)) {
@@ -417,7 +416,7 @@ impl Shared {
         }
     }
 
-    /// What is not done at once.
+    /// Deferred work.
     fn tend(&self) {
         // (A root may hang.)
         if self.dirty.swap(false, Relaxed) {

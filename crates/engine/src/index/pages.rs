@@ -16,7 +16,7 @@ use redb::{BackendError, DatabaseError, StorageBackend};
 
 use crate::inode::number::mix;
 
-/// What is compared at once: the database reads and writes whole pages of this size but for its header.
+/// Unit of comparison: the database reads and writes whole pages of this size but for its header.
 const PAGE: usize = 4096;
 /// Nothing is known of a page.
 const UNKNOWN: u32 = 0;
@@ -25,7 +25,7 @@ const UNKNOWN: u32 = 0;
 #[derive(Debug)]
 pub(super) struct Pages {
     file: FileBackend,
-    /// Of each page, what it was. Held while the file is written.
+    /// Checksum of each page. Held while the file is written.
     sums: RwLock<Vec<AtomicU32>>,
 }
 
@@ -45,7 +45,7 @@ fn count(len: u64) -> usize {
     usize::try_from(len).unwrap_or(0) / PAGE
 }
 
-/// What is kept in mind of a page.
+/// Checksum of a page.
 fn sum(page: &[u8]) -> u32 {
     let words = page.chunks_exact(8).filter_map(|word| Some(u64::from_le_bytes(word.try_into().ok()?)));
     let sum = words.fold(0, |sum: u64, word| mix(sum ^ word).wrapping_add(sum.rotate_left(17)));

@@ -1,8 +1,8 @@
 //! The branches that the pool has, on the root of each of them: should the index be lost while one is away, the others still tell that
 //! there may be something on it.
 //!
-//! Each root has the pool's id and the ids of its branches, without those that were given up (`trusted.fsstack.members`). It is read when
-//! a branch joins, and written when it says something else than the index. What is told of another pool counts for nothing.
+//! Each root has the pool's id and the ids of its branches, without those that were given up (`trusted.fsstack.members`). It
+//! is read when a branch joins, and written when it differs from the index. Entries of another pool are ignored.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -69,7 +69,7 @@ fn lacks(store: &Store, is_here: &dyn Fn(BranchId) -> bool) -> Result<bool> {
     Ok(false)
 }
 
-/// The members that the index knows, and those that branches tell of. Who was given up is none.
+/// Members known to the index, and those on the roots of branches. Branches that were given up are left out.
 fn known(store: &Store, told: &[u16]) -> Result<Members> {
     let mut members = Members::new();
     for (id, path) in store.members()? {
@@ -113,7 +113,7 @@ impl Shared {
         });
     }
 
-    /// What those who have come tell of the pool's branches is known to the index; and what it knows is remembered, should it
+    /// Adds the members listed on the roots of the joined branches to the index, and remembers the index's own, should it
     /// fail.
     fn learn_members(&self, come: &[Arc<Branch>]) {
         let told: Vec<u16> = come.iter().flat_map(|branch| self.told_by(branch)).collect();
@@ -139,7 +139,7 @@ impl Shared {
         self.lacks_away.store(lacks(&store, &has).unwrap_or(true), Relaxed);
     }
 
-    /// What the root of `branch` tells of this pool.
+    /// Members listed on the root of `branch` for this pool.
     fn told_by(&self, branch: &Branch) -> Vec<u16> {
         let (Some(PoolId(pool)), Some(told)) = (self.pool, read(branch)) else { return Vec::new() };
         match told.strip_prefix(&pool) {

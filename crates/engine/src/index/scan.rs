@@ -1,10 +1,9 @@
 //! Looking through a branch for marks, in the background.
 //!
-//! Directories are taken one after the other by their paths; what cannot be opened has gone meanwhile. A directory
-//! that is renamed in the pool while its branch is looked through is looked through once more under its new path:
-//! it may have been moved from where the scan had still to come to where it had been. A file that is renamed
-//! tells its mark to whoever renames it (`Branch::stat`). What is just being renamed is waited for before a branch is said
-//! to be looked through.
+//! Directories are taken one after the other by their paths; a path that cannot be opened has gone meanwhile. A directory
+//! that is renamed in the pool during the scan is scanned once more under its new path: it may have been moved from a part
+//! still to come to one already scanned. A file that is renamed reports its mark to the renaming thread (`Branch::stat`).
+//! Renames under way are waited for before a branch is declared scanned.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -37,7 +36,7 @@ const TEND: Duration = Duration::from_secs(1);
 /// With more directories that cannot be looked through than this the branch is left alone.
 const FAILURES: usize = 64;
 
-/// What is to be looked through.
+/// Branches and directories still to scan.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     waiting: VecDeque<Job>,
@@ -86,7 +85,7 @@ impl Jobs {
     }
 }
 
-/// What came of a look.
+/// Result of a scan.
 enum Looked {
     Through,
     /// These could not be looked through.
@@ -114,7 +113,7 @@ impl Shared {
             Looked::Through => {}
             Looked::Stopped => {}
             Looked::Not(dirs, error) => {
-                // One that is out of reach is noticed and told of elsewhere; it is gone on with when it is back.
+                // A branch out of reach is noticed and logged elsewhere; the scan goes on when it is back.
                 let failed = job.failed + u32::from(branch.check_open().is_ok());
                 if failed > job.failed {
                     tracing::warn!(%error, branch = %branch.path.display(), "index: cannot scan the branch now; it is tried again later");
@@ -143,8 +142,8 @@ impl Shared {
         true
     }
 
-    /// Objects on the branch are not asked for their marks from now on, unless there is more to look through. None: a rename
-    /// that is under way may have taken something past the look, and not have told yet.
+    /// Objects on the branch are not asked for their marks from now on, unless there is more to scan. None: a rename under
+    /// way may have taken an object past the scan without reporting it yet.
     fn is_through(&self, branch: &Arc<Branch>, store: &Arc<Store>) -> Option<bool> {
         // Somebody may be stuck in a branch with either: others rename meanwhile.
         let _no_renames = self.renames.try_write_for(WITHOUT_RENAMES)?;

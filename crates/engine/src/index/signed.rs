@@ -32,10 +32,10 @@ pub(super) const ALL: u8 = 2;
 
 /// Branches, and how far their marks are in here.
 const BRANCHES: TableDefinition<'_, u16, u8> = TableDefinition::new("branches");
-/// What each of them bears on its root.
+/// Session that each branch has on its root.
 const SESSIONS: TableDefinition<'_, u16, &[u8]> = TableDefinition::new("sessions");
 
-/// What tells a session from all others.
+/// Random id of a session.
 pub(super) type Session = [u8; 16];
 
 impl Store {
@@ -94,7 +94,7 @@ impl Store {
                 Some(session) => sessions.insert(branch.get(), session.as_slice())?,
                 None => sessions.remove(branch.get())?,
             };
-            // (One after the other: the last one who says it knows most.)
+            // (One after the other: the last one to sign knows most.)
             tables.open_table(BRANCHES)?.insert(branch.get(), level())?;
             Ok(())
         })?;

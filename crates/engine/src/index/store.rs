@@ -15,7 +15,7 @@ use super::pages::Pages;
 use crate::inode::number::{self, Identity};
 use crate::poolid::PoolId;
 
-/// What the database may keep in memory.
+/// Memory limit of the database's cache.
 const CACHE: usize = 16 << 20;
 
 /// From the number that branch and inode number make, to the birth of the object that had it and the identity in
@@ -27,7 +27,7 @@ const PLACES: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("pla
 /// From the number that branch and inode number make to branch, directory and name, where the object was seen last, and by
 /// which look.
 const NAMES: TableDefinition<'_, u64, (u16, u64, u64, &[u8])> = TableDefinition::new("seen");
-/// What [`NAMES`] was before looks were told apart: only in the way.
+/// Old form of [`NAMES`], from before scans were distinguished: removed.
 const OUTDATED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("names");
 /// The index's own id, under the key 0; whether it was closed in order, under 1.
 const ABOUT: TableDefinition<'_, u8, &[u8]> = TableDefinition::new("about");
@@ -35,7 +35,7 @@ const ABOUT: TableDefinition<'_, u8, &[u8]> = TableDefinition::new("about");
 const ID: u8 = 0;
 const CLOSED: u8 = 1;
 
-/// What an entry is of.
+/// Kind of an entry's object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sort {
     /// A file that is not where its number says.
@@ -54,7 +54,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Of a directory: the number itself may lead to another copy.
+    /// True for a directory: the number itself may lead to another copy.
     pub(crate) fn is_dir(&self) -> bool {
         self.sort == Sort::Dir
     }
@@ -77,7 +77,7 @@ impl StoreError {
         matches!(*self.0, redb::Error::DatabaseAlreadyOpen)
     }
 
-    /// What is in the file is no index, or not all of one. (Any other error may be over the next time.)
+    /// True if the file is no index, or not all of one. (Any other error may be over the next time.)
     pub(super) fn is_damage(&self) -> bool {
         use std::io::ErrorKind::{InvalidData, UnexpectedEof};
         match &*self.0 {
@@ -206,7 +206,7 @@ impl Store {
             .map(|(_, ino, generation)| Identity { ino: Ino(ino), generation }))
     }
 
-    /// What has, or had, the number `ino`, and where it is.
+    /// Places of the objects that have, or had, the number `ino`.
     pub(super) fn places(&self, ino: Ino) -> Result<SmallVec<[Place; 1]>> {
         let read = self.db.begin_read()?;
         let table = read.open_table(PLACES)?;
@@ -243,7 +243,7 @@ impl Store {
         })
     }
 
-    /// The object `id` is no more, or not at `natural` any more if that is told.
+    /// Removes the object `id`; with `only`, just its entry at that number.
     pub(super) fn forget(&self, id: Identity, only: Option<Ino>) -> Result<()> {
         self.change(When::Soon, |tables| {
             let mut known = tables.open_table(KNOWN)?;
@@ -299,7 +299,7 @@ impl Store {
         }))
     }
 
-    /// As many objects as `count`, if there are as many: those from the number `from` on, then from the first on.
+    /// Up to `count` objects: those from the number `from` on, then from the first on.
     pub(super) fn some(&self, from: u64, count: usize) -> Result<Vec<Identity>> {
         let read = self.db.begin_read()?;
         let table = read.open_table(PLACES)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Way {
     above: Option<Arc<Way>>,
-    /// Of the first, a path.
+    /// Name; the first one is a path.
     name: Vec<u8>,
 }
 
@@ -35,7 +35,7 @@ impl Way {
 }
 
 impl Drop for Way {
-    /// As deep as the tree may be, without recursion.
+    /// Frees a path as deep as the tree may be, without recursion.
     fn drop(&mut self) {
         let mut above = self.above.take();
         while let Some(mut last) = above.and_then(Arc::into_inner) {

@@ -14,7 +14,7 @@ use super::Inode;
 use super::copies::{DirPlace, bit};
 use crate::health::holder::Holder;
 
-/// How long a branch is not tried again that could not hold the directory's attributes: they may be changed past the pool.
+/// Time without another try on a branch that could not hold the directory's attributes: they may be changed out of band.
 const UNFIT_FOR: Duration = Duration::from_secs(10);
 
 /// Threads that have a claim on the set of copies.

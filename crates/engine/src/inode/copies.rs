@@ -17,8 +17,8 @@ use super::number::hash_name;
 use super::{Inode, Place};
 use crate::health::holder::Holder;
 
-/// How long a name is believed to be missing: somebody past the pool may make it. The kernel looks a name up and then makes it,
-/// microseconds apart; what is older than a busy machine makes of that is asked for again.
+/// Lifetime of a missing name: it may be made out of band. The kernel looks a name up and then makes it, microseconds apart;
+/// an entry older than a busy machine makes of that is asked for again.
 const MISS_AGE: Duration = Duration::from_millis(250);
 
 /// Counts the copies that threads have given to branches: tells whether a copy is younger than a question.
@@ -33,10 +33,10 @@ pub(super) struct DirPlace {
     pub(super) doubted: u64,
     /// When all branches were last asked, if they need not be asked again at once.
     pub(super) checked: Option<Instant>,
-    /// Hashes of names that all branches were asked for in vain since `missed`.
+    /// Hashes of names that no branch had since `missed`.
     pub(super) misses: [u64; 2],
     pub(super) missed: Instant,
-    /// What told the state of all copies apart from any later one when the kernel began to keep the listing.
+    /// Stamp of the state of all copies when the kernel began to keep the listing.
     pub(super) listed: Option<u64>,
     pub(super) claims: Claims,
     /// Names that a thread each is making (`making.rs`): their hashes.
@@ -49,7 +49,7 @@ pub(super) struct Copy {
     pub(super) ino: u64,
     pub(super) fd: Option<Arc<DirFd>>,
     pub(super) used: bool,
-    /// Its attributes when a branch that others serve told them last: it is not waited for while it may hang.
+    /// Last attributes from a remote branch: used while the branch may hang.
     pub(super) told: Option<Box<Stat>>,
     /// When it was given to the branch, on the clock of [`GIVEN`]; 0: it was found there.
     pub(super) given: u64,
@@ -57,7 +57,7 @@ pub(super) struct Copy {
     pub(super) changed: Option<NonZeroU32>,
 }
 
-/// What a lookup found out about a directory's copies.
+/// Copies of a directory, as a lookup found them.
 #[derive(Clone, Debug)]
 pub struct Copies {
     /// Branch and the branch's inode number, in the pool's order.
@@ -69,7 +69,7 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Of a question that is put from now on: nothing was found yet.
+    /// Empty result of a query that begins now.
     pub fn asked_now() -> Self {
         Self { found: SmallVec::new(), unsure: 0, asked: GIVEN.load(SeqCst) }
     }
@@ -171,7 +171,7 @@ impl Inode {
         }
     }
 
-    /// It is on no branch any more. Whoever looks its name up again gets another object.
+    /// It is on no branch any more. A new lookup of its name gets another object.
     pub(crate) fn lose(&self) {
         self.lost.store(true, Relaxed);
         let mut state = self.state.lock();
@@ -209,7 +209,7 @@ impl Inode {
         })?
     }
 
-    /// The copy on `branch`, which others serve, told its attributes.
+    /// Records the attributes of the copy on `branch`, a remote one.
     pub(crate) fn was_told(&self, branch: BranchIx, stat: &Stat) {
         self.with_dir(|dir| {
             if let Some(copy) = dir.copies.iter_mut().find(|copy| copy.branch == branch) {
@@ -221,14 +221,14 @@ impl Inode {
         });
     }
 
-    /// The copy on `branch` was changed: what it told is no more.
+    /// The copy on `branch` was changed: its recorded attributes are dropped.
     pub(crate) fn forget_told(&self, branch: BranchIx) {
         self.with_dir(|dir| {
             dir.copies.iter_mut().filter(|copy| copy.branch == branch).for_each(|copy| copy.told = None);
         });
     }
 
-    /// The attributes that the copy on `branch` told last, if it is remembered.
+    /// Last recorded attributes of the copy on `branch`.
     pub(crate) fn told(&self, branch: BranchIx) -> Option<Stat> {
         self.with_dir(|dir| {
             let copy = dir.copies.iter().find(|copy| copy.branch == branch)?;
@@ -281,13 +281,13 @@ impl Inode {
         self.born.load(SeqCst)
     }
 
-    /// `name` has come to be: whoever is just finding it missing does not note that.
+    /// `name` was made: a lookup that is just finding it missing does not record that.
     pub fn has_new(&self, name: &CStr) {
         self.born.fetch_add(1, SeqCst);
         self.take_miss(name);
     }
 
-    /// All branches were asked for `name` since [`Self::born`] was as it is told, and none has it.
+    /// Records that no branch has `name`, if nothing was made since [`Self::born`] was `born`.
     pub fn note_miss(&self, name: &CStr, born: u32) {
         let hash = hash_name(self.id.ino, name.to_bytes()) | 1;
         self.with_dir(|dir| {
@@ -312,14 +312,14 @@ impl Inode {
         .unwrap_or(false)
     }
 
-    /// The directory is opened for listing in the state that `stamp` stands for (None: it cannot be told from later
-    /// ones): whether the listing that the kernel keeps is of this state.
+    /// The directory is opened for listing in the state of `stamp` (None: it cannot be distinguished from later ones).
+    /// Returns whether the listing that the kernel keeps is of this state.
     pub(crate) fn keeps_listing(&self, stamp: Option<u64>) -> bool {
         self.with_dir(|dir| stamp.is_some() && std::mem::replace(&mut dir.listed, stamp) == stamp)
             .unwrap_or(false)
     }
 
-    /// What the kernel keeps of a listing is not to be used again.
+    /// The listing that the kernel keeps is not used again.
     pub(crate) fn forget_listing(&self) {
         self.with_dir(|dir| dir.listed = None);
     }

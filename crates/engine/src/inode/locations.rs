@@ -1,10 +1,9 @@
-//! What names meant when they were last seen: a hint of fixed size, verified by whoever uses it.
+//! Location cache: the last known meaning of names, of fixed size, verified at each use.
 //!
-//! A direct-mapped table of pairs of words, the number and the number XOR the name's hash: a reader whose
-//! hash does not come out sees another name's entry, or half of two, and has no hint. (The trick is that of
-//! lockless hash tables in chess programs: Hyatt and Mann, "A lock-less transposition table", 2002.) A stale
-//! hint (a file moved behind the pool's back) costs one call that answers "not here", and then all branches
-//! are asked.
+//! A direct-mapped table of pairs of words, the number and the number XOR the name's hash: a reader whose hash does not come
+//! out sees another name's entry, or half of two, and has a miss. (The trick is that of lockless hash tables in chess
+//! programs: Hyatt and Mann, "A lock-less transposition table", 2002.) A stale entry (a file moved out of band) costs one
+//! call that answers "not here", and then all branches are asked.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -27,7 +26,7 @@ impl Default for Locations {
 }
 
 impl Locations {
-    /// What `name` in `dir` meant when it was last seen.
+    /// Last known number of `name` in `dir`.
     pub fn get(&self, dir: Ino, name: &[u8]) -> Option<Ino> {
         let hash = hash_name(dir, name);
         let [check, number] = self.slot(hash);
@@ -45,7 +44,7 @@ impl Locations {
         }
     }
 
-    /// What `name` in `dir` means is not known any more.
+    /// Drops the entry of `name` in `dir`.
     pub fn forget(&self, dir: Ino, name: &[u8]) {
         if self.get(dir, name).is_some() {
             let [check, number] = self.slot(hash_name(dir, name));

@@ -1,8 +1,9 @@
 //! Names that are coming to be: each made by one thread at a time.
 //!
-//! Whoever makes a name asks all branches for it first, and then makes it on one of them. The kernel lets nobody else make a
-//! name in the directory meanwhile, but a bulk copy's commit does not come by the kernel (`reserve.rs`): the two would both
-//! find the name missing, and make it on a branch each. Who comes second waits here, and then finds what the first made.
+//! A thread that makes a name asks all branches for it first, and then makes it on one of them. The kernel lets no other
+//! make a name in the directory meanwhile, but a bulk copy's commit does not come by the kernel (`reserve.rs`): the two
+//! would both find the name missing, and make it on a branch each. The second one waits here, and then finds the object of
+//! the first.
 
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ impl Making {
 }
 
 impl Inode {
-    /// For whoever makes `name` in this directory. None while somebody else does.
+    /// Guard for making `name` in this directory. None while another thread has it.
     pub(crate) fn make(self: &Arc<Self>, name: &CStr) -> Option<Making> {
         // (Two names of one hash only wait for each other.)
         let name = hash_name(self.id.ino, name.to_bytes());
@@ -74,7 +75,7 @@ mod tests {
     use crate::inode::Copies;
     use crate::inode::number::Identity;
 
-    /// What [`mix`](super::super::number::mix) makes `x` of.
+    /// Inverse of [`mix`](super::super::number::mix).
     fn unmix(x: u64) -> u64 {
         let x = (x ^ x >> 31 ^ x >> 62).wrapping_mul(0x3196_42b2_d24d_8ec3);
         let x = (x ^ x >> 27 ^ x >> 54).wrapping_mul(0x96de_1b17_3f11_9089);

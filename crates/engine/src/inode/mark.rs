@@ -35,10 +35,10 @@ pub fn put(on: On<'_>, which: &CStr, id: Identity, own: u64) -> Result<(), SysEr
     xattr::set(on, which, &value, 0).inspect_err(|error| tracing::debug!(%error, "an object stays unmarked"))
 }
 
-/// As [`read`], of something on `branch`. One that shows nobody such attributes, not even its root's, has none.
+/// Like [`read`], for an object on `branch`. A branch that shows such attributes to nobody, not even its root's, has none.
 ///
 /// # Errors
-/// That cannot be told: the object may be another than it seems.
+/// The mark cannot be read: the object may be another than it seems.
 pub fn of(branch: &Branch, on: On<'_>, which: &CStr, own: u64) -> Result<Option<Identity>, SysError> {
     match read(on, which, own) {
         Err(error) if is_hidden(error.errno) => {
@@ -52,7 +52,7 @@ pub fn of(branch: &Branch, on: On<'_>, which: &CStr, own: u64) -> Result<Option<
 /// The object that the mark names, if there is one and it was put on this inode, whose number is `own`.
 ///
 /// # Errors
-/// That cannot be told: the object may be another than it seems.
+/// The mark cannot be read: the object may be another than it seems.
 pub fn read(on: On<'_>, which: &CStr, own: u64) -> Result<Option<Identity>, SysError> {
     let mut value = [0_u8; LEN];
     match xattr::get(on, which, &mut value) {
@@ -83,7 +83,7 @@ fn is_none(errno: Errno) -> bool {
 /// Whether there is a mark, whatever it says.
 ///
 /// # Errors
-/// That cannot be told.
+/// The mark cannot be read.
 pub fn is_there(on: On<'_>, which: &CStr) -> Result<bool, SysError> {
     match xattr::get(on, which, &mut []) {
         Ok(_) => Ok(true),

@@ -44,18 +44,18 @@ const NAMES: usize = 8;
 pub struct Inode {
     /// Number and generation.
     pub id: Identity,
-    /// What it is.
+    /// Kind of object.
     pub kind: Kind,
     /// Its branch has left the pool.
     lost: AtomicBool,
     /// The file was open by passthrough: a mapping of it may outlive the descriptor. (The kernel does not forget the inode
     /// meanwhile.)
     was_past: AtomicBool,
-    /// When the kernel was last told about it, on the table's clock of milliseconds, which wraps.
+    /// When its attributes were last sent to the kernel, on the table's clock of milliseconds, which wraps.
     told: AtomicU32,
-    /// Of a directory: names that have come to be in it, by this daemon.
+    /// Names made in the directory by this daemon.
     born: AtomicU32,
-    /// Of a directory: how often changes of names in it were lost with a mount of a branch.
+    /// For a directory: how often changes of names in it were lost with a mount of a branch.
     losses: AtomicU32,
     /// Handles by passthrough for reading and writing, if it is a file, and [`WAS_MAPPABLE`].
     mappable: AtomicU32,
@@ -171,12 +171,12 @@ impl Inode {
         root
     }
 
-    /// The kernel is told about it at `now`.
+    /// Records that its attributes are sent to the kernel at `now`.
     pub(crate) fn tell(&self, now: u32) {
         self.told.store(now, Relaxed);
     }
 
-    /// Milliseconds before `now` that the kernel was last told about it.
+    /// Milliseconds before `now` since its attributes were last sent to the kernel.
     pub(crate) fn told_before(&self, now: u32) -> u32 {
         now.wrapping_sub(self.told.load(Relaxed))
     }
@@ -267,7 +267,7 @@ impl Inode {
         }
     }
 
-    /// The file was found on `branch`, by whoever looked for it there: what that thread opens is the file.
+    /// The file was found on `branch` by this thread's lookup: the object that it opens there is the file.
     pub(crate) fn found_on(&self, branch: BranchIx) {
         if let Place::File(file) = &mut self.state.lock().place {
             file.branch = branch;
@@ -281,7 +281,7 @@ impl Inode {
         }
     }
 
-    /// A name of the file is about to go: whoever has it open goes on with it.
+    /// A name of the file is about to go: handles that have it open go on with it.
     pub(crate) fn outlives_name(&self) {
         if let Some(file) = self.open_file() {
             file.outlives_name();
@@ -296,8 +296,8 @@ impl Inode {
         }
     }
 
-    /// It is about to be given a set-id bit or a capability, which strangers' writes must strip. Whoever opens it from now
-    /// on knows, though the open may have looked at the mode before; whoever has it open is told: the open file.
+    /// It is about to get a set-id bit or a capability, which strangers' writes must strip. Later opens know, though they
+    /// may have read the mode before; for earlier ones the open file is returned, to be informed.
     pub(crate) fn guard_set_id(&self) -> Option<Arc<OpenFile>> {
         let open = match &mut self.state.lock().place {
             Place::File(place) => {
@@ -323,7 +323,7 @@ impl Inode {
         self.open_since(self.moves(), join, open)
     }
 
-    /// As [`Self::open_with`]: what `open` answers first was opened when the file had moved `moves` times.
+    /// Like [`Self::open_with`]: the first result of `open` was opened when the file had moved `moves` times.
     ///
     /// # Errors
     /// As those of [`Self::open_with`].

@@ -95,7 +95,7 @@ impl Table {
         inode
     }
 
-    /// Whether the kernel was told about `inode` within `age`.
+    /// Whether attributes of `inode` were sent to the kernel within `age`.
     pub(crate) fn was_told(&self, inode: &Inode, age: Duration) -> bool {
         u128::from(inode.told_before(self.now())) < age.as_millis()
     }
@@ -107,8 +107,8 @@ impl Table {
         self.born.elapsed().as_millis() as u32
     }
 
-    /// The inode `id`, a directory, for one that lies in it; made by `make` if it is not known. The kernel is told
-    /// nothing of it.
+    /// The inode `id`, a directory, for one that lies in it; made by `make` if it is not known. The kernel gets no lookup of
+    /// it.
     pub fn passed_by(&self, id: Identity, make: impl FnOnce() -> Inode) -> Arc<Inode> {
         if id.ino == Ino::ROOT {
             return self.root.clone();

@@ -1,10 +1,10 @@
-//! What a descriptor on a file is good for.
+//! Access that a descriptor on a file allows.
 
 use fsstack_sys::{Errno, OFlags};
 
 use crate::error::OpError;
 
-/// What a descriptor on a file is good for.
+/// Access that a descriptor on a file allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// To name the file (`O_PATH`), which the kernel opens itself: its server knows of no open by the daemon, and of no

@@ -1,4 +1,4 @@
-//! How a file's bytes should go, and why: decided at its first open, and asked again by whoever wants to know.
+//! Write path of a file and the reason: decided at its first open, and shown by status and `explain`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::rules::Rule;
 use crate::settings::{PageCache, Synced, WritePath};
 use crate::union::Union;
 
-/// What is chosen for a file, and why.
+/// Chosen write path of a file, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The wish; a passthrough wish has no id yet.
@@ -91,7 +91,7 @@ impl Choice {
 }
 
 impl fmt::Display for Choice {
-    /// As `stacked: the rule /a=stacked for its directory`.
+    /// Printed as in `stacked: the rule /a=stacked for its directory`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(if self.is_passthrough() { "passthrough: " } else { "stacked: " })?;
         match &self.rule {
@@ -105,7 +105,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// What bears on the choice, besides the settings.
+/// Facts for the choice, besides the settings.
 #[derive(Clone, Copy)]
 pub(crate) struct Facts<'a> {
     pub(crate) inode: &'a Arc<Inode>,

@@ -1,8 +1,8 @@
 //! A move of an open file to another branch, from its order to its end.
 //!
-//! While the copy is made the file's readers go on with the old one, and whoever changes the file waits here. A name of
-//! the file that goes, a mover that hangs and the end of the daemon call the move off: until the copy gets the name, that
-//! takes one step and waits for nobody.
+//! While the copy is made the file's readers go on with the old one, and threads that change the file wait here. Removal of
+//! a name of the file, a mover that hangs and the end of the daemon cancel the move. Until the copy gets the name, that
+//! takes one step and waits for nothing.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::health::holder::Holder;
 /// How often waiters look at the mover.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What a move came to, for those who waited for it.
+/// Result of a move, for the threads that waited for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The file is on another branch, or is not as it was: worth another try.

@@ -1,4 +1,4 @@
-//! Immutable and append-only files (`chattr +i`, `+a`): one that is open for writing is not opened again for who comes later.
+//! Immutable and append-only files (`chattr +i`, `+a`): one that is open for writing is not opened again for later callers.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,7 +9,7 @@ use super::{Access, FileHandle, OpenFile};
 use crate::error::Result;
 
 impl OpenFile {
-    /// What the branch would say to a further open for writing, which it is not asked for once it has the file open so.
+    /// The branch's answer to a further open for writing, for which it is not asked once the file is open so.
     ///
     /// # Errors
     /// EPERM if the file is immutable, or append-only and the caller does more than append.
@@ -26,8 +26,8 @@ impl OpenFile {
         self.append_only.load(Relaxed)
     }
 
-    /// What was stored into a mapping of the file is to be written: the kernel, which does not know that the file may only be
-    /// added to, lets everybody store who has it open for writing.
+    /// Writes back a store into a mapping of the file: the kernel, which does not know that the file is append-only, permits
+    /// stores to everyone who has it open for writing.
     ///
     /// # Errors
     /// EPERM if nobody has had it open since before it was so: it would be written at the end.
@@ -42,16 +42,16 @@ impl OpenFile {
             && self.placed().is_ok_and(|placed| placed.access == Access::Append)
             && let Err(error) = self.stop_appending()
         {
-            // (It stays so here: whoever opens it to write elsewhere tries again.)
+            // (It stays so here: a later open for writing elsewhere tries again.)
             return tracing::warn!(%error, "file no longer append-only: cannot reopen it; writes go to its end until the next open");
         }
-        // (Not before: who came meanwhile would write at the end.)
+        // (Not before: a writer meanwhile would write at the end.)
         self.append_only.store(stat.is_append_only(), Relaxed);
     }
 
-    /// What was opened to append appends, wherever a write says that it goes.
+    /// A handle opened to append appends, whatever offset a write names.
     fn stop_appending(&self) -> Result<()> {
-        // Alone: whoever hushes the descriptor (`quiet.rs`) reads its flags and sets them, too.
+        // Exclusively: `quiet.rs` reads and sets the descriptor's flags, too.
         let mut placed = self.hold_alone()?;
         if placed.access == Access::Append {
             placed.branch.ask(|| sys::file::stop_appending(placed.fd.as_fd()))?;

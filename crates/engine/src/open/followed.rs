@@ -1,11 +1,11 @@
 //! Files that move to another branch while their directory is listed.
 //!
-//! A listing reads the copies of a directory one after the other. Of a file that moves meanwhile from a copy that is still to
-//! come into one that was read it would see nothing, and the other way round it would see two. So whoever moves a file tells
-//! the listings of its directory before ([`Union::listings_follow`]). Whether one has shown the name already is found out by
-//! looking where it is: it has, if the name does not come any more in the copy that the file leaves. From then on the name is
-//! followed: it is shown where it is come across first, and at the end if it never is. What is shown at the end has cookies of
-//! its own, which mean that in this handle; for another one nothing comes after them.
+//! A listing reads the copies of a directory one after the other. A file that moves meanwhile from a copy still to come into
+//! one that was read would be missed, and the other way round shown twice. So a move informs the listings of the file's
+//! directory first ([`Union::listings_follow`]). Whether one has shown the name already is found out by its place: it has,
+//! if the name does not come any more in the copy that the file leaves. From then on the name is followed: it is shown where
+//! it is come across first, and at the end if it never is. Names shown at the end have cookies of their own, valid in that
+//! handle; for another one nothing comes after them.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -102,7 +102,7 @@ impl Followed {
         }
     }
 
-    /// What comes behind `cookie` at the end: the first name that was not shown, and its cookie.
+    /// Names after `cookie` at the end: the first name that was not shown, and its cookie.
     ///
     /// # Errors
     /// There were more than can be followed.
@@ -119,11 +119,11 @@ impl Followed {
         Ok(rest.find(|(_, one)| one.shown.is_none()).map(|(at, one)| (one.name.clone(), TAIL + at)))
     }
 
-    /// `name` is about to leave the branch `from`; `passed` finds out whether the listing has passed by it there, when it
-    /// has come as far as it is told.
+    /// `name` is about to leave the branch `from`; `passed` finds out whether the listing has passed by it there, up to the
+    /// given position.
     fn follow(&self, name: &Arc<CStr>, from: BranchIx, passed: impl FnOnce(u64) -> bool) {
         let new = self.names.lock().add(name);
-        // Whoever hands it out from now on sees that; whoever has, has said how far he is before he looked.
+        // Later readers see that; earlier ones have published their position before they looked.
         self.any.store(true, SeqCst);
         if !new {
             return;

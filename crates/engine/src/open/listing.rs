@@ -5,10 +5,10 @@
 //! removed, and for an NFS server that opens the directory anew for each request. Entries stream through: what
 //! is kept is a hash for each name of the branches before the last, to show a name once.
 //!
-//! With `degraded=strict` a copy that cannot be read is passed over, what the others have is listed, and the end is
-//! an error in place of the end: whoever looks for one name (the kernel, that of a directory whose handle was opened)
-//! finds it, and nobody takes the listing for whole. From that copy on cookies are good in this handle only: where
-//! another one went on, the end would look like one when the branch is back by then.
+//! With `degraded=strict` a copy that cannot be read is passed over, the others' entries are listed, and the end is an error
+//! in place of the end. So a search for one name (the kernel's, for a directory whose handle was opened) finds it, and no
+//! reader takes the listing for whole. From that copy on cookies are good in this handle only: where another one went on,
+//! the end would look like one when the branch is back by then.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
@@ -44,8 +44,9 @@ pub(crate) const TAIL: u64 = 1 << 47;
 const PLACE_BITS: u32 = 48;
 /// A place that did not fit: the cookie has a hash of it, or its high bits where those will do.
 const WIDE: u64 = 1 << (PLACE_BITS - 1);
-/// ext4's places are hashes of 63 bits in ascending order (small offsets where it has no hashed directories). Without the low ones two names may share a place: one
-/// of them may then be listed twice by who resumes between them, and none is left out.
+/// ext4's offsets are hashes of 63 bits in ascending order (small offsets where it has no hashed directories). Without the
+/// low ones two names may share an offset: one of them may then be listed twice when a reader resumes between them, and none
+/// is left out.
 const HASHED_SHIFT: u32 = 17;
 const BUFFER: usize = 32 << 10;
 
@@ -77,7 +78,7 @@ pub struct Listing {
     own: Vec<u64>,
     /// It leaves the copies' access times alone.
     quiet: bool,
-    /// What `names`, `wide` and `own` may take.
+    /// Memory allowance of `names`, `wide` and `own`.
     memory: Allowance,
 }
 
@@ -132,7 +133,7 @@ impl Listing {
         if cookie == self.position && (cookie > DOT_DOT || self.stream.is_none()) {
             return Ok(());
         }
-        // Nowhere until it is there: who asks again after an error is not told that this is the end.
+        // No position until it is there: a repeated request after an error must not read as the end.
         self.position = u64::MAX;
         self.stream = None;
         self.pending = None;
@@ -418,7 +419,7 @@ impl Listing {
         }
     }
 
-    /// What a branch that lacks a part lists is short. It is asked before it is listed and after.
+    /// The listing of a branch that lacks a part is short. The branch is checked before it is listed and after.
     fn check_parts(&mut self, pool: &Pool, at: BranchIx) -> Result<()> {
         let branch = pool.branch(at);
         match branch.ask(|| branch.check_parts()) {

@@ -1,9 +1,9 @@
 //! Memory that open listings keep, bounded over all handles of the pool.
 //!
-//! A listing of a directory on several branches keeps a hash for each name that an earlier copy has, so that a name is listed
-//! once; on branches with wide offsets it keeps the offset behind each cookie. Both only save calls: without them the earlier
-//! copies are asked for each name, and a cookie is found by reading. So a user with a thousand handles of a large directory
-//! costs time of his own, not the daemon's memory.
+//! A listing of a directory on several branches keeps a hash for each name that an earlier copy has, so that a name is
+//! listed once; on branches with wide offsets it keeps the offset behind each cookie. Both only save calls: without them the
+//! earlier copies are asked for each name, and a cookie is found by reading. So a user with a thousand handles of a large
+//! directory loses time, and the daemon no memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

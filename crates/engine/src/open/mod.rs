@@ -1,7 +1,7 @@
 //! Open files and directories.
 //!
-//! All handles of an inode share one open file, whose descriptor on the branch can be exchanged under its
-//! own lock: readers and writers hold it shared, whoever moves the file holds it exclusively.
+//! All handles of an inode share one open file, whose descriptor on the branch can be exchanged under its own lock: readers
+//! and writers hold it shared, a move holds it exclusively.
 
 mod access;
 pub mod choice;
@@ -81,9 +81,9 @@ pub struct OpenFile {
     /// The daemon was asked to change the content since it was opened, or since the last fsync that went well.
     touched: AtomicBool,
     unsynced: Unsynced,
-    /// What the branch could not store, and who was told.
+    /// Write-back errors of the branch, and the handles that got them.
     pub(crate) owed: Owed,
-    /// Who has locks on the branch, each by an open file description of its own.
+    /// Owners of locks on the branch, each with an open file description of its own.
     pub(crate) lock_owners: Ranked<HashMap<u64, LockOwner>, OWNERS>,
     why: Mutex<Option<&'static str>>,
     quiet: Quiet,
@@ -119,8 +119,8 @@ impl OpenFile {
         }
     }
 
-    /// Whether there may be something that its branch has not told yet of what was written: the kernel writes it past the
-    /// daemon, or the daemon was asked to write.
+    /// Whether the branch may still have an unreported error of earlier writes: by the kernel past the daemon, or through
+    /// the daemon.
     pub(crate) fn may_owe_an_error(&self) -> bool {
         self.is_past_us() || self.touched.load(Relaxed) || self.has_unsynced()
     }
@@ -135,7 +135,7 @@ impl OpenFile {
         placed.branch.ask(|| call(placed.fd.as_fd()))
     }
 
-    /// As [`Self::ask`], for a call that changes the file.
+    /// Like [`Self::ask`], for a call that changes the file.
     ///
     /// # Errors
     /// What the call answered.
@@ -159,7 +159,7 @@ impl OpenFile {
         placed.branch.ask(|| sys::at::stat_fd(placed.fd.as_fd()))
     }
 
-    /// As [`Self::ask`], for calls that may take long on a branch in good order.
+    /// Like [`Self::ask`], for calls that may take long on a branch in good order.
     ///
     /// # Errors
     /// What the call answered.
@@ -169,8 +169,9 @@ impl OpenFile {
         placed.branch.ask_patiently(|| call(placed.fd.as_fd()))
     }
 
-    /// As [`Self::ask_patiently`], inside a call on another open file, or on this one: does not wait for whoever waits to
-    /// move the file, who may be waiting for the outer call. For a file that is written, or calls that need its name only.
+    /// Like [`Self::ask_patiently`], inside a call on another open file, or on this one: does not wait for a thread that
+    /// waits to move the file, which may be waiting for the outer call. For a file that is written, or calls that need its
+    /// name only.
     ///
     /// # Errors
     /// What the call answered.
@@ -187,7 +188,7 @@ impl OpenFile {
     /// Why the file was not moved when its branch was full, or would not be.
     pub fn why(&self) -> Option<&'static str> {
         let told = *self.why.lock();
-        // A full branch is told to such a writer by the kernel: nobody asks here.
+        // Such a writer gets ENOSPC from the kernel, without the daemon.
         let passed = || (!self.tie.lock().writers.is_empty()).then_some(WRITTEN_PAST);
         told.or_else(passed)
     }
@@ -205,8 +206,8 @@ impl OpenFile {
         self.make_writable_for(OFlags::empty())
     }
 
-    /// As [`Self::make_writable`], for an open with `flags`: an append-only file can be opened to append, and
-    /// the branch itself appends then, wherever a write says that it goes.
+    /// Like [`Self::make_writable`], for an open with `flags`: an append-only file can be opened to append, and the branch
+    /// itself appends then, whatever offset a write names.
     ///
     /// # Errors
     /// The branch does not open it for writing.
@@ -231,7 +232,7 @@ impl OpenFile {
                 }
                 opened => opened?,
             };
-            // Whoever opened it to read did not look.
+            // An open for reading did not check.
             if placed.branch.ask(|| Ok(has_capability(fd.as_fd())))? {
                 self.set_strips(true);
             }
@@ -274,7 +275,7 @@ impl OpenFile {
         self.strips.load(SeqCst) != 0
     }
 
-    /// What [`Self::stripped`] is to be told.
+    /// Reasons for [`Self::stripped`].
     pub(crate) fn reasons_to_strip(&self) -> u32 {
         self.strips.load(SeqCst)
     }
@@ -293,9 +294,9 @@ impl OpenFile {
         }
     }
 
-    /// Decides how the kernel reaches the bytes for one more open, whose wish is `wish`, asked with the decision's
-    /// lock held: whoever gives the file a set-id bit looks for its writers under the same. A branch that may hang is asked
-    /// before that, with the file's place held. `was_past`: it has been open by passthrough.
+    /// Decides how the kernel reaches the bytes for one more open, whose wish is `wish`, asked with the decision's lock
+    /// held: giving the file a set-id bit looks for its writers under the same lock. A branch that may hang is asked before
+    /// that, with the file's place held. `was_past`: it has been open by passthrough.
     pub fn tie(&self, wish: impl Fn() -> Choice, writer: Option<u32>, was_past: bool) -> Route {
         let placed = self.placed();
         let mut known = Known { registered: None, mapped: (!was_past).then_some(false) };
@@ -371,11 +372,11 @@ pub struct FileHandle {
     pub file: Arc<OpenFile>,
     /// How this handle's reads and writes go.
     pub route: Route,
-    /// Whether it may write, and who opened it.
+    /// Whether it may write, and its user.
     pub writer: Option<u32>,
     /// `O_SYNC` or `O_DSYNC`.
     pub sync: Option<Sync>,
-    /// Who is told of late errors.
+    /// Its share of write-back errors.
     pub(crate) owed: To,
     /// By passthrough for reading and writing: the file can be mapped by it and stored into, unseen.
     pub(crate) mappable: bool,
@@ -416,6 +417,6 @@ pub struct DirHandle {
     pub listing: Mutex<Listing>,
     /// Names in it that leave the branch that they are on.
     pub(crate) followed: Followed,
-    /// Losses of the directory that this handle was told, or that were before it.
+    /// Losses of the directory that this handle has reported, or that were before it.
     pub(crate) losses: AtomicU32,
 }

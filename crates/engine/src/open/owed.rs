@@ -1,13 +1,13 @@
-//! What a branch could not store, told once to each who has the file open.
+//! Write-back errors: errors of earlier writes, reported once to each handle of the file.
 //!
-//! A write is answered before its bytes are on disk. If they never get there, the branch says so once to each open file
-//! description (the kernel's errseq), and of a file the daemon has one for all its handles. So what it is told is written
-//! down here, and owed to each handle that was open by then, until an fsync by that handle has answered it. The close of a
-//! descriptor is told of it too; but one handle may have several, and who closes one may not look.
+//! A write is answered before its bytes are on disk. If they never get there, the branch reports it once to each open file
+//! description (the kernel's errseq), and of a file the daemon has one for all its handles. So its errors are recorded here,
+//! for each handle that was open by then, until an fsync by that handle has answered them. The close of a descriptor reports
+//! them too; but one handle may have several descriptors, and a program may ignore the result of close.
 //!
-//! Who asks at the same time as another may hear "all is well" because the other was told: some file systems tell of what was
-//! lost long before they return. So whoever hears that waits for those who have begun to ask before it returned. (A file
-//! that one program syncs at a time waits for nobody.)
+//! Of two concurrent calls one may get success because the other got the error: some file systems report a loss long before
+//! they return. So a successful call waits for those that began before it returned. (A file that one program syncs at a time
+//! waits for none.)
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -23,7 +23,7 @@ use super::{OpenFile, TRY};
 use crate::error::{OpError, Result};
 use crate::health::stand_in;
 
-/// Errors that the branch told of an open file.
+/// Errors that the branch reported of an open file.
 #[derive(Debug, Default)]
 pub(crate) struct Owed {
     /// How many.
@@ -44,20 +44,20 @@ struct State {
     under_way: SmallVec<[u64; 2]>,
 }
 
-/// Whoever is to be told: a handle, and how many errors there were when it was opened.
+/// Reader of the errors: a handle, and the number of errors when it was opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct To {
     pub(crate) handle: Handle,
     pub(crate) since: u64,
 }
 
-/// Who asks what became of earlier writes.
+/// Kind of call that asks about earlier writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asks {
-    /// An fsync: what it is told is answered for.
+    /// An fsync: its error is answered for good.
     Sync,
-    /// The close of a descriptor, maybe by a process that only inherited it and looks at no answer: the handle's fsync is told
-    /// all the same.
+    /// The close of a descriptor, maybe by a process that only inherited it and ignores the result: the handle's fsync
+    /// reports the error all the same.
     Close,
 }
 
@@ -77,7 +77,7 @@ impl Drop for Asking<'_> {
 }
 
 impl Owed {
-    /// Errors that were told so far: of these a handle that is opened now is not told.
+    /// Number of errors so far: a handle that is opened now does not get these.
     pub(crate) fn so_far(&self) -> u64 {
         self.told.load(Relaxed)
     }
@@ -112,7 +112,7 @@ impl Owed {
         })
     }
 
-    /// As [`Self::ask`], for what `asks`: answers also what others were told.
+    /// Like [`Self::ask`], for the call `asks`: returns others' errors too.
     ///
     /// # Errors
     /// What `ask` answers; an error that is owed to the handle; what `patience` answers, which is asked every `piece` while others
@@ -148,7 +148,7 @@ impl Owed {
         Err(error)
     }
 
-    /// What is owed to a handle that a descriptor of is closed, without asking anybody.
+    /// Pending error of a handle at the close of one of its descriptors, without a call to the branch.
     ///
     /// # Errors
     /// An error that is owed to it.
@@ -164,7 +164,7 @@ impl Owed {
         state.last.filter(|_| answered < self.so_far())
     }
 
-    /// Nobody is told by this handle any more.
+    /// No further reports by this handle.
     pub(crate) fn closed(&self, handle: Handle) {
         if self.so_far() > 0 {
             self.state.lock().answered.remove(&handle);
@@ -173,7 +173,7 @@ impl Owed {
 }
 
 impl OpenFile {
-    /// As [`Self::ask_patiently`], for calls that tell what became of earlier writes.
+    /// Like [`Self::ask_patiently`], for calls that report on earlier writes.
     ///
     /// # Errors
     /// What the call answered, to this handle or to another one while this was open.
@@ -249,7 +249,7 @@ mod tests {
                 })
             });
             is_asking.recv().unwrap();
-            // All is well, says the branch, which has told the first, or is about to.
+            // The branch answers success, having reported to the first, or being about to.
             let waits = || {
                 let _once = tell.send(Err(LOST));
                 Ok(())

@@ -1,8 +1,8 @@
-//! Where an open file is, and who waits for whom there.
+//! Place of an open file, and the order in which threads wait for it.
 //!
-//! Whoever makes a call on the file shares its place meanwhile; the thread that exchanges the descriptor has it alone, for a
-//! moment. Either may be stuck in a branch that hangs: nobody waits for such a thread without looking at it. A file
-//! that is about to be moved is read on, and changed by nobody (`departure.rs`).
+//! A thread that makes a call on the file shares its place meanwhile; the thread that exchanges the descriptor has it
+//! exclusively, for a moment. Either may be stuck in a branch that hangs: a thread that waits for another checks it. A file
+//! that is about to be moved can be read, and not changed (`departure.rs`).
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,7 +26,7 @@ use crate::terms::Tenant;
 pub(super) const TRY: Duration = Duration::from_millis(20);
 /// How long such an attempt becomes: meanwhile those who come to share the file wait.
 const LONGEST_TRY: Duration = Duration::from_secs(1);
-/// How long those are waited for who have the file too, and may be stuck on a mount that was replaced.
+/// Timeout of waiting for other threads that hold the file, and may be stuck on a mount that was replaced.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where an open file is.
@@ -36,7 +36,7 @@ pub struct Placed {
     pub branch: Tenant,
     /// The file there.
     pub fd: OwnedFd,
-    /// What `fd` is good for.
+    /// Access that `fd` allows.
     pub access: Access,
     /// Which mount of the branch `fd` was opened on.
     pub epoch: u32,
@@ -44,7 +44,7 @@ pub struct Placed {
     pub(super) departure: Option<Arc<Departure>>,
 }
 
-/// A file's place, held by nobody else. What was changed in it is told when this drops.
+/// A file's place, held exclusively. Changes are published when this drops.
 #[derive(Debug)]
 pub(crate) struct Alone<'a> {
     placed: RwLockWriteGuard<'a, Placed>,
@@ -76,7 +76,7 @@ impl Drop for Alone<'_> {
     }
 }
 
-/// What an open file is told that is to leave a full branch.
+/// Request to an open file to leave a full branch.
 pub(crate) enum Leave {
     /// It has left already.
     Gone,
@@ -86,13 +86,13 @@ pub(crate) enum Leave {
     Ordered(Arc<Departure>),
 }
 
-/// What tells a file's descriptor from the one that takes its place: that is opened first, without keeping anybody from the
-/// file, as its branch may hang.
+/// Identity of a file's descriptor and of the one that replaces it: that is opened first, without blocking the file, as its
+/// branch may hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Was {
     /// The branch that it is on.
     pub(crate) branch: BranchIx,
-    /// What it is good for.
+    /// Access that it allows.
     pub(crate) access: Access,
     /// Which mount of the branch it was opened on.
     pub(crate) epoch: u32,
@@ -135,7 +135,7 @@ impl Placed {
     }
 }
 
-/// Whether the file `fd` on `branch` may be mapped: somebody else has it open, or that cannot be told.
+/// Whether the file `fd` on `branch` may be mapped: another process has it open, or that is unknown.
 pub(crate) fn may_be_mapped(branch: &Branch, fd: BorrowedFd<'_>) -> bool {
     let elsewhere = || branch.ask(|| sys::file::is_open_elsewhere(fd)).unwrap_or(true);
     // The kernel tells of a close before it closes the branch's file.
@@ -149,7 +149,7 @@ pub(crate) fn may_be_mapped(branch: &Branch, fd: BorrowedFd<'_>) -> bool {
 }
 
 impl OpenFile {
-    /// Where it is. Waits aside for whoever has the place alone.
+    /// Its place. Waits aside for the exclusive holder.
     ///
     /// # Errors
     /// EIO if that thread does not come back from a branch that hangs.
@@ -157,7 +157,7 @@ impl OpenFile {
         self.share(RwLock::try_read, RwLock::try_read_for)
     }
 
-    /// As [`Self::placed`]; is not kept back by those who wait to have the place alone. Two files may be held so at once.
+    /// Like [`Self::placed`], but not held back by threads that wait for exclusive access. Two files may be held so at once.
     pub(crate) fn held(&self) -> Result<RwLockReadGuard<'_, Placed>> {
         self.share(RwLock::try_read_recursive, RwLock::try_read_recursive_for)
     }
@@ -206,7 +206,7 @@ impl OpenFile {
         }
     }
 
-    /// What a mover copies: where the file is, and one more descriptor of it, which needs no place.
+    /// Source for a mover: the file's place, and one more descriptor of it, which needs no lock.
     ///
     /// # Errors
     /// As [`Self::placed`]; no descriptor is to be had.
@@ -260,10 +260,10 @@ impl OpenFile {
         Ok(held)
     }
 
-    /// Has the file to itself: for whoever moves it.
+    /// Takes the file exclusively, for a move.
     ///
     /// # Errors
-    /// EIO if somebody who has it too is stuck in its branch.
+    /// EIO if another holder of the file is stuck in its branch.
     pub(crate) fn hold_alone(&self) -> Result<Alone<'_>> {
         let placed = match self.placed.try_write() {
             Some(placed) => placed,
@@ -286,7 +286,7 @@ impl OpenFile {
     }
 
     /// # Errors
-    /// EIO if who is waited for since `came` is stuck in its branch.
+    /// EIO if a holder waited for since `came` is stuck in its branch.
     pub(super) fn check_waiting(&self, came: Instant) -> Result<()> {
         let Some(placed) = self.placed.try_read_recursive() else { return self.check_holder() };
         placed.branch.check_open()?;
@@ -296,7 +296,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// What the descriptor is, and which mount of its branch is the one now, if it was mounted again since.
+    /// Its descriptor, and the branch's present mount, if it was mounted again since.
     ///
     /// # Errors
     /// The branch is closed: EIO.
@@ -321,7 +321,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// As [`Self::replace`]: the branch, and what is to be closed.
+    /// Like [`Self::replace`]: returns the branch and the descriptor to close.
     pub(super) fn put(&self, was: Was, now: Was, fd: OwnedFd) -> Result<(Arc<Branch>, Gone)> {
         let mut placed = self.hold_alone()?;
         let is_new = placed.was() != was;

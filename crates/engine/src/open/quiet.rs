@@ -1,8 +1,9 @@
 //! Reads that leave no trace: O_NOATIME, and a pool that is mounted `noatime`.
 //!
-//! All handles of a file read by one descriptor. As long as none of them wants its reads to be seen, that descriptor leaves the
-//! access time alone; from the first that does until the last close it does not, and who reads quietly beside it reads by a
-//! second one. Where the branch's file system refuses (a daemon without root, a file of somebody else's) reads are seen.
+//! All handles of a file read through one descriptor. As long as all of them read with O_NOATIME, that descriptor leaves the
+//! access time alone. From the first handle that updates it until the last close it does not, and O_NOATIME readers beside
+//! it use a second descriptor. Where the branch's file system refuses (a daemon without root, another user's file) reads
+//! update the access time.
 //!
 //! Reads by passthrough do not come here: the kernel heeds O_NOATIME there, and of `noatime` the branch's own.
 
@@ -18,7 +19,7 @@ use crate::error::Result;
 use crate::ranked::{QUIET, Ranked};
 use crate::tally::Sum;
 
-/// Whose access times reading through the daemon does not change, whoever reads.
+/// Objects whose access times do not change by reads through the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Untouched {
     /// Files' (`noatime`).
@@ -46,7 +47,7 @@ struct State {
 /// The second descriptor.
 #[derive(Debug)]
 struct Apart {
-    /// What the first one was on when this was opened.
+    /// Place of the first descriptor when this was opened.
     on: (BranchIx, u32),
     fd: Arc<OwnedFd>,
 }
@@ -88,7 +89,7 @@ impl OpenFile {
         }
     }
 
-    /// As [`Self::ask`], for who reads: `quietly` or not. The bytes are counted.
+    /// Like [`Self::ask`], for reads: `quietly` or not. The bytes are counted.
     ///
     /// # Errors
     /// What the call answered.

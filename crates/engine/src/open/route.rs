@@ -6,9 +6,9 @@
 //! one that must not do as the first (a writer of a set-uid file beside a passthrough reader) goes beside it.
 //! A file first opened by direct I/O stays so, since a shared mapping of it puts the inode into cached mode unseen.
 //!
-//! A mapping that passthrough made is one of the branch's file and outlives its descriptor, of which alone the daemon is told. As
-//! long as there may be one, stacked opens go beside passthrough though none is open: their mappings are of the same file, and
-//! no page cache of the FUSE layer comes between.
+//! A mapping made by passthrough is one of the branch's file and outlives its descriptor, and only the descriptor's end
+//! reaches the daemon. As long as there may be one, stacked opens go beside passthrough though none is open: their mappings
+//! are of the same file, and no page cache of the FUSE layer comes between.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -24,13 +24,13 @@ pub enum Route {
     Passthrough(u32),
     /// By the daemon, each read and write a request.
     Direct,
-    /// As `Direct`, beside opens by passthrough, whose backing file has this id.
+    /// Like `Direct`, beside opens by passthrough, whose backing file has this id.
     Beside(u32),
     /// By the daemon, through the FUSE layer's page cache.
     Cached,
 }
 
-/// What registers files with the kernel for passthrough.
+/// Registry of the kernel's backing files for passthrough.
 pub trait Backings: Send + Sync + std::fmt::Debug {
     /// Registers `fd`: the backing id.
     ///
@@ -59,7 +59,7 @@ impl Backings for NoBackings {
     }
 }
 
-/// What must be known before an open is decided on, and is asked without the decision's lock.
+/// Facts for the decision on an open, gathered without the decision's lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
     /// The file's backing id, or why it has none.
@@ -68,7 +68,7 @@ pub struct Known {
     pub mapped: Option<bool>,
 }
 
-/// What is to be asked first.
+/// Facts to gather first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
     /// The backing id.
@@ -80,13 +80,13 @@ pub enum Unknown {
 /// The I/O mode that an open file is tied to.
 #[derive(Debug, Default)]
 pub struct Tie {
-    /// What the first open decided.
+    /// Route that the first open decided.
     pub tied: Option<Route>,
     /// Why.
     pub because: Option<Choice>,
     /// The backing id, as long as the open file lives.
     pub backing: Option<u32>,
-    /// Who has it open for writing by passthrough: user ids.
+    /// Users that have it open for writing by passthrough.
     pub writers: SmallVec<[u32; 2]>,
 }
 

@@ -1,4 +1,4 @@
-//! What was written to an open file and is not surely on its branch: acknowledged, and in no fsync since.
+//! Dirty data of an open file: acknowledged writes that no fsync has covered.
 //!
 //! A branch that others serve may say of earlier writes that they did not fit when it is asked for another one; a mount
 //! that is gone takes with it what it had not stored. Neither may pass as if nothing had been written.
@@ -23,7 +23,7 @@ use crate::inode::Inode;
 pub(super) struct Unsynced(AtomicBool);
 
 impl Inode {
-    /// Attributes of it were changed: who has it open is told if that is lost.
+    /// Its attributes were changed: its handles get an error if that is lost.
     pub(crate) fn note_changed(&self) {
         if let Some(file) = self.open_file() {
             file.note_changed();
@@ -32,7 +32,7 @@ impl Inode {
 }
 
 impl OpenFile {
-    /// As [`Self::ask`], for writers, who want it as durable as `sync` says: the space on the branch is counted.
+    /// Like [`Self::ask`], for writes with the durability `sync`: the space on the branch is counted.
     ///
     /// # Errors
     /// What the call answered.
@@ -53,7 +53,7 @@ impl OpenFile {
         Ok(written)
     }
 
-    /// A write is about to be acknowledged. The file's place is held: whoever has it to himself knows of all of them.
+    /// A write is about to be acknowledged. The file's place is held: an exclusive holder knows of all of them.
     pub(crate) fn note_written(&self) {
         if !self.unsynced.0.load(Relaxed) {
             self.unsynced.0.store(true, Relaxed);
@@ -66,17 +66,17 @@ impl OpenFile {
         self.note_written();
     }
 
-    /// Whether the daemon acknowledged anything that no fsync has covered. For who has the file to himself.
+    /// Whether the daemon acknowledged anything that no fsync has covered. For an exclusive holder.
     pub(crate) fn has_unsynced(&self) -> bool {
         self.unsynced.0.load(Relaxed)
     }
 
-    /// All that was acknowledged is stored, or who has the file open is told. For who has it to himself.
+    /// All acknowledged writes are stored, or the handles have their errors. For an exclusive holder.
     pub(crate) fn is_synced(&self) {
         self.unsynced.0.store(false, Relaxed);
     }
 
-    /// As [`Self::settle`], by an fsync.
+    /// Like [`Self::settle`], by an fsync.
     ///
     /// # Errors
     /// What the call answered, to this handle or to another one while this was open.
@@ -96,18 +96,18 @@ impl OpenFile {
         })
     }
 
-    /// Whether what `branch` answered to one write may be about earlier ones, which nobody is told of otherwise.
+    /// Whether the error of `branch` at one write may be about earlier ones, and would not be reported otherwise.
     pub(crate) fn was_late(&self, branch: &Branch, error: OpError) -> bool {
         matches!(error.errno(), Errno::NOSPC | Errno::DQUOT | Errno::FBIG)
             && branch.tells_at_writes()
             && self.hold_alone().map_or(true, |_alone| self.has_unsynced())
     }
 
-    /// Before the file is moved off `branch`, which others serve: what was written is stored there. The caller has the file,
-    /// `fd`, to himself.
+    /// Before the file is moved off `branch`, a remote one: its writes are stored there. The caller has the file, `fd`,
+    /// exclusively.
     ///
     /// # Errors
-    /// It is not, or that cannot be known; who has the file open is told.
+    /// It is not stored, or that is unknown; the handles of the file get the error.
     pub(crate) fn store_all(&self, branch: &Branch, fd: BorrowedFd<'_>) -> Result<()> {
         if !self.has_unsynced() {
             return Ok(());
@@ -126,8 +126,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// As [`Self::replace`], when the branch was mounted again: what the old mount could not store, of what was acknowledged
-    /// or written past the daemon, is owed to all who have the file open.
+    /// Like [`Self::replace`], when the branch was mounted again: losses of the old mount, of writes acknowledged or made
+    /// past the daemon, are reported to all handles of the file.
     ///
     /// # Errors
     /// As [`Self::hold_alone`].
@@ -157,14 +157,14 @@ impl OpenFile {
         replaced
     }
 
-    /// What an old mount of `branch` says to an fsync of `gone`, which is closed.
+    /// Answer of an old mount of `branch` to an fsync of `gone`, which is closed.
     fn last_word(&self, branch: &Branch, gone: Gone) -> Result<()> {
         let Gone { fd: gone, epoch, .. } = gone;
         let told = |told: Result<(), SysError>| told.map_err(|error| lost(branch, error.errno));
         if !branch.is_remote() {
             return told(sys::file::fsync(gone.as_fd()));
         }
-        // Nobody answers for who is stuck in a mount that is gone.
+        // No responder answers for a thread stuck in a mount that is gone.
         let (tell, said) = channel();
         branch.have_closed(epoch, move || {
             let _heard = tell.send(sys::file::fsync(gone.as_fd()));
@@ -174,7 +174,7 @@ impl OpenFile {
     }
 }
 
-/// What was acknowledged may not be on `branch`, which is not at fault by that.
+/// Acknowledged writes may not be on `branch`, which is not at fault by that.
 fn lost(branch: &Branch, errno: Errno) -> OpError {
     OpError::Branch { branch: branch.ix, sys: SysError::new(Call::Fsync, errno) }
 }

@@ -56,7 +56,7 @@ impl Union {
         pin.ask(&pool, |fd| sys::at::readlink(fd, c""))
     }
 
-    /// The open file behind `handle`, if one is told and is a file's, on the mount that its branch has now.
+    /// The open file of `handle`, if it is given and is a file's, on the present mount of its branch.
     ///
     /// # Errors
     /// It cannot be opened there.
@@ -86,7 +86,7 @@ impl Union {
                 opened => opened,
             };
             let (access, fd) = match opened {
-                // It became immutable or append-only since: who writes is told so, who reads goes on.
+                // It became immutable or append-only since: writers get the error, readers go on.
                 Err(error) if is_refused(error) && was.access.writes() => open(Access::Read)?,
                 opened => opened?,
             };

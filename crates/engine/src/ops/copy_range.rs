@@ -21,7 +21,7 @@ const PORTION: u64 = 64 << 20;
 const BRIEF: u64 = 1 << 20;
 
 impl Union {
-    /// As `copy_file_range(2)`: the number of bytes copied.
+    /// Like `copy_file_range(2)`: the number of bytes copied.
     ///
     /// # Errors
     /// EBADF if a handle is not open; EPERM if the target is immutable, or may only be added to and its handle, or the
@@ -52,7 +52,7 @@ impl Union {
     }
 }
 
-/// What the kernel moves in one call at most (its `MAX_RW_COUNT`).
+/// Maximum that the kernel moves in one call (its `MAX_RW_COUNT`).
 const AT_MOST: usize = 0x7fff_f000;
 
 /// The branch's own way where both files are on one. The target's place is waited for first, with nothing held: it may be
@@ -80,8 +80,8 @@ fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> R
     if target.branch.ask(|| sys::at::stat_fd(target_fd))?.is_immutable() {
         return Err(Errno::PERM.into());
     }
-    // A place inside of both: whichever hangs, the caller is answered. (In the order of the branches, so that nobody who
-    // copies the other way has the one and waits for the other.)
+    // A permit in both: whichever hangs, the caller is answered. (In the order of the branches, so that a copy the other way
+    // does not hold one and wait for the other.)
     let (first, second) = if source.branch.ix <= target.branch.ix {
         (&source.branch, &target.branch)
     } else {

@@ -117,7 +117,7 @@ impl Union {
         self.open_made(&pool, entry(&inode, stat), made, flags, caller)
     }
 
-    /// Opens what was just made; if that fails the kernel is not told of its lookup, which is given back.
+    /// Opens the new object; if that fails its lookup, which the kernel never received, is released.
     fn open_made(
         &self,
         pool: &Pool,

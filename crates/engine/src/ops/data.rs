@@ -21,10 +21,10 @@ const TAKES_NONE: u32 = 0x02 | 0x08 | 0x20;
 /// The part of a file that [`Union::seek`] looks for.
 pub use fsstack_sys::file::Whence;
 
-/// What the kernel asks of one write.
+/// Terms of one write, from the kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteTerms {
-    /// Who writes, and has no right to keep the file's privileges.
+    /// The writer, if it has no right to keep the file's privileges.
     pub strips: Option<Caller>,
     /// It is answered when it is on the disk (`RWF_DSYNC`, `RWF_SYNC`, a mount with `sync`), whatever the handle is open for.
     pub sync: Option<Sync>,
@@ -177,7 +177,7 @@ impl Union {
         Ok((done, None))
     }
 
-    /// As fallocate(2).
+    /// Like fallocate(2).
     ///
     /// # Errors
     /// EOPNOTSUPP for a mode that the branch does not have; what the branch answered.
@@ -249,7 +249,7 @@ impl Union {
     }
 }
 
-/// What the caller is told whose `full` branch the file did not leave: that, unless it is not known where the file is.
+/// Error for a caller whose file did not leave its `full` branch: ENOSPC, unless the file's place is unknown.
 fn unmoved(why: OpError, full: OpError) -> OpError {
     if why.is_fault() { why } else { full }
 }

@@ -105,7 +105,7 @@ impl Union {
     }
 }
 
-/// What a command that sets something sets; None if too little of it came.
+/// Values of a command that sets something; None if its input is too short.
 fn asked_for(command: u32, input: &[u8]) -> Option<Marks> {
     match command {
         FS_IOC_SETFLAGS => input.first_chunk().map(|flags| Marks::Flags(u32::from_ne_bytes(*flags))),

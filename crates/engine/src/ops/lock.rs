@@ -37,15 +37,15 @@ pub enum LockKind {
 /// A lock that is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct LockRequest {
-    /// Who will own it.
+    /// Its owner.
     pub owner: u64,
-    /// What.
+    /// Its kind.
     pub kind: LockKind,
     /// Shared, exclusive, or given up.
     pub how: LockType,
 }
 
-/// Who has locks on the branch's file.
+/// Owners of locks on the branch's file.
 #[derive(Debug)]
 pub(crate) struct LockOwner {
     fd: Arc<OwnedFd>,
@@ -109,8 +109,8 @@ impl Union {
 }
 
 impl OpenFile {
-    /// A handle is closed for good: so are the locks of whoever asked by it, and by no other. (A process has lost its own at its close; what
-    /// an open file description owns, fcntl(2)'s F_OFD_SETLK, the kernel gives up for no remote file system.)
+    /// A handle is closed for good: so are the locks taken by it alone. (A process has lost its own at its close; locks of
+    /// an open file description, fcntl(2)'s F_OFD_SETLK, the kernel gives up for no remote file system.)
     pub(crate) fn unlock_closed(&self, handle: Handle) {
         let gone: SmallVec<[LockOwner; 1]> = self
             .lock_owners
@@ -123,7 +123,7 @@ impl OpenFile {
         }
     }
 
-    /// What `owner` has locks by. None: only to ask about others'.
+    /// Descriptor for locks of `owner`. None: only to query others' locks.
     fn lock_fd(&self, owner: u64, handle: Option<Handle>) -> Result<Arc<OwnedFd>> {
         if let Some(known) = self.lock_owners.lock().get_mut(&owner) {
             known.by.extend(handle.filter(|handle| !known.by.contains(handle)));

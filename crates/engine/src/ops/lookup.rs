@@ -87,7 +87,7 @@ impl Union {
     }
 }
 
-/// With `degraded=read`, what can be reached is all there is. Not told as [`OpError::MISSING`], which may be cached.
+/// With `degraded=read`, only reachable objects count. Differs from [`OpError::MISSING`], which may be cached.
 fn out_of_sight(pool: &Pool, error: OpError) -> OpError {
     if pool.settings.degraded == Degraded::Read && error.is_fault() { OpError::OUT_OF_SIGHT } else { error }
 }

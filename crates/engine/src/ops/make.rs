@@ -15,7 +15,7 @@ use crate::ops::create::take_back;
 use crate::union::Union;
 use crate::unsynced::Change;
 
-/// What is made.
+/// Object to make.
 #[derive(Clone, Copy, Debug)]
 pub enum New<'a> {
     /// A directory with this mode.

@@ -105,8 +105,8 @@ impl Union {
         Ok(Arc::new(file))
     }
 
-    /// What to open the closed file `inode` for, which somebody wants to read. Where the kernel opens it again by itself, a
-    /// second open costs as much, and its close more.
+    /// Access for opening the closed file `inode`, for a read. Where the kernel opens it again by itself, a second open
+    /// costs as much, and its close more.
     fn access_to_read(&self, pool: &Pool, inode: &Arc<Inode>) -> Access {
         let Some(at) = inode.branch() else { return Access::Read };
         let branch = pool.branch(at);
@@ -188,7 +188,8 @@ impl Union {
         if open.writer.is_none() {
             return Ok(());
         }
-        // A local disk has nothing to say at close, nor a branch that all was synced to; what others were told may be owed.
+        // A local disk reports nothing at close, nor does a branch that all was synced to; errors that others got may be
+        // pending.
         if open.file.branch().kind.is_local() || !open.file.may_owe_an_error() {
             return open.file.owed.tell(open.owed);
         }
@@ -205,7 +206,7 @@ impl Union {
         if caller.is_root() || !file.strips() { Ok(()) } else { self.strip_now(inode, file, caller) }
     }
 
-    /// As [`Self::strip`], when the kernel has decided that it must be.
+    /// Like [`Self::strip`], when the kernel has decided that it must be.
     pub(crate) fn strip_now(&self, inode: &Inode, file: &OpenFile, caller: Caller) -> Result<()> {
         let reasons = file.reasons_to_strip();
         let kept = file.change(Stay::Brief, |fd| strip_fd(fd, caller))?;

@@ -43,7 +43,7 @@ impl Pin {
 }
 
 impl Pin {
-    /// As [`Self::ask`], for a call that changes the file.
+    /// Like [`Self::ask`], for a call that changes the file.
     pub(crate) fn change<T>(
         &self,
         pool: &Pool,
@@ -55,7 +55,7 @@ impl Pin {
         }
     }
 
-    /// As [`Self::ask`], for a call that may take long on a branch in good order.
+    /// Like [`Self::ask`], for a call that may take long on a branch in good order.
     pub(crate) fn ask_patiently<T>(
         &self,
         pool: &Pool,
@@ -159,7 +159,7 @@ impl Union {
                 }
             }
         }
-        // The object is not where it was: gone, or replaced behind the pool's back.
+        // The object is not at its place: gone, or replaced out of band.
         Err(if last.is_fault() { last } else { OpError::STALE })
     }
 }

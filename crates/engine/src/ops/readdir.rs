@@ -27,7 +27,7 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
 /// Two changes of a directory within this may have the same time.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What the kernel may do with a listing.
+/// Permission for the kernel to keep a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptListing {
     /// Neither keep it nor use one that it has.
@@ -104,8 +104,8 @@ impl Union {
         self.dirs.remove(&handle.0);
     }
 
-    /// Puts entries into `sink` from `cookie` on (0: the start) until it is full or the listing ends. With `plus`, those
-    /// that the kernel was not told about for that long have their attributes.
+    /// Puts entries into `sink` from `cookie` on (0: the start) until it is full or the listing ends. With `plus`, entries
+    /// whose attributes were not sent to the kernel within that time have them.
     ///
     /// # Errors
     /// EIO at its end, if the listing is short because a branch cannot be asked; what a branch answered before the
@@ -223,7 +223,7 @@ impl Union {
                 Ok(Found::File(_, stat)) => stat.kind(),
                 Ok(Found::Dir(..)) => Kind::Dir,
                 Err(error) if error.is_missing() => return false,
-                // It is there; its attributes are for whoever asks for them.
+                // It is there; its attributes are left to later requests.
                 Err(_) => kind.unwrap_or(Kind::File),
             };
             kind = Some(seen);
@@ -242,7 +242,7 @@ impl Union {
         true
     }
 
-    /// Whether the kernel was told within `age` what the entry means and what attributes it has.
+    /// Whether the entry and its attributes were sent to the kernel within `age`.
     fn is_fresh(&self, dir: &Inode, read: &Read, age: Duration) -> bool {
         let known = self.known(dir, &read.name).filter(|inode| read.kind == Some(inode.kind));
         known.is_some_and(|inode| self.inodes.was_told(&inode, age))

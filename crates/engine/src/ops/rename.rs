@@ -163,7 +163,7 @@ impl Union {
         Ok(())
     }
 
-    /// What has the name that is the target of a rename, and the inode that it shows, if the kernel knows it.
+    /// Objects under the target name of a rename, and the inode that it shows, if the kernel knows it.
     fn targets_of(&self, pool: &Pool, to: End<'_>) -> Result<(Option<Arc<Inode>>, DirStats)> {
         if to.dir.take_miss(to.name) {
             return Ok((None, DirStats::new()));
@@ -201,8 +201,8 @@ impl Union {
         Ok(others)
     }
 
-    /// What the kernel knows under the name of `end`, which `holders` have. The hint may have been pushed out of its slot;
-    /// the object's own numbers are still known then.
+    /// Inode that the kernel knows under the name of `end`, which `holders` have. The cache entry may have been evicted; the
+    /// object's own numbers are still known then.
     pub(crate) fn known_as(&self, pool: &Pool, end: End<'_>, holders: &DirStats) -> Option<Arc<Inode>> {
         if holders.first().is_none_or(|(_, stat)| !stat.is_dir()) {
             return self.known_or_found(pool, end.dir, end.name);
@@ -232,7 +232,7 @@ impl Union {
         Ok(())
     }
 
-    /// What was `replaced` lost the name `to`, and what was under `from` has it.
+    /// The object `replaced` lost the name `to`, and the object under `from` has it.
     fn moved(
         &self,
         pool: &Pool,

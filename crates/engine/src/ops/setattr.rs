@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 pub use fsstack_sys::at::SetTime;
 
-/// What is changed; None is left as it is.
+/// Attributes to change; None stays as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Change {
     /// Permission bits.
@@ -55,8 +55,8 @@ impl Change {
         !named && !strips
     }
 
-    /// It may be no more than when the file was last written, which the kernel sends before a close. (Who sets this one time
-    /// cannot be told from it.)
+    /// It may be no more than the time of the last write, which the kernel sends before a close. (A call that sets this one
+    /// time looks the same.)
     fn tells_of_writes(self) -> bool {
         let Self { mode, uid, gid, size, atime, mtime, strips: _, held } = self;
         let more = mode.or(uid).or(gid).is_some() || size.is_some() || atime.is_some();
@@ -225,8 +225,8 @@ fn check_set_id(inode: &Inode, pin: &Pin, pool: &Pool, mode: u32) -> Result<()> 
     Ok(())
 }
 
-/// What the kernel sends of a chown(2) to nobody (-1, -1), which takes set-uid and set-gid away on any local file system.
-/// A stranger, who would be refused there, cannot be told from one whose write the kernel cleans up after: nothing is done.
+/// A chown(2) to nobody (-1, -1), as the kernel sends it, which takes set-uid and set-gid away on any local file system. A
+/// stranger, who would be refused there, looks the same as one whose write the kernel cleans up after: nothing is done.
 fn chown_to_nobody(pin: &Pin, pool: &Pool, caller: Caller) -> Result<()> {
     let stat = pin.ask(pool, sys::at::stat_fd)?;
     if stat.mode & SET_ID != 0 && (caller.is_root() || caller.uid == stat.uid) {
@@ -260,12 +260,12 @@ fn apply(fd: BorrowedFd<'_>, change: Change) -> Result<(), SysError> {
     Ok(())
 }
 
-/// As the kernel knows by itself: a volume that spreads its files does not find a removed one to tell.
+/// Asks the kernel's own state: a volume that spreads its files does not find a removed one.
 fn is_removed(fd: BorrowedFd<'_>) -> bool {
     sys::at::stat_kept(fd).is_ok_and(|stat| stat.nlink == 0)
 }
 
-/// What a file is after a change.
+/// Attributes of a file after a change.
 fn changed(fd: BorrowedFd<'_>) -> Result<Stat, SysError> {
     match sys::at::stat_fd(fd) {
         Err(error) if error.errno == Errno::STALE && is_removed(fd) => sys::at::stat_kept(fd),

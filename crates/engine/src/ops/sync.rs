@@ -17,7 +17,7 @@ impl Union {
     /// The file's data, and unless `data_only` its metadata, are on the branch's disk.
     ///
     /// # Errors
-    /// What the branch answered, to this handle or to another one while this was open: each is told once.
+    /// The branch's error, of this handle or of another one while this was open: each is reported once.
     pub fn fsync(&self, handle: Handle, data_only: bool) -> Result<()> {
         let open = self.file(handle)?;
         let own = open.inode.branch();
@@ -60,8 +60,8 @@ impl Union {
         if there { all } else { Err(OpError::STALE) }
     }
 
-    /// Whether the copy of `dir` on the branch `at`, which could not be synced for `error`, was removed behind the pool's
-    /// back: there is nothing of it to be synced. One that cannot be asked may be there.
+    /// Whether the copy of `dir` on the branch `at`, whose sync failed with `error`, was removed out of band: it has nothing
+    /// to be synced. A copy that cannot be asked may be there.
     fn has_vanished(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx, error: OpError) -> bool {
         let is_stale = match error {
             OpError::Branch { sys, .. } => sys.errno == Errno::STALE,

@@ -19,7 +19,7 @@ use crate::union::Union;
 
 /// The prefix of the attributes that the pool answers itself: nobody can set one, and what a branch has under it does not show.
 const OURS: &[u8] = b"user.fsstack.";
-/// Those of mergerfs that the pool answers, too. It has no other: what somebody stored under that prefix is his.
+/// Names of mergerfs that the pool answers, too. Other attributes under that prefix are the users' own.
 const OURS_OF_MERGERFS: [&[u8]; 4] = [
     b"user.mergerfs.basepath",
     b"user.mergerfs.relpath",
@@ -206,7 +206,7 @@ impl Union {
         Err(last)
     }
 
-    /// What the pool knows about the object. None: no such attribute.
+    /// The pool's facts about the object. None: no such attribute.
     fn about(&self, pool: &Pool, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let at = inode.branch().ok_or(OpError::STALE)?;
         let branch = pool.branch(at).path.as_os_str().as_encoded_bytes().to_vec();
@@ -292,7 +292,7 @@ fn is_ours(name: &[u8]) -> bool {
     name.starts_with(OURS) || OURS_OF_MERGERFS.contains(&name)
 }
 
-/// What the branches have and is not shown: what the pool keeps there for itself, and what it would answer otherwise than it is stored.
+/// Attributes on the branches that are hidden: the pool's own, and those it would answer otherwise than stored.
 fn is_hidden(name: &[u8]) -> bool {
     name.starts_with(mark::OWN_PREFIX) || is_ours(name)
 }
@@ -304,7 +304,7 @@ fn look_anew(fd: BorrowedFd<'_>, name: &CStr, value: &[u8]) {
     if name.to_bytes() != ACL_ACCESS {
         return;
     }
-    // (That there is an ACL, which was set, is what the caller wanted: nothing here is an error of his.)
+    // (The ACL was set, as the caller wanted: an error here is not the caller's.)
     if let (Ok(stat), Some(bits)) = (sys::at::stat_now(fd), mode_of(value))
         && stat.mode & 0o777 != bits
         && let Err(error) = sys::at::chmod_fd(fd, stat.mode & 0o7000 | bits)
