@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use fsstack_fuse::{Door, Outcome, Plan, Scheduling, Serve, Transport};
+use fsstack_fuse::{OpenTransport, Outcome, Plan, Scheduling, Serve, Transport};
 use fsstack_sys::process::{self, Fork};
 use fsstack_wire::{Abi, Answer, Attr, Entry, Opened, Operation, Request, Statfs};
 use rustix::io::Errno;
@@ -61,10 +61,10 @@ pub(crate) fn called(mut arguments: impl Iterator<Item = String>) -> Result<bool
     let device = mounted.device().try_clone_to_owned()?;
     let abi = Abi { setxattr_ext: granted.setxattr_ext };
     let null = Arc::new(Null { abi, away: Duration::from_micros(away) });
-    let door = Door::open(granted.ring, null, device, granted.payload, None, Scheduling::Auto)?;
+    let transport = OpenTransport::open(granted.ring, null, device, granted.payload, None, Scheduling::Auto)?;
     std::fs::File::from(tell.as_fd().try_clone_to_owned()?).write_all(&[1])?;
     drop(tell);
-    door.wait(Duration::from_secs(10));
+    transport.wait(Duration::from_secs(10));
     mounted.ended();
     Ok(true)
 }

@@ -1,4 +1,4 @@
-//! The kernel's doors: mounting, negotiation, passthrough, the adapter to the engine, and the loops that read
+//! The kernel's transports: mounting, negotiation, passthrough, the adapter to the engine, and the loops that read
 //! requests and write answers.
 //!
 //! **Invariant:** only this crate names `fuser`, which negotiates, notifies, and mounts for users without
@@ -6,13 +6,13 @@
 
 pub mod adapter;
 mod convert;
-pub mod door;
 pub mod mount;
 mod negotiate;
 pub mod notify;
+pub mod transport;
 pub mod unmount;
 
 pub use adapter::{Adapter, Outcome, Serve, Timeouts};
-pub use door::scheduling::Scheduling;
-pub use door::{Closer, Door, Transport};
 pub use mount::{Granted, MountError, Mounted, Plan};
+pub use transport::scheduling::Scheduling;
+pub use transport::{Closer, OpenTransport, Transport};

@@ -12,7 +12,7 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::mount::MountFlags;
 
 use crate::negotiate::Negotiation;
-use crate::unmount::{Helper, Unmounter, Way, device_at};
+use crate::unmount::{UnmountHelper, UnmountMethod, Unmounter, device_at};
 
 /// Parameters of the mount.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ pub enum MountError {
     Device(io::Error),
     /// The process that would unmount it cannot be started.
     #[error("/bin/sh, which is to run fusermount3 at the end: {0}")]
-    Helper(io::Error),
+    UnmountHelper(io::Error),
     /// mount(2) or fusermount3 refused.
     #[error("{target}: {error}")]
     Mount {
@@ -107,12 +107,12 @@ pub struct Mounted {
 /// Nothing is mounted then.
 pub fn mount(plan: &Plan) -> Result<Mounted, MountError> {
     let (negotiation, granted) = Negotiation::new(plan);
-    let (session, way) = if plan.privileged {
-        (by_syscall(plan, negotiation)?, Way::Syscall)
+    let (session, method) = if plan.privileged {
+        (by_syscall(plan, negotiation)?, UnmountMethod::Syscall)
     } else {
         // Before there is a descriptor of the connection, which must close with the daemon.
-        let helper = Helper::start(&plan.target).map_err(MountError::Helper)?;
-        (by_helper(plan, negotiation)?, Way::Helper(Arc::new(helper)))
+        let helper = UnmountHelper::start(&plan.target).map_err(MountError::UnmountHelper)?;
+        (by_helper(plan, negotiation)?, UnmountMethod::UnmountHelper(Arc::new(helper)))
     };
     let device = session.as_fd().try_clone_to_owned().map_err(MountError::Device)?;
     let granted = *granted.lock();
@@ -121,7 +121,7 @@ pub fn mount(plan: &Plan) -> Result<Mounted, MountError> {
         device,
         target: plan.target.clone(),
         granted,
-        unmounter: Unmounter { target: plan.target.clone(), way, dev: device_at(&plan.target) },
+        unmounter: Unmounter { target: plan.target.clone(), method, dev: device_at(&plan.target) },
     })
 }
 
@@ -197,7 +197,7 @@ impl Mounted {
     /// The loops have ended: the mount is gone.
     pub fn ended(mut self) {
         if let Some(session) = self.session.take()
-            && matches!(self.unmounter.way, Way::Helper(_))
+            && matches!(self.unmounter.method, UnmountMethod::UnmountHelper(_))
         {
             // A session of fuser's that mounted by itself would, when dropped, unmount whatever lies at the
             // path by now (its test for "still mounted" is inverted). The process ends soon anyway.

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::door::Closer;
+use crate::transport::Closer;
 
 /// Result of removing a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,23 +36,23 @@ pub enum Unmount {
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     pub(crate) target: PathBuf,
-    pub(crate) way: Way,
+    pub(crate) method: UnmountMethod,
     pub(crate) dev: Option<u64>,
 }
 
 /// How a pool is unmounted.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
+pub(crate) enum UnmountMethod {
     Syscall,
-    Helper(Arc<Helper>),
+    UnmountHelper(Arc<UnmountHelper>),
 }
 
 /// A process that waits to run fusermount3, which has rights of its own by being set-uid: the daemon gives up the right to start
 /// such programs when it serves. It ends with the daemon.
 #[derive(Debug)]
-pub(crate) struct Helper(Mutex<Child>);
+pub(crate) struct UnmountHelper(Mutex<Child>);
 
-impl Helper {
+impl UnmountHelper {
     pub(crate) fn start(target: &Path) -> io::Result<Self> {
         let script = r#"read -r word && exec fusermount3 -u -q -z -- "$1""#;
         let mut shell = std::process::Command::new("/bin/sh");
@@ -66,10 +66,10 @@ impl Helper {
     /// Runs it; a second time there is nothing left to run.
     fn unmount(&self) -> io::Result<()> {
         let mut child = self.0.lock();
-        let mut told =
+        let mut received =
             child.stdin.take().ok_or_else(|| io::Error::other("fusermount3 -u was run already"))?;
-        told.write_all(b"unmount\n")?;
-        drop(told);
+        received.write_all(b"unmount\n")?;
+        drop(received);
         if child.wait()?.success() { Ok(()) } else { Err(io::Error::other("fusermount3 -u failed")) }
     }
 }
@@ -77,8 +77,8 @@ impl Helper {
 /// Number of the device of what is mounted at `target`. No file system is asked for it.
 pub(crate) fn device_at(target: &Path) -> Option<u64> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    let told = rustix::fs::statx(CWD, target, flags, StatxFlags::TYPE).ok()?;
-    Some(rustix::fs::makedev(told.stx_dev_major, told.stx_dev_minor))
+    let received = rustix::fs::statx(CWD, target, flags, StatxFlags::TYPE).ok()?;
+    Some(rustix::fs::makedev(received.stx_dev_major, received.stx_dev_minor))
 }
 
 impl Unmounter {
@@ -91,7 +91,7 @@ impl Unmounter {
         if self.dev.is_some() && device_at(&self.target) != self.dev {
             return Err(io::Error::other("another file system is mounted over it"));
         }
-        if matches!(self.way, Way::Syscall) {
+        if matches!(self.method, UnmountMethod::Syscall) {
             let gently = UmountFlags { nofollow: true, ..Default::default() };
             match mounts::umount(&self.target, gently) {
                 Err(error) if error.errno == Errno::BUSY => {}
@@ -122,7 +122,7 @@ impl Unmounter {
     }
 
     fn take_away(&self) -> io::Result<Unmount> {
-        if let Way::Helper(helper) = &self.way {
+        if let UnmountMethod::UnmountHelper(helper) = &self.method {
             helper.unmount()?;
         } else {
             let force = UmountFlags { nofollow: true, detach: true, force: true };
@@ -149,14 +149,14 @@ impl Unmounter {
 /// A thread that syncs the mount, as a daemon that waits for its own mount may wait for ever.
 struct Sync {
     go: Sender<()>,
-    told: Receiver<Result<(), String>>,
+    received: Receiver<Result<(), String>>,
 }
 
 impl Sync {
     /// Syncs what is mounted at `target`, if it is `dev`.
     fn start(target: PathBuf, dev: Option<u64>) -> io::Result<Self> {
         let (go, asked) = mpsc::channel::<()>();
-        let (tell, told) = mpsc::channel();
+        let (tell, received) = mpsc::channel();
         let thread = std::thread::Builder::new().name("sync".into());
         thread.spawn(move || {
             let root = open_root(&target, dev).map_err(|error| error.to_string());
@@ -170,14 +170,14 @@ impl Sync {
                 }
             }
         })?;
-        Ok(Self { go, told })
+        Ok(Self { go, received })
     }
 
     fn done(&self, deadline: Instant) -> Result<(), String> {
         // It is there until `self` goes.
         let _asked = self.go.send(());
         let left = deadline.saturating_duration_since(Instant::now());
-        self.told.recv_timeout(left).map_err(|_| "no answer in time".to_owned())?
+        self.received.recv_timeout(left).map_err(|_| "no answer in time".to_owned())?
     }
 }
 

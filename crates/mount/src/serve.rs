@@ -11,10 +11,10 @@ use fsstack_engine::open::quiet::Untouched;
 use fsstack_engine::open::route::{Backings, NoBackings};
 use fsstack_engine::settings as engine;
 use fsstack_engine::{Pool, Union};
-use fsstack_fuse::door::device::DeviceBackings;
 use fsstack_fuse::mount::mount;
+use fsstack_fuse::transport::device::DeviceBackings;
 use fsstack_fuse::unmount::{Unmount, Unmounter};
-use fsstack_fuse::{Adapter, Closer, Door, Mounted, Plan, Scheduling, Transport};
+use fsstack_fuse::{Adapter, Closer, Mounted, OpenTransport, Plan, Scheduling, Transport};
 use fsstack_pool::{BranchSpec, Printable};
 use fsstack_sys::mounts::MountFlags as KernelFlags;
 use fsstack_sys::process::{Signal, SignalFd, block_signals};
@@ -72,12 +72,12 @@ pub(crate) fn serve(
     drop(device);
     let unmounter = mounted.unmounter();
     let opened = open_door(settings, pool, &mounted, log.level.clone(), listed);
-    let ended = opened.and_then(|(door, served)| {
+    let ended = opened.and_then(|(transport, served)| {
         let (end, ended) = mpsc::channel();
         let told = end.clone();
         let exported = settings.nfs_export.then(|| settings.mount_point.clone());
         let taker =
-            Taker { unmounter: unmounter.clone(), closer: door.closer(), union: served.union.clone() };
+            Taker { unmounter: unmounter.clone(), closer: transport.closer(), union: served.union.clone() };
         listen(signals, taker, log.clone(), end, exported).map_err(|error| system("thread", error))?;
         answers(settings)?;
         let _control = control(settings, listed, &served);
@@ -96,7 +96,7 @@ pub(crate) fn serve(
         let waits_for = union.clone();
         waiting
             .spawn(move || {
-                door.wait(patience(&waits_for));
+                transport.wait(patience(&waits_for));
                 // Nobody may be listening any more.
                 let _heard = told.send(End::Unmounted);
             })
@@ -304,7 +304,7 @@ fn open_door(
     mounted: &Mounted,
     level: LogLevel,
     listed: Option<&Listed>,
-) -> Result<(Door, Arc<Served>), LaunchError> {
+) -> Result<(OpenTransport, Arc<Served>), LaunchError> {
     let system = |error: io::Error| LaunchError::system(format!("{}: {error}", "/dev/fuse"));
     let backings: Arc<dyn Backings> = if mounted.granted.passthrough {
         let backings = DeviceBackings::new(mounted.device()).map_err(system)?;
@@ -341,7 +341,8 @@ fn open_door(
         DoorScheduling::Plain => Scheduling::Plain,
     };
     let granted = mounted.granted;
-    let door = Door::open(granted.ring, adapter.clone(), device, granted.payload, threads, scheduling);
+    let transport =
+        OpenTransport::open(granted.ring, adapter.clone(), device, granted.payload, threads, scheduling);
     let served = Served {
         id: listed.map(|listed| listed.id().to_owned()).unwrap_or_default(),
         ledger: listed.map(|listed| listed.ledger().to_owned()),
@@ -354,13 +355,13 @@ fn open_door(
         settings: Mutex::new(settings.clone()),
         leaving: Leaving::default(),
     };
-    let door = door.map_err(|error| match granted.ring {
+    let transport = transport.map_err(|error| match granted.ring {
         true => {
             LaunchError::mount(format!("FUSE over io_uring: no thread or ring: {error}: use transport=dev"))
         }
         false => system(error),
     });
-    Ok((door?, Arc::new(served)))
+    Ok((transport?, Arc::new(served)))
 }
 
 /// `write-path=passthrough` is a promise: every branch that takes writes must be able to keep it.

@@ -2,7 +2,7 @@
 
 mod files;
 mod names;
-mod unheard;
+mod undelivered;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use fsstack_sys::{Errno, OFlags};
 use fsstack_wire::{self as wire, Abi, Answer, Operation, Request};
 
 use crate::convert;
-use crate::door::interrupts::Interrupts;
+use crate::transport::interrupts::Interrupts;
 
 /// Timeouts of the kernel's caches.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ pub trait Serve: Send + Sync + fmt::Debug {
     fn take_back(&self, request: &Request<'_>, answer: &[u8]);
 }
 
-/// The adapter between the protocol and the engine: one for all doors.
+/// The adapter between the protocol and the engine: one for all transports.
 #[derive(Debug)]
 pub struct Adapter {
     union: Arc<Union>,
@@ -464,9 +464,9 @@ mod tests {
             let said = Errno::from_raw_os_error(number);
             let sys = SysError { call: Call::Open, errno: said };
             for error in [OpError::Branch { branch: BranchIx(1), sys }, OpError::Sys(sys)] {
-                let told = for_servers(errno(error));
-                assert!(passed(&told), "{number}: {error:?} is told as {told:?}");
-                if told == said {
+                let reported = for_servers(errno(error));
+                assert!(passed(&reported), "{number}: {error:?} is told as {reported:?}");
+                if reported == said {
                     kept.push(said);
                 }
             }

@@ -12,15 +12,15 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use super::Shared;
+use super::RingShared;
 use crate::adapter::Outcome;
-use crate::door::device::{self, BEFORE_DATA, Buffer, Taken};
+use crate::transport::device::{self, BEFORE_DATA, Buffer, Taken};
 
-const PAUSE: Duration = Duration::from_millis(5);
+const READ_RETRY_PAUSE: Duration = Duration::from_millis(5);
 /// Rounds without anything to read before the thread blocks.
-const PATIENCE: u32 = 40;
+const READ_ATTEMPTS: u32 = 40;
 
-pub(super) fn serve(shared: &Shared) {
+pub(super) fn serve(shared: &RingShared) {
     while let Err(error) = rounds(shared) {
         if !shared.ending.outlasts(&error) {
             break;
@@ -30,7 +30,7 @@ pub(super) fn serve(shared: &Shared) {
 }
 
 /// Reads until the mount is gone.
-fn rounds(shared: &Shared) -> std::io::Result<()> {
+fn rounds(shared: &RingShared) -> std::io::Result<()> {
     if let Err(error) = fsstack_sys::identity::keep_capabilities() {
         tracing::warn!(%error, "transport: a thread cannot take callers' identities");
     }
@@ -40,7 +40,7 @@ fn rounds(shared: &Shared) -> std::io::Result<()> {
     let mut outgoing = Buffer::new(shared.payload + 4096, 0)?;
     let (incoming, outgoing) = (incoming.space(), outgoing.space());
     let mut idle = 0;
-    // (It is set elsewhere when the door could not be opened.)
+    // (It is set elsewhere when the transport could not be opened.)
     while !shared.ending.is_gone() {
         let mut found = false;
         loop {
@@ -54,8 +54,8 @@ fn rounds(shared: &Shared) -> std::io::Result<()> {
             }
         }
         idle = if found { 0 } else { idle + 1 };
-        if idle < PATIENCE {
-            std::thread::sleep(PAUSE);
+        if idle < READ_ATTEMPTS {
+            std::thread::sleep(READ_RETRY_PAUSE);
             continue;
         }
         match poll(&mut [PollFd::new(&shared.device, PollFlags::IN)], None) {
@@ -66,7 +66,7 @@ fn rounds(shared: &Shared) -> std::io::Result<()> {
     Ok(())
 }
 
-fn answer(shared: &Shared, message: &[u8], outgoing: &mut [u8]) {
+fn answer(shared: &RingShared, message: &[u8], outgoing: &mut [u8]) {
     let device = shared.device.as_fd();
     let written = match Request::parse_contiguous(shared.adapter.abi(), message) {
         Err(refused) => match refused.unique {

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-use super::dev::Shared;
+use super::dev::DevShared;
 use super::device;
-use super::roster::Member;
+use super::workers::Worker;
 
 /// How long all threads must have been busy, with no request begun or so few that others wait, before something is done.
-const STUCK: Duration = Duration::from_millis(5);
+const STUCK_AFTER: Duration = Duration::from_millis(5);
 /// The most helpers that are added at once, where the ones before were too few.
-const AT_ONCE: usize = 8;
+const MOST_ADDED_AT_ONCE: usize = 8;
 /// How long a helper that nobody needs stays.
-const REST: Duration = Duration::from_secs(2);
+const REST_BEFORE_LEAVING: Duration = Duration::from_secs(2);
 
 /// Measures for waiting requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cure {
+enum Remedy {
     /// None does, or they are short and many.
     None,
     /// One thread reads alone: the others are to.
@@ -28,13 +28,19 @@ enum Cure {
     Help,
 }
 
-impl Cure {
+impl Remedy {
     /// `busy`: no thread waits for a request. `begun`: requests that the `at_work` threads have begun since the last look;
-    /// where they are few, requests may be waiting at the device (`queued`). `solo`: one thread reads alone.
-    fn of(busy: bool, begun: u64, at_work: usize, queued: impl FnOnce() -> bool, solo: bool) -> Self {
+    /// where they are few, requests may be waiting at the device (`queued`). `single_reader`: one thread reads alone.
+    fn of(
+        busy: bool,
+        begun: u64,
+        at_work: usize,
+        queued: impl FnOnce() -> bool,
+        single_reader: bool,
+    ) -> Self {
         let few = usize::try_from(begun).is_ok_and(|begun| begun <= at_work);
         let short = busy && (begun == 0 || few && queued());
-        match (short, solo) {
+        match (short, single_reader) {
             (false, _) => Self::None,
             (true, true) => Self::AllRead,
             (true, false) => Self::Help,
@@ -42,14 +48,14 @@ impl Cure {
     }
 }
 
-impl Shared {
+impl DevShared {
     /// A helper, which has had nothing to do since `idle`, rests until it is called: false if it was not, and is to leave.
-    pub(super) fn rest(&self, member: &Member, idle: Instant) -> bool {
-        let until = idle + REST;
+    pub(super) fn rest(&self, worker: &Worker, idle: Instant) -> bool {
+        let until = idle + REST_BEFORE_LEAVING;
         let mut called = self.called.0.lock();
-        member.rests();
+        worker.rests();
         // A thread that took a request before saw none to wake.
-        let mut needed = self.waiting.load(SeqCst) == 0 && !self.crew.is_solo();
+        let mut needed = self.waiting.load(SeqCst) == 0 && !self.readers.has_single_reader();
         while !needed && !self.ending.is_gone() {
             let late = self.called.1.wait_until(&mut called, until).timed_out();
             if 0 < *called {
@@ -60,19 +66,19 @@ impl Shared {
             }
         }
         // A call is for one that rests.
-        member.resumes();
-        *called = (*called).min(self.roster.resting());
+        worker.resumes();
+        *called = (*called).min(self.workers.resting());
         needed
     }
 
     /// Calls a helper that rests to take the next request: false if there is none. (Where one thread reads for a single
     /// client, nobody else is to.)
     pub(super) fn call_one(&self) -> bool {
-        if self.roster.resting() == 0 || self.crew.is_solo() {
+        if self.workers.resting() == 0 || self.readers.has_single_reader() {
             return false;
         }
         let mut called = self.called.0.lock();
-        if self.roster.resting() <= *called {
+        if self.workers.resting() <= *called {
             return false;
         }
         *called += 1;
@@ -103,22 +109,22 @@ impl Shared {
             let mut calm = 0;
             while calm < 20 && !self.ending.is_gone() {
                 let before = self.begun.load(Relaxed);
-                std::thread::sleep(STUCK);
+                std::thread::sleep(STUCK_AFTER);
                 let busy = self.waiting.load(SeqCst) == 0;
                 let begun = self.begun.load(Relaxed).wrapping_sub(before);
                 calm = if busy { 0 } else { calm + 1 };
-                match self.cure(busy, begun) {
-                    Cure::None => more = 1,
-                    Cure::AllRead => self.crew.all_read(),
-                    Cure::Help => {
+                match self.remedy(busy, begun) {
+                    Remedy::None => more = 1,
+                    Remedy::AllRead => self.readers.all_read(),
+                    Remedy::Help => {
                         // Those whose requests take long make room.
-                        self.roster.look();
-                        let room = self.max.saturating_sub(self.roster.working() + self.roster.resting());
+                        self.workers.look();
+                        let room = self.max.saturating_sub(self.workers.working() + self.workers.resting());
                         for _ in 0..more.min(room) {
-                            self.add_helper(next);
+                            self.add_extra_worker(next);
                             next += 1;
                         }
-                        more = (2 * more).min(AT_ONCE);
+                        more = (2 * more).min(MOST_ADDED_AT_ONCE);
                     }
                 }
             }
@@ -128,14 +134,14 @@ impl Shared {
         }
     }
 
-    fn cure(&self, busy: bool, begun: u64) -> Cure {
-        let solo = self.crew.is_solo();
+    fn remedy(&self, busy: bool, begun: u64) -> Remedy {
+        let single_reader = self.readers.has_single_reader();
         // One that reads alone has begun them all: the others are parked.
-        let at_work = if solo { 1 } else { self.roster.working() };
-        Cure::of(busy, begun, at_work, || device::has_requests(self.device.as_fd()), solo)
+        let at_work = if single_reader { 1 } else { self.workers.working() };
+        Remedy::of(busy, begun, at_work, || device::has_requests(self.device.as_fd()), single_reader)
     }
 
-    pub(super) fn add_helper(self: &Arc<Self>, index: usize) {
+    pub(super) fn add_extra_worker(self: &Arc<Self>, index: usize) {
         let started = device::clone_device(self.device.as_fd()).and_then(|device| self.start(index, device));
         if let Err(error) = started {
             tracing::warn!(%error, "transport: all threads busy and no further one can be started");
@@ -145,22 +151,22 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use super::Cure;
+    use super::Remedy;
 
     #[test]
     fn nobody_is_added_while_others_are_parked() {
         // A request of 5 ms, and one of 3 ms with another behind it.
-        assert_eq!(Cure::of(true, 0, 1, || false, true), Cure::AllRead);
-        assert_eq!(Cure::of(true, 1, 1, || true, true), Cure::AllRead);
-        assert_eq!(Cure::of(true, 0, 2, || false, false), Cure::Help);
-        assert_eq!(Cure::of(true, 2, 2, || true, false), Cure::Help);
+        assert_eq!(Remedy::of(true, 0, 1, || false, true), Remedy::AllRead);
+        assert_eq!(Remedy::of(true, 1, 1, || true, true), Remedy::AllRead);
+        assert_eq!(Remedy::of(true, 0, 2, || false, false), Remedy::Help);
+        assert_eq!(Remedy::of(true, 2, 2, || true, false), Remedy::Help);
     }
 
     #[test]
     fn short_requests_need_nobody() {
-        assert_eq!(Cure::of(true, 2, 1, || true, true), Cure::None);
-        assert_eq!(Cure::of(true, 40, 2, || true, false), Cure::None);
-        assert_eq!(Cure::of(true, 1, 1, || false, true), Cure::None);
-        assert_eq!(Cure::of(false, 0, 2, || true, false), Cure::None);
+        assert_eq!(Remedy::of(true, 2, 1, || true, true), Remedy::None);
+        assert_eq!(Remedy::of(true, 40, 2, || true, false), Remedy::None);
+        assert_eq!(Remedy::of(true, 1, 1, || false, true), Remedy::None);
+        assert_eq!(Remedy::of(false, 0, 2, || true, false), Remedy::None);
     }
 }

@@ -1,17 +1,17 @@
-//! The door over io_uring: a queue a CPU, its threads pinned there, each with a ring and one entry of its own.
+//! The transport over io_uring: a queue a CPU, its threads pinned there, each with a ring and one entry of its own.
 //!
 //! The kernel puts a request into the queue of the CPU that the caller runs on, and hands it to the entry that
 //! became free last: so a request may run to its end in its thread, blocking or not, and the next one finds
 //! another thread of the queue. When none of a queue is free, one more is started, as long as fewer threads of all
 //! queues are at work than may be: those that wait for a request stop nobody. The kernel takes no entry back, so that threads
-//! stay; but one that has had nothing to do for a while gives the memory of its buffers back (`keeper.rs`). All queues
+//! stay; but one that has had nothing to do for a while gives the memory of its buffers back (`grower.rs`). All queues
 //! must have an entry before the kernel uses any: until then callers wait, for ever if one cannot be made, so that
-//! the door is not open before all are. FORGET and INTERRUPT always come by the device.
+//! the transport is not open before all are. FORGET and INTERRUPT always come by the device.
 
 mod entry;
+mod extra_workers;
 mod forgets;
-mod keeper;
-mod seat;
+mod request_at_hand;
 #[cfg(test)]
 mod tests;
 
@@ -28,13 +28,13 @@ use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};
 
-use super::again::may_be_served_again;
 use super::ending::{Closer, Ending};
-use super::roster::{Member, Roster};
-use super::scheduling::{Pace, Scheduling, Tempo};
+use super::repeatable::is_repeatable;
+use super::scheduling::{QueueScheduling, Scheduling, StarvationGuard};
+use super::workers::{Worker, Workers};
 use crate::adapter::{Outcome, Serve};
 use entry::{Entry, Fetched};
-use seat::{Apart, Left, Seat};
+use request_at_hand::{EntryAtHand, RequestCopy, TakenEntry};
 
 pub(crate) use entry::probe;
 
@@ -43,25 +43,25 @@ pub(crate) use entry::probe;
 const AT_FIRST: usize = 2;
 /// Free threads of a queue at which one more is started. A request that finds none waits until another of its
 /// queue is answered, not until the new thread is there.
-const FEW: usize = 0;
+const FREE_BEFORE_GROWING: usize = 0;
 /// How long a thread that has carried much waits for its next request before it gives memory back.
-const IDLE: Duration = Duration::from_secs(2);
+const IDLE_BEFORE_GIVING_BACK: Duration = Duration::from_secs(2);
 
-/// The door.
+/// The transport.
 #[derive(Debug)]
-pub struct RingDoor {
+pub struct UringTransport {
     threads: Vec<JoinHandle<()>>,
-    shared: Arc<Shared>,
+    shared: Arc<RingShared>,
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct RingShared {
     adapter: Arc<dyn Serve>,
     device: OwnedFd,
     payload: usize,
     scheduling: Scheduling,
     queues: Vec<Queue>,
-    roster: Arc<Roster>,
+    workers: Arc<Workers>,
     /// How many threads may be at work: at least one a queue, without which the kernel uses none.
     max: usize,
     ending: Arc<Ending>,
@@ -70,15 +70,15 @@ pub(super) struct Shared {
 }
 
 /// First step of a queue's thread.
-enum First {
+enum FirstEntry {
     /// Registers the queue's first entry, without which the kernel uses no queue; the result is sent.
     Own(Sender<io::Result<()>>),
     /// One more entry of its own.
     More,
     /// Another thread's entry, whose request was answered.
-    TakenOver(Left),
+    TakenOver(TakenEntry),
     /// Another thread's entry, whose request is to be served again.
-    Again(Left),
+    Again(TakenEntry),
 }
 
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ struct Queue {
     /// It has no free thread, and the keeper has not looked yet.
     wanted: AtomicBool,
     /// How they are scheduled.
-    tempo: Tempo,
+    queue_scheduling: QueueScheduling,
 }
 
 impl Queue {
@@ -98,8 +98,8 @@ impl Queue {
     }
 }
 
-impl RingDoor {
-    /// Opens the door: requests of the connection behind `device` are served from now on.
+impl UringTransport {
+    /// Opens the transport: requests of the connection behind `device` are served from now on.
     ///
     /// # Errors
     /// No thread, ring or descriptor is to be had, or the kernel does not take a queue's first entry.
@@ -113,13 +113,13 @@ impl RingDoor {
         let queues = super::queues();
         let cpus = thread::allowed_cpus();
         let max = max_threads.unwrap_or_else(|| 64.max(queues + 2 * cpus.len())).max(queues);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RingShared {
             adapter,
             device,
             payload: usize::try_from(payload).unwrap_or(1 << 20).max(8192),
             scheduling: scheduling.settled(),
             queues: (0..queues).map(|_| Queue::default()).collect(),
-            roster: Roster::new(max),
+            workers: Workers::new(max),
             max,
             ending: Arc::default(),
             ordered: Default::default(),
@@ -129,45 +129,45 @@ impl RingDoor {
         let forgets = std::thread::Builder::new().name("door-forgets".into());
         threads.push(forgets.spawn(move || forgets::serve(&watched))?);
         // A queue whose CPU is not there, or not for us, still needs its entry.
-        let (told, made) = channel();
+        let (registered_sender, made) = channel();
         for queue in 0..queues {
-            threads.push(shared.start(queue, First::Own(told.clone()))?);
+            threads.push(shared.start(queue, FirstEntry::Own(registered_sender.clone()))?);
         }
-        drop(told);
+        drop(registered_sender);
         made.iter().collect::<io::Result<()>>().inspect_err(|_| shared.end())?;
         for queue in (1..AT_FIRST).flat_map(|_| cpus.iter().copied().filter(|cpu| *cpu < queues)) {
-            if shared.roster.working() < shared.max {
-                threads.push(shared.start(queue, First::More)?);
+            if shared.workers.working() < shared.max {
+                threads.push(shared.start(queue, FirstEntry::More)?);
             }
         }
-        let keeper = std::thread::Builder::new().name("door-keeper".into());
+        let grower = std::thread::Builder::new().name("door-keeper".into());
         let kept = shared.clone();
-        threads.push(keeper.spawn(move || kept.keep())?);
+        threads.push(grower.spawn(move || kept.start_wanted())?);
         Ok(Self { threads, shared })
     }
 
     /// Returns the handle that closes it before its mount is removed.
     pub fn closer(&self) -> Closer {
-        Closer::new(&self.shared.ending, &self.shared.roster)
+        Closer::new(&self.shared.ending, &self.shared.workers)
     }
 
-    /// Serves until the mount is gone. What takes long then has until `patience` is over.
-    pub fn wait(self, patience: Duration) {
-        self.shared.ending.wait(&self.shared.roster, self.threads, patience);
+    /// Serves until the mount is gone. What takes long then has until `timeout` is over.
+    pub fn wait(self, timeout: Duration) {
+        self.shared.ending.wait(&self.shared.workers, self.threads, timeout);
     }
 }
 
-impl Shared {
+impl RingShared {
     /// One more thread for a queue.
-    fn start(self: &Arc<Self>, queue: usize, first: First) -> io::Result<JoinHandle<()>> {
+    fn start(self: &Arc<Self>, queue: usize, first: FirstEntry) -> io::Result<JoinHandle<()>> {
         let shared = self.clone();
-        let membership = self.roster.enter(queue);
+        let membership = self.workers.enter(queue);
         std::thread::Builder::new().name(format!("door-{queue}")).spawn(move || {
             shared.scheduling.apply(Some(queue));
             if let Err(error) = identity::keep_capabilities() {
                 tracing::warn!(%error, "transport: a thread cannot take callers' identities");
             }
-            match shared.serve(membership.member(), first) {
+            match shared.serve(membership.worker(), first) {
                 Ok(()) => {}
                 Err(_) if shared.ending.is_gone() => {}
                 Err(error) => {
@@ -180,37 +180,37 @@ impl Shared {
         })
     }
 
-    fn serve(self: &Arc<Self>, member: &Arc<Member>, first: First) -> io::Result<()> {
-        let number = member.place();
+    fn serve(self: &Arc<Self>, worker: &Arc<Worker>, first: FirstEntry) -> io::Result<()> {
+        let number = worker.number();
         let queue = &self.queues[number];
-        let (mut apart, first) = match (Apart::new(self.payload), first) {
-            (Ok(apart), first) => (apart, first),
-            (Err(error), First::Own(told)) => {
-                let _heard = told.send(Err(error));
+        let (mut copy, first) = match (RequestCopy::new(self.payload), first) {
+            (Ok(copy), first) => (copy, first),
+            (Err(error), FirstEntry::Own(registered_sender)) => {
+                let _heard = registered_sender.send(Err(error));
                 return Ok(());
             }
             (Err(error), _) => return Err(error),
         };
         let Some((mut entry, begun)) = self.begin(number, first)? else { return Ok(()) };
-        let mut pace = Pace::new(self.scheduling, &queue.tempo);
-        let seat = Seat::new(self, member);
-        stand_in::of(seat.clone());
+        let mut guard = StarvationGuard::new(self.scheduling, &queue.queue_scheduling);
+        let at_hand = EntryAtHand::new(self, worker);
+        stand_in::of(at_hand.clone());
         let mut fetched = Ok(begun);
         loop {
             match fetched.inspect_err(|_| queue.is_left_by_one())? {
                 Fetched::Gone => return Ok(()),
                 Fetched::Nothing => fetched = entry.fetch(),
                 Fetched::Idle => {
-                    apart.give_back();
+                    copy.give_back();
                     fetched = entry.give_back();
                 }
                 Fetched::Request => {
-                    if queue.free.fetch_sub(1, SeqCst) == FEW + 1 {
+                    if queue.free.fetch_sub(1, SeqCst) == FREE_BEFORE_GROWING + 1 {
                         self.order(number);
                     }
-                    member.begins();
+                    worker.begins();
                     if self.adapter.may_hang() {
-                        match self.answer_watched(entry, &seat, &mut apart) {
+                        match self.answer_watched(entry, &at_hand, &mut copy) {
                             Some(answered) => entry = answered,
                             // Its entry is another thread's now.
                             None => return Ok(()),
@@ -218,8 +218,8 @@ impl Shared {
                     } else {
                         self.answer(&mut entry);
                     }
-                    member.ends();
-                    pace.served();
+                    worker.ends();
+                    guard.served();
                     queue.free.fetch_add(1, SeqCst);
                     fetched = entry.commit();
                 }
@@ -229,7 +229,7 @@ impl Shared {
 
     /// The entry that a thread of queue `number` begins with, and what there is in it; the thread counts as free. None: the
     /// connection is gone.
-    fn begin(&self, number: usize, first: First) -> io::Result<Option<(Entry, Fetched)>> {
+    fn begin(&self, number: usize, first: FirstEntry) -> io::Result<Option<(Entry, Fetched)>> {
         let queue = &self.queues[number];
         let id = u16::try_from(number).map_err(io::Error::other)?;
         let registered = || {
@@ -242,24 +242,24 @@ impl Shared {
             taken.inspect_err(|_| queue.is_left_by_one())
         };
         match first {
-            First::More => registered().map(Some),
-            First::Own(told) => {
+            FirstEntry::More => registered().map(Some),
+            FirstEntry::Own(registered_sender) => {
                 let (taken, answer) = match registered() {
                     Ok(taken) => (Some(taken), Ok(())),
                     Err(error) => (None, Err(error)),
                 };
                 // The opener of the transport waits for it.
-                let _heard = told.send(answer);
+                let _heard = registered_sender.send(answer);
                 Ok(taken)
             }
-            First::TakenOver(left) => {
-                let Some(mut entry) = left.take_over(&self.ending) else { return Ok(None) };
+            FirstEntry::TakenOver(taken_entry) => {
+                let Some(mut entry) = taken_entry.take_over(&self.ending) else { return Ok(None) };
                 queue.free.fetch_add(1, SeqCst);
                 let fetched = entry.commit().inspect_err(|_| queue.is_left_by_one())?;
                 Ok(Some((entry, fetched)))
             }
-            First::Again(left) => {
-                let Some(entry) = left.take_over(&self.ending) else { return Ok(None) };
+            FirstEntry::Again(taken_entry) => {
+                let Some(entry) = taken_entry.take_over(&self.ending) else { return Ok(None) };
                 queue.free.fetch_add(1, SeqCst);
                 Ok(Some((entry, Fetched::Request)))
             }
@@ -289,10 +289,10 @@ impl Shared {
     fn answer_watched(
         self: &Arc<Self>,
         mut entry: Entry,
-        seat: &Arc<Seat>,
-        apart: &mut Apart,
+        at_hand: &Arc<EntryAtHand>,
+        copy: &mut RequestCopy,
     ) -> Option<Entry> {
-        let ([header, op_in, rest], answer) = apart.keep(entry.slot.request());
+        let ([header, op_in, rest], answer) = copy.keep(entry.slot.request());
         let request = match Request::parse(self.adapter.abi(), header, op_in, rest) {
             Ok(request) => request,
             Err(refused) => {
@@ -303,11 +303,11 @@ impl Shared {
         };
         let unique = request.header.unique;
         let mut answer = Answer::new(answer);
-        let door: Arc<dyn StandIn> = seat.clone();
+        let transport: Arc<dyn StandIn> = at_hand.clone();
         let Entry { ring, slot, touched } = entry;
-        seat.leave(unique, may_be_served_again(&request), slot);
-        let outcome = stand_in::at(&door, unique, || self.serve_open(&request, &mut answer));
-        let Some(mut slot) = seat.come_back() else {
+        at_hand.leave(unique, is_repeatable(&request), slot);
+        let outcome = stand_in::at(&transport, unique, || self.serve_open(&request, &mut answer));
+        let Some(mut slot) = at_hand.come_back() else {
             if outcome == Outcome::Answered {
                 self.adapter.take_back(&request, answer.as_bytes());
             }
@@ -322,7 +322,7 @@ impl Shared {
         Some(Entry { ring, slot, touched })
     }
 
-    /// Serves a request, unless the door is closed.
+    /// Serves a request, unless the transport is closed.
     fn serve_open(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Outcome {
         match self.ending.refusal(&request.op) {
             Some(errno) => Outcome::Refused(errno),
@@ -333,6 +333,6 @@ impl Shared {
     /// The connection is gone: everybody goes.
     fn end(&self) {
         self.ending.end();
-        self.wake_keeper();
+        self.wake_grower();
     }
 }

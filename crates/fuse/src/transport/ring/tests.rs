@@ -9,11 +9,11 @@ use fsstack_wire::{Abi, Answer, Operation, Request};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::entry::{Entry, probe};
-use super::{AT_FIRST, Apart, RingDoor, Shared, forgets};
+use super::{AT_FIRST, RequestCopy, RingShared, UringTransport, forgets};
 use crate::adapter::{Outcome, Serve};
-use crate::door::ending::Ending;
-use crate::door::roster::Roster;
-use crate::door::scheduling::Scheduling;
+use crate::transport::ending::Ending;
+use crate::transport::scheduling::Scheduling;
+use crate::transport::workers::Workers;
 
 /// Simulated CPUs: Linux is built for more than this machine has.
 const POSSIBLE_CPUS: u16 = 64;
@@ -36,12 +36,12 @@ fn queues_of_64_cpus_wait_in_less_than_64_mib() {
         .map(|queue| {
             let (begun, done) = (begun.clone(), done.clone());
             std::thread::spawn(move || {
-                // As a thread of the door waits: a ring, an entry, and nothing kept apart yet.
+                // As a thread of the transport waits: a ring, an entry, and nothing kept apart yet.
                 let entry = Entry::new(-1, queue, PAYLOAD);
-                let apart = Apart::new(PAYLOAD);
+                let copy = RequestCopy::new(PAYLOAD);
                 begun.wait();
                 done.wait();
-                drop(apart);
+                drop(copy);
                 entry.map(drop).map_err(|error| error.kind())
             })
         })
@@ -89,7 +89,7 @@ fn a_door_whose_entries_the_kernel_does_not_take_is_not_open() {
         let taken = Entry::new(std::os::fd::AsRawFd::as_raw_fd(&device), 0, PAYLOAD).unwrap().register();
         assert!(taken.is_err());
     }
-    let opened = RingDoor::open(Arc::new(Nobody), device, 1 << 20, None, Scheduling::Plain);
+    let opened = UringTransport::open(Arc::new(Nobody), device, 1 << 20, None, Scheduling::Plain);
     assert!(opened.is_err(), "callers would wait for its first entry for ever");
 }
 
@@ -138,13 +138,13 @@ fn a_device_that_fails_once_is_read_again() {
     kernel.connect(at("other")).unwrap();
 
     let adapter = Arc::new(Forgets::default());
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(RingShared {
         adapter: adapter.clone(),
         device: device.into(),
         payload: PAYLOAD,
         scheduling: Scheduling::Plain,
         queues: Vec::new(),
-        roster: Roster::new(1),
+        workers: Workers::new(1),
         max: 1,
         ending: Arc::<Ending>::default(),
         ordered: Default::default(),

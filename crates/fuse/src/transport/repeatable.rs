@@ -8,7 +8,7 @@
 use fsstack_wire::{Operation, Request};
 
 /// Whether `request` may be served twice.
-pub(super) fn may_be_served_again(request: &Request<'_>) -> bool {
+pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
     matches!(
         request.op,
         Operation::Lookup { .. }

@@ -1,7 +1,7 @@
 //! The threads of a transport, and in which count each of them is.
 //!
 //! A thread is working, or resting, or aside (it waits for another request, or its own takes long), or stuck (another
-//! thread answered its request). A [`Member`] moves between these; no count is changed by hand. How often a member began
+//! thread answered its request). A [`Worker`] moves between these; no count is changed by hand. How often a member began
 //! and ended a request is its pulse, which costs two additions a request. A look at the pulses tells which request has been
 //! served for long: its thread then counts as aside, so that slow calls on a local disk leave threads for everybody else.
 
@@ -12,27 +12,27 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 /// For each thread that may be at work, so many may be aside.
-const ASIDE: usize = 8;
+const ASIDE_PER_WORKER: usize = 8;
 /// Time after which a request counts as long.
-const LONG: Duration = Duration::from_millis(100);
+const LONG_REQUEST_AFTER: Duration = Duration::from_millis(100);
 /// Bit of a pulse: the request counts as long. The other bits count beginnings and ends, so an odd number is a request.
 const IS_LONG: u64 = 1 << 63;
 /// Pause between two looks at threads that are waited for.
-const PAUSE: Duration = Duration::from_millis(2);
+const LOOK_PAUSE: Duration = Duration::from_millis(2);
 
 /// Threads of a transport.
 #[derive(Debug)]
-pub(super) struct Roster {
-    rows: Mutex<Vec<Row>>,
+pub(super) struct Workers {
+    rows: Mutex<Vec<WorkerRow>>,
     /// A member left.
-    left: Condvar,
+    ended: Condvar,
     counts: [AtomicUsize; 4],
     most_aside: usize,
 }
 
 /// Count that a thread is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Post {
+enum WorkerState {
     Working,
     Resting,
     Aside,
@@ -52,8 +52,8 @@ struct Reasons {
 }
 
 #[derive(Debug)]
-struct Row {
-    member: Arc<Member>,
+struct WorkerRow {
+    worker: Arc<Worker>,
     reasons: Reasons,
     /// Pulse at the last look, and when it was first seen.
     seen: (u64, Instant),
@@ -61,62 +61,66 @@ struct Row {
 
 /// One thread of a transport.
 #[derive(Debug)]
-pub(super) struct Member {
-    roster: Arc<Roster>,
+pub(super) struct Worker {
+    workers: Arc<Workers>,
     /// CPU's queue or number.
-    place: usize,
+    number: usize,
     pulse: AtomicU64,
 }
 
 /// A thread's membership, which ends when this drops.
 #[derive(Debug)]
-pub(super) struct Membership(Arc<Member>);
+pub(super) struct WorkerGuard(Arc<Worker>);
 
 impl Reasons {
-    fn post(self) -> Post {
+    fn state(self) -> WorkerState {
         match self {
-            Self { is_stuck: true, .. } => Post::Stuck,
-            Self { waits: true, .. } | Self { is_long: true, .. } => Post::Aside,
-            Self { rests: true, .. } => Post::Resting,
-            _ => Post::Working,
+            Self { is_stuck: true, .. } => WorkerState::Stuck,
+            Self { waits: true, .. } | Self { is_long: true, .. } => WorkerState::Aside,
+            Self { rests: true, .. } => WorkerState::Resting,
+            _ => WorkerState::Working,
         }
     }
 }
 
-impl Roster {
-    /// A roster on which `ASIDE` times `max` threads may be aside.
+impl Workers {
+    /// A list of workers on which `ASIDE_PER_WORKER` times `max` threads may be aside.
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
             rows: Mutex::default(),
-            left: Condvar::new(),
+            ended: Condvar::new(),
             counts: Default::default(),
-            most_aside: ASIDE * max,
+            most_aside: ASIDE_PER_WORKER * max,
         })
     }
 
     /// Counts one more thread as working. It may be started after that.
-    pub(super) fn enter(self: &Arc<Self>, place: usize) -> Membership {
-        let member = Arc::new(Member { roster: self.clone(), place, pulse: AtomicU64::new(0) });
+    pub(super) fn enter(self: &Arc<Self>, number: usize) -> WorkerGuard {
+        let worker = Arc::new(Worker { workers: self.clone(), number, pulse: AtomicU64::new(0) });
         let mut rows = self.rows.lock();
-        rows.push(Row { member: member.clone(), reasons: Reasons::default(), seen: (0, Instant::now()) });
-        self.count(Post::Working).fetch_add(1, SeqCst);
+        rows.push(WorkerRow {
+            worker: worker.clone(),
+            reasons: Reasons::default(),
+            seen: (0, Instant::now()),
+        });
+        self.count(WorkerState::Working).fetch_add(1, SeqCst);
         self.check(&rows);
-        Membership(member)
+        WorkerGuard(worker)
     }
 
     /// Threads that work, or wait for a request.
     pub(super) fn working(&self) -> usize {
-        self.count(Post::Working).load(SeqCst)
+        self.count(WorkerState::Working).load(SeqCst)
     }
 
     /// Threads that rest.
     pub(super) fn resting(&self) -> usize {
-        self.count(Post::Resting).load(SeqCst)
+        self.count(WorkerState::Resting).load(SeqCst)
     }
 
     /// Threads that wait for another request, or whose own takes long.
     pub(super) fn aside(&self) -> usize {
-        self.count(Post::Aside).load(SeqCst)
+        self.count(WorkerState::Aside).load(SeqCst)
     }
 
     /// Most threads that may be aside.
@@ -124,10 +128,10 @@ impl Roster {
         self.most_aside
     }
 
-    /// All threads, and how many of them belong to `place`.
-    pub(super) fn all_and_at(&self, place: usize) -> (usize, usize) {
+    /// All threads, and how many of them belong to `number`.
+    pub(super) fn all_and_at(&self, number: usize) -> (usize, usize) {
         let rows = self.rows.lock();
-        (rows.len(), rows.iter().filter(|row| row.member.place == place).count())
+        (rows.len(), rows.iter().filter(|row| row.worker.number == number).count())
     }
 
     /// Looks at all requests: those that take long put their threads aside. Returns how many unanswered requests were being
@@ -137,7 +141,7 @@ impl Roster {
         let mut rows = self.rows.lock();
         for at in 0..rows.len() {
             let row = &mut rows[at];
-            let pulse = row.member.pulse.load(SeqCst);
+            let pulse = row.worker.pulse.load(SeqCst);
             let is_served = pulse & 1 == 1;
             let beat = pulse & !IS_LONG;
             if !is_served || row.seen.0 != beat {
@@ -145,10 +149,11 @@ impl Roster {
                 continue;
             }
             inside += usize::from(!row.reasons.is_stuck);
-            let counts = row.reasons.post() == Post::Working && row.seen.1 + LONG <= now;
+            let counts =
+                row.reasons.state() == WorkerState::Working && row.seen.1 + LONG_REQUEST_AFTER <= now;
             if counts && self.aside() < self.most_aside {
                 // (The request may end at this moment.)
-                let marked = row.member.pulse.compare_exchange(pulse, pulse | IS_LONG, SeqCst, SeqCst);
+                let marked = row.worker.pulse.compare_exchange(pulse, pulse | IS_LONG, SeqCst, SeqCst);
                 if marked.is_ok() {
                     self.change(&mut rows, at, |reasons| reasons.is_long = true);
                 }
@@ -158,8 +163,8 @@ impl Roster {
     }
 
     /// Waits until no thread works, and for those that are aside until `deadline`. Those that are stuck are not waited for.
-    pub(super) fn wait_until_left(&self, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    pub(super) fn wait_until_ended(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
         loop {
             self.look();
             let mut rows = self.rows.lock();
@@ -167,18 +172,18 @@ impl Roster {
             if at_work == 0 && (self.aside() == 0 || deadline <= Instant::now()) {
                 return;
             }
-            self.left.wait_for(&mut rows, PAUSE);
+            self.ended.wait_for(&mut rows, LOOK_PAUSE);
         }
     }
 
-    fn count(&self, post: Post) -> &AtomicUsize {
-        &self.counts[post as usize]
+    fn count(&self, state: WorkerState) -> &AtomicUsize {
+        &self.counts[state as usize]
     }
 
-    fn change(&self, rows: &mut [Row], at: usize, by: impl FnOnce(&mut Reasons)) {
-        let before = rows[at].reasons.post();
+    fn change(&self, rows: &mut [WorkerRow], at: usize, by: impl FnOnce(&mut Reasons)) {
+        let before = rows[at].reasons.state();
         by(&mut rows[at].reasons);
-        let after = rows[at].reasons.post();
+        let after = rows[at].reasons.state();
         if before != after {
             self.count(after).fetch_add(1, SeqCst);
             self.count(before).fetch_sub(1, SeqCst);
@@ -187,7 +192,7 @@ impl Roster {
     }
 
     /// Every thread is in one count.
-    fn check(&self, rows: &[Row]) {
+    fn check(&self, rows: &[WorkerRow]) {
         debug_assert_eq!(
             self.counts.iter().map(|count| count.load(SeqCst)).sum::<usize>(),
             rows.len(),
@@ -196,10 +201,10 @@ impl Roster {
     }
 }
 
-impl Member {
+impl Worker {
     /// Its CPU's queue or number.
-    pub(super) fn place(&self) -> usize {
-        self.place
+    pub(super) fn number(&self) -> usize {
+        self.number
     }
 
     /// It has taken a request.
@@ -218,7 +223,7 @@ impl Member {
     /// It is going to wait for another request: true if it does not count as working meanwhile, false if too many wait
     /// already.
     pub(super) fn steps_aside(&self) -> bool {
-        if self.roster.most_aside <= self.roster.aside() {
+        if self.workers.most_aside <= self.workers.aside() {
             return false;
         }
         self.change(|reasons| reasons.waits = true);
@@ -251,32 +256,32 @@ impl Member {
     }
 
     fn change(&self, by: impl FnOnce(&mut Reasons)) {
-        let mut rows = self.roster.rows.lock();
-        let own = rows.iter().position(|row| std::ptr::eq(&raw const *row.member, self));
+        let mut rows = self.workers.rows.lock();
+        let own = rows.iter().position(|row| std::ptr::eq(&raw const *row.worker, self));
         // (It left: nobody counts it any more.)
         if let Some(at) = own {
-            self.roster.change(&mut rows, at, by);
+            self.workers.change(&mut rows, at, by);
         }
     }
 }
 
-impl Membership {
+impl WorkerGuard {
     /// The member.
-    pub(super) fn member(&self) -> &Arc<Member> {
+    pub(super) fn worker(&self) -> &Arc<Worker> {
         &self.0
     }
 }
 
-impl Drop for Membership {
+impl Drop for WorkerGuard {
     fn drop(&mut self) {
-        let roster = &self.0.roster;
-        let mut rows = roster.rows.lock();
-        if let Some(at) = rows.iter().position(|row| Arc::ptr_eq(&row.member, &self.0)) {
+        let workers = &self.0.workers;
+        let mut rows = workers.rows.lock();
+        if let Some(at) = rows.iter().position(|row| Arc::ptr_eq(&row.worker, &self.0)) {
             let row = rows.swap_remove(at);
-            roster.count(row.reasons.post()).fetch_sub(1, SeqCst);
+            workers.count(row.reasons.state()).fetch_sub(1, SeqCst);
         }
-        roster.check(&rows);
-        roster.left.notify_all();
+        workers.check(&rows);
+        workers.ended.notify_all();
     }
 }
 
@@ -284,73 +289,73 @@ impl Drop for Membership {
 mod tests {
     use super::*;
 
-    fn counts(roster: &Roster) -> [usize; 3] {
-        [roster.working(), roster.aside(), roster.resting()]
+    fn counts(workers: &Workers) -> [usize; 3] {
+        [workers.working(), workers.aside(), workers.resting()]
     }
 
     /// Looks until `done`.
-    fn looked_until(roster: &Roster, done: impl Fn(&Roster) -> bool) {
+    fn looked_until(workers: &Workers, done: impl Fn(&Workers) -> bool) {
         let began = Instant::now();
-        while !done(roster) {
-            assert!(began.elapsed() < Duration::from_secs(60), "{roster:?}");
-            roster.look();
+        while !done(workers) {
+            assert!(began.elapsed() < Duration::from_secs(60), "{workers:?}");
+            workers.look();
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     #[test]
     fn whoever_is_caught_while_aside_is_counted_once() {
-        let roster = Roster::new(1);
-        let (caught, other) = (roster.enter(0), roster.enter(0));
-        assert!(caught.member().steps_aside());
-        assert_eq!(counts(&roster), [1, 1, 0]);
-        caught.member().is_stuck();
-        assert_eq!(counts(&roster), [1, 0, 0]);
+        let workers = Workers::new(1);
+        let (caught, other) = (workers.enter(0), workers.enter(0));
+        assert!(caught.worker().steps_aside());
+        assert_eq!(counts(&workers), [1, 1, 0]);
+        caught.worker().is_stuck();
+        assert_eq!(counts(&workers), [1, 0, 0]);
         // Back from the wait, not from the branch; then the other way round.
-        caught.member().steps_back();
-        assert_eq!(counts(&roster), [1, 0, 0]);
-        caught.member().is_back();
-        assert_eq!(counts(&roster), [2, 0, 0]);
-        other.member().rests();
+        caught.worker().steps_back();
+        assert_eq!(counts(&workers), [1, 0, 0]);
+        caught.worker().is_back();
+        assert_eq!(counts(&workers), [2, 0, 0]);
+        other.worker().rests();
         drop((caught, other));
-        assert_eq!(counts(&roster), [0, 0, 0]);
+        assert_eq!(counts(&workers), [0, 0, 0]);
     }
 
     #[test]
     fn so_many_wait_and_no_more() {
-        let roster = Roster::new(1);
-        let all: Vec<_> = (0..=ASIDE).map(|place| roster.enter(place)).collect();
-        assert!(all[..ASIDE].iter().all(|one| one.member().steps_aside()));
-        assert!(!all[ASIDE].member().steps_aside());
-        all[0].member().steps_back();
-        assert!(all[ASIDE].member().steps_aside());
+        let workers = Workers::new(1);
+        let all: Vec<_> = (0..=ASIDE_PER_WORKER).map(|number| workers.enter(number)).collect();
+        assert!(all[..ASIDE_PER_WORKER].iter().all(|one| one.worker().steps_aside()));
+        assert!(!all[ASIDE_PER_WORKER].worker().steps_aside());
+        all[0].worker().steps_back();
+        assert!(all[ASIDE_PER_WORKER].worker().steps_aside());
     }
 
     #[test]
     fn a_thread_whose_request_takes_long_is_aside_until_it_is_done() {
-        let roster = Roster::new(1);
-        let (slow, idle) = (roster.enter(0), roster.enter(1));
-        slow.member().begins();
-        looked_until(&roster, |roster| roster.aside() == 1);
-        assert_eq!(roster.look(), 1);
+        let workers = Workers::new(1);
+        let (slow, idle) = (workers.enter(0), workers.enter(1));
+        slow.worker().begins();
+        looked_until(&workers, |workers| workers.aside() == 1);
+        assert_eq!(workers.look(), 1);
         // It waits for another request besides.
-        assert!(slow.member().steps_aside());
-        slow.member().steps_back();
-        assert_eq!(counts(&roster), [1, 1, 0]);
-        slow.member().ends();
-        assert_eq!(counts(&roster), [2, 0, 0]);
-        assert_eq!(roster.look(), 0);
+        assert!(slow.worker().steps_aside());
+        slow.worker().steps_back();
+        assert_eq!(counts(&workers), [1, 1, 0]);
+        slow.worker().ends();
+        assert_eq!(counts(&workers), [2, 0, 0]);
+        assert_eq!(workers.look(), 0);
         drop(idle);
     }
 
     #[test]
     fn the_end_waits_for_whoever_works_and_not_for_the_stuck() {
-        let roster = Roster::new(1);
-        let (stuck, works) = (roster.enter(0), roster.enter(1));
-        stuck.member().is_stuck();
-        let (waits, ended) = (roster.clone(), std::sync::mpsc::channel());
+        let workers = Workers::new(1);
+        let (stuck, works) = (workers.enter(0), workers.enter(1));
+        stuck.worker().is_stuck();
+        let (waits, ended) = (workers.clone(), std::sync::mpsc::channel());
         let waiter = std::thread::spawn(move || {
-            waits.wait_until_left(Duration::from_secs(3600));
+            waits.wait_until_ended(Duration::from_secs(3600));
             ended.0.send(()).unwrap();
         });
         assert!(ended.1.recv_timeout(Duration::from_millis(50)).is_err(), "one of them still works");

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use crate::door::device::Buffer;
+use crate::transport::device::Buffer;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
@@ -14,9 +14,9 @@ const REGISTER: u32 = 1;
 /// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: answers the entry's request and waits for the next.
 const COMMIT_AND_FETCH: u32 = 2;
 /// How long the kernel is left alone that is short of memory.
-const A_MOMENT: Duration = Duration::from_millis(5);
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
 /// Data in buffers that is not worth being given back.
-const LITTLE: usize = 64 << 10;
+const LEAST_GIVEN_BACK: usize = 64 << 10;
 /// Behind the payload: an answer that does not fit behind a request's own data.
 const SLACK: usize = 8192;
 
@@ -53,7 +53,7 @@ pub(crate) struct Slot {
     payload: Buffer,
     /// Read by the kernel at REGISTER, two of `struct iovec`: where the two buffers are. They stay there as long as the
     /// connection lives.
-    places: Box<[[usize; 2]; 2]>,
+    vectors: Box<[[usize; 2]; 2]>,
 }
 
 impl std::fmt::Debug for Slot {
@@ -101,11 +101,11 @@ impl Entry {
         });
         let mut payload = Buffer::new(largest + SLACK, 0)?;
         let space = payload.space();
-        let places = Box::new([
+        let vectors = Box::new([
             [(&raw mut *header).expose_provenance(), size_of::<Header>()],
             [space.as_mut_ptr().expose_provenance(), space.len() - SLACK],
         ]);
-        Ok(Self { ring, slot: Slot { device, queue, header, payload, places }, touched: 0 })
+        Ok(Self { ring, slot: Slot { device, queue, header, payload, vectors }, touched: 0 })
     }
 
     /// Hands the entry to its queue. Does not wait for a request: what there is beyond `Nothing` came at once.
@@ -113,8 +113,8 @@ impl Entry {
     /// # Errors
     /// The kernel does not take the entry.
     pub(crate) fn register(&mut self) -> io::Result<Fetched> {
-        let places = self.slot.places.as_ptr().expose_provenance() as u64;
-        let mut sqe = self.slot.command(REGISTER, 0, Some(places));
+        let vectors = self.slot.vectors.as_ptr().expose_provenance() as u64;
+        let mut sqe = self.slot.command(REGISTER, 0, Some(vectors));
         let words = (&raw mut sqe).cast::<u32>();
         // SAFETY: the entry is 128 bytes.
         let len = unsafe { words.add(6) };
@@ -143,11 +143,11 @@ impl Entry {
     /// # Errors
     /// The ring is broken.
     pub(crate) fn fetch(&mut self) -> io::Result<Fetched> {
-        let waited = if self.touched <= LITTLE {
+        let waited = if self.touched <= LEAST_GIVEN_BACK {
             self.ring.0.submit_and_wait(1)
         } else {
             // (Only after much data: a timer costs less than that by far.)
-            let idle = Timespec::from(super::IDLE);
+            let idle = Timespec::from(super::IDLE_BEFORE_GIVING_BACK);
             self.ring.0.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&idle))
         };
         match waited {
@@ -155,7 +155,7 @@ impl Entry {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Fetched::Nothing),
             // Nothing was taken: an answer that is not given now is given a moment later.
             Err(error) if is_passing(&error) => {
-                std::thread::sleep(A_MOMENT);
+                std::thread::sleep(RETRY_PAUSE);
                 return Ok(Fetched::Nothing);
             }
             waited => waited?,
@@ -229,7 +229,7 @@ impl Slot {
         let payload = self.payload.space();
         let size = usize::try_from(self.header.payload_size).unwrap_or(0).min(payload.len() - SLACK);
         let (rest, answer) = payload.split_at_mut(size.next_multiple_of(8));
-        let limit = answer.len().min(self.places[1][1]);
+        let limit = answer.len().min(self.vectors[1][1]);
         Parts {
             header: &self.header.in_out,
             op_in: &self.header.op_in,
@@ -255,11 +255,11 @@ impl Slot {
         usize::try_from(self.header.payload_size).unwrap_or(0)
     }
 
-    fn command(&self, operation: u32, commit: u64, places: Option<u64>) -> squeue::Entry128 {
+    fn command(&self, operation: u32, commit: u64, vectors: Option<u64>) -> squeue::Entry128 {
         let mut command = [0; 80]; // struct fuse_uring_cmd_req: flags, commit id, queue, padding
         command[8..16].copy_from_slice(&commit.to_ne_bytes());
         command[16..18].copy_from_slice(&self.queue.to_ne_bytes());
-        opcode::UringCmd80::new(Fd(self.device), operation).cmd(command).addr(places).build()
+        opcode::UringCmd80::new(Fd(self.device), operation).cmd(command).addr(vectors).build()
     }
 }
 
@@ -268,7 +268,7 @@ fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM | libc::EBUSY))
 }
 
-/// Whether this process may make rings of the kind that the door needs, one for each of `queues` at once.
+/// Whether this process may make rings of the kind that the transport needs, one for each of `queues` at once.
 pub(crate) fn probe(queues: usize) -> io::Result<()> {
     (0..queues).map(|_| EntryRing::new()).collect::<io::Result<Vec<_>>>().map(drop)
 }

@@ -14,12 +14,12 @@ use fsstack_wire::{Operation, abi};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
-use super::roster::Roster;
+use super::workers::Workers;
 
 /// Time without anything written back after which nothing more comes.
-const CALM: Duration = Duration::from_millis(100);
+const ERROR_FREE_FOR: Duration = Duration::from_millis(100);
 /// Pause between two looks.
-const PAUSE: Duration = Duration::from_millis(5);
+const READ_RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// How far a transport's end has come.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// Errno of a request that comes too late. (Other requests are on the roster by now, or are not waited for.)
+    /// Errno of a request that comes too late. (Other requests are on the list of workers by now, or are not waited for.)
     pub(super) fn refusal(&self, op: &Operation<'_>) -> Option<i32> {
         if !self.closing.load(SeqCst) {
             return None;
@@ -69,15 +69,15 @@ impl Ending {
         self.ended.1.notify_all();
     }
 
-    /// Waits until the mount is gone and the threads on `roster` have left. A request that takes long, or waits for another
-    /// one, has until `patience` is over.
-    pub(super) fn wait(&self, roster: &Roster, threads: Vec<JoinHandle<()>>, patience: Duration) {
+    /// Waits until the mount is gone and the threads on `workers` have left. A request that takes long, or waits for another
+    /// one, has until `timeout` is over.
+    pub(super) fn wait(&self, workers: &Workers, threads: Vec<JoinHandle<()>>, timeout: Duration) {
         let mut ended = self.ended.0.lock();
         while !self.is_gone() {
             self.ended.1.wait(&mut ended);
         }
         drop(ended);
-        roster.wait_until_left(patience);
+        workers.wait_until_ended(timeout);
         for thread in threads.into_iter().filter(JoinHandle::is_finished) {
             if thread.join().is_err() {
                 tracing::error!("transport: a thread panicked; the others go on");
@@ -107,12 +107,12 @@ impl Ending {
 #[derive(Debug)]
 pub struct Closer {
     ending: Arc<Ending>,
-    roster: Arc<Roster>,
+    workers: Arc<Workers>,
 }
 
 impl Closer {
-    pub(super) fn new(ending: &Arc<Ending>, roster: &Arc<Roster>) -> Self {
-        Self { ending: ending.clone(), roster: roster.clone() }
+    pub(super) fn new(ending: &Arc<Ending>, workers: &Arc<Workers>) -> Self {
+        Self { ending: ending.clone(), workers: workers.clone() }
     }
 
     /// Closes the transport: nothing new is begun.
@@ -125,13 +125,13 @@ impl Closer {
     pub fn is_drained(&self, deadline: Instant) -> bool {
         let (mut calm_since, mut last) = (Instant::now(), self.ending.written_back.load(Relaxed));
         loop {
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(READ_RETRY_PAUSE);
             let now = self.ending.written_back.load(Relaxed);
-            let inside = self.roster.look() > 0;
+            let inside = self.workers.look() > 0;
             if inside || last != now {
                 (calm_since, last) = (Instant::now(), now);
             }
-            if self.ending.is_gone() || CALM <= calm_since.elapsed() {
+            if self.ending.is_gone() || ERROR_FREE_FOR <= calm_since.elapsed() {
                 return true;
             }
             if deadline <= Instant::now() {

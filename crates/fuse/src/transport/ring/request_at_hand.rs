@@ -2,7 +2,7 @@
 //!
 //! An entry belongs to the owner of its buffers ([`Slot`]). The thread leaves them here and takes them back when it has
 //! served the request. If it does not come back from a branch, a new thread takes them. That one serves the request again if
-//! it only reads (`door/again.rs`) or answers with an error, by a ring of its own, and serves the entry from then on. The
+//! it only reads (`transport/repeatable.rs`) or answers with an error, by a ring of its own, and serves the entry from then on. The
 //! old thread finds its entry gone and ends.
 
 use std::io;
@@ -15,91 +15,92 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::entry::{Entry, EntryRing, Slot};
-use super::{First, Shared};
-use crate::door::device::Buffer;
-use crate::door::ending::Ending;
-use crate::door::roster::Member;
+use super::{FirstEntry, RingShared};
+use crate::transport::device::Buffer;
+use crate::transport::ending::Ending;
+use crate::transport::workers::Worker;
 
 /// Room for an answer besides its data.
 const BESIDES: usize = 4096;
 
-/// A thread's place at the door.
+/// A thread's place at the transport.
 #[derive(Debug)]
-pub(super) struct Seat {
-    door: Arc<Shared>,
-    member: Arc<Member>,
+pub(super) struct EntryAtHand {
+    transport: Arc<RingShared>,
+    worker: Arc<Worker>,
     /// The request at hand, and its entry's buffers.
-    left: Mutex<Option<AtHand>>,
+    taken_entry: Mutex<Option<UnansweredRequest>>,
 }
 
 /// A request, with the entry's buffers, in which it still is.
 #[derive(Debug)]
-struct AtHand {
+struct UnansweredRequest {
     unique: u64,
     /// It may be served again.
     again: bool,
     slot: Slot,
 }
 
-impl Seat {
-    /// A seat for the thread `member`.
-    pub(super) fn new(door: &Arc<Shared>, member: &Arc<Member>) -> Arc<Self> {
-        Arc::new(Self { door: door.clone(), member: member.clone(), left: Mutex::new(None) })
+impl EntryAtHand {
+    /// A seat for the thread `worker`.
+    pub(super) fn new(transport: &Arc<RingShared>, worker: &Arc<Worker>) -> Arc<Self> {
+        Arc::new(Self { transport: transport.clone(), worker: worker.clone(), taken_entry: Mutex::new(None) })
     }
 
     /// The thread begins the request `unique`.
     pub(super) fn leave(&self, unique: u64, again: bool, slot: Slot) {
-        *self.left.lock() = Some(AtHand { unique, again, slot });
+        *self.taken_entry.lock() = Some(UnansweredRequest { unique, again, slot });
     }
 
     /// The thread has come back: its entry, unless another has it now.
     pub(super) fn come_back(&self) -> Option<Slot> {
-        self.left.lock().take().map(|at_hand| at_hand.slot)
+        self.taken_entry.lock().take().map(|at_hand| at_hand.slot)
     }
 }
 
-impl StandIn for Seat {
-    fn refuse(&self, turn: u64) -> bool {
-        let mut left = self.left.lock();
-        let Some(AtHand { unique, again, mut slot }) = left.take() else { return true };
-        if unique != turn {
-            *left = Some(AtHand { unique, again, slot });
+impl StandIn for EntryAtHand {
+    fn refuse(&self, request_id: u64) -> bool {
+        let mut taken_entry = self.taken_entry.lock();
+        let Some(UnansweredRequest { unique, again, mut slot }) = taken_entry.take() else { return true };
+        if unique != request_id {
+            *taken_entry = Some(UnansweredRequest { unique, again, slot });
             return true;
         }
         if !again {
             slot.put(OutHeader::refused(unique, Errno::IO.raw_os_error()).as_bytes(), &[]);
         }
-        let taken = Left(Arc::new(Mutex::new(Some(slot))));
-        let first = if again { First::Again(taken.clone()) } else { First::TakenOver(taken.clone()) };
-        match self.door.start(self.member.place(), first) {
+        let taken = TakenEntry(Arc::new(Mutex::new(Some(slot))));
+        let first =
+            if again { FirstEntry::Again(taken.clone()) } else { FirstEntry::TakenOver(taken.clone()) };
+        match self.transport.start(self.worker.number(), first) {
             Ok(_) => {
-                self.member.is_stuck();
+                self.worker.is_stuck();
                 true
             }
             Err(error) => {
                 tracing::warn!(%error, "stuck request: cannot start a thread to answer it");
-                *left = taken.0.lock().take().map(|slot| AtHand { unique, again, slot });
+                *taken_entry = taken.0.lock().take().map(|slot| UnansweredRequest { unique, again, slot });
                 false
             }
         }
     }
 }
 
-impl stand_in::Crew for Seat {
+impl stand_in::Crew for EntryAtHand {
     fn steps_aside(&self) -> bool {
-        self.member.steps_aside()
+        self.worker.steps_aside()
     }
 
     fn steps_back(&self) {
-        self.member.steps_back();
+        self.worker.steps_back();
     }
 }
 
 /// An entry that a thread left, to be served on.
 #[derive(Clone, Debug)]
-pub(super) struct Left(Arc<Mutex<Option<Slot>>>);
+pub(super) struct TakenEntry(Arc<Mutex<Option<Slot>>>);
 
-impl Left {
+impl TakenEntry {
     /// The entry, on a ring of the calling thread. None: the connection is gone.
     pub(super) fn take_over(&self, ending: &Ending) -> Option<Entry> {
         loop {
@@ -119,14 +120,14 @@ impl Left {
 
 /// A request and its answer, apart from the entry's buffers. Only what was used of it is in memory.
 #[derive(Debug)]
-pub(super) struct Apart {
+pub(super) struct RequestCopy {
     header: Vec<u8>,
     op_in: Vec<u8>,
     rest: Buffer,
     answer: Buffer,
 }
 
-impl Apart {
+impl RequestCopy {
     /// Room for requests and answers of up to `max` bytes of data.
     ///
     /// # Errors

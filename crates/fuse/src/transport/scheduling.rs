@@ -1,4 +1,4 @@
-//! Where a door's threads run: most of what a metadata operation costs.
+//! Where a transport's threads run: most of what a metadata operation costs.
 //!
 //! A thread is pinned to its CPU, where its callers are woken from and to. Under `SCHED_IDLE` it does not count
 //! when the scheduler looks for a CPU for the caller, so that the caller stays where it is instead of being
@@ -13,7 +13,7 @@ use fsstack_sys::process;
 use fsstack_sys::thread::{self, Policy, RunDelay};
 use parking_lot::Mutex;
 
-/// How the threads of a door are scheduled.
+/// How the threads of a transport are scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduling {
     /// Chosen by the process's own state: `Idle` in a scheduling group of its own, else `Nice`; `Plain` where neither could
@@ -76,7 +76,7 @@ fn comes_back() -> bool {
     trial.is_ok_and(|trial| trial.join().is_ok_and(|back| back.is_ok()))
 }
 
-/// Makes the calling thread, which a door's thread may have started, an ordinary one: nobody looks whether it starves.
+/// Makes the calling thread, which a transport's thread may have started, an ordinary one: nobody looks whether it starves.
 pub(crate) fn leave() {
     report(thread::be_ordinary());
 }
@@ -87,9 +87,9 @@ const LOOK_EVERY: u32 = 16;
 const LOOK_FIRST: u32 = 2;
 /// Waiting for its CPU this long between two looks is a time slice of a program that keeps it. Less is ordinary: a
 /// RELEASE that nobody waits for runs when its caller pauses.
-const LONG: Duration = Duration::from_millis(2);
+const LONG_DELAY: Duration = Duration::from_millis(2);
 /// So many long waits in a second are starving; one is a host that was elsewhere.
-const OFTEN: u32 = 3;
+const LONG_DELAYS_A_SECOND: u32 = 3;
 const SECOND: Duration = Duration::from_secs(1);
 /// How long the threads of a CPU stay ordinary where one starved: the first time, and at most. It doubles when the next
 /// try ends as soon as it was begun.
@@ -101,7 +101,7 @@ const WORTH_IT: Duration = Duration::from_secs(5);
 /// How the threads of one CPU are scheduled where `SCHED_IDLE` is wanted: they starve under it where other programs keep
 /// the CPU busy and they are woken there for a caller on another. What one finds out holds for all.
 #[derive(Debug, Default)]
-pub(crate) struct Tempo {
+pub(crate) struct QueueScheduling {
     ordinary: AtomicBool,
     times: Mutex<Times>,
 }
@@ -114,7 +114,7 @@ struct Times {
     pause: Duration,
 }
 
-impl Tempo {
+impl QueueScheduling {
     /// One of the threads starved: all are ordinary for a while.
     fn starved(&self, now: Instant) {
         let mut times = self.times.lock();
@@ -138,37 +138,37 @@ impl Tempo {
 
 /// Keeps a thread under `SCHED_IDLE` from starving.
 #[derive(Debug)]
-pub(crate) struct Pace<'t> {
+pub(crate) struct StarvationGuard<'t> {
     /// None: the thread is not to be idle at all, or the kernel does not tell how it fares.
-    watched: Option<Watched<'t>>,
+    watched: Option<WatchedThread<'t>>,
 }
 
 #[derive(Debug)]
-struct Watched<'t> {
-    tempo: &'t Tempo,
+struct WatchedThread<'t> {
+    queue_scheduling: &'t QueueScheduling,
     delay: RunDelay,
     ordinary: bool,
     requests: u32,
     look_at: u32,
-    doubt: Doubt,
+    history: DelayHistory,
 }
 
 /// Facts about a thread's waiting from earlier checks.
 #[derive(Debug)]
-struct Doubt {
+struct DelayHistory {
     waited: Duration,
     /// When the first of its long waits was seen, and how many were since.
     long: Option<(Instant, u32)>,
 }
 
-impl Doubt {
+impl DelayHistory {
     fn new(delay: &RunDelay) -> Self {
         Self { waited: delay.total().unwrap_or(Duration::MAX), long: None }
     }
 
     /// It has waited `waited` in all by `now`: whether it starves.
     fn starves(&mut self, waited: Duration, now: Instant) -> bool {
-        let long = LONG < waited.saturating_sub(self.waited);
+        let long = LONG_DELAY < waited.saturating_sub(self.waited);
         self.waited = waited;
         if !long {
             return false;
@@ -176,17 +176,24 @@ impl Doubt {
         let (since, before) =
             self.long.filter(|(since, _)| now.duration_since(*since) < SECOND).unwrap_or((now, 0));
         self.long = Some((since, before + 1));
-        OFTEN <= before + 1
+        LONG_DELAYS_A_SECOND <= before + 1
     }
 }
 
-impl<'t> Pace<'t> {
-    /// For the calling thread, scheduled so, on the CPU that `tempo` is of.
-    pub(crate) fn new(scheduling: Scheduling, tempo: &'t Tempo) -> Self {
+impl<'t> StarvationGuard<'t> {
+    /// For the calling thread, scheduled so, on the CPU that `queue_scheduling` is of.
+    pub(crate) fn new(scheduling: Scheduling, queue_scheduling: &'t QueueScheduling) -> Self {
         let delay = RunDelay::own().filter(|_| scheduling == Scheduling::Idle);
         let watched = |delay: RunDelay| {
-            let doubt = Doubt::new(&delay);
-            Watched { tempo, delay, ordinary: false, requests: 0, look_at: LOOK_FIRST, doubt }
+            let history = DelayHistory::new(&delay);
+            WatchedThread {
+                queue_scheduling,
+                delay,
+                ordinary: false,
+                requests: 0,
+                look_at: LOOK_FIRST,
+                history,
+            }
         };
         Self { watched: delay.map(watched) }
     }
@@ -199,14 +206,14 @@ impl<'t> Pace<'t> {
     }
 }
 
-impl Watched<'_> {
+impl WatchedThread<'_> {
     fn served(&mut self) {
         self.requests += 1;
-        if self.tempo.ordinary.load(Relaxed) != self.ordinary {
+        if self.queue_scheduling.ordinary.load(Relaxed) != self.ordinary {
             self.follow();
         } else if self.look_at <= self.requests {
             if self.ordinary {
-                self.tempo.try_again(Instant::now());
+                self.queue_scheduling.try_again(Instant::now());
             } else {
                 self.look();
             }
@@ -218,8 +225,8 @@ impl Watched<'_> {
     fn look(&mut self) {
         let Some(waited) = self.delay.total() else { return };
         let now = Instant::now();
-        if self.doubt.starves(waited, now) {
-            self.tempo.starved(now);
+        if self.history.starves(waited, now) {
+            self.queue_scheduling.starved(now);
         }
     }
 
@@ -234,7 +241,7 @@ impl Watched<'_> {
         } else {
             Scheduling::Idle.apply(None);
             self.look_at = LOOK_FIRST;
-            self.doubt = Doubt::new(&self.delay);
+            self.history = DelayHistory::new(&self.delay);
         }
     }
 }
@@ -251,20 +258,20 @@ mod tests {
 
     #[test]
     fn who_starves_again_at_once_waits_longer_each_time() {
-        let tempo = Tempo::default();
+        let queue_scheduling = QueueScheduling::default();
         let mut now = Instant::now();
         for pause in [10, 20, 40, 80, 160, 160] {
-            tempo.starved(now);
-            tempo.try_again(now + Duration::from_secs(pause - 1));
-            assert!(tempo.ordinary.load(Relaxed), "{pause}");
+            queue_scheduling.starved(now);
+            queue_scheduling.try_again(now + Duration::from_secs(pause - 1));
+            assert!(queue_scheduling.ordinary.load(Relaxed), "{pause}");
             now += Duration::from_secs(pause);
-            tempo.try_again(now);
-            assert!(!tempo.ordinary.load(Relaxed), "{pause}");
+            queue_scheduling.try_again(now);
+            assert!(!queue_scheduling.ordinary.load(Relaxed), "{pause}");
         }
         now += WORTH_IT + Duration::from_secs(1);
-        tempo.starved(now);
-        tempo.try_again(now + ORDINARY_FOR);
-        assert!(!tempo.ordinary.load(Relaxed));
+        queue_scheduling.starved(now);
+        queue_scheduling.try_again(now + ORDINARY_FOR);
+        assert!(!queue_scheduling.ordinary.load(Relaxed));
     }
 
     #[test]
@@ -301,12 +308,12 @@ mod tests {
 
     #[test]
     fn only_who_waits_long_again_and_again_starves() {
-        let mut doubt = Doubt { waited: Duration::ZERO, long: None };
+        let mut history = DelayHistory { waited: Duration::ZERO, long: None };
         let (mut waited, mut now) = (Duration::ZERO, Instant::now());
         let mut look = |more: u64, later: u64| {
             waited += Duration::from_millis(more);
             now += Duration::from_millis(later);
-            doubt.starves(waited, now)
+            history.starves(waited, now)
         };
         // Requests that nobody waits for run when their callers pause.
         assert!((0..100).all(|_| !look(1, 1)));
@@ -318,17 +325,17 @@ mod tests {
 
     #[test]
     fn what_one_thread_finds_out_another_follows() {
-        let tempo = Tempo::default();
-        let mut pace = Pace::new(Scheduling::Idle, &tempo);
-        let ordinary = |pace: &Pace<'_>| pace.watched.as_ref().map(|watched| watched.ordinary);
+        let queue_scheduling = QueueScheduling::default();
+        let mut guard = StarvationGuard::new(Scheduling::Idle, &queue_scheduling);
+        let ordinary = |guard: &StarvationGuard<'_>| guard.watched.as_ref().map(|watched| watched.ordinary);
         // A kernel without schedstat tells nobody: no thread is watched there.
-        let told = RunDelay::own().is_some();
-        tempo.starved(Instant::now());
-        pace.served();
-        assert_eq!(ordinary(&pace), told.then_some(true));
-        tempo.try_again(Instant::now() + ORDINARY_FOR);
-        pace.served();
-        assert_eq!(ordinary(&pace), told.then_some(false));
-        assert!(Pace::new(Scheduling::Plain, &tempo).watched.is_none());
+        let registered_sender = RunDelay::own().is_some();
+        queue_scheduling.starved(Instant::now());
+        guard.served();
+        assert_eq!(ordinary(&guard), registered_sender.then_some(true));
+        queue_scheduling.try_again(Instant::now() + ORDINARY_FOR);
+        guard.served();
+        assert_eq!(ordinary(&guard), registered_sender.then_some(false));
+        assert!(StarvationGuard::new(Scheduling::Plain, &queue_scheduling).watched.is_none());
     }
 }

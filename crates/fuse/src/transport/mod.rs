@@ -1,16 +1,16 @@
-//! The doors that requests come through: one codec and one adapter behind both.
+//! The transports that requests come through: one codec and one adapter behind both.
 
-mod again;
-mod crew;
 pub mod dev;
 pub mod device;
 mod ending;
+mod extra_workers;
 pub mod interrupts;
-mod relief;
+mod readers;
+mod repeatable;
+mod request_at_hand;
 pub mod ring;
-mod roster;
 pub mod scheduling;
-mod seat;
+mod workers;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,12 +19,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adapter::Serve;
-use dev::DevDoor;
+use dev::DevTransport;
 pub use ending::Closer;
-use ring::RingDoor;
+use ring::UringTransport;
 use scheduling::Scheduling;
 
-/// Which door requests come through.
+/// Which transport requests come through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// The ring where the kernel has it and it is switched on; else the device.
@@ -82,17 +82,17 @@ fn is_on() -> bool {
     std::fs::read(SWITCH).is_ok_and(|value| matches!(value.first(), Some(b'Y' | b'1')))
 }
 
-/// An open door.
+/// An open transport.
 #[derive(Debug)]
-pub enum Door {
+pub enum OpenTransport {
     /// At /dev/fuse.
-    Dev(DevDoor),
+    Dev(DevTransport),
     /// Over io_uring.
-    Ring(RingDoor),
+    Ring(UringTransport),
 }
 
-impl Door {
-    /// Opens the door that was negotiated: requests are served from now on.
+impl OpenTransport {
+    /// Opens the transport that was negotiated: requests are served from now on.
     ///
     /// # Errors
     /// No thread, ring or descriptor is to be had.
@@ -105,24 +105,24 @@ impl Door {
         scheduling: Scheduling,
     ) -> io::Result<Self> {
         if ring {
-            return RingDoor::open(adapter, device, payload, max_threads, scheduling).map(Self::Ring);
+            return UringTransport::open(adapter, device, payload, max_threads, scheduling).map(Self::Ring);
         }
-        DevDoor::open(adapter, device, payload, max_threads, scheduling).map(Self::Dev)
+        DevTransport::open(adapter, device, payload, max_threads, scheduling).map(Self::Dev)
     }
 
     /// Returns the handle that closes it before its mount is taken from programs that use it.
     pub fn closer(&self) -> Closer {
         match self {
-            Self::Dev(door) => door.closer(),
-            Self::Ring(door) => door.closer(),
+            Self::Dev(transport) => transport.closer(),
+            Self::Ring(transport) => transport.closer(),
         }
     }
 
-    /// Serves until the mount is gone. Requests that take long, or wait for others, then have until `patience` is over.
-    pub fn wait(self, patience: Duration) {
+    /// Serves until the mount is gone. Requests that take long, or wait for others, then have until `timeout` is over.
+    pub fn wait(self, timeout: Duration) {
         match self {
-            Self::Dev(door) => door.wait(patience),
-            Self::Ring(door) => door.wait(patience),
+            Self::Dev(transport) => transport.wait(timeout),
+            Self::Ring(transport) => transport.wait(timeout),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which threads of the /dev/fuse door wait at the device.
+//! Which threads of the /dev/fuse transport wait at the device.
 //!
 //! The device wakes its waiters first in, first out. With one client and two threads, the thread that has just
 //! answered is preempted by the client it woke, so that at the next request only the thread of the *other* CPU
@@ -32,14 +32,14 @@ pub(super) enum Waits {
     Helped,
 }
 
-/// The threads of a door, by number: first those that are there from the start, one a CPU.
+/// The threads of a transport, by number: first those that are there from the start, one a CPU.
 #[derive(Debug)]
-pub(super) struct Crew {
-    members: Vec<Member>,
+pub(super) struct Readers {
+    threads: Vec<Reader>,
     /// One of them may be the only one that reads.
-    may_be_solo: bool,
+    may_have_single_reader: bool,
     /// The one that reads, plus 1; 0: all of them.
-    sole: AtomicUsize,
+    single: AtomicUsize,
     task: AtomicU32,
     streak: AtomicU32,
     changes: AtomicU32,
@@ -52,7 +52,7 @@ pub(super) struct Crew {
 /// A thread that is there from the start. Each has a cache line of its own: it is written to with every request.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Member {
+struct Reader {
     cpu: Option<usize>,
     /// It is inside a request, maybe for good.
     inside: AtomicBool,
@@ -60,19 +60,19 @@ struct Member {
     lost: AtomicBool,
 }
 
-impl Crew {
+impl Readers {
     /// `base` threads on the first of `cpus`. One of them may be the only one that reads only if somebody notices when it
-    /// is stuck, and `may_be_solo` says so.
-    pub(super) fn new(base: usize, cpus: &[usize], may_be_solo: bool) -> Self {
-        let member = |number| Member {
+    /// is stuck, and `may_have_single_reader` says so.
+    pub(super) fn new(base: usize, cpus: &[usize], may_have_single_reader: bool) -> Self {
+        let reader = |number| Reader {
             cpu: cpus.get(number).copied(),
             inside: AtomicBool::new(false),
             lost: AtomicBool::new(false),
         };
         Self {
-            members: (0..base.max(1)).map(member).collect(),
-            may_be_solo: may_be_solo && base > 1,
-            sole: AtomicUsize::new(0),
+            threads: (0..base.max(1)).map(reader).collect(),
+            may_have_single_reader: may_have_single_reader && base > 1,
+            single: AtomicUsize::new(0),
             task: AtomicU32::new(0),
             streak: AtomicU32::new(0),
             changes: AtomicU32::new(0),
@@ -84,51 +84,51 @@ impl Crew {
 
     /// Where thread `number` runs: one that came later, beside the one whose number is the same but for the rounds.
     pub(super) fn cpu(&self, number: usize) -> Option<usize> {
-        self.members[number % self.members.len()].cpu
+        self.threads[number % self.threads.len()].cpu
     }
 
     /// The number of one that comes in place of thread `number`, on its CPU.
-    pub(super) fn in_place_of(&self, number: usize) -> usize {
-        self.members.len() + number % self.members.len()
+    pub(super) fn number_of_substitute(&self, number: usize) -> usize {
+        self.threads.len() + number % self.threads.len()
     }
 
     /// Thread `number` has read a request.
     pub(super) fn goes_in(&self, number: usize) {
-        if let Some(member) = self.members.get(number) {
-            member.inside.store(true, Relaxed);
+        if let Some(reader) = self.threads.get(number) {
+            reader.inside.store(true, Relaxed);
         }
     }
 
     /// Thread `number` is done with its request.
     pub(super) fn comes_out(&self, number: usize) {
-        if let Some(member) = self.members.get(number) {
-            member.inside.store(false, Relaxed);
+        if let Some(reader) = self.threads.get(number) {
+            reader.inside.store(false, Relaxed);
         }
     }
 
     /// Thread `number` is stuck, and another one is there for it.
     pub(super) fn lost(&self, number: usize) {
-        if let Some(member) = self.members.get(number) {
-            member.lost.store(true, Relaxed);
+        if let Some(reader) = self.threads.get(number) {
+            reader.lost.store(true, Relaxed);
         }
     }
 
     /// Thread `number` is back.
     pub(super) fn found(&self, number: usize) {
-        if let Some(member) = self.members.get(number) {
-            member.lost.store(false, Relaxed);
+        if let Some(reader) = self.threads.get(number) {
+            reader.lost.store(false, Relaxed);
         }
     }
 
     /// Thread `number` has read a request of `task` (a thread id; 0 is the kernel itself).
     pub(super) fn seen(&self, number: usize, task: u32, waits: Waits) {
-        if task == 0 || !self.may_be_solo {
+        if task == 0 || !self.may_have_single_reader {
             return;
         }
         if self.task.load(Relaxed) != task {
             self.task.store(task, Relaxed);
             self.streak.store(0, Relaxed);
-            if self.changes.fetch_add(1, Relaxed) >= CHANGES && self.is_solo() {
+            if self.changes.fetch_add(1, Relaxed) >= CHANGES && self.has_single_reader() {
                 self.all_read();
             }
             return;
@@ -144,8 +144,8 @@ impl Crew {
         };
         if streak.is_multiple_of(STREAK) && one_will_do() {
             let cpu = cpu_of(task);
-            let here = cpu.and_then(|_| self.members.iter().position(|member| member.cpu == cpu));
-            let reads = |chosen: &usize| *chosen == number || !self.members[*chosen].inside.load(Relaxed);
+            let here = cpu.and_then(|_| self.threads.iter().position(|reader| reader.cpu == cpu));
+            let reads = |chosen: &usize| *chosen == number || !self.threads[*chosen].inside.load(Relaxed);
             if let Some(chosen) = here.filter(reads) {
                 self.set_sole(chosen + 1);
             }
@@ -153,15 +153,15 @@ impl Crew {
     }
 
     fn others_are_inside(&self, number: usize) -> bool {
-        let mut others = self.members.iter().enumerate().filter(|(other, _)| *other != number);
-        others.any(|(_, member)| member.inside.load(Relaxed) && !member.lost.load(Relaxed))
+        let mut others = self.threads.iter().enumerate().filter(|(other, _)| *other != number);
+        others.any(|(_, reader)| reader.inside.load(Relaxed) && !reader.lost.load(Relaxed))
     }
 
     /// Waits until thread `number` is one of those that read.
-    pub(super) fn wait_for_turn(&self, number: usize) {
+    pub(super) fn wait_to_read(&self, number: usize) {
         let not_mine = || {
-            let sole = self.sole.load(SeqCst);
-            sole != 0 && sole != number + 1 && !self.ended.load(SeqCst)
+            let single = self.single.load(SeqCst);
+            single != 0 && single != number + 1 && !self.ended.load(SeqCst)
         };
         if not_mine() {
             let mut parked = self.parked.lock();
@@ -172,8 +172,8 @@ impl Crew {
     }
 
     /// Whether only one thread reads.
-    pub(super) fn is_solo(&self) -> bool {
-        self.sole.load(SeqCst) != 0
+    pub(super) fn has_single_reader(&self) -> bool {
+        self.single.load(SeqCst) != 0
     }
 
     /// The mount is gone: no thread waits for its turn any more, even if one is chosen.
@@ -190,8 +190,8 @@ impl Crew {
         self.set_sole(0);
     }
 
-    fn set_sole(&self, sole: usize) {
-        if self.sole.swap(sole, SeqCst) != sole {
+    fn set_sole(&self, single: usize) {
+        if self.single.swap(single, SeqCst) != single {
             // A thread about to park holds the lock between its check and its wait.
             drop(self.parked.lock());
             self.bell.notify_all();
@@ -225,100 +225,100 @@ pub(super) fn may_take_long(op: &Operation<'_>) -> bool {
 mod tests {
     use super::*;
 
-    /// This thread, which stays on its CPU from now on, and a crew whose second member is there.
-    fn here_and_second() -> (u32, Crew) {
+    /// This thread, which stays on its CPU from now on, and a readers whose second member is there.
+    fn here_and_second() -> (u32, Readers) {
         let here = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap_or(0);
         let cpu = cpu_of(here).expect("this thread runs somewhere");
         fsstack_sys::thread::pin_to_cpu(cpu).expect("it may stay there");
         let cpu = cpu_of(here).expect("this thread runs somewhere");
-        (here, Crew::new(2, &[cpu + 1, cpu], true))
+        (here, Readers::new(2, &[cpu + 1, cpu], true))
     }
 
     #[test]
     fn one_task_is_served_by_the_thread_on_its_cpu_until_tasks_take_turns() {
-        let (here, crew) = here_and_second();
+        let (here, readers) = here_and_second();
         for _ in 0..=STREAK {
-            crew.seen(0, here, Waits::ForBranches);
+            readers.seen(0, here, Waits::ForBranches);
         }
-        assert_eq!(crew.sole.load(SeqCst), 2);
-        crew.wait_for_turn(1);
+        assert_eq!(readers.single.load(SeqCst), 2);
+        readers.wait_to_read(1);
         for other in 1..=CHANGES + 1 {
-            crew.seen(0, here + other, Waits::ForBranches);
+            readers.seen(0, here + other, Waits::ForBranches);
         }
-        assert!(!crew.is_solo());
-        crew.wait_for_turn(0);
+        assert!(!readers.has_single_reader());
+        readers.wait_to_read(0);
     }
 
     #[test]
     fn one_that_is_stuck_for_good_keeps_nobody_from_being_served_by_one_thread() {
-        let (here, crew) = here_and_second();
-        let streak = |by: usize| (0..2 * STREAK).for_each(|_| crew.seen(by, here, Waits::ForBranches));
-        crew.goes_in(0);
+        let (here, readers) = here_and_second();
+        let streak = |by: usize| (0..2 * STREAK).for_each(|_| readers.seen(by, here, Waits::ForBranches));
+        readers.goes_in(0);
         streak(1);
-        assert!(!crew.is_solo());
-        crew.lost(0);
+        assert!(!readers.has_single_reader());
+        readers.lost(0);
         streak(1);
-        assert_eq!(crew.sole.load(SeqCst), 2);
-        crew.all_read();
+        assert_eq!(readers.single.load(SeqCst), 2);
+        readers.all_read();
         // It is never the one that reads.
-        crew.goes_in(1);
-        crew.lost(1);
+        readers.goes_in(1);
+        readers.lost(1);
         streak(2);
-        assert!(!crew.is_solo());
+        assert!(!readers.has_single_reader());
     }
 
     #[test]
     fn tasks_that_take_turns_are_served_by_all() {
-        let crew = Crew::new(2, &[0, 1], true);
+        let readers = Readers::new(2, &[0, 1], true);
         for n in 0..10 * STREAK {
-            crew.seen(0, 1 + n % 2, Waits::ForBranches);
+            readers.seen(0, 1 + n % 2, Waits::ForBranches);
         }
-        assert!(!crew.is_solo());
+        assert!(!readers.has_single_reader());
     }
 
     #[test]
     fn while_another_is_inside_a_request_or_helpers_are_there_all_read() {
-        let (here, crew) = here_and_second();
+        let (here, readers) = here_and_second();
         let streak = |by: usize, waits: Waits| {
-            crew.goes_in(by);
+            readers.goes_in(by);
             for _ in 0..2 * STREAK {
-                crew.seen(by, here, waits);
+                readers.seen(by, here, waits);
             }
-            crew.comes_out(by);
+            readers.comes_out(by);
         };
         // A thread waits for a disk, and another serves the task: one that is there from the start, or one that came later.
         for waits in [0, 1] {
-            crew.goes_in(waits);
+            readers.goes_in(waits);
             streak(1 - waits, Waits::ForBranches);
-            assert!(!crew.is_solo());
+            assert!(!readers.has_single_reader());
             streak(2, Waits::Helped);
-            assert!(!crew.is_solo());
-            crew.comes_out(waits);
+            assert!(!readers.has_single_reader());
+            readers.comes_out(waits);
         }
         // It is done, but those that came for it are still there.
         streak(2, Waits::Helped);
-        assert!(!crew.is_solo());
+        assert!(!readers.has_single_reader());
         streak(0, Waits::Helped);
-        assert!(!crew.is_solo());
+        assert!(!readers.has_single_reader());
         streak(0, Waits::ForBranches);
-        assert_eq!(crew.sole.load(SeqCst), 2);
+        assert_eq!(readers.single.load(SeqCst), 2);
         // The one that serves the task is inside its request, of course.
-        crew.all_read();
+        readers.all_read();
         streak(1, Waits::ForBranches);
-        assert_eq!(crew.sole.load(SeqCst), 2);
+        assert_eq!(readers.single.load(SeqCst), 2);
     }
 
     #[test]
     fn who_comes_in_place_of_another_runs_where_that_did() {
         for base in 1..5 {
-            let crew = Crew::new(base, &[3, 5, 7, 9], false);
+            let readers = Readers::new(base, &[3, 5, 7, 9], false);
             for number in 0..3 * base {
-                let next = crew.in_place_of(number);
+                let next = readers.number_of_substitute(number);
                 assert!(base <= next, "{next} would stay for good");
-                assert_eq!(crew.cpu(next), crew.cpu(number));
-                assert_eq!(crew.cpu(number), Some(3 + 2 * (number % base)));
+                assert_eq!(readers.cpu(next), readers.cpu(number));
+                assert_eq!(readers.cpu(number), Some(3 + 2 * (number % base)));
             }
         }
-        assert_eq!(Crew::new(1, &[], false).cpu(1), None);
+        assert_eq!(Readers::new(1, &[], false).cpu(1), None);
     }
 }

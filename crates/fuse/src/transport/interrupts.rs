@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 /// How long an INTERRUPT is remembered that found nobody waiting.
-const REMEMBERED: Duration = Duration::from_secs(60);
+const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 
 /// Waiting requests and interrupted ones.
 #[derive(Debug, Default)]
-pub struct Interrupts(Mutex<State>);
+pub struct Interrupts(Mutex<InterruptTable>);
 
 #[derive(Debug, Default)]
-struct State {
+struct InterruptTable {
     /// Whether its caller has given it up, for each request that waits.
     waiting: HashMap<u64, bool>,
     early: VecDeque<(Instant, u64)>,
@@ -39,7 +39,7 @@ impl Interrupts {
             return;
         }
         let now = Instant::now();
-        while state.early.front().is_some_and(|(since, _)| REMEMBERED < now.duration_since(*since)) {
+        while state.early.front().is_some_and(|(since, _)| REMEMBERED_FOR < now.duration_since(*since)) {
             state.early.pop_front();
         }
         state.early.push_back((now, unique));

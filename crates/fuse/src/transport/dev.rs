@@ -1,7 +1,7 @@
-//! The door at /dev/fuse: threads that each read one request, run it to its end, and write its answer.
+//! The transport at /dev/fuse: threads that each read one request, run it to its end, and write its answer.
 //!
 //! The device wakes its waiters first in, first out, whatever CPU they are on, so more waiting threads than CPUs make it
-//! slower. One thread a CPU is there from the start, and for a single client only one of them reads (`crew`). Extra threads
+//! slower. One thread a CPU is there from the start, and for a single client only one of them reads (`readers`). Extra threads
 //! are added only when all of them have been inside calls for a while (a slow branch, a wait for a lock). One more thread
 //! notices that; it sleeps for good while any thread waits. An extra thread that finds others waiting for work rests. The
 //! thread that takes a request when no other waits wakes a resting one. So programs in a slow branch, which come again and
@@ -19,13 +19,13 @@ use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, Operation, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};
 
-use super::again::may_be_served_again;
-use super::crew::{Crew, Waits, may_take_long};
 use super::device::{self, BEFORE_DATA, Buffer, Taken};
 use super::ending::{Closer, Ending};
-use super::roster::{Member, Roster};
-use super::scheduling::{self, Pace, Scheduling, Tempo};
-use super::seat::Seat;
+use super::readers::{Readers, Waits, may_take_long};
+use super::repeatable::is_repeatable;
+use super::request_at_hand::RequestAtHand;
+use super::scheduling::{self, QueueScheduling, Scheduling, StarvationGuard};
+use super::workers::{Worker, Workers};
 use crate::adapter::{Outcome, Serve};
 
 /// Room for a request's headers besides its data.
@@ -35,29 +35,29 @@ const UNLOCK: u32 = 2;
 /// Threads that wait for locks at once: each holds little more than its stack, 256 KiB of which a page or two are used.
 const WAITERS: usize = 1024;
 
-/// The door.
+/// The transport.
 #[derive(Debug)]
-pub struct DevDoor {
-    shared: Arc<Shared>,
+pub struct DevTransport {
+    shared: Arc<DevShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct DevShared {
     pub(super) adapter: Arc<dyn Serve>,
     pub(super) device: OwnedFd,
     buffer: usize,
     scheduling: Scheduling,
     pub(super) base: usize,
     pub(super) max: usize,
-    pub(super) crew: Crew,
+    pub(super) readers: Readers,
     /// How the threads of each of the first CPUs are scheduled.
-    tempos: Vec<Tempo>,
+    tempos: Vec<QueueScheduling>,
     /// Threads that wait for a request.
     pub(super) waiting: AtomicUsize,
     /// How many of the helpers that rest are called but not back yet.
     pub(super) called: (Mutex<usize>, Condvar),
-    pub(super) roster: Arc<Roster>,
+    pub(super) workers: Arc<Workers>,
     /// Threads that wait for locks.
     waiters: AtomicUsize,
     /// Requests that were begun: tells busy from stuck.
@@ -70,8 +70,8 @@ pub(super) struct Shared {
     pub(super) asleep: AtomicBool,
 }
 
-impl DevDoor {
-    /// Opens the door: requests of the connection behind `device` are served from now on.
+impl DevTransport {
+    /// Opens the transport: requests of the connection behind `device` are served from now on.
     ///
     /// # Errors
     /// No thread or descriptor is to be had.
@@ -85,7 +85,7 @@ impl DevDoor {
         let cpus = thread::allowed_cpus();
         let max = max_threads.unwrap_or(64).max(1);
         let base = cpus.len().clamp(1, max);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DevShared {
             adapter,
             device,
             buffer: usize::try_from(payload).unwrap_or(1 << 20) + HEADERS,
@@ -93,11 +93,11 @@ impl DevDoor {
             base,
             max,
             // Nobody could be added for the only thread that reads, when it is stuck.
-            crew: Crew::new(base, &cpus, base < max),
-            tempos: (0..base).map(|_| Tempo::default()).collect(),
+            readers: Readers::new(base, &cpus, base < max),
+            tempos: (0..base).map(|_| QueueScheduling::default()).collect(),
             waiting: AtomicUsize::new(0),
             called: Default::default(),
-            roster: Roster::new(max),
+            workers: Workers::new(max),
             waiters: AtomicUsize::new(0),
             begun: AtomicU64::new(0),
             ending: Arc::default(),
@@ -119,50 +119,50 @@ impl DevDoor {
 
     /// Returns the handle that closes it before its mount is removed.
     pub fn closer(&self) -> Closer {
-        Closer::new(&self.shared.ending, &self.shared.roster)
+        Closer::new(&self.shared.ending, &self.shared.workers)
     }
 
-    /// Serves until the mount is gone. What takes long then has until `patience` is over.
-    pub fn wait(self, patience: Duration) {
-        self.shared.ending.wait(&self.shared.roster, self.threads, patience);
+    /// Serves until the mount is gone. What takes long then has until `timeout` is over.
+    pub fn wait(self, timeout: Duration) {
+        self.shared.ending.wait(&self.shared.workers, self.threads, timeout);
     }
 }
 
-impl Shared {
+impl DevShared {
     pub(super) fn start(self: &Arc<Self>, index: usize, device: OwnedFd) -> io::Result<JoinHandle<()>> {
         let shared = self.clone();
-        let cpu = self.crew.cpu(index);
-        let membership = self.roster.enter(index);
+        let cpu = self.readers.cpu(index);
+        let membership = self.workers.enter(index);
         std::thread::Builder::new().name(format!("door-{index}")).spawn(move || {
             shared.scheduling.apply(cpu);
             if let Err(error) = identity::keep_capabilities() {
                 tracing::warn!(%error, "transport: a thread cannot take callers' identities");
             }
-            if let Err(error) = shared.serve(&device, membership.member()) {
+            if let Err(error) = shared.serve(&device, membership.worker()) {
                 tracing::error!(%error, "transport: a thread of /dev/fuse ended before its start");
             }
         })
     }
 
-    fn serve(self: &Arc<Self>, device: &OwnedFd, member: &Arc<Member>) -> io::Result<()> {
-        let number = member.place();
+    fn serve(self: &Arc<Self>, device: &OwnedFd, worker: &Arc<Worker>) -> io::Result<()> {
+        let number = worker.number();
         let helper = number >= self.base;
         let mut incoming = Buffer::new(self.buffer, BEFORE_DATA)?;
         let mut outgoing = Buffer::new(self.buffer, 0)?;
         let (incoming, outgoing) = (incoming.space(), outgoing.space());
-        let mut pace = Pace::new(self.scheduling, &self.tempos[number % self.base]);
-        let seat = Seat::new(self, device, Some(member))?;
-        stand_in::of(seat.clone());
+        let mut guard = StarvationGuard::new(self.scheduling, &self.tempos[number % self.base]);
+        let at_hand = RequestAtHand::new(self, device, Some(worker))?;
+        stand_in::of(at_hand.clone());
         let mut rested = None;
         loop {
-            while helper && (self.waiting.load(Relaxed) >= self.base || self.crew.is_solo()) {
+            while helper && (self.waiting.load(Relaxed) >= self.base || self.readers.has_single_reader()) {
                 // (Where no branch may hang they came because a CPU was busy, and would only take turns with the others.)
-                if !self.adapter.may_hang() || !self.rest(member, *rested.get_or_insert_with(Instant::now)) {
+                if !self.adapter.may_hang() || !self.rest(worker, *rested.get_or_insert_with(Instant::now)) {
                     return Ok(());
                 }
             }
             if !helper {
-                self.crew.wait_for_turn(number);
+                self.readers.wait_to_read(number);
             }
             self.waiting.fetch_add(1, SeqCst);
             let taken = device::take(device.as_fd(), incoming);
@@ -176,12 +176,12 @@ impl Shared {
                     if others == 0 && !self.call_one() && self.asleep.load(SeqCst) {
                         self.raise_alarm();
                     }
-                    self.crew.goes_in(number);
-                    member.begins();
-                    self.answer(device, &seat, &incoming[..len], outgoing);
-                    member.ends();
-                    self.crew.comes_out(number);
-                    pace.served();
+                    self.readers.goes_in(number);
+                    worker.begins();
+                    self.answer(device, &at_hand, &incoming[..len], outgoing);
+                    worker.ends();
+                    self.readers.comes_out(number);
+                    guard.served();
                 }
                 Err(error) if self.ending.outlasts(&error) => {}
                 Err(_) => return self.leave(),
@@ -189,7 +189,13 @@ impl Shared {
         }
     }
 
-    fn answer(self: &Arc<Self>, device: &OwnedFd, seat: &Arc<Seat>, message: &[u8], outgoing: &mut [u8]) {
+    fn answer(
+        self: &Arc<Self>,
+        device: &OwnedFd,
+        at_hand: &Arc<RequestAtHand>,
+        message: &[u8],
+        outgoing: &mut [u8],
+    ) {
         let request = match Request::parse_contiguous(self.adapter.abi(), message) {
             Ok(request) => request,
             Err(refused) => {
@@ -207,12 +213,12 @@ impl Shared {
             return self.answer_later(device, request.header.unique, message.to_vec());
         }
         if !may_take_long(&request.op) {
-            self.crew.seen(seat.number(), request.header.pid, self.waits());
-        } else if self.crew.is_solo() {
-            self.crew.all_read();
+            self.readers.seen(at_hand.number(), request.header.pid, self.waits());
+        } else if self.readers.has_single_reader() {
+            self.readers.all_read();
         }
         if self.adapter.may_hang() {
-            return self.run_watched(device.as_fd(), seat, (&request, message), outgoing);
+            return self.run_watched(device.as_fd(), at_hand, (&request, message), outgoing);
         }
         self.run(device.as_fd(), &request, outgoing);
     }
@@ -221,7 +227,7 @@ impl Shared {
     fn waits(&self) -> Waits {
         if !self.adapter.may_hang() {
             Waits::ForCpus
-        } else if self.base < self.roster.working() + self.roster.resting() + self.roster.aside() {
+        } else if self.base < self.workers.working() + self.workers.resting() + self.workers.aside() {
             Waits::Helped
         } else {
             Waits::ForBranches
@@ -232,24 +238,24 @@ impl Shared {
     fn run_watched(
         &self,
         device: BorrowedFd<'_>,
-        seat: &Arc<Seat>,
+        at_hand: &Arc<RequestAtHand>,
         (request, message): (&Request<'_>, &[u8]),
         outgoing: &mut [u8],
     ) {
         let unique = request.header.unique;
         let mut answer = Answer::new(outgoing);
-        let door: Arc<dyn StandIn> = seat.clone();
-        seat.begin(unique, may_be_served_again(request).then_some(message));
-        let outcome = stand_in::at(&door, unique, || self.adapter.serve(request, &mut answer));
+        let transport: Arc<dyn StandIn> = at_hand.clone();
+        at_hand.begin(unique, is_repeatable(request).then_some(message));
+        let outcome = stand_in::at(&transport, unique, || self.adapter.serve(request, &mut answer));
         match outcome {
-            Outcome::Answered if !seat.end() => self.adapter.take_back(request, answer.as_bytes()),
+            Outcome::Answered if !at_hand.end() => self.adapter.take_back(request, answer.as_bytes()),
             Outcome::Answered => self.give(device, request, &answer),
-            Outcome::Refused(errno) if seat.end() => {
+            Outcome::Refused(errno) if at_hand.end() => {
                 report(device::refuse(device, &OutHeader::refused(unique, errno)));
             }
             Outcome::Refused(_) => {}
             Outcome::Silent => {
-                let _nobody_waits = seat.end();
+                let _nobody_waits = at_hand.end();
             }
         }
     }
@@ -267,21 +273,21 @@ impl Shared {
     pub(super) fn serve_again(self: &Arc<Self>, device: &OwnedFd, number: usize, message: &[u8]) -> bool {
         let (shared, message) = (self.clone(), message.to_vec());
         // Not by the same number: it may be back before this one is stuck, too.
-        let membership = self.roster.enter(self.crew.in_place_of(number));
+        let membership = self.workers.enter(self.readers.number_of_substitute(number));
         let started = device.try_clone().and_then(|device| {
-            let seat = Seat::new(self, &device, Some(membership.member()))?;
+            let at_hand = RequestAtHand::new(self, &device, Some(membership.worker()))?;
             let thread = std::thread::Builder::new().name("door-again".into());
             thread.spawn(move || {
                 scheduling::leave();
                 if let Err(error) = identity::keep_capabilities() {
                     tracing::warn!(%error, "transport: a thread cannot take callers' identities");
                 }
-                membership.member().begins();
+                membership.worker().begins();
                 if let Ok(request) = Request::parse_contiguous(shared.adapter.abi(), &message) {
                     let mut outgoing = vec![0; shared.buffer];
-                    shared.run_watched(device.as_fd(), &seat, (&request, &message), &mut outgoing);
+                    shared.run_watched(device.as_fd(), &at_hand, (&request, &message), &mut outgoing);
                 }
-                membership.member().ends();
+                membership.worker().ends();
             })
         });
         if let Err(error) = &started {
@@ -305,17 +311,17 @@ impl Shared {
     fn answer_later(self: &Arc<Self>, device: &OwnedFd, unique: u64, message: Vec<u8>) {
         // Before anybody can have read that it is given up, but for a moment.
         self.adapter.will_wait(unique);
-        let place = Waiter::of(self);
+        let number = Waiter::of(self);
         // An answer is taken only by the descriptor that gave the request, or a duplicate of it.
-        let waiter = place.and_then(|place| {
+        let waiter = number.and_then(|number| {
             let device = device.try_clone()?;
-            let seat = Seat::new(self, &device, None)?;
+            let at_hand = RequestAtHand::new(self, &device, None)?;
             let thread = std::thread::Builder::new().name("lock-wait".into()).stack_size(256 << 10);
             thread.spawn(move || {
                 scheduling::leave();
-                let shared = &place.0;
+                let shared = &number.0;
                 if let Ok(request) = Request::parse_contiguous(shared.adapter.abi(), &message) {
-                    shared.run_watched(device.as_fd(), &seat, (&request, &message), &mut [0; 256]);
+                    shared.run_watched(device.as_fd(), &at_hand, (&request, &message), &mut [0; 256]);
                 }
                 shared.adapter.will_not_wait(unique);
             })
@@ -328,24 +334,24 @@ impl Shared {
         }
     }
 
-    /// The thread `member` is stuck, and its request was answered.
-    pub(super) fn lost_one(self: &Arc<Self>, member: &Member) {
-        member.is_stuck();
-        self.crew.lost(member.place());
+    /// The thread `worker` is stuck, and its request was answered.
+    pub(super) fn lost_one(self: &Arc<Self>, worker: &Worker) {
+        worker.is_stuck();
+        self.readers.lost(worker.number());
         if self.waiting.load(SeqCst) == 0 && !self.ending.is_gone() {
-            self.add_helper(self.crew.in_place_of(member.place()));
+            self.add_extra_worker(self.readers.number_of_substitute(worker.number()));
         }
     }
 
-    /// The thread `member`, which was stuck, is back.
-    pub(super) fn found_again(&self, member: &Member) {
-        self.crew.found(member.place());
-        member.is_back();
+    /// The thread `worker`, which was stuck, is back.
+    pub(super) fn found_again(&self, worker: &Worker) {
+        self.readers.found(worker.number());
+        worker.is_back();
     }
 
     fn leave(&self) -> io::Result<()> {
         self.ending.end();
-        self.crew.end();
+        self.readers.end();
         // A thread about to rest holds the lock between its check and its wait.
         drop(self.called.0.lock());
         self.called.1.notify_all();
@@ -355,13 +361,13 @@ impl Shared {
 }
 
 /// One of the threads that wait for locks.
-struct Waiter(Arc<Shared>);
+struct Waiter(Arc<DevShared>);
 
 impl Waiter {
-    fn of(shared: &Arc<Shared>) -> io::Result<Self> {
-        let place = Self(shared.clone());
+    fn of(shared: &Arc<DevShared>) -> io::Result<Self> {
+        let number = Self(shared.clone());
         if shared.waiters.fetch_add(1, SeqCst) < WAITERS {
-            Ok(place)
+            Ok(number)
         } else {
             Err(io::Error::other(format!("{WAITERS} wait already")))
         }

@@ -1,4 +1,4 @@
-//! The request that a thread of the /dev/fuse door is at, where another thread may answer it.
+//! The request that a thread of the /dev/fuse transport is at, where another thread may answer it.
 //!
 //! One lock decides which thread answers: the one that served the request, or another that takes over because the first will
 //! not come back. The thread's buffers are its own, so only the answer itself is at stake. A request that only reads is kept
@@ -12,52 +12,57 @@ use fsstack_wire::OutHeader;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::dev::Shared;
+use super::dev::DevShared;
 use super::device;
-use super::roster::Member;
+use super::workers::Worker;
 
-/// A thread's place at the door.
+/// A thread's place at the transport.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct RequestAtHand {
     /// An answer is taken only by the descriptor that gave the request, or a duplicate of it.
     device: OwnedFd,
-    door: Arc<Shared>,
-    /// Its thread. None: one that waits for a lock, and is on no roster.
-    member: Option<Arc<Member>>,
-    at: Mutex<(At, Vec<u8>)>,
+    transport: Arc<DevShared>,
+    /// Its thread. None: one that waits for a lock, and is on no list of workers.
+    worker: Option<Arc<Worker>>,
+    at: Mutex<(Phase, Vec<u8>)>,
 }
 
 /// State of a thread. Beside it is the request, if it may be served again; else nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum Phase {
     /// Between requests.
     Rest,
     /// Serving this request.
     Serving(u64),
     /// The request is somebody else's.
-    Left,
+    TakenOver,
 }
 
-impl Seat {
-    /// A seat for the thread `member`, which reads `device`.
+impl RequestAtHand {
+    /// A seat for the thread `worker`, which reads `device`.
     pub(super) fn new(
-        door: &Arc<Shared>,
+        transport: &Arc<DevShared>,
         device: &OwnedFd,
-        member: Option<&Arc<Member>>,
+        worker: Option<&Arc<Worker>>,
     ) -> std::io::Result<Arc<Self>> {
-        let at = Mutex::new((At::Rest, Vec::new()));
-        Ok(Arc::new(Self { device: device.try_clone()?, door: door.clone(), member: member.cloned(), at }))
+        let at = Mutex::new((Phase::Rest, Vec::new()));
+        Ok(Arc::new(Self {
+            device: device.try_clone()?,
+            transport: transport.clone(),
+            worker: worker.cloned(),
+            at,
+        }))
     }
 
     /// The thread's number.
     pub(super) fn number(&self) -> usize {
-        self.member.as_ref().map_or(0, |member| member.place())
+        self.worker.as_ref().map_or(0, |worker| worker.number())
     }
 
     /// The thread begins the request `unique`; `again` is the request, if it may be served again.
     pub(super) fn begin(&self, unique: u64, again: Option<&[u8]>) {
         let mut at = self.at.lock();
-        at.0 = At::Serving(unique);
+        at.0 = Phase::Serving(unique);
         at.1.clear();
         at.1.extend_from_slice(again.unwrap_or_default());
     }
@@ -65,44 +70,44 @@ impl Seat {
     /// The thread has come back: whether the answer is its to give.
     pub(super) fn end(&self) -> bool {
         let mut at = self.at.lock();
-        let mine = at.0 != At::Left;
-        at.0 = At::Rest;
-        if let Some(member) = self.member.as_ref().filter(|_| !mine) {
-            self.door.found_again(member);
+        let mine = at.0 != Phase::TakenOver;
+        at.0 = Phase::Rest;
+        if let Some(worker) = self.worker.as_ref().filter(|_| !mine) {
+            self.transport.found_again(worker);
         }
         mine
     }
 }
 
-impl StandIn for Seat {
-    fn refuse(&self, turn: u64) -> bool {
+impl StandIn for RequestAtHand {
+    fn refuse(&self, unique: u64) -> bool {
         let mut at = self.at.lock();
-        if at.0 != At::Serving(turn) {
+        if at.0 != Phase::Serving(unique) {
             return true;
         }
-        at.0 = At::Left;
-        if at.1.is_empty() || !self.door.serve_again(&self.device, self.number(), &at.1) {
-            let refusal = OutHeader::refused(turn, Errno::IO.raw_os_error());
+        at.0 = Phase::TakenOver;
+        if at.1.is_empty() || !self.transport.serve_again(&self.device, self.number(), &at.1) {
+            let refusal = OutHeader::refused(unique, Errno::IO.raw_os_error());
             super::dev::report(device::refuse(self.device.as_fd(), &refusal));
         }
         // Before the thread can be back, which is found again then.
-        match &self.member {
-            Some(member) => self.door.lost_one(member),
+        match &self.worker {
+            Some(worker) => self.transport.lost_one(worker),
             // It need not go on asking for its lock.
-            None => self.door.adapter.will_not_wait(turn),
+            None => self.transport.adapter.will_not_wait(unique),
         }
         true
     }
 }
 
-impl stand_in::Crew for Seat {
+impl stand_in::Crew for RequestAtHand {
     fn steps_aside(&self) -> bool {
-        self.member.as_ref().is_some_and(|member| member.steps_aside())
+        self.worker.as_ref().is_some_and(|worker| worker.steps_aside())
     }
 
     fn steps_back(&self) {
-        if let Some(member) = &self.member {
-            member.steps_back();
+        if let Some(worker) = &self.worker {
+            worker.steps_back();
         }
     }
 }
