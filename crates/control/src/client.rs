@@ -22,7 +22,7 @@ use crate::peer::{self, Address};
 use crate::route::Route;
 
 /// Longer than the daemon takes to say that it cannot answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -182,8 +182,9 @@ impl Client {
             .enable_time()
             .build()
             .map_err(|error| self.no_answer(error))?;
-        let asked = runtime
-            .block_on(async { tokio::time::timeout(PATIENCE, self.exchange(method, route, body)).await });
+        let asked = runtime.block_on(async {
+            tokio::time::timeout(REQUEST_TIMEOUT, self.exchange(method, route, body)).await
+        });
         asked.unwrap_or_else(|_| Err(self.no_answer("it takes too long")))
     }
 

@@ -37,13 +37,13 @@ const COPIES: usize = 64;
 /// Requests at work at once: above the connections' number nobody would wait for a thread.
 const AT_WORK: usize = 16;
 /// Timeout of an answer, and of a silent client.
-const PATIENCE: Duration = Duration::from_secs(15);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// A request's body at most.
 const LONGEST: usize = 1 << 20;
 
 /// Where the server is reached.
 #[derive(Clone, Debug, Default)]
-pub struct Places {
+pub struct ListenAt {
     /// The socket for everything.
     pub socket: Option<PathBuf>,
     /// An address for the figures alone.
@@ -65,14 +65,16 @@ impl Server {
     ///
     /// # Errors
     /// A place cannot be listened at, named in the error; there is no thread to be had.
-    pub fn start(places: &Places, operator: Arc<dyn Operator>) -> io::Result<Self> {
+    pub fn start(listen_at: &ListenAt, operator: Arc<dyn Operator>) -> io::Result<Self> {
         let named = |name: &dyn std::fmt::Display, error: io::Error| {
             io::Error::new(error.kind(), format!("{name}: {error}"))
         };
-        let tcp =
-            places.metrics.map(|at| TcpListener::bind(at).map_err(|error| named(&at, error))).transpose()?;
+        let tcp = listen_at
+            .metrics
+            .map(|at| TcpListener::bind(at).map_err(|error| named(&at, error)))
+            .transpose()?;
         let at = |path: &Path| peer::listen_at(path).map_err(|error| named(&path.display(), error));
-        let unix = places.socket.as_deref().map(at).transpose()?;
+        let unix = listen_at.socket.as_deref().map(at).transpose()?;
         let metrics = tcp.as_ref().map(TcpListener::local_addr).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -94,7 +96,7 @@ impl Server {
             // Requests that hang inside a branch are not waited for.
             runtime.shutdown_background();
         })?;
-        Ok(Self { socket: places.socket.clone(), metrics, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { socket: listen_at.socket.clone(), metrics, stop: Some(stop), thread: Some(thread) })
     }
 
     /// The address of the figures, with the port that was chosen where none was asked for.
@@ -120,7 +122,7 @@ struct Listening {
     tcp: Option<tokio::net::TcpListener>,
     operator: Arc<dyn Operator>,
     /// Those of the socket, and of the figures' address.
-    places: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
     metrics_places: Arc<Semaphore>,
     copies: Arc<Semaphore>,
 }
@@ -147,7 +149,7 @@ impl Listening {
             unix: unix.map(tokio::net::UnixListener::from_std).transpose()?,
             tcp: tcp.transpose()?,
             operator,
-            places: Arc::new(Semaphore::new(CONNECTIONS)),
+            connections: Arc::new(Semaphore::new(CONNECTIONS)),
             metrics_places: Arc::new(Semaphore::new(CONNECTIONS)),
             copies: Arc::new(Semaphore::new(COPIES)),
         })
@@ -158,7 +160,7 @@ impl Listening {
         loop {
             tokio::select! {
                 _ = &mut stopped => return,
-                (place, asker) = placed(&self.places, accept_unix(self.unix.as_ref())) => {
+                (place, asker) = placed(&self.connections, accept_unix(self.unix.as_ref())) => {
                     let may = asker.peer_cred().is_ok_and(|peer| peer::may_ask(peer.uid(), own));
                     let access = if may { Access::All } else { Access::Nothing };
                     self.connect(asker, access, place);
@@ -181,7 +183,7 @@ impl Listening {
                 async move { Ok::<_, Infallible>(answer(request, access, operator, copies).await) }
             });
             let mut http = hyper::server::conn::http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+            http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
             // A client that closes early is no fault of ours.
             let _ = http.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
             drop(place);
@@ -190,9 +192,9 @@ impl Listening {
 }
 
 /// The next connection, when there is a place for it.
-async fn placed<S>(places: &Arc<Semaphore>, next: impl Future<Output = S>) -> (OwnedSemaphorePermit, S) {
+async fn placed<S>(connections: &Arc<Semaphore>, next: impl Future<Output = S>) -> (OwnedSemaphorePermit, S) {
     // It is never closed.
-    let Ok(place) = places.clone().acquire_owned().await else { return std::future::pending().await };
+    let Ok(place) = connections.clone().acquire_owned().await else { return std::future::pending().await };
     (place, next.await)
 }
 
@@ -234,7 +236,9 @@ async fn answer(
         return begin_copy(request, operator, copies);
     }
     let body =
-        match tokio::time::timeout(PATIENCE, Limited::new(request.into_body(), LONGEST).collect()).await {
+        match tokio::time::timeout(REQUEST_TIMEOUT, Limited::new(request.into_body(), LONGEST).collect())
+            .await
+        {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) => {
                 return refused(StatusCode::BAD_REQUEST, &Refusal::usage(format!("the request: {error}")));
@@ -245,7 +249,7 @@ async fn answer(
             }
         };
     let work = tokio::task::spawn_blocking(move || run(&*operator, &method, &route, &body));
-    match tokio::time::timeout(PATIENCE, work).await {
+    match tokio::time::timeout(REQUEST_TIMEOUT, work).await {
         Ok(Ok(response)) => response,
         Ok(Err(_)) => refused(StatusCode::INTERNAL_SERVER_ERROR, &Refusal::failed("the daemon failed")),
         Err(_) => {
@@ -298,16 +302,18 @@ fn begin_copy(
 
 fn run(operator: &dyn Operator, method: &Method, route: &Route, body: &[u8]) -> Response<Full<Bytes>> {
     match (method, route) {
-        (&Method::GET, Route::Status) => told(Ok(operator.status())),
-        (&Method::GET, Route::Keys) => told(Ok(operator.keys())),
-        (&Method::POST, Route::Keys) => told(asked(body).and_then(|request| operator.change(&request))),
+        (&Method::GET, Route::Status) => answered(Ok(operator.status())),
+        (&Method::GET, Route::Keys) => answered(Ok(operator.keys())),
+        (&Method::POST, Route::Keys) => answered(asked(body).and_then(|request| operator.change(&request))),
         (&Method::POST, Route::WritePath) => {
-            told(asked(body).and_then(|request| operator.write_path(&request)))
+            answered(asked(body).and_then(|request| operator.write_path(&request)))
         }
-        (&Method::POST, Route::Branches) => told(asked(body).and_then(|request| operator.branch(&request))),
-        (&Method::POST, Route::Handles) => told(asked(body).map(|request| operator.handles(&request))),
-        (&Method::GET, Route::Explain { path }) => told(operator.explain(path)),
-        (&Method::GET, Route::ExplainCreate { path, size }) => told(operator.explain_create(path, *size)),
+        (&Method::POST, Route::Branches) => {
+            answered(asked(body).and_then(|request| operator.branch(&request)))
+        }
+        (&Method::POST, Route::Handles) => answered(asked(body).map(|request| operator.handles(&request))),
+        (&Method::GET, Route::Explain { path }) => answered(operator.explain(path)),
+        (&Method::GET, Route::ExplainCreate { path, size }) => answered(operator.explain_create(path, *size)),
         (&Method::GET, Route::Metrics) => text(operator.metrics()),
         _ => refused(StatusCode::METHOD_NOT_ALLOWED, &Refusal::usage("not by this method")),
     }
@@ -317,7 +323,7 @@ fn asked<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body).map_err(|error| Refusal::usage(format!("the request: {error}")))
 }
 
-fn told<T: Serialize>(answer: Result<T, Refusal>) -> Response<Full<Bytes>> {
+fn answered<T: Serialize>(answer: Result<T, Refusal>) -> Response<Full<Bytes>> {
     match answer {
         Ok(answer) => json(StatusCode::OK, &answer),
         Err(refusal) => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fsstack_control::api::*;
 use fsstack_control::copying::{CopyAnswer, CopyRequest};
-use fsstack_control::{Client, ClientError, Copying, Operator, Places, Refusal, Server};
+use fsstack_control::{Client, ClientError, Copying, ListenAt, Operator, Refusal, Server};
 
 struct Parrot;
 
@@ -85,8 +85,8 @@ impl Operator for Parrot {
 fn what_is_asked_is_answered_and_the_socket_goes_with_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("parrot.sock");
-    let places = Places { socket: Some(socket.clone()), metrics: None };
-    let server = Server::start(&places, Arc::new(Parrot)).unwrap();
+    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: None };
+    let server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let client = Client::new(&socket);
     assert_eq!(client.status().unwrap().id, "parrot");
@@ -107,8 +107,8 @@ fn what_is_asked_is_answered_and_the_socket_goes_with_the_server() {
 fn a_copy_has_a_connection_of_its_own_for_as_long_as_it_lives() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("parrot.sock");
-    let places = Places { socket: Some(socket.clone()), metrics: None };
-    let _server = Server::start(&places, Arc::new(Parrot)).unwrap();
+    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: None };
+    let _server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
     let client = Client::new(&socket);
     let mut copy = client.copy().unwrap();
     // Longer than what a request may be.
@@ -128,8 +128,8 @@ fn a_copy_has_a_connection_of_its_own_for_as_long_as_it_lives() {
 
 #[test]
 fn the_tcp_port_has_the_figures_and_nothing_else() {
-    let places = Places { socket: None, metrics: Some(([127, 0, 0, 1], 0).into()) };
-    let server = Server::start(&places, Arc::new(Parrot)).unwrap();
+    let listen_at = ListenAt { socket: None, metrics: Some(([127, 0, 0, 1], 0).into()) };
+    let server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
     let get = |path: &str| {
         let mut stream = TcpStream::connect(server.metrics().unwrap()).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -148,8 +148,8 @@ fn the_tcp_port_has_the_figures_and_nothing_else() {
 fn bytes_that_are_no_request_cost_their_sender_the_connection() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("parrot.sock");
-    let places = Places { socket: Some(socket.clone()), metrics: None };
-    let _server = Server::start(&places, Arc::new(Parrot)).unwrap();
+    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: None };
+    let _server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
     for bytes in
         [&b"\x00\xff\x00"[..], b"POST /v1/settings HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n{]}"]
     {
@@ -170,8 +170,8 @@ const HALF: &[u8] = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n
 fn who_asks_slowly_at_the_tcp_port_keeps_neither_the_operator_nor_the_end_waiting() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("parrot.sock");
-    let places = Places { socket: Some(socket.clone()), metrics: Some(([127, 0, 0, 1], 0).into()) };
-    let server = Server::start(&places, Arc::new(Parrot)).unwrap();
+    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: Some(([127, 0, 0, 1], 0).into()) };
+    let server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
     let slow: Vec<_> = (0..40)
         .map(|_| {
             let mut stream = TcpStream::connect(server.metrics().unwrap()).unwrap();
@@ -190,8 +190,8 @@ fn who_asks_slowly_at_the_tcp_port_keeps_neither_the_operator_nor_the_end_waitin
 fn a_request_that_does_not_become_whole_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("parrot.sock");
-    let places = Places { socket: Some(socket.clone()), metrics: None };
-    let server = Server::start(&places, Arc::new(Parrot)).unwrap();
+    let listen_at = ListenAt { socket: Some(socket.clone()), metrics: None };
+    let server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
     let half = || {
         let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
         stream

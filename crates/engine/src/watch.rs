@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use fsstack_pool::{BranchIx, Ino};
-use fsstack_sys::fanotify::{Deed, Event, Group, events};
+use fsstack_sys::fanotify::{Event, EventMask, Group, events};
 use fsstack_sys::handle::{FileHandle, open_handle};
 use fsstack_sys::{self as sys, OFlags, SysError};
 use parking_lot::Mutex;
@@ -161,7 +161,7 @@ impl Watch {
         known: &mut Known,
         again: &mut Vec<(Instant, Ino, CString)>,
     ) {
-        if event.deed.has(Deed::OVERFLOW) {
+        if event.mask.has(EventMask::OVERFLOW) {
             tracing::info!("out-of-band=watch: notices lost; all cached names and attributes are dropped");
             return union.doubt_all();
         }
@@ -175,22 +175,22 @@ impl Watch {
                 let key = (root.at, handle.clone());
                 *known.entry(key).or_insert_with(|| union.number_of(&pool, root, handle))
             };
-            if event.deed.has(Deed::NAMES)
+            if event.mask.has(EventMask::NAMES)
                 && let (Some(dir), Some(name)) = (&event.dir, event.name)
                 && let Some(parent) = find(dir)
             {
-                let is_known_dir = union.doubt_name(parent, name) && event.deed.has(Deed::OF_DIRECTORY);
+                let is_known_dir = union.doubt_name(parent, name) && event.mask.has(EventMask::OF_DIRECTORY);
                 self.doubt.name(parent, name);
-                if is_known_dir && event.deed.has(Deed::CAME) {
+                if is_known_dir && event.mask.has(EventMask::CAME) {
                     // What is below may mean something else too, and what was missing may be there.
                     self.doubt.all_names();
                 }
                 again.push((Instant::now() + AGAIN, parent, name.to_owned()));
             }
-            if event.deed.has(Deed::ATTRIBUTES) || event.deed.has(Deed::WRITTEN) {
+            if event.mask.has(EventMask::ATTRIBUTES) || event.mask.has(EventMask::WRITTEN) {
                 let object = event.object.as_ref().or(event.dir.as_ref().filter(|_| event.name.is_none()));
                 match object.and_then(&mut find) {
-                    Some(ino) if event.deed.has(Deed::WRITTEN) => self.doubt.data(ino),
+                    Some(ino) if event.mask.has(EventMask::WRITTEN) => self.doubt.data(ino),
                     Some(ino) => self.doubt.attributes(ino),
                     None => {}
                 }

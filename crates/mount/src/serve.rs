@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use fsstack_control::{Places, Server};
+use fsstack_control::{ListenAt, Server};
 use fsstack_engine::health::MountWatch;
 use fsstack_engine::open::quiet::Untouched;
 use fsstack_engine::open::route::{Backings, NoBackings};
@@ -278,12 +278,12 @@ pub(crate) fn kernel_flags(flags: &MountFlags) -> KernelFlags {
 
 /// A pool that cannot be asked is a pool all the same.
 fn control(settings: &Settings, listed: Option<&Listed>, served: &Arc<Served>) -> Option<Server> {
-    let places = Places { socket: listed.map(Listed::socket), metrics: settings.metrics };
-    let start = |places: &Places| {
-        if places.socket.is_none() && places.metrics.is_none() {
+    let listen_at = ListenAt { socket: listed.map(Listed::socket), metrics: settings.metrics };
+    let start = |listen_at: &ListenAt| {
+        if listen_at.socket.is_none() && listen_at.metrics.is_none() {
             return None;
         }
-        let started = Server::start(places, served.clone());
+        let started = Server::start(listen_at, served.clone());
         started
             .inspect_err(|error| {
                 tracing::warn!("control socket: {error}; the fsstack command cannot reach the pool")
@@ -291,8 +291,8 @@ fn control(settings: &Settings, listed: Option<&Listed>, served: &Arc<Served>) -
             .ok()
     };
     // A port that is taken does not cost the socket.
-    let server = start(&places)
-        .or_else(|| settings.metrics.and_then(|_| start(&Places { metrics: None, ..places.clone() })))?;
+    let server = start(&listen_at)
+        .or_else(|| settings.metrics.and_then(|_| start(&ListenAt { metrics: None, ..listen_at.clone() })))?;
     served.settings.lock().metrics = server.metrics();
     Some(server)
 }

@@ -34,7 +34,7 @@ enum Standing {
 }
 
 /// Where a candidate comes in its policy's order: path first, key next, then place in the pool.
-type Turn = (Reverse<usize>, u128, usize);
+type SortKey = (Reverse<usize>, u128, usize);
 
 /// Ranks `candidates` by `chain`. `random` is asked only by policies that draw lots.
 pub fn rank(chain: &Chain, candidates: &[Candidate], random: &mut dyn FnMut() -> u64) -> Ranking {
@@ -42,12 +42,12 @@ pub fn rank(chain: &Chain, candidates: &[Candidate], random: &mut dyn FnMut() ->
     let mut standings: SmallVec<[Standing; USUAL]> =
         SmallVec::from_elem(Standing::Refused(Rejection::PathMissing), candidates.len());
     for policy in chain.policies() {
-        let mut turns: SmallVec<[Turn; USUAL]> = SmallVec::new();
+        let mut keys: SmallVec<[SortKey; USUAL]> = SmallVec::new();
         for (place, (candidate, standing)) in candidates.iter().zip(&mut standings).enumerate() {
             let Standing::Refused(before) = *standing else { continue };
             *standing = match candidate.admit(*policy) {
                 Ok(()) => {
-                    turns.push((
+                    keys.push((
                         depth(*policy, candidate),
                         key(policy.rank, chain.limit(), candidate, random),
                         place,
@@ -57,17 +57,17 @@ pub fn rank(chain: &Chain, candidates: &[Candidate], random: &mut dyn FnMut() ->
                 Err(why) => Standing::Refused(why.max(before)),
             };
         }
-        take_turns(&mut turns, candidates, &mut ranking);
+        order_by_key(&mut keys, candidates, &mut ranking);
     }
     if chain.has_last_resort() {
-        let mut turns: SmallVec<[Turn; USUAL]> = SmallVec::new();
+        let mut keys: SmallVec<[SortKey; USUAL]> = SmallVec::new();
         for (place, (candidate, standing)) in candidates.iter().zip(&mut standings).enumerate() {
             if let Standing::Refused(Rejection::TooFull) = *standing {
-                turns.push((Reverse(0), most(candidate.space.available), place));
+                keys.push((Reverse(0), most(candidate.space.available), place));
                 *standing = Standing::Ranked;
             }
         }
-        take_turns(&mut turns, candidates, &mut ranking);
+        order_by_key(&mut keys, candidates, &mut ranking);
     }
     for (candidate, standing) in candidates.iter().zip(&standings) {
         if let Standing::Refused(why) = *standing {
@@ -77,9 +77,9 @@ pub fn rank(chain: &Chain, candidates: &[Candidate], random: &mut dyn FnMut() ->
     ranking
 }
 
-fn take_turns(turns: &mut [Turn], candidates: &[Candidate], ranking: &mut Ranking) {
-    turns.sort_unstable();
-    ranking.order.extend(turns.iter().map(|(_, _, place)| candidates[*place].branch));
+fn order_by_key(keys: &mut [SortKey], candidates: &[Candidate], ranking: &mut Ranking) {
+    keys.sort_unstable();
+    ranking.order.extend(keys.iter().map(|(_, _, place)| candidates[*place].branch));
 }
 
 fn depth(policy: Policy, candidate: &Candidate) -> Reverse<usize> {

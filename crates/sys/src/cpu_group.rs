@@ -25,9 +25,9 @@ impl CpuGroup {
     pub fn of_process() -> Self {
         // (Names of groups may be any bytes.)
         let Ok(told) = std::fs::read("/proc/self/cgroup") else { return Self::Root };
-        let Some(place) = Place::told(&String::from_utf8_lossy(&told)) else { return Self::Root };
+        let Some(cgroup_path) = CgroupPath::told(&String::from_utf8_lossy(&told)) else { return Self::Root };
         // Without the mount table no group can be looked at.
-        match place.found(&mounts::list().unwrap_or_default(), sees_all()) {
+        match cgroup_path.found(&mounts::list().unwrap_or_default(), sees_all()) {
             Found::Root => Self::Root,
             Found::Unseen => Self::Shared,
             Found::At(dir) => {
@@ -40,7 +40,7 @@ impl CpuGroup {
 
 /// Where `/proc/self/cgroup` says that the process is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct CgroupPath {
     /// The cpu controller has a hierarchy of its own.
     separate: bool,
     /// From the root that the process sees.
@@ -57,7 +57,7 @@ enum Found {
     Unseen,
 }
 
-impl Place {
+impl CgroupPath {
     fn told(table: &str) -> Option<Self> {
         let lines = table.lines().filter_map(|line| {
             let mut fields = line.splitn(3, ':').skip(1);
@@ -163,8 +163,8 @@ mod tests {
 
     use super::*;
 
-    fn place(separate: bool, path: &str) -> Place {
-        Place { separate, path: path.into() }
+    fn cgroup_path(separate: bool, path: &str) -> CgroupPath {
+        CgroupPath { separate, path: path.into() }
     }
 
     /// A tree of directories with files in them, each with that content.
@@ -188,16 +188,16 @@ mod tests {
     #[test]
     fn the_line_of_the_cpu_controller_counts() {
         assert_eq!(
-            Place::told("0::/system.slice/pool.service\n"),
-            Some(place(false, "/system.slice/pool.service"))
+            CgroupPath::told("0::/system.slice/pool.service\n"),
+            Some(cgroup_path(false, "/system.slice/pool.service"))
         );
         let hybrid = "4:memory:/m\n3:cpu,cpuacct:/a:b\n1:name=systemd:/s\n0::/u\n";
-        assert_eq!(Place::told(hybrid), Some(place(true, "/a:b")));
+        assert_eq!(CgroupPath::told(hybrid), Some(cgroup_path(true, "/a:b")));
         // cpuacct and cpuset are others.
-        assert_eq!(Place::told("2:cpuacct:/a\n3:cpuset:/b\n0::/u\n"), Some(place(false, "/u")));
-        assert_eq!(Place::told("2:cpuacct:/a\n"), None);
-        assert_eq!(Place::told(""), None);
-        assert_eq!(Place::told("nonsense\n\n:\n0:"), None);
+        assert_eq!(CgroupPath::told("2:cpuacct:/a\n3:cpuset:/b\n0::/u\n"), Some(cgroup_path(false, "/u")));
+        assert_eq!(CgroupPath::told("2:cpuacct:/a\n"), None);
+        assert_eq!(CgroupPath::told(""), None);
+        assert_eq!(CgroupPath::told("nonsense\n\n:\n0:"), None);
     }
 
     #[test]
@@ -209,14 +209,14 @@ mod tests {
             ("no/deep/cgroup.procs", ""),
         ]);
         let mounts = mounted("/", top.path(), "cgroup2", "rw");
-        let found = |path: &str| place(false, path).found(&mounts, true);
+        let found = |path: &str| cgroup_path(false, path).found(&mounts, true);
         assert_eq!(found("/on"), Found::At(top.path().join("on")));
         assert_eq!(found("/on/off/deep"), Found::At(top.path().join("on")));
         assert_eq!(found("/no/deep"), Found::Root);
         assert_eq!(found("/"), Found::Root);
         // Above what this process's namespace has.
         assert_eq!(found("/../other"), Found::Unseen);
-        assert_eq!(place(true, "/on").found(&mounts, true), Found::Unseen);
+        assert_eq!(cgroup_path(true, "/on").found(&mounts, true), Found::Unseen);
     }
 
     #[test]
@@ -224,35 +224,38 @@ mod tests {
         // It has a weight, or one of its ancestors may have.
         let weighed = tree(&[("cgroup.events", ""), ("cpu.weight", "100")]);
         let mounts = mounted("/", weighed.path(), "cgroup2", "rw");
-        assert_eq!(place(false, "/").found(&mounts, true), Found::At(weighed.path().to_owned()));
+        assert_eq!(cgroup_path(false, "/").found(&mounts, true), Found::At(weighed.path().to_owned()));
         let plain = tree(&[("cgroup.events", "")]);
         let mounts = mounted("/", plain.path(), "cgroup2", "rw");
-        assert_eq!(place(false, "/").found(&mounts, true), Found::Unseen);
+        assert_eq!(cgroup_path(false, "/").found(&mounts, true), Found::Unseen);
         // A part of the hierarchy, as containers without such a namespace have it.
         let part = tree(&[("cgroup.events", ""), ("in/cpu.weight", "100")]);
         let mounts = mounted("/docker/c1", part.path(), "cgroup2", "rw");
-        assert_eq!(place(false, "/docker/c1/in").found(&mounts, true), Found::At(part.path().join("in")));
-        assert_eq!(place(false, "/docker/c2").found(&mounts, true), Found::Unseen);
+        assert_eq!(
+            cgroup_path(false, "/docker/c1/in").found(&mounts, true),
+            Found::At(part.path().join("in"))
+        );
+        assert_eq!(cgroup_path(false, "/docker/c2").found(&mounts, true), Found::Unseen);
     }
 
     #[test]
     fn the_controllers_own_hierarchy_has_a_group_a_directory() {
         let top = tree(&[("release_agent", ""), ("a/cgroup.procs", "")]);
         let mounts = mounted("/", top.path(), "cgroup", "rw,cpu,cpuacct");
-        assert_eq!(place(true, "/").found(&mounts, true), Found::Root);
-        assert_eq!(place(true, "/a").found(&mounts, true), Found::At(top.path().join("a")));
+        assert_eq!(cgroup_path(true, "/").found(&mounts, true), Found::Root);
+        assert_eq!(cgroup_path(true, "/a").found(&mounts, true), Found::At(top.path().join("a")));
         let inside = tree(&[("cgroup.procs", "")]);
         let mounts = mounted("/", inside.path(), "cgroup", "rw,cpu");
-        assert_eq!(place(true, "/").found(&mounts, true), Found::At(inside.path().to_owned()));
+        assert_eq!(cgroup_path(true, "/").found(&mounts, true), Found::At(inside.path().to_owned()));
     }
 
     #[test]
     fn where_nothing_is_mounted_only_the_root_is_known() {
-        assert_eq!(place(true, "/").found(&[], true), Found::Root);
-        assert_eq!(place(false, "/").found(&[], true), Found::Root);
-        assert_eq!(place(false, "/somewhere").found(&[], true), Found::Unseen);
+        assert_eq!(cgroup_path(true, "/").found(&[], true), Found::Root);
+        assert_eq!(cgroup_path(false, "/").found(&[], true), Found::Root);
+        assert_eq!(cgroup_path(false, "/somewhere").found(&[], true), Found::Unseen);
         // A namespace of its own has a root of its own.
-        assert_eq!(place(false, "/").found(&[], false), Found::Unseen);
+        assert_eq!(cgroup_path(false, "/").found(&[], false), Found::Unseen);
     }
 
     #[test]

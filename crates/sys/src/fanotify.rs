@@ -16,9 +16,9 @@ pub struct Group(OwnedFd);
 
 /// Kinds of change: bits of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deed(u64);
+pub struct EventMask(u64);
 
-impl Deed {
+impl EventMask {
     /// Attributes, owner, mode, links or ACLs were changed.
     pub const ATTRIBUTES: Self = Self(libc::FAN_ATTRIB);
     /// A file that was open for writing was closed.
@@ -44,7 +44,7 @@ impl Deed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event<'b> {
     /// Kinds of change; several if they came close together.
-    pub deed: Deed,
+    pub mask: EventMask,
     /// The process that did it.
     pub pid: u32,
     /// The file system, as statfs(2) has it.
@@ -83,7 +83,8 @@ impl Group {
     /// # Errors
     /// The file system has no handles or no id of its own.
     pub fn watch(&self, root: BorrowedFd<'_>) -> Result<()> {
-        let deeds = Deed::ATTRIBUTES.0 | Deed::WRITTEN.0 | Deed::NAMES.0 | Deed::OF_DIRECTORY.0;
+        let deeds =
+            EventMask::ATTRIBUTES.0 | EventMask::WRITTEN.0 | EventMask::NAMES.0 | EventMask::OF_DIRECTORY.0;
         call(Call::Watch, || {
             let how = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
             // SAFETY: takes integers, and no path.
@@ -138,8 +139,8 @@ const INFO: usize = 12;
 const HANDLE: usize = 8;
 
 fn event(bytes: &[u8]) -> Option<Event<'_>> {
-    let deed = Deed(u64::from_ne_bytes(*bytes.get(8..16)?.first_chunk()?));
-    let mut event = Event { deed, pid: word(bytes, 20)?, fsid: 0, dir: None, name: None, object: None };
+    let mask = EventMask(u64::from_ne_bytes(*bytes.get(8..16)?.first_chunk()?));
+    let mut event = Event { mask, pid: word(bytes, 20)?, fsid: 0, dir: None, name: None, object: None };
     let mut records = bytes.get(METADATA..)?;
     while let Some(&[kind, _, low, high]) = records.first_chunk() {
         let len = usize::from(u16::from_ne_bytes([low, high]));
@@ -204,12 +205,12 @@ mod tests {
         let ours: Vec<Event<'_>> = events(&buffer[..len])
             .filter(|event| event.pid == std::process::id() && event.dir.as_ref() == Some(&handle))
             .collect();
-        let told = |name: &CStr, deed: Deed| {
-            ours.iter().any(|event| event.name == Some(name) && event.deed.has(deed) && event.fsid == fsid)
+        let told = |name: &CStr, mask: EventMask| {
+            ours.iter().any(|event| event.name == Some(name) && event.mask.has(mask) && event.fsid == fsid)
         };
-        assert!(told(c"film", Deed::NAMES) && told(c"movie", Deed::NAMES), "{ours:?}");
-        assert!(told(c"sub", Deed::OF_DIRECTORY), "{ours:?}");
-        let written = ours.iter().find(|event| event.deed.has(Deed::WRITTEN)).unwrap();
+        assert!(told(c"film", EventMask::NAMES) && told(c"movie", EventMask::NAMES), "{ours:?}");
+        assert!(told(c"sub", EventMask::OF_DIRECTORY), "{ours:?}");
+        let written = ours.iter().find(|event| event.mask.has(EventMask::WRITTEN)).unwrap();
         assert_eq!(written.object, Some(name_to_handle(dir.as_fd(), c"movie").unwrap()));
         while group.read(&mut buffer).unwrap() > 0 {}
     }

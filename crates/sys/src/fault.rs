@@ -40,11 +40,11 @@ enum Order {
 }
 
 /// Action before a call of the thread's scope: the call's number, and the action.
-type Deed = (u64, Box<dyn FnOnce()>);
+type FaultAction = (u64, Box<dyn FnOnce()>);
 
 thread_local! {
     static PLAN: Cell<Option<Plan>> = const { Cell::new(None) };
-    static DEED: RefCell<Option<Deed>> = const { RefCell::new(None) };
+    static DEED: RefCell<Option<FaultAction>> = const { RefCell::new(None) };
 }
 
 /// Runs `work` on the calling thread: its result, and how many calls it made that could have failed.
@@ -72,10 +72,10 @@ pub fn fail_twice<T>(nth: u64, later: u64, errno: Errno, work: impl FnOnce() -> 
     (result, plan.failed)
 }
 
-/// Runs `work` on the calling thread, and `deed` right before its `nth` call (from 1): its result, and whether there were so
+/// Runs `work` on the calling thread, and `action` right before its `nth` call (from 1): its result, and whether there were so
 /// many calls. What another thread does in between is done there, and waited for.
-pub fn before<T>(nth: u64, deed: impl FnOnce() + 'static, work: impl FnOnce() -> T) -> (T, bool) {
-    DEED.set(Some((nth, Box::new(deed))));
+pub fn before<T>(nth: u64, action: impl FnOnce() + 'static, work: impl FnOnce() -> T) -> (T, bool) {
+    DEED.set(Some((nth, Box::new(action))));
     let (result, _) = scope(Plan::NOTHING, work);
     (result, DEED.take().is_none())
 }
@@ -107,9 +107,9 @@ fn by_thread(call: Call) -> Option<Errno> {
         plan.failed.get_or_insert(call);
     }
     PLAN.set(Some(plan));
-    let due = DEED.with_borrow_mut(|deed| deed.take_if(|(nth, _)| *nth == plan.made));
-    if let Some((_, deed)) = due {
-        deed();
+    let due = DEED.with_borrow_mut(|action| action.take_if(|(nth, _)| *nth == plan.made));
+    if let Some((_, action)) = due {
+        action();
     }
     errno
 }
@@ -198,13 +198,13 @@ mod tests {
     #[test]
     fn a_deed_is_done_before_the_nth_call() {
         let done = std::rc::Rc::new(Cell::new(0));
-        let deed = |done: &std::rc::Rc<Cell<u32>>| {
+        let action = |done: &std::rc::Rc<Cell<u32>>| {
             let done = done.clone();
             move || done.set(done.get() + 1)
         };
-        assert!(before(3, deed(&done), three).1);
+        assert!(before(3, action(&done), three).1);
         assert_eq!(done.get(), 1);
-        assert!(!before(4, deed(&done), three).1);
+        assert!(!before(4, action(&done), three).1);
         assert_eq!((done.get(), count(three).1), (1, 3));
     }
 

@@ -25,7 +25,7 @@ pub enum On<'a> {
 }
 
 /// How a call addresses its object.
-enum Way<'a> {
+enum By<'a> {
     /// By descriptor: the f* calls.
     Fd(BorrowedFd<'a>),
     /// By the magic link in /proc: the calls that follow it.
@@ -35,17 +35,21 @@ enum Way<'a> {
 }
 
 /// Makes the call the way that serves `on`.
-fn reach<T>(which: Call, on: On<'_>, mut attempt: impl FnMut(Way<'_>) -> rustix::io::Result<T>) -> Result<T> {
+fn attempt_on<T>(
+    which: Call,
+    on: On<'_>,
+    mut attempt: impl FnMut(By<'_>) -> rustix::io::Result<T>,
+) -> Result<T> {
     match on {
         On::Name(dir, name) => {
             let path = ProcFd::entry(dir, name).map_err(|errno| SysError::new(which, errno))?;
-            call(which, || attempt(Way::Path(path.as_c_str())))
+            call(which, || attempt(By::Path(path.as_c_str())))
         }
-        On::Fd(fd) => match call(which, || attempt(Way::Fd(fd))) {
+        On::Fd(fd) => match call(which, || attempt(By::Fd(fd))) {
             // That is what O_PATH is answered.
             Err(SysError { errno: Errno::BADF, .. }) => {
                 let path = ProcFd::of(fd);
-                call(which, || attempt(Way::Magic(path.as_c_str())))
+                call(which, || attempt(By::Magic(path.as_c_str())))
             }
             done => done,
         },
@@ -56,13 +60,13 @@ fn reach<T>(which: Call, on: On<'_>, mut attempt: impl FnMut(Way<'_>) -> rustix:
 pub fn get(on: On<'_>, name: &CStr, buf: &mut [u8]) -> Result<usize> {
     use rustix::fs::{fgetxattr, fgetxattr_query, getxattr, getxattr_query, lgetxattr, lgetxattr_query};
     let asks = buf.is_empty();
-    reach(Call::Getxattr, on, |way| match way {
-        Way::Fd(fd) if asks => fgetxattr_query(fd, name),
-        Way::Fd(fd) => fgetxattr(fd, name, &mut *buf),
-        Way::Magic(path) if asks => getxattr_query(path, name),
-        Way::Magic(path) => getxattr(path, name, &mut *buf),
-        Way::Path(path) if asks => lgetxattr_query(path, name),
-        Way::Path(path) => lgetxattr(path, name, &mut *buf),
+    attempt_on(Call::Getxattr, on, |way| match way {
+        By::Fd(fd) if asks => fgetxattr_query(fd, name),
+        By::Fd(fd) => fgetxattr(fd, name, &mut *buf),
+        By::Magic(path) if asks => getxattr_query(path, name),
+        By::Magic(path) => getxattr(path, name, &mut *buf),
+        By::Path(path) if asks => lgetxattr_query(path, name),
+        By::Path(path) => lgetxattr(path, name, &mut *buf),
     })
 }
 
@@ -80,10 +84,10 @@ pub const REPLACE: u32 = XattrFlags::REPLACE.bits();
 pub fn set(on: On<'_>, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
     use rustix::fs::{fsetxattr, lsetxattr, setxattr};
     let flags = XattrFlags::from_bits_retain(flags);
-    reach(Call::Setxattr, on, |way| match way {
-        Way::Fd(fd) => fsetxattr(fd, name, value, flags),
-        Way::Magic(path) => setxattr(path, name, value, flags),
-        Way::Path(path) => lsetxattr(path, name, value, flags),
+    attempt_on(Call::Setxattr, on, |way| match way {
+        By::Fd(fd) => fsetxattr(fd, name, value, flags),
+        By::Magic(path) => setxattr(path, name, value, flags),
+        By::Path(path) => lsetxattr(path, name, value, flags),
     })
 }
 
@@ -94,13 +98,13 @@ pub fn list(on: On<'_>, buf: &mut [u8]) -> Result<usize> {
         flistxattr, flistxattr_query, listxattr, listxattr_query, llistxattr, llistxattr_query,
     };
     let asks = buf.is_empty();
-    reach(Call::Listxattr, on, |way| match way {
-        Way::Fd(fd) if asks => flistxattr_query(fd),
-        Way::Fd(fd) => flistxattr(fd, &mut *buf),
-        Way::Magic(path) if asks => listxattr_query(path),
-        Way::Magic(path) => listxattr(path, &mut *buf),
-        Way::Path(path) if asks => llistxattr_query(path),
-        Way::Path(path) => llistxattr(path, &mut *buf),
+    attempt_on(Call::Listxattr, on, |way| match way {
+        By::Fd(fd) if asks => flistxattr_query(fd),
+        By::Fd(fd) => flistxattr(fd, &mut *buf),
+        By::Magic(path) if asks => listxattr_query(path),
+        By::Magic(path) => listxattr(path, &mut *buf),
+        By::Path(path) if asks => llistxattr_query(path),
+        By::Path(path) => llistxattr(path, &mut *buf),
     })
 }
 
@@ -112,10 +116,10 @@ pub fn list_vec(on: On<'_>) -> Result<Vec<u8>> {
 /// Removes an attribute.
 pub fn remove(on: On<'_>, name: &CStr) -> Result<()> {
     use rustix::fs::{fremovexattr, lremovexattr, removexattr};
-    reach(Call::Removexattr, on, |way| match way {
-        Way::Fd(fd) => fremovexattr(fd, name),
-        Way::Magic(path) => removexattr(path, name),
-        Way::Path(path) => lremovexattr(path, name),
+    attempt_on(Call::Removexattr, on, |way| match way {
+        By::Fd(fd) => fremovexattr(fd, name),
+        By::Magic(path) => removexattr(path, name),
+        By::Path(path) => lremovexattr(path, name),
     })
 }
 

@@ -19,7 +19,7 @@ const EXPIRE_ONLY: u32 = 1;
 
 #[derive(IntoBytes, Immutable)]
 #[repr(C)]
-struct Inode {
+struct InodeNotice {
     ino: u64,
     offset: i64,
     len: i64,
@@ -27,7 +27,7 @@ struct Inode {
 
 #[derive(IntoBytes, Immutable)]
 #[repr(C)]
-struct Entry {
+struct EntryNotice {
     parent: u64,
     name_len: u32,
     flags: u32,
@@ -38,20 +38,20 @@ impl Notice {
     #[must_use]
     pub fn name(parent: u64, name: &CStr) -> Self {
         let name_len = u32::try_from(name.count_bytes()).unwrap_or(u32::MAX);
-        let entry = Entry { parent, name_len, flags: EXPIRE_ONLY };
+        let entry = EntryNotice { parent, name_len, flags: EXPIRE_ONLY };
         Self::new(INVAL_ENTRY, &[entry.as_bytes(), name.to_bytes_with_nul()])
     }
 
     /// The attributes of `ino` are to be asked for again.
     #[must_use]
     pub fn attributes(ino: u64) -> Self {
-        Self::new(INVAL_INODE, &[Inode { ino, offset: -1, len: 0 }.as_bytes()])
+        Self::new(INVAL_INODE, &[InodeNotice { ino, offset: -1, len: 0 }.as_bytes()])
     }
 
     /// The attributes of `ino` are to be asked for again, and its data is to be read again.
     #[must_use]
     pub fn data(ino: u64) -> Self {
-        Self::new(INVAL_INODE, &[Inode { ino, offset: 0, len: 0 }.as_bytes()])
+        Self::new(INVAL_INODE, &[InodeNotice { ino, offset: 0, len: 0 }.as_bytes()])
     }
 
     /// Every name is to be asked for again (Linux 6.16).

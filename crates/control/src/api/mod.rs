@@ -483,7 +483,7 @@ mod tests {
         check::<Changed>("set");
         check::<WritePathChanged>("write-path");
         check::<BranchChanged>("branch");
-        check::<Places>("where");
+        check::<FileLocations>("where");
         check::<Explained>("explain");
         check::<PlacementExplained>("explain-create");
         check::<Copied>("copy");

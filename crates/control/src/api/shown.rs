@@ -75,15 +75,15 @@ pub struct SilentPool {
 /// Output of `fsstack where`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Places {
+pub struct FileLocations {
     /// In the order in which they were asked for.
-    pub places: Vec<Place>,
+    pub places: Vec<FileLocation>,
 }
 
 /// Where one path is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Place {
+pub struct FileLocation {
     /// The path as given.
     pub path: String,
     /// The branch that answers for it.

@@ -2,7 +2,7 @@
 
 use super::show::{self, Style};
 use super::{Failed, pool};
-use fsstack_control::api::{Place, Places};
+use fsstack_control::api::{FileLocation, FileLocations};
 use fsstack_pool::Printable;
 use rustix::fs::lgetxattr;
 use rustix::io::Errno;
@@ -10,15 +10,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn run(paths: &[PathBuf], style: Style) -> Result<(), Failed> {
-    let places = paths.iter().map(|path| place(path)).collect::<Result<Vec<_>, _>>()?;
-    show::answer(style, &Places { places }, human)
+    let places = paths.iter().map(|path| location(path)).collect::<Result<Vec<_>, _>>()?;
+    show::answer(style, &FileLocations { places }, human)
 }
 
-fn place(path: &Path) -> Result<Place, Failed> {
+fn location(path: &Path) -> Result<FileLocation, Failed> {
     let shown = Printable::path(path).to_string();
     let failed = |errno: Errno| Failed::system(&shown, &io::Error::from(errno));
     match attribute(path, "user.fsstack.branch") {
-        Ok(branch) => Ok(Place {
+        Ok(branch) => Ok(FileLocation {
             branch: Printable(&branch).to_string(),
             at: Printable(&attribute(path, "user.fsstack.path").map_err(failed)?).to_string(),
             copies: attribute(path, "user.fsstack.paths")
@@ -33,7 +33,7 @@ fn place(path: &Path) -> Result<Place, Failed> {
             let (pool, inside) = pool::holding(path)?;
             let told = pool.client().explain(&inside)?;
             let at = told.copies.first().cloned().unwrap_or_default();
-            Ok(Place { path: shown, branch: told.branch, at, copies: told.copies })
+            Ok(FileLocation { path: shown, branch: told.branch, at, copies: told.copies })
         }
         Err(errno) => Err(failed(errno)),
     }
@@ -46,18 +46,18 @@ fn attribute(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
     Ok(value)
 }
 
-fn human(places: &Places) -> String {
-    let line = |place: &Place| {
-        let others: String = place
+fn human(places: &FileLocations) -> String {
+    let line = |location: &FileLocation| {
+        let others: String = location
             .copies
             .iter()
-            .filter(|copy| **copy != place.at)
+            .filter(|copy| **copy != location.at)
             .map(|copy| format!("  also at {copy}\n"))
             .collect();
         if places.places.len() == 1 {
-            format!("{}\n{others}", place.at)
+            format!("{}\n{others}", location.at)
         } else {
-            format!("{}: {}\n{others}", place.path, place.at)
+            format!("{}: {}\n{others}", location.path, location.at)
         }
     };
     places.places.iter().map(line).collect()
