@@ -4,8 +4,9 @@
 use std::fs;
 use std::thread;
 
+use fsstack_lab::branch::Kind;
 use fsstack_lab::pool::Builder;
-use fsstack_lab::{Pool, needs};
+use fsstack_lab::{self as lab, Pool, needs};
 
 use crate::hung_branches::{Frozen, described, filled, until};
 
@@ -73,4 +74,63 @@ fn a_branch_mounted_again_is_used_with_twenty_four_calls_stuck_in_the_old_mount_
 fn a_branch_mounted_again_is_used_with_twenty_four_calls_stuck_in_the_old_mount_by_the_ring() {
     needs!(mounting(), program("mergerfs"), rings());
     is_used_whatever_is_stuck(described().option("transport=ring"), 24);
+}
+
+/// Threads of the process `pid` that wait for an answer of a FUSE file system.
+fn waiting(pid: i32) -> usize {
+    let tasks =
+        fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().map(|task| task.path().join("wchan"));
+    tasks.filter(|at| fs::read_to_string(at).is_ok_and(|at| at.contains("request_wait_answer"))).count()
+}
+
+/// The directory `e` is being opened on the old mount when the branch is mounted again, and the open succeeds afterwards.
+fn is_not_entered_by_the_old_mount(transport: &str) {
+    let mut pool = lab::pool()
+        .tmp_branch("b")
+        .branch("a", Kind::Numbered)
+        .option("write-path=stacked")
+        .option("attr-timeout=600")
+        .option("entry-timeout=600")
+        .option("branch-timeout=1")
+        .option(&format!("transport={transport}"))
+        .unmounted();
+    let home = pool.branch("a").path().join("d/e");
+    fs::create_dir_all(&home).unwrap();
+    fs::write(home.join("file"), "content").unwrap();
+    fs::write(home.join("../beside"), "beside").unwrap();
+    pool.remount();
+    let dir = pool.at("d/e");
+    // The kernel knows `e`, the daemon has `d` open and `e` not.
+    // (What somebody has open is not forgotten when the branch is mounted again.)
+    let _known = fs::File::open(&dir).unwrap();
+
+    let old = pool.branch("a").daemon();
+    let frozen = Frozen::new(old);
+    let listed = fs::read_dir(&dir).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    assert_eq!(listed.err().and_then(|error| error.raw_os_error()), Some(5));
+    let daemon = pool.daemon().pid;
+    assert!(waiting(daemon) > 0, "a thread is stuck in the old mount");
+    pool.branch_mut("a").unmount_lazily();
+    pool.branch_mut("a").remount();
+    until("the branch is used again", || fs::read(pool.at("d/beside")).is_ok());
+    drop(frozen);
+    until("the old mount has answered", || waiting(daemon) == 0);
+    for _ in 0..20 {
+        assert_eq!(pool.read("d/e/file"), b"content");
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+        pool.write("d/e/new", b"new");
+        fs::remove_file(dir.join("new")).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_that_was_being_opened_on_the_old_mount_is_entered_on_the_new_one_by_the_device() {
+    needs!(mounting(), program("mergerfs"));
+    is_not_entered_by_the_old_mount("dev");
+}
+
+#[test]
+fn a_directory_that_was_being_opened_on_the_old_mount_is_entered_on_the_new_one_by_the_ring() {
+    needs!(mounting(), program("mergerfs"), rings());
+    is_not_entered_by_the_old_mount("ring");
 }

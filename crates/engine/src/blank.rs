@@ -1,7 +1,7 @@
 //! Empty files that get their name later.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
@@ -9,6 +9,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use crate::branch::Branch;
 use crate::caller::as_owner;
 use crate::inode::dirfd::DirFd;
+use crate::mounted_fd::MountedFd;
 use crate::record;
 use crate::recover::{self, AtWork};
 
@@ -41,20 +42,21 @@ impl Staged {
 }
 
 /// An empty file below `dir` on the branch `to`, which has no name there yet: for a copy of the file with the attributes `stat`.
-pub(crate) fn blank(to: &Branch, dir: &DirFd, stat: &Stat) -> Result<(OwnedFd, Option<Staged>), SysError> {
+pub(crate) fn blank(to: &Branch, dir: &DirFd, stat: &Stat) -> Result<(MountedFd, Option<Staged>), SysError> {
     let tmpfile = || sys::at::tmpfile(dir.as_fd(), OFlags::RDWR, 0o600);
     // The owner's quota decides on a file more, too. (A server would ask whether the owner may write to the directory.)
     match if to.is_remote() { tmpfile() } else { as_owner(stat, tmpfile) } {
         Err(error)
             if matches!(error.errno, Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOSYS | Errno::INVAL) => {}
-        made => return made.map(|fd| (fd, None)),
+        made => return made.map(|fd| (dir.opened(fd), None)),
     }
     let name = to.stage(c".part");
     let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+    let root = to.root(); // the folder is below this one, or below a later one
     let (_, fd) = recover::in_folder(to, |folder| {
         let fd = sys::at::open(folder, &name, how, 0o600, to.mounts)?;
         // (Another host's mount leaves it alone.)
         record::hold_new(&fd, folder, &name).map(|()| fd)
     })?;
-    Ok((fd, Some(Staged(name))))
+    Ok((root.opened(fd), Some(Staged(name))))
 }

@@ -14,6 +14,7 @@ use fsstack_sys::{self as sys, Stat};
 use crate::branch::Branch;
 use crate::health::parts::Parts;
 use crate::inode::dirfd::DirFd;
+use crate::mounted_fd::MountedFd;
 
 /// The id stored with a branch, by which it is known again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub(crate) struct Place {
 
 impl Home {
     pub(crate) fn new(root: OwnedFd, stat: &Stat, space: &FsSpace, proof: Option<Proof>) -> Self {
-        let root = Arc::new(DirFd::pinned(root, 0));
+        let root = Arc::new(DirFd::pinned(MountedFd::root(root, 0)));
         let mounts = sys::mounts::list().unwrap_or_default();
         let listed = mounts.iter().any(|mount| mount.id == stat.mnt_id);
         let parts = Parts::of(stat.mnt_id, &mounts);
@@ -65,7 +66,7 @@ impl Home {
     /// Nowhere: nothing can be opened below it.
     pub(crate) fn nowhere() -> Result<Self, sys::SysError> {
         Ok(Self {
-            now: ArcSwap::from_pointee(Place::nowhere()?),
+            now: ArcSwap::from_pointee(Place::nowhere_since(0)?),
             f_type: 0,
             fsid: 0,
             proof: None,
@@ -76,16 +77,13 @@ impl Home {
 
 impl Place {
     /// A pipe has the place of a root: no directory.
-    fn nowhere() -> Result<Self, sys::SysError> {
-        Self::nowhere_since(0)
-    }
-
     fn nowhere_since(epoch: u32) -> Result<Self, sys::SysError> {
         let (end, _) = sys::process::readiness_pipe().map_err(|error| sys::SysError {
             call: sys::Call::Open,
             errno: sys::Errno::from_io_error(&error).unwrap_or(sys::Errno::MFILE),
         })?;
-        Ok(Self { root: Arc::new(DirFd::pinned(end, epoch)), dev: 0, mnt_id: 0, left: true, parts: None })
+        let root = Arc::new(DirFd::pinned(MountedFd::root(end, epoch)));
+        Ok(Self { root, dev: 0, mnt_id: 0, left: true, parts: None })
     }
 }
 
@@ -112,7 +110,7 @@ impl Branch {
 
     /// It has left the pool: its disk may be unmounted.
     pub(crate) fn let_go(&self) {
-        match Place::nowhere() {
+        match Place::nowhere_since(self.epoch() + 1) {
             Ok(place) => self.home.now.store(Arc::new(place)),
             Err(error) => {
                 tracing::warn!(%error, branch = %self.path.display(), "cannot release the root of a removed branch; umount(8) of it fails with EBUSY")

@@ -26,6 +26,7 @@ pub mod inode;
 mod intent;
 mod journal;
 pub mod live;
+mod mounted_fd;
 mod movers;
 mod moving;
 mod names;

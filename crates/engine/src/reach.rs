@@ -23,6 +23,7 @@ use crate::error::{OpError, Result};
 use crate::index::Place;
 use crate::inode::number::{self, Identity};
 use crate::inode::{Copies, Inode};
+use crate::mounted_fd::MountedFd;
 use crate::pool::Pool;
 use crate::resolve::{DirStats, Found};
 use crate::union::Union;
@@ -47,7 +48,7 @@ pub(crate) enum Reached {
 pub(crate) struct ByNumber {
     pub(crate) at: BranchIx,
     /// `O_PATH`.
-    pub(crate) fd: OwnedFd,
+    pub(crate) fd: MountedFd,
     pub(crate) stat: Stat,
     pub(crate) id: Identity,
 }
@@ -110,7 +111,7 @@ impl Union {
     }
 
     /// What branch and inode number make the number `natural` of, where it is, and its attributes.
-    fn open_natural(&self, pool: &Pool, natural: Ino) -> Result<(BranchIx, OwnedFd, Stat)> {
+    fn open_natural(&self, pool: &Pool, natural: Ino) -> Result<(BranchIx, MountedFd, Stat)> {
         let exported = pool.settings.nfs_export;
         let Some(inode) = number::inode_of(natural) else {
             let found = if exported { self.search_all(pool, natural)? } else { None };
@@ -132,11 +133,12 @@ impl Union {
     }
 
     /// What has the inode number `inode` on `branch`, and its attributes.
-    pub(crate) fn open_raw(&self, branch: &Branch, inode: u64) -> Result<Option<(OwnedFd, Stat)>> {
+    pub(crate) fn open_raw(&self, branch: &Branch, inode: u64) -> Result<Option<(MountedFd, Stat)>> {
         let Some(how) = branch.by_number else { return Ok(None) };
-        let Some(fd) = branch.ask(|| how.open(branch.root().as_fd(), inode))? else { return Ok(None) };
+        let root = branch.root();
+        let Some(fd) = branch.ask(|| how.open(root.as_fd(), inode))? else { return Ok(None) };
         let stat = branch.ask(|| branch.stat_fd(fd.as_fd()))?;
-        Ok((stat.nlink > 0 && stat.ino == inode).then_some((fd, stat)))
+        Ok((stat.nlink > 0 && stat.ino == inode).then_some((root.opened(fd), stat)))
     }
 
     /// Where the directory `fd` of the branch `at` is in the pool, by the path that the kernel knows it by.

@@ -177,13 +177,13 @@ pub(crate) fn try_hold(file: &OwnedFd) -> bool {
 }
 
 /// Gives the lock of [`try_hold`] up: the file is somebody's by now.
-pub(crate) fn let_go(file: &OwnedFd) {
+pub(crate) fn let_go(file: &impl AsFd) {
     if let Err(error) = lock(file, LockType::Unlock) {
         tracing::debug!(%error, "nothing to unlock");
     }
 }
 
-fn lock(file: &OwnedFd, kind: LockType) -> Result<(), SysError> {
+fn lock(file: &impl AsFd, kind: LockType) -> Result<(), SysError> {
     locks::try_lock(file.as_fd(), Lock { start: 0, end: TO_THE_END, kind, pid: 0 })
 }
 

@@ -21,7 +21,7 @@
 //! copy: none is made later, as the file is open and no open of it goes by passthrough.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
@@ -38,6 +38,7 @@ use crate::index::birth;
 use crate::inode::dirfd::DirFd;
 use crate::inode::{Inode, Name, number};
 use crate::intent::{Intent, Stamp};
+use crate::mounted_fd::MountedFd;
 use crate::movers::Order;
 use crate::moving::Move;
 use crate::open::departure::{Departure, Outcome};
@@ -80,7 +81,7 @@ impl From<OpError> for Unmoved {
 struct New<'a> {
     to: &'a Branch,
     dir: Arc<DirFd>,
-    fd: OwnedFd,
+    fd: MountedFd,
     staged: Option<Staged>,
 }
 
@@ -247,7 +248,7 @@ impl Union {
         to: &Branch,
         departure: &Departure,
         alone: impl FnOnce() -> Result<Alone<'f>>,
-    ) -> Result<(OwnedFd, Alone<'f>), Unmoved> {
+    ) -> Result<(MountedFd, Alone<'f>), Unmoved> {
         let dir = self.skeleton(pool, &moving.name.parent, to.ix)?;
         let (fd, staged) = to.ask(|| blank(to, &dir, &moving.stat))?;
         let new = New { to, dir, fd, staged };

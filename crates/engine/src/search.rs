@@ -14,7 +14,7 @@
 
 use std::ffi::{CStr, CString};
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -30,6 +30,7 @@ use crate::error::{OpError, Result};
 use crate::health::stand_in;
 use crate::index::{KeptBy, Name, Way, open_path};
 use crate::inode::{Inode, number};
+use crate::mounted_fd::MountedFd;
 use crate::pool::Pool;
 use crate::union::Union;
 
@@ -166,7 +167,11 @@ impl Union {
     ///
     /// # Errors
     /// A branch cannot be asked, and no other has it.
-    pub(crate) fn search_all(&self, pool: &Pool, natural: Ino) -> Result<Option<(BranchIx, OwnedFd, Stat)>> {
+    pub(crate) fn search_all(
+        &self,
+        pool: &Pool,
+        natural: Ino,
+    ) -> Result<Option<(BranchIx, MountedFd, Stat)>> {
         let mut unsure = None;
         for branch in pool.branches.iter().filter(|branch| branch.by_number.is_none()) {
             match self.search(branch, natural) {
@@ -182,7 +187,7 @@ impl Union {
     ///
     /// # Errors
     /// That cannot be known.
-    pub(crate) fn search(&self, branch: &Branch, natural: Ino) -> Result<Option<(OwnedFd, Stat)>> {
+    pub(crate) fn search(&self, branch: &Branch, natural: Ino) -> Result<Option<(MountedFd, Stat)>> {
         let searches = &branch.searches;
         let asked = searches.begun.load(SeqCst);
         match self.where_it_was(branch, natural) {
@@ -290,11 +295,12 @@ impl Union {
     }
 
     /// The object, if it is where it was seen last.
-    pub(crate) fn where_it_was(&self, branch: &Branch, natural: Ino) -> Result<Option<(OwnedFd, Stat)>> {
+    pub(crate) fn where_it_was(&self, branch: &Branch, natural: Ino) -> Result<Option<(MountedFd, Stat)>> {
         let Some(path) = self.remembered(branch, natural) else { return Ok(None) };
+        let root = branch.root();
         let opened = branch.ask(|| {
             let mut names = path.iter().rev().peekable();
-            let mut dir = sys::at::reopen(branch.root().as_fd(), OFlags::PATH | OFlags::DIRECTORY)?;
+            let mut dir = sys::at::reopen(root.as_fd(), OFlags::PATH | OFlags::DIRECTORY)?;
             while let Some(name) = names.next() {
                 if names.peek().is_none() {
                     return sys::at::open(dir.as_fd(), name, OFlags::PATH, 0, branch.mounts);
@@ -309,7 +315,7 @@ impl Union {
         };
         let stat = branch.ask(|| branch.stat_fd(fd.as_fd()))?;
         let is_it = stat.nlink > 0 && number::number(branch, stat.dev, stat.ino) == natural;
-        Ok(is_it.then_some((fd, stat)))
+        Ok(is_it.then_some((root.opened(fd), stat)))
     }
 
     /// Whether the object is where it was seen last.

@@ -126,7 +126,7 @@ impl Union {
         self.changed(pool, branch.ix, (&name.parent, &name.name), Change::Came);
         // (It may have been found there, unmarked.)
         self.note_copy(branch, On::Fd(made.as_fd()), dir.id, stat.ino);
-        let fd = Arc::new(self.budget.count(made, branch.epoch()));
+        let fd = Arc::new(self.budget.count(parent.opened(made)));
         dir.add_copy(branch.ix, stat.ino, Some(fd.clone()), |at| pool.turn(at));
         self.budget.opened(dir, branch.ix);
         Ok(fd)

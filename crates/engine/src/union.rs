@@ -372,9 +372,10 @@ impl Union {
             }
             return Err(OpError::MISSING);
         }
-        let fd = Arc::new(self.budget.count(opened, branch.epoch()));
-        dir.keep_dirfd(branch.ix, &fd);
-        self.budget.opened(dir, branch.ix);
+        let fd = Arc::new(self.budget.count(parent.opened(opened)));
+        if dir.keep_dirfd(branch, &fd) {
+            self.budget.opened(dir, branch.ix);
+        }
         Ok(fd)
     }
 

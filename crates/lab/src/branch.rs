@@ -41,14 +41,16 @@ pub enum Kind {
     Gluster(Volume),
     /// A FUSE mount of mergerfs over a plain directory beside it: its daemon can be killed and frozen.
     Served,
-    /// The same without extended attributes, and so without ACLs: like many network file systems.
+    /// The same with inode numbers that do not change when it is mounted again.
+    Numbered,
+    /// As [`Self::Served`], without extended attributes, and so without ACLs: like many network file systems.
     Bare,
 }
 
 impl Kind {
     /// Whether its files lie in a plain directory beside it.
     fn is_served(self) -> bool {
-        matches!(self, Self::Served | Self::Bare)
+        matches!(self, Self::Served | Self::Numbered | Self::Bare)
     }
 }
 
@@ -82,7 +84,9 @@ impl Branch {
         let path = home.join(name);
         let dir = Entry::dir(&path)?;
         let (image, image_entry) = match kind {
-            Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) | Kind::Served | Kind::Bare => (None, None),
+            Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) | Kind::Served | Kind::Numbered | Kind::Bare => {
+                (None, None)
+            }
             Kind::Xfs(size) | Kind::Ext4(size) | Kind::Btrfs(size) => {
                 let image = image_dir(size, home)?.join(image_name(&path));
                 let entry = Entry::file(&image)?;
@@ -189,14 +193,14 @@ impl Branch {
         self.mount = None;
     }
 
-    /// The process that serves it, if it is [`Kind::Served`] or [`Kind::Bare`].
+    /// The process that serves it, if it is served by one.
     #[must_use]
     #[track_caller]
     pub fn daemon(&self) -> Process {
         must(daemon::server_of(&self.path), "a branch's daemon")
     }
 
-    /// Where a [`Kind::Served`] or [`Kind::Bare`] branch has its files, whatever becomes of its daemon.
+    /// Where a branch that a daemon serves has its files, whatever becomes of its daemon.
     #[must_use]
     pub fn below(&self) -> PathBuf {
         let mut below = self.path.clone().into_os_string();
@@ -234,13 +238,15 @@ impl Branch {
                 &format!("mode=755,size={}", size.bytes()),
                 "tmpfs",
             ]),
-            (Kind::Served | Kind::Bare, _) => {
+            (Kind::Served | Kind::Numbered | Kind::Bare, _) => {
                 let below = self.below();
                 std::fs::create_dir_all(&below)?;
                 // Whatever it is asked reaches its daemon.
                 let mut options = "cache.attr=0,cache.entry=0,cache.statfs=0".to_owned();
-                if self.kind == Kind::Bare {
-                    options.push_str(",xattr=nosys");
+                match self.kind {
+                    Kind::Bare => options.push_str(",xattr=nosys"),
+                    Kind::Numbered => options.push_str(",use_ino"),
+                    _ => {}
                 }
                 command("mergerfs").args(["-o", &options]).arg(below)
             }
@@ -320,7 +326,7 @@ fn format(image: &Path, kind: Kind, size: MiB, layout: Layout) -> Result<()> {
         Kind::Xfs(_) => command("mkfs.xfs").args(["-q", "-f", "-K", "-m", "reflink=1"]).arg(image).run()?,
         Kind::Ext4(_) => command("mkfs.ext4").args(["-q", "-F", "-E", "nodiscard"]).arg(image).run()?,
         Kind::Btrfs(_) => command("mkfs.btrfs").args(["-q", "-f", "-K"]).arg(image).run()?,
-        Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) | Kind::Served | Kind::Bare => {
+        Kind::Plain | Kind::Tmpfs(_) | Kind::Gluster(_) | Kind::Served | Kind::Numbered | Kind::Bare => {
             bail!("{kind:?} has no image")
         }
     };

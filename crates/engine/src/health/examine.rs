@@ -19,6 +19,7 @@ use super::parts::Parts;
 use crate::branch::Branch;
 use crate::home::Place;
 use crate::inode::dirfd::DirFd;
+use crate::mounted_fd::MountedFd;
 
 /// Result of a probe.
 #[derive(Debug)]
@@ -87,7 +88,7 @@ impl Branch {
         if !proven || stat.ino != self.root_ino || space.f_type != self.home.f_type {
             return Ok(None);
         }
-        let root = Arc::new(DirFd::pinned(root, self.epoch() + 1));
+        let root = Arc::new(DirFd::pinned(MountedFd::root(root, self.epoch() + 1)));
         let parts = Parts::of(stat.mnt_id, &sys::mounts::list().unwrap_or_default());
         Ok(Some(Place { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false, parts }))
     }

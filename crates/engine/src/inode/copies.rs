@@ -15,6 +15,7 @@ use super::claims::Claims;
 use super::dirfd::DirFd;
 use super::number::hash_name;
 use super::{Inode, Place};
+use crate::branch::Branch;
 use crate::health::holder::Holder;
 
 /// Lifetime of a missing name: it may be made out of band. The kernel looks a name up and then makes it, microseconds apart;
@@ -236,14 +237,20 @@ impl Inode {
         })?
     }
 
-    /// Keeps `fd` as the descriptor of the copy on `branch`.
-    pub fn keep_dirfd(&self, branch: BranchIx, fd: &Arc<DirFd>) {
+    /// Keeps `fd` as the descriptor of the copy on `branch`; not if it is on a mount that was replaced. Whether it is kept.
+    pub(crate) fn keep_dirfd(&self, branch: &Branch, fd: &Arc<DirFd>) -> bool {
         self.with_dir(|dir| {
-            if let Some(copy) = dir.copies.iter_mut().find(|copy| copy.branch == branch) {
-                copy.fd = Some(fd.clone());
-                copy.used = true;
+            // With the inode locked: a mount that is replaced from now on has the descriptor closed (`close_on`).
+            let copy = dir.copies.iter_mut().find(|copy| copy.branch == branch.ix)?;
+            if fd.epoch != branch.epoch() {
+                return None;
             }
-        });
+            copy.fd = Some(fd.clone());
+            copy.used = true;
+            Some(())
+        })
+        .flatten()
+        .is_some()
     }
 
     /// Closes the descriptor on `branch` unless it was used since the last call; true if it was.

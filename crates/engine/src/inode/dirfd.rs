@@ -4,7 +4,8 @@
 //! never takes it away: what is closed is the inode's own reference.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -12,20 +13,27 @@ use fsstack_pool::BranchIx;
 use parking_lot::Mutex;
 
 use super::Inode;
+use crate::mounted_fd::MountedFd;
 
 /// An open directory of a branch, or a file there that was removed (`O_PATH`).
 #[derive(Debug)]
 pub struct DirFd {
-    fd: OwnedFd,
-    /// Which mount of the branch it was opened on.
-    pub(crate) epoch: u32,
+    fd: MountedFd,
     counted: Option<Arc<AtomicUsize>>,
 }
 
 impl DirFd {
     /// A descriptor that stays open for the life of the pool: a branch's root.
-    pub fn pinned(fd: OwnedFd, epoch: u32) -> Self {
-        Self { fd, epoch, counted: None }
+    pub fn pinned(fd: MountedFd) -> Self {
+        Self { fd, counted: None }
+    }
+}
+
+impl Deref for DirFd {
+    type Target = MountedFd;
+
+    fn deref(&self) -> &MountedFd {
+        &self.fd
     }
 }
 
@@ -70,9 +78,9 @@ impl Budget {
     }
 
     /// Counts `fd`.
-    pub fn count(&self, fd: OwnedFd, epoch: u32) -> DirFd {
+    pub fn count(&self, fd: MountedFd) -> DirFd {
         self.open.fetch_add(1, Relaxed);
-        DirFd { fd, epoch, counted: Some(self.open.clone()) }
+        DirFd { fd, counted: Some(self.open.clone()) }
     }
 
     /// `inode` has a descriptor on `branch` from now on: others are closed if they are too many.

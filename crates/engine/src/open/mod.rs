@@ -17,7 +17,7 @@ pub mod route;
 mod unsynced;
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
@@ -31,6 +31,7 @@ use crate::error::Result;
 use crate::health::crowd::Stay;
 use crate::health::holder::Holder;
 use crate::inode::Inode;
+use crate::mounted_fd::MountedFd;
 use crate::ops::lock::LockOwner;
 use crate::ops::open::has_capability;
 use crate::ranked::{OWNERS, Ranked, TIE};
@@ -94,14 +95,14 @@ impl OpenFile {
     /// `fd`, just opened on `branch`; `stat` is its attributes.
     pub fn new(
         branch: Tenant,
-        fd: OwnedFd,
+        fd: MountedFd,
         access: Access,
         stat: &Stat,
         backings: Arc<dyn Backings>,
     ) -> Self {
-        let (epoch, at) = (branch.epoch(), ArcSwap::new(branch.branch().clone()));
+        let at = ArcSwap::new(branch.branch().clone());
         Self {
-            placed: RwLock::new(Placed { branch, fd, access, epoch, departure: None }),
+            placed: RwLock::new(Placed { branch, fd, access, departure: None }),
             alone: Mutex::default(),
             at,
             writable: AtomicBool::new(access.writes()),
@@ -222,7 +223,7 @@ impl OpenFile {
             let was = placed.was();
             let open = |how: Access| {
                 let opened = placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how.flags()));
-                opened.map(|fd| (how, fd))
+                opened.map(|fd| (how, placed.fd.opened(fd)))
             };
             let (access, fd) = match open(Access::Write) {
                 Err(error) if is_refused(error) && flags.contains(OFlags::APPEND) => {
@@ -237,7 +238,7 @@ impl OpenFile {
                 self.set_strips(true);
             }
             drop(placed);
-            self.replace(was, Was { access, ..was }, fd)?;
+            self.replace(was, access, fd)?;
         }
     }
 
@@ -266,7 +267,7 @@ impl OpenFile {
             let was = placed.was();
             let fd = placed.open_to_read()?;
             drop(placed);
-            self.replace(was, Was { access: Access::Read, ..was }, fd)?;
+            self.replace(was, Access::Read, fd)?;
         }
     }
 

@@ -20,6 +20,7 @@ use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::health::holder::Holder;
 use crate::health::stand_in;
+use crate::mounted_fd::MountedFd;
 use crate::terms::Tenant;
 
 /// How long one attempt to have a file alone lasts.
@@ -35,11 +36,9 @@ pub struct Placed {
     /// The branch.
     pub branch: Tenant,
     /// The file there.
-    pub fd: OwnedFd,
+    pub fd: MountedFd,
     /// Access that `fd` allows.
     pub access: Access,
-    /// Which mount of the branch `fd` was opened on.
-    pub epoch: u32,
     /// The move that the file waits for: until it is over nobody changes the file.
     pub(super) departure: Option<Arc<Departure>>,
 }
@@ -100,22 +99,20 @@ pub(crate) struct Was {
 
 /// Descriptor of a file that has, or is in place of, another one: to be closed.
 pub(super) struct Gone {
-    pub(super) fd: OwnedFd,
-    /// Mount of the branch that it was opened on.
-    pub(super) epoch: u32,
+    pub(super) fd: MountedFd,
     /// It was opened to take the other's place, and did not.
     pub(super) is_new: bool,
 }
 
 impl Placed {
     pub(crate) fn was(&self) -> Was {
-        Was { branch: self.branch.ix, access: self.access, epoch: self.epoch }
+        Was { branch: self.branch.ix, access: self.access, epoch: self.fd.epoch }
     }
 
     /// The file is `fd` on the branch `home` from now on: what it was.
-    pub(crate) fn arrive(&mut self, home: Tenant, fd: OwnedFd) -> OwnedFd {
+    pub(crate) fn arrive(&mut self, home: Tenant, fd: MountedFd) -> MountedFd {
         self.branch = home;
-        (self.access, self.epoch, self.departure) = (Access::Write, self.branch.epoch(), None);
+        (self.access, self.departure) = (Access::Write, None);
         std::mem::replace(&mut self.fd, fd)
     }
 
@@ -129,9 +126,10 @@ impl Placed {
     }
 
     /// The file once more, to read it.
-    pub(super) fn open_to_read(&self) -> Result<OwnedFd> {
+    pub(super) fn open_to_read(&self) -> Result<MountedFd> {
         self.branch.as_daemon()?;
-        self.branch.ask(|| sys::at::reopen(self.fd.as_fd(), Access::Read.flags()))
+        let opened = self.branch.ask(|| sys::at::reopen(self.fd.as_fd(), Access::Read.flags()));
+        opened.map(|fd| self.fd.opened(fd))
     }
 }
 
@@ -212,7 +210,7 @@ impl OpenFile {
     /// As [`Self::placed`]; no descriptor is to be had.
     pub(crate) fn source(&self) -> Result<(Was, Arc<Branch>, OwnedFd)> {
         let placed = self.placed()?;
-        let source = placed.fd.try_clone().map_err(|error| {
+        let source = placed.fd.as_fd().try_clone_to_owned().map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
             OpError::Sys(SysError::new(Call::Open, errno))
         })?;
@@ -238,7 +236,7 @@ impl OpenFile {
 
     /// Which mount of its branch it was opened on; None while it is being moved.
     pub(crate) fn epoch(&self) -> Option<u32> {
-        self.placed.try_read_recursive().map(|placed| placed.epoch)
+        self.placed.try_read_recursive().map(|placed| placed.fd.epoch)
     }
 
     /// Closes `last`, the file that nobody has open any more.
@@ -290,48 +288,47 @@ impl OpenFile {
     pub(super) fn check_waiting(&self, came: Instant) -> Result<()> {
         let Some(placed) = self.placed.try_read_recursive() else { return self.check_holder() };
         placed.branch.check_open()?;
-        if placed.epoch != placed.branch.epoch() && came.elapsed() > PATIENCE {
+        if placed.fd.epoch != placed.branch.epoch() && came.elapsed() > PATIENCE {
             return Err(placed.branch.not_waited_for());
         }
         Ok(())
     }
 
-    /// Its descriptor, and the branch's present mount, if it was mounted again since.
+    /// Its descriptor, if its branch was mounted again since.
     ///
     /// # Errors
     /// The branch is closed: EIO.
-    pub(crate) fn stale(&self) -> Result<Option<(Was, u32)>> {
+    pub(crate) fn stale(&self) -> Result<Option<Was>> {
         let placed = self.placed()?;
-        let epoch = placed.branch.epoch();
-        if placed.epoch == epoch {
+        if placed.fd.epoch == placed.branch.epoch() {
             return Ok(None);
         }
         placed.branch.check_open()?;
-        Ok(Some((placed.was(), epoch)))
+        Ok(Some(placed.was()))
     }
 
-    /// Puts `fd`, which is `now`, in the place of the descriptor that `was` there; not if the file was moved or another
+    /// Puts `fd`, which is good for `access`, in the place of the descriptor that `was` there; not if the file was moved or another
     /// came first.
     ///
     /// # Errors
     /// As [`Self::hold_alone`].
-    pub(crate) fn replace(&self, was: Was, now: Was, fd: OwnedFd) -> Result<()> {
-        let (branch, gone) = self.put(was, now, fd)?; // a close may hang too
-        branch.dispose(gone.epoch, gone.fd);
+    pub(crate) fn replace(&self, was: Was, access: Access, fd: MountedFd) -> Result<()> {
+        let (branch, gone) = self.put(was, access, fd)?; // a close may hang too
+        branch.dispose(gone.fd.epoch, gone.fd);
         Ok(())
     }
 
     /// Like [`Self::replace`]: returns the branch and the descriptor to close.
-    pub(super) fn put(&self, was: Was, now: Was, fd: OwnedFd) -> Result<(Arc<Branch>, Gone)> {
+    pub(super) fn put(&self, was: Was, access: Access, fd: MountedFd) -> Result<(Arc<Branch>, Gone)> {
         let mut placed = self.hold_alone()?;
         let is_new = placed.was() != was;
         let gone = if is_new {
-            Gone { fd, epoch: now.epoch, is_new }
+            Gone { fd, is_new }
         } else {
-            (placed.access, placed.epoch) = (now.access, now.epoch);
+            placed.access = access;
             let gone = std::mem::replace(&mut placed.fd, fd);
             self.hush_again(&placed);
-            Gone { fd: gone, epoch: was.epoch, is_new }
+            Gone { fd: gone, is_new }
         };
         Ok((placed.branch.branch().clone(), gone))
     }

@@ -119,7 +119,7 @@ impl OpenFile {
     }
 
     fn apart(&self, placed: &Placed) -> Option<Arc<OwnedFd>> {
-        let on = (placed.branch.ix, placed.epoch);
+        let on = (placed.branch.ix, placed.fd.epoch);
         let known =
             |state: &State| state.apart.as_ref().filter(|apart| apart.on == on).map(|apart| apart.fd.clone());
         let found = known(&self.quiet.state.lock());

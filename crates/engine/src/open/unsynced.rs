@@ -3,20 +3,20 @@
 //! A branch that others serve may say of earlier writes that they did not fit when it is asked for another one; a mount
 //! that is gone takes with it what it had not stored. Neither may pass as if nothing had been written.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 
 use fsstack_sys::{self as sys, Call, Errno, SysError};
 
 use super::owed::{Asks, To};
-use super::place::Gone;
-use super::{OpenFile, PATIENCE, Sync, Was};
+use super::{Access, OpenFile, PATIENCE, Sync, Was};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::health::crowd::Stay;
 use crate::health::stand_in;
 use crate::inode::Inode;
+use crate::mounted_fd::MountedFd;
 
 /// Something was acknowledged since the last fsync that went well.
 #[derive(Debug, Default)]
@@ -131,14 +131,14 @@ impl OpenFile {
     ///
     /// # Errors
     /// As [`Self::hold_alone`].
-    pub(crate) fn replace_mount(&self, was: Was, now: Was, fd: OwnedFd) -> Result<()> {
+    pub(crate) fn replace_mount(&self, was: Was, access: Access, fd: MountedFd) -> Result<()> {
         if !(self.has_unsynced() || self.is_past_us() && was.access.writes()) {
-            return self.replace(was, now, fd);
+            return self.replace(was, access, fd);
         }
         let mut replaced = Ok(());
         // (Who asks the new mount meanwhile waits for what the old one says.)
         let told = self.owed.ask(None, OpError::is_of_a_sync, || {
-            let (branch, gone) = match self.put(was, now, fd) {
+            let (branch, gone) = match self.put(was, access, fd) {
                 Ok(put) => put,
                 Err(error) => {
                     replaced = Err(error);
@@ -146,10 +146,10 @@ impl OpenFile {
                 }
             };
             if gone.is_new {
-                branch.dispose(gone.epoch, gone.fd);
+                branch.dispose(gone.fd.epoch, gone.fd);
                 return Ok(());
             }
-            self.last_word(&branch, gone)
+            self.last_word(&branch, gone.fd)
         });
         if let Err(error) = told {
             tracing::warn!(%error, "write-back error on a file's old mount; its next fsync fails with EIO");
@@ -158,15 +158,14 @@ impl OpenFile {
     }
 
     /// Answer of an old mount of `branch` to an fsync of `gone`, which is closed.
-    fn last_word(&self, branch: &Branch, gone: Gone) -> Result<()> {
-        let Gone { fd: gone, epoch, .. } = gone;
+    fn last_word(&self, branch: &Branch, gone: MountedFd) -> Result<()> {
         let told = |told: Result<(), SysError>| told.map_err(|error| lost(branch, error.errno));
         if !branch.is_remote() {
             return told(sys::file::fsync(gone.as_fd()));
         }
         // No responder answers for a thread stuck in a mount that is gone.
         let (tell, said) = channel();
-        branch.have_closed(epoch, move || {
+        branch.have_closed(gone.epoch, move || {
             let _heard = tell.send(sys::file::fsync(gone.as_fd()));
         });
         let synced = stand_in::aside(|| said.recv_timeout(PATIENCE));

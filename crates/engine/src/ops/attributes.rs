@@ -8,7 +8,8 @@ use fsstack_sys::{self as sys, Errno};
 use crate::answer::Attr;
 use crate::error::Result;
 use crate::inode::Inode;
-use crate::open::{Access, FileHandle, OpenFile, Was, is_refused};
+use crate::open::{Access, FileHandle, OpenFile, is_refused};
+use crate::ops::pin::ghost;
 use crate::union::Union;
 
 impl Union {
@@ -32,7 +33,7 @@ impl Union {
             }
             None => match self.stat_by_name(&pool, &inode) {
                 // No name of it is left, but the kernel has it still.
-                Err(error) if error.errno() == Errno::STALE && inode.ghost().is_some() => {
+                Err(error) if error.errno() == Errno::STALE && ghost(&pool, &inode).is_some() => {
                     self.pin(&pool, &inode)?.ask(&pool, sys::at::stat_fd)?
                 }
                 Err(error) => self.file_by_number(&pool, &inode, error)?.stat,
@@ -74,7 +75,7 @@ impl Union {
 
     /// Opens `file`, the open file of `inode`, anew if its branch was mounted again since.
     pub(crate) fn freshen(&self, inode: &Arc<Inode>, file: &OpenFile) -> Result<()> {
-        while let Some((was, epoch)) = file.stale()? {
+        while let Some(was) = file.stale()? {
             // A call that is stuck in it, on the old mount, keeps it as it is.
             drop(file.hold_alone()?);
             let pool = self.pool.load();
@@ -90,7 +91,7 @@ impl Union {
                 Err(error) if is_refused(error) && was.access.writes() => open(Access::Read)?,
                 opened => opened?,
             };
-            file.replace_mount(was, Was { access, epoch, ..was }, fd)?;
+            file.replace_mount(was, access, fd)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Creating a file and opening it in one.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fsstack_pool::EntryName;
@@ -12,6 +12,7 @@ use crate::answer::{Created, Entry, Opened, Validity};
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
+use crate::mounted_fd::MountedFd;
 use crate::open::{Access, OpenFile};
 use crate::pool::Pool;
 use crate::resolve::entry;
@@ -21,7 +22,7 @@ use crate::unsynced::Change;
 /// A file that was just made on a branch.
 struct Made {
     at: BranchIx,
-    fd: OwnedFd,
+    fd: MountedFd,
     stat: Stat,
 }
 
@@ -84,7 +85,7 @@ impl Union {
         let made =
             branch.ask(|| sys::at::open(dir.as_fd(), name.as_cstr(), how, mode & 0o7777, branch.mounts));
         caller.done_in(pool)?;
-        let fd = made?;
+        let fd = dir.opened(made?);
         // Another branch may be tried next: this one must not keep the name.
         let stat = branch
             .ask(|| branch.stat_fd(fd.as_fd()))
@@ -107,7 +108,7 @@ impl Union {
             caller.act(branch)?;
             let made = branch.ask(|| sys::at::tmpfile(dir.as_fd(), how, mode & 0o7777));
             caller.done_in(&pool)?;
-            let fd = made?;
+            let fd = dir.opened(made?);
             let stat = branch.ask(|| branch.stat_fd(fd.as_fd()))?;
             Ok(Made { at, fd, stat })
         })?;

@@ -136,7 +136,7 @@ impl OpenFile {
         placed.branch.as_daemon()?;
         let fd = Arc::new(reopen(OFlags::RDWR).or_else(|_| reopen(OFlags::RDONLY))?);
         let Some(handle) = handle else { return Ok(fd) };
-        let (mut owners, epoch) = (self.lock_owners.lock(), placed.epoch);
+        let (mut owners, epoch) = (self.lock_owners.lock(), placed.fd.epoch);
         let owner = owners.entry(owner).or_insert_with(|| LockOwner { fd, epoch, by: SmallVec::new() });
         if !owner.by.contains(&handle) {
             owner.by.push(handle);

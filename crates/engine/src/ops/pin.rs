@@ -3,7 +3,7 @@
 //! A name can come to mean another file between two calls. So whatever is done to an inode by more than one
 //! call, or cannot be verified afterwards, is done to a descriptor whose identity was checked.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fsstack_pool::BranchIx;
@@ -13,6 +13,7 @@ use crate::error::{OpError, Result};
 use crate::health::crowd::Stay;
 use crate::inode::dirfd::DirFd;
 use crate::inode::{Inode, Name};
+use crate::mounted_fd::MountedFd;
 use crate::open::OpenFile;
 use crate::pool::Pool;
 use crate::union::Union;
@@ -22,7 +23,7 @@ pub(crate) enum Pin {
     /// The file is open anyway.
     Open(Arc<OpenFile>),
     /// Opened for this.
-    Here(BranchIx, OwnedFd),
+    Here(BranchIx, MountedFd),
     /// It has no name that is known any more.
     Removed(BranchIx, Arc<DirFd>),
 }
@@ -81,8 +82,8 @@ impl Union {
         }
         match self.open_checked(pool, inode, OFlags::PATH) {
             Ok((at, fd, _)) => Ok(Pin::Here(at, fd)),
-            Err(error) => match (inode.ghost(), inode.branch()) {
-                (Some(fd), Some(at)) if error.errno() == Errno::STALE => Ok(Pin::Removed(at, fd)),
+            Err(error) => match ghost(pool, inode) {
+                Some((at, fd)) if error.errno() == Errno::STALE => Ok(Pin::Removed(at, fd)),
                 _ => self.file_by_number(pool, inode, error).map(|reached| Pin::Here(reached.at, reached.fd)),
             },
         }
@@ -95,18 +96,18 @@ impl Union {
         pool: &Pool,
         inode: &Arc<Inode>,
         flags: OFlags,
-    ) -> Result<(BranchIx, OwnedFd, Stat)> {
-        match (self.open_checked(pool, inode, flags), inode.ghost(), inode.branch()) {
-            (Err(error), Some(removed), Some(at)) if error.errno() == Errno::STALE => {
+    ) -> Result<(BranchIx, MountedFd, Stat)> {
+        match (self.open_checked(pool, inode, flags), ghost(pool, inode)) {
+            (Err(error), Some((at, removed))) if error.errno() == Errno::STALE => {
                 let branch = pool.branch(at);
-                let fd = branch.ask(|| sys::at::reopen(removed.as_fd(), flags))?;
+                let fd = removed.opened(branch.ask(|| sys::at::reopen(removed.as_fd(), flags))?);
                 let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd()))?;
                 Ok((at, fd, stat))
             }
             (Err(error), ..) => {
                 let reached = self.file_by_number(pool, inode, error)?;
                 let fd = pool.branch(reached.at).ask(|| sys::at::reopen(reached.fd.as_fd(), flags))?;
-                Ok((reached.at, fd, reached.stat))
+                Ok((reached.at, reached.fd.opened(fd), reached.stat))
             }
             (opened, ..) => opened,
         }
@@ -118,10 +119,11 @@ impl Union {
         pool: &Pool,
         inode: &Arc<Inode>,
         flags: OFlags,
-    ) -> Result<(BranchIx, OwnedFd, Stat)> {
+    ) -> Result<(BranchIx, MountedFd, Stat)> {
         self.by_name(pool, inode, |dir, name, at| {
             let branch = pool.branch(at);
-            let fd = branch.ask(|| sys::at::open(dir, &name.name, flags, 0, branch.mounts))?;
+            let opened = branch.ask(|| sys::at::open(dir.as_fd(), &name.name, flags, 0, branch.mounts))?;
+            let fd = dir.opened(opened);
             let stat = branch.ask(|| branch.stat_fd(fd.as_fd()))?;
             if self.identity(pool, branch, &stat) == inode.id {
                 Ok((at, fd, stat))
@@ -135,7 +137,7 @@ impl Union {
     pub(crate) fn stat_by_name(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Stat> {
         self.by_name(pool, inode, |dir, name, at| {
             let branch = pool.branch(at);
-            let stat = branch.ask(|| branch.stat(dir, &name.name))?;
+            let stat = branch.ask(|| branch.stat(dir.as_fd(), &name.name))?;
             if self.identity(pool, branch, &stat) == inode.id { Ok(stat) } else { Err(OpError::STALE) }
         })
     }
@@ -145,14 +147,14 @@ impl Union {
         &self,
         pool: &Pool,
         inode: &Arc<Inode>,
-        act: impl Fn(BorrowedFd<'_>, &Name, BranchIx) -> Result<T>,
+        act: impl Fn(&DirFd, &Name, BranchIx) -> Result<T>,
     ) -> Result<T> {
         let mut last = OpError::STALE;
         // A second round: a rename may have moved the names on after they were read.
         for _ in 0..2 {
             let at = inode.branch().ok_or(OpError::STALE)?;
             for name in inode.names() {
-                let done = self.dirfd(pool, &name.parent, at).and_then(|dir| act(dir.as_fd(), &name, at));
+                let done = self.dirfd(pool, &name.parent, at).and_then(|dir| act(&dir, &name, at));
                 match done {
                     Err(error) if is_elsewhere(error) => last = error,
                     settled => return settled,
@@ -162,6 +164,12 @@ impl Union {
         // The object is not at its place: gone, or replaced out of band.
         Err(if last.is_fault() { last } else { OpError::STALE })
     }
+}
+
+/// The file itself, which was removed, on the branch where it was; not on a mount that was replaced since.
+pub(crate) fn ghost(pool: &Pool, inode: &Inode) -> Option<(BranchIx, Arc<DirFd>)> {
+    let (at, fd) = inode.branch().zip(inode.ghost())?;
+    (fd.epoch == pool.branch(at).epoch()).then_some((at, fd))
 }
 
 fn is_elsewhere(error: OpError) -> bool {

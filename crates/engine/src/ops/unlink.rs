@@ -88,7 +88,8 @@ impl Union {
             return;
         }
         let held = self.dirfd(pool, parent, at).and_then(|dir| {
-            branch.ask(|| sys::at::open(dir.as_fd(), name, sys::OFlags::PATH, 0, branch.mounts))
+            let opened = branch.ask(|| sys::at::open(dir.as_fd(), name, sys::OFlags::PATH, 0, branch.mounts));
+            opened.map(|fd| dir.opened(fd))
         });
         // A kernel that holds writes back sends the times of a removed file too, and takes ESTALE for a failed write.
         let writes_back = pool.settings.page_cache == PageCache::WriteBack;
@@ -97,7 +98,7 @@ impl Union {
             && (writes_back
                 || branch.ask(|| sys::at::stat_fd(fd.as_fd())).is_ok_and(|stat| stat.blocks <= SMALL))
         {
-            inode.outlive(Arc::new(self.ghosts.count(fd, branch.epoch())));
+            inode.outlive(Arc::new(self.ghosts.count(fd)));
         }
     }
 

@@ -1,0 +1,31 @@
+//! Descriptors that carry the mount of their branch.
+//!
+//! A branch may be mounted again at any moment, and its epoch with it. A call that was slow returns a descriptor on the old
+//! mount, so the epoch is never asked for when a call has returned: it is that of the descriptor that was opened by.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A descriptor on a branch, and the mount of the branch that it was opened on.
+#[derive(Debug)]
+pub struct MountedFd {
+    fd: OwnedFd,
+    pub(crate) epoch: u32,
+}
+
+impl MountedFd {
+    /// The root of a branch, at its mount `epoch`.
+    pub(crate) fn root(fd: OwnedFd, epoch: u32) -> Self {
+        Self { fd, epoch }
+    }
+
+    /// `fd`, which was opened by this one: the same object, or one below it.
+    pub(crate) fn opened(&self, fd: OwnedFd) -> Self {
+        Self { fd, epoch: self.epoch }
+    }
+}
+
+impl AsFd for MountedFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
