@@ -134,3 +134,46 @@ fn a_directory_that_was_being_opened_on_the_old_mount_is_entered_on_the_new_one_
     needs!(mounting(), program("mergerfs"), rings());
     is_not_entered_by_the_old_mount("ring");
 }
+
+/// The branch is detached while what was interrupted on it is being settled, which another branch holds up: it is not up then,
+/// and the change of the mount table gives no cause to examine it anew. (The next change does: without the mend this fails only
+/// where nobody else mounts anything, as under `unshare --mount`.)
+#[test]
+fn a_branch_that_is_detached_while_it_is_being_examined_is_missed() {
+    needs!(mounting(), program("mergerfs"));
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("log");
+    let mut pool = lab::pool()
+        .served_branch("a")
+        .served_branch("z")
+        .option("write-path=stacked")
+        .option("attr-timeout=0")
+        .option("entry-timeout=0")
+        .option("branch-timeout=30")
+        .option(&format!("log={}", log.display()))
+        .unmounted();
+    let dir = pool.branch("a").path().join("d");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("file"), "content").unwrap();
+    pool.remount();
+    assert_eq!(pool.read("d/file"), b"content");
+    let says = |what: &str| fs::read_to_string(&log).unwrap().contains(what);
+
+    let frozen = Frozen::new(pool.branch("z").daemon());
+    pool.branch_mut("a").unmount_lazily();
+    until("the branch is down", || says("its mount is gone"));
+    pool.branch_mut("a").remount();
+    let daemon = pool.daemon().pid;
+    let settles = || {
+        let tasks = fs::read_dir(format!("/proc/{daemon}/task")).unwrap().flatten();
+        let mut names = tasks.flat_map(|task| fs::read_to_string(task.path().join("comm")));
+        names.any(|name| name.starts_with("settle-"))
+    };
+    until("what was interrupted is being settled", settles);
+    pool.branch_mut("a").unmount_lazily();
+    until("the branch is used again", || says("branch mounted again"));
+    drop(frozen);
+    until("the branch is missed", || errno_of(&pool.at("d/file")) == Some(5));
+    pool.branch_mut("a").remount();
+    until("the branch is used again", || fs::read(pool.at("d/file")).is_ok());
+}

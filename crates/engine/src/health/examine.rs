@@ -24,10 +24,10 @@ use crate::mounted_fd::MountedFd;
 /// Result of a probe.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// It answers.
-    Good,
-    /// It is mounted again, here.
-    Elsewhere(Place),
+    /// It answers, without these of its parts.
+    Good(Vec<String>),
+    /// It is mounted again, here, without these of its parts.
+    Elsewhere(Place, Vec<String>),
     /// It does not answer, or not as itself.
     Bad(Why),
     /// Its mount is gone.
@@ -54,7 +54,10 @@ impl Branch {
     /// Asks the branch, which may take as long as it hangs.
     pub(super) fn examine(&self) -> Verdict {
         match self.found() {
-            Ok(Some(place)) => return Verdict::Elsewhere(place),
+            Ok(Some(place)) => {
+                let missing = missing(place.parts.as_deref());
+                return missing.map_or_else(bad, |missing| Verdict::Elsewhere(place, missing));
+            }
             Ok(None) => {}
             Err(error) => tracing::debug!(%error, branch = %self.path.display(), "at the branch's path"),
         }
@@ -62,9 +65,11 @@ impl Branch {
             return Verdict::Vanished;
         }
         match answers(self.root().as_fd()) {
-            Ok(root) if root.ino == self.root_ino => Verdict::Good,
+            Ok(root) if root.ino == self.root_ino => {
+                missing(self.parts().as_deref()).map_or_else(bad, Verdict::Good)
+            }
             Ok(_) => Verdict::Bad(Why::AnotherRoot),
-            Err(error) => Verdict::Bad(Why::Sys(error)),
+            Err(error) => bad(error),
         }
     }
 
@@ -105,6 +110,15 @@ impl Branch {
         self.home.was_listed
             && sys::mounts::list().is_ok_and(|all| all.iter().all(|mount| mount.id != mnt_id))
     }
+}
+
+fn bad(error: SysError) -> Verdict {
+    Verdict::Bad(Why::Sys(error))
+}
+
+/// What a branch lacks that has these parts.
+fn missing(parts: Option<&Parts>) -> Result<Vec<String>, SysError> {
+    parts.map_or(Ok(Vec::new()), Parts::missing)
 }
 
 /// Has the file system itself answer: its size, the attributes of `root` now, and the first of its entries.

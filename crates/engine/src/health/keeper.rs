@@ -29,13 +29,50 @@ pub(super) struct Desk {
     running: bool,
     pub(super) ended: bool,
     woken: bool,
-    /// Since when the branch is being examined, by its crowd's clock, and by which examination.
-    examining: Option<(Duration, u64)>,
+    examining: Option<Examining>,
     /// When the last examination ended.
     examined: Option<Instant>,
     examinations: u64,
     /// Threads that examine, those that were given up among them.
     inside: usize,
+}
+
+/// The examination that is under way.
+#[derive(Clone, Copy, Debug)]
+struct Examining {
+    number: u64,
+    /// When it began, by the crowd's clock.
+    since: Duration,
+    /// It acts on what it found.
+    acts: bool,
+}
+
+impl Desk {
+    /// An examination begins at `now`: its number.
+    fn begin(&mut self, now: Duration) -> u64 {
+        self.examinations += 1;
+        self.examining = Some(Examining { number: self.examinations, since: now, acts: false });
+        self.inside += 1;
+        self.examinations
+    }
+
+    /// Whether the examination `number` may act on what it found: not if it was given up. From now on it is not.
+    fn takes_turn(&mut self, number: u64) -> bool {
+        let current = self.examining.as_mut().filter(|current| current.number == number);
+        current.map(|current| current.acts = true).is_some()
+    }
+
+    /// Another examination may begin, though the current one has not ended; not if it acts, nor if too many hang.
+    fn give_up(&mut self) {
+        if self.inside < MOST {
+            self.examining.take_if(|current| !current.acts);
+        }
+    }
+
+    /// The current examination has ended.
+    fn end(&mut self) {
+        (self.examining, self.examined) = (None, Some(Instant::now()));
+    }
 }
 
 /// Examinations that hang at once at most: of as many mounts, one after the other at one place.
@@ -93,7 +130,7 @@ impl Branch {
 
     fn examine_when_due(&self) {
         let mut desk = self.health.desk.lock();
-        if let Some((since, _)) = desk.examining {
+        if let Some(Examining { since, .. }) = desk.examining {
             let crowd = self.health.crowd.as_ref();
             let overdue =
                 crowd.is_some_and(|crowd| crowd.now() > since + crowd.timeout().unwrap_or(PATIENCE));
@@ -103,10 +140,7 @@ impl Branch {
             }
             if overdue && self.has_another_mount() {
                 // The old mount may hang for ever: the new one is examined all the same. (Which may hang as well.)
-                let mut desk = self.health.desk.lock();
-                if desk.inside < MOST {
-                    desk.examining = None;
-                }
+                self.health.desk.lock().give_up();
             }
             return;
         }
@@ -115,10 +149,7 @@ impl Branch {
         {
             return;
         }
-        desk.examinations += 1;
-        let number = desk.examinations;
-        desk.examining = Some((self.health.crowd.as_ref().map_or(Duration::ZERO, Crowd::now), number));
-        desk.inside += 1;
+        let number = desk.begin(self.health.crowd.as_ref().map_or(Duration::ZERO, Crowd::now));
         drop(desk);
         let (me, health) = (self.me.clone(), self.health.clone());
         let thread = std::thread::Builder::new().name(format!("examine-{}", self.ix.0)).stack_size(256 << 10);
@@ -133,22 +164,22 @@ impl Branch {
             tracing::error!(%error, branch = %self.path.display(), "branch probe: cannot start a thread; it is tried again");
             let mut desk = self.health.desk.lock();
             desk.inside -= 1;
-            (desk.examining, desk.examined) = (None, Some(Instant::now()));
+            desk.end();
         }
     }
 
     /// An examination has ended.
     fn examined(&self, verdict: Verdict, number: u64) {
         let health = &self.health;
-        let given_up = || health.desk.lock().examining.is_none_or(|(_, current)| current != number);
-        if given_up() {
+        if !health.desk.lock().takes_turn(number) {
             return; // another one is on its way
         }
+        // No call on the branch from here on: nobody takes the turn of an examination that acts.
         match verdict {
-            Verdict::Good => self.returns("branch up: it answers again"),
-            Verdict::Elsewhere(place) => {
+            Verdict::Good(missing) => self.returns(&missing, "branch up: it answers again"),
+            Verdict::Elsewhere(place, missing) => {
                 self.move_home(place);
-                self.returns("branch mounted again; its open files are opened again by name");
+                self.returns(&missing, "branch mounted again; its open files are opened again by name");
             }
             Verdict::Bad(why) => self.is_down(&why),
             Verdict::Vanished => {
@@ -156,19 +187,12 @@ impl Branch {
                 self.leave_mount();
             }
         }
-        let mut desk = health.desk.lock();
-        if desk.examining.is_some_and(|(_, current)| current == number) {
-            (desk.examining, desk.examined) = (None, Some(Instant::now()));
-        }
+        health.desk.lock().end();
         health.bell.notify_all();
     }
 
-    /// It answers, and is itself; whether as a whole is asked here.
-    fn returns(&self, why: &str) {
-        let missing = match self.parts().map_or(Ok(Vec::new()), |parts| parts.missing()) {
-            Ok(missing) => missing,
-            Err(error) => return self.is_down(&error),
-        };
+    /// It answers, and is itself, but for the parts that are `missing`.
+    fn returns(&self, missing: &[String], why: &str) {
         if let Some(crowd) = &self.health.crowd {
             crowd.has_answered();
         }
@@ -176,7 +200,7 @@ impl Branch {
             self.settle_with_pool();
             self.opens(why);
         } else {
-            self.lacks(&missing);
+            self.lacks(missing);
         }
     }
 
@@ -192,6 +216,11 @@ impl Branch {
         if self.health.state.swap(UP, SeqCst) > DOUBTED {
             self.distrust_space();
             tracing::warn!(branch = %self.path.display(), "{why}");
+        }
+        // Its mount may have gone since the examination looked: whoever saw that found the branch not up, and left it to
+        // this examination (`doubt`). Whoever sees it from now on finds it up.
+        if self.is_unmounted() {
+            self.doubt(Errno::NOTCONN);
         }
     }
 
@@ -244,5 +273,36 @@ fn keep(health: &Arc<Health>, branch: &Weak<Branch>) {
             }
         }
         health.asleep.store(false, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_examination_acts_at_a_time() {
+        let mut desk = Desk::default();
+        let first = desk.begin(Duration::ZERO);
+        desk.give_up();
+        let second = desk.begin(Duration::ZERO);
+        assert!(!desk.takes_turn(first), "it was given up");
+        assert!(desk.takes_turn(second));
+        // It moves the branch to another mount: nobody else does meanwhile.
+        desk.give_up();
+        assert!(desk.examining.is_some());
+        desk.end();
+        assert!(!desk.takes_turn(second));
+    }
+
+    #[test]
+    fn no_more_than_a_few_examinations_hang_at_once() {
+        let mut desk = Desk::default();
+        for _ in 0..MOST {
+            assert!(desk.examining.is_none());
+            desk.begin(Duration::ZERO);
+            desk.give_up();
+        }
+        assert!(desk.examining.is_some());
     }
 }
