@@ -1,6 +1,7 @@
 //! Files that are closed on a branch that hangs: a few threads close them, however many there are. On both transports.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use fsstack_lab::daemon::Process;
@@ -8,7 +9,7 @@ use fsstack_lab::pool::Builder;
 use fsstack_lab::{self as lab, needs};
 
 use crate::command as operator;
-use crate::hung_branches::{Frozen, lasting_a_second, until};
+use crate::hung_branches::{Frozen, described, filled, lasting_a_second, until};
 
 const FILES: usize = 300;
 
@@ -79,4 +80,34 @@ fn the_daemon_ends_while_files_wait_to_be_closed_on_a_branch_that_hangs() {
     drop(frozen);
     pool.unmount();
     pool.branch_mut("a").unmount_by_force();
+}
+
+/// A reader is stuck in the branch, but was answered, and has closed its file.
+fn a_branch_that_hangs_goes_whatever_is_stuck_there(transport: &str) {
+    let pool = filled(described().option(transport));
+    let (at, a) = (operator::at(&pool), operator::branch(&pool, "a"));
+    let files: Vec<_> = (1..4).map(|n| File::open(pool.at(format!("on-a/{n}"))).unwrap()).collect();
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    let [read, ..] = &files[..] else { panic!("no files") };
+    assert_eq!(read.read_at(&mut [0; 8], 0).unwrap_err().raw_os_error(), Some(5));
+    assert_eq!(operator::run(&["branch", "remove", &at, &a]).code, 1, "files are open there");
+    drop(files);
+    // (They are closed some moments after their programs went on.)
+    until("the branch goes", || operator::run(&["branch", "remove", &at, &a]).code == 0);
+    assert!(!operator::told(&["status", &at]).contains(&a));
+    assert_eq!(pool.read("on-b/1"), b"on-b/1");
+    drop(frozen);
+    assert_eq!(pool.read("on-b/2"), b"on-b/2");
+}
+
+#[test]
+fn a_branch_that_hangs_goes_whatever_is_stuck_there_by_the_device() {
+    needs!(mounting(), root(), program("mergerfs"));
+    a_branch_that_hangs_goes_whatever_is_stuck_there("transport=dev");
+}
+
+#[test]
+fn a_branch_that_hangs_goes_whatever_is_stuck_there_by_the_ring() {
+    needs!(mounting(), root(), program("mergerfs"), rings());
+    a_branch_that_hangs_goes_whatever_is_stuck_there("transport=ring");
 }

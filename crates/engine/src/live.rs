@@ -237,8 +237,9 @@ impl Union {
     fn try_removal(&self, branch: &Arc<Branch>) -> Result<(), BadChange> {
         let ix = branch.ix;
         let in_use = |open| BadChange::InUse { path: branch.path.display().to_string(), open };
-        if branch.open_files() > 0 {
-            return Err(in_use(branch.open_files()));
+        let open = branch.open_files() + branch.closing();
+        if open > 0 {
+            return Err(in_use(open));
         }
         let _membership = self.change_branches()?;
         let place = {

@@ -81,27 +81,38 @@ impl Terms {
     }
 }
 
-/// A file is open on the branch: it cannot leave the pool until this drops.
+/// A file is open on the branch: it cannot leave the pool until this drops, or moves out.
 #[derive(Debug)]
-pub struct Tenant(Arc<Branch>);
+pub struct Tenant {
+    branch: Arc<Branch>,
+    is_out: AtomicBool,
+}
 
 impl Tenant {
     /// The branch.
     pub fn branch(&self) -> &Arc<Branch> {
-        &self.0
+        &self.branch
+    }
+
+    /// Nobody has the file open any more, though a thread may be stuck in a call on it: the branch may go.
+    pub(crate) fn move_out(&self) {
+        if !self.is_out.swap(true, SeqCst) {
+            let before = self.branch.terms.open.fetch_sub(1, SeqCst);
+            debug_assert!(0 < before && before < GONE, "a file was closed that was not open");
+        }
     }
 }
 
 impl std::ops::Deref for Tenant {
     type Target = Arc<Branch>;
     fn deref(&self) -> &Arc<Branch> {
-        &self.0
+        &self.branch
     }
 }
 
 impl Drop for Tenant {
     fn drop(&mut self) {
-        self.0.terms.open.fetch_sub(1, SeqCst);
+        self.move_out();
     }
 }
 
@@ -163,7 +174,7 @@ impl Branch {
     pub fn move_in(self: &Arc<Self>) -> Result<Tenant> {
         let taken = self.terms.open.fetch_update(SeqCst, SeqCst, |open| (open < GONE).then_some(open + 1));
         match taken {
-            Ok(_) => Ok(Tenant(self.clone())),
+            Ok(_) => Ok(Tenant { branch: self.clone(), is_out: AtomicBool::new(false) }),
             Err(_) => Err(OpError::STALE),
         }
     }

@@ -96,6 +96,13 @@ impl Closers {
         !self.0.lock().is_empty()
     }
 
+    /// Files of the mount `generation` that are being closed, or are to be.
+    fn of(&self, generation: u32) -> usize {
+        let lanes = self.0.lock();
+        let lane = lanes.iter().find(|lane| lane.generation == generation);
+        lane.map_or(0, |lane| lane.callers + lane.closers + lane.queue.len())
+    }
+
     /// Whether there was no thread to close a file.
     pub(super) fn lack_thread(&self) -> bool {
         self.0.lock().iter().any(|lane| lane.lacks_thread)
@@ -131,6 +138,11 @@ impl Branch {
             return drop(thing);
         }
         self.have_closed(generation, move || drop(thing));
+    }
+
+    /// Files that are being closed on the branch, or are to be; not those that a branch which hangs keeps.
+    pub(crate) fn closing(&self) -> usize {
+        if self.is_open() { self.health.closers.of(self.epoch()) } else { 0 }
     }
 
     /// Has `close`, which closes a descriptor on the mount `generation`, done by a thread of its own, in its turn.

@@ -243,6 +243,9 @@ impl OpenFile {
     pub(crate) fn dispose(last: Arc<Self>) {
         let branch = last.branch();
         let epoch = last.epoch().unwrap_or_else(|| branch.epoch());
+        if let Some(placed) = last.placed.try_read_recursive() {
+            placed.branch.move_out();
+        }
         branch.dispose(epoch, last);
     }
 

@@ -98,8 +98,10 @@ impl Union {
             Access::Name => pool.branch(at).ask(|| sys::at::stat_now(fd.as_fd()))?,
             Access::Read | Access::Write | Access::Append => stat,
         };
+        let asks = write && inode.kind == Kind::File;
+        let capable = asks && pool.branch(at).ask(|| Ok(has_capability(fd.as_fd())))?;
+        // Not before: whoever is stuck in the branch has nothing open there.
         let branch = pool.branch(at).move_in()?;
-        let capable = write && inode.kind == Kind::File && branch.ask(|| Ok(has_capability(fd.as_fd())))?;
         let file = OpenFile::new(branch, fd, access, &stat, self.backings.clone());
         file.set_strips(capable || stat.mode & SET_ID != 0);
         Ok(Arc::new(file))
