@@ -128,7 +128,7 @@ impl Union {
         self.note_copy(branch, On::Fd(made.as_fd()), dir.id, stat.ino);
         let fd = Arc::new(self.budget.count(parent.opened(made)));
         dir.add_copy(branch.ix, stat.ino, Some(fd.clone()), |at| pool.turn(at));
-        self.budget.opened(dir, branch.ix);
+        self.budget.opened(&self.inodes, dir, branch.ix);
         Ok(fd)
     }
 }

@@ -374,7 +374,7 @@ impl Union {
         }
         let fd = Arc::new(self.budget.count(parent.opened(opened)));
         if dir.keep_dirfd(branch, &fd) {
-            self.budget.opened(dir, branch.ix);
+            self.budget.opened(&self.inodes, dir, branch.ix);
         }
         Ok(fd)
     }

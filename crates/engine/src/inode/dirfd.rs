@@ -6,13 +6,14 @@
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
 
-use fsstack_pool::BranchIx;
+use fsstack_pool::{BranchIx, Ino};
 use parking_lot::Mutex;
 
 use super::Inode;
+use super::table::Table;
 use crate::mounted_fd::MountedFd;
 
 /// An open directory of a branch, or a file there that was removed (`O_PATH`).
@@ -57,8 +58,9 @@ pub struct Budget {
     limit: usize,
     open: Arc<AtomicUsize>,
     /// In order of opening; an entry used since it was last looked at goes to the back once more.
-    /// Order: taken with no inode locked; locks inodes.
-    queue: Mutex<VecDeque<(Weak<Inode>, BranchIx)>>,
+    /// By number, for the memory of a directory that was forgotten is not kept until its turn comes.
+    /// Order: taken with no inode locked; takes shards of the inode table, and locks inodes.
+    queue: Mutex<VecDeque<(Ino, BranchIx)>>,
 }
 
 impl Budget {
@@ -83,20 +85,63 @@ impl Budget {
         DirFd { fd, counted: Some(self.open.clone()) }
     }
 
-    /// `inode` has a descriptor on `branch` from now on: others are closed if they are too many.
+    /// `dir`, one of `inodes`, has a descriptor on `branch` from now on: others are closed if they are too many.
     /// Must be called with no inode locked.
-    pub fn opened(&self, inode: &Arc<Inode>, branch: BranchIx) {
+    pub fn opened(&self, inodes: &Table, dir: &Inode, branch: BranchIx) {
         let mut queue = self.queue.lock();
-        queue.push_back((Arc::downgrade(inode), branch));
+        queue.push_back((dir.id.ino, branch));
         let mut looks = queue.len().min(self.limit * 2);
-        // The queue also holds inodes that are gone: they are dropped as they come by.
+        // The queue also has directories that are gone: they are dropped as they come by.
         while looks > 0 && (self.open.load(Relaxed) > self.limit || queue.len() > self.limit * 2) {
             looks -= 1;
-            let Some((weak, at)) = queue.pop_front() else { return };
-            let Some(inode) = weak.upgrade() else { continue };
-            if inode.retire_dirfd(at) {
-                queue.push_back((weak, at));
+            let Some((ino, at)) = queue.pop_front() else { return };
+            if inodes.any_dir(ino).is_some_and(|dir| dir.retire_dirfd(at)) {
+                queue.push_back((ino, at));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use fsstack_sys::{self as sys, Kind};
+
+    use super::*;
+    use crate::inode::Copies;
+    use crate::inode::number::Identity;
+
+    #[test]
+    fn a_directory_that_was_forgotten_takes_no_memory() {
+        let inodes = Table::new(Inode::root(std::iter::empty()));
+        let dir = Arc::new(Inode::dir(Identity { ino: Ino(7), generation: 0 }, &Copies::known([])));
+        let budget = Budget::new(16);
+        budget.opened(&inodes, &dir, BranchIx(0));
+        assert_eq!(Arc::weak_count(&dir), 0, "the queue has a number, not the directory");
+    }
+    #[test]
+    fn directories_that_were_not_used_since_are_closed_whoever_knows_them() {
+        const MOST: usize = 16;
+        let (inodes, budget) = (Table::new(Inode::root(std::iter::empty())), Budget::new(MOST));
+        let root = MountedFd::root(sys::at::open_root(Path::new("/")).unwrap(), 0);
+        let id = |number| Identity { ino: Ino(number), generation: 0 };
+        let copies = |number| Copies::known([(BranchIx(0), number)]);
+        let dirs: Vec<_> = (2..100)
+            .map(|number| {
+                let make = || Inode::dir(id(number), &copies(number));
+                // Some are known to the kernel, others are only on the way to something.
+                let dir = match number % 2 {
+                    0 => inodes.looked_up(id(number), Kind::Dir, make),
+                    _ => inodes.passed_by(id(number), make),
+                };
+                let fd = root.opened(root.as_fd().try_clone_to_owned().unwrap());
+                dir.add_copy(BranchIx(0), number, Some(Arc::new(budget.count(fd))), |_| 0);
+                budget.opened(&inodes, &dir, BranchIx(0));
+                dir
+            })
+            .collect();
+        assert_eq!(dirs.len(), 98);
+        assert!(budget.open() <= MOST, "{} are open", budget.open());
     }
 }

@@ -68,6 +68,11 @@ impl Table {
         self.slots.get(&ino.0).map(|slot| slot.inode.clone())
     }
 
+    /// The directory `ino`, also if the kernel does not know it.
+    pub(super) fn any_dir(&self, ino: Ino) -> Option<Arc<Inode>> {
+        self.get(ino).or_else(|| self.aside.get(&ino.0)?.upgrade())
+    }
+
     /// The kernel looks `id` up once more: its inode, made by `make` if it is not known.
     ///
     /// A known number with another generation or kind is a new object: the branch used the inode number again
