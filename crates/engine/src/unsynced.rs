@@ -145,6 +145,11 @@ impl Unsynced {
         if self.any() { self.dirs.lock().known.get(&dir).map(|went| went.mark) } else { None }
     }
 
+    /// The state of `dir`, if its own attributes were changed.
+    fn of_dressed(&self, dir: Ino) -> Option<Mark> {
+        self.dirs.lock().known.get(&dir).filter(|went| went.dressed).map(|went| went.mark)
+    }
+
     fn of_others(&self) -> Option<Mark> {
         self.dirs.lock().others
     }
@@ -265,6 +270,20 @@ impl Union {
                 }
                 check_epoch(branch, mark.epoch)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Rights and marks of `dir` are on disk on other branches than `own`, which is about to be given a copy of it: the copies
+    /// must not differ after a power cut.
+    ///
+    /// # Errors
+    /// What the branch answered; EIO if its mount is gone, and the change may be lost.
+    pub(crate) fn sync_dressed(&self, pool: &Pool, dir: &Arc<Inode>, own: BranchIx) -> Result<()> {
+        for branch in pool.branches.iter().filter(|branch| branch.ix != own && branch.unsynced.any()) {
+            let Some(mark) = branch.unsynced.of_dressed(dir.id.ino) else { continue };
+            self.sync_copy(pool, dir, branch.ix)?;
+            check_epoch(branch, mark.epoch)?;
         }
         Ok(())
     }
