@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fs;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 
 use fsstack_lab::needs;
+use fsstack_pool::BranchMode::{NoCreate, ReadWrite};
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
 
-use crate::ground::Ground;
+use crate::ground::{Ground, settings};
 
 /// Where a branch's id is stored.
 const ID: &CStr = c"trusted.fsstack.branch";
@@ -162,4 +164,27 @@ fn a_branch_copied_with_its_id_gets_another_and_keeps_it() {
     assert_eq!(numbers(&pool, &["f0", "f1"]), before);
     pool.remount(|branches| branches.retain(|branch| branch.path.join("f1").exists()));
     assert_eq!(numbers(&pool, &["f1"])["f1"], before["f1"]);
+}
+
+/// Without NFS clients no index guards the number of a copy that is gone: the next object that its branch makes may have it.
+#[test]
+fn a_directory_that_lost_its_first_copy_does_not_keep_a_number_that_is_free() {
+    needs!(root());
+    let mut pool = Ground::with(&[NoCreate, ReadWrite, NoCreate], settings());
+    pool.put_dir(0, "dir");
+    pool.write("dir/file", "on the other branch");
+    let (first, own) = (pool.ino("dir"), fs::metadata(pool.on(1, "dir")).unwrap().ino());
+    let lost = pool.on(0, "dir");
+    let mut away = None;
+    pool.remount(|specs| away = Some(specs.remove(0)));
+    assert_eq!(pool.ino("dir"), first, "its first copy may be there still");
+    fs::remove_dir(lost).unwrap();
+    pool.remount(|specs| specs.insert(0, away.unwrap()));
+    let by_number = pool.union.pool().branches[0].by_number.is_some();
+    if by_number {
+        assert_eq!(pool.ino("dir").0 & ((1 << 48) - 1), own, "that of the copy that is left");
+    }
+    let number = pool.ino("dir");
+    pool.remount(|_| {});
+    assert_eq!(pool.ino("dir"), number);
 }

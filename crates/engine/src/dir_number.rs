@@ -74,7 +74,10 @@ impl Union {
         // All copies are later ones: the first is lost or out of reach, but its number lives on, unless that
         // directory is alive elsewhere.
         let id = match first.or(marks.iter().flatten().next().copied()) {
-            Some(marked) if first.is_none() && self.is_another(pool, parent, name, marked, &ids)? => {
+            Some(marked)
+                if first.is_none()
+                    && (self.is_another(pool, parent, name, marked, &ids)? || self.is_free(pool, marked)) =>
+            {
                 ids.first().map(|(id, ..)| *id)
             }
             id => id,
@@ -113,6 +116,28 @@ impl Union {
             self.part(pool, parent, name, marked, copies);
         }
         Ok(elsewhere || parted)
+    }
+
+    /// Whether the number `marked` may be another object's at any time: the copy that it was made of is gone from a branch that
+    /// answers, and without NFS clients no index guards it.
+    fn is_free(&self, pool: &Pool, marked: Identity) -> bool {
+        if pool.settings.nfs_export {
+            return false;
+        }
+        let Some((at, own)) = pool.branch_of(marked.ino).zip(number::inode_of(marked.ino)) else {
+            return false;
+        };
+        let branch = pool.branch(at);
+        branch.by_number.is_some()
+            && match self.open_raw(branch, own) {
+                Ok(None) => true,
+                Ok(Some((_, stat))) => {
+                    // (It may have been marked while generations were not exact.)
+                    let plain = sys::Stat { version: None, ..stat };
+                    [stat, plain].iter().all(|stat| number::identity(branch, stat) != marked)
+                }
+                Err(_) => false,
+            }
     }
 
     /// Whether `name`, by which the live directory `dir` was seen last, leads to none of its copies any more: it was renamed
