@@ -129,6 +129,34 @@ fn a_branch_that_comes_back_later_follows() {
     assert!(done > 0 && undone > 0, "{done} were finished and {undone} taken back");
 }
 
+/// A branch that is given up follows nobody: what waited for it goes.
+#[test]
+fn what_waits_for_a_branch_that_was_given_up_goes() {
+    let scenario = scenario::named("rename_a_directory_of_three_branches");
+    let fresh = || {
+        let branches: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+        scenario.prepare(&branches.each_ref().map(TempDir::path));
+        branches
+    };
+    let branches = fresh();
+    let (mounting, calls) = kill::child(scenario, &branches.each_ref().map(TempDir::path), None).unwrap();
+    for nth in mounting + 1..=mounting + calls {
+        let branches = fresh();
+        let paths = branches.each_ref().map(TempDir::path);
+        assert!(kill::child(scenario, &paths, Some(nth)).is_none());
+        let engine = Engine::over(paths[..2].iter().copied(), settings("ff"));
+        if records(&paths[..2]) == 0 {
+            continue;
+        }
+        let id = Engine::over(paths[2..].iter().copied(), settings("ff")).union.pool().branches[0].id;
+        engine.union.give_up_branch(id).unwrap();
+        assert_eq!(records(&paths[..2]), 0);
+        assert!(engine.union.give_up_branch(id).is_err(), "nothing waits for it any more");
+        return;
+    }
+    panic!("nothing was ever left for the third branch");
+}
+
 /// The records of changes of names on the branches.
 fn records(branches: &[&Path]) -> usize {
     let folders = branches.iter().filter_map(|branch| fs::read_dir(branch.join(FOLDER)).ok());

@@ -208,6 +208,12 @@ pub(crate) fn is_settled_without(record: &[u8], away: BranchId) -> bool {
         .is_some_and(|names| names.settled && names.parts.iter().any(|part| part.branch == away))
 }
 
+/// Whether `record` was settled, and is left for `away` alone.
+pub(crate) fn is_left_for(record: &[u8], away: BranchId) -> bool {
+    Names::decode(record)
+        .is_some_and(|names| names.settled && names.parts.iter().all(|part| part.branch == away))
+}
+
 /// Whether `away` takes part in what `record` says.
 pub(crate) fn is_about(record: &[u8], away: BranchId) -> bool {
     Names::decode(record).is_some_and(|names| names.parts.iter().any(|part| part.branch == away))

@@ -239,6 +239,33 @@ fn finish_about(pool: &Pool, branch: &Branch, away: BranchId, about: About) -> R
     Ok(changed)
 }
 
+/// The branch `away` will not come back: what the others have for it alone goes, and is not acted on should a branch of its id come
+/// one day. Whether there was anything.
+pub(crate) fn give_up(pool: &Pool, away: BranchId) -> bool {
+    let mut any = false;
+    for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
+        any |= report(branch, branch.ask_patiently(|| drop_about(branch, away)));
+    }
+    any
+}
+
+fn drop_about(branch: &Branch, away: BranchId) -> Result<bool, SysError> {
+    let records = records_about(branch, away, journal::is_left_for)?;
+    let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
+    let mut any = false;
+    for name in &records {
+        // (The lock is held until the record is gone.)
+        let found = record::take(branch, folder.as_fd(), name)?;
+        if matches!(found, Some(Found::Whole(..))) {
+            sys::at::unlink(folder.as_fd(), name)?;
+            any = true;
+        }
+    }
+    sync_dir(folder.as_fd())?;
+    leave(branch);
+    Ok(any)
+}
+
 fn records_about(branch: &Branch, away: BranchId, about: About) -> Result<Vec<CString>, SysError> {
     let mut names = names_in_folder(branch)?;
     let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;

@@ -16,6 +16,7 @@ use crate::error::OpError;
 use crate::inode::number;
 use crate::live::BadChange;
 use crate::pool::Pool;
+use crate::recover;
 use crate::union::Union;
 
 /// A branch that was part of the pool while it was exported, and is not now.
@@ -70,11 +71,12 @@ impl Union {
         away.map(|(id, path)| AwayBranch { id, path }).collect()
     }
 
-    /// The branch `id` will not come back: handles of what was there are stale from now on. On disk when this returns, if
-    /// the index is. It may be one that the pool does not know of: an index that was lost has forgotten it.
+    /// The branch `id` will not come back: handles of what was there are stale from now on, and records of interrupted changes that
+    /// wait for it alone go. On disk when this returns, if the index is. It may be one that the pool does not know of: an index that
+    /// was lost has forgotten it.
     ///
     /// # Errors
-    /// The branch is in the pool; the pool is not exported, or has nothing that would remember it.
+    /// The branch is in the pool; the pool is not exported and nothing waits for the branch, or has nothing that would remember it.
     pub fn give_up_branch(&self, id: BranchId) -> Result<(), BadChange> {
         // No branch comes or goes meanwhile.
         let _membership = self.change_branches()?;
@@ -82,8 +84,9 @@ impl Union {
         if let Some(branch) = pool.branches.iter().find(|branch| branch.id == id) {
             return Err(BadChange::InPool(branch.path.display().to_string()));
         }
+        let waited = recover::give_up(&pool, id);
         if !pool.settings.nfs_export {
-            return Err(BadChange::NotExported);
+            return if waited { Ok(()) } else { Err(BadChange::NotExported) };
         }
         let kept =
             self.index.shared.existing().and_then(|_| self.index.shared.with(|store| store.give_up(id)));
