@@ -15,7 +15,7 @@ pub(crate) fn reversed(ground: &Ground<'_>, cut: &Cut) -> Vec<Fault> {
     let engine = ground.recording.plan.mount_reversed(&ground.paths, &ground.state);
     let first = shown(&engine);
     drop(engine);
-    let mut faults = mounted(ground, cut);
+    let mut faults = mounted(ground, cut).faults;
     let first = match first {
         Ok(first) => first,
         Err(error) => return vec![fault("tree", error)],

@@ -12,7 +12,7 @@ use fsstack_sys::Errno;
 use crate::after;
 use crate::disk::{Disk, Home};
 use crate::engine::Engine;
-use crate::model::{MADE, Progress, Tree, allowed, is_loose};
+use crate::model::{MADE, Progress, Tree, allowed, first_is_done, is_loose};
 use crate::plan::{Plan, Then};
 use crate::recording::{Cut, HandleOf, Recording, put_files};
 use crate::shown::{self, Shown, differences, line, on_branch};
@@ -50,8 +50,22 @@ impl Ground<'_> {
     }
 }
 
+/// What became of a state.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) faults: Vec<Fault>,
+    /// Whether the first act is done, if the tree says it.
+    pub(crate) done: Option<bool>,
+}
+
+impl From<Vec<Fault>> for Verdict {
+    fn from(faults: Vec<Fault>) -> Self {
+        Self { faults, done: None }
+    }
+}
+
 /// Mounts what `cut` has left.
-pub(crate) fn judge(recording: &Recording, cut: &Cut, home: &Home) -> Vec<Fault> {
+pub(crate) fn judge(recording: &Recording, cut: &Cut, home: &Home) -> Verdict {
     let plan = &recording.plan;
     let disks: Vec<Disk> = cut
         .states
@@ -65,21 +79,21 @@ pub(crate) fn judge(recording: &Recording, cut: &Cut, home: &Home) -> Vec<Fault>
     put_files(&recording.index[cut.index], &state);
     let paths = disks.iter().map(|disk| disk.path().to_owned()).collect();
     let ground = Ground { recording, paths, state };
-    let faults = match plan.then {
+    let verdict = match plan.then {
         Then::Mount => mounted(&ground, cut),
-        Then::Reversed => after::reversed(&ground, cut),
-        Then::Away(away, meanwhile) => after::away(&ground, away, meanwhile),
+        Then::Reversed => after::reversed(&ground, cut).into(),
+        Then::Away(away, meanwhile) => after::away(&ground, away, meanwhile).into(),
     };
     disks.into_iter().for_each(Disk::unmount);
-    faults
+    verdict
 }
 
-pub(crate) fn mounted(ground: &Ground<'_>, cut: &Cut) -> Vec<Fault> {
+pub(crate) fn mounted(ground: &Ground<'_>, cut: &Cut) -> Verdict {
     let mut faults = Vec::new();
     let engine = ground.mount();
     let names = match shown::shown(&engine) {
         Ok(names) => names,
-        Err(error) => return vec![fault("tree", error)],
+        Err(error) => return vec![fault("tree", error)].into(),
     };
     faults.extend(tree(ground.recording, cut, &names));
     faults.extend(numbers(&names));
@@ -93,7 +107,10 @@ pub(crate) fn mounted(ground: &Ground<'_>, cut: &Cut) -> Vec<Fault> {
     drop(engine);
     faults.extend(branches(ground, cut, &names));
     faults.extend(again(ground, &names));
-    faults
+    let Recording { given, plan, .. } = ground.recording;
+    let done =
+        first_is_done(given, &plan.acts, cut.progress.started, |tree| differences(tree, &names).is_empty());
+    Verdict { faults, done }
 }
 
 fn trees(recording: &Recording, progress: Progress, whole: bool) -> Vec<Tree> {

@@ -16,6 +16,7 @@ mod host;
 mod judge;
 mod known;
 mod model;
+mod page;
 mod pairs;
 mod plan;
 mod record;

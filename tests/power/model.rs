@@ -258,6 +258,26 @@ pub(crate) fn allowed(
     trees
 }
 
+/// Whether the first of the acts is done in a tree, of those that were `started`, that is the one. None: no tree is.
+pub(crate) fn first_is_done(
+    given: &Tree,
+    acts: &[Act],
+    started: usize,
+    is_it: impl Fn(&Tree) -> bool,
+) -> Option<bool> {
+    let some = (0..1_u32 << started).find(|some| {
+        let mut tree = given.clone();
+        let mut acts = acts.iter().enumerate().filter(|(n, _)| some >> n & 1 == 1);
+        acts.all(|(n, act)| tree.apply(act, n).is_some()) && is_it(&tree)
+    });
+    some.map(|some| some & 1 == 1)
+}
+
+/// Whether the first act must have been done, as it was synced or is on disk by its answer.
+pub(crate) fn is_first_synced(given: &Tree, acts: &[Act], answered: usize, durable: &[usize]) -> bool {
+    musts(given, &acts[..answered], false, durable).contains(&0)
+}
+
 /// Whether several changes of the name `path`, or of one above, were not all synced. On branches of their own they may come
 /// apart, as nobody asked for more: the one that went is back, and the one that took its place is there.
 pub(crate) fn is_loose(

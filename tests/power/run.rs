@@ -8,8 +8,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::disk::Home;
-use crate::judge::{Fault, judge};
+use crate::judge::{Fault, Verdict, judge};
 use crate::known::KNOWN;
+use crate::page::Seen;
 use crate::plan::Plan;
 use crate::recording::{Cut, Recording};
 
@@ -20,6 +21,7 @@ const WORKERS: usize = 4;
 struct Outcome {
     recording: Recording,
     wrong: Vec<(Cut, Vec<Fault>)>,
+    seen: Seen,
 }
 
 /// Judges every cut of every one of `plans`: fails unless exactly the known ones are wrong.
@@ -74,26 +76,28 @@ fn judge_all(recordings: Vec<Recording>) -> Vec<Outcome> {
         .flat_map(|(plan, recording)| (0..recording.cuts.len()).map(move |cut| (plan, cut)))
         .collect();
     let next = AtomicUsize::new(0);
-    let wrong: Mutex<BTreeMap<(usize, usize), Vec<Fault>>> = Mutex::default();
+    let verdicts: Mutex<BTreeMap<(usize, usize), Verdict>> = Mutex::default();
     std::thread::scope(|scope| {
         for _ in 0..WORKERS {
             scope.spawn(|| {
                 let home = Home::new();
                 while let Some((plan, cut)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let recording = &recordings[*plan];
-                    let faults = judge(recording, &recording.cuts[*cut], &home);
-                    if !faults.is_empty() {
-                        wrong.lock().unwrap().insert((*plan, *cut), faults);
-                    }
+                    let verdict = judge(recording, &recording.cuts[*cut], &home);
+                    verdicts.lock().unwrap().insert((*plan, *cut), verdict);
                 }
             });
         }
     });
-    let mut outcomes: Vec<Outcome> =
-        recordings.into_iter().map(|recording| Outcome { recording, wrong: Vec::new() }).collect();
-    for ((plan, cut), faults) in wrong.into_inner().unwrap() {
-        let cut = outcomes[plan].recording.cuts[cut].clone();
-        outcomes[plan].wrong.push((cut, faults));
+    let new = |recording| Outcome { recording, wrong: Vec::new(), seen: Seen::default() };
+    let mut outcomes: Vec<Outcome> = recordings.into_iter().map(new).collect();
+    for ((plan, cut), verdict) in verdicts.into_inner().unwrap() {
+        let Outcome { recording, wrong, seen } = &mut outcomes[plan];
+        let cut = &recording.cuts[cut];
+        seen.note(recording, cut, &verdict);
+        if !verdict.faults.is_empty() {
+            wrong.push((cut.clone(), verdict.faults));
+        }
     }
     outcomes
 }
@@ -144,6 +148,7 @@ fn tally(family: &str, outcomes: &[Outcome], judged: usize, wrong: usize) {
     print!("{line}");
     if let Some(list) = std::env::var_os("FSSTACK_POWER") {
         let mut list = OpenOptions::new().create(true).append(true).open(list).unwrap();
-        list.write_all(line.as_bytes()).unwrap();
+        let rows = outcomes.iter().flat_map(|outcome| outcome.seen.rows(&outcome.recording));
+        list.write_all(rows.chain([line]).collect::<String>().as_bytes()).unwrap();
     }
 }

@@ -1,14 +1,28 @@
 //! The power tier: how many states were judged, and how many of them are wrong.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::report::Row;
 use crate::exec;
 
 /// Where the tests write a line for each family of scenarios: its name, scenarios, states, wrong ones.
 const TALLY: &str = "FSSTACK_POWER";
+/// The page that says what holds of an operation, and the comments around what is printed into it.
+const PAGE: &str = "docs/dev/semantics.md";
+const BEGIN: &str = "<!-- printed by cargo xtask test --tier power -->\n";
+const END: &str = "<!-- end -->\n";
+/// The columns of its table.
+const COLUMNS: [&str; 6] = [
+    "killed under way",
+    "killed after the answer",
+    "power cut under way",
+    "after the answer",
+    "after a sync",
+    "branch away",
+];
 /// Makes them take every order and every file system.
 const LONG: &str = "FSSTACK_POWER_LONG";
 
@@ -25,17 +39,73 @@ pub(super) fn run(mut row: Row, commands: &[Vec<&'static str>], helper: &PathBuf
             Err(e) => row.failed(format!("{e:#}")),
         };
     }
-    let told = std::fs::read_to_string(list.path()).map_err(Into::into).and_then(|lines| sum(&lines));
+    let told = std::fs::read_to_string(list.path()).map_err(anyhow::Error::from);
+    let told =
+        told.and_then(|lines| Ok((sum(&lines)?, if long { Ok(()) } else { check_page(&table(&lines)) })));
     match told {
-        Ok(sum) => row.noted(sum).not_empty(),
+        Ok((sum, Ok(()))) => row.noted(sum).not_empty(),
+        Ok((sum, Err(e))) => row.noted(sum).failed(format!("{e:#}")),
         Err(e) => row.failed(format!("{e:#}")),
     }
+}
+
+/// What was seen of each operation, as a table.
+fn table(lines: &str) -> String {
+    let mut rows: Vec<(&str, BTreeMap<&str, BTreeSet<&str>>)> = Vec::new();
+    for line in lines.lines().filter_map(|line| line.strip_prefix("row\t")) {
+        let mut words = line.split('\t');
+        let (Some(name), Some(column), Some(said)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        let at = rows.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
+            rows.push((name, BTreeMap::new()));
+            rows.len() - 1
+        });
+        rows[at].1.entry(column).or_default().insert(said);
+    }
+    // (What was recorded together with others in pairs has its own page: the tests.)
+    rows.retain(|(name, _)| !name.contains(';'));
+    rows.sort_by_key(|(name, _)| *name);
+    let mut table =
+        format!("| operation | {} |\n|---|{}\n", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()));
+    for (name, cells) in rows {
+        let cell = |column: &&str| cells.get(*column).map_or("", |said| said_of_all(said));
+        let cells: Vec<&str> = COLUMNS.iter().map(cell).collect();
+        table.push_str(&format!("| {name} | {} |\n", cells.join(" | ")));
+    }
+    table
+}
+
+/// The weakest of what was said by several recordings.
+fn said_of_all(said: &BTreeSet<&str>) -> &'static str {
+    let has = |word| said.contains(word);
+    match () {
+        () if has("not always kept") => "not always kept",
+        () if has("kept") => "kept",
+        () if has("done or not") || has("done") && has("not done") => "done or not",
+        () if has("done") => "done",
+        () => "not done",
+    }
+}
+
+/// Whether the page has this table; with UPDATE_EXPECT it gets it.
+fn check_page(table: &str) -> Result<()> {
+    let page = std::fs::read_to_string(PAGE).context(PAGE)?;
+    let (before, rest) = page.split_once(BEGIN).context("where the table begins")?;
+    let (was, after) = rest.split_once(END).context("where the table ends")?;
+    if was == table {
+        return Ok(());
+    }
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        return Ok(std::fs::write(PAGE, format!("{before}{BEGIN}{table}{END}{after}"))?);
+    }
+    bail!("{PAGE} says otherwise than what was seen (UPDATE_EXPECT=1 writes it):\n{table}")
 }
 
 /// What all families came to, in one line.
 fn sum(lines: &str) -> Result<String> {
     let mut sums = [0_usize; 3];
-    for line in lines.lines() {
+    for line in lines.lines().filter(|line| !line.starts_with("row\t")) {
         for (sum, count) in sums.iter_mut().zip(line.split('\t').skip(1)) {
             *sum += count.parse::<usize>().with_context(|| format!("a count in {line:?}"))?;
         }
@@ -53,5 +123,15 @@ mod tests {
         let told = super::sum("pairs\t30\t710\t0\nalone\t12\t90\t2\n").unwrap();
         assert!(told.starts_with("800 states of 42 scenarios judged, 2 wrong"), "{told}");
         assert!(super::sum("pairs\tmany\t1\t0\n").is_err());
+    }
+
+    #[test]
+    fn what_several_recordings_saw_is_one_row() {
+        let seen = "row\tmove\tbranch away\tkept\nrow\tlink\tafter a sync\tdone\nfew\t1\t2\t0\n\
+                    row\tmove\tbranch away\tnot always kept\nrow\ta; b\tafter a sync\tdone\n";
+        let table = super::table(seen);
+        let rows: Vec<&str> = table.lines().skip(2).collect();
+        assert_eq!(rows, ["| link |  |  |  |  | done |  |", "| move |  |  |  |  |  | not always kept |"]);
+        assert_eq!(super::sum(seen).unwrap().split(' ').next(), Some("2"));
     }
 }

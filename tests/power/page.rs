@@ -1,0 +1,81 @@
+//! What was seen of an operation, for the table in docs/dev/semantics.md: `cargo xtask test --tier power` compares the page with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::judge::Verdict;
+use crate::model::is_first_synced;
+use crate::plan::{Begin, Then};
+use crate::recording::{Cut, Recording};
+
+/// What had happened to an operation: a column of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Column {
+    KilledUnderWay,
+    Killed,
+    CutUnderWay,
+    Cut,
+    CutSynced,
+    Away,
+}
+
+impl Column {
+    fn name(self) -> &'static str {
+        match self {
+            Self::KilledUnderWay => "killed under way",
+            Self::Killed => "killed after the answer",
+            Self::CutUnderWay => "power cut under way",
+            Self::Cut => "after the answer",
+            Self::CutSynced => "after a sync",
+            Self::Away => "branch away",
+        }
+    }
+}
+
+/// Whether it was done then, by what was seen of all states; of [`Column::Away`], whether what was done then was kept.
+#[derive(Debug, Default)]
+pub(crate) struct Seen(BTreeMap<Column, BTreeSet<bool>>);
+
+impl Seen {
+    pub(crate) fn note(&mut self, recording: &Recording, cut: &Cut, verdict: &Verdict) {
+        let Recording { plan, given, .. } = recording;
+        if matches!(plan.then, Then::Away(..)) {
+            self.0.entry(Column::Away).or_default().insert(verdict.faults.is_empty());
+        }
+        let is_first = matches!(plan.then, Then::Mount) && recording.between.is_none();
+        if !is_first || plan.begin != Begin::Mounted || plan.acts[0].is_sync() {
+            return;
+        }
+        if let Some(done) = verdict.done.filter(|_| cut.progress.started > 0) {
+            let column = match cut.progress.answered {
+                0 => Column::CutUnderWay,
+                answered if is_first_synced(given, &plan.acts, answered, &plan.durable) => Column::CutSynced,
+                _ => Column::Cut,
+            };
+            self.0.entry(column).or_default().insert(done);
+            if let Some(whole) = cut.whole.filter(|whole| whole.started > 0) {
+                let column = if whole.answered == 0 { Column::KilledUnderWay } else { Column::Killed };
+                self.0.entry(column).or_default().insert(done);
+            }
+        }
+    }
+
+    /// Lines of a scenario, its name, a column, and what was seen.
+    pub(crate) fn rows(&self, recording: &Recording) -> Vec<String> {
+        let name = recording.plan.name.split(" (").next().unwrap_or_default();
+        let said = |column: Column, seen: &BTreeSet<bool>| match (
+            column,
+            seen.contains(&true),
+            seen.contains(&false),
+        ) {
+            (Column::Away, _, false) => "kept",
+            (Column::Away, ..) => "not always kept",
+            (_, true, true) => "done or not",
+            (_, true, false) => "done",
+            (_, false, _) => "not done",
+        };
+        let row = |(column, seen): (&Column, &BTreeSet<bool>)| {
+            format!("row\t{name}\t{}\t{}\n", column.name(), said(*column, seen))
+        };
+        self.0.iter().map(row).collect()
+    }
+}
