@@ -1,4 +1,4 @@
-//! What the bench is asked for on its command line.
+//! Arguments of the bench.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What more branches cost: a known name asked for again, in pools of 1, 2 and 16 branches.
+//! Cost of more branches: a known name asked for again, in pools of 1, 2 and 16 branches.
 //!
 //! The kernel may keep no name, so that every stat is one lookup; the names lie on the last branch.
 

@@ -32,7 +32,7 @@ const EVENTS: &[&str] = &[
 const BUFFER: &str = "65536";
 /// Nobody waits for it.
 const BACKGROUND: &str = "RELEASE";
-/// What never comes to so much on average is not shown.
+/// Least average that is shown.
 const LEAST: f64 = 0.05;
 /// It may be answered so many creates later.
 const RECENT: usize = 32;
@@ -92,7 +92,7 @@ fn prepare(trace: &Trace) -> Result<()> {
     EVENTS.iter().try_for_each(|event| trace.set(&format!("{event}/enable"), "1"))
 }
 
-/// What one round tells of the mean create.
+/// Result of one round: the mean create.
 #[derive(Default)]
 struct Told {
     whole: Rows,
@@ -175,7 +175,7 @@ impl Create {
     }
 }
 
-/// What a thread of the daemon is at.
+/// State of a thread of the daemon.
 #[derive(Clone, Debug, Default)]
 struct Thread {
     ran: u64,
@@ -242,7 +242,7 @@ impl Seen {
         }
     }
 
-    /// The client runs: whoever it waited for is heard.
+    /// The client runs: its request was answered.
     fn heard(&mut self, at: u64) {
         for (_, asked) in self.now.iter_mut().flat_map(|now| &mut now.asked) {
             if asked.heard.is_none() && 0 < asked.ended {
@@ -286,7 +286,7 @@ struct Sums {
     told: Told,
 }
 
-/// What a step is, put together with its like.
+/// Kind of a step, by which steps are summed.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Whole,
@@ -343,7 +343,7 @@ impl Sums {
         self.kind(Kind::Whole, create.closed - create.began);
     }
 
-    /// What one request took; how much of it the client waited.
+    /// Time of one request, and the part that the client waited.
     fn request(&mut self, asked: &Asked) -> u64 {
         let Some([ran, has, answers]) = asked.at else { return 0 };
         let place = REQUESTS.iter().position(|name| *name == asked.name).unwrap_or(REQUESTS.len());
@@ -403,7 +403,7 @@ fn calls(asked: &Asked) -> f64 {
     f64::from(u32::try_from(asked.calls.len()).unwrap_or(u32::MAX))
 }
 
-/// What a system call is called.
+/// Name of a system call.
 fn called(call: i64) -> &'static str {
     let known = [
         (libc::SYS_openat2, "openat2"),

@@ -1,4 +1,4 @@
-//! What a figure was taken under: without it a number means nothing.
+//! Conditions of a figure: without them a number means nothing.
 
 use std::fs;
 

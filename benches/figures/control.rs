@@ -1,7 +1,7 @@
-//! What it costs a pool to be asked: status and figures once a second, against one that is left alone.
+//! Cost of monitoring a pool: status and metrics once a second, against a pool without requests.
 //!
-//! The counters behind the figures are kept either way; what differs is the threads that answer, and what they read.
-//! And what it costs the asker: a status of sixteen branches while programs are at work.
+//! The counters behind the metrics are kept either way; the difference is the threads that answer, and their reads. Also
+//! measured is the cost for the client: a status of sixteen branches while programs are at work.
 
 use std::fs;
 use std::path::Path;
@@ -57,7 +57,7 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
 
 type Stands<'a> = [(&'a Contender, &'a crate::ground::Standing)];
 
-/// As an operator's `watch` and a collector would, by the programs.
+/// Requests like an operator's `watch` and a collector's, by the programs.
 fn ask_until(over: &AtomicBool, pool: &Path) -> Result<()> {
     let program = daemon::helper()?.with_file_name("fsstack");
     while !over.load(Ordering::Relaxed) {

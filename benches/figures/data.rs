@@ -20,7 +20,7 @@ use crate::report::{Sense, Table};
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// What is done to the file.
+/// Operation on the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     WriteAll,

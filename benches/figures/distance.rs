@@ -1,4 +1,4 @@
-//! What a name that is nowhere costs when the branches are far away: one of them, and four.
+//! Cost of a missing name when the branches are far away: one of them, and four.
 //!
 //! A far branch is a file system that does nothing, and takes two milliseconds to say so. Asked one after the other,
 //! four would take four times as long as one.

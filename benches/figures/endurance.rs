@@ -33,11 +33,11 @@ const RACERS: u64 = 4;
 const STRESSERS: u64 = 2;
 /// Between two operations of a caller.
 const PAUSE: Duration = Duration::from_millis(4);
-/// What is left before memory counts as settled: a sixth, ten minutes of an hour.
+/// Time before memory counts as settled: a sixth, ten minutes of an hour.
 const SETTLING: u32 = 6;
 const DBENCH_LOAD: &str = "/usr/share/dbench/client.txt";
 
-/// What a daemon held at one time.
+/// Sample of a daemon's resources.
 struct Sample {
     after: Duration,
     resident_mib: f64,
@@ -176,7 +176,7 @@ impl Caller {
     }
 }
 
-/// What callers that race for names are answered on any file system.
+/// Errors that callers racing for names get on any file system.
 fn is_expected(error: &io::Error) -> bool {
     use ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory, NotFound};
     matches!(error.kind(), NotFound | AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory)

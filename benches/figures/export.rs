@@ -1,4 +1,4 @@
-//! What it costs to be ready for NFS clients: names made, renamed and removed in a pool with `nfs-export`, and in one without.
+//! Cost of `nfs-export`: names made, renamed and removed in a pool with it, and in one without.
 
 use anyhow::Result;
 

@@ -1,5 +1,5 @@
-//! What the others feel while a branch hangs: latency of reads, writes and stats of files on three branches, before
-//! the fourth one's server is stopped and after, from when the first caller in it was answered.
+//! Effect of a hung branch on others: latency of reads, writes and stats of files on three branches, before the fourth one's
+//! server is stopped and after, from the first answered call in it.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -82,7 +82,7 @@ fn beside_the_stuck(pool: &Path, files: &[File; 2]) -> Result<(Duration, Latenci
         for _ in 0..STUCK {
             scope.spawn(|| {
                 while !over.load(Relaxed) {
-                    // Told an error, sooner or later: that is what is counted.
+                    // Each gets an error, sooner or later: these are counted.
                     let _told = fs::metadata(pool.join("there"));
                     answered.fetch_add(1, Relaxed);
                     thread::sleep(Duration::from_millis(50));

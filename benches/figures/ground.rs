@@ -34,7 +34,7 @@ pub(crate) enum Server {
 /// One column of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Contender {
-    /// What stands above the column; also the name of its directories.
+    /// Heading of the column; also the name of its directories.
     pub(crate) name: &'static str,
     pub(crate) server: Server,
     pub(crate) options: Vec<&'static str>,
@@ -113,7 +113,7 @@ impl Ground {
         self.stand_over(contender, self.parts(contender, spread)?)
     }
 
-    /// As [`Self::stand`], each over two directories.
+    /// Like [`Self::stand`], each over two directories.
     pub(crate) fn stand_all<'a>(
         &self,
         contenders: &'a [Contender],
@@ -136,7 +136,7 @@ impl Ground {
         Ok(Standing { path, parts, mount: Some(Mount { daemon, mount, _dir: dir }) })
     }
 
-    /// As [`Self::stand`], and the milliseconds from the command to the answer to a first statx.
+    /// Like [`Self::stand`], and the milliseconds from the command to the answer to a first statx.
     pub(crate) fn stand_timed(&self, contender: &Contender, spread: usize) -> Result<(Standing, f64)> {
         let parts = self.parts(contender, spread)?;
         let path = self.home.join(format!("at-{}", contender.name));
@@ -191,7 +191,7 @@ impl Standing {
         &self.parts
     }
 
-    /// As if it had only the first `count` directories: nothing is to be made on the others past the mount.
+    /// Limited to the first `count` directories: nothing is to be made on the others past the mount.
     pub(crate) fn used(mut self, count: usize) -> Self {
         self.parts.truncate(count);
         self

@@ -1,5 +1,5 @@
-//! The index with many moved files: what it costs in memory, how soon a forgotten handle opens, and what clients are
-//! told while a lost one is made anew.
+//! The index with many moved files: its memory, the time to open a forgotten handle, and answers to clients while a lost
+//! index is rebuilt.
 //!
 //! The files are made on the second branch with the marks of files that were moved there from the first: the daemon is
 //! the real one, and so are its index and the handles. Only the moves are left out, which take the longest.
@@ -68,7 +68,7 @@ pub(crate) fn run(files: usize, tables: &mut Vec<Table>) -> Result<()> {
     Ok(())
 }
 
-/// What a client holds.
+/// Object that a client holds.
 struct Held {
     path: PathBuf,
     handle: FileHandle,
@@ -198,7 +198,7 @@ fn leads_to(file: File, held: &Held) -> Result<bool> {
     Ok(ino == held.ino && Path::new(&content) == held.path)
 }
 
-/// What clients are told of what they hold, by its handle and by its name, until the index is complete.
+/// Answers to clients about their objects, by handle and by name, until the index is complete.
 fn ask_meanwhile(pool: &Pool, held: &[Held]) -> Result<String> {
     let root = File::open(pool.path())?;
     let (mut right, mut later, mut wrong) = (0_u64, 0_u64, 0_u64);

@@ -1,8 +1,8 @@
 //! Metadata operations a second, by one client and by two that are released together.
 //!
-//! Within a round every contender does an operation before any does the next one, and who begins changes
-//! from round to round. No client is pinned. What is "not seen before" is made on the branches, past the
-//! mounts, under names that no earlier round has used.
+//! Within a round every contender does an operation before any does the next one, and the first one changes from round to
+//! round. No client is pinned. Names "not seen before" are made on the branches, past the mounts, and no earlier round has
+//! used them.
 
 use std::ffi::CString;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::ground::{CACHES_ON, Contender, Ground, Server, Standing};
 use crate::hogs::Hogs;
 use crate::report::{Sense, Table};
 
-/// What a client does, in this order: each finds what the ones before it have left.
+/// Operations of a client, in this order: each uses the results of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Create,
@@ -89,7 +89,7 @@ pub(crate) fn contenders() -> Vec<Contender> {
     ]
 }
 
-/// Who asks, and beside whom.
+/// Client, and the load beside it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crowd {
     title: &'static str,
@@ -173,7 +173,7 @@ pub(crate) fn rounds(
     rounds_beside(standing, crowd, amount, table, slowest, |_| Ok(()))
 }
 
-/// As [`rounds`]; `settle` brings about what is to go on beside each contender's act, before it.
+/// Like [`rounds`]; `settle` prepares the load beside each contender's act.
 pub(crate) fn rounds_beside(
     standing: &[(&Contender, &Standing)],
     crowd: Crowd,
@@ -212,7 +212,7 @@ struct Team {
     clients: Vec<Client>,
 }
 
-/// What came of an act.
+/// Result of an act.
 struct Done {
     /// Operations a second, all clients together.
     rate: f64,

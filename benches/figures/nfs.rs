@@ -26,7 +26,7 @@ pub(crate) struct Amount {
     pub(crate) names: usize,
 }
 
-/// What clients do.
+/// Operation of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Write,
@@ -82,7 +82,7 @@ fn serve(of: &Contender, at: &Standing) -> Result<Ganesha> {
     Ganesha::try_serve(at.path(), &beside.join(format!("ganesha-{}", of.name)))
 }
 
-/// What all of `clients` do a second, together.
+/// Operations a second of all `clients` together.
 fn at_once(server: &Ganesha, act: Act, clients: usize, amount: Amount) -> Result<f64> {
     let mut ready = (0..clients).map(|n| Worker::new(server, n)).collect::<Result<Vec<_>>>()?;
     let began = Instant::now();

@@ -17,7 +17,7 @@ use fsstack_wire::{Abi, Answer, Attr, Entry, Opened, Operation, Request, Statfs}
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-/// What this program is called, and its first argument, when it serves.
+/// Name of this program, and its first argument, when it serves.
 pub(crate) const CALLED: &str = "mount.fsstack";
 const SERVE: &str = "null";
 

@@ -1,4 +1,4 @@
-//! What the others feel while a file moves: latency of reads, writes and stats of other files, idle and meanwhile.
+//! Effect of a moving file on others: latency of reads, writes and stats of other files, idle and meanwhile.
 //!
 //! A file of 2 GiB outgrows its branch; until the write that found it full returns, one thread reads, writes and
 //! asks about two other files, of which one is on each branch.
@@ -20,7 +20,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use crate::report::{Sense, Table};
 
 const PAGE: usize = 4096;
-/// Of each of the other files, in MiB.
+/// Size of each of the other files, in MiB.
 pub(crate) const OTHER: u64 = 32;
 const OPTIONS: &str = "create=ff,minfreespace=64M,write-path=stacked,attr-timeout=0";
 

@@ -11,7 +11,7 @@ pub(crate) enum Sense {
     LessIsBetter,
 }
 
-/// Samples by what was done (rows) and by whom (columns).
+/// Samples by operation (rows) and contender (columns).
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) title: String,

@@ -1,4 +1,4 @@
-//! What one slow branch costs the others: metadata operations on two branches while programs wait for the third.
+//! Effect of one slow branch on others: metadata operations on two branches while programs wait for the third.
 //!
 //! The third is a file system that takes its time over each call. Programs ask it for names without a pause, as many as may
 //! be in it at once and fewer, and more. One client works in directories that only the two others have. Alone and beside, by

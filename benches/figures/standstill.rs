@@ -1,5 +1,5 @@
-//! What must not stop the others, and must not cost: files that move, callers that wait for a branch that hangs, and files
-//! that are closed there.
+//! Events that must not stop others, and must not cost: files that move, callers that wait for a branch that hangs, and
+//! files that are closed there.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -104,7 +104,7 @@ fn beside_moves(home: &Path, rounds: usize, mib: u64) -> Result<Table> {
             let free = free_mib(b.path())?;
             thread::scope(|scope| -> Result<()> {
                 for film in &films {
-                    // Called off below: no space is what it is told then.
+                    // Cancelled below: it gets ENOSPC then.
                     scope.spawn(|| film.write_all_at(&vec![7; 16 << 20], mib << 20).err());
                 }
                 wait_for("a file that moves", || Ok(free_mib(b.path())? + 8 < free))?;
@@ -124,7 +124,7 @@ fn beside_moves(home: &Path, rounds: usize, mib: u64) -> Result<Table> {
     Ok(table)
 }
 
-/// What waiting callers, and closed files, cost the daemon while a branch hangs.
+/// Cost for the daemon of waiting callers, and closed files, while a branch hangs.
 fn beside_a_frozen_branch(home: &Path, rounds: usize) -> Result<Table> {
     let make = |name: &str| Branch::make(name, Kind::Served, Layout::Sparse, home);
     let (frozen, other) = (make("frozen")?, make("other")?);

@@ -1,4 +1,4 @@
-//! What people wait for: seconds that find(1), ls(1) and git(1) take in a tree.
+//! Waiting times of people: seconds that find(1), ls(1) and git(1) take in a tree.
 //!
 //! The listed directories are made on the branches, past the mounts, and are new in each round. The repository is
 //! one file a name, in a hundred directories; its clone, status and removal are one figure each.

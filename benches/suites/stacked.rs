@@ -15,14 +15,14 @@ const MIB: usize = 1 << 20;
 /// The file that is read and written: laid out before, and in the page cache.
 const BLOCKS: u64 = 64;
 
-/// What each pool is called, and its options.
+/// Name of each pool, and its options.
 const POOLS: [(&str, &[&str]); 3] = [
     ("pool, dev", &["transport=dev"]),
     ("pool, ring", &["transport=ring"]),
     ("pool, ring, stacked", &["transport=ring", "write-path=stacked"]),
 ];
 
-/// What is done again and again in a directory.
+/// Repeated call in a directory.
 type Call = fn(&mut Bencher<'_>, &Path);
 
 /// A directory to work in, and what it is called.
@@ -63,7 +63,7 @@ fn laid_out(dir: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// What is measured works, or nothing is.
+/// Panics on an error: a failing call is not measured.
 fn done<T>(result: std::io::Result<T>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }

@@ -11,10 +11,10 @@ use crate::exec;
 /// A program and the Debian package that has it.
 pub(crate) type Need = (&'static str, &'static str);
 
-/// What a pool on XFS needs.
+/// Needs of a pool on XFS.
 pub(crate) const TO_MOUNT: &[Need] = &[("fusermount3", "fuse3"), ("mkfs.xfs", "xfsprogs")];
 
-/// What the tests use besides.
+/// Further needs of the tests.
 pub(crate) const TO_TEST: &[Need] = &[
     ("fusermount3", "fuse3"),
     ("mkfs.xfs", "xfsprogs"),
@@ -42,7 +42,7 @@ pub(crate) const TO_TEST: &[Need] = &[
 /// frozen. By themselves: where they cannot be had, some tests skip and all else is installed.
 pub(crate) const PEERS: &[Need] = &[("mergerfs", "mergerfs"), ("mhddfs", "mhddfs")];
 
-/// What a lab of GlusterFS needs: its client, and what makes and runs the server.
+/// Needs of a lab of GlusterFS: its client, and the programs that make and run the server.
 pub(crate) const TO_GLUSTER: &[Need] = &[
     ("mount.glusterfs", "glusterfs-client"),
     ("mmdebstrap", "mmdebstrap"),
@@ -53,10 +53,10 @@ pub(crate) const TO_GLUSTER: &[Need] = &[
     ("setfattr", "attr"),
 ];
 
-/// What makes a fresh system to install packages in.
+/// Programs that make a fresh system to install packages in.
 pub(crate) const TO_BOOTSTRAP: &[Need] = &[("mmdebstrap", "mmdebstrap"), ("unshare", "util-linux")];
 
-/// What looks at the benchmark's reports. By itself: where it cannot be had, one test skips and all else is installed.
+/// Browser for the benchmark's reports. By itself: where it is not available, one test skips and all else is installed.
 pub(crate) const TO_SHOW: &[Need] = &[("chromium", "chromium")];
 
 /// Installs what is missing of `needs`; an error names what stays missing.
@@ -84,8 +84,8 @@ pub(crate) fn packages(needs: &[Need]) -> Result<()> {
 /// The public test suites that the posix tier runs: crates with a program of the same name.
 const SUITES: &[(&str, &str)] = &[("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
 
-/// Installs the suites under the target directory, once. One that cannot be had is told of here, and its tests
-/// say so themselves, each as a skip.
+/// Installs the suites under the target directory, once. A missing one is reported here, and its tests report it too, each
+/// as a skip.
 pub(crate) fn suites() -> Result<()> {
     let root = exec::target_dir()?.join("suites");
     for (name, version) in SUITES {
@@ -101,7 +101,7 @@ pub(crate) fn suites() -> Result<()> {
     Ok(())
 }
 
-/// What makes the site of the documentation. Its search is what it is wanted for; it neither watches nor serves.
+/// Version of the program that makes the documentation's site, with its search; it neither watches nor serves.
 const BOOK: &str = "0.4.52";
 
 /// Installs mdBook under the target directory, once: a build of some minutes. Returns the program.
@@ -119,8 +119,8 @@ pub(crate) fn book() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Installs the NFS server that the nfs tier exports a pool by. Where it cannot be had is told of here, and its tests
-/// say so themselves, each as a skip.
+/// Installs the NFS server that the nfs tier exports a pool by. A missing one is reported here, and its tests report it too,
+/// each as a skip.
 pub(crate) fn server() -> Result<()> {
     if let Err(e) = packages(&[("ganesha.nfsd", "nfs-ganesha-vfs")]) {
         eprintln!("{e:#}");
@@ -128,7 +128,7 @@ pub(crate) fn server() -> Result<()> {
     Ok(())
 }
 
-/// What a guest is made of; its kernel and NFS server are fetched by the tests.
+/// Needs of a guest; its kernel and NFS server are fetched by the tests.
 const TO_GUEST: &[Need] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
@@ -146,7 +146,7 @@ const TO_GUEST: &[Need] = &[
     ("make", "make"),
 ];
 
-/// Installs that. Where it cannot be had is told of here, and the tests say so themselves, each as a skip.
+/// Installs them. Missing ones are reported here, and the tests report them too, each as a skip.
 pub(crate) fn guest() -> Result<()> {
     if let Err(e) = packages(TO_GUEST) {
         eprintln!("{e:#}");
@@ -157,8 +157,8 @@ pub(crate) fn guest() -> Result<()> {
 /// A crate that brings the sources of a large C program: what a build in the pool builds.
 const SOURCES: (&str, &str) = ("openssl-src", "300.5.4");
 
-/// Takes the sources of a large program from the registry to the target directory, once. What cannot be had is told of
-/// here, and its tests say so themselves, each as a skip.
+/// Takes the sources of a large program from the registry to the target directory, once. Missing ones are reported here, and
+/// their tests report them too, each as a skip.
 pub(crate) fn sources() -> Result<()> {
     let root = exec::target_dir()?.join("suites/sources");
     let (name, version) = SOURCES;
@@ -185,7 +185,7 @@ fn is_installed(program: &Path, version: &str) -> bool {
     told.is_some_and(|told| told.is_ok_and(|told| told.stdout.trim() == version))
 }
 
-/// What runs the tests.
+/// Runner of the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// cargo-nextest: a process a test, with time limits.

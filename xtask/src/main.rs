@@ -35,7 +35,7 @@ enum Xtask {
     Dist(dist::Dist),
     /// Run the criterion suites; arguments go to cargo bench.
     Bench {
-        /// What follows `cargo bench -p fsstack-benches`.
+        /// Arguments after `cargo bench -p fsstack-benches`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },

@@ -1,4 +1,4 @@
-//! What `cargo xtask demo` says where it cannot run.
+//! Output of `cargo xtask demo` where it cannot run.
 
 #![allow(clippy::unwrap_used, reason = "a test whose ground cannot be made has failed")]
 

@@ -11,7 +11,7 @@ use crate::ground::Kinds;
 use crate::place::Target;
 use crate::workload::{Bytes, Cache, Data, Engine, Files, Op, Pattern, Sync, Timed};
 
-/// What a stack of file systems costs, on your machine.
+/// Measures the cost of a stack of file systems on your machine.
 #[derive(Debug, Parser)]
 #[command(name = "fsstack-bench", version, about, after_help = EXIT)]
 pub(crate) struct Arguments {
@@ -63,13 +63,13 @@ pub(crate) struct Experiment {
 /// One experiment, or all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Which {
-    /// What does a second FUSE layer cost?
+    /// The cost of a second FUSE layer.
     DoubleFuse,
     /// Which GlusterFS volume type?
     GlusterVolumes,
     /// The general survey of cluster file systems.
     ClusterIo,
-    /// What lies under a branch?
+    /// File systems and RAID under a branch.
     RaidCompare,
     /// One NFS mount, several TCP connections.
     NfsNconnect,
@@ -105,7 +105,7 @@ pub(crate) struct CompareRuns {
     pub(crate) tolerance: f64,
 }
 
-/// What all measuring commands take.
+/// Options of all measuring commands.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Run")]
 pub(crate) struct Running {
@@ -148,10 +148,10 @@ pub(crate) struct Compare {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Workload")]
 pub(crate) struct Work {
-    /// Who makes the calls; `metadata` if the first operation is one on names, else psync.
+    /// Engine that makes the calls; `metadata` if the first operation is one on names, else psync.
     #[arg(long, value_enum)]
     pub(crate) engine: Option<Engine>,
-    /// What is measured, a case each [default: write,read].
+    /// Operations to measure, a case each [default: write,read].
     #[arg(long = "op", value_enum, value_delimiter = ',')]
     pub(crate) ops: Vec<Op>,
     /// The order of the blocks.
@@ -184,10 +184,10 @@ pub(crate) struct Work {
     /// When written bytes are forced to the disk, within the time measured.
     #[arg(long, value_enum, default_value_t = Sync::Never)]
     pub(crate) sync: Sync,
-    /// What is written.
+    /// Data to write.
     #[arg(long, value_enum, default_value_t = Data::Incompressible)]
     pub(crate) data: Data,
-    /// What caches hold when the time begins.
+    /// State of the caches when the time begins.
     #[arg(long, value_enum, default_value_t = Cache::Warm)]
     pub(crate) cache: Cache,
     /// Whether opening the file is measured too.

@@ -2,7 +2,7 @@
 
 use crate::workload::Data;
 
-/// What O_DIRECT asks of an address on any disk we know.
+/// Alignment that O_DIRECT needs on any disk we know.
 const ALIGN: usize = 4096;
 
 /// Written blocks are taken from a stretch at least this long, so that small blocks do not repeat within what a
@@ -30,7 +30,7 @@ impl Aligned {
         SOURCE.next_multiple_of(block.max(1))
     }
 
-    /// What is written: blocks of `block` bytes are cut from it.
+    /// Data to write: blocks of `block` bytes are cut from it.
     pub(crate) fn source(data: Data, block: usize, seed: u64) -> Self {
         let mut source = Self::zeroed(Self::source_len(block));
         let mut rng = fastrand::Rng::with_seed(seed);

@@ -17,7 +17,7 @@ struct Line {
     word: &'static str,
 }
 
-/// What came of a comparison.
+/// Result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Nothing got worse.

@@ -18,7 +18,7 @@ pub(crate) const BULK: &str = "bulk-copy";
 /// Longer than any copy takes that does not hang.
 const LIMIT: Duration = Duration::from_secs(12 * 3600);
 
-/// What copies into a target.
+/// Program that copies into a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copier {
     /// cp -r.
@@ -33,7 +33,7 @@ impl Copier {
         if target.rsplit('.').next() == Some(BULK) { Self::Bulk } else { Self::Cp }
     }
 
-    /// What its CPU time is called.
+    /// Name of its CPU time.
     pub(crate) fn program(self) -> &'static str {
         match self {
             Self::Cp => "cp",
@@ -61,7 +61,7 @@ pub(crate) fn operator() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What is copied; removed when it drops.
+/// Files to copy; removed when it drops.
 #[derive(Debug)]
 pub(crate) struct Source {
     path: PathBuf,

@@ -14,7 +14,7 @@ use std::time::Instant;
 /// first operations do not block.
 const PATIENCE: u32 = 2000;
 
-/// What the tasks and the run agree on.
+/// Agreement of the tasks and the run.
 #[derive(Debug, Default)]
 struct Stage {
     ready: u32,

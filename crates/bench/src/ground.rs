@@ -25,7 +25,7 @@ use crate::plan::Export;
 use crate::rivals::{first_line, options};
 use crate::workload::Bytes;
 
-/// What `--lab` makes.
+/// Grounds of `--lab`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kinds {
     /// GlusterFS volumes in a container, as `cargo xtask lab` makes them.
@@ -172,7 +172,7 @@ impl Drop for Pool {
     }
 }
 
-/// What was mounted and made for an experiment.
+/// Mounts and directories of an experiment.
 #[derive(Debug, Default)]
 pub(crate) struct Ground {
     // Dropped in this order: what is stacked before what it stands on.

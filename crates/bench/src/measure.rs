@@ -27,7 +27,7 @@ use crate::{metadata, stack, task};
 /// Files are laid out in blocks of this size.
 const LAYOUT_BLOCK: u64 = 1 << 20;
 
-/// What one round of one case on one target came to.
+/// Result of one round of one case on one target.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) ops: u64,
@@ -277,8 +277,8 @@ impl Measured {
     }
 }
 
-/// What all targets together have to hold while `workload` is measured, if they lie on the same file system: files that
-/// are kept over the rounds lie on every target at once.
+/// Space that all targets together need while `workload` is measured, if they lie on the same file system: files that are
+/// kept over the rounds lie on every target at once.
 pub(crate) fn need(workload: &Workload, targets: usize) -> Bytes {
     let copies = if workload.keeps_files() { targets.max(1) } else { 1 };
     Bytes(workload.footprint().saturating_mul(copies as u64))

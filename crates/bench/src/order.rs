@@ -5,7 +5,7 @@ use crate::workload::{Pattern, Workload};
 /// Which block comes when.
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
-    /// As they lie.
+    /// Ascending.
     Sequential { blocks: u64 },
     /// Block 0, `stride`, 2 x `stride`, ..., then 1, 1 + `stride`, ...
     Strided { blocks: u64, stride: u64 },

@@ -195,7 +195,7 @@ fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Who we are: host, process, when it started (a process number comes again).
+/// Our identity: host, process, start time (process numbers are used again).
 fn whoami() -> String {
     let pid = std::process::id();
     let started = i32::try_from(pid).ok().and_then(Process::of).map_or(0, |p| p.started);

@@ -24,7 +24,7 @@ pub(crate) fn baseline_of<'a>(
     (found != target).then_some(found)
 }
 
-/// What is to be measured, where, how often.
+/// Cases, targets and rounds of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// A word for file names and readers of JSON.
@@ -40,7 +40,7 @@ pub(crate) struct Plan {
     pub(crate) warmups: u32,
     pub(crate) seed: u64,
     pub(crate) published: Vec<Published>,
-    /// What the plan had to leave out.
+    /// Cases that the plan had to leave out.
     pub(crate) skipped: Vec<Skipped>,
     /// (target, something known of it that the mount table does not tell).
     pub(crate) notes: Vec<(String, String)>,
@@ -58,7 +58,7 @@ pub(crate) struct Export {
     pub(crate) server: SocketAddr,
     /// The server's process.
     pub(crate) pid: u32,
-    /// What is called so below the server's root is the directory of the target.
+    /// Directory of the target below the server's root.
     pub(crate) root: PathBuf,
 }
 

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::plan::Plan;
 use crate::workload::{Engine, Workload};
 
-/// What is shown while a run goes on.
+/// Progress shown while a run goes on.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -60,7 +60,7 @@ impl Progress {
         self.bar.inc(weight(workload));
     }
 
-    /// Something to be told at once.
+    /// Prints a line at once.
     pub(crate) fn tell(&self, line: &str) {
         if self.plain { eprintln!("{line}") } else { self.bar.println(line) }
     }

@@ -1,4 +1,4 @@
-//! What a run leaves: results.json, field by field. docs/bench-results.schema.json says the same to programs.
+//! Result of a run: results.json, field by field. docs/bench-results.schema.json is its schema.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,11 +28,11 @@ pub(crate) struct Results {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ended_early: Option<String>,
     pub(crate) published: Vec<Published>,
-    /// What the figures say, computed from them.
+    /// Findings computed from the figures.
     pub(crate) says: Vec<String>,
 }
 
-/// Who made it, when, with which words.
+/// Program, time and arguments of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Made {
@@ -44,7 +44,7 @@ pub(crate) struct Made {
     pub(crate) seconds: f64,
     pub(crate) seed: u64,
     pub(crate) title: String,
-    /// What the plan is called: an experiment, `compare`, or the name in a plan file.
+    /// Name of the plan: an experiment, `compare`, or the name in a plan file.
     pub(crate) plan: String,
     pub(crate) rounds: u32,
     pub(crate) baseline: String,
@@ -77,7 +77,7 @@ pub(crate) struct TargetRecord {
     /// How many of its bricks may be lost before a file is, where that is known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) bears: Option<u32>,
-    /// What is known of it besides: versions, what it is made of.
+    /// Further facts: versions, parts.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) notes: Vec<String>,
 }
@@ -99,7 +99,7 @@ pub(crate) struct Figure {
     pub(crate) name: String,
     pub(crate) title: String,
     pub(crate) shape: Shape,
-    /// What `x` counts.
+    /// Unit of `x`.
     pub(crate) x_label: String,
     pub(crate) unit: String,
 }
@@ -207,7 +207,7 @@ impl Results {
         self.cases.iter().find(|case| case.name == name)
     }
 
-    /// What came of a case on a target.
+    /// Result of a case on a target.
     pub(crate) fn summary(&self, case: &str, target: &str) -> Option<&Summary> {
         self.summaries.iter().find(|s| s.case == case && s.target == target)
     }

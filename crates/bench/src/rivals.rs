@@ -26,7 +26,7 @@ pub(crate) fn first_line(error: &anyhow::Error) -> String {
     text.lines().next().unwrap_or_default().trim_end().to_owned()
 }
 
-/// What was mounted; unmounted when it drops.
+/// Mounts of rivals; unmounted when it drops.
 #[derive(Debug, Default)]
 pub(crate) struct Rivals {
     // Dropped in this order: the mounts, then the directory of their mount points.

@@ -29,7 +29,7 @@ struct Run<'a> {
     places: Vec<Option<Place>>,
     results: Results,
     latencies: Latencies,
-    /// What is copied, while a case of the engine copy is measured.
+    /// Files to copy, while a case of the engine copy is measured.
     source: Option<Source>,
 }
 

@@ -112,7 +112,7 @@ impl Search {
         if mounted.is_fuse() {
             self.fuse(&mounted).into_iter().for_each(|dir| self.below(&dir));
         } else if mounted.fs_type.starts_with("nfs") {
-            // Who exports it is not to be seen: any server of this machine may.
+            // The exporting server cannot be seen: it may be any of this machine.
             self.take(|known| known.program == NFS_SERVER);
         }
     }
@@ -168,7 +168,7 @@ fn volume_of(source: &OsStr) -> Option<String> {
     path.trim_start_matches('/').split('/').next().filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
-/// What the programs that serve `dir` say of their versions, a line each.
+/// Versions of the programs that serve `dir`, a line each.
 pub(crate) fn versions(dir: &Path, exported_by: Option<u32>) -> Vec<String> {
     let mut told = Vec::new();
     let mut asked: Vec<&str> = Vec::new();

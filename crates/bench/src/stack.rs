@@ -13,7 +13,7 @@ use crate::serving::Server;
 /// The name under which our own process stands in results.
 pub(crate) const OWN: &str = "fsstack-bench";
 
-/// What one program used while something was measured.
+/// Resources that one program used during a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Used {
@@ -31,7 +31,7 @@ pub(crate) struct Stack {
     processes: Vec<Server>,
 }
 
-/// What all of them had used at a moment.
+/// Resources used by all of them at a moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     processes: Vec<(u32, &'static str, Process)>,
@@ -58,7 +58,7 @@ impl Stack {
         Self { processes: [vec![(std::process::id(), OWN)], servers].concat() }
     }
 
-    /// What they have used so far, before something is measured: looking at the others is work of ours, and not part of it.
+    /// Takes a sample before a measurement: reading the others' figures is work of ours, and not part of it.
     pub(crate) fn sample_before(&self) -> Sample {
         let mut sample = self.sample();
         if let Some((pid, _, ours)) = sample.processes.first_mut() {
@@ -67,7 +67,7 @@ impl Stack {
         sample
     }
 
-    /// What they have used so far, we ourselves looked at first.
+    /// Takes a sample, ourselves first.
     pub(crate) fn sample(&self) -> Sample {
         let processes = self.processes.iter().map(|&(pid, name)| (pid, name, process(pid))).collect();
         Sample { processes, machine_ticks: machine_ticks() }
@@ -75,8 +75,7 @@ impl Stack {
 }
 
 impl Sample {
-    /// What was used between `self` and the `later` sample: by program, ourselves first, and by the whole machine
-    /// in seconds.
+    /// Differences between `self` and the `later` sample: by program, ourselves first, and of the whole machine in seconds.
     pub(crate) fn until(&self, later: &Self) -> (Vec<Used>, f64) {
         let mut used: Vec<Used> = Vec::new();
         for ((_, name, before), (_, _, after)) in self.processes.iter().zip(&later.processes) {

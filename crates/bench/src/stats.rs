@@ -1,4 +1,4 @@
-//! What a handful of rounds says: median, quartiles, a ratio with its interval, and whether words are allowed.
+//! Statistics of a handful of rounds: median, quartiles, a ratio with its interval, and whether a verdict is allowed.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ pub(crate) fn median(samples: &[f64]) -> f64 {
 }
 
 impl Spread {
-    /// Of samples; `None` if there are none.
+    /// Quartiles of samples; `None` if there are none.
     pub(crate) fn of(samples: &[f64]) -> Option<Self> {
         let all = sorted(samples);
         let (least, most) = (*all.first()?, *all.last()?);
@@ -77,7 +77,7 @@ pub(crate) struct Ratio {
     pub(crate) verdict: Verdict,
 }
 
-/// What may be said of a ratio.
+/// Verdict on a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {

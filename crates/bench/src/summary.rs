@@ -17,7 +17,7 @@ const CURVE: &[f64] = &[
 ];
 
 impl Latency {
-    /// Of nanoseconds in a histogram.
+    /// Quantiles of nanoseconds in a histogram.
     pub(crate) fn of(latencies: &Histogram<u64>) -> Self {
         let at = |q| latencies.value_at_quantile(q) as f64 / 1e3;
         Self {

@@ -18,10 +18,10 @@ use crate::order::Order;
 use crate::plan::Export;
 use crate::workload::{Engine, Files, Op, Sync, Timed, Workload};
 
-/// The longest latency that is told apart, in nanoseconds: an hour.
+/// The longest latency in the histogram, in nanoseconds: an hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// What a task did.
+/// Result of a task.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) began: Instant,
@@ -150,7 +150,8 @@ impl Role<'_> {
         how.custom_flags(sync_each | if *direct { libc::O_DIRECT } else { 0 });
         let file = how.open(file_of(self.workload, self.number, self.work))?;
         if *engine == Engine::Mmap && *op == Op::Write {
-            // A map cannot reach past the end. All tasks of a shared file set the same length: whoever comes last cuts nothing off.
+            // A map cannot reach past the end. All tasks of a shared file set the same length, so the last one cuts nothing
+            // off.
             file.set_len(self.workload.file_len())?;
         }
         Ok(file)

@@ -1,4 +1,4 @@
-//! What is done to a target: engine, operation, sizes, order, caching.
+//! Workload of a target: engine, operation, sizes, order, caching.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -55,7 +55,7 @@ macro_rules! words {
 }
 
 words! {
-    /// Who makes the calls.
+    /// Engine that makes the calls.
     Engine {
         /// io_uring, with a queue.
         IoUring = "io_uring",
@@ -75,7 +75,7 @@ words! {
 }
 
 words! {
-    /// What is measured.
+    /// Operation to measure.
     Op {
         /// Fresh files are written.
         Write = "write",
@@ -141,7 +141,7 @@ words! {
 }
 
 words! {
-    /// What is written.
+    /// Data to write.
     Data {
         /// Zeros: says nothing about compression.
         Zeros = "zeros",
@@ -153,9 +153,9 @@ words! {
 }
 
 words! {
-    /// What the caches hold when the time begins.
+    /// State of the caches when the time begins.
     Cache {
-        /// Whatever preparing left in them; files to be read were read once.
+        /// State after the preparation; files to be read were read once.
         Warm = "warm",
         /// The machine's caches were dropped (root), or at least the file's pages.
         Cold = "cold",
@@ -246,7 +246,7 @@ impl Op {
 }
 
 impl Workload {
-    /// What a rate of it is counted in.
+    /// Unit of its rates.
     pub(crate) fn unit(&self) -> &'static str {
         if self.op.moves_data() && self.engine != Engine::Null { "B/s" } else { "op/s" }
     }

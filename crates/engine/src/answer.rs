@@ -1,4 +1,4 @@
-//! What the engine answers, in its own words: the adapter turns these into protocol structs.
+//! Answers of the engine, in its own types: the adapter turns these into protocol structs.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ pub struct Opened {
     pub flushes: bool,
 }
 
-/// What `create` tells the caller: the new entry and the handle already open on it.
+/// Result of `create`: the new entry and the handle already open on it.
 #[derive(Debug)]
 pub struct Created {
     /// The new entry.

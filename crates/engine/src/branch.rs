@@ -35,15 +35,15 @@ use crate::watch::Watch;
 /// How long a file system's free space is believed.
 const SPACE_AGE: Duration = Duration::from_secs(1);
 
-/// What a pool's root tells a pool above it: how many pools are stacked, itself among them.
+/// Attribute of a pool's root, for a pool above it: the number of stacked pools, itself included.
 pub(crate) const LEVEL: &std::ffi::CStr = c"user.fsstack.level";
 
-/// What kind of file system a branch is on, as far as the pool treats them differently.
+/// Kind of a branch's file system, as far as the pool treats kinds differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FsKind {
     /// A disk of this machine: calls do not wait for others, errors of writes come at the write.
     Local,
-    /// As `Local`, and positions in a directory are 63-bit hashes in ascending order (ext4).
+    /// Like `Local`, and positions in a directory are 63-bit hashes in ascending order (ext4).
     LocalHashed,
     /// Served by another process or machine (FUSE, NFS, CIFS, Ceph): errors may come at close.
     Remote,
@@ -86,7 +86,7 @@ pub struct Branch {
     pub mounts: Mounts,
     /// Inode number of its root.
     pub root_ino: u64,
-    /// What kind of file system it is.
+    /// Kind of its file system.
     pub kind: FsKind,
     /// How its objects are opened by inode number, if they can be.
     pub by_number: Option<ByNumber>,
@@ -94,13 +94,13 @@ pub struct Branch {
     versions: bool,
     /// Looks through it for what is asked by number, where that is how objects are found.
     pub(crate) searches: Searches,
-    /// What is known of the marks on it.
+    /// State of its marks.
     pub(crate) marks: Marks,
     pub(crate) terms: Terms,
     /// How many pools are stacked below its root; 0: it is none.
     pub(crate) level: u8,
     pub(crate) home: Home,
-    /// Who is to know when it is mounted again.
+    /// Watch to inform when it is mounted again.
     pub(crate) watch: OnceLock<Weak<Watch>>,
     pub(crate) health: Arc<Health>,
     pub(crate) staged: Staged,
@@ -189,7 +189,7 @@ impl Branch {
         self.marks.ask_files.load(Relaxed)
     }
 
-    /// As [`Self::stat`], of what `fd` stands for.
+    /// Like [`Self::stat`], for the object of `fd`.
     pub(crate) fn stat_fd(&self, fd: BorrowedFd<'_>) -> Result<Stat, SysError> {
         self.stat(fd, c"")
     }
@@ -242,20 +242,20 @@ impl Branch {
         self.ask_for(Stay::Brief, call)
     }
 
-    /// As [`Self::ask`], for calls that may take long on a branch in good order (fsync, copies): they
-    /// overstay only if the branch answers nobody.
+    /// Like [`Self::ask`], for calls that may take long on a branch in good order (fsync, copies): they overstay only if a
+    /// probe fails too.
     pub fn ask_patiently<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.ask_for(Stay::Long, call)
     }
 
-    /// As [`Self::ask`], by a caller who may expect what `stay` says.
+    /// Like [`Self::ask`], for a call of the class `stay`.
     pub(crate) fn ask_for<T>(&self, stay: Stay, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
         let _inside = self.come_in(stay)?;
         self.tally.time(call).map_err(|sys| self.said(sys))
     }
 
-    /// As [`Self::ask`], inside of a call that has its place already.
+    /// Like [`Self::ask`], inside of a call that has its permit already.
     pub fn ask_inside<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
         self.check_open()?;
@@ -271,8 +271,8 @@ impl Branch {
         if self.kind.is_local() { Ok(()) } else { sys::identity::become_daemon().map_err(OpError::Sys) }
     }
 
-    /// Whether what is removed while somebody has it open stays under another name until he closes it (NFS): its
-    /// directory could not be removed right after it.
+    /// Whether the file system keeps a removed open file under another name until its close (NFS): its directory could not
+    /// be removed right after it.
     pub(crate) fn renames_what_is_held(&self) -> bool {
         self.home.f_type == NFS
     }
@@ -301,8 +301,8 @@ impl Branch {
         OpError::Branch { branch: self.ix, sys }
     }
 
-    /// The file system's space: asked at most once a second. One that others serve is not waited for long: what it told
-    /// last is good enough to place a file elsewhere.
+    /// Space of the file system: asked at most once a second. A remote one is not waited for long: its last figures are good
+    /// enough to place a file elsewhere.
     ///
     /// # Errors
     /// The file system does not answer.
@@ -313,18 +313,18 @@ impl Branch {
             if known.0.elapsed() <= SPACE_AGE {
                 return Ok(known.1);
             }
-            // Asked by one at a time, without the lock: the branch may hang, and its space is asked for by whoever
-            // places a file anywhere.
+            // Asked by one thread at a time, without the lock: the branch may hang, and placement on any branch asks for its
+            // space.
             known.0 = Instant::now();
         }
         if self.is_remote() { self.space_soon() } else { self.ask_space() }
     }
 
-    /// Has a thread of its own ask for the space: who places a file on another branch must not be stuck in this one.
+    /// Has a thread of its own ask for the space: placement on another branch must not get stuck in this one.
     fn space_soon(&self) -> Result<FsSpace> {
         let last_told = || self.space.lock().1;
         let Some(me) = self.me.upgrade() else { return self.ask_space() };
-        // Whoever asked a mount that is gone may never come back: the one here now is asked all the same.
+        // A thread that asked a mount that is gone may never come back: the present mount is asked all the same.
         let asked_of = u64::from(self.epoch()) + 1;
         if self.asking_space.swap(asked_of, Relaxed) == asked_of {
             return Ok(last_told());
@@ -332,7 +332,7 @@ impl Branch {
         let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("branch-space".into()).stack_size(128 << 10);
         let asking = crate::thread::start(thread, move || {
-            // Whoever started it may be acting for somebody.
+            // The thread that started it may be acting for a caller.
             let asked = sys::identity::become_daemon().map_err(OpError::Sys).and_then(|()| me.ask_space());
             let _later = me.asking_space.compare_exchange(asked_of, 0, Relaxed, Relaxed);
             // Nobody may be waiting any more.
@@ -367,8 +367,8 @@ impl Branch {
         self.space.lock().1.read_only
     }
 
-    /// As [`Self::fs_space`], in bytes, for placement: less what this pool has placed since it was asked, as far as it
-    /// knows (what the kernel writes by passthrough, it does not).
+    /// Like [`Self::fs_space`], in bytes, for placement: less what this pool has placed since the last query, as far as it
+    /// knows (writes by passthrough are unknown).
     ///
     /// # Errors
     /// The file system does not answer.

@@ -1,4 +1,4 @@
-//! Who asks.
+//! Identity of callers.
 
 use fsstack_sys::process::{groups_of, has_group};
 use fsstack_sys::{Stat, SysError, identity};
@@ -23,7 +23,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Root, who makes all that is asked: the daemon itself, and programs that use the engine without a kernel.
+    /// Root, for all requests: the daemon itself, and programs that use the engine without a kernel.
     pub const DAEMON: Self = Self { uid: 0, gid: 0, group: None, umask: 0, pid: 0 };
 
     /// This thread creates files on `branch` as the caller from now on (a cheap comparison if it does so already).

@@ -15,9 +15,9 @@ use crate::union::Union;
 pub struct Difference {
     /// Its name, as that of the mount option.
     pub key: &'static str,
-    /// What it was.
+    /// Former value.
     pub from: String,
-    /// What it is.
+    /// New value.
     pub to: String,
 }
 
@@ -34,7 +34,7 @@ pub enum BadSettings {
     NoPassthrough {
         /// The branch.
         path: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         why: String,
     },
 }
@@ -60,7 +60,7 @@ impl Union {
         Ok(differences)
     }
 
-    /// What [`Self::change`] would answer; nothing is changed.
+    /// Result that [`Self::change`] would have; nothing is changed.
     ///
     /// # Errors
     /// As those of [`Self::change`].
@@ -76,7 +76,7 @@ impl Union {
     /// # Errors
     /// The kernel refuses passthrough on a branch, or the branch does not answer.
     pub fn try_passthrough(&self) -> Result<(), BadSettings> {
-        // Without the pool's snapshot: whoever changes the pool waits for those who hold one.
+        // Without the pool's snapshot: a change of the pool waits for its holders.
         let branches = self.pool().branches.clone();
         for branch in &branches {
             branch.try_passthrough(&*self.backings).map_err(|why| BadSettings::NoPassthrough {
@@ -95,7 +95,7 @@ impl Union {
 }
 
 fn check_fixed(old: &Settings, new: &Settings) -> Result<(), BadSettings> {
-    // The kernel is told of it when the pool is mounted, and has no passthrough beside it.
+    // The kernel gets it when the pool is mounted, and has no passthrough beside it.
     let kept_back = |settings: &Settings| settings.page_cache == PageCache::WriteBack;
     let fixed = [
         ("page-cache=writeback", kept_back(old) == kept_back(new)),

@@ -1,8 +1,9 @@
-//! What `chattr`, `chattr -p` and `xfs_io` set on a file or a directory, and what of it comes along to a copy on another branch.
+//! Inode flags, project and extent sizes (`chattr`, `chattr -p`, `xfs_io`), and the part of them that a copy on another
+//! branch gets.
 //!
-//! What the other file system takes is added to what the copy has from the directory that it is made in: a project
-//! that it has from there stays, since quotas of that branch count by it. What is refused is left out, as it is by
-//! cp(1), but for what is a promise to whoever writes the file ([`PROMISES`]).
+//! Flags that the other file system takes are added to those that the copy has from its directory. A project from there
+//! stays, since quotas of that branch count by it. Refused flags are left out, as by cp(1), except promises to the writers
+//! of the file ([`PROMISES`]).
 //!
 //! Most must be there before the content: btrfs overwrites in place only what was so when it was empty, XFS wants to
 //! know the size of extents, and a project's limit holds for what is written from then on. That each write is synced
@@ -15,8 +16,8 @@ use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::error::is_branch_fault;
 
-/// What comes along of a file's flags. Append-only and immutable do not: such a file is not moved, and a directory is about
-/// to be filled.
+/// Flags of a file that its copy gets. Append-only and immutable are not among them: such a file is not moved, and a
+/// directory is about to be filled.
 const CARRIED: u32 = (ioctl::FS_FL_USER_MODIFIABLE & !ioctl::FREEZING)
     | ioctl::FS_NOCOMP_FL
     | ioctl::FS_JOURNAL_DATA_FL
@@ -35,7 +36,7 @@ const PROMISES: u32 = ioctl::FS_SYNC_FL | ioctl::FS_DIRSYNC_FL | ioctl::FS_ENCRY
 /// Sizes of extents, which another file system may have no such blocks for.
 const SIZES: u32 = ioctl::FS_XFLAG_EXTSIZE | ioctl::FS_XFLAG_EXTSZINHERIT | ioctl::FS_XFLAG_COWEXTSIZE;
 
-/// What comes along of the extended flags, and is none of the others.
+/// Extended flags that a copy gets, and that are none of the others.
 const EXTENDED: u32 = SIZES
     | ioctl::FS_XFLAG_PROJINHERIT
     | ioctl::FS_XFLAG_NOSYMLINKS
@@ -99,7 +100,7 @@ impl Traits {
         Ok(())
     }
 
-    /// What `own` becomes if it takes the extended flags in `mask`, and, if it has none, the project.
+    /// Result of `own` with the extended flags in `mask` and, if it has none, the project.
     fn extended_for(&self, own: &FsXattr, mask: u32, project: bool) -> Extended {
         let (own, from) = (Extended::of(own), self.extended);
         let flags = from.flags & mask;
@@ -178,7 +179,7 @@ fn add_flags(to: BorrowedFd<'_>, wanted: u32) -> Result<(), SysError> {
     Ok(())
 }
 
-/// What `file` takes of the space counts for the project of `dir` from now on.
+/// From now on the space of `file` counts for the project of `dir`.
 ///
 /// # Errors
 /// One of them has no such thing.
@@ -200,7 +201,7 @@ fn where_known<T>(answer: Result<T, SysError>) -> Result<Option<T>, SysError> {
     }
 }
 
-/// What `chattr` asks for and sets: inode flags, or the flags, project and sizes that `xfs_io` and `chattr -p` know.
+/// Values that `chattr` reads and sets: inode flags, or the flags, project and sizes that `xfs_io` and `chattr -p` know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Marks {
     Flags(u32),
@@ -223,9 +224,9 @@ impl Marks {
         }
     }
 
-    /// Of `fd`, a further copy of a directory whose shown copy has become these, and `was` before, that is changed which was
-    /// changed there: it may be on another file system, and have flags of its own. What it refuses is left out, but for what
-    /// keeps a directory from being filled or emptied. What it had before, if anything was changed.
+    /// Applies to `fd`, a further copy of a directory, the change of the shown copy from `was` to these: it may be on
+    /// another file system, and have flags of its own. Refused flags are left out, except those that keep a directory from
+    /// being filled or emptied. Returns its former flags, if any were changed.
     ///
     /// # Errors
     /// It refuses that; the branch is out of order.
@@ -255,7 +256,7 @@ impl Marks {
         Ok((now != own).then_some(own))
     }
 
-    /// As it `was` before, though it has become this.
+    /// Restores the flags to `was`.
     pub(crate) fn set_back(self, was: Self, fd: BorrowedFd<'_>) {
         if self != was
             && let Err(error) = was.set(fd)

@@ -1,25 +1,24 @@
-//! What the branches have that does not go together, as a name that is a file here and a directory there: the log is told
-//! of each once.
+//! Conflicts between branches, such as a name that is a file here and a directory there: each is logged once.
 
 use std::collections::HashSet;
 
 use parking_lot::Mutex;
 
-/// So many are told of; what goes beyond is no accident, and would fill log and memory.
+/// Maximum that is logged; more is no accident, and would fill log and memory.
 const MOST: usize = 1024;
 
-/// Those that the log was told of, as hashes.
+/// Logged conflicts, as hashes.
 #[derive(Debug, Default)]
 pub(crate) struct Clashes(Mutex<HashSet<u64>>);
 
-/// What the log is to say of a clash.
+/// Log entry for a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// It is new.
     Now,
-    /// It is new, and the last that is told.
+    /// New, and the last that is logged.
     Last,
-    /// Nothing: it was told, or too many were.
+    /// None: it was logged, or too many were.
     Before,
 }
 

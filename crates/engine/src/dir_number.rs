@@ -262,7 +262,7 @@ impl Union {
         Ok(marks)
     }
 
-    /// What an NFS client holds of the directory `id` stays good when its first copy is lost: all others are marked
+    /// Keeps NFS handles of the directory `id` valid when its first copy is lost: all others are marked
     /// and in the index.
     fn mark_copies(
         &self,
@@ -301,7 +301,7 @@ impl Union {
         }
     }
 
-    /// As [`Self::new_copy`], which `on` stands for. What is known is not looked at.
+    /// Like [`Self::new_copy`], which `on` stands for. Known ones are skipped.
     pub(crate) fn note_copy(&self, branch: &Branch, on: On<'_>, id: Identity, own: u64) {
         let natural = number::number(branch, branch.dev(), own);
         if self.index.note_dir(branch, id, natural)

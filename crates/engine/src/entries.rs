@@ -1,4 +1,4 @@
-//! A directory of one branch, read from its beginning to its end by whoever concludes something from what is not in it.
+//! A directory of one branch, read from its beginning to its end, for conclusions from missing entries.
 //!
 //! A branch that lacks a part lists what it has and ends as if that were all (`health/parts.rs`). So the end is an end only if
 //! the branch is whole then. (What programs list is read in `open/listing.rs`, from any position, with the same question.)
@@ -13,7 +13,7 @@ use crate::branch::Branch;
 use crate::error::Result;
 use crate::ops::rmdir::is_dot;
 
-/// What is left of a directory to read.
+/// Rest of a directory to read.
 pub(crate) struct Entries<'a> {
     branch: &'a Branch,
     left: Dirents,

@@ -34,17 +34,17 @@ impl OpError {
     pub const MISSING: Self = Self::Refused(Errno::NOENT);
     /// The object that the kernel's number named is gone.
     pub const STALE: Self = Self::Refused(Errno::STALE);
-    /// No branch in reach has the name, and it was asked to be told so (`degraded=read`). Not to be cached.
+    /// No reachable branch has the name, and the pool answers so (`degraded=read`). Not to be cached.
     pub const OUT_OF_SIGHT: Self = Self::Sys(SysError::new(Call::Access, Errno::NOENT));
     /// A name might be on a branch that does not answer.
     pub const UNSURE: Self = Self::Refused(Errno::IO);
 
-    /// What the caller is told. A branch that is out of reach is an I/O error: its own errno (ENOTCONN,
-    /// ESTALE and the like) means nothing to a program, and less to an NFS server.
+    /// Errno for the caller. A branch that is out of reach is an I/O error: its own errno (ENOTCONN, ESTALE and the like)
+    /// means nothing to a program, and less to an NFS server.
     pub fn errno(self) -> Errno {
         match self {
             Self::Branch { sys, .. } if is_branch_fault(sys.errno) => Errno::IO,
-            // Whoever asked for a file can do nothing with it, and an NFS server does not know it.
+            // The caller asked for a file and can do nothing with it, and an NFS server does not know it.
             Self::Branch { sys, .. } | Self::Sys(sys) if !is_about_a_file(sys.errno) => Errno::IO,
             Self::Branch { sys, .. } | Self::Sys(sys) => sys.errno,
             Self::NoBranch(why) => match why {

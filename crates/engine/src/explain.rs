@@ -18,10 +18,10 @@ use crate::reach::Connected;
 use crate::resolve::{Found, is_private};
 use crate::union::Union;
 
-/// What a path of the pool stands for.
+/// Object of a path of the pool.
 #[derive(Clone, Debug)]
 pub struct Whereabouts {
-    /// What it is, by the copy that is served.
+    /// Kind, by the copy that is served.
     pub kind: Kind,
     /// Every copy, in the order of the branches.
     pub copies: Vec<CopyAt>,
@@ -36,7 +36,7 @@ pub struct CopyAt {
     pub branch: BranchIx,
     /// Its path on the branch.
     pub path: PathBuf,
-    /// What it is there.
+    /// Kind of the copy.
     pub kind: Kind,
     /// Its size there, bytes.
     pub size: u64,
@@ -58,7 +58,7 @@ pub struct Explained {
 pub struct Way {
     /// Why the first open decided as it did; None: it is not open.
     pub is: Option<Choice>,
-    /// What would be decided, were it opened now.
+    /// Decision of an open made now.
     pub would: Choice,
     /// Why it was not moved when its branch was full.
     pub stays: Option<String>,
@@ -84,7 +84,7 @@ pub struct Ranked {
     pub branch: BranchIx,
     /// Its path.
     pub path: PathBuf,
-    /// What it was judged by.
+    /// Facts that it was judged by.
     pub facts: Candidate,
     /// When it is tried, from 1; None: it is refused.
     pub turn: Option<usize>,
@@ -137,8 +137,8 @@ impl Union {
         Ok(Explained { at, way: Some(way) })
     }
 
-    /// The branches as they would be tried for something new at `path` of `size` bytes. The pool does not know a
-    /// file's size when it is created, and ranks without it; bulk copies are told, and take the first that fits.
+    /// Branches in the order of trial for a new object of `size` bytes at `path`. The pool does not know a file's size when
+    /// it is created, and ranks without it; bulk copies give it, and take the first that fits.
     ///
     /// # Errors
     /// EEXIST if something is there; ENOTDIR if a file is on the way; EIO if that cannot be known.
@@ -201,7 +201,7 @@ impl Union {
         Ok(Some((parent, last)))
     }
 
-    /// As far down along `names` as there are directories: the last one, and how many names lead to it.
+    /// Follows `names` as far down as there are directories: returns the last one, and the number of names that lead to it.
     pub(crate) fn walk_down(&self, pool: &Pool, names: &[CString]) -> Result<(Arc<Inode>, usize)> {
         identity::become_daemon().map_err(OpError::Sys)?;
         let mut dir = self.inodes.root().clone();

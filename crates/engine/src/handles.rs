@@ -1,4 +1,4 @@
-//! Where handles lead, for whoever checks an export: each is followed as for a kernel that has forgotten its object.
+//! Targets of file handles, for a check of an export: each is followed as for a kernel that has forgotten its object.
 //!
 //! Nothing is held or looked up for that, and no branch is looked through: what could be found only so is not tried.
 
@@ -13,7 +13,7 @@ use crate::pool::Pool;
 use crate::reach::Reached;
 use crate::union::Union;
 
-/// What becomes of a handle.
+/// Result of following a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandleEnd {
     /// It leads to its object.

@@ -1,7 +1,7 @@
 //! Where a branch is: its root by descriptor, exchanged when its mount was replaced.
 //!
-//! Who finds out is `health/examine.rs`. Descriptors remember the epoch they were opened in; those of an earlier one lead to
-//! a mount that is gone, and are opened anew.
+//! `health/examine.rs` finds out. Descriptors remember the epoch they were opened in; those of an earlier one lead to a
+//! mount that is gone, and are opened anew.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -43,7 +43,7 @@ pub(crate) struct Place {
     pub(crate) mnt_id: u64,
     /// The mount is gone, and nothing of the pool's is left there.
     pub(crate) left: bool,
-    /// What it may lack and answer all the same.
+    /// Parts that it may lack and answer all the same.
     pub(crate) parts: Option<Arc<Parts>>,
 }
 

@@ -57,7 +57,7 @@ impl Union {
         other
     }
 
-    /// As [`Self::identity`], of what `on` stands for, which was made on `branch` just now and nobody knows.
+    /// Like [`Self::identity`], for the object of `on`, which was made on `branch` just now and is unknown.
     pub(crate) fn new_identity(&self, pool: &Pool, branch: &Branch, stat: &Stat, on: On<'_>) -> Identity {
         self.other_for_new(pool, branch, stat, on).unwrap_or_else(|| self.identity(pool, branch, stat))
     }
@@ -92,7 +92,7 @@ impl Union {
         marked.is_ok().then_some(other)
     }
 
-    /// As [`Self::identity`], of a directory whose copies are `siblings`.
+    /// Like [`Self::identity`], of a directory whose copies are `siblings`.
     pub(crate) fn copy_identity(
         &self,
         pool: &Pool,
@@ -117,8 +117,8 @@ impl Union {
         other
     }
 
-    /// What `stat` describes on `branch` is known by `other`, whose number leads nowhere by itself: a lost index is made anew
-    /// from the marks, and the one that it is told apart from may be gone by then.
+    /// The object of `stat` on `branch` is known by `other`, whose number leads nowhere by itself: a lost index is rebuilt
+    /// from the marks, and the object that it is distinguished from may be gone by then.
     fn mark_other(&self, branch: &Branch, stat: &Stat, which: &CStr, other: Identity) {
         if branch.is_writable()
             && let Ok(Some((fd, there))) = self.open_raw(branch, stat.ino)

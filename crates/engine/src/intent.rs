@@ -63,7 +63,7 @@ impl TakenBack {
     }
 }
 
-/// What a copy is known by.
+/// Identity of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// The branch's inode number.
@@ -120,7 +120,7 @@ pub(crate) fn is_from(record: &[u8], away: BranchId) -> bool {
 }
 
 /// If both copies have the name, one of them goes: the new one if the move was `taken_back`. `joining` is the branch that
-/// nobody is let into yet, while the others are at work. False: that cannot be told now.
+/// takes no requests yet, while the others are at work. False: that is unknown now.
 pub(crate) fn settle(
     pool: &Pool,
     to: &Branch,
@@ -159,7 +159,7 @@ pub(crate) fn settle(
     } else if is_old.is_none() && !taken_back {
         return Ok(true); // it was finished
     } else if used == Some(to.ix) {
-        // Whoever has the new copy open goes on with it, under its name.
+        // Handles of the new copy go on with it, under its name.
         let (from, to) = (from.path.display(), to.path.display());
         tracing::warn!(%from, %to, "interrupted move: the old copy has changed and the new one is open; both stay until it is closed");
         return Ok(false);
@@ -182,7 +182,7 @@ fn used_on(
     (dir, name): &(OwnedFd, CString),
 ) -> Result<Option<BranchIx>, SysError> {
     let Some(inodes) = pool.branches.iter().find_map(|branch| branch.inodes()) else { return Ok(None) };
-    // The new copy is known by the number of the old one, and by its own to whoever came before it had that.
+    // The new copy is known by the number of the old one, and by its own to earlier users of that.
     let numbers = [number(from, from.dev(), old), number(to, new.dev, new.ino)];
     let alias = mark::of(to, On::Name(dir.as_fd(), name), mark::FILE, new.ino)?.map(|id| id.ino);
     let mut known = numbers.into_iter().chain(alias).filter_map(|ino| inodes.get(ino));

@@ -28,7 +28,7 @@ pub(crate) const SORT: Sort = Sort { suffix: c".names", format: 3 };
 const PART: usize = 1 + 2 + 2 * OBJECT;
 const OBJECT: usize = 3 * 8;
 
-/// What happens to an object on one branch.
+/// Change to an object on one branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     /// It gets the record's second name instead of the first.
@@ -49,8 +49,8 @@ pub(crate) struct Part {
     pub(crate) act: Act,
 }
 
-/// What an object of a branch is known by: a branch may be away for long, and used without the pool meanwhile, and a
-/// number that has become free is soon another object's.
+/// Identity of an object on a branch: a branch may be away for long, and used without the pool meanwhile, and a number that
+/// has become free is soon another object's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Object {
     /// The branch's inode number.
@@ -62,12 +62,12 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// What gets another name.
+    /// Identity of an object that gets another name.
     pub(crate) fn of(stat: &Stat) -> Self {
         Self { ino: stat.ino, born: born(stat), written: 0 }
     }
 
-    /// What goes, as it is now. (A directory goes only if nothing is in it.)
+    /// Identity of an object to remove, as it is now. (A directory goes only if it is empty.)
     pub(crate) fn to_go(stat: &Stat) -> Self {
         let written = if stat.is_dir() { 0 } else { mark(b"written", stat.size, stat.mtime) };
         Self { written, ..Self::of(stat) }

@@ -64,7 +64,7 @@ pub mod union;
 mod unsynced;
 pub mod watch;
 
-/// What a bulk copy does as a move does it.
+/// Parts of a move that bulk copies share.
 pub mod carry {
     pub use crate::chattr::Traits;
     pub use crate::skeleton::{Unfit, copy_xattrs};

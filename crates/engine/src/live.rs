@@ -1,16 +1,16 @@
 //! Changing the pool's branches while it is mounted.
 //!
-//! A request works on the snapshot of the pool that it began with, and on what inodes remember. So a change is made
-//! in steps, and between two of them whoever may not know of the last one is waited for (`Union::settle`).
+//! A request works on the snapshot of the pool that it began with, and on the copies that inodes remember. So a change is
+//! made in steps, and between two of them it waits for requests that may not know of the last one (`Union::settle`).
 //!
 //! A branch that is added becomes part of the snapshot first, then of the root's copies; then every directory that
 //! the kernel knows learns of its copy there, and what was believed to be missing is asked for again.
 //!
-//! A branch that is removed takes nothing new any more; whoever was about to put something there is waited for. Then
-//! it leaves the snapshot and all directories, and who is still at work on it finishes. Only then is it shut, in one
-//! step with the look at its open files: had somebody opened one in between, it is put back as it was. Requests on
-//! other branches never see any of this. A call that hangs on the branch is not waited for longer than
-//! [`PATIENCE`]; it may then answer that nothing is there.
+//! A branch that is being removed takes nothing new; requests about to put something there are waited for. Then it leaves
+//! the snapshot and all directories, and requests still at work on it finish. Only then is it shut, in one step with the
+//! check of its open files: had one been opened in between, the branch is put back as it was. Requests on other branches
+//! never see any of this. A call that hangs on the branch is not waited for longer than [`PATIENCE`]; it may then answer
+//! that nothing is there.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -30,7 +30,7 @@ use crate::union::Union;
 /// How long requests that began before a change are waited for: one may hang.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the tree's shape is waited for: whoever wants it meanwhile waits too, and one may hang.
+/// Timeout of the tree lock: other requests wait for it meanwhile, and a holder may hang.
 const SHAPE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// How often it is looked whether a branch's files are closed.
@@ -47,7 +47,7 @@ pub enum BadChange {
     Unopened {
         /// Its path.
         path: String,
-        /// What the system said.
+        /// Error of the system.
         error: SysError,
     },
     /// The directory is a branch already.
@@ -58,7 +58,7 @@ pub enum BadChange {
         /// The path of the branch that it is.
         known: String,
     },
-    /// It is told from another by their order only.
+    /// Only the order distinguishes it from another.
     #[error(
         "branch {0}: its id cannot be stored there, and another branch has the same: its handles would lead elsewhere"
     )]
@@ -83,7 +83,7 @@ pub enum BadChange {
     /// It is being removed already.
     #[error("branch {0}: it is being removed already, when its files are closed")]
     Leaving(String),
-    /// What is in the pool is not given up.
+    /// A branch in the pool cannot be given up.
     #[error("branch {0}: it is in the pool: remove it first")]
     InPool(String),
     /// Without `nfs-export` no handle outlives what the kernel remembers.
@@ -97,7 +97,7 @@ pub enum BadChange {
     NoPassthrough {
         /// Its path.
         path: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         why: String,
     },
 }
@@ -113,7 +113,7 @@ pub enum Position {
     After(BranchIx),
 }
 
-/// What is done about files that are open on a branch that is to go.
+/// Handling of files that are open on a branch to be removed.
 #[derive(Clone, Copy)]
 pub enum Removal<'a> {
     /// The branch stays.
@@ -129,8 +129,8 @@ pub(crate) struct Changes {
     vacant: Vec<BranchIx>,
     /// Earlier snapshots that requests may still hold.
     past: Vec<Weak<Pool>>,
-    /// Those of them that were waited for in vain. They are not waited for again: who removes a branch that hangs shall
-    /// wait for what hangs there once, not at every step.
+    /// Snapshots whose wait timed out. They are not waited for again: removing a branch that hangs waits for its hung calls
+    /// once, not at every step.
     overdue: Vec<Weak<Pool>>,
 }
 
@@ -229,7 +229,7 @@ impl Union {
         }
         branch.set_leaving(true);
         check_not_last(&self.pool.load()).inspect_err(|_| branch.set_leaving(false))?;
-        // Who ranked it before puts there what it will.
+        // Requests that ranked it before put their objects there.
         self.settle(&mut changes);
         Ok(branch)
     }
@@ -251,7 +251,7 @@ impl Union {
             place.ok_or(BadChange::NoBranch(ix))?
         };
         {
-            // Nobody is about to rename or remove a directory on all branches, unless he hangs.
+            // No thread is about to rename or remove a directory on all branches, unless it hangs.
             let _shape = self.shape.try_write(SHAPE_PATIENCE);
             for inode in self.inodes.all() {
                 inode.leave(ix);
@@ -262,7 +262,7 @@ impl Union {
             self.join(branch, place);
             return Err(in_use(open));
         }
-        // Whoever was at work may have remembered something once more.
+        // A request at work may have remembered something once more.
         for inode in self.inodes.all() {
             if inode.leave(ix) {
                 inode.lose();
@@ -308,7 +308,7 @@ impl Union {
         self.branches_changed(Some(branch), None);
     }
 
-    /// What the kernel knows already is found on `branch` too.
+    /// Looks for the objects that the kernel knows on `branch` too.
     fn learn(&self, pool: &Pool, branch: &Branch) {
         let mut dirs = Vec::new();
         self.forget_hints();

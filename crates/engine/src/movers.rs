@@ -33,7 +33,7 @@ pub(crate) struct Order {
     pub(crate) full: BranchIx,
     /// Bytes that the target needs besides those of the file.
     pub(crate) more: u64,
-    /// The inode counts a handle for the move: the file stays open until it is over, whoever closes it.
+    /// The inode counts a handle for the move: the file stays open until the move is over, even after its last close.
     kept: AtomicBool,
 }
 
@@ -155,7 +155,7 @@ impl Union {
     }
 
     fn move_in_turn(&self, first: Arc<Order>) {
-        // Whoever started the thread may be acting for somebody.
+        // The thread that started it may be acting for a caller.
         if let Err(error) = sys::identity::become_daemon() {
             tracing::warn!(%error, "relocation: the thread cannot take the daemon's identity; the file stays");
             first.departure.call_off(Outcome::Stays);

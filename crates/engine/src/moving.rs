@@ -1,7 +1,7 @@
 //! A file on its way to another branch: how it was when it was looked at, and whether it is so still.
 //!
-//! Nobody changes it by the pool meanwhile (`OpenFile::settled`); others may, behind the pool's back, or by another client of what serves its
-//! branch. What they write after it was copied would go with the old name.
+//! It is not changed through the pool meanwhile (`OpenFile::settled`); it may be changed out of band, or by another client
+//! of the branch's server. Their writes after the copy would be lost with the old name.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +23,7 @@ pub(crate) struct Move<'a> {
     pub(crate) source: BorrowedFd<'a>,
     /// How it was before it was copied.
     pub(crate) stat: Stat,
-    /// When the content that was copied was changed last, as was told last.
+    /// Last reported time of change of the copied content.
     modified: Cell<Time>,
 }
 
@@ -38,14 +38,14 @@ impl<'a> Move<'a> {
         Self { inode, name, from, source, stat, modified: Cell::new(stat.mtime) }
     }
 
-    /// What has its name on the branch that it comes from. Who serves that is asked: another client may have written to it.
+    /// The object under its name on the branch that it comes from. The branch's server is asked: another client may have
+    /// written to it.
     pub(crate) fn look(&self, old_dir: &DirFd) -> Result<Stat> {
         let stat = if self.from.is_remote() { sys::at::stat_by_name_now } else { sys::at::stat };
         self.from.ask(|| stat(old_dir.as_fd(), &self.name.name))
     }
 
-    /// Whether its name still means the file that was copied, as it was: nobody replaced it, linked it or wrote to it
-    /// behind the pool's back.
+    /// Whether its name still means the file that was copied, unchanged: not replaced, linked or written to out of band.
     pub(crate) fn is(&self, there: &Stat) -> bool {
         let same = there.ino == self.stat.ino && there.nlink == 1;
         // (A server may tell other times of change for old writes.)

@@ -25,7 +25,7 @@ pub(crate) fn has_no_links(error: OpError) -> bool {
     matches!(error.errno(), Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOSYS)
 }
 
-/// What came of undoing half a rename: true, it could not be.
+/// Logs a failed rollback of half a rename; true if it failed.
 pub(crate) fn note(undone: Result<(), impl std::fmt::Display>, name: &CStr) -> bool {
     if let Err(stuck) = &undone {
         tracing::error!(%stuck, ?name, "rename: rollback failed; the name is changed on some branches only");
@@ -53,7 +53,7 @@ impl Half {
         Self { done: true, ..Self::stuck(error) }
     }
 
-    /// What was done could be undone, or is `stuck`.
+    /// An error after which the change was undone, or is `stuck`.
     pub(crate) fn left(error: OpError, stuck: bool) -> Self {
         Self { stuck: stuck || error.is_fault(), ..Self::from(error) }
     }
@@ -99,8 +99,8 @@ pub(crate) fn finish(pool: &Pool, record: Record, done: &Result<(), Half>) {
     }
 }
 
-/// What a renamed directory, or a renamed file of whatever `kind`, replaces: directories, or files. What they hide of the other
-/// sort stays hidden.
+/// Objects that a renamed directory, or a renamed file of whatever `kind`, replaces: directories, or files. Objects of the
+/// other sort that they hide stay hidden.
 ///
 /// # Errors
 /// EISDIR or ENOTDIR if the name is of the other sort, or one of that sort would come to light or is in the way, being on a

@@ -39,8 +39,8 @@ impl Union {
                 ranking = rank_now();
             }
         }
-        // One that may hang comes last: its space is what it was, and whoever is stuck there comes to no other.
-        // (Each is looked at once: it may begin to hang, or end, while they are put in order.)
+        // A branch that may hang comes last: its space is out of date, and a thread stuck there tries no other. (Each is
+        // checked once: it may begin to hang, or end, while they are put in order.)
         ranking.order.sort_by_cached_key(|at| pool.branch(*at).stalls());
         let mut refused: Vec<(BranchIx, Rejection)> = ranking.refused.to_vec();
         let mut fixed = None;
@@ -80,7 +80,7 @@ impl Union {
         rank(chain, &self.candidates(pool, parent, chain, fits), &mut random)
     }
 
-    /// What is known of each branch that `fits`, when `chain` is to place something in `parent`.
+    /// Facts about each branch that `fits`, when `chain` is to place something in `parent`.
     pub(crate) fn candidates(
         &self,
         pool: &Pool,

@@ -49,10 +49,10 @@ pub enum BadPool {
     Branch {
         /// Its path.
         path: String,
-        /// What the system said.
+        /// Error of the system.
         error: SysError,
     },
-    /// A branch is told from another by their order only.
+    /// Only their order distinguishes two branches.
     #[error(
         "branch {path}: its id cannot be stored there, and another branch has the same: its handles would lead elsewhere; \
              mount it writable once, or leave out nfs-export"
@@ -164,13 +164,13 @@ impl Pool {
         self.branches.iter().find(|branch| branch.ix == ix)
     }
 
-    /// What is compared to tell which of two branches comes first.
+    /// Position that tells which of two branches comes first.
     pub fn turn(&self, ix: BranchIx) -> usize {
         self.turns.get(ix.index()).copied().unwrap_or(usize::MAX)
     }
 }
 
-/// What a branch is known by.
+/// Identity of a branch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) id: BranchId,
@@ -236,7 +236,7 @@ pub(crate) fn durable_id(root: &OwnedFd, privileged: bool, taken: &[BranchId]) -
     Ok(Stored { id: id_of(word), proof: known.then_some(Proof { attribute, value }), by_order })
 }
 
-/// What the pool noted on a branch's root is on disk before anything that is made of it is told. A file system that cannot say so
+/// Syncs the pool's attributes on a branch's root, before numbers made from them are used. A file system that cannot do so
 /// is used all the same.
 pub(crate) fn sync_root(root: BorrowedFd<'_>) {
     if let Err(error) = sync_dir(root) {

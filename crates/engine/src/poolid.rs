@@ -85,7 +85,7 @@ impl PoolId {
         self.store_at(branch, now());
     }
 
-    /// As [`Self::store`]; those that come together do so at one time.
+    /// Like [`Self::store`]; branches that join together get the same time.
     fn store_at(self, branch: &Branch, now: u64) {
         let root = branch.root();
         let on = On::Fd(root.as_fd());

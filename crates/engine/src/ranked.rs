@@ -15,7 +15,7 @@ pub(crate) const TIE: u8 = 40;
 pub(crate) const QUIET: u8 = 41;
 /// The owners of locks on an open file.
 pub(crate) const OWNERS: u8 = 42;
-/// What an inode is called, and where it is.
+/// Names of an inode and its places.
 pub(crate) const INODE: u8 = 50;
 
 /// A mutex of rank `RANK`: a thread that has it takes only those of higher ranks.

@@ -1,10 +1,10 @@
 //! From a number to the object, when no name is known that leads to it: what an NFS server holds after a restart
 //! is a number and a generation, and the names may have changed meanwhile.
 //!
-//! The number tells branch and inode number (`inode/number.rs`), and the branch's file system opens an inode by its
-//! number. What is opened is looked at: only if it has the very number in the pool is it the object. The generation
-//! is compared by who asked: the kernel, which has it, or the caller here, who knows the inode. So a number that
-//! was used again leads to the new object under its own generation, never to the old one under a wrong name.
+//! The number contains branch and inode number (`inode/number.rs`), and the branch's file system opens an inode by its
+//! number. The opened object is checked: only with the very number in the pool is it the right one. The generation is
+//! compared by the requester: the kernel, which has it, or the caller here, who knows the inode. So a number that was used
+//! again leads to the new object under its own generation, never to the old one under a wrong name.
 //!
 //! A branch that cannot be asked, or is not in the pool now, makes "gone" unknowable: an I/O error, never ESTALE.
 
@@ -100,7 +100,7 @@ impl Union {
             let dir = self.connect(pool, at, fd.as_fd(), stat.ino)?;
             return match dir.id.ino == ino {
                 true => Ok(Reached::Dir(dir)),
-                // What it is known by may be told by a copy that could not be asked.
+                // A copy that could not be asked may have its identity.
                 false if dir.copies.unsure != 0 => Err(OpError::UNSURE),
                 false => Err(OpError::STALE),
             };
@@ -110,7 +110,7 @@ impl Union {
         if id.ino == ino { Ok(Reached::File(ByNumber { at, fd, stat, id })) } else { Err(OpError::STALE) }
     }
 
-    /// What branch and inode number make the number `natural` of, where it is, and its attributes.
+    /// Branch and inode number in the number `natural`, a descriptor of the object, and its attributes.
     fn open_natural(&self, pool: &Pool, natural: Ino) -> Result<(BranchIx, MountedFd, Stat)> {
         let exported = pool.settings.nfs_export;
         let Some(inode) = number::inode_of(natural) else {
@@ -132,7 +132,7 @@ impl Union {
         opened.map(|(fd, stat)| (at, fd, stat)).ok_or(OpError::STALE)
     }
 
-    /// What has the inode number `inode` on `branch`, and its attributes.
+    /// Opens the object with the inode number `inode` on `branch`; returns its attributes too.
     pub(crate) fn open_raw(&self, branch: &Branch, inode: u64) -> Result<Option<(MountedFd, Stat)>> {
         let Some(how) = branch.by_number else { return Ok(None) };
         let root = branch.root();
@@ -276,7 +276,7 @@ impl Union {
         Ok(())
     }
 
-    /// As [`Self::rejoin`]; None while this thread is doing that already, for a directory below.
+    /// Like [`Self::rejoin`]; None while this thread is doing that already, for a directory below.
     pub(crate) fn rejoined(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<()> {
         if REJOINS.replace(true) {
             return None;

@@ -4,8 +4,8 @@
 //! of all that, which does not depend on the format. So each version can tell a record that was cut short, which was never
 //! acted on and is cleared, from a whole one of a format that it does not know, which stays.
 //!
-//! A record is on disk before it is acted on. It changes by a rename over it, so that there is never a second one.
-//! Whoever is at work with a record holds a lock on it (`F_OFD_SETLK`): another host's mount leaves it alone.
+//! A record is on disk before it is acted on. It changes by a rename over it, so that there is never a second one. A process
+//! at work with a record holds a lock on it (`F_OFD_SETLK`): another host's mount leaves it alone.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,7 +28,7 @@ const SUM: usize = 8;
 /// How the name ends of a record that is about to replace another.
 const ASIDE: &CStr = c".part";
 
-/// What records of one sort have in common.
+/// Common parts of records of one sort.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Sort {
     /// How their names end.
@@ -60,7 +60,7 @@ pub(crate) enum Found {
     InUse,
 }
 
-/// What the bytes of a record say.
+/// Content of a record's bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum Parsed<'a> {
     Body(&'a [u8]),
@@ -193,7 +193,7 @@ impl Written {
         self.name
     }
 
-    /// What it is about is over, one way or the other.
+    /// Its change is over, done or undone.
     pub(crate) fn done(self, on: &Branch) {
         let removed = sys::at::open_dir(on.root().as_fd(), on.folder(), on.mounts)
             .and_then(|folder| sys::at::unlink(folder.as_fd(), &self.name));
@@ -218,7 +218,7 @@ pub(crate) fn take(branch: &Branch, folder: BorrowedFd<'_>, name: &CStr) -> Resu
     }))
 }
 
-/// The body of the record `name`, if it is a whole one, whoever is at work with it.
+/// The body of the record `name`, if it is a whole one, even while a process is at work with it.
 pub(crate) fn peek(
     branch: &Branch,
     folder: BorrowedFd<'_>,

@@ -87,8 +87,8 @@ impl Pool {
     }
 }
 
-/// Makes something in the branch's hidden folder, which is made if it is not there: the folder. Whoever is done
-/// with it removes it if it is empty, so it may be gone again before anything is in it.
+/// Makes something in the branch's hidden folder, which is made if it is missing: returns the folder. Its last user removes
+/// it if it is empty, so it may be gone again before anything is in it.
 pub(crate) fn in_folder<T>(
     branch: &Branch,
     make: impl Fn(BorrowedFd<'_>) -> Result<T, SysError>,
@@ -130,7 +130,7 @@ pub(crate) fn folder(branch: &Branch) -> Result<OwnedFd, SysError> {
     Ok(folder)
 }
 
-/// Whoever may write to a branch's root may have made the folder first: what is in theirs is not believed.
+/// Users with write access to a branch's root may have made the folder first: records in theirs are ignored.
 fn check_own(folder: &OwnedFd) -> Result<(), SysError> {
     let stat = sys::at::stat_fd(folder.as_fd())?;
     let strange = sys::identity::is_root() && stat.uid != 0;
@@ -159,7 +159,7 @@ pub(crate) fn clear_added(pool: &Pool, added: &Branch) {
     }
 }
 
-/// What was interrupted, as far as it bears on a branch that is back.
+/// Interrupted changes that concern a branch that is back.
 #[derive(Debug)]
 pub(crate) struct Interrupted {
     here: bool,
@@ -168,8 +168,8 @@ pub(crate) struct Interrupted {
 }
 
 impl Interrupted {
-    /// What is on `back`, which nobody else is let into, and what the others have about it. One that does not answer is
-    /// left out: what it has is settled when it is back itself. None: nothing was.
+    /// Records on `back`, which takes no requests yet, and those of the others about it. A branch that does not answer is
+    /// left out: its records are settled when it is back itself. None: nothing was interrupted.
     pub(crate) fn of(pool: &Pool, back: &Branch) -> Option<Self> {
         let here = match names_in_folder(back) {
             Ok(names) => !names.is_empty(),
@@ -184,8 +184,7 @@ impl Interrupted {
         (here || !others.is_empty()).then_some(Self { here, others })
     }
 
-    /// As [`clear_added`]: whether anything was changed. The caller holds the tree's shape for himself: no record is at
-    /// work.
+    /// Like [`clear_added`]: whether anything was changed. The caller holds the tree lock exclusively: no record is at work.
     pub(crate) fn clear(&self, pool: &Pool, back: &Branch) -> bool {
         let here = self.here && back.is_writable() && report(back, clear_on(pool, back, Some(back.id)));
         clear_others(pool, back, &self.others, journal::is_about) || here
@@ -202,7 +201,7 @@ fn clear_about(pool: &Pool, branch: &Branch, others: &[BranchIx], about: About) 
     clear_others(pool, branch, others, about);
 }
 
-/// What `others` have about `branch`: whether anything was changed.
+/// Clears the records of `others` about `branch`: whether anything was changed.
 fn clear_others(pool: &Pool, branch: &Branch, others: &[BranchIx], about: About) -> bool {
     let mut changed = false;
     for other in pool.branches.iter().filter(|other| other.ix != branch.ix && others.contains(&other.ix)) {
@@ -333,7 +332,7 @@ fn clear_on(pool: &Pool, branch: &Branch, joining: Option<BranchId>) -> Result<b
     }
 }
 
-/// What one leftover cannot be cleared for does not keep the others, unless it is the branch.
+/// An error with one leftover does not keep the others, unless it is the branch's.
 fn one_of_many(branch: &Branch, name: &CStr, cleared: Result<bool, SysError>) -> Result<bool, SysError> {
     match cleared {
         Err(error) if !is_branch_fault(error.errno) => {

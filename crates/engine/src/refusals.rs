@@ -1,9 +1,9 @@
 //! Moves that a branch refused, and when another try is worth it.
 //!
-//! A quota or an attribute that the branch cannot hold shows only when the file is copied. A program that retries its write would
-//! have the file copied again each time. So a refusal is remembered for a multiple of the time that the try took: copying in vain
-//! is a small part of what the daemon does, however large the file. It is forgotten early when the settings or the branches
-//! change, and when the branch has so much more room that the file fits into the difference.
+//! A quota or an attribute that the branch cannot hold shows only when the file is copied. A program that retries its write
+//! would have the file copied again each time. So a refusal is remembered for a multiple of the time that the try took:
+//! failing copies are a small part of the daemon's work, however large the file. It is forgotten early when the settings or
+//! the branches change, and when the branch has so much more room that the file fits into the difference.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -72,7 +72,7 @@ impl Branch {
         let thread = std::thread::Builder::new().name(format!("settle-{}", self.ix.0));
         let thread = thread.spawn(move || {
             union.regain(&me);
-            // Before the answer: the pool must not live for whoever waits.
+            // Before the answer: the waiting thread must not keep the pool alive.
             drop(union);
             _ = settled.send(());
         });

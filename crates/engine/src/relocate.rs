@@ -1,10 +1,10 @@
 //! Moving an open file to a roomier branch, under its writers.
 //!
-//! Whoever makes a call on the file holds `placed` shared meanwhile. A writer that saw ENOSPC lets go, takes it exclusively
-//! for a moment and notes there that the file is to leave (`open/departure.rs`): from then on readers go on, and those who
-//! change the file wait. A mover (`movers.rs`) makes the copy with nothing held, and takes `placed` exclusively again
-//! for the last comparison and the exchange of the names. Rename, link and unlink of an open file hold it shared and
-//! call the move off: the writer tries again, with the file as it is then.
+//! A call on the file holds `placed` shared meanwhile. A writer that saw ENOSPC lets go, takes it exclusively for a moment
+//! and notes there that the file is to leave (`open/departure.rs`): from then on readers go on, and changes of the file
+//! wait. A mover (`movers.rs`) makes the copy with nothing held, and takes `placed` exclusively again for the last
+//! comparison and the exchange of the names. Rename, link and unlink of an open file hold it shared and cancel the move: the
+//! writer tries again, with the file as it is then.
 //!
 //! The copy is made without a name (`O_TMPFILE`), or in a hidden folder where the branch has no such thing, and
 //! synced; an intent on the target branch says what is to be done; then it gets the name, the directory is
@@ -63,7 +63,7 @@ enum Unmoved {
     Left(OpError),
 }
 
-/// What became of the old name of a file that was moved.
+/// State of the old name of a file that was moved.
 enum OldName {
     Gone,
     /// It may be there, or be back after a power cut, and goes when the branch is back or at the next mount: unless
@@ -264,8 +264,8 @@ impl Union {
                     Ok((named.inspect_err(|_| departure.copy_again())?, alone))
                 })
                 .inspect_err(|unmoved| {
-                    // What may be there is known by what it was known by: it may become the file. (Not where another could not
-                    // be told from it that has its inode number when it is gone.)
+                    // A copy that may be there keeps its former identity: it may become the file. (Not where it could not be
+                    // distinguished from a later object with its inode number.)
                     if matches!(unmoved, Unmoved::Undone(_)) || birth(&made) == 0 {
                         self.index.forget(id, Some(natural));
                     }
@@ -297,7 +297,7 @@ impl Union {
         // are exchanged: what is looked at now is what loses its name.
         let _shape = self.shape.read(pool)?;
         let old = self.exchange_names_in_shape(pool, moving, new, ino)?;
-        // Whoever settles intents when a branch is back, with the shape to himself, asks where an open file is.
+        // Settling intents when a branch is back, with the tree lock held exclusively, asks where an open file is.
         moving.inode.moved_to(new.to.ix);
         Ok(old)
     }
@@ -372,13 +372,13 @@ impl Union {
             }
             sync_dir(dir.as_fd())
         })?;
-        // Before the old name goes: whoever did not see the new one yet, and does not see the old one, asks again.
+        // Before the old name goes: a lookup that saw neither the new name nor the old one asks again.
         moving.name.parent.has_new(name);
         self.moves.fetch_add(1, SeqCst);
         // The copies were synced meanwhile: looked at once more.
         match moving.look(old_dir) {
             Ok(there) if !moving.is(&there) => Err(OpError::STALE),
-            _ => Ok(()), // what cannot be asked cannot be removed: told below
+            _ => Ok(()), // what cannot be asked cannot be removed: reported below
         }
     }
 
@@ -392,8 +392,8 @@ impl Union {
     }
 }
 
-/// All of the file is copied: with a place inside of both branches, so that whichever hangs the caller is answered. (In the
-/// order of the branches: nobody who copies the other way has the one and waits for the other.)
+/// Copies all of the file, with a permit in both branches, so that whichever hangs the caller is answered. (In the order of
+/// the branches: a copy the other way does not hold one and wait for the other.)
 fn copy_across(pool: &Pool, moving: &Move<'_>, new: &New<'_>, departure: &Departure) -> Result<()> {
     let (from, to) = (&*moving.from, new.to);
     let (first, second) = if from.ix < to.ix { (from, to) } else { (to, from) };
@@ -406,7 +406,8 @@ fn copy_across(pool: &Pool, moving: &Move<'_>, new: &New<'_>, departure: &Depart
 /// The place of the file, which is copied, if the move is still to be.
 ///
 /// # Errors
-/// EIO if somebody who has the file is stuck in its branch; ESTALE if it is not as it was; EINTR if the move was called off.
+/// EIO if another holder of the file is stuck in its branch; ESTALE if the file has changed; EINTR if the move was
+/// cancelled.
 fn alone<'f>(moving: &Move<'_>, file: &'f OpenFile, was: Was, departure: &Departure) -> Result<Alone<'f>> {
     let placed = file.hold_alone()?;
     let now = placed.was();
@@ -416,8 +417,8 @@ fn alone<'f>(moving: &Move<'_>, file: &'f OpenFile, was: Was, departure: &Depart
     if departure.name() { Ok(placed) } else { Err(Errno::INTR.into()) }
 }
 
-/// What the old copy lost on its way to the disk, and nobody was told yet, is owed to all who have the file open: the new one
-/// may lack it, and its branch knows nothing of it.
+/// Unreported write-back errors of the old copy go to all handles of the file: the new copy may lack those bytes, and its
+/// branch knows nothing of it.
 fn ask_for_late_errors(file: &OpenFile, moving: &Move<'_>) {
     let (from, old) = (&moving.from, moving.source);
     let how = if from.is_remote() { sys::file::flush } else { sys::file::await_written };

@@ -1,4 +1,4 @@
-//! What the index knows of an object goes with the object's last name.
+//! Removal of an object's index entries with its last name.
 //!
 //! Where objects are opened by their numbers, whether it was the last is asked of the number (`identify.rs`). Elsewhere the
 //! object itself is held while its name goes, and asked afterwards: another name may have come meanwhile. A server that
@@ -22,7 +22,7 @@ use crate::inode::number::{self, Identity};
 use crate::pool::Pool;
 use crate::union::Union;
 
-/// How long those are waited for who link something: the index may have too much.
+/// Timeout of waiting for threads that link something: the index may have too much.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// An object whose name is about to be removed.

@@ -58,8 +58,8 @@ impl Union {
         }
     }
 
-    /// Of a file that `other` hides until it is gone: until that moment nothing has changed, and from then on the file is
-    /// there under its new name.
+    /// Replaces a file that `other` hides until it is gone: until that moment nothing has changed, and from then on the file
+    /// is there under its new name.
     fn take_place(
         &self,
         pool: &Pool,
@@ -97,7 +97,7 @@ impl Union {
         synced.map_err(Half::done)
     }
 
-    /// Of a file that hides the one on `other` as soon as it has its name.
+    /// Replaces a file that hides the one on `other` as soon as it has its name.
     fn take_place_before(
         &self,
         pool: &Pool,

@@ -1,14 +1,14 @@
 //! Bulk copy's side of the pool: places for files, promised before they are written, and their names when they are
 //! whole.
 //!
-//! Who copies writes the branch's file system directly, past the pool: into a directory of its own in the branch's
-//! hidden folder, which the pool never shows. So nobody sees half a file, and what an interrupted copy leaves is cleared
-//! when it ends, or by the next mount. A file gets its name here, in one step, in the directory that was meant,
-//! whatever that is called by then; and the kernel, which may believe that the name is missing, is told. The bytes that
-//! were promised count as taken until then, so that copies side by side do not overfill a branch; a branch with
-//! something of a copy on it is in use, and does not leave the pool.
+//! The copying process writes to the branch's file system directly, past the pool: into a directory of its own in the
+//! branch's hidden folder, which the pool never shows. So no half file is visible, and leftovers of an interrupted copy are
+//! cleared when it ends, or by the next mount. A file gets its name here, in one step, in the intended directory, whatever
+//! that is called by then; and the kernel, which may have cached that the name is missing, is notified. Reserved bytes count
+//! as taken until then, so that concurrent copies do not overfill a branch; a branch with something of a copy on it is in
+//! use, and does not leave the pool.
 //!
-//! The kernel is told with no lock held: it may wait for a request that waits for whoever holds one.
+//! The kernel is notified with no lock held: it may wait for a request that waits for a lock's holder.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -58,7 +58,7 @@ pub struct Reserved {
     pub branch: BranchIx,
 }
 
-/// Where a copy puts a branch's files until they are whole: whoever copies makes them there.
+/// Staging directory: a copy makes its files there, until they are whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StagingPlace {
     /// The branch's path.
@@ -71,7 +71,7 @@ pub struct StagingPlace {
     pub local: bool,
 }
 
-/// What is kept of a copy.
+/// State of a copy.
 #[derive(Debug, Default)]
 pub(crate) struct Copying {
     reservations: HashMap<u64, Reservation>,
@@ -346,7 +346,7 @@ impl Union {
         self.copies.lock().get_mut(&copy.0)?.reservations.remove(&id)
     }
 
-    /// The copy is over, or whoever made it is gone: what was not committed is removed.
+    /// The copy is over, or its process is gone: uncommitted files are removed.
     pub fn end_copy(&self, copy: CopyId) {
         let ended = self.copies.lock().remove(&copy.0);
         drop(ended);

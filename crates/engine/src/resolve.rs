@@ -28,7 +28,7 @@ use crate::union::Union;
 /// The copies of a directory and their attributes.
 pub(crate) type DirStats = SmallVec<[(BranchIx, Stat); 1]>;
 
-/// What a name stands for.
+/// Object of a name.
 #[derive(Debug)]
 pub(crate) enum Found {
     /// A file (anything but a directory) on this branch.
@@ -192,14 +192,14 @@ impl Union {
     /// Nobody else makes `name` in `parent` until the caller is done.
     ///
     /// # Errors
-    /// EIO if whoever makes it does not come back from a branch that hangs.
+    /// EIO if the thread that makes it does not come back from a branch that hangs.
     pub(crate) fn make_alone(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<Making> {
         let attempt = || parent.make(name);
         let is_stuck = || parent.is_made_by_stuck(name);
         patiently(pool, attempt, is_stuck)
     }
 
-    /// The kernel is told about `name`: the inode has one more lookup.
+    /// The kernel gets `name`: the inode has one more lookup.
     pub(crate) fn admit(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr, found: Found) -> Result<Entry> {
         match found {
             Found::File(at, stat) => Ok(self.admit_file(pool, parent, name, at, stat)),
@@ -219,7 +219,7 @@ impl Union {
         self.admit_file_as(id, parent, name, at, stat)
     }
 
-    /// As [`Self::admit`], of a file that is known by `id`.
+    /// Like [`Self::admit`], of a file that is known by `id`.
     pub(crate) fn admit_file_as(
         &self,
         id: Identity,
@@ -252,7 +252,7 @@ impl Union {
         Ok(entry)
     }
 
-    /// As [`Self::admit`], of the directory `name` that was made on the branch `at` just now: it bears no mark.
+    /// Like [`Self::admit`], of the directory `name` that was made on the branch `at` just now: it has no mark.
     pub(crate) fn admit_new_dir(
         &self,
         pool: &Pool,
@@ -298,7 +298,7 @@ impl Union {
         }
     }
 
-    /// The attributes of a directory, from all its copies that answer; of those that do not, the times that they told last.
+    /// Attributes of a directory, from all its copies that answer; of the others, the last reported times.
     pub(crate) fn dir_attr(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<Attr> {
         let (mut stats, mut remembered) = (DirStats::new(), DirStats::new());
         // Of several errors the one that leaves open whether it is there.
@@ -341,7 +341,7 @@ impl Union {
         Ok(stat)
     }
 
-    /// As [`Self::stat_copy`], of a copy that adds to what another says: a branch that may hang is not waited for.
+    /// Like [`Self::stat_copy`], of a copy that adds to another's answer: a branch that may hang is not waited for.
     pub(crate) fn ask_copy(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<Stat> {
         let branch = pool.branch(at);
         if branch.stalls() {
@@ -351,7 +351,7 @@ impl Union {
     }
 }
 
-/// What the pool keeps in the root of a branch for itself.
+/// Objects that the pool keeps in the root of a branch for itself.
 pub(crate) fn is_private(pool: &Pool, parent: &Inode, name: &CStr) -> bool {
     parent.is_root() && name.to_bytes().first() == Some(&b'.') && pool.hides(name)
 }
@@ -376,8 +376,8 @@ pub(crate) fn merge(stats: &DirStats) -> Stat {
         merged.mtime = merged.mtime.max(stat.mtime);
         merged.ctime = merged.ctime.max(stat.ctime);
         merged.atime = merged.atime.max(stat.atime);
-        // "Not told", as btrfs has it: subdirectories on several branches would count twice, and find(1)
-        // trusts a count above 1.
+        // "Not counted", as on btrfs: subdirectories on several branches would count twice, and find(1) trusts a count above
+        // 1.
         merged.nlink = merged.nlink.min(1);
     }
     merged

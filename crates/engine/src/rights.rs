@@ -1,9 +1,9 @@
 //! Copies of a directory that let in others than the first one does.
 //!
 //! A change of owner or mode is made on all copies, but a power cut or an end of the daemon in the middle leaves some as
-//! they were, and so does a change past the pool. The pool shows the first copy's rights; the others come to light
-//! when its branch is out of reach or leaves. So a difference is told once, and a later copy is given the first
-//! one's rights where nobody gains by that. What would let somebody in is for an operator to decide.
+//! they were, and so does an out-of-band change. The pool shows the first copy's rights; the others come to light when its
+//! branch is out of reach or leaves. So a difference is logged once, and a later copy is given the first one's rights where
+//! no user gains by that. A change that would let a user in is for an operator to decide.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::pool::Pool;
 use crate::resolve::{DirStats, has_xattr};
 use crate::union::Union;
 
-/// What changed a moment ago may be half done: by another host's pool, or by a script on the branches.
+/// A recent change may be half done: by another host's pool, or by a script on the branches.
 const SETTLED_AFTER: i64 = 2;
 
-/// Who may do what with a directory, but for ACLs.
+/// Rights on a directory, without ACLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rights {
     uid: u32,
@@ -154,7 +154,7 @@ fn give_rights(pool: &Pool, dir: &Inode, first: &OneCopy, later: &OneCopy) -> Re
     if now == rights { Ok(Outcome::Given(rights, was)) } else { Err(Errno::OPNOTSUPP.into()) }
 }
 
-/// What became of a copy with other rights than the shown one: those that are shown, and its own.
+/// Result for a copy with other rights than the shown one: the shown rights, and its own.
 enum Outcome {
     Same,
     Given(Rights, Rights),

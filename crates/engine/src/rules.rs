@@ -22,7 +22,7 @@ pub struct Rule {
 }
 
 impl fmt::Display for Rule {
-    /// As `/dir=stacked`.
+    /// Printed as `/dir=stacked`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "/{}={}", Printable(&self.dir), self.how)
     }
@@ -80,7 +80,7 @@ impl Rules {
 }
 
 impl fmt::Display for Rules {
-    /// As `/dir=stacked:/other=passthrough`.
+    /// Printed as `/dir=stacked:/other=passthrough`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown: Vec<String> = self.iter().map(Rule::to_string).collect();
         out.write_str(&shown.join(":"))

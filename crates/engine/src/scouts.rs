@@ -58,7 +58,7 @@ impl Scouts {
     /// Makes sure that there are enough for `pool`. Not for a door's thread: threads inherit where they may run.
     pub(crate) fn muster(&self, pool: &Pool) {
         let remote = pool.branches.iter().filter(|branch| !branch.kind.is_local()).count();
-        // The only one is asked by whoever serves the request.
+        // The only one is asked by the thread that serves the request.
         let wanted = if remote < 2 { 0 } else { (remote * EACH).min(MOST) };
         while self.0.state.lock().threads < wanted {
             let camp = self.0.clone();
@@ -91,7 +91,7 @@ impl Drop for Scouts {
 
 impl Camp {
     fn work(&self) {
-        // Whoever started it may have been acting for somebody.
+        // The thread that started it may have been acting for a caller.
         if let Err(error) = sys::identity::become_daemon() {
             return tracing::warn!(%error, "parallel lookup: a thread cannot take the daemon's identity; it does no work");
         }
@@ -112,7 +112,7 @@ impl Camp {
     }
 }
 
-/// What the branches that hold a directory say about a name in it, in the pool's order.
+/// Answers of the branches that hold a directory about a name in it, in the pool's order.
 pub(crate) struct Answers<'a> {
     union: &'a Union,
     pool: &'a Pool,
@@ -142,7 +142,7 @@ impl Answers<'_> {
         let mut sent = Sent::new();
         let after = self.left.clone();
         for at in after.filter(|at| !self.pool.branch(*at).kind.is_local()) {
-            // Opening the directory first, where it is not open, is for who takes the answer.
+            // Opening the directory first, where it is not open, is left to the thread that takes the answer.
             let Some(dir) = self.dir.cached_dirfd(at) else { continue };
             let branch: Arc<Branch> = self.pool.branch(at).clone();
             if dir.epoch != branch.epoch() {

@@ -4,13 +4,12 @@
 //! If it differs, the branch is searched name by name: listings show inode numbers, so objects themselves are not asked. The
 //! walk indexes every entry it passes, so later lookups need none.
 //!
-//! What is renamed in the pool during the look may be passed by. A file that is renamed is therefore remembered by its new
-//! name, by whoever renames it, and once more when the look is over, which may have remembered the old one. A directory
-//! may take all that is in it past the look, and is counted. So "nothing has the number" is believed only of a look
-//! that began after the question, and since when no directory of the branch was renamed; that saw a whole branch; and
-//! all of which is remembered; and only while no rename on the branch is half done. Else it is not known. A look of
-//! somebody else's that began after the question is as good as one's own. What is moved past the pool just then may be
-//! missed.
+//! Objects renamed in the pool during the walk may be missed. A renamed file is therefore indexed by its new name, by the
+//! renaming thread, and once more at the end of the walk, which may have indexed the old one. A directory may take its whole
+//! content past the walk, and is counted. So "nothing has the number" is believed only of a walk that began after the
+//! question, without a rename of a directory of the branch since; that saw a whole branch; and all of which is indexed; and
+//! only while no rename on the branch is half done. Otherwise the answer is unknown. Another thread's walk that began after
+//! the question is as good. Objects moved out of band just then may be missed.
 
 use std::ffi::{CStr, CString};
 use std::hash::{BuildHasher, RandomState};
@@ -52,20 +51,20 @@ const HALF_DONE: Duration = Duration::from_secs(2);
 /// Looks through a branch.
 #[derive(Debug, Default)]
 pub(crate) struct Searches {
-    /// Held by whoever looks. Order: before `still`.
+    /// Held by the walking thread. Order: before `still`.
     turn: Mutex<()>,
     /// How many looks have begun.
     begun: AtomicU64,
-    /// What tells the last that began from those of earlier mounts, too.
+    /// Distinguishes the last walk that began from those of earlier mounts, too.
     stamp: AtomicU64,
     /// The last that saw everything.
     whole: Mutex<Option<Whole>>,
-    /// Held together by those who rename something in directories that the branch has; alone by who wants nothing half done.
+    /// Held shared by renames in directories that the branch has; exclusively where nothing may be half done.
     still: RwLock<()>,
-    /// Held together by those who give a file another name; alone by who counts a file's links and removes one. Order: after
-    /// `still`.
+    /// Held shared by threads that give a file another name; exclusively to count a file's links and remove one. Order:
+    /// after `still`.
     links: RwLock<()>,
-    /// What was renamed and is not remembered by its new name.
+    /// Objects that were renamed and are not indexed by their new name.
     moved: AtomicU64,
     /// New names of files, since the look began that is under way.
     renamed: Mutex<Option<Vec<(Ino, Name)>>>,
@@ -75,7 +74,7 @@ pub(crate) struct Searches {
 #[derive(Clone, Copy, Debug)]
 struct Whole {
     look: u64,
-    /// What remembers it.
+    /// Index that keeps it.
     kept_by: KeptBy,
     /// `moved` when it began, and still when it was over.
     moved: u64,
@@ -87,7 +86,7 @@ impl Searches {
         self.links.try_write_for(patience)
     }
 
-    /// Whoever has it alone looks through `branch`.
+    /// Right to walk `branch`, for one thread at a time.
     ///
     /// # Errors
     /// Somebody looks for longer than is waited for; or is stuck in the branch, which does not answer.
@@ -119,7 +118,7 @@ impl Pool {
     /// Something in one of these directories is about to be renamed.
     ///
     /// # Errors
-    /// Whoever looks through a branch of theirs is stuck in it.
+    /// The thread that walks a branch of theirs is stuck in it.
     pub(crate) fn moving(&self, dirs: [&Inode; 2]) -> Result<Moving<'_>> {
         let concerned =
             |branch: &&Arc<Branch>| branch.by_number.is_none() && dirs.iter().any(|dir| dir.is_on(branch.ix));
@@ -133,13 +132,13 @@ impl Branch {
     /// A file of the branch is about to get another name: what is counted of its links holds (`removed.rs`).
     ///
     /// # Errors
-    /// Whoever counts them is stuck in the branch.
+    /// The thread that counts them is stuck in the branch.
     pub(crate) fn linking(&self) -> Result<Option<RwLockReadGuard<'_, ()>>> {
         self.renames_what_is_held().then(|| share(self, &self.searches.links)).transpose()
     }
 }
 
-/// Whoever has the lock alone may be stuck in the branch: then not for longer than the branch is waited for.
+/// The exclusive holder may be stuck in the branch: then the wait is not longer than the branch's own.
 fn share<'a>(branch: &Branch, lock: &'a RwLock<()>) -> Result<RwLockReadGuard<'a, ()>> {
     if let Some(held) = lock.try_read() {
         return Ok(held);
@@ -163,7 +162,7 @@ impl Drop for Moving<'_> {
 }
 
 impl Union {
-    /// What has the number `natural`, which does not tell the branch, on the branches that must be searched.
+    /// Object with the number `natural`, which does not contain the branch, on the branches that must be searched.
     ///
     /// # Errors
     /// A branch cannot be asked, and no other has it.
@@ -183,7 +182,7 @@ impl Union {
         unsure.map_or(Ok(None), Err)
     }
 
-    /// What has the number `natural` on `branch`.
+    /// Object with the number `natural` on `branch`.
     ///
     /// # Errors
     /// That cannot be known.
@@ -197,7 +196,7 @@ impl Union {
             Err(error) if error.errno() == Errno::ACCESS => {}
             Err(error) => return Err(error),
         }
-        // Aside: whoever looks, and whoever waits for that, may be long.
+        // Aside: the walk, and waiting for it, may be long.
         let looked = stand_in::aside(|| {
             let _turn = searches.take_turn(branch)?;
             Ok::<_, OpError>(if searches.seen_since(asked).is_none() { self.look(branch) } else { Ok(()) })
@@ -379,8 +378,8 @@ impl Union {
     }
 }
 
-/// What is no directory any more, or was renamed, has nothing in it; nor has what another file system is mounted on. (One that
-/// may not be read has.)
+/// An object that is no directory any more, or was renamed, has no entries; nor has a mount point of another file system.
+/// (One that may not be read has.)
 fn is_elsewhere(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV)
 }

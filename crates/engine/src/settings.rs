@@ -1,4 +1,4 @@
-//! What a pool does, as chosen by its administrator.
+//! Settings of a pool, as chosen by its administrator.
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ pub enum PageCache {
     WriteBack,
 }
 
-/// What `statfs` calls available.
+/// Space that `statfs` calls available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatfsMode {
     /// All that is free on branches that can be written.
@@ -72,7 +72,7 @@ pub enum Verify {
 pub struct Relocation {
     /// How the branches that have room for it are ranked.
     pub policy: Chain,
-    /// What is compared before the old copy goes.
+    /// Check before the old copy is removed.
     pub verify: Verify,
     /// Bytes copied a second at most. None: as fast as it goes.
     pub speed: Option<NonZeroU64>,
@@ -86,12 +86,12 @@ impl Relocation {
     }
 }
 
-/// What is told while a branch is out of reach.
+/// Answers while a branch is out of reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Degraded {
-    /// An I/O error for what might be on it; nothing is told as missing that might be there.
+    /// An I/O error for names that may be on it; no such name is answered as missing.
     Strict,
-    /// What can be reached, as if there were no more. Nothing is made under a name that might be out of reach.
+    /// Reachable objects, as if there were no more. Nothing is made under a name that might be out of reach.
     Read,
 }
 
@@ -129,7 +129,7 @@ pub struct Settings {
     pub relocate: bool,
     /// How.
     pub relocation: Relocation,
-    /// What `statfs` calls available.
+    /// Space that `statfs` calls available.
     pub statfs: StatfsMode,
     /// Where locks are kept.
     pub locks: Locks,
@@ -137,7 +137,7 @@ pub struct Settings {
     pub branch_timeout: Duration,
     /// Calls that are let into such a branch at once, 1 to 64.
     pub branch_inflight: usize,
-    /// What is told while a branch is out of reach.
+    /// Answers while a branch is out of reach.
     pub degraded: Degraded,
     /// How long a directory's set of copies is believed before all branches are asked again.
     pub recheck: Duration,

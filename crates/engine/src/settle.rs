@@ -13,7 +13,7 @@ use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::recover::{sync_dir, walk};
 
-/// What became of a record.
+/// State of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
     /// Nothing is left to do.
@@ -31,7 +31,7 @@ enum Stage {
     After,
     /// Somebody else has changed it: nothing to do.
     Strange,
-    /// What was to go was written to since: it stays, and nothing may come in its place.
+    /// The object to remove was written since: it stays, and its name is not replaced.
     Stays,
 }
 

@@ -1,13 +1,13 @@
-//! The shape of the directory tree: held shared by whoever gives a branch a directory that it lacks, exclusively
-//! by whoever removes or renames a directory, on all branches.
+//! Tree lock: held shared to give a branch a directory that it lacks, exclusively to remove or rename a directory, on all
+//! branches.
 //!
 //! A walk down to a directory holds nothing, so a rename above it can lead it astray. Whatever it then does not
 //! find is looked for once more with the shape held: only what is missing then is gone. A thread knows whether it
 //! holds the shape already, since the same walk serves those who rename.
 //!
-//! Those who share it follow each other without a gap where a branch is slow. So whoever has waited for a while to have it
-//! alone claims it: nobody else comes to share it then, until those who do are done. Where a branch hangs or stalls, one of
-//! these may be stuck there, and the claim does not count: whoever is on other branches goes on.
+//! Shared holders follow each other without a gap where a branch is slow. So a thread that has waited for a while for
+//! exclusive access claims it: no further thread shares it then, until the present holders are done. Where a branch hangs or
+//! stalls, one of these may be stuck there, and the claim does not count: threads on other branches go on.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -22,7 +22,7 @@ use crate::pool::Pool;
 
 /// How long one attempt to take it lasts.
 const TRY: Duration = Duration::from_millis(20);
-/// How long it is waited for while a branch is out of reach: whoever holds it may be stuck there.
+/// Timeout while a branch is out of reach: a holder may be stuck there.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How long others may come to share it while somebody waits to have it alone.
@@ -38,7 +38,7 @@ thread_local! {
 #[derive(Debug, Default)]
 pub(crate) struct Shape {
     lock: RwLock<()>,
-    /// Who holds it.
+    /// Holders.
     holders: Mutex<Vec<Holder>>,
     /// Threads that claim it.
     claims: AtomicUsize,
@@ -71,7 +71,7 @@ impl Shape {
     /// Keeps it as it is. Not for a thread that holds it.
     ///
     /// # Errors
-    /// EIO if who changes it does not come back from a branch that hangs.
+    /// EIO if the thread that changes it does not come back from a branch that hangs.
     pub(crate) fn read(&self, pool: &Pool) -> Result<Held<'_, RwLockReadGuard<'_, ()>>> {
         let share = || if self.is_claimed(pool) { None } else { self.lock.try_read() };
         let within = || if self.is_claimed(pool) { None } else { self.lock.try_read_for(TRY) };
@@ -83,14 +83,14 @@ impl Shape {
     /// Takes it for a change. Not for a thread that holds it.
     ///
     /// # Errors
-    /// EIO if who keeps it does not come back from a branch that hangs.
+    /// EIO if a holder does not come back from a branch that hangs.
     pub(crate) fn write(&self, pool: &Pool) -> Result<Held<'_, RwLockWriteGuard<'_, ()>>> {
         if let Some(guard) = self.lock.try_write() {
             return Ok(self.held_by(guard));
         }
         let (came, claim) = (Instant::now(), Cell::new(None));
         let attempt = || {
-            // Who waits for it to change it keeps others from sharing it: only for a moment each time.
+            // A thread that waits for exclusive access keeps others from sharing it: only for a moment each time.
             let guard = self.lock.try_write_for(TRY);
             let claims = guard.is_none() && (COURTESY..CLAIM).contains(&came.elapsed());
             let before = claim.take();
@@ -101,7 +101,7 @@ impl Shape {
         alone.map(|guard| self.held_by(guard))
     }
 
-    /// Whether somebody is to have it alone next, and can: nobody who shares it may be stuck.
+    /// Whether a thread is to have it exclusively next, and can: no shared holder may be stuck.
     fn is_claimed(&self, pool: &Pool) -> bool {
         let all_answer = || pool.branches.iter().all(|branch| branch.is_open() && !branch.stalls());
         self.claims.load(SeqCst) > 0 && !self.is_stuck() && all_answer()
@@ -114,7 +114,7 @@ impl Shape {
             match self.lock.try_write_for(TRY) {
                 Some(guard) => return Some(self.held_by(guard)),
                 None if came.elapsed() > patience => return None,
-                None => std::thread::sleep(Duration::from_millis(1)), // whoever wants to share it does
+                None => std::thread::sleep(Duration::from_millis(1)), // others may share it meanwhile
             }
         }
     }
@@ -149,8 +149,8 @@ impl<G> Drop for Held<'_, G> {
 /// Tries until it succeeds; aside, if not at once.
 ///
 /// # Errors
-/// EIO if a branch hangs, and who is waited for may be in it, or if that thread `is_stuck` in what was given up, though all
-/// branches be in order by now.
+/// EIO if a branch hangs, and the awaited thread may be in it, or if that thread `is_stuck` in a call that was given up,
+/// though all branches be in order by now.
 pub(crate) fn patiently<G>(
     pool: &Pool,
     attempt: impl Fn() -> Option<G>,

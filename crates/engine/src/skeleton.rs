@@ -1,11 +1,11 @@
 //! Giving a branch the directories that it lacks.
 //!
-//! A skeleton is made while the tree's shape is held shared, so that no directory of it is renamed or removed
-//! meanwhile; who removes a directory's only copy holds the shape shared too, and the directory itself
-//! (`Inode::go`), and who changes its attributes keeps new copies away meanwhile (`inode/claims.rs`). Two threads may
-//! make the same one: the later finds it there. It is made with the owner, mode,
-//! attributes and times of the directory it is a copy of before its name shows (a directory that is already
-//! in the pool, under attributes that the pool already shows, can only be entered by who may enter it).
+//! A skeleton is made with the tree lock held shared, so that no directory of it is renamed or removed meanwhile. Removal of
+//! a directory's only copy holds the tree lock shared too, and the directory itself (`Inode::go`), and a change of its
+//! attributes keeps new copies away meanwhile (`inode/claims.rs`). Two threads may make the same one: the later finds it
+//! there. It is made with the owner, mode, attributes and times of the directory it is a copy of before its name shows (a
+//! directory that is already in the pool, under attributes that the pool already shows, can only be entered by users with
+//! the right to).
 //!
 //! What was renamed or removed on the way to it on other branches is on disk before: each branch is a journal of its own.
 //!
@@ -52,7 +52,7 @@ impl Union {
         self.skeleton_in_shape(pool, dir, at)
     }
 
-    /// As [`Self::skeleton`], where the caller holds the tree's shape.
+    /// Like [`Self::skeleton`], where the caller holds the tree lock.
     pub(crate) fn skeleton_in_shape(
         &self,
         pool: &Pool,
@@ -203,8 +203,8 @@ fn make_apart(
     }
 }
 
-/// Under its name: owned by the right user from the first moment, and closed until all of it is in place. Who may rename in
-/// `parent`, which lies open to who comes past the pool, may put another directory in its place meanwhile.
+/// Under its name: owned by the right user from the first moment, and closed until all of it is in place. Users with write
+/// access to `parent`, out of band, may put another directory in its place meanwhile.
 fn make_in_place(
     branch: &Branch,
     parent: BorrowedFd<'_>,
@@ -236,8 +236,8 @@ fn make_in_place(
     dressed
 }
 
-/// Whether `fd` may be the directory that was just made for the owner of `model`: his, and with nothing in it. Another one is not to
-/// be changed: somebody may have put it there to have it given to him, or opened.
+/// Whether `fd` may be the directory that was just made for the owner of `model`: the same owner, and empty. Another one is
+/// not to be changed: a user may have put it there to have it given away, or opened.
 ///
 /// # Errors
 /// EPERM if it is another; it could not be looked at.
@@ -277,12 +277,12 @@ fn is_private(name: &[u8]) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// What to do about an attribute that the other file system cannot have.
+/// Handling of an attribute that the other file system cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// It is left out: better a directory without it than none. Not so an ACL, without which the mode would let in more users.
     LeftOut,
-    /// The copy fails: who may read a file may depend on it.
+    /// The copy fails: read access to a file may depend on it.
     Refused,
 }
 

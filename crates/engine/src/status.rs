@@ -1,4 +1,4 @@
-//! What there is to tell about the pool as it is now, for people and their tools.
+//! State of the pool, for people and their tools.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -21,11 +21,11 @@ pub struct Status {
     pub branches: Vec<BranchStatus>,
     /// Open files.
     pub open: OpenWays,
-    /// What is in the tables.
+    /// Sizes of the tables.
     pub held: Held,
-    /// What happened since it was mounted.
+    /// Counters since the mount.
     pub tally: PoolTally,
-    /// How requests come in, if that was told.
+    /// Transport of requests, if known.
     pub transport: Option<&'static str>,
 }
 
@@ -48,7 +48,7 @@ pub struct BranchStatus {
     pub mounted_read_only: bool,
     /// Its space, as placement sees it; None: it does not answer.
     pub space: Option<Space>,
-    /// What it keeps free, in bytes, as placement counts it.
+    /// Its floor in bytes, as placement counts it.
     pub floor: u64,
     /// The floor as it was given to the branch, or to the pool.
     pub floor_set: Floor,
@@ -58,7 +58,7 @@ pub struct BranchStatus {
     pub reserved: u64,
     /// Files open on it.
     pub open_files: usize,
-    /// What was asked of it, and how it answered.
+    /// Its calls and their results.
     pub tally: BranchTally,
     /// The kernel has refused passthrough there.
     pub refuses_passthrough: bool,

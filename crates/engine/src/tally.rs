@@ -1,5 +1,4 @@
-//! What was asked of a branch, how long it took, and what went wrong: counted by whoever asks, summed up by whoever
-//! wants to know.
+//! Metrics of a branch: calls, times and errors, counted by the calling threads and summed up on request.
 //!
 //! A counter is an atomic of the asking thread's shard, so that threads do not wait for each other's cache lines. A
 //! look at the clock costs more than the counting: on a local disk one visit in [`SAMPLE`] is timed, on a branch that
@@ -21,11 +20,11 @@ pub const SAMPLE: u32 = 8;
 pub const BUCKETS: usize = 27;
 
 const SHARDS: usize = 8;
-/// Of a call: how many, nanoseconds of those that were timed, and the buckets.
+/// Counters of a call: number, nanoseconds of the timed ones, and the buckets.
 const ROW: usize = 2 + BUCKETS;
 const ROWS: usize = Call::COUNT * ROW;
 
-/// What kind of error a branch answered.
+/// Kind of error that a branch answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
     /// Nothing is there: an answer like any other.
@@ -72,7 +71,7 @@ impl ErrorClass {
     }
 }
 
-/// What is counted of a branch besides its calls.
+/// Counters of a branch besides its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sum {
     ReadBytes,
@@ -81,7 +80,7 @@ pub(crate) enum Sum {
     MovedHere,
 }
 
-/// What is counted of the pool.
+/// Counters of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     LookupKnown,
@@ -110,7 +109,7 @@ pub(crate) struct Visit {
 }
 
 impl Tally {
-    /// Of a branch on a disk of this machine, or not.
+    /// Metrics of a branch, on a local disk or not.
     pub(crate) fn new(local: bool) -> Self {
         Self { numbers: Sharded::new(BRANCH), sample: if local { SAMPLE } else { 1 } }
     }
@@ -181,7 +180,7 @@ impl Tally {
     }
 }
 
-/// What was asked of a branch since it was added.
+/// Calls to a branch since it was added.
 #[derive(Clone, Debug)]
 pub struct BranchTally {
     /// By system call, without those that were never made.
@@ -232,7 +231,7 @@ impl BranchTally {
 }
 
 impl CallTally {
-    /// As [`BranchTally::quantile`].
+    /// Like [`BranchTally::quantile`].
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         quantile(&self.buckets, share)
     }
@@ -250,7 +249,7 @@ fn quantile(buckets: &[u64; BUCKETS], share: f64) -> Option<Duration> {
     None
 }
 
-/// What a bucket's visits took less than: 256 ns, and twice as much with every further one.
+/// Upper limit of a bucket: 256 ns, and twice as much with every further one.
 pub fn bucket_limit(bucket: usize) -> Duration {
     Duration::from_nanos(256_u64 << bucket.min(BUCKETS - 1))
 }
@@ -260,7 +259,7 @@ fn bucket(took: Duration) -> usize {
     usize::try_from(u64::BITS - quarters.leading_zeros()).unwrap_or(0).min(BUCKETS - 1)
 }
 
-/// What happened in the pool since it was mounted.
+/// Counters of the pool since the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolTally {
     /// Lookups answered by the one branch where the name was seen last.

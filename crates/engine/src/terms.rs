@@ -1,4 +1,4 @@
-//! What may be done on a branch, which its administrator changes while the pool is mounted, and who is there.
+//! Administrative state of a branch, which can change while the pool is mounted, and its open-file references.
 //!
 //! A branch that is to go is first left alone by placement, and goes when no file is open on it. Counting the open
 //! files and closing the branch to new ones is one step: an open that comes later finds the branch gone.
@@ -19,7 +19,7 @@ use crate::error::{OpError, Result};
 /// In place of the number of open files: the branch is no part of the pool any more.
 const GONE: usize = usize::MAX / 2;
 
-/// What holds on a branch.
+/// Administrative state of a branch.
 #[derive(Debug)]
 pub(crate) struct Terms {
     mode: AtomicU8,
@@ -30,7 +30,7 @@ pub(crate) struct Terms {
     open: AtomicUsize,
     /// Bytes promised to copies that are under way.
     reserved: AtomicU64,
-    /// Of these, what their files had when the file system was last asked for its space: it counts them itself.
+    /// Written part of these reservations when the file system was last asked for its space: it counts that itself.
     arrived: AtomicU64,
     /// Large files that are promised space, by their numbers.
     awaited: Mutex<HashMap<u64, Awaited>>,
@@ -45,7 +45,7 @@ struct Awaited {
     arrived: u64,
 }
 
-/// What takes less is whole before it matters that it is counted twice.
+/// Smaller files are whole before it matters that they are counted twice.
 const LARGE: u64 = 16 << 20;
 
 /// The name of a copy's file until it is whole.
@@ -117,7 +117,7 @@ impl Drop for Tenant {
 }
 
 impl Branch {
-    /// What may be done on it. While it is on its way out of the pool, nothing new is put there.
+    /// Its mode. While it is being removed, nothing new is put there.
     pub fn mode(&self) -> BranchMode {
         match self.given_mode() {
             BranchMode::ReadWrite if self.is_leaving() => BranchMode::NoCreate,
@@ -162,7 +162,7 @@ impl Branch {
         self.terms.leaving.load(Relaxed)
     }
 
-    /// It is no part of the pool any more: whoever still asks it is told that nothing is there.
+    /// It has left the pool: calls on it find nothing.
     pub fn is_gone(&self) -> bool {
         self.terms.open.load(Relaxed) >= GONE
     }
@@ -200,7 +200,7 @@ impl Branch {
         self.terms.reserved.fetch_sub(bytes, Relaxed);
     }
 
-    /// Of what was promised to the file `id`, what its file system has counted.
+    /// Part of the reservation for the file `id` that its file system has counted.
     pub(crate) fn arrived(&self, id: u64) -> u64 {
         self.terms.awaited.lock().get(&id).map_or(0, |awaited| awaited.arrived)
     }

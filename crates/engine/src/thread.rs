@@ -1,8 +1,8 @@
-//! Threads of the engine's own, as whoever serves a request starts them.
+//! The engine's own threads, started with the process's identity and scheduling.
 //!
-//! A thread inherits how the one is scheduled that starts it, and those that serve requests are pinned to a CPU each, where
-//! they may be under SCHED_IDLE. What is started here may be waited for, or watches over such a thread: it competes for
-//! processors as the process did when it was started. It also inherits as whom that thread acts, and begins as the daemon.
+//! A thread inherits the scheduling of its starter, and worker threads are pinned to a CPU each, where they may be under
+//! SCHED_IDLE. A thread started here may be waited for, or watch over such a thread: it competes for processors as the
+//! process did when it was started. It also inherits its starter's identity, and begins as the daemon.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};

@@ -30,8 +30,8 @@ pub(crate) fn copy(
     }
 }
 
-/// As [`copy`], but all of it or an error, and `speed` bytes a second at most. Inside the kernel, or by the server
-/// that has both, where they can.
+/// Like [`copy`], but all of it or an error, and `speed` bytes a second at most. Inside the kernel, or by the server that
+/// has both, where they can.
 ///
 /// # Errors
 /// What failed; `to` is then half written. EBUSY if somebody has made `from` shorter meanwhile; EINTR if it no longer

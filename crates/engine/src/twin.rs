@@ -79,7 +79,7 @@ fn fill(
         transfer::copy_all(old, new, how.speed, goes_on)?;
     }
     allocate_as(new, old, stat, goes_on)?;
-    // What could not be stored may be told to the descriptor only that it was written by.
+    // Only the descriptor of the write may get its write-back error.
     sys::file::fsync(new)?;
     Ok(shared)
 }

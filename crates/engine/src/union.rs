@@ -63,7 +63,7 @@ pub struct Union {
     /// Removed objects that the kernel has not forgotten yet.
     pub(crate) ghosts: Budget,
     pub(crate) shape: Shape,
-    /// Files that were relocated: who asks one branch after the other may have missed one.
+    /// Files that were relocated: a lookup that asks one branch after the other may have missed one.
     pub(crate) moves: AtomicU64,
     pub(crate) clashes: Clashes,
     /// Directories whose copies have not the same rights.
@@ -71,14 +71,14 @@ pub struct Union {
     /// Directories and branches that cannot be given them.
     pub(crate) unfit: Clashes,
     pub(crate) backings: Arc<dyn Backings>,
-    /// Held by whoever adds or removes a branch, also while a disk is asked that may hang. Order: before `changes`.
+    /// Held while a branch is added or removed, also while a disk is asked that may hang. Order: before `changes`.
     pub(crate) membership: Mutex<()>,
     /// Held while a snapshot is published, and those who work with the last one are waited for.
     pub(crate) changes: Ranked<Changes, CHANGES>,
     pub(crate) events: Events,
     /// Bulk copies under way. No call on a branch is made under it.
     pub(crate) copies: Mutex<HashMap<u64, Copying>>,
-    /// Who is told when something is not as it was.
+    /// Receiver of invalidations.
     pub(crate) doubt: OnceLock<Arc<dyn Doubt>>,
     pub(crate) watch: OnceLock<Arc<Watch>>,
     pub(crate) scouts: Scouts,
@@ -91,7 +91,7 @@ pub struct Union {
     next_handle: AtomicU64,
 }
 
-/// What is in the tables: for status, and for tests that nothing is left over.
+/// Sizes of the tables: for status, and for tests that nothing is left over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Inodes that the kernel has not forgotten, without the root.
@@ -174,7 +174,7 @@ impl Union {
         self.pool.load().settings.nfs_export
     }
 
-    /// How requests come in: told by `user.fsstack.transport` on the root, and nothing depends on it.
+    /// Sets the transport's name: shown by `user.fsstack.transport` on the root, and without effect.
     pub fn set_transport(&self, name: &'static str) {
         self.transport.get_or_init(|| name);
     }
@@ -202,7 +202,7 @@ impl Union {
         self.index.health(&self.pool.load().branches)
     }
 
-    /// What is in the tables.
+    /// Returns the sizes of the tables.
     pub fn held(&self) -> Held {
         Held {
             inodes: self.inodes.len(),
@@ -223,9 +223,9 @@ impl Union {
         self.index.close();
     }
 
-    /// As [`Self::destroy`], and waits for whoever is still inside of a branch, for at most `patience`; where all that is
-    /// stuck is stuck in branches that hang, not even that long. Then those branches' FUSE connections are aborted: a
-    /// process does not end while one of its threads is in a call that does not return, or a file of its is to be closed.
+    /// Like [`Self::destroy`], and waits for threads inside of a branch, for at most `patience`; where all stuck ones are in
+    /// branches that hang, not even that long. Then those branches' FUSE connections are aborted: a process does not end
+    /// while one of its threads is in a call that does not return, or a file of its is to be closed.
     ///
     /// # Errors
     /// No thread is to be had.
@@ -283,7 +283,7 @@ impl Union {
         self.inodes.get(ino).filter(|inode| inode.has_name(parent, name))
     }
 
-    /// As [`Self::known`] of a file; asks the branches where the hint was pushed out of its slot.
+    /// Like [`Self::known`] of a file; asks the branches where the cache entry was evicted.
     pub(crate) fn known_or_found(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Option<Arc<Inode>> {
         self.known(parent, name).or_else(|| {
             let Found::File(at, stat) = self.find(pool, parent, name).ok()? else { return None };
@@ -314,7 +314,7 @@ impl Union {
             walked => walked,
         };
         match walked {
-            // Renamed behind the pool's back.
+            // Renamed out of band.
             Err(error) if is_astray(error) && pool.settings.nfs_export => {
                 self.rejoined(pool, dir).map_or(Err(error), |()| self.walk(pool, dir, branch, &known))
             }
@@ -366,7 +366,7 @@ impl Union {
         })?;
         let stat = branch.ask(|| sys::at::stat_fd(opened.as_fd()))?;
         if dir.copy_ino(branch.ix) != Some(stat.ino) {
-            // Replaced behind the pool's back: another directory has this name now.
+            // Replaced out of band: another directory has this name now.
             if Shape::is_held_here() {
                 dir.drop_copy(branch.ix);
             }

@@ -37,7 +37,7 @@ const DIRS: usize = 4096;
 /// Names of one directory that are kept in mind; with more, all of its names count as changed.
 const NAMES: usize = 4;
 
-/// What happened to a name in a branch's directory.
+/// Change of a name in a branch's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// It is new. That another branch had it before is known there.
@@ -58,7 +58,7 @@ pub(crate) struct Unsynced {
 #[derive(Debug, Default)]
 struct Dirs {
     known: HashMap<Ino, Went>,
-    /// Of directories that are not in `known`, too many to keep.
+    /// Directories that are not in `known`, too many to keep.
     others: Option<Mark>,
     /// Counts the changes.
     clock: u64,
@@ -75,7 +75,7 @@ struct Went {
     mark: Mark,
 }
 
-/// What happened in a directory.
+/// Change of a directory.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// The name of that hash was removed.
@@ -221,8 +221,8 @@ impl Union {
         }
     }
 
-    /// What was renamed away from `name` in `dir` on other branches than `own`, which are about to be given something of that
-    /// name, is on disk under its new name. A branch that cannot be asked keeps nobody from it: nothing was asked to last.
+    /// Syncs the new names of objects renamed away from `name` in `dir` on other branches than `own`, which are about to be
+    /// given something of that name. A branch that cannot be asked does not prevent it: no sync was requested.
     pub(crate) fn sync_renamed(&self, pool: &Pool, (dir, name): (&Arc<Inode>, &CStr), own: &[BranchIx]) {
         for branch in pool.branches.iter().filter(|branch| branch.unsynced.any()) {
             if !own.contains(&branch.ix)
@@ -234,8 +234,8 @@ impl Union {
         }
     }
 
-    /// What went on other branches than `own` from the way to `inode` is on disk: it does not come back in the place of what is
-    /// about to be synced. So are the rights of the directories on the way.
+    /// Syncs removals on other branches than `own` on the way to `inode`: no such name comes back in the place of the object
+    /// about to be synced. Also syncs the rights of the directories on the way.
     ///
     /// # Errors
     /// What the branch answered; EIO if its mount is gone, and what went may be back.
@@ -296,7 +296,7 @@ impl Union {
         self.sync_copy_by(pool, dir, at, sync_dir)
     }
 
-    /// As [`Self::sync_copy`], by `sync`.
+    /// Like [`Self::sync_copy`], by `sync`.
     ///
     /// # Errors
     /// What the branch answered.
@@ -348,12 +348,12 @@ fn sync_all(root: BorrowedFd<'_>) -> Result<(), SysError> {
     sys::file::syncfs(root.as_fd())
 }
 
-/// What changed on a mount of `branch` that is gone may be gone with it.
+/// Changes on a mount of `branch` that is gone may be gone with it.
 fn check_epoch(branch: &Branch, epoch: u32) -> Result<()> {
     if epoch == branch.epoch() { Ok(()) } else { Err(lost(branch.ix)) }
 }
 
-/// What was acknowledged may not be on the branch `at`, which is not at fault by that.
+/// An acknowledged change may not be on the branch `at`, which is not at fault by that.
 pub(crate) fn lost(at: BranchIx) -> OpError {
     OpError::Branch { branch: at, sys: SysError::new(Call::Fsync, Errno::IO) }
 }

@@ -1,13 +1,12 @@
-//! Changes made on the branches behind the pool's back: noticed at once, and what the kernel believes is taken back.
+//! Out-of-band changes of the branches: noticed at once, and the kernel's cache is invalidated.
 //!
-//! The system tells of every change on a branch's file system (fanotify), by directory and name, whoever made it. What
-//! this process did itself is passed over. The rest is looked up among the inodes that the kernel knows, and what is
-//! none of theirs costs a look.
+//! The system reports every change on a branch's file system (fanotify), by directory and name, by any process. Changes by
+//! this process are passed over. The rest is looked up among the inodes that the kernel knows; others cost a lookup.
 //!
-//! A change and a lookup may cross: the lookup saw the branch as it was, the change is told of, and only then the
-//! kernel is given the lookup's answer, which it would keep. So each name is doubted twice, the second time a while
-//! later. Events that had to be dropped put everything in doubt. Growth of a file that somebody keeps open for
-//! writing is not told of (each write by passthrough would be an event): it shows when the attributes expire.
+//! A change and a lookup may cross: the lookup saw the branch as it was, the change is reported, and only then the kernel
+//! gets the lookup's answer, which it would keep. So each name is invalidated twice, the second time a while later. Dropped
+//! events invalidate everything. Growth of a file that is kept open for writing is not reported (each write by passthrough
+//! would be an event): it shows when the attributes expire.
 //!
 //! While nothing happens the thread sleeps for good. While much does, it comes by every few milliseconds and takes all
 //! there is: a sleeping reader costs nobody a wake-up.
@@ -35,12 +34,12 @@ use crate::union::Union;
 
 /// Between two looks, while there is something to see.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Looks in vain before it sleeps until it is woken.
+/// Empty polls before it sleeps until it is woken.
 const PATIENCE: u32 = 20;
 /// After which a name is doubted again.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Whoever believes what it was told: the kernel.
+/// Receiver of invalidations: the kernel, which caches answers.
 pub trait Doubt: Send + Sync + Debug {
     /// `name` in `parent` is to be asked for again at its next use.
     fn name(&self, parent: Ino, name: &CStr);
@@ -57,7 +56,7 @@ pub trait Doubt: Send + Sync + Debug {
 pub struct Watch {
     group: Group,
     doubt: Arc<dyn Doubt>,
-    /// Never held while the kernel is told: it may wait for a request that waits for whoever changes this.
+    /// Never held while the kernel is notified: it may wait for a request that waits for a change of this.
     roots: Mutex<Vec<Arc<Root>>>,
     /// All branches are.
     complete: AtomicBool,
@@ -71,11 +70,11 @@ struct Root {
     fd: OwnedFd,
 }
 
-/// What one round of reading has found out already.
+/// Findings of one round of reading.
 type Known = HashMap<(BranchIx, FileHandle), Option<Ino>>;
 
 impl Watch {
-    /// Watches `branch` too. One that cannot be is told of in the log, and the watch is not complete any more.
+    /// Watches `branch` too. A branch that cannot be watched is logged, and the watch is not complete any more.
     pub(crate) fn add(&self, branch: &Branch) {
         let path = branch.path.display();
         if !branch.kind.is_local() {
@@ -200,7 +199,7 @@ impl Watch {
 }
 
 impl Union {
-    /// Who is to be told when something is not as it was.
+    /// Sets the receiver of invalidations.
     pub fn set_doubt(&self, doubt: Arc<dyn Doubt>) {
         self.doubt.get_or_init(|| doubt);
     }
@@ -221,7 +220,7 @@ impl Union {
         Ok(self.watch.get_or_init(|| watch).clone())
     }
 
-    /// Every change on every branch is told of at once: what the kernel is told may be believed for long.
+    /// Every change on every branch is noticed at once: the kernel may cache answers for long.
     pub fn is_watched(&self) -> bool {
         self.watch.get().is_some_and(|watch| watch.complete.load(Relaxed))
     }
@@ -318,7 +317,7 @@ impl Branch {
         self.watch.get_or_init(|| Arc::downgrade(watch));
     }
 
-    /// Who watches it.
+    /// Watch of the pool.
     pub(crate) fn watcher(&self) -> Option<Arc<Watch>> {
         self.watch.get().and_then(Weak::upgrade)
     }

@@ -24,7 +24,7 @@ const SPARE_MEMORY: MiB = MiB(1024);
 /// A branch that is busy for longer is in use.
 const BUSY: Duration = Duration::from_secs(10);
 
-/// What lies under a branch.
+/// Ground of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A directory of the lab's own; all such branches share one file system.
@@ -43,7 +43,7 @@ pub enum Kind {
     Served,
     /// The same with inode numbers that do not change when it is mounted again.
     Numbered,
-    /// As [`Self::Served`], without extended attributes, and so without ACLs: like many network file systems.
+    /// Like [`Self::Served`], without extended attributes, and so without ACLs: like many network file systems.
     Bare,
 }
 
@@ -116,13 +116,13 @@ impl Branch {
         &self.path
     }
 
-    /// What lies under it.
+    /// Its ground.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What its file system is in, if it is in a file.
+    /// File with its file system, if it is in a file.
     #[must_use]
     pub fn image(&self) -> Option<&Path> {
         self.image.as_deref()

@@ -18,7 +18,7 @@ pub struct CpuGroup {
 }
 
 impl CpuGroup {
-    /// Makes one; its name is told apart from those of other runs.
+    /// Makes one; its name differs from those of other runs.
     pub fn new(name: &str) -> Result<Self> {
         let top = top()?.context("no cpu controller is mounted here, or it is not switched on for groups")?;
         let path = top.join(format!("fsstack-{name}-{}", std::process::id()));

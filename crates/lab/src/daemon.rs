@@ -17,10 +17,10 @@ pub const SECCOMP: &str = "FSSTACK_TEST_SECCOMP";
 /// Programs that the lab lets serve a mount; no other process is ever ended.
 const SERVERS: &[&str] = &["mount.fsstack", BUILT, "mergerfs", "mhddfs", "glusterfs"];
 
-/// What cargo calls the mount helper: no crate name may hold a dot.
+/// Cargo's name of the mount helper: no crate name may hold a dot.
 const BUILT: &str = "mount-fsstack";
 
-/// A process, told apart from a later one with the same number by the time it started.
+/// A process, with its start time, which distinguishes it from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
     /// Its number.

@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(15 * 60);
 /// The book of the system that others are copied from.
 const BOOK: &str = "debian-system";
 
-/// What is in it besides what Debian calls essential: what an installed server has, for what a package brings to work on.
+/// Packages besides Debian's essential ones: an installed server has them, and packages work on them.
 const PACKAGES: &[&str] = &["apt", "mount", "util-linux", "fuse3", "logrotate", "systemd", "procps"];
 
 /// Fills `dir` with what is essential and `packages`, without manuals.
@@ -112,9 +112,9 @@ impl System {
             .limit(Duration::from_secs(120))
     }
 
-    /// A shell script to be run as root once the system has booted with its own systemd; what it printed is in
-    /// `/root/told`, and the command ends with its exit status. Nobody can log in there, and no device but /dev/fuse and
-    /// the likes of /dev/null is there.
+    /// Runs a shell script as root once the system has booted with its own systemd; its output is in `/root/told`, and the
+    /// command ends with its exit status. No login is possible there, and no device but /dev/fuse and the likes of /dev/null
+    /// is there.
     ///
     /// # Errors
     /// The script cannot be written.
@@ -212,7 +212,7 @@ fn stanzas_moved(text: &str, codename: &str, suite: &str) -> String {
     text.split("\n\n").filter(ours).map(stanza).collect()
 }
 
-/// What mmdebstrap takes for mirrors: one-line entries, and paths of files of the other format.
+/// Mirrors for mmdebstrap: one-line entries, and paths of files of the other format.
 fn mirrors(apt: &Path, codename: &str) -> Result<Vec<String>> {
     let mut mirrors = Vec::new();
     for file in source_files(apt) {

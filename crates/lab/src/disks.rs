@@ -18,7 +18,7 @@ use crate::ledger::{Standing, fresh, state_dir};
 use crate::shell::{command, which};
 use crate::{MiB, mounts};
 
-/// What the disks are made into.
+/// File system made of the disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stack {
     /// An XFS on each.
@@ -76,7 +76,7 @@ impl Stack {
         }
     }
 
-    /// What it needs is there, as `found` says.
+    /// Whether its needs are there, as `found` says.
     fn able(self, found: impl Fn(&str) -> bool) -> Result<()> {
         match self.needs().iter().find(|(program, _)| !found(program)) {
             Some((program, package)) => {
@@ -127,7 +127,7 @@ impl Disks {
         stacks.filter(|disks| disks.as_ref().map_or(true, |disks| disks.home.exists())).collect()
     }
 
-    /// What they are made into.
+    /// File system made of them.
     #[must_use]
     pub fn stack(&self) -> Stack {
         self.stack

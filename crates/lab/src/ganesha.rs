@@ -19,7 +19,7 @@ const PROGRAM: &str = "ganesha.nfsd";
 /// Its C library keeps the buffers of reads. By itself it may map and unmap each of 128 KiB, and one server does while
 /// another does not: that took three times the CPU time of all the rest of a read.
 const BUFFERS_STAY: &str = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824";
-/// What the export is called below the server's root.
+/// Name of the export below the server's root.
 pub const ROOT: &str = "t";
 /// A part of every handle: always the same.
 const EXPORT_ID: u32 = 20;
@@ -27,7 +27,7 @@ const EXPORT_ID: u32 = 20;
 /// A server; it is stopped when it drops.
 #[derive(Debug)]
 pub struct Ganesha {
-    /// What its configuration says of exports.
+    /// Exports in its configuration.
     exports: String,
     home: PathBuf,
     port: u16,
@@ -61,7 +61,7 @@ impl Ganesha {
         Self::started(exports, home)
     }
 
-    /// A server that is told no more of exports than `block`, which an operator would put into its configuration.
+    /// A server whose only export is `block`, as an operator would put it into its configuration.
     #[track_caller]
     pub fn serve_block(block: &str, home: &Path) -> Self {
         must(Self::started(block.to_owned(), home), "starting nfs-ganesha")
@@ -97,7 +97,7 @@ impl Ganesha {
         must(self.start(), "starting nfs-ganesha again");
     }
 
-    /// What it said.
+    /// Its log.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.home.join("log")).unwrap_or_default()

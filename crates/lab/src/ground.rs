@@ -1,6 +1,6 @@
-//! What plain branches lie on: directories of the machine, or, by FSSTACK_GROUND=gluster, volumes of every kind.
+//! Ground of plain branches: directories of the machine, or, by FSSTACK_GROUND=gluster, volumes of every kind.
 //!
-//! So a story that says nothing of its ground can be told on another one as it is.
+//! So a test that does not name its ground runs on another one unchanged.
 
 use anyhow::Result;
 
@@ -16,12 +16,12 @@ pub fn is_gluster() -> bool {
     std::env::var_os(VARIABLE).is_some_and(|ground| ground == "gluster")
 }
 
-/// What the n-th branch of a pool lies on, where `kind` was asked for.
+/// Kind of the n-th branch of a pool, where `kind` was requested.
 pub(crate) fn kind(n: usize, kind: Kind) -> Result<Kind> {
     if kind == Kind::Plain && is_gluster() { volume(n) } else { Ok(kind) }
 }
 
-/// What is added to a pool over plain branches, `n` in number, so that it has one on each kind of volume: they hold
+/// Branches added to a pool over plain branches, `n` in number, so that it has one on each kind of volume: they hold
 /// nothing, and are asked for every name.
 pub(crate) fn others(n: usize) -> Result<Vec<(String, Kind)>> {
     let added = |at: usize| Ok((format!("other-{}", at + 1), volume(at)?));

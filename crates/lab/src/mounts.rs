@@ -1,4 +1,4 @@
-//! What is mounted, read from mountinfo, and how a mount is taken down when its daemon may be dead.
+//! Mounts, read from mountinfo, and how a mount is taken down when its daemon may be dead.
 //!
 //! Nothing here calls stat on a mount: a hung FUSE file system would hang us. The device number that
 //! names the fusectl connection stands in mountinfo too.
@@ -29,7 +29,7 @@ pub struct Mounted {
     pub major: u32,
     /// The minor number of its device: the name of its FUSE connection.
     pub minor: u32,
-    /// What is mounted, as its maker called it.
+    /// Source of the mount, as its maker called it.
     pub source: OsString,
     /// Options of the mount and of the superblock, joined by a comma.
     pub options: String,

@@ -1,4 +1,4 @@
-//! What a test needs from the machine. What is missing is a skip with its reason, never a pass.
+//! A test's needs of the machine. A missing one is a skip with its reason, never a pass.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -87,7 +87,7 @@ pub fn program(name: &str) -> Result<(), Skip> {
     unless(shell::which(name).is_some(), || format!("needs the program {name}"))
 }
 
-/// What a GlusterFS server and its clients need of the machine itself.
+/// Needs of a GlusterFS server and its clients of the machine itself.
 pub fn gluster_ground() -> Result<(), Skip> {
     loop_ground()?;
     fuse()?;
@@ -96,7 +96,7 @@ pub fn gluster_ground() -> Result<(), Skip> {
     program("nsenter")
 }
 
-/// The kernel can be told to forget what nobody uses.
+/// The kernel can drop unused inodes.
 pub fn drop_caches() -> Result<(), Skip> {
     let opened = OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches");
     opened.map(drop).map_err(|e| Skip::because(format!("needs /proc/sys/vm/drop_caches: {e}")))

@@ -33,7 +33,7 @@ pub struct Namespace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate(u64);
 
-/// What is no rate.
+/// Error of a text that is no rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is no rate: give a number and kbit, mbit or gbit, as in 100mbit")]
 pub struct NoRate(String);

@@ -25,7 +25,7 @@ const WRITE: u32 = 38;
 
 /// The server is about to be ready: NFS4ERR_DELAY and NFS4ERR_GRACE.
 const LATER: [u32; 2] = [10008, 10013];
-/// What `OPEN` answers where the owner is new to the server.
+/// Flag of the answer to `OPEN` where the owner is new to the server.
 const CONFIRM: u32 = 2;
 /// A server that is silent, or not ready, for longer is gone.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ const LAST: u32 = 1 << 31;
 /// No answer that was asked for is longer.
 const LONGEST: usize = 16 << 20;
 
-/// What the server answered instead of what it was asked for.
+/// Error in place of the requested answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// An `NFS4ERR_*`.
@@ -49,7 +49,7 @@ impl Refused {
     pub const STALE: Self = Self::Status(70);
     /// There is something of that name.
     pub const EXIST: Self = Self::Status(17);
-    /// What nfs-ganesha makes of a handle that cannot be followed now.
+    /// Error of nfs-ganesha for a handle that cannot be followed now.
     pub const SERVER_FAULT: Self = Self::Status(10006);
 }
 
@@ -59,7 +59,7 @@ impl From<std::io::Error> for Refused {
     }
 }
 
-/// What a call brings.
+/// Result of a call.
 pub type Told<T> = Result<T, Refused>;
 
 /// How a file is opened.
@@ -69,7 +69,7 @@ pub enum How {
     Existing,
     /// It is made if it is not there.
     Made,
-    /// It is made by whoever has this number: a second call with the same one is the same call, sent again.
+    /// Made with this number: a second call with the same one is the same call, sent again.
     MadeBy(u64),
 }
 
@@ -171,7 +171,7 @@ pub struct Client {
     owner: Option<Owner>,
 }
 
-/// Whoever opens files.
+/// Owner of open files.
 #[derive(Clone, Copy, Debug)]
 struct Owner {
     client: u64,
@@ -352,7 +352,7 @@ impl Client {
         Err(Refused::Broken(format!("{written} bytes were written of {}", bytes.len())))
     }
 
-    /// What was written is on disk when this returns.
+    /// Written data is on disk when this returns.
     ///
     /// # Errors
     /// As the server says.

@@ -19,7 +19,7 @@ use crate::{MiB, ground, mounts, must};
 /// How long a daemon may take to end after its mount is gone.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What is kept free on a branch unless the test says otherwise.
+/// Floor of a branch unless the test sets one.
 const LAB_FLOOR: &str = "minfreespace=4M";
 
 /// The variable that says which `transport=` pools are mounted with whose test does not say it.
@@ -52,7 +52,7 @@ struct Wanted {
 pub struct Refused {
     /// mount(8)'s exit status: 1 usage, 2 system, 32 mount failed.
     pub code: i32,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub said: String,
 }
 
@@ -125,7 +125,7 @@ impl Builder {
         self
     }
 
-    /// What stands behind the last branch's `=`, as in `RO` or `RW,50G`.
+    /// Mode after the last branch's `=`, such as `RO` or `RW,50G`.
     pub fn mode(mut self, mode: &str) -> Self {
         if let Some(last) = self.branches.last_mut() {
             last.mode = Some(mode.to_owned());
@@ -267,7 +267,7 @@ struct Mounting {
     live: Option<Live>,
 }
 
-/// What there is while the pool is mounted.
+/// State of a mounted pool.
 #[derive(Debug)]
 struct Live {
     daemon: Process,
@@ -431,7 +431,7 @@ impl Pool {
         self.remount();
     }
 
-    /// What a reboot leaves: the daemon was killed, its branches come back in another order, with other device numbers.
+    /// Imitates a reboot: the daemon was killed, its branches come back in another order, with other device numbers.
     #[track_caller]
     pub fn reboot(&mut self) {
         self.kill_daemon();

@@ -40,7 +40,7 @@ enum Echo {
     Passed,
 }
 
-/// What a program left when it ended by itself.
+/// Output of a program that ended by itself.
 #[derive(Clone, Debug)]
 pub struct Finished {
     /// Exit status, or 128 + the signal that ended it.

@@ -43,7 +43,7 @@ impl Trace {
         fs::write(self.path.join(file), value).with_context(|| format!("{file} of a trace"))
     }
 
-    /// What is recorded, oldest first.
+    /// Recorded events, oldest first.
     pub fn text(&self) -> Result<String> {
         let recorded = fs::read(self.path.join("trace")).context("reading a trace")?;
         // A program may be called anything.
@@ -55,7 +55,7 @@ impl Trace {
         self.set("trace", "")
     }
 
-    /// What is recorded, taken apart; fails if the buffers were too small for it.
+    /// Recorded events, parsed; fails if the buffers were too small for them.
     pub fn events(&self) -> Result<Vec<Event>> {
         let text = self.text()?;
         let counts = text.lines().find_map(|line| line.split_once("entries-in-buffer/entries-written: "));
@@ -76,11 +76,11 @@ pub struct Event {
     pub thread: i32,
     /// When, in microseconds.
     pub at: u64,
-    /// What.
+    /// Event.
     pub what: What,
 }
 
-/// What happened.
+/// Kind of event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// A request goes to a FUSE daemon.
@@ -89,7 +89,7 @@ pub enum What {
         connection: u32,
         /// The request's number there.
         unique: u64,
-        /// What is asked for, as in `LOOKUP`.
+        /// Operation, such as `LOOKUP`.
         name: String,
     },
     /// It is answered.

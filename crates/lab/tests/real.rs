@@ -63,7 +63,7 @@ fn a_dead_daemon_and_a_stuck_one_are_taken_down() {
 
     let rival = pool.rival(Union::Mergerfs, &[]).unwrap();
     let target = rival.path().to_owned();
-    // Someone sits in it: it comes down all the same, and that force was needed is told.
+    // A thread sits in it: it comes down all the same, and the use of force is reported.
     let sitter = std::thread::spawn({
         let target = target.clone();
         move || command("sleep").arg("3").dir(target).run()

@@ -16,7 +16,7 @@ const BLOCKS: u64 = 48;
 const NAMES: u32 = 1500;
 const ROUNDS: usize = 3;
 
-/// What one ground does, the first look at its names excepted.
+/// Speeds of one ground, without the first look at its names.
 struct Speeds {
     write: f64,
     read: f64,

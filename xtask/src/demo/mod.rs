@@ -18,7 +18,7 @@ const NAME: &str = "demo";
 /// How branches are chosen here: by chance, weighted by free space, so that all three take part.
 const PLACEMENT: &str = "create=pfrd";
 
-/// What its branches have, MiB.
+/// Sizes of its branches, MiB.
 const SIZES: [u64; 3] = [360, 480, 600];
 
 /// Arguments of `cargo xtask demo`.
@@ -100,7 +100,7 @@ impl Demo {
     }
 }
 
-/// What is missing to mount anything here, said at once.
+/// Everything that is missing to mount here, at once.
 fn able() -> Result<()> {
     let missing: Vec<String> = [needs::root(), needs::fuse(), needs::loop_devices()]
         .into_iter()

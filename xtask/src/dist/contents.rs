@@ -1,4 +1,4 @@
-//! What the released programs are made of, as cargo resolves it: no crate that only builds or tests them.
+//! Crates in the released programs, as cargo resolves them: none that only builds or tests them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,7 +30,7 @@ impl Crate {
         self.sum.is_none()
     }
 
-    /// What it is called everywhere.
+    /// Its package URL.
     pub(super) fn purl(&self) -> String {
         format!("pkg:cargo/{}@{}", self.name, self.version)
     }
@@ -45,7 +45,7 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Whatever `released` contain when they are built for `target`.
+    /// Crates in `released` when they are built for `target`.
     pub(super) fn read(released: &[&str], target: &str) -> Result<Self> {
         let told = exec::quiet("cargo")
             .args(["metadata", "--format-version=1", "--locked", "--filter-platform", target])
@@ -94,7 +94,7 @@ impl Contents {
         Ok(Self { crates, released })
     }
 
-    /// Of the programs.
+    /// Version of the programs.
     pub(super) fn version(&self) -> Result<&str> {
         let first = self.released.first().and_then(|id| self.crates.get(id));
         first.map(|first| first.version.as_str()).context("nothing is released")
@@ -106,7 +106,7 @@ impl Contents {
     }
 }
 
-/// What this machine's compiler builds for.
+/// Target of this machine's compiler.
 pub(super) fn host() -> Result<String> {
     let told = exec::quiet("rustc").arg("-vV").run()?.stdout;
     let host = told.lines().find_map(|line| line.strip_prefix("host: "));

@@ -13,7 +13,7 @@ use super::{Release, exec};
 /// The package's own number, behind the version of what it packs.
 const REVISION: u32 = 1;
 
-/// What dpkg runs; in packaging/debian.
+/// Scripts for dpkg; in packaging/debian.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
 const DESCRIPTION: &str = "stacks several file systems into one tree\n \

@@ -1,6 +1,6 @@
 //! `cargo xtask dist`: what others are given: a Debian package, a tarball, what is in them and by which licences, sums.
 //!
-//! Nothing depends on when or by whom it is made: times are those of the last commit, owners are root.
+//! Nothing depends on the time or the user of the build: times are those of the last commit, owners are root.
 
 mod contents;
 mod deb;
@@ -20,7 +20,7 @@ use crate::install::{self, Need};
 use contents::Contents;
 use stage::Stage;
 
-/// What makes packages.
+/// Programs that make packages.
 const TO_PACK: &[Need] =
     &[("dpkg-deb", "dpkg"), ("dpkg-shlibdeps", "dpkg-dev"), ("strip", "binutils"), ("gzip", "gzip")];
 
@@ -38,10 +38,10 @@ pub(crate) struct Dist {
     out: Option<PathBuf>,
 }
 
-/// What is released, and as what.
+/// Released programs, and the package's name.
 struct Release {
     version: String,
-    /// As Rust names the machine: `x86_64-unknown-linux-gnu`.
+    /// Rust's name of the machine: `x86_64-unknown-linux-gnu`.
     target: String,
     /// Seconds since 1970: of everything that is packed.
     time: String,
@@ -105,7 +105,7 @@ pub(crate) fn default_out() -> Result<PathBuf> {
     Ok(exec::target_dir()?.join("dist"))
 }
 
-/// Of the last commit; without one, of nothing.
+/// Time of the last commit; without one, zero.
 fn time() -> String {
     let told = exec::quiet("git").args(["log", "-1", "--format=%ct"]).run();
     told.map_or_else(|_| "0".to_owned(), |told| told.stdout.trim().to_owned())

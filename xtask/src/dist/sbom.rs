@@ -1,4 +1,4 @@
-//! What is in the programs, as machines read it: CycloneDX 1.6 in JSON.
+//! Content of the programs for machines: CycloneDX 1.6 in JSON.
 
 use anyhow::Result;
 use serde_json::{Value, json};

@@ -16,8 +16,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("fsstack-bench", "usr/bin/fsstack-bench"),
 ];
 
-/// What mount(8) calls, for a mount and, by the types in the mount table, for a remount; on every system with one `/usr`,
-/// `/sbin` is `/usr/sbin`.
+/// Programs that mount(8) calls, for a mount and, by the types in the mount table, for a remount; on every system with one
+/// `/usr`, `/sbin` is `/usr/sbin`.
 const HELPERS: [&str; 3] =
     ["usr/sbin/mount.fsstack", "usr/sbin/mount.fuse.fsstack", "usr/sbin/mount.fuseblk.fsstack"];
 
@@ -95,7 +95,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// What stands for the root.
+    /// Directory that stands for the root.
     pub(super) fn root(&self) -> &Path {
         self.dir.path()
     }
@@ -123,7 +123,7 @@ impl Stage {
         let mut missing: Vec<&Path> = to.ancestors().skip(1).take_while(|dir| !dir.exists()).collect();
         while let Some(dir) = missing.pop() {
             fs::create_dir(dir).with_context(|| dir.display().to_string())?;
-            // Whatever the umask of who makes it.
+            // Independent of the umask.
             fs::set_permissions(dir, Permissions::from_mode(0o755))?;
         }
         Ok(to)

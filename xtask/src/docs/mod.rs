@@ -25,7 +25,7 @@ const PAGES: &[(&str, &str, &str, &str)] = &[
     ("fsstack", "print", "completions-fish", "docs/completions/fsstack.fish"),
 ];
 
-/// What is printed into a page that is written by hand: between this line and the next empty one.
+/// Output printed into a hand-written page: between this line and the next empty one.
 const README: (&str, &str, &str, &str) = ("mount-fsstack", "--print", "readme-options", "README.md");
 const MARK: &str =
     "<!-- The rows are printed by `cargo xtask docs` from the option table; do not edit. -->\n\n";

@@ -154,7 +154,7 @@ fn broken(pages: &Path) -> Result<Vec<String>> {
     Ok(broken)
 }
 
-/// What stands between `mark` and the next quotation mark.
+/// Texts between `mark` and the next quotation mark.
 fn quoted<'t>(text: &'t str, mark: &'t str) -> impl Iterator<Item = &'t str> {
     text.split(mark).skip(1).filter_map(|rest| rest.split_once('"')).map(|(value, _)| value)
 }

@@ -11,7 +11,7 @@ use fsstack_lab::MiB;
 use super::ground::{Ground, Told, bad, good, mib, write_mibs, writer, wrong_mibs};
 use super::subject::Placement;
 
-/// What the file has before it outgrows its branch.
+/// Size of the file before it outgrows its branch.
 const LAID: u64 = 150;
 /// How often the daemon is killed, each time when another part of the copy is there.
 const KILLS: u64 = 6;

@@ -144,7 +144,7 @@ pub(crate) fn a_bare_directory(ground: &mut Ground) -> Result<Told> {
     fs::write(ground.at("d/first"), "x")?;
     ground.branch_mut("b")?.unmount_lazily();
     for n in 0..8 {
-        // Told or refused: what counts is where it is.
+        // Answered or refused: only its place counts.
         let _told = fs::write(ground.at(&format!("d/new{n}")), "x");
     }
     let bare = ground.on("b", "")?;

@@ -18,7 +18,7 @@ fn nearly_full(ground: &mut Ground) -> Result<()> {
     Ok(())
 }
 
-/// What is there after `count` MiBs were written with success.
+/// State after `count` MiBs were written with success.
 fn judged(ground: &Ground, name: &str, count: u64) -> Result<Told> {
     match wrong_mibs(ground.at(name), count) {
         Ok(0) => good(format!("goes on, all bytes right (file on {})", ground.holders(name).join(", "))),

@@ -1,4 +1,4 @@
-//! What a fault happens on: fresh branches, one union over them, and what a program sees there.
+//! Ground of a fault: fresh branches, one union over them, and a program's view of it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::subject::{Mounted, Placement, Subject};
 
-/// What became of a union in a fault.
+/// Result of a union in a fault.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Told {
     pub(crate) good: bool,
@@ -209,7 +209,7 @@ pub(crate) fn errno(error: &io::Error) -> String {
     }
 }
 
-/// What `act` answers, if it does within `limit`; who hangs is left behind until the mount is aborted.
+/// Result of `act`, if it returns within `limit`; a hung one is left behind until the mount is aborted.
 pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     act: impl FnOnce() -> T + Send + 'static,

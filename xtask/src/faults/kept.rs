@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Row;
 use crate::exec;
 
-/// What is kept.
+/// Kept results.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Kept {
     about: String,

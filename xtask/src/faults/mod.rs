@@ -30,11 +30,11 @@ use crate::{exec, install};
 /// How long one case may take with one union before its mounts are aborted.
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// What the faults need besides what a pool needs.
+/// Needs of the faults besides those of a pool.
 const NEEDS: &[install::Need] =
     &[("mhddfs", "mhddfs"), ("mergerfs", "mergerfs"), ("strace", "strace"), ("xfs_io", "xfsprogs")];
 
-/// What could not be brought about begins so.
+/// Prefix of a fault that could not be brought about.
 const NOT_SHOWN: &str = "not shown";
 
 /// Between these lines docs/reliability.md is written by this errand.
@@ -57,7 +57,7 @@ pub(crate) struct Faults {
     stress: Option<String>,
 }
 
-/// What became of each union in a fault.
+/// Result of each union in a fault.
 type Row = Vec<(Subject, Told)>;
 
 /// A fault, and what a union should do in it.
@@ -67,7 +67,7 @@ struct Case {
     lab: Lab,
 }
 
-/// What a case needs besides disks.
+/// Needs of a case besides disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lab {
     Disks,
@@ -230,7 +230,7 @@ fn judge(case: &'static Case, subject: Subject, helper: &Path) -> Result<Told> {
     told.or_else(|error| Ok(Told { good: false, text: format!("{NOT_SHOWN}: {error:#}") }))
 }
 
-/// Whoever waits for a daemon below `home` is told an error.
+/// Callers that wait for a daemon below `home` get an error.
 fn free(home: &Path) -> Result<()> {
     let fuse = mounts::below(home)?.into_iter().filter(mounts::Mounted::is_fuse);
     fuse.into_iter().try_for_each(|mounted| mounts::abort(mounted.minor))
@@ -310,7 +310,7 @@ fn write(table: &str) -> Result<()> {
     Ok(())
 }
 
-/// The stress is a test; here it runs for as long as it is told.
+/// The stress is a test; here it runs for the given time.
 fn stress(time: &str) -> Result<()> {
     let seconds = seconds(time).with_context(|| format!("{time}: not a time such as 30s, 10m or 1h"))?;
     install::packages(install::TO_TEST)?;

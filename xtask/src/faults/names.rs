@@ -9,7 +9,7 @@ use fsstack_lab::shell::command;
 use super::ground::{Ground, Told, bad, errno, good};
 use super::subject::Placement;
 
-/// A user without any rights of his own.
+/// A user without any rights.
 const STRANGER: u32 = 65534;
 
 pub(crate) fn unlink_of_duplicates(ground: &mut Ground) -> Result<Told> {

@@ -30,7 +30,7 @@ pub(crate) const SUBJECTS: [Subject; 4] =
 pub(crate) enum Placement {
     /// On the first branch with room.
     First,
-    /// As the program does it unless told.
+    /// The program's default.
     Default,
 }
 

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use fsstack_lab::MiB;
 use fsstack_lab::gluster::{Gluster, Volume, Which};
 
-/// What to break, or to mend.
+/// Part to break, or to mend.
 #[derive(Debug, Subcommand)]
 pub(super) enum Fault {
     /// End one brick of a volume as a crash would; `heal` starts it again.

@@ -30,7 +30,7 @@ pub(crate) struct Lab {
 enum Errand {
     /// Make it, start it, mount it, mend it: whatever is missing of it.
     Up(Up),
-    /// What of it is up.
+    /// Show its running parts.
     Status {
         /// For programs.
         #[arg(long)]
@@ -56,7 +56,7 @@ enum Errand {
     Fault(fault::Fault),
 }
 
-/// What the lab is to have.
+/// Content of the lab.
 #[derive(Debug, Args)]
 struct Up {
     /// Volumes by their types: dtN distributed, rpN replicated, dpNrdK dispersed, dtN before one of those.
@@ -74,7 +74,7 @@ struct Up {
     /// Disks made into something else instead of volumes: xfs, ext4, btrfs-raid5[-lzo|-zstd], zfs-raidz[-lzjb|-gzip].
     #[arg(long, conflicts_with_all = ["volumes", "wan", "engine"])]
     ground: Option<Stack>,
-    /// What runs the server, instead of the first that works.
+    /// Engine that runs the server, instead of the first that works.
     #[arg(long, value_parser = ["podman", "docker", "chroot"])]
     engine: Option<String>,
 }
@@ -144,7 +144,7 @@ impl Up {
     }
 }
 
-/// What is missing to have any GlusterFS here, said at once.
+/// Everything that is missing to have any GlusterFS here, at once.
 fn able() -> Result<()> {
     let missing = fsstack_lab::needs::gluster_ground();
     missing.map_err(|skip| anyhow::anyhow!("the lab {skip}"))

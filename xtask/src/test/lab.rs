@@ -10,8 +10,8 @@ use super::report::Row;
 use crate::exec;
 use crate::install::{self, Runner};
 
-/// Stories of the mounted tier that are told again on volumes; those left out are not about the
-/// ground, make more files than GlusterFS makes in minutes, or are told of a stand-in for it.
+/// Tests of the mounted tier that run again on volumes. Left out are tests that are not about the ground, make more files
+/// than GlusterFS makes in minutes, or use a stand-in for it.
 const ON_VOLUMES: &str = "binary(mounted) and not test(/^(tools|lifetime|sources|refusals|mount8|live|builds|large|churn|missing_parts)/)";
 
 /// Why there can be no GlusterFS here.

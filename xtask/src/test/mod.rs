@@ -42,7 +42,7 @@ enum Tier {
     Faults,
     /// The power goes at every moment of every operation, on each branch alone.
     Power,
-    /// As power, with every order and every file system. Runs only when it is named.
+    /// Like power, with every order and every file system. Runs only when it is named.
     PowerLong,
     /// Real mounts.
     Mounted,
@@ -59,14 +59,14 @@ enum Tier {
     /// The packages that `cargo xtask dist` makes, installed, used and removed in a fresh system. Runs only when it is
     /// named.
     Dist,
-    /// What takes minutes: a whole large build, a thousand mounts, the demo. Runs only when it is named.
+    /// Tests that take minutes: a whole large build, a thousand mounts, the demo. Runs only when it is named.
     Long,
 }
 
-/// What the requests of mounted pools come by.
+/// Transport of the pools' requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
-    /// What each test says.
+    /// The tests' own choice.
     Any,
     /// /dev/fuse.
     Dev,
@@ -168,7 +168,7 @@ impl Tier {
         }
     }
 
-    /// What cargo is told, once per command.
+    /// Arguments for cargo, one list a command.
     fn commands(self, runner: Runner) -> Vec<Vec<&'static str>> {
         let run: &[&str] = match runner {
             Runner::Nextest => &["nextest", "run", "--no-tests=pass"],
@@ -287,8 +287,8 @@ fn run_tier(tier: Tier, door: Door, runner: Runner, helper: &PathBuf) -> Row {
     row.not_empty()
 }
 
-/// The packages, and the system that they are tried in: where that cannot be had is told of here, and its tests say so
-/// themselves, each as a skip.
+/// Makes the packages, and the system that they are tried in: a missing one is reported here, and its tests report it too,
+/// each as a skip.
 fn prepare_dist() -> Result<()> {
     dist::Dist::default().make()?;
     if let Err(e) = System::fresh() {
@@ -311,7 +311,7 @@ fn run_counted(run: Run, helper: &PathBuf) -> Result<(tally::Tally, Vec<String>)
     Ok((tally, skips))
 }
 
-/// What killed tests have left is taken down, and what cannot be is a failure.
+/// Leftovers of killed tests are taken down; one that cannot be is a failure.
 fn leftovers() -> Row {
     Row::of("clean up", fsstack_lab::sweep().map(drop))
 }

@@ -49,7 +49,7 @@ pub(super) fn run(mut row: Row, commands: &[Vec<&'static str>], helper: &PathBuf
     }
 }
 
-/// What was seen of each operation, as a table.
+/// Findings on each operation, as a table.
 fn table(lines: &str) -> String {
     let mut rows: Vec<(&str, BTreeMap<&str, BTreeSet<&str>>)> = Vec::new();
     for line in lines.lines().filter_map(|line| line.strip_prefix("row\t")) {
@@ -102,7 +102,7 @@ fn check_page(table: &str) -> Result<()> {
     bail!("{PAGE} says otherwise than what was seen (UPDATE_EXPECT=1 writes it):\n{table}")
 }
 
-/// What all families came to, in one line.
+/// Results of all families, in one line.
 fn sum(lines: &str) -> Result<String> {
     let mut sums = [0_usize; 3];
     for line in lines.lines().filter(|line| !line.starts_with("row\t")) {

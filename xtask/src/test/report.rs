@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::tally::Tally;
 
-/// What came of one check or tier.
+/// Result of one check or tier.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     name: &'static str,

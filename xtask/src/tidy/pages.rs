@@ -50,7 +50,7 @@ pub(super) fn log_lines(sources: &[Source]) -> Vec<String> {
     complaints
 }
 
-/// Of each warning and error the longest piece of its message without a placeholder.
+/// Longest piece without a placeholder of each warning's and error's message.
 fn messages(text: &str) -> Vec<String> {
     let calls = ["tracing::warn!(", "tracing::error!("].into_iter().flat_map(|call| text.split(call).skip(1));
     let message = |call: &str| {
@@ -67,7 +67,7 @@ fn messages(text: &str) -> Vec<String> {
     calls.filter_map(message).filter(|piece| piece.contains(' ')).collect()
 }
 
-/// What stands between `](` and `)`.
+/// Texts between `](` and `)`.
 fn targets(text: &str) -> Vec<&str> {
     let behind = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     behind.map(|(target, _)| target).filter(|target| !target.contains(char::is_whitespace)).collect()

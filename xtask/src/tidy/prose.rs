@@ -2,8 +2,8 @@
 
 use super::Source;
 
-/// Crates whose comments do not satisfy the rules yet: a list to be emptied.
-const NOT_YET: &[&str] = &["benches/", "crates/bench/", "crates/engine/", "crates/lab/", "tests/", "xtask/"];
+/// Files whose comments do not satisfy the rules yet: a list to be emptied. The rules themselves name what they refuse.
+const NOT_YET: &[&str] = &["tests/", "xtask/src/tidy/"];
 
 /// First words of a doc comment that say neither what a thing is nor what it does.
 const OPENINGS: &[&str] = &["What", "Who", "Whose", "Whom", "Whoever", "Whatever", "As", "Of"];
@@ -91,7 +91,7 @@ mod tests {
     fn relative_openings_and_persons_are_refused() {
         let code = "//! What this is.\n\n/// Of all, the last.\n/// What goes on is fine here.\nfn f() {} \n\
                     // He is told.\n/// Returns `told`, as `his` name.\nfn g() {}\n";
-        let sources = [source("crates/sys/src/a.rs", code), source("crates/lab/src/a.rs", code)];
+        let sources = [source("crates/sys/src/a.rs", code), source("tests/src/a.rs", code)];
         assert_eq!(openings(&sources).len(), 2, "{:?}", openings(&sources));
         assert_eq!(persons(&sources).len(), 1, "{:?}", persons(&sources));
     }

@@ -1,4 +1,4 @@
-//! Who makes the calls: an engine takes an operation and says when it is done.
+//! Engines, which make the calls: an engine takes an operation and reports its end.
 
 mod mapped;
 mod nfs;
@@ -41,7 +41,7 @@ pub(crate) struct Io {
     pub(crate) from: usize,
 }
 
-/// What became of an operation.
+/// Result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Submitted {
     /// It is done.
@@ -58,7 +58,7 @@ pub(crate) trait IoEngine {
     fn reap(&mut self, at_least: usize, done: &mut Vec<usize>) -> io::Result<()>;
 }
 
-/// What an engine works on.
+/// File that an engine works on.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     /// The file, open as `workload` asks; none for `null` and `nfs`.

@@ -57,7 +57,7 @@ impl Nfs {
         let mut nfs = Self { connections: Vec::new(), calls: 0, handle, block: block_words, done };
         for _ in 0..route.connections {
             let stream = connect(route.server)?;
-            // A silent server is found out by who waits for the answers; an idle one is none.
+            // The thread that waits for answers notices a silent server; an idle one is none.
             stream.set_read_timeout(None)?;
             let answers = Answers { stream: stream.try_clone()?, pace: route.pace.map(Pace::of), block };
             let tell = tell.clone();
@@ -139,7 +139,7 @@ fn handle_of(route: &Route<'_>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// What comes back on one connection.
+/// Answers on one connection.
 struct Answers {
     stream: TcpStream,
     pace: Option<Pace>,
@@ -153,7 +153,7 @@ impl Answers {
         loop {
             let told = match take(&mut self.stream, &mut self.pace, &mut answer) {
                 Ok(()) => self.slot(&answer),
-                // Shut down at the end, or by the server: nobody waits, or everybody is told.
+                // Shut down at the end, or by the server: no call waits, or all get the error.
                 Err(e) => {
                     let _nobody_waits = tell.send(Err(e));
                     return;

@@ -32,7 +32,7 @@ pub(super) struct Ring {
     memory: ManuallyDrop<Aligned>,
     file: File,
     plan: Plan,
-    /// What each slot does, while it does.
+    /// Operation in each slot.
     flying: Vec<Option<Io>>,
     in_flight: usize,
 }
@@ -169,7 +169,7 @@ impl Drop for Ring {
         while 0 < self.in_flight {
             let before = self.in_flight;
             let waited = self.enter(1);
-            // Errors of single operations have been told, or do not matter any more.
+            // Errors of single operations have been reported, or do not matter any more.
             let _told = self.collect(&mut done);
             if waited.is_err() && self.in_flight == before {
                 break;

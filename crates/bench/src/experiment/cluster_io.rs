@@ -168,7 +168,7 @@ fn by_call(content: &mut Content, extent: Extent) {
     }
 }
 
-/// What the text of the report states; its curves were not published as numbers.
+/// Figures in the report's text; its curves were not published as numbers.
 fn published() -> Vec<Published> {
     let series = |figure: &str, series: &str, points: Vec<Point>| Published {
         figure: figure.to_owned(),
@@ -210,7 +210,7 @@ pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
     Ok(ground)
 }
 
-/// What the report found out by its curves, on ours: a sentence or two a target.
+/// Findings of the published report, checked on our figures: a sentence or two a target.
 pub(super) fn says(results: &Results) -> Vec<String> {
     results.targets.iter().filter_map(|target| says_of(results, &target.name)).collect()
 }

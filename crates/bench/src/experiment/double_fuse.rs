@@ -1,5 +1,5 @@
-//! What does a second FUSE layer cost? `dd` of zeros in blocks of 1 MiB, and reads, through GlusterFS alone and through
-//! a union file system on top of it.
+//! The cost of a second FUSE layer: `dd` of zeros in blocks of 1 MiB, and reads, through GlusterFS alone and through a union
+//! file system on top of it.
 
 use std::num::NonZeroU32;
 

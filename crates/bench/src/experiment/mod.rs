@@ -19,13 +19,13 @@ use crate::workload::{Bytes, Workload};
 /// A published experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
-    /// What does a second FUSE layer cost?
+    /// The cost of a second FUSE layer.
     DoubleFuse,
     /// Which GlusterFS volume type?
     GlusterVolumes,
     /// The general survey of cluster file systems.
     ClusterIo,
-    /// What lies under a branch?
+    /// File systems and RAID under a branch.
     RaidCompare,
     /// One NFS mount, several TCP connections.
     NfsNconnect,
@@ -50,7 +50,7 @@ impl Name {
     pub(crate) const ALL: [Self; 5] =
         [Self::DoubleFuse, Self::GlusterVolumes, Self::ClusterIo, Self::RaidCompare, Self::NfsNconnect];
 
-    /// As on the command line.
+    /// Word on the command line.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::DoubleFuse => "double-fuse",
@@ -81,7 +81,7 @@ impl Extent {
     }
 }
 
-/// What an experiment consists of, wherever it is run.
+/// Content of an experiment, the same on every ground.
 struct Content {
     title: &'static str,
     figures: Vec<Figure>,
@@ -167,7 +167,7 @@ pub(crate) fn plan(
     Ok((plan, ground))
 }
 
-/// What a plan will need, before it starts.
+/// Announces the needs of a plan before it starts.
 fn announce(plan: &Plan, extent: Extent, targets: usize) {
     let (free, moved) = (Bytes(plan.bytes_needed(targets)), Bytes(plan.bytes_moved(targets)));
     eprintln!(

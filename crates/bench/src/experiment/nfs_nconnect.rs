@@ -21,7 +21,7 @@ const SOURCE: &str = "NFS read performance with nconnect, NGX Storage (seeds/nfs
 const PACED: &str = "paced";
 const FREE: &str = "free";
 
-/// What a connection of the lab's carries, where it is limited.
+/// Rate limit of a connection of the lab, where it has one.
 const PACE: Bytes = Bytes(32 << 20);
 
 pub(super) fn content(extent: Extent) -> Content {
@@ -120,7 +120,7 @@ pub(super) fn over_connections(extent: Extent, plan: &mut Plan) {
         .to_vec();
 }
 
-/// What connections gain where one is limited, and what the pool costs beside its branch.
+/// Gain by connections where each is limited, and cost of the pool beside its branch.
 pub(super) fn says(results: &Results) -> Vec<String> {
     let rate = |connections: u32, target: &str| {
         let summary = results.summary(&format!("{PACED}, {connections} connections"), target);
@@ -154,7 +154,7 @@ pub(super) fn says(results: &Results) -> Vec<String> {
     said
 }
 
-/// Of mounts that the user gave, named `<what is mounted>.nconnect<connections>`.
+/// Findings on mounts that the user gave, named `<mount>.nconnect<connections>`.
 fn of_mounts(results: &Results) -> Vec<String> {
     let mut said = Vec::new();
     for case in &results.cases {

@@ -1,5 +1,5 @@
-//! What lies under a branch? The tests of bonnie++ (write, rewrite, read, random reads), one task and four in step, with data
-//! that compresses and data that does not.
+//! File systems and RAID under a branch: the tests of bonnie++ (write, rewrite, read, random reads), one task and four in
+//! step, with data that compresses and data that does not.
 
 use std::num::NonZeroU32;
 
@@ -80,7 +80,7 @@ fn published() -> Vec<Published> {
     ]
 }
 
-/// What the lab makes: single disks, and four as one file system with parity, with and without compression.
+/// Grounds that the lab makes: single disks, and four as one file system with parity, with and without compression.
 pub(super) const KINDS: [&str; 6] =
     ["xfs", "ext4", "btrfs-raid5", "btrfs-raid5-zstd", "zfs-raidz", "zfs-raidz-lzjb"];
 
@@ -100,7 +100,7 @@ pub(super) fn ground(plan: &mut Plan) -> Result<Ground> {
     Ok(ground)
 }
 
-/// What compression did, beside what the publication says that it did.
+/// Effect of compression, beside the published one.
 pub(super) fn says(results: &Results) -> Vec<String> {
     let to = |case: &str, compressed: &str, plain: &str| {
         let rate = |name: &str| results.summary(case, name).map(|s| s.rate.median);

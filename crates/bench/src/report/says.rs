@@ -5,7 +5,7 @@ use crate::experiment;
 use crate::record::{Figure, Results, Shape, Summary};
 use crate::stats::Verdict;
 
-/// What the results say: of the experiment's question first, then figure by figure.
+/// Findings of the results: on the experiment's question first, then figure by figure.
 pub(crate) fn says(results: &Results) -> Vec<String> {
     let mut said = Vec::new();
     if let Some(why) = &results.ended_early {

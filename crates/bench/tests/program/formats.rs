@@ -1,4 +1,5 @@
-//! What others read: results.json against its schema, the columns of the published CSV, the help, the page in a browser.
+//! Formats that others read: results.json against its schema, the columns of the published CSV, the help, the page in a
+//! browser.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -36,7 +37,7 @@ fn reports(home: &Path) -> Vec<PathBuf> {
     ]
 }
 
-/// What others published, which each report has beside its own figures.
+/// Published figures, which each report has beside its own.
 const PUBLISHED: [(&str, &[&str]); 4] = [
     ("double-fuse", &["mhddfs, remote", "mhddfs, local"]),
     ("volumes", &["nfs", "dt8", "dp8rd2", "dt4rp2", "dt2dp4rd1"]),

@@ -10,7 +10,7 @@ use crate::started::{Running, bench, names, results};
 use fsstack_lab::{self as lab, MiB, mounts, needs};
 use rustix::process::Signal;
 
-/// What was measured, and what was left out, by name.
+/// Measured cases and skipped ones, by name.
 fn told(results: &serde_json::Value) -> (Vec<String>, Vec<String>) {
     let texts = |list: &str, key: &str| -> Vec<String> {
         let all = results[list].as_array().unwrap().iter();
@@ -51,7 +51,7 @@ fn an_experiment_has_its_ground_made_and_taken_away() {
         assert_eq!(one["bytes"], 32 << 20);
         assert!(one["used"].as_array().unwrap().iter().any(|used| used["program"] == program), "{one}");
     }
-    // The daemon of the stacked path did the work: its CPU time is told.
+    // The daemon of the stacked path did the work: its CPU time is reported.
     let daemon_works =
         |m: &&serde_json::Value| m["used"].as_array().unwrap().iter().any(|u| u["program"] == "fsstack");
     let stacked = results["measurements"].as_array().unwrap().iter().filter(|m| m["target"] == "stacked");

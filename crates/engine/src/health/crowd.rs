@@ -30,7 +30,7 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_se
 pub(crate) enum Stay {
     /// It returns soon where all is well.
     Brief,
-    /// As short as a brief call, and optional: its caller does not wait for a permit in a branch that may hang.
+    /// Short and optional: it does not wait for a permit in a branch that may hang.
     Spare,
     /// It may take long on a branch in good order (fsync, copies): it overstays only if the branch answers nobody.
     Long,

@@ -116,7 +116,7 @@ fn bad(error: SysError) -> Verdict {
     Verdict::Bad(Why::Sys(error))
 }
 
-/// What a branch lacks that has these parts.
+/// Missing parts of a branch with these parts.
 fn missing(parts: Option<&Parts>) -> Result<Vec<String>, SysError> {
     parts.map_or(Ok(Vec::new()), Parts::missing)
 }

@@ -93,7 +93,7 @@ impl Branch {
         match thread::start(keeper, move || keep(&health, &me)) {
             Ok(_) => desk.running = true,
             Err(error) => {
-                self.health.asleep.store(true, SeqCst); // tried again by whoever comes next
+                self.health.asleep.store(true, SeqCst); // tried again by the next caller
                 tracing::error!(%error, branch = %self.path.display(), "branch monitor: cannot start a thread; hung calls are not noticed until one starts");
             }
         }
@@ -217,8 +217,8 @@ impl Branch {
             self.distrust_space();
             tracing::warn!(branch = %self.path.display(), "{why}");
         }
-        // Its mount may have gone since the examination looked: whoever saw that found the branch not up, and left it to
-        // this examination (`doubt`). Whoever sees it from now on finds it up.
+        // Its mount may have gone since the examination looked: a thread that saw that found the branch not up, and left it to
+        // this examination (`doubt`). A thread that sees it from now on finds it up.
         if self.is_unmounted() {
             self.doubt(Errno::NOTCONN);
         }

@@ -108,7 +108,7 @@ impl Branch {
     pub(crate) fn tells_at_writes(&self) -> bool {
         let behind = |parts: &Parts| {
             let layers = self.ask(|| layers(parts.root.as_fd(), WRITES_BEHIND));
-            layers.map_or(true, |layers| !layers.is_empty()) // not told: it may
+            layers.map_or(true, |layers| !layers.is_empty()) // unknown: it may
         };
         self.home.f_type == NFS || self.parts().is_some_and(|parts| behind(&parts))
     }

@@ -402,7 +402,7 @@ impl Inode {
 
     /// One such handle less.
     pub(crate) fn closed_mappable(&self) {
-        // The mark first: between the two the kernel must not be told to keep attributes.
+        // The mark first: between the two the kernel must not get permission to keep attributes.
         self.mappable.fetch_or(WAS_MAPPABLE, SeqCst);
         let before = self.mappable.fetch_sub(1, SeqCst);
         debug_assert!(before & !WAS_MAPPABLE > 0, "a handle was closed that was not open");

@@ -16,7 +16,7 @@ impl OpenFile {
     pub(crate) fn check_fixed(&self, appends: bool) -> Result<()> {
         let refused = || self.immutable.load(Relaxed) || self.append_only.load(Relaxed) && !appends;
         if refused() {
-            self.set_fixed(&self.stat()?); // it may have been changed past the pool
+            self.set_fixed(&self.stat()?); // it may have been changed out of band
         }
         if refused() { Err(Errno::PERM.into()) } else { Ok(()) }
     }

@@ -372,7 +372,7 @@ impl Listing {
     ) -> Result<bool> {
         for at in copies {
             match self.enter(union, pool, dir, *at) {
-                Err(error) if error.is_missing() || self.passes_over(pool, error) => {} // removed behind the pool's back
+                Err(error) if error.is_missing() || self.passes_over(pool, error) => {} // removed out of band
                 entered => return entered.map(|()| true),
             }
         }

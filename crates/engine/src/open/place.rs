@@ -116,8 +116,8 @@ impl Placed {
         std::mem::replace(&mut self.fd, fd)
     }
 
-    /// Whether a mapping of the file may be alive that passthrough made. The file is open by this descriptor only, as far as the
-    /// daemon knows. Where that cannot be told, it may.
+    /// Whether a mapping made by passthrough may be alive. The file is open by this descriptor only, as far as the daemon
+    /// knows. Where that is unknown, it may.
     pub(super) fn may_be_mapped(&self) -> bool {
         if self.access != Access::Name {
             return may_be_mapped(&self.branch, self.fd.as_fd());

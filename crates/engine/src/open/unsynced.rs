@@ -113,7 +113,7 @@ impl OpenFile {
             return Ok(());
         }
         if branch.tells_at_writes() {
-            return Err(lost(branch, Errno::NOSPC)); // told when the write answered so
+            return Err(lost(branch, Errno::NOSPC)); // reported when the write answered so
         }
         // The kernel counts what was acknowledged.
         let size = branch.ask(|| sys::at::stat_kept(fd))?.size;

@@ -55,7 +55,7 @@ impl Union {
                 return error;
             }
             // The kernel does not know of it, and would take it for new: whether the caller may open it is checked by
-            // nobody then. Told that what it knows is stale it looks the name up and opens it as any other.
+            // nobody then. Informed that its entry is stale, it looks the name up and opens it as any other.
             parent.has_new(name.as_cstr());
             OpError::STALE
         })?;

@@ -59,7 +59,7 @@ impl Union {
         }
         let before = inode.validity();
         let opened = self.hand_out(&pool, inode.clone(), file, flags, caller);
-        // The kernel keeps the attributes that it was told before the file could be stored into unseen.
+        // The kernel keeps attributes from before the file could be stored into unseen.
         if before != Validity::None
             && inode.validity() == Validity::None
             && let Some(doubt) = self.doubt.get()
@@ -100,7 +100,7 @@ impl Union {
         };
         let asks = write && inode.kind == Kind::File;
         let capable = asks && pool.branch(at).ask(|| Ok(has_capability(fd.as_fd())))?;
-        // Not before: whoever is stuck in the branch has nothing open there.
+        // Not before: a thread stuck in the branch has nothing open there.
         let branch = pool.branch(at).move_in()?;
         let file = OpenFile::new(branch, fd, access, &stat, self.backings.clone());
         file.set_strips(capable || stat.mode & SET_ID != 0);

@@ -371,7 +371,7 @@ impl Union {
         for (done, at) in copies.iter().rev().enumerate() {
             let Err(error) = self.rename_copy(pool, from, to, *at, flags) else { continue };
             if error.is_missing() && done + 1 < copies.len() {
-                continue; // gone behind the pool's back
+                continue; // gone out of band
             }
             let mut half = Half::from(error);
             for undone in copies.iter().rev().take(done) {

@@ -14,7 +14,7 @@ use crate::MiB;
 use crate::branch::BALLAST;
 use crate::daemon::Process;
 
-/// Whom a fault befalls.
+/// Target of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// Everything that the server runs.
@@ -52,8 +52,8 @@ impl Gluster {
         self.network().cut()
     }
 
-    /// Takes a brick's space until at most `left` of it is free; all volumes that have a part on it are told so.
-    /// `thaw` gives it back.
+    /// Takes a brick's space until at most `left` of it is free, for all volumes that have a part on it. `thaw` gives it
+    /// back.
     pub fn fill(&self, brick: usize, left: MiB) -> Result<()> {
         let dir = self.home.join(format!("bricks/b{brick}"));
         ensure!(crate::mounts::at(&dir)?.is_some(), "there is no brick {brick}");

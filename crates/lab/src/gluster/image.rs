@@ -12,7 +12,7 @@ use crate::{debian, ledger, mounts};
 /// The book of what belongs to no single lab.
 pub(super) const BOOK: &str = "gluster-image";
 
-/// What is in it besides what Debian calls essential.
+/// Packages besides Debian's essential ones.
 const PACKAGES: &[&str] = &["glusterfs-server", "tini", "attr", "procps"];
 
 /// Where it is, if it was made to its end.

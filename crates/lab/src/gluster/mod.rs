@@ -1,7 +1,7 @@
 //! A real GlusterFS on this machine: brick images, a server in a container, volumes, and their mounts.
 //!
-//! One lab is one directory; whoever names it works with the same one. `up` asks for each thing before it makes it,
-//! so it repairs what is broken and goes on where a killed run left off. What it makes is in the ledger first.
+//! One lab is one directory; all users of that directory share it. `up` checks each thing before it makes it, so it repairs
+//! what is broken and goes on where a killed run left off. Everything that it makes is in the ledger first.
 
 mod bricks;
 mod client;
@@ -39,7 +39,7 @@ const BRICKS: &str = "/bricks";
 /// Seconds after which a client takes a silent server for gone; GlusterFS's default of 42 makes every fault long.
 const PING_TIMEOUT: &str = "5";
 
-/// What every volume is set to.
+/// Settings of every volume.
 const SETTINGS: [(&str, &str); 5] = [
     // Else a brick that was full is taken for full some seconds longer.
     ("storage.reserve", "0"),
@@ -49,7 +49,7 @@ const SETTINGS: [(&str, &str); 5] = [
     ("network.ping-timeout", PING_TIMEOUT),
 ];
 
-/// What a lab is to have.
+/// Content of a lab.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Its volumes, all over the same bricks.
@@ -161,7 +161,7 @@ impl Gluster {
             let run =
                 self.inside("gluster")?.arg("--mode=script").args(words).limit(Duration::from_secs(120));
             let told = run.output()?;
-            // What somebody killed has asked for goes on without him.
+            // A request of a killed process goes on.
             let busy = told.code != 0 && told.stderr.contains("Another transaction is in progress");
             if !busy || Duration::from_secs(60) < began.elapsed() {
                 return Ok(told.check()?.stdout);
@@ -270,7 +270,7 @@ impl Gluster {
         self.gluster(&["volume", "start", &name, "force"]).map(drop)
     }
 
-    /// What the server has written down of a volume.
+    /// The server's own record of a volume.
     fn info(&self, volume: Volume) -> String {
         let info = self.home.join("state/vols").join(volume.to_string()).join("info");
         fs::read_to_string(info).unwrap_or_default()
@@ -308,7 +308,7 @@ impl Gluster {
 /// How much `down` takes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purge {
-    /// What runs or is mounted.
+    /// Nothing runs or is mounted.
     Nothing,
     /// The lab's files too: images of its bricks, and its volumes with them.
     Bricks,

@@ -15,7 +15,7 @@ pub const TESTS: &str = "tests";
 /// One volume of each kind: distributed, dispersed, distributed and replicated, distributed and dispersed.
 pub const KINDS: [&str; 4] = ["dt4", "dp3rd1", "dt2rp2", "dt2dp3rd1"];
 
-/// What the tests' lab has. Its bricks are roomier than any floor that a pool has of itself.
+/// Plan of the tests' lab. Its bricks are roomier than any default floor of a pool.
 pub fn plan_of_tests() -> Result<Plan> {
     let volumes = KINDS.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
     Ok(Plan { volumes, bricks: 6, brick_size: MiB(16 << 10), ..Plan::default() })

@@ -1,7 +1,7 @@
 //! The server: glusterd and its bricks in a container, or in a chroot with namespaces of its own.
 //!
-//! An engine only starts and removes it. Everything else goes by its processes, which are told by their network
-//! namespace: commands enter it by nsenter, a freeze is SIGSTOP. So all engines are alike once it runs.
+//! An engine only starts and removes it. Everything else goes by its processes, which are found by their network namespace:
+//! commands enter it by nsenter, a freeze is SIGSTOP. So all engines are alike once it runs.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -20,7 +20,7 @@ use crate::shell::{Run, command, which};
 /// The file that says which engine started it and what its first process is.
 const RECORD: &str = "server";
 
-/// What runs the server.
+/// Engine that runs the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// podman, with the runtime of that name; on a layer above the image, or in the image itself.
@@ -51,7 +51,7 @@ impl Engine {
         Self::Chroot,
     ];
 
-    /// What one asks for by name: `podman`, `docker` or `chroot`.
+    /// Parses its name: `podman`, `docker` or `chroot`.
     #[must_use]
     pub fn family(self) -> &'static str {
         match self {
@@ -61,7 +61,7 @@ impl Engine {
         }
     }
 
-    /// What it is called in the lab's status.
+    /// Name in the lab's status.
     #[must_use]
     pub fn name(self) -> String {
         match self {
@@ -274,7 +274,7 @@ fn start_by(engine: Engine, home: &Path, rootfs: &Path) -> Result<Process> {
     }
 }
 
-/// What the container sees of the lab: where it is here, and there.
+/// Directories of the lab in the container: path here, and there.
 fn volumes(home: &Path) -> [String; 3] {
     let here = |dir: &str, there: &str| format!("{}:{there}", home.join(dir).display());
     [

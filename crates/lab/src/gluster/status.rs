@@ -1,4 +1,4 @@
-//! What of a lab is up, and what is left of one that should be down.
+//! Status of a lab: its running parts, and leftovers of one that should be down.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::mounts;
 pub struct Status {
     /// Its directory.
     pub home: PathBuf,
-    /// What runs the server; none if it does not run.
+    /// Engine that runs the server; none if it does not run.
     pub engine: Option<String>,
     /// The server's first process.
     pub server: Option<i32>,
@@ -112,7 +112,7 @@ fn brick(lab: &Gluster, name: &str) -> Result<BrickStatus> {
     })
 }
 
-/// What is left of a lab that was taken down, each named; clients are given a moment to end.
+/// Leftovers of a lab that was taken down, each named; clients get a moment to end.
 pub(super) fn left(lab: &Gluster) -> Result<Vec<String>> {
     let began = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! What a lab says while it works: a line a step, with the time that it took.
+//! Progress of a lab: a line a step, with the time that it took.
 
 use std::io::{Write, stderr, stdout};
 use std::time::Instant;

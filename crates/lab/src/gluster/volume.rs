@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::BRICKS;
 use crate::network::SERVER;
 
-/// What a volume is made of; its name says it.
+/// Kind of a volume, as in its name.
 ///
 /// `dtN` distributes files over N sets, `rpN` keeps a file on N bricks, `dpNrdK` spreads it over N bricks
 /// of which K may be lost. A volume of type `dt2dp4rd1` has eight bricks: two sets of four.
@@ -79,7 +79,7 @@ impl Volume {
         bytes.saturating_mul(of.into()).div_ceil(usable.into())
     }
 
-    /// What follows `gluster volume create`.
+    /// Arguments after `gluster volume create`.
     pub(super) fn create_arguments(self) -> Vec<String> {
         let mut words = vec![self.to_string()];
         match self.set {

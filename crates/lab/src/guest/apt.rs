@@ -1,5 +1,5 @@
-//! Where a guest's packages come from: the machine's own apt sources, or the backports of the same mirrors, which the machine's
-//! apt is not told of.
+//! Source of a guest's packages: the machine's own apt sources, or the backports of the same mirrors, which the machine's
+//! apt does not use.
 
 use std::fs;
 use std::path::Path;

@@ -1,9 +1,10 @@
 //! A virtual machine with a stock kernel of the distribution, for what this machine's own kernel may not have: the
 //! kernel's NFS server and client.
 //!
-//! Its root file system is made of this machine's programs ([`root`]), its kernel comes from the distribution's
-//! packages ([`packages`]): its own, or, if `FSSTACK_GUEST_KERNEL=backports` asks for it, a newer one. It lives one story, told by the program that it is given, and powers itself off. Whatever it
-//! writes is gone then: its disks are fresh, its root is written to a scratch file of QEMU's.
+//! Its root file system is made of this machine's programs ([`root`]), its kernel comes from the distribution's packages
+//! ([`packages`]): its own, or, if `FSSTACK_GUEST_KERNEL=backports` asks for it, a newer one. It lives for one story, run by
+//! the program that it is given, and powers itself off. All it writes is gone then: its disks are fresh, its root is written
+//! to a scratch file of QEMU's.
 
 mod apt;
 mod packages;
@@ -22,7 +23,7 @@ use crate::{MiB, must, needs};
 
 pub use packages::{Kernel, Packages};
 
-/// What the console says last when the story came to its end.
+/// Last line of the console at the regular end.
 const DONE: &str = "fsstack-guest: done";
 /// Says which accelerator QEMU is to use; emulation works everywhere.
 const ACCELERATOR: &str = "FSSTACK_GUEST_ACCEL";
@@ -52,7 +53,7 @@ pub struct GuestDisks {
 }
 
 impl GuestDisks {
-    /// What mkfs.xfs is told of the first one's files.
+    /// Prototype for mkfs.xfs with the first files.
     fn prototype(&self) -> String {
         let dir = |(name, files): &(&str, usize)| {
             let files = (0..*files).map(|n| format!("stays{n} ---644 0 0 /dev/null\n")).collect::<String>();
@@ -90,8 +91,8 @@ impl Guest {
         fetched.map(drop).map_err(|e| needs::Skip::because(format!("needs a kernel for a guest: {e:#}")))
     }
 
-    /// A machine that has its stories told by `teller`, mounts pools by `helper`, and has further files of this machine
-    /// in their places, programs with the libraries that they need.
+    /// A machine that runs its stories by the program `teller`, mounts pools by `helper`, and has further files of this
+    /// machine in their places, programs with the libraries that they need.
     #[track_caller]
     pub fn new(teller: &Path, helper: &Path, files: &[PathBuf]) -> Self {
         must(Self::make(teller, helper, files), "making a guest")

@@ -14,7 +14,7 @@ use crate::shell::{Run, command};
 
 /// The book of what belongs to no single guest.
 const BOOK: &str = "guest-packages";
-/// What is unpacked besides the kernel.
+/// Package that is unpacked besides the kernel.
 const SERVER: &str = "nfs-kernel-server";
 /// Kernels for virtual machines, by the names of their packages.
 const KERNELS: &str = "^linux-image-[0-9].*-cloud-amd64$";
@@ -66,7 +66,7 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// As they were fetched once, or now.
+    /// Packages fetched once before, or now.
     ///
     /// # Errors
     /// They cannot be had here.

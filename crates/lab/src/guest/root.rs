@@ -44,7 +44,7 @@ busybox mount -t ext4 /dev/vda /root || exec busybox poweroff -f
 exec busybox switch_root /root /sbin/init
 ";
 
-/// The second: has the story told, and ends the machine.
+/// The second: runs the story, and ends the machine.
 const INIT: &str = "#!/bin/sh
 export PATH=/usr/sbin:/usr/bin HOME=/root
 mount -t devtmpfs dev /dev
@@ -112,7 +112,7 @@ pub(super) fn image(
     Ok(image)
 }
 
-/// What the system is told besides its programs.
+/// Settings of the system besides its programs.
 fn settle(root: &Path) -> Result<()> {
     write(&root.join("sbin/init"), INIT)?;
     executable(&root.join("sbin/init"))?;

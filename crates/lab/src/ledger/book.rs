@@ -1,4 +1,4 @@
-//! The files of the ledger: what a line says, who may write, and how a thing is undone.
+//! Files of the ledger: the form of a line, the right to write, and how a thing is undone.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ use crate::{disks, ganesha, mounts, network};
 /// Something that must not outlive its maker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Thing {
-    /// Whatever is mounted there.
+    /// Mount at that path.
     Mount(PathBuf),
     /// A file.
     File(PathBuf),
@@ -42,7 +42,7 @@ pub(super) enum Thing {
 }
 
 impl Thing {
-    /// What it is called in a book, and where it is.
+    /// Kind in a book, and path.
     fn parts(&self) -> (&'static str, &Path) {
         match self {
             Self::Mount(path) => ("mount", path),
@@ -88,8 +88,8 @@ pub(super) fn is_owned(book: &Path) -> bool {
     owner().is_some_and(|(pid, started)| pid.parse::<i32>().is_ok() && started.parse::<u64>().is_ok())
 }
 
-/// The books that this process has written in, locked if they are its own; whoever writes holds all of them: a line is
-/// whole or not there.
+/// The books that this process has written in, locked if they are its own; a writer holds all of them: a line is whole or
+/// not there.
 static HELD: Mutex<BTreeMap<PathBuf, File>> = Mutex::new(BTreeMap::new());
 
 pub(super) fn append(book: &Path, sign: char, thing: &Thing) -> Result<()> {
@@ -128,13 +128,13 @@ pub(super) fn of_nobody(book: &Path) -> Result<Option<File>> {
     }
 }
 
-/// As the end of this process would.
+/// Closes it as the end of this process would.
 #[cfg(test)]
 pub(super) fn let_go(book: &Path) {
     HELD.lock().unwrap_or_else(PoisonError::into_inner).remove(book);
 }
 
-/// Whether it has a name yet: an emptied book is removed, by whoever strikes its last line.
+/// Whether it has a name yet: an emptied book is removed with its last line.
 fn is_there(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
 }

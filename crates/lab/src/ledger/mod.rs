@@ -1,12 +1,11 @@
-//! What this process has made on the machine, written down before it is made.
+//! Things that this process has made on the machine, recorded before they are made.
 //!
-//! One file a process, named by its number and start time, and locked while it lives: an owner in
-//! another PID namespace is told from one that is gone. A process that is killed leaves its file
-//! behind; the next one that uses the lab (or `sweep`) finds that nobody holds it and undoes every
-//! line, last first. Undoing what is not there is no error, so a line may be written too early and
-//! struck out too late, never the other way round. Concurrent sweepers are kept apart by a lock file;
-//! a live owner's file is never touched. One who has made his file and not locked it yet may find that
-//! a sweeper took it, empty: he makes another.
+//! One file a process, named by its number and start time, and locked while it lives: so an owner in another PID namespace
+//! is distinguished from one that is gone. A process that is killed leaves its file behind; the next one that uses the lab
+//! (or `sweep`) finds it unlocked and undoes every line, last first. Undoing a missing thing is no error, so a line may be
+//! written too early and struck out too late, never the other way round. Concurrent sweepers are kept apart by a lock file;
+//! a live owner's file is never touched. A process that has made its file and not locked it yet may lose it, empty, to a
+//! sweeper: it makes another.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::Write;
@@ -100,7 +99,7 @@ impl Entry {
             self.undone = true;
             let done = undo(&self.thing);
             if !stands(&self.thing) {
-                // Also where force was needed: that is told, but nothing is left to do.
+                // Also where force was needed: that is reported, and nothing is left to do.
                 strike(&self.thing)?;
             }
             return done;
@@ -127,7 +126,7 @@ fn sweep_once() {
     });
 }
 
-/// What stands after this process, under a name, until it is taken down by that name.
+/// Thing that outlives this process, under a name, until it is taken down by that name.
 ///
 /// For things that are repaired and added to by one run after another. Each is written down before it is
 /// made; one that is written down already keeps its place, so that the order in which things are undone stays.

@@ -17,7 +17,7 @@ const RPC: u32 = 2;
 const NFS: u32 = 100_003;
 const COMPOUND: u32 = 1;
 const AUTH_SYS: u32 = 1;
-/// Who we say we are.
+/// Our machine name.
 const MACHINE: &[u8] = b"fsstack-bench";
 
 /// NFS4ERR_DELAY and NFS4ERR_GRACE: the server is about to be ready.
@@ -84,7 +84,7 @@ pub(super) fn read(number: u32, handle: &[u8], offset: u64, len: u32) -> Vec<u8>
     call.word(READ).words(&[0; 4]).words(&offset).word(len).record()
 }
 
-/// What a server has done, or will do if asked again.
+/// Effect of a call that a server may get twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status<T> {
     Done(T),
@@ -114,7 +114,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Of the call that is answered.
+    /// Number of the answered call.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
