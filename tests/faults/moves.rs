@@ -14,12 +14,13 @@ use fsstack_engine::ops::WriteTerms;
 use fsstack_engine::settings::Settings;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_pool::BranchSpec;
+use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{Errno, OFlags, fault};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::check::{Entry as Seen, Tree, seen};
 use crate::engine::{Engine, settings};
-use crate::scenario::{FILM, MOVE, MOVED, MOVED_MORE};
+use crate::scenario::{FILM, MOVE, MOVE_WITH_ROOM, MOVED, MOVED_MORE};
 use crate::{ERRNOS, kill};
 
 /// `FALLOC_FL_KEEP_SIZE`.
@@ -370,6 +371,69 @@ fn a_branch_that_is_added_takes_nothing_from_who_has_the_file_open() {
             }
             Some(Seen::File { .. }) if branches.0.holders(FILM).len() == 1 => {}
             _ => wrong.push(format!("killed at {nth}, open: {open}: on {:?}", branches.0.holders(FILM))),
+        }
+    }
+    assert!(both > 0, "never were there two of it");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Both copies of a file have its name, for the process was killed between the two steps. The pool is mounted without one of the
+/// branches, shows the copy on the other, and that is renamed, removed or written to: so it is when the branch is back.
+#[test]
+fn the_copy_that_is_shown_without_the_others_branch_is_the_file() {
+    needs!(root());
+    let branches = Branches::fresh();
+    let (mounting, calls) = kill::child(&MOVE_WITH_ROOM, &branches.paths(), None).unwrap();
+    let [a, b, c] = branches.paths();
+    let other = Path::new("d/deep/other");
+    let (mut both, mut wrong) = (0, Vec::new());
+    for nth in mounting + 1..=mounting + calls {
+        for ((away, here), deed, added) in [(b, a), (a, b)]
+            .into_iter()
+            .flat_map(|sides| ["rename", "unlink", "write", "look"].map(|deed| (sides, deed)))
+            .flat_map(|(sides, deed)| [false, true].map(|added| (sides, deed, added)))
+        {
+            branches.reset();
+            assert!(kill::child(&MOVE_WITH_ROOM, &branches.paths(), Some(nth)).is_none());
+            if branches.0.holders(FILM) != ["a", "b"] {
+                break;
+            }
+            both += 1;
+            let engine = Engine::over([here, c].into_iter(), settings("ff"));
+            match deed {
+                "rename" => engine.rename(Path::new(FILM), other, RenameFlags::empty()).unwrap(),
+                "unlink" => engine.unlink(Path::new(FILM)).unwrap(),
+                "write" => engine.write(Path::new(FILM), Some(0), LATER.as_bytes()).unwrap(),
+                _ => assert!(engine.find(Path::new(FILM)).is_ok()),
+            }
+            if added {
+                engine.union.add_branch(&BranchSpec::new(away.to_owned()), Position::Last).unwrap();
+            }
+            drop(engine);
+            let shown = seen(&branches.mount());
+            let text = |name: &Path| match shown.get(name) {
+                Some(Seen::File { text, .. }) => Some(text.as_str()),
+                _ => None,
+            };
+            let written = format!("{LATER}{}", &MOVED[LATER.len()..]);
+            let expected = match deed {
+                "rename" => (None, Some(MOVED)),
+                "unlink" => (None, None),
+                "write" => (Some(written.as_str()), None),
+                _ => (Some(MOVED), None),
+            };
+            let copies = branches.0.holders(FILM).len() + branches.0.holders(other).len();
+            let left = branches.0.holders(".fsstack.moving");
+            if (text(Path::new(FILM)), text(other)) != expected
+                || copies != usize::from(deed != "unlink")
+                || !left.is_empty()
+            {
+                let names: Vec<&PathBuf> = shown.keys().collect();
+                wrong.push(format!(
+                    "killed at {nth}, without {}, {deed}, added: {added}: {copies} copies, {names:?}, records on {left:?}",
+                    away.display()
+                ));
+            }
         }
     }
     assert!(both > 0, "never were there two of it");

@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink as symlink_on};
 use std::path::Path;
 
+use fsstack_engine::Caller;
 use fsstack_engine::ops::{Change, New};
+use fsstack_sys::OFlags;
 use fsstack_sys::at::RenameFlags;
 
 use crate::check::{Entry, Ground, Tree};
@@ -104,7 +106,7 @@ impl Scenario {
 
 /// The scenario called `name`.
 pub(crate) fn named(name: &str) -> &'static Scenario {
-    SCENARIOS.iter().chain([&MOVE]).find(|scenario| scenario.name == name).unwrap()
+    SCENARIOS.iter().chain([&MOVE, &MOVE_WITH_ROOM]).find(|scenario| scenario.name == name).unwrap()
 }
 
 /// The file that is moved.
@@ -127,6 +129,20 @@ pub(crate) static MOVE: Scenario = Scenario {
     prepare: |branches| put(branches[0], FILM, MOVED),
     act: |pool| pool.write(path(FILM), Some(MOVED.len() as u64), MOVED_MORE.as_bytes()),
     leaves: Leaves::HalfWritten(FILM),
+};
+
+/// Space is taken that the branch has not, of which some is left.
+pub(crate) static MOVE_WITH_ROOM: Scenario = Scenario {
+    name: "move with room",
+    prepare: |branches| put(branches[0], FILM, MOVED),
+    act: |pool| {
+        let film = pool.open(path(FILM), OFlags::RDWR)?;
+        // FALLOC_FL_KEEP_SIZE
+        let taken = pool.union.fallocate(film, 0x01, 0, 300 << 10, Caller::DAEMON);
+        pool.union.release(film);
+        taken.map_err(|error| error.errno())
+    },
+    leaves: Leaves::Nothing,
 };
 
 /// One that does all or nothing.

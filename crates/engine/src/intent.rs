@@ -1,8 +1,8 @@
 //! A move that is about to get its name: what is written down before, and how it is settled if it was interrupted.
 //!
-//! An intent is a file in the hidden folder of the target branch: which file, from which branch. It is
-//! on disk before the new copy gets its name and goes after the old copy has lost it. Its last word is a
-//! checksum: an intent that was cut short was never acted on.
+//! An intent is a file in the hidden folder of the target branch, and, if there is room for it, of the source branch: which file,
+//! from which branch to which. It is on disk before the new copy gets its name and goes after the old copy has lost it. Its last
+//! word is a checksum: an intent that was cut short was never acted on.
 //!
 //! A branch may go out of reach in the middle, and the daemon live on: with the file where it was, and writers who
 //! change it there while the new copy cannot be removed. So the intent says how both copies were, and of the two
@@ -11,6 +11,10 @@
 //! Another daemon may find an intent while it is at work, on a branch that is added or back. Then the copy stays that is
 //! open; and of two that are not, the one that anybody may open meanwhile, not the one on the branch that nobody is let
 //! into yet.
+//!
+//! A mount that has one of the two branches shows the copy that is there, which may then be renamed or removed: the path says
+//! nothing any more. So such a mount writes into the intent of its branch which copy it shows ([`Decided`]), and the other copy
+//! goes when its branch is back.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -22,24 +26,37 @@ use fsstack_sys::{self as sys, Errno, Stat, SysError, Time};
 use parking_lot::Mutex;
 
 use crate::branch::Branch;
+use crate::error::Result as OpResult;
+use crate::index::birth;
 use crate::inode::mark;
 use crate::inode::number::number;
 use crate::pool::Pool;
 use crate::record::{self, Sort, Written};
-use crate::recover::{sync_dir, walk};
+use crate::recover::{fresh_name, sync_dir};
+use crate::settle::{Occasion, walk};
 
 /// Records of moves.
-pub(crate) const SORT: Sort = Sort { suffix: c".move", format: 3 };
-const HEAD: usize = 2 + 2 * COPY;
-const COPY: usize = 8 + 3 * 8 + 2 * 4;
+pub(crate) const SORT: Sort = Sort { suffix: c".move", format: 4 };
+/// The decision, the two branches, the two copies.
+const HEAD: usize = 1 + 2 * 2 + 2 * COPY;
+const COPY: usize = 8 + 4 + 8 + 2 * (8 + 4);
 
 /// A move that is about to get its name.
 pub(crate) struct Intent<'a> {
-    pub(crate) from: BranchId,
+    pub(crate) from: &'a Branch,
+    pub(crate) to: &'a Branch,
     /// The old copy, and the new one, as nobody has changed them yet.
     pub(crate) old: Stamp,
     pub(crate) new: Stamp,
     pub(crate) path: &'a [u8],
+}
+
+/// Which copy is the file, whatever became of it: a mount without the other's branch has shown it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decided {
+    Not = 0,
+    Old = 1,
+    New = 2,
 }
 
 /// Intents of moves that were given up after the new copy may have got its name, which then could not be removed: the file is
@@ -48,11 +65,6 @@ pub(crate) struct Intent<'a> {
 pub(crate) struct TakenBack(Mutex<HashSet<CString>>);
 
 impl TakenBack {
-    /// The move of that intent is not to be finished: when the branches can be asked the new copy goes.
-    pub(crate) fn add(&self, intent: Written) {
-        self.0.lock().insert(intent.stays());
-    }
-
     pub(crate) fn has(&self, intent: &CStr) -> bool {
         self.0.lock().contains(intent)
     }
@@ -63,11 +75,54 @@ impl TakenBack {
     }
 }
 
+/// An intent that is on disk.
+#[must_use = "it is acted on by the next mount unless it is done with"]
+pub(crate) struct Noted<'a> {
+    from: &'a Branch,
+    to: &'a Branch,
+    body: Vec<u8>,
+    on_from: Option<Written>,
+    on_to: Written,
+}
+
+impl Noted<'_> {
+    /// The move is over, one way or the other.
+    pub(crate) fn done(self) {
+        self.on_to.done(self.to);
+        if let Some(on_from) = self.on_from {
+            on_from.done(self.from);
+        }
+    }
+
+    /// The move is not to be finished: when both branches can be asked the new copy goes.
+    pub(crate) fn keeps_old(mut self, taken_back: &TakenBack) {
+        self.body[0] = Decided::Old as u8;
+        taken_back.0.lock().insert(self.on_to.name().to_owned());
+        if let Some(on_from) = &self.on_from {
+            tell_undecided(self.from.ask(|| on_from.replace(self.from, &SORT, &self.body)));
+        }
+    }
+
+    /// The new copy is the file: when both branches can be asked the old one goes.
+    pub(crate) fn keeps_new(mut self) {
+        self.body[0] = Decided::New as u8;
+        tell_undecided(self.to.ask(|| self.on_to.replace(self.to, &SORT, &self.body)));
+    }
+}
+
+fn tell_undecided(replaced: OpResult<()>) {
+    if let Err(error) = replaced {
+        tracing::debug!(%error, "an interrupted move is settled by what is found then");
+    }
+}
+
 /// Identity of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// The branch's inode number.
     ino: u64,
+    /// 0 where the branch tells none.
+    born: u32,
     size: u64,
     modified: Time,
     changed: Time,
@@ -75,11 +130,12 @@ pub(crate) struct Stamp {
 
 impl Stamp {
     pub(crate) fn of(stat: &Stat) -> Self {
-        Self { ino: stat.ino, size: stat.size, modified: stat.mtime, changed: stat.ctime }
+        Self { ino: stat.ino, born: birth(stat), size: stat.size, modified: stat.mtime, changed: stat.ctime }
     }
 
     fn put(&self, record: &mut Vec<u8>) {
         record.extend_from_slice(&self.ino.to_le_bytes());
+        record.extend_from_slice(&self.born.to_le_bytes());
         record.extend_from_slice(&self.size.to_le_bytes());
         for time in [self.modified, self.changed] {
             record.extend_from_slice(&time.sec.to_le_bytes());
@@ -89,89 +145,213 @@ impl Stamp {
 
     fn take(bytes: &[u8; COPY]) -> Self {
         let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
-        let time = |at: usize| Time {
-            sec: bytes[at..at + 8].try_into().map_or(0, i64::from_le_bytes),
-            nsec: bytes[at + 8..at + 12].try_into().map_or(0, u32::from_le_bytes),
-        };
-        Self { ino: word(0), size: word(8), modified: time(16), changed: time(28) }
+        let half = |at: usize| bytes[at..at + 4].try_into().map_or(0, u32::from_le_bytes);
+        let time = |at: usize| Time { sec: word(at).cast_signed(), nsec: half(at + 8) };
+        Self { ino: word(0), born: half(8), size: word(12), modified: time(20), changed: time(32) }
+    }
+
+    fn is_of(&self, stat: &Stat) -> bool {
+        self.ino == stat.ino && self.born == birth(stat)
     }
 
     /// Nobody has written to it. (Its name is new: that changes the inode.)
     fn is_written_as(&self, stat: &Stat) -> bool {
         (self.size, self.modified) == (stat.size, stat.mtime)
     }
-}
 
-impl Intent<'_> {
-    /// Puts it on disk.
-    pub(crate) fn write(&self, on: &Branch) -> Result<Written, SysError> {
-        let mut record = Vec::with_capacity(HEAD + self.path.len());
-        record.extend_from_slice(&self.from.get().to_le_bytes());
-        self.old.put(&mut record);
-        self.new.put(&mut record);
-        record.extend_from_slice(self.path);
-        record::write(on, &SORT, &record)
+    /// Nobody has changed it.
+    fn is_unchanged(&self, stat: &Stat) -> bool {
+        self.changed == stat.ctime && self.is_written_as(stat)
     }
 }
 
-/// Whether the move that `record` is about comes from `away`.
-pub(crate) fn is_from(record: &[u8], away: BranchId) -> bool {
-    record.first_chunk() == Some(&away.get().to_le_bytes())
+impl<'a> Intent<'a> {
+    /// Puts it on disk. On the branch that it comes from there may be no room.
+    pub(crate) fn write(&self) -> OpResult<Noted<'a>> {
+        let Self { from, to, .. } = *self;
+        let mut body = Vec::with_capacity(HEAD + self.path.len());
+        body.push(Decided::Not as u8);
+        body.extend_from_slice(&from.id.get().to_le_bytes());
+        body.extend_from_slice(&to.id.get().to_le_bytes());
+        self.old.put(&mut body);
+        self.new.put(&mut body);
+        body.extend_from_slice(self.path);
+        let name = fresh_name(SORT.suffix);
+        let write = |on: &Branch| on.ask(|| record::write_as(on, &SORT, name.clone(), &body));
+        let on_from = write(from);
+        if let Err(error) = &on_from {
+            tracing::debug!(%error, "the branch that a file leaves has no record of it");
+        }
+        let on_from = on_from.ok();
+        match write(to) {
+            Ok(on_to) => Ok(Noted { from, to, body, on_from, on_to }),
+            Err(error) => {
+                if let Some(on_from) = on_from {
+                    on_from.done(from);
+                }
+                Err(error)
+            }
+        }
+    }
 }
 
-/// If both copies have the name, one of them goes: the new one if the move was `taken_back`. `joining` is the branch that
-/// takes no requests yet, while the others are at work. False: that is unknown now.
+/// Contents of an intent.
+struct Told<'a> {
+    decided: Decided,
+    from: u16,
+    to: u16,
+    old: Stamp,
+    new: Stamp,
+    path: &'a [u8],
+}
+
+impl<'a> Told<'a> {
+    fn parse(body: &'a [u8]) -> Option<Self> {
+        let ([decided], rest) = body.split_first_chunk::<1>()?;
+        let (from, rest) = rest.split_first_chunk::<2>()?;
+        let (to, rest) = rest.split_first_chunk::<2>()?;
+        let (old, rest) = rest.split_first_chunk::<COPY>()?;
+        let (new, path) = rest.split_first_chunk::<COPY>()?;
+        let decided =
+            [Decided::Not, Decided::Old, Decided::New].into_iter().find(|one| *one as u8 == *decided)?;
+        let (from, to) = (u16::from_le_bytes(*from), u16::from_le_bytes(*to));
+        Some(Self { decided, from, to, old: Stamp::take(old), new: Stamp::take(new), path })
+    }
+}
+
+/// Whether the move that `record` is about goes from or to `away`.
+pub(crate) fn is_about(record: &[u8], away: BranchId) -> bool {
+    Told::parse(record).is_some_and(|told| [told.from, told.to].contains(&away.get()))
+}
+
+/// How far an intent could be settled.
+pub(crate) enum Settled {
+    Whole,
+    /// It stays, as it is or as another record.
+    Later(Option<Vec<u8>>),
+}
+
+/// If both copies are there, one of them goes: the new one if the move was taken back. `name` is the intent's on the branch `on`.
 pub(crate) fn settle(
     pool: &Pool,
-    to: &Branch,
+    on: &Branch,
+    name: &CStr,
     record: &[u8],
-    taken_back: bool,
+    occasion: Occasion<'_>,
+) -> Result<Settled, SysError> {
+    let Some(told) = Told::parse(record) else { return Ok(Settled::Whole) };
+    let is_target = on.id.get() == told.to;
+    let other = if is_target { told.from } else { told.to };
+    let Some(other) = pool.branches.iter().find(|branch| branch.id.get() == other) else {
+        let lacks = occasion.lacking.iter().any(|lacking| lacking.get() == other);
+        return if lacks { Ok(Settled::Later(None)) } else { decide(on, &told, record) };
+    };
+    let twin = match sys::at::open_dir(other.root().as_fd(), other.folder(), other.mounts) {
+        Err(error) if error.errno == Errno::NOENT => None,
+        folder => match record::peek(other, folder?.as_fd(), name) {
+            Err(error) if error.errno == Errno::NOENT => None,
+            twin => twin?.and_then(|(_, body)| Told::parse(&body).map(|twin| twin.decided)),
+        },
+    };
+    let decisions = [told.decided, twin.unwrap_or(Decided::Not)];
+    let is = |decided| decisions.contains(&decided);
+    let other: &Branch = other;
+    let (from, to) = if is_target { (other, on) } else { (on, other) };
+    let decided = match (is(Decided::Old) || pool.taken_back.has(name), is(Decided::New)) {
+        (true, true) => None, // each was shown without the other
+        (true, false) => Some(Decided::Old),
+        (false, true) => Some(Decided::New),
+        (false, false) => Some(Decided::Not),
+    };
+    settle_copies(pool, (from, to), &told, decided, occasion.joining)
+}
+
+/// The mount has one of the branches only: the copy there, if it is there, is the file from now on.
+fn decide(on: &Branch, told: &Told<'_>, record: &[u8]) -> Result<Settled, SysError> {
+    if told.decided != Decided::Not {
+        return Ok(Settled::Later(None));
+    }
+    let (decided, stamp) =
+        if on.id.get() == told.to { (Decided::New, told.new) } else { (Decided::Old, told.old) };
+    let at = walk(on, told.path)?;
+    if at.map_or(Ok(None), |at| there(&at, stamp))?.is_none() {
+        return Ok(Settled::Whole); // it has not got its name, or has lost it
+    }
+    let mut record = record.to_vec();
+    record[0] = decided as u8;
+    Ok(Settled::Later(Some(record)))
+}
+
+/// `decided`: None if either copy was.
+fn settle_copies(
+    pool: &Pool,
+    (from, to): (&Branch, &Branch),
+    told: &Told<'_>,
+    decided: Option<Decided>,
     joining: Option<BranchId>,
-) -> Result<bool, SysError> {
-    let Some((id, rest)) = record.split_first_chunk::<2>() else { return Ok(true) };
-    let Some((old, rest)) = rest.split_first_chunk::<COPY>() else { return Ok(true) };
-    let Some((new, path)) = rest.split_first_chunk::<COPY>() else { return Ok(true) };
-    let (old, new) = (Stamp::take(old), Stamp::take(new));
-    let id = BranchId::new(u16::from_le_bytes(*id));
-    let Some(from) = pool.branches.iter().find(|branch| Some(branch.id) == id) else { return Ok(false) };
-    let Some(at_new) = walk(to, path)? else { return Ok(true) };
-    let Some(is_new) = there(&at_new, new)? else { return Ok(true) };
-    let at_old = walk(from, path)?;
+) -> Result<Settled, SysError> {
+    let (old, new) = (told.old, told.new);
+    let at_old = walk(from, told.path)?;
     let is_old = at_old.as_ref().map_or(Ok(None), |at_old| there(at_old, old))?;
-    // (Without an old copy there is nothing to go on with: the new one is the file.)
-    let used = match is_old {
-        Some(_) if !taken_back => used_on(pool, (from, old.ino), (to, &is_new), &at_new)?,
+    let at_new = walk(to, told.path)?;
+    let is_new = at_new.as_ref().map_or(Ok(None), |at_new| there(at_new, new))?;
+    let old_there = at_old.zip(is_old);
+    let Some((at_new, is_new)) = at_new.zip(is_new) else {
+        // The new one may have been renamed or removed since it was decided on.
+        if decided == Some(Decided::New)
+            && let Some((at_old, _)) = old_there.filter(|(_, is_old)| old.is_unchanged(is_old))
+        {
+            finish(from, &at_old)?;
+        }
+        return Ok(Settled::Whole);
+    };
+    let used = match &old_there {
+        Some(_) if matches!(decided, Some(Decided::Not)) => {
+            used_on(pool, (from, old.ino), (to, &is_new), &at_new)?
+        }
         _ => None,
     };
-    let taken_back = taken_back
-        || is_old.is_some()
-            && match used {
-                Some(used) => used == from.ix,
-                None => joining == Some(to.id) && new.is_written_as(&is_new),
-            };
-    let is_unchanged = |is_old: &Stat| old.changed == is_old.ctime && old.is_written_as(is_old);
-    if let (false, Some(at_old), Some(is_old)) = (taken_back, &at_old, &is_old)
-        && is_unchanged(is_old)
+    let keeps_old = match decided {
+        Some(Decided::Old) => true,
+        Some(Decided::New) | None => false,
+        // (Without an old copy there is nothing to go on with: the new one is the file.)
+        Some(Decided::Not) => match used {
+            Some(used) => used == from.ix,
+            None if old_there.is_some() => joining == Some(to.id) && new.is_written_as(&is_new),
+            None => lives(from, old)?,
+        },
+    };
+    if let (false, Some(_), Some((at_old, is_old))) = (keeps_old, decided, &old_there)
+        && old.is_unchanged(is_old)
     {
-        sys::at::unlink(at_old.0.as_fd(), &at_old.1)?;
-        sync_dir(at_old.0.as_fd())?;
-        tracing::info!(from = %from.path.display(), "interrupted move finished");
-    } else if is_old.is_none() && !taken_back {
-        return Ok(true); // it was finished
+        finish(from, at_old)?;
+    } else if old_there.is_none() && !keeps_old {
+        return Ok(Settled::Whole); // it was finished
     } else if used == Some(to.ix) {
         // Handles of the new copy go on with it, under its name.
         let (from, to) = (from.path.display(), to.path.display());
         tracing::warn!(%from, %to, "interrupted move: the old copy has changed and the new one is open; both stay until it is closed");
-        return Ok(false);
-    } else if new.is_written_as(&is_new) {
+        return Ok(Settled::Later(None));
+    } else if decided.is_some_and(|decided| decided != Decided::New) && new.is_written_as(&is_new) {
         sys::at::unlink(at_new.0.as_fd(), &at_new.1)?;
         sync_dir(at_new.0.as_fd())?;
         tracing::info!(to = %to.path.display(), "interrupted move undone: the file has changed");
     } else {
         let (from, to) = (from.path.display(), to.path.display());
         tracing::warn!(%from, %to, "interrupted move: both copies have changed; both stay until one is removed by hand");
+        if decided.is_none() {
+            return Ok(Settled::Later(None));
+        }
     }
-    Ok(true)
+    Ok(Settled::Whole)
+}
+
+/// The old copy loses its name.
+fn finish(from: &Branch, (dir, name): &(OwnedFd, CString)) -> Result<(), SysError> {
+    sys::at::unlink(dir.as_fd(), name)?;
+    sync_dir(dir.as_fd())?;
+    tracing::info!(from = %from.path.display(), "interrupted move finished");
+    Ok(())
 }
 
 /// On which of the two branches the file is open, if it is.
@@ -192,8 +372,16 @@ fn used_on(
 /// The attributes of what has the name, if it is the file of that stamp.
 fn there((dir, name): &(OwnedFd, CString), stamp: Stamp) -> Result<Option<Stat>, SysError> {
     match sys::at::stat(dir.as_fd(), name) {
-        Ok(stat) => Ok(Some(stat).filter(|stat| stat.ino == stamp.ino && stat.is_file())),
+        Ok(stat) => Ok(Some(stat).filter(|stat| stamp.is_of(stat) && stat.is_file())),
         Err(error) if error.errno == Errno::NOENT => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether the file of that stamp is on the branch, whatever its name is, where the branch finds files by number.
+fn lives(branch: &Branch, stamp: Stamp) -> Result<bool, SysError> {
+    let Some(how) = branch.by_number.filter(|_| stamp.born != 0) else { return Ok(false) };
+    let Some(fd) = how.open(branch.root().as_fd(), stamp.ino)? else { return Ok(false) };
+    let stat = sys::at::stat_fd(fd.as_fd())?;
+    Ok(stat.nlink > 0 && stamp.is_of(&stat))
 }

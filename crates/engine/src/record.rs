@@ -109,8 +109,12 @@ fn checksum(record: &[u8]) -> u64 {
 
 /// Puts a record into the branch's hidden folder, on disk.
 pub(crate) fn write(on: &Branch, sort: &Sort, body: &[u8]) -> Result<Written, SysError> {
+    write_as(on, sort, fresh_name(sort.suffix), body)
+}
+
+/// Like [`write`], under a name that no other record has.
+pub(crate) fn write_as(on: &Branch, sort: &Sort, name: CString, body: &[u8]) -> Result<Written, SysError> {
     let record = sort.encode(body)?;
-    let name = fresh_name(sort.suffix);
     let (folder, file) = in_folder(on, |folder| create(on, folder, &name))?;
     let stored = store(&file, &record).and_then(|()| {
         sync_dir(folder.as_fd())?;
@@ -188,9 +192,17 @@ fn lock(file: &impl AsFd, kind: LockType) -> Result<(), SysError> {
 }
 
 impl Written {
-    /// It is acted on later: its name.
-    pub(crate) fn stays(self) -> CString {
-        self.name
+    /// Another record takes its place, to be acted on later.
+    ///
+    /// # Errors
+    /// This one stays.
+    pub(crate) fn replace(&self, on: &Branch, sort: &Sort, body: &[u8]) -> Result<(), SysError> {
+        let folder = sys::at::open_dir(on.root().as_fd(), on.folder(), on.mounts)?;
+        replace(on, folder.as_fd(), &self.name, sort, body)
+    }
+
+    pub(crate) fn name(&self) -> &CStr {
+        &self.name
     }
 
     /// Its change is over, done or undone.

@@ -25,7 +25,7 @@ use crate::journal;
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::record::{self, Found, Sort};
-use crate::settle::{self, Settled};
+use crate::settle::{self, Occasion, Settled};
 
 /// The folder, in the root of a branch: never shown in the pool, and gone when nothing is in it. By the level of the
 /// branch: 0 is no pool.
@@ -184,9 +184,11 @@ impl Interrupted {
         (here || !others.is_empty()).then_some(Self { here, others })
     }
 
-    /// Like [`clear_added`]: whether anything was changed. The caller holds the tree lock exclusively: no record is at work.
-    pub(crate) fn clear(&self, pool: &Pool, back: &Branch) -> bool {
-        let here = self.here && back.is_writable() && report(back, clear_on(pool, back, Some(back.id)));
+    /// Like [`clear_added`], while the branches `lacking` are away: whether anything was changed. The caller holds the tree lock
+    /// exclusively: no record is at work.
+    pub(crate) fn clear(&self, pool: &Pool, back: &Branch, lacking: &[BranchId]) -> bool {
+        let occasion = Occasion { joining: Some(back.id), lacking };
+        let here = self.here && back.is_writable() && report(back, clear_on(pool, back, occasion));
         clear_others(pool, back, &self.others, journal::is_about) || here
     }
 }
@@ -196,7 +198,7 @@ type About = fn(&[u8], BranchId) -> bool;
 
 fn clear_about(pool: &Pool, branch: &Branch, others: &[BranchIx], about: About) {
     if branch.is_writable() {
-        report(branch, clear_on(pool, branch, Some(branch.id)));
+        report(branch, clear_on(pool, branch, Occasion::joins(branch.id)));
     }
     clear_others(pool, branch, others, about);
 }
@@ -232,7 +234,8 @@ fn finish_about(pool: &Pool, branch: &Branch, away: BranchId, about: About) -> R
     let mut changed = false;
     let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
     for name in records {
-        changed |= one_of_many(branch, &name, clear_entry(pool, branch, &folder, &name, Some(away)))?;
+        changed |=
+            one_of_many(branch, &name, clear_entry(pool, branch, &folder, &name, Occasion::joins(away)))?;
     }
     leave(branch);
     Ok(changed)
@@ -274,7 +277,7 @@ fn records_about(branch: &Branch, away: BranchId, about: About) -> Result<Vec<CS
             if *sort == journal::SORT {
                 about(&body, away)
             } else {
-                intent::is_from(&body, away)
+                intent::is_about(&body, away)
             }
         }
         Ok(None) => false,
@@ -289,13 +292,14 @@ fn records_about(branch: &Branch, away: BranchId, about: About) -> Result<Vec<CS
 /// Finishes or clears what moves onto the pool's branches left behind. Branches that cannot be written, or are not whole, are left.
 pub(crate) fn clear(pool: &Pool) {
     // What a branch does not find that lacks a part may be there.
-    let mut pool = pool.clone();
+    let (mut pool, mut lacking) = (pool.clone(), Vec::new());
     for branch in pool.branches.clone().iter().filter(|branch| branch.check_parts().is_err()) {
         pool = pool.without(branch.ix);
+        lacking.push(branch.id);
     }
-    let pool = &pool;
+    let (pool, occasion) = (&pool, Occasion { joining: None, lacking: &lacking });
     for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
-        report(branch, clear_on(pool, branch, None));
+        report(branch, clear_on(pool, branch, occasion));
     }
 }
 
@@ -318,13 +322,13 @@ fn names_in(branch: &Branch, above: BorrowedFd<'_>, name: &CStr) -> Result<Vec<C
     Ok(names)
 }
 
-/// Whether there was anything that could be cleared. `joining`: see [`intent::settle`].
-fn clear_on(pool: &Pool, branch: &Branch, joining: Option<BranchId>) -> Result<bool, SysError> {
+/// Whether there was anything that could be cleared.
+fn clear_on(pool: &Pool, branch: &Branch, occasion: Occasion<'_>) -> Result<bool, SysError> {
     let names = names_in_folder(branch)?;
     let mut changed = false;
     let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
     for name in names {
-        changed |= one_of_many(branch, &name, clear_entry(pool, branch, &folder, &name, joining))?;
+        changed |= one_of_many(branch, &name, clear_entry(pool, branch, &folder, &name, occasion))?;
     }
     match sys::at::rmdir(branch.root().as_fd(), branch.folder()) {
         Err(error) if error.errno == Errno::NOTEMPTY => Ok(changed),
@@ -350,14 +354,14 @@ fn clear_entry(
     branch: &Branch,
     folder: &OwnedFd,
     name: &CStr,
-    joining: Option<BranchId>,
+    occasion: Occasion<'_>,
 ) -> Result<bool, SysError> {
     let path = branch.path.display();
     // (The lock is held until the record is gone.)
     let found = record::take(branch, folder.as_fd(), name)?;
     match &found {
         Some(Found::Whole(sort, body, _))
-            if !clear_record(pool, branch, folder, (name, sort, body), joining)? =>
+            if !clear_record(pool, branch, folder, (name, sort, body), occasion)? =>
         {
             return Ok(false);
         }
@@ -419,20 +423,27 @@ pub(crate) fn clear_dir(branch: &Branch, folder: BorrowedFd<'_>, name: &CStr) ->
     sys::at::rmdir(folder, name)
 }
 
-/// Does what it says; `joining` is let in only later, into a pool at work. False: it is to stay.
+/// Does what it says. False: it is to stay.
 fn clear_record(
     pool: &Pool,
     branch: &Branch,
     folder: &OwnedFd,
     (name, sort, body): (&CStr, &Sort, &[u8]),
-    joining: Option<BranchId>,
+    occasion: Occasion<'_>,
 ) -> Result<bool, SysError> {
     if *sort == intent::SORT {
-        let settled = intent::settle(pool, branch, body, pool.taken_back.has(name), joining)?;
-        if settled {
-            pool.taken_back.remove(name);
+        match intent::settle(pool, branch, name, body, occasion)? {
+            intent::Settled::Whole => {
+                pool.taken_back.remove(name);
+                return Ok(true);
+            }
+            intent::Settled::Later(decided) => {
+                if let Some(decided) = decided {
+                    record::replace(branch, folder.as_fd(), name, sort, &decided)?;
+                }
+                return Ok(false);
+            }
         }
-        return Ok(settled);
     }
     match settle::settle(pool, body)? {
         Settled::Whole => Ok(true),
@@ -450,30 +461,6 @@ fn clear_record(
 pub(crate) fn sync_dir(dir: BorrowedFd<'_>) -> Result<(), SysError> {
     let dir = sys::at::reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
     sys::file::fsync(dir.as_fd())
-}
-
-/// The parent of `path` on `branch`, and the last name. None if it is not there.
-pub(crate) fn walk(branch: &Branch, path: &[u8]) -> Result<Option<(OwnedFd, CString)>, SysError> {
-    let bad = || SysError { call: Call::Open, errno: Errno::INVAL };
-    let mut dir = sys::at::reopen(branch.root().as_fd(), OFlags::PATH | OFlags::DIRECTORY)?;
-    let mut names = path.split(|byte| *byte == b'/').peekable();
-    while let Some(raw) = names.next() {
-        let name = CString::new(raw).map_err(|_| bad())?;
-        if raw.is_empty() || is_dot(&name) {
-            return Err(bad());
-        }
-        if names.peek().is_none() {
-            return Ok(Some((dir, name)));
-        }
-        dir = match sys::at::open_dir(dir.as_fd(), &name, branch.mounts) {
-            // (A symbolic link or another mount by now: what was there is not.)
-            Err(error) if matches!(error.errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
-                return Ok(None);
-            }
-            opened => opened?,
-        };
-    }
-    Ok(None)
 }
 
 #[cfg(test)]

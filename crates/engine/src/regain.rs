@@ -9,6 +9,8 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use fsstack_pool::BranchId;
+
 use crate::branch::Branch;
 use crate::health::crowd::Crowd;
 use crate::recover::Interrupted;
@@ -35,11 +37,12 @@ impl Union {
             .branches
             .iter()
             .filter(|other| other.ix != back.ix && other.ask(|| other.check_parts()).is_err())
-            .map(|other| other.ix)
+            .map(|other| (other.ix, other.id))
             .collect();
-        for other in away {
-            pool = Arc::new(pool.without(other));
+        for (other, _) in &away {
+            pool = Arc::new(pool.without(*other));
         }
+        let away: Vec<BranchId> = away.into_iter().map(|(_, id)| id).collect();
         let Some(interrupted) = Interrupted::of(&pool, back) else { return };
         let changed = {
             let Some(_shape) = self.shape.try_write(PATIENCE) else {
@@ -48,7 +51,7 @@ impl Union {
                     "recovery of the branch put off to the next mount: the tree is busy"
                 );
             };
-            interrupted.clear(&pool, back)
+            interrupted.clear(&pool, back, &away)
         };
         // Names may not mean what they did.
         if changed {

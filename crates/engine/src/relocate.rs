@@ -37,7 +37,7 @@ use crate::health::stand_in;
 use crate::index::birth;
 use crate::inode::dirfd::DirFd;
 use crate::inode::{Inode, Name, number};
-use crate::intent::{Intent, Stamp};
+use crate::intent::{Intent, Noted, Stamp};
 use crate::mounted_fd::MountedFd;
 use crate::movers::Order;
 use crate::moving::Move;
@@ -46,7 +46,7 @@ use crate::open::route::Route;
 use crate::open::{Alone, Leave, MAPPED, OpenFile, WRITTEN_PAST, Was, may_be_mapped};
 use crate::place::ancestors;
 use crate::pool::Pool;
-use crate::record::{Written, let_go};
+use crate::record::let_go;
 use crate::recover::sync_dir;
 use crate::tally::Sum;
 use crate::twin::dress;
@@ -309,7 +309,7 @@ impl Union {
         new: &New<'_>,
         ino: u64,
     ) -> Result<OldName, Unmoved> {
-        let New { to, fd, .. } = new;
+        let (New { to, fd, .. }, from) = (new, &*moving.from);
         let name = &*moving.name.name;
         let old_dir = self.dirfd(pool, &moving.name.parent, moving.from.ix)?;
         let there = moving.look(&old_dir)?;
@@ -321,15 +321,16 @@ impl Union {
             return Err(OpError::from(Errno::EXIST).into());
         }
         let path = moving.inode.path().ok_or(OpError::STALE)?;
-        // The way to the new name may just have been made: without it, what is on disk could not be found.
-        for above in ancestors(&moving.name.parent) {
-            let above = self.dirfd(pool, &above, to.ix)?;
-            to.ask_patiently(|| sync_dir(above.as_fd()))?;
+        // The way to the new name may just have been made, and the one to the old name renamed: without them, what is on disk
+        // could not be found.
+        for (above, on) in
+            ancestors(&moving.name.parent).iter().flat_map(|above| [(above, *to), (above, from)])
+        {
+            let above = self.dirfd(pool, above, on.ix)?;
+            on.ask_patiently(|| sync_dir(above.as_fd()))?;
         }
-        let intent = to.ask(|| {
-            let (old, new) = (Stamp::of(&there), Stamp::of(&sys::at::stat_fd(fd.as_fd())?));
-            Intent { from: moving.from.id, old, new, path: &path }.write(to)
-        })?;
+        let (old, new_stamp) = (Stamp::of(&there), Stamp::of(&to.ask(|| sys::at::stat_fd(fd.as_fd()))?));
+        let intent = Intent { from, to, old, new: new_stamp, path: &path }.write()?;
         let named = self.give_name(moving, new, &old_dir);
         let removed = named.map(|()| moving.from.ask(|| sys::at::unlink(old_dir.as_fd(), name)));
         let given_up = match removed {
@@ -340,7 +341,7 @@ impl Union {
                 Err(unknown) => {
                     // The new one, which is whole and has its name, counts; the old one goes when its branch is back.
                     tracing::warn!(%error, name = ?moving.name.name, branch = %moving.from.path.display(), %unknown, "relocation: the old name may remain; the next mount settles it");
-                    let _stays = intent;
+                    intent.keeps_new();
                     return Ok(OldName::MayStand);
                 }
             },
@@ -352,9 +353,10 @@ impl Union {
         if let Err(error) = synced {
             // Should it come back after a power cut, the next mount removes it.
             tracing::warn!(%error, name = ?moving.name.name, branch = %moving.from.path.display(), "relocation: removal of the old name not synced; after a power cut the next mount repeats it");
+            intent.keeps_new();
             return Ok(OldName::MayStand);
         }
-        intent.done(to);
+        intent.done();
         Ok(OldName::Gone)
     }
 
@@ -433,7 +435,7 @@ fn give_up(
     pool: &Pool,
     new: &New<'_>,
     name: &CStr,
-    (intent, ino): (Written, u64),
+    (intent, ino): (Noted<'_>, u64),
     error: OpError,
 ) -> Unmoved {
     let New { to, dir, .. } = new;
@@ -446,10 +448,10 @@ fn give_up(
     let undone = undone.and_then(|()| to.ask(|| sync_dir(dir.as_fd())));
     tracing::warn!(%error, ?undone, ?name, branch = %to.path.display(), "relocation given up; the file stays where it was");
     if undone.is_ok() {
-        intent.done(to);
+        intent.done();
         Unmoved::Undone(error)
     } else {
-        pool.taken_back.add(intent);
+        intent.keeps_old(&pool.taken_back);
         Unmoved::Left(error)
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
+use fsstack_pool::BranchId;
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
@@ -11,7 +12,7 @@ use crate::branch::Branch;
 use crate::journal::{Act, Names, Object, Part};
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
-use crate::recover::{sync_dir, walk};
+use crate::recover::sync_dir;
 
 /// State of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -241,4 +242,43 @@ impl<'a> Place<'a> {
         }
         Ok(())
     }
+}
+
+/// When the hidden folder of a branch is cleared.
+#[derive(Clone, Copy)]
+pub(crate) struct Occasion<'a> {
+    /// A branch that nobody is let into yet, while the others are at work.
+    pub(crate) joining: Option<BranchId>,
+    /// Branches of the pool that are left alone: they are away, or lack parts.
+    pub(crate) lacking: &'a [BranchId],
+}
+
+impl Occasion<'static> {
+    pub(crate) fn joins(joining: BranchId) -> Self {
+        Self { joining: Some(joining), lacking: &[] }
+    }
+}
+
+/// The parent of `path` on `branch`, and the last name. None if it is not there.
+pub(crate) fn walk(branch: &Branch, path: &[u8]) -> Result<Option<(OwnedFd, CString)>, SysError> {
+    let bad = || SysError { call: sys::Call::Open, errno: Errno::INVAL };
+    let mut dir = sys::at::reopen(branch.root().as_fd(), OFlags::PATH | OFlags::DIRECTORY)?;
+    let mut names = path.split(|byte| *byte == b'/').peekable();
+    while let Some(raw) = names.next() {
+        let name = CString::new(raw).map_err(|_| bad())?;
+        if raw.is_empty() || is_dot(&name) {
+            return Err(bad());
+        }
+        if names.peek().is_none() {
+            return Ok(Some((dir, name)));
+        }
+        dir = match sys::at::open_dir(dir.as_fd(), &name, branch.mounts) {
+            // (A symbolic link or another mount by now: what was there is not.)
+            Err(error) if matches!(error.errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
+                return Ok(None);
+            }
+            opened => opened?,
+        };
+    }
+    Ok(None)
 }
