@@ -108,9 +108,9 @@ fn what_mergerfs_knows_and_we_do_not_is_refused_by_name() {
             mount.fsstack: category.action=ff: an option of mergerfs that is not supported here: a change is always made on every branch that needs it; leave it out (only epall or all is taken)
             mount.fsstack: inodecalc=hybrid-hash32: an option of mergerfs that is not supported here: inode numbers are always stable, and always have 64 bits, as they name the branch too: a program of 32 bits without large-file support gets EOVERFLOW from stat; leave it out (only passthrough or path-hash or devino-hash or hybrid-hash is taken)
             mount.fsstack: nullrw=true: an option of mergerfs that is not supported here: what is written is kept; leave it out (only false is taken)
-            mount.fsstack: follow-symlinks=all: an option of mergerfs that is not supported here: symbolic links are shown as such; leave it out (only never is taken)
+            mount.fsstack: follow-symlinks=all: an option of mergerfs that is not supported here: symbolic links are not followed; leave it out (only never is taken)
             mount.fsstack: uid=5: an option of libfuse that is not supported here: files keep the owners and modes that they have on the branches; leave it out, and chown or chmod them there
-            mount.fsstack: branches=/x: an option of mergerfs that is not supported here: the branches stand as SOURCE before the mount point
+            mount.fsstack: branches=/x: an option of mergerfs that is not supported here: give the branches as SOURCE before the mount point
             exit 1"#]],
     );
 }
@@ -128,7 +128,7 @@ fn leftovers_are_passed_over_with_a_notice() {
             mount.fsstack: direct_io: no meaning here: page-cache=off, the default, is what it meant
             mount.fsstack: dropcacheonclose=true: no meaning here: with page-cache=off, the default, there is no second cache to drop; what page-cache=on keeps goes when memory is short
             mount.fsstack: cache.files=per-process: is page-cache=on for every process, not only for some; leave it out, and no second copy of data is kept in memory
-            mount.fsstack: noforget: no meaning here: numbers of files do not depend on memory; to export the pool by NFS say nfs-export
+            mount.fsstack: noforget: no meaning here: inode numbers do not depend on memory; to export the pool by NFS use nfs-export
             mount.fsstack: xattr=nosys: no meaning here: xattrs always reach the branch
             mount.fsstack: readahead=1024: no meaning here: set it on the branches' own devices
             mount.fsstack: proxy-ioprio=true: no meaning here: passthrough keeps the caller's I/O priority by itself
