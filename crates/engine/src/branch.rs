@@ -13,7 +13,6 @@ use fsstack_sys::file::FsSpace;
 use fsstack_sys::handle::ByNumber;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Stat, SysError};
-use parking_lot::Mutex;
 
 use crate::error::{OpError, Result, is_branch_fault};
 use crate::health::Health;
@@ -23,7 +22,7 @@ use crate::home::{Home, Proof};
 use crate::index::Marks;
 use crate::inode::mark;
 use crate::open::route::Backings;
-use crate::ranked::assert_none_held;
+use crate::ranked::{Ranked, SPACE, assert_none_held};
 use crate::recover::Staged;
 use crate::search::Searches;
 use crate::settings::Settings;
@@ -108,7 +107,7 @@ pub struct Branch {
     pub(crate) unsynced: Unsynced,
     /// Itself, for its keeper.
     pub(crate) me: Weak<Self>,
-    space: Mutex<(Instant, FsSpace)>,
+    space: Ranked<(Instant, FsSpace), SPACE>,
     /// A thread is at asking for it: of which mount (its epoch, plus one); 0: none is.
     asking_space: AtomicU64,
     /// Bytes that this pool has written since the space was asked, and files and directories that it has made.
@@ -159,7 +158,7 @@ impl Branch {
             terms: Terms::new(spec),
             home: Home::new(root, &stat, &space, proof),
             watch: OnceLock::new(),
-            space: Mutex::new((Instant::now(), space)),
+            space: Ranked::new((Instant::now(), space)),
             asking_space: AtomicU64::new(0),
             placed: AtomicU64::new(0),
             made: AtomicU64::new(0),
@@ -225,7 +224,7 @@ impl Branch {
             terms: Terms::new(&BranchSpec::new("(left)".into())),
             home: Home::nowhere()?,
             watch: OnceLock::new(),
-            space: Mutex::new((Instant::now(), FsSpace::default())),
+            space: Ranked::new((Instant::now(), FsSpace::default())),
             asking_space: AtomicU64::new(0),
             placed: AtomicU64::new(0),
             made: AtomicU64::new(0),

@@ -15,8 +15,20 @@ pub(crate) const TIE: u8 = 40;
 pub(crate) const QUIET: u8 = 41;
 /// The owners of locks on an open file.
 pub(crate) const OWNERS: u8 = 42;
+/// Bulk copies under way.
+pub(crate) const COPIES: u8 = 43;
+/// Files that just leave their branch.
+pub(crate) const MOVING: u8 = 44;
+/// The queue of directory descriptors.
+pub(crate) const BUDGET: u8 = 45;
+/// The space of a branch, as it last answered.
+pub(crate) const SPACE: u8 = 46;
+/// Large files that a branch has promised space to.
+pub(crate) const AWAITED: u8 = 47;
 /// Names of an inode and its places.
 pub(crate) const INODE: u8 = 50;
+/// The calls inside a branch, and who waits for a permit.
+pub(crate) const CALLS: u8 = 60;
 
 /// A mutex of rank `RANK`: a thread that has it takes only those of higher ranks.
 #[derive(Debug, Default)]

@@ -56,7 +56,8 @@ impl<'a> Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
+        let before = self.0.fetch_sub(1, SeqCst);
+        debug_assert!(before > 0, "a claim on the tree was given up that nobody had");
     }
 }
 

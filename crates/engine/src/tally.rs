@@ -120,7 +120,8 @@ impl Tally {
         let shard = self.numbers.shard();
         add(shard, INSIDE, 1);
         let done = call();
-        shard[INSIDE].fetch_sub(1, Relaxed);
+        let inside = shard[INSIDE].fetch_sub(1, Relaxed);
+        debug_assert!(inside > 0, "a call has left a branch that it was not in");
         self.end(&visit, done.as_ref().err());
         done
     }

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
+use crate::ranked::{AWAITED, Ranked};
 
 /// In place of the number of open files: the branch is no part of the pool any more.
 const GONE: usize = usize::MAX / 2;
@@ -33,7 +34,7 @@ pub(crate) struct Terms {
     /// Written part of these reservations when the file system was last asked for its space: it counts that itself.
     arrived: AtomicU64,
     /// Large files that are promised space, by their numbers.
-    awaited: Mutex<HashMap<u64, Awaited>>,
+    awaited: Ranked<HashMap<u64, Awaited>, AWAITED>,
 }
 
 /// A file that is being copied.
@@ -69,7 +70,7 @@ impl Terms {
             open: AtomicUsize::new(0),
             reserved: AtomicU64::new(0),
             arrived: AtomicU64::new(0),
-            awaited: Mutex::default(),
+            awaited: Ranked::default(),
         }
     }
 }
@@ -195,9 +196,11 @@ impl Branch {
     /// It is whole, or will not come.
     pub(crate) fn give_back(&self, id: u64, bytes: u64) {
         if let Some(awaited) = self.terms.awaited.lock().remove(&id) {
-            self.terms.arrived.fetch_sub(awaited.arrived, Relaxed);
+            let before = self.terms.arrived.fetch_sub(awaited.arrived, Relaxed);
+            debug_assert!(before >= awaited.arrived, "less has arrived on a branch than of one file");
         }
-        self.terms.reserved.fetch_sub(bytes, Relaxed);
+        let before = self.terms.reserved.fetch_sub(bytes, Relaxed);
+        debug_assert!(before >= bytes, "more was given back than was promised");
     }
 
     /// Part of the reservation for the file `id` that its file system has counted.

@@ -31,7 +31,7 @@ use crate::open::route::Backings;
 use crate::open::{DirHandle, FileHandle};
 use crate::pool::Pool;
 use crate::poolid::PoolId;
-use crate::ranked::{CHANGES, Ranked};
+use crate::ranked::{CHANGES, COPIES, MOVING, Ranked};
 use crate::refusals::Refusals;
 use crate::reserve::Copying;
 use crate::resolve::Found;
@@ -54,7 +54,7 @@ pub struct Union {
     pub(crate) dirs: NumberMap<Arc<DirHandle>>,
     pub(crate) listing_memory: Arc<ListingMemory>,
     /// Files that just leave their branch for another.
-    pub(crate) moving: Mutex<Vec<Name>>,
+    pub(crate) moving: Ranked<Vec<Name>, MOVING>,
     pub(crate) movers: Movers,
     pub(crate) refusals: Refusals,
     pub(crate) index: Index,
@@ -77,7 +77,7 @@ pub struct Union {
     pub(crate) changes: Ranked<Changes, CHANGES>,
     pub(crate) events: Events,
     /// Bulk copies under way. No call on a branch is made under it.
-    pub(crate) copies: Mutex<HashMap<u64, Copying>>,
+    pub(crate) copies: Ranked<HashMap<u64, Copying>, COPIES>,
     /// Receiver of invalidations.
     pub(crate) doubt: OnceLock<Arc<dyn Doubt>>,
     pub(crate) watch: OnceLock<Arc<Watch>>,
@@ -130,7 +130,7 @@ impl Union {
             files: NumberMap::default(),
             dirs: NumberMap::default(),
             listing_memory: Arc::new(ListingMemory::new(pool.settings.listing_entries)),
-            moving: Mutex::default(),
+            moving: Ranked::default(),
             movers: Movers::default(),
             refusals: Refusals::default(),
             index,
@@ -146,7 +146,7 @@ impl Union {
             membership: Mutex::default(),
             changes: Ranked::default(),
             events: Events::default(),
-            copies: Mutex::default(),
+            copies: Ranked::default(),
             doubt: OnceLock::new(),
             watch: OnceLock::new(),
             scouts,

@@ -10,12 +10,12 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use fsstack_sys::Errno;
-use parking_lot::Mutex;
 
 use super::clock::Clock;
 use super::holder::Holder;
 use super::inflight::{Inflight, Obstacle, Permit, Verdict};
 use super::stand_in::{self, Desk};
+use crate::ranked::{CALLS, Ranked};
 
 /// Most calls that `branch-inflight` may let in at once.
 pub const MOST: usize = 64;
@@ -41,7 +41,7 @@ pub(crate) enum Stay {
 pub(crate) struct Crowd {
     since: Instant,
     /// Held for moments; no call is made under it.
-    inner: Mutex<Inner>,
+    inner: Ranked<Inner, CALLS>,
     /// How long a call may stay, in milliseconds.
     timeout: AtomicU64,
 }
@@ -105,7 +105,7 @@ impl Crowd {
     /// `limit` calls at once may stay for `timeout`; zero: for ever.
     pub(crate) fn new(timeout: Duration, limit: usize) -> Self {
         let inner = Inner { clock: Clock::new(0), calls: Inflight::new(1) };
-        let crowd = Self { since: Instant::now(), inner: Mutex::new(inner), timeout: AtomicU64::new(0) };
+        let crowd = Self { since: Instant::now(), inner: Ranked::new(inner), timeout: AtomicU64::new(0) };
         crowd.set(timeout, limit);
         crowd
     }
@@ -268,6 +268,7 @@ fn millis(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use parking_lot::Mutex;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use fsstack_pool::{BranchIx, Ino};
-use parking_lot::Mutex;
 
 use super::Inode;
 use super::table::Table;
 use crate::mounted_fd::MountedFd;
+use crate::ranked::{BUDGET, Ranked};
 
 /// An open directory of a branch, or a file there that was removed (`O_PATH`).
 #[derive(Debug)]
@@ -47,7 +47,8 @@ impl AsFd for DirFd {
 impl Drop for DirFd {
     fn drop(&mut self) {
         if let Some(open) = &self.counted {
-            open.fetch_sub(1, Relaxed);
+            let before = open.fetch_sub(1, Relaxed);
+            debug_assert!(before > 0, "a directory descriptor was closed that was not counted");
         }
     }
 }
@@ -60,13 +61,13 @@ pub struct Budget {
     /// In order of opening; an entry used since it was last looked at goes to the back once more.
     /// By number, for the memory of a directory that was forgotten is not kept until its turn comes.
     /// Order: taken with no inode locked; takes shards of the inode table, and locks inodes.
-    queue: Mutex<VecDeque<(Ino, BranchIx)>>,
+    queue: Ranked<VecDeque<(Ino, BranchIx)>, BUDGET>,
 }
 
 impl Budget {
     /// At most `limit` directories open at once, but for those in use.
     pub fn new(limit: usize) -> Self {
-        Self { limit: limit.max(16), open: Arc::default(), queue: Mutex::default() }
+        Self { limit: limit.max(16), open: Arc::default(), queue: Ranked::default() }
     }
 
     /// Directories open now.

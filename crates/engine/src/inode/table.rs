@@ -156,6 +156,7 @@ impl Table {
     pub fn forget(&self, ino: Ino, count: u64) -> bool {
         let Entry::Occupied(mut known) = self.slots.entry(ino.0) else { return false };
         let slot = known.get_mut();
+        debug_assert!(count <= slot.lookups, "the kernel forgot {ino} more often than it was told of it");
         slot.lookups = slot.lookups.saturating_sub(count);
         if slot.lookups > 0 {
             return false;

@@ -376,7 +376,8 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.0.waiters.fetch_sub(1, SeqCst);
+        let before = self.0.waiters.fetch_sub(1, SeqCst);
+        debug_assert!(before > 0, "more threads stopped waiting for locks than began");
     }
 }
 

@@ -94,7 +94,8 @@ struct Queue {
 impl Queue {
     /// A thread that counted as free ends.
     fn is_left_by_one(&self) {
-        self.free.fetch_sub(1, SeqCst);
+        let before = self.free.fetch_sub(1, SeqCst);
+        debug_assert!(before > 0, "a thread left a queue that had none free");
     }
 }
 
