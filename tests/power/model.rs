@@ -143,20 +143,8 @@ impl Tree {
                 self.sync(object);
                 self.way(path)
             }
-            Act::Remove(path) => {
-                if self.is_dir(self.at(path)?) {
-                    None
-                } else {
-                    self.take(path)
-                }
-            }
-            Act::Rmdir(path) => {
-                if !self.is_dir(self.at(path)?) || self.has_entries(path) {
-                    None
-                } else {
-                    self.take(path)
-                }
-            }
+            Act::Remove(path) => self.remove(path, false),
+            Act::Rmdir(path) => self.remove(path, true),
             Act::Link(from, to) => {
                 let object = self.at(from)?;
                 let name = self.name(to)?;
@@ -182,6 +170,14 @@ impl Tree {
                 Some(Touched { all: true, ..Touched::default() })
             }
         }
+    }
+
+    /// None where unlink, or rmdir, would refuse.
+    fn remove(&mut self, path: &Path, dir: bool) -> Option<Touched> {
+        if self.is_dir(self.at(path)?) != dir || self.has_entries(path) {
+            return None;
+        }
+        self.take(path)
     }
 
     fn dress(&mut self, path: &Path, change: impl FnOnce(&mut Node)) -> Option<Touched> {
