@@ -339,7 +339,8 @@ fn settle_copies(
     } else {
         let (from, to) = (from.path.display(), to.path.display());
         tracing::warn!(%from, %to, "interrupted move: both copies have changed; both stay until one is removed by hand");
-        if decided.is_none() {
+        // The record on the other branch may know of no decision: settled alone it would remove one of them.
+        if decided != Some(Decided::Not) {
             return Ok(Settled::Later(None));
         }
     }

@@ -36,6 +36,9 @@ use crate::union::Union;
 const DIRS: usize = 4096;
 /// Names of one directory that are kept in mind; with more, all of its names count as changed.
 const NAMES: usize = 4;
+/// Names renamed away in one directory that are kept in mind; with more, any of its names may have been. Programs that write
+/// aside and rename leave one for each file, and a name that counts as renamed costs the next user of it an fsync.
+const RENAMED: usize = 256;
 
 /// Change of a name in a branch's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +71,8 @@ struct Dirs {
 struct Went {
     /// Hashes of the names; more than [`NAMES`] stand for all.
     names: SmallVec<[u64; NAMES]>,
-    /// One of them was renamed away.
-    renamed: bool,
+    /// Hashes of those that were renamed away; more than [`RENAMED`] stand for all.
+    renamed: Vec<u64>,
     /// The directory's own mode, owner, attributes or flags were changed.
     dressed: bool,
     mark: Mark,
@@ -110,13 +113,15 @@ impl Unsynced {
             dirs.others = Some(Mark { epoch: dirs.others.map_or(epoch, |first| first.epoch), ..mark });
             return;
         }
-        let none = Went { names: SmallVec::new(), renamed: false, dressed: false, mark };
+        let none = Went { names: SmallVec::new(), renamed: Vec::new(), dressed: false, mark };
         let went = dirs.known.entry(dir).or_insert(none);
         went.mark.at = mark.at;
         let name = match event {
             Event::Went(name) => name,
             Event::Renamed(name) => {
-                went.renamed = true;
+                if went.renamed.len() <= RENAMED && !went.renamed.contains(&name) {
+                    went.renamed.push(name);
+                }
                 name
             }
             Event::Dressed => {
@@ -138,7 +143,7 @@ impl Unsynced {
 
     /// Whether the name may have been renamed away.
     fn is_renamed(&self, dir: Ino, name: u64) -> bool {
-        self.dirs.lock().known.get(&dir).is_some_and(|went| went.renamed && went.has(name))
+        self.dirs.lock().known.get(&dir).is_some_and(|went| went.was_renamed(name))
     }
 
     fn of_dir(&self, dir: Ino) -> Option<Mark> {
@@ -187,6 +192,10 @@ impl Unsynced {
 impl Went {
     fn has(&self, name: u64) -> bool {
         self.names.len() > NAMES || self.names.contains(&name)
+    }
+
+    fn was_renamed(&self, name: u64) -> bool {
+        self.renamed.len() > RENAMED || self.renamed.contains(&name)
     }
 }
 
@@ -390,6 +399,16 @@ mod tests {
         assert!(unsynced.of(D, 3).is_some(), "on the way to whatever is in it");
         unsynced.settled(D, unsynced.of_dir(D).unwrap());
         assert!(!unsynced.any() && !unsynced.is_renamed(D, 2));
+    }
+
+    #[test]
+    fn a_busy_directory_has_few_names_that_count_as_renamed() {
+        let unsynced = Unsynced::default();
+        (0..100).for_each(|name| unsynced.note(D, Event::Renamed(name), 0));
+        (100..200).for_each(|name| unsynced.note(D, Event::Went(name), 0));
+        assert!(unsynced.is_renamed(D, 99) && !unsynced.is_renamed(D, 150) && !unsynced.is_renamed(D, 200));
+        (200..500).for_each(|name| unsynced.note(D, Event::Renamed(name), 0));
+        assert!(unsynced.is_renamed(D, 999), "more than are kept in mind");
     }
 
     #[test]

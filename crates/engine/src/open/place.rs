@@ -243,7 +243,8 @@ impl OpenFile {
     pub(crate) fn dispose(last: Arc<Self>) {
         let branch = last.branch();
         let epoch = last.epoch().unwrap_or_else(|| branch.epoch());
-        if let Some(placed) = last.placed.try_read_recursive() {
+        // A local branch is in use until the file is closed, which may take the time of freeing its blocks.
+        if let Some(placed) = last.placed.try_read_recursive().filter(|_| branch.is_remote()) {
             placed.branch.move_out();
         }
         branch.dispose(epoch, last);

@@ -97,6 +97,21 @@ impl Union {
         inode: &Arc<Inode>,
         flags: OFlags,
     ) -> Result<(BranchIx, MountedFd, Stat)> {
+        match self.open_now(pool, inode, flags) {
+            // Somebody has a lease on the file, as another thread for a moment that looks for mappings: waits for it.
+            Err(error) if error.errno() == Errno::AGAIN && flags.contains(OFlags::NONBLOCK) => {
+                self.open_now(pool, inode, flags - OFlags::NONBLOCK)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_now(
+        &self,
+        pool: &Pool,
+        inode: &Arc<Inode>,
+        flags: OFlags,
+    ) -> Result<(BranchIx, MountedFd, Stat)> {
         match (self.open_checked(pool, inode, flags), ghost(pool, inode)) {
             (Err(error), Some((at, removed))) if error.errno() == Errno::STALE => {
                 let branch = pool.branch(at);
