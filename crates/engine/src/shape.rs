@@ -151,7 +151,7 @@ impl<G> Drop for Held<'_, G> {
 ///
 /// # Errors
 /// EIO if a branch hangs, and the awaited thread may be in it, or if that thread `is_stuck` in a call that was given up,
-/// though all branches be in order by now.
+/// even though all branches are in order again.
 pub(crate) fn patiently<G>(
     pool: &Pool,
     attempt: impl Fn() -> Option<G>,

@@ -350,7 +350,7 @@ mod tests {
         assert!(!elsewhere());
         let null = File::open("/dev/null").unwrap();
         assert_eq!(is_open_elsewhere(null.as_fd()).unwrap_err().errno, Errno::INVAL);
-        // What is opened meanwhile waits and ends nobody.
+        // Opens meanwhile wait for the lease, and its signal does not end the process.
         std::thread::scope(|scope| {
             let opens = scope.spawn(|| (0..2000).for_each(|_| drop(File::open(&path).unwrap())));
             while !opens.is_finished() {

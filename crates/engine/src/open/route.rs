@@ -94,7 +94,7 @@ impl Tie {
     /// One more open, which wishes for `wish`.
     ///
     /// # Errors
-    /// What is not `known` and must be.
+    /// The fact that is needed and not `known`.
     pub fn join(&mut self, wish: Choice, writer: Option<u32>, known: Known) -> Result<Route, Unknown> {
         let registered = || self.backing.map(Ok).or(known.registered).ok_or(Unknown::Registered);
         let route = match (self.tied, wish.route) {
