@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use fsstack_engine::answer::{Entry, Listed};
-use fsstack_engine::inode::locations::Locations;
+use fsstack_engine::inode::location_cache::LocationCache;
 use fsstack_engine::open::route::NoBackings;
 use fsstack_engine::ops::Sink;
 use fsstack_engine::settings::{
@@ -127,7 +127,7 @@ fn listings(criterion: &mut Criterion) {
 }
 
 fn tables(criterion: &mut Criterion) {
-    let seen = Locations::default();
+    let seen = LocationCache::default();
     (0..1000_u64).for_each(|n| seen.set(Ino(n), b"film.mkv", Ino(n + 1)));
     criterion.bench_function("where a name was seen last", |b| {
         b.iter(|| seen.get(black_box(Ino(500)), black_box(b"film.mkv")));

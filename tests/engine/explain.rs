@@ -32,7 +32,7 @@ fn every_copy_is_told_and_which_is_served() {
     assert_eq!(refused(b"d/none"), Errno::NOENT);
     assert_eq!(refused(b"none/film"), Errno::NOENT);
     assert_eq!(refused(b"d/../d"), Errno::INVAL);
-    assert_eq!(pool.union.held(), fsstack_engine::Held::default(), "the kernel was told of nothing");
+    assert_eq!(pool.union.held(), fsstack_engine::TableCounts::default(), "the kernel was told of nothing");
 }
 
 #[test]

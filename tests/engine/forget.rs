@@ -56,7 +56,7 @@ fn a_refused_operation_adds_none() {
     union.lookup(root, missing.as_name()).unwrap_err();
     union.make(root, there.as_name(), New::Dir(0o755), Caller::DAEMON).unwrap_err();
     union.create(root, there.as_name(), 0o644, OFlags::RDWR | OFlags::EXCL, Caller::DAEMON).unwrap_err();
-    assert_eq!(union.held(), fsstack_engine::Held::default());
+    assert_eq!(union.held(), fsstack_engine::TableCounts::default());
 }
 
 #[test]

@@ -15,7 +15,7 @@ use fsstack_engine::answer::{Attr, Created, Entry, Listed};
 use fsstack_engine::open::route::NoBackings;
 use fsstack_engine::ops::{Change, New, Sink, WriteTerms};
 use fsstack_engine::settings::{Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, WritePath};
-use fsstack_engine::{Caller, Held, Pool, Result, Union};
+use fsstack_engine::{Caller, Pool, Result, TableCounts, Union};
 use fsstack_lab::needs::Skip;
 use fsstack_pool::{BranchMode, BranchSpec, EntryNameBuf, Floor, Handle, Ino};
 use fsstack_sys::at::RenameFlags;
@@ -156,7 +156,7 @@ impl Ground {
             self.union.forget(Ino(ino), count);
         }
         identity::become_daemon().unwrap();
-        assert_eq!(self.union.held(), Held::default(), "something is left in the tables");
+        assert_eq!(self.union.held(), TableCounts::default(), "something is left in the tables");
     }
 
     /// From now on `caller` makes what is made.

@@ -1,6 +1,6 @@
 //! A branch's health, as calls that fail and an examination find it.
 
-use fsstack_engine::health::State;
+use fsstack_engine::health::BranchState;
 
 use crate::ground::Ground;
 
@@ -8,7 +8,7 @@ use crate::ground::Ground;
 fn a_local_disk_has_nobody_inside_and_cannot_be_aborted() {
     let ground = Ground::new(1);
     let pool = ground.union.pool();
-    assert_eq!((pool.branches[0].state(), pool.branches[0].inside()), (State::Up, 0));
+    assert_eq!((pool.branches[0].state(), pool.branches[0].inside()), (BranchState::Up, 0));
     assert!(!ground.union.may_hang());
     let refusal = pool.branches[0].free_callers().unwrap_err().to_string();
     assert!(refusal.contains("no FUSE mount"), "{refusal}");

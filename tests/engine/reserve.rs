@@ -12,7 +12,7 @@ use fsstack_engine::Caller;
 use fsstack_engine::live::{BadChange, Removal};
 use fsstack_engine::ops::New;
 use fsstack_engine::reserve::{CopyId, Reserved, Wanted};
-use fsstack_engine::watch::Doubt;
+use fsstack_engine::watch::Invalidator;
 use fsstack_pool::{BranchIx, EntryName, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
@@ -49,7 +49,7 @@ const ROOT: Ino = Ino::ROOT;
 #[derive(Debug, Default)]
 struct Told(Mutex<Vec<(Ino, CString)>>);
 
-impl Doubt for Told {
+impl Invalidator for Told {
     fn name(&self, parent: Ino, name: &CStr) {
         self.0.lock().unwrap().push((parent, name.to_owned()));
     }
@@ -67,7 +67,7 @@ fn nothing_is_seen_until_it_is_whole() {
     let pool = Ground::new(2);
     pool.put_dir(1, "d");
     let told = Arc::new(Told::default());
-    pool.union.set_doubt(told.clone());
+    pool.union.set_invalidator(told.clone());
     let dir = pool.ino("d");
     assert_eq!(pool.find("d/film").map(drop), Err(Errno::NOENT), "the kernel may remember that");
     let copy = pool.union.start_copy();

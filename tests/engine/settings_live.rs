@@ -7,7 +7,7 @@ use std::time::Duration;
 use fsstack_engine::change::{BadSettings, Difference};
 use fsstack_engine::open::route::{Backings, Route};
 use fsstack_engine::settings::{Locks, PageCache, Settings, WritePath};
-use fsstack_engine::status::OpenWays;
+use fsstack_engine::status::OpenByWritePath;
 use fsstack_engine::{Caller, Pool, Union};
 use fsstack_pool::{BranchSpec, Floor, Handle, Ino};
 use fsstack_sys::OFlags;
@@ -81,8 +81,8 @@ impl Drop for Pooled {
     }
 }
 
-fn ways(passthrough: usize, stacked: usize, other_way: usize) -> OpenWays {
-    OpenWays { passthrough, stacked, other_way }
+fn ways(passthrough: usize, stacked: usize, other_way: usize) -> OpenByWritePath {
+    OpenByWritePath { passthrough, stacked, other_way }
 }
 
 #[test]
@@ -132,11 +132,11 @@ fn the_switch_takes_effect_at_the_next_first_open() {
     let pool = Pooled::new(WritePath::Stacked);
     let (first, route) = pool.open("top", OFlags::RDWR);
     assert_eq!(route, Route::Direct);
-    assert_eq!(pool.union.open_ways(), ways(0, 1, 0));
+    assert_eq!(pool.union.open_by_write_path(), ways(0, 1, 0));
     pool.union.change(|now| now.write_path = WritePath::Auto).unwrap();
     let (second, route) = pool.open("top", OFlags::RDWR);
     assert_eq!(route, Route::Direct, "it is open: the first open decided");
-    assert_eq!(pool.union.open_ways(), ways(0, 1, 1));
+    assert_eq!(pool.union.open_by_write_path(), ways(0, 1, 1));
     let [other] = &pool.union.other_way(10)[..] else { panic!("one file goes another way") };
     assert_eq!(other.path.as_deref(), Some(&b"top"[..]));
     assert_eq!(other.would.to_string(), "passthrough: the pool's write-path=auto");
@@ -147,10 +147,10 @@ fn the_switch_takes_effect_at_the_next_first_open() {
     pool.union.release(first);
     assert!(!pool.is_passthrough("top"), "still open");
     pool.union.release(second);
-    assert_eq!(pool.union.open_ways(), ways(0, 0, 0));
+    assert_eq!(pool.union.open_by_write_path(), ways(0, 0, 0));
     assert!(pool.is_passthrough("top"));
     let (third, _) = pool.open("top", OFlags::RDWR);
-    assert_eq!(pool.union.open_ways(), ways(1, 0, 0));
+    assert_eq!(pool.union.open_by_write_path(), ways(1, 0, 0));
     assert!(
         pool.why("top")
             .starts_with("passthrough: the pool's write-path=auto; not moved from a full branch: ")
@@ -195,7 +195,7 @@ fn auto_tells_why_it_is_stacked() {
     let told = pool.why("c/film");
     assert!(told.contains("available, less than passthrough-headroom="), "{told}");
     pool.union.change(|now| now.passthrough_headroom = 0).unwrap();
-    assert_eq!(pool.union.open_ways(), ways(0, 1, 1));
+    assert_eq!(pool.union.open_by_write_path(), ways(0, 1, 1));
     pool.union.release(handle);
     let bare = Ground::new(1);
     bare.union.change(|now| now.write_path = WritePath::Auto).unwrap();
@@ -222,12 +222,12 @@ fn what_may_be_mapped_past_the_daemon_is_stacked_beside_passthrough() {
         // Nobody has had this one open by passthrough.
         assert_eq!(open("a/film").1, stacked);
         let (first, route) = open("top");
-        assert_eq!((route, open("top").1), (Route::Beside(1), Route::Beside(1)));
+        assert_eq!((route, open("top").1), (Route::DirectBeside(1), Route::DirectBeside(1)));
         assert_eq!(pool.ask("top", c"user.fsstack.write-path"), "stacked");
         pool.union.release(first);
         drop(mapped);
         // By those that are open it may have been mapped meanwhile.
-        assert_eq!(open("top").1, Route::Beside(1));
+        assert_eq!(open("top").1, Route::DirectBeside(1));
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use fsstack_engine::health::State;
+use fsstack_engine::health::BranchState;
 use fsstack_sys::{Errno, fault};
 
 use tempfile::TempDir;
@@ -26,7 +26,7 @@ fn one_bad_file_is_not_a_bad_branch() {
         look("bad").unwrap();
         look("good").unwrap();
         let began = Instant::now();
-        while engine.union.pool().branches[0].state() != State::Up {
+        while engine.union.pool().branches[0].state() != BranchState::Up {
             assert!(began.elapsed() < Duration::from_secs(60), "the branch stays suspect");
             thread::sleep(Duration::from_millis(1));
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fsstack_engine::Caller;
 use fsstack_engine::answer::Entry;
-use fsstack_engine::health::{MountWatch, State};
+use fsstack_engine::health::{BranchState, MountWatch};
 use fsstack_engine::live::Position;
 use fsstack_engine::ops::WriteTerms;
 use fsstack_engine::settings::Settings;
@@ -84,7 +84,7 @@ impl Branches {
     /// Those that gave cause were examined, and what was interrupted on them is settled.
     fn wait_until_up(engine: &Engine) {
         let began = Instant::now();
-        while engine.union.pool().branches.iter().any(|branch| branch.state() != State::Up) {
+        while engine.union.pool().branches.iter().any(|branch| branch.state() != BranchState::Up) {
             assert!(began.elapsed() < Duration::from_secs(60), "a branch stays suspect");
             std::thread::sleep(Duration::from_millis(1));
         }

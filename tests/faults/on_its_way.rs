@@ -42,7 +42,7 @@ impl OnItsWay {
 
 /// Files that were moved off the first branch.
 fn moved(union: &Union) -> u64 {
-    union.status().branches[0].tally.moved_away
+    union.status().branches[0].metrics.moved_away
 }
 
 fn name(name: &str) -> EntryNameBuf {

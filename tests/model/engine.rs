@@ -86,7 +86,11 @@ impl Engine {
             self.union.forget(Ino(ino), count);
         }
         identity::become_daemon().unwrap();
-        assert_eq!(self.union.held(), fsstack_engine::Held::default(), "something is left in the tables");
+        assert_eq!(
+            self.union.held(),
+            fsstack_engine::TableCounts::default(),
+            "something is left in the tables"
+        );
         self.crash();
     }
 

@@ -14,9 +14,9 @@ use crate::record;
 use crate::recover::{self, AtWork};
 
 /// A copy that has a name in the branch's hidden folder, where the branch has no nameless files.
-pub(crate) struct Staged(AtWork);
+pub(crate) struct StagedCopy(AtWork);
 
-impl Staged {
+impl StagedCopy {
     pub(crate) fn name(&self, to: &Branch, dir: &DirFd, name: &CStr) -> Result<(), SysError> {
         let folder = recover::folder(to)?;
         let rename = |how| sys::at::rename(folder.as_fd(), &self.0, dir.as_fd(), name, how);
@@ -42,7 +42,11 @@ impl Staged {
 }
 
 /// An empty file below `dir` on the branch `to`, which has no name there yet: for a copy of the file with the attributes `stat`.
-pub(crate) fn blank(to: &Branch, dir: &DirFd, stat: &Stat) -> Result<(MountedFd, Option<Staged>), SysError> {
+pub(crate) fn blank(
+    to: &Branch,
+    dir: &DirFd,
+    stat: &Stat,
+) -> Result<(MountedFd, Option<StagedCopy>), SysError> {
     let tmpfile = || sys::at::tmpfile(dir.as_fd(), OFlags::RDWR, 0o600);
     // The owner's quota decides on a file more, too. (A server would ask whether the owner may write to the directory.)
     match if to.is_remote() { tmpfile() } else { as_owner(stat, tmpfile) } {
@@ -58,5 +62,5 @@ pub(crate) fn blank(to: &Branch, dir: &DirFd, stat: &Stat) -> Result<(MountedFd,
         // (Another host's mount leaves it alone.)
         record::hold_new(&fd, folder, &name).map(|()| fd)
     })?;
-    Ok((root.opened(fd), Some(Staged(name))))
+    Ok((root.opened(fd), Some(StagedCopy(name))))
 }

@@ -14,22 +14,22 @@ use fsstack_sys::handle::ByNumber;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Stat, SysError};
 
+use crate::admin_state::AdminState;
 use crate::error::{OpError, Result, is_branch_fault};
 use crate::health::Health;
-use crate::health::crowd::{Crowd, Stay};
 use crate::health::free::FUSE;
-use crate::home::{Home, Proof};
-use crate::index::Marks;
+use crate::health::inflight_limit::{CallKind, InflightLimit};
+use crate::index::BranchMarks;
 use crate::inode::mark;
+use crate::metrics::{BranchCounter, BranchMetrics};
+use crate::mount_root::{MountRoot, Proof};
 use crate::open::route::Backings;
 use crate::ranked::{Ranked, SPACE, assert_none_held};
-use crate::recover::Staged;
+use crate::recover::StagedNames;
 use crate::search::Searches;
 use crate::settings::Settings;
-use crate::tally::{Sum, Tally};
-use crate::terms::Terms;
-use crate::unsynced::Unsynced;
-use crate::watch::Watch;
+use crate::unsynced_dirs::UnsyncedDirs;
+use crate::watch::BranchWatch;
 
 /// How long a file system's free space is believed.
 const SPACE_AGE: Duration = Duration::from_secs(1);
@@ -94,17 +94,17 @@ pub struct Branch {
     /// Looks through it for what is asked by number, where that is how objects are found.
     pub(crate) searches: Searches,
     /// State of its marks.
-    pub(crate) marks: Marks,
-    pub(crate) terms: Terms,
+    pub(crate) marks: BranchMarks,
+    pub(crate) admin: AdminState,
     /// How many pools are stacked below its root; 0: it is none.
     pub(crate) level: u8,
-    pub(crate) home: Home,
+    pub(crate) mount_root: MountRoot,
     /// Watch to inform when it is mounted again.
-    pub(crate) watch: OnceLock<Weak<Watch>>,
+    pub(crate) watch: OnceLock<Weak<BranchWatch>>,
     pub(crate) health: Arc<Health>,
-    pub(crate) staged: Staged,
+    pub(crate) staged: StagedNames,
     /// Names that went here and may be back after a power cut.
-    pub(crate) unsynced: Unsynced,
+    pub(crate) unsynced: UnsyncedDirs,
     /// Itself, for its keeper.
     pub(crate) me: Weak<Self>,
     space: Ranked<(Instant, FsSpace), SPACE>,
@@ -117,7 +117,7 @@ pub struct Branch {
     no_passthrough: AtomicBool,
     /// The kernel takes no descriptors for passthrough that only name a file (before Linux 6.12).
     no_names: AtomicBool,
-    pub(crate) tally: Tally,
+    pub(crate) metrics: BranchMetrics,
 }
 
 impl Branch {
@@ -137,7 +137,8 @@ impl Branch {
         let stat = sys::at::stat_now(root.as_fd())?;
         let space = sys::file::statfs(root.as_fd())?;
         let kind = FsKind::of(space.f_type);
-        let crowd = (!kind.is_local()).then(|| Crowd::new(settings.branch_timeout, settings.branch_inflight));
+        let inflight_limit =
+            (!kind.is_local()).then(|| InflightLimit::new(settings.branch_timeout, settings.branch_inflight));
         Ok(Arc::new_cyclic(|me| Self {
             ix,
             id,
@@ -150,13 +151,13 @@ impl Branch {
             by_number: ByNumber::of(root.as_fd(), space.f_type).filter(|_| settings.privileged),
             searches: Searches::default(),
             versions: settings.nfs_export,
-            marks: Marks::default(),
-            health: Arc::new(Health::new(crowd)),
-            staged: Staged::default(),
-            unsynced: Unsynced::default(),
+            marks: BranchMarks::default(),
+            health: Arc::new(Health::new(inflight_limit)),
+            staged: StagedNames::default(),
+            unsynced: UnsyncedDirs::default(),
             me: me.clone(),
-            terms: Terms::new(spec),
-            home: Home::new(root, &stat, &space, proof),
+            admin: AdminState::new(spec),
+            mount_root: MountRoot::new(root, &stat, &space, proof),
             watch: OnceLock::new(),
             space: Ranked::new((Instant::now(), space)),
             asking_space: AtomicU64::new(0),
@@ -164,7 +165,7 @@ impl Branch {
             made: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(false),
             no_names: AtomicBool::new(false),
-            tally: Tally::new(kind.is_local()),
+            metrics: BranchMetrics::new(kind.is_local()),
         }))
     }
 
@@ -216,13 +217,13 @@ impl Branch {
             by_number: None,
             searches: Searches::default(),
             versions: false,
-            marks: Marks::default(),
+            marks: BranchMarks::default(),
             health: Arc::new(Health::new(None)),
-            staged: Staged::default(),
-            unsynced: Unsynced::default(),
+            staged: StagedNames::default(),
+            unsynced: UnsyncedDirs::default(),
             me: Weak::new(),
-            terms: Terms::new(&BranchSpec::new("(left)".into())),
-            home: Home::nowhere()?,
+            admin: AdminState::new(&BranchSpec::new("(left)".into())),
+            mount_root: MountRoot::nowhere()?,
             watch: OnceLock::new(),
             space: Ranked::new((Instant::now(), FsSpace::default())),
             asking_space: AtomicU64::new(0),
@@ -230,35 +231,35 @@ impl Branch {
             made: AtomicU64::new(0),
             no_passthrough: AtomicBool::new(true),
             no_names: AtomicBool::new(true),
-            tally: Tally::new(true),
+            metrics: BranchMetrics::new(true),
         };
-        branch.terms.close();
+        branch.admin.close();
         Ok(branch)
     }
 
     /// Runs a call on this branch; its error carries the branch.
     pub fn ask<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
-        self.ask_for(Stay::Brief, call)
+        self.ask_for(CallKind::Short, call)
     }
 
     /// Like [`Self::ask`], for calls that may take long on a branch in good order (fsync, copies): they overstay only if a
     /// probe fails too.
-    pub fn ask_patiently<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
-        self.ask_for(Stay::Long, call)
+    pub fn ask_long<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
+        self.ask_for(CallKind::Long, call)
     }
 
-    /// Like [`Self::ask`], for a call of the class `stay`.
-    pub(crate) fn ask_for<T>(&self, stay: Stay, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
+    /// Like [`Self::ask`], for a call of the class `kind`.
+    pub(crate) fn ask_for<T>(&self, kind: CallKind, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
-        let _inside = self.come_in(stay)?;
-        self.tally.time(call).map_err(|sys| self.said(sys))
+        let _inside = self.come_in(kind)?;
+        self.metrics.time(call).map_err(|sys| self.said(sys))
     }
 
     /// Like [`Self::ask`], inside of a call that has its permit already.
     pub fn ask_inside<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
         self.check_open()?;
-        self.tally.time(call).map_err(|sys| self.said(sys))
+        self.metrics.time(call).map_err(|sys| self.said(sys))
     }
 
     /// The thread asks this branch as the daemon. A server looks at who calls, and the pool may have been all local
@@ -273,7 +274,7 @@ impl Branch {
     /// Whether the file system keeps a removed open file under another name until its close (NFS): its directory could not
     /// be removed right after it.
     pub(crate) fn renames_what_is_held(&self) -> bool {
-        self.home.f_type == NFS
+        self.mount_root.f_type == NFS
     }
 
     /// Nothing is on a branch that has left the pool.
@@ -291,11 +292,11 @@ impl Branch {
     pub fn said(&self, sys: SysError) -> OpError {
         let sys = match sys.errno {
             // A branch that lacks a part does not know.
-            sys::Errno::NOENT => self.check_parts().map_or_else(|unknown| unknown, |()| sys),
+            sys::Errno::NOENT => self.check_subvolumes().map_or_else(|unknown| unknown, |()| sys),
             _ => sys,
         };
         if is_branch_fault(sys.errno) {
-            self.doubt(sys.errno);
+            self.suspect(sys.errno);
         }
         OpError::Branch { branch: self.ix, sys }
     }
@@ -321,14 +322,14 @@ impl Branch {
 
     /// Has a thread of its own ask for the space: placement on another branch must not get stuck in this one.
     fn space_soon(&self) -> Result<FsSpace> {
-        let last_told = || self.space.lock().1;
+        let last_reported = || self.space.lock().1;
         let Some(me) = self.me.upgrade() else { return self.ask_space() };
         // A thread that asked a mount that is gone may never come back: the present mount is asked all the same.
-        let asked_of = u64::from(self.epoch()) + 1;
+        let asked_of = u64::from(self.mount_generation()) + 1;
         if self.asking_space.swap(asked_of, Relaxed) == asked_of {
-            return Ok(last_told());
+            return Ok(last_reported());
         }
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, reported) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("branch-space".into()).stack_size(128 << 10);
         let asking = crate::thread::start(thread, move || {
             // The thread that started it may be acting for a caller.
@@ -340,18 +341,18 @@ impl Branch {
         if let Err(error) = asking {
             tracing::warn!(%error, branch = %self.path.display(), "branch space: cannot start a thread; using the last known figures");
             self.asking_space.store(0, Relaxed);
-            return Ok(last_told());
+            return Ok(last_reported());
         }
-        told.recv_timeout(self.patience()).unwrap_or_else(|_| Ok(last_told()))
+        reported.recv_timeout(self.timeout()).unwrap_or_else(|_| Ok(last_reported()))
     }
 
     fn ask_space(&self) -> Result<FsSpace> {
-        let epoch = self.epoch();
+        let mount_generation = self.mount_generation();
         let arrived = self.what_arrived();
         let asked =
             self.ask(|| sys::file::statfs(self.root().as_fd())).inspect_err(|_| self.distrust_space())?;
         let mut known = self.space.lock();
-        if self.epoch() != epoch {
+        if self.mount_generation() != mount_generation {
             return Ok(asked); // of a mount that is gone
         }
         self.placed.store(0, Relaxed);
@@ -407,7 +408,7 @@ impl Branch {
     /// The pool has written `bytes` to this branch.
     pub fn note_placed(&self, bytes: usize) {
         self.placed.fetch_add(bytes as u64, Relaxed);
-        self.tally.add(Sum::WrittenBytes, bytes as u64);
+        self.metrics.add(BranchCounter::WrittenBytes, bytes as u64);
     }
 
     /// The next question about space goes to the file system: it said that it is full.
@@ -445,7 +446,7 @@ impl Branch {
     /// Whether a file that the kernel opens by passthrough is rather not opened by the daemon, too: where an open is a
     /// request to a FUSE server. (One of NFS may refuse an open that a look at the file does not foretell.)
     pub(crate) fn opens_by_name(&self) -> bool {
-        self.home.f_type == FUSE && !self.no_names.load(Relaxed)
+        self.mount_root.f_type == FUSE && !self.no_names.load(Relaxed)
     }
 
     /// The kernel took a file of it only when it was opened in full: so are all others from now on.
@@ -489,7 +490,7 @@ impl Drop for Branch {
 /// How many pools are stacked below the directory, if it is the root of one.
 fn pools_below(root: &OwnedFd) -> u8 {
     let mut level = [0; 4];
-    let told = sys::xattr::get(sys::xattr::On::Fd(root.as_fd()), LEVEL, &mut level).unwrap_or(0);
-    let told = level.get(..told).and_then(|digits| std::str::from_utf8(digits).ok());
-    told.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+    let reported = sys::xattr::get(sys::xattr::On::Fd(root.as_fd()), LEVEL, &mut level).unwrap_or(0);
+    let reported = level.get(..reported).and_then(|digits| std::str::from_utf8(digits).ok());
+    reported.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }

@@ -13,7 +13,7 @@ pub(crate) struct Clashes(Mutex<HashSet<u64>>);
 
 /// Log entry for a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum ClashReport {
     /// It is new.
     Now,
     /// New, and the last that is logged.
@@ -23,19 +23,19 @@ pub(crate) enum Told {
 }
 
 impl Clashes {
-    /// Whether [`Self::tell`] would answer [`Told::Before`].
+    /// Whether [`Self::tell`] would answer [`ClashReport::Before`].
     pub(crate) fn knows(&self, hash: u64) -> bool {
-        let told = self.0.lock();
-        told.len() >= MOST || told.contains(&hash)
+        let reported = self.0.lock();
+        reported.len() >= MOST || reported.contains(&hash)
     }
 
     /// Remembers the clash `hash`.
-    pub(crate) fn tell(&self, hash: u64) -> Told {
-        let mut told = self.0.lock();
-        if told.len() >= MOST || !told.insert(hash) {
-            return Told::Before;
+    pub(crate) fn tell(&self, hash: u64) -> ClashReport {
+        let mut reported = self.0.lock();
+        if reported.len() >= MOST || !reported.insert(hash) {
+            return ClashReport::Before;
         }
-        if told.len() == MOST { Told::Last } else { Told::Now }
+        if reported.len() == MOST { ClashReport::Last } else { ClashReport::Now }
     }
 }
 
@@ -46,10 +46,13 @@ mod tests {
     #[test]
     fn each_is_told_once_and_not_without_end() {
         let clashes = Clashes::default();
-        assert_eq!([clashes.tell(7), clashes.tell(7), clashes.tell(8)], [Told::Now, Told::Before, Told::Now]);
+        assert_eq!(
+            [clashes.tell(7), clashes.tell(7), clashes.tell(8)],
+            [ClashReport::Now, ClashReport::Before, ClashReport::Now]
+        );
         assert!(clashes.knows(7) && !clashes.knows(9));
-        let told: Vec<_> = (100..).take(2 * MOST).map(|hash| clashes.tell(hash)).collect();
-        assert_eq!(told.iter().filter(|told| **told == Told::Now).count(), MOST - 3);
-        assert_eq!(told.iter().filter(|told| **told == Told::Last).count(), 1);
+        let reported: Vec<_> = (100..).take(2 * MOST).map(|hash| clashes.tell(hash)).collect();
+        assert_eq!(reported.iter().filter(|reported| **reported == ClashReport::Now).count(), MOST - 3);
+        assert_eq!(reported.iter().filter(|reported| **reported == ClashReport::Last).count(), 1);
     }
 }

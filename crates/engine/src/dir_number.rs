@@ -19,10 +19,10 @@ use smallvec::SmallVec;
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::number::{self, Identity};
-use crate::inode::{Inode, Name, mark};
+use crate::inode::{Inode, InodeName, mark};
 use crate::pool::Pool;
 use crate::resolve::DirStats;
-use crate::shape::Shape;
+use crate::tree_lock::TreeLock;
 use crate::union::{Union, is_astray};
 
 /// Copies of a directory: what each would be known by, its branch, and the branch's inode number.
@@ -145,7 +145,7 @@ impl Union {
     ///
     /// # Errors
     /// That is not known.
-    fn has_left_name(&self, pool: &Pool, dir: &Inode, name: &Name) -> Result<bool> {
+    fn has_left_name(&self, pool: &Pool, dir: &Inode, name: &InodeName) -> Result<bool> {
         for at in dir.copies() {
             match self.stat_in(pool, &name.parent, at, &name.name) {
                 Ok(there) if dir.copy_ino(at) == Some(there.ino) => return Ok(false),
@@ -210,11 +210,11 @@ impl Union {
 
     /// These copies, which are marked as the directory `id`, are not of it any more.
     fn part(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr, id: Identity, copies: &Naturals) {
-        if !pool.settings.nfs_export || Shape::is_held_here() {
+        if !pool.settings.nfs_export || TreeLock::is_held_here() {
             return;
         }
         // No rename is half done, of which they were seen to be the one half.
-        let Ok(_shape) = self.shape.read(pool) else { return };
+        let Ok(_tree_lock) = self.tree_lock.read(pool) else { return };
         for (_, at, own) in copies {
             let branch = pool.branch(*at);
             let is_it = self.stat_in(pool, parent, *at, name).is_ok_and(|stat| stat.ino == *own);

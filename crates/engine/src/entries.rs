@@ -1,6 +1,6 @@
 //! A directory of one branch, read from its beginning to its end, for conclusions from missing entries.
 //!
-//! A branch that lacks a part lists what it has and ends as if that were all (`health/parts.rs`). So the end is an end only if
+//! A branch that lacks a part lists what it has and ends as if that were all (`health/subvolumes.rs`). So the end is an end only if
 //! the branch is whole then. (What programs list is read in `open/listing.rs`, from any position, with the same question.)
 
 use std::ffi::CString;
@@ -20,7 +20,7 @@ pub(crate) struct Entries<'a> {
 }
 
 /// One of its entries.
-pub(crate) struct Listed {
+pub(crate) struct FoundEntry {
     pub(crate) kind: Option<Kind>,
     /// The branch's inode number.
     pub(crate) ino: u64,
@@ -46,15 +46,19 @@ impl<'a> Entries<'a> {
     ///
     /// # Errors
     /// What the branch answered, or that at the end a part of it was out of reach.
-    pub(crate) fn next(&mut self) -> Result<Option<Listed>> {
+    pub(crate) fn next(&mut self) -> Result<Option<FoundEntry>> {
         loop {
             let next = || {
                 let entry = self.left.next()?;
-                Ok(entry.map(|entry| Listed { kind: entry.kind, ino: entry.ino, name: entry.name.into() }))
+                Ok(entry.map(|entry| FoundEntry {
+                    kind: entry.kind,
+                    ino: entry.ino,
+                    name: entry.name.into(),
+                }))
             };
             match self.branch.ask(next)? {
                 Some(entry) if is_dot(&entry.name) => {}
-                None => return self.branch.ask(|| self.branch.check_parts()).map(|()| None),
+                None => return self.branch.ask(|| self.branch.check_subvolumes()).map(|()| None),
                 entry => return Ok(entry),
             }
         }

@@ -18,7 +18,7 @@ use crate::union::Union;
 impl Union {
     /// Each of the two names gets what the other had, branch by branch.
     pub(crate) fn exchange(&self, pool: &Pool, a: End<'_>, b: End<'_>) -> Result<()> {
-        let _shape = self.shape.write(pool)?;
+        let _tree_lock = self.tree_lock.write(pool)?;
         let (in_a, in_b) =
             (self.find_all(pool, a.dir, a.name, None)?, self.find_all(pool, b.dir, b.name, None)?);
         if in_a.is_empty() || in_b.is_empty() {
@@ -35,8 +35,8 @@ impl Union {
             .filter(|at| holds(&in_a, *at) || holds(&in_b, *at))
             .collect();
         for at in &at {
-            self.skeleton_in_shape(pool, a.dir, *at).map_err(OpError::of_a_new_parent)?;
-            self.skeleton_in_shape(pool, b.dir, *at).map_err(OpError::of_a_new_parent)?;
+            self.skeleton_under_tree_lock(pool, a.dir, *at).map_err(OpError::of_a_new_parent)?;
+            self.skeleton_under_tree_lock(pool, b.dir, *at).map_err(OpError::of_a_new_parent)?;
         }
         let of = |holders: &DirStats, at: BranchIx| {
             holders.iter().find(|(holder, _)| *holder == at).map(|(_, stat)| Object::of(stat))
@@ -44,18 +44,19 @@ impl Union {
         let part = |at: BranchIx| match (of(&in_a, at), of(&in_b, at)) {
             (Some(object), Some(other)) => (at, object, Act::Swap { other }),
             (Some(object), None) => (at, object, Act::There),
-            (None, object) => (at, object.unwrap_or_default(), Act::Back),
+            (None, object) => (at, object.unwrap_or_default(), Act::StepBack),
         };
         let parts: Vec<_> = at.iter().map(|at| part(*at)).collect();
         let record = if parts.len() > 1 { begin(pool, a, b, &parts) } else { None };
-        let done = self.exchange_in_turn(pool, (a, &in_a), (b, &in_b), &parts).and_then(|()| match record {
-            Some(_) => self
-                .sync_names(pool, a.dir, &parts)
-                .and_then(|()| self.sync_names(pool, b.dir, &parts))
-                // Done, but not surely on disk: the next mount looks at it again.
-                .map_err(Half::done),
-            None => Ok(()),
-        });
+        let done =
+            self.exchange_step_by_step(pool, (a, &in_a), (b, &in_b), &parts).and_then(|()| match record {
+                Some(_) => self
+                    .sync_names(pool, a.dir, &parts)
+                    .and_then(|()| self.sync_names(pool, b.dir, &parts))
+                    // Done, but not surely on disk: the next mount looks at it again.
+                    .map_err(Half::done),
+                None => Ok(()),
+            });
         finish(pool, record, &done);
         match done {
             Err(half) if !half.done => Err(half.error),
@@ -66,7 +67,7 @@ impl Union {
         }
     }
 
-    fn exchange_in_turn(
+    fn exchange_step_by_step(
         &self,
         pool: &Pool,
         (a, in_a): (End<'_>, &DirStats),
@@ -83,7 +84,7 @@ impl Union {
             return self.exchange_files(pool, pair[0], pair[1]);
         }
         let swap = |(at, _, act): (BranchIx, Object, Act), undo: bool| {
-            let (from, to) = if (act == Act::Back) == undo { (a, b) } else { (b, a) };
+            let (from, to) = if (act == Act::StepBack) == undo { (a, b) } else { (b, a) };
             let both = matches!(act, Act::Swap { .. });
             let how = if both { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
             self.rename_copy(pool, from, to, at, how)

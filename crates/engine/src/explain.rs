@@ -9,12 +9,12 @@ use std::sync::Arc;
 use fsstack_pool::{BranchIx, Candidate, Printable, Rejection, rank, turn};
 use fsstack_sys::{Errno, Kind, identity};
 
+use crate::by_number::ConnectedDir;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
-use crate::open::choice::Choice;
+use crate::open::decision::PathDecision;
 use crate::place::random;
 use crate::pool::Pool;
-use crate::reach::Connected;
 use crate::resolve::{Found, is_private};
 use crate::union::Union;
 
@@ -50,16 +50,16 @@ pub struct Explained {
     /// Where it is.
     pub at: Whereabouts,
     /// How its bytes go, or would go, were it opened now; None: it is no file.
-    pub way: Option<Way>,
+    pub way: Option<WritePathReasons>,
 }
 
 /// How a file's bytes go, and why.
 #[derive(Clone, Debug)]
-pub struct Way {
+pub struct WritePathReasons {
     /// Why the first open decided as it did; None: it is not open.
-    pub is: Option<Choice>,
+    pub is: Option<PathDecision>,
     /// Decision of an open made now.
-    pub would: Choice,
+    pub would: PathDecision,
     /// Why it was not moved when its branch was full.
     pub stays: Option<String>,
 }
@@ -72,14 +72,14 @@ pub struct Placement {
     /// The deepest directory on the way that exists: what is missing below is made on the chosen branch.
     pub parent: Vec<u8>,
     /// The branches: those that are tried first, in that order, then those that are refused.
-    pub ranking: Vec<Ranked>,
+    pub ranking: Vec<RankedCandidate>,
     /// Lots are drawn: another ranking may come out the next time.
     pub by_lot: bool,
 }
 
 /// A branch in a ranking.
 #[derive(Clone, Debug)]
-pub struct Ranked {
+pub struct RankedCandidate {
     /// The branch.
     pub branch: BranchIx,
     /// Its path.
@@ -124,15 +124,15 @@ impl Union {
         let id = self.identity(&pool, pool.branch(on), &stat);
         let known = self.inodes.get(id.ino).filter(|inode| inode.id == id && inode.branch().is_some());
         let inode = known.unwrap_or_else(|| Arc::new(Inode::file(id, stat.kind(), on)));
-        inode.seen_as(&parent, &name, stat.nlink);
+        inode.note_name(&parent, &name, stat.nlink);
         let open = inode.open_file().and_then(|file| file.because().map(|is| (file, is)));
         let way = match open {
-            Some((file, is)) => Way {
+            Some((file, is)) => WritePathReasons {
                 is: Some(is),
                 would: self.choose_again(&pool, &inode, &file),
                 stays: file.why().map(|why| why.to_string()),
             },
-            None => Way { is: None, would: self.choose_closed(&pool, &inode)?, stays: None },
+            None => WritePathReasons { is: None, would: self.choose_closed(&pool, &inode)?, stays: None },
         };
         Ok(Explained { at, way: Some(way) })
     }
@@ -183,11 +183,11 @@ impl Union {
         let facts = self.candidates(&pool, &root, &pool.settings.create, |_, _| true);
         let ranking = rank(&pool.settings.create, &facts, &mut random);
         let too_full = ranking.refused.iter().any(|(_, why)| *why == Rejection::TooFull);
-        let told = ranking.refused.iter().filter_map(|(at, why)| {
+        let reported = ranking.refused.iter().filter_map(|(at, why)| {
             let facts = facts.iter().find(|facts| facts.branch == *at)?;
             Some(fsstack_pool::explain(&pool.branch(*at).path, facts, *why).to_string())
         });
-        (too_full && ranking.order.is_empty()).then(|| told.collect())
+        (too_full && ranking.order.is_empty()).then(|| reported.collect())
     }
 
     /// The directory that holds the last name of `path`, and that name; None: the root.
@@ -209,7 +209,7 @@ impl Union {
             match self.find(pool, &dir, name) {
                 Ok(Found::Dir(stats, copies)) => {
                     let id = self.dir_identity(pool, &dir, name, &stats)?;
-                    let here = Connected { parent: dir, name: name.clone(), stats, copies, id };
+                    let here = ConnectedDir { parent: dir, name: name.clone(), stats, copies, id };
                     dir = self.pass_by(&here);
                 }
                 Ok(Found::File(..)) => return Ok((dir, done)),
@@ -262,9 +262,9 @@ impl Union {
     }
 }
 
-fn row(pool: &Pool, facts: Candidate, turn: Option<usize>, why: String, size: u64) -> Ranked {
+fn row(pool: &Pool, facts: Candidate, turn: Option<usize>, why: String, size: u64) -> RankedCandidate {
     let path = pool.branch(facts.branch).path.clone();
-    Ranked { branch: facts.branch, path, facts, turn, why, fits: fits(&facts, size) }
+    RankedCandidate { branch: facts.branch, path, facts, turn, why, fits: fits(&facts, size) }
 }
 
 /// Whether the branch has room for `size` bytes and its floor.

@@ -8,9 +8,9 @@ use fsstack_pool::Ino;
 use fsstack_sys::Errno;
 
 use crate::branch::Branch;
+use crate::by_number::ResolvedNumber;
 use crate::inode::number::{self, Identity};
 use crate::pool::Pool;
-use crate::reach::Reached;
 use crate::union::Union;
 
 /// Result of following a handle.
@@ -36,9 +36,9 @@ impl Union {
         if !self.is_found_at_once(&pool, id.ino) {
             return HandleEnd::NotTried;
         }
-        let found = self.reach(&pool, id.ino).map(|reached| match reached {
-            Reached::File(file) => file.id,
-            Reached::Dir(dir) => dir.id,
+        let found = self.resolve_number(&pool, id.ino).map(|reached| match reached {
+            ResolvedNumber::File(file) => file.id,
+            ResolvedNumber::Dir(dir) => dir.id,
         });
         match found {
             Ok(found) if found == id => HandleEnd::Found,

@@ -13,7 +13,7 @@ use fsstack_sys::{self as sys, Stat};
 
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
-use crate::index::{Place, birth};
+use crate::index::{IndexEntry, birth};
 use crate::inode::mark;
 use crate::inode::number::{self, Identity};
 use crate::pool::Pool;
@@ -133,7 +133,7 @@ impl Union {
 
     /// Another object lives that is known by the number `natural`, other than by being at one of `own`.
     fn is_taken(&self, pool: &Pool, natural: Identity, own: &[Ino]) -> bool {
-        self.index.places(natural.ino).into_iter().any(|Place { id, naturals, .. }| {
+        self.index.places(natural.ino).into_iter().any(|IndexEntry { id, naturals, .. }| {
             (id.generation != natural.generation || self.has_left(pool, natural))
                 && naturals.iter().all(|at| !own.contains(at))
                 && naturals.iter().any(|at| self.lives_at(pool, id, *at))
@@ -183,7 +183,7 @@ impl Union {
 
     /// A name of the object `id` was removed: if it was the last, the index need not know it any more.
     pub(crate) fn forget_removed(&self, pool: &Pool, id: Identity) {
-        for Place { id: known, naturals, .. } in self.index.places(id.ino) {
+        for IndexEntry { id: known, naturals, .. } in self.index.places(id.ino) {
             if known == id && !naturals.iter().any(|at| self.lives_at(pool, id, *at)) {
                 self.index.forget(id, None);
             }

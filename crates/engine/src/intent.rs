@@ -31,12 +31,12 @@ use crate::index::birth;
 use crate::inode::mark;
 use crate::inode::number::number;
 use crate::pool::Pool;
-use crate::record::{self, Sort, Written};
+use crate::record::{self, RecordKind, Written};
 use crate::recover::{fresh_name, sync_dir};
 use crate::settle::{Occasion, walk};
 
 /// Records of moves.
-pub(crate) const SORT: Sort = Sort { suffix: c".move", format: 4 };
+pub(crate) const SORT: RecordKind = RecordKind { suffix: c".move", format: 4 };
 /// The decision, the two branches, the two copies.
 const HEAD: usize = 1 + 2 * 2 + 2 * COPY;
 const COPY: usize = 8 + 4 + 8 + 2 * (8 + 4);
@@ -221,7 +221,7 @@ impl<'a> Told<'a> {
 
 /// Whether the move that `record` is about goes from or to `away`.
 pub(crate) fn is_about(record: &[u8], away: BranchId) -> bool {
-    Told::parse(record).is_some_and(|told| [told.from, told.to].contains(&away.get()))
+    Told::parse(record).is_some_and(|reported| [reported.from, reported.to].contains(&away.get()))
 }
 
 /// How far an intent could be settled.
@@ -239,12 +239,12 @@ pub(crate) fn settle(
     record: &[u8],
     occasion: Occasion<'_>,
 ) -> Result<Settled, SysError> {
-    let Some(told) = Told::parse(record) else { return Ok(Settled::Whole) };
-    let is_target = on.id.get() == told.to;
-    let other = if is_target { told.from } else { told.to };
+    let Some(reported) = Told::parse(record) else { return Ok(Settled::Whole) };
+    let is_target = on.id.get() == reported.to;
+    let other = if is_target { reported.from } else { reported.to };
     let Some(other) = pool.branches.iter().find(|branch| branch.id.get() == other) else {
         let lacks = occasion.lacking.iter().any(|lacking| lacking.get() == other);
-        return if lacks { Ok(Settled::Later(None)) } else { decide(on, &told, record) };
+        return if lacks { Ok(Settled::Later(None)) } else { decide(on, &reported, record) };
     };
     let twin = match sys::at::open_dir(other.root().as_fd(), other.folder(), other.mounts) {
         Err(error) if error.errno == Errno::NOENT => None,
@@ -253,7 +253,7 @@ pub(crate) fn settle(
             twin => twin?.and_then(|(_, body)| Told::parse(&body).map(|twin| twin.decided)),
         },
     };
-    let decisions = [told.decided, twin.unwrap_or(Decided::Not)];
+    let decisions = [reported.decided, twin.unwrap_or(Decided::Not)];
     let is = |decided| decisions.contains(&decided);
     let other: &Branch = other;
     let (from, to) = if is_target { (other, on) } else { (on, other) };
@@ -263,17 +263,17 @@ pub(crate) fn settle(
         (false, true) => Some(Decided::New),
         (false, false) => Some(Decided::Not),
     };
-    settle_copies(pool, (from, to), &told, decided, occasion.joining)
+    settle_copies(pool, (from, to), &reported, decided, occasion.joining)
 }
 
 /// The mount has one of the branches only: the copy there, if it is there, is the file from now on.
-fn decide(on: &Branch, told: &Told<'_>, record: &[u8]) -> Result<Settled, SysError> {
-    if told.decided != Decided::Not {
+fn decide(on: &Branch, reported: &Told<'_>, record: &[u8]) -> Result<Settled, SysError> {
+    if reported.decided != Decided::Not {
         return Ok(Settled::Later(None));
     }
     let (decided, stamp) =
-        if on.id.get() == told.to { (Decided::New, told.new) } else { (Decided::Old, told.old) };
-    let at = walk(on, told.path)?;
+        if on.id.get() == reported.to { (Decided::New, reported.new) } else { (Decided::Old, reported.old) };
+    let at = walk(on, reported.path)?;
     if at.map_or(Ok(None), |at| there(&at, stamp))?.is_none() {
         return Ok(Settled::Whole); // it has not got its name, or has lost it
     }
@@ -286,14 +286,14 @@ fn decide(on: &Branch, told: &Told<'_>, record: &[u8]) -> Result<Settled, SysErr
 fn settle_copies(
     pool: &Pool,
     (from, to): (&Branch, &Branch),
-    told: &Told<'_>,
+    reported: &Told<'_>,
     decided: Option<Decided>,
     joining: Option<BranchId>,
 ) -> Result<Settled, SysError> {
-    let (old, new) = (told.old, told.new);
-    let at_old = walk(from, told.path)?;
+    let (old, new) = (reported.old, reported.new);
+    let at_old = walk(from, reported.path)?;
     let is_old = at_old.as_ref().map_or(Ok(None), |at_old| there(at_old, old))?;
-    let at_new = walk(to, told.path)?;
+    let at_new = walk(to, reported.path)?;
     let is_new = at_new.as_ref().map_or(Ok(None), |at_new| there(at_new, new))?;
     let old_there = at_old.zip(is_old);
     let Some((at_new, is_new)) = at_new.zip(is_new) else {

@@ -21,10 +21,10 @@ use crate::branch::Branch;
 use crate::inode::Inode;
 use crate::inode::number::{hash_name, mix};
 use crate::pool::Pool;
-use crate::record::{self, Sort, Written};
+use crate::record::{self, RecordKind, Written};
 
 /// Records of changes of names.
-pub(crate) const SORT: Sort = Sort { suffix: c".names", format: 3 };
+pub(crate) const SORT: RecordKind = RecordKind { suffix: c".names", format: 3 };
 const PART: usize = 1 + 2 + 2 * OBJECT;
 const OBJECT: usize = 3 * 8;
 
@@ -34,7 +34,7 @@ pub(crate) enum Act {
     /// It gets the record's second name instead of the first.
     There,
     /// It gets the first name instead of the second.
-    Back,
+    StepBack,
     /// It has the first name and `other` the second: they change places.
     Swap { other: Object },
     /// It has the second name, and goes: a file, or a directory without entries.
@@ -112,7 +112,7 @@ fn mark(what: &[u8], size: u64, time: Time) -> u64 {
 
 /// A change of names: two paths below the pool's root, and what happens on which branch, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Names {
+pub(crate) struct NameChange {
     pub(crate) first: Vec<u8>,
     pub(crate) second: Vec<u8>,
     pub(crate) parts: Vec<Part>,
@@ -120,7 +120,7 @@ pub(crate) struct Names {
     pub(crate) settled: bool,
 }
 
-impl Names {
+impl NameChange {
     /// The path of `name` in `dir`. None: the directory was removed.
     pub(crate) fn path(dir: &Arc<Inode>, name: &CStr) -> Option<Vec<u8>> {
         let mut path = dir.path()?;
@@ -161,7 +161,7 @@ impl Names {
         for part in &self.parts {
             let (kind, other) = match part.act {
                 Act::There => (0, Object::default()),
-                Act::Back => (1, Object::default()),
+                Act::StepBack => (1, Object::default()),
                 Act::Swap { other } => (2, other),
                 Act::Remove => (3, Object::default()),
             };
@@ -190,7 +190,7 @@ impl Names {
             let (object, other) = part.split_first_chunk::<OBJECT>()?;
             let act = match kind {
                 0 => Act::There,
-                1 => Act::Back,
+                1 => Act::StepBack,
                 2 => Act::Swap { other: Object::take(other.try_into().ok()?) },
                 3 => Act::Remove,
                 _ => return None,
@@ -204,26 +204,26 @@ impl Names {
 
 /// Whether `record` was settled while `away` was not there.
 pub(crate) fn is_settled_without(record: &[u8], away: BranchId) -> bool {
-    Names::decode(record)
+    NameChange::decode(record)
         .is_some_and(|names| names.settled && names.parts.iter().any(|part| part.branch == away))
 }
 
 /// Whether `record` was settled, and is left for `away` alone.
 pub(crate) fn is_left_for(record: &[u8], away: BranchId) -> bool {
-    Names::decode(record)
+    NameChange::decode(record)
         .is_some_and(|names| names.settled && names.parts.iter().all(|part| part.branch == away))
 }
 
 /// Whether `away` takes part in what `record` says.
 pub(crate) fn is_about(record: &[u8], away: BranchId) -> bool {
-    Names::decode(record).is_some_and(|names| names.parts.iter().any(|part| part.branch == away))
+    NameChange::decode(record).is_some_and(|names| names.parts.iter().any(|part| part.branch == away))
 }
 
 impl Part {
     pub(crate) fn reversed(self) -> Option<Self> {
         let act = match self.act {
-            Act::There => Act::Back,
-            Act::Back => Act::There,
+            Act::There => Act::StepBack,
+            Act::StepBack => Act::There,
             Act::Swap { other } => {
                 return Some(Self { object: other, act: Act::Swap { other: self.object }, ..self });
             }
@@ -242,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    fn names() -> Names {
+    fn names() -> NameChange {
         let object = |ino| Object { ino, born: ino * 1_000_003, written: ino + 1 };
         let part =
             |branch, ino, act| Part { branch: BranchId::new(branch).unwrap(), object: object(ino), act };
@@ -250,14 +250,14 @@ mod tests {
             part(1, 77, Act::There),
             part(2, 78, Act::Swap { other: object(79) }),
             part(3, 80, Act::Remove),
-            part(4, 81, Act::Back),
+            part(4, 81, Act::StepBack),
         ];
-        Names { first: b"a/dir".to_vec(), second: b"b".to_vec(), parts, settled: false }
+        NameChange { first: b"a/dir".to_vec(), second: b"b".to_vec(), parts, settled: false }
     }
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
-        assert_eq!(Names::decode(&names().encode()), Some(names()));
+        assert_eq!(NameChange::decode(&names().encode()), Some(names()));
     }
 
     #[test]

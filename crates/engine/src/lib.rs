@@ -4,14 +4,17 @@
 //! protocol structs. Every operation takes one snapshot of the pool, resolves the inode, and makes its calls
 //! through `fsstack-sys`, each relative to a directory descriptor of a branch.
 
+pub mod admin_state;
 mod allocation;
 pub mod answer;
 mod blank;
 pub mod branch;
+mod branch_recovery;
+mod by_number;
 pub mod caller;
 pub mod change;
-mod chattr;
 mod clashes;
+mod clone_metadata;
 mod dir_number;
 mod entries;
 pub mod error;
@@ -19,28 +22,29 @@ mod exchange;
 pub mod explain;
 pub mod handles;
 pub mod health;
-pub mod home;
 mod identify;
 mod index;
 pub mod inode;
+mod inode_flags;
 mod intent;
 mod journal;
 pub mod live;
+pub mod metrics;
+pub mod mount_root;
 mod mounted_fd;
 mod movers;
 mod moving;
 mod names;
 pub mod open;
 pub mod ops;
+mod parallel_lookup;
 mod place;
 pub mod pool;
 pub mod poolid;
 mod ranked;
-mod reach;
 mod record;
 mod recover;
 mod refusals;
-mod regain;
 mod relocate;
 mod removed;
 mod replace;
@@ -48,25 +52,21 @@ pub mod reserve;
 mod resolve;
 mod rights;
 pub mod rules;
-mod scouts;
 mod search;
 pub mod settings;
 mod settle;
-mod shape;
 mod skeleton;
 pub mod status;
-pub mod tally;
-pub mod terms;
 mod thread;
 mod transfer;
-mod twin;
+mod tree_lock;
 pub mod union;
-mod unsynced;
+mod unsynced_dirs;
 pub mod watch;
 
 /// Parts of a move that bulk copies share.
 pub mod carry {
-    pub use crate::chattr::Traits;
+    pub use crate::inode_flags::InodeFlags;
     pub use crate::skeleton::{Unfit, copy_xattrs};
     pub use crate::transfer::is_same;
 }
@@ -75,4 +75,4 @@ pub use caller::Caller;
 pub use error::{OpError, Result};
 pub use index::{AwayBranch, IndexHealth};
 pub use pool::Pool;
-pub use union::{Held, Union};
+pub use union::{TableCounts, Union};

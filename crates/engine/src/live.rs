@@ -9,7 +9,7 @@
 //! A branch that is being removed takes nothing new; requests about to put something there are waited for. Then it leaves
 //! the snapshot and all directories, and requests still at work on it finish. Only then is it shut, in one step with the
 //! check of its open files: had one been opened in between, the branch is put back as it was. Requests on other branches
-//! never see any of this. A call that hangs on the branch is not waited for longer than [`PATIENCE`]; it may then answer
+//! never see any of this. A call that hangs on the branch is not waited for longer than [`CHANGE_TIMEOUT`]; it may then answer
 //! that nothing is there.
 
 use std::os::fd::AsFd;
@@ -28,13 +28,13 @@ use crate::settings::WritePath;
 use crate::union::Union;
 
 /// How long requests that began before a change are waited for: one may hang.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Timeout of the tree lock: other requests wait for it meanwhile, and a holder may hang.
-const SHAPE_PATIENCE: Duration = Duration::from_millis(200);
+const TREE_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How often it is looked whether a branch's files are closed.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Why the branches stay as they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -124,7 +124,7 @@ pub enum Removal<'a> {
 
 /// Changes that were made, for the next one.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct MembershipChanges {
     /// Slots that nothing remembers.
     vacant: Vec<BranchIx>,
     /// Earlier snapshots that requests may still hold.
@@ -142,7 +142,7 @@ impl Union {
     pub fn add_branch(&self, spec: &BranchSpec, position: Position) -> Result<BranchIx, BadChange> {
         let _membership = self.change_branches()?;
         let pool = self.pool.load_full();
-        let before = place_of(&pool, position)?;
+        let before = index_of(&pool, position)?;
         if pool.branches.len() >= MAX_BRANCHES {
             return Err(BadChange::TooMany);
         }
@@ -158,7 +158,7 @@ impl Union {
             id.store(&branch);
         }
         self.index.join(&branch);
-        self.index.muster(std::slice::from_ref(&branch));
+        self.index.admit(std::slice::from_ref(&branch));
         crate::recover::clear_added(&more, &branch);
         drop(more);
         self.changes.lock().vacant.retain(|vacant| *vacant != ix);
@@ -172,7 +172,7 @@ impl Union {
     /// # Errors
     /// Somebody does, and is waiting for a disk that may hang.
     pub(crate) fn change_branches(&self) -> Result<MutexGuard<'_, ()>, BadChange> {
-        self.membership.try_lock_for(PATIENCE).ok_or(BadChange::Busy)
+        self.membership.try_lock_for(CHANGE_TIMEOUT).ok_or(BadChange::Busy)
     }
 
     fn open_branch(&self, pool: &Pool, spec: &BranchSpec, ix: BranchIx) -> Result<Arc<Branch>, BadChange> {
@@ -210,7 +210,7 @@ impl Union {
             match (self.try_removal(&branch), how) {
                 (Ok(()), _) => return Ok(()),
                 (Err(BadChange::InUse { .. } | BadChange::Busy), Removal::WhenIdle(goes_on)) if goes_on() => {
-                    std::thread::sleep(LOOK_EVERY);
+                    std::thread::sleep(LOOK_INTERVAL);
                 }
                 (Err(refusal), _) => {
                     branch.set_leaving(false);
@@ -242,24 +242,24 @@ impl Union {
             return Err(in_use(open));
         }
         let _membership = self.change_branches()?;
-        let place = {
+        let index = {
             let mut changes = self.changes.lock();
             let pool = self.pool.load();
             check_not_last(&pool)?; // another may have gone meanwhile
-            let place = pool.branches.iter().position(|known| known.ix == ix);
+            let index = pool.branches.iter().position(|known| known.ix == ix);
             self.publish(&mut changes, pool.without(ix));
-            place.ok_or(BadChange::NoBranch(ix))?
+            index.ok_or(BadChange::NoBranch(ix))?
         };
         {
             // No thread is about to rename or remove a directory on all branches, unless it hangs.
-            let _shape = self.shape.try_write(SHAPE_PATIENCE);
+            let _tree_lock = self.tree_lock.try_write(TREE_LOCK_TIMEOUT);
             for inode in self.inodes.all() {
                 inode.leave(ix);
             }
         }
         let mut settled = self.settle(&mut self.changes.lock());
         if let Err(open) = branch.shut() {
-            self.join(branch, place);
+            self.join(branch, index);
             return Err(in_use(open));
         }
         // A request at work may have remembered something once more.
@@ -271,7 +271,7 @@ impl Union {
         self.leave_listings(ix);
         self.branches_changed(None, Some(ix));
         branch.let_go();
-        self.index.muster(&[]);
+        self.index.admit(&[]);
         let mut changes = self.changes.lock();
         settled &= self.settle(&mut changes);
         if settled {
@@ -282,8 +282,8 @@ impl Union {
         Ok(())
     }
 
-    /// `branch` becomes a member of the pool, as the one number `place`.
-    fn join(&self, branch: &Arc<Branch>, place: usize) {
+    /// `branch` becomes a member of the pool, as the one number `index`.
+    fn join(&self, branch: &Arc<Branch>, index: usize) {
         branch.serves(&self.inodes);
         if let Some(me) = self.me.get() {
             branch.hosted_by(me);
@@ -293,7 +293,7 @@ impl Union {
         }
         {
             let mut changes = self.changes.lock();
-            let pool = self.pool.load().with_branch(branch.clone(), place);
+            let pool = self.pool.load().with_branch(branch.clone(), index);
             // They may have changed while its disk was asked.
             branch.limit_calls(pool.settings.branch_timeout, pool.settings.branch_inflight);
             self.publish(&mut changes, pool);
@@ -313,14 +313,14 @@ impl Union {
         let mut dirs = Vec::new();
         self.forget_hints();
         for inode in self.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
-            inode.doubt();
+            inode.invalidate();
             if inode.name().is_some() {
                 dirs.push((depth(&inode), inode));
             }
         }
         dirs.sort_by_key(|(depth, _)| *depth);
         for (_, dir) in dirs {
-            let Ok(_shape) = self.shape.read(pool) else { continue };
+            let Ok(_tree_lock) = self.tree_lock.read(pool) else { continue };
             let Some(name) = dir.name().filter(|name| name.parent.is_on(branch.ix)) else { continue };
             // What is no directory there, or does not answer, is for the next lookup to judge.
             if let Ok(stat) = self.stat_in(pool, &name.parent, branch.ix, &name.name)
@@ -347,21 +347,21 @@ impl Union {
         let pool = self.pool.load();
         for dir in open {
             // One that hangs on the branch has no next entry.
-            if let Some(mut listing) = dir.listing.try_lock_for(PATIENCE) {
+            if let Some(mut listing) = dir.listing.try_lock_for(CHANGE_TIMEOUT) {
                 listing.leave(self, &pool, &dir.inode, ix);
             }
         }
     }
 
     /// `pool` is what requests see from now on.
-    pub(crate) fn publish(&self, changes: &mut Changes, pool: Pool) {
+    pub(crate) fn publish(&self, changes: &mut MembershipChanges, pool: Pool) {
         let past = self.pool.swap(Arc::new(pool));
         self.refusals.forget_all();
         changes.past.push(Arc::downgrade(&past));
     }
 
     /// Waits for all requests that began before. False: some have not ended, and may be hanging.
-    fn settle(&self, changes: &mut Changes) -> bool {
+    fn settle(&self, changes: &mut MembershipChanges) -> bool {
         let same = Pool::clone(&self.pool.load());
         self.publish(changes, same);
         let began = Instant::now();
@@ -371,7 +371,7 @@ impl Union {
                 changes.overdue.retain(|past| past.strong_count() > 0);
                 return changes.overdue.is_empty();
             }
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > CHANGE_TIMEOUT {
                 changes.overdue.append(&mut changes.past);
                 tracing::warn!(
                     "change of branches: earlier requests have not ended after 5 s; going on without them"
@@ -383,7 +383,7 @@ impl Union {
     }
 }
 
-fn place_of(pool: &Pool, position: Position) -> Result<usize, BadChange> {
+fn index_of(pool: &Pool, position: Position) -> Result<usize, BadChange> {
     let index = |ix| {
         let at = pool.branches.iter().position(|branch| branch.ix == ix);
         at.ok_or(BadChange::NoBranch(ix))

@@ -9,18 +9,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub struct MountedFd {
     fd: OwnedFd,
-    pub(crate) epoch: u32,
+    pub(crate) mount_generation: u32,
 }
 
 impl MountedFd {
-    /// The root of a branch, at its mount `epoch`.
-    pub(crate) fn root(fd: OwnedFd, epoch: u32) -> Self {
-        Self { fd, epoch }
+    /// The root of a branch, at its mount `mount_generation`.
+    pub(crate) fn root(fd: OwnedFd, mount_generation: u32) -> Self {
+        Self { fd, mount_generation }
     }
 
     /// `fd`, which was opened by this one: the same object, or one below it.
     pub(crate) fn opened(&self, fd: OwnedFd) -> Self {
-        Self { fd, epoch: self.epoch }
+        Self { fd, mount_generation: self.mount_generation }
     }
 }
 

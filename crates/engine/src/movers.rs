@@ -15,18 +15,18 @@ use parking_lot::Mutex;
 
 use crate::inode::Inode;
 use crate::open::OpenFile;
-use crate::open::departure::{Departure, Outcome};
+use crate::open::departure::{Departure, DepartureOutcome};
 use crate::thread;
 use crate::union::Union;
 
 /// Moves off one branch at a time.
 const AT_ONCE: usize = 2;
 /// How long movers are waited for when the daemon ends.
-const PATIENCE: Duration = Duration::from_secs(10);
+const QUEUED_MOVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A file that is to leave a full branch.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct OrderedMove {
     pub(crate) inode: Arc<Inode>,
     pub(crate) file: Arc<OpenFile>,
     pub(crate) departure: Arc<Departure>,
@@ -37,7 +37,7 @@ pub(crate) struct Order {
     kept: AtomicBool,
 }
 
-impl Order {
+impl OrderedMove {
     pub(crate) fn new(
         inode: &Arc<Inode>,
         file: &Arc<OpenFile>,
@@ -57,7 +57,7 @@ impl Order {
     }
 }
 
-impl Drop for Order {
+impl Drop for OrderedMove {
     fn drop(&mut self) {
         self.let_go();
     }
@@ -65,23 +65,23 @@ impl Drop for Order {
 
 /// The moves under way, and those that wait.
 #[derive(Debug, Default)]
-pub(crate) struct Movers(Mutex<State>);
+pub(crate) struct Movers(Mutex<MoversState>);
 
 #[derive(Debug, Default)]
-struct State {
-    lanes: HashMap<BranchIx, Lane>,
+struct MoversState {
+    lanes: HashMap<BranchIx, BranchMoves>,
     ended: bool,
 }
 
 #[derive(Debug, Default)]
-struct Lane {
+struct BranchMoves {
     at_work: Vec<Arc<Departure>>,
-    queue: VecDeque<Arc<Order>>,
+    queue: VecDeque<Arc<OrderedMove>>,
 }
 
-impl Lane {
+impl BranchMoves {
     /// The next one of the queue, if another mover may work. Those that were called off are left out.
-    fn next(&mut self) -> Option<Arc<Order>> {
+    fn next(&mut self) -> Option<Arc<OrderedMove>> {
         self.queue.retain(|order| order.departure.goes_on());
         if self.at_work.iter().filter(|departure| !departure.is_stuck()).count() >= AT_ONCE {
             return None;
@@ -105,15 +105,15 @@ impl Movers {
                 let mut state = self.0.lock();
                 state.ended = true;
                 for lane in state.lanes.values_mut() {
-                    lane.at_work.iter().for_each(|departure| departure.call_off(Outcome::Stays));
-                    lane.queue.drain(..).for_each(|order| order.departure.call_off(Outcome::Stays));
+                    lane.at_work.iter().for_each(|departure| departure.call_off(DepartureOutcome::Stays));
+                    lane.queue.drain(..).for_each(|order| order.departure.call_off(DepartureOutcome::Stays));
                     lane.at_work.retain(|departure| !departure.is_stuck());
                 }
                 if state.lanes.values().all(|lane| lane.at_work.is_empty()) {
                     return;
                 }
             }
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > QUEUED_MOVE_TIMEOUT {
                 return tracing::warn!(
                     "relocation still running at the daemon's end; the next mount clears the partial copy"
                 );
@@ -125,7 +125,7 @@ impl Movers {
 
 impl Union {
     /// Has a mover carry `order` out; without a host for movers the calling thread does.
-    pub(crate) fn have_moved(&self, order: Order) {
+    pub(crate) fn have_moved(&self, order: OrderedMove) {
         if self.me.get().is_none() {
             return self.carry_out(&order);
         }
@@ -133,7 +133,7 @@ impl Union {
         {
             let mut state = self.movers.0.lock();
             if state.ended {
-                return order.departure.call_off(Outcome::Stays);
+                return order.departure.call_off(DepartureOutcome::Stays);
             }
             state.lanes.entry(full).or_default().queue.push_back(Arc::new(order));
         }
@@ -142,23 +142,23 @@ impl Union {
 
     /// Starts as many movers as there may be for those who wait to leave `full`.
     pub(crate) fn start_movers(&self, full: BranchIx) {
-        let next = || self.movers.0.lock().lanes.get_mut(&full).and_then(Lane::next);
+        let next = || self.movers.0.lock().lanes.get_mut(&full).and_then(BranchMoves::next);
         while let Some(order) = next() {
             let Some(me) = self.me.get().and_then(Weak::upgrade) else { return };
             let mover = std::thread::Builder::new().name("mover".into());
             let first = order.clone();
-            if let Err(error) = thread::start(mover, move || me.move_in_turn(first)) {
+            if let Err(error) = thread::start(mover, move || me.move_queued(first)) {
                 tracing::warn!(%error, "relocation: cannot start a thread; the writer's own thread moves the file");
-                self.move_in_turn(order);
+                self.move_queued(order);
             }
         }
     }
 
-    fn move_in_turn(&self, first: Arc<Order>) {
+    fn move_queued(&self, first: Arc<OrderedMove>) {
         // The thread that started it may be acting for a caller.
         if let Err(error) = sys::identity::become_daemon() {
             tracing::warn!(%error, "relocation: the thread cannot take the daemon's identity; the file stays");
-            first.departure.call_off(Outcome::Stays);
+            first.departure.call_off(DepartureOutcome::Stays);
         }
         let mut next = Some(first);
         while let Some(order) = next {
@@ -167,15 +167,15 @@ impl Union {
         }
     }
 
-    fn next_after(&self, done: &Order) -> Option<Arc<Order>> {
+    fn next_after(&self, done: &OrderedMove) -> Option<Arc<OrderedMove>> {
         let mut state = self.movers.0.lock();
         let lane = state.lanes.get_mut(&done.full)?;
         lane.is_done(&done.departure);
         lane.next()
     }
 
-    fn carry_out(&self, order: &Order) {
-        let outcome = if order.departure.begin() { self.move_file(order) } else { Outcome::Stays };
+    fn carry_out(&self, order: &OrderedMove) {
+        let outcome = if order.departure.begin() { self.move_file(order) } else { DepartureOutcome::Stays };
         order.let_go();
         order.departure.end(outcome);
     }

@@ -12,13 +12,13 @@ use fsstack_sys::{self as sys, Stat, Time};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::inode::dirfd::DirFd;
-use crate::inode::{Inode, Name};
+use crate::inode::{Inode, InodeName};
 use crate::transfer;
 
 /// A file that is being moved.
 pub(crate) struct Move<'a> {
     pub(crate) inode: &'a Arc<Inode>,
-    pub(crate) name: Name,
+    pub(crate) name: InodeName,
     pub(crate) from: Arc<Branch>,
     pub(crate) source: BorrowedFd<'a>,
     /// How it was before it was copied.
@@ -30,7 +30,7 @@ pub(crate) struct Move<'a> {
 impl<'a> Move<'a> {
     pub(crate) fn new(
         inode: &'a Arc<Inode>,
-        name: Name,
+        name: InodeName,
         from: Arc<Branch>,
         source: BorrowedFd<'a>,
         stat: Stat,
@@ -63,8 +63,8 @@ impl<'a> Move<'a> {
         }
         let now = || self.from.ask_inside(|| sys::at::stat_now(self.source));
         let is_whole = |stat: &Stat| stat.size == self.stat.size;
-        let told = now()?;
-        if is_whole(&told) && told.mtime == self.modified.get() {
+        let reported = now()?;
+        if is_whole(&reported) && reported.mtime == self.modified.get() {
             return Ok(());
         }
         // What others serve may tell new times for old writes: the content says which it is.
@@ -72,10 +72,10 @@ impl<'a> Move<'a> {
             sys::file::drop_cached(self.source)?;
             transfer::is_same(self.source, copy)
         };
-        let same = is_whole(&told)
+        let same = is_whole(&reported)
             && self.from.ask_inside(is_same)?
-            && now().is_ok_and(|now| is_whole(&now) && now.mtime == told.mtime);
-        self.modified.set(told.mtime);
+            && now().is_ok_and(|now| is_whole(&now) && now.mtime == reported.mtime);
+        self.modified.set(reported.mtime);
         if same { Ok(()) } else { Err(OpError::STALE) }
     }
 }

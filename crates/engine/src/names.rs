@@ -8,7 +8,7 @@ use fsstack_sys::{Errno, Kind, Stat};
 
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
-use crate::journal::{Act, Names, Object, Part};
+use crate::journal::{Act, NameChange, Object, Part};
 use crate::pool::Pool;
 use crate::record::Written;
 use crate::resolve::DirStats;
@@ -81,9 +81,9 @@ pub(crate) fn begin(
         object: *object,
         act: *act,
     };
-    let names = Names {
-        first: Names::path(first.dir, first.name)?,
-        second: Names::path(second.dir, second.name)?,
+    let names = NameChange {
+        first: NameChange::path(first.dir, first.name)?,
+        second: NameChange::path(second.dir, second.name)?,
         parts: parts.iter().map(part).collect(),
         settled: false,
     };

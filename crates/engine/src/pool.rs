@@ -12,9 +12,9 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::branch::Branch;
-use crate::home::Proof;
 use crate::inode::number::{self, hash_name, mix};
 use crate::intent::TakenBack;
+use crate::mount_root::Proof;
 use crate::recover::sync_dir;
 use crate::settings::Settings;
 

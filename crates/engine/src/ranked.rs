@@ -10,9 +10,9 @@ use parking_lot::{Mutex, MutexGuard};
 /// Snapshots of the pool.
 pub(crate) const CHANGES: u8 = 10;
 /// How the kernel reaches an open file.
-pub(crate) const TIE: u8 = 40;
+pub(crate) const IO_MODE: u8 = 40;
 /// Whether an open file's descriptor leaves the access time alone.
-pub(crate) const QUIET: u8 = 41;
+pub(crate) const NOATIME: u8 = 41;
 /// The owners of locks on an open file.
 pub(crate) const OWNERS: u8 = 42;
 /// Bulk copies under way.
@@ -38,7 +38,7 @@ pub(crate) struct Ranked<T, const RANK: u8>(Mutex<T>);
 #[derive(Debug)]
 pub(crate) struct RankedGuard<'a, T, const RANK: u8> {
     guard: MutexGuard<'a, T>,
-    _held: held::Held<RANK>,
+    _held: held::HeldRank<RANK>,
 }
 
 impl<T, const RANK: u8> Ranked<T, RANK> {
@@ -48,7 +48,7 @@ impl<T, const RANK: u8> Ranked<T, RANK> {
 
     #[track_caller]
     pub(crate) fn lock(&self) -> RankedGuard<'_, T, RANK> {
-        let held = held::Held::new();
+        let held = held::HeldRank::new();
         RankedGuard { guard: self.0.lock(), _held: held }
     }
 
@@ -56,7 +56,7 @@ impl<T, const RANK: u8> Ranked<T, RANK> {
     pub(crate) fn try_lock(&self) -> Option<RankedGuard<'_, T, RANK>> {
         let guard = self.0.try_lock()?;
         // It waits for nobody: any order is right.
-        Some(RankedGuard { guard, _held: held::Held::unordered() })
+        Some(RankedGuard { guard, _held: held::HeldRank::unordered() })
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut T {
@@ -93,9 +93,9 @@ mod held {
     }
 
     #[derive(Debug)]
-    pub(super) struct Held<const RANK: u8>;
+    pub(super) struct HeldRank<const RANK: u8>;
 
-    impl<const RANK: u8> Held<RANK> {
+    impl<const RANK: u8> HeldRank<RANK> {
         #[track_caller]
         pub(super) fn new() -> Self {
             let highest = RANKS.with_borrow(|ranks| ranks.iter().copied().max().unwrap_or(0));
@@ -109,7 +109,7 @@ mod held {
         }
     }
 
-    impl<const RANK: u8> Drop for Held<RANK> {
+    impl<const RANK: u8> Drop for HeldRank<RANK> {
         fn drop(&mut self) {
             // (A thread that ends may have lost the list already.)
             _ = RANKS.try_with(|ranks| {
@@ -132,9 +132,9 @@ mod held {
 #[cfg(not(debug_assertions))]
 mod held {
     #[derive(Debug)]
-    pub(super) struct Held<const RANK: u8>;
+    pub(super) struct HeldRank<const RANK: u8>;
 
-    impl<const RANK: u8> Held<RANK> {
+    impl<const RANK: u8> HeldRank<RANK> {
         pub(super) const fn new() -> Self {
             Self
         }
@@ -154,19 +154,19 @@ mod tests {
     #[test]
     #[should_panic = "a lock of rank 40 is taken after one of rank 50"]
     fn locks_are_taken_in_the_order_of_their_ranks() {
-        let (tie, inode) = (Ranked::<_, TIE>::new(()), Ranked::<_, INODE>::new(()));
-        drop((tie.lock(), inode.lock()));
+        let (io_mode, inode) = (Ranked::<_, IO_MODE>::new(()), Ranked::<_, INODE>::new(()));
+        drop((io_mode.lock(), inode.lock()));
         let _inode = inode.lock();
-        let _tie = tie.lock();
+        let _tie = io_mode.lock();
     }
 
     #[test]
     #[should_panic = "a branch is asked under locks of rank [40]"]
     fn no_branch_is_asked_under_one() {
-        let tie = Ranked::<_, TIE>::new(());
-        drop(tie.lock());
+        let io_mode = Ranked::<_, IO_MODE>::new(());
+        drop(io_mode.lock());
         assert_none_held();
-        let _tie = tie.lock();
+        let _tie = io_mode.lock();
         assert_none_held();
     }
 }

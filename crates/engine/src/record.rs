@@ -30,14 +30,14 @@ const ASIDE: &CStr = c".part";
 
 /// Common parts of records of one sort.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Sort {
+pub(crate) struct RecordKind {
     /// How their names end.
     pub(crate) suffix: &'static CStr,
     /// The format of their bodies. A change of the body takes another number.
     pub(crate) format: u16,
 }
 
-const SORTS: [&Sort; 2] = [&intent::SORT, &journal::SORT];
+const SORTS: [&RecordKind; 2] = [&intent::SORT, &journal::SORT];
 
 /// A record that is on a branch, and in use by this process.
 #[must_use = "it is acted on by the next mount unless it is done with"]
@@ -49,9 +49,9 @@ pub(crate) struct Written {
 
 /// A file of the hidden folder that has the name of a record.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum FoundRecord {
     /// A whole one, locked until this drops.
-    Whole(&'static Sort, Vec<u8>, #[expect(dead_code, reason = "holds the lock")] OwnedFd),
+    Whole(&'static RecordKind, Vec<u8>, #[expect(dead_code, reason = "holds the lock")] OwnedFd),
     /// It was cut short: nobody has acted on it.
     Torn,
     /// Another version wrote it.
@@ -68,7 +68,7 @@ enum Parsed<'a> {
     Unknown,
 }
 
-impl Sort {
+impl RecordKind {
     fn of(name: &CStr) -> Option<&'static Self> {
         SORTS.into_iter().find(|sort| name.to_bytes().ends_with(sort.suffix.to_bytes()))
     }
@@ -108,12 +108,17 @@ fn checksum(record: &[u8]) -> u64 {
 }
 
 /// Puts a record into the branch's hidden folder, on disk.
-pub(crate) fn write(on: &Branch, sort: &Sort, body: &[u8]) -> Result<Written, SysError> {
+pub(crate) fn write(on: &Branch, sort: &RecordKind, body: &[u8]) -> Result<Written, SysError> {
     write_as(on, sort, fresh_name(sort.suffix), body)
 }
 
 /// Like [`write`], under a name that no other record has.
-pub(crate) fn write_as(on: &Branch, sort: &Sort, name: CString, body: &[u8]) -> Result<Written, SysError> {
+pub(crate) fn write_as(
+    on: &Branch,
+    sort: &RecordKind,
+    name: CString,
+    body: &[u8],
+) -> Result<Written, SysError> {
     let record = sort.encode(body)?;
     let (folder, file) = in_folder(on, |folder| create(on, folder, &name))?;
     let stored = store(&file, &record).and_then(|()| {
@@ -136,7 +141,7 @@ pub(crate) fn replace(
     on: &Branch,
     folder: BorrowedFd<'_>,
     name: &CStr,
-    sort: &Sort,
+    sort: &RecordKind,
     body: &[u8],
 ) -> Result<(), SysError> {
     let record = sort.encode(body)?;
@@ -196,7 +201,7 @@ impl Written {
     ///
     /// # Errors
     /// This one stays.
-    pub(crate) fn replace(&self, on: &Branch, sort: &Sort, body: &[u8]) -> Result<(), SysError> {
+    pub(crate) fn replace(&self, on: &Branch, sort: &RecordKind, body: &[u8]) -> Result<(), SysError> {
         let folder = sys::at::open_dir(on.root().as_fd(), on.folder(), on.mounts)?;
         replace(on, folder.as_fd(), &self.name, sort, body)
     }
@@ -217,16 +222,20 @@ impl Written {
 }
 
 /// Opens the record `name` in the hidden `folder` and takes its lock. None: it is no record.
-pub(crate) fn take(branch: &Branch, folder: BorrowedFd<'_>, name: &CStr) -> Result<Option<Found>, SysError> {
-    let Some(sort) = Sort::of(name) else { return Ok(None) };
+pub(crate) fn take(
+    branch: &Branch,
+    folder: BorrowedFd<'_>,
+    name: &CStr,
+) -> Result<Option<FoundRecord>, SysError> {
+    let Some(sort) = RecordKind::of(name) else { return Ok(None) };
     let Some((file, record)) = read(branch, folder, name, OFlags::RDWR)? else { return Ok(None) };
     if !try_hold(&file) {
-        return Ok(Some(Found::InUse));
+        return Ok(Some(FoundRecord::InUse));
     }
     Ok(Some(match sort.parse(&record) {
-        Parsed::Body(body) => Found::Whole(sort, body.to_vec(), file),
-        Parsed::Torn => Found::Torn,
-        Parsed::Unknown => Found::Unknown,
+        Parsed::Body(body) => FoundRecord::Whole(sort, body.to_vec(), file),
+        Parsed::Torn => FoundRecord::Torn,
+        Parsed::Unknown => FoundRecord::Unknown,
     }))
 }
 
@@ -235,8 +244,8 @@ pub(crate) fn peek(
     branch: &Branch,
     folder: BorrowedFd<'_>,
     name: &CStr,
-) -> Result<Option<(&'static Sort, Vec<u8>)>, SysError> {
-    let Some(sort) = Sort::of(name) else { return Ok(None) };
+) -> Result<Option<(&'static RecordKind, Vec<u8>)>, SysError> {
+    let Some(sort) = RecordKind::of(name) else { return Ok(None) };
     let Some((_, record)) = read(branch, folder, name, OFlags::RDONLY)? else { return Ok(None) };
     match sort.parse(&record) {
         Parsed::Body(body) => Ok(Some((sort, body.to_vec()))),
@@ -266,7 +275,7 @@ fn read(
 mod tests {
     use super::*;
 
-    const THIS: Sort = Sort { suffix: c".this", format: 3 };
+    const THIS: RecordKind = RecordKind { suffix: c".this", format: 3 };
 
     #[test]
     fn a_record_that_is_cut_or_torn_anywhere_is_torn() {
@@ -285,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_whole_record_of_another_format_is_unknown_and_a_torn_one_is_torn() {
-        let other = Sort { suffix: c".this", format: 4 }.encode(b"of tomorrow").unwrap();
+        let other = RecordKind { suffix: c".this", format: 4 }.encode(b"of tomorrow").unwrap();
         assert_eq!(THIS.parse(&other), Parsed::Unknown);
         assert_eq!(THIS.parse(&other[..other.len() - 1]), Parsed::Torn);
         assert_eq!(THIS.parse(b"fsn2 as it was before the head"), Parsed::Unknown);

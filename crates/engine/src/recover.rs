@@ -24,7 +24,7 @@ use crate::intent;
 use crate::journal;
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
-use crate::record::{self, Found, Sort};
+use crate::record::{self, FoundRecord, RecordKind};
 use crate::settle::{self, Occasion, Settled};
 
 /// The folder, in the root of a branch: never shown in the pool, and gone when nothing is in it. By the level of the
@@ -41,11 +41,11 @@ pub(crate) const LOCK: &CStr = c".lock";
 #[derive(Debug)]
 pub(crate) struct AtWork {
     name: CString,
-    all: Staged,
+    all: StagedNames,
 }
 
 /// Those of a branch.
-pub(crate) type Staged = Arc<Mutex<HashSet<CString>>>;
+pub(crate) type StagedNames = Arc<Mutex<HashSet<CString>>>;
 
 impl std::ops::Deref for AtWork {
     type Target = CStr;
@@ -153,7 +153,7 @@ pub(crate) fn fresh_name(suffix: &CStr) -> CString {
 pub(crate) fn clear_added(pool: &Pool, added: &Branch) {
     // On the others, what is in the folder may be at work; not so what was settled without the branch that was away,
     // or moved from it.
-    if added.check_parts().is_ok() {
+    if added.check_subvolumes().is_ok() {
         let others: Vec<BranchIx> = pool.branches.iter().map(|branch| branch.ix).collect();
         clear_about(pool, added, &others, journal::is_settled_without);
     }
@@ -208,7 +208,7 @@ fn clear_others(pool: &Pool, branch: &Branch, others: &[BranchIx], about: About)
     let mut changed = false;
     for other in pool.branches.iter().filter(|other| other.ix != branch.ix && others.contains(&other.ix)) {
         if other.is_writable() {
-            let cleared = other.ask_patiently(|| finish_about(pool, other, branch.id, about));
+            let cleared = other.ask_long(|| finish_about(pool, other, branch.id, about));
             changed |= report(other, cleared);
         }
     }
@@ -246,7 +246,7 @@ fn finish_about(pool: &Pool, branch: &Branch, away: BranchId, about: About) -> R
 pub(crate) fn give_up(pool: &Pool, away: BranchId) -> bool {
     let mut any = false;
     for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
-        any |= report(branch, branch.ask_patiently(|| drop_about(branch, away)));
+        any |= report(branch, branch.ask_long(|| drop_about(branch, away)));
     }
     any
 }
@@ -258,7 +258,7 @@ fn drop_about(branch: &Branch, away: BranchId) -> Result<bool, SysError> {
     for name in &records {
         // (The lock is held until the record is gone.)
         let found = record::take(branch, folder.as_fd(), name)?;
-        if matches!(found, Some(Found::Whole(..))) {
+        if matches!(found, Some(FoundRecord::Whole(..))) {
             sys::at::unlink(folder.as_fd(), name)?;
             any = true;
         }
@@ -293,7 +293,7 @@ fn records_about(branch: &Branch, away: BranchId, about: About) -> Result<Vec<CS
 pub(crate) fn clear(pool: &Pool) {
     // What a branch does not find that lacks a part may be there.
     let (mut pool, mut lacking) = (pool.clone(), Vec::new());
-    for branch in pool.branches.clone().iter().filter(|branch| branch.check_parts().is_err()) {
+    for branch in pool.branches.clone().iter().filter(|branch| branch.check_subvolumes().is_err()) {
         pool = pool.without(branch.ix);
         lacking.push(branch.id);
     }
@@ -360,19 +360,19 @@ fn clear_entry(
     // (The lock is held until the record is gone.)
     let found = record::take(branch, folder.as_fd(), name)?;
     match &found {
-        Some(Found::Whole(sort, body, _))
+        Some(FoundRecord::Whole(sort, body, _))
             if !clear_record(pool, branch, folder, (name, sort, body), occasion)? =>
         {
             return Ok(false);
         }
-        Some(Found::Torn) => {
+        Some(FoundRecord::Torn) => {
             tracing::info!(?name, branch = %path, "incomplete record removed: its change had not begun");
         }
-        Some(Found::Unknown) => {
+        Some(FoundRecord::Unknown) => {
             tracing::warn!(?name, branch = %path, "record of an interrupted change kept: another version of fsstack wrote it; mount the pool with that version");
             return Ok(false);
         }
-        Some(Found::InUse) => {
+        Some(FoundRecord::InUse) => {
             tracing::info!(?name, branch = %path, "record of a change left alone: another process is at work on it");
             return Ok(false);
         }
@@ -380,7 +380,7 @@ fn clear_entry(
             tracing::info!(?name, branch = %path, "hidden folder: entry left alone: another process is at work on it");
             return Ok(false);
         }
-        Some(Found::Whole(..)) | None => {}
+        Some(FoundRecord::Whole(..)) | None => {}
     }
     match sys::at::unlink(folder.as_fd(), name) {
         // A skeleton that did not get its name.
@@ -428,7 +428,7 @@ fn clear_record(
     pool: &Pool,
     branch: &Branch,
     folder: &OwnedFd,
-    (name, sort, body): (&CStr, &Sort, &[u8]),
+    (name, sort, body): (&CStr, &RecordKind, &[u8]),
     occasion: Occasion<'_>,
 ) -> Result<bool, SysError> {
     if *sort == intent::SORT {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 /// A refusal is remembered for this many times the duration of the try.
 const SHARE: u32 = 20;
 /// The least time that a refusal is remembered.
-const LEAST: Duration = Duration::from_secs(2);
+const SHORTEST_REFUSAL: Duration = Duration::from_secs(2);
 /// Refusals remembered at most; beyond that all are forgotten.
 const MOST: usize = 4096;
 
@@ -52,7 +52,7 @@ impl Refusals {
     }
 
     fn add_at(&self, now: Instant, key: Key, room: u64, began: Instant, why: &'static str) {
-        let until = now + (now.saturating_duration_since(began) * SHARE).max(LEAST);
+        let until = now + (now.saturating_duration_since(began) * SHARE).max(SHORTEST_REFUSAL);
         let mut known = self.0.lock();
         if known.len() >= MOST {
             known.retain(|_, refusal| now < refusal.until);

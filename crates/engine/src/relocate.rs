@@ -1,24 +1,19 @@
 //! Moving an open file to a roomier branch, under its writers.
 //!
-//! A call on the file holds `placed` shared meanwhile. A writer that saw ENOSPC lets go, takes it exclusively for a moment
-//! and notes there that the file is to leave (`open/departure.rs`): from then on readers go on, and changes of the file
-//! wait. A mover (`movers.rs`) makes the copy with nothing held, and takes `placed` exclusively again for the last
-//! comparison and the exchange of the names. Rename, link and unlink of an open file hold it shared and cancel the move: the
-//! writer tries again, with the file as it is then.
+//! A call on the file holds `placed` shared meanwhile. A writer that saw ENOSPC lets go, takes it exclusively for a moment and
+//! notes there that the file is to leave (`open/departure.rs`): from then on readers go on, and changes of the file wait. A mover
+//! (`movers.rs`) makes the copy with nothing held, and takes `placed` exclusively again for the last comparison and the exchange
+//! of the names. Rename, link and unlink of an open file hold it shared and cancel the move: the writer tries again.
 //!
-//! The copy is made without a name (`O_TMPFILE`), or in a hidden folder where the branch has no such thing, and
-//! synced; an intent on the target branch says what is to be done; then it gets the name, the directory is
-//! synced, the old name goes, the intent goes. Killed before the name: the old copy stands, and the new one is
-//! gone or is cleared by the next mount. Killed after: both are whole, and the next mount removes the old one.
+//! The copy is made without a name (`O_TMPFILE`), or in a hidden folder where the branch has no such thing, and synced; an intent
+//! on the target branch says what is to be done; then it gets the name, the directory is synced, the old name goes, the intent
+//! goes. Killed before the name: the old copy stands, and the new one is gone or is cleared by the next mount. Killed after: both
+//! are whole, and the next mount removes the old one.
 //!
-//! Where the target goes out of reach in the middle the file stays where it was, and what the target may have of it is
-//! removed when that is back (`intent.rs`). Until then no other target is tried: the stale copy would outlive the old one.
-//!
+//! If the target goes out of reach, the file stays, and no other target is tried until this one is cleaned (`intent.rs`).
 //! A branch that refused a file is not tried again for that file at once (`refusals.rs`): writers try again and again.
-//!
-//! Not moved: a file with several links (the others would stay behind), and one that the kernel reads or writes
-//! by passthrough, or may have mapped by it (it would go on with the old one). Whether a mapping is left over is asked before the
-//! copy: none is made later, as the file is open and no open of it goes by passthrough.
+//! Not moved: a file with several links, and one that the kernel reads, writes or may have mapped by passthrough. Mappings are
+//! looked for before the copy: none is made later, as no open of the file goes by passthrough then.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -29,27 +24,27 @@ use std::time::Instant;
 use fsstack_pool::{BranchIx, BranchMode, Ranking};
 use fsstack_sys::{self as sys, Errno, Stat};
 
-use crate::blank::{Staged, blank};
+use crate::blank::{StagedCopy, blank};
 use crate::branch::Branch;
+use crate::clone_metadata::clone_metadata;
 use crate::error::{OpError, Result};
-use crate::health::crowd::Stay;
-use crate::health::stand_in;
+use crate::health::inflight_limit::CallKind;
+use crate::health::reply_takeover;
 use crate::index::birth;
 use crate::inode::dirfd::DirFd;
-use crate::inode::{Inode, Name, number};
+use crate::inode::{Inode, InodeName, number};
 use crate::intent::{Intent, Noted, Stamp};
+use crate::metrics::BranchCounter;
 use crate::mounted_fd::MountedFd;
-use crate::movers::Order;
+use crate::movers::OrderedMove;
 use crate::moving::Move;
-use crate::open::departure::{Departure, Outcome};
+use crate::open::departure::{Departure, DepartureOutcome};
 use crate::open::route::Route;
-use crate::open::{Alone, Leave, MAPPED, OpenFile, WRITTEN_PAST, Was, may_be_mapped};
+use crate::open::{ExclusiveFile, FdOrigin, MAPPED, MoveRequest, OpenFile, WRITTEN_PAST, may_be_mapped};
 use crate::place::ancestors;
 use crate::pool::Pool;
 use crate::record::let_go;
 use crate::recover::sync_dir;
-use crate::tally::Sum;
-use crate::twin::dress;
 use crate::union::Union;
 
 /// Why a file stays that would give way to another one.
@@ -78,11 +73,11 @@ impl From<OpError> for Unmoved {
 }
 
 /// Its copy, which has no name yet.
-struct New<'a> {
+struct NewCopy<'a> {
     to: &'a Branch,
     dir: Arc<DirFd>,
     fd: MountedFd,
-    staged: Option<Staged>,
+    staged: Option<StagedCopy>,
 }
 
 impl Union {
@@ -103,27 +98,27 @@ impl Union {
             return Err(Errno::NOSPC.into());
         }
         let departure = match file.leave(full)? {
-            Leave::Gone => return Ok(()), // another writer had it moved
-            Leave::UnderWay(departure) => departure,
-            Leave::Ordered(departure) => {
-                self.have_moved(Order::new(inode, file, departure.clone(), (full, more)));
+            MoveRequest::Gone => return Ok(()), // another writer had it moved
+            MoveRequest::UnderWay(departure) => departure,
+            MoveRequest::Ordered(departure) => {
+                self.have_moved(OrderedMove::new(inode, file, departure.clone(), (full, more)));
                 departure
             }
         };
-        match stand_in::aside(|| departure.wait(|| self.start_movers(full))) {
-            Outcome::TryAgain => Ok(()),
-            Outcome::Stays => Err(Errno::NOSPC.into()),
-            Outcome::Unknown => Err(OpError::UNSURE),
+        match reply_takeover::aside(|| departure.wait(|| self.start_movers(full))) {
+            DepartureOutcome::TryAgain => Ok(()),
+            DepartureOutcome::Stays => Err(Errno::NOSPC.into()),
+            DepartureOutcome::Unknown => Err(OpError::UNSURE),
         }
     }
 
     /// Moves the file to a branch that has room, on the calling thread.
-    pub(crate) fn move_file(&self, order: &Order) -> Outcome {
-        if self.try_to_move(order).is_ok() { Outcome::TryAgain } else { Outcome::Stays }
+    pub(crate) fn move_file(&self, order: &OrderedMove) -> DepartureOutcome {
+        if self.try_to_move(order).is_ok() { DepartureOutcome::TryAgain } else { DepartureOutcome::Stays }
     }
 
-    fn try_to_move(&self, order: &Order) -> Result<()> {
-        let Order { inode, file, departure, more, .. } = order;
+    fn try_to_move(&self, order: &OrderedMove) -> Result<()> {
+        let OrderedMove { inode, file, departure, more, .. } = order;
         let pool = &*self.pool.load_full();
         let (was, from, source) = file.source()?;
         let moving = self.begin(pool, inode, file, from, source.as_fd())?;
@@ -140,7 +135,7 @@ impl Union {
                 continue;
             }
             let began = Instant::now();
-            let Ok(home) = pool.branch(at).move_in() else { continue };
+            let Ok(mount_root) = pool.branch(at).acquire() else { continue };
             let alone = || alone(&moving, file, was, departure);
             match self.move_to(pool, &moving, pool.branch(at), departure, alone) {
                 Ok((fd, mut placed)) => {
@@ -148,15 +143,15 @@ impl Union {
                         name = ?moving.name.name, from = %moving.from.path.display(),
                         to = %pool.branch(at).path.display(), "file relocated to a roomier branch"
                     );
-                    moving.from.tally.add(Sum::MovedAway, 1);
-                    pool.branch(at).tally.add(Sum::MovedHere, 1);
+                    moving.from.metrics.add(BranchCounter::MovedAway, 1);
+                    pool.branch(at).metrics.add(BranchCounter::MovedHere, 1);
                     ask_for_late_errors(file, &moving);
                     file.is_synced();
-                    let gone = placed.arrive(home, fd);
-                    file.hush_again(&placed);
+                    let gone = placed.arrive(mount_root, fd);
+                    file.set_noatime_again(&placed);
                     drop(placed); // a close may hang
                     let from = moving.from.clone();
-                    from.dispose(was.epoch, (gone, source));
+                    from.dispose(was.mount_generation, (gone, source));
                     return Ok(());
                 }
                 Err(_) if departure.is_over() => return Err(Errno::NOSPC.into()), // called off
@@ -224,7 +219,7 @@ impl Union {
 
     /// Why a file of this name does not leave the branch `full`: hidden files would come to light, for the first branch in
     /// order that has the name wins.
-    fn why_not_from(&self, pool: &Pool, name: &Name, full: BranchIx) -> Option<&'static str> {
+    fn why_not_from(&self, pool: &Pool, name: &InodeName, full: BranchIx) -> Option<&'static str> {
         match self.find_all(pool, &name.parent, &name.name, Some(full)) {
             Ok(others) if others.is_empty() => None,
             Ok(_) => Some(HIDES),
@@ -247,11 +242,11 @@ impl Union {
         moving: &Move<'_>,
         to: &Branch,
         departure: &Departure,
-        alone: impl FnOnce() -> Result<Alone<'f>>,
-    ) -> Result<(MountedFd, Alone<'f>), Unmoved> {
+        alone: impl FnOnce() -> Result<ExclusiveFile<'f>>,
+    ) -> Result<(MountedFd, ExclusiveFile<'f>), Unmoved> {
         let dir = self.skeleton(pool, &moving.name.parent, to.ix)?;
         let (fd, staged) = to.ask(|| blank(to, &dir, &moving.stat))?;
-        let new = New { to, dir, fd, staged };
+        let new = NewCopy { to, dir, fd, staged };
         let id = moving.inode.id;
         let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {
             // What it is known by is on disk, on the copy and in the index, before the copy has a name.
@@ -289,27 +284,27 @@ impl Union {
         &self,
         pool: &Pool,
         moving: &Move<'_>,
-        new: &New<'_>,
+        new: &NewCopy<'_>,
         ino: u64,
     ) -> Result<OldName, Unmoved> {
         let _followed = self.listings_follow(pool, &moving.name, moving.from.ix);
         // Until the intent, which names the way, is done with, no directory on the way is renamed, and no two names
         // are exchanged: what is looked at now is what loses its name.
-        let _shape = self.shape.read(pool)?;
-        let old = self.exchange_names_in_shape(pool, moving, new, ino)?;
+        let _tree_lock = self.tree_lock.read(pool)?;
+        let old = self.exchange_names_under_tree_lock(pool, moving, new, ino)?;
         // Settling intents when a branch is back, with the tree lock held exclusively, asks where an open file is.
         moving.inode.moved_to(new.to.ix);
         Ok(old)
     }
 
-    fn exchange_names_in_shape(
+    fn exchange_names_under_tree_lock(
         &self,
         pool: &Pool,
         moving: &Move<'_>,
-        new: &New<'_>,
+        new: &NewCopy<'_>,
         ino: u64,
     ) -> Result<OldName, Unmoved> {
-        let (New { to, fd, .. }, from) = (new, &*moving.from);
+        let (NewCopy { to, fd, .. }, from) = (new, &*moving.from);
         let name = &*moving.name.name;
         let old_dir = self.dirfd(pool, &moving.name.parent, moving.from.ix)?;
         let there = moving.look(&old_dir)?;
@@ -327,7 +322,7 @@ impl Union {
             ancestors(&moving.name.parent).iter().flat_map(|above| [(above, *to), (above, from)])
         {
             let above = self.dirfd(pool, above, on.ix)?;
-            on.ask_patiently(|| sync_dir(above.as_fd()))?;
+            on.ask_long(|| sync_dir(above.as_fd()))?;
         }
         let (old, new_stamp) = (Stamp::of(&there), Stamp::of(&to.ask(|| sys::at::stat_fd(fd.as_fd()))?));
         let intent = Intent { from, to, old, new: new_stamp, path: &path }.write()?;
@@ -361,8 +356,8 @@ impl Union {
     }
 
     /// The copy gets the name, unless somebody else has it by now; that is on disk then.
-    fn give_name(&self, moving: &Move<'_>, new: &New<'_>, old_dir: &DirFd) -> Result<()> {
-        let New { to, dir, fd, staged } = new;
+    fn give_name(&self, moving: &Move<'_>, new: &NewCopy<'_>, old_dir: &DirFd) -> Result<()> {
+        let NewCopy { to, dir, fd, staged } = new;
         let name = &*moving.name.name;
         to.ask(|| {
             match staged {
@@ -396,12 +391,12 @@ impl Union {
 
 /// Copies all of the file, with a permit in both branches, so that whichever hangs the caller is answered. (In the order of
 /// the branches: a copy the other way does not hold one and wait for the other.)
-fn copy_across(pool: &Pool, moving: &Move<'_>, new: &New<'_>, departure: &Departure) -> Result<()> {
+fn copy_across(pool: &Pool, moving: &Move<'_>, new: &NewCopy<'_>, departure: &Departure) -> Result<()> {
     let (from, to) = (&*moving.from, new.to);
     let (first, second) = if from.ix < to.ix { (from, to) } else { (to, from) };
-    let _inside = (first.come_in(Stay::Long)?, second.come_in(Stay::Long)?);
+    let _inside = (first.come_in(CallKind::Long)?, second.come_in(CallKind::Long)?);
     let (how, goes_on) = (&pool.settings.relocation, || departure.goes_on());
-    to.ask_inside(|| dress(new.fd.as_fd(), moving.source, &moving.stat, how, &goes_on))?;
+    to.ask_inside(|| clone_metadata(new.fd.as_fd(), moving.source, &moving.stat, how, &goes_on))?;
     moving.check(new.fd.as_fd())
 }
 
@@ -410,10 +405,16 @@ fn copy_across(pool: &Pool, moving: &Move<'_>, new: &New<'_>, departure: &Depart
 /// # Errors
 /// EIO if another holder of the file is stuck in its branch; ESTALE if the file has changed; EINTR if the move was
 /// cancelled.
-fn alone<'f>(moving: &Move<'_>, file: &'f OpenFile, was: Was, departure: &Departure) -> Result<Alone<'f>> {
-    let placed = file.hold_alone()?;
+fn alone<'f>(
+    moving: &Move<'_>,
+    file: &'f OpenFile,
+    was: FdOrigin,
+    departure: &Departure,
+) -> Result<ExclusiveFile<'f>> {
+    let placed = file.hold_exclusively()?;
     let now = placed.was();
-    if (now.branch, now.epoch) != (was.branch, was.epoch) || why_not(file, &moving.stat, 0).is_some() {
+    let is_other = (now.branch, now.mount_generation) != (was.branch, was.mount_generation);
+    if is_other || why_not(file, &moving.stat, 0).is_some() {
         return Err(OpError::STALE);
     }
     if departure.name() { Ok(placed) } else { Err(Errno::INTR.into()) }
@@ -424,7 +425,7 @@ fn alone<'f>(moving: &Move<'_>, file: &'f OpenFile, was: Was, departure: &Depart
 fn ask_for_late_errors(file: &OpenFile, moving: &Move<'_>) {
     let (from, old) = (&moving.from, moving.source);
     let how = if from.is_remote() { sys::file::flush } else { sys::file::await_written };
-    let late = file.owed.ask(None, OpError::is_of_a_sync, || from.ask_patiently(|| how(old)));
+    let late = file.write_back_errors.ask(None, OpError::is_of_a_sync, || from.ask_long(|| how(old)));
     if let Err(error) = late {
         tracing::warn!(%error, name = ?moving.name.name, branch = %from.path.display(), "relocated file: write-back error on the old copy; its next fsync fails");
     }
@@ -433,12 +434,12 @@ fn ask_for_late_errors(file: &OpenFile, moving: &Move<'_>) {
 /// The new copy, number `ino`, must not stay beside the old one; somebody else's file of that name is left alone.
 fn give_up(
     pool: &Pool,
-    new: &New<'_>,
+    new: &NewCopy<'_>,
     name: &CStr,
     (intent, ino): (Noted<'_>, u64),
     error: OpError,
 ) -> Unmoved {
-    let New { to, dir, .. } = new;
+    let NewCopy { to, dir, .. } = new;
     let undone = match to.ask(|| sys::at::stat(dir.as_fd(), name)) {
         Ok(there) if there.ino == ino => to.ask(|| sys::at::unlink(dir.as_fd(), name)),
         Err(error) if !error.is_missing() => Err(error),
@@ -469,7 +470,8 @@ fn why_failed(error: OpError, known: &'static str) -> &'static str {
 
 fn why_not(file: &OpenFile, stat: &Stat, flags: u32) -> Option<&'static str> {
     if file.is_past_us() {
-        return Some(if matches!(file.tied_to(), Some(Route::Beside(_))) { MAPPED } else { WRITTEN_PAST });
+        let beside = matches!(file.route(), Some(Route::DirectBeside(_)));
+        return Some(if beside { MAPPED } else { WRITTEN_PAST });
     }
     if !file.lock_owners.lock().is_empty() {
         return Some("somebody has locks on it, which the branch keeps");

@@ -15,7 +15,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 
-use crate::index::Place;
+use crate::index::IndexEntry;
 use crate::inode::Inode;
 use crate::inode::dirfd::DirFd;
 use crate::inode::number::{self, Identity};
@@ -23,65 +23,65 @@ use crate::pool::Pool;
 use crate::union::Union;
 
 /// Timeout of waiting for threads that link something: the index may have too much.
-const PATIENCE: Duration = Duration::from_millis(200);
+const LINK_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// An object whose name is about to be removed.
-pub(crate) struct Going<'a> {
+pub(crate) struct NameRemoval<'a> {
     id: Identity,
-    places: SmallVec<[(BranchIx, Ino, How<'a>); 1]>,
+    places: SmallVec<[(BranchIx, Ino, LastNameCheck<'a>); 1]>,
 }
 
 /// How it is known whether the last name went.
-enum How<'a> {
+enum LastNameCheck<'a> {
     File(OwnedFd),
     Dir(Arc<DirFd>),
     /// This one was the last, and nobody gives it another until this drops.
-    Alone {
+    ExclusiveFile {
         _links: RwLockWriteGuard<'a, ()>,
     },
 }
 
 impl Union {
     /// `name` in `parent` is about to be removed from `inode`: for [`Self::gone`], when it is.
-    pub(crate) fn going<'a>(
+    pub(crate) fn removal<'a>(
         &self,
         pool: &'a Pool,
         inode: &Arc<Inode>,
         (parent, name): (&Arc<Inode>, &CStr),
-    ) -> Going<'a> {
-        let mut going = Going { id: inode.id, places: SmallVec::new() };
-        for Place { id, naturals, .. } in self.index.places(inode.id.ino) {
+    ) -> NameRemoval<'a> {
+        let mut removal = NameRemoval { id: inode.id, places: SmallVec::new() };
+        for IndexEntry { id, naturals, .. } in self.index.places(inode.id.ino) {
             if id != inode.id {
                 continue;
             }
-            let known = |(_, natural, _): &(BranchIx, Ino, How<'a>)| naturals.contains(natural);
+            let known = |(_, natural, _): &(BranchIx, Ino, LastNameCheck<'a>)| naturals.contains(natural);
             match inode.is_dir() {
-                true => going.places.extend(self.copies_that_go(pool, inode).filter(known)),
-                false => going.places.extend(self.file_that_goes(pool, inode, (parent, name)).filter(known)),
+                true => removal.places.extend(self.removed_copies(pool, inode).filter(known)),
+                false => removal.places.extend(self.removed_file(pool, inode, (parent, name)).filter(known)),
             }
         }
-        going
+        removal
     }
 
-    fn copies_that_go<'a>(
+    fn removed_copies<'a>(
         &self,
         pool: &'a Pool,
         dir: &Arc<Inode>,
-    ) -> impl Iterator<Item = (BranchIx, Ino, How<'a>)> {
+    ) -> impl Iterator<Item = (BranchIx, Ino, LastNameCheck<'a>)> {
         let searched = dir.copies().into_iter().filter(|at| pool.branch(*at).by_number.is_none());
         searched.filter_map(move |at| {
             let branch = pool.branch(at);
             let natural = number::number(branch, branch.dev(), dir.copy_ino(at)?);
-            Some((at, natural, How::Dir(self.dirfd(pool, dir, at).ok()?)))
+            Some((at, natural, LastNameCheck::Dir(self.dirfd(pool, dir, at).ok()?)))
         })
     }
 
-    fn file_that_goes<'a>(
+    fn removed_file<'a>(
         &self,
         pool: &'a Pool,
         file: &Inode,
         (parent, name): (&Arc<Inode>, &CStr),
-    ) -> Option<(BranchIx, Ino, How<'a>)> {
+    ) -> Option<(BranchIx, Ino, LastNameCheck<'a>)> {
         let at = file.branch()?;
         let branch = pool.branch(at);
         if branch.by_number.is_some() {
@@ -89,35 +89,36 @@ impl Union {
         }
         let natural = |stat: &sys::Stat| number::number(branch, stat.dev, stat.ino);
         if branch.renames_what_is_held() {
-            let links = branch.searches.alone(PATIENCE)?;
+            let links = branch.searches.exclusively(LINK_LOCK_TIMEOUT)?;
             let stat = self.stat_in(pool, parent, at, name).ok()?;
-            return (stat.nlink == 1).then(|| (at, natural(&stat), How::Alone { _links: links }));
+            return (stat.nlink == 1)
+                .then(|| (at, natural(&stat), LastNameCheck::ExclusiveFile { _links: links }));
         }
         let dir = self.dirfd(pool, parent, at).ok()?;
         let open = || sys::at::open(dir.as_fd(), name, OFlags::PATH, 0, branch.mounts);
         let fd = branch.ask(open).ok()?;
         let stat = branch.ask(|| sys::at::stat_fd(fd.as_fd())).ok()?;
-        Some((at, natural(&stat), How::File(fd)))
+        Some((at, natural(&stat), LastNameCheck::File(fd)))
     }
 
     /// The name that was about to be removed is gone: if it was the last, the index need not know the object any more.
-    pub(crate) fn gone(&self, pool: &Pool, going: Going<'_>) {
-        for (at, natural, how) in going.places {
+    pub(crate) fn gone(&self, pool: &Pool, removal: NameRemoval<'_>) {
+        for (at, natural, how) in removal.places {
             let branch = pool.branch(at);
             let asked = |fd| {
                 let asked = branch.ask(|| is_unlinked(fd));
                 asked.unwrap_or_else(|error| error.is_missing())
             };
             let is_gone = match &how {
-                How::File(fd) => asked(fd.as_fd()),
-                How::Dir(fd) => asked(fd.as_fd()),
-                How::Alone { .. } => true,
+                LastNameCheck::File(fd) => asked(fd.as_fd()),
+                LastNameCheck::Dir(fd) => asked(fd.as_fd()),
+                LastNameCheck::ExclusiveFile { .. } => true,
             };
             if is_gone {
-                self.index.forget(going.id, Some(natural));
+                self.index.forget(removal.id, Some(natural));
             }
         }
-        self.forget_removed(pool, going.id);
+        self.forget_removed(pool, removal.id);
     }
 }
 

@@ -37,15 +37,15 @@ impl Union {
             }
         }
         // Paths in the record stay what they are until it is done with.
-        let _shape = self.shape.read(pool)?;
+        let _tree_lock = self.tree_lock.read(pool)?;
         let replaced = Object::to_go(&self.stat_in(pool, to.dir, other, to.name)?);
         let moved = Object::of(&self.stat_in(pool, from.dir, at, from.name)?);
         let parts = [(other, replaced, Act::Remove), (at, moved, Act::There)];
         let record = begin(pool, from, to, &parts);
         let fds = (&*from_fd, &*to_fd);
         let done = match is_earlier {
-            true => self.take_place(pool, from, to, (at, other), fds),
-            false => self.take_place_before(pool, from, to, (at, other), fds),
+            true => self.take_name(pool, from, to, (at, other), fds),
+            false => self.take_name_before(pool, from, to, (at, other), fds),
         };
         self.both_changed(pool, at, from, to);
         finish(pool, record, &done);
@@ -60,7 +60,7 @@ impl Union {
 
     /// Replaces a file that `other` hides until it is gone: until that moment nothing has changed, and from then on the file
     /// is there under its new name.
-    fn take_place(
+    fn take_name(
         &self,
         pool: &Pool,
         from: End<'_>,
@@ -98,7 +98,7 @@ impl Union {
     }
 
     /// Replaces a file that hides the one on `other` as soon as it has its name.
-    fn take_place_before(
+    fn take_name_before(
         &self,
         pool: &Pool,
         from: End<'_>,

@@ -21,17 +21,17 @@ use fsstack_sys::at::RenameFlags;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, OFlags, identity};
 
+use crate::admin_state::{OpenFileRef, staged};
 use crate::branch::Branch;
-use crate::chattr;
 use crate::error::{OpError, Result};
 use crate::explain::fits;
 use crate::inode::Inode;
+use crate::inode_flags;
 use crate::place::random;
 use crate::pool::Pool;
 use crate::record;
 use crate::recover::{self, AtWork};
 use crate::resolve::check_public;
-use crate::terms::{Tenant, staged};
 use crate::union::Union;
 
 /// A bulk copy under way.
@@ -81,7 +81,7 @@ pub(crate) struct Copying {
 #[derive(Debug)]
 struct Reservation {
     id: u64,
-    home: Arc<Staging>,
+    mount_root: Arc<Staging>,
     parent: Arc<Inode>,
     name: CString,
     size: u64,
@@ -89,14 +89,14 @@ struct Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.home.home.give_back(self.id, self.size);
+        self.mount_root.mount_root.give_back(self.id, self.size);
     }
 }
 
 /// A directory in the hidden folder of a branch; it goes when the copy ends, with all that is in it.
 #[derive(Debug)]
 struct Staging {
-    home: Tenant,
+    mount_root: OpenFileRef,
     name: AtWork,
     dir: Arc<OwnedFd>,
     ino: u64,
@@ -106,50 +106,50 @@ struct Staging {
 
 impl Staging {
     fn make(branch: &Arc<Branch>) -> Result<Self> {
-        let home = branch.move_in()?;
-        let name = home.stage(recover::COPY);
-        let (dir, ino, lock) = home.ask(|| {
-            let made = recover::in_folder(&home, |folder| {
+        let mount_root = branch.acquire()?;
+        let name = mount_root.stage(recover::COPY);
+        let (dir, ino, lock) = mount_root.ask(|| {
+            let made = recover::in_folder(&mount_root, |folder| {
                 sys::at::mkdir(folder, &name, 0o700)?;
-                let opened = sys::at::open_dir(folder, &name, home.mounts).and_then(|dir| {
+                let opened = sys::at::open_dir(folder, &name, mount_root.mounts).and_then(|dir| {
                     let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-                    let lock = sys::at::open(dir.as_fd(), recover::LOCK, how, 0o600, home.mounts)?;
+                    let lock = sys::at::open(dir.as_fd(), recover::LOCK, how, 0o600, mount_root.mounts)?;
                     record::hold_new(&lock, dir.as_fd(), recover::LOCK)?;
                     Ok((sys::at::stat_fd(dir.as_fd())?.ino, dir, lock))
                 });
                 opened.inspect_err(|_| {
-                    let _left = recover::clear_dir(&home, folder, &name); // for the next mount, if it must be
+                    let _left = recover::clear_dir(&mount_root, folder, &name); // for the next mount, if it must be
                 })
             });
             made.map(|(_, (ino, dir, lock))| (dir, ino, lock))
         })?;
-        Ok(Self { home, name, dir: Arc::new(dir), ino, _lock: lock })
+        Ok(Self { mount_root, name, dir: Arc::new(dir), ino, _lock: lock })
     }
 
     fn place(&self) -> StagingPlace {
         let name = |name: &CStr| PathBuf::from(os(name.to_bytes()));
         StagingPlace {
-            branch: self.home.path.clone(),
-            folder: name(self.home.folder()).join(name(&self.name)),
+            branch: self.mount_root.path.clone(),
+            folder: name(self.mount_root.folder()).join(name(&self.name)),
             ino: self.ino,
-            local: self.home.kind.is_local(),
+            local: self.mount_root.kind.is_local(),
         }
     }
 }
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        let home = &self.home;
+        let mount_root = &self.mount_root;
         let cleared = identity::become_daemon().map_err(OpError::Sys).and_then(|()| {
-            home.ask_patiently(|| {
-                let folder = recover::folder(home)?;
-                recover::clear_dir(home, folder.as_fd(), &self.name)
+            mount_root.ask_long(|| {
+                let folder = recover::folder(mount_root)?;
+                recover::clear_dir(mount_root, folder.as_fd(), &self.name)
             })
         });
         if let Err(error) = cleared {
-            tracing::warn!(%error, branch = %home.path.display(), "bulk copy: partial copy not removed; the next mount clears it");
+            tracing::warn!(%error, branch = %mount_root.path.display(), "bulk copy: partial copy not removed; the next mount clears it");
         }
-        recover::leave(home);
+        recover::leave(mount_root);
     }
 }
 
@@ -215,16 +215,16 @@ impl Union {
                 continue;
             }
             match self.staging(pool, copy, *at) {
-                Ok(home) => {
+                Ok(mount_root) => {
                     let id = self.new_handle().0;
-                    home.home.promise(id, file.size, &home.dir);
+                    mount_root.mount_root.promise(id, file.size, &mount_root.dir);
                     let space = &mut known.space;
                     space.available = space.available.saturating_sub(file.size);
                     space.free = space.free.saturating_sub(file.size);
                     space.inodes_free = space.inodes_free.saturating_sub(1);
                     let kept = Reservation {
                         id,
-                        home,
+                        mount_root,
                         parent: parent.clone(),
                         name: file.name.clone(),
                         size: file.size,
@@ -253,7 +253,7 @@ impl Union {
 
     fn staging_on(&self, copy: CopyId, at: BranchIx) -> Option<Arc<Staging>> {
         let copies = self.copies.lock();
-        copies.get(&copy.0)?.stagings.iter().find(|staging| staging.home.ix == at).cloned()
+        copies.get(&copy.0)?.stagings.iter().find(|staging| staging.mount_root.ix == at).cloned()
     }
 
     /// Where the copy makes its files on the branch `at`, once something is reserved there.
@@ -269,7 +269,7 @@ impl Union {
     /// The file is removed then.
     pub fn commit(&self, copy: CopyId, ids: &[u64]) -> Vec<Result<()>> {
         let pool = self.pool.load();
-        let mut told: Vec<(Ino, CString)> = Vec::with_capacity(ids.len());
+        let mut reported: Vec<(Ino, CString)> = Vec::with_capacity(ids.len());
         let mut answers = Vec::with_capacity(ids.len());
         for id in ids {
             let Some(mut kept) = self.take_reservation(copy, *id) else {
@@ -278,17 +278,17 @@ impl Union {
             };
             let named = self.name_staged(&pool, &kept);
             match &named {
-                Ok(()) => told.push((kept.parent.id.ino, std::mem::take(&mut kept.name))),
+                Ok(()) => reported.push((kept.parent.id.ino, std::mem::take(&mut kept.name))),
                 Err(_) => discard(&kept),
             }
             answers.push(named);
         }
-        if let Some(doubt) = self.doubt.get() {
+        if let Some(invalidator) = self.invalidator.get() {
             let mut before = None;
-            for (dir, name) in &told {
-                doubt.name(*dir, name);
+            for (dir, name) in &reported {
+                invalidator.name(*dir, name);
                 if before.replace(*dir) != Some(*dir) {
-                    doubt.attributes(*dir);
+                    invalidator.attributes(*dir);
                 }
             }
         }
@@ -296,36 +296,36 @@ impl Union {
     }
 
     fn name_staged(&self, pool: &Pool, of: &Reservation) -> Result<()> {
-        let Reservation { id, home: staging, parent, name, size } = of;
-        let home = &staging.home;
+        let Reservation { id, mount_root: staging, parent, name, size } = of;
+        let mount_root = &staging.mount_root;
         identity::become_daemon().map_err(OpError::Sys)?;
         if parent.name().is_none() && !parent.is_root() {
             return Err(OpError::MISSING);
         }
-        let _making = self.must_be_missing(pool, parent, name)?;
+        let _create_guard = self.must_be_missing(pool, parent, name)?;
         let staged = staged(*id);
         // The branch's copy of the directory may have been removed with its last entry.
-        let dir = self.skeleton(pool, parent, home.ix)?;
-        self.sync_renamed(pool, (parent, name), &[home.ix]);
+        let dir = self.skeleton(pool, parent, mount_root.ix)?;
+        self.sync_renamed(pool, (parent, name), &[mount_root.ix]);
         let folder = staging.dir.as_fd();
         if self.index.may_lack(pool) {
-            let stat = home.ask(|| home.stat(folder, &staged))?;
-            self.other_for_new(pool, home, &stat, On::Name(folder, &staged));
+            let stat = mount_root.ask(|| mount_root.stat(folder, &staged))?;
+            self.other_for_new(pool, mount_root, &stat, On::Name(folder, &staged));
         }
         let name_it = || sys::at::rename(folder, &staged, dir.as_fd(), name, RenameFlags::NOREPLACE);
-        home.ask(|| match name_it() {
+        mount_root.ask(|| match name_it() {
             // The directory gives a project to what is made in it, and takes nothing of another one.
             Err(error) if error.errno == Errno::XDEV => {
-                let file = sys::at::open(folder, &staged, OFlags::RDONLY, 0, home.mounts)?;
+                let file = sys::at::open(folder, &staged, OFlags::RDONLY, 0, mount_root.mounts)?;
                 let dir = sys::at::reopen(dir.as_fd(), OFlags::RDONLY)?;
                 // (Where that is not the reason, the first error is the one to tell.)
-                chattr::put_into_project_of(dir.as_fd(), file.as_fd()).map_err(|_| error)?;
+                inode_flags::put_into_project_of(dir.as_fd(), file.as_fd()).map_err(|_| error)?;
                 name_it()
             }
             named => named,
         })?;
-        home.note_placed_beside(size.saturating_sub(home.arrived(*id)));
-        home.note_made();
+        mount_root.note_placed_beside(size.saturating_sub(mount_root.arrived(*id)));
+        mount_root.note_made();
         parent.has_new(name);
         Ok(())
     }
@@ -336,7 +336,7 @@ impl Union {
         for id in ids {
             if let Some(kept) = self.take_reservation(copy, *id) {
                 // It may not have fitted: the branch tells its space anew.
-                kept.home.home.distrust_space();
+                kept.mount_root.mount_root.distrust_space();
                 discard(&kept);
             }
         }
@@ -365,13 +365,13 @@ impl Union {
 }
 
 fn discard(kept: &Reservation) {
-    let staging = &kept.home;
-    let removed = staging.home.ask(|| sys::at::unlink(staging.dir.as_fd(), &staged(kept.id)));
+    let staging = &kept.mount_root;
+    let removed = staging.mount_root.ask(|| sys::at::unlink(staging.dir.as_fd(), &staged(kept.id)));
     match removed {
         // It was never made.
         Err(error) if error.errno() == Errno::NOENT => {}
         Err(error) => {
-            tracing::warn!(%error, branch = %staging.home.path.display(), "bulk copy: partial file not removed; it goes when the copy ends")
+            tracing::warn!(%error, branch = %staging.mount_root.path.display(), "bulk copy: partial file not removed; it goes when the copy ends")
         }
         Ok(()) => {}
     }

@@ -15,14 +15,14 @@ use fsstack_sys::xattr::{self, On};
 use smallvec::SmallVec;
 
 use crate::answer::{Attr, Entry};
-use crate::clashes::Told;
+use crate::clashes::ClashReport;
 use crate::error::{OpError, Result};
-use crate::health::crowd::Stay;
+use crate::health::inflight_limit::CallKind;
 use crate::inode::number::{Identity, hash_name, mix};
-use crate::inode::{Copies, Inode, Making};
+use crate::inode::{Copies, CreateGuard, Inode};
 use crate::pool::Pool;
 use crate::settings::Degraded;
-use crate::shape::patiently;
+use crate::tree_lock::unless_stuck;
 use crate::union::Union;
 
 /// The copies of a directory and their attributes.
@@ -173,17 +173,22 @@ impl Union {
     ///
     /// # Errors
     /// EEXIST, or EIO if that cannot be known.
-    pub(crate) fn must_be_missing(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<Making> {
+    pub(crate) fn must_be_missing(
+        &self,
+        pool: &Pool,
+        parent: &Arc<Inode>,
+        name: &CStr,
+    ) -> Result<CreateGuard> {
         check_public(pool, parent, name)?;
-        let making = self.make_alone(pool, parent, name)?;
+        let create_guard = self.create_guard(pool, parent, name)?;
         if parent.take_miss(name) {
-            return Ok(making);
+            return Ok(create_guard);
         }
         match self.find(pool, parent, name) {
             Ok(_) => Err(fsstack_sys::Errno::EXIST.into()),
             Err(error) if error.is_missing() => {
                 parent.take_miss(name);
-                Ok(making)
+                Ok(create_guard)
             }
             Err(error) => Err(error),
         }
@@ -193,10 +198,10 @@ impl Union {
     ///
     /// # Errors
     /// EIO if the thread that makes it does not come back from a branch that hangs.
-    pub(crate) fn make_alone(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<Making> {
+    pub(crate) fn create_guard(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<CreateGuard> {
         let attempt = || parent.make(name);
         let is_stuck = || parent.is_made_by_stuck(name);
-        patiently(pool, attempt, is_stuck)
+        unless_stuck(pool, attempt, is_stuck)
     }
 
     /// The kernel gets `name`: the inode has one more lookup.
@@ -229,7 +234,7 @@ impl Union {
         stat: Stat,
     ) -> Entry {
         let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), at));
-        inode.seen_as(parent, name, stat.nlink);
+        inode.note_name(parent, name, stat.nlink);
         self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
         entry(&inode, stat)
     }
@@ -280,20 +285,20 @@ impl Union {
     ) -> Entry {
         let inode = self.inodes.looked_up(id, fsstack_sys::Kind::Dir, || Inode::dir(id, copies));
         inode.update_copies(copies);
-        inode.seen_as(parent, name, 1);
+        inode.note_name(parent, name, 1);
         self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
         entry(&inode, merge(stats))
     }
 
     /// A file and a directory have the same name in `parent`: the first branch wins, and the log says once what is hidden.
     pub(crate) fn report_clash(&self, pool: &Pool, parent: &Inode, at: BranchIx, name: &CStr) {
-        let told = self.clashes.tell(mix(hash_name(parent.id.ino, name.to_bytes()) ^ u64::from(at.0)));
-        if told == Told::Before {
+        let reported = self.clashes.tell(mix(hash_name(parent.id.ino, name.to_bytes()) ^ u64::from(at.0)));
+        if reported == ClashReport::Before {
             return;
         }
         let branch = pool.branch(at).path.display();
         tracing::warn!(%branch, ?name, "name hidden: an earlier branch has a file where this has a directory, or the reverse");
-        if told == Told::Last {
+        if reported == ClashReport::Last {
             tracing::warn!("too many hidden names; no more are logged");
         }
     }
@@ -305,16 +310,16 @@ impl Union {
         let mut last = OpError::STALE;
         for at in dir.copies() {
             // What the pool shows is the first copy's: that one is worth a wait.
-            let told = if stats.is_empty() {
-                self.stat_copy(pool, dir, at, Stay::Brief)
+            let reported = if stats.is_empty() {
+                self.stat_copy(pool, dir, at, CallKind::Short)
             } else {
                 self.ask_copy(pool, dir, at)
             };
-            match told {
+            match reported {
                 Ok(stat) => stats.push((at, stat)),
                 Err(error) => {
                     last = last.of_copies(error);
-                    let known = dir.told(at).filter(|_| error.is_fault());
+                    let known = dir.reported(at).filter(|_| error.is_fault());
                     remembered.extend(known.map(|stat| (at, stat)));
                 }
             }
@@ -331,12 +336,12 @@ impl Union {
     }
 
     /// The attributes of one copy of a directory.
-    fn stat_copy(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx, stay: Stay) -> Result<Stat> {
+    fn stat_copy(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx, kind: CallKind) -> Result<Stat> {
         let branch = pool.branch(at);
         let fd = self.dirfd(pool, dir, at)?;
-        let stat = branch.ask_for(stay, || fsstack_sys::at::stat_fd(fd.as_fd()))?;
+        let stat = branch.ask_for(kind, || fsstack_sys::at::stat_fd(fd.as_fd()))?;
         if branch.is_remote() {
-            dir.was_told(at, &stat);
+            dir.was_reported(at, &stat);
         }
         Ok(stat)
     }
@@ -347,7 +352,7 @@ impl Union {
         if branch.stalls() {
             return Err(branch.not_waited_for());
         }
-        self.stat_copy(pool, dir, at, Stay::Spare)
+        self.stat_copy(pool, dir, at, CallKind::Optional)
     }
 }
 

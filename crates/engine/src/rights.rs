@@ -13,11 +13,11 @@ use fsstack_pool::BranchIx;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
-use crate::clashes::Told;
+use crate::clashes::ClashReport;
 use crate::error::Result;
 use crate::inode::dirfd::DirFd;
 use crate::inode::number::mix;
-use crate::inode::{Changes, Inode};
+use crate::inode::{AttributeGuard, Inode};
 use crate::pool::Pool;
 use crate::resolve::{DirStats, has_xattr};
 use crate::union::Union;
@@ -90,17 +90,17 @@ impl Union {
             if shown == own || is_recent(first) || is_recent(stat) {
                 continue;
             }
-            let told = [dir.id.ino.0, u64::from(at.0), seed(shown), seed(own)];
-            let told = told.into_iter().fold(0, |all, part| mix(all ^ part));
-            if self.unlike.knows(told) {
+            let reported = [dir.id.ino.0, u64::from(at.0), seed(shown), seed(own)];
+            let reported = reported.into_iter().fold(0, |all, part| mix(all ^ part));
+            if self.unlike.knows(reported) {
                 continue;
             }
             let copy = |at: BranchIx| self.dirfd(pool, dir, at).map(|fd| (at, fd));
             let (Ok(first), Ok(later)) = (copy(*first_at), copy(*at)) else { return };
             // A change or a new copy that is under way is the reason, or may be. (With this in hand no way is walked: that
             // may wait for the tree's shape.)
-            let Some(_changes) = dir.change().filter(Changes::has_all) else { return };
-            if self.unlike.tell(told) != Told::Before {
+            let Some(_changes) = dir.change().filter(AttributeGuard::has_all) else { return };
+            if self.unlike.tell(reported) != ClashReport::Before {
                 self.settle_rights(pool, dir, &first, &later);
             }
         }
@@ -112,11 +112,11 @@ impl Union {
         let path = String::from_utf8_lossy(&path);
         let (shown, branch) = (pool.branch(first.0).path.display(), pool.branch(later.0).path.display());
         match given {
-            Ok(Outcome::Same) => {}
-            Ok(Outcome::Given(rights, was)) => tracing::warn!(
+            Ok(RightsOutcome::Same) => {}
+            Ok(RightsOutcome::Given(rights, was)) => tracing::warn!(
                 ?path, %shown, %branch, "directory: its copy on the branch had {was}; it now has {rights}, as shown, which lets nobody else in"
             ),
-            Ok(Outcome::Told(rights, was)) => tracing::warn!(
+            Ok(RightsOutcome::Reported(rights, was)) => tracing::warn!(
                 ?path, %shown, %branch, "directory: its copy on the branch has {was}, shown is {rights}; without the first branch the copy's rights hold; set owner and mode through the pool (chown, chmod)"
             ),
             Err(error) => tracing::warn!(
@@ -129,7 +129,7 @@ impl Union {
 /// A copy of a directory: its branch, and it.
 type OneCopy = (BranchIx, Arc<DirFd>);
 
-fn give_rights(pool: &Pool, dir: &Inode, first: &OneCopy, later: &OneCopy) -> Result<Outcome> {
+fn give_rights(pool: &Pool, dir: &Inode, first: &OneCopy, later: &OneCopy) -> Result<RightsOutcome> {
     let look = |(at, fd): &OneCopy| {
         pool.branch(*at).ask(|| {
             let acl = has_xattr(On::Fd(fd.as_fd()), c"system.posix_acl_access");
@@ -139,26 +139,26 @@ fn give_rights(pool: &Pool, dir: &Inode, first: &OneCopy, later: &OneCopy) -> Re
     let (rights, acl) = look(first)?;
     let (was, other_acl) = look(later)?;
     if rights == was {
-        return Ok(Outcome::Same);
+        return Ok(RightsOutcome::Same);
     }
     // With an ACL the mode is not all that counts.
     let (at, fd) = later;
     let branch = pool.branch(*at);
     if acl || other_acl || !rights.narrows(was) || !branch.is_writable() {
-        return Ok(Outcome::Told(rights, was));
+        return Ok(RightsOutcome::Reported(rights, was));
     }
     branch.ask(|| rights.put_on(fd.as_fd(), was))?;
-    dir.forget_told(*at);
+    dir.forget_reported(*at);
     let (now, _) = look(later)?;
     // A file system that has no rights of its own takes them, and shows others.
-    if now == rights { Ok(Outcome::Given(rights, was)) } else { Err(Errno::OPNOTSUPP.into()) }
+    if now == rights { Ok(RightsOutcome::Given(rights, was)) } else { Err(Errno::OPNOTSUPP.into()) }
 }
 
 /// Result for a copy with other rights than the shown one: the shown rights, and its own.
-enum Outcome {
+enum RightsOutcome {
     Same,
     Given(Rights, Rights),
-    Told(Rights, Rights),
+    Reported(Rights, Rights),
 }
 
 fn seed(rights: Rights) -> u64 {

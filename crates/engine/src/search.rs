@@ -24,10 +24,10 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
 use crate::branch::Branch;
-use crate::entries::{Entries, Listed};
+use crate::entries::{Entries, FoundEntry};
 use crate::error::{OpError, Result};
-use crate::health::stand_in;
-use crate::index::{KeptBy, Name, Way, open_path};
+use crate::health::reply_takeover;
+use crate::index::{DirPath, KeptBy, Name, open_path};
 use crate::inode::{Inode, number};
 use crate::mounted_fd::MountedFd;
 use crate::pool::Pool;
@@ -40,13 +40,13 @@ const BATCH: usize = 4096;
 /// Deeper than trees are: entries of different moments may go in a circle.
 const DEEPEST: usize = 4096;
 /// How long somebody else's look is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How often it is looked whether the branch answers meanwhile.
-const A_MOMENT: Duration = Duration::from_millis(50);
+const SEARCH_TURN_POLL: Duration = Duration::from_millis(50);
 
 /// How long renames under way are waited for.
-const HALF_DONE: Duration = Duration::from_secs(2);
+const HALF_DONE_AFTER: Duration = Duration::from_secs(2);
 
 /// Looks through a branch.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ pub(crate) struct Searches {
     /// Distinguishes the last walk that began from those of earlier mounts, too.
     stamp: AtomicU64,
     /// The last that saw everything.
-    whole: Mutex<Option<Whole>>,
+    whole: Mutex<Option<CompleteSearch>>,
     /// Held shared by renames in directories that the branch has; exclusively where nothing may be half done.
     still: RwLock<()>,
     /// Held shared by threads that give a file another name; exclusively to count a file's links and remove one. Order:
@@ -72,7 +72,7 @@ pub(crate) struct Searches {
 
 /// A look that saw everything.
 #[derive(Clone, Copy, Debug)]
-struct Whole {
+struct CompleteSearch {
     look: u64,
     /// Index that keeps it.
     kept_by: KeptBy,
@@ -81,9 +81,9 @@ struct Whole {
 }
 
 impl Searches {
-    /// Nobody gives a file of the branch another name until this drops. None: somebody does for longer than `patience`.
-    pub(crate) fn alone(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, ()>> {
-        self.links.try_write_for(patience)
+    /// Nobody gives a file of the branch another name until this drops. None: somebody does for longer than `timeout`.
+    pub(crate) fn exclusively(&self, timeout: Duration) -> Option<RwLockWriteGuard<'_, ()>> {
+        self.links.try_write_for(timeout)
     }
 
     /// Right to walk `branch`, for one thread at a time.
@@ -94,10 +94,10 @@ impl Searches {
         let began = Instant::now();
         loop {
             branch.check_open()?;
-            if let Some(turn) = self.turn.try_lock_for(A_MOMENT) {
+            if let Some(turn) = self.turn.try_lock_for(SEARCH_TURN_POLL) {
                 return Ok(turn);
             }
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > SEARCH_TIMEOUT {
                 return Err(OpError::UNSURE);
             }
         }
@@ -112,19 +112,19 @@ impl Searches {
 
 /// Something is being renamed in the pool, until this drops.
 #[must_use = "a look through a branch meanwhile may miss it"]
-pub(crate) struct Moving<'a>(SmallVec<[(&'a Arc<Branch>, RwLockReadGuard<'a, ()>); 1]>);
+pub(crate) struct RenameGuard<'a>(SmallVec<[(&'a Arc<Branch>, RwLockReadGuard<'a, ()>); 1]>);
 
 impl Pool {
     /// Something in one of these directories is about to be renamed.
     ///
     /// # Errors
     /// The thread that walks a branch of theirs is stuck in it.
-    pub(crate) fn moving(&self, dirs: [&Inode; 2]) -> Result<Moving<'_>> {
+    pub(crate) fn moving(&self, dirs: [&Inode; 2]) -> Result<RenameGuard<'_>> {
         let concerned =
             |branch: &&Arc<Branch>| branch.by_number.is_none() && dirs.iter().any(|dir| dir.is_on(branch.ix));
         let searched = self.branches.iter().filter(|_| self.settings.nfs_export).filter(concerned);
         let held = searched.map(|branch| Ok((branch, share(branch, &branch.searches.still)?)));
-        Ok(Moving(held.collect::<Result<_>>()?))
+        Ok(RenameGuard(held.collect::<Result<_>>()?))
     }
 }
 
@@ -143,9 +143,9 @@ fn share<'a>(branch: &Branch, lock: &'a RwLock<()>) -> Result<RwLockReadGuard<'a
     if let Some(held) = lock.try_read() {
         return Ok(held);
     }
-    stand_in::aside(|| {
+    reply_takeover::aside(|| {
         loop {
-            if let Some(held) = lock.try_read_for(HALF_DONE) {
+            if let Some(held) = lock.try_read_for(HALF_DONE_AFTER) {
                 return Ok(held);
             }
             branch.check_open()?;
@@ -153,7 +153,7 @@ fn share<'a>(branch: &Branch, lock: &'a RwLock<()>) -> Result<RwLockReadGuard<'a
     })
 }
 
-impl Drop for Moving<'_> {
+impl Drop for RenameGuard<'_> {
     fn drop(&mut self) {
         for (branch, _) in &self.0 {
             branch.searches.moved.fetch_add(1, SeqCst);
@@ -197,7 +197,7 @@ impl Union {
             Err(error) => return Err(error),
         }
         // Aside: the walk, and waiting for it, may be long.
-        let looked = stand_in::aside(|| {
+        let looked = reply_takeover::aside(|| {
             let _turn = searches.take_turn(branch)?;
             Ok::<_, OpError>(if searches.seen_since(asked).is_none() { self.look(branch) } else { Ok(()) })
         })?;
@@ -207,13 +207,14 @@ impl Union {
         }
         looked?;
         // It may just have been renamed, and not be remembered yet.
-        let still = || searches.still.try_write_for(HALF_DONE);
-        let _still = searches.still.try_write().or_else(|| stand_in::aside(still)).ok_or(OpError::UNSURE)?;
+        let still = || searches.still.try_write_for(HALF_DONE_AFTER);
+        let _still =
+            searches.still.try_write().or_else(|| reply_takeover::aside(still)).ok_or(OpError::UNSURE)?;
         match self.where_it_was(branch, natural)? {
             Some(found) => Ok(Some(found)),
             None => {
                 // What remembers may have failed in between, and then it knew nothing.
-                let seen = searches.seen_since(asked).filter(|by| self.index.keeper() == Some(*by));
+                let seen = searches.seen_since(asked).filter(|by| self.index.monitor() == Some(*by));
                 seen.map(|_| None).ok_or(OpError::UNSURE)
             }
         }
@@ -228,7 +229,7 @@ impl Union {
         searches.stamp.store(stamp, SeqCst);
         let moved = searches.moved.load(SeqCst);
         let looked = self.look_through(branch);
-        let still = searches.still.try_write_for(HALF_DONE);
+        let still = searches.still.try_write_for(HALF_DONE_AFTER);
         let renamed = searches.renamed.lock().take().unwrap_or_default();
         let kept_by = looked?;
         if still.is_none() {
@@ -244,7 +245,7 @@ impl Union {
         }
         if moved == searches.moved.load(SeqCst) {
             self.index.forget_names(branch.id, stamp);
-            *searches.whole.lock() = Some(Whole { look, kept_by, moved });
+            *searches.whole.lock() = Some(CompleteSearch { look, kept_by, moved });
         }
         Ok(())
     }
@@ -253,7 +254,7 @@ impl Union {
     pub(crate) fn file_was_renamed(
         &self,
         pool: &Pool,
-        mut moving: Moving<'_>,
+        mut moving: RenameGuard<'_>,
         (dir, name): (&Arc<Inode>, &CStr),
         at: BranchIx,
     ) {
@@ -342,7 +343,7 @@ impl Union {
     fn look_through(&self, branch: &Branch) -> Result<KeptBy> {
         tracing::info!(branch = %branch.path.display(), "looking for an object by its number: the branch's file system cannot open by number, so its names are searched");
         let look = branch.searches.stamp.load(SeqCst);
-        let mut waiting = vec![(Way::from(Vec::new()), ROOT)];
+        let mut waiting = vec![(DirPath::from(Vec::new()), ROOT)];
         let mut rows = Vec::with_capacity(BATCH);
         let kept_by = self.index.note_names(&mut rows).ok_or(OpError::UNSURE)?;
         let keep = |rows: &mut Vec<_>| match self.index.note_names(rows) {
@@ -362,10 +363,10 @@ impl Union {
                 }
                 opened => opened?,
             };
-            while let Some(Listed { kind, ino, name }) = entries.next()? {
+            while let Some(FoundEntry { kind, ino, name }) = entries.next()? {
                 let natural = number::number(branch, branch.dev(), ino);
                 if kind.is_none_or(|kind| kind == Kind::Dir) {
-                    waiting.push((Way::below(&dir, name.to_bytes().to_vec()), natural));
+                    waiting.push((DirPath::below(&dir, name.to_bytes().to_vec()), natural));
                 }
                 rows.push((natural, Name { branch: branch.id, look, parent, name: name.into_bytes() }));
                 if rows.len() >= BATCH {

@@ -9,7 +9,7 @@ use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::branch::Branch;
-use crate::journal::{Act, Names, Object, Part};
+use crate::journal::{Act, NameChange, Object, Part};
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::recover::sync_dir;
@@ -20,12 +20,12 @@ pub(crate) enum Settled {
     /// Nothing is left to do.
     Whole,
     /// This is left, for branches that are not here.
-    Left(Names),
+    Left(NameChange),
 }
 
 /// How far a part has come, as the branch shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum PartStage {
     Before,
     /// The object has both names.
     Midway,
@@ -37,10 +37,10 @@ enum Stage {
 }
 
 /// A part whose branch is there, with where it acts.
-struct Place<'a> {
+struct PartAtBranch<'a> {
     part: Part,
     branch: &'a Branch,
-    stage: Stage,
+    stage: PartStage,
     first: Option<(OwnedFd, CString)>,
     second: Option<(OwnedFd, CString)>,
 }
@@ -50,18 +50,18 @@ struct Place<'a> {
 /// # Errors
 /// What a branch answered: the record is to stay.
 pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<Settled, SysError> {
-    let Some(names) = Names::decode(record) else { return Ok(Settled::Whole) };
-    let mut places = Vec::new();
+    let Some(names) = NameChange::decode(record) else { return Ok(Settled::Whole) };
+    let mut parts_at = Vec::new();
     let mut missing = Vec::new();
     for part in &names.parts {
         match pool.branches.iter().find(|branch| branch.id == part.branch && branch.is_writable()) {
-            Some(branch) => places.push(Place::find(branch, *part, &names)?),
+            Some(branch) => parts_at.push(PartAtBranch::find(branch, *part, &names)?),
             None => missing.push(*part),
         }
     }
-    let begun =
-        names.settled || places.iter().any(|place| matches!(place.stage, Stage::Midway | Stage::After));
-    let forward = begun && finish(pool, &mut places)?;
+    let begun = names.settled
+        || parts_at.iter().any(|part_at| matches!(part_at.stage, PartStage::Midway | PartStage::After));
+    let forward = begun && finish(pool, &mut parts_at)?;
     if begun {
         let (name, done) =
             (String::from_utf8_lossy(&names.first), if forward { "finished" } else { "taken back" });
@@ -72,61 +72,67 @@ pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<Settled, SysError> {
     }
     let parts = missing.into_iter().filter_map(|part| if forward { Some(part) } else { part.reversed() });
     let parts: Vec<Part> = parts.collect();
-    Ok(if parts.is_empty() { Settled::Whole } else { Settled::Left(Names { parts, settled: true, ..names }) })
+    Ok(if parts.is_empty() {
+        Settled::Whole
+    } else {
+        Settled::Left(NameChange { parts, settled: true, ..names })
+    })
 }
 
 /// Does what is left of the parts. False: a branch refused, and all were taken back.
-fn finish(pool: &Pool, places: &mut [Place<'_>]) -> Result<bool, SysError> {
-    let is_shown: Vec<bool> = places.iter().map(|place| place.is_behind(pool, places)).collect();
-    for (place, _) in places.iter_mut().zip(is_shown).filter(|(_, is_shown)| *is_shown) {
-        match place.stage {
+fn finish(pool: &Pool, parts_at: &mut [PartAtBranch<'_>]) -> Result<bool, SysError> {
+    let is_shown: Vec<bool> = parts_at.iter().map(|part_at| part_at.is_behind(pool, parts_at)).collect();
+    for (part_at, _) in parts_at.iter_mut().zip(is_shown).filter(|(_, is_shown)| *is_shown) {
+        match part_at.stage {
             // Its name has meant the new directory since: what came to be in it is in that.
-            Stage::Before if place.removes_filled()? => place.stage = Stage::Strange,
-            Stage::Stays => {
-                let branch = place.branch.path.display();
+            PartStage::Before if part_at.removes_filled()? => part_at.stage = PartStage::Strange,
+            PartStage::Stays => {
+                let branch = part_at.branch.path.display();
                 tracing::warn!(%branch, "interrupted rename: the replaced file was written since; it stays, hidden");
-                place.stage = Stage::Strange;
+                part_at.stage = PartStage::Strange;
             }
             _ => {}
         }
     }
-    if let Some(stays) = places.iter().find(|place| place.stage == Stage::Stays) {
+    if let Some(stays) = parts_at.iter().find(|part_at| part_at.stage == PartStage::Stays) {
         let branch = stays.branch.path.display();
         tracing::warn!(%branch, "interrupted rename: its target was written since; the rename is undone");
-        take_back(places)?;
+        take_back(parts_at)?;
         return Ok(false);
     }
     // What must go first, or it would hide or forbid what comes in its place.
-    places.sort_by_key(|place| place.part.act != Act::Remove);
-    for at in 0..places.len() {
-        let place = &mut places[at];
-        let done = match place.stage {
-            Stage::Before | Stage::Midway => place.act(),
-            Stage::After | Stage::Strange | Stage::Stays => continue,
+    parts_at.sort_by_key(|part_at| part_at.part.act != Act::Remove);
+    for at in 0..parts_at.len() {
+        let part_at = &mut parts_at[at];
+        let done = match part_at.stage {
+            PartStage::Before | PartStage::Midway => part_at.act(),
+            PartStage::After | PartStage::Strange | PartStage::Stays => continue,
         };
         match done {
-            Ok(()) => place.stage = Stage::After,
-            Err(error) if places.iter().any(Place::cannot_go_back) => return Err(error),
+            Ok(()) => part_at.stage = PartStage::After,
+            Err(error) if parts_at.iter().any(PartAtBranch::cannot_go_back) => return Err(error),
             Err(error) => {
-                tracing::warn!(%error, branch = %places[at].branch.path.display(), "interrupted rename cannot be finished; it is undone");
-                take_back(places)?;
+                tracing::warn!(%error, branch = %parts_at[at].branch.path.display(), "interrupted rename cannot be finished; it is undone");
+                take_back(parts_at)?;
                 return Ok(false);
             }
         }
     }
-    places.iter().try_for_each(Place::sync).map(|()| true)
+    parts_at.iter().try_for_each(PartAtBranch::sync).map(|()| true)
 }
 
-fn take_back(places: &[Place<'_>]) -> Result<(), SysError> {
-    for done in places.iter().filter(|place| matches!(place.stage, Stage::Midway | Stage::After)) {
+fn take_back(parts_at: &[PartAtBranch<'_>]) -> Result<(), SysError> {
+    for done in
+        parts_at.iter().filter(|part_at| matches!(part_at.stage, PartStage::Midway | PartStage::After))
+    {
         done.undo()?;
         done.sync()?;
     }
     Ok(())
 }
 
-impl<'a> Place<'a> {
-    fn find(branch: &'a Branch, part: Part, names: &Names) -> Result<Self, SysError> {
+impl<'a> PartAtBranch<'a> {
+    fn find(branch: &'a Branch, part: Part, names: &NameChange) -> Result<Self, SysError> {
         let (first, second) = (walk(branch, &names.first)?, walk(branch, &names.second)?);
         let has = |at: &Option<(OwnedFd, CString)>| match at {
             None => Ok(None),
@@ -139,21 +145,21 @@ impl<'a> Place<'a> {
         let (at_first, at_second) = (has(&first)?, has(&second)?);
         let has = |stat: Option<Stat>, object: Object| stat.is_some_and(|stat| object.is(&stat));
         let moves = |old, new| match (has(old, part.object), has(new, part.object)) {
-            (true, true) => Stage::Midway,
-            (true, false) => Stage::Before,
-            (false, true) => Stage::After,
-            (false, false) => Stage::Strange,
+            (true, true) => PartStage::Midway,
+            (true, false) => PartStage::Before,
+            (false, true) => PartStage::After,
+            (false, false) => PartStage::Strange,
         };
         let stage = match part.act {
             Act::There => moves(at_first, at_second),
-            Act::Back => moves(at_second, at_first),
-            Act::Swap { other } if has(at_first, part.object) && has(at_second, other) => Stage::Before,
-            Act::Swap { other } if has(at_first, other) && has(at_second, part.object) => Stage::After,
-            Act::Swap { .. } => Stage::Strange,
+            Act::StepBack => moves(at_second, at_first),
+            Act::Swap { other } if has(at_first, part.object) && has(at_second, other) => PartStage::Before,
+            Act::Swap { other } if has(at_first, other) && has(at_second, part.object) => PartStage::After,
+            Act::Swap { .. } => PartStage::Strange,
             Act::Remove => match at_second.filter(|stat| part.object.is(stat)) {
-                Some(stat) if part.object.is_changed(&stat) => Stage::Stays,
-                Some(_) => Stage::Before,
-                None => Stage::After,
+                Some(stat) if part.object.is_changed(&stat) => PartStage::Stays,
+                Some(_) => PartStage::Before,
+                None => PartStage::After,
             },
         };
         Ok(Self { part, branch, stage, first, second })
@@ -162,7 +168,7 @@ impl<'a> Place<'a> {
     fn act(&self) -> Result<(), SysError> {
         match self.part.act {
             Act::There => self.rename(&self.first, &self.second),
-            Act::Back => self.rename(&self.second, &self.first),
+            Act::StepBack => self.rename(&self.second, &self.first),
             Act::Swap { .. } => self.swap(),
             Act::Remove => {
                 let Some((dir, name)) = &self.second else { return Ok(()) };
@@ -177,7 +183,7 @@ impl<'a> Place<'a> {
     fn undo(&self) -> Result<(), SysError> {
         match self.part.act {
             Act::There => self.rename(&self.second, &self.first),
-            Act::Back => self.rename(&self.first, &self.second),
+            Act::StepBack => self.rename(&self.first, &self.second),
             Act::Swap { .. } => self.swap(),
             Act::Remove => Ok(()),
         }
@@ -186,11 +192,13 @@ impl<'a> Place<'a> {
     /// It is to go, and hides nothing: the name has meant what takes its place for as long as the record lies here. That is not
     /// taken back.
     fn is_behind(&self, pool: &Pool, all: &[Self]) -> bool {
-        let mut moved = all.iter().filter(|place| place.part.act != Act::Remove).peekable();
+        let mut moved = all.iter().filter(|part_at| part_at.part.act != Act::Remove).peekable();
         let is_later =
             moved.peek().is_some_and(|first| pool.turn(first.branch.ix) < pool.turn(self.branch.ix));
         let is_dir = self.part.object.is_no_file();
-        self.part.act == Act::Remove && (is_dir || is_later) && moved.all(|place| place.stage == Stage::After)
+        self.part.act == Act::Remove
+            && (is_dir || is_later)
+            && moved.all(|part_at| part_at.stage == PartStage::After)
     }
 
     /// Whether it is a directory that is to go and has entries.
@@ -211,7 +219,7 @@ impl<'a> Place<'a> {
 
     /// A file that was removed does not come back.
     fn cannot_go_back(&self) -> bool {
-        self.part.act == Act::Remove && self.stage == Stage::After
+        self.part.act == Act::Remove && self.stage == PartStage::After
     }
 
     fn rename(
@@ -222,7 +230,7 @@ impl<'a> Place<'a> {
         let (Some((from_dir, from)), Some((to_dir, to))) = (from, to) else {
             return Err(SysError { call: sys::Call::Rename, errno: Errno::NOENT });
         };
-        if self.stage == Stage::Midway {
+        if self.stage == PartStage::Midway {
             return sys::at::unlink(from_dir.as_fd(), from); // the second name is there already
         }
         // A directory may replace an empty one; a file nothing that came meanwhile.

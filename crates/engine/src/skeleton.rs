@@ -2,7 +2,7 @@
 //!
 //! A skeleton is made with the tree lock held shared, so that no directory of it is renamed or removed meanwhile. Removal of
 //! a directory's only copy holds the tree lock shared too, and the directory itself (`Inode::go`), and a change of its
-//! attributes keeps new copies away meanwhile (`inode/claims.rs`). Two threads may make the same one: the later finds it
+//! attributes keeps new copies away meanwhile (`inode/copy_guards.rs`). Two threads may make the same one: the later finds it
 //! there. It is made with the owner, mode, attributes and times of the directory it is a copy of before its name shows (a
 //! directory that is already in the pool, under attributes that the pool already shows, can only be entered by users with
 //! the right to).
@@ -24,18 +24,18 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::branch::Branch;
-use crate::chattr::Traits;
-use crate::clashes::Told;
+use crate::clashes::ClashReport;
 use crate::error::{OpError, Result};
 use crate::inode::dirfd::DirFd;
 use crate::inode::number::{Identity, mix};
-use crate::inode::{Inode, Name, mark};
+use crate::inode::{Inode, InodeName, mark};
+use crate::inode_flags::InodeFlags;
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::recover;
-use crate::shape::patiently;
+use crate::tree_lock::unless_stuck;
 use crate::union::Union;
-use crate::unsynced::Change;
+use crate::unsynced_dirs::NameEvent;
 
 impl Union {
     /// The descriptor of `dir` on the branch `at`, which is given a copy if it has none.
@@ -48,19 +48,19 @@ impl Union {
             settled if dir.is_on(at) => return settled,
             _ => {}
         }
-        let _shape = self.shape.read(pool)?;
-        self.skeleton_in_shape(pool, dir, at)
+        let _tree_lock = self.tree_lock.read(pool)?;
+        self.skeleton_under_tree_lock(pool, dir, at)
     }
 
     /// Like [`Self::skeleton`], where the caller holds the tree lock.
-    pub(crate) fn skeleton_in_shape(
+    pub(crate) fn skeleton_under_tree_lock(
         &self,
         pool: &Pool,
         dir: &Arc<Inode>,
         at: BranchIx,
     ) -> Result<Arc<DirFd>> {
         identity::become_daemon().map_err(OpError::Sys)?;
-        let mut below: Vec<(Arc<Inode>, Name)> = Vec::new();
+        let mut below: Vec<(Arc<Inode>, InodeName)> = Vec::new();
         let mut upper = dir.clone();
         let mut fd = loop {
             if upper.is_on(at)
@@ -95,7 +95,7 @@ impl Union {
 
     /// Says once that new entries of `dir` are not put on `branch`.
     fn report_unfit(&self, branch: &Branch, dir: &Arc<Inode>) {
-        if self.unfit.tell(mix(dir.id.ino.0 ^ u64::from(branch.ix.0))) == Told::Before {
+        if self.unfit.tell(mix(dir.id.ino.0 ^ u64::from(branch.ix.0))) == ClashReport::Before {
             return;
         }
         let (path, branch) = (dir.path().unwrap_or_default(), branch.path.display());
@@ -109,9 +109,9 @@ impl Union {
         branch: &Branch,
         parent: &DirFd,
         dir: &Arc<Inode>,
-        name: &Name,
+        name: &InodeName,
     ) -> Result<Arc<DirFd>> {
-        let _grows = patiently(pool, || dir.grow(), || dir.is_kept_by_stuck())?;
+        let _copy_guard = unless_stuck(pool, || dir.grow(), || dir.is_kept_by_stuck())?;
         let source_at = dir.copies().first().copied().ok_or(OpError::STALE)?;
         let source = self.dirfd(pool, dir, source_at)?;
         let model = pool.branch(source_at).ask(|| sys::at::stat_fd(source.as_fd()))?;
@@ -124,7 +124,7 @@ impl Union {
         let made =
             branch.ask(|| make_like(branch, parent.as_fd(), &name.name, source.as_fd(), &model, dir.id))?;
         let stat = branch.ask(|| sys::at::stat_fd(made.as_fd()))?;
-        self.changed(pool, branch.ix, (&name.parent, &name.name), Change::Came);
+        self.changed(pool, branch.ix, (&name.parent, &name.name), NameEvent::Came);
         // (It may have been found there, unmarked.)
         self.note_copy(branch, On::Fd(made.as_fd()), dir.id, stat.ino);
         let fd = Arc::new(self.budget.count(parent.opened(made)));
@@ -148,7 +148,7 @@ fn make_like(
         settled => return settled,
     }
     let before = sys::at::stat_fd(parent)?;
-    let apart = || make_apart(branch, parent, name, source, model, id);
+    let apart = || make_in_folder(branch, parent, name, source, model, id);
     // (What it is dressed in is as good as nothing: another host's mount clears it, and it is made anew.)
     let made = match recover::unless_removed(apart) {
         // An ACL that cannot be had in the folder cannot be had in place either.
@@ -175,7 +175,7 @@ fn make_like(
 }
 
 /// In the branch's hidden folder, and then it gets its name: nobody sees it half made, whatever happens.
-fn make_apart(
+fn make_in_folder(
     branch: &Branch,
     parent: BorrowedFd<'_>,
     name: &CStr,
@@ -186,7 +186,7 @@ fn make_apart(
     let apart = recover::fresh_name(c".dir");
     let (folder, ()) = recover::in_folder(branch, |folder| sys::at::mkdir(folder, &apart, 0o700))?;
     let named = sys::at::open_dir(folder.as_fd(), &apart, branch.mounts).and_then(|fd| {
-        dress_like(fd.as_fd(), source, model, id)?;
+        clone_dir_metadata(fd.as_fd(), source, model, id)?;
         sys::at::rename(folder.as_fd(), &apart, parent, name, RenameFlags::NOREPLACE)?;
         Ok(fd)
     });
@@ -225,7 +225,7 @@ fn make_in_place(
     }
     let dressed = sys::at::open_dir(parent, name, branch.mounts).and_then(|fd| {
         check_made(fd.as_fd(), model)?;
-        dress_like(fd.as_fd(), source, model, id).map(|()| fd)
+        clone_dir_metadata(fd.as_fd(), source, model, id).map(|()| fd)
     });
     if dressed.is_err()
         // Better none than a wrong one.
@@ -252,7 +252,7 @@ fn check_made(fd: BorrowedFd<'_>, model: &Stat) -> Result<(), SysError> {
     if is_his && is_empty { Ok(()) } else { Err(refused) }
 }
 
-fn dress_like(
+fn clone_dir_metadata(
     fd: BorrowedFd<'_>,
     source: BorrowedFd<'_>,
     model: &Stat,
@@ -266,7 +266,7 @@ fn dress_like(
     copy_xattrs(fd, source, Unfit::LeftOut)?;
     let _put = mark::put(On::Fd(fd), mark::DIR, id, own.ino);
     sys::at::chmod_fd(fd, model.mode & 0o7777)?;
-    copy_traits(fd, source)?;
+    copy_inode_flags(fd, source)?;
     sys::at::utimens_fd(fd, Times { atime: SetTime::At(model.atime), mtime: SetTime::At(model.mtime) })
 }
 
@@ -350,17 +350,17 @@ fn has(names: &[u8], name: &CStr) -> bool {
 ///
 /// # Errors
 /// EOPNOTSUPP if it does not keep a promise; the branch is out of order.
-fn copy_traits(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<(), SysError> {
+fn copy_inode_flags(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<(), SysError> {
     // (One that cannot be read is copied as far as can be seen.)
     let Ok(from) = sys::at::reopen(from, OFlags::RDONLY) else { return Ok(()) };
-    let traits = Traits::of(from.as_fd())?;
-    if traits == Traits::default() {
+    let inode_flags = InodeFlags::of(from.as_fd())?;
+    if inode_flags == InodeFlags::default() {
         return Ok(());
     }
     let to = sys::at::reopen(to, OFlags::RDONLY)?;
-    traits.begin(to.as_fd())?;
-    traits.finish(to.as_fd())?;
-    traits.check_promises(to.as_fd())
+    inode_flags.begin(to.as_fd())?;
+    inode_flags.finish(to.as_fd())?;
+    inode_flags.check_promises(to.as_fd())
 }
 
 #[cfg(test)]
@@ -375,16 +375,16 @@ mod tests {
         if !identity::is_root() {
             return;
         }
-        let home = tempfile::tempdir().unwrap();
-        let open = || sys::at::open_root(home.path()).unwrap();
+        let mount_root = tempfile::tempdir().unwrap();
+        let open = || sys::at::open_root(mount_root.path()).unwrap();
         let is = |owner| {
-            chown(home.path(), Some(owner), None).unwrap();
+            chown(mount_root.path(), Some(owner), None).unwrap();
             let model = Stat { uid: 1234, ..sys::at::stat_fd(open().as_fd()).unwrap() };
             check_made(open().as_fd(), &model)
         };
         is(1234).unwrap();
         assert_eq!(is(0).unwrap_err().errno, Errno::PERM);
-        fs::write(home.path().join("secret"), "").unwrap();
+        fs::write(mount_root.path().join("secret"), "").unwrap();
         assert_eq!(is(1234).unwrap_err().errno, Errno::PERM);
     }
 }

@@ -8,11 +8,11 @@ use fsstack_pool::{BranchId, BranchIx, BranchMode, Floor, Space};
 
 use crate::branch::Branch;
 use crate::inode::Inode;
+use crate::metrics::{BranchMetricsSnapshot, PoolMetricsSnapshot};
 use crate::open::OpenFile;
-use crate::open::choice::Choice;
+use crate::open::decision::PathDecision;
 use crate::pool::Pool;
-use crate::tally::{BranchTally, PoolTally};
-use crate::union::{Held, Union};
+use crate::union::{TableCounts, Union};
 
 /// The pool at one moment.
 #[derive(Clone, Debug)]
@@ -20,11 +20,11 @@ pub struct Status {
     /// The branches in order.
     pub branches: Vec<BranchStatus>,
     /// Open files.
-    pub open: OpenWays,
+    pub open: OpenByWritePath,
     /// Sizes of the tables.
-    pub held: Held,
+    pub held: TableCounts,
     /// Counters since the mount.
-    pub tally: PoolTally,
+    pub metrics: PoolMetricsSnapshot,
     /// Transport of requests, if known.
     pub transport: Option<&'static str>,
 }
@@ -59,14 +59,14 @@ pub struct BranchStatus {
     /// Files open on it.
     pub open_files: usize,
     /// Its calls and their results.
-    pub tally: BranchTally,
+    pub metrics: BranchMetricsSnapshot,
     /// The kernel has refused passthrough there.
     pub refuses_passthrough: bool,
 }
 
 /// Open files (not handles) by the way their bytes go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpenWays {
+pub struct OpenByWritePath {
     /// The kernel reads and writes them.
     pub passthrough: usize,
     /// The daemon does.
@@ -77,13 +77,13 @@ pub struct OpenWays {
 
 /// An open file that goes another way than it would now.
 #[derive(Clone, Debug)]
-pub struct OtherWay {
+pub struct OtherWritePath {
     /// Its path below the pool's root, if it still has a name.
     pub path: Option<Vec<u8>>,
     /// Why it goes as it does.
-    pub is: Choice,
+    pub is: PathDecision,
     /// How it would go, were it opened now.
-    pub would: Choice,
+    pub would: PathDecision,
 }
 
 impl Union {
@@ -92,17 +92,17 @@ impl Union {
         let pool = self.pool.load();
         Status {
             branches: pool.branches.iter().map(|branch| branch_status(&pool, branch)).collect(),
-            open: self.open_ways(),
+            open: self.open_by_write_path(),
             held: self.held(),
-            tally: self.events.told(),
+            metrics: self.pool_metrics.snapshot(),
             transport: self.transport(),
         }
     }
 
     /// Open files by the way their bytes go.
-    pub fn open_ways(&self) -> OpenWays {
+    pub fn open_by_write_path(&self) -> OpenByWritePath {
         let pool = self.pool.load();
-        let mut ways = OpenWays::default();
+        let mut ways = OpenByWritePath::default();
         for (inode, file, because) in self.open_regular() {
             if because.is_passthrough() {
                 ways.passthrough += 1;
@@ -117,18 +117,18 @@ impl Union {
     }
 
     /// The open files that would go another way, were they opened now: `most` of them at most.
-    pub fn other_way(&self, most: usize) -> Vec<OtherWay> {
+    pub fn other_way(&self, most: usize) -> Vec<OtherWritePath> {
         let pool = self.pool.load();
         let differing = self.open_regular().into_iter().filter_map(|(inode, file, is)| {
             let would = self.choose_again(&pool, &inode, &file);
             let differs = would.is_passthrough() != is.is_passthrough();
-            differs.then(|| OtherWay { path: inode.path(), is, would })
+            differs.then(|| OtherWritePath { path: inode.path(), is, would })
         });
         differing.take(most).collect()
     }
 
     /// Each open regular file once, and why it goes as it does.
-    fn open_regular(&self) -> Vec<(Arc<Inode>, Arc<OpenFile>, Choice)> {
+    fn open_regular(&self) -> Vec<(Arc<Inode>, Arc<OpenFile>, PathDecision)> {
         let mut seen: HashSet<*const OpenFile> = HashSet::new();
         let mut files = Vec::new();
         for handle in &self.files {
@@ -164,7 +164,7 @@ fn branch_status(pool: &Pool, branch: &Arc<Branch>) -> BranchStatus {
         min_inodes: branch.min_inodes().unwrap_or(pool.settings.min_inodes),
         reserved: branch.reserved(),
         open_files: branch.open_files(),
-        tally: branch.tally.told(),
+        metrics: branch.metrics.snapshot(),
         refuses_passthrough: branch.refuses_passthrough(),
     }
 }

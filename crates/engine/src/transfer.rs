@@ -10,7 +10,7 @@ use fsstack_sys::{self as sys, Errno, SysError};
 /// Bytes read and written at a time.
 const CHUNK: usize = 1 << 20;
 /// How long a copy sleeps at a time that is ahead of its pace.
-const DOZE: Duration = Duration::from_millis(50);
+const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
 /// Copies up to `len` bytes of `from` (descriptor, offset) to `to`: how many. Stops early, with what was done, after `most`
 /// bytes of data (holes take no time), and where something fails after the first byte.
@@ -24,7 +24,7 @@ pub(crate) fn copy(
     most: u64,
 ) -> Result<u64, SysError> {
     let mut done = 0;
-    match copy_counting(from, to, len, &mut done, &mut Way::by_hand(most)) {
+    match copy_counting(from, to, len, &mut done, &mut Transfer::by_hand(most)) {
         Err(error) if done == 0 => Err(error),
         Ok(()) | Err(_) => Ok(done),
     }
@@ -43,11 +43,11 @@ pub(crate) fn copy_all(
     goes_on: &dyn Fn() -> bool,
 ) -> Result<(), SysError> {
     let size = sys::at::stat_fd(from)?.size;
-    let mut way = Way {
+    let mut way = Transfer {
         in_kernel: true,
         most: u64::MAX,
         goes_on,
-        pace: speed.map(|speed| Pace { speed, began: Instant::now(), done: 0 }),
+        rate_limit: speed.map(|speed| RateLimit { speed, began: Instant::now(), done: 0 }),
     };
     let mut done = 0;
     copy_counting((from, 0), (to, 0), size, &mut done, &mut way)?;
@@ -58,19 +58,19 @@ pub(crate) fn copy_all(
 }
 
 /// How bytes are carried.
-struct Way<'a> {
+struct Transfer<'a> {
     /// By `copy_file_range`, as long as it works between these two.
     in_kernel: bool,
     /// Bytes of data after which it is enough; holes take no time.
     most: u64,
     /// Asked before each piece.
     goes_on: &'a dyn Fn() -> bool,
-    pace: Option<Pace>,
+    rate_limit: Option<RateLimit>,
 }
 
-impl Way<'_> {
+impl Transfer<'_> {
     fn by_hand(most: u64) -> Self {
-        Self { in_kernel: false, most, goes_on: &|| true, pace: None }
+        Self { in_kernel: false, most, goes_on: &|| true, rate_limit: None }
     }
 
     /// Carries up to a chunk of data: how many bytes, 0 at the end.
@@ -104,11 +104,11 @@ impl Way<'_> {
                 read
             }
         };
-        if let Some(pace) = &mut self.pace {
-            let (due, began) = (pace.due(carried), pace.began);
+        if let Some(rate_limit) = &mut self.rate_limit {
+            let (due, began) = (rate_limit.due(carried), rate_limit.began);
             while let Some(early) = due.checked_sub(began.elapsed()) {
                 self.check_wanted()?;
-                std::thread::sleep(early.min(DOZE));
+                std::thread::sleep(early.min(LONGEST_SLEEP));
             }
         }
         Ok(carried)
@@ -126,13 +126,13 @@ pub(crate) fn check_wanted(goes_on: &dyn Fn() -> bool) -> Result<(), SysError> {
 }
 
 /// So many bytes a second and no more.
-struct Pace {
+struct RateLimit {
     speed: NonZeroU64,
     began: Instant,
     done: u64,
 }
 
-impl Pace {
+impl RateLimit {
     /// `carried` bytes more: how long after the beginning that may be.
     fn due(&mut self, carried: usize) -> Duration {
         self.done = self.done.saturating_add(carried as u64);
@@ -194,7 +194,7 @@ fn copy_counting(
     to: (BorrowedFd<'_>, u64),
     len: u64,
     done: &mut u64,
-    way: &mut Way<'_>,
+    way: &mut Transfer<'_>,
 ) -> Result<(), SysError> {
     let size = sys::at::stat_fd(from.0)?.size;
     let end = size.min(from.1.saturating_add(len));
@@ -295,8 +295,9 @@ mod tests {
 
     #[test]
     fn a_pace_says_when_so_many_bytes_are_due() {
-        let mut pace = Pace { speed: NonZeroU64::new(1000).unwrap(), began: Instant::now(), done: 0 };
-        assert_eq!(pace.due(300), Duration::from_millis(300));
-        assert_eq!(pace.due(1700), Duration::from_secs(2));
+        let mut rate_limit =
+            RateLimit { speed: NonZeroU64::new(1000).unwrap(), began: Instant::now(), done: 0 };
+        assert_eq!(rate_limit.due(300), Duration::from_millis(300));
+        assert_eq!(rate_limit.due(1700), Duration::from_secs(2));
     }
 }

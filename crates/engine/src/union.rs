@@ -19,26 +19,26 @@ use crate::clashes::Clashes;
 use crate::error::{OpError, Result};
 use crate::index::{Index, IndexHealth};
 use crate::inode::dirfd::{Budget, DirFd};
-use crate::inode::locations::Locations;
+use crate::inode::location_cache::LocationCache;
 use crate::inode::number::NumberMap;
 use crate::inode::table::Table;
-use crate::inode::{Inode, Name};
-use crate::live::Changes;
+use crate::inode::{Inode, InodeName};
+use crate::live::MembershipChanges;
+use crate::metrics::PoolMetrics;
 use crate::movers::Movers;
 use crate::open::listing_memory::ListingMemory;
-use crate::open::quiet::Untouched;
+use crate::open::noatime::NoatimeScope;
 use crate::open::route::Backings;
 use crate::open::{DirHandle, FileHandle};
+use crate::parallel_lookup::ParallelLookup;
 use crate::pool::Pool;
 use crate::poolid::PoolId;
 use crate::ranked::{CHANGES, COPIES, MOVING, Ranked};
 use crate::refusals::Refusals;
 use crate::reserve::Copying;
 use crate::resolve::Found;
-use crate::scouts::Scouts;
-use crate::shape::Shape;
-use crate::tally::Events;
-use crate::watch::{Doubt, Watch};
+use crate::tree_lock::TreeLock;
+use crate::watch::{BranchWatch, Invalidator};
 
 /// Removed objects held at most. The kernel forgets them within milliseconds, unless they have other names.
 const GHOSTS: usize = 1024;
@@ -49,20 +49,20 @@ const GHOSTS: usize = 1024;
 pub struct Union {
     pub(crate) pool: ArcSwap<Pool>,
     pub(crate) inodes: Arc<Table>,
-    pub(crate) seen: Locations,
+    pub(crate) seen: LocationCache,
     pub(crate) files: NumberMap<FileHandle>,
     pub(crate) dirs: NumberMap<Arc<DirHandle>>,
     pub(crate) listing_memory: Arc<ListingMemory>,
     /// Files that just leave their branch for another.
-    pub(crate) moving: Ranked<Vec<Name>, MOVING>,
+    pub(crate) moving: Ranked<Vec<InodeName>, MOVING>,
     pub(crate) movers: Movers,
     pub(crate) refusals: Refusals,
     pub(crate) index: Index,
     id: Option<PoolId>,
     pub(crate) budget: Budget,
     /// Removed objects that the kernel has not forgotten yet.
-    pub(crate) ghosts: Budget,
-    pub(crate) shape: Shape,
+    pub(crate) unlinked_inodes: Budget,
+    pub(crate) tree_lock: TreeLock,
     /// Files that were relocated: a lookup that asks one branch after the other may have missed one.
     pub(crate) moves: AtomicU64,
     pub(crate) clashes: Clashes,
@@ -74,18 +74,18 @@ pub struct Union {
     /// Held while a branch is added or removed, also while a disk is asked that may hang. Order: before `changes`.
     pub(crate) membership: Mutex<()>,
     /// Held while a snapshot is published, and those who work with the last one are waited for.
-    pub(crate) changes: Ranked<Changes, CHANGES>,
-    pub(crate) events: Events,
+    pub(crate) changes: Ranked<MembershipChanges, CHANGES>,
+    pub(crate) pool_metrics: PoolMetrics,
     /// Bulk copies under way. No call on a branch is made under it.
     pub(crate) copies: Ranked<HashMap<u64, Copying>, COPIES>,
     /// Receiver of invalidations.
-    pub(crate) doubt: OnceLock<Arc<dyn Doubt>>,
-    pub(crate) watch: OnceLock<Arc<Watch>>,
-    pub(crate) scouts: Scouts,
+    pub(crate) invalidator: OnceLock<Arc<dyn Invalidator>>,
+    pub(crate) watch: OnceLock<Arc<BranchWatch>>,
+    pub(crate) parallel_lookup: ParallelLookup,
     /// Some branch is served by others.
     pub(crate) may_hang: AtomicBool,
     transport: OnceLock<&'static str>,
-    untouched: OnceLock<Untouched>,
+    noatime_scope: OnceLock<NoatimeScope>,
     /// Itself, for branches that come back.
     pub(crate) me: OnceLock<Weak<Self>>,
     next_handle: AtomicU64,
@@ -93,7 +93,7 @@ pub struct Union {
 
 /// Sizes of the tables: for status, and for tests that nothing is left over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct TableCounts {
     /// Inodes that the kernel has not forgotten, without the root.
     pub inodes: usize,
     /// Open file handles.
@@ -117,16 +117,16 @@ impl Union {
         let id = pool.settings.privileged.then(|| PoolId::of(&pool.branches)).flatten();
         let index = Index::open(id, &pool.settings);
         pool.branches.iter().for_each(|branch| index.join(branch));
-        index.muster(&pool.branches);
-        let scouts = Scouts::default();
-        scouts.muster(&pool);
+        index.admit(&pool.branches);
+        let parallel_lookup = ParallelLookup::default();
+        parallel_lookup.start_threads(&pool);
         let inodes = Arc::new(Table::new(root));
         for branch in &pool.branches {
             branch.serves(&inodes);
         }
         Self {
             inodes,
-            seen: Locations::default(),
+            seen: LocationCache::default(),
             files: NumberMap::default(),
             dirs: NumberMap::default(),
             listing_memory: Arc::new(ListingMemory::new(pool.settings.listing_entries)),
@@ -136,8 +136,8 @@ impl Union {
             index,
             id,
             budget,
-            ghosts: Budget::new(GHOSTS),
-            shape: Shape::default(),
+            unlinked_inodes: Budget::new(GHOSTS),
+            tree_lock: TreeLock::default(),
             moves: AtomicU64::new(0),
             clashes: Clashes::default(),
             unfit: Clashes::default(),
@@ -145,14 +145,14 @@ impl Union {
             backings,
             membership: Mutex::default(),
             changes: Ranked::default(),
-            events: Events::default(),
+            pool_metrics: PoolMetrics::default(),
             copies: Ranked::default(),
-            doubt: OnceLock::new(),
+            invalidator: OnceLock::new(),
             watch: OnceLock::new(),
-            scouts,
+            parallel_lookup,
             may_hang: AtomicBool::new(!pool.is_local()),
             transport: OnceLock::new(),
-            untouched: OnceLock::new(),
+            noatime_scope: OnceLock::new(),
             me: OnceLock::new(),
             next_handle: AtomicU64::new(1),
             pool: ArcSwap::from_pointee(pool),
@@ -180,12 +180,12 @@ impl Union {
     }
 
     /// Reading is to leave these access times alone.
-    pub fn set_untouched(&self, untouched: Untouched) {
-        self.untouched.get_or_init(|| untouched);
+    pub fn set_noatime_scope(&self, noatime_scope: NoatimeScope) {
+        self.noatime_scope.get_or_init(|| noatime_scope);
     }
 
-    pub(crate) fn untouched(&self) -> Untouched {
-        self.untouched.get().copied().unwrap_or_default()
+    pub(crate) fn noatime_scope(&self) -> NoatimeScope {
+        self.noatime_scope.get().copied().unwrap_or_default()
     }
 
     pub(crate) fn transport(&self) -> Option<&'static str> {
@@ -203,8 +203,8 @@ impl Union {
     }
 
     /// Returns the sizes of the tables.
-    pub fn held(&self) -> Held {
-        Held {
+    pub fn held(&self) -> TableCounts {
+        TableCounts {
             inodes: self.inodes.len(),
             files: self.files.len(),
             dirs: self.dirs.len(),
@@ -223,14 +223,14 @@ impl Union {
         self.index.close();
     }
 
-    /// Like [`Self::destroy`], and waits for threads inside of a branch, for at most `patience`; where all stuck ones are in
+    /// Like [`Self::destroy`], and waits for threads inside of a branch, for at most `timeout`; where all stuck ones are in
     /// branches that hang, not even that long. Then those branches' FUSE connections are aborted: a process does not end
     /// while one of its threads is in a call that does not return, or a file of its is to be closed.
     ///
     /// # Errors
     /// No thread is to be had.
-    pub fn end(self: &Arc<Self>, patience: Duration) -> std::io::Result<()> {
-        const A_MOMENT: Duration = Duration::from_millis(300);
+    pub fn end(self: &Arc<Self>, timeout: Duration) -> std::io::Result<()> {
+        const MONITOR_DELAY: Duration = Duration::from_millis(300);
         let pool = self.pool();
         let ending = self.clone();
         let closer = std::thread::Builder::new().name("closing".into());
@@ -244,7 +244,8 @@ impl Union {
             }
             let hopeless = stuck.iter().all(|branch| !branch.is_open());
             // (The keeper sees that a call has overstayed a moment later.)
-            if began.elapsed() > patience + patience / 4 + A_MOMENT || hopeless && began.elapsed() > A_MOMENT
+            if began.elapsed() > timeout + timeout / 4 + MONITOR_DELAY
+                || hopeless && began.elapsed() > MONITOR_DELAY
             {
                 if aborted {
                     return Ok(()); // nothing more can be done for them
@@ -257,7 +258,7 @@ impl Union {
                     }
                 }
                 aborted = true;
-                std::thread::sleep(A_MOMENT);
+                std::thread::sleep(MONITOR_DELAY);
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -298,17 +299,18 @@ impl Union {
     /// ENOENT if there is no copy there, or not any more; what the branch answered.
     pub(crate) fn dirfd(&self, pool: &Pool, dir: &Arc<Inode>, branch: BranchIx) -> Result<Arc<DirFd>> {
         let on = pool.branch(branch);
-        let epoch = on.epoch();
+        let mount_generation = on.mount_generation();
         on.as_daemon()?;
         // A descriptor from before the branch was mounted again leads to the mount that is gone.
-        let known = |dir: &Inode| dir.cached_dirfd(branch).filter(|fd| fd.epoch == epoch);
+        let known =
+            |dir: &Inode| dir.cached_dirfd(branch).filter(|fd| fd.mount_generation == mount_generation);
         if let Some(fd) = known(dir) {
             return Ok(fd);
         }
         let walked = match self.walk(pool, dir, branch, &known) {
             // Not there, or a directory above was just renamed: that is known while all names stay.
-            Err(error) if is_astray(error) && !Shape::is_held_here() => {
-                let _shape = self.shape.read(pool)?;
+            Err(error) if is_astray(error) && !TreeLock::is_held_here() => {
+                let _tree_lock = self.tree_lock.read(pool)?;
                 self.walk(pool, dir, branch, &known)
             }
             walked => walked,
@@ -316,7 +318,7 @@ impl Union {
         match walked {
             // Renamed out of band.
             Err(error) if is_astray(error) && pool.settings.nfs_export => {
-                self.rejoined(pool, dir).map_or(Err(error), |()| self.walk(pool, dir, branch, &known))
+                self.reconnected(pool, dir).map_or(Err(error), |()| self.walk(pool, dir, branch, &known))
             }
             walked => walked,
         }
@@ -331,7 +333,7 @@ impl Union {
     ) -> Result<Arc<DirFd>> {
         // Up to the first directory that is open, then down again: as deep as the tree may be, without
         // recursion, and each step one name below one descriptor.
-        let mut below: Vec<(Arc<Inode>, Name)> = Vec::new();
+        let mut below: Vec<(Arc<Inode>, InodeName)> = Vec::new();
         let mut at = dir.clone();
         let mut fd = loop {
             if at.is_root() {
@@ -356,18 +358,18 @@ impl Union {
         branch: &Branch,
         parent: &DirFd,
         dir: &Arc<Inode>,
-        name: &Name,
+        name: &InodeName,
     ) -> Result<Arc<DirFd>> {
         let opened = branch.ask(|| sys::at::open_dir(parent.as_fd(), &name.name, branch.mounts));
         let opened = opened.inspect_err(|error| {
-            if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) && Shape::is_held_here() {
+            if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) && TreeLock::is_held_here() {
                 dir.drop_copy(branch.ix);
             }
         })?;
         let stat = branch.ask(|| sys::at::stat_fd(opened.as_fd()))?;
         if dir.copy_ino(branch.ix) != Some(stat.ino) {
             // Replaced out of band: another directory has this name now.
-            if Shape::is_held_here() {
+            if TreeLock::is_held_here() {
                 dir.drop_copy(branch.ix);
             }
             return Err(OpError::MISSING);

@@ -33,14 +33,14 @@ use crate::resolve::Found;
 use crate::union::Union;
 
 /// Between two looks, while there is something to see.
-const PAUSE: Duration = Duration::from_millis(5);
+const READ_PAUSE: Duration = Duration::from_millis(5);
 /// Empty polls before it sleeps until it is woken.
-const PATIENCE: u32 = 20;
+const QUIET_ROUNDS: u32 = 20;
 /// After which a name is doubted again.
-const AGAIN: Duration = Duration::from_millis(100);
+const INVALIDATE_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// Receiver of invalidations: the kernel, which caches answers.
-pub trait Doubt: Send + Sync + Debug {
+pub trait Invalidator: Send + Sync + Debug {
     /// `name` in `parent` is to be asked for again at its next use.
     fn name(&self, parent: Ino, name: &CStr);
     /// Every name is, and what was believed to be missing. False: the kernel has no such notice.
@@ -53,17 +53,17 @@ pub trait Doubt: Send + Sync + Debug {
 
 /// The branches that are watched.
 #[derive(Debug)]
-pub struct Watch {
+pub struct BranchWatch {
     group: Group,
-    doubt: Arc<dyn Doubt>,
+    invalidator: Arc<dyn Invalidator>,
     /// Never held while the kernel is notified: it may wait for a request that waits for a change of this.
-    roots: Mutex<Vec<Arc<Root>>>,
+    roots: Mutex<Vec<Arc<WatchedRoot>>>,
     /// All branches are.
     complete: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Root {
+struct WatchedRoot {
     at: BranchIx,
     fsid: u64,
     /// Readable: handles are opened by it.
@@ -71,9 +71,9 @@ struct Root {
 }
 
 /// Findings of one round of reading.
-type Known = HashMap<(BranchIx, FileHandle), Option<Ino>>;
+type KnownHandles = HashMap<(BranchIx, FileHandle), Option<Ino>>;
 
-impl Watch {
+impl BranchWatch {
     /// Watches `branch` too. A branch that cannot be watched is logged, and the watch is not complete any more.
     pub(crate) fn add(&self, branch: &Branch) {
         let path = branch.path.display();
@@ -96,14 +96,14 @@ impl Watch {
         self.group.watch(fd.as_fd())?;
         let mut roots = self.roots.lock();
         roots.retain(|root| root.at != branch.ix);
-        roots.push(Arc::new(Root { at: branch.ix, fsid, fd }));
+        roots.push(Arc::new(WatchedRoot { at: branch.ix, fsid, fd }));
         Ok(())
     }
 
     /// Nobody passes on what happens any more.
     pub fn give_up(&self) {
         self.complete.store(false, Relaxed);
-        self.doubt.all_names();
+        self.invalidator.all_names();
     }
 
     pub(crate) fn leave(&self, at: BranchIx) {
@@ -113,7 +113,7 @@ impl Watch {
     /// The branch was mounted again: what happened on it meanwhile is not known.
     pub(crate) fn returned(&self, branch: &Branch) {
         self.add(branch);
-        self.doubt.all_names();
+        self.invalidator.all_names();
     }
 
     /// Passes on what happens, for as long as the process lives.
@@ -127,9 +127,9 @@ impl Watch {
         loop {
             self.group.wait()?;
             let mut quiet = 0;
-            while quiet < PATIENCE || !again.is_empty() {
+            while quiet < QUIET_ROUNDS || !again.is_empty() {
                 quiet += 1;
-                let mut known = Known::new();
+                let mut known = KnownHandles::new();
                 loop {
                     let len = self.group.read(&mut buffer)?;
                     if len == 0 {
@@ -141,12 +141,12 @@ impl Watch {
                         self.pass_on(union, &roots, &event, &mut known, &mut again);
                     }
                 }
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(READ_PAUSE);
                 let now = Instant::now();
                 let due = again.iter().take_while(|(due, ..)| *due <= now).count();
                 for (_, parent, name) in again.drain(..due) {
-                    union.doubt_name(parent, &name);
-                    self.doubt.name(parent, &name);
+                    union.invalidate_name(parent, &name);
+                    self.invalidator.name(parent, &name);
                 }
             }
         }
@@ -155,14 +155,14 @@ impl Watch {
     fn pass_on(
         &self,
         union: &Union,
-        roots: &[Arc<Root>],
+        roots: &[Arc<WatchedRoot>],
         event: &Event<'_>,
-        known: &mut Known,
+        known: &mut KnownHandles,
         again: &mut Vec<(Instant, Ino, CString)>,
     ) {
         if event.mask.has(EventMask::OVERFLOW) {
             tracing::info!("out-of-band=watch: notices lost; all cached names and attributes are dropped");
-            return union.doubt_all();
+            return union.invalidate_all();
         }
         if event.pid == std::process::id() {
             return;
@@ -178,19 +178,20 @@ impl Watch {
                 && let (Some(dir), Some(name)) = (&event.dir, event.name)
                 && let Some(parent) = find(dir)
             {
-                let is_known_dir = union.doubt_name(parent, name) && event.mask.has(EventMask::OF_DIRECTORY);
-                self.doubt.name(parent, name);
+                let is_known_dir =
+                    union.invalidate_name(parent, name) && event.mask.has(EventMask::OF_DIRECTORY);
+                self.invalidator.name(parent, name);
                 if is_known_dir && event.mask.has(EventMask::CAME) {
                     // What is below may mean something else too, and what was missing may be there.
-                    self.doubt.all_names();
+                    self.invalidator.all_names();
                 }
-                again.push((Instant::now() + AGAIN, parent, name.to_owned()));
+                again.push((Instant::now() + INVALIDATE_AGAIN_AFTER, parent, name.to_owned()));
             }
             if event.mask.has(EventMask::ATTRIBUTES) || event.mask.has(EventMask::WRITTEN) {
                 let object = event.object.as_ref().or(event.dir.as_ref().filter(|_| event.name.is_none()));
                 match object.and_then(&mut find) {
-                    Some(ino) if event.mask.has(EventMask::WRITTEN) => self.doubt.data(ino),
-                    Some(ino) => self.doubt.attributes(ino),
+                    Some(ino) if event.mask.has(EventMask::WRITTEN) => self.invalidator.data(ino),
+                    Some(ino) => self.invalidator.attributes(ino),
                     None => {}
                 }
             }
@@ -200,19 +201,23 @@ impl Watch {
 
 impl Union {
     /// Sets the receiver of invalidations.
-    pub fn set_doubt(&self, doubt: Arc<dyn Doubt>) {
-        self.doubt.get_or_init(|| doubt);
+    pub fn set_invalidator(&self, invalidator: Arc<dyn Invalidator>) {
+        self.invalidator.get_or_init(|| invalidator);
     }
 
     /// Watches all branches; `serve` of what is answered passes on what happens.
     ///
     /// # Errors
     /// The kernel does not tell, or not this process.
-    pub fn watch(&self, doubt: Arc<dyn Doubt>) -> Result<Arc<Watch>, SysError> {
+    pub fn watch(&self, invalidator: Arc<dyn Invalidator>) -> Result<Arc<BranchWatch>, SysError> {
         let group = Group::new()?;
-        self.set_doubt(doubt.clone());
-        let watch =
-            Arc::new(Watch { group, doubt, roots: Mutex::default(), complete: AtomicBool::new(true) });
+        self.set_invalidator(invalidator.clone());
+        let watch = Arc::new(BranchWatch {
+            group,
+            invalidator,
+            roots: Mutex::default(),
+            complete: AtomicBool::new(true),
+        });
         for branch in &self.pool.load().branches {
             watch.add(branch);
             branch.watched_by(&watch);
@@ -236,21 +241,21 @@ impl Union {
                 watch.leave(at);
             }
         }
-        self.scouts.muster(&self.pool.load());
-        self.doubt_all();
+        self.parallel_lookup.start_threads(&self.pool.load());
+        self.invalidate_all();
     }
 
     /// Nothing is believed any more: all is asked for again at its next use.
-    pub fn doubt_all(&self) {
+    pub fn invalidate_all(&self) {
         self.forget_hints();
-        let Some(doubt) = self.doubt.get() else { return };
-        let expired = doubt.all_names();
+        let Some(invalidator) = self.invalidator.get() else { return };
+        let expired = invalidator.all_names();
         for inode in self.inodes.all() {
-            inode.doubt();
+            inode.invalidate();
             for name in inode.names().iter().filter(|_| !expired) {
-                doubt.name(name.parent.id.ino, &name.name);
+                invalidator.name(name.parent.id.ino, &name.name);
             }
-            doubt.data(inode.id.ino);
+            invalidator.data(inode.id.ino);
         }
     }
 
@@ -259,23 +264,23 @@ impl Union {
     pub(crate) fn has_returned(&self, at: BranchIx) {
         self.forget_hints();
         for inode in self.inodes.all() {
-            inode.doubt();
-            inode.doubt_copy_on(at);
+            inode.invalidate();
+            inode.invalidate_copy_on(at);
         }
     }
 
     /// The hint of `name` in `parent` goes. Whether the kernel knows a directory by it.
-    fn doubt_name(&self, parent: Ino, name: &CStr) -> bool {
+    fn invalidate_name(&self, parent: Ino, name: &CStr) -> bool {
         let Some(parent) = self.inodes.get(parent) else { return false };
         let child = self.known(&parent, name);
-        parent.doubt();
+        parent.invalidate();
         self.seen.forget(parent.id.ino, name.to_bytes());
         let dir = child.filter(|child| child.is_dir());
-        dir.inspect(|dir| dir.doubt()).is_some()
+        dir.inspect(|dir| dir.invalidate()).is_some()
     }
 
     /// The number by which the kernel knows what `handle` names on a branch; None if it does not know it.
-    fn number_of(&self, pool: &Pool, root: &Root, handle: &FileHandle) -> Option<Ino> {
+    fn number_of(&self, pool: &Pool, root: &WatchedRoot, handle: &FileHandle) -> Option<Ino> {
         let branch = pool.live(root.at)?;
         let fd = open_handle(root.fd.as_fd(), handle, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
         let stat = branch.stat_fd(fd.as_fd()).ok()?;
@@ -313,12 +318,12 @@ impl Union {
 }
 
 impl Branch {
-    fn watched_by(&self, watch: &Arc<Watch>) {
+    fn watched_by(&self, watch: &Arc<BranchWatch>) {
         self.watch.get_or_init(|| Arc::downgrade(watch));
     }
 
     /// Watch of the pool.
-    pub(crate) fn watcher(&self) -> Option<Arc<Watch>> {
+    pub(crate) fn watcher(&self) -> Option<Arc<BranchWatch>> {
         self.watch.get().and_then(Weak::upgrade)
     }
 }

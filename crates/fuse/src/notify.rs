@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use fsstack_engine::watch::Doubt;
+use fsstack_engine::watch::Invalidator;
 use fsstack_pool::Ino;
 use fsstack_wire::Notice;
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ impl Kernel {
     }
 }
 
-impl Doubt for Kernel {
+impl Invalidator for Kernel {
     fn name(&self, parent: Ino, name: &CStr) {
         self.tell(&Notice::name(parent.0, name));
     }

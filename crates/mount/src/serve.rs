@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fsstack_control::{ListenAt, Server};
 use fsstack_engine::health::MountWatch;
-use fsstack_engine::open::quiet::Untouched;
+use fsstack_engine::open::noatime::NoatimeScope;
 use fsstack_engine::open::route::{Backings, NoBackings};
 use fsstack_engine::settings as engine;
 use fsstack_engine::{Pool, Union};
@@ -322,7 +322,10 @@ fn open_door(
     };
     let union = Arc::new(Union::new(pool, backings));
     let files = settings.flags.access_times == AccessTimes::Never;
-    union.set_untouched(Untouched { files, directories: files || !settings.flags.directory_access_times });
+    union.set_noatime_scope(NoatimeScope {
+        files,
+        directories: files || !settings.flags.directory_access_times,
+    });
     outside::keep_told(settings, &union, mounted).map_err(system)?;
     if settings.transport == settings::Transport::Ring && !mounted.granted.ring {
         let text =

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
-use super::crowd::Stay;
+use super::inflight_limit::CallKind;
 use crate::branch::Branch;
 use crate::thread;
 
@@ -18,21 +18,21 @@ const EACH: usize = 2;
 /// Most descriptors that wait to be closed on a branch that answers; beyond, the owner of one closes it.
 const QUEUED: usize = 1024;
 
-type Job = Box<dyn FnOnce() + Send>;
+type CloseJob = Box<dyn FnOnce() + Send>;
 
 /// Descriptors of a branch that are being closed, and that are to be.
 #[derive(Default)]
-pub(super) struct Closers(Mutex<Vec<Lane>>);
+pub(super) struct Closers(Mutex<Vec<CloseQueue>>);
 
 /// The same for one mount; it is here as long as there are any.
 #[derive(Default)]
-struct Lane {
+struct CloseQueue {
     generation: u32,
     /// Threads that serve requests, and close a file.
     callers: usize,
     /// Threads of the branch's own.
     closers: usize,
-    queue: VecDeque<Job>,
+    queue: VecDeque<CloseJob>,
     /// No thread could be had for them.
     lacks_thread: bool,
 }
@@ -46,10 +46,10 @@ impl std::fmt::Debug for Closers {
 }
 
 impl Closers {
-    fn with<T>(&self, generation: u32, work: impl FnOnce(&mut Lane) -> T) -> T {
+    fn with<T>(&self, generation: u32, work: impl FnOnce(&mut CloseQueue) -> T) -> T {
         let mut lanes = self.0.lock();
         let at = lanes.iter().position(|lane| lane.generation == generation).unwrap_or_else(|| {
-            lanes.push(Lane { generation, ..Lane::default() });
+            lanes.push(CloseQueue { generation, ..CloseQueue::default() });
             lanes.len() - 1
         });
         let done = work(&mut lanes[at]);
@@ -73,7 +73,7 @@ impl Closers {
     }
 
     /// The next one to be closed. None: the calling closer is done.
-    fn next(&self, generation: u32) -> Option<Job> {
+    fn next(&self, generation: u32) -> Option<CloseJob> {
         self.with(generation, |lane| {
             lane.lacks_thread = false;
             let next = lane.queue.pop_front();
@@ -113,11 +113,11 @@ impl Branch {
     /// Lets `thing` go, which holds descriptors on the mount `generation` of this branch.
     pub(crate) fn dispose(&self, generation: u32, thing: impl Send + 'static) {
         let closers = &self.health.closers;
-        if self.health.crowd.is_none() {
+        if self.health.inflight_limit.is_none() {
             return drop(thing);
         }
-        if generation == self.epoch() && closers.begin(generation) {
-            let inside = self.come_in(Stay::Brief);
+        if generation == self.mount_generation() && closers.begin(generation) {
+            let inside = self.come_in(CallKind::Short);
             if inside.is_ok() {
                 drop((thing, inside));
                 return closers.end(generation);
@@ -129,11 +129,11 @@ impl Branch {
 
     /// Like [`Self::dispose`], but at once if the branch answers: closing it releases a lock that others wait for.
     pub(crate) fn dispose_now(&self, generation: u32, thing: impl Send + 'static) {
-        if self.health.crowd.is_none() {
+        if self.health.inflight_limit.is_none() {
             return drop(thing);
         }
-        if generation == self.epoch()
-            && let Ok(_inside) = self.come_in(Stay::Brief)
+        if generation == self.mount_generation()
+            && let Ok(_inside) = self.come_in(CallKind::Short)
         {
             return drop(thing);
         }
@@ -142,7 +142,7 @@ impl Branch {
 
     /// Files that are being closed on the branch, or are to be; not those that a branch which hangs keeps.
     pub(crate) fn closing(&self) -> usize {
-        if self.is_open() { self.health.closers.of(self.epoch()) } else { 0 }
+        if self.is_open() { self.health.closers.of(self.mount_generation()) } else { 0 }
     }
 
     /// Has `close`, which closes a descriptor on the mount `generation`, done by a thread of its own, in its turn.
@@ -173,7 +173,7 @@ impl Branch {
             });
             if is_news {
                 tracing::warn!(%error, branch = %self.path.display(), "close of files: cannot start a thread; they stay open on the branch until one starts");
-                self.wake_keeper();
+                self.wake_monitor();
             }
             return;
         }

@@ -21,7 +21,7 @@ pub enum NotFreed {
 }
 
 /// How long a branch may take for a question before it counts as silent.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `FUSE_SUPER_MAGIC`.
 pub(crate) const FUSE: u64 = 0x6573_5546;
@@ -30,14 +30,14 @@ impl Branch {
     /// Whether it does not answer a question that it is asked now. A file that is being closed there is no call that
     /// the keeper would see.
     pub(crate) fn is_silent(&self) -> bool {
-        let (tell, told) = mpsc::channel();
+        let (tell, answer) = mpsc::channel();
         let root = self.root();
         let asked = std::thread::Builder::new().name("silence".into()).spawn(move || {
             let _said = fsstack_sys::file::statfs(root.as_fd());
             // Nobody may be waiting any more.
             let _heard = tell.send(());
         });
-        asked.is_ok() && told.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout)
+        asked.is_ok() && answer.recv_timeout(ANSWER_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout)
     }
 
     /// Aborts the FUSE connection behind the branch: callers stuck in it get an error at once, also programs outside of the
@@ -46,7 +46,7 @@ impl Branch {
     /// # Errors
     /// It is no FUSE mount, or the kernel does not let the daemon do that.
     pub fn free_callers(&self) -> Result<(), NotFreed> {
-        if self.home.f_type != FUSE {
+        if self.mount_root.f_type != FUSE {
             return Err(NotFreed::NotFuse(self.path.clone()));
         }
         // The kernel names a connection by its device's minor number; the major one of all of them is 0.

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 thread_local! {
-    static HERE: Holder = Holder::default();
+    static HERE: ThreadInCalls = ThreadInCalls::default();
 }
 
 /// A thread: how many of the calls that it is inside of were given up.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Holder(Arc<AtomicUsize>);
+pub(crate) struct ThreadInCalls(Arc<AtomicUsize>);
 
-impl Holder {
+impl ThreadInCalls {
     /// The calling thread.
     pub(crate) fn here() -> Self {
         // (A thread that ends has nothing that others wait for.)

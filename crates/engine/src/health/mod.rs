@@ -2,28 +2,28 @@
 //!
 //! Nothing is asked of a branch to find out how it is, until a call gives cause: it answered with a fault
 //! (`error.rs::is_branch_fault`), it overstayed, or the branch's mount left the mount table. Then the branch's keeper
-//! (`keeper.rs`), a thread that otherwise sleeps or is not there at all, has the branch examined (`examine.rs`), at once
+//! (`monitor.rs`), a thread that otherwise sleeps or is not there at all, has the branch examined (`probe.rs`), at once
 //! and from then on every second, until it is up again. What is known decides who is let in:
 //!
 //! - **up**: everybody.
 //! - **doubted** (shown as suspect): a call reported a fault. One bad file is not a bad branch: calls go on.
-//! - **lacking** (shown as suspect): it answers, without a part of it (`parts.rs`). Calls go on; a name that is not found is
+//! - **lacking** (shown as suspect): it answers, without a part of it (`subvolumes.rs`). Calls go on; a name that is not found is
 //!   unknown.
 //! - **hung** (shown as suspect): a call or the probe overstayed. Requests are refused at once.
 //! - **down**: the examination failed. No call goes to the branch but the examination's.
 
 mod clock;
 mod closers;
-pub mod crowd;
-mod examine;
 pub(crate) mod free;
 pub(crate) mod holder;
-mod inflight;
-mod keeper;
+pub mod inflight_limit;
+mod monitor;
 mod mounts;
-pub(crate) mod parts;
-mod spare;
-pub mod stand_in;
+mod permits;
+mod preopened;
+mod probe;
+pub mod reply_takeover;
+pub(crate) mod subvolumes;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -38,20 +38,20 @@ use crate::error::{OpError, Result};
 use crate::inode::table::Table;
 use crate::union::Union;
 use closers::Closers;
-use crowd::{Crowd, Inside, Stay};
+use inflight_limit::{CallKind, CallPermit, InflightLimit};
 
 pub use free::NotFreed;
 pub use mounts::MountWatch;
 
 /// For this long after a successful probe, EIO on single files triggers no new probe.
-const PEACE: Duration = Duration::from_secs(1);
+const PROBE_COOLDOWN: Duration = Duration::from_secs(1);
 
 /// How long a branch is waited for, at most, for what can be done without it.
-const SHORT: Duration = Duration::from_secs(1);
+const OPTIONAL_CALL_WAIT: Duration = Duration::from_secs(1);
 
 /// How a branch is, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum BranchState {
     /// It answers.
     Up,
     /// A call said that something is wrong, or does not return; it is being examined.
@@ -62,7 +62,7 @@ pub enum State {
     ReadOnly,
 }
 
-impl State {
+impl BranchState {
     /// For people.
     pub fn name(self) -> &'static str {
         match self {
@@ -75,8 +75,8 @@ impl State {
 }
 
 const UP: u8 = 0;
-const DOUBTED: u8 = 1;
-const LACKING: u8 = 2;
+const SUSPECT: u8 = 1;
+const LACKING_SUBVOLUME: u8 = 2;
 const HUNG: u8 = 3;
 const DOWN: u8 = 4;
 
@@ -85,11 +85,11 @@ const DOWN: u8 = 4;
 pub(crate) struct Health {
     state: AtomicU8,
     /// Calls inside a branch that others serve; None: a local disk.
-    pub(crate) crowd: Option<Crowd>,
+    pub(crate) inflight_limit: Option<InflightLimit>,
     /// The keeper sleeps until it is woken.
     asleep: AtomicBool,
     closers: Closers,
-    desk: Mutex<keeper::Desk>,
+    monitor_state: Mutex<monitor::MonitorState>,
     bell: Condvar,
     /// The inodes of the pool: their descriptors on a mount that is gone are closed.
     inodes: OnceLock<Weak<Table>>,
@@ -100,13 +100,13 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    pub(crate) fn new(crowd: Option<Crowd>) -> Self {
+    pub(crate) fn new(inflight_limit: Option<InflightLimit>) -> Self {
         Self {
             state: AtomicU8::new(UP),
-            crowd,
+            inflight_limit,
             asleep: AtomicBool::new(true),
             closers: Closers::default(),
-            desk: Mutex::default(),
+            monitor_state: Mutex::default(),
             bell: Condvar::new(),
             inodes: OnceLock::new(),
             host: OnceLock::new(),
@@ -120,19 +120,19 @@ impl Health {
 
     /// The branch is dropped: its keeper ends.
     pub(crate) fn end(&self) {
-        self.desk.lock().ended = true;
+        self.monitor_state.lock().ended = true;
         self.bell.notify_all();
     }
 }
 
 impl Branch {
     /// How it is.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> BranchState {
         match self.health.state.load(Relaxed) {
-            UP if self.is_known_read_only() => State::ReadOnly,
-            UP => State::Up,
-            DOWN => State::Down,
-            _ => State::Suspect,
+            UP if self.is_known_read_only() => BranchState::ReadOnly,
+            UP => BranchState::Up,
+            DOWN => BranchState::Down,
+            _ => BranchState::Suspect,
         }
     }
 
@@ -143,23 +143,23 @@ impl Branch {
 
     /// Calls that are inside now; always 0 for a local disk, where they are not counted.
     pub fn inside(&self) -> usize {
-        self.health.crowd.as_ref().map_or(0, Crowd::inside)
+        self.health.inflight_limit.as_ref().map_or(0, InflightLimit::inside)
     }
 
     /// True if a short call has been pending longer than the stall limit; optional requests then skip this branch.
     pub(crate) fn stalls(&self) -> bool {
-        self.health.crowd.as_ref().is_some_and(Crowd::stalls)
+        self.health.inflight_limit.as_ref().is_some_and(InflightLimit::stalls)
     }
 
     /// Whether others serve it.
     pub fn is_remote(&self) -> bool {
-        self.health.crowd.is_some()
+        self.health.inflight_limit.is_some()
     }
 
     /// Whether some thread of the daemon is inside a call there now: its own examination and closers count, too.
     pub(crate) fn is_stuck(&self) -> bool {
-        let by_itself = || self.is_being_examined() || self.health.closers.are_busy();
-        self.inside() > 0 || self.health.crowd.is_some() && by_itself()
+        let by_itself = || self.is_being_probed() || self.health.closers.are_busy();
+        self.inside() > 0 || self.health.inflight_limit.is_some() && by_itself()
     }
 
     /// # Errors
@@ -169,23 +169,25 @@ impl Branch {
     }
 
     /// A place for a call on this branch; None where they are not counted.
-    pub(crate) fn come_in(&self, stay: Stay) -> Result<Option<Inside<'_>>> {
+    pub(crate) fn come_in(&self, kind: CallKind) -> Result<Option<CallPermit<'_>>> {
         self.check_open()?;
-        let Some(crowd) = &self.health.crowd else { return Ok(None) };
-        let inside = crowd.enter(stay, || self.is_open()).map_err(|_| self.refused())?;
+        let Some(inflight_limit) = &self.health.inflight_limit else { return Ok(None) };
+        let inside = inflight_limit.enter(kind, || self.is_open()).map_err(|_| self.refused())?;
         if self.health.asleep.load(SeqCst) {
-            self.wake_keeper();
+            self.wake_monitor();
         }
         Ok(Some(inside))
     }
 
     /// Waits for another thread's report on a call on this branch, for as long as the call may stay.
-    pub(crate) fn heard_of<T>(&self, told: &Receiver<T>) -> std::result::Result<T, RecvTimeoutError> {
-        let Some(crowd) = &self.health.crowd else { return told.recv().map_err(Into::into) };
-        let came = crowd.now();
+    pub(crate) fn heard_of<T>(&self, reported: &Receiver<T>) -> std::result::Result<T, RecvTimeoutError> {
+        let Some(inflight_limit) = &self.health.inflight_limit else {
+            return reported.recv().map_err(Into::into);
+        };
+        let came = inflight_limit.now();
         loop {
-            let heard = told.recv_timeout(crowd.pause());
-            let waits = || crowd.timeout().is_none_or(|limit| crowd.now() <= came + limit);
+            let heard = reported.recv_timeout(inflight_limit.pause());
+            let waits = || inflight_limit.timeout().is_none_or(|limit| inflight_limit.now() <= came + limit);
             if !matches!(heard, Err(RecvTimeoutError::Timeout)) || !waits() {
                 return heard;
             }
@@ -193,9 +195,9 @@ impl Branch {
     }
 
     /// How long this branch is waited for where that can be done without it.
-    pub(crate) fn patience(&self) -> Duration {
-        let limit = self.health.crowd.as_ref().and_then(Crowd::timeout);
-        limit.map_or(SHORT, |limit| SHORT.min(limit / 2))
+    pub(crate) fn timeout(&self) -> Duration {
+        let limit = self.health.inflight_limit.as_ref().and_then(InflightLimit::timeout);
+        limit.map_or(OPTIONAL_CALL_WAIT, |limit| OPTIONAL_CALL_WAIT.min(limit / 2))
     }
 
     /// The branch may hang, and what was asked can be done without it.
@@ -209,20 +211,20 @@ impl Branch {
     }
 
     /// A call answered with a fault, or something else gives cause to examine the branch.
-    pub(crate) fn doubt(&self, cause: Errno) {
-        let peace = || self.health.found_good.lock().is_some_and(|good| good.elapsed() < PEACE);
-        if cause == Errno::IO && peace() {
+    pub(crate) fn suspect(&self, cause: Errno) {
+        let cools_down = || self.health.found_good.lock().is_some_and(|good| good.elapsed() < PROBE_COOLDOWN);
+        if cause == Errno::IO && cools_down() {
             return;
         }
-        if self.health.state.compare_exchange(UP, DOUBTED, SeqCst, Relaxed).is_ok() {
-            self.wake_keeper();
+        if self.health.state.compare_exchange(UP, SUSPECT, SeqCst, Relaxed).is_ok() {
+            self.wake_monitor();
         }
     }
 
     /// Takes the settings that bear on who is let in.
     pub(crate) fn limit_calls(&self, timeout: Duration, inflight: usize) {
-        if let Some(crowd) = &self.health.crowd {
-            crowd.set(timeout, inflight);
+        if let Some(inflight_limit) = &self.health.inflight_limit {
+            inflight_limit.set(timeout, inflight);
         }
     }
 

@@ -58,8 +58,8 @@ fn look(union: &Weak<Union>) -> bool {
     let Ok(all) = mounts::list() else { return true };
     for branch in &union.pool().branches {
         let listed = all.iter().any(|mount| mount.id == branch.mnt_id());
-        if branch.home.was_listed && !listed {
-            branch.doubt(Errno::NOTCONN);
+        if branch.mount_root.was_listed && !listed {
+            branch.suspect(Errno::NOTCONN);
         }
     }
     true

@@ -91,7 +91,7 @@ impl Union {
         let kept =
             self.index.shared.existing().and_then(|_| self.index.shared.with(|store| store.give_up(id)));
         kept.ok_or(BadChange::NotKept)?;
-        self.index.muster(&[]);
+        self.index.admit(&[]);
         tracing::info!(%id, "branch forgotten; file handles of its objects are stale");
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use fsstack_pool::{BranchId, Ino};
 
-use super::store::{Place, Result, Sort, Store, When};
+use super::store::{EntryKind, IndexEntry, Result, Store, StoreWhen};
 use crate::inode::number::Identity;
 
 /// Objects in it.
@@ -21,8 +21,8 @@ fn row(n: u64) -> (Identity, Ino, u32) {
 fn fill(path: &Path) {
     let store = Store::make(Some(path), [9; 16]).unwrap();
     let rows: Vec<_> = (0..MANY).map(row).collect();
-    store.note(When::Soon, Sort::File, &rows[..70]).unwrap();
-    store.note(When::Now, Sort::Dir, &rows[70..]).unwrap();
+    store.note(StoreWhen::Soon, EntryKind::File, &rows[..70]).unwrap();
+    store.note(StoreWhen::Now, EntryKind::Dir, &rows[70..]).unwrap();
     store.note_member(BranchId::MIN, Path::new("/disk")).unwrap();
     store.set_covered(BranchId::MIN, 2).unwrap();
     store.set_closed(true).unwrap();
@@ -30,16 +30,16 @@ fn fill(path: &Path) {
 
 /// All that it says.
 #[derive(Debug, PartialEq)]
-struct Content {
+struct IndexContent {
     numbers: Vec<Ino>,
     known: Vec<Option<Identity>>,
-    places: Vec<Place>,
+    places: Vec<IndexEntry>,
     members: Vec<BranchId>,
     covered: u8,
     about: ([u8; 16], bool),
 }
 
-fn content(store: &Store) -> Result<Content> {
+fn content(store: &Store) -> Result<IndexContent> {
     let mut numbers = Vec::new();
     store.numbers(|ino| numbers.push(ino))?;
     let (mut known, mut places) = (Vec::new(), Vec::new());
@@ -49,7 +49,7 @@ fn content(store: &Store) -> Result<Content> {
     }
     let members = store.members()?.into_iter().map(|(id, _)| id).collect();
     let covered = store.covered(BranchId::MIN, store.id)?;
-    Ok(Content { numbers, known, places, members, covered, about: (store.id, store.was_closed) })
+    Ok(IndexContent { numbers, known, places, members, covered, about: (store.id, store.was_closed) })
 }
 
 fn dir() -> tempfile::TempDir {
@@ -83,8 +83,8 @@ fn a_flipped_bit_is_found_out_or_means_nothing() {
                 damaged += 1;
             }
             Ok(Ok(None)) => damaged += 1,
-            Ok(Ok(Some(told))) => {
-                assert_eq!(told, expected, "at {at}");
+            Ok(Ok(Some(reported))) => {
+                assert_eq!(reported, expected, "at {at}");
                 unharmed += 1;
             }
         }
@@ -111,13 +111,13 @@ fn what_rots_while_it_is_open_is_an_error() {
         is.iter_mut().step_by(7).for_each(|byte| *byte ^= 0x55);
         file.write_all_at(&is, page as u64 * 4096).unwrap();
         let asked = catch_unwind(AssertUnwindSafe(|| {
-            let told = content(&store)?;
-            store.note(When::Now, Sort::File, &[row(MANY)])?;
-            Ok::<_, super::StoreError>(told)
+            let reported = content(&store)?;
+            store.note(StoreWhen::Now, EntryKind::File, &[row(MANY)])?;
+            Ok::<_, super::StoreError>(reported)
         }));
         match asked {
             Err(_) => panic!("page {page}"),
-            Ok(Ok(told)) => assert_eq!(told, expected, "page {page}"),
+            Ok(Ok(reported)) => assert_eq!(reported, expected, "page {page}"),
             Ok(Err(error)) => {
                 assert!(error.is_damage(), "page {page}: {error}");
                 damaged += 1;

@@ -12,13 +12,13 @@ use super::store::{Result, Store, StoreError};
 /// The database in the pool's folder.
 const FILE: &str = "index.redb";
 /// How long a daemon that is just ending may still have it.
-const LEAVING: Duration = Duration::from_secs(5);
+const IN_USE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The index in `folder`, as it was left, and where it is or may be made. From now on it counts as not closed in order if
 /// the pool `exports`.
 pub(super) fn open(folder: &Path, exports: bool) -> (Option<PathBuf>, Option<Store>) {
     let file = folder.join(FILE);
-    let opened = patiently(&file).and_then(|store| {
+    let opened = open_unless_in_use(&file).and_then(|store| {
         if let Some(store) = store.as_ref().filter(|_| exports) {
             store.set_closed(false)?;
         }
@@ -38,11 +38,11 @@ pub(super) fn open(folder: &Path, exports: bool) -> (Option<PathBuf>, Option<Sto
 }
 
 /// None: there is none.
-fn patiently(file: &Path) -> Result<Option<Store>> {
+fn open_unless_in_use(file: &Path) -> Result<Option<Store>> {
     let began = Instant::now();
     loop {
         match Store::open(file) {
-            Err(error) if error.is_in_use() && began.elapsed() < LEAVING => {
+            Err(error) if error.is_in_use() && began.elapsed() < IN_USE_TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             opened => return opened,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use fsstack_pool::BranchId;
 use redb::{ReadableTable, TableDefinition};
 
-use super::store::{Result, Store, When, table};
+use super::store::{Result, Store, StoreWhen, table};
 
 /// Branches that were part of the pool while it was exported, and where each was last.
 const MEMBERS: TableDefinition<'_, u16, &[u8]> = TableDefinition::new("members");
@@ -29,7 +29,7 @@ impl Store {
         if noted && !self.is_gone(branch)? {
             return Ok(());
         }
-        self.change(When::Now, |tables| {
+        self.change(StoreWhen::Now, |tables| {
             tables.open_table(MEMBERS)?.insert(branch.get(), path)?;
             tables.open_table(GONE)?.remove(branch.get())?;
             Ok(())
@@ -57,7 +57,7 @@ impl Store {
 
     /// The branch will not be part of the pool again. On disk when this returns.
     pub(super) fn give_up(&self, branch: BranchId) -> Result<()> {
-        self.change(When::Now, |tables| {
+        self.change(StoreWhen::Now, |tables| {
             tables.open_table(MEMBERS)?.remove(branch.get())?;
             tables.open_table(HASHED)?.remove(branch.get())?;
             tables.open_table(GONE)?.insert(branch.get(), ())?;
@@ -76,7 +76,7 @@ impl Store {
 
     /// Objects of this branch may have numbers that do not tell it.
     pub(super) fn note_hashed(&self, branch: BranchId) -> Result<()> {
-        self.change(When::Now, |tables| {
+        self.change(StoreWhen::Now, |tables| {
             tables.open_table(HASHED)?.insert(branch.get(), ())?;
             Ok(())
         })

@@ -16,6 +16,7 @@
 mod away;
 #[cfg(test)]
 mod damage;
+mod dir_path;
 mod file;
 mod filter;
 mod health;
@@ -26,7 +27,6 @@ mod roots;
 mod scan;
 mod signed;
 mod store;
-mod way;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -43,6 +43,7 @@ use crate::inode::number::{self, Identity};
 use crate::poolid::PoolId;
 use crate::settings::Settings;
 pub use away::AwayBranch;
+pub(crate) use dir_path::DirPath;
 use filter::Filter;
 pub use health::IndexHealth;
 pub(crate) use names::{KeptBy, Name};
@@ -50,16 +51,15 @@ use roots::Members;
 use scan::Jobs;
 pub(crate) use scan::open_path;
 use signed::{ALL, FILES, signed_by};
-pub(crate) use store::Place;
-use store::{Sort, Store, StoreError, When};
-pub(crate) use way::Way;
+pub(crate) use store::IndexEntry;
+use store::{EntryKind, Store, StoreError, StoreWhen};
 
 /// Where the objects with one number are, as the index has it.
-pub(crate) type Places = SmallVec<[Place; 1]>;
+pub(crate) type Places = SmallVec<[IndexEntry; 1]>;
 
 /// State of a branch's marks.
 #[derive(Debug, Default)]
-pub(crate) struct Marks {
+pub(crate) struct BranchMarks {
     /// Not all marks of files are in the index: each file is asked.
     pub(crate) ask_files: AtomicBool,
     /// Not all marks of directories are in the index.
@@ -71,12 +71,12 @@ pub(crate) struct Marks {
 /// The index; its thread ends with it.
 #[derive(Debug)]
 pub(crate) struct Index {
-    shared: Arc<Shared>,
+    shared: Arc<SharedIndex>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedIndex {
     /// The file; None: in memory only.
     file: Option<PathBuf>,
     exports: bool,
@@ -110,7 +110,7 @@ impl Index {
         if store.is_some() {
             filter.open();
         }
-        let shared = Shared {
+        let shared = SharedIndex {
             file,
             exports: settings.nfs_export,
             pool: id,
@@ -210,7 +210,7 @@ impl Index {
     /// The file `id` gets a copy on `branch` that would have the number `natural`: on disk when this returns.
     /// False: it could not be noted.
     pub(crate) fn note_file(&self, branch: &Branch, id: Identity, natural: Ino, birth: u32) -> bool {
-        let noted = self.shared.put(When::Now, Sort::File, &[(id, natural, birth)]);
+        let noted = self.shared.put(StoreWhen::Now, EntryKind::File, &[(id, natural, birth)]);
         // Last: the branch is to bear the session of the index that it was put into, or of a later one.
         self.shared.cover(branch);
         self.start();
@@ -236,7 +236,7 @@ impl Index {
 
     /// Like [`Self::note_file`], for an entry that can be found out again: on disk within a second.
     pub(crate) fn learn_file(&self, id: Identity, natural: Ino, birth: u32) {
-        self.shared.put(When::Soon, Sort::File, &[(id, natural, birth)]);
+        self.shared.put(StoreWhen::Soon, EntryKind::File, &[(id, natural, birth)]);
         self.start();
     }
 
@@ -250,7 +250,7 @@ impl Index {
         let known =
             self.places(id.ino).iter().any(|known| known.id == id && known.naturals.contains(&natural));
         if !known {
-            self.shared.put(When::Soon, Sort::Dir, &[(id, natural, 0)]);
+            self.shared.put(StoreWhen::Soon, EntryKind::Dir, &[(id, natural, 0)]);
             self.start();
         }
         !known
@@ -278,7 +278,7 @@ impl Index {
     }
 }
 
-impl Marks {
+impl BranchMarks {
     /// A number that leads nowhere on this branch leads nowhere.
     pub(crate) fn are_known(&self) -> bool {
         !self.ask_files.load(Relaxed) && !self.ask_dirs.load(Relaxed)
@@ -308,20 +308,20 @@ impl Index {
     }
 }
 
-impl Shared {
+impl SharedIndex {
     /// Asks the index, if there is one. One that fails is made anew.
     fn with<T>(&self, ask: impl FnOnce(&Store) -> Result<T, StoreError>) -> Option<T> {
         let store = self.store.load_full()?;
         ask(&store).inspect_err(|error| self.start_over(&store, error)).ok()
     }
 
-    fn put(&self, when: When, sort: Sort, rows: &[(Identity, Ino, u32)]) -> bool {
+    fn put(&self, when: StoreWhen, sort: EntryKind, rows: &[(Identity, Ino, u32)]) -> bool {
         // First the filter: a query meanwhile looks into the database and finds nothing yet.
         for (id, natural, _) in rows {
             self.filter.put(id.ino);
             self.filter.put(*natural);
         }
-        if when == When::Soon {
+        if when == StoreWhen::Soon {
             self.dirty.store(true, Relaxed);
         }
         self.existing().is_some() && self.with(|store| store.note(when, sort, rows)).is_some()
@@ -332,7 +332,7 @@ impl Shared {
         if let Some(store) = self.store.load_full() {
             return Some(store);
         }
-        let _making = self.making.lock();
+        let _create_guard = self.making.lock();
         if self.store.load().is_none() {
             self.make();
         }

@@ -38,7 +38,7 @@ impl Index {
     }
 
     /// The database that is asked now.
-    pub(crate) fn keeper(&self) -> Option<KeptBy> {
+    pub(crate) fn monitor(&self) -> Option<KeptBy> {
         self.shared.store.load().as_ref().map(|store| KeptBy(store.id))
     }
 

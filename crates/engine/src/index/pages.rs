@@ -163,9 +163,9 @@ mod tests {
         beside.write_at(b"x", 4096 + 100).unwrap();
         pages.read(0, &mut one).unwrap();
         for _ in 0..2 {
-            let told = [pages.read(4096, &mut one), pages.read(0, &mut all)];
-            assert!(told.iter().all(|told| {
-                told.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::InvalidData)
+            let reported = [pages.read(4096, &mut one), pages.read(0, &mut all)];
+            assert!(reported.iter().all(|reported| {
+                reported.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::InvalidData)
             }));
         }
         // Part of a page is not compared, and what is written in part not known.

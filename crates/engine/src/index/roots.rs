@@ -16,7 +16,7 @@ use fsstack_sys::xattr::{self, On};
 
 use super::signed::FILES;
 use super::store::{Result, Store};
-use super::{Index, Shared};
+use super::{Index, SharedIndex};
 use crate::branch::Branch;
 use crate::pool::Pool;
 use crate::poolid::PoolId;
@@ -34,7 +34,7 @@ pub(super) type Members = BTreeMap<BranchId, (PathBuf, bool)>;
 impl Index {
     /// Other branches are in the pool, or were given up, than before: these have come. What they tell of others is known
     /// when this returns; all of them tell of all a moment later (one may hang).
-    pub(crate) fn muster(&self, come: &[Arc<Branch>]) {
+    pub(crate) fn admit(&self, come: &[Arc<Branch>]) {
         let shared = &self.shared;
         if shared.exports && shared.existing().is_some() {
             shared.learn_members(come);
@@ -70,12 +70,12 @@ fn lacks(store: &Store, is_here: &dyn Fn(BranchId) -> bool) -> Result<bool> {
 }
 
 /// Members known to the index, and those on the roots of branches. Branches that were given up are left out.
-fn known(store: &Store, told: &[u16]) -> Result<Members> {
+fn known(store: &Store, reported: &[u16]) -> Result<Members> {
     let mut members = Members::new();
     for (id, path) in store.members()? {
         members.insert(id, (path, false));
     }
-    for word in told {
+    for word in reported {
         let Some(id) = BranchId::new(word & !HASHED) else { continue };
         if !members.contains_key(&id) && !store.is_gone(id)? {
             store.note_member(id, Path::new(""))?;
@@ -91,7 +91,7 @@ fn known(store: &Store, told: &[u16]) -> Result<Members> {
     Ok(members)
 }
 
-impl Shared {
+impl SharedIndex {
     pub(super) fn present(&self) -> Vec<Arc<Branch>> {
         let branches = self.branches.lock();
         branches.iter().filter_map(Weak::upgrade).filter(|branch| !branch.is_gone()).collect()
@@ -116,9 +116,9 @@ impl Shared {
     /// Adds the members listed on the roots of the joined branches to the index, and remembers the index's own, should it
     /// fail.
     fn learn_members(&self, come: &[Arc<Branch>]) {
-        let told: Vec<u16> = come.iter().flat_map(|branch| self.told_by(branch)).collect();
+        let reported: Vec<u16> = come.iter().flat_map(|branch| self.members_on(branch)).collect();
         // (Not asked under the lock: one that fails is made anew with what is remembered.)
-        if let Some(members) = self.with(|store| known(store, &told)) {
+        if let Some(members) = self.with(|store| known(store, &reported)) {
             *self.members.lock() = members;
         }
     }
@@ -140,9 +140,9 @@ impl Shared {
     }
 
     /// Members listed on the root of `branch` for this pool.
-    fn told_by(&self, branch: &Branch) -> Vec<u16> {
-        let (Some(PoolId(pool)), Some(told)) = (self.pool, read(branch)) else { return Vec::new() };
-        match told.strip_prefix(&pool) {
+    fn members_on(&self, branch: &Branch) -> Vec<u16> {
+        let (Some(PoolId(pool)), Some(reported)) = (self.pool, read(branch)) else { return Vec::new() };
+        match reported.strip_prefix(&pool) {
             Some(ids) => ids.as_chunks::<2>().0.iter().map(|id| u16::from_le_bytes(*id)).collect(),
             None => Vec::new(),
         }
@@ -160,7 +160,7 @@ impl Shared {
         let ids = ids.iter().flat_map(|id| (id | flag(id)).to_le_bytes());
         let value: Vec<u8> = pool.into_iter().chain(ids).collect();
         for branch in self.present() {
-            if branch.check_open().is_err() || read(&branch).is_some_and(|told| told == value) {
+            if branch.check_open().is_err() || read(&branch).is_some_and(|reported| reported == value) {
                 continue;
             }
             let root = branch.root();

@@ -16,11 +16,11 @@ use fsstack_pool::Ino;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, SysError};
 
-use super::store::{Sort, Store, When};
-use super::way::Way;
-use super::{Shared, birth};
+use super::dir_path::DirPath;
+use super::store::{EntryKind, Store, StoreWhen};
+use super::{SharedIndex, birth};
 use crate::branch::Branch;
-use crate::entries::{Entries, Listed};
+use crate::entries::{Entries, FoundEntry};
 use crate::error::OpError;
 use crate::inode::mark;
 use crate::inode::number::{self, Identity};
@@ -28,26 +28,26 @@ use crate::inode::number::{self, Identity};
 /// Marks that are put into the index at once.
 const BATCH: usize = 4096;
 /// How long what could not be looked through is left alone, the first time; twice as long each time after, six times.
-const PAUSE: Duration = Duration::from_secs(1);
+const SCAN_PAUSE: Duration = Duration::from_secs(1);
 /// How long renames may be kept waiting for one that is under way.
 const WITHOUT_RENAMES: Duration = Duration::from_millis(20);
 /// How often it is seen to what is not done at once.
-const TEND: Duration = Duration::from_secs(1);
+const TEND_INTERVAL: Duration = Duration::from_secs(1);
 /// With more directories that cannot be looked through than this the branch is left alone.
 const FAILURES: usize = 64;
 
 /// Branches and directories still to scan.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<ScanJob>,
     stopped: bool,
 }
 
 /// Directories of a branch, with all that is in them.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct ScanJob {
     branch: Weak<Branch>,
-    dirs: Vec<Arc<Way>>,
+    dirs: Vec<Arc<DirPath>>,
     /// How often they could not be.
     failed: u32,
     /// Not before then.
@@ -56,12 +56,17 @@ pub(super) struct Job {
 
 impl Jobs {
     pub(super) fn add(&mut self, branch: &Arc<Branch>, path: Vec<u8>) {
-        let dirs = vec![Way::from(path)];
-        self.waiting.push_back(Job { branch: Arc::downgrade(branch), dirs, failed: 0, due: Instant::now() });
+        let dirs = vec![DirPath::from(path)];
+        self.waiting.push_back(ScanJob {
+            branch: Arc::downgrade(branch),
+            dirs,
+            failed: 0,
+            due: Instant::now(),
+        });
     }
 
     /// The first that is due.
-    pub(super) fn take(&mut self) -> Option<Job> {
+    pub(super) fn take(&mut self) -> Option<ScanJob> {
         let now = Instant::now();
         let at = self.waiting.iter().position(|job| job.due <= now)?;
         self.waiting.remove(at)
@@ -86,40 +91,40 @@ impl Jobs {
 }
 
 /// Result of a scan.
-enum Looked {
+enum ScanResult {
     Through,
     /// These could not be looked through.
-    Not(Vec<Arc<Way>>, OpError),
+    Not(Vec<Arc<DirPath>>, OpError),
     /// The pool is being unmounted, or the branch leaves it.
     Stopped,
 }
 
 /// Marks found and not yet in the index.
 #[derive(Default)]
-struct Catch {
+struct FoundMarks {
     files: Vec<(Identity, Ino, u32)>,
     dirs: Vec<(Identity, Ino, u32)>,
 }
 
-impl Shared {
-    pub(super) fn run(&self, job: Job) {
+impl SharedIndex {
+    pub(super) fn run(&self, job: ScanJob) {
         let Some(branch) = job.branch.upgrade() else { return };
         match self.look_through(&branch, job.dirs) {
-            Looked::Through if !self.finished(&branch) => {
-                let due = Instant::now() + PAUSE;
-                let again = Job { branch: job.branch, dirs: Vec::new(), failed: job.failed, due };
+            ScanResult::Through if !self.finished(&branch) => {
+                let due = Instant::now() + SCAN_PAUSE;
+                let again = ScanJob { branch: job.branch, dirs: Vec::new(), failed: job.failed, due };
                 self.jobs.lock().waiting.push_back(again);
             }
-            Looked::Through => {}
-            Looked::Stopped => {}
-            Looked::Not(dirs, error) => {
+            ScanResult::Through => {}
+            ScanResult::Stopped => {}
+            ScanResult::Not(dirs, error) => {
                 // A branch out of reach is noticed and logged elsewhere; the scan goes on when it is back.
                 let failed = job.failed + u32::from(branch.check_open().is_ok());
                 if failed > job.failed {
                     tracing::warn!(%error, branch = %branch.path.display(), "index: cannot scan the branch now; it is tried again later");
                 }
-                let due = Instant::now() + PAUSE * 2_u32.pow(failed.clamp(1, 7) - 1);
-                self.jobs.lock().waiting.push_back(Job { branch: job.branch, dirs, failed, due });
+                let due = Instant::now() + SCAN_PAUSE * 2_u32.pow(failed.clamp(1, 7) - 1);
+                self.jobs.lock().waiting.push_back(ScanJob { branch: job.branch, dirs, failed, due });
             }
         }
     }
@@ -147,7 +152,7 @@ impl Shared {
     fn is_through(&self, branch: &Arc<Branch>, store: &Arc<Store>) -> Option<bool> {
         // Somebody may be stuck in a branch with either: others rename meanwhile.
         let _no_renames = self.renames.try_write_for(WITHOUT_RENAMES)?;
-        let _making = self.making.try_lock()?;
+        let _create_guard = self.making.try_lock()?;
         if self.jobs.lock().concern(branch) || !self.is_current(store) {
             return Some(false);
         }
@@ -156,24 +161,24 @@ impl Shared {
         Some(true)
     }
 
-    fn look_through(&self, branch: &Branch, mut waiting: Vec<Arc<Way>>) -> Looked {
-        let mut caught = Catch::default();
+    fn look_through(&self, branch: &Branch, mut waiting: Vec<Arc<DirPath>>) -> ScanResult {
+        let mut caught = FoundMarks::default();
         let (mut failed, mut last) = (Vec::new(), None);
         let mut tended = Instant::now();
         while let Some(dir) = waiting.pop() {
             // (A look may take hours, and what others put into the index is held in memory until it is on disk.)
-            if tended.elapsed() > TEND {
+            if tended.elapsed() > TEND_INTERVAL {
                 self.tend();
                 tended = Instant::now();
             }
             // (One that has left answers that nothing is there.)
             if self.jobs.lock().stopped() || branch.is_gone() {
-                return Looked::Stopped;
+                return ScanResult::Stopped;
             }
             let before = waiting.len();
             match self.look_into(branch, &dir, &mut waiting, &mut caught) {
                 Ok(true) => {}
-                Ok(false) => return Looked::Stopped,
+                Ok(false) => return ScanResult::Stopped,
                 Err(error) => {
                     waiting.truncate(before);
                     failed.push(dir);
@@ -185,16 +190,16 @@ impl Shared {
             }
         }
         self.keep(&mut caught);
-        last.map_or(Looked::Through, |error| Looked::Not(failed, error))
+        last.map_or(ScanResult::Through, |error| ScanResult::Not(failed, error))
     }
 
     /// False: the pool is being unmounted.
     fn look_into(
         &self,
         branch: &Branch,
-        dir: &Arc<Way>,
-        waiting: &mut Vec<Arc<Way>>,
-        caught: &mut Catch,
+        dir: &Arc<DirPath>,
+        waiting: &mut Vec<Arc<DirPath>>,
+        caught: &mut FoundMarks,
     ) -> Result<bool, OpError> {
         let opened = branch.ask(|| open_path(branch, &dir.path()));
         let fd = match opened {
@@ -206,7 +211,7 @@ impl Shared {
             opened => opened?,
         };
         let mut entries = Entries::of(branch, fd.as_fd())?;
-        while let Some(Listed { kind, name, .. }) = entries.next()? {
+        while let Some(FoundEntry { kind, name, .. }) = entries.next()? {
             let is_dir = match kind {
                 Some(kind) => kind == Kind::Dir,
                 None => match branch.ask(|| sys::at::stat(fd.as_fd(), &name)) {
@@ -218,7 +223,7 @@ impl Shared {
                 caught.look(branch, fd.as_fd(), &name, is_dir)?;
             }
             if is_dir {
-                waiting.push(Way::below(dir, name.into_bytes()));
+                waiting.push(DirPath::below(dir, name.into_bytes()));
             }
             if caught.files.len() + caught.dirs.len() >= BATCH {
                 self.keep(caught);
@@ -230,10 +235,10 @@ impl Shared {
         Ok(true)
     }
 
-    fn keep(&self, caught: &mut Catch) {
-        for (sort, rows) in [(Sort::File, &mut caught.files), (Sort::Dir, &mut caught.dirs)] {
+    fn keep(&self, caught: &mut FoundMarks) {
+        for (sort, rows) in [(EntryKind::File, &mut caught.files), (EntryKind::Dir, &mut caught.dirs)] {
             if !rows.is_empty() {
-                self.put(When::Soon, sort, rows);
+                self.put(StoreWhen::Soon, sort, rows);
                 rows.clear();
                 // What is not on disk yet is held in memory.
                 self.with(Store::flush);
@@ -242,7 +247,7 @@ impl Shared {
     }
 }
 
-impl Catch {
+impl FoundMarks {
     fn look(
         &mut self,
         branch: &Branch,

@@ -18,8 +18,8 @@ use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{Errno, SysError};
 use redb::TableDefinition;
 
-use super::Shared;
-use super::store::{Result, Store, When, table};
+use super::SharedIndex;
+use super::store::{Result, Store, StoreWhen, table};
 use crate::branch::Branch;
 use crate::recover::sync_dir;
 
@@ -73,7 +73,7 @@ impl Store {
 
     /// Says how far they are. On disk when this returns.
     pub(super) fn set_covered(&self, branch: BranchId, level: u8) -> Result<()> {
-        self.change(When::Now, |tables| {
+        self.change(StoreWhen::Now, |tables| {
             tables.open_table(BRANCHES)?.insert(branch.get(), level)?;
             Ok(())
         })
@@ -88,7 +88,7 @@ impl Store {
         level: impl FnOnce() -> u8,
     ) -> Result<Option<Session>> {
         let before = self.session_of(branch)?;
-        self.change(When::Now, |tables| {
+        self.change(StoreWhen::Now, |tables| {
             let mut sessions = tables.open_table(SESSIONS)?;
             match session {
                 Some(session) => sessions.insert(branch.get(), session.as_slice())?,
@@ -102,7 +102,7 @@ impl Store {
     }
 }
 
-impl Shared {
+impl SharedIndex {
     /// How far the marks of `branch`, which bears `by`, are in the index.
     pub(super) fn level_of(&self, branch: &Branch, by: Session) -> u8 {
         let Some(store) = self.store.load_full() else { return 0 };
@@ -151,7 +151,7 @@ impl Shared {
             xattr::set(On::Fd(root.as_fd()), SIGNED, &store.session, 0)?;
             sync_dir(root.as_fd())
         };
-        if let Err(error) = branch.ask_patiently(put) {
+        if let Err(error) = branch.ask_long(put) {
             // What cannot say so can have no marks, and bears what it bore. (Another thread may have noted its own try meanwhile.)
             tracing::debug!(%error, branch = %branch.path.display(), "the branch keeps no marks");
             let bears = branch.ask(|| signed_by(branch)).unwrap_or(before);

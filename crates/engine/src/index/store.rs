@@ -22,7 +22,7 @@ const CACHE: usize = 16 << 20;
 /// force.
 const KNOWN: TableDefinition<'_, u64, (u32, u64, u32)> = TableDefinition::new("known");
 /// From the identity in force to the numbers that branch and inode number make: one for a file, one for each copy of a
-/// directory but its first. The first byte of the value is [`Sort`].
+/// directory but its first. The first byte of the value is [`EntryKind`].
 const PLACES: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("places");
 /// From the number that branch and inode number make to branch, directory and name, where the object was seen last, and by
 /// which look.
@@ -37,7 +37,7 @@ const CLOSED: u8 = 1;
 
 /// Kind of an entry's object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sort {
+pub(crate) enum EntryKind {
     /// A file that is not where its number says.
     File,
     /// A directory with copies besides the one that its number says.
@@ -46,17 +46,17 @@ pub(crate) enum Sort {
 
 /// Where the object that has an identity is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct IndexEntry {
     pub(crate) id: Identity,
-    sort: Sort,
+    sort: EntryKind,
     /// The numbers that branch and inode number make.
     pub(crate) naturals: SmallVec<[Ino; 2]>,
 }
 
-impl Place {
+impl IndexEntry {
     /// True for a directory: the number itself may lead to another copy.
     pub(crate) fn is_dir(&self) -> bool {
-        self.sort == Sort::Dir
+        self.sort == EntryKind::Dir
     }
 }
 
@@ -108,7 +108,7 @@ pub(super) struct Store {
 
 /// How soon a change is on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
+pub(super) enum StoreWhen {
     /// When the call returns.
     Now,
     /// With the next that is, or within a second.
@@ -156,7 +156,7 @@ impl Store {
         };
         let session = PoolId::fresh().0;
         let store = Self { db, id, session, was_closed: false, durable: path.is_some() };
-        store.change(When::Now, |tables| {
+        store.change(StoreWhen::Now, |tables| {
             tables.open_table(KNOWN)?;
             tables.open_table(PLACES)?;
             tables.open_table(ABOUT)?.insert(ID, id.as_slice())?;
@@ -167,11 +167,11 @@ impl Store {
 
     pub(super) fn change(
         &self,
-        when: When,
+        when: StoreWhen,
         act: impl FnOnce(&redb::WriteTransaction) -> Result<()>,
     ) -> Result<()> {
         let mut change = self.db.begin_write()?;
-        if when == When::Soon {
+        if when == StoreWhen::Soon {
             change.set_durability(Durability::None).map_err(redb::Error::from)?;
         }
         act(&change)?;
@@ -186,12 +186,12 @@ impl Store {
 
     /// All changes so far are on disk.
     pub(super) fn flush(&self) -> Result<()> {
-        self.change(When::Now, |_| Ok(()))
+        self.change(StoreWhen::Now, |_| Ok(()))
     }
 
     /// Whether it counts as closed in order.
     pub(super) fn set_closed(&self, closed: bool) -> Result<()> {
-        self.change(When::Now, |tables| {
+        self.change(StoreWhen::Now, |tables| {
             tables.open_table(ABOUT)?.insert(CLOSED, [u8::from(closed)].as_slice())?;
             Ok(())
         })
@@ -207,7 +207,7 @@ impl Store {
     }
 
     /// Places of the objects that have, or had, the number `ino`.
-    pub(super) fn places(&self, ino: Ino) -> Result<SmallVec<[Place; 1]>> {
+    pub(super) fn places(&self, ino: Ino) -> Result<SmallVec<[IndexEntry; 1]>> {
         let read = self.db.begin_read()?;
         let table = read.open_table(PLACES)?;
         let mut found = SmallVec::new();
@@ -220,18 +220,18 @@ impl Store {
     }
 
     /// The object `id` is, or a copy of it too, what would have the number `natural`.
-    pub(super) fn note(&self, when: When, sort: Sort, rows: &[(Identity, Ino, u32)]) -> Result<()> {
+    pub(super) fn note(&self, when: StoreWhen, sort: EntryKind, rows: &[(Identity, Ino, u32)]) -> Result<()> {
         self.change(when, |tables| {
             let mut known = tables.open_table(KNOWN)?;
             let mut places = tables.open_table(PLACES)?;
             for (id, natural, birth) in rows {
                 let key = (id.ino.0, id.generation);
                 let before = places.get(key)?.and_then(|value| parse(*id, value.value()));
-                if sort == Sort::File {
+                if sort == EntryKind::File {
                     known.insert(natural.0, (*birth, id.ino.0, id.generation))?;
                 }
                 // A file that is just moved again is still where it was. A directory has one copy on a branch.
-                let branch = number::branch_of(*natural).filter(|_| sort == Sort::Dir);
+                let branch = number::branch_of(*natural).filter(|_| sort == EntryKind::Dir);
                 let stays =
                     |at: &Ino| at != natural && (branch.is_none() || number::branch_of(*at) != branch);
                 let before = before.into_iter().flat_map(|entry| entry.naturals);
@@ -245,7 +245,7 @@ impl Store {
 
     /// Removes the object `id`; with `only`, just its entry at that number.
     pub(super) fn forget(&self, id: Identity, only: Option<Ino>) -> Result<()> {
-        self.change(When::Soon, |tables| {
+        self.change(StoreWhen::Soon, |tables| {
             let mut known = tables.open_table(KNOWN)?;
             let mut places = tables.open_table(PLACES)?;
             let key = (id.ino.0, id.generation);
@@ -270,7 +270,7 @@ impl Store {
 
     /// Where these objects were seen.
     pub(super) fn note_names(&self, rows: &[(Ino, Name)]) -> Result<()> {
-        self.change(When::Soon, |tables| {
+        self.change(StoreWhen::Soon, |tables| {
             let mut names = tables.open_table(NAMES)?;
             for (natural, at) in rows {
                 names.insert(natural.0, (at.branch.get(), at.look, at.parent.0, at.name.as_slice()))?;
@@ -281,7 +281,7 @@ impl Store {
 
     /// Forgets what was seen on the branch by other looks than this one.
     pub(super) fn forget_names(&self, branch: BranchId, look: u64) -> Result<()> {
-        self.change(When::Soon, |tables| {
+        self.change(StoreWhen::Soon, |tables| {
             let mut names = tables.open_table(NAMES)?;
             names.retain(|_, (at, by, ..)| at != branch.get() || by == look)?;
             Ok(())
@@ -347,17 +347,17 @@ fn builder() -> redb::Builder {
     builder
 }
 
-fn bytes(sort: Sort, naturals: &[Ino]) -> Vec<u8> {
-    let mut bytes = vec![u8::from(sort == Sort::Dir)];
+fn bytes(sort: EntryKind, naturals: &[Ino]) -> Vec<u8> {
+    let mut bytes = vec![u8::from(sort == EntryKind::Dir)];
     naturals.iter().for_each(|natural| bytes.extend_from_slice(&natural.0.to_le_bytes()));
     bytes
 }
 
-fn parse(id: Identity, bytes: &[u8]) -> Option<Place> {
+fn parse(id: Identity, bytes: &[u8]) -> Option<IndexEntry> {
     let (sort, naturals) = bytes.split_first()?;
     let naturals = naturals.chunks_exact(8).filter_map(|n| Some(Ino(u64::from_le_bytes(n.try_into().ok()?))));
-    let sort = if *sort == 1 { Sort::Dir } else { Sort::File };
-    Some(Place { id, sort, naturals: naturals.collect() })
+    let sort = if *sort == 1 { EntryKind::Dir } else { EntryKind::File };
+    Some(IndexEntry { id, sort, naturals: naturals.collect() })
 }
 
 #[cfg(test)]
@@ -377,8 +377,8 @@ mod tests {
     #[test]
     fn what_is_noted_is_found_both_ways_and_after_it_was_closed() {
         let (dir, store) = fresh();
-        store.note(When::Now, Sort::File, &[(id(5), Ino(1005), 3)]).unwrap();
-        store.note(When::Soon, Sort::Dir, &[(id(6), Ino(1006), 0), (id(6), Ino(2006), 0)]).unwrap();
+        store.note(StoreWhen::Now, EntryKind::File, &[(id(5), Ino(1005), 3)]).unwrap();
+        store.note(StoreWhen::Soon, EntryKind::Dir, &[(id(6), Ino(1006), 0), (id(6), Ino(2006), 0)]).unwrap();
         store.set_closed(true).unwrap();
         drop(store);
         let store = Store::open(&dir.path().join("index.redb")).unwrap().unwrap();
@@ -396,8 +396,8 @@ mod tests {
     #[test]
     fn a_file_that_moves_again_has_two_places_until_one_is_forgotten() {
         let (_dir, store) = fresh();
-        store.note(When::Now, Sort::File, &[(id(5), Ino(1005), 3)]).unwrap();
-        store.note(When::Now, Sort::File, &[(id(5), Ino(2005), 4)]).unwrap();
+        store.note(StoreWhen::Now, EntryKind::File, &[(id(5), Ino(1005), 3)]).unwrap();
+        store.note(StoreWhen::Now, EntryKind::File, &[(id(5), Ino(2005), 4)]).unwrap();
         assert_eq!(store.places(Ino(5)).unwrap()[0].naturals[..], [Ino(1005), Ino(2005)]);
         assert_eq!(store.known(Ino(1005), 3).unwrap(), Some(id(5)));
         store.forget(id(5), Some(Ino(1005))).unwrap();
@@ -437,7 +437,7 @@ mod tests {
             tables.open_table(old)?.insert(5, (1, 0, b"a".as_slice()))?;
             Ok(())
         };
-        store.change(When::Now, put).unwrap();
+        store.change(StoreWhen::Now, put).unwrap();
         drop(store);
         for _ in 0..2 {
             let store = Store::open(&dir.path().join("index.redb")).unwrap().unwrap();
@@ -467,7 +467,7 @@ mod tests {
         for batch in 0..1000_u64 {
             let row = |n: u64| (id(1 << 48 | n), Ino(2 << 48 | n.wrapping_mul(0x9e37_79b9) & 0xffff_ffff), 3);
             let rows: Vec<_> = (batch * 1000..(batch + 1) * 1000).map(row).collect();
-            store.note(When::Soon, Sort::File, &rows).unwrap();
+            store.note(StoreWhen::Soon, EntryKind::File, &rows).unwrap();
         }
         store.set_closed(true).unwrap();
         drop(store);

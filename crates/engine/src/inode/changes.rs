@@ -9,10 +9,10 @@ use super::Inode;
 use super::copies::Copy;
 
 impl Inode {
-    /// A name in the copy on `branch`, in the mount `epoch` of it, was changed.
-    pub(crate) fn note_change(&self, branch: BranchIx, epoch: u32) {
-        let epoch = NonZeroU32::MIN.saturating_add(epoch);
-        self.with_copy(branch, |copy| _ = copy.changed.get_or_insert(epoch));
+    /// A name in the copy on `branch`, in the mount `mount_generation` of it, was changed.
+    pub(crate) fn note_change(&self, branch: BranchIx, mount_generation: u32) {
+        let mount_generation = NonZeroU32::MIN.saturating_add(mount_generation);
+        self.with_copy(branch, |copy| _ = copy.changed.get_or_insert(mount_generation));
     }
 
     /// Whether a name in the copy on `branch` was changed since it was synced.
@@ -22,7 +22,7 @@ impl Inode {
 
     /// The copy on `branch` is about to be synced: in which mount of the branch a name in it was changed before.
     pub(crate) fn take_change(&self, branch: BranchIx) -> Option<u32> {
-        self.with_copy(branch, |copy| copy.changed.take())?.map(|epoch| epoch.get() - 1)
+        self.with_copy(branch, |copy| copy.changed.take())?.map(|mount_generation| mount_generation.get() - 1)
     }
 
     /// Changes of names in it may be gone with a mount of a branch.

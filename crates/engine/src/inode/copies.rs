@@ -11,12 +11,12 @@ use fsstack_pool::BranchIx;
 use fsstack_sys::Stat;
 use smallvec::SmallVec;
 
-use super::claims::Claims;
+use super::copy_guards::CopyGuards;
 use super::dirfd::DirFd;
 use super::number::hash_name;
-use super::{Inode, Place};
+use super::{Inode, Location};
 use crate::branch::Branch;
-use crate::health::holder::Holder;
+use crate::health::holder::ThreadInCalls;
 
 /// Lifetime of a missing name: it may be made out of band. The kernel looks a name up and then makes it, microseconds apart;
 /// an entry older than a busy machine makes of that is asked for again.
@@ -26,12 +26,12 @@ const MISS_AGE: Duration = Duration::from_millis(250);
 static GIVEN: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug)]
-pub(super) struct DirPlace {
+pub(super) struct DirCopies {
     pub(super) copies: SmallVec<[Copy; 2]>,
     /// Branches that could not be asked for a copy: a bit each.
     pub(super) unsure: u64,
     /// When a branch came back that had no copy before, on the clock of [`GIVEN`]: older answers do not know it.
-    pub(super) doubted: u64,
+    pub(super) invalidated: u64,
     /// When all branches were last asked, if they need not be asked again at once.
     pub(super) checked: Option<Instant>,
     /// Hashes of names that no branch had since `missed`.
@@ -39,9 +39,9 @@ pub(super) struct DirPlace {
     pub(super) missed: Instant,
     /// Stamp of the state of all copies when the kernel began to keep the listing.
     pub(super) listed: Option<u64>,
-    pub(super) claims: Claims,
-    /// Names that a thread each is making (`making.rs`): their hashes.
-    pub(super) making: SmallVec<[(u64, Holder); 1]>,
+    pub(super) copy_guards: CopyGuards,
+    /// Names that a thread each is making (`creating.rs`): their hashes.
+    pub(super) creating: SmallVec<[(u64, ThreadInCalls); 1]>,
 }
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(super) struct Copy {
     pub(super) fd: Option<Arc<DirFd>>,
     pub(super) used: bool,
     /// Last attributes from a remote branch: used while the branch may hang.
-    pub(super) told: Option<Box<Stat>>,
+    pub(super) reported: Option<Box<Stat>>,
     /// When it was given to the branch, on the clock of [`GIVEN`]; 0: it was found there.
     pub(super) given: u64,
     /// On which mount of the branch a name in it was changed, since it was synced: its epoch, plus one.
@@ -143,7 +143,7 @@ impl Inode {
             let given = GIVEN.fetch_add(1, SeqCst);
             dir.copies.retain(|copy| copy.branch != branch);
             let at = dir.copies.iter().take_while(|copy| order(copy.branch) < order(branch)).count();
-            dir.copies.insert(at, Copy { branch, ino, fd, used: true, told: None, given, changed: None });
+            dir.copies.insert(at, Copy { branch, ino, fd, used: true, reported: None, given, changed: None });
         });
     }
 
@@ -156,19 +156,19 @@ impl Inode {
     /// knower this then is.
     pub(crate) fn leave(&self, branch: BranchIx) -> bool {
         let mut state = self.state.lock();
-        match &mut state.place {
-            Place::Dir(dir) => {
-                let had_ghost = dir.is_first(branch);
+        match &mut state.location {
+            Location::Dir(dir) => {
+                let had_unlinked_fd = dir.is_first(branch);
                 dir.copies.retain(|copy| copy.branch != branch);
                 dir.unsure &= !bit(branch);
                 dir.checked = None;
-                if had_ghost {
-                    state.ghost = None;
+                if had_unlinked_fd {
+                    state.unlinked_fd = None;
                 }
                 false
             }
-            Place::File(file) => file.branch == branch,
-            Place::Nowhere => false,
+            Location::File(file) => file.branch == branch,
+            Location::Nowhere => false,
         }
     }
 
@@ -176,8 +176,8 @@ impl Inode {
     pub(crate) fn lose(&self) {
         self.lost.store(true, Relaxed);
         let mut state = self.state.lock();
-        state.place = Place::Nowhere;
-        state.ghost = None;
+        state.location = Location::Nowhere;
+        state.unlinked_fd = None;
     }
 
     /// Whether its branch has left the pool.
@@ -186,17 +186,17 @@ impl Inode {
     }
 
     /// A branch was added: what all branches were asked for is to be asked again.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn invalidate(&self) {
         self.with_dir(|dir| (dir.checked, dir.misses) = (None, [0; 2]));
     }
 
     /// `branch` may have a copy by now, which it had not when it was asked last.
-    pub(crate) fn doubt_copy_on(&self, branch: BranchIx) {
+    pub(crate) fn invalidate_copy_on(&self, branch: BranchIx) {
         let is_root = self.is_root();
         self.with_dir(|dir| {
             if !is_root && dir.copies.iter().all(|copy| copy.branch != branch) {
                 dir.unsure |= bit(branch);
-                dir.doubted = GIVEN.fetch_add(1, SeqCst) + 1;
+                dir.invalidated = GIVEN.fetch_add(1, SeqCst) + 1;
             }
         });
     }
@@ -211,11 +211,11 @@ impl Inode {
     }
 
     /// Records the attributes of the copy on `branch`, a remote one.
-    pub(crate) fn was_told(&self, branch: BranchIx, stat: &Stat) {
+    pub(crate) fn was_reported(&self, branch: BranchIx, stat: &Stat) {
         self.with_dir(|dir| {
             if let Some(copy) = dir.copies.iter_mut().find(|copy| copy.branch == branch) {
-                match &mut copy.told {
-                    Some(told) => **told = *stat,
+                match &mut copy.reported {
+                    Some(reported) => **reported = *stat,
                     none => *none = Some(Box::new(*stat)),
                 }
             }
@@ -223,17 +223,17 @@ impl Inode {
     }
 
     /// The copy on `branch` was changed: its recorded attributes are dropped.
-    pub(crate) fn forget_told(&self, branch: BranchIx) {
+    pub(crate) fn forget_reported(&self, branch: BranchIx) {
         self.with_dir(|dir| {
-            dir.copies.iter_mut().filter(|copy| copy.branch == branch).for_each(|copy| copy.told = None);
+            dir.copies.iter_mut().filter(|copy| copy.branch == branch).for_each(|copy| copy.reported = None);
         });
     }
 
     /// Last recorded attributes of the copy on `branch`.
-    pub(crate) fn told(&self, branch: BranchIx) -> Option<Stat> {
+    pub(crate) fn reported(&self, branch: BranchIx) -> Option<Stat> {
         self.with_dir(|dir| {
             let copy = dir.copies.iter().find(|copy| copy.branch == branch)?;
-            copy.told.as_deref().copied()
+            copy.reported.as_deref().copied()
         })?
     }
 
@@ -242,7 +242,7 @@ impl Inode {
         self.with_dir(|dir| {
             // With the inode locked: a mount that is replaced from now on has the descriptor closed (`close_on`).
             let copy = dir.copies.iter_mut().find(|copy| copy.branch == branch.ix)?;
-            if fd.epoch != branch.epoch() {
+            if fd.mount_generation != branch.mount_generation() {
                 return None;
             }
             copy.fd = Some(fd.clone());
@@ -257,7 +257,7 @@ impl Inode {
     pub(crate) fn retire_dirfd(&self, branch: BranchIx) -> bool {
         // A locked inode is in use.
         let Some(mut state) = self.state.try_lock() else { return true };
-        let Place::Dir(dir) = &mut state.place else { return false };
+        let Location::Dir(dir) = &mut state.location else { return false };
         let Some(copy) = dir.copies.iter_mut().find(|copy| copy.branch == branch) else { return false };
         if std::mem::take(&mut copy.used) {
             return true;
@@ -269,17 +269,17 @@ impl Inode {
     /// Closes what is open on `branch` besides an open file.
     pub(crate) fn close_on(&self, branch: BranchIx) {
         let mut state = self.state.lock();
-        match &mut state.place {
-            Place::Dir(dir) => {
+        match &mut state.location {
+            Location::Dir(dir) => {
                 for copy in dir.copies.iter_mut().filter(|copy| copy.branch == branch) {
                     copy.fd = None;
                 }
                 if dir.is_first(branch) {
-                    state.ghost = None;
+                    state.unlinked_fd = None;
                 }
             }
-            Place::File(file) if file.branch == branch => state.ghost = None,
-            Place::File(_) | Place::Nowhere => {}
+            Location::File(file) if file.branch == branch => state.unlinked_fd = None,
+            Location::File(_) | Location::Nowhere => {}
         }
     }
 
@@ -331,16 +331,16 @@ impl Inode {
         self.with_dir(|dir| dir.listed = None);
     }
 
-    pub(super) fn with_dir<T>(&self, f: impl FnOnce(&mut DirPlace) -> T) -> Option<T> {
-        match &mut self.state.lock().place {
-            Place::Dir(dir) => Some(f(dir)),
-            Place::File(_) | Place::Nowhere => None,
+    pub(super) fn with_dir<T>(&self, f: impl FnOnce(&mut DirCopies) -> T) -> Option<T> {
+        match &mut self.state.lock().location {
+            Location::Dir(dir) => Some(f(dir)),
+            Location::File(_) | Location::Nowhere => None,
         }
     }
 }
 
-impl DirPlace {
-    /// Whether the copy on `branch` is the one whose descriptor a removed directory keeps (`State::ghost`).
+impl DirCopies {
+    /// Whether the copy on `branch` is the one whose descriptor a removed directory keeps (`InodeState::unlinked_fd`).
     fn is_first(&self, branch: BranchIx) -> bool {
         self.copies.first().is_some_and(|copy| copy.branch == branch)
     }
@@ -348,7 +348,7 @@ impl DirPlace {
     /// Takes over what was found, and keeps the descriptors of copies that are still the same.
     pub(super) fn update(&mut self, found: &Copies) {
         let mut found = found.clone();
-        let mut complete = found.asked >= self.doubted;
+        let mut complete = found.asked >= self.invalidated;
         if complete {
             self.unsure &= found.unsure;
         }
@@ -378,10 +378,10 @@ impl DirPlace {
             .iter()
             .map(|&(branch, ino)| {
                 let kept = old.iter_mut().find(|copy| copy.branch == branch && copy.ino == ino);
-                let (fd, told, given, changed) = kept.map_or((None, None, 0, None), |copy| {
-                    (copy.fd.take(), copy.told.take(), copy.given, copy.changed)
+                let (fd, reported, given, changed) = kept.map_or((None, None, 0, None), |copy| {
+                    (copy.fd.take(), copy.reported.take(), copy.given, copy.changed)
                 });
-                Copy { branch, ino, fd, used: true, told, given, changed }
+                Copy { branch, ino, fd, used: true, reported, given, changed }
             })
             .collect();
     }

@@ -4,11 +4,11 @@
 //! A file is on one branch, the first in order that has the name. A directory has a copy on one or more.
 
 mod changes;
-mod claims;
 mod copies;
+mod copy_guards;
+mod create_guard;
 pub mod dirfd;
-pub mod locations;
-mod making;
+pub mod location_cache;
 pub mod mark;
 pub mod number;
 pub mod table;
@@ -25,12 +25,12 @@ use smallvec::SmallVec;
 use crate::answer::Validity;
 use crate::open::OpenFile;
 use crate::ranked::{INODE, Ranked};
-pub(crate) use claims::Changes;
-use claims::Claims;
 pub use copies::Copies;
-use copies::{Copy, DirPlace};
+use copies::{Copy, DirCopies};
+pub(crate) use copy_guards::AttributeGuard;
+use copy_guards::CopyGuards;
+pub(crate) use create_guard::CreateGuard;
 use dirfd::DirFd;
-pub(crate) use making::Making;
 use number::Identity;
 
 /// The file was open by passthrough for reading and writing: a shared mapping of it may outlive the descriptor.
@@ -52,7 +52,7 @@ pub struct Inode {
     /// meanwhile.)
     was_past: AtomicBool,
     /// When its attributes were last sent to the kernel, on the table's clock of milliseconds, which wraps.
-    told: AtomicU32,
+    reported: AtomicU32,
     /// Names made in the directory by this daemon.
     born: AtomicU32,
     /// For a directory: how often changes of names in it were lost with a mount of a branch.
@@ -60,27 +60,27 @@ pub struct Inode {
     /// Handles by passthrough for reading and writing, if it is a file, and [`WAS_MAPPABLE`].
     mappable: AtomicU32,
     /// Order: one inode's state at a time; no system call that waits for another inode's lock below it.
-    state: Ranked<State, INODE>,
+    state: Ranked<InodeState, INODE>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    names: SmallVec<[Name; 1]>,
-    place: Place,
-    /// Kept when a name was removed: see [`Inode::outlive`].
-    ghost: Option<Arc<DirFd>>,
+struct InodeState {
+    names: SmallVec<[InodeName; 1]>,
+    location: Location,
+    /// Kept when a name was removed: see [`Inode::keep_unlinked`].
+    unlinked_fd: Option<Arc<DirFd>>,
 }
 
 /// A name of an inode.
 #[derive(Clone, Debug)]
-pub struct Name {
+pub struct InodeName {
     /// The directory that has it.
     pub parent: Arc<Inode>,
     /// The name there.
     pub name: Arc<CStr>,
 }
 
-impl Name {
+impl InodeName {
     /// `name` in `parent`.
     pub fn new(parent: &Arc<Inode>, name: &CStr) -> Self {
         Self { parent: parent.clone(), name: name.into() }
@@ -92,16 +92,16 @@ impl Name {
 }
 
 #[derive(Debug, Default)]
-enum Place {
+enum Location {
     #[default]
     Nowhere,
-    File(FilePlace),
+    File(FileLocation),
     /// Apart: there are far more files than directories.
-    Dir(Box<DirPlace>),
+    Dir(Box<DirCopies>),
 }
 
 #[derive(Debug)]
-struct FilePlace {
+struct FileLocation {
     branch: BranchIx,
     /// How often it was moved: what was opened before a move is not the file.
     moves: u32,
@@ -114,36 +114,36 @@ struct FilePlace {
 impl Inode {
     /// A file (anything but a directory) on `branch`.
     pub fn file(id: Identity, kind: Kind, branch: BranchIx) -> Self {
-        let place = Place::File(FilePlace { branch, moves: 0, open: None, guarded: false });
-        Self::new(id, kind, place)
+        let location = Location::File(FileLocation { branch, moves: 0, open: None, guarded: false });
+        Self::new(id, kind, location)
     }
 
     /// A directory.
     pub fn dir(id: Identity, copies: &Copies) -> Self {
         let now = Instant::now();
-        let mut place = DirPlace {
+        let mut location = DirCopies {
             copies: SmallVec::new(),
             unsure: u64::MAX,
-            doubted: 0,
+            invalidated: 0,
             checked: None,
             misses: [0; 2],
             missed: now,
             listed: None,
-            claims: Claims::default(),
-            making: SmallVec::new(),
+            copy_guards: CopyGuards::default(),
+            creating: SmallVec::new(),
         };
-        place.update(copies);
-        Self::new(id, Kind::Dir, Place::Dir(Box::new(place)))
+        location.update(copies);
+        Self::new(id, Kind::Dir, Location::Dir(Box::new(location)))
     }
 
-    fn new(id: Identity, kind: Kind, place: Place) -> Self {
-        let state = Ranked::new(State { names: SmallVec::new(), place, ghost: None });
+    fn new(id: Identity, kind: Kind, location: Location) -> Self {
+        let state = Ranked::new(InodeState { names: SmallVec::new(), location, unlinked_fd: None });
         Self {
             id,
             kind,
             lost: AtomicBool::new(false),
             was_past: AtomicBool::new(false),
-            told: AtomicU32::new(0),
+            reported: AtomicU32::new(0),
             born: AtomicU32::new(0),
             losses: AtomicU32::new(0),
             mappable: AtomicU32::new(0),
@@ -155,14 +155,14 @@ impl Inode {
     pub fn root(roots: impl Iterator<Item = (BranchIx, u64, Arc<DirFd>)>) -> Self {
         let id = Identity { ino: Ino::ROOT, generation: 0 };
         let root = Self::dir(id, &Copies::known([]));
-        if let Place::Dir(dir) = &mut root.state.lock().place {
+        if let Location::Dir(dir) = &mut root.state.lock().location {
             dir.copies = roots
                 .map(|(branch, ino, fd)| Copy {
                     branch,
                     ino,
                     fd: Some(fd),
                     used: true,
-                    told: None,
+                    reported: None,
                     given: 0,
                     changed: None,
                 })
@@ -173,12 +173,12 @@ impl Inode {
 
     /// Records that its attributes are sent to the kernel at `now`.
     pub(crate) fn tell(&self, now: u32) {
-        self.told.store(now, Relaxed);
+        self.reported.store(now, Relaxed);
     }
 
     /// Milliseconds before `now` since its attributes were last sent to the kernel.
-    pub(crate) fn told_before(&self, now: u32) -> u32 {
-        now.wrapping_sub(self.told.load(Relaxed))
+    pub(crate) fn reported_before(&self, now: u32) -> u32 {
+        now.wrapping_sub(self.reported.load(Relaxed))
     }
 
     /// Whether it is a directory.
@@ -194,12 +194,12 @@ impl Inode {
     // ---- names ------------------------------------------------------------------------------------
 
     /// Its names as far as they are known, the latest seen first.
-    pub fn names(&self) -> SmallVec<[Name; 1]> {
+    pub fn names(&self) -> SmallVec<[InodeName; 1]> {
         self.state.lock().names.clone()
     }
 
     /// The name by which it was seen last.
-    pub fn name(&self) -> Option<Name> {
+    pub fn name(&self) -> Option<InodeName> {
         self.state.lock().names.first().cloned()
     }
 
@@ -209,14 +209,14 @@ impl Inode {
     }
 
     /// It was seen under `name` in `parent`. Only an object with several links keeps its other names.
-    pub fn seen_as(&self, parent: &Arc<Inode>, name: &CStr, links: u32) {
+    pub fn note_name(&self, parent: &Arc<Inode>, name: &CStr, links: u32) {
         let mut state = self.state.lock();
         if state.names.first().is_some_and(|first| first.is(parent, name)) {
             return;
         }
         let old =
             state.names.iter().position(|known| known.is(parent, name)).map(|at| state.names.remove(at));
-        let seen = old.unwrap_or_else(|| Name::new(parent, name));
+        let seen = old.unwrap_or_else(|| InodeName::new(parent, name));
         if links <= 1 || self.is_dir() {
             state.names.clear();
         }
@@ -233,35 +233,35 @@ impl Inode {
     pub fn renamed(&self, from: (&Inode, &CStr), to: (&Arc<Inode>, &CStr)) {
         let mut state = self.state.lock();
         state.names.retain(|known| !known.is(from.0, from.1) && !known.is(to.0, to.1));
-        state.names.insert(0, Name::new(to.0, to.1));
+        state.names.insert(0, InodeName::new(to.0, to.1));
     }
 
     /// Keeps `fd`, the object itself, until the kernel forgets the inode. As long as the kernel may ask for it, the
     /// branch must not use its number for another object: a caller that is just opening the old one by its
     /// number would get the new one, or an error that no local disk gives.
-    pub(crate) fn outlive(&self, fd: Arc<DirFd>) {
-        self.state.lock().ghost = Some(fd);
+    pub(crate) fn keep_unlinked(&self, fd: Arc<DirFd>) {
+        self.state.lock().unlinked_fd = Some(fd);
     }
 
     /// The object itself, if a name of it was removed.
-    pub(crate) fn ghost(&self) -> Option<Arc<DirFd>> {
-        self.state.lock().ghost.clone()
+    pub(crate) fn unlinked_fd(&self) -> Option<Arc<DirFd>> {
+        self.state.lock().unlinked_fd.clone()
     }
 
     // ---- files ------------------------------------------------------------------------------------
 
     /// The branch that a file is on.
     pub fn branch(&self) -> Option<BranchIx> {
-        match &self.state.lock().place {
-            Place::File(file) => Some(file.branch),
-            Place::Dir(dir) => dir.copies.first().map(|copy| copy.branch),
-            Place::Nowhere => None,
+        match &self.state.lock().location {
+            Location::File(file) => Some(file.branch),
+            Location::Dir(dir) => dir.copies.first().map(|copy| copy.branch),
+            Location::Nowhere => None,
         }
     }
 
     /// The file was moved to `branch`.
     pub(crate) fn moved_to(&self, branch: BranchIx) {
-        if let Place::File(file) = &mut self.state.lock().place {
+        if let Location::File(file) = &mut self.state.lock().location {
             file.branch = branch;
             file.moves = file.moves.wrapping_add(1);
         }
@@ -269,15 +269,15 @@ impl Inode {
 
     /// The file was found on `branch` by this thread's lookup: the object that it opens there is the file.
     pub(crate) fn found_on(&self, branch: BranchIx) {
-        if let Place::File(file) = &mut self.state.lock().place {
+        if let Location::File(file) = &mut self.state.lock().location {
             file.branch = branch;
         }
     }
 
     fn moves(&self) -> u32 {
-        match &self.state.lock().place {
-            Place::File(file) => file.moves,
-            Place::Dir(_) | Place::Nowhere => 0,
+        match &self.state.lock().location {
+            Location::File(file) => file.moves,
+            Location::Dir(_) | Location::Nowhere => 0,
         }
     }
 
@@ -290,21 +290,21 @@ impl Inode {
 
     /// The open file, if there is one.
     pub fn open_file(&self) -> Option<Arc<OpenFile>> {
-        match &self.state.lock().place {
-            Place::File(FilePlace { open: Some((open, _)), .. }) => Some(open.clone()),
-            Place::File(_) | Place::Dir(_) | Place::Nowhere => None,
+        match &self.state.lock().location {
+            Location::File(FileLocation { open: Some((open, _)), .. }) => Some(open.clone()),
+            Location::File(_) | Location::Dir(_) | Location::Nowhere => None,
         }
     }
 
     /// It is about to get a set-id bit or a capability, which strangers' writes must strip. Later opens know, though they
     /// may have read the mode before; for earlier ones the open file is returned, to be informed.
     pub(crate) fn guard_set_id(&self) -> Option<Arc<OpenFile>> {
-        let open = match &mut self.state.lock().place {
-            Place::File(place) => {
-                place.guarded = true;
-                place.open.as_ref().map(|(open, _)| open.clone())
+        let open = match &mut self.state.lock().location {
+            Location::File(location) => {
+                location.guarded = true;
+                location.open.as_ref().map(|(open, _)| open.clone())
             }
-            Place::Dir(_) | Place::Nowhere => None,
+            Location::Dir(_) | Location::Nowhere => None,
         };
         open.inspect(|open| open.set_strips(true))
     }
@@ -339,18 +339,18 @@ impl Inode {
             }
             let fresh = open()?;
             let mut state = self.state.lock();
-            let Place::File(place) = &mut state.place else { return Ok(fresh) };
-            if place.open.is_none() && place.moves != moves {
-                moves = place.moves;
+            let Location::File(location) = &mut state.location else { return Ok(fresh) };
+            if location.open.is_none() && location.moves != moves {
+                moves = location.moves;
                 drop(state);
                 OpenFile::dispose(fresh);
                 continue;
             }
             // Two first opens at once: the later one gives its own up. Both looked at the same inode.
-            let (file, handles) = place.open.get_or_insert_with(|| (fresh.clone(), 0));
+            let (file, handles) = location.open.get_or_insert_with(|| (fresh.clone(), 0));
             *handles += 1;
             let file = file.clone();
-            if place.guarded {
+            if location.guarded {
                 file.set_strips(true);
             }
             drop(state);
@@ -361,7 +361,7 @@ impl Inode {
     fn join_open<E>(&self, join: &impl Fn(&OpenFile) -> Result<(), E>) -> Result<Option<Arc<OpenFile>>, E> {
         let file = {
             let mut state = self.state.lock();
-            let Place::File(FilePlace { open: Some((file, handles)), .. }) = &mut state.place else {
+            let Location::File(FileLocation { open: Some((file, handles)), .. }) = &mut state.location else {
                 return Ok(None);
             };
             *handles += 1;
@@ -420,7 +420,7 @@ impl Inode {
     /// Counts one more handle on `file` if it is the open file: it stays so until [`Self::close_handle`].
     pub(crate) fn keep_open(&self, file: &Arc<OpenFile>) -> bool {
         let mut state = self.state.lock();
-        let Place::File(FilePlace { open: Some((open, handles)), .. }) = &mut state.place else {
+        let Location::File(FileLocation { open: Some((open, handles)), .. }) = &mut state.location else {
             return false;
         };
         let is_it = Arc::ptr_eq(open, file);
@@ -431,17 +431,17 @@ impl Inode {
     /// One handle less: gives the open file back if it was the last.
     pub fn close_handle(&self) -> Option<Arc<OpenFile>> {
         let mut state = self.state.lock();
-        let Place::File(place) = &mut state.place else { return None };
-        let (_, handles) = place.open.as_mut()?;
+        let Location::File(location) = &mut state.location else { return None };
+        let (_, handles) = location.open.as_mut()?;
         *handles -= 1;
-        if *handles == 0 { place.open.take().map(|(file, _)| file) } else { None }
+        if *handles == 0 { location.open.take().map(|(file, _)| file) } else { None }
     }
 }
 
 impl Drop for Inode {
     /// Gives up the parents one by one: a chain of directories may be far deeper than a stack.
     fn drop(&mut self) {
-        let mut pending: Vec<Name> = self.state.get_mut().names.drain(..).collect();
+        let mut pending: Vec<InodeName> = self.state.get_mut().names.drain(..).collect();
         while let Some(name) = pending.pop() {
             if let Some(mut last) = Arc::into_inner(name.parent) {
                 pending.extend(last.state.get_mut().names.drain(..));

@@ -101,8 +101,8 @@ impl Table {
     }
 
     /// Whether attributes of `inode` were sent to the kernel within `age`.
-    pub(crate) fn was_told(&self, inode: &Inode, age: Duration) -> bool {
-        u128::from(inode.told_before(self.now())) < age.as_millis()
+    pub(crate) fn was_reported(&self, inode: &Inode, age: Duration) -> bool {
+        u128::from(inode.reported_before(self.now())) < age.as_millis()
     }
 
     /// Milliseconds of the table's life. They wrap after seven weeks, and then a listing may have attributes that the

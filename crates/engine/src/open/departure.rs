@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::health::holder::Holder;
+use crate::health::holder::ThreadInCalls;
 
 /// How often waiters look at the mover.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Result of a move, for the threads that waited for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum DepartureOutcome {
     /// The file is on another branch, or is not as it was: worth another try.
     TryAgain,
     /// The file stays where it is.
@@ -25,50 +25,50 @@ pub(crate) enum Outcome {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum DepartureStage {
     Copying,
     Naming,
-    Over(Outcome),
+    Over(DepartureOutcome),
 }
 
 /// One move.
 #[derive(Debug)]
 pub(crate) struct Departure {
-    state: Mutex<State>,
+    state: Mutex<DepartureState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
-    stage: Stage,
-    mover: Option<Holder>,
+struct DepartureState {
+    stage: DepartureStage,
+    mover: Option<ThreadInCalls>,
 }
 
 impl Departure {
     /// A move that was ordered.
     pub(crate) fn ordered() -> Self {
-        let state = State { stage: Stage::Copying, mover: None };
+        let state = DepartureState { stage: DepartureStage::Copying, mover: None };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// The calling thread is the mover. False: the move was called off.
     pub(crate) fn begin(&self) -> bool {
         let mut state = self.state.lock();
-        state.mover = Some(Holder::here());
-        state.stage == Stage::Copying
+        state.mover = Some(ThreadInCalls::here());
+        state.stage == DepartureStage::Copying
     }
 
     /// Whether the copy is still wanted.
     pub(crate) fn goes_on(&self) -> bool {
-        self.state.lock().stage == Stage::Copying
+        self.state.lock().stage == DepartureStage::Copying
     }
 
     /// The names are exchanged next, which cannot be called off. False: the move was. The caller has the file's place alone.
     pub(crate) fn name(&self) -> bool {
         let mut state = self.state.lock();
-        let goes_on = state.stage == Stage::Copying;
+        let goes_on = state.stage == DepartureStage::Copying;
         if goes_on {
-            state.stage = Stage::Naming;
+            state.stage = DepartureStage::Naming;
         }
         goes_on
     }
@@ -76,25 +76,25 @@ impl Departure {
     /// The names are as they were, and the next target is tried. Before the place is given back.
     pub(crate) fn copy_again(&self) {
         let mut state = self.state.lock();
-        if state.stage == Stage::Naming {
-            state.stage = Stage::Copying;
+        if state.stage == DepartureStage::Naming {
+            state.stage = DepartureStage::Copying;
         }
     }
 
     /// The move does not happen, unless the names are being exchanged.
-    pub(crate) fn call_off(&self, outcome: Outcome) {
+    pub(crate) fn call_off(&self, outcome: DepartureOutcome) {
         let mut state = self.state.lock();
-        if state.stage == Stage::Copying {
-            state.stage = Stage::Over(outcome);
+        if state.stage == DepartureStage::Copying {
+            state.stage = DepartureStage::Over(outcome);
             self.changed.notify_all();
         }
     }
 
     /// The mover is done.
-    pub(crate) fn end(&self, outcome: Outcome) {
+    pub(crate) fn end(&self, outcome: DepartureOutcome) {
         let mut state = self.state.lock();
-        if !matches!(state.stage, Stage::Over(_)) {
-            state.stage = Stage::Over(outcome);
+        if !matches!(state.stage, DepartureStage::Over(_)) {
+            state.stage = DepartureStage::Over(outcome);
         }
         state.mover = None;
         self.changed.notify_all();
@@ -102,29 +102,29 @@ impl Departure {
 
     /// Whether nobody needs to wait for it.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.state.lock().stage, Stage::Over(_))
+        matches!(self.state.lock().stage, DepartureStage::Over(_))
     }
 
     /// Whether its mover may never come back.
     pub(crate) fn is_stuck(&self) -> bool {
-        self.state.lock().mover.as_ref().is_some_and(Holder::is_stuck)
+        self.state.lock().mover.as_ref().is_some_and(ThreadInCalls::is_stuck)
     }
 
     /// Waits for the end; `meanwhile` is done at every look. A copy that hangs is called off.
-    pub(crate) fn wait(&self, meanwhile: impl Fn()) -> Outcome {
+    pub(crate) fn wait(&self, meanwhile: impl Fn()) -> DepartureOutcome {
         loop {
             {
                 let mut state = self.state.lock();
-                if let Stage::Over(outcome) = state.stage {
+                if let DepartureStage::Over(outcome) = state.stage {
                     return outcome;
                 }
-                if state.mover.as_ref().is_some_and(Holder::is_stuck) {
-                    if state.stage == Stage::Naming {
-                        return Outcome::Unknown;
+                if state.mover.as_ref().is_some_and(ThreadInCalls::is_stuck) {
+                    if state.stage == DepartureStage::Naming {
+                        return DepartureOutcome::Unknown;
                     }
-                    state.stage = Stage::Over(Outcome::Stays);
+                    state.stage = DepartureStage::Over(DepartureOutcome::Stays);
                     self.changed.notify_all();
-                    return Outcome::Stays;
+                    return DepartureOutcome::Stays;
                 }
                 self.changed.wait_for(&mut state, LOOK_EVERY);
             }

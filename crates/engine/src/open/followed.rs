@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use super::DirHandle;
 use super::listing::{DOT_DOT, Listing, TAIL, is_tail, turn_of};
 use crate::error::{OpError, Result};
-use crate::inode::{Inode, Name};
+use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
 use crate::union::Union;
 
@@ -32,20 +32,20 @@ pub(crate) struct Followed {
     at: AtomicU64,
     /// There are some.
     any: AtomicBool,
-    names: Mutex<Names>,
+    names: Mutex<FollowedNames>,
 }
 
 #[derive(Debug, Default)]
-struct Names {
+struct FollowedNames {
     /// In the order in which they are shown at the end.
-    order: Vec<One>,
-    places: HashMap<Arc<CStr>, usize>,
+    order: Vec<FollowedName>,
+    positions: HashMap<Arc<CStr>, usize>,
     /// There were too many.
     lost: bool,
 }
 
 #[derive(Debug)]
-struct One {
+struct FollowedName {
     name: Arc<CStr>,
     /// The copy that it was shown in.
     shown: Option<BranchIx>,
@@ -53,23 +53,23 @@ struct One {
     asked: bool,
 }
 
-impl Names {
-    fn get(&mut self, name: &CStr) -> Option<&mut One> {
-        let at = *self.places.get(name)?;
+impl FollowedNames {
+    fn get(&mut self, name: &CStr) -> Option<&mut FollowedName> {
+        let at = *self.positions.get(name)?;
         self.order.get_mut(at)
     }
 
     /// False if it is followed already, or cannot be.
     fn add(&mut self, name: &Arc<CStr>) -> bool {
-        if self.places.contains_key(name) {
+        if self.positions.contains_key(name) {
             return false;
         }
         if self.order.len() >= MOST {
             self.lost = true;
             return false;
         }
-        self.places.insert(name.clone(), self.order.len());
-        self.order.push(One { name: name.clone(), shown: None, asked: true });
+        self.positions.insert(name.clone(), self.order.len());
+        self.order.push(FollowedName { name: name.clone(), shown: None, asked: true });
         true
     }
 }
@@ -81,7 +81,7 @@ impl Followed {
         if cookie == 0 && self.any.load(SeqCst) {
             let mut names = self.names.lock();
             if names.lost {
-                *names = Names::default();
+                *names = FollowedNames::default();
             }
             names.order.iter_mut().for_each(|one| (one.shown, one.asked) = (None, false));
         }
@@ -139,12 +139,12 @@ impl Followed {
 
 /// A file is being moved: listings that begin meanwhile follow it, too.
 #[must_use = "it is followed by those only that began before, when this drops"]
-pub(crate) struct Moving<'a> {
+pub(crate) struct FollowedMove<'a> {
     union: &'a Union,
-    name: Name,
+    name: InodeName,
 }
 
-impl Drop for Moving<'_> {
+impl Drop for FollowedMove<'_> {
     fn drop(&mut self) {
         let mut moving = self.union.moving.lock();
         if let Some(at) = moving.iter().position(|name| name.is(&self.name.parent, &self.name.name)) {
@@ -155,7 +155,7 @@ impl Drop for Moving<'_> {
 
 impl Union {
     /// The file `name` is about to leave the branch `from` for another one: listings of its directory show it once.
-    pub(crate) fn listings_follow(&self, pool: &Pool, name: &Name, from: BranchIx) -> Moving<'_> {
+    pub(crate) fn listings_follow(&self, pool: &Pool, name: &InodeName, from: BranchIx) -> FollowedMove<'_> {
         self.moving.lock().push(name.clone());
         let dir = &name.parent;
         let open: Vec<Arc<DirHandle>> =
@@ -165,7 +165,7 @@ impl Union {
                 .followed
                 .follow(&name.name, from, |at| self.has_passed(pool, dir, (from, &name.name), at));
         }
-        Moving { union: self, name: name.clone() }
+        FollowedMove { union: self, name: name.clone() }
     }
 
     /// A directory was opened for listing: what is just being moved in it is followed.

@@ -21,7 +21,7 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::branch::{Branch, FsKind};
 use crate::error::{OpError, Result};
-use crate::health::crowd::Stay;
+use crate::health::inflight_limit::CallKind;
 use crate::inode::Inode;
 use crate::inode::number::{hash_name, mix};
 use crate::open::listing_memory::{Allowance, ListingMemory};
@@ -77,7 +77,7 @@ pub struct Listing {
     /// The cookies of what was read since then: the n-th is handed out as [`FIRST_OWN`] + n.
     own: Vec<u64>,
     /// It leaves the copies' access times alone.
-    quiet: bool,
+    noatime: bool,
     /// Memory allowance of `names`, `wide` and `own`.
     memory: Allowance,
 }
@@ -92,8 +92,8 @@ struct Stream {
 }
 
 impl Listing {
-    /// One that leaves the copies' access times alone, if it is `quiet`.
-    pub(crate) fn new(quiet: bool, memory: &Arc<ListingMemory>) -> Self {
+    /// One that leaves the copies' access times alone, if it is `noatime`.
+    pub(crate) fn new(noatime: bool, memory: &Arc<ListingMemory>) -> Self {
         Self {
             position: 0,
             stream: None,
@@ -102,7 +102,7 @@ impl Listing {
             wide: HashMap::new(),
             short: false,
             own: Vec::new(),
-            quiet,
+            noatime,
             memory: Allowance::of(memory.clone()),
         }
     }
@@ -208,14 +208,14 @@ impl Listing {
         Ok(false)
     }
 
-    fn resume(&mut self, branch: &Branch, place: u64) -> Result<()> {
-        let known = self.wide.get(&place).copied();
+    fn resume(&mut self, branch: &Branch, position: u64) -> Result<()> {
+        let known = self.wide.get(&position).copied();
         let Some(stream) = &mut self.stream else { return Ok(()) };
-        if place & WIDE == 0 {
-            return branch.ask(|| stream.entries.seek(place));
+        if position & WIDE == 0 {
+            return branch.ask(|| stream.entries.seek(position));
         }
         if branch.kind == FsKind::LocalHashed {
-            return branch.ask(|| stream.entries.seek((place & (WIDE - 1)) << HASHED_SHIFT));
+            return branch.ask(|| stream.entries.seek((position & (WIDE - 1)) << HASHED_SHIFT));
         }
         if let Some(known) = known {
             return branch.ask(|| stream.entries.seek(known));
@@ -224,7 +224,7 @@ impl Listing {
         while let Some(off) =
             branch.ask(|| stream.entries.next().map(|entry| entry.map(|entry| entry.off)))?
         {
-            if wide(off) == place {
+            if wide(off) == position {
                 return Ok(());
             }
         }
@@ -328,9 +328,9 @@ impl Listing {
     fn enter(&mut self, union: &Union, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<()> {
         let copies = dir.copies();
         let fd = union.dirfd(pool, dir, at)?;
-        let open = if self.quiet { sys::at::reopen_quietly } else { sys::at::reopen };
+        let open = if self.noatime { sys::at::reopen_quietly } else { sys::at::reopen };
         let fd = pool.branch(at).ask(|| open(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY))?;
-        self.check_parts(pool, at)?;
+        self.check_subvolumes(pool, at)?;
         let entries = Dirents::new(fd, BUFFER);
         let (first, last) = (copies.first() == Some(&at), copies.last() == Some(&at));
         self.stream = Some(Stream { at, entries, first, last });
@@ -385,7 +385,7 @@ impl Listing {
         let branch = pool.branch(stream.at);
         loop {
             // A place inside the branch is for when it is asked, not for each entry.
-            let inside = if stream.entries.has_next() { None } else { branch.come_in(Stay::Brief)? };
+            let inside = if stream.entries.has_next() { None } else { branch.come_in(CallKind::Short)? };
             let entry = match stream.entries.next().map_err(|sys| branch.said(sys)) {
                 // A copy that was removed while it is listed has no more entries.
                 Err(error) if error.is_missing() => return Ok(None),
@@ -393,13 +393,13 @@ impl Listing {
             };
             let Some(entry) = entry else {
                 drop(inside);
-                self.check_parts(pool, branch.ix)?;
+                self.check_subvolumes(pool, branch.ix)?;
                 return Ok(None);
             };
             if is_dot(entry.name) {
                 continue;
             }
-            let place = match branch.kind {
+            let position = match branch.kind {
                 _ if entry.off < WIDE => entry.off,
                 FsKind::LocalHashed => WIDE | entry.off >> HASHED_SHIFT,
                 FsKind::Local | FsKind::Remote => {
@@ -412,7 +412,7 @@ impl Listing {
             return Ok(Some(Read {
                 at: stream.at,
                 ino: entry.ino,
-                cookie: u64::from(branch.id.get()) << PLACE_BITS | place,
+                cookie: u64::from(branch.id.get()) << PLACE_BITS | position,
                 kind: entry.kind,
                 name: entry.name.into(),
             }));
@@ -420,9 +420,9 @@ impl Listing {
     }
 
     /// The listing of a branch that lacks a part is short. The branch is checked before it is listed and after.
-    fn check_parts(&mut self, pool: &Pool, at: BranchIx) -> Result<()> {
+    fn check_subvolumes(&mut self, pool: &Pool, at: BranchIx) -> Result<()> {
         let branch = pool.branch(at);
-        match branch.ask(|| branch.check_parts()) {
+        match branch.ask(|| branch.check_subvolumes()) {
             // What is left of it is listed.
             Err(error) if error.is_fault() => _ = self.passes_over(pool, error),
             checked => checked?,

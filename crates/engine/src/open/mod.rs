@@ -4,17 +4,17 @@
 //! and writers hold it shared, a move holds it exclusively.
 
 mod access;
-pub mod choice;
+mod branch_file;
+pub mod decision;
 pub(crate) mod departure;
+mod dirty;
 mod fixed;
 pub(crate) mod followed;
 pub mod listing;
 pub(crate) mod listing_memory;
-pub(crate) mod owed;
-mod place;
-pub mod quiet;
+pub mod noatime;
 pub mod route;
-mod unsynced;
+pub(crate) mod write_back_errors;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,28 +26,28 @@ use arc_swap::ArcSwap;
 use fsstack_sys::{self as sys, OFlags, Stat, SysError};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+use crate::admin_state::OpenFileRef;
 use crate::branch::Branch;
 use crate::error::Result;
-use crate::health::crowd::Stay;
-use crate::health::holder::Holder;
+use crate::health::holder::ThreadInCalls;
+use crate::health::inflight_limit::CallKind;
 use crate::inode::Inode;
 use crate::mounted_fd::MountedFd;
 use crate::ops::lock::LockOwner;
 use crate::ops::open::has_capability;
-use crate::ranked::{OWNERS, Ranked, TIE};
-use crate::terms::Tenant;
+use crate::ranked::{IO_MODE, OWNERS, Ranked};
 pub use access::Access;
 pub(crate) use access::is_refused;
-use choice::{But, Choice};
+pub use branch_file::BranchFile;
+pub(crate) use branch_file::{ExclusiveFile, FdOrigin, MoveRequest, may_be_mapped};
+use branch_file::{LOCK_ATTEMPT, OLD_MOUNT_TIMEOUT};
+use decision::{PathDecision, StackedReason};
+use dirty::DirtyFlag;
 use followed::Followed;
 use listing::Listing;
-use owed::{Owed, To};
-pub use place::Placed;
-pub(crate) use place::{Alone, Leave, Was, may_be_mapped};
-use place::{PATIENCE, TRY};
-use quiet::Quiet;
-use route::{Backings, Known, Route, Tie, Unknown, register};
-use unsynced::Unsynced;
+use noatime::NoatimeState;
+use route::{Backings, IoMode, Known, Route, Unknown, register};
+use write_back_errors::{ReportTo, WriteBackErrors};
 
 /// Set-uid, set-gid.
 pub(crate) const SET_ID: u32 = 0o6000;
@@ -64,15 +64,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// The open file of an inode.
 #[derive(Debug)]
 pub struct OpenFile {
-    /// Order: after the inode's state; before `tie`.
-    placed: RwLock<Placed>,
+    /// Order: after the inode's state; before `io_mode`.
+    placed: RwLock<BranchFile>,
     /// The thread that has `placed` alone.
-    alone: Mutex<Option<Holder>>,
+    alone: Mutex<Option<ThreadInCalls>>,
     /// The branch that it is on, and whether the descriptor is good for writing: for those who only look.
     at: ArcSwap<Branch>,
     writable: AtomicBool,
     /// How the kernel reaches the bytes.
-    tie: Ranked<Tie, TIE>,
+    io_mode: Ranked<IoMode, IO_MODE>,
     /// The file has set-uid or set-gid bits, or a file capability, which writes by others strip.
     /// 0: nothing is to be stripped. Else how often there was a reason.
     strips: AtomicU32,
@@ -81,20 +81,20 @@ pub struct OpenFile {
     append_only: AtomicBool,
     /// The daemon was asked to change the content since it was opened, or since the last fsync that went well.
     touched: AtomicBool,
-    unsynced: Unsynced,
+    unsynced: DirtyFlag,
     /// Write-back errors of the branch, and the handles that got them.
-    pub(crate) owed: Owed,
+    pub(crate) write_back_errors: WriteBackErrors,
     /// Owners of locks on the branch, each with an open file description of its own.
     pub(crate) lock_owners: Ranked<HashMap<u64, LockOwner>, OWNERS>,
     why: Mutex<Option<&'static str>>,
-    quiet: Quiet,
+    noatime: NoatimeState,
     backings: Arc<dyn Backings>,
 }
 
 impl OpenFile {
     /// `fd`, just opened on `branch`; `stat` is its attributes.
     pub fn new(
-        branch: Tenant,
+        branch: OpenFileRef,
         fd: MountedFd,
         access: Access,
         stat: &Stat,
@@ -102,27 +102,27 @@ impl OpenFile {
     ) -> Self {
         let at = ArcSwap::new(branch.branch().clone());
         Self {
-            placed: RwLock::new(Placed { branch, fd, access, departure: None }),
+            placed: RwLock::new(BranchFile { branch, fd, access, departure: None }),
             alone: Mutex::default(),
             at,
             writable: AtomicBool::new(access.writes()),
-            tie: Ranked::default(),
+            io_mode: Ranked::default(),
             strips: AtomicU32::new(u32::from(stat.mode & SET_ID != 0)),
             immutable: AtomicBool::new(stat.is_immutable()),
             append_only: AtomicBool::new(stat.is_append_only() || access == Access::Append),
             touched: AtomicBool::new(false),
-            unsynced: Unsynced::default(),
-            owed: Owed::default(),
+            unsynced: DirtyFlag::default(),
+            write_back_errors: WriteBackErrors::default(),
             lock_owners: Ranked::default(),
             why: Mutex::default(),
-            quiet: Quiet::default(),
+            noatime: NoatimeState::default(),
             backings,
         }
     }
 
     /// Whether the branch may still have an unreported error of earlier writes: by the kernel past the daemon, or through
     /// the daemon.
-    pub(crate) fn may_owe_an_error(&self) -> bool {
+    pub(crate) fn may_have_unreported_error(&self) -> bool {
         self.is_past_us() || self.touched.load(Relaxed) || self.has_unsynced()
     }
 
@@ -142,12 +142,12 @@ impl OpenFile {
     /// What the call answered.
     pub(crate) fn change<T>(
         &self,
-        stay: Stay,
+        kind: CallKind,
         call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>,
     ) -> Result<T> {
         let placed = self.settled(Self::readable)?;
         placed.branch.as_daemon()?;
-        placed.branch.ask_for(stay, || call(placed.fd.as_fd()))
+        placed.branch.ask_for(kind, || call(placed.fd.as_fd()))
     }
 
     /// Its attributes.
@@ -164,13 +164,13 @@ impl OpenFile {
     ///
     /// # Errors
     /// What the call answered.
-    pub fn ask_patiently<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
+    pub fn ask_long<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
         let placed = self.readable()?;
         placed.branch.as_daemon()?;
-        placed.branch.ask_patiently(|| call(placed.fd.as_fd()))
+        placed.branch.ask_long(|| call(placed.fd.as_fd()))
     }
 
-    /// Like [`Self::ask_patiently`], inside a call on another open file, or on this one: does not wait for a thread that
+    /// Like [`Self::ask_long`], inside a call on another open file, or on this one: does not wait for a thread that
     /// waits to move the file, which may be waiting for the outer call. For a file that is written, or calls that need its
     /// name only.
     ///
@@ -188,10 +188,10 @@ impl OpenFile {
 
     /// Why the file was not moved when its branch was full, or would not be.
     pub fn why(&self) -> Option<&'static str> {
-        let told = *self.why.lock();
+        let reported = *self.why.lock();
         // Such a writer gets ENOSPC from the kernel, without the daemon.
-        let passed = || (!self.tie.lock().writers.is_empty()).then_some(WRITTEN_PAST);
-        told.or_else(passed)
+        let passed = || (!self.io_mode.lock().writers.is_empty()).then_some(WRITTEN_PAST);
+        reported.or_else(passed)
     }
 
     /// The branch that the file is on now. Waits for nobody.
@@ -258,7 +258,7 @@ impl OpenFile {
         self.readable().map(drop)
     }
 
-    pub(crate) fn readable(&self) -> Result<RwLockReadGuard<'_, Placed>> {
+    pub(crate) fn readable(&self) -> Result<RwLockReadGuard<'_, BranchFile>> {
         loop {
             let placed = self.placed()?;
             if placed.access != Access::Name {
@@ -298,14 +298,14 @@ impl OpenFile {
     /// Decides how the kernel reaches the bytes for one more open, whose wish is `wish`, asked with the decision's lock
     /// held: giving the file a set-id bit looks for its writers under the same lock. A branch that may hang is asked before
     /// that, with the file's place held. `was_past`: it has been open by passthrough.
-    pub fn tie(&self, wish: impl Fn() -> Choice, writer: Option<u32>, was_past: bool) -> Route {
+    pub fn io_mode(&self, wish: impl Fn() -> PathDecision, writer: Option<u32>, was_past: bool) -> Route {
         let placed = self.placed();
         let mut known = Known { registered: None, mapped: (!was_past).then_some(false) };
         let (route, kept) = loop {
             let unknown = {
-                let mut tie = self.tie.lock();
-                match tie.join(wish(), writer, known) {
-                    Ok(route) => break (route, tie.backing),
+                let mut io_mode = self.io_mode.lock();
+                match io_mode.join(wish(), writer, known) {
+                    Ok(route) => break (route, io_mode.backing),
                     Err(unknown) => unknown,
                 }
             };
@@ -313,7 +313,7 @@ impl OpenFile {
                 (Unknown::Registered, Ok(placed)) => {
                     known.registered = Some(register(placed, &*self.backings));
                 }
-                (Unknown::Registered, Err(_)) => known.registered = Some(Err(But::DoesNotOpen)),
+                (Unknown::Registered, Err(_)) => known.registered = Some(Err(StackedReason::DoesNotOpen)),
                 (Unknown::Mapped, placed) => {
                     known.mapped = Some(placed.as_ref().map_or(true, |placed| placed.may_be_mapped()));
                 }
@@ -326,18 +326,18 @@ impl OpenFile {
     }
 
     /// One open less, which `route` served.
-    pub fn untie(&self, route: Route, writer: Option<u32>) {
-        self.tie.lock().leave(route, writer);
+    pub fn leave_io_mode(&self, route: Route, writer: Option<u32>) {
+        self.io_mode.lock().leave(route, writer);
     }
 
     /// Whether somebody other than root and `owner` writes the file past the daemon.
     pub fn has_strange_writer(&self, owner: u32) -> bool {
-        self.tie.lock().writers.iter().any(|uid| *uid != 0 && *uid != owner)
+        self.io_mode.lock().writers.iter().any(|uid| *uid != 0 && *uid != owner)
     }
 
     /// Why the first open decided as it did.
-    pub fn because(&self) -> Option<Choice> {
-        self.tie.lock().because.clone()
+    pub fn because(&self) -> Option<PathDecision> {
+        self.io_mode.lock().because.clone()
     }
 
     /// Whether anybody has opened it for writing.
@@ -347,18 +347,18 @@ impl OpenFile {
 
     /// Whether the kernel reads or writes it, or its mappings, past the daemon.
     pub(crate) fn is_past_us(&self) -> bool {
-        matches!(self.tied_to(), Some(Route::Passthrough(_) | Route::Beside(_)))
+        matches!(self.route(), Some(Route::Passthrough(_) | Route::DirectBeside(_)))
     }
 
     /// The way the first open decided on, if any is open.
-    pub fn tied_to(&self) -> Option<Route> {
-        self.tie.lock().tied
+    pub fn route(&self) -> Option<Route> {
+        self.io_mode.lock().decided
     }
 }
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        if let Some(id) = self.tie.get_mut().backing.take() {
+        if let Some(id) = self.io_mode.get_mut().backing.take() {
             self.backings.close(id);
         }
     }
@@ -378,11 +378,11 @@ pub struct FileHandle {
     /// `O_SYNC` or `O_DSYNC`.
     pub sync: Option<Sync>,
     /// Its share of write-back errors.
-    pub(crate) owed: To,
+    pub(crate) write_back_errors: ReportTo,
     /// By passthrough for reading and writing: the file can be mapped by it and stored into, unseen.
     pub(crate) mappable: bool,
     /// Its reads leave the access time alone.
-    pub(crate) quiet: bool,
+    pub(crate) noatime: bool,
     /// It was opened when the file could only be added to.
     pub(crate) appends: bool,
 }

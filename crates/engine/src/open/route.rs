@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use smallvec::SmallVec;
 
-use super::choice::{But, Choice};
-use super::{Access, Placed};
+use super::decision::{PathDecision, StackedReason};
+use super::{Access, BranchFile};
 
 /// How the reads and writes of one open go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Route {
     /// By the daemon, each read and write a request.
     Direct,
     /// Like `Direct`, beside opens by passthrough, whose backing file has this id.
-    Beside(u32),
+    DirectBeside(u32),
     /// By the daemon, through the FUSE layer's page cache.
     Cached,
 }
@@ -63,7 +63,7 @@ impl Backings for NoBackings {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
     /// The file's backing id, or why it has none.
-    pub registered: Option<Result<u32, But>>,
+    pub registered: Option<Result<u32, StackedReason>>,
     /// A mapping made by passthrough may be alive, though the file is not open so.
     pub mapped: Option<bool>,
 }
@@ -79,32 +79,32 @@ pub enum Unknown {
 
 /// The I/O mode that an open file is tied to.
 #[derive(Debug, Default)]
-pub struct Tie {
+pub struct IoMode {
     /// Route that the first open decided.
-    pub tied: Option<Route>,
+    pub decided: Option<Route>,
     /// Why.
-    pub because: Option<Choice>,
+    pub because: Option<PathDecision>,
     /// The backing id, as long as the open file lives.
     pub backing: Option<u32>,
     /// Users that have it open for writing by passthrough.
     pub writers: SmallVec<[u32; 2]>,
 }
 
-impl Tie {
+impl IoMode {
     /// One more open, which wishes for `wish`.
     ///
     /// # Errors
     /// The fact that is needed and not `known`.
-    pub fn join(&mut self, wish: Choice, writer: Option<u32>, known: Known) -> Result<Route, Unknown> {
+    pub fn join(&mut self, wish: PathDecision, writer: Option<u32>, known: Known) -> Result<Route, Unknown> {
         let registered = || self.backing.map(Ok).or(known.registered).ok_or(Unknown::Registered);
-        let route = match (self.tied, wish.route) {
+        let route = match (self.decided, wish.route) {
             (None, Route::Passthrough(_)) => {
                 let (route, because) = match registered()? {
                     Ok(id) => {
                         self.backing = Some(id);
                         (Route::Passthrough(id), wish)
                     }
-                    Err(but) => (Route::Direct, wish.refused(Route::Direct, but)),
+                    Err(reason) => (Route::Direct, wish.refused(Route::Direct, reason)),
                 };
                 self.because = Some(because);
                 route
@@ -113,14 +113,16 @@ impl Tie {
                 let beside = if known.mapped.ok_or(Unknown::Mapped)? { registered()?.ok() } else { None };
                 self.backing = self.backing.or(beside);
                 self.because = Some(wish);
-                beside.map_or(other, Route::Beside)
+                beside.map_or(other, Route::DirectBeside)
             }
             (Some(Route::Passthrough(id)), Route::Passthrough(_)) => Route::Passthrough(id),
-            (Some(Route::Passthrough(id)), _) => Route::Beside(id),
-            (Some(Route::Cached), Route::Direct) if wish.but == Some(But::AppendOnly) => Route::Direct,
+            (Some(Route::Passthrough(id)), _) => Route::DirectBeside(id),
+            (Some(Route::Cached), Route::Direct) if wish.reason == Some(StackedReason::AppendOnly) => {
+                Route::Direct
+            }
             (Some(decided), _) => decided,
         };
-        self.tied.get_or_insert(route);
+        self.decided.get_or_insert(route);
         if let (Route::Passthrough(_), Some(uid)) = (route, writer) {
             self.writers.push(uid);
         }
@@ -138,14 +140,14 @@ impl Tie {
 }
 
 /// The backing id of the file; else why it has none. The branch and the kernel are asked.
-pub(super) fn register(placed: &Placed, kernel: &dyn Backings) -> Result<u32, But> {
+pub(super) fn register(placed: &BranchFile, kernel: &dyn Backings) -> Result<u32, StackedReason> {
     if placed.branch.refuses_passthrough() {
-        return Err(But::BranchRefuses);
+        return Err(StackedReason::BranchRefuses);
     }
     let mut opened = kernel.open(placed.fd.as_fd());
     if opened.is_err() && placed.access == Access::Name {
         // What the branch has against it says nothing of the kernel.
-        let Ok(file) = placed.open_to_read() else { return Err(But::DoesNotOpen) };
+        let Ok(file) = placed.open_to_read() else { return Err(StackedReason::DoesNotOpen) };
         opened = kernel.open(file.as_fd());
         if opened.is_ok() {
             placed.branch.opens_in_full();
@@ -153,6 +155,6 @@ pub(super) fn register(placed: &Placed, kernel: &dyn Backings) -> Result<u32, Bu
     }
     opened.map_err(|error| {
         placed.branch.set_refuses_passthrough(&error);
-        But::BranchRefuses
+        StackedReason::BranchRefuses
     })
 }

@@ -9,7 +9,7 @@ use crate::answer::Attr;
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::open::{Access, FileHandle, OpenFile, is_refused};
-use crate::ops::pin::ghost;
+use crate::ops::pin::unlinked_fd;
 use crate::union::Union;
 
 impl Union {
@@ -33,7 +33,7 @@ impl Union {
             }
             None => match self.stat_by_name(&pool, &inode) {
                 // No name of it is left, but the kernel has it still.
-                Err(error) if error.errno() == Errno::STALE && ghost(&pool, &inode).is_some() => {
+                Err(error) if error.errno() == Errno::STALE && unlinked_fd(&pool, &inode).is_some() => {
                     self.pin(&pool, &inode)?.ask(&pool, sys::at::stat_fd)?
                 }
                 Err(error) => self.file_by_number(&pool, &inode, error)?.stat,
@@ -77,7 +77,7 @@ impl Union {
     pub(crate) fn freshen(&self, inode: &Arc<Inode>, file: &OpenFile) -> Result<()> {
         while let Some(was) = file.stale()? {
             // A call that is stuck in it, on the old mount, keeps it as it is.
-            drop(file.hold_alone()?);
+            drop(file.hold_exclusively()?);
             let pool = self.pool.load();
             let open = |how: Access| self.open_inode(&pool, inode, how.flags()).map(|(_, fd, _)| (how, fd));
             let opened = match open(was.access) {

@@ -9,8 +9,8 @@ use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
-use crate::health::crowd::Stay;
-use crate::health::stand_in;
+use crate::health::inflight_limit::CallKind;
+use crate::health::reply_takeover;
 use crate::open::OpenFile;
 use crate::transfer;
 use crate::union::Union;
@@ -45,7 +45,7 @@ impl Union {
         let more = len.min(size.saturating_sub(from.1));
         self.with_room(&target.inode, &target.file, more, || {
             let copy = || copy(&source.file, from.1, &target.file, to.1, len);
-            let copied = if more > BRIEF { stand_in::aside(copy) } else { copy() }?;
+            let copied = if more > BRIEF { reply_takeover::aside(copy) } else { copy() }?;
             target.file.note_written();
             Ok(copied)
         })
@@ -67,7 +67,7 @@ fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> R
     let (source_fd, target_fd) = (source.fd.as_fd(), target.fd.as_fd());
     if source.branch.dev() == target.branch.dev() {
         let want = usize::try_from(len).map_or(AT_MOST, |len| len.min(AT_MOST));
-        let copied = source.branch.ask_patiently(|| {
+        let copied = source.branch.ask_long(|| {
             let copy = || sys::file::copy_range(source_fd, from, target_fd, to, want);
             target.branch.ask_inside(copy).map_err(in_pool)
         });
@@ -88,9 +88,9 @@ fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> R
         (&target.branch, &source.branch)
     };
     let copied = || transfer::copy((source_fd, from), (target_fd, to), len.min(AT_MOST as u64), PORTION);
-    let stay = if first.ix == second.ix { None } else { Some(Stay::Long) };
-    first.ask_patiently(|| {
-        let inside = stay.map_or(Ok(None), |stay| second.come_in(stay)).map_err(in_pool)?;
+    let kind = if first.ix == second.ix { None } else { Some(CallKind::Long) };
+    first.ask_long(|| {
+        let inside = kind.map_or(Ok(None), |kind| second.come_in(kind)).map_err(in_pool)?;
         let copied = second.ask_inside(copied).map_err(in_pool);
         drop(inside);
         copied

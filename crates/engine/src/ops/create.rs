@@ -17,7 +17,7 @@ use crate::open::{Access, OpenFile};
 use crate::pool::Pool;
 use crate::resolve::entry;
 use crate::union::Union;
-use crate::unsynced::Change;
+use crate::unsynced_dirs::NameEvent;
 
 /// A file that was just made on a branch.
 struct Made {
@@ -44,12 +44,12 @@ impl Union {
         let pool = self.pool.load();
         let parent = self.dir(parent)?;
         let missing = self.must_be_missing(&pool, &parent, name.as_cstr());
-        let made = missing.and_then(|making| {
+        let made = missing.and_then(|create_guard| {
             let made =
                 self.place(&pool, &parent, |at| self.create_on(&pool, &parent, name, mode, at, caller))?;
-            Ok((made, making))
+            Ok((made, create_guard))
         });
-        let (made, making) = made.map_err(|error| {
+        let (made, create_guard) = made.map_err(|error| {
             let by_another_way = error.errno() == Errno::EXIST && !flags.contains(OFlags::EXCL);
             if !by_another_way {
                 return error;
@@ -60,8 +60,8 @@ impl Union {
             OpError::STALE
         })?;
         parent.has_new(name.as_cstr());
-        drop(making);
-        self.changed(&pool, made.at, (&parent, name.as_cstr()), Change::Came);
+        drop(create_guard);
+        self.changed(&pool, made.at, (&parent, name.as_cstr()), NameEvent::Came);
         self.sync_changed(&pool, &parent)?;
         let id = self.new_identity(&pool, pool.branch(made.at), &made.stat, On::Fd(made.fd.as_fd()));
         let entry = self.admit_file_as(id, &parent, name.as_cstr(), made.at, made.stat);
@@ -147,7 +147,7 @@ impl Union {
         flags: OFlags,
         caller: Caller,
     ) -> Result<Opened> {
-        let branch = pool.branch(made.at).move_in()?;
+        let branch = pool.branch(made.at).acquire()?;
         let file = OpenFile::new(branch, made.fd, Access::Write, &made.stat, self.backings.clone());
         let mut file = Some(Arc::new(file));
         let open = || file.take().map_or_else(|| self.open_on_branch(pool, &inode, true, flags), Ok);

@@ -8,7 +8,7 @@ use fsstack_sys::{self as sys, Errno};
 
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
-use crate::health::crowd::Stay;
+use crate::health::inflight_limit::CallKind;
 use crate::inode::Inode;
 use crate::open::route::Route;
 use crate::open::{FileHandle, OpenFile, Sync};
@@ -59,7 +59,7 @@ impl Union {
         let open = self.file(handle)?;
         let mut done = 0;
         while done < into.len() {
-            let read = open.file.ask_to_read(open.quiet, |fd| {
+            let read = open.file.ask_to_read(open.noatime, |fd| {
                 sys::file::read_at(fd, &mut into[done..], offset + done as u64)
             });
             match read {
@@ -71,22 +71,22 @@ impl Union {
         Ok((done, None))
     }
 
-    /// Writes `data` at `offset`, on the `terms` of this one write: the number of bytes, fewer only if the branch took no
+    /// Writes `data` at `offset`, on the `admin` of this one write: the number of bytes, fewer only if the branch took no
     /// more.
     ///
     /// # Errors
     /// EBADF if the handle may not write; EPERM if it gave O_APPEND up, and was opened on a file that may only be added to;
     /// what the branch answered before the first byte.
-    pub fn write(&self, handle: Handle, offset: u64, data: &[u8], terms: WriteTerms) -> Result<usize> {
+    pub fn write(&self, handle: Handle, offset: u64, data: &[u8], admin: WriteTerms) -> Result<usize> {
         let open = self.file(handle)?;
-        if !terms.appends {
+        if !admin.appends {
             if open.must_append() {
                 return Err(Errno::PERM.into());
             }
             // What others opened to append appends.
             open.file.check_stored()?;
         }
-        match self.write_until(&open, offset, data, terms)? {
+        match self.write_until(&open, offset, data, admin)? {
             (0, Some(error)) => Err(error),
             (done, _) => Ok(done),
         }
@@ -97,10 +97,10 @@ impl Union {
     /// # Errors
     /// EBADF if the handle may not write; EPERM if the file is append-only; the branch's error before the last byte; ENOSPC
     /// if the branch takes no more.
-    pub fn write_back(&self, handle: Handle, offset: u64, data: &[u8], terms: WriteTerms) -> Result<usize> {
+    pub fn write_back(&self, handle: Handle, offset: u64, data: &[u8], admin: WriteTerms) -> Result<usize> {
         let open = self.file(handle)?;
         open.file.check_stored()?;
-        match self.write_until(&open, offset, data, terms)? {
+        match self.write_until(&open, offset, data, admin)? {
             (_, Some(error)) => Err(error),
             (done, None) if done < data.len() => Err(Errno::NOSPC.into()),
             (done, None) => Ok(done),
@@ -113,14 +113,14 @@ impl Union {
         open: &FileHandle,
         offset: u64,
         data: &[u8],
-        terms: WriteTerms,
+        admin: WriteTerms,
     ) -> Result<(usize, Option<OpError>)> {
-        if let Some(stranger) = terms.strips
+        if let Some(stranger) = admin.strips
             && open.file.strips()
         {
             self.strip_now(&open.inode, &open.file, stranger)?;
         }
-        let sync = terms.sync.max(open.sync);
+        let sync = admin.sync.max(open.sync);
         if sync.is_some() {
             self.sync_way(&self.pool.load(), &open.inode, open.inode.branch())?;
         }
@@ -128,13 +128,13 @@ impl Union {
         open.file.make_writable()?;
         // The kernel's offset of an append is the size that it knows: others may have appended since, on the branch or by way of
         // another host. The branch appends under its own lock.
-        let how = flags_of(sync, terms.appends);
+        let how = flags_of(sync, admin.appends);
         let (mut done, mut moves) = (0, 0);
         while done < data.len() {
             let at = offset + done as u64;
             let rest = &data[done..];
             let branch = open.file.branch();
-            let refreshes = terms.appends && branch.is_remote();
+            let refreshes = admin.appends && branch.is_remote();
             let write = || {
                 open.file.ask_to_write(sync, |fd| {
                     if refreshes {
@@ -147,11 +147,11 @@ impl Union {
             // The branch may tell of others' writes now, or of earlier ones. (What was not even asked has lost nothing.)
             let written = match sync {
                 None if !branch.is_remote() => write(),
-                None => open.file.owed.ask(None, |e| open.file.was_late(&branch, e), write),
+                None => open.file.write_back_errors.ask(None, |e| open.file.was_late(&branch, e), write),
                 Some(_) => {
                     let late =
                         |e: OpError| e.is_fault() && e.is_of_a_sync() || open.file.was_late(&branch, e);
-                    open.file.owed.ask(Some(open.owed), late, write)
+                    open.file.write_back_errors.ask(Some(open.write_back_errors), late, write)
                 }
             };
             match written {
@@ -186,7 +186,7 @@ impl Union {
         open.file.make_writable()?;
         self.strip(&open.inode, &open.file, caller)?;
         self.with_room(&open.inode, &open.file, len, || {
-            open.file.change(Stay::Long, |fd| sys::file::fallocate(fd, mode, offset, len))
+            open.file.change(CallKind::Long, |fd| sys::file::fallocate(fd, mode, offset, len))
         })?;
         open.file.note_changed();
         if mode & TAKES_NONE == 0 {
@@ -208,7 +208,7 @@ impl Union {
             let branch = file.branch();
             let done = match branch.is_remote() {
                 false => act(),
-                true => file.owed.ask(None, |error| file.was_late(&branch, error), &act),
+                true => file.write_back_errors.ask(None, |error| file.was_late(&branch, error), &act),
             };
             match done {
                 // A quota may be exceeded on every branch: not round and round.
@@ -235,7 +235,7 @@ impl Union {
         if self.pool.load().settings.page_cache == PageCache::WriteBack {
             return Err(Errno::NOSYS.into());
         }
-        match open.file.tied_to() {
+        match open.file.route() {
             Some(Route::Cached) => {
                 let size = open.file.stat()?.size;
                 match whence {

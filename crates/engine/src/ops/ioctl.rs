@@ -12,9 +12,9 @@ use fsstack_sys::ioctl::{
 };
 use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 
-use crate::chattr::Marks;
 use crate::error::Result;
-use crate::health::crowd::Stay;
+use crate::health::inflight_limit::CallKind;
+use crate::inode_flags::FlagsRequest;
 use crate::union::Union;
 
 impl Union {
@@ -32,7 +32,7 @@ impl Union {
         let answered = match self.file_if_open(Some(handle))? {
             Some(open) if sets => {
                 open.branch().check_mode()?;
-                let answered = open.change(Stay::Brief, |fd| run(fd, command, input))?;
+                let answered = open.change(CallKind::Short, |fd| run(fd, command, input))?;
                 if let Ok(stat) = open.stat() {
                     open.set_fixed(&stat);
                 }
@@ -46,20 +46,20 @@ impl Union {
             None => return self.ask_dir(ino, command, input),
         };
         // The time of change is another now, and the kernel does not know.
-        if let Some(doubt) = self.doubt.get() {
-            doubt.attributes(ino);
+        if let Some(invalidator) = self.invalidator.get() {
+            invalidator.attributes(ino);
         }
         Ok(answered)
     }
 
     /// Gives the shown copy of a directory the flags `wanted`, then applies the same change to the others. If one refuses
     /// that must not, all are rolled back.
-    fn set_dir(&self, ino: Ino, wanted: Marks) -> Result<()> {
+    fn set_dir(&self, ino: Ino, wanted: FlagsRequest) -> Result<()> {
         let (pool, dir) = (self.pool.load(), self.dir(ino)?);
         let all = self.copies_to_change(&pool, &dir)?;
         let alone = all.copies.len() == 1;
         let mut was = None;
-        let mut done: Vec<(BranchIx, OwnedFd, Marks)> = Vec::new();
+        let mut done: Vec<(BranchIx, OwnedFd, FlagsRequest)> = Vec::new();
         for (at, fd) in &all.copies {
             let at = *at;
             let changed = pool.branch(at).ask(|| {
@@ -76,7 +76,7 @@ impl Union {
                 };
                 Ok(before.map(|before| (fd, before)))
             });
-            dir.forget_told(at);
+            dir.forget_reported(at);
             match changed {
                 Ok(changed) => done.extend(changed.map(|(fd, before)| (at, fd, before))),
                 Err(error) => {
@@ -106,10 +106,10 @@ impl Union {
 }
 
 /// Values of a command that sets something; None if its input is too short.
-fn asked_for(command: u32, input: &[u8]) -> Option<Marks> {
+fn asked_for(command: u32, input: &[u8]) -> Option<FlagsRequest> {
     match command {
-        FS_IOC_SETFLAGS => input.first_chunk().map(|flags| Marks::Flags(u32::from_ne_bytes(*flags))),
-        _ => input.first_chunk().copied().map(Marks::Extended),
+        FS_IOC_SETFLAGS => input.first_chunk().map(|flags| FlagsRequest::Flags(u32::from_ne_bytes(*flags))),
+        _ => input.first_chunk().copied().map(FlagsRequest::Extended),
     }
 }
 

@@ -10,7 +10,7 @@ use fsstack_sys::{self as sys, Errno, SysError};
 use crate::answer::Entry;
 use crate::error::{OpError, Result};
 use crate::union::Union;
-use crate::unsynced::Change;
+use crate::unsynced_dirs::NameEvent;
 
 impl Union {
     /// Makes `name` in `parent` one more name of the file `ino`. The kernel holds one more lookup of it.
@@ -26,7 +26,7 @@ impl Union {
         if inode.is_dir() {
             return Err(Errno::PERM.into());
         }
-        let _making = self.must_be_missing(&pool, &parent, name)?;
+        let _create_guard = self.must_be_missing(&pool, &parent, name)?;
         // An open file may be about to move, and does not: its branch is asked for when it stays.
         let open = inode.open_file();
         let _stays = open.as_ref().map(|file| file.hold()).transpose()?;
@@ -51,7 +51,7 @@ impl Union {
             (None, None) => return Err(OpError::STALE),
         };
         parent.has_new(name);
-        self.changed(&pool, at, (&parent, name), Change::Came);
+        self.changed(&pool, at, (&parent, name), NameEvent::Came);
         self.sync_changed(&pool, &parent)?;
         Ok(self.admit_file(&pool, &parent, name, at, stat))
     }

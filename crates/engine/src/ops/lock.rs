@@ -50,7 +50,7 @@ pub struct LockRequest {
 pub(crate) struct LockOwner {
     fd: Arc<OwnedFd>,
     /// Mount of the branch that it was opened on.
-    epoch: u32,
+    mount_generation: u32,
     /// The handles that it asked by.
     by: SmallVec<[Handle; 1]>,
 }
@@ -103,7 +103,7 @@ impl Union {
         let Some(open) = self.files.get(&handle.0).map(|open| open.file.clone()) else { return };
         let gone = open.lock_owners.lock().remove(&owner);
         if let Some(gone) = gone {
-            open.branch().dispose_now(gone.epoch, gone.fd);
+            open.branch().dispose_now(gone.mount_generation, gone.fd);
         }
     }
 }
@@ -119,7 +119,7 @@ impl OpenFile {
             .map(|(_, owner)| owner)
             .collect();
         for owner in gone {
-            self.branch().dispose_now(owner.epoch, owner.fd);
+            self.branch().dispose_now(owner.mount_generation, owner.fd);
         }
     }
 
@@ -136,8 +136,9 @@ impl OpenFile {
         placed.branch.as_daemon()?;
         let fd = Arc::new(reopen(OFlags::RDWR).or_else(|_| reopen(OFlags::RDONLY))?);
         let Some(handle) = handle else { return Ok(fd) };
-        let (mut owners, epoch) = (self.lock_owners.lock(), placed.fd.epoch);
-        let owner = owners.entry(owner).or_insert_with(|| LockOwner { fd, epoch, by: SmallVec::new() });
+        let (mut owners, mount_generation) = (self.lock_owners.lock(), placed.fd.mount_generation);
+        let owner =
+            owners.entry(owner).or_insert_with(|| LockOwner { fd, mount_generation, by: SmallVec::new() });
         if !owner.by.contains(&handle) {
             owner.by.push(handle);
         }

@@ -10,10 +10,10 @@ use fsstack_sys as sys;
 use crate::answer::Entry;
 use crate::error::{OpError, Result};
 use crate::inode::Inode;
+use crate::metrics::PoolCounter;
 use crate::pool::Pool;
 use crate::resolve::{DirStats, entry, merge};
 use crate::settings::Degraded;
-use crate::tally::Event;
 use crate::union::Union;
 
 impl Union {
@@ -25,17 +25,17 @@ impl Union {
         let pool = self.pool.load();
         let parent = self.dir(parent)?;
         let name = name.as_cstr();
-        if let Some(entry) = self.lookup_where_seen(&pool, &parent, name) {
-            self.events.note(Event::LookupKnown);
+        if let Some(entry) = self.lookup_at_cached_location(&pool, &parent, name) {
+            self.pool_metrics.note(PoolCounter::LookupKnown);
             return Ok(entry);
         }
-        self.events.note(Event::LookupAsked);
+        self.pool_metrics.note(PoolCounter::LookupAsked);
         let found = self.find(&pool, &parent, name).map_err(|error| out_of_sight(&pool, error))?;
         self.admit(&pool, &parent, name, found)
     }
 
     /// Asks only the branch where the name was seen last. None: all must be asked.
-    fn lookup_where_seen(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Option<Entry> {
+    fn lookup_at_cached_location(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Option<Entry> {
         let number = self.seen.get(parent.id.ino, name.to_bytes())?;
         let known = self.inodes.get(number);
         let Some(known) = known.as_ref().filter(|known| known.is_dir()) else {
@@ -62,8 +62,8 @@ impl Union {
                 self.stat_in(pool, parent, at, name).ok()?
             } else {
                 match self.ask_copy(pool, dir, at) {
-                    Err(error) if error.is_fault() => dir.told(at)?,
-                    told => told.ok()?,
+                    Err(error) if error.is_fault() => dir.reported(at)?,
+                    reported => reported.ok()?,
                 }
             };
             if dir.copy_ino(at) != Some(stat.ino) || !stat.is_dir() {
@@ -76,7 +76,7 @@ impl Union {
         }
         // Counted only now that the answer is sure.
         let counted = self.inodes.looked_up(dir.id, sys::Kind::Dir, || unknown_again(dir));
-        counted.seen_as(parent, name, 1);
+        counted.note_name(parent, name, 1);
         Some(entry(dir, merge(&stats)))
     }
 

@@ -13,7 +13,7 @@ use crate::caller::Caller;
 use crate::error::Result;
 use crate::ops::create::take_back;
 use crate::union::Union;
-use crate::unsynced::Change;
+use crate::unsynced_dirs::NameEvent;
 
 /// Object to make.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,7 @@ impl Union {
         let pool = self.pool.load();
         let parent = self.dir(parent)?;
         let name = name.as_cstr();
-        let _making = self.must_be_missing(&pool, &parent, name)?;
+        let _create_guard = self.must_be_missing(&pool, &parent, name)?;
         let (at, stat, dir): (_, Stat, _) = self.place(&pool, &parent, |at| {
             let dir = self.skeleton(&pool, &parent, at)?;
             self.sync_renamed(&pool, (&parent, name), &[at]);
@@ -68,7 +68,7 @@ impl Union {
             Ok((at, stat, dir))
         })?;
         parent.has_new(name);
-        self.changed(&pool, at, (&parent, name), Change::Came);
+        self.changed(&pool, at, (&parent, name), NameEvent::Came);
         self.sync_changed(&pool, &parent)?;
         let on = On::Name(dir.as_fd(), name);
         Ok(if stat.is_dir() {

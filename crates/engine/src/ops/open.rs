@@ -11,14 +11,14 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 use crate::answer::{Opened, Validity};
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
-use crate::health::crowd::Stay;
+use crate::health::inflight_limit::CallKind;
 use crate::inode::Inode;
-use crate::open::choice::{But, Facts, stacked_route};
-use crate::open::owed::{Asks, To};
+use crate::metrics::PoolCounter;
+use crate::open::decision::{Facts, StackedReason, stacked_route};
 use crate::open::route::Route;
+use crate::open::write_back_errors::{ReportTo, Reporter};
 use crate::open::{Access, FileHandle, OpenFile, SET_ID, Sync, is_refused};
 use crate::pool::Pool;
-use crate::tally::Event;
 use crate::union::Union;
 
 /// The file capabilities of capabilities(7).
@@ -51,7 +51,7 @@ impl Union {
         let file = inode.open_with(join, || self.open_on_branch(&pool, &inode, write, flags))?;
         if flags.contains(OFlags::TRUNC)
             && let Err(error) = file
-                .change(Stay::Long, |fd| sys::file::truncate(fd, 0))
+                .change(CallKind::Long, |fd| sys::file::truncate(fd, 0))
                 .and_then(|()| self.strip(&inode, &file, caller))
         {
             inode.close_handle();
@@ -62,9 +62,9 @@ impl Union {
         // The kernel keeps attributes from before the file could be stored into unseen.
         if before != Validity::None
             && inode.validity() == Validity::None
-            && let Some(doubt) = self.doubt.get()
+            && let Some(invalidator) = self.invalidator.get()
         {
-            doubt.attributes(ino);
+            invalidator.attributes(ino);
         }
         Ok(opened)
     }
@@ -101,7 +101,7 @@ impl Union {
         let asks = write && inode.kind == Kind::File;
         let capable = asks && pool.branch(at).ask(|| Ok(has_capability(fd.as_fd())))?;
         // Not before: a thread stuck in the branch has nothing open there.
-        let branch = pool.branch(at).move_in()?;
+        let branch = pool.branch(at).acquire()?;
         let file = OpenFile::new(branch, fd, access, &stat, self.backings.clone());
         file.set_strips(capable || stat.mode & SET_ID != 0);
         Ok(Arc::new(file))
@@ -137,29 +137,39 @@ impl Union {
         let wish_now = || {
             let stays = !(write && file.strips() && wished.is_passthrough());
             let wished = wished.clone();
-            if stays { wished } else { wished.refused(stacked_route(pool), But::Strips) }
+            if stays { wished } else { wished.refused(stacked_route(pool), StackedReason::Strips) }
         };
-        let route = file.tie(wish_now, writer, inode.was_past());
+        let route = file.io_mode(wish_now, writer, inode.was_past());
         let past_us = matches!(route, Route::Passthrough(_));
-        let maps_past_us = past_us || matches!(route, Route::Beside(_));
+        let maps_past_us = past_us || matches!(route, Route::DirectBeside(_));
         if maps_past_us {
             inode.opened_past();
         }
-        self.events.note(if past_us { Event::OpenPassthrough } else { Event::OpenStacked });
+        self.pool_metrics.note(if past_us { PoolCounter::OpenPassthrough } else { PoolCounter::OpenStacked });
         let handle = self.new_handle();
         // A local disk has nothing to say at close; a network file system reports late errors there.
         let flushes = !branch.kind.is_local() || pool.settings.locks == crate::settings::Locks::Branch;
-        let owed = To { handle, since: file.owed.so_far() };
-        let quiet = flags.contains(OFlags::NOATIME) || self.untouched().files;
+        let write_back_errors = ReportTo { handle, since: file.write_back_errors.so_far() };
+        let noatime = flags.contains(OFlags::NOATIME) || self.noatime_scope().files;
         if !past_us && !write_only {
-            file.has_reader(quiet);
+            file.has_reader(noatime);
         }
         let (sync, kept) = (Sync::of(flags), file.clone());
         let mappable = maps_past_us && flags.contains(OFlags::RDWR);
         if mappable {
             inode.opened_mappable();
         }
-        let open = FileHandle { inode, file: kept, route, writer, sync, owed, mappable, quiet, appends };
+        let open = FileHandle {
+            inode,
+            file: kept,
+            route,
+            writer,
+            sync,
+            write_back_errors,
+            mappable,
+            noatime,
+            appends,
+        };
         self.files.insert(handle.0, open);
         Opened { handle, file, route, flushes }
     }
@@ -167,11 +177,11 @@ impl Union {
     /// The last use of a handle is over.
     pub fn release(&self, handle: Handle) {
         if let Some((_, open)) = self.files.remove(&handle.0) {
-            open.file.untie(open.route, open.writer);
+            open.file.leave_io_mode(open.route, open.writer);
             if open.mappable {
                 open.inode.closed_mappable();
             }
-            open.file.owed.closed(handle);
+            open.file.write_back_errors.closed(handle);
             open.file.unlock_closed(handle);
             // The last one closes the file, which a branch that others serve is asked for.
             if let Some(last) = open.inode.close_handle() {
@@ -192,10 +202,10 @@ impl Union {
         }
         // A local disk reports nothing at close, nor does a branch that all was synced to; errors that others got may be
         // pending.
-        if open.file.branch().kind.is_local() || !open.file.may_owe_an_error() {
-            return open.file.owed.tell(open.owed);
+        if open.file.branch().kind.is_local() || !open.file.may_have_unreported_error() {
+            return open.file.write_back_errors.tell(open.write_back_errors);
         }
-        open.file.settle((open.owed, Asks::Close), sys::file::flush)
+        open.file.settle((open.write_back_errors, Reporter::Close), sys::file::flush)
     }
 
     /// Clears what a write by somebody without privileges must clear: set-uid, set-gid where the group may
@@ -211,14 +221,14 @@ impl Union {
     /// Like [`Self::strip`], when the kernel has decided that it must be.
     pub(crate) fn strip_now(&self, inode: &Inode, file: &OpenFile, caller: Caller) -> Result<()> {
         let reasons = file.reasons_to_strip();
-        let kept = file.change(Stay::Brief, |fd| strip_fd(fd, caller))?;
+        let kept = file.change(CallKind::Short, |fd| strip_fd(fd, caller))?;
         // (Set-gid stays where who wrote is of the group: the next one may not be.)
         if kept & SET_ID == 0 {
             file.stripped(reasons);
         }
         // The kernel keeps the mode for as long as attributes may be kept, and would start the program with the bit.
-        if let Some(doubt) = self.doubt.get() {
-            doubt.attributes(inode.id.ino);
+        if let Some(invalidator) = self.invalidator.get() {
+            invalidator.attributes(inode.id.ino);
         }
         Ok(())
     }

@@ -10,9 +10,9 @@ use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::error::{OpError, Result};
-use crate::health::crowd::Stay;
+use crate::health::inflight_limit::CallKind;
 use crate::inode::dirfd::DirFd;
-use crate::inode::{Inode, Name};
+use crate::inode::{Inode, InodeName};
 use crate::mounted_fd::MountedFd;
 use crate::open::OpenFile;
 use crate::pool::Pool;
@@ -51,21 +51,21 @@ impl Pin {
         call: impl FnOnce(BorrowedFd<'_>) -> Result<T, sys::SysError>,
     ) -> Result<T> {
         match self {
-            Self::Open(file) => file.change(Stay::Brief, call),
+            Self::Open(file) => file.change(CallKind::Short, call),
             Self::Here(..) | Self::Removed(..) => self.ask(pool, call),
         }
     }
 
     /// Like [`Self::ask`], for a call that may take long on a branch in good order.
-    pub(crate) fn ask_patiently<T>(
+    pub(crate) fn ask_long<T>(
         &self,
         pool: &Pool,
         call: impl FnOnce(BorrowedFd<'_>) -> Result<T, sys::SysError>,
     ) -> Result<T> {
         match self {
-            Self::Open(file) => file.ask_patiently(call),
-            Self::Here(at, fd) => pool.branch(*at).ask_patiently(|| call(fd.as_fd())),
-            Self::Removed(at, fd) => pool.branch(*at).ask_patiently(|| call(fd.as_fd())),
+            Self::Open(file) => file.ask_long(call),
+            Self::Here(at, fd) => pool.branch(*at).ask_long(|| call(fd.as_fd())),
+            Self::Removed(at, fd) => pool.branch(*at).ask_long(|| call(fd.as_fd())),
         }
     }
 }
@@ -82,7 +82,7 @@ impl Union {
         }
         match self.open_checked(pool, inode, OFlags::PATH) {
             Ok((at, fd, _)) => Ok(Pin::Here(at, fd)),
-            Err(error) => match ghost(pool, inode) {
+            Err(error) => match unlinked_fd(pool, inode) {
                 Some((at, fd)) if error.errno() == Errno::STALE => Ok(Pin::Removed(at, fd)),
                 _ => self.file_by_number(pool, inode, error).map(|reached| Pin::Here(reached.at, reached.fd)),
             },
@@ -112,7 +112,7 @@ impl Union {
         inode: &Arc<Inode>,
         flags: OFlags,
     ) -> Result<(BranchIx, MountedFd, Stat)> {
-        match (self.open_checked(pool, inode, flags), ghost(pool, inode)) {
+        match (self.open_checked(pool, inode, flags), unlinked_fd(pool, inode)) {
             (Err(error), Some((at, removed))) if error.errno() == Errno::STALE => {
                 let branch = pool.branch(at);
                 let fd = removed.opened(branch.ask(|| sys::at::reopen(removed.as_fd(), flags))?);
@@ -162,7 +162,7 @@ impl Union {
         &self,
         pool: &Pool,
         inode: &Arc<Inode>,
-        act: impl Fn(&DirFd, &Name, BranchIx) -> Result<T>,
+        act: impl Fn(&DirFd, &InodeName, BranchIx) -> Result<T>,
     ) -> Result<T> {
         let mut last = OpError::STALE;
         // A second round: a rename may have moved the names on after they were read.
@@ -182,9 +182,9 @@ impl Union {
 }
 
 /// The file itself, which was removed, on the branch where it was; not on a mount that was replaced since.
-pub(crate) fn ghost(pool: &Pool, inode: &Inode) -> Option<(BranchIx, Arc<DirFd>)> {
-    let (at, fd) = inode.branch().zip(inode.ghost())?;
-    (fd.epoch == pool.branch(at).epoch()).then_some((at, fd))
+pub(crate) fn unlinked_fd(pool: &Pool, inode: &Inode) -> Option<(BranchIx, Arc<DirFd>)> {
+    let (at, fd) = inode.branch().zip(inode.unlinked_fd())?;
+    (fd.mount_generation == pool.branch(at).mount_generation()).then_some((at, fd))
 }
 
 fn is_elsewhere(error: OpError) -> bool {

@@ -22,7 +22,7 @@ use crate::resolve::Found;
 use crate::union::Union;
 
 /// How long a listing is waited for that somebody else reads by the same handle.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+const LISTING_LOCK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Two changes of a directory within this may have the same time.
 const TICK: Duration = Duration::from_millis(50);
@@ -54,8 +54,8 @@ impl Union {
     pub fn opendir(&self, ino: Ino, flags: OFlags) -> Result<Handle> {
         let inode = self.dir(ino)?;
         let handle = self.new_handle();
-        let quiet = flags.contains(OFlags::NOATIME) || self.untouched().directories;
-        let listing = Mutex::new(Listing::new(quiet, &self.listing_memory));
+        let noatime = flags.contains(OFlags::NOATIME) || self.noatime_scope().directories;
+        let listing = Mutex::new(Listing::new(noatime, &self.listing_memory));
         let losses = AtomicU32::new(inode.losses());
         let open = Arc::new(DirHandle { inode, listing, followed: Followed::default(), losses });
         self.dirs.insert(handle.0, open.clone());
@@ -120,7 +120,7 @@ impl Union {
         let open = self.dirs.get(&handle.0).map(|open| open.clone()).ok_or(Errno::BADF)?;
         let pool = self.pool.load();
         // Another thread may be stuck in a branch with it.
-        let mut listing = open.listing.try_lock_for(PATIENCE).ok_or(OpError::UNSURE)?;
+        let mut listing = open.listing.try_lock_for(LISTING_LOCK_TIMEOUT).ok_or(OpError::UNSURE)?;
         listing.seek(self, &pool, &open.inode, cookie)?;
         open.followed.goes_on(cookie);
         if !self.put_dots(&open.inode, cookie, &mut listing, sink) {
@@ -214,7 +214,7 @@ impl Union {
                 match self.stat_in(pool, dir, read.at, &read.name) {
                     // It may have moved to another branch.
                     Err(error) if error.is_missing() => self.find(pool, dir, &read.name),
-                    told => told.map(|stat| Found::File(read.at, stat)),
+                    reported => reported.map(|stat| Found::File(read.at, stat)),
                 }
             } else {
                 self.find(pool, dir, &read.name)
@@ -245,7 +245,7 @@ impl Union {
     /// Whether the entry and its attributes were sent to the kernel within `age`.
     fn is_fresh(&self, dir: &Inode, read: &Read, age: Duration) -> bool {
         let known = self.known(dir, &read.name).filter(|inode| read.kind == Some(inode.kind));
-        known.is_some_and(|inode| self.inodes.was_told(&inode, age))
+        known.is_some_and(|inode| self.inodes.was_reported(&inode, age))
     }
 
     /// `d_ino`, which must be what `st_ino` would be.

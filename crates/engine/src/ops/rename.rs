@@ -25,10 +25,10 @@ use crate::inode::Inode;
 use crate::journal::{Act, Object};
 use crate::names::{End, Half, begin, finish, own_kind};
 use crate::pool::Pool;
-use crate::removed::Going;
+use crate::removed::NameRemoval;
 use crate::resolve::{DirStats, Found};
 use crate::union::Union;
-use crate::unsynced::Change;
+use crate::unsynced_dirs::NameEvent;
 
 impl Union {
     /// Renames `from` to `to`, as renameat2(2) with `flags`.
@@ -53,9 +53,9 @@ impl Union {
         let to = End { dir: &to_dir, name: to.1.as_cstr() };
         if flags.contains(RenameFlags::EXCHANGE) {
             // Either may be on no branch for a moment.
-            let making = self.make_alone(&pool, from.dir, from.name)?;
-            let too = !making.keeps(to.dir, to.name);
-            let _making_too = if too { Some(self.make_alone(&pool, to.dir, to.name)?) } else { None };
+            let create_guard = self.create_guard(&pool, from.dir, from.name)?;
+            let too = !create_guard.keeps(to.dir, to.name);
+            let _create_guard_too = if too { Some(self.create_guard(&pool, to.dir, to.name)?) } else { None };
             self.exchange(&pool, from, to)?;
             self.sync_changed(&pool, from.dir)?;
             return self.sync_changed(&pool, to.dir);
@@ -63,13 +63,13 @@ impl Union {
         if !RenameFlags::NOREPLACE.contains(flags) {
             return Err(Errno::INVAL.into());
         }
-        let _making = if flags.contains(RenameFlags::NOREPLACE) {
+        let _create_guard = if flags.contains(RenameFlags::NOREPLACE) {
             let born = to.dir.born();
-            let making = self.must_be_missing(&pool, to.dir, to.name)?;
+            let create_guard = self.must_be_missing(&pool, to.dir, to.name)?;
             to.dir.note_miss(to.name, born); // asked again below, for free
-            making
+            create_guard
         } else {
-            self.make_alone(&pool, to.dir, to.name)?
+            self.create_guard(&pool, to.dir, to.name)?
         };
         let at = self.source(&pool, from)?;
         let renamed = match at {
@@ -149,7 +149,7 @@ impl Union {
         {
             self.keep_removed(pool, replaced, to.dir, to.name);
         }
-        let going = replaced.as_ref().map(|replaced| self.going(pool, replaced, (to.dir, to.name)));
+        let removal = replaced.as_ref().map(|replaced| self.removal(pool, replaced, (to.dir, to.name)));
         let others = targets.iter().map(|(other, _)| *other);
         self.unlink_hidden(pool, to, others.filter(|other| *other != at && Some(*other) != visible))?;
         match visible.filter(|other| *other != at) {
@@ -159,7 +159,7 @@ impl Union {
                 self.both_changed(pool, at, from, to);
             }
         }
-        self.moved(pool, known, from, to, at, replaced.zip(going));
+        self.moved(pool, known, from, to, at, replaced.zip(removal));
         Ok(())
     }
 
@@ -240,11 +240,11 @@ impl Union {
         from: End<'_>,
         to: End<'_>,
         at: BranchIx,
-        replaced: Option<(Arc<Inode>, Going<'_>)>,
+        replaced: Option<(Arc<Inode>, NameRemoval<'_>)>,
     ) {
-        if let Some((replaced, going)) = replaced {
+        if let Some((replaced, removal)) = replaced {
             replaced.lost_name(to.dir, to.name);
-            self.gone(pool, going);
+            self.gone(pool, removal);
         }
         let moved = known.or_else(|| {
             // The hint was pushed out of its slot: ask for the number.
@@ -279,7 +279,7 @@ impl Union {
     }
 
     fn rename_dir(&self, pool: &Pool, from: End<'_>, to: End<'_>, flags: RenameFlags) -> Result<()> {
-        let _shape = self.shape.write(pool)?;
+        let _tree_lock = self.tree_lock.write(pool)?;
         to.dir.has_new(to.name);
         let sources = self.find_all(pool, from.dir, from.name, None)?;
         let targets = self.find_all(pool, to.dir, to.name, None)?;
@@ -294,12 +294,12 @@ impl Union {
         }
         let known = self.known_as(pool, from, &sources);
         let replaced = self.known(to.dir, to.name).map(|replaced| {
-            let going = self.going(pool, &replaced, (to.dir, to.name));
-            (replaced, going)
+            let removal = self.removal(pool, &replaced, (to.dir, to.name));
+            (replaced, removal)
         });
         // The parents first: making one may fail, and then nothing was renamed.
         for (at, _) in &sources {
-            self.skeleton_in_shape(pool, to.dir, *at).map_err(OpError::of_a_new_parent)?;
+            self.skeleton_under_tree_lock(pool, to.dir, *at).map_err(OpError::of_a_new_parent)?;
         }
         let copies: Vec<BranchIx> = sources.iter().map(|(at, _)| *at).collect();
         self.sync_renamed(pool, (to.dir, to.name), &copies);
@@ -402,7 +402,7 @@ impl Union {
 
     /// Both names mean something else on the branch `at`, or nothing.
     pub(crate) fn both_changed(&self, pool: &Pool, at: BranchIx, from: End<'_>, to: End<'_>) {
-        self.changed(pool, at, (from.dir, from.name), Change::Renamed);
-        self.changed(pool, at, (to.dir, to.name), Change::Went);
+        self.changed(pool, at, (from.dir, from.name), NameEvent::Renamed);
+        self.changed(pool, at, (to.dir, to.name), NameEvent::Went);
     }
 }

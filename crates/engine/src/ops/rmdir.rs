@@ -21,9 +21,9 @@ use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::inode::dirfd::DirFd;
 use crate::pool::Pool;
-use crate::removed::Going;
+use crate::removed::NameRemoval;
 use crate::union::Union;
-use crate::unsynced::Change;
+use crate::unsynced_dirs::NameEvent;
 
 impl Union {
     /// Removes the empty directory `name` from `parent` on all branches.
@@ -38,7 +38,7 @@ impl Union {
         if self.remove_only_copy(&pool, &parent, name)? {
             return self.sync_changed(&pool, &parent);
         }
-        let _shape = self.shape.write(&pool)?;
+        let _tree_lock = self.tree_lock.write(&pool)?;
         let branches = parent.copies();
         if branches.len() > 1 {
             self.check_removable(&pool, &parent, name)?;
@@ -48,7 +48,7 @@ impl Union {
         }
         let known = self.known(&parent, name);
         let object = known.as_ref().and_then(|inode| self.object_of(&pool, inode));
-        let going = known.as_ref().map(|inode| self.going(&pool, inode, (&parent, name)));
+        let removal = known.as_ref().map(|inode| self.removal(&pool, inode, (&parent, name)));
         let mut last = OpError::MISSING;
         let mut removed = false;
         for at in branches.into_iter().rev() {
@@ -58,7 +58,7 @@ impl Union {
             match gone {
                 Ok(()) => {
                     removed = true;
-                    self.changed(&pool, at, (&parent, name), Change::Went);
+                    self.changed(&pool, at, (&parent, name), NameEvent::Went);
                 }
                 Err(error) if error.is_missing() => {}
                 // A hidden file of that name is not ours to remove.
@@ -69,8 +69,8 @@ impl Union {
         if !removed {
             return Err(last);
         }
-        if let Some((inode, going)) = known.zip(going) {
-            self.dir_was_removed(&pool, (&inode, object), (&parent, name), going);
+        if let Some((inode, removal)) = known.zip(removal) {
+            self.dir_was_removed(&pool, (&inode, object), (&parent, name), removal);
         }
         self.sync_changed(&pool, &parent)
     }
@@ -81,31 +81,31 @@ impl Union {
     /// What the branch of that copy answered; nothing is removed then.
     fn remove_only_copy(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<bool> {
         let Some(dir) = self.known(parent, name) else { return Ok(false) };
-        let _shape = self.shape.read(pool)?;
+        let _tree_lock = self.tree_lock.read(pool)?;
         if !self.knows_copies(pool, &dir) {
             return Ok(false);
         }
-        let Some(goes) = dir.go() else { return Ok(false) };
-        let branch = pool.branch(goes.at);
-        if !branch.is_writable() || !parent.is_on(goes.at) || !dir.has_name(parent, name) {
+        let Some(rmdir_guard) = dir.go() else { return Ok(false) };
+        let branch = pool.branch(rmdir_guard.at);
+        if !branch.is_writable() || !parent.is_on(rmdir_guard.at) || !dir.has_name(parent, name) {
             return Ok(false);
         }
         let object = self.object_of(pool, &dir);
-        let going = self.going(pool, &dir, (parent, name));
-        let fd = self.dirfd(pool, parent, goes.at)?;
+        let removal = self.removal(pool, &dir, (parent, name));
+        let fd = self.dirfd(pool, parent, rmdir_guard.at)?;
         match branch.ask(|| sys::at::rmdir(fd.as_fd(), name)) {
             // Not what it was known to be.
             Err(error) if error.is_missing() || error.errno() == Errno::NOTDIR => return Ok(false),
             removed => removed?,
         }
-        self.changed(pool, goes.at, (parent, name), Change::Went);
-        self.dir_was_removed(pool, (&dir, object), (parent, name), going);
+        self.changed(pool, rmdir_guard.at, (parent, name), NameEvent::Went);
+        self.dir_was_removed(pool, (&dir, object), (parent, name), removal);
         Ok(true)
     }
 
     /// The object of a directory that is about to be removed, if it can be kept.
     fn object_of(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<Arc<DirFd>> {
-        let at = dir.branch().filter(|_| self.ghosts.has_room())?;
+        let at = dir.branch().filter(|_| self.unlinked_inodes.has_room())?;
         self.dirfd(pool, dir, at).ok()
     }
 
@@ -115,14 +115,14 @@ impl Union {
         pool: &Pool,
         (dir, object): (&Arc<Inode>, Option<Arc<DirFd>>),
         (parent, name): (&Arc<Inode>, &CStr),
-        going: Going<'_>,
+        removal: NameRemoval<'_>,
     ) {
         if let Some(object) = object {
-            dir.outlive(object);
+            dir.keep_unlinked(object);
         }
         dir.lost_name(parent, name);
         pool.branches.iter().for_each(|branch| branch.unsynced.forget(dir.id.ino));
-        self.gone(pool, going);
+        self.gone(pool, removal);
     }
 
     /// The copy on `at`, if there is one, has no entries.

@@ -13,14 +13,14 @@ use smallvec::SmallVec;
 use crate::answer::Attr;
 use crate::caller::Caller;
 use crate::error::{OpError, Result};
-use crate::health::crowd::Stay;
+use crate::health::inflight_limit::CallKind;
 use crate::inode::dirfd::DirFd;
-use crate::inode::{Changes, Inode};
+use crate::inode::{AttributeGuard, Inode};
 use crate::open::SET_ID;
 use crate::ops::open::strip_fd;
 use crate::ops::pin::Pin;
 use crate::pool::Pool;
-use crate::shape::patiently;
+use crate::tree_lock::unless_stuck;
 use crate::union::Union;
 use std::sync::Arc;
 
@@ -65,16 +65,16 @@ impl Change {
 }
 
 /// Branches that have a copy of a directory.
-type Listed = SmallVec<[BranchIx; 4]>;
+type CopyBranches = SmallVec<[BranchIx; 4]>;
 
 /// A copy of a directory: its branch, and it.
-type Held = (BranchIx, Arc<DirFd>);
+type CopyFd = (BranchIx, Arc<DirFd>);
 
 /// All copies of a directory, while no further one comes to be.
 pub(crate) struct AllCopies<'a> {
     /// The shown one first; never none.
-    pub(crate) copies: SmallVec<[Held; 2]>,
-    _changes: Changes<'a>,
+    pub(crate) copies: SmallVec<[CopyFd; 2]>,
+    _changes: AttributeGuard<'a>,
 }
 
 impl Union {
@@ -127,10 +127,10 @@ impl Union {
         match pin {
             Pin::Open(file) => {
                 file.make_writable()?;
-                let cut = || file.change(Stay::Long, |fd| sys::file::truncate(fd, size));
+                let cut = || file.change(CallKind::Long, |fd| sys::file::truncate(fd, size));
                 self.with_room(inode, file, size, cut)
             }
-            Pin::Here(..) | Pin::Removed(..) => pin.ask_patiently(pool, |fd| {
+            Pin::Here(..) | Pin::Removed(..) => pin.ask_long(pool, |fd| {
                 let fd = sys::at::reopen(fd, OFlags::WRONLY)?;
                 sys::file::truncate(fd.as_fd(), size)
             }),
@@ -163,7 +163,7 @@ impl Union {
         for (at, fd) in all.copies.iter().rev() {
             let at = *at;
             let done = pool.branch(at).ask(|| act(fd.as_fd()));
-            dir.forget_told(at);
+            dir.forget_reported(at);
             done?;
         }
         Ok(())
@@ -178,8 +178,8 @@ impl Union {
         loop {
             // The way to a copy may wait for the tree's shape, whose holder may wait to give the directory a copy.
             let (listed, copies) = self.changeable(pool, dir)?;
-            let changes = patiently(pool, || dir.change(), || dir.is_kept_by_stuck())?;
-            patiently(pool, || changes.has_all().then_some(()), || dir.is_grown_by_stuck())?;
+            let changes = unless_stuck(pool, || dir.change(), || dir.is_kept_by_stuck())?;
+            unless_stuck(pool, || changes.has_all().then_some(()), || dir.is_grown_by_stuck())?;
             if dir.copies() == listed {
                 return Ok(AllCopies { copies, _changes: changes });
             }
@@ -187,7 +187,7 @@ impl Union {
     }
 
     /// The branches that have a copy of `dir` now, and those copies that a change of it is to be made on, never none.
-    fn changeable(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<(Listed, SmallVec<[Held; 2]>)> {
+    fn changeable(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<(CopyBranches, SmallVec<[CopyFd; 2]>)> {
         self.check_whole(pool, dir)?;
         let copies = dir.copies();
         let fixed = copies.iter().find(|at| !pool.branch(**at).is_writable());
@@ -269,6 +269,6 @@ fn is_removed(fd: BorrowedFd<'_>) -> bool {
 fn changed(fd: BorrowedFd<'_>) -> Result<Stat, SysError> {
     match sys::at::stat_fd(fd) {
         Err(error) if error.errno == Errno::STALE && is_removed(fd) => sys::at::stat_kept(fd),
-        told => told,
+        reported => reported,
     }
 }

@@ -11,7 +11,7 @@ use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::union::Union;
-use crate::unsynced::lost;
+use crate::unsynced_dirs::lost;
 
 impl Union {
     /// The file's data, and unless `data_only` its metadata, are on the branch's disk.
@@ -23,7 +23,7 @@ impl Union {
         let own = open.inode.branch();
         self.sync_way(&self.pool.load(), &open.inode, own)?;
         let sync = if data_only { sys::file::fdatasync } else { sys::file::fsync };
-        open.file.sync(open.owed, sync)
+        open.file.sync(open.write_back_errors, sync)
     }
 
     /// The directory's entries are on the disks of all branches that have a copy.
@@ -88,7 +88,7 @@ impl Union {
         let mut all = Ok(());
         for branch in &pool.branches {
             let then = branch.unsynced.now();
-            let synced = branch.ask_patiently(|| {
+            let synced = branch.ask_long(|| {
                 let fd = sys::at::reopen(branch.root().as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
                 sys::file::syncfs(fd.as_fd())
             });

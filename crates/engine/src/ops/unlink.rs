@@ -17,7 +17,7 @@ use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::settings::PageCache;
 use crate::union::Union;
-use crate::unsynced::Change;
+use crate::unsynced_dirs::NameEvent;
 
 /// Blocks of 512 bytes that a removed object may keep for the milliseconds until the kernel forgets it.
 const SMALL: u64 = 128;
@@ -44,11 +44,11 @@ impl Union {
         if let Some(inode) = &known {
             self.keep_removed(&pool, inode, &parent, name);
         }
-        let going = known.as_ref().map(|inode| self.going(&pool, inode, (&parent, name)));
+        let removal = known.as_ref().map(|inode| self.removal(&pool, inode, (&parent, name)));
         let shown = known.as_ref().and_then(|inode| inode.branch());
         let mut removed = false;
         let mut hidden: SmallVec<[BranchIx; 2]> = SmallVec::new();
-        let mut told = OpError::MISSING;
+        let mut reported = OpError::MISSING;
         for at in parent.copies().into_iter().rev() {
             // Each branch is a journal of its own: what was hidden could be back after a power cut, and show.
             if shown.is_none_or(|shown| shown == at) {
@@ -61,25 +61,25 @@ impl Union {
                 }
                 Err(error) if error.is_missing() => {}
                 // Hidden by the file on an earlier branch, or else what the name shows.
-                Err(error) if error.errno() == Errno::ISDIR => told = error,
+                Err(error) if error.errno() == Errno::ISDIR => reported = error,
                 Err(error) => return Err(error),
             }
         }
         if !removed {
-            return Err(told);
+            return Err(reported);
         }
         if let Some(inode) = known {
             inode.lost_name(&parent, name);
         }
-        if let Some(going) = going {
-            self.gone(&pool, going);
+        if let Some(removal) = removal {
+            self.gone(&pool, removal);
         }
         self.sync_changed(&pool, &parent)
     }
 
     /// `name` is about to be removed from `inode`, which the kernel knows: the object stays until it forgets it.
     pub(crate) fn keep_removed(&self, pool: &Pool, inode: &Inode, parent: &Arc<Inode>, name: &CStr) {
-        if inode.ghost().is_some() || !self.ghosts.has_room() {
+        if inode.unlinked_fd().is_some() || !self.unlinked_inodes.has_room() {
             return;
         }
         let Some(at) = inode.branch() else { return };
@@ -98,7 +98,7 @@ impl Union {
             && (writes_back
                 || branch.ask(|| sys::at::stat_fd(fd.as_fd())).is_ok_and(|stat| stat.blocks <= SMALL))
         {
-            inode.outlive(Arc::new(self.ghosts.count(fd)));
+            inode.keep_unlinked(Arc::new(self.unlinked_inodes.count(fd)));
         }
     }
 
@@ -132,7 +132,7 @@ impl Union {
         }
         let fd = self.dirfd(pool, parent, at)?;
         branch.ask(|| sys::at::unlink(fd.as_fd(), name))?;
-        self.changed(pool, at, (parent, name), Change::Went);
+        self.changed(pool, at, (parent, name), NameEvent::Went);
         Ok(())
     }
 }

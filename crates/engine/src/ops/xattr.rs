@@ -253,7 +253,7 @@ impl Union {
         if inode.kind != sys::Kind::File {
             return Err(Errno::NODATA.into());
         }
-        let passthrough = match inode.open_file().and_then(|file| file.tied_to()) {
+        let passthrough = match inode.open_file().and_then(|file| file.route()) {
             Some(route) => matches!(route, Route::Passthrough(_)),
             None => self.choose_closed(pool, inode)?.is_passthrough(),
         };

@@ -164,7 +164,7 @@ fn open_out(opened: &Opened) -> wire::Opened {
     let (flags, backing_id) = match opened.route {
         Route::Passthrough(id) => (abi::FOPEN_PASSTHROUGH, backing(id)),
         // The kernel takes no other open beside passthrough; direct I/O comes before it for reads and writes.
-        Route::Beside(id) => (abi::FOPEN_PASSTHROUGH | DIRECT, backing(id)),
+        Route::DirectBeside(id) => (abi::FOPEN_PASSTHROUGH | DIRECT, backing(id)),
         Route::Direct => (DIRECT, 0),
         Route::Cached => (abi::FOPEN_KEEP_CACHE, 0),
     };

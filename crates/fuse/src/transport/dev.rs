@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, O
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fsstack_engine::health::stand_in::{self, StandIn};
+use fsstack_engine::health::reply_takeover::{self, ReplyTakeover};
 use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, Operation, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};
@@ -152,7 +152,7 @@ impl DevShared {
         let (incoming, outgoing) = (incoming.space(), outgoing.space());
         let mut guard = StarvationGuard::new(self.scheduling, &self.tempos[number % self.base]);
         let at_hand = RequestAtHand::new(self, device, Some(worker))?;
-        stand_in::of(at_hand.clone());
+        reply_takeover::of(at_hand.clone());
         let mut rested = None;
         loop {
             while helper && (self.waiting.load(Relaxed) >= self.base || self.readers.has_single_reader()) {
@@ -244,9 +244,9 @@ impl DevShared {
     ) {
         let unique = request.header.unique;
         let mut answer = Answer::new(outgoing);
-        let transport: Arc<dyn StandIn> = at_hand.clone();
+        let transport: Arc<dyn ReplyTakeover> = at_hand.clone();
         at_hand.begin(unique, is_repeatable(request).then_some(message));
-        let outcome = stand_in::at(&transport, unique, || self.adapter.serve(request, &mut answer));
+        let outcome = reply_takeover::at(&transport, unique, || self.adapter.serve(request, &mut answer));
         match outcome {
             Outcome::Answered if !at_hand.end() => self.adapter.take_back(request, answer.as_bytes()),
             Outcome::Answered => self.give(device, request, &answer),

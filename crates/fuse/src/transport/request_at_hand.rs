@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use fsstack_engine::health::stand_in::{self, StandIn};
+use fsstack_engine::health::reply_takeover::{self, ReplyTakeover};
 use fsstack_wire::OutHeader;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -79,7 +79,7 @@ impl RequestAtHand {
     }
 }
 
-impl StandIn for RequestAtHand {
+impl ReplyTakeover for RequestAtHand {
     fn refuse(&self, unique: u64) -> bool {
         let mut at = self.at.lock();
         if at.0 != Phase::Serving(unique) {
@@ -100,7 +100,7 @@ impl StandIn for RequestAtHand {
     }
 }
 
-impl stand_in::Crew for RequestAtHand {
+impl reply_takeover::WorkerThread for RequestAtHand {
     fn steps_aside(&self) -> bool {
         self.worker.as_ref().is_some_and(|worker| worker.steps_aside())
     }

@@ -266,9 +266,9 @@ impl Worker {
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
         let to = sys::at::open(place.dir.as_fd(), &name, how, 0o600, Mounts::Stay)?;
         let from = file.from.as_fd();
-        let traits = dress::begin(to.as_fd(), from)?;
+        let inode_flags = dress::begin(to.as_fd(), from)?;
         self.carry.copy(from, to.as_fd(), &file.stat, place, &self.report)?;
-        file.flags = dress::file(to.as_fd(), from, &file.stat, &traits)?;
+        file.flags = dress::file(to.as_fd(), from, &file.stat, &inode_flags)?;
         let now = sys::at::stat_fd(from)?;
         if (now.size, now.mtime, now.ctime) != (file.stat.size, file.stat.mtime, file.stat.ctime) {
             return Err(Trouble::Said(CHANGED));

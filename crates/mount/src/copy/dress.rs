@@ -6,17 +6,17 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use fsstack_engine::carry::{Traits, Unfit, copy_xattrs};
+use fsstack_engine::carry::{InodeFlags, Unfit, copy_xattrs};
 use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::{self as sys, Errno, Stat, SysError, identity};
 
 use super::report::Report;
 
 /// Gives an empty file what must be there before its content. A project is for the pool to give: by the directory.
-pub(super) fn begin(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<Traits, SysError> {
-    let traits = Traits::of(from)?.without_project();
-    traits.begin(to)?;
-    Ok(traits)
+pub(super) fn begin(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<InodeFlags, SysError> {
+    let inode_flags = InodeFlags::of(from)?.without_project();
+    inode_flags.begin(to)?;
+    Ok(inode_flags)
 }
 
 /// Dresses a file that has its content. Answers the flags that it is to have when it has its name, if there are
@@ -25,16 +25,16 @@ pub(super) fn file(
     to: BorrowedFd<'_>,
     from: BorrowedFd<'_>,
     stat: &Stat,
-    traits: &Traits,
+    inode_flags: &InodeFlags,
 ) -> Result<Option<u32>, SysError> {
     give(to, stat)?;
     copy_xattrs(to, from, Unfit::Refused)?;
     if stat.mode & 0o7777 != 0o600 {
         sys::file::chmod(to, stat.mode & 0o7777)?;
     }
-    traits.finish(to)?;
+    inode_flags.finish(to)?;
     sys::at::utimens_fd(to, times(stat))?;
-    Ok(freezing(traits))
+    Ok(freezing(inode_flags))
 }
 
 /// Dresses a directory whose entries are all there. Both descriptors may be used to read it. Answers the flags that it
@@ -47,10 +47,10 @@ pub(super) fn directory(
     give(to, stat)?;
     copy_xattrs(to, from, Unfit::Refused)?;
     sys::file::chmod(to, stat.mode & 0o7777)?;
-    let traits = begin(to, from)?;
-    traits.finish(to)?;
+    let inode_flags = begin(to, from)?;
+    inode_flags.finish(to)?;
     sys::at::utimens_fd(to, times(stat))?;
-    Ok(freezing(&traits))
+    Ok(freezing(&inode_flags))
 }
 
 /// Dresses what is neither, made with its mode: by `O_PATH` descriptors.
@@ -63,8 +63,8 @@ pub(super) fn other(to: BorrowedFd<'_>, from: BorrowedFd<'_>, stat: &Stat) -> Re
     sys::at::utimens_fd(to, times(stat))
 }
 
-fn freezing(traits: &Traits) -> Option<u32> {
-    Some(traits.freezing()).filter(|flags| *flags != 0)
+fn freezing(inode_flags: &InodeFlags) -> Option<u32> {
+    Some(inode_flags.freezing()).filter(|flags| *flags != 0)
 }
 
 /// Gives it `flags` besides those that it has, when nothing more is to be done to it.

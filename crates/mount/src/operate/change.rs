@@ -89,7 +89,7 @@ impl Served {
             from,
             to: request.write_path.clone(),
             subtree: request.subtree.clone(),
-            other_way: values::count(self.union.open_ways().other_way),
+            other_way: values::count(self.union.open_by_write_path().other_way),
             persisted,
         })
     }

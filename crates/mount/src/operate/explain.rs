@@ -5,8 +5,8 @@ use crate::values;
 use fsstack_control::Refusal;
 use fsstack_control::api::{Explained, PlacementExplained, RankedBranch, WritePathExplained};
 use fsstack_engine::OpError;
-use fsstack_engine::explain::{Placement, Ranked, Way};
-use fsstack_engine::open::choice::Choice;
+use fsstack_engine::explain::{Placement, RankedCandidate, WritePathReasons};
+use fsstack_engine::open::decision::PathDecision;
 use fsstack_pool::Printable;
 use fsstack_sys::{Errno, Kind};
 use std::path::Path;
@@ -25,7 +25,7 @@ impl Served {
         if let Some(stays) = told.way.as_ref().and_then(|way| way.stays.as_ref()) {
             notes.push(format!("not moved when its branch was full: {stays}"));
         }
-        if let Some(Way { is: Some(is), would, .. }) = &told.way
+        if let Some(WritePathReasons { is: Some(is), would, .. }) = &told.way
             && is.is_passthrough() != would.is_passthrough()
         {
             notes.push(format!("opened anew after its last close, it goes {would}"));
@@ -56,7 +56,7 @@ impl Served {
     }
 }
 
-fn verdict(told: &Placement, chosen: Option<&Ranked>, size: u64) -> String {
+fn verdict(told: &Placement, chosen: Option<&RankedCandidate>, size: u64) -> String {
     let Some(chosen) = chosen else {
         return "no branch can take it: each is refused for the reason beside it".to_owned();
     };
@@ -77,7 +77,7 @@ fn verdict(told: &Placement, chosen: Option<&Ranked>, size: u64) -> String {
     text
 }
 
-fn ranked(branch: &Ranked) -> RankedBranch {
+fn ranked(branch: &RankedCandidate) -> RankedBranch {
     RankedBranch {
         branch: Printable::path(&branch.path).to_string(),
         rank: branch.turn.map(values::count),
@@ -91,22 +91,22 @@ fn ranked(branch: &Ranked) -> RankedBranch {
     }
 }
 
-fn way(way: &Way) -> WritePathExplained {
-    let choice = way.is.as_ref().unwrap_or(&way.would);
+fn way(way: &WritePathReasons) -> WritePathExplained {
+    let decision = way.is.as_ref().unwrap_or(&way.would);
     WritePathExplained {
-        now: path_of(choice).to_owned(),
+        now: path_of(decision).to_owned(),
         open: way.is.is_some(),
-        setting: choice.set.to_string(),
-        decided_by: choice
+        setting: decision.set.to_string(),
+        decided_by: decision
             .rule
             .as_ref()
             .map_or_else(|| "pool".to_owned(), |rule| format!("/{}", Printable(&rule.dir))),
-        reason: choice.to_string(),
+        reason: decision.to_string(),
     }
 }
 
-fn path_of(choice: &Choice) -> &'static str {
-    if choice.is_passthrough() { "passthrough" } else { "stacked" }
+fn path_of(decision: &PathDecision) -> &'static str {
+    if decision.is_passthrough() { "passthrough" } else { "stacked" }
 }
 
 fn kind(kind: Kind) -> &'static str {

@@ -1,8 +1,8 @@
 //! The pool's figures in the text format of OpenMetrics.
 
 use fsstack_control::api::{BranchStatus, Status};
+use fsstack_engine::metrics::{BUCKETS, BranchMetricsSnapshot, CallSnapshot, bucket_limit};
 use fsstack_engine::status::Status as Known;
-use fsstack_engine::tally::{BUCKETS, BranchTally, CallTally, bucket_limit};
 use std::fmt::Write as _;
 
 /// The whole page, to its end mark.
@@ -158,22 +158,22 @@ impl Page {
 
     /// Calls, times and faults of each branch.
     fn tallies(&mut self, status: &Status, known: &Known) {
-        let branches: Vec<(&str, &BranchTally)> = status
+        let branches: Vec<(&str, &BranchMetricsSnapshot)> = status
             .branches
             .iter()
             .map(|b| b.path.as_str())
-            .zip(known.branches.iter().map(|b| &b.tally))
+            .zip(known.branches.iter().map(|b| &b.metrics))
             .collect();
         self.family("fsstack_branch_calls", "counter", "Calls of the daemon to the branch.");
-        for (branch, tally) in &branches {
-            for row in &tally.calls {
+        for (branch, metrics) in &branches {
+            for row in &metrics.calls {
                 let call = call_name(row);
                 self.sample("fsstack_branch_calls_total", &[("branch", branch), ("call", &call)], row.count);
             }
         }
         self.family("fsstack_branch_errors", "counter", "Errors that the branch answered.");
-        for (branch, tally) in &branches {
-            for (class, count) in &tally.errors {
+        for (branch, metrics) in &branches {
+            for (class, count) in &metrics.errors {
                 self.sample(
                     "fsstack_branch_errors_total",
                     &[("branch", branch), ("class", class.name())],
@@ -183,15 +183,15 @@ impl Page {
         }
         let name = "fsstack_branch_call_duration_seconds";
         self.family(name, "histogram", "How long calls took; of a local disk, one of eight is timed.");
-        for (branch, tally) in &branches {
-            for row in &tally.calls {
+        for (branch, metrics) in &branches {
+            for row in &metrics.calls {
                 self.histogram(name, branch, &call_name(row), row);
             }
         }
     }
 
     /// Every second bucket: a factor of four from one to the next.
-    fn histogram(&mut self, name: &str, branch: &str, call: &str, row: &CallTally) {
+    fn histogram(&mut self, name: &str, branch: &str, call: &str, row: &CallSnapshot) {
         let mut below = 0;
         for (at, count) in row.buckets.iter().enumerate() {
             below += count;
@@ -246,6 +246,6 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-fn call_name(row: &CallTally) -> String {
+fn call_name(row: &CallSnapshot) -> String {
     format!("{:?}", row.call).to_lowercase()
 }

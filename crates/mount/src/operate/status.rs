@@ -3,8 +3,8 @@
 use super::Served;
 use crate::values;
 use fsstack_control::api::{BranchStatus, Descriptors, OpenFiles, Status, Tables, WriteRule};
+use fsstack_engine::metrics::{BranchMetricsSnapshot, ErrorClass};
 use fsstack_engine::status::BranchStatus as Known;
-use fsstack_engine::tally::{BranchTally, ErrorClass};
 use fsstack_pool::{BranchMode, Printable};
 use fsstack_sys::process::descriptors;
 
@@ -44,18 +44,18 @@ impl Served {
                 dirs: values::count(known.held.dirs),
                 dir_fds: values::count(known.held.dir_fds),
                 listing_entries: values::count(known.held.listing_entries),
-                lookups_known: known.tally.lookups_known,
-                lookups_asked: known.tally.lookups_asked,
-                opens_passthrough: known.tally.opens_passthrough,
-                opens_stacked: known.tally.opens_stacked,
+                lookups_known: known.metrics.lookups_known,
+                lookups_asked: known.metrics.lookups_asked,
+                opens_passthrough: known.metrics.opens_passthrough,
+                opens_stacked: known.metrics.opens_stacked,
             },
             descriptors: Descriptors { open, limit },
         }
     }
 }
 
-fn faults(tally: &BranchTally) -> u64 {
-    tally.errors.iter().filter(|(class, _)| *class == ErrorClass::Fault).map(|(_, count)| count).sum()
+fn faults(metrics: &BranchMetricsSnapshot) -> u64 {
+    metrics.errors.iter().filter(|(class, _)| *class == ErrorClass::Fault).map(|(_, count)| count).sum()
 }
 
 fn micros(time: std::time::Duration) -> f64 {
@@ -91,14 +91,14 @@ fn tell_branch(branch: &Known, health: &'static str) -> BranchStatus {
         reserved: branch.reserved,
         refuses_passthrough: branch.refuses_passthrough,
         open_files: values::count(branch.open_files),
-        in_flight: branch.tally.in_flight,
-        calls: branch.tally.count(),
-        faults: faults(&branch.tally),
-        p50_us: branch.tally.quantile(0.5).map(micros),
-        p99_us: branch.tally.quantile(0.99).map(micros),
-        read_bytes: branch.tally.read_bytes,
-        written_bytes: branch.tally.written_bytes,
-        moved_away: branch.tally.moved_away,
-        moved_here: branch.tally.moved_here,
+        in_flight: branch.metrics.in_flight,
+        calls: branch.metrics.count(),
+        faults: faults(&branch.metrics),
+        p50_us: branch.metrics.quantile(0.5).map(micros),
+        p99_us: branch.metrics.quantile(0.99).map(micros),
+        read_bytes: branch.metrics.read_bytes,
+        written_bytes: branch.metrics.written_bytes,
+        moved_away: branch.metrics.moved_away,
+        moved_here: branch.metrics.moved_here,
     }
 }

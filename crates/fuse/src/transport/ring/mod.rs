@@ -23,7 +23,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fsstack_engine::health::stand_in::{self, StandIn};
+use fsstack_engine::health::reply_takeover::{self, ReplyTakeover};
 use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};
@@ -195,7 +195,7 @@ impl RingShared {
         let Some((mut entry, begun)) = self.begin(number, first)? else { return Ok(()) };
         let mut guard = StarvationGuard::new(self.scheduling, &queue.queue_scheduling);
         let at_hand = EntryAtHand::new(self, worker);
-        stand_in::of(at_hand.clone());
+        reply_takeover::of(at_hand.clone());
         let mut fetched = Ok(begun);
         loop {
             match fetched.inspect_err(|_| queue.is_left_by_one())? {
@@ -304,10 +304,10 @@ impl RingShared {
         };
         let unique = request.header.unique;
         let mut answer = Answer::new(answer);
-        let transport: Arc<dyn StandIn> = at_hand.clone();
+        let transport: Arc<dyn ReplyTakeover> = at_hand.clone();
         let Entry { ring, slot, touched } = entry;
         at_hand.leave(unique, is_repeatable(&request), slot);
-        let outcome = stand_in::at(&transport, unique, || self.serve_open(&request, &mut answer));
+        let outcome = reply_takeover::at(&transport, unique, || self.serve_open(&request, &mut answer));
         let Some(mut slot) = at_hand.come_back() else {
             if outcome == Outcome::Answered {
                 self.adapter.take_back(&request, answer.as_bytes());

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fsstack_engine::health::stand_in::{self, StandIn};
+use fsstack_engine::health::reply_takeover::{self, ReplyTakeover};
 use fsstack_wire::OutHeader;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -58,7 +58,7 @@ impl EntryAtHand {
     }
 }
 
-impl StandIn for EntryAtHand {
+impl ReplyTakeover for EntryAtHand {
     fn refuse(&self, request_id: u64) -> bool {
         let mut taken_entry = self.taken_entry.lock();
         let Some(UnansweredRequest { unique, again, mut slot }) = taken_entry.take() else { return true };
@@ -86,7 +86,7 @@ impl StandIn for EntryAtHand {
     }
 }
 
-impl stand_in::Crew for EntryAtHand {
+impl reply_takeover::WorkerThread for EntryAtHand {
     fn steps_aside(&self) -> bool {
         self.worker.steps_aside()
     }

@@ -73,7 +73,7 @@ impl ErrorClass {
 
 /// Counters of a branch besides its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sum {
+pub(crate) enum BranchCounter {
     ReadBytes,
     WrittenBytes,
     MovedAway,
@@ -82,7 +82,7 @@ pub(crate) enum Sum {
 
 /// Counters of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum PoolCounter {
     LookupKnown,
     LookupAsked,
     OpenPassthrough,
@@ -97,18 +97,18 @@ const BRANCH: usize = INSIDE + 1;
 
 /// The tally of one branch.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub(crate) struct BranchMetrics {
     numbers: Sharded,
     sample: u32,
 }
 
 /// A visit that has begun.
-pub(crate) struct Visit {
+pub(crate) struct TimedVisit {
     calls: u64,
     began: Option<Instant>,
 }
 
-impl Tally {
+impl BranchMetrics {
     /// Metrics of a branch, on a local disk or not.
     pub(crate) fn new(local: bool) -> Self {
         Self { numbers: Sharded::new(BRANCH), sample: if local { SAMPLE } else { 1 } }
@@ -126,15 +126,15 @@ impl Tally {
         done
     }
 
-    fn begin(&self) -> Visit {
+    fn begin(&self) -> TimedVisit {
         let timed = TURN.with(|turn| {
             turn.set(turn.get().wrapping_add(1));
             turn.get().is_multiple_of(self.sample)
         });
-        Visit { calls: count::last().0, began: timed.then(Instant::now) }
+        TimedVisit { calls: count::last().0, began: timed.then(Instant::now) }
     }
 
-    fn end(&self, visit: &Visit, error: Option<&SysError>) {
+    fn end(&self, visit: &TimedVisit, error: Option<&SysError>) {
         let (calls, last) = count::last();
         let call = match (error, last) {
             (Some(error), _) => error.call,
@@ -156,25 +156,25 @@ impl Tally {
         }
     }
 
-    pub(crate) fn add(&self, sum: Sum, number: u64) {
+    pub(crate) fn add(&self, sum: BranchCounter, number: u64) {
         add(self.numbers.shard(), SUMS + sum as usize, number);
     }
 
-    pub(crate) fn told(&self) -> BranchTally {
+    pub(crate) fn snapshot(&self) -> BranchMetricsSnapshot {
         let all = self.numbers.sum();
         let row = |call: Call| {
             let row = &all[call as usize * ROW..][..ROW];
             let mut buckets = [0; BUCKETS];
             buckets.copy_from_slice(&row[2..]);
-            CallTally { call, count: row[0], timed: Duration::from_nanos(row[1]), buckets }
+            CallSnapshot { call, count: row[0], timed: Duration::from_nanos(row[1]), buckets }
         };
-        BranchTally {
+        BranchMetricsSnapshot {
             calls: Call::ALL.into_iter().map(row).filter(|row| row.count > 0).collect(),
             errors: ErrorClass::ALL.map(|class| (class, all[ERRORS + class as usize])),
-            read_bytes: all[SUMS + Sum::ReadBytes as usize],
-            written_bytes: all[SUMS + Sum::WrittenBytes as usize],
-            moved_away: all[SUMS + Sum::MovedAway as usize],
-            moved_here: all[SUMS + Sum::MovedHere as usize],
+            read_bytes: all[SUMS + BranchCounter::ReadBytes as usize],
+            written_bytes: all[SUMS + BranchCounter::WrittenBytes as usize],
+            moved_away: all[SUMS + BranchCounter::MovedAway as usize],
+            moved_here: all[SUMS + BranchCounter::MovedHere as usize],
             in_flight: all[INSIDE],
             sample: self.sample,
         }
@@ -183,9 +183,9 @@ impl Tally {
 
 /// Calls to a branch since it was added.
 #[derive(Clone, Debug)]
-pub struct BranchTally {
+pub struct BranchMetricsSnapshot {
     /// By system call, without those that were never made.
-    pub calls: Vec<CallTally>,
+    pub calls: Vec<CallSnapshot>,
     /// Errors by kind.
     pub errors: [(ErrorClass, u64); ErrorClass::ALL.len()],
     /// Bytes that the daemon read for programs.
@@ -204,7 +204,7 @@ pub struct BranchTally {
 
 /// One system call on one branch.
 #[derive(Clone, Debug)]
-pub struct CallTally {
+pub struct CallSnapshot {
     /// Which.
     pub call: Call,
     /// How often: exact.
@@ -215,7 +215,7 @@ pub struct CallTally {
     pub buckets: [u64; BUCKETS],
 }
 
-impl BranchTally {
+impl BranchMetricsSnapshot {
     /// All calls.
     pub fn count(&self) -> u64 {
         self.calls.iter().map(|row| row.count).sum()
@@ -231,8 +231,8 @@ impl BranchTally {
     }
 }
 
-impl CallTally {
-    /// Like [`BranchTally::quantile`].
+impl CallSnapshot {
+    /// Like [`BranchMetricsSnapshot::quantile`].
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         quantile(&self.buckets, share)
     }
@@ -262,7 +262,7 @@ fn bucket(took: Duration) -> usize {
 
 /// Counters of the pool since the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolTally {
+pub struct PoolMetricsSnapshot {
     /// Lookups answered by the one branch where the name was seen last.
     pub lookups_known: u64,
     /// Lookups for which all branches that hold the directory were asked.
@@ -275,26 +275,26 @@ pub struct PoolTally {
 
 /// The tally of the pool itself.
 #[derive(Debug)]
-pub(crate) struct Events(Sharded);
+pub(crate) struct PoolMetrics(Sharded);
 
-impl Default for Events {
+impl Default for PoolMetrics {
     fn default() -> Self {
         Self(Sharded::new(4))
     }
 }
 
-impl Events {
-    pub(crate) fn note(&self, event: Event) {
+impl PoolMetrics {
+    pub(crate) fn note(&self, event: PoolCounter) {
         add(self.0.shard(), event as usize, 1);
     }
 
-    pub(crate) fn told(&self) -> PoolTally {
+    pub(crate) fn snapshot(&self) -> PoolMetricsSnapshot {
         let all = self.0.sum();
-        PoolTally {
-            lookups_known: all[Event::LookupKnown as usize],
-            lookups_asked: all[Event::LookupAsked as usize],
-            opens_passthrough: all[Event::OpenPassthrough as usize],
-            opens_stacked: all[Event::OpenStacked as usize],
+        PoolMetricsSnapshot {
+            lookups_known: all[PoolCounter::LookupKnown as usize],
+            lookups_asked: all[PoolCounter::LookupAsked as usize],
+            opens_passthrough: all[PoolCounter::OpenPassthrough as usize],
+            opens_stacked: all[PoolCounter::OpenStacked as usize],
         }
     }
 }
@@ -357,25 +357,25 @@ mod tests {
 
     #[test]
     fn threads_add_up_and_quantiles_are_limits() {
-        let tally = Tally::new(false);
+        let metrics = BranchMetrics::new(false);
         std::thread::scope(|scope| {
             for _ in 0..20 {
                 scope.spawn(|| {
                     for _ in 0..100 {
                         let missing = SysError { call: Call::Stat, errno: Errno::NOENT };
-                        assert!(tally.time(|| Err::<(), _>(missing)).is_err());
+                        assert!(metrics.time(|| Err::<(), _>(missing)).is_err());
                     }
                 });
             }
         });
-        let inside = tally.time(|| Ok(tally.told().in_flight));
+        let inside = metrics.time(|| Ok(metrics.snapshot().in_flight));
         assert_eq!(inside.ok(), Some(1));
-        let told = tally.told();
-        assert_eq!(told.in_flight, 0);
-        assert_eq!(told.count(), 2000, "the last one asked nobody");
-        assert_eq!(told.errors[0], (ErrorClass::Missing, 2000));
-        assert_eq!(told.calls[0].buckets.iter().sum::<u64>(), 2000);
-        assert!(told.quantile(0.5) <= told.quantile(0.99));
-        assert_eq!(Tally::new(true).told().quantile(0.5), None);
+        let snapshot = metrics.snapshot();
+        assert_eq!(snapshot.in_flight, 0);
+        assert_eq!(snapshot.count(), 2000, "the last one asked nobody");
+        assert_eq!(snapshot.errors[0], (ErrorClass::Missing, 2000));
+        assert_eq!(snapshot.calls[0].buckets.iter().sum::<u64>(), 2000);
+        assert!(snapshot.quantile(0.5) <= snapshot.quantile(0.99));
+        assert_eq!(BranchMetrics::new(true).snapshot().quantile(0.5), None);
     }
 }

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use super::crowd::Stay;
+use super::inflight_limit::CallKind;
 
 /// Permit of a call inside. Permits are never reused: one of an earlier call means no later call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) struct Permit {
 
 /// Answer to a caller in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum QueueAnswer {
     /// The call may go in.
     Enter(Permit),
     /// Nothing is to be expected of the branch.
@@ -67,7 +67,7 @@ struct Call<C> {
     number: u64,
     generation: u32,
     began: u64,
-    stay: Stay,
+    kind: CallKind,
     is_lost: bool,
     caller: C,
 }
@@ -76,7 +76,7 @@ struct Call<C> {
 struct Waiting<C> {
     generation: u32,
     came: u64,
-    stay: Stay,
+    kind: CallKind,
     caller: C,
 }
 
@@ -107,7 +107,7 @@ impl<C> Inflight<C> {
     }
 
     /// Lets `limit` calls in at once from now on.
-    pub(super) fn set_limit(&mut self, limit: usize, now: u64, tell: impl FnMut(&C, Verdict)) {
+    pub(super) fn set_limit(&mut self, limit: usize, now: u64, tell: impl FnMut(&C, QueueAnswer)) {
         self.limit = limit;
         self.admit(now, tell);
     }
@@ -119,23 +119,23 @@ impl<C> Inflight<C> {
     }
 
     /// Whether a call may go in now.
-    pub(super) fn may_enter(&self, stay: Stay, stalls: bool) -> Result<(), Obstacle> {
+    pub(super) fn may_enter(&self, kind: CallKind, stalls: bool) -> Result<(), Obstacle> {
         let present = self.present();
-        if stay == Stay::Spare && stalls || present.lost >= self.limit {
+        if kind == CallKind::Optional && stalls || present.lost >= self.limit {
             return Err(Obstacle::Hopeless);
         }
         if present.held < self.limit { Ok(()) } else { Err(Obstacle::Full) }
     }
 
     /// Lets a call of the present generation in.
-    pub(super) fn enter(&mut self, stay: Stay, caller: C, now: u64) -> Permit {
-        self.enter_as(self.present().number, stay, caller, now)
+    pub(super) fn enter(&mut self, kind: CallKind, caller: C, now: u64) -> Permit {
+        self.enter_as(self.present().number, kind, caller, now)
     }
 
     /// Puts `caller` at the end of the queue.
-    pub(super) fn wait(&mut self, stay: Stay, caller: C, now: u64) {
+    pub(super) fn wait(&mut self, kind: CallKind, caller: C, now: u64) {
         let generation = self.present().number;
-        self.queue.push_back(Waiting { generation, came: now, stay, caller });
+        self.queue.push_back(Waiting { generation, came: now, kind, caller });
     }
 
     /// The call is over: its caller, and whether it was given up.
@@ -143,7 +143,7 @@ impl<C> Inflight<C> {
         &mut self,
         permit: Permit,
         now: u64,
-        tell: impl FnMut(&C, Verdict),
+        tell: impl FnMut(&C, QueueAnswer),
     ) -> Option<(C, bool)> {
         let call = self.calls.get_mut(permit.slot)?.take_if(|call| call.number == permit.number)?;
         self.vacant.push(permit.slot);
@@ -158,7 +158,7 @@ impl<C> Inflight<C> {
     }
 
     /// The call's request was answered by another thread. False: it is over.
-    pub(super) fn give_up(&mut self, permit: Permit, mut tell: impl FnMut(&C, Verdict)) -> bool {
+    pub(super) fn give_up(&mut self, permit: Permit, mut tell: impl FnMut(&C, QueueAnswer)) -> bool {
         let Some(call) = self.calls.get_mut(permit.slot).and_then(Option::as_mut) else { return false };
         if call.number != permit.number || std::mem::replace(&mut call.is_lost, true) {
             return false;
@@ -175,7 +175,7 @@ impl<C> Inflight<C> {
     }
 
     /// The branch lets nobody in.
-    pub(super) fn refuse_all(&mut self, mut tell: impl FnMut(&C, Verdict)) {
+    pub(super) fn refuse_all(&mut self, mut tell: impl FnMut(&C, QueueAnswer)) {
         refuse(&mut self.queue, |_| true, &mut tell);
     }
 
@@ -194,12 +194,12 @@ impl<C> Inflight<C> {
         self.entered
     }
 
-    /// Whether a brief call has been inside the present mount for longer than `patience`. One that was given up says nothing.
-    pub(super) fn stalls(&self, now: u64, patience: u64) -> bool {
+    /// Whether a brief call has been inside the present mount for longer than `timeout`. One that was given up says nothing.
+    pub(super) fn stalls(&self, now: u64, timeout: u64) -> bool {
         let present = self.present().number;
         self.calls.iter().flatten().any(|call| {
-            let counts = call.stay != Stay::Long && !call.is_lost && call.generation == present;
-            counts && now.saturating_sub(call.began) > patience
+            let counts = call.kind != CallKind::Long && !call.is_lost && call.generation == present;
+            counts && now.saturating_sub(call.began) > timeout
         })
     }
 
@@ -209,7 +209,7 @@ impl<C> Inflight<C> {
     pub(super) fn look(
         &mut self,
         (now, limit, hung): (u64, u64, bool),
-        mut tell: impl FnMut(&C, Verdict),
+        mut tell: impl FnMut(&C, QueueAnswer),
     ) -> Overdue<C>
     where
         C: Clone,
@@ -222,7 +222,7 @@ impl<C> Inflight<C> {
             let Some(call) = call.as_ref().filter(|call| !call.is_lost && is_late(call.began)) else {
                 continue;
             };
-            let is_long = call.stay == Stay::Long;
+            let is_long = call.kind == CallKind::Long;
             let given_up = if call.generation != present.number {
                 !is_long || is_late(call.began.max(present.since))
             } else if is_long {
@@ -244,12 +244,12 @@ impl<C> Inflight<C> {
     }
 
     /// Refuses callers that can do without the branch, which may hang.
-    pub(super) fn refuse_spare(&mut self, mut tell: impl FnMut(&C, Verdict)) {
-        refuse(&mut self.queue, |waiting| waiting.stay == Stay::Spare, &mut tell);
+    pub(super) fn refuse_optional(&mut self, mut tell: impl FnMut(&C, QueueAnswer)) {
+        refuse(&mut self.queue, |waiting| waiting.kind == CallKind::Optional, &mut tell);
     }
 
     /// Gives free permits to those who wait for one of the same generation, in their order.
-    fn admit(&mut self, now: u64, mut tell: impl FnMut(&C, Verdict)) {
+    fn admit(&mut self, now: u64, mut tell: impl FnMut(&C, QueueAnswer)) {
         let mut at = 0;
         while let Some(number) = self.queue.get(at).map(|waiting| waiting.generation) {
             let limit = self.limit;
@@ -257,18 +257,18 @@ impl<C> Inflight<C> {
                 at += 1;
                 continue;
             }
-            let Some(Waiting { stay, caller, .. }) = self.queue.remove(at) else { return };
-            let permit = self.enter_as(number, stay, caller, now);
+            let Some(Waiting { kind, caller, .. }) = self.queue.remove(at) else { return };
+            let permit = self.enter_as(number, kind, caller, now);
             if let Some(Some(call)) = self.calls.get(permit.slot) {
-                tell(&call.caller, Verdict::Enter(permit));
+                tell(&call.caller, QueueAnswer::Enter(permit));
             }
         }
     }
 
-    fn enter_as(&mut self, generation: u32, stay: Stay, caller: C, now: u64) -> Permit {
+    fn enter_as(&mut self, generation: u32, kind: CallKind, caller: C, now: u64) -> Permit {
         self.entered += 1;
         let number = self.entered;
-        let call = Some(Call { number, generation, began: now, stay, is_lost: false, caller });
+        let call = Some(Call { number, generation, began: now, kind, is_lost: false, caller });
         let slot = match self.vacant.pop() {
             Some(slot) => {
                 self.calls[slot] = call;
@@ -319,12 +319,12 @@ impl<C> Inflight<C> {
 fn refuse<C>(
     queue: &mut VecDeque<Waiting<C>>,
     whom: impl Fn(&Waiting<C>) -> bool,
-    tell: &mut impl FnMut(&C, Verdict),
+    tell: &mut impl FnMut(&C, QueueAnswer),
 ) {
     queue.retain(|waiting| {
         let refused = whom(waiting);
         if refused {
-            tell(&waiting.caller, Verdict::Refused);
+            tell(&waiting.caller, QueueAnswer::Refused);
         }
         !refused
     });
@@ -336,132 +336,132 @@ mod tests {
 
     /// Answers to callers, in order.
     #[derive(Default)]
-    struct Told(Vec<(&'static str, Verdict)>);
+    struct Answers(Vec<(&'static str, QueueAnswer)>);
 
-    impl Told {
-        fn by(&mut self) -> impl FnMut(&&'static str, Verdict) {
-            |caller, verdict| self.0.push((*caller, verdict))
+    impl Answers {
+        fn by(&mut self) -> impl FnMut(&&'static str, QueueAnswer) {
+            |caller, answer| self.0.push((*caller, answer))
         }
 
         fn entered(&self) -> Vec<&'static str> {
-            self.0.iter().filter(|(_, verdict)| *verdict != Verdict::Refused).map(|(who, _)| *who).collect()
+            self.0.iter().filter(|(_, answer)| *answer != QueueAnswer::Refused).map(|(who, _)| *who).collect()
         }
 
         fn refused(&self) -> Vec<&'static str> {
-            self.0.iter().filter(|(_, verdict)| *verdict == Verdict::Refused).map(|(who, _)| *who).collect()
+            self.0.iter().filter(|(_, answer)| *answer == QueueAnswer::Refused).map(|(who, _)| *who).collect()
         }
     }
 
     fn enter(calls: &mut Inflight<&'static str>, who: &'static str) -> Permit {
-        assert_eq!(calls.may_enter(Stay::Brief, false), Ok(()));
-        calls.enter(Stay::Brief, who, 1)
+        assert_eq!(calls.may_enter(CallKind::Short, false), Ok(()));
+        calls.enter(CallKind::Short, who, 1)
     }
 
     #[test]
     fn who_came_first_goes_in_first_and_nobody_overtakes() {
-        let (mut calls, mut told) = (Inflight::new(1), Told::default());
+        let (mut calls, mut answers) = (Inflight::new(1), Answers::default());
         let first = enter(&mut calls, "first");
         for who in ["second", "third"] {
-            assert_eq!(calls.may_enter(Stay::Brief, false), Err(Obstacle::Full));
-            calls.wait(Stay::Brief, who, 2);
+            assert_eq!(calls.may_enter(CallKind::Short, false), Err(Obstacle::Full));
+            calls.wait(CallKind::Short, who, 2);
         }
-        assert_eq!(calls.leave(first, 3, told.by()), Some(("first", false)));
-        assert_eq!(calls.may_enter(Stay::Brief, false), Err(Obstacle::Full));
-        let [("second", Verdict::Enter(second))] = told.0[..] else { panic!("{:?}", told.0) };
-        calls.leave(second, 4, told.by());
-        assert_eq!(told.entered(), ["second", "third"]);
+        assert_eq!(calls.leave(first, 3, answers.by()), Some(("first", false)));
+        assert_eq!(calls.may_enter(CallKind::Short, false), Err(Obstacle::Full));
+        let [("second", QueueAnswer::Enter(second))] = answers.0[..] else { panic!("{:?}", answers.0) };
+        calls.leave(second, 4, answers.by());
+        assert_eq!(answers.entered(), ["second", "third"]);
         // A permit is given back once.
-        assert_eq!(calls.leave(first, 5, told.by()), None);
+        assert_eq!(calls.leave(first, 5, answers.by()), None);
         assert_eq!(calls.inside(), 1);
     }
 
     #[test]
     fn a_branch_that_is_mounted_again_has_all_permits_whatever_is_stuck_in_the_old_mount() {
-        let (mut calls, mut told) = (Inflight::new(2), Told::default());
+        let (mut calls, mut answers) = (Inflight::new(2), Answers::default());
         let stuck = [enter(&mut calls, "a"), enter(&mut calls, "b")];
         for permit in stuck {
-            assert!(calls.give_up(permit, told.by()));
+            assert!(calls.give_up(permit, answers.by()));
         }
-        assert_eq!(calls.may_enter(Stay::Brief, false), Err(Obstacle::Hopeless));
+        assert_eq!(calls.may_enter(CallKind::Short, false), Err(Obstacle::Hopeless));
         calls.renew(1, 10);
         let fresh = [enter(&mut calls, "c"), enter(&mut calls, "d")];
-        assert_eq!(calls.may_enter(Stay::Brief, false), Err(Obstacle::Full));
+        assert_eq!(calls.may_enter(CallKind::Short, false), Err(Obstacle::Full));
         // What comes back from the old mount leaves no room in the new one.
-        assert_eq!(calls.leave(stuck[0], 11, told.by()), Some(("a", true)));
-        assert_eq!(calls.may_enter(Stay::Brief, false), Err(Obstacle::Full));
+        assert_eq!(calls.leave(stuck[0], 11, answers.by()), Some(("a", true)));
+        assert_eq!(calls.may_enter(CallKind::Short, false), Err(Obstacle::Full));
         assert_eq!(calls.inside(), 3);
-        calls.leave(fresh[0], 12, told.by());
-        assert_eq!(calls.may_enter(Stay::Brief, false), Ok(()));
-        calls.leave(stuck[1], 13, told.by());
+        calls.leave(fresh[0], 12, answers.by());
+        assert_eq!(calls.may_enter(CallKind::Short, false), Ok(()));
+        calls.leave(stuck[1], 13, answers.by());
         assert_eq!((calls.generations.len(), calls.inside()), (1, 1));
     }
 
     #[test]
     fn callers_that_wait_for_the_old_mount_go_into_it() {
-        let (mut calls, mut told) = (Inflight::new(1), Told::default());
+        let (mut calls, mut answers) = (Inflight::new(1), Answers::default());
         let old = enter(&mut calls, "old");
-        calls.wait(Stay::Brief, "next", 2);
+        calls.wait(CallKind::Short, "next", 2);
         calls.renew(1, 3);
         let new = enter(&mut calls, "new");
-        calls.leave(new, 4, told.by());
-        assert_eq!(told.entered(), <[&str; 0]>::default());
-        calls.leave(old, 5, told.by());
-        assert_eq!(told.entered(), ["next"]);
-        assert_eq!(calls.may_enter(Stay::Brief, false), Ok(()));
+        calls.leave(new, 4, answers.by());
+        assert_eq!(answers.entered(), <[&str; 0]>::default());
+        calls.leave(old, 5, answers.by());
+        assert_eq!(answers.entered(), ["next"]);
+        assert_eq!(calls.may_enter(CallKind::Short, false), Ok(()));
     }
 
     #[test]
     fn an_overdue_call_in_the_old_mount_is_given_up_and_says_nothing_of_the_new_one() {
-        let (mut calls, mut told) = (Inflight::new(4), Told::default());
+        let (mut calls, mut answers) = (Inflight::new(4), Answers::default());
         let brief = enter(&mut calls, "brief");
-        calls.enter(Stay::Long, "long", 1);
+        calls.enter(CallKind::Long, "long", 1);
         calls.renew(1, 50);
-        let found = calls.look((120, 100, false), told.by());
+        let found = calls.look((120, 100, false), answers.by());
         assert_eq!(
             (found.overstayed, found.doubtful, &found.calls[..]),
             (false, false, &[(brief, "brief")][..])
         );
-        calls.give_up(brief, told.by());
-        assert_eq!(calls.look((151, 100, false), told.by()).calls.len(), 1);
+        calls.give_up(brief, answers.by());
+        assert_eq!(calls.look((151, 100, false), answers.by()).calls.len(), 1);
     }
 
     #[test]
     fn who_waits_is_refused_when_no_permit_has_become_free_for_the_limit() {
-        let (mut calls, mut told) = (Inflight::new(1), Told::default());
+        let (mut calls, mut answers) = (Inflight::new(1), Answers::default());
         let mut inside = enter(&mut calls, "0");
-        ["1", "2", "3"].into_iter().for_each(|who| calls.wait(Stay::Long, who, 1));
+        ["1", "2", "3"].into_iter().for_each(|who| calls.wait(CallKind::Long, who, 1));
         // Busy: each takes 90 of 100.
         for now in [90, 180] {
-            calls.leave(inside, now, told.by());
-            let Some((_, Verdict::Enter(next))) = told.0.last() else { panic!("{:?}", told.0) };
+            calls.leave(inside, now, answers.by());
+            let Some((_, QueueAnswer::Enter(next))) = answers.0.last() else { panic!("{:?}", answers.0) };
             inside = *next;
-            calls.look((now + 90, 100, false), told.by());
+            calls.look((now + 90, 100, false), answers.by());
         }
-        assert_eq!(told.entered(), ["1", "2"]);
-        calls.look((281, 100, false), told.by());
-        assert_eq!(told.refused(), ["3"]);
+        assert_eq!(answers.entered(), ["1", "2"]);
+        calls.look((281, 100, false), answers.by());
+        assert_eq!(answers.refused(), ["3"]);
     }
 
     #[test]
     fn nobody_waits_where_all_calls_were_given_up() {
-        let (mut calls, mut told) = (Inflight::new(1), Told::default());
+        let (mut calls, mut answers) = (Inflight::new(1), Answers::default());
         let stuck = enter(&mut calls, "stuck");
-        calls.wait(Stay::Brief, "waits", 1);
-        calls.wait(Stay::Spare, "spare", 1);
-        calls.refuse_spare(told.by());
-        assert_eq!(told.refused(), ["spare"]);
-        assert!(calls.give_up(stuck, told.by()) && !calls.give_up(stuck, told.by()));
-        assert_eq!(told.refused(), ["spare", "waits"]);
+        calls.wait(CallKind::Short, "waits", 1);
+        calls.wait(CallKind::Optional, "spare", 1);
+        calls.refuse_optional(answers.by());
+        assert_eq!(answers.refused(), ["spare"]);
+        assert!(calls.give_up(stuck, answers.by()) && !calls.give_up(stuck, answers.by()));
+        assert_eq!(answers.refused(), ["spare", "waits"]);
     }
 
     #[test]
     fn a_higher_limit_lets_those_in_who_wait() {
-        let (mut calls, mut told) = (Inflight::new(1), Told::default());
+        let (mut calls, mut answers) = (Inflight::new(1), Answers::default());
         enter(&mut calls, "a");
-        ["b", "c", "d"].into_iter().for_each(|who| calls.wait(Stay::Brief, who, 1));
-        calls.set_limit(3, 2, told.by());
-        assert_eq!(told.entered(), ["b", "c"]);
-        calls.refuse_all(told.by());
-        assert_eq!(told.refused(), ["d"]);
+        ["b", "c", "d"].into_iter().for_each(|who| calls.wait(CallKind::Short, who, 1));
+        calls.set_limit(3, 2, answers.by());
+        assert_eq!(answers.entered(), ["b", "c"]);
+        calls.refuse_all(answers.by());
+        assert_eq!(answers.refused(), ["d"]);
     }
 }

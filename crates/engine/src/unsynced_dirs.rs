@@ -42,7 +42,7 @@ const RENAMED: usize = 256;
 
 /// Change of a name in a branch's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum NameEvent {
     /// It is new. That another branch had it before is known there.
     Came,
     /// It was removed, or means another object.
@@ -53,7 +53,7 @@ pub(crate) enum Change {
 
 /// The directories of a branch with names that went since they were synced.
 #[derive(Debug, Default)]
-pub(crate) struct Unsynced {
+pub(crate) struct UnsyncedDirs {
     any: AtomicBool,
     dirs: Mutex<Dirs>,
 }
@@ -95,22 +95,25 @@ struct Mark {
     /// When the last name went.
     at: u64,
     /// On which mount of the branch the first did.
-    epoch: u32,
+    mount_generation: u32,
 }
 
-impl Unsynced {
+impl UnsyncedDirs {
     /// Whether there may be any.
     fn any(&self) -> bool {
         self.any.load(Relaxed)
     }
 
-    fn note(&self, dir: Ino, event: Event, epoch: u32) {
+    fn note(&self, dir: Ino, event: Event, mount_generation: u32) {
         let mut dirs = self.dirs.lock();
         self.any.store(true, Relaxed);
         dirs.clock += 1;
-        let mark = Mark { at: dirs.clock, epoch };
+        let mark = Mark { at: dirs.clock, mount_generation };
         if dirs.known.len() >= DIRS && !dirs.known.contains_key(&dir) {
-            dirs.others = Some(Mark { epoch: dirs.others.map_or(epoch, |first| first.epoch), ..mark });
+            dirs.others = Some(Mark {
+                mount_generation: dirs.others.map_or(mount_generation, |first| first.mount_generation),
+                ..mark
+            });
             return;
         }
         let none = Went { names: SmallVec::new(), renamed: Vec::new(), dressed: false, mark };
@@ -206,26 +209,26 @@ fn hash(dir: &Inode, name: &CStr) -> u64 {
 
 impl Union {
     /// A name in the copy of `dir` on the branch `at` was changed.
-    pub(crate) fn changed(&self, pool: &Pool, at: BranchIx, (dir, name): (&Inode, &CStr), change: Change) {
+    pub(crate) fn changed(&self, pool: &Pool, at: BranchIx, (dir, name): (&Inode, &CStr), change: NameEvent) {
         let branch = pool.branch(at);
-        let epoch = branch.epoch();
-        dir.note_change(at, epoch);
+        let mount_generation = branch.mount_generation();
+        dir.note_change(at, mount_generation);
         if pool.branches.len() == 1 {
             return;
         }
         let event = match change {
-            Change::Came => return,
-            Change::Went => Event::Went(hash(dir, name)),
-            Change::Renamed => Event::Renamed(hash(dir, name)),
+            NameEvent::Came => return,
+            NameEvent::Went => Event::Went(hash(dir, name)),
+            NameEvent::Renamed => Event::Renamed(hash(dir, name)),
         };
-        branch.unsynced.note(dir.id.ino, event, epoch);
+        branch.unsynced.note(dir.id.ino, event, mount_generation);
     }
 
     /// Mode, owner, attributes or flags of `dir` were changed, on all of its copies.
     pub(crate) fn dressed(&self, pool: &Pool, dir: &Inode) {
         if pool.branches.len() > 1 {
             for branch in dir.copies().into_iter().map(|at| pool.branch(at)) {
-                branch.unsynced.note(dir.id.ino, Event::Dressed, branch.epoch());
+                branch.unsynced.note(dir.id.ino, Event::Dressed, branch.mount_generation());
             }
         }
     }
@@ -264,10 +267,10 @@ impl Union {
         for branch in pool.branches.iter().filter(is_other) {
             if let Some(mark) = branch.unsynced.of_others() {
                 let now = branch.unsynced.now();
-                let synced = branch.ask_patiently(|| sync_all(branch.root().as_fd()));
+                let synced = branch.ask_long(|| sync_all(branch.root().as_fd()));
                 synced?;
                 branch.unsynced.settled_until(now);
-                check_epoch(branch, mark.epoch)?;
+                check_mount_generation(branch, mark.mount_generation)?;
             }
             for name in way.iter().rev() {
                 let dir = &name.parent;
@@ -277,7 +280,7 @@ impl Union {
                     Err(error) if error.is_missing() => branch.unsynced.settled(dir.id.ino, mark),
                     synced => synced?,
                 }
-                check_epoch(branch, mark.epoch)?;
+                check_mount_generation(branch, mark.mount_generation)?;
             }
         }
         Ok(())
@@ -292,7 +295,7 @@ impl Union {
         for branch in pool.branches.iter().filter(|branch| branch.ix != own && branch.unsynced.any()) {
             let Some(mark) = branch.unsynced.of_dressed(dir.id.ino) else { continue };
             self.sync_copy(pool, dir, branch.ix)?;
-            check_epoch(branch, mark.epoch)?;
+            check_mount_generation(branch, mark.mount_generation)?;
         }
         Ok(())
     }
@@ -318,10 +321,12 @@ impl Union {
     ) -> Result<()> {
         let branch = pool.branch(at);
         let (mark, change) = (branch.unsynced.of_dir(dir.id.ino), dir.take_change(at));
-        let synced = self.dirfd(pool, dir, at).and_then(|fd| branch.ask_patiently(|| sync(fd.as_fd())));
+        let synced = self.dirfd(pool, dir, at).and_then(|fd| branch.ask_long(|| sync(fd.as_fd())));
         match (synced, change, mark) {
-            (Err(_), Some(epoch), _) => dir.note_change(at, epoch),
-            (Ok(()), Some(epoch), _) if epoch != branch.epoch() => dir.lose_changes(),
+            (Err(_), Some(mount_generation), _) => dir.note_change(at, mount_generation),
+            (Ok(()), Some(mount_generation), _) if mount_generation != branch.mount_generation() => {
+                dir.lose_changes()
+            }
             _ => {}
         }
         if let (Ok(()), Some(mark)) = (synced, mark) {
@@ -358,8 +363,8 @@ fn sync_all(root: BorrowedFd<'_>) -> Result<(), SysError> {
 }
 
 /// Changes on a mount of `branch` that is gone may be gone with it.
-fn check_epoch(branch: &Branch, epoch: u32) -> Result<()> {
-    if epoch == branch.epoch() { Ok(()) } else { Err(lost(branch.ix)) }
+fn check_mount_generation(branch: &Branch, mount_generation: u32) -> Result<()> {
+    if mount_generation == branch.mount_generation() { Ok(()) } else { Err(lost(branch.ix)) }
 }
 
 /// An acknowledged change may not be on the branch `at`, which is not at fault by that.
@@ -375,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_name_that_went_is_known_until_its_directory_is_synced() {
-        let unsynced = Unsynced::default();
+        let unsynced = UnsyncedDirs::default();
         assert!(!unsynced.any());
         unsynced.note(D, Event::Went(1), 0);
         assert!(unsynced.any() && unsynced.of(D, 2).is_none() && unsynced.of(Ino(8), 1).is_none());
@@ -383,14 +388,14 @@ mod tests {
         unsynced.note(D, Event::Went(2), 1);
         unsynced.settled(D, mark);
         let later = unsynced.of(D, 1).expect("one went while it was synced");
-        assert_eq!(later.epoch, 0, "the first");
+        assert_eq!(later.mount_generation, 0, "the first");
         unsynced.settled(D, later);
         assert!(!unsynced.any() && unsynced.of(D, 1).is_none());
     }
 
     #[test]
     fn a_name_that_was_renamed_away_and_changed_rights_are_told_from_one_that_was_removed() {
-        let unsynced = Unsynced::default();
+        let unsynced = UnsyncedDirs::default();
         unsynced.note(D, Event::Went(1), 0);
         assert!(!unsynced.is_renamed(D, 1));
         unsynced.note(D, Event::Renamed(2), 0);
@@ -403,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_busy_directory_has_few_names_that_count_as_renamed() {
-        let unsynced = Unsynced::default();
+        let unsynced = UnsyncedDirs::default();
         (0..100).for_each(|name| unsynced.note(D, Event::Renamed(name), 0));
         (100..200).for_each(|name| unsynced.note(D, Event::Went(name), 0));
         assert!(unsynced.is_renamed(D, 99) && !unsynced.is_renamed(D, 150) && !unsynced.is_renamed(D, 200));
@@ -413,7 +418,7 @@ mod tests {
 
     #[test]
     fn too_many_names_or_directories_stand_for_all() {
-        let unsynced = Unsynced::default();
+        let unsynced = UnsyncedDirs::default();
         (0..10).for_each(|name| unsynced.note(D, Event::Went(name), 0));
         assert!(unsynced.of(D, 99).is_some());
         assert!(unsynced.of_others().is_none());

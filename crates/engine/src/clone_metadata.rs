@@ -11,7 +11,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::allocation::allocate_as;
 use crate::caller::as_owner;
-use crate::chattr::Traits;
+use crate::inode_flags::InodeFlags;
 use crate::settings::{Relocation, Verify};
 use crate::skeleton::{Unfit, copy_xattrs};
 use crate::transfer;
@@ -25,24 +25,24 @@ const CAPABILITY: &std::ffi::CStr = c"security.capability";
 /// # Errors
 /// The error of a branch; EOPNOTSUPP or EPERM if `new` cannot hold an attribute, an ACL or a flag that matters; EIO if the two are
 /// not the same.
-pub(crate) fn dress(
+pub(crate) fn clone_metadata(
     new: BorrowedFd<'_>,
     old: BorrowedFd<'_>,
     stat: &Stat,
     how: &Relocation,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<(), SysError> {
-    let traits = Traits::of(old)?;
-    traits.begin(new)?;
-    traits.try_promises(new)?;
+    let inode_flags = InodeFlags::of(old)?;
+    inode_flags.begin(new)?;
+    inode_flags.try_promises(new)?;
     sys::at::chown_fd(new, Some(stat.uid), Some(stat.gid))?;
     copy_xattrs(new, old, Unfit::Refused)?;
     let shared = as_owner(stat, || fill(new, old, stat, how, goes_on))?;
     copy_capability(new, old)?;
     // After the owner: a change of owner clears set-uid.
     sys::at::chmod_fd(new, stat.mode & 0o7777)?;
-    traits.finish(new)?;
-    traits.check_promises(new)?;
+    inode_flags.finish(new)?;
+    inode_flags.check_promises(new)?;
     let times = Times { atime: SetTime::At(stat.atime), mtime: SetTime::At(stat.mtime) };
     sys::at::utimens_fd(new, times)?;
     let written = sys::at::stat_fd(new)?;
@@ -167,7 +167,7 @@ mod tests {
             each_piece();
             true
         };
-        dress(new.as_fd(), old.as_fd(), &stat, &Relocation::to_the_roomiest(), &goes_on)
+        clone_metadata(new.as_fd(), old.as_fd(), &stat, &Relocation::to_the_roomiest(), &goes_on)
     }
 
     #[test]

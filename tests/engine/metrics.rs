@@ -1,17 +1,17 @@
 //! What the pool counts: calls by branch, bytes, errors, and where lookups are answered.
 
+use fsstack_engine::metrics::{BranchMetricsSnapshot, ErrorClass};
 use fsstack_engine::ops::WriteTerms;
-use fsstack_engine::tally::{BranchTally, ErrorClass};
 use fsstack_sys::{Call, Errno, OFlags};
 
 use crate::ground::Ground;
 
-fn calls(tally: &BranchTally, call: Call) -> u64 {
-    tally.calls.iter().find(|row| row.call == call).map_or(0, |row| row.count)
+fn calls(metrics: &BranchMetricsSnapshot, call: Call) -> u64 {
+    metrics.calls.iter().find(|row| row.call == call).map_or(0, |row| row.count)
 }
 
-fn errors(tally: &BranchTally, class: ErrorClass) -> u64 {
-    tally.errors.iter().find(|(of, _)| *of == class).map_or(0, |(_, count)| *count)
+fn errors(metrics: &BranchMetricsSnapshot, class: ErrorClass) -> u64 {
+    metrics.errors.iter().find(|(of, _)| *of == class).map_or(0, |(_, count)| *count)
 }
 
 #[test]
@@ -22,11 +22,11 @@ fn each_branch_counts_what_it_was_asked() {
     assert_eq!(pool.find("film").map(drop), Ok(()));
     assert_eq!(pool.find("none").map(drop), Err(Errno::NOENT));
     let after = pool.union.status();
-    let tally = |at: usize| (&before.branches[at].tally, &after.branches[at].tally);
-    let (old, new) = tally(0);
+    let metrics = |at: usize| (&before.branches[at].metrics, &after.branches[at].metrics);
+    let (old, new) = metrics(0);
     assert_eq!(calls(new, Call::Stat) - calls(old, Call::Stat), 2);
     assert_eq!(errors(new, ErrorClass::Missing) - errors(old, ErrorClass::Missing), 2);
-    let (old, new) = tally(1);
+    let (old, new) = metrics(1);
     assert_eq!(errors(new, ErrorClass::Missing) - errors(old, ErrorClass::Missing), 1);
     assert!(errors(new, ErrorClass::Fault) == 0 && new.sample > 0);
 }
@@ -40,10 +40,13 @@ fn bytes_through_the_daemon_are_exact() {
     assert_eq!(pool.union.read(film.handle, 24, &mut [0; 4096]).unwrap(), 1000);
     pool.close(film);
     let status = pool.union.status();
-    let bytes: Vec<_> =
-        status.branches.iter().map(|branch| (branch.tally.read_bytes, branch.tally.written_bytes)).collect();
+    let bytes: Vec<_> = status
+        .branches
+        .iter()
+        .map(|branch| (branch.metrics.read_bytes, branch.metrics.written_bytes))
+        .collect();
     assert_eq!(bytes, [(1000, 1024), (0, 0)]);
-    assert_eq!((status.tally.opens_passthrough, status.tally.opens_stacked), (0, 1));
+    assert_eq!((status.metrics.opens_passthrough, status.metrics.opens_stacked), (0, 1));
 }
 
 #[test]
@@ -52,9 +55,9 @@ fn visits_are_timed_and_lookups_told_apart() {
     pool.put(0, "film", "x");
     (0..100).for_each(|_| assert!(pool.find("film").is_ok()));
     let status = pool.union.status();
-    assert_eq!((status.tally.lookups_known, status.tally.lookups_asked), (99, 1));
-    let tally = &status.branches[0].tally;
-    let (half, most) = (tally.quantile(0.5).unwrap(), tally.quantile(0.99).unwrap());
+    assert_eq!((status.metrics.lookups_known, status.metrics.lookups_asked), (99, 1));
+    let metrics = &status.branches[0].metrics;
+    let (half, most) = (metrics.quantile(0.5).unwrap(), metrics.quantile(0.99).unwrap());
     assert!(half <= most && !half.is_zero());
     let film = pool.ino("film");
     let open = pool.open(film, OFlags::RDONLY).unwrap();

@@ -45,12 +45,12 @@ const EXTENDED: u32 = SIZES
 
 /// The flags, project and sizes of extents of a file or a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traits {
+pub struct InodeFlags {
     flags: u32,
     extended: Extended,
 }
 
-impl Traits {
+impl InodeFlags {
     /// Those of `of`, which is open to be read; none where there is no such thing.
     ///
     /// # Errors
@@ -195,7 +195,7 @@ pub(crate) fn put_into_project_of(dir: BorrowedFd<'_>, file: BorrowedFd<'_>) -> 
 /// The branch is out of order.
 fn where_known<T>(answer: Result<T, SysError>) -> Result<Option<T>, SysError> {
     match answer {
-        Ok(told) => Ok(Some(told)),
+        Ok(reported) => Ok(Some(reported)),
         Err(error) if is_branch_fault(error.errno) => Err(error),
         Err(_) => Ok(None),
     }
@@ -203,12 +203,12 @@ fn where_known<T>(answer: Result<T, SysError>) -> Result<Option<T>, SysError> {
 
 /// Values that `chattr` reads and sets: inode flags, or the flags, project and sizes that `xfs_io` and `chattr -p` know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Marks {
+pub(crate) enum FlagsRequest {
     Flags(u32),
     Extended(FsXattr),
 }
 
-impl Marks {
+impl FlagsRequest {
     /// Those of `fd`, of the same sort.
     pub(crate) fn of(self, fd: BorrowedFd<'_>) -> Result<Self, SysError> {
         match self {
@@ -305,6 +305,6 @@ impl Marks {
     }
 }
 
-/// The pieces of [`Marks`]: a flag each, the project, the sizes.
+/// The pieces of [`FlagsRequest`]: a flag each, the project, the sizes.
 const PROJECT: u32 = u32::BITS;
 const PIECES: u32 = PROJECT + 2;

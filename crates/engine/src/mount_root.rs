@@ -1,6 +1,6 @@
 //! Where a branch is: its root by descriptor, exchanged when its mount was replaced.
 //!
-//! `health/examine.rs` finds out. Descriptors remember the epoch they were opened in; those of an earlier one lead to a
+//! `health/probe.rs` finds out. Descriptors remember the epoch they were opened in; those of an earlier one lead to a
 //! mount that is gone, and are opened anew.
 
 use std::ffi::CStr;
@@ -12,7 +12,7 @@ use fsstack_sys::file::FsSpace;
 use fsstack_sys::{self as sys, Stat};
 
 use crate::branch::Branch;
-use crate::health::parts::Parts;
+use crate::health::subvolumes::Subvolumes;
 use crate::inode::dirfd::DirFd;
 use crate::mounted_fd::MountedFd;
 
@@ -27,8 +27,8 @@ pub struct Proof {
 
 /// Where a branch is now, and what it must be.
 #[derive(Debug)]
-pub(crate) struct Home {
-    now: ArcSwap<Place>,
+pub(crate) struct MountRoot {
+    now: ArcSwap<MountedRoot>,
     pub(crate) f_type: u64,
     pub(crate) fsid: u64,
     pub(crate) proof: Option<Proof>,
@@ -37,25 +37,25 @@ pub(crate) struct Home {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct MountedRoot {
     pub(crate) root: Arc<DirFd>,
     pub(crate) dev: u64,
     pub(crate) mnt_id: u64,
     /// The mount is gone, and nothing of the pool's is left there.
     pub(crate) left: bool,
     /// Parts that it may lack and answer all the same.
-    pub(crate) parts: Option<Arc<Parts>>,
+    pub(crate) subvolumes: Option<Arc<Subvolumes>>,
 }
 
-impl Home {
+impl MountRoot {
     pub(crate) fn new(root: OwnedFd, stat: &Stat, space: &FsSpace, proof: Option<Proof>) -> Self {
         let root = Arc::new(DirFd::pinned(MountedFd::root(root, 0)));
         let mounts = sys::mounts::list().unwrap_or_default();
         let listed = mounts.iter().any(|mount| mount.id == stat.mnt_id);
-        let parts = Parts::of(stat.mnt_id, &mounts);
-        let place = Place { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false, parts };
+        let subvolumes = Subvolumes::of(stat.mnt_id, &mounts);
+        let mounted = MountedRoot { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false, subvolumes };
         Self {
-            now: ArcSwap::from_pointee(place),
+            now: ArcSwap::from_pointee(mounted),
             f_type: space.f_type,
             fsid: space.fsid,
             proof,
@@ -66,7 +66,7 @@ impl Home {
     /// Nowhere: nothing can be opened below it.
     pub(crate) fn nowhere() -> Result<Self, sys::SysError> {
         Ok(Self {
-            now: ArcSwap::from_pointee(Place::nowhere_since(0)?),
+            now: ArcSwap::from_pointee(MountedRoot::nowhere_since(0)?),
             f_type: 0,
             fsid: 0,
             proof: None,
@@ -75,43 +75,43 @@ impl Home {
     }
 }
 
-impl Place {
+impl MountedRoot {
     /// A pipe has the place of a root: no directory.
-    fn nowhere_since(epoch: u32) -> Result<Self, sys::SysError> {
+    fn nowhere_since(mount_generation: u32) -> Result<Self, sys::SysError> {
         let (end, _) = sys::process::readiness_pipe().map_err(|error| sys::SysError {
             call: sys::Call::Open,
             errno: sys::Errno::from_io_error(&error).unwrap_or(sys::Errno::MFILE),
         })?;
-        let root = Arc::new(DirFd::pinned(MountedFd::root(end, epoch)));
-        Ok(Self { root, dev: 0, mnt_id: 0, left: true, parts: None })
+        let root = Arc::new(DirFd::pinned(MountedFd::root(end, mount_generation)));
+        Ok(Self { root, dev: 0, mnt_id: 0, left: true, subvolumes: None })
     }
 }
 
 impl Branch {
     /// Its root directory.
     pub fn root(&self) -> Arc<DirFd> {
-        self.home.now.load().root.clone()
+        self.mount_root.now.load().root.clone()
     }
 
     /// Device of its root.
     pub fn dev(&self) -> u64 {
-        self.home.now.load().dev
+        self.mount_root.now.load().dev
     }
 
     /// Mount id of its root; 0 where the kernel does not tell.
     pub fn mnt_id(&self) -> u64 {
-        self.home.now.load().mnt_id
+        self.mount_root.now.load().mnt_id
     }
 
     /// How often it was found again: descriptors of an earlier epoch are dead.
-    pub fn epoch(&self) -> u32 {
-        self.home.now.load().root.epoch
+    pub fn mount_generation(&self) -> u32 {
+        self.mount_root.now.load().root.mount_generation
     }
 
     /// It has left the pool: its disk may be unmounted.
     pub(crate) fn let_go(&self) {
-        match Place::nowhere_since(self.epoch() + 1) {
-            Ok(place) => self.home.now.store(Arc::new(place)),
+        match MountedRoot::nowhere_since(self.mount_generation() + 1) {
+            Ok(mounted) => self.mount_root.now.store(Arc::new(mounted)),
             Err(error) => {
                 tracing::warn!(%error, branch = %self.path.display(), "cannot release the root of a removed branch; umount(8) of it fails with EBUSY")
             }
@@ -119,12 +119,12 @@ impl Branch {
     }
 
     /// It is mounted here from now on.
-    pub(crate) fn move_home(&self, place: Place) {
+    pub(crate) fn replace_root(&self, mounted: MountedRoot) {
         // It left the pool while the probe looked.
-        if place.root.epoch <= self.epoch() {
+        if mounted.root.mount_generation <= self.mount_generation() {
             return;
         }
-        self.home.now.store(Arc::new(place));
+        self.mount_root.now.store(Arc::new(mounted));
         self.has_new_permits();
         self.close_inodes();
         // What there is on it may have changed while it was away, without a word.
@@ -142,10 +142,15 @@ impl Branch {
         if self.has_left_mount() {
             return;
         }
-        let place = Place::clone(&self.home.now.load());
-        match Place::nowhere_since(place.root.epoch + 1) {
+        let mounted = MountedRoot::clone(&self.mount_root.now.load());
+        match MountedRoot::nowhere_since(mounted.root.mount_generation + 1) {
             Ok(nowhere) => {
-                self.home.now.store(Arc::new(Place { root: nowhere.root, left: true, parts: None, ..place }));
+                self.mount_root.now.store(Arc::new(MountedRoot {
+                    root: nowhere.root,
+                    left: true,
+                    subvolumes: None,
+                    ..mounted
+                }));
                 self.has_new_permits();
                 self.close_inodes();
             }
@@ -157,16 +162,16 @@ impl Branch {
 
     /// Calls that are stuck in the old mount take no permits of the new one.
     fn has_new_permits(&self) {
-        if let Some(crowd) = &self.health.crowd {
-            crowd.renew(self.epoch());
+        if let Some(inflight_limit) = &self.health.inflight_limit {
+            inflight_limit.renew(self.mount_generation());
         }
     }
 
-    pub(crate) fn parts(&self) -> Option<Arc<Parts>> {
-        if self.kind.is_local() { None } else { self.home.now.load().parts.clone() }
+    pub(crate) fn subvolumes(&self) -> Option<Arc<Subvolumes>> {
+        if self.kind.is_local() { None } else { self.mount_root.now.load().subvolumes.clone() }
     }
 
     pub(crate) fn has_left_mount(&self) -> bool {
-        self.home.now.load().left
+        self.mount_root.now.load().left
     }
 }

@@ -21,37 +21,40 @@ use parking_lot::Mutex;
 use crate::thread;
 
 /// How long ago its path may have been walked.
-const FRESH: Duration = Duration::from_secs(1);
+const FRESH_FOR: Duration = Duration::from_secs(1);
 /// Maximum length of a layer's description.
 const LONGEST: usize = 256 << 10;
 
 /// A file of the client's, and a descriptor on it that was not read yet.
 #[derive(Debug)]
-pub(crate) struct MadeUp {
-    place: Arc<Place>,
+pub(crate) struct PreopenedFile {
+    path_below: Arc<PreopenedPath>,
     /// Wakes the thread that closes what was read, and opens the next. None: no thread can be had.
-    used: Mutex<Option<Sender<Opened>>>,
+    used: Mutex<Option<Sender<PreopenedFd>>>,
 }
 
 /// A descriptor on it.
 #[derive(Debug)]
-struct Opened {
+struct PreopenedFd {
     /// When its path was walked.
     since: Instant,
     fd: OwnedFd,
 }
 
 #[derive(Debug)]
-struct Place {
+struct PreopenedPath {
     root: Arc<OwnedFd>,
     path: CString,
-    waiting: Mutex<Option<Opened>>,
+    waiting: Mutex<Option<PreopenedFd>>,
 }
 
-impl MadeUp {
+impl PreopenedFile {
     /// The file `path` below `root`.
     pub(crate) fn new(root: Arc<OwnedFd>, path: CString) -> Self {
-        Self { place: Arc::new(Place { root, path, waiting: Mutex::default() }), used: Mutex::default() }
+        Self {
+            path_below: Arc::new(PreopenedPath { root, path, waiting: Mutex::default() }),
+            used: Mutex::default(),
+        }
     }
 
     /// Its content now, if that `is_good`, by a pre-opened descriptor; else by one that is opened now.
@@ -59,51 +62,52 @@ impl MadeUp {
     /// # Errors
     /// The client does not answer.
     pub(crate) fn read(&self, is_good: impl Fn(&str) -> bool) -> Result<String, SysError> {
-        let waited = self.place.waiting.lock().take();
+        let waited = self.path_below.waiting.lock().take();
         if let Some(file) = waited
-            && file.since.elapsed() < FRESH
+            && file.since.elapsed() < FRESH_FOR
         {
-            let told = read_all(&file.fd);
+            let text = read_all(&file.fd);
             self.is_used(file);
-            if let Ok(text) = told
+            if let Ok(text) = text
                 && is_good(&text)
             {
                 return Ok(text);
             }
         }
-        let file = self.place.open()?;
-        let told = read_all(&file.fd);
+        let file = self.path_below.open()?;
+        let text = read_all(&file.fd);
         self.is_used(file);
-        told
+        text
     }
 
     /// Has `file` closed and another one opened, by somebody else.
-    fn is_used(&self, file: Opened) {
+    fn is_used(&self, file: PreopenedFd) {
         let mut used = self.used.lock();
-        let thread = used.get_or_insert_with(|| self.place.clone().attend());
+        let thread = used.get_or_insert_with(|| self.path_below.clone().attend());
         if thread.send(file).is_err() {
             *used = None; // no thread could be had; the file is closed here
         }
     }
 }
 
-impl Place {
-    fn open(&self) -> Result<Opened, SysError> {
+impl PreopenedPath {
+    fn open(&self) -> Result<PreopenedFd, SysError> {
         let since = Instant::now();
-        sys::at::open_follow(self.root.as_fd(), &self.path, OFlags::RDONLY).map(|fd| Opened { since, fd })
+        sys::at::open_follow(self.root.as_fd(), &self.path, OFlags::RDONLY)
+            .map(|fd| PreopenedFd { since, fd })
     }
 
     /// One more, as `last` was.
-    fn open_after(&self, last: &Opened) -> Result<Opened, SysError> {
-        if FRESH / 2 < last.since.elapsed() {
+    fn open_after(&self, last: &PreopenedFd) -> Result<PreopenedFd, SysError> {
+        if FRESH_FOR / 2 < last.since.elapsed() {
             return self.open();
         }
-        sys::at::reopen(last.fd.as_fd(), OFlags::RDONLY).map(|fd| Opened { since: last.since, fd })
+        sys::at::reopen(last.fd.as_fd(), OFlags::RDONLY).map(|fd| PreopenedFd { since: last.since, fd })
     }
 
     /// Starts the thread. It ends with the sender, or stays where the client hangs.
-    fn attend(self: Arc<Self>) -> Sender<Opened> {
-        let (used, to_close) = mpsc::channel::<Opened>();
+    fn attend(self: Arc<Self>) -> Sender<PreopenedFd> {
+        let (used, to_close) = mpsc::channel::<PreopenedFd>();
         let builder = std::thread::Builder::new().name("branch-parts".into()).stack_size(64 << 10);
         let started = thread::start(builder, move || {
             for file in to_close {

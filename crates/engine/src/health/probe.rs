@@ -15,33 +15,33 @@ use fsstack_sys::dirents::Dirents;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
-use super::parts::Parts;
+use super::subvolumes::Subvolumes;
 use crate::branch::Branch;
-use crate::home::Place;
 use crate::inode::dirfd::DirFd;
+use crate::mount_root::MountedRoot;
 use crate::mounted_fd::MountedFd;
 
 /// Result of a probe.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum ProbeResult {
     /// It answers, without these of its parts.
     Good(Vec<String>),
     /// It is mounted again, here, without these of its parts.
-    Elsewhere(Place, Vec<String>),
+    Elsewhere(MountedRoot, Vec<String>),
     /// It does not answer, or not as itself.
-    Bad(Why),
+    Bad(ProbeFailure),
     /// Its mount is gone.
     Vanished,
 }
 
 /// Fault that a probe found.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Why {
+pub(super) enum ProbeFailure {
     Sys(SysError),
     AnotherRoot,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for ProbeFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sys(error) => error.fmt(f),
@@ -52,29 +52,29 @@ impl fmt::Display for Why {
 
 impl Branch {
     /// Asks the branch, which may take as long as it hangs.
-    pub(super) fn examine(&self) -> Verdict {
+    pub(super) fn probe(&self) -> ProbeResult {
         match self.found() {
-            Ok(Some(place)) => {
-                let missing = missing(place.parts.as_deref());
-                return missing.map_or_else(bad, |missing| Verdict::Elsewhere(place, missing));
+            Ok(Some(mounted)) => {
+                let missing = missing(mounted.subvolumes.as_deref());
+                return missing.map_or_else(bad, |missing| ProbeResult::Elsewhere(mounted, missing));
             }
             Ok(None) => {}
             Err(error) => tracing::debug!(%error, branch = %self.path.display(), "at the branch's path"),
         }
         if self.has_left_mount() || self.is_unmounted() {
-            return Verdict::Vanished;
+            return ProbeResult::Vanished;
         }
         match answers(self.root().as_fd()) {
             Ok(root) if root.ino == self.root_ino => {
-                missing(self.parts().as_deref()).map_or_else(bad, Verdict::Good)
+                missing(self.subvolumes().as_deref()).map_or_else(bad, ProbeResult::Good)
             }
-            Ok(_) => Verdict::Bad(Why::AnotherRoot),
+            Ok(_) => ProbeResult::Bad(ProbeFailure::AnotherRoot),
             Err(error) => bad(error),
         }
     }
 
     /// The mount at the branch's path, if it is the branch and another mount than the one in use.
-    fn found(&self) -> Result<Option<Place>, SysError> {
+    fn found(&self) -> Result<Option<MountedRoot>, SysError> {
         let root = sys::at::open_root(&self.path)?;
         let here = sys::at::stat_kept(root.as_fd())?;
         if !self.has_left_mount() && (here.dev, here.mnt_id) == (self.dev(), self.mnt_id()) {
@@ -82,20 +82,20 @@ impl Branch {
         }
         let space = sys::file::statfs(root.as_fd())?;
         let stat = answers(root.as_fd())?;
-        let proven = match &self.home.proof {
+        let proven = match &self.mount_root.proof {
             Some(proof) => {
                 let mut value = [0; 16];
                 matches!(xattr::get(On::Fd(root.as_fd()), proof.attribute, &mut value), Ok(16))
                     && value == proof.value
             }
-            None => space.fsid == self.home.fsid,
+            None => space.fsid == self.mount_root.fsid,
         };
-        if !proven || stat.ino != self.root_ino || space.f_type != self.home.f_type {
+        if !proven || stat.ino != self.root_ino || space.f_type != self.mount_root.f_type {
             return Ok(None);
         }
-        let root = Arc::new(DirFd::pinned(MountedFd::root(root, self.epoch() + 1)));
-        let parts = Parts::of(stat.mnt_id, &sys::mounts::list().unwrap_or_default());
-        Ok(Some(Place { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false, parts }))
+        let root = Arc::new(DirFd::pinned(MountedFd::root(root, self.mount_generation() + 1)));
+        let subvolumes = Subvolumes::of(stat.mnt_id, &sys::mounts::list().unwrap_or_default());
+        Ok(Some(MountedRoot { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false, subvolumes }))
     }
 
     /// Whether another mount than the one in use lies at the path: asked without asking either.
@@ -107,18 +107,18 @@ impl Branch {
     /// Whether the mount in use is no longer in the mount table, where it once was.
     pub(super) fn is_unmounted(&self) -> bool {
         let mnt_id = self.mnt_id();
-        self.home.was_listed
+        self.mount_root.was_listed
             && sys::mounts::list().is_ok_and(|all| all.iter().all(|mount| mount.id != mnt_id))
     }
 }
 
-fn bad(error: SysError) -> Verdict {
-    Verdict::Bad(Why::Sys(error))
+fn bad(error: SysError) -> ProbeResult {
+    ProbeResult::Bad(ProbeFailure::Sys(error))
 }
 
 /// Missing parts of a branch with these parts.
-fn missing(parts: Option<&Parts>) -> Result<Vec<String>, SysError> {
-    parts.map_or(Ok(Vec::new()), Parts::missing)
+fn missing(subvolumes: Option<&Subvolumes>) -> Result<Vec<String>, SysError> {
+    subvolumes.map_or(Ok(Vec::new()), Subvolumes::missing)
 }
 
 /// Has the file system itself answer: its size, the attributes of `root` now, and the first of its entries.

@@ -19,21 +19,21 @@ use fsstack_sys::SysError;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::{OpenFile, TRY};
+use super::{LOCK_ATTEMPT, OpenFile};
 use crate::error::{OpError, Result};
-use crate::health::stand_in;
+use crate::health::reply_takeover;
 
 /// Errors that the branch reported of an open file.
 #[derive(Debug, Default)]
-pub(crate) struct Owed {
+pub(crate) struct WriteBackErrors {
     /// How many.
-    told: AtomicU64,
-    state: Mutex<State>,
+    reported: AtomicU64,
+    state: Mutex<ReportedErrors>,
     asked: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReportedErrors {
     /// The last of them.
     last: Option<OpError>,
     /// How many of them handles have answered; those that are not here, as many as there were when they were opened.
@@ -46,14 +46,14 @@ struct State {
 
 /// Reader of the errors: a handle, and the number of errors when it was opened.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct To {
+pub(crate) struct ReportTo {
     pub(crate) handle: Handle,
     pub(crate) since: u64,
 }
 
 /// Kind of call that asks about earlier writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asks {
+pub(crate) enum Reporter {
     /// An fsync: its error is answered for good.
     Sync,
     /// The close of a descriptor, maybe by a process that only inherited it and ignores the result: the handle's fsync
@@ -62,24 +62,24 @@ pub(crate) enum Asks {
 }
 
 /// The branch is being asked.
-struct Asking<'a> {
-    owed: &'a Owed,
-    turn: u64,
+struct SyncUnderWay<'a> {
+    write_back_errors: &'a WriteBackErrors,
+    round: u64,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for SyncUnderWay<'_> {
     fn drop(&mut self) {
-        let mut state = self.owed.state.lock();
-        state.under_way.retain(|turn| *turn != self.turn);
+        let mut state = self.write_back_errors.state.lock();
+        state.under_way.retain(|round| *round != self.round);
         drop(state);
-        self.owed.asked.notify_all();
+        self.write_back_errors.asked.notify_all();
     }
 }
 
-impl Owed {
+impl WriteBackErrors {
     /// Number of errors so far: a handle that is opened now does not get these.
     pub(crate) fn so_far(&self) -> u64 {
-        self.told.load(Relaxed)
+        self.reported.load(Relaxed)
     }
 
     /// Asks the branch by `ask`: an error that `is_late`, about what others may have written, is owed to all other handles.
@@ -88,25 +88,25 @@ impl Owed {
     /// What `ask` answers.
     pub(crate) fn ask<T>(
         &self,
-        to: Option<To>,
+        to: Option<ReportTo>,
         is_late: impl Fn(OpError) -> bool,
         ask: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let turn = {
+        let round = {
             let mut state = self.state.lock();
             state.begun += 1;
-            let turn = state.begun;
-            state.under_way.push(turn);
-            turn
+            let round = state.begun;
+            state.under_way.push(round);
+            round
         };
-        let _asking = Asking { owed: self, turn };
+        let _asking = SyncUnderWay { write_back_errors: self, round };
         ask().inspect_err(|error| {
             if is_late(*error) {
                 let mut state = self.state.lock();
                 state.last = Some(*error);
-                let told = self.told.fetch_add(1, Relaxed) + 1;
+                let reported = self.reported.fetch_add(1, Relaxed) + 1;
                 if let Some(to) = to {
-                    state.answered.insert(to.handle, told);
+                    state.answered.insert(to.handle, reported);
                 }
             }
         })
@@ -115,34 +115,34 @@ impl Owed {
     /// Like [`Self::ask`], for the call `asks`: returns others' errors too.
     ///
     /// # Errors
-    /// What `ask` answers; an error that is owed to the handle; what `patience` answers, which is asked every `piece` while others
+    /// What `ask` answers; an error that is owed to the handle; what `timeout` answers, which is asked every `piece` while others
     /// are waited for.
     pub(crate) fn settle(
         &self,
-        (to, asks): (To, Asks),
-        (piece, patience): (Duration, impl Fn() -> Result<()>),
+        (to, asks): (ReportTo, Reporter),
+        (piece, timeout): (Duration, impl Fn() -> Result<()>),
         ask: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        self.ask(Some(to).filter(|_| asks == Asks::Sync), OpError::is_of_a_sync, ask)?;
+        self.ask(Some(to).filter(|_| asks == Reporter::Sync), OpError::is_of_a_sync, ask)?;
         let mut state = self.state.lock();
         let until = state.begun;
-        let waits = |state: &State| {
-            self.owes(state, to).is_none() && state.under_way.iter().any(|turn| *turn <= until)
+        let waits = |state: &ReportedErrors| {
+            self.unreported(state, to).is_none() && state.under_way.iter().any(|round| *round <= until)
         };
         if waits(&state) {
             drop(state);
-            state = stand_in::aside(|| {
+            state = reply_takeover::aside(|| {
                 let mut state = self.state.lock();
                 while waits(&state) {
                     if self.asked.wait_for(&mut state, piece).timed_out() {
-                        MutexGuard::unlocked(&mut state, &patience)?;
+                        MutexGuard::unlocked(&mut state, &timeout)?;
                     }
                 }
                 Ok::<_, OpError>(state)
             })?;
         }
-        let Some(error) = self.owes(&state, to) else { return Ok(()) };
-        if asks == Asks::Sync {
+        let Some(error) = self.unreported(&state, to) else { return Ok(()) };
+        if asks == Reporter::Sync {
             state.answered.insert(to.handle, self.so_far());
         }
         Err(error)
@@ -152,14 +152,14 @@ impl Owed {
     ///
     /// # Errors
     /// An error that is owed to it.
-    pub(crate) fn tell(&self, to: To) -> Result<()> {
+    pub(crate) fn tell(&self, to: ReportTo) -> Result<()> {
         if self.so_far() == to.since {
             return Ok(());
         }
-        self.owes(&self.state.lock(), to).map_or(Ok(()), Err)
+        self.unreported(&self.state.lock(), to).map_or(Ok(()), Err)
     }
 
-    fn owes(&self, state: &State, to: To) -> Option<OpError> {
+    fn unreported(&self, state: &ReportedErrors, to: ReportTo) -> Option<OpError> {
         let answered = state.answered.get(&to.handle).copied().unwrap_or(to.since);
         state.last.filter(|_| answered < self.so_far())
     }
@@ -173,18 +173,18 @@ impl Owed {
 }
 
 impl OpenFile {
-    /// Like [`Self::ask_patiently`], for calls that report on earlier writes.
+    /// Like [`Self::ask_long`], for calls that report on earlier writes.
     ///
     /// # Errors
     /// What the call answered, to this handle or to another one while this was open.
     pub(crate) fn settle(
         &self,
-        who: (To, Asks),
+        who: (ReportTo, Reporter),
         call: impl FnOnce(BorrowedFd<'_>) -> Result<(), SysError>,
     ) -> Result<()> {
         let came = Instant::now();
-        let patience = || self.check_waiting(came);
-        self.owed.settle(who, (TRY, patience), || self.ask_patiently(call))
+        let timeout = || self.check_waiting(came);
+        self.write_back_errors.settle(who, (LOCK_ATTEMPT, timeout), || self.ask_long(call))
     }
 }
 
@@ -202,51 +202,57 @@ mod tests {
         sys: SysError { call: Call::Fsync, errno: Errno::IO },
     };
 
-    fn to(handle: u64, since: u64) -> To {
-        To { handle: Handle(handle), since }
+    fn to(handle: u64, since: u64) -> ReportTo {
+        ReportTo { handle: Handle(handle), since }
     }
 
-    fn sync(owed: &Owed, to: To, told: Result<()>) -> Result<(), Errno> {
-        owed.settle((to, Asks::Sync), (Duration::from_secs(1), || Ok(())), || told).map_err(OpError::errno)
+    fn sync(write_back_errors: &WriteBackErrors, to: ReportTo, reported: Result<()>) -> Result<(), Errno> {
+        write_back_errors
+            .settle((to, Reporter::Sync), (Duration::from_secs(1), || Ok(())), || reported)
+            .map_err(OpError::errno)
     }
 
     #[test]
     fn each_that_was_open_is_told_once() {
-        let owed = Owed::default();
+        let write_back_errors = WriteBackErrors::default();
         let (one, two) = (to(1, 0), to(2, 0));
-        assert_eq!(sync(&owed, one, Ok(())), Ok(()));
-        assert_eq!(sync(&owed, one, Err(LOST)), Err(Errno::IO));
-        let late = to(3, owed.so_far());
+        assert_eq!(sync(&write_back_errors, one, Ok(())), Ok(()));
+        assert_eq!(sync(&write_back_errors, one, Err(LOST)), Err(Errno::IO));
+        let late = to(3, write_back_errors.so_far());
         assert_eq!(
-            [one, two, late, two].map(|to| sync(&owed, to, Ok(()))),
+            [one, two, late, two].map(|to| sync(&write_back_errors, to, Ok(()))),
             [Ok(()), Err(Errno::IO), Ok(()), Ok(())]
         );
-        assert_eq!(sync(&owed, two, Err(LOST)), Err(Errno::IO));
+        assert_eq!(sync(&write_back_errors, two, Err(LOST)), Err(Errno::IO));
         assert_eq!(
-            [late, one, one].map(|to| sync(&owed, to, Ok(()))),
+            [late, one, one].map(|to| sync(&write_back_errors, to, Ok(()))),
             [Err(Errno::IO), Err(Errno::IO), Ok(())]
         );
-        owed.closed(Handle(1));
+        write_back_errors.closed(Handle(1));
         // What is no word about what was written is nobody else's.
         let shut = OpError::UNSURE;
-        assert_eq!(sync(&owed, two, Err(shut)), Err(Errno::IO));
-        assert_eq!([two, late].map(|to| sync(&owed, to, Ok(()))), [Ok(()); 2]);
+        assert_eq!(sync(&write_back_errors, two, Err(shut)), Err(Errno::IO));
+        assert_eq!([two, late].map(|to| sync(&write_back_errors, to, Ok(()))), [Ok(()); 2]);
     }
 
     #[test]
     fn who_asks_at_the_same_time_is_told_too() {
-        let owed = Owed::default();
+        let write_back_errors = WriteBackErrors::default();
         let (asks, is_asking) = channel();
-        let (tell, told) = channel();
-        let shared = &owed;
+        let (tell, reported) = channel();
+        let shared = &write_back_errors;
         thread::scope(move |scope| {
-            let owed = shared;
+            let write_back_errors = shared;
             let first = scope.spawn(move || {
-                let told = told;
-                owed.settle((to(1, 0), Asks::Sync), (Duration::from_secs(1), || Ok(())), || {
-                    asks.send(()).unwrap();
-                    told.recv().unwrap()
-                })
+                let reported = reported;
+                write_back_errors.settle(
+                    (to(1, 0), Reporter::Sync),
+                    (Duration::from_secs(1), || Ok(())),
+                    || {
+                        asks.send(()).unwrap();
+                        reported.recv().unwrap()
+                    },
+                )
             });
             is_asking.recv().unwrap();
             // The branch answers success, having reported to the first, or being about to.
@@ -254,10 +260,14 @@ mod tests {
                 let _once = tell.send(Err(LOST));
                 Ok(())
             };
-            let second = owed.settle((to(2, 0), Asks::Sync), (Duration::from_millis(1), waits), || Ok(()));
+            let second = write_back_errors.settle(
+                (to(2, 0), Reporter::Sync),
+                (Duration::from_millis(1), waits),
+                || Ok(()),
+            );
             assert_eq!(second.unwrap_err().errno(), Errno::IO);
             assert_eq!(first.join().unwrap().unwrap_err().errno(), Errno::IO);
         });
-        assert_eq!(sync(&owed, to(2, 0), Ok(())), Ok(()));
+        assert_eq!(sync(&write_back_errors, to(2, 0), Ok(())), Ok(()));
     }
 }

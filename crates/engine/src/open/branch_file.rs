@@ -14,27 +14,27 @@ use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Call, Errno, SysError};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::departure::{Departure, Outcome};
+use super::departure::{Departure, DepartureOutcome};
 use super::{Access, LOOK_AGAIN, LOOKS, OpenFile};
+use crate::admin_state::OpenFileRef;
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
-use crate::health::holder::Holder;
-use crate::health::stand_in;
+use crate::health::holder::ThreadInCalls;
+use crate::health::reply_takeover;
 use crate::mounted_fd::MountedFd;
-use crate::terms::Tenant;
 
 /// How long one attempt to have a file alone lasts.
-pub(super) const TRY: Duration = Duration::from_millis(20);
+pub(super) const LOCK_ATTEMPT: Duration = Duration::from_millis(20);
 /// How long such an attempt becomes: meanwhile those who come to share the file wait.
-const LONGEST_TRY: Duration = Duration::from_secs(1);
+const LONGEST_LOCK_ATTEMPT: Duration = Duration::from_secs(1);
 /// Timeout of waiting for other threads that hold the file, and may be stuck on a mount that was replaced.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const OLD_MOUNT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where an open file is.
 #[derive(Debug)]
-pub struct Placed {
+pub struct BranchFile {
     /// The branch.
-    pub branch: Tenant,
+    pub branch: OpenFileRef,
     /// The file there.
     pub fd: MountedFd,
     /// Access that `fd` allows.
@@ -45,26 +45,26 @@ pub struct Placed {
 
 /// A file's place, held exclusively. Changes are published when this drops.
 #[derive(Debug)]
-pub(crate) struct Alone<'a> {
-    placed: RwLockWriteGuard<'a, Placed>,
+pub(crate) struct ExclusiveFile<'a> {
+    placed: RwLockWriteGuard<'a, BranchFile>,
     file: &'a OpenFile,
 }
 
-impl Deref for Alone<'_> {
-    type Target = Placed;
+impl Deref for ExclusiveFile<'_> {
+    type Target = BranchFile;
 
-    fn deref(&self) -> &Placed {
+    fn deref(&self) -> &BranchFile {
         &self.placed
     }
 }
 
-impl DerefMut for Alone<'_> {
-    fn deref_mut(&mut self) -> &mut Placed {
+impl DerefMut for ExclusiveFile<'_> {
+    fn deref_mut(&mut self) -> &mut BranchFile {
         &mut self.placed
     }
 }
 
-impl Drop for Alone<'_> {
+impl Drop for ExclusiveFile<'_> {
     fn drop(&mut self) {
         let branch = self.placed.branch.branch();
         if !Arc::ptr_eq(&self.file.at.load(), branch) {
@@ -76,7 +76,7 @@ impl Drop for Alone<'_> {
 }
 
 /// Request to an open file to leave a full branch.
-pub(crate) enum Leave {
+pub(crate) enum MoveRequest {
     /// It has left already.
     Gone,
     /// It waits for this move, which another caller ordered.
@@ -88,30 +88,30 @@ pub(crate) enum Leave {
 /// Identity of a file's descriptor and of the one that replaces it: that is opened first, without blocking the file, as its
 /// branch may hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Was {
+pub(crate) struct FdOrigin {
     /// The branch that it is on.
     pub(crate) branch: BranchIx,
     /// Access that it allows.
     pub(crate) access: Access,
     /// Which mount of the branch it was opened on.
-    pub(crate) epoch: u32,
+    pub(crate) mount_generation: u32,
 }
 
 /// Descriptor of a file that has, or is in place of, another one: to be closed.
-pub(super) struct Gone {
+pub(super) struct ClosedFd {
     pub(super) fd: MountedFd,
     /// It was opened to take the other's place, and did not.
     pub(super) is_new: bool,
 }
 
-impl Placed {
-    pub(crate) fn was(&self) -> Was {
-        Was { branch: self.branch.ix, access: self.access, epoch: self.fd.epoch }
+impl BranchFile {
+    pub(crate) fn was(&self) -> FdOrigin {
+        FdOrigin { branch: self.branch.ix, access: self.access, mount_generation: self.fd.mount_generation }
     }
 
-    /// The file is `fd` on the branch `home` from now on: what it was.
-    pub(crate) fn arrive(&mut self, home: Tenant, fd: MountedFd) -> MountedFd {
-        self.branch = home;
+    /// The file is `fd` on the branch `mount_root` from now on: what it was.
+    pub(crate) fn arrive(&mut self, mount_root: OpenFileRef, fd: MountedFd) -> MountedFd {
+        self.branch = mount_root;
         (self.access, self.departure) = (Access::Write, None);
         std::mem::replace(&mut self.fd, fd)
     }
@@ -139,7 +139,7 @@ pub(crate) fn may_be_mapped(branch: &Branch, fd: BorrowedFd<'_>) -> bool {
     // The kernel tells of a close before it closes the branch's file.
     (1..LOOKS).all(|_| {
         elsewhere()
-            && stand_in::aside(|| {
+            && reply_takeover::aside(|| {
                 std::thread::sleep(LOOK_AGAIN);
                 true
             })
@@ -151,26 +151,26 @@ impl OpenFile {
     ///
     /// # Errors
     /// EIO if that thread does not come back from a branch that hangs.
-    pub(super) fn placed(&self) -> Result<RwLockReadGuard<'_, Placed>> {
+    pub(super) fn placed(&self) -> Result<RwLockReadGuard<'_, BranchFile>> {
         self.share(RwLock::try_read, RwLock::try_read_for)
     }
 
     /// Like [`Self::placed`], but not held back by threads that wait for exclusive access. Two files may be held so at once.
-    pub(crate) fn held(&self) -> Result<RwLockReadGuard<'_, Placed>> {
+    pub(crate) fn held(&self) -> Result<RwLockReadGuard<'_, BranchFile>> {
         self.share(RwLock::try_read_recursive, RwLock::try_read_recursive_for)
     }
 
     fn share<'a>(
         &'a self,
-        at_once: impl Fn(&'a RwLock<Placed>) -> Option<RwLockReadGuard<'a, Placed>>,
-        within: impl Fn(&'a RwLock<Placed>, Duration) -> Option<RwLockReadGuard<'a, Placed>>,
-    ) -> Result<RwLockReadGuard<'a, Placed>> {
+        at_once: impl Fn(&'a RwLock<BranchFile>) -> Option<RwLockReadGuard<'a, BranchFile>>,
+        within: impl Fn(&'a RwLock<BranchFile>, Duration) -> Option<RwLockReadGuard<'a, BranchFile>>,
+    ) -> Result<RwLockReadGuard<'a, BranchFile>> {
         if let Some(placed) = at_once(&self.placed) {
             return Ok(placed);
         }
-        stand_in::aside(|| {
+        reply_takeover::aside(|| {
             loop {
-                if let Some(placed) = within(&self.placed, TRY) {
+                if let Some(placed) = within(&self.placed, LOCK_ATTEMPT) {
                     return Ok(placed);
                 }
                 self.check_holder()?;
@@ -181,7 +181,7 @@ impl OpenFile {
     /// # Errors
     /// EIO if the thread that has the place alone may never come back.
     fn check_holder(&self) -> Result<()> {
-        let is_stuck = self.alone.lock().as_ref().is_some_and(Holder::is_stuck);
+        let is_stuck = self.alone.lock().as_ref().is_some_and(ThreadInCalls::is_stuck);
         if is_stuck { Err(OpError::UNSURE) } else { Ok(()) }
     }
 
@@ -191,14 +191,14 @@ impl OpenFile {
     /// Those of `take`; EIO if the mover hangs with the names half exchanged.
     pub(crate) fn settled<'a>(
         &'a self,
-        take: impl Fn(&'a Self) -> Result<RwLockReadGuard<'a, Placed>>,
-    ) -> Result<RwLockReadGuard<'a, Placed>> {
+        take: impl Fn(&'a Self) -> Result<RwLockReadGuard<'a, BranchFile>>,
+    ) -> Result<RwLockReadGuard<'a, BranchFile>> {
         loop {
             let placed = take(self)?;
             let departure = placed.departure.as_ref().filter(|departure| !departure.is_over()).cloned();
             let Some(departure) = departure else { return Ok(placed) };
             drop(placed);
-            if stand_in::aside(|| departure.wait(|| ())) == Outcome::Unknown {
+            if reply_takeover::aside(|| departure.wait(|| ())) == DepartureOutcome::Unknown {
                 return Err(OpError::UNSURE);
             }
         }
@@ -208,7 +208,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// As [`Self::placed`]; no descriptor is to be had.
-    pub(crate) fn source(&self) -> Result<(Was, Arc<Branch>, OwnedFd)> {
+    pub(crate) fn source(&self) -> Result<(FdOrigin, Arc<Branch>, OwnedFd)> {
         let placed = self.placed()?;
         let source = placed.fd.as_fd().try_clone_to_owned().map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
@@ -220,44 +220,44 @@ impl OpenFile {
     /// The file is to leave the branch `full`: from now on nobody changes it until the move is over.
     ///
     /// # Errors
-    /// As [`Self::hold_alone`].
-    pub(crate) fn leave(&self, full: BranchIx) -> Result<Leave> {
-        let mut placed = self.hold_alone()?;
+    /// As [`Self::hold_exclusively`].
+    pub(crate) fn leave(&self, full: BranchIx) -> Result<MoveRequest> {
+        let mut placed = self.hold_exclusively()?;
         if placed.branch.ix != full {
-            return Ok(Leave::Gone);
+            return Ok(MoveRequest::Gone);
         }
         if let Some(departure) = placed.departure.as_ref().filter(|departure| !departure.is_over()) {
-            return Ok(Leave::UnderWay(departure.clone()));
+            return Ok(MoveRequest::UnderWay(departure.clone()));
         }
         let departure = Arc::new(Departure::ordered());
         placed.departure = Some(departure.clone());
-        Ok(Leave::Ordered(departure))
+        Ok(MoveRequest::Ordered(departure))
     }
 
     /// Which mount of its branch it was opened on; None while it is being moved.
-    pub(crate) fn epoch(&self) -> Option<u32> {
-        self.placed.try_read_recursive().map(|placed| placed.fd.epoch)
+    pub(crate) fn mount_generation(&self) -> Option<u32> {
+        self.placed.try_read_recursive().map(|placed| placed.fd.mount_generation)
     }
 
     /// Closes `last`, the file that nobody has open any more.
     pub(crate) fn dispose(last: Arc<Self>) {
         let branch = last.branch();
-        let epoch = last.epoch().unwrap_or_else(|| branch.epoch());
+        let mount_generation = last.mount_generation().unwrap_or_else(|| branch.mount_generation());
         // A local branch is in use until the file is closed, which may take the time of freeing its blocks.
         if let Some(placed) = last.placed.try_read_recursive().filter(|_| branch.is_remote()) {
             placed.branch.move_out();
         }
-        branch.dispose(epoch, last);
+        branch.dispose(mount_generation, last);
     }
 
     /// The file stays where it is until the guard drops, and a move of it is called off: a name of it is about to come or go.
     ///
     /// # Errors
     /// EIO if the mover hangs with the names half exchanged.
-    pub(crate) fn hold(&self) -> Result<RwLockReadGuard<'_, Placed>> {
+    pub(crate) fn hold(&self) -> Result<RwLockReadGuard<'_, BranchFile>> {
         let held = self.held()?;
         if let Some(departure) = &held.departure {
-            departure.call_off(Outcome::TryAgain);
+            departure.call_off(DepartureOutcome::TryAgain);
         }
         Ok(held)
     }
@@ -266,24 +266,24 @@ impl OpenFile {
     ///
     /// # Errors
     /// EIO if another holder of the file is stuck in its branch.
-    pub(crate) fn hold_alone(&self) -> Result<Alone<'_>> {
+    pub(crate) fn hold_exclusively(&self) -> Result<ExclusiveFile<'_>> {
         let placed = match self.placed.try_write() {
             Some(placed) => placed,
-            None => stand_in::aside(|| self.wait_alone())?,
+            None => reply_takeover::aside(|| self.wait_for_exclusive())?,
         };
-        *self.alone.lock() = Some(Holder::here());
-        Ok(Alone { placed, file: self })
+        *self.alone.lock() = Some(ThreadInCalls::here());
+        Ok(ExclusiveFile { placed, file: self })
     }
 
-    fn wait_alone(&self) -> Result<RwLockWriteGuard<'_, Placed>> {
-        let (came, mut attempt) = (Instant::now(), TRY);
+    fn wait_for_exclusive(&self) -> Result<RwLockWriteGuard<'_, BranchFile>> {
+        let (came, mut attempt) = (Instant::now(), LOCK_ATTEMPT);
         loop {
             if let Some(alone) = self.placed.try_write_for(attempt) {
                 return Ok(alone);
             }
             self.check_waiting(came)?;
             // Calls that are longer than the attempt would follow each other for ever.
-            attempt = (attempt * 2).min(LONGEST_TRY);
+            attempt = (attempt * 2).min(LONGEST_LOCK_ATTEMPT);
         }
     }
 
@@ -292,7 +292,9 @@ impl OpenFile {
     pub(super) fn check_waiting(&self, came: Instant) -> Result<()> {
         let Some(placed) = self.placed.try_read_recursive() else { return self.check_holder() };
         placed.branch.check_open()?;
-        if placed.fd.epoch != placed.branch.epoch() && came.elapsed() > PATIENCE {
+        if placed.fd.mount_generation != placed.branch.mount_generation()
+            && came.elapsed() > OLD_MOUNT_TIMEOUT
+        {
             return Err(placed.branch.not_waited_for());
         }
         Ok(())
@@ -302,9 +304,9 @@ impl OpenFile {
     ///
     /// # Errors
     /// The branch is closed: EIO.
-    pub(crate) fn stale(&self) -> Result<Option<Was>> {
+    pub(crate) fn stale(&self) -> Result<Option<FdOrigin>> {
         let placed = self.placed()?;
-        if placed.fd.epoch == placed.branch.epoch() {
+        if placed.fd.mount_generation == placed.branch.mount_generation() {
             return Ok(None);
         }
         placed.branch.check_open()?;
@@ -315,24 +317,29 @@ impl OpenFile {
     /// came first.
     ///
     /// # Errors
-    /// As [`Self::hold_alone`].
-    pub(crate) fn replace(&self, was: Was, access: Access, fd: MountedFd) -> Result<()> {
+    /// As [`Self::hold_exclusively`].
+    pub(crate) fn replace(&self, was: FdOrigin, access: Access, fd: MountedFd) -> Result<()> {
         let (branch, gone) = self.put(was, access, fd)?; // a close may hang too
-        branch.dispose(gone.fd.epoch, gone.fd);
+        branch.dispose(gone.fd.mount_generation, gone.fd);
         Ok(())
     }
 
     /// Like [`Self::replace`]: returns the branch and the descriptor to close.
-    pub(super) fn put(&self, was: Was, access: Access, fd: MountedFd) -> Result<(Arc<Branch>, Gone)> {
-        let mut placed = self.hold_alone()?;
+    pub(super) fn put(
+        &self,
+        was: FdOrigin,
+        access: Access,
+        fd: MountedFd,
+    ) -> Result<(Arc<Branch>, ClosedFd)> {
+        let mut placed = self.hold_exclusively()?;
         let is_new = placed.was() != was;
         let gone = if is_new {
-            Gone { fd, is_new }
+            ClosedFd { fd, is_new }
         } else {
             placed.access = access;
             let gone = std::mem::replace(&mut placed.fd, fd);
-            self.hush_again(&placed);
-            Gone { fd: gone, is_new }
+            self.set_noatime_again(&placed);
+            ClosedFd { fd: gone, is_new }
         };
         Ok((placed.branch.branch().clone(), gone))
     }

@@ -20,7 +20,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 use crate::branch::Branch;
 use crate::entries::Entries;
 use crate::error::{OpError, Result};
-use crate::index::Place;
+use crate::index::IndexEntry;
 use crate::inode::number::{self, Identity};
 use crate::inode::{Copies, Inode};
 use crate::mounted_fd::MountedFd;
@@ -38,9 +38,9 @@ thread_local! {
 
 /// An object that was found by its number.
 #[derive(Debug)]
-pub(crate) enum Reached {
+pub(crate) enum ResolvedNumber {
     File(ByNumber),
-    Dir(Connected),
+    Dir(ConnectedDir),
 }
 
 /// A file (anything but a directory) that was found by its number.
@@ -55,7 +55,7 @@ pub(crate) struct ByNumber {
 
 /// A directory as its path leads to it.
 #[derive(Debug)]
-pub(crate) struct Connected {
+pub(crate) struct ConnectedDir {
     pub(crate) parent: Arc<Inode>,
     pub(crate) name: CString,
     pub(crate) stats: DirStats,
@@ -68,12 +68,12 @@ impl Union {
     ///
     /// # Errors
     /// ESTALE if none has; EIO if that cannot be known.
-    pub(crate) fn reach(&self, pool: &Pool, ino: Ino) -> Result<Reached> {
+    pub(crate) fn resolve_number(&self, pool: &Pool, ino: Ino) -> Result<ResolvedNumber> {
         sys::identity::become_daemon().map_err(OpError::Sys)?;
         // Where the index says, for what was moved; then where the number says. Of a directory that is its first copy: what
         // the index has may have been parted from it.
         let places = self.index.places(ino);
-        let own_first = places.iter().any(Place::is_dir)
+        let own_first = places.iter().any(IndexEntry::is_dir)
             && pool.branch_of(ino).is_some_and(|at| pool.branch(at).by_number.is_some());
         let indexed = places.into_iter().flat_map(|place| place.naturals);
         let (before, after) = if own_first { (Some(ino), None) } else { (None, Some(ino)) };
@@ -81,7 +81,7 @@ impl Union {
         let mut tried = 0;
         for natural in before.into_iter().chain(indexed).chain(after) {
             tried += 1;
-            match self.reach_at(pool, ino, natural) {
+            match self.resolve_number_at(pool, ino, natural) {
                 Ok(reached) => return Ok(reached),
                 Err(error) if error.errno() == Errno::STALE => {}
                 Err(error) => unsure = Some(error),
@@ -94,12 +94,12 @@ impl Union {
         Err(unsure.unwrap_or(if known { OpError::STALE } else { OpError::UNSURE }))
     }
 
-    fn reach_at(&self, pool: &Pool, ino: Ino, natural: Ino) -> Result<Reached> {
+    fn resolve_number_at(&self, pool: &Pool, ino: Ino, natural: Ino) -> Result<ResolvedNumber> {
         let (at, fd, stat) = self.open_natural(pool, natural)?;
         if stat.is_dir() {
             let dir = self.connect(pool, at, fd.as_fd(), stat.ino)?;
             return match dir.id.ino == ino {
-                true => Ok(Reached::Dir(dir)),
+                true => Ok(ResolvedNumber::Dir(dir)),
                 // A copy that could not be asked may have its identity.
                 false if dir.copies.unsure != 0 => Err(OpError::UNSURE),
                 false => Err(OpError::STALE),
@@ -107,7 +107,11 @@ impl Union {
         }
         self.check_inside(pool, at, fd.as_fd(), &stat)?;
         let id = self.identity(pool, pool.branch(at), &stat);
-        if id.ino == ino { Ok(Reached::File(ByNumber { at, fd, stat, id })) } else { Err(OpError::STALE) }
+        if id.ino == ino {
+            Ok(ResolvedNumber::File(ByNumber { at, fd, stat, id }))
+        } else {
+            Err(OpError::STALE)
+        }
     }
 
     /// Branch and inode number in the number `natural`, a descriptor of the object, and its attributes.
@@ -151,7 +155,7 @@ impl Union {
         at: BranchIx,
         fd: BorrowedFd<'_>,
         inode: u64,
-    ) -> Result<Connected> {
+    ) -> Result<ConnectedDir> {
         let (mut last, mut unsure) = (None, false);
         for _ in 0..ATTEMPTS {
             let Some(path) = self.path_of(pool.branch(at), fd)? else { return Err(OpError::STALE) };
@@ -220,21 +224,21 @@ impl Union {
                 path => return Ok(path?.map(|path| join(path, &below))),
             }
             match name_above(branch, at)? {
-                Above::Named(name, above) => {
+                ParentOf::Named(name, above) => {
                     below.push(name);
                     climbed = Some(above);
                 }
-                Above::Nothing => return Ok(None),
-                Above::Moved if attempts > 0 => {
+                ParentOf::Nothing => return Ok(None),
+                ParentOf::Moved if attempts > 0 => {
                     attempts -= 1;
                     (climbed, below) = (None, Vec::new());
                 }
-                Above::Moved => return Err(OpError::UNSURE),
+                ParentOf::Moved => return Err(OpError::UNSURE),
             }
         }
     }
 
-    fn walk_to_dir(&self, pool: &Pool, path: &[u8]) -> Result<Connected> {
+    fn walk_to_dir(&self, pool: &Pool, path: &[u8]) -> Result<ConnectedDir> {
         let mut parent = self.inodes.root().clone();
         let mut names = path.split(|byte| *byte == b'/').peekable();
         while let Some(raw) = names.next() {
@@ -244,7 +248,7 @@ impl Union {
             }
             let Found::Dir(stats, copies) = self.find(pool, &parent, &name)? else { break };
             let id = self.dir_identity(pool, &parent, &name, &stats)?;
-            let here = Connected { parent, name, stats, copies, id };
+            let here = ConnectedDir { parent, name, stats, copies, id };
             if names.peek().is_none() {
                 return Ok(here);
             }
@@ -254,10 +258,10 @@ impl Union {
     }
 
     /// The inode of a directory on the way.
-    pub(crate) fn pass_by(&self, dir: &Connected) -> Arc<Inode> {
+    pub(crate) fn pass_by(&self, dir: &ConnectedDir) -> Arc<Inode> {
         let inode = self.inodes.passed_by(dir.id, || Inode::dir(dir.id, &dir.copies));
         inode.update_copies(&dir.copies);
-        inode.seen_as(&dir.parent, &dir.name, 1);
+        inode.note_name(&dir.parent, &dir.name, 1);
         inode
     }
 
@@ -266,22 +270,24 @@ impl Union {
     ///
     /// # Errors
     /// ESTALE if it is gone; EIO if that cannot be known.
-    pub(crate) fn rejoin(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<()> {
-        let Reached::Dir(found) = self.reach(pool, dir.id.ino)? else { return Err(OpError::STALE) };
+    pub(crate) fn reconnect(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<()> {
+        let ResolvedNumber::Dir(found) = self.resolve_number(pool, dir.id.ino)? else {
+            return Err(OpError::STALE);
+        };
         if found.id != dir.id || is_below(&found.parent, dir) {
             return Err(OpError::STALE);
         }
         dir.update_copies(&found.copies);
-        dir.seen_as(&found.parent, &found.name, 1);
+        dir.note_name(&found.parent, &found.name, 1);
         Ok(())
     }
 
-    /// Like [`Self::rejoin`]; None while this thread is doing that already, for a directory below.
-    pub(crate) fn rejoined(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<()> {
+    /// Like [`Self::reconnect`]; None while this thread is doing that already, for a directory below.
+    pub(crate) fn reconnected(&self, pool: &Pool, dir: &Arc<Inode>) -> Option<()> {
         if REJOINS.replace(true) {
             return None;
         }
-        let done = self.rejoin(pool, dir);
+        let done = self.reconnect(pool, dir);
         REJOINS.set(false);
         done.ok()
     }
@@ -298,12 +304,12 @@ impl Union {
         if failed.errno() != Errno::STALE || !pool.settings.nfs_export {
             return Err(failed);
         }
-        match self.reach(pool, inode.id.ino)? {
-            Reached::File(file) if file.id == inode.id && file.stat.kind() == inode.kind => {
+        match self.resolve_number(pool, inode.id.ino)? {
+            ResolvedNumber::File(file) if file.id == inode.id && file.stat.kind() == inode.kind => {
                 inode.found_on(file.at);
                 Ok(file)
             }
-            Reached::File(_) | Reached::Dir(_) => Err(OpError::STALE),
+            ResolvedNumber::File(_) | ResolvedNumber::Dir(_) => Err(OpError::STALE),
         }
     }
 }
@@ -323,7 +329,7 @@ fn is_below(inode: &Arc<Inode>, dir: &Inode) -> bool {
 }
 
 /// Where a directory lies.
-enum Above {
+enum ParentOf {
     /// It has this name in that one.
     Named(CString, OwnedFd),
     /// It is no directory, or was removed.
@@ -333,20 +339,20 @@ enum Above {
 }
 
 /// The name of the directory `fd`, and the one that has it.
-fn name_above(branch: &Branch, fd: BorrowedFd<'_>) -> Result<Above> {
+fn name_above(branch: &Branch, fd: BorrowedFd<'_>) -> Result<ParentOf> {
     let stat = branch.ask(|| sys::at::stat_fd(fd))?;
     if !stat.is_dir() {
-        return Ok(Above::Nothing);
+        return Ok(ParentOf::Nothing);
     }
     let above = branch.ask(|| sys::at::open_follow(fd, c"..", OFlags::PATH | OFlags::DIRECTORY))?;
     let mut entries = Entries::of(branch, above.as_fd())?;
     while let Some(listed) = entries.next()? {
         if listed.ino == stat.ino {
-            return Ok(Above::Named(listed.name, above));
+            return Ok(ParentOf::Named(listed.name, above));
         }
     }
     let is_gone = branch.ask(|| sys::at::stat_fd(fd))?.nlink == 0;
-    Ok(if is_gone { Above::Nothing } else { Above::Moved })
+    Ok(if is_gone { ParentOf::Nothing } else { ParentOf::Moved })
 }
 
 /// `path`, and below it the names, the last one first.

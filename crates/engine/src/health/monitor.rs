@@ -11,28 +11,28 @@ use std::time::{Duration, Instant};
 
 use fsstack_sys::Errno;
 
-use super::crowd::{Crowd, Look};
-use super::examine::Verdict;
-use super::{DOUBTED, DOWN, HUNG, Health, UP};
+use super::inflight_limit::{InflightLimit, InflightLook};
+use super::probe::ProbeResult;
+use super::{DOWN, HUNG, Health, SUSPECT, UP};
 use crate::branch::Branch;
 use crate::thread;
 
 /// How often a branch that is not up is examined.
-const EVERY: Duration = Duration::from_secs(1);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// How long an examination may take where calls may stay for ever.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DEFAULT_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State shared by the monitor, the threads that wake it, and probes.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
+pub(super) struct MonitorState {
     /// The thread is there.
     running: bool,
     pub(super) ended: bool,
     woken: bool,
-    examining: Option<Examining>,
+    probing: Option<Examining>,
     /// When the last examination ended.
-    examined: Option<Instant>,
-    examinations: u64,
+    probed: Option<Instant>,
+    probes: u64,
     /// Threads that examine, those that were given up among them.
     inside: usize,
 }
@@ -47,51 +47,51 @@ struct Examining {
     acts: bool,
 }
 
-impl Desk {
+impl MonitorState {
     /// An examination begins at `now`: its number.
     fn begin(&mut self, now: Duration) -> u64 {
-        self.examinations += 1;
-        self.examining = Some(Examining { number: self.examinations, since: now, acts: false });
+        self.probes += 1;
+        self.probing = Some(Examining { number: self.probes, since: now, acts: false });
         self.inside += 1;
-        self.examinations
+        self.probes
     }
 
     /// Whether the examination `number` may act on what it found: not if it was given up. From now on it is not.
     fn takes_turn(&mut self, number: u64) -> bool {
-        let current = self.examining.as_mut().filter(|current| current.number == number);
+        let current = self.probing.as_mut().filter(|current| current.number == number);
         current.map(|current| current.acts = true).is_some()
     }
 
     /// Another examination may begin, though the current one has not ended; not if it acts, nor if too many hang.
     fn give_up(&mut self) {
-        if self.inside < MOST {
-            self.examining.take_if(|current| !current.acts);
+        if self.inside < MOST_HUNG_PROBES {
+            self.probing.take_if(|current| !current.acts);
         }
     }
 
     /// The current examination has ended.
     fn end(&mut self) {
-        (self.examining, self.examined) = (None, Some(Instant::now()));
+        (self.probing, self.probed) = (None, Some(Instant::now()));
     }
 }
 
 /// Examinations that hang at once at most: of as many mounts, one after the other at one place.
-const MOST: usize = 4;
+const MOST_HUNG_PROBES: usize = 4;
 
 impl Branch {
     /// There is something for the keeper to do.
-    pub(super) fn wake_keeper(&self) {
-        let mut desk = self.health.desk.lock();
-        desk.woken = true;
+    pub(super) fn wake_monitor(&self) {
+        let mut monitor_state = self.health.monitor_state.lock();
+        monitor_state.woken = true;
         self.health.asleep.store(false, SeqCst);
-        if desk.running {
+        if monitor_state.running {
             self.health.bell.notify_all();
             return;
         }
         let (health, me) = (self.health.clone(), self.me.clone());
-        let keeper = std::thread::Builder::new().name(format!("branch-{}", self.ix.0)).stack_size(256 << 10);
-        match thread::start(keeper, move || keep(&health, &me)) {
-            Ok(_) => desk.running = true,
+        let monitor = std::thread::Builder::new().name(format!("branch-{}", self.ix.0)).stack_size(256 << 10);
+        match thread::start(monitor, move || keep(&health, &me)) {
+            Ok(_) => monitor_state.running = true,
             Err(error) => {
                 self.health.asleep.store(true, SeqCst); // tried again by the next caller
                 tracing::error!(%error, branch = %self.path.display(), "branch monitor: cannot start a thread; hung calls are not noticed until one starts");
@@ -99,12 +99,12 @@ impl Branch {
         }
     }
 
-    pub(super) fn is_being_examined(&self) -> bool {
-        self.health.desk.lock().examining.is_some()
+    pub(super) fn is_being_probed(&self) -> bool {
+        self.health.monitor_state.lock().probing.is_some()
     }
 
     /// One look: at the calls inside, and at whether an examination is due.
-    fn keep_once(&self) -> Look {
+    fn keep_once(&self) -> InflightLook {
         let health = &self.health;
         let state = health.state.load(SeqCst);
         let close = || {
@@ -112,7 +112,10 @@ impl Branch {
                 self.closes("a call has not returned in time");
             }
         };
-        let look = health.crowd.as_ref().map_or_else(Look::default, |crowd| crowd.look(state == HUNG, close));
+        let look = health
+            .inflight_limit
+            .as_ref()
+            .map_or_else(InflightLook::default, |inflight_limit| inflight_limit.look(state == HUNG, close));
         if look.late {
             return look; // the examination may have ended, too
         }
@@ -120,81 +123,83 @@ impl Branch {
             self.start_all_closers();
         }
         if look.doubtful && !look.overstayed {
-            self.doubt(Errno::TIMEDOUT);
+            self.suspect(Errno::TIMEDOUT);
         }
         if health.state.load(SeqCst) != UP {
-            self.examine_when_due();
+            self.probe_when_due();
         }
         look
     }
 
-    fn examine_when_due(&self) {
-        let mut desk = self.health.desk.lock();
-        if let Some(Examining { since, .. }) = desk.examining {
-            let crowd = self.health.crowd.as_ref();
-            let overdue =
-                crowd.is_some_and(|crowd| crowd.now() > since + crowd.timeout().unwrap_or(PATIENCE));
-            drop(desk);
+    fn probe_when_due(&self) {
+        let mut monitor_state = self.health.monitor_state.lock();
+        if let Some(Examining { since, .. }) = monitor_state.probing {
+            let inflight_limit = self.health.inflight_limit.as_ref();
+            let overdue = inflight_limit.is_some_and(|inflight_limit| {
+                inflight_limit.now() > since + inflight_limit.timeout().unwrap_or(DEFAULT_PROBE_TIMEOUT)
+            });
+            drop(monitor_state);
             if overdue && self.health.state.load(SeqCst) < HUNG {
                 self.closes("its probe has not returned in time");
             }
             if overdue && self.has_another_mount() {
                 // The old mount may hang for ever: the new one is examined all the same. (Which may hang as well.)
-                self.health.desk.lock().give_up();
+                self.health.monitor_state.lock().give_up();
             }
             return;
         }
-        if desk.examined.is_some_and(|ended| ended.elapsed() < EVERY)
-            && self.health.state.load(SeqCst) != DOUBTED
+        if monitor_state.probed.is_some_and(|ended| ended.elapsed() < PROBE_INTERVAL)
+            && self.health.state.load(SeqCst) != SUSPECT
         {
             return;
         }
-        let number = desk.begin(self.health.crowd.as_ref().map_or(Duration::ZERO, Crowd::now));
-        drop(desk);
+        let number = monitor_state
+            .begin(self.health.inflight_limit.as_ref().map_or(Duration::ZERO, InflightLimit::now));
+        drop(monitor_state);
         let (me, health) = (self.me.clone(), self.health.clone());
         let thread = std::thread::Builder::new().name(format!("examine-{}", self.ix.0)).stack_size(256 << 10);
         let started = thread.spawn(move || {
             if let Some(branch) = me.upgrade() {
-                let verdict = branch.examine();
-                branch.examined(verdict, number);
+                let result = branch.probe();
+                branch.probed(result, number);
             }
-            health.desk.lock().inside -= 1;
+            health.monitor_state.lock().inside -= 1;
         });
         if let Err(error) = started {
             tracing::error!(%error, branch = %self.path.display(), "branch probe: cannot start a thread; it is tried again");
-            let mut desk = self.health.desk.lock();
-            desk.inside -= 1;
-            desk.end();
+            let mut monitor_state = self.health.monitor_state.lock();
+            monitor_state.inside -= 1;
+            monitor_state.end();
         }
     }
 
     /// An examination has ended.
-    fn examined(&self, verdict: Verdict, number: u64) {
+    fn probed(&self, result: ProbeResult, number: u64) {
         let health = &self.health;
-        if !health.desk.lock().takes_turn(number) {
+        if !health.monitor_state.lock().takes_turn(number) {
             return; // another one is on its way
         }
         // No call on the branch from here on: nobody takes the turn of an examination that acts.
-        match verdict {
-            Verdict::Good(missing) => self.returns(&missing, "branch up: it answers again"),
-            Verdict::Elsewhere(place, missing) => {
-                self.move_home(place);
+        match result {
+            ProbeResult::Good(missing) => self.returns(&missing, "branch up: it answers again"),
+            ProbeResult::Elsewhere(mounted, missing) => {
+                self.replace_root(mounted);
                 self.returns(&missing, "branch mounted again; its open files are opened again by name");
             }
-            Verdict::Bad(why) => self.is_down(&why),
-            Verdict::Vanished => {
+            ProbeResult::Bad(why) => self.is_down(&why),
+            ProbeResult::Vanished => {
                 self.is_down(&"its mount is gone");
                 self.leave_mount();
             }
         }
-        health.desk.lock().end();
+        health.monitor_state.lock().end();
         health.bell.notify_all();
     }
 
     /// It answers, and is itself, but for the parts that are `missing`.
     fn returns(&self, missing: &[String], why: &str) {
-        if let Some(crowd) = &self.health.crowd {
-            crowd.has_answered();
+        if let Some(inflight_limit) = &self.health.inflight_limit {
+            inflight_limit.has_answered();
         }
         if missing.is_empty() {
             self.settle_with_pool();
@@ -213,14 +218,14 @@ impl Branch {
 
     fn opens(&self, why: &str) {
         *self.health.found_good.lock() = Some(Instant::now());
-        if self.health.state.swap(UP, SeqCst) > DOUBTED {
+        if self.health.state.swap(UP, SeqCst) > SUSPECT {
             self.distrust_space();
             tracing::warn!(branch = %self.path.display(), "{why}");
         }
         // Its mount may have gone since the examination looked: a thread that saw that found the branch not up, and left it to
-        // this examination (`doubt`). A thread that sees it from now on finds it up.
+        // this examination (`suspect`). A thread that sees it from now on finds it up.
         if self.is_unmounted() {
-            self.doubt(Errno::NOTCONN);
+            self.suspect(Errno::NOTCONN);
         }
     }
 
@@ -233,8 +238,8 @@ impl Branch {
 
     /// The branch is closed: calls that wait for a permit are refused.
     fn refuse_waiting(&self) {
-        if let Some(crowd) = &self.health.crowd {
-            crowd.refuse_waiting();
+        if let Some(inflight_limit) = &self.health.inflight_limit {
+            inflight_limit.refuse_waiting();
         }
     }
 }
@@ -243,33 +248,37 @@ fn keep(health: &Arc<Health>, branch: &Weak<Branch>) {
     let mut before = 0;
     loop {
         // Read once, before the look: a call that comes in later is not in the number that sleep is decided by.
-        let entered = health.crowd.as_ref().map_or(0, Crowd::entered);
+        let entered = health.inflight_limit.as_ref().map_or(0, InflightLimit::entered);
         let Some(kept) = branch.upgrade() else { return };
         let look = kept.keep_once();
         drop(kept);
-        let crowd = health.crowd.as_ref();
-        let quiet = look.inside == 0 && entered == before && !health.closers.lack_thread();
+        let inflight_limit = health.inflight_limit.as_ref();
+        let idle = look.inside == 0 && entered == before && !health.closers.lack_thread();
         before = entered;
-        let mut desk = health.desk.lock();
-        if desk.ended {
+        let mut monitor_state = health.monitor_state.lock();
+        if monitor_state.ended {
             return;
         }
-        if std::mem::take(&mut desk.woken) {
+        if std::mem::take(&mut monitor_state.woken) {
             continue;
         }
-        if !quiet || health.state.load(SeqCst) != UP {
-            health.bell.wait_for(&mut desk, crowd.map_or(EVERY, Crowd::pause));
+        if !idle || health.state.load(SeqCst) != UP {
+            health
+                .bell
+                .wait_for(&mut monitor_state, inflight_limit.map_or(PROBE_INTERVAL, InflightLimit::pause));
             continue;
         }
-        if crowd.is_none() {
-            desk.running = false;
+        if inflight_limit.is_none() {
+            monitor_state.running = false;
             return;
         }
         health.asleep.store(true, SeqCst);
         // A call may have come in since, before `asleep` could be seen: both sides store first and look then.
-        if crowd.is_some_and(|crowd| crowd.entered() == entered) && health.state.load(SeqCst) == UP {
-            while !desk.woken && !desk.ended {
-                health.bell.wait(&mut desk);
+        if inflight_limit.is_some_and(|inflight_limit| inflight_limit.entered() == entered)
+            && health.state.load(SeqCst) == UP
+        {
+            while !monitor_state.woken && !monitor_state.ended {
+                health.bell.wait(&mut monitor_state);
             }
         }
         health.asleep.store(false, Relaxed);
@@ -282,27 +291,27 @@ mod tests {
 
     #[test]
     fn one_examination_acts_at_a_time() {
-        let mut desk = Desk::default();
-        let first = desk.begin(Duration::ZERO);
-        desk.give_up();
-        let second = desk.begin(Duration::ZERO);
-        assert!(!desk.takes_turn(first), "it was given up");
-        assert!(desk.takes_turn(second));
+        let mut monitor_state = MonitorState::default();
+        let first = monitor_state.begin(Duration::ZERO);
+        monitor_state.give_up();
+        let second = monitor_state.begin(Duration::ZERO);
+        assert!(!monitor_state.takes_turn(first), "it was given up");
+        assert!(monitor_state.takes_turn(second));
         // It moves the branch to another mount: nobody else does meanwhile.
-        desk.give_up();
-        assert!(desk.examining.is_some());
-        desk.end();
-        assert!(!desk.takes_turn(second));
+        monitor_state.give_up();
+        assert!(monitor_state.probing.is_some());
+        monitor_state.end();
+        assert!(!monitor_state.takes_turn(second));
     }
 
     #[test]
     fn no_more_than_a_few_examinations_hang_at_once() {
-        let mut desk = Desk::default();
-        for _ in 0..MOST {
-            assert!(desk.examining.is_none());
-            desk.begin(Duration::ZERO);
-            desk.give_up();
+        let mut monitor_state = MonitorState::default();
+        for _ in 0..MOST_HUNG_PROBES {
+            assert!(monitor_state.probing.is_none());
+            monitor_state.begin(Duration::ZERO);
+            monitor_state.give_up();
         }
-        assert!(desk.examining.is_some());
+        assert!(monitor_state.probing.is_some());
     }
 }

@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, OFlags, SysError};
 
-use super::{Access, OpenFile, Placed};
+use super::{Access, BranchFile, OpenFile};
 use crate::error::Result;
-use crate::ranked::{QUIET, Ranked};
-use crate::tally::Sum;
+use crate::metrics::BranchCounter;
+use crate::ranked::{NOATIME, Ranked};
 
 /// Objects whose access times do not change by reads through the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Untouched {
+pub struct NoatimeScope {
     /// Files' (`noatime`).
     pub files: bool,
     /// Directories' (`nodiratime`, `noatime`).
@@ -30,103 +30,109 @@ pub struct Untouched {
 
 /// How a file's descriptors are.
 #[derive(Debug, Default)]
-pub(super) struct Quiet {
+pub(super) struct NoatimeState {
     /// Somebody has it open whose reads are to be seen.
-    loud: AtomicBool,
+    has_atime_reader: AtomicBool,
     /// Order: after the file's place.
-    state: Ranked<State, QUIET>,
+    state: Ranked<NoatimeDescriptors, NOATIME>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NoatimeDescriptors {
     /// The one that all share leaves the access time alone.
-    hushed: bool,
-    apart: Option<Apart>,
+    is_noatime: bool,
+    noatime_fd: Option<NoatimeDescriptor>,
 }
 
 /// The second descriptor.
 #[derive(Debug)]
-struct Apart {
+struct NoatimeDescriptor {
     /// Place of the first descriptor when this was opened.
     on: (BranchIx, u32),
     fd: Arc<OwnedFd>,
 }
 
 impl OpenFile {
-    /// One more handle reads by the daemon; if it is not `quiet`, its reads are to be seen.
-    pub(crate) fn has_reader(&self, quiet: bool) {
-        if self.quiet.loud.load(SeqCst) {
+    /// One more handle reads by the daemon; if it is not `noatime`, its reads are to be seen.
+    pub(crate) fn has_reader(&self, noatime: bool) {
+        if self.noatime.has_atime_reader.load(SeqCst) {
             return;
         }
         // (Who cannot have its place cannot read it either.)
         let Ok(placed) = self.placed() else { return };
-        let (mut was, mut hushed) = {
-            let mut state = self.quiet.state.lock();
-            if !quiet {
-                self.quiet.loud.store(true, SeqCst);
+        let (mut was, mut is_noatime) = {
+            let mut state = self.noatime.state.lock();
+            if !noatime {
+                self.noatime.has_atime_reader.store(true, SeqCst);
             }
-            let hushed = quiet && !self.quiet.loud.load(SeqCst);
-            (std::mem::replace(&mut state.hushed, hushed), hushed)
+            let is_noatime = noatime && !self.noatime.has_atime_reader.load(SeqCst);
+            (std::mem::replace(&mut state.is_noatime, is_noatime), is_noatime)
         };
         // The branch is asked without the lock: another open may have its way meanwhile.
-        while was != hushed {
-            hush(&placed, hushed);
-            (was, hushed) = (hushed, self.quiet.state.lock().hushed);
+        while was != is_noatime {
+            set_noatime(&placed, is_noatime);
+            (was, is_noatime) = (is_noatime, self.noatime.state.lock().is_noatime);
         }
     }
 
     /// Another descriptor is in its place: the second one, which is on what was there before, goes.
-    pub(crate) fn hush_again(&self, placed: &Placed) {
-        let (hushed, apart) = {
-            let mut state = self.quiet.state.lock();
-            (state.hushed, state.apart.take())
+    pub(crate) fn set_noatime_again(&self, placed: &BranchFile) {
+        let (is_noatime, noatime_fd) = {
+            let mut state = self.noatime.state.lock();
+            (state.is_noatime, state.noatime_fd.take())
         };
-        if let Some(apart) = apart {
-            placed.branch.dispose(apart.on.1, apart);
+        if let Some(noatime_fd) = noatime_fd {
+            placed.branch.dispose(noatime_fd.on.1, noatime_fd);
         }
-        if hushed {
-            hush(placed, true);
+        if is_noatime {
+            set_noatime(placed, true);
         }
     }
 
-    /// Like [`Self::ask`], for reads: `quietly` or not. The bytes are counted.
+    /// Like [`Self::ask`], for reads: `with_descriptor` or not. The bytes are counted.
     ///
     /// # Errors
     /// What the call answered.
     pub(crate) fn ask_to_read(
         &self,
-        quietly: bool,
+        with_descriptor: bool,
         call: impl FnOnce(BorrowedFd<'_>) -> Result<usize, SysError>,
     ) -> Result<usize> {
         let placed = self.readable()?;
         placed.branch.as_daemon()?;
-        let read = match quietly {
-            true => self.quietly(&placed, call)?,
+        let read = match with_descriptor {
+            true => self.with_descriptor(&placed, call)?,
             false => placed.branch.ask(|| call(placed.fd.as_fd()))?,
         };
-        placed.branch.tally.add(Sum::ReadBytes, read as u64);
+        placed.branch.metrics.add(BranchCounter::ReadBytes, read as u64);
         Ok(read)
     }
 
     /// Runs a call on the file by a descriptor that leaves its access time alone, if there can be one.
-    fn quietly<T>(
+    fn with_descriptor<T>(
         &self,
-        placed: &Placed,
+        placed: &BranchFile,
         call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>,
     ) -> Result<T> {
-        let apart = if self.quiet.loud.load(SeqCst) { self.apart(placed) } else { None };
-        placed.branch.ask(|| call(apart.as_ref().map_or(placed.fd.as_fd(), |fd| fd.as_fd())))
+        let noatime_fd =
+            if self.noatime.has_atime_reader.load(SeqCst) { self.noatime_fd(placed) } else { None };
+        placed.branch.ask(|| call(noatime_fd.as_ref().map_or(placed.fd.as_fd(), |fd| fd.as_fd())))
     }
 
-    fn apart(&self, placed: &Placed) -> Option<Arc<OwnedFd>> {
-        let on = (placed.branch.ix, placed.fd.epoch);
-        let known =
-            |state: &State| state.apart.as_ref().filter(|apart| apart.on == on).map(|apart| apart.fd.clone());
-        let found = known(&self.quiet.state.lock());
+    fn noatime_fd(&self, placed: &BranchFile) -> Option<Arc<OwnedFd>> {
+        let on = (placed.branch.ix, placed.fd.mount_generation);
+        let known = |state: &NoatimeDescriptors| {
+            state
+                .noatime_fd
+                .as_ref()
+                .filter(|noatime_fd| noatime_fd.on == on)
+                .map(|noatime_fd| noatime_fd.fd.clone())
+        };
+        let found = known(&self.noatime.state.lock());
         found.or_else(|| {
             let how = Access::Read.flags() | OFlags::NOATIME;
             let fd = Arc::new(placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how)).ok()?);
-            let old = self.quiet.state.lock().apart.replace(Apart { on, fd: fd.clone() });
+            let old = self.noatime.state.lock().noatime_fd.replace(NoatimeDescriptor { on, fd: fd.clone() });
             if let Some(old) = old {
                 placed.branch.dispose(old.on.1, old); // (not under the lock)
             }
@@ -135,10 +141,10 @@ impl OpenFile {
     }
 }
 
-fn hush(placed: &Placed, quiet: bool) {
+fn set_noatime(placed: &BranchFile, noatime: bool) {
     // `O_PATH` descriptors are never read. If O_NOATIME is refused, reads update the access time.
     if placed.access != Access::Name
-        && let Err(error) = placed.branch.ask(|| sys::file::set_noatime(placed.fd.as_fd(), quiet))
+        && let Err(error) = placed.branch.ask(|| sys::file::set_noatime(placed.fd.as_fd(), noatime))
     {
         tracing::debug!(%error, "O_NOATIME refused: reads update the access time");
     }

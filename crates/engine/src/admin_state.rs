@@ -22,11 +22,11 @@ const GONE: usize = usize::MAX / 2;
 
 /// Administrative state of a branch.
 #[derive(Debug)]
-pub(crate) struct Terms {
+pub(crate) struct AdminState {
     mode: AtomicU8,
     /// It is to go: nothing new is put there.
     leaving: AtomicBool,
-    limits: Mutex<Limits>,
+    limits: Mutex<SpaceLimits>,
     /// Open files, or [`GONE`].
     open: AtomicUsize,
     /// Bytes promised to copies that are under way.
@@ -34,12 +34,12 @@ pub(crate) struct Terms {
     /// Written part of these reservations when the file system was last asked for its space: it counts that itself.
     arrived: AtomicU64,
     /// Large files that are promised space, by their numbers.
-    awaited: Ranked<HashMap<u64, Awaited>, AWAITED>,
+    awaited: Ranked<HashMap<u64, AwaitedFile>, AWAITED>,
 }
 
 /// A file that is being copied.
 #[derive(Clone, Debug)]
-struct Awaited {
+struct AwaitedFile {
     dir: Arc<OwnedFd>,
     bytes: u64,
     /// Its part of `arrived`.
@@ -55,14 +55,14 @@ pub(crate) fn staged(id: u64) -> CString {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct SpaceLimits {
     floor: Option<Floor>,
     min_inodes: Option<u64>,
 }
 
-impl Terms {
+impl AdminState {
     pub(crate) fn new(spec: &BranchSpec) -> Self {
-        let limits = Limits { floor: spec.floor, min_inodes: spec.min_inodes };
+        let limits = SpaceLimits { floor: spec.floor, min_inodes: spec.min_inodes };
         Self {
             mode: AtomicU8::new(code(spec.mode)),
             leaving: AtomicBool::new(false),
@@ -75,7 +75,7 @@ impl Terms {
     }
 }
 
-impl Terms {
+impl AdminState {
     /// From the beginning: nobody ever comes in.
     pub(crate) fn close(&self) {
         self.open.store(GONE, SeqCst);
@@ -84,12 +84,12 @@ impl Terms {
 
 /// A file is open on the branch: it cannot leave the pool until this drops, or moves out.
 #[derive(Debug)]
-pub struct Tenant {
+pub struct OpenFileRef {
     branch: Arc<Branch>,
     is_out: AtomicBool,
 }
 
-impl Tenant {
+impl OpenFileRef {
     /// The branch.
     pub fn branch(&self) -> &Arc<Branch> {
         &self.branch
@@ -98,20 +98,20 @@ impl Tenant {
     /// Nobody has the file open any more, though a thread may be stuck in a call on it: the branch may go.
     pub(crate) fn move_out(&self) {
         if !self.is_out.swap(true, SeqCst) {
-            let before = self.branch.terms.open.fetch_sub(1, SeqCst);
+            let before = self.branch.admin.open.fetch_sub(1, SeqCst);
             debug_assert!(0 < before && before < GONE, "a file was closed that was not open");
         }
     }
 }
 
-impl std::ops::Deref for Tenant {
+impl std::ops::Deref for OpenFileRef {
     type Target = Arc<Branch>;
     fn deref(&self) -> &Arc<Branch> {
         &self.branch
     }
 }
 
-impl Drop for Tenant {
+impl Drop for OpenFileRef {
     fn drop(&mut self) {
         self.move_out();
     }
@@ -128,7 +128,7 @@ impl Branch {
 
     /// The mode that it was given.
     pub fn given_mode(&self) -> BranchMode {
-        match self.terms.mode.load(Relaxed) {
+        match self.admin.mode.load(Relaxed) {
             0 => BranchMode::ReadWrite,
             1 => BranchMode::NoCreate,
             _ => BranchMode::ReadOnly,
@@ -137,17 +137,17 @@ impl Branch {
 
     /// Its own floor, if it has one.
     pub fn floor(&self) -> Option<Floor> {
-        self.terms.limits.lock().floor
+        self.admin.limits.lock().floor
     }
 
     /// Its own least number of free inodes, if it has one.
     pub fn min_inodes(&self) -> Option<u64> {
-        self.terms.limits.lock().min_inodes
+        self.admin.limits.lock().min_inodes
     }
 
     /// Files that are open on it.
     pub fn open_files(&self) -> usize {
-        match self.terms.open.load(SeqCst) {
+        match self.admin.open.load(SeqCst) {
             open if open < GONE => open,
             _ => 0,
         }
@@ -155,69 +155,69 @@ impl Branch {
 
     /// Bytes promised to copies that are under way.
     pub fn reserved(&self) -> u64 {
-        self.terms.reserved.load(Relaxed)
+        self.admin.reserved.load(Relaxed)
     }
 
     /// It goes when its files are closed.
     pub fn is_leaving(&self) -> bool {
-        self.terms.leaving.load(Relaxed)
+        self.admin.leaving.load(Relaxed)
     }
 
     /// It has left the pool: calls on it find nothing.
     pub fn is_gone(&self) -> bool {
-        self.terms.open.load(Relaxed) >= GONE
+        self.admin.open.load(Relaxed) >= GONE
     }
 
     /// A file is about to be open here.
     ///
     /// # Errors
     /// ESTALE if the branch has left the pool.
-    pub fn move_in(self: &Arc<Self>) -> Result<Tenant> {
-        let taken = self.terms.open.fetch_update(SeqCst, SeqCst, |open| (open < GONE).then_some(open + 1));
+    pub fn acquire(self: &Arc<Self>) -> Result<OpenFileRef> {
+        let taken = self.admin.open.fetch_update(SeqCst, SeqCst, |open| (open < GONE).then_some(open + 1));
         match taken {
-            Ok(_) => Ok(Tenant { branch: self.clone(), is_out: AtomicBool::new(false) }),
+            Ok(_) => Ok(OpenFileRef { branch: self.clone(), is_out: AtomicBool::new(false) }),
             Err(_) => Err(OpError::STALE),
         }
     }
 
     /// Closes the branch for ever, unless files are open there: how many.
     pub(crate) fn shut(&self) -> Result<(), usize> {
-        self.terms.open.compare_exchange(0, GONE, SeqCst, SeqCst).map(drop)
+        self.admin.open.compare_exchange(0, GONE, SeqCst, SeqCst).map(drop)
     }
 
     /// `bytes` are for the file that will be number `id` in `dir`.
     pub(crate) fn promise(&self, id: u64, bytes: u64, dir: &Arc<OwnedFd>) {
-        self.terms.reserved.fetch_add(bytes, Relaxed);
+        self.admin.reserved.fetch_add(bytes, Relaxed);
         if LARGE <= bytes {
-            self.terms.awaited.lock().insert(id, Awaited { dir: dir.clone(), bytes, arrived: 0 });
+            self.admin.awaited.lock().insert(id, AwaitedFile { dir: dir.clone(), bytes, arrived: 0 });
         }
     }
 
     /// It is whole, or will not come.
     pub(crate) fn give_back(&self, id: u64, bytes: u64) {
-        if let Some(awaited) = self.terms.awaited.lock().remove(&id) {
-            let before = self.terms.arrived.fetch_sub(awaited.arrived, Relaxed);
+        if let Some(awaited) = self.admin.awaited.lock().remove(&id) {
+            let before = self.admin.arrived.fetch_sub(awaited.arrived, Relaxed);
             debug_assert!(before >= awaited.arrived, "less has arrived on a branch than of one file");
         }
-        let before = self.terms.reserved.fetch_sub(bytes, Relaxed);
+        let before = self.admin.reserved.fetch_sub(bytes, Relaxed);
         debug_assert!(before >= bytes, "more was given back than was promised");
     }
 
     /// Part of the reservation for the file `id` that its file system has counted.
     pub(crate) fn arrived(&self, id: u64) -> u64 {
-        self.terms.awaited.lock().get(&id).map_or(0, |awaited| awaited.arrived)
+        self.admin.awaited.lock().get(&id).map_or(0, |awaited| awaited.arrived)
     }
 
     /// Bytes that were promised and that the file system, when it was last asked, did not know of.
     pub(crate) fn still_to_come(&self) -> u64 {
-        self.reserved().saturating_sub(self.terms.arrived.load(Relaxed))
+        self.reserved().saturating_sub(self.admin.arrived.load(Relaxed))
     }
 
     /// How much each of the promised files has: asked before the file system's space, so that nothing is counted by nobody.
     pub(crate) fn what_arrived(&self) -> Vec<(u64, u64)> {
-        let awaited: Vec<(u64, Awaited)> =
-            self.terms.awaited.lock().iter().map(|(id, awaited)| (*id, awaited.clone())).collect();
-        let has = |(id, file): (u64, Awaited)| {
+        let awaited: Vec<(u64, AwaitedFile)> =
+            self.admin.awaited.lock().iter().map(|(id, awaited)| (*id, awaited.clone())).collect();
+        let has = |(id, file): (u64, AwaitedFile)| {
             let stat = self.ask(|| sys::at::stat(file.dir.as_fd(), &staged(id)));
             (id, stat.map_or(0, |stat| stat.blocks.saturating_mul(512).min(file.bytes)))
         };
@@ -226,25 +226,25 @@ impl Branch {
 
     /// The space that the file system tells now is without what those files have.
     pub(crate) fn note_arrived(&self, files: &[(u64, u64)]) {
-        let mut awaited = self.terms.awaited.lock();
+        let mut awaited = self.admin.awaited.lock();
         for (id, has) in files {
             if let Some(known) = awaited.get_mut(id) {
-                self.terms.arrived.fetch_add(*has, Relaxed);
-                self.terms.arrived.fetch_sub(std::mem::replace(&mut known.arrived, *has), Relaxed);
+                self.admin.arrived.fetch_add(*has, Relaxed);
+                self.admin.arrived.fetch_sub(std::mem::replace(&mut known.arrived, *has), Relaxed);
             }
         }
     }
 
     pub(crate) fn set_mode(&self, mode: BranchMode) {
-        self.terms.mode.store(code(mode), Relaxed);
+        self.admin.mode.store(code(mode), Relaxed);
     }
 
     pub(crate) fn set_leaving(&self, leaving: bool) {
-        self.terms.leaving.store(leaving, Relaxed);
+        self.admin.leaving.store(leaving, Relaxed);
     }
 
     pub(crate) fn set_limits(&self, floor: Option<Floor>, min_inodes: Option<u64>) {
-        *self.terms.limits.lock() = Limits { floor, min_inodes };
+        *self.admin.limits.lock() = SpaceLimits { floor, min_inodes };
     }
 }
 

@@ -26,44 +26,44 @@ use crate::union::Union;
 const EACH: usize = 4;
 const MOST: usize = 32;
 
-type Job = Box<dyn FnOnce() + Send>;
+type LookupJob = Box<dyn FnOnce() + Send>;
 /// Where the answers of branches come that were asked ahead.
-type Sent = SmallVec<[(BranchIx, Receiver<Result<Stat>>); 4]>;
+type AskedAhead = SmallVec<[(BranchIx, Receiver<Result<Stat>>); 4]>;
 
 /// The threads.
 #[derive(Default)]
-pub(crate) struct Scouts(Arc<Camp>);
+pub(crate) struct ParallelLookup(Arc<LookupThreads>);
 
 #[derive(Default)]
-struct Camp {
-    state: Mutex<State>,
+struct LookupThreads {
+    state: Mutex<LookupQueue>,
     bell: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    jobs: VecDeque<Job>,
+struct LookupQueue {
+    jobs: VecDeque<LookupJob>,
     threads: usize,
     idle: usize,
     closed: bool,
 }
 
-impl std::fmt::Debug for Scouts {
+impl std::fmt::Debug for ParallelLookup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Scouts").field("threads", &self.0.state.lock().threads).finish()
     }
 }
 
-impl Scouts {
+impl ParallelLookup {
     /// Makes sure that there are enough for `pool`. Not for a door's thread: threads inherit where they may run.
-    pub(crate) fn muster(&self, pool: &Pool) {
+    pub(crate) fn start_threads(&self, pool: &Pool) {
         let remote = pool.branches.iter().filter(|branch| !branch.kind.is_local()).count();
         // The only one is asked by the thread that serves the request.
         let wanted = if remote < 2 { 0 } else { (remote * EACH).min(MOST) };
         while self.0.state.lock().threads < wanted {
-            let camp = self.0.clone();
+            let shared = self.0.clone();
             let started = std::thread::Builder::new().name("scout".into()).stack_size(128 << 10);
-            if let Err(error) = started.spawn(move || camp.work()) {
+            if let Err(error) = started.spawn(move || shared.work()) {
                 return tracing::warn!(%error, "parallel lookup: cannot start a thread; branches are asked one after the other");
             }
             self.0.state.lock().threads += 1;
@@ -71,7 +71,7 @@ impl Scouts {
     }
 
     /// Has `job` done by a free thread; false if there is none.
-    fn send(&self, job: Job) -> bool {
+    fn send(&self, job: LookupJob) -> bool {
         let mut state = self.0.state.lock();
         let free = state.jobs.len() < state.idle;
         if free {
@@ -82,14 +82,14 @@ impl Scouts {
     }
 }
 
-impl Drop for Scouts {
+impl Drop for ParallelLookup {
     fn drop(&mut self) {
         self.0.state.lock().closed = true;
         self.0.bell.notify_all();
     }
 }
 
-impl Camp {
+impl LookupThreads {
     fn work(&self) {
         // The thread that started it may have been acting for a caller.
         if let Err(error) = sys::identity::become_daemon() {
@@ -113,13 +113,13 @@ impl Camp {
 }
 
 /// Answers of the branches that hold a directory about a name in it, in the pool's order.
-pub(crate) struct Answers<'a> {
+pub(crate) struct BranchAnswers<'a> {
     union: &'a Union,
     pool: &'a Pool,
     dir: &'a Arc<Inode>,
     name: &'a CStr,
     left: std::iter::Peekable<smallvec::IntoIter<[BranchIx; 4]>>,
-    sent: Option<Sent>,
+    sent: Option<AskedAhead>,
 }
 
 impl Union {
@@ -131,40 +131,40 @@ impl Union {
         dir: &'a Arc<Inode>,
         name: &'a CStr,
         at: SmallVec<[BranchIx; 4]>,
-    ) -> Answers<'a> {
-        Answers { union: self, pool, dir, name, left: at.into_iter().peekable(), sent: None }
+    ) -> BranchAnswers<'a> {
+        BranchAnswers { union: self, pool, dir, name, left: at.into_iter().peekable(), sent: None }
     }
 }
 
-impl Answers<'_> {
+impl BranchAnswers<'_> {
     /// Sends for what all branches after this one say, that others serve.
-    fn send(&self) -> Sent {
-        let mut sent = Sent::new();
+    fn send(&self) -> AskedAhead {
+        let mut sent = AskedAhead::new();
         let after = self.left.clone();
         for at in after.filter(|at| !self.pool.branch(*at).kind.is_local()) {
             // Opening the directory first, where it is not open, is left to the thread that takes the answer.
             let Some(dir) = self.dir.cached_dirfd(at) else { continue };
             let branch: Arc<Branch> = self.pool.branch(at).clone();
-            if dir.epoch != branch.epoch() {
+            if dir.mount_generation != branch.mount_generation() {
                 continue;
             }
-            let (tell, told) = channel();
+            let (tell, answer) = channel();
             let name = self.name.to_owned();
             let job = Box::new(move || {
                 let stat = branch.ask(|| branch.stat(dir.as_fd(), &name));
                 // Nobody may be waiting any more: an earlier branch had it.
                 let _heard = tell.send(stat);
             });
-            if !self.union.scouts.send(job) {
+            if !self.union.parallel_lookup.send(job) {
                 break;
             }
-            sent.push((at, told));
+            sent.push((at, answer));
         }
         sent
     }
 }
 
-impl Iterator for Answers<'_> {
+impl Iterator for BranchAnswers<'_> {
     type Item = (BranchIx, Result<Stat>);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -173,7 +173,7 @@ impl Iterator for Answers<'_> {
             self.sent = Some(self.send());
         }
         let sent = self.sent.as_ref().and_then(|sent| sent.iter().find(|(to, _)| *to == at));
-        let stat = match sent.map(|(_, told)| self.pool.branch(at).heard_of(told)) {
+        let stat = match sent.map(|(_, answer)| self.pool.branch(at).heard_of(answer)) {
             Some(Ok(stat)) => stat.and_then(|stat| {
                 let branch = self.pool.branch(at);
                 self.union.check_mount(branch, &stat).map(|()| stat)

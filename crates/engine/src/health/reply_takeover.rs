@@ -15,50 +15,50 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 /// Responder that a worker thread leaves behind while it serves.
-pub trait StandIn: Send + Sync + Debug {
-    /// Has the request `turn` of the thread served again by another thread, if it may be; else answers it with EIO. Not if
+pub trait ReplyTakeover: Send + Sync + Debug {
+    /// Has the request `request_id` of the thread served again by another thread, if it may be; else answers it with EIO. Not if
     /// it has been answered. False: it could not be, and is to be tried again.
-    fn refuse(&self, turn: u64) -> bool;
+    fn refuse(&self, request_id: u64) -> bool;
 }
 
 /// A request that somebody else can answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Desk {
-    door: Arc<dyn StandIn>,
-    turn: u64,
+pub(crate) struct Responder {
+    transport: Arc<dyn ReplyTakeover>,
+    request_id: u64,
 }
 
-impl Desk {
+impl Responder {
     pub(crate) fn refuse(&self) -> bool {
-        self.door.refuse(self.turn)
+        self.transport.refuse(self.request_id)
     }
 }
 
 thread_local! {
-    static DESK: RefCell<Option<Desk>> = const { RefCell::new(None) };
+    static RESPONDER: RefCell<Option<Responder>> = const { RefCell::new(None) };
 }
 
-/// Serves the request `turn` by `work`: meanwhile `door` can refuse it.
-pub fn at<T>(door: &Arc<dyn StandIn>, turn: u64, work: impl FnOnce() -> T) -> T {
+/// Serves the request `request_id` by `work`: meanwhile `transport` can refuse it.
+pub fn at<T>(transport: &Arc<dyn ReplyTakeover>, request_id: u64, work: impl FnOnce() -> T) -> T {
     /// Leaves the desk, also when `work` panics.
-    struct Leaves;
-    impl Drop for Leaves {
+    struct ClearResponder;
+    impl Drop for ClearResponder {
         fn drop(&mut self) {
-            DESK.set(None);
+            RESPONDER.set(None);
         }
     }
-    DESK.set(Some(Desk { door: door.clone(), turn }));
-    let _leaves = Leaves;
+    RESPONDER.set(Some(Responder { transport: transport.clone(), request_id }));
+    let _leaves = ClearResponder;
     work()
 }
 
 /// The request that the calling thread serves, if another could answer it.
-pub(crate) fn desk() -> Option<Desk> {
-    DESK.with_borrow(Clone::clone)
+pub(crate) fn responder() -> Option<Responder> {
+    RESPONDER.with_borrow(Clone::clone)
 }
 
 /// Worker threads of a transport.
-pub trait Crew: Send + Sync + Debug {
+pub trait WorkerThread: Send + Sync + Debug {
     /// The calling thread is going to wait for another request. True: it does not count as long as it does; false: there
     /// are so many already that it counts.
     fn steps_aside(&self) -> bool;
@@ -67,12 +67,12 @@ pub trait Crew: Send + Sync + Debug {
 }
 
 thread_local! {
-    static CREW: RefCell<Option<Arc<dyn Crew>>> = const { RefCell::new(None) };
+    static WORKER: RefCell<Option<Arc<dyn WorkerThread>>> = const { RefCell::new(None) };
 }
 
-/// The calling thread is one of `crew` as long as it lives.
-pub fn of(crew: Arc<dyn Crew>) {
-    CREW.set(Some(crew));
+/// The calling thread is one of `worker` as long as it lives.
+pub fn of(worker: Arc<dyn WorkerThread>) {
+    WORKER.set(Some(worker));
 }
 
 thread_local! {
@@ -82,17 +82,17 @@ thread_local! {
 /// Waits for another request by `wait`, or does long work. A thread that is aside already stays so.
 pub(crate) fn aside<T>(wait: impl FnOnce() -> T) -> T {
     /// Steps back, also when `wait` panics.
-    struct Back(Option<Arc<dyn Crew>>);
-    impl Drop for Back {
+    struct StepBack(Option<Arc<dyn WorkerThread>>);
+    impl Drop for StepBack {
         fn drop(&mut self) {
-            if let Some(crew) = self.0.take() {
+            if let Some(worker) = self.0.take() {
                 IS_ASIDE.set(false);
-                crew.steps_back();
+                worker.steps_back();
             }
         }
     }
-    let crew = if IS_ASIDE.get() { None } else { CREW.with_borrow(Clone::clone) };
-    let back = Back(crew.filter(|crew| crew.steps_aside()));
+    let worker = if IS_ASIDE.get() { None } else { WORKER.with_borrow(Clone::clone) };
+    let back = StepBack(worker.filter(|worker| worker.steps_aside()));
     if back.0.is_some() {
         IS_ASIDE.set(true);
     }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 /// A directory, and the way to it from the root of its branch.
 #[derive(Debug)]
-pub(crate) struct Way {
-    above: Option<Arc<Way>>,
+pub(crate) struct DirPath {
+    above: Option<Arc<DirPath>>,
     /// Name; the first one is a path.
     name: Vec<u8>,
 }
 
-impl Way {
+impl DirPath {
     /// The directory at `path`.
     pub(crate) fn from(path: Vec<u8>) -> Arc<Self> {
         Arc::new(Self { above: None, name: path })
@@ -34,7 +34,7 @@ impl Way {
     }
 }
 
-impl Drop for Way {
+impl Drop for DirPath {
     /// Frees a path as deep as the tree may be, without recursion.
     fn drop(&mut self) {
         let mut above = self.above.take();
@@ -50,11 +50,11 @@ mod tests {
 
     #[test]
     fn a_path_is_told_however_long() {
-        let mut way = Way::from(b"a/b".to_vec());
+        let mut dir_path = DirPath::from(b"a/b".to_vec());
         for _ in 0..200_000 {
-            way = Way::below(&way, b"c".to_vec());
+            dir_path = DirPath::below(&dir_path, b"c".to_vec());
         }
-        assert!(way.path().starts_with(b"a/b/c/c/") && way.path().len() == 3 + 400_000);
-        assert_eq!(Way::below(&Way::from(Vec::new()), b"x".to_vec()).path(), b"/x");
+        assert!(dir_path.path().starts_with(b"a/b/c/c/") && dir_path.path().len() == 3 + 400_000);
+        assert_eq!(DirPath::below(&DirPath::from(Vec::new()), b"x".to_vec()).path(), b"/x");
     }
 }

@@ -19,7 +19,7 @@ use crate::union::Union;
 
 /// Chosen write path of a file, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct PathDecision {
     /// The wish; a passthrough wish has no id yet.
     pub route: Route,
     /// The write path that is set for it.
@@ -27,12 +27,12 @@ pub struct Choice {
     /// The directory's rule that set it; None: the pool's own setting.
     pub rule: Option<Arc<Rule>>,
     /// Why it goes by the stacked path all the same.
-    pub but: Option<But>,
+    pub reason: Option<StackedReason>,
 }
 
 /// Why a file goes by the stacked path though none was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum But {
+pub enum StackedReason {
     /// It is no regular file.
     NotRegular,
     /// Writes are answered when they are on the disk.
@@ -56,7 +56,7 @@ pub enum But {
     NoPassthrough,
 }
 
-impl fmt::Display for But {
+impl fmt::Display for StackedReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Synchronous => out.write_str("the mount is synchronous (sync)"),
@@ -76,21 +76,21 @@ impl fmt::Display for But {
     }
 }
 
-impl Choice {
+impl PathDecision {
     /// Whether the kernel is to read and write it.
     pub fn is_passthrough(&self) -> bool {
         matches!(self.route, Route::Passthrough(_))
     }
 
     /// The same, had the kernel not taken the file.
-    pub(crate) fn refused(mut self, stacked: Route, but: But) -> Self {
+    pub(crate) fn refused(mut self, stacked: Route, reason: StackedReason) -> Self {
         self.route = stacked;
-        self.but = Some(but);
+        self.reason = Some(reason);
         self
     }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for PathDecision {
     /// Printed as in `stacked: the rule /a=stacked for its directory`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(if self.is_passthrough() { "passthrough: " } else { "stacked: " })?;
@@ -98,8 +98,8 @@ impl fmt::Display for Choice {
             Some(rule) => write!(out, "the rule {rule} for its directory")?,
             None => write!(out, "the pool's write-path={}", self.set)?,
         }
-        match &self.but {
-            Some(but) => write!(out, ", but {but}"),
+        match &self.reason {
+            Some(reason) => write!(out, ", but {reason}"),
             None => Ok(()),
         }
     }
@@ -120,17 +120,17 @@ pub(crate) struct Facts<'a> {
 
 impl Union {
     /// How the file should go, were it opened now.
-    pub(crate) fn choose(&self, pool: &Pool, facts: Facts<'_>) -> Choice {
-        let choice = choose(pool, facts);
-        if choice.is_passthrough() && !self.backings.work() {
-            return choice.refused(stacked_route(pool), But::NoPassthrough);
+    pub(crate) fn choose(&self, pool: &Pool, facts: Facts<'_>) -> PathDecision {
+        let decision = choose(pool, facts);
+        if decision.is_passthrough() && !self.backings.work() {
+            return decision.refused(stacked_route(pool), StackedReason::NoPassthrough);
         }
-        choice
+        decision
     }
 
     /// How the closed file `inode` would go, were it opened now to read it, or also to write it if writes must strip
     /// privileges from it.
-    pub(crate) fn choose_closed(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Choice> {
+    pub(crate) fn choose_closed(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<PathDecision> {
         let (capable, stat) =
             self.pin(pool, inode)?.ask(pool, |fd| Ok((has_capability(fd), sys::at::stat_fd(fd)?)))?;
         let strips = capable || stat.mode & SET_ID != 0;
@@ -140,36 +140,36 @@ impl Union {
     }
 
     /// How the open file of `inode` would go, were it opened now as it is.
-    pub(crate) fn choose_again(&self, pool: &Pool, inode: &Arc<Inode>, file: &OpenFile) -> Choice {
+    pub(crate) fn choose_again(&self, pool: &Pool, inode: &Arc<Inode>, file: &OpenFile) -> PathDecision {
         let (branch, strips, append_only) = (file.branch(), file.strips(), file.is_append_only());
         self.choose(pool, Facts { inode, branch: &branch, write: file.is_writable(), strips, append_only })
     }
 }
 
-fn choose(pool: &Pool, facts: Facts<'_>) -> Choice {
+fn choose(pool: &Pool, facts: Facts<'_>) -> PathDecision {
     let rules = &pool.settings.rules;
     let rule =
         if rules.is_empty() { None } else { facts.inode.path().and_then(|path| rules.find(&path).cloned()) };
     let set = rule.as_ref().map_or(pool.settings.write_path, |rule| rule.how);
-    let but = match set {
-        _ if facts.append_only && facts.inode.kind == Kind::File => Some(But::AppendOnly),
+    let reason = match set {
+        _ if facts.append_only && facts.inode.kind == Kind::File => Some(StackedReason::AppendOnly),
         WritePath::Stacked => None,
-        _ if facts.write && pool.settings.synced == Synced::All => Some(But::Synchronous),
-        _ if facts.inode.kind != Kind::File => Some(But::NotRegular),
-        _ if facts.write && facts.strips => Some(But::Strips),
-        _ if facts.branch.refuses_passthrough() => Some(But::BranchRefuses),
+        _ if facts.write && pool.settings.synced == Synced::All => Some(StackedReason::Synchronous),
+        _ if facts.inode.kind != Kind::File => Some(StackedReason::NotRegular),
+        _ if facts.write && facts.strips => Some(StackedReason::Strips),
+        _ if facts.branch.refuses_passthrough() => Some(StackedReason::BranchRefuses),
         WritePath::Passthrough => None,
         WritePath::Auto if facts.write => near_full(pool, facts.branch),
         WritePath::Auto => None,
     };
-    let stacked = set == WritePath::Stacked || but.is_some();
-    let route = match but {
+    let stacked = set == WritePath::Stacked || reason.is_some();
+    let route = match reason {
         // The page cache writes whole pages back.
-        Some(But::AppendOnly) => Route::Direct,
+        Some(StackedReason::AppendOnly) => Route::Direct,
         _ if stacked => stacked_route(pool),
         _ => Route::Passthrough(0),
     };
-    Choice { route, set, rule, but }
+    PathDecision { route, set, rule, reason }
 }
 
 /// How stacked files go.
@@ -181,8 +181,8 @@ pub(crate) fn stacked_route(pool: &Pool) -> Route {
 }
 
 /// A writer past the daemon could not be helped when the branch is full.
-fn near_full(pool: &Pool, branch: &Branch) -> Option<But> {
+fn near_full(pool: &Pool, branch: &Branch) -> Option<StackedReason> {
     let headroom = pool.settings.passthrough_headroom;
     let available = branch.space().ok().filter(|_| headroom > 0)?.available;
-    (available < headroom).then_some(But::NearFull { available, headroom })
+    (available < headroom).then_some(StackedReason::NearFull { available, headroom })
 }

@@ -12,12 +12,12 @@ use std::time::Duration;
 use fsstack_pool::BranchId;
 
 use crate::branch::Branch;
-use crate::health::crowd::Crowd;
+use crate::health::inflight_limit::InflightLimit;
 use crate::recover::Interrupted;
 use crate::union::Union;
 
 /// How long the tree's shape is waited for, and how long a branch that is back is kept closed for all of this.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Union {
     /// From now on branches that come back are settled with this pool.
@@ -27,7 +27,7 @@ impl Union {
     }
 
     /// The branch `back` answers again, and nobody else is let in yet.
-    fn regain(&self, back: &Branch) {
+    fn recover(&self, back: &Branch) {
         let mut pool = self.pool.load_full();
         if pool.live(back.ix).is_none() {
             return;
@@ -36,7 +36,7 @@ impl Union {
         let away: Vec<_> = pool
             .branches
             .iter()
-            .filter(|other| other.ix != back.ix && other.ask(|| other.check_parts()).is_err())
+            .filter(|other| other.ix != back.ix && other.ask(|| other.check_subvolumes()).is_err())
             .map(|other| (other.ix, other.id))
             .collect();
         for (other, _) in &away {
@@ -45,7 +45,7 @@ impl Union {
         let away: Vec<BranchId> = away.into_iter().map(|(_, id)| id).collect();
         let Some(interrupted) = Interrupted::of(&pool, back) else { return };
         let changed = {
-            let Some(_shape) = self.shape.try_write(PATIENCE) else {
+            let Some(_tree_lock) = self.tree_lock.try_write(SETTLE_TIMEOUT) else {
                 return tracing::warn!(
                     branch = %back.path.display(),
                     "recovery of the branch put off to the next mount: the tree is busy"
@@ -55,7 +55,7 @@ impl Union {
         };
         // Names may not mean what they did.
         if changed {
-            self.doubt_all();
+            self.invalidate_all();
         }
     }
 }
@@ -74,16 +74,16 @@ impl Branch {
         let (settled, wait) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name(format!("settle-{}", self.ix.0));
         let thread = thread.spawn(move || {
-            union.regain(&me);
+            union.recover(&me);
             // Before the answer: the waiting thread must not keep the pool alive.
             drop(union);
             _ = settled.send(());
         });
-        let timeout = self.health.crowd.as_ref().and_then(Crowd::timeout);
-        let patience = timeout.map_or(PATIENCE, |timeout| PATIENCE.min(timeout / 2));
+        let timeout = self.health.inflight_limit.as_ref().and_then(InflightLimit::timeout);
+        let timeout = timeout.map_or(SETTLE_TIMEOUT, |timeout| SETTLE_TIMEOUT.min(timeout / 2));
         let branch = self.path.display();
         match thread {
-            Ok(_) if wait.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) => {
+            Ok(_) if wait.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) => {
                 tracing::warn!(%branch, "recovery of the branch not finished: the tree is busy, or another branch does not answer");
             }
             Ok(_) => {}

@@ -6,10 +6,10 @@ use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno};
 
 use crate::answer::Entry;
+use crate::by_number::{ByNumber, ConnectedDir, ResolvedNumber};
 use crate::error::{OpError, Result};
 use crate::inode::{Copies, Inode};
 use crate::pool::Pool;
-use crate::reach::{ByNumber, Connected, Reached};
 use crate::resolve::{entry, merge};
 use crate::union::Union;
 
@@ -31,9 +31,9 @@ impl Union {
                 Err(error) => return Err(error),
             }
         }
-        Ok(match self.reach(&pool, ino)? {
-            Reached::File(file) => self.revive_file(&pool, &file),
-            Reached::Dir(dir) => self.revive_dir(&dir),
+        Ok(match self.resolve_number(&pool, ino)? {
+            ResolvedNumber::File(file) => self.enter_file(&pool, &file),
+            ResolvedNumber::Dir(dir) => self.enter_dir(&dir),
         })
     }
 
@@ -51,7 +51,7 @@ impl Union {
         let parent = match known {
             Some(name) => name.parent,
             None => {
-                self.rejoin(&pool, &dir)?;
+                self.reconnect(&pool, &dir)?;
                 dir.name().ok_or(OpError::STALE)?.parent
             }
         };
@@ -59,22 +59,22 @@ impl Union {
         Ok(self.count(&parent, attr.stat))
     }
 
-    fn revive_file(&self, pool: &Pool, reached: &ByNumber) -> Entry {
+    fn enter_file(&self, pool: &Pool, reached: &ByNumber) -> Entry {
         let (id, stat) = (reached.id, reached.stat);
         let name = self.name_of(pool, reached);
         let inode = self.inodes.looked_up(id, stat.kind(), || Inode::file(id, stat.kind(), reached.at));
         // Without a name it is opened by its number, until it is seen under one.
         if let Some((parent, name)) = name {
-            inode.seen_as(&parent, &name, stat.nlink);
+            inode.note_name(&parent, &name, stat.nlink);
             self.seen.set(parent.id.ino, name.to_bytes(), id.ino);
         }
         entry(&inode, stat)
     }
 
-    fn revive_dir(&self, found: &Connected) -> Entry {
+    fn enter_dir(&self, found: &ConnectedDir) -> Entry {
         let inode = self.inodes.looked_up(found.id, sys::Kind::Dir, || Inode::dir(found.id, &found.copies));
         inode.update_copies(&found.copies);
-        inode.seen_as(&found.parent, &found.name, 1);
+        inode.note_name(&found.parent, &found.name, 1);
         self.seen.set(found.parent.id.ino, found.name.to_bytes(), found.id.ino);
         entry(&inode, merge(&found.stats))
     }
@@ -95,7 +95,7 @@ fn again(inode: &Inode) -> Inode {
         Inode::file(inode.id, inode.kind, inode.branch().unwrap_or(BranchIx(0)))
     };
     for name in inode.names().iter().rev() {
-        made.seen_as(&name.parent, &name.name, u32::MAX);
+        made.note_name(&name.parent, &name.name, u32::MAX);
     }
     made
 }

@@ -12,76 +12,76 @@ use std::time::{Duration, Instant};
 use fsstack_sys::Errno;
 
 use super::clock::Clock;
-use super::holder::Holder;
-use super::inflight::{Inflight, Obstacle, Permit, Verdict};
-use super::stand_in::{self, Desk};
+use super::holder::ThreadInCalls;
+use super::permits::{Inflight, Obstacle, Permit, QueueAnswer};
+use super::reply_takeover::{self, Responder};
 use crate::ranked::{CALLS, Ranked};
 
 /// Most calls that `branch-inflight` may let in at once.
-pub const MOST: usize = 64;
+pub const MOST_INFLIGHT: usize = 64;
 /// A brief call that has been inside for longer than this, or than a part of the limit, counts as stalled: optional requests
 /// then skip the branch.
-const STALL: Duration = Duration::from_secs(1);
+const STALLED_AFTER: Duration = Duration::from_secs(1);
 /// Pauses between two looks of the keeper.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_secs(1));
+const LOOK_PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_secs(1));
 
 /// Class of a call, by its expected duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stay {
+pub(crate) enum CallKind {
     /// It returns soon where all is well.
-    Brief,
+    Short,
     /// Short and optional: it does not wait for a permit in a branch that may hang.
-    Spare,
+    Optional,
     /// It may take long on a branch in good order (fsync, copies): it overstays only if the branch answers nobody.
     Long,
 }
 
 /// The calls inside a branch.
 #[derive(Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct InflightLimit {
     since: Instant,
     /// Held for moments; no call is made under it.
-    inner: Ranked<Inner, CALLS>,
+    inner: Ranked<InflightState, CALLS>,
     /// How long a call may stay, in milliseconds.
     timeout: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct InflightState {
     clock: Clock,
-    calls: Inflight<Caller>,
+    calls: Inflight<InflightCaller>,
 }
 
 /// Caller of a branch.
 #[derive(Clone, Debug)]
-struct Caller {
+struct InflightCaller {
     /// Responder that can answer its request.
-    desk: Option<Desk>,
+    responder: Option<Responder>,
     /// The thread, which others may wait for.
-    thread: Holder,
+    thread: ThreadInCalls,
     /// Wakes it in the queue.
-    bell: Option<SyncSender<Verdict>>,
+    bell: Option<SyncSender<QueueAnswer>>,
 }
 
-impl Caller {
-    fn tell(&self, verdict: Verdict) {
+impl InflightCaller {
+    fn tell(&self, answer: QueueAnswer) {
         if let Some(bell) = &self.bell {
             // One verdict, and room for it.
-            let _heard = bell.try_send(verdict);
+            let _heard = bell.try_send(answer);
         }
     }
 }
 
 /// A permit, given back when this drops.
 #[derive(Debug)]
-pub(crate) struct Inside<'a> {
-    crowd: &'a Crowd,
+pub(crate) struct CallPermit<'a> {
+    inflight_limit: &'a InflightLimit,
     permit: Permit,
 }
 
-impl Drop for Inside<'_> {
+impl Drop for CallPermit<'_> {
     fn drop(&mut self) {
-        let left = self.crowd.with(|calls, now| calls.leave(self.permit, now, Caller::tell));
+        let left = self.inflight_limit.with(|calls, now| calls.leave(self.permit, now, InflightCaller::tell));
         if let Some((caller, true)) = left {
             caller.thread.is_back();
         }
@@ -90,7 +90,7 @@ impl Drop for Inside<'_> {
 
 /// Result of the monitor's check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct InflightLook {
     /// Calls inside.
     pub(crate) inside: usize,
     /// A call that should have been brief has been inside for longer than it may, since the last look.
@@ -101,20 +101,21 @@ pub(crate) struct Look {
     pub(crate) late: bool,
 }
 
-impl Crowd {
+impl InflightLimit {
     /// `limit` calls at once may stay for `timeout`; zero: for ever.
     pub(crate) fn new(timeout: Duration, limit: usize) -> Self {
-        let inner = Inner { clock: Clock::new(0), calls: Inflight::new(1) };
-        let crowd = Self { since: Instant::now(), inner: Ranked::new(inner), timeout: AtomicU64::new(0) };
-        crowd.set(timeout, limit);
-        crowd
+        let inner = InflightState { clock: Clock::new(0), calls: Inflight::new(1) };
+        let inflight_limit =
+            Self { since: Instant::now(), inner: Ranked::new(inner), timeout: AtomicU64::new(0) };
+        inflight_limit.set(timeout, limit);
+        inflight_limit
     }
 
     pub(crate) fn set(&self, timeout: Duration, limit: usize) {
         let timeout = if timeout.is_zero() { u64::MAX } else { millis(timeout) };
         self.timeout.store(timeout, Relaxed);
         self.inner.lock().clock.set_pause(millis(self.pause()));
-        self.with(|calls, now| calls.set_limit(limit.clamp(1, MOST), now, Caller::tell));
+        self.with(|calls, now| calls.set_limit(limit.clamp(1, MOST_INFLIGHT), now, InflightCaller::tell));
     }
 
     /// How long a call may stay; None: for ever.
@@ -127,7 +128,7 @@ impl Crowd {
 
     /// How long the keeper pauses between two looks.
     pub(crate) fn pause(&self) -> Duration {
-        self.timeout().map_or(LOOKS.1, |limit| (limit / 8).clamp(LOOKS.0, LOOKS.1))
+        self.timeout().map_or(LOOK_PAUSES.1, |limit| (limit / 8).clamp(LOOK_PAUSES.0, LOOK_PAUSES.1))
     }
 
     /// Takes a permit; waits in the queue if there is none.
@@ -135,34 +136,38 @@ impl Crowd {
     /// # Errors
     /// ETIMEDOUT if the branch is not open, if all permits are lost to calls that do not return, or if none has become free
     /// for as long as a call may stay.
-    pub(crate) fn enter(&self, stay: Stay, is_open: impl Fn() -> bool) -> Result<Inside<'_>, Errno> {
-        let caller = Caller { desk: stand_in::desk(), thread: Holder::here(), bell: None };
-        match self.try_enter(stay, caller, &is_open)? {
+    pub(crate) fn enter(&self, kind: CallKind, is_open: impl Fn() -> bool) -> Result<CallPermit<'_>, Errno> {
+        let caller = InflightCaller {
+            responder: reply_takeover::responder(),
+            thread: ThreadInCalls::here(),
+            bell: None,
+        };
+        match self.try_enter(kind, caller, &is_open)? {
             Ok(inside) => Ok(inside),
-            Err(caller) => stand_in::aside(|| self.wait(stay, caller, &is_open)),
+            Err(caller) => reply_takeover::aside(|| self.wait(kind, caller, &is_open)),
         }
     }
 
     /// A permit if one is free, else the caller, which is in the queue if it has a bell.
     fn try_enter(
         &self,
-        stay: Stay,
-        caller: Caller,
+        kind: CallKind,
+        caller: InflightCaller,
         is_open: impl Fn() -> bool,
-    ) -> Result<Result<Inside<'_>, Caller>, Errno> {
-        let patience = self.stall();
+    ) -> Result<Result<CallPermit<'_>, InflightCaller>, Errno> {
+        let timeout = self.stall();
         self.with(|calls, now| {
             // Under the lock: closing the branch refuses waiting calls, this one among them.
             if !is_open() {
                 return Err(Errno::TIMEDOUT);
             }
-            let stalls = stay == Stay::Spare && calls.stalls(now, patience);
-            match calls.may_enter(stay, stalls) {
-                Ok(()) => Ok(Ok(Inside { crowd: self, permit: calls.enter(stay, caller, now) })),
+            let stalls = kind == CallKind::Optional && calls.stalls(now, timeout);
+            match calls.may_enter(kind, stalls) {
+                Ok(()) => Ok(Ok(CallPermit { inflight_limit: self, permit: calls.enter(kind, caller, now) })),
                 Err(Obstacle::Hopeless) => Err(Errno::TIMEDOUT),
                 Err(Obstacle::Full) => {
                     if caller.bell.is_some() {
-                        calls.wait(stay, caller.clone(), now);
+                        calls.wait(kind, caller.clone(), now);
                     }
                     Ok(Err(caller))
                 }
@@ -170,20 +175,25 @@ impl Crowd {
         })
     }
 
-    fn wait(&self, stay: Stay, caller: Caller, is_open: impl Fn() -> bool) -> Result<Inside<'_>, Errno> {
+    fn wait(
+        &self,
+        kind: CallKind,
+        caller: InflightCaller,
+        is_open: impl Fn() -> bool,
+    ) -> Result<CallPermit<'_>, Errno> {
         let (bell, heard) = sync_channel(1);
-        match self.try_enter(stay, Caller { bell: Some(bell), ..caller }, is_open)? {
+        match self.try_enter(kind, InflightCaller { bell: Some(bell), ..caller }, is_open)? {
             Ok(inside) => Ok(inside),
             Err(_waiting) => match heard.recv() {
-                Ok(Verdict::Enter(permit)) => Ok(Inside { crowd: self, permit }),
-                Ok(Verdict::Refused) | Err(_) => Err(Errno::TIMEDOUT),
+                Ok(QueueAnswer::Enter(permit)) => Ok(CallPermit { inflight_limit: self, permit }),
+                Ok(QueueAnswer::Refused) | Err(_) => Err(Errno::TIMEDOUT),
             },
         }
     }
 
     /// The branch is closed: waiting calls are refused.
     pub(crate) fn refuse_waiting(&self) {
-        self.with(|calls, _| calls.refuse_all(Caller::tell));
+        self.with(|calls, _| calls.refuse_all(InflightCaller::tell));
     }
 
     /// The branch was mounted again, as `generation`.
@@ -198,12 +208,12 @@ impl Crowd {
 
     /// Whether a call that should have been brief has been inside for a while: the branch may hang.
     pub(crate) fn stalls(&self) -> bool {
-        let patience = self.stall();
-        self.with(|calls, now| calls.stalls(now, patience))
+        let timeout = self.stall();
+        self.with(|calls, now| calls.stalls(now, timeout))
     }
 
     fn stall(&self) -> u64 {
-        millis(STALL).min(self.timeout.load(Relaxed) / 4)
+        millis(STALLED_AFTER).min(self.timeout.load(Relaxed) / 4)
     }
 
     /// Calls that ever came in.
@@ -224,37 +234,42 @@ impl Crowd {
     /// Checks the calls inside and their times. Calls that have overstayed are answered by their responders: brief ones
     /// always, long ones only if the branch is `hung`. Before a brief one is answered, `close` is called: its request may be
     /// served again, and must not come in once more.
-    pub(crate) fn look(&self, hung: bool, close: impl Fn()) -> Look {
-        let (limit, patience) = (self.timeout.load(Relaxed), self.stall());
+    pub(crate) fn look(&self, hung: bool, close: impl Fn()) -> InflightLook {
+        let (limit, timeout) = (self.timeout.load(Relaxed), self.stall());
         let found = {
-            let Inner { clock, calls } = &mut *self.inner.lock();
+            let InflightState { clock, calls } = &mut *self.inner.lock();
             let real = millis(self.since.elapsed());
             if !clock.look(real) {
-                return Look { inside: calls.inside(), late: true, ..Look::default() };
+                return InflightLook { inside: calls.inside(), late: true, ..InflightLook::default() };
             }
             let now = clock.at(real);
-            if calls.stalls(now, patience) {
-                calls.refuse_spare(Caller::tell);
+            if calls.stalls(now, timeout) {
+                calls.refuse_optional(InflightCaller::tell);
             }
-            calls.look((now, limit, hung), Caller::tell)
+            calls.look((now, limit, hung), InflightCaller::tell)
         };
         if found.overstayed {
             close();
         }
         for (permit, caller) in found.calls {
             // (It may return at this moment: then its thread finds that its request was answered, and is not stuck.)
-            if caller.desk.as_ref().is_none_or(Desk::refuse) {
+            if caller.responder.as_ref().is_none_or(Responder::refuse) {
                 self.with(|calls, _| {
-                    if calls.give_up(permit, Caller::tell) {
+                    if calls.give_up(permit, InflightCaller::tell) {
                         caller.thread.is_given_up();
                     }
                 });
             }
         }
-        Look { inside: found.inside, overstayed: found.overstayed, doubtful: found.doubtful, late: false }
+        InflightLook {
+            inside: found.inside,
+            overstayed: found.overstayed,
+            doubtful: found.doubtful,
+            late: false,
+        }
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut Inflight<Caller>, u64) -> T) -> T {
+    fn with<T>(&self, work: impl FnOnce(&mut Inflight<InflightCaller>, u64) -> T) -> T {
         let mut inner = self.inner.lock();
         let now = inner.clock.at(millis(self.since.elapsed()));
         work(&mut inner.calls, now)
@@ -272,9 +287,13 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-    fn looked_until(crowd: &Crowd, hung: bool, done: impl Fn(Look) -> bool) -> Look {
+    fn looked_until(
+        inflight_limit: &InflightLimit,
+        hung: bool,
+        done: impl Fn(InflightLook) -> bool,
+    ) -> InflightLook {
         loop {
-            let look = crowd.look(hung, || ());
+            let look = inflight_limit.look(hung, || ());
             if done(look) {
                 return look;
             }
@@ -284,55 +303,55 @@ mod tests {
 
     #[test]
     fn a_call_that_overstays_is_told_once_and_leaves_its_place_at_its_end() {
-        let crowd = Crowd::new(Duration::from_millis(1), 1);
-        let stuck = crowd.enter(Stay::Brief, || true).unwrap();
-        assert_eq!(looked_until(&crowd, false, |look| look.overstayed).inside, 1);
-        assert!(!crowd.look(false, || ()).overstayed);
-        assert_eq!(crowd.enter(Stay::Brief, || true).map(drop), Err(Errno::TIMEDOUT));
+        let inflight_limit = InflightLimit::new(Duration::from_millis(1), 1);
+        let stuck = inflight_limit.enter(CallKind::Short, || true).unwrap();
+        assert_eq!(looked_until(&inflight_limit, false, |look| look.overstayed).inside, 1);
+        assert!(!inflight_limit.look(false, || ()).overstayed);
+        assert_eq!(inflight_limit.enter(CallKind::Short, || true).map(drop), Err(Errno::TIMEDOUT));
         drop(stuck);
-        assert!(crowd.enter(Stay::Brief, || true).is_ok());
-        assert_eq!(crowd.look(false, || ()), Look::default());
+        assert!(inflight_limit.enter(CallKind::Short, || true).is_ok());
+        assert_eq!(inflight_limit.look(false, || ()), InflightLook::default());
     }
 
     #[test]
     fn a_long_call_is_doubted_and_given_up_only_in_a_hung_branch() {
-        let crowd = Crowd::new(Duration::from_millis(1), 2);
-        let _long = crowd.enter(Stay::Long, || true).unwrap();
-        assert!(!looked_until(&crowd, false, |look| look.doubtful).overstayed);
-        crowd.look(true, || ());
-        assert!(!crowd.look(true, || ()).doubtful);
+        let inflight_limit = InflightLimit::new(Duration::from_millis(1), 2);
+        let _long = inflight_limit.enter(CallKind::Long, || true).unwrap();
+        assert!(!looked_until(&inflight_limit, false, |look| look.doubtful).overstayed);
+        inflight_limit.look(true, || ());
+        assert!(!inflight_limit.look(true, || ()).doubtful);
     }
 
     #[test]
     fn nobody_enters_a_closed_branch() {
-        let crowd = Crowd::new(Duration::ZERO, 1);
-        assert_eq!(crowd.enter(Stay::Brief, || false).map(drop), Err(Errno::TIMEDOUT));
+        let inflight_limit = InflightLimit::new(Duration::ZERO, 1);
+        assert_eq!(inflight_limit.enter(CallKind::Short, || false).map(drop), Err(Errno::TIMEDOUT));
     }
 
     #[test]
     fn without_a_timeout_nobody_overstays() {
-        let crowd = Crowd::new(Duration::ZERO, 1);
-        let _inside = crowd.enter(Stay::Brief, || true).unwrap();
-        assert_eq!(crowd.look(true, || ()), Look { inside: 1, ..Look::default() });
-        assert_eq!(crowd.timeout(), None);
+        let inflight_limit = InflightLimit::new(Duration::ZERO, 1);
+        let _inside = inflight_limit.enter(CallKind::Short, || true).unwrap();
+        assert_eq!(inflight_limit.look(true, || ()), InflightLook { inside: 1, ..InflightLook::default() });
+        assert_eq!(inflight_limit.timeout(), None);
     }
 
     #[test]
     fn a_branch_stalls_while_a_brief_call_stays() {
-        let crowd = Crowd::new(Duration::from_millis(400), 2);
-        let long = crowd.enter(Stay::Long, || true).unwrap();
-        let later = crowd.now() + Duration::from_millis(150);
-        looked_until(&crowd, false, |_| crowd.now() > later);
-        assert!(!crowd.stalls());
-        let brief = crowd.enter(Stay::Brief, || true).unwrap();
-        looked_until(&crowd, false, |_| crowd.stalls());
+        let inflight_limit = InflightLimit::new(Duration::from_millis(400), 2);
+        let long = inflight_limit.enter(CallKind::Long, || true).unwrap();
+        let later = inflight_limit.now() + Duration::from_millis(150);
+        looked_until(&inflight_limit, false, |_| inflight_limit.now() > later);
+        assert!(!inflight_limit.stalls());
+        let brief = inflight_limit.enter(CallKind::Short, || true).unwrap();
+        looked_until(&inflight_limit, false, |_| inflight_limit.stalls());
         drop(long);
-        assert!(crowd.stalls());
+        assert!(inflight_limit.stalls());
         // Given up: it says nothing of the branch any more.
-        looked_until(&crowd, false, |look| look.overstayed);
-        assert!(!crowd.stalls());
+        looked_until(&inflight_limit, false, |look| look.overstayed);
+        assert!(!inflight_limit.stalls());
         drop(brief);
-        assert!(!crowd.stalls());
+        assert!(!inflight_limit.stalls());
     }
 
     #[test]
@@ -340,17 +359,17 @@ mod tests {
         let closed = Arc::new(AtomicBool::new(false));
         #[derive(Debug)]
         struct Closed(Arc<AtomicBool>);
-        impl stand_in::StandIn for Closed {
+        impl reply_takeover::ReplyTakeover for Closed {
             fn refuse(&self, _: u64) -> bool {
                 assert!(self.0.load(SeqCst));
                 true
             }
         }
-        let door: Arc<dyn stand_in::StandIn> = Arc::new(Closed(closed.clone()));
-        let crowd = Crowd::new(Duration::from_millis(1), 1);
-        stand_in::at(&door, 1, || {
-            let _stuck = crowd.enter(Stay::Brief, || true).unwrap();
-            while !crowd.look(false, || closed.store(true, SeqCst)).overstayed {
+        let transport: Arc<dyn reply_takeover::ReplyTakeover> = Arc::new(Closed(closed.clone()));
+        let inflight_limit = InflightLimit::new(Duration::from_millis(1), 1);
+        reply_takeover::at(&transport, 1, || {
+            let _stuck = inflight_limit.enter(CallKind::Short, || true).unwrap();
+            while !inflight_limit.look(false, || closed.store(true, SeqCst)).overstayed {
                 std::thread::yield_now();
             }
         });
@@ -359,24 +378,24 @@ mod tests {
     #[derive(Debug, Default)]
     struct Refused(Mutex<Vec<u64>>);
 
-    impl stand_in::StandIn for Refused {
-        fn refuse(&self, turn: u64) -> bool {
-            self.0.lock().push(turn);
+    impl reply_takeover::ReplyTakeover for Refused {
+        fn refuse(&self, request_id: u64) -> bool {
+            self.0.lock().push(request_id);
             true
         }
     }
 
     #[test]
     fn the_door_is_told_which_request_to_refuse() {
-        let crowd = Crowd::new(Duration::from_millis(1), 1);
-        let door = Arc::new(Refused::default());
-        let at_door: Arc<dyn stand_in::StandIn> = door.clone();
-        stand_in::at(&at_door, 7, || {
-            let _stuck = crowd.enter(Stay::Brief, || true).unwrap();
-            looked_until(&crowd, false, |look| look.overstayed);
+        let inflight_limit = InflightLimit::new(Duration::from_millis(1), 1);
+        let transport = Arc::new(Refused::default());
+        let at_door: Arc<dyn reply_takeover::ReplyTakeover> = transport.clone();
+        reply_takeover::at(&at_door, 7, || {
+            let _stuck = inflight_limit.enter(CallKind::Short, || true).unwrap();
+            looked_until(&inflight_limit, false, |look| look.overstayed);
         });
-        let _later = crowd.enter(Stay::Brief, || true).unwrap();
-        looked_until(&crowd, false, |look| look.overstayed);
-        assert_eq!(*door.0.lock(), [7]);
+        let _later = inflight_limit.enter(CallKind::Short, || true).unwrap();
+        looked_until(&inflight_limit, false, |look| look.overstayed);
+        assert_eq!(*transport.0.lock(), [7]);
     }
 }

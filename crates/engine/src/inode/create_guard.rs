@@ -9,31 +9,31 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use super::Inode;
-use super::copies::DirPlace;
+use super::copies::DirCopies;
 use super::number::hash_name;
-use crate::health::holder::Holder;
+use crate::health::holder::ThreadInCalls;
 
 /// Nobody else makes this name in this directory until it drops.
 ///
 /// Order: before an open file's place and the tree's shape; the holder makes calls on branches.
 #[must_use = "others may make the name when this drops"]
 #[derive(Debug)]
-pub(crate) struct Making {
+pub(crate) struct CreateGuard {
     dir: Arc<Inode>,
     name: u64,
 }
 
-impl Drop for Making {
+impl Drop for CreateGuard {
     fn drop(&mut self) {
         self.dir.with_dir(|dir| {
-            if let Some(at) = dir.making.iter().position(|(name, _)| *name == self.name) {
-                dir.making.swap_remove(at);
+            if let Some(at) = dir.creating.iter().position(|(name, _)| *name == self.name) {
+                dir.creating.swap_remove(at);
             }
         });
     }
 }
 
-impl Making {
+impl CreateGuard {
     /// True if this guard already covers `name` in `dir`, by the same name or the same hash; taking a second one would
     /// deadlock.
     pub(crate) fn keeps(&self, dir: &Arc<Inode>, name: &CStr) -> bool {
@@ -43,24 +43,24 @@ impl Making {
 
 impl Inode {
     /// Guard for making `name` in this directory. None while another thread has it.
-    pub(crate) fn make(self: &Arc<Self>, name: &CStr) -> Option<Making> {
+    pub(crate) fn make(self: &Arc<Self>, name: &CStr) -> Option<CreateGuard> {
         // (Two names of one hash only wait for each other.)
         let name = hash_name(self.id.ino, name.to_bytes());
         let alone = self.with_dir(|dir| {
-            let alone = dir.making.iter().all(|(other, _)| *other != name);
+            let alone = dir.creating.iter().all(|(other, _)| *other != name);
             if alone {
-                dir.making.push((name, Holder::here()));
+                dir.creating.push((name, ThreadInCalls::here()));
             }
             alone
         });
         // (What is no directory any more has no names to be made.)
-        alone.unwrap_or(true).then(|| Making { dir: self.clone(), name })
+        alone.unwrap_or(true).then(|| CreateGuard { dir: self.clone(), name })
     }
 
     /// Whether `name` is being made by a thread that may never come back.
     pub(crate) fn is_made_by_stuck(&self, name: &CStr) -> bool {
         let name = hash_name(self.id.ino, name.to_bytes());
-        let made = |dir: &mut DirPlace| dir.making.iter().any(|(made, by)| *made == name && by.is_stuck());
+        let made = |dir: &mut DirCopies| dir.creating.iter().any(|(made, by)| *made == name && by.is_stuck());
         self.with_dir(made).unwrap_or(false)
     }
 }
@@ -105,10 +105,10 @@ mod tests {
         let (dir, elsewhere) = (dir(), dir());
         let twin = of_the_same_hash(id.ino, *b"a film of 1920 .");
         assert_ne!(twin.to_bytes(), b"a film of 1920 .");
-        let making = dir.make(c"a film of 1920 .").unwrap();
+        let creating = dir.make(c"a film of 1920 .").unwrap();
         assert!(dir.make(&twin).is_none());
-        assert!(making.keeps(&dir, &twin) && making.keeps(&dir, c"a film of 1920 ."));
-        assert!(!making.keeps(&dir, c"another") && !making.keeps(&elsewhere, &twin));
+        assert!(creating.keeps(&dir, &twin) && creating.keeps(&dir, c"a film of 1920 ."));
+        assert!(!creating.keeps(&dir, c"another") && !creating.keeps(&elsewhere, &twin));
     }
 
     #[test]
@@ -121,6 +121,6 @@ mod tests {
         drop(first);
         let again = dir.make(c"film").expect("the first is done");
         drop((again, other));
-        assert_eq!(dir.with_dir(|dir| dir.making.len()), Some(0));
+        assert_eq!(dir.with_dir(|dir| dir.creating.len()), Some(0));
     }
 }

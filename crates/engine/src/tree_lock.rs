@@ -16,45 +16,45 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::error::{OpError, Result};
-use crate::health::holder::Holder;
-use crate::health::stand_in;
+use crate::health::holder::ThreadInCalls;
+use crate::health::reply_takeover;
 use crate::pool::Pool;
 
 /// How long one attempt to take it lasts.
-const TRY: Duration = Duration::from_millis(20);
+const LOCK_ATTEMPT: Duration = Duration::from_millis(20);
 /// Timeout while a branch is out of reach: a holder may be stuck there.
-const PATIENCE: Duration = Duration::from_millis(500);
+const STUCK_HOLDER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long others may come to share it while somebody waits to have it alone.
-const COURTESY: Duration = Duration::from_millis(100);
+const SHARED_FOR: Duration = Duration::from_millis(100);
 /// How long a claim counts.
-const CLAIM: Duration = Duration::from_secs(5);
+const CLAIM_VALID_FOR: Duration = Duration::from_secs(5);
 
 thread_local! {
-    static HELD: Cell<bool> = const { Cell::new(false) };
+    static HELD_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The lock. Order: before any inode's state; after an open file's place.
 #[derive(Debug, Default)]
-pub(crate) struct Shape {
+pub(crate) struct TreeLock {
     lock: RwLock<()>,
     /// Holders.
-    holders: Mutex<Vec<Holder>>,
+    holders: Mutex<Vec<ThreadInCalls>>,
     /// Threads that claim it.
-    claims: AtomicUsize,
+    copy_guards: AtomicUsize,
 }
 
 /// A claim to have the shape alone.
-struct Claim<'a>(&'a AtomicUsize);
+struct TreeLockClaim<'a>(&'a AtomicUsize);
 
-impl<'a> Claim<'a> {
-    fn on(claims: &'a AtomicUsize) -> Self {
-        claims.fetch_add(1, SeqCst);
-        Self(claims)
+impl<'a> TreeLockClaim<'a> {
+    fn on(copy_guards: &'a AtomicUsize) -> Self {
+        copy_guards.fetch_add(1, SeqCst);
+        Self(copy_guards)
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for TreeLockClaim<'_> {
     fn drop(&mut self) {
         let before = self.0.fetch_sub(1, SeqCst);
         debug_assert!(before > 0, "a claim on the tree was given up that nobody had");
@@ -63,58 +63,58 @@ impl Drop for Claim<'_> {
 
 /// The shape stays as it is, or is this thread's to change, until this drops.
 #[must_use = "the shape is free again when this drops"]
-pub(crate) struct Held<'a, G> {
+pub(crate) struct TreeLockGuard<'a, G> {
     _guard: G,
-    shape: &'a Shape,
+    tree_lock: &'a TreeLock,
 }
 
-impl Shape {
+impl TreeLock {
     /// Keeps it as it is. Not for a thread that holds it.
     ///
     /// # Errors
     /// EIO if the thread that changes it does not come back from a branch that hangs.
-    pub(crate) fn read(&self, pool: &Pool) -> Result<Held<'_, RwLockReadGuard<'_, ()>>> {
+    pub(crate) fn read(&self, pool: &Pool) -> Result<TreeLockGuard<'_, RwLockReadGuard<'_, ()>>> {
         let share = || if self.is_claimed(pool) { None } else { self.lock.try_read() };
-        let within = || if self.is_claimed(pool) { None } else { self.lock.try_read_for(TRY) };
-        let wait = || stand_in::aside(|| patiently(pool, within, || self.is_stuck()));
+        let within = || if self.is_claimed(pool) { None } else { self.lock.try_read_for(LOCK_ATTEMPT) };
+        let wait = || reply_takeover::aside(|| unless_stuck(pool, within, || self.is_stuck()));
         let shared = share().map_or_else(wait, Ok);
-        shared.map(|guard| self.held_by(guard))
+        shared.map(|guard| self.guard(guard))
     }
 
     /// Takes it for a change. Not for a thread that holds it.
     ///
     /// # Errors
     /// EIO if a holder does not come back from a branch that hangs.
-    pub(crate) fn write(&self, pool: &Pool) -> Result<Held<'_, RwLockWriteGuard<'_, ()>>> {
+    pub(crate) fn write(&self, pool: &Pool) -> Result<TreeLockGuard<'_, RwLockWriteGuard<'_, ()>>> {
         if let Some(guard) = self.lock.try_write() {
-            return Ok(self.held_by(guard));
+            return Ok(self.guard(guard));
         }
         let (came, claim) = (Instant::now(), Cell::new(None));
         let attempt = || {
             // A thread that waits for exclusive access keeps others from sharing it: only for a moment each time.
-            let guard = self.lock.try_write_for(TRY);
-            let claims = guard.is_none() && (COURTESY..CLAIM).contains(&came.elapsed());
+            let guard = self.lock.try_write_for(LOCK_ATTEMPT);
+            let copy_guards = guard.is_none() && (SHARED_FOR..CLAIM_VALID_FOR).contains(&came.elapsed());
             let before = claim.take();
-            claim.set(claims.then(|| before.unwrap_or_else(|| Claim::on(&self.claims))));
+            claim.set(copy_guards.then(|| before.unwrap_or_else(|| TreeLockClaim::on(&self.copy_guards))));
             guard
         };
-        let alone = stand_in::aside(|| patiently(pool, attempt, || self.is_stuck()));
-        alone.map(|guard| self.held_by(guard))
+        let alone = reply_takeover::aside(|| unless_stuck(pool, attempt, || self.is_stuck()));
+        alone.map(|guard| self.guard(guard))
     }
 
     /// Whether a thread is to have it exclusively next, and can: no shared holder may be stuck.
     fn is_claimed(&self, pool: &Pool) -> bool {
         let all_answer = || pool.branches.iter().all(|branch| branch.is_open() && !branch.stalls());
-        self.claims.load(SeqCst) > 0 && !self.is_stuck() && all_answer()
+        self.copy_guards.load(SeqCst) > 0 && !self.is_stuck() && all_answer()
     }
 
-    /// Takes it for a change, unless somebody keeps it for longer than `patience`. Not for a thread that holds it.
-    pub(crate) fn try_write(&self, patience: Duration) -> Option<Held<'_, RwLockWriteGuard<'_, ()>>> {
+    /// Takes it for a change, unless somebody keeps it for longer than `timeout`. Not for a thread that holds it.
+    pub(crate) fn try_write(&self, timeout: Duration) -> Option<TreeLockGuard<'_, RwLockWriteGuard<'_, ()>>> {
         let came = Instant::now();
         loop {
-            match self.lock.try_write_for(TRY) {
-                Some(guard) => return Some(self.held_by(guard)),
-                None if came.elapsed() > patience => return None,
+            match self.lock.try_write_for(LOCK_ATTEMPT) {
+                Some(guard) => return Some(self.guard(guard)),
+                None if came.elapsed() > timeout => return None,
                 None => std::thread::sleep(Duration::from_millis(1)), // others may share it meanwhile
             }
         }
@@ -122,25 +122,25 @@ impl Shape {
 
     /// Whether the calling thread holds it.
     pub(crate) fn is_held_here() -> bool {
-        HELD.get()
+        HELD_HERE.get()
     }
 
-    fn held_by<G>(&self, guard: G) -> Held<'_, G> {
-        HELD.set(true);
-        self.holders.lock().push(Holder::here());
-        Held { _guard: guard, shape: self }
+    fn guard<G>(&self, guard: G) -> TreeLockGuard<'_, G> {
+        HELD_HERE.set(true);
+        self.holders.lock().push(ThreadInCalls::here());
+        TreeLockGuard { _guard: guard, tree_lock: self }
     }
 
     /// Whether one of those who hold it may never come back.
     fn is_stuck(&self) -> bool {
-        self.holders.lock().iter().any(Holder::is_stuck)
+        self.holders.lock().iter().any(ThreadInCalls::is_stuck)
     }
 }
 
-impl<G> Drop for Held<'_, G> {
+impl<G> Drop for TreeLockGuard<'_, G> {
     fn drop(&mut self) {
-        HELD.set(false);
-        let (here, mut holders) = (Holder::here(), self.shape.holders.lock());
+        HELD_HERE.set(false);
+        let (here, mut holders) = (ThreadInCalls::here(), self.tree_lock.holders.lock());
         if let Some(at) = holders.iter().position(|holder| holder.is(&here)) {
             holders.swap_remove(at);
         }
@@ -152,7 +152,7 @@ impl<G> Drop for Held<'_, G> {
 /// # Errors
 /// EIO if a branch hangs, and the awaited thread may be in it, or if that thread `is_stuck` in a call that was given up,
 /// even though all branches are in order again.
-pub(crate) fn patiently<G>(
+pub(crate) fn unless_stuck<G>(
     pool: &Pool,
     attempt: impl Fn() -> Option<G>,
     is_stuck: impl Fn() -> bool,
@@ -162,12 +162,12 @@ pub(crate) fn patiently<G>(
     }
     let came = Instant::now();
     let may_be_stuck = || is_stuck() || pool.branches.iter().any(|branch| !branch.is_open());
-    stand_in::aside(|| {
+    reply_takeover::aside(|| {
         loop {
             if let Some(guard) = attempt() {
                 return Ok(guard);
             }
-            if came.elapsed() > PATIENCE && may_be_stuck() {
+            if came.elapsed() > STUCK_HOLDER_TIMEOUT && may_be_stuck() {
                 return Err(OpError::UNSURE);
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::settings::{Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, Verify, WritePath};
 
-    fn pool_of(home: &std::path::Path) -> Pool {
+    fn pool_of(mount_root: &std::path::Path) -> Pool {
         let settings = Settings {
             synced: crate::settings::Synced::ByRequest,
             create: "ff".parse().unwrap(),
@@ -210,22 +210,22 @@ mod tests {
             branch_inflight: 24,
             degraded: Degraded::Strict,
         };
-        Pool::open(&[BranchSpec::new(home.to_owned())], settings).unwrap()
+        Pool::open(&[BranchSpec::new(mount_root.to_owned())], settings).unwrap()
     }
 
     /// Two share it in turn, and neither lets go before the other has come again, as long as that comes within a moment.
     #[test]
     fn who_wants_it_alone_has_it_though_others_share_it_without_a_gap() {
-        let home = tempfile::tempdir().unwrap();
-        let (pool, shape) = (Arc::new(pool_of(home.path())), Arc::new(Shape::default()));
+        let mount_root = tempfile::tempdir().unwrap();
+        let (pool, tree_lock) = (Arc::new(pool_of(mount_root.path())), Arc::new(TreeLock::default()));
         let (done, came) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let share = || {
-            let (pool, shape, done, came) = (pool.clone(), shape.clone(), done.clone(), came.clone());
+            let (pool, tree_lock, done, came) = (pool.clone(), tree_lock.clone(), done.clone(), came.clone());
             thread::spawn(move || {
                 while !done.load(SeqCst) {
-                    let _held = shape.read(&pool).unwrap();
+                    let _held = tree_lock.read(&pool).unwrap();
                     let (number, since) = (came.fetch_add(1, SeqCst), Instant::now());
-                    while came.load(SeqCst) == number + 1 && since.elapsed() < 8 * COURTESY {
+                    while came.load(SeqCst) == number + 1 && since.elapsed() < 8 * SHARED_FOR {
                         thread::sleep(Duration::from_millis(1));
                     }
                 }
@@ -235,12 +235,12 @@ mod tests {
         while came.load(SeqCst) < 4 {
             thread::yield_now();
         }
-        let (wanted, (tell, told)) = (shape.clone(), std::sync::mpsc::channel());
+        let (wanted, (tell, reported)) = (tree_lock.clone(), std::sync::mpsc::channel());
         let claimant = thread::spawn(move || {
             let _alone = wanted.write(&pool).unwrap();
             tell.send(()).unwrap();
         });
-        let had = told.recv_timeout(Duration::from_secs(20));
+        let had = reported.recv_timeout(Duration::from_secs(20));
         done.store(true, SeqCst);
         sharers.into_iter().for_each(|sharer| sharer.join().unwrap());
         claimant.join().unwrap();

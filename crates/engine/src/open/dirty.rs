@@ -9,18 +9,18 @@ use std::sync::mpsc::channel;
 
 use fsstack_sys::{self as sys, Call, Errno, SysError};
 
-use super::owed::{Asks, To};
-use super::{Access, OpenFile, PATIENCE, Sync, Was};
+use super::write_back_errors::{ReportTo, Reporter};
+use super::{Access, FdOrigin, OLD_MOUNT_TIMEOUT, OpenFile, Sync};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
-use crate::health::crowd::Stay;
-use crate::health::stand_in;
+use crate::health::inflight_limit::CallKind;
+use crate::health::reply_takeover;
 use crate::inode::Inode;
 use crate::mounted_fd::MountedFd;
 
 /// Something was acknowledged since the last fsync that went well.
 #[derive(Debug, Default)]
-pub(super) struct Unsynced(AtomicBool);
+pub(super) struct DirtyFlag(AtomicBool);
 
 impl Inode {
     /// Its attributes were changed: its handles get an error if that is lost.
@@ -44,8 +44,8 @@ impl OpenFile {
         self.touched.store(true, Relaxed);
         let placed = self.settled(Self::placed)?;
         // A write that waits for the disk may take as long as an fsync.
-        let stay = if sync.is_some() { Stay::Long } else { Stay::Brief };
-        let written = placed.branch.ask_for(stay, || call(placed.fd.as_fd()))?;
+        let kind = if sync.is_some() { CallKind::Long } else { CallKind::Short };
+        let written = placed.branch.ask_for(kind, || call(placed.fd.as_fd()))?;
         placed.branch.note_placed(written);
         if sync.is_none() {
             self.note_written();
@@ -82,13 +82,13 @@ impl OpenFile {
     /// What the call answered, to this handle or to another one while this was open.
     pub(crate) fn sync(
         &self,
-        to: To,
+        to: ReportTo,
         call: impl FnOnce(BorrowedFd<'_>) -> Result<(), SysError>,
     ) -> Result<()> {
         // (What is acknowledged from now on says so again.)
         let unsynced = self.unsynced.0.swap(false, Relaxed);
         let touched = self.touched.swap(false, Relaxed);
-        self.settle((to, Asks::Sync), call).inspect_err(|_| {
+        self.settle((to, Reporter::Sync), call).inspect_err(|_| {
             if unsynced {
                 self.note_written();
             }
@@ -100,7 +100,7 @@ impl OpenFile {
     pub(crate) fn was_late(&self, branch: &Branch, error: OpError) -> bool {
         matches!(error.errno(), Errno::NOSPC | Errno::DQUOT | Errno::FBIG)
             && branch.tells_at_writes()
-            && self.hold_alone().map_or(true, |_alone| self.has_unsynced())
+            && self.hold_exclusively().map_or(true, |_alone| self.has_unsynced())
     }
 
     /// Before the file is moved off `branch`, a remote one: its writes are stored there. The caller has the file, `fd`,
@@ -117,8 +117,8 @@ impl OpenFile {
         }
         // The kernel counts what was acknowledged.
         let size = branch.ask(|| sys::at::stat_kept(fd))?.size;
-        self.owed.ask(None, OpError::is_of_a_sync, || {
-            branch.ask_patiently(|| sys::file::fsync(fd))?;
+        self.write_back_errors.ask(None, OpError::is_of_a_sync, || {
+            branch.ask_long(|| sys::file::fsync(fd))?;
             let stored = branch.ask(|| sys::at::stat_now(fd))?.size;
             if stored < size { Err(lost(branch, Errno::IO)) } else { Ok(()) }
         })?;
@@ -130,14 +130,14 @@ impl OpenFile {
     /// past the daemon, are reported to all handles of the file.
     ///
     /// # Errors
-    /// As [`Self::hold_alone`].
-    pub(crate) fn replace_mount(&self, was: Was, access: Access, fd: MountedFd) -> Result<()> {
+    /// As [`Self::hold_exclusively`].
+    pub(crate) fn replace_mount(&self, was: FdOrigin, access: Access, fd: MountedFd) -> Result<()> {
         if !(self.has_unsynced() || self.is_past_us() && was.access.writes()) {
             return self.replace(was, access, fd);
         }
         let mut replaced = Ok(());
         // (Who asks the new mount meanwhile waits for what the old one says.)
-        let told = self.owed.ask(None, OpError::is_of_a_sync, || {
+        let reported = self.write_back_errors.ask(None, OpError::is_of_a_sync, || {
             let (branch, gone) = match self.put(was, access, fd) {
                 Ok(put) => put,
                 Err(error) => {
@@ -146,12 +146,12 @@ impl OpenFile {
                 }
             };
             if gone.is_new {
-                branch.dispose(gone.fd.epoch, gone.fd);
+                branch.dispose(gone.fd.mount_generation, gone.fd);
                 return Ok(());
             }
             self.last_word(&branch, gone.fd)
         });
-        if let Err(error) = told {
+        if let Err(error) = reported {
             tracing::warn!(%error, "write-back error on a file's old mount; its next fsync fails with EIO");
         }
         replaced
@@ -159,17 +159,17 @@ impl OpenFile {
 
     /// Answer of an old mount of `branch` to an fsync of `gone`, which is closed.
     fn last_word(&self, branch: &Branch, gone: MountedFd) -> Result<()> {
-        let told = |told: Result<(), SysError>| told.map_err(|error| lost(branch, error.errno));
+        let reported = |reported: Result<(), SysError>| reported.map_err(|error| lost(branch, error.errno));
         if !branch.is_remote() {
-            return told(sys::file::fsync(gone.as_fd()));
+            return reported(sys::file::fsync(gone.as_fd()));
         }
         // No responder answers for a thread stuck in a mount that is gone.
         let (tell, said) = channel();
-        branch.have_closed(gone.epoch, move || {
+        branch.have_closed(gone.mount_generation, move || {
             let _heard = tell.send(sys::file::fsync(gone.as_fd()));
         });
-        let synced = stand_in::aside(|| said.recv_timeout(PATIENCE));
-        told(synced.unwrap_or(Err(SysError::new(Call::Fsync, Errno::IO))))
+        let synced = reply_takeover::aside(|| said.recv_timeout(OLD_MOUNT_TIMEOUT));
+        reported(synced.unwrap_or(Err(SysError::new(Call::Fsync, Errno::IO))))
     }
 }
 

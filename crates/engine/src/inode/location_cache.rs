@@ -15,17 +15,17 @@ const SLOTS: usize = 1 << 17;
 
 /// The table: 2 MiB for 131 072 names.
 #[derive(Debug)]
-pub struct Locations {
+pub struct LocationCache {
     slots: Box<[[AtomicU64; 2]]>,
 }
 
-impl Default for Locations {
+impl Default for LocationCache {
     fn default() -> Self {
         Self { slots: (0..SLOTS).map(|_| Default::default()).collect() }
     }
 }
 
-impl Locations {
+impl LocationCache {
     /// Last known number of `name` in `dir`.
     pub fn get(&self, dir: Ino, name: &[u8]) -> Option<Ino> {
         let hash = hash_name(dir, name);
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn remembers_what_a_name_meant_last() {
-        let seen = Locations::default();
+        let seen = LocationCache::default();
         assert_eq!(seen.get(Ino(7), b"film"), None);
         seen.set(Ino(7), b"film", Ino(100));
         seen.set(Ino(7), b"film", Ino(101));

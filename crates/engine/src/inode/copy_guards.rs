@@ -11,46 +11,46 @@ use fsstack_pool::BranchIx;
 use smallvec::SmallVec;
 
 use super::Inode;
-use super::copies::{DirPlace, bit};
-use crate::health::holder::Holder;
+use super::copies::{DirCopies, bit};
+use crate::health::holder::ThreadInCalls;
 
 /// Time without another try on a branch that could not hold the directory's attributes: they may be changed out of band.
 const UNFIT_FOR: Duration = Duration::from_secs(10);
 
 /// Threads that have a claim on the set of copies.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
+pub(super) struct CopyGuards {
     /// Those that give a branch a copy.
-    growing: SmallVec<[Holder; 1]>,
+    growing: SmallVec<[ThreadInCalls; 1]>,
     /// The one that changes attributes on all copies.
-    changing: Option<Holder>,
+    changing: Option<ThreadInCalls>,
     /// The one that removes the only copy.
-    going: Option<Holder>,
+    removing: Option<ThreadInCalls>,
     /// Branches that could not hold the attributes, a bit each, and since when.
     unfit: Option<(u64, Instant)>,
 }
 
 /// A branch may be given a copy of the directory until this drops: nobody removes the only one, and nobody changes attributes.
 #[must_use = "the directory may be removed or changed when this drops"]
-pub(crate) struct Grows<'a>(&'a Inode);
+pub(crate) struct CopyGuard<'a>(&'a Inode);
 
 /// No branch is given a copy until this drops, and nobody else changes attributes on all of them.
 #[must_use = "the directory may get another copy when this drops"]
-pub(crate) struct Changes<'a>(&'a Inode);
+pub(crate) struct AttributeGuard<'a>(&'a Inode);
 
 /// The directory has this only copy, and gets no other until this drops.
 #[must_use = "the directory may get another copy when this drops"]
-pub(crate) struct Goes<'a> {
+pub(crate) struct RmdirGuard<'a> {
     dir: &'a Inode,
     /// The branch of the only copy.
     pub(crate) at: BranchIx,
 }
 
-impl Drop for Grows<'_> {
+impl Drop for CopyGuard<'_> {
     fn drop(&mut self) {
-        let here = Holder::here();
+        let here = ThreadInCalls::here();
         self.0.with_dir(|dir| {
-            let growing = &mut dir.claims.growing;
+            let growing = &mut dir.copy_guards.growing;
             if let Some(at) = growing.iter().position(|holder| holder.is(&here)) {
                 growing.swap_remove(at);
             }
@@ -58,83 +58,84 @@ impl Drop for Grows<'_> {
     }
 }
 
-impl Drop for Changes<'_> {
+impl Drop for AttributeGuard<'_> {
     fn drop(&mut self) {
         // What a branch could not hold may be gone.
-        self.0.with_dir(|dir| (dir.claims.changing, dir.claims.unfit) = (None, None));
+        self.0.with_dir(|dir| (dir.copy_guards.changing, dir.copy_guards.unfit) = (None, None));
     }
 }
 
-impl Drop for Goes<'_> {
+impl Drop for RmdirGuard<'_> {
     fn drop(&mut self) {
-        self.dir.with_dir(|dir| dir.claims.going = None);
+        self.dir.with_dir(|dir| dir.copy_guards.removing = None);
     }
 }
 
-impl Changes<'_> {
+impl AttributeGuard<'_> {
     /// Whether all copies that were begun before are complete.
     pub(crate) fn has_all(&self) -> bool {
-        self.0.with_dir(|dir| dir.claims.growing.is_empty()).unwrap_or(true)
+        self.0.with_dir(|dir| dir.copy_guards.growing.is_empty()).unwrap_or(true)
     }
 }
 
 impl Inode {
     /// Lets the caller give a branch a copy. None while the only copy is removed, or attributes are changed.
-    pub(crate) fn grow(&self) -> Option<Grows<'_>> {
-        let grows = self.with_dir(|dir| {
-            let claims = &mut dir.claims;
-            let may = claims.going.is_none() && claims.changing.is_none();
+    pub(crate) fn grow(&self) -> Option<CopyGuard<'_>> {
+        let copy_guard = self.with_dir(|dir| {
+            let copy_guards = &mut dir.copy_guards;
+            let may = copy_guards.removing.is_none() && copy_guards.changing.is_none();
             if may {
-                claims.growing.push(Holder::here());
+                copy_guards.growing.push(ThreadInCalls::here());
             }
             may
         });
-        grows.unwrap_or(true).then(|| Grows(self))
+        copy_guard.unwrap_or(true).then(|| CopyGuard(self))
     }
 
     /// Whether [`Self::grow`] waits for a thread that may never come back.
     pub(crate) fn is_kept_by_stuck(&self) -> bool {
-        let stuck = |holder: &Option<Holder>| holder.as_ref().is_some_and(Holder::is_stuck);
-        self.with_dir(|dir| stuck(&dir.claims.going) || stuck(&dir.claims.changing)).unwrap_or(false)
+        let stuck = |holder: &Option<ThreadInCalls>| holder.as_ref().is_some_and(ThreadInCalls::is_stuck);
+        self.with_dir(|dir| stuck(&dir.copy_guards.removing) || stuck(&dir.copy_guards.changing))
+            .unwrap_or(false)
     }
 
-    /// Lets the caller change attributes on all copies, as soon as [`Changes::has_all`]. None while somebody else does.
-    pub(crate) fn change(&self) -> Option<Changes<'_>> {
+    /// Lets the caller change attributes on all copies, as soon as [`AttributeGuard::has_all`]. None while somebody else does.
+    pub(crate) fn change(&self) -> Option<AttributeGuard<'_>> {
         let changes = self.with_dir(|dir| {
-            let free = dir.claims.changing.is_none();
+            let free = dir.copy_guards.changing.is_none();
             if free {
-                dir.claims.changing = Some(Holder::here());
+                dir.copy_guards.changing = Some(ThreadInCalls::here());
             }
             free
         });
-        changes.unwrap_or(true).then(|| Changes(self))
+        changes.unwrap_or(true).then(|| AttributeGuard(self))
     }
 
     /// Whether a copy is being made by a thread that may never come back.
     pub(crate) fn is_grown_by_stuck(&self) -> bool {
-        self.with_dir(|dir| dir.claims.growing.iter().any(Holder::is_stuck)).unwrap_or(false)
+        self.with_dir(|dir| dir.copy_guards.growing.iter().any(ThreadInCalls::is_stuck)).unwrap_or(false)
     }
 
     /// Lets the caller remove the directory. None if it has several copies or may be getting another, if a branch could
     /// not be asked for one, or somebody else removes it.
-    pub(crate) fn go(&self) -> Option<Goes<'_>> {
+    pub(crate) fn go(&self) -> Option<RmdirGuard<'_>> {
         let at = self.with_dir(|dir| {
             let [only] = &dir.copies[..] else { return None };
-            let claims = &mut dir.claims;
-            if !claims.growing.is_empty() || claims.going.is_some() || dir.unsure != 0 {
+            let copy_guards = &mut dir.copy_guards;
+            if !copy_guards.growing.is_empty() || copy_guards.removing.is_some() || dir.unsure != 0 {
                 return None;
             }
-            claims.going = Some(Holder::here());
+            copy_guards.removing = Some(ThreadInCalls::here());
             Some(only.branch)
         })??;
-        Some(Goes { dir: self, at })
+        Some(RmdirGuard { dir: self, at })
     }
 
     /// The attributes cannot be had on `branch`.
     pub(crate) fn note_unfit(&self, branch: BranchIx) {
         self.with_dir(|dir| {
             let known = dir.known_unfit();
-            dir.claims.unfit = Some((known | bit(branch), Instant::now()));
+            dir.copy_guards.unfit = Some((known | bit(branch), Instant::now()));
         });
     }
 
@@ -144,9 +145,9 @@ impl Inode {
     }
 }
 
-impl DirPlace {
+impl DirCopies {
     fn known_unfit(&self) -> u64 {
-        self.claims.unfit.filter(|(_, since)| since.elapsed() < UNFIT_FOR).map_or(0, |(bits, _)| bits)
+        self.copy_guards.unfit.filter(|(_, since)| since.elapsed() < UNFIT_FOR).map_or(0, |(bits, _)| bits)
     }
 }
 
@@ -167,24 +168,24 @@ mod tests {
     #[test]
     fn an_only_copy_gets_no_other_while_it_goes() {
         let dir = dir();
-        let goes = dir.go().expect("one copy");
-        assert_eq!(goes.at, X);
+        let rmdir_guard = dir.go().expect("one copy");
+        assert_eq!(rmdir_guard.at, X);
         assert!(dir.grow().is_none() && dir.go().is_none());
-        drop(goes);
-        let grows = dir.grow().expect("nobody removes it");
+        drop(rmdir_guard);
+        let copy_guard = dir.grow().expect("nobody removes it");
         assert!(dir.go().is_none() && dir.grow().is_some());
-        drop(grows);
+        drop(copy_guard);
         assert!(dir.go().is_some());
     }
 
     #[test]
     fn no_copy_is_begun_while_attributes_change_and_those_that_are_count_first() {
         let dir = dir();
-        let grows = dir.grow().expect("nothing else goes on");
+        let copy_guard = dir.grow().expect("nothing else goes on");
         let changes = dir.change().expect("nobody else changes it");
         assert!(!changes.has_all() && dir.change().is_none());
         assert!(dir.grow().is_none(), "another copy would be made with the old attributes");
-        drop(grows);
+        drop(copy_guard);
         assert!(changes.has_all());
         drop(changes);
         assert!(dir.grow().is_some() && dir.change().is_some());

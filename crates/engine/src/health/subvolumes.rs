@@ -17,8 +17,8 @@ use fsstack_sys::dirents::Dirents;
 use fsstack_sys::mounts::MountInfo;
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 
-use super::spare::MadeUp;
-use super::{DOUBTED, LACKING, UP};
+use super::preopened::PreopenedFile;
+use super::{LACKING_SUBVOLUME, SUSPECT, UP};
 use crate::branch::{Branch, NFS};
 use crate::error::is_branch_fault;
 
@@ -33,22 +33,22 @@ const WRITES_BEHIND: &[u8] = b"-write-behind";
 
 /// The parts of a volume, as its client tells of them.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct Subvolumes {
     /// Virtual files that show their state, below the root of the mount.
-    told_by: Vec<MadeUp>,
+    sources: Vec<PreopenedFile>,
     root: Arc<OwnedFd>,
 }
 
-impl Parts {
+impl Subvolumes {
     /// The parts of what is mounted as `mnt_id`. None: it cannot lack one and answer all the same.
     pub(crate) fn of(mnt_id: u64, mounts: &[MountInfo]) -> Option<Arc<Self>> {
         let mount = mounts.iter().find(|mount| mount.id == mnt_id && mount.fs_type == CLIENT)?;
         let root = sys::at::open_root(&mount.mount_point).ok()?;
-        let told_by = match sys::at::stat_kept(root.as_fd()) {
+        let sources = match sys::at::stat_kept(root.as_fd()) {
             Ok(here) if here.mnt_id == mnt_id => layers(root.as_fd(), SPREADS).unwrap_or_default(),
             _ => Vec::new(), // another mount lies on it
         };
-        if told_by.is_empty() {
+        if sources.is_empty() {
             tracing::warn!(
                 at = %mount.mount_point.display(),
                 "GlusterFS client shows no brick states; a dead brick will not be noticed"
@@ -56,8 +56,8 @@ impl Parts {
             return None;
         }
         let root = Arc::new(root);
-        let told_by = told_by.into_iter().map(|path| MadeUp::new(root.clone(), path)).collect();
-        Some(Arc::new(Self { told_by, root }))
+        let sources = sources.into_iter().map(|path| PreopenedFile::new(root.clone(), path)).collect();
+        Some(Arc::new(Self { sources, root }))
     }
 
     /// The names of those that cannot be reached.
@@ -66,7 +66,7 @@ impl Parts {
     /// The client does not answer.
     pub(crate) fn missing(&self) -> Result<Vec<String>, SysError> {
         let mut missing = Vec::new();
-        for layer in &self.told_by {
+        for layer in &self.sources {
             missing.extend(unreached(&layer.read(|text| unreached(text).is_empty())?));
         }
         Ok(missing)
@@ -106,36 +106,36 @@ impl Branch {
     /// Whether it answers writes before they are stored, and may tell at a later one, and nowhere else, that they could not
     /// be: NFS, and a volume as it is set up by default. (Others tell that at the fsync.)
     pub(crate) fn tells_at_writes(&self) -> bool {
-        let behind = |parts: &Parts| {
-            let layers = self.ask(|| layers(parts.root.as_fd(), WRITES_BEHIND));
+        let behind = |subvolumes: &Subvolumes| {
+            let layers = self.ask(|| layers(subvolumes.root.as_fd(), WRITES_BEHIND));
             layers.map_or(true, |layers| !layers.is_empty()) // unknown: it may
         };
-        self.home.f_type == NFS || self.parts().is_some_and(|parts| behind(&parts))
+        self.mount_root.f_type == NFS || self.subvolumes().is_some_and(|subvolumes| behind(&subvolumes))
     }
 
     /// # Errors
     /// A part of the branch is out of reach, or that is unknown: a name that is not found there may be there.
-    pub(crate) fn check_parts(&self) -> Result<(), SysError> {
-        let Some(parts) = self.parts() else { return Ok(()) };
+    pub(crate) fn check_subvolumes(&self) -> Result<(), SysError> {
+        let Some(subvolumes) = self.subvolumes() else { return Ok(()) };
         let unknown = |call| SysError { call, errno: Errno::IO };
-        let missing = parts
+        let missing = subvolumes
             .missing()
             .map_err(|error| if is_branch_fault(error.errno) { error } else { unknown(error.call) })?;
         if missing.is_empty() {
             return Ok(());
         }
         let state = &self.health.state;
-        let was = [UP, DOUBTED];
-        if was.iter().any(|was| state.compare_exchange(*was, LACKING, SeqCst, Relaxed).is_ok()) {
+        let was = [UP, SUSPECT];
+        if was.iter().any(|was| state.compare_exchange(*was, LACKING_SUBVOLUME, SeqCst, Relaxed).is_ok()) {
             self.tell_missing(&missing);
-            self.wake_keeper();
+            self.wake_monitor();
         }
         Err(unknown(Call::Read))
     }
 
     /// Its examination found that it lacks these.
     pub(super) fn lacks(&self, missing: &[String]) {
-        if self.health.state.swap(LACKING, SeqCst) != LACKING {
+        if self.health.state.swap(LACKING_SUBVOLUME, SeqCst) != LACKING_SUBVOLUME {
             self.tell_missing(missing);
         }
     }
