@@ -9,13 +9,13 @@ use std::time::Instant;
 use anyhow::Result;
 use rustix::fs::{AtFlags, statat};
 
-use crate::ground::{Contender, Ground, Server};
 use crate::metadata::{Amount, open_dir, per_second};
 use crate::report::{Sense, Table};
+use crate::test_bed::{Contender, Server, TestBed};
 
 const POOLS: &[(&str, usize)] = &[("1-branch", 1), ("2-branches", 2), ("16-branches", 16)];
 
-pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
     let mut table =
         Table::new("Stats of a known name a second, looked up each time, by branches", Sense::MoreIsBetter);
     table.compare("16-branches", &["1-branch"], "16 to 1");
@@ -24,7 +24,7 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
     let mut pools = Vec::new();
     for (name, branches) in POOLS {
         let contender = Contender::new(name, Server::Fsstack, &[asks]);
-        let at = ground.stand(&contender, *branches)?;
+        let at = test_bed.stand(&contender, *branches)?;
         let names = (0..amount.names).map(|n| CString::new(format!("known-{n}")));
         let names = names.collect::<Result<Vec<_>, _>>()?;
         if let Some(last) = at.parts().last() {

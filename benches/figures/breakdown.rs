@@ -15,9 +15,9 @@ use fsstack_lab::{Skip, Trace, mounts};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::gettid;
 
-use crate::ground::{CACHES_ON, Contender, Ground, Server, Standing};
 use crate::metadata::{Amount, open_dir};
 use crate::report::{Sense, Table};
+use crate::test_bed::{CACHES_ON, Contender, Server, Standing, TestBed};
 
 /// A part of all creates that is left out, the slowest: the machine was elsewhere.
 const LEFT_OUT: usize = 20;
@@ -39,7 +39,7 @@ const RECENT: usize = 32;
 /// The order of the rows.
 const REQUESTS: &[&str] = &["LOOKUP", "CREATE", "GETATTR", BACKGROUND];
 
-pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
     let trace = match Trace::new("breakdown").and_then(|trace| prepare(&trace).map(|()| trace)) {
         Ok(trace) => trace,
         Err(error) => {
@@ -51,7 +51,7 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
     let room = &["minfreespace=64M", "passthrough-headroom=64M"][..];
     let of = |name, transport| Contender::new(name, Server::Fsstack, &[room, CACHES_ON, transport]);
     let contenders = [of("dev", &["transport=dev"][..]), of("ring", &["transport=ring"][..])];
-    let standing = ground.stand_all(&contenders)?;
+    let standing = test_bed.stand_all(&contenders)?;
     let mut measured = Vec::new();
     for round in 0..amount.rounds {
         for turn in 0..standing.len() {
@@ -72,7 +72,7 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
 /// Rows in their order, also those that not every round has.
 type Rows = BTreeMap<(usize, usize, String), f64>;
 
-fn shown(title: &str, measured: &[(&'static str, Told)], rows: impl Fn(&Told) -> &Rows) -> Table {
+fn shown(title: &str, measured: &[(&'static str, Reported)], rows: impl Fn(&Reported) -> &Rows) -> Table {
     let mut table = Table::new(title, Sense::LessIsBetter);
     let told = measured.iter().flat_map(|(_, told)| rows(told));
     let all: BTreeSet<_> = told.filter(|(_, mean)| LEAST < **mean).map(|(row, _)| row).collect();
@@ -94,13 +94,13 @@ fn prepare(trace: &Trace) -> Result<()> {
 
 /// Result of one round: the mean create.
 #[derive(Default)]
-struct Told {
+struct Reported {
     whole: Rows,
     steps: Rows,
     counts: Rows,
 }
 
-fn measure(trace: &Trace, at: &Standing, dir: &str, names: usize) -> Result<Told> {
+fn measure(trace: &Trace, at: &Standing, dir: &str, names: usize) -> Result<Reported> {
     let daemon = at.daemon()?.pid;
     let tasks = fs::read_dir(format!("/proc/{daemon}/task"))?;
     let mut threads: Vec<String> =
@@ -283,7 +283,7 @@ impl Seen {
 #[derive(Default)]
 struct Sums {
     creates: u32,
-    told: Told,
+    told: Reported,
 }
 
 /// Kind of a step, by which steps are summed.
@@ -385,7 +385,7 @@ impl Sums {
         *self.told.counts.entry((place, 0, row.to_owned())).or_default() += count;
     }
 
-    fn told(self) -> Told {
+    fn told(self) -> Reported {
         let creates = f64::from(self.creates.max(1));
         let mut told = self.told;
         for rows in [&mut told.whole, &mut told.steps, &mut told.counts] {

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, anyhow};
 use fsstack_lab::daemon;
 use fsstack_lab::shell::command;
 
-use crate::ground::{CACHES_ON, Contender, Ground, Server};
 use crate::report::{Sense, Table};
+use crate::test_bed::{CACHES_ON, Contender, Server, TestBed};
 use crate::{data, metadata};
 
 const ALONE: &str = "left-alone";
@@ -32,13 +32,13 @@ pub(crate) struct Amount {
     pub(crate) statuses: usize,
 }
 
-pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
     let own = &["minfreespace=64M", "passthrough-headroom=64M"][..];
     let contenders = [
         Contender::new(ALONE, Server::Fsstack, &[own, CACHES_ON]),
         Contender::new(ASKED, Server::Fsstack, &[own, CACHES_ON, &["metrics=127.0.0.1:0"]]),
     ];
-    let standing = ground.stand_all(&contenders)?;
+    let standing = test_bed.stand_all(&contenders)?;
     let asked = standing.iter().find(|(of, _)| of.name == ASKED).context("nobody is asked")?.1.path();
     let over = AtomicBool::new(false);
     let tables_made = std::thread::scope(|scope| {
@@ -51,11 +51,11 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
     })?;
     tables.extend(tables_made);
     standing.into_iter().try_for_each(|(_, at)| at.fall())?;
-    tables.push(status_table(ground, amount.statuses)?);
+    tables.push(status_table(test_bed, amount.statuses)?);
     Ok(())
 }
 
-type Stands<'a> = [(&'a Contender, &'a crate::ground::Standing)];
+type Stands<'a> = [(&'a Contender, &'a crate::test_bed::Standing)];
 
 /// Requests like an operator's `watch` and a collector's, by the programs.
 fn ask_until(over: &AtomicBool, pool: &Path) -> Result<()> {
@@ -83,10 +83,11 @@ fn data_table(standing: &Stands<'_>, amount: data::Amount) -> Result<Table> {
     Ok(table)
 }
 
-fn status_table(ground: &Ground, count: usize) -> Result<Table> {
+fn status_table(test_bed: &TestBed, count: usize) -> Result<Table> {
     let title = format!("Milliseconds of `fsstack status`, {BRANCHES} branches, {WORKERS} programs at work");
     let mut table = Table::new(&title, Sense::LessIsBetter);
-    let at = ground.stand(&Contender::new("status", Server::Fsstack, &[&["minfreespace=64M"]]), BRANCHES)?;
+    let at =
+        test_bed.stand(&Contender::new("status", Server::Fsstack, &[&["minfreespace=64M"]]), BRANCHES)?;
     let program = daemon::helper()?.with_file_name("fsstack");
     // The shell tells the time: the lab looks for a command's end every few milliseconds only.
     let script = r#"began=$(date +%s%N); "$0" status "$1" > /dev/null; echo $(($(date +%s%N) - began))"#;

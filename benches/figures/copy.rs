@@ -17,8 +17,8 @@ use fsstack_lab::needs;
 use fsstack_lab::rival::Union;
 use fsstack_lab::shell::command;
 
-use crate::ground::{Contender, Ground, Server};
 use crate::report::{Sense, Table};
+use crate::test_bed::{Contender, Server, TestBed};
 
 const SMALL: usize = 4096;
 const A_DIRECTORY: usize = 200;
@@ -35,7 +35,7 @@ pub(crate) struct Amount {
 }
 
 /// A way to copy.
-struct Way {
+struct CopyWay {
     name: &'static str,
     server: Server,
     options: &'static [&'static str],
@@ -43,34 +43,34 @@ struct Way {
     script: &'static str,
 }
 
-const WAYS: &[Way] = &[
-    Way {
+const WAYS: &[CopyWay] = &[
+    CopyWay {
         name: "fsstack-copy",
         server: Server::Fsstack,
         options: POOL,
         script: r#""$FSSTACK" copy "$SRC" "$TO""#,
     },
-    Way { name: "cp-pool", server: Server::Fsstack, options: POOL, script: r#"cp -r "$SRC" "$TO""# },
-    Way {
+    CopyWay { name: "cp-pool", server: Server::Fsstack, options: POOL, script: r#"cp -r "$SRC" "$TO""# },
+    CopyWay {
         name: "cp-sync-pool",
         server: Server::Fsstack,
         options: POOL,
         script: r#"cp -r "$SRC" "$TO"; sync -f "$PART""#,
     },
-    Way { name: "cp-branch", server: Server::Branch, options: &[], script: r#"cp -r "$SRC" "$TO""# },
-    Way {
+    CopyWay { name: "cp-branch", server: Server::Branch, options: &[], script: r#"cp -r "$SRC" "$TO""# },
+    CopyWay {
         name: "cp-sync-branch",
         server: Server::Branch,
         options: &[],
         script: r#"cp -r "$SRC" "$TO"; sync -f "$PART""#,
     },
-    Way {
+    CopyWay {
         name: "rsync-mergerfs",
         server: Server::Rival(Union::Mergerfs),
         options: &["allow_other", "category.create=mfs", "minfreespace=16M"],
         script: r#"rsync -a "$SRC" "$TO""#,
     },
-    Way {
+    CopyWay {
         name: "rsync-mhddfs",
         server: Server::Rival(Union::Mhddfs),
         options: &["allow_other", "mlimit=100M"],
@@ -78,7 +78,7 @@ const WAYS: &[Way] = &[
     },
 ];
 
-pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
     let home = ledger::fresh("figures-copy")?;
     let _home = Entry::dir(&home)?;
     let small = home.join("small");
@@ -109,7 +109,7 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
                 (&large, &mut bytes, "bytes", u32::try_from(amount.mib)?),
             ];
             for (source, table, row, count) in measured {
-                let at = ground.stand(&contender, 2)?;
+                let at = test_bed.stand(&contender, 2)?;
                 let part = at.parts().first().context("no branch")?.clone();
                 let script = format!(
                     r#"began=$(date +%s%N); {}; echo $(($(date +%s%N) - began)) > "$TOOK""#,

@@ -14,8 +14,8 @@ use fsstack_lab::rival::Union;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{pread, pwrite};
 
-use crate::ground::{Contender, Ground, Server, Standing};
 use crate::report::{Sense, Table};
+use crate::test_bed::{Contender, Server, Standing, TestBed};
 
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
@@ -77,9 +77,9 @@ fn contenders() -> Vec<Contender> {
     ]
 }
 
-pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
     let here: Vec<_> = contenders().into_iter().filter(|contender| contender.missing().is_none()).collect();
-    let standing = ground.stand_all(&here)?;
+    let standing = test_bed.stand_all(&here)?;
     let mut table = Table::new("MiB a second", Sense::MoreIsBetter);
     table.compare("passthrough", &["xfs"], "passthrough to xfs");
     table.compare("stacked", &["mergerfs-off", "mergerfs-auto-full"], "stacked to mergerfs");

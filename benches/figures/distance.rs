@@ -10,27 +10,27 @@ use anyhow::{Result, ensure};
 use rustix::fs::{AtFlags, statat};
 use rustix::io::Errno;
 
-use crate::ground::{Contender, Ground, Server};
 use crate::metadata::open_dir;
 use crate::report::{Sense, Table};
+use crate::test_bed::{Contender, Server, TestBed};
 
 /// The first is one pool's, the others are the other's.
 const FAR: [&str; 5] = ["far-0", "far-1", "far-2", "far-3", "far-4"];
 const AWAY: &[&str] = &["2000"];
 const NAMES: u32 = 100;
 
-pub(crate) fn run(ground: &Ground, rounds: usize, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, rounds: usize, tables: &mut Vec<Table>) -> Result<()> {
     let mut table = Table::new("Milliseconds of a missing name, by branches 2 ms away", Sense::LessIsBetter);
     table.compare("4-branches", &["1-branch"], "4 to 1");
     let far: Vec<_> = FAR
         .iter()
-        .map(|name| ground.stand(&Contender::new(name, Server::Null, &[AWAY]), 0))
+        .map(|name| test_bed.stand(&Contender::new(name, Server::Null, &[AWAY]), 0))
         .collect::<Result<_>>()?;
     let asks = &["negative-timeout=0", "out-of-band=timeout"][..];
     let mut pools = Vec::new();
     for (name, own) in [("1-branch", &far[..1]), ("4-branches", &far[1..])] {
         let parts = own.iter().map(|at| at.path().to_owned()).collect();
-        let at = ground.stand_over(&Contender::new(name, Server::Fsstack, &[asks]), parts)?;
+        let at = test_bed.stand_over(&Contender::new(name, Server::Fsstack, &[asks]), parts)?;
         let dir = open_dir(at.path())?;
         pools.push((name, at, dir));
     }

@@ -19,8 +19,8 @@ use fsstack_lab::shell::{command, which};
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, setxattr};
 use rustix::io::Errno;
 
-use crate::ground::{Contender, Ground, Server, Standing};
 use crate::report::{Sense, Table, median};
+use crate::test_bed::{Contender, Server, Standing, TestBed};
 
 /// How long the work goes on, and how often the daemons are looked at.
 #[derive(Clone, Copy, Debug)]
@@ -53,11 +53,11 @@ const VALUES: [(&str, Value); 3] = [
 ];
 
 /// The plot of the samples goes to `plot`.
-pub(crate) fn run(ground: &Ground, amount: Amount, plot: &Path, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: Amount, plot: &Path, tables: &mut Vec<Table>) -> Result<()> {
     let pools = [("dev", "transport=dev"), ("ring", "transport=ring")].map(|(name, transport)| {
         Contender::new(name, Server::Fsstack, &[&["create=rand,minfreespace=64M", transport]])
     });
-    let stands = pools.iter().map(|pool| Ok((pool, ground.stand(pool, 2)?))).collect::<Result<Vec<_>>>()?;
+    let stands = pools.iter().map(|pool| Ok((pool, test_bed.stand(pool, 2)?))).collect::<Result<Vec<_>>>()?;
     let (over, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let failed = Mutex::new(Vec::new());
     let samples = thread::scope(|scope| -> Result<_> {

@@ -2,20 +2,20 @@
 
 use anyhow::Result;
 
-use crate::ground::{CACHES_ON, Contender, Ground, Server};
 use crate::metadata::{self, Amount};
 use crate::report::{Sense, Table};
+use crate::test_bed::{CACHES_ON, Contender, Server, TestBed};
 
 const PLAIN: &str = "plain";
 const EXPORTED: &str = "nfs-export";
 
-pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
     let room = &["minfreespace=64M", "passthrough-headroom=64M"][..];
     let contenders = [
         Contender::new(PLAIN, Server::Fsstack, &[room, CACHES_ON]),
         Contender::new(EXPORTED, Server::Fsstack, &[room, CACHES_ON, &["nfs-export"]]),
     ];
-    let standing = ground.stand_all(&contenders)?;
+    let standing = test_bed.stand_all(&contenders)?;
     let mut table =
         Table::new("Operations a second, one client, of a pool that can be exported", Sense::MoreIsBetter);
     table.compare(EXPORTED, &[PLAIN], "nfs-export to plain");

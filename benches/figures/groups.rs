@@ -7,9 +7,9 @@
 use anyhow::Result;
 use fsstack_lab::{CpuGroup, needs};
 
-use crate::ground::{CACHES_ON, Contender, Ground, Server};
 use crate::metadata::{self, Amount};
 use crate::report::{Sense, Table};
+use crate::test_bed::{CACHES_ON, Contender, Server, TestBed};
 
 /// Daemons that are groups of their own.
 const APART: &[(&str, &[&str])] = &[
@@ -27,7 +27,7 @@ const TOGETHER: &[(&str, &[&str])] = &[
     ("ring-nice", &["transport=ring", "door-scheduling=nice"]),
 ];
 
-pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
     if let Err(skip) = needs::cpu_groups() {
         let mut table = Table::new("Operations a second, by the daemon's group", Sense::MoreIsBetter);
         table.notes.push(format!("not measured: {skip}"));
@@ -36,16 +36,18 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
     }
     let own = CpuGroup::new("figures-daemon")?;
     let named = |name: &&str| name.ends_with("-cgroup");
-    measure(ground, amount, APART, "the daemon in a session, in a cpu cgroup", tables, |name, pid| {
+    measure(test_bed, amount, APART, "the daemon in a session, in a cpu cgroup", tables, |name, pid| {
         if named(&name) { own.enter(pid) } else { Ok(()) }
     })?;
     let shared = CpuGroup::new("figures-all")?;
     let _back = shared.join()?;
-    measure(ground, amount, TOGETHER, "the daemon in its clients' cgroup", tables, |_, pid| shared.enter(pid))
+    measure(test_bed, amount, TOGETHER, "the daemon in its clients' cgroup", tables, |_, pid| {
+        shared.enter(pid)
+    })
 }
 
 fn measure(
-    ground: &Ground,
+    test_bed: &TestBed,
     amount: Amount,
     daemons: &[(&'static str, &[&'static str])],
     what: &str,
@@ -57,15 +59,15 @@ fn measure(
         .iter()
         .map(|(name, options)| Contender::new(name, Server::Fsstack, &[room, CACHES_ON, options]))
         .collect();
-    let standing = ground.stand_all(&contenders)?;
+    let standing = test_bed.stand_all(&contenders)?;
     for (of, at) in &standing {
         settle(of.name, at.daemon()?.pid)?;
     }
     let stands: Vec<_> = standing.iter().map(|(of, at)| (*of, at)).collect();
-    for crowd in [metadata::ONE, metadata::HARD_PRESSED] {
-        let amount = if crowd.has_hogs() { amount.a_fifth() } else { amount };
-        let mut table = Table::new(&format!("{}; {what}", crowd.title()), Sense::MoreIsBetter);
-        metadata::rounds(&stands, crowd, amount, &mut table, None)?;
+    for clients in [metadata::ONE, metadata::HARD_PRESSED] {
+        let amount = if clients.has_hogs() { amount.a_fifth() } else { amount };
+        let mut table = Table::new(&format!("{}; {what}", clients.title()), Sense::MoreIsBetter);
+        metadata::rounds(&stands, clients, amount, &mut table, None)?;
         tables.push(table);
     }
     standing.into_iter().try_for_each(|(_, at)| at.fall())

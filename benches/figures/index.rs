@@ -28,7 +28,7 @@ const IN_DIR: usize = 1000;
 /// Every so manieth file is held by a client, and has its own name for content.
 const HELD: usize = 100;
 /// Longer than any index takes.
-const PATIENCE: Duration = Duration::from_secs(600);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 /// Says which index has all marks of a branch; one that is none of the pool's means that no index has.
 const COVERED_BY: &std::ffi::CStr = c"trusted.fsstack.index";
 
@@ -39,7 +39,7 @@ const LOST: &str = "all moved, index lost";
 pub(crate) fn run(files: usize, tables: &mut Vec<Table>) -> Result<()> {
     let mut pool =
         lab::pool().xfs_branch("x", MiB(310)).xfs_branch("y", MiB(4096)).preallocated().option("nfs-export");
-    pool = pool.option("create=ff").limit(PATIENCE);
+    pool = pool.option("create=ff").limit(ANSWER_TIMEOUT);
     let mut pool = pool.mount();
     make(&pool, files)?;
     let mut table = Table::new(&format!("A pool of {files} files, by its index"), Sense::LessIsBetter);
@@ -69,7 +69,7 @@ pub(crate) fn run(files: usize, tables: &mut Vec<Table>) -> Result<()> {
 }
 
 /// Object that a client holds.
-struct Held {
+struct HeldHandles {
     path: PathBuf,
     handle: FileHandle,
     ino: u64,
@@ -146,13 +146,13 @@ fn is_complete(pool: &Pool) -> Result<bool> {
 fn wait_for_index(pool: &Pool) -> Result<()> {
     let began = Instant::now();
     while !is_complete(pool)? {
-        ensure!(began.elapsed() < PATIENCE, "the index is never complete");
+        ensure!(began.elapsed() < ANSWER_TIMEOUT, "the index is never complete");
         sleep(Duration::from_millis(20));
     }
     Ok(())
 }
 
-fn hold(pool: &Pool, files: usize) -> Result<Vec<Held>> {
+fn hold(pool: &Pool, files: usize) -> Result<Vec<HeldHandles>> {
     let root = File::open(pool.path())?;
     (0..files)
         .step_by(HELD)
@@ -160,13 +160,13 @@ fn hold(pool: &Pool, files: usize) -> Result<Vec<Held>> {
             let path = path_of(n);
             let handle = name_to_handle(root.as_fd(), &CString::new(path.as_os_str().as_encoded_bytes())?)?;
             let ino = fs::symlink_metadata(pool.at(&path))?.ino();
-            Ok(Held { path, handle, ino })
+            Ok(HeldHandles { path, handle, ino })
         })
         .collect()
 }
 
 /// How long forgotten handles take to open, and what the daemon has in memory then.
-fn measure(pool: &Pool, column: &str, held: &[Held], table: &mut Table) -> Result<()> {
+fn measure(pool: &Pool, column: &str, held: &[HeldHandles], table: &mut Table) -> Result<()> {
     forget()?;
     let root = File::open(pool.path())?;
     let mut took = Vec::with_capacity(held.len());
@@ -192,14 +192,14 @@ fn measure(pool: &Pool, column: &str, held: &[Held], table: &mut Table) -> Resul
     Ok(())
 }
 
-fn leads_to(file: File, held: &Held) -> Result<bool> {
+fn leads_to(file: File, held: &HeldHandles) -> Result<bool> {
     let ino = file.metadata()?.ino();
     let content = std::io::read_to_string(file)?;
     Ok(ino == held.ino && Path::new(&content) == held.path)
 }
 
 /// Answers to clients about their objects, by handle and by name, until the index is complete.
-fn ask_meanwhile(pool: &Pool, held: &[Held]) -> Result<String> {
+fn ask_meanwhile(pool: &Pool, held: &[HeldHandles]) -> Result<String> {
     let root = File::open(pool.path())?;
     let (mut right, mut later, mut wrong) = (0_u64, 0_u64, 0_u64);
     let mut seed = 1_u64;

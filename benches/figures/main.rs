@@ -14,7 +14,6 @@ mod distance;
 mod endurance;
 mod export;
 mod frozen;
-mod ground;
 mod groups;
 mod hogs;
 mod index;
@@ -27,6 +26,7 @@ mod report;
 mod slow;
 mod standstill;
 mod startup;
+mod test_bed;
 mod trees;
 
 use std::io::Write;
@@ -41,36 +41,36 @@ use serde_json::json;
 
 use arguments::{Arguments, Part};
 use conditions::Conditions;
-use ground::Ground;
 use report::Table;
+use test_bed::TestBed;
 
-type Figures = fn(&Ground, &Arguments, &mut Vec<Table>) -> Result<()>;
+type Figures = fn(&TestBed, &Arguments, &mut Vec<Table>) -> Result<()>;
 
 const FIGURES: &[(Part, Figures)] = &[
-    (Part::Metadata, |ground, asked, tables| metadata::run(ground, asked.metadata(), tables)),
-    (Part::Busy, |ground, asked, tables| metadata::run_busy(ground, asked.metadata(), tables)),
-    (Part::Trees, |ground, asked, tables| trees::run(ground, asked.trees(), tables)),
-    (Part::Distance, |ground, asked, tables| distance::run(ground, asked.rounds(), tables)),
-    (Part::Breadth, |ground, asked, tables| breadth::run(ground, asked.metadata(), tables)),
-    (Part::Startup, |ground, asked, tables| startup::run(ground, asked.rounds(), tables)),
-    (Part::Data, |ground, asked, tables| data::run(ground, asked.data(), tables)),
-    (Part::Control, |ground, asked, tables| control::run(ground, asked.control(), tables)),
+    (Part::Metadata, |test_bed, asked, tables| metadata::run(test_bed, asked.metadata(), tables)),
+    (Part::Busy, |test_bed, asked, tables| metadata::run_busy(test_bed, asked.metadata(), tables)),
+    (Part::Trees, |test_bed, asked, tables| trees::run(test_bed, asked.trees(), tables)),
+    (Part::Distance, |test_bed, asked, tables| distance::run(test_bed, asked.rounds(), tables)),
+    (Part::Breadth, |test_bed, asked, tables| breadth::run(test_bed, asked.metadata(), tables)),
+    (Part::Startup, |test_bed, asked, tables| startup::run(test_bed, asked.rounds(), tables)),
+    (Part::Data, |test_bed, asked, tables| data::run(test_bed, asked.data(), tables)),
+    (Part::Control, |test_bed, asked, tables| control::run(test_bed, asked.control(), tables)),
     (Part::Relocate, |_, asked, tables| relocate::run(asked.relocated(), tables)),
     (Part::Frozen, |_, asked, tables| frozen::run(asked.rounds(), tables)),
     (Part::Standstill, |_, asked, tables| {
         let (rounds, mib) = asked.standstill();
         standstill::run(rounds, mib, tables)
     }),
-    (Part::Copy, |ground, asked, tables| copy::run(ground, asked.copied(), tables)),
-    (Part::Groups, |ground, asked, tables| groups::run(ground, asked.metadata(), tables)),
-    (Part::Export, |ground, asked, tables| export::run(ground, asked.metadata(), tables)),
-    (Part::Nfs, |ground, asked, tables| nfs::run(ground, asked.nfs(), tables)),
+    (Part::Copy, |test_bed, asked, tables| copy::run(test_bed, asked.copied(), tables)),
+    (Part::Groups, |test_bed, asked, tables| groups::run(test_bed, asked.metadata(), tables)),
+    (Part::Export, |test_bed, asked, tables| export::run(test_bed, asked.metadata(), tables)),
+    (Part::Nfs, |test_bed, asked, tables| nfs::run(test_bed, asked.nfs(), tables)),
     (Part::Index, |_, asked, tables| index::run(asked.indexed(), tables)),
-    (Part::Slow, |ground, asked, tables| slow::run(ground, asked.metadata(), tables)),
-    (Part::Breakdown, |ground, asked, tables| breakdown::run(ground, asked.metadata(), tables)),
-    (Part::Memory, |ground, asked, tables| memory::run(ground, asked.inodes(), tables)),
-    (Part::Endurance, |ground, asked, tables| {
-        endurance::run(ground, asked.endurance(), &target()?.join("endurance.svg"), tables)
+    (Part::Slow, |test_bed, asked, tables| slow::run(test_bed, asked.metadata(), tables)),
+    (Part::Breakdown, |test_bed, asked, tables| breakdown::run(test_bed, asked.metadata(), tables)),
+    (Part::Memory, |test_bed, asked, tables| memory::run(test_bed, asked.inodes(), tables)),
+    (Part::Endurance, |test_bed, asked, tables| {
+        endurance::run(test_bed, asked.endurance(), &target()?.join("endurance.svg"), tables)
     }),
 ];
 
@@ -95,12 +95,12 @@ fn measure(arguments: &Arguments) -> Result<()> {
         return Ok(());
     }
     build()?;
-    let ground = Ground::new(2, MiB(2048))?;
+    let test_bed = TestBed::new(2, MiB(2048))?;
     let mut tables: Vec<Table> = Vec::new();
     for (part, figures) in FIGURES {
         if arguments.wants(*part) {
             let shown = tables.len();
-            figures(&ground, arguments, &mut tables)?;
+            figures(&test_bed, arguments, &mut tables)?;
             tables[shown..]
                 .iter()
                 .try_for_each(|table| writeln!(std::io::stdout(), "{}", table.markdown()))?;

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use fsstack_lab::rival::Union;
 
-use crate::ground::{CACHES_ON, Contender, Ground, Server, Standing};
 use crate::report::{Sense, Table};
+use crate::test_bed::{CACHES_ON, Contender, Server, Standing, TestBed};
 
 const DIRS: usize = 20;
 
-pub(crate) fn run(ground: &Ground, inodes: usize, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, inodes: usize, tables: &mut Vec<Table>) -> Result<()> {
     let contenders = [
         Contender::new("fsstack", Server::Fsstack, &[CACHES_ON]),
         Contender::new("mergerfs", Server::Rival(Union::Mergerfs), &[&["allow_other"]]),
@@ -21,7 +21,7 @@ pub(crate) fn run(ground: &Ground, inodes: usize, tables: &mut Vec<Table>) -> Re
     ];
     let mut table = Table::new(&format!("Resident MiB of the daemon, {inodes} inodes"), Sense::LessIsBetter);
     for contender in contenders.iter().filter(|contender| contender.missing().is_none()) {
-        let at = ground.stand(contender, 2)?;
+        let at = test_bed.stand(contender, 2)?;
         let made = populate(&at, inodes)?;
         table.put("at the start", contender.name, resident(&at)?);
         let seen: usize = made.iter().map(|dir| visit(&at, dir)).sum::<Result<usize>>()?;

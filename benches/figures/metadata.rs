@@ -16,9 +16,9 @@ use fsstack_lab::rival::Union;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
-use crate::ground::{CACHES_ON, Contender, Ground, Server, Standing};
 use crate::hogs::Hogs;
 use crate::report::{Sense, Table};
+use crate::test_bed::{CACHES_ON, Contender, Server, Standing, TestBed};
 
 /// Operations of a client, in this order: each uses the results of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub(crate) fn contenders() -> Vec<Contender> {
 
 /// Client, and the load beside it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct Clients {
     title: &'static str,
     /// Its directories' names begin so. (With a `c`, the file system that does nothing has them too.)
     tag: &'static str,
@@ -100,7 +100,7 @@ pub(crate) struct Crowd {
     hogs: bool,
 }
 
-impl Crowd {
+impl Clients {
     pub(crate) fn title(self) -> &'static str {
         self.title
     }
@@ -111,14 +111,14 @@ impl Crowd {
 }
 
 /// One client, and nothing else.
-pub(crate) const ONE: Crowd =
-    Crowd { title: "Operations a second, one client", tag: "c1", clients: 1, hogs: false };
+pub(crate) const ONE: Clients =
+    Clients { title: "Operations a second, one client", tag: "c1", clients: 1, hogs: false };
 
-const ALONE: &[Crowd] =
-    &[ONE, Crowd { title: "Operations a second, two clients, sum", tag: "c2", clients: 2, hogs: false }];
+const ALONE: &[Clients] =
+    &[ONE, Clients { title: "Operations a second, two clients, sum", tag: "c2", clients: 2, hogs: false }];
 
 /// One client, where no CPU is ever free.
-pub(crate) const HARD_PRESSED: Crowd = Crowd {
+pub(crate) const HARD_PRESSED: Clients = Clients {
     title: "Operations a second, one client, a busy loop on each CPU",
     tag: "ch",
     clients: 1,
@@ -126,25 +126,25 @@ pub(crate) const HARD_PRESSED: Crowd = Crowd {
 };
 
 /// One client, whose directories the file system that does nothing does not have.
-pub(crate) const APART_FROM_NULL: Crowd = Crowd { tag: "own", ..ONE };
+pub(crate) const APART_FROM_NULL: Clients = Clients { tag: "own", ..ONE };
 
 /// The tables, one for each number of clients.
-pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
-    measure(ground, amount, ALONE, tables)
+pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+    measure(test_bed, amount, ALONE, tables)
 }
 
 /// The same beside programs that leave no CPU alone; and how long the slowest of a hundred takes.
-pub(crate) fn run_busy(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
-    measure(ground, amount.a_fifth(), &[HARD_PRESSED], tables)
+pub(crate) fn run_busy(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+    measure(test_bed, amount.a_fifth(), &[HARD_PRESSED], tables)
 }
 
-fn measure(ground: &Ground, amount: Amount, crowds: &[Crowd], tables: &mut Vec<Table>) -> Result<()> {
+fn measure(test_bed: &TestBed, amount: Amount, crowds: &[Clients], tables: &mut Vec<Table>) -> Result<()> {
     let (here, skipped): (Vec<_>, Vec<_>) =
         contenders().into_iter().partition(|contender| contender.missing().is_none());
-    let standing = ground.stand_all(&here)?;
-    for crowd in crowds {
-        let mut table = Table::new(crowd.title, Sense::MoreIsBetter);
-        let mut slowest = Table::new(&format!("{}: 99th percentile, us", crowd.title), Sense::LessIsBetter);
+    let standing = test_bed.stand_all(&here)?;
+    for clients in crowds {
+        let mut table = Table::new(clients.title, Sense::MoreIsBetter);
+        let mut slowest = Table::new(&format!("{}: 99th percentile, us", clients.title), Sense::LessIsBetter);
         for table in [&mut table, &mut slowest] {
             table.compare("dev", &["mergerfs", "mhddfs"], "dev to the better rival");
             table.compare("ring", &["mergerfs", "mhddfs"], "ring to it");
@@ -153,9 +153,9 @@ fn measure(ground: &Ground, amount: Amount, crowds: &[Crowd], tables: &mut Vec<T
         table.notes.extend(here.iter().map(Contender::described));
         table.notes.extend(skipped.iter().filter_map(|of| Some(format!("{}: {}", of.name, of.missing()?))));
         let stands: Vec<_> = standing.iter().map(|(of, at)| (*of, at)).collect();
-        rounds(&stands, *crowd, amount, &mut table, Some(&mut slowest))?;
+        rounds(&stands, *clients, amount, &mut table, Some(&mut slowest))?;
         tables.push(table);
-        if crowd.hogs {
+        if clients.hogs {
             tables.push(slowest);
         }
     }
@@ -165,18 +165,18 @@ fn measure(ground: &Ground, amount: Amount, crowds: &[Crowd], tables: &mut Vec<T
 /// Every act by every contender, round after round; `slowest` gets the 99th percentiles.
 pub(crate) fn rounds(
     standing: &[(&Contender, &Standing)],
-    crowd: Crowd,
+    clients: Clients,
     amount: Amount,
     table: &mut Table,
     slowest: Option<&mut Table>,
 ) -> Result<()> {
-    rounds_beside(standing, crowd, amount, table, slowest, |_| Ok(()))
+    rounds_beside(standing, clients, amount, table, slowest, |_| Ok(()))
 }
 
 /// Like [`rounds`]; `settle` prepares the load beside each contender's act.
 pub(crate) fn rounds_beside(
     standing: &[(&Contender, &Standing)],
-    crowd: Crowd,
+    clients: Clients,
     amount: Amount,
     table: &mut Table,
     mut slowest: Option<&mut Table>,
@@ -185,9 +185,10 @@ pub(crate) fn rounds_beside(
     for round in 0..amount.rounds {
         let mut teams = Vec::new();
         for (n, (of, at)) in standing.iter().enumerate() {
-            teams.push((*of, Team::new(at, crowd.clients, &format!("{}{round}-{n}", crowd.tag), amount)?));
+            teams
+                .push((*of, Team::new(at, clients.clients, &format!("{}{round}-{n}", clients.tag), amount)?));
         }
-        let _hogs = crowd.hogs.then(Hogs::start).transpose()?;
+        let _hogs = clients.hogs.then(Hogs::start).transpose()?;
         for (act, label) in ACTS {
             for turn in 0..teams.len() {
                 let (of, team) = &teams[(turn + round) % teams.len()];

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use fsstack_lab::ganesha::{Ganesha, ROOT};
 use fsstack_lab::nfs4::{Client, How, Opened};
 
-use crate::ground::{Contender, Ground, Server, Standing};
 use crate::report::{Sense, Table};
+use crate::test_bed::{Contender, Server, Standing, TestBed};
 
 const BRANCH: &str = "branch";
 const POOL: &str = "pool";
@@ -42,7 +42,7 @@ const ACTS: [(Act, &str); 4] = [
     (Act::Stat, "LOOKUP and GETATTR of a file"),
 ];
 
-pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
     let mut table = Table::new("Exported by nfs-ganesha, NFS 4.0, a second", Sense::MoreIsBetter);
     if let Err(skip) = Ganesha::able() {
         table.notes.push(skip.to_string());
@@ -54,7 +54,8 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
         Contender::new(POOL, Server::Fsstack, &[&["nfs-export", "minfreespace=64M"]]),
     ];
     table.compare(POOL, &[BRANCH], "pool to branch");
-    let standing = contenders.iter().map(|of| Ok((of, ground.stand(of, 1)?))).collect::<Result<Vec<_>>>()?;
+    let standing =
+        contenders.iter().map(|of| Ok((of, test_bed.stand(of, 1)?))).collect::<Result<Vec<_>>>()?;
     let servers = standing.iter().map(|(of, at)| serve(of, at)).collect::<Result<Vec<_>>>()?;
     for round in 0..amount.rounds {
         for clients in CLIENTS {

@@ -15,9 +15,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{AtFlags, statat};
 
-use crate::ground::{CACHES_ON, Contender, Ground, Server, Standing};
 use crate::metadata::{self, Amount, open_dir};
 use crate::report::{Sense, Table};
+use crate::test_bed::{CACHES_ON, Contender, Server, Standing, TestBed};
 
 /// Microseconds that each call takes there.
 const DELAY: &[&str] = &["50000"];
@@ -48,7 +48,7 @@ const POOLS: [Measured; 2] = [
     },
 ];
 
-pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
     let title = "Operations a second on two branches, one client, while programs wait for a slow third";
     let mut table = Table::new(title, Sense::MoreIsBetter);
     let mut slowest = Table::new(&format!("{title}: 99th percentile, us"), Sense::LessIsBetter);
@@ -61,13 +61,13 @@ pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> R
     let mut far = Vec::new();
     let mut pools = Vec::new();
     for Measured { name, transport, slow, columns } in POOLS {
-        let slow = ground.stand(&Contender::new(slow, Server::Null, &[DELAY]), 0)?;
+        let slow = test_bed.stand(&Contender::new(slow, Server::Null, &[DELAY]), 0)?;
         let room = &["minfreespace=64M", "passthrough-headroom=64M", transport][..];
         let pool = Contender::new(name, Server::Fsstack, &[room, CACHES_ON]);
-        let mut parts = ground.parts(&pool, 2)?;
+        let mut parts = test_bed.parts(&pool, 2)?;
         parts.push(slow.path().to_owned());
         // What is made past the mount is made on the first two.
-        let at = ground.stand_over(&pool, parts)?.used(2);
+        let at = test_bed.stand_over(&pool, parts)?.used(2);
         table.notes.push(pool.described());
         far.push(slow);
         pools.push((columns, at));
@@ -118,12 +118,12 @@ struct Waiting {
     dir: OwnedFd,
     /// Those whose number is below are to be at work.
     wanted: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<SlowState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SlowState {
     working: usize,
     over: bool,
     failed: Option<String>,
@@ -135,7 +135,7 @@ impl Waiting {
         Ok(Self { dir, wanted: AtomicUsize::new(0), state: Mutex::default(), changed: Condvar::new() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SlowState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -8,13 +8,13 @@ use anyhow::Result;
 use fsstack_lab::daemon::Process;
 use fsstack_lab::rival::Union;
 
-use crate::ground::{Contender, Ground, Server};
 use crate::report::{Sense, Table};
+use crate::test_bed::{Contender, Server, TestBed};
 
 const BRANCHES: usize = 8;
 const IDLE: Duration = Duration::from_secs(2);
 
-pub(crate) fn run(ground: &Ground, rounds: usize, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, rounds: usize, tables: &mut Vec<Table>) -> Result<()> {
     let contenders = [
         Contender::new("fsstack", Server::Fsstack, &[]),
         Contender::new("mergerfs", Server::Rival(Union::Mergerfs), &[&["allow_other"]]),
@@ -24,7 +24,7 @@ pub(crate) fn run(ground: &Ground, rounds: usize, tables: &mut Vec<Table>) -> Re
     let mut table = Table::new(&format!("Start and rest, {BRANCHES} branches"), Sense::LessIsBetter);
     for round in 0..rounds {
         for contender in &here {
-            let (at, took) = ground.stand_timed(contender, BRANCHES)?;
+            let (at, took) = test_bed.stand_timed(contender, BRANCHES)?;
             table.put("ms to the first answer", contender.name, took);
             if round == 0 {
                 sleep(Duration::from_secs(1));

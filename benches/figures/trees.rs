@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use fsstack_lab::shell::{command, which};
 
-use crate::ground::{Contender, Ground, Server, Standing};
 use crate::metadata;
 use crate::report::{Sense, Table};
+use crate::test_bed::{Contender, Server, Standing, TestBed};
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
@@ -27,13 +27,13 @@ pub(crate) struct Amount {
 /// A program at work may take this long.
 const LIMIT: Duration = Duration::from_secs(300);
 
-pub(crate) fn run(ground: &Ground, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
     let mut table = Table::new("Seconds of real programs", Sense::LessIsBetter);
     table.compare("dev", &["mergerfs", "mhddfs"], "dev to the better rival");
     table.compare("ring", &["mergerfs", "mhddfs"], "ring to it");
     let here = metadata::contenders().into_iter();
     let here: Vec<_> = here.filter(|of| of.missing().is_none() && of.server != Server::Null).collect();
-    let standing = ground.stand_all(&here)?;
+    let standing = test_bed.stand_all(&here)?;
     let source = tempfile::tempdir_in("/dev/shm")?;
     let git = which("git").is_some();
     if git {

@@ -22,12 +22,12 @@ use tempfile::TempDir;
 const NAMES: usize = 1000;
 
 /// A pool over directories that go with it.
-struct Ground {
+struct EngineBed {
     union: Union,
     homes: Vec<TempDir>,
 }
 
-impl Ground {
+impl EngineBed {
     fn new(branches: usize) -> Self {
         let homes: Vec<TempDir> = (0..branches).filter_map(|_| tempfile::tempdir().ok()).collect();
         let specs: Vec<BranchSpec> =
@@ -78,15 +78,15 @@ impl Ground {
 fn lookups(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("engine lookup");
     for branches in [1, 2, 16] {
-        let ground = Ground::new(branches).populate();
+        let test_bed = EngineBed::new(branches).populate();
         let last = branches - 1;
         let known = CString::new(format!("known-{last}")).unwrap_or_default();
         group.bench_function(format!("known name, {branches} branches"), |b| {
-            b.iter(|| ground.lookup(black_box(&known)));
+            b.iter(|| test_bed.lookup(black_box(&known)));
         });
         let missing = CString::from(c"missing");
         group.bench_function(format!("missing name, {branches} branches"), |b| {
-            b.iter(|| ground.lookup(black_box(&missing)));
+            b.iter(|| test_bed.lookup(black_box(&missing)));
         });
     }
     group.finish();
@@ -111,13 +111,13 @@ impl Sink for Counted {
 fn listings(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("engine readdir, 1000 names");
     for branches in [1, 2, 16] {
-        let ground = Ground::new(branches).populate();
+        let test_bed = EngineBed::new(branches).populate();
         group.bench_function(format!("{branches} branches"), |b| {
             b.iter(|| {
                 let mut counted = Counted::default();
-                if let Ok(handle) = ground.union.opendir(Ino::ROOT, OFlags::empty()) {
-                    let _listed = ground.union.readdir(handle, 0, None, &mut counted);
-                    ground.union.releasedir(handle);
+                if let Ok(handle) = test_bed.union.opendir(Ino::ROOT, OFlags::empty()) {
+                    let _listed = test_bed.union.readdir(handle, 0, None, &mut counted);
+                    test_bed.union.releasedir(handle);
                 }
                 counted.entries
             });

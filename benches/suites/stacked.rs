@@ -26,7 +26,7 @@ const POOLS: [(&str, &[&str]); 3] = [
 type Call = fn(&mut Bencher<'_>, &Path);
 
 /// A directory to work in, and what it is called.
-struct Place {
+struct BenchDir {
     name: &'static str,
     dir: PathBuf,
 }
@@ -46,11 +46,14 @@ fn pools() -> Vec<(&'static str, Pool)> {
 }
 
 /// The first pool's branch itself, then the pools.
-fn places(pools: &[(&'static str, Pool)]) -> Vec<Place> {
+fn places(pools: &[(&'static str, Pool)]) -> Vec<BenchDir> {
     let branch = pools.first().map(|(_, pool)| ("branch", pool.branch("a").path()));
     let all = branch.into_iter().chain(pools.iter().map(|(name, pool)| (*name, pool.path())));
-    all.map(|(name, dir)| Place { name, dir: dir.join(if name == "branch" { "direct" } else { "pooled" }) })
-        .collect()
+    all.map(|(name, dir)| BenchDir {
+        name,
+        dir: dir.join(if name == "branch" { "direct" } else { "pooled" }),
+    })
+    .collect()
 }
 
 fn laid_out(dir: &Path) -> std::io::Result<File> {

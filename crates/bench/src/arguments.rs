@@ -7,8 +7,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use fsstack_lab::gluster::Volume;
 use fsstack_lab::network::Rate;
 
-use crate::ground::Kinds;
-use crate::place::Target;
+use crate::target::Target;
+use crate::test_bed::Kinds;
 use crate::workload::{Bytes, Cache, Data, Engine, Files, Op, Pattern, Sync, Timed};
 
 /// Measures the cost of a stack of file systems on your machine.

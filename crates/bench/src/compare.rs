@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use crate::arguments::{Compare, Work};
 use crate::plan::Plan;
-use crate::record::{Case, Figure, Shape};
+use crate::record::{Case, Figure, WorkloadShape};
 use crate::rivals::Rivals;
 use crate::workload::{Engine, Op, Workload};
 
@@ -78,7 +78,7 @@ fn cases(work: &Work) -> Result<(Vec<Figure>, Vec<Case>)> {
         let figure = if lines { format!("{op} by {x_label}") } else { what(&base).to_owned() };
         let unit = Workload { op, ..base.clone() }.unit().to_owned();
         if !figures.iter().any(|f: &Figure| f.name == figure && f.unit == unit) {
-            let shape = if lines { Shape::Lines } else { Shape::Bars };
+            let shape = if lines { WorkloadShape::Lines } else { WorkloadShape::Bars };
             let title = if lines { format!("{op}, by {x_label}") } else { title(&base) };
             figures.push(Figure { name: figure.clone(), title, shape, x_label: x_label.clone(), unit });
         }

@@ -10,7 +10,7 @@ use crate::report::rate;
 use crate::stats::{FEWEST_ROUNDS, Ratio, unpaired_ratio};
 
 /// One case on one target, before and after.
-struct Line {
+struct ComparedLine {
     what: String,
     rates: String,
     ratio: Ratio,
@@ -33,13 +33,13 @@ pub(crate) fn compare(before: &Path, after: &Path, tolerance: f64) -> Result<Out
         "--tolerance is a part: 0.05 stands for 5 %"
     );
     let (before, after) = (read(before)?, read(after)?);
-    let lines: Vec<Line> =
+    let lines: Vec<ComparedLine> =
         after.summaries.iter().filter_map(|now| line(&before, &after, now, tolerance)).collect();
     if lines.is_empty() {
         bail!("the two results have no case on the same target, with the same workload, in common");
     }
     let wide = lines.iter().map(|line| line.what.len()).max().unwrap_or(0);
-    for Line { what, rates, ratio, word } in &lines {
+    for ComparedLine { what, rates, ratio, word } in &lines {
         println!(
             "{what:<wide$}  {rates:>24}  {:.2} [{:.2}, {:.2}]  {word}",
             ratio.value, ratio.low, ratio.high
@@ -75,7 +75,7 @@ pub(crate) fn compare(before: &Path, after: &Path, tolerance: f64) -> Result<Out
 
 const WORSE: &str = "worse";
 
-fn line(before: &Results, after: &Results, now: &Summary, tolerance: f64) -> Option<Line> {
+fn line(before: &Results, after: &Results, now: &Summary, tolerance: f64) -> Option<ComparedLine> {
     let was = before.summary(&now.case, &now.target)?;
     let same = before.case(&now.case)?.workload == after.case(&now.case)?.workload;
     if !same {
@@ -95,7 +95,7 @@ fn line(before: &Results, after: &Results, now: &Summary, tolerance: f64) -> Opt
         () => "cannot be told",
     };
     let rates = format!("{} -> {}", rate(was.rate.median, &was.unit), rate(now.rate.median, &now.unit));
-    Some(Line { what: name(now), rates, ratio, word })
+    Some(ComparedLine { what: name(now), rates, ratio, word })
 }
 
 fn name(of: &Summary) -> String {

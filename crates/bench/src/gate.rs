@@ -12,11 +12,11 @@ use std::time::Instant;
 
 /// How often a task gives its CPU away for the sake of others that have not begun: longer than any start takes where
 /// first operations do not block.
-const PATIENCE: u32 = 2000;
+const ANSWER_TIMEOUT: u32 = 2000;
 
 /// Agreement of the tasks and the run.
 #[derive(Debug, Default)]
-struct Stage {
+struct GateStage {
     ready: u32,
     open: bool,
     finished: u32,
@@ -27,7 +27,7 @@ struct Stage {
 #[derive(Debug)]
 pub(crate) struct Gate {
     tasks: u32,
-    stage: Mutex<Stage>,
+    stage: Mutex<GateStage>,
     changed: Condvar,
     awake: AtomicU32,
     begun: AtomicU32,
@@ -48,16 +48,16 @@ impl Gate {
         }
     }
 
-    fn stage(&self) -> MutexGuard<'_, Stage> {
+    fn stage(&self) -> MutexGuard<'_, GateStage> {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn until(&self, reached: impl Fn(&Stage) -> bool) {
+    fn until(&self, reached: impl Fn(&GateStage) -> bool) {
         let wait = self.changed.wait_while(self.stage(), |stage| !reached(stage));
         drop(wait.unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn change(&self, how: impl FnOnce(&mut Stage)) {
+    fn change(&self, how: impl FnOnce(&mut GateStage)) {
         how(&mut self.stage());
         self.changed.notify_all();
     }
@@ -82,7 +82,7 @@ impl Gate {
     /// A task has made its first operation: returns when all have, or after a while.
     pub(crate) fn all_begun(&self) {
         self.begun.fetch_add(1, Ordering::SeqCst);
-        for _ in 0..PATIENCE {
+        for _ in 0..ANSWER_TIMEOUT {
             if self.tasks <= self.begun.load(Ordering::SeqCst) {
                 return;
             }

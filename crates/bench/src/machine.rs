@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::statvfs;
 
-use crate::place::Target;
 use crate::record::{Machine, TargetRecord};
+use crate::target::Target;
 
 /// The commit this was built from.
 pub(crate) const COMMIT: &str = env!("FSSTACK_COMMIT");

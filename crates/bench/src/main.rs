@@ -9,12 +9,10 @@ mod copying;
 mod engine;
 mod experiment;
 mod gate;
-mod ground;
 mod machine;
 mod measure;
 mod metadata;
 mod order;
-mod place;
 mod plan;
 mod plan_file;
 mod plot;
@@ -28,7 +26,9 @@ mod serving;
 mod stack;
 mod stats;
 mod summary;
+mod target;
 mod task;
+mod test_bed;
 mod workload;
 
 use std::path::Path;
@@ -43,8 +43,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use arguments::{Arguments, Command, Experiment, PlanFile};
 use compare_runs::Outcome;
 use experiment::{Extent, Name};
-use ground::Lab;
 use plan::Plan;
+use test_bed::Lab;
 
 /// Ended early, or something failed: what was measured is written.
 const PARTIAL: u8 = 3;

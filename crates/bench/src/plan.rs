@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use anyhow::{Result, bail, ensure};
 
 use crate::measure::need;
-use crate::place::Target;
 use crate::published::Published;
 use crate::record::{Case, Figure, Skipped};
+use crate::target::Target;
 use crate::workload::Engine;
 
 /// The target that `target` is compared with. In a group (`dt8.pool`, `dt8.direct`) it is the group's own target with

@@ -7,9 +7,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::arguments::Running;
-use crate::place::Target;
 use crate::plan::Plan;
-use crate::record::{Case, Figure, Shape};
+use crate::record::{Case, Figure, WorkloadShape};
+use crate::target::Target;
 use crate::workload::Workload;
 
 /// Plans that need no file: name and text.
@@ -23,7 +23,7 @@ pub(crate) const BUILT_IN: &[(&str, &str)] = &[
 /// A plan as it is written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Written {
+struct WrittenPlan {
     title: String,
     #[serde(default)]
     rounds: Option<u32>,
@@ -61,7 +61,7 @@ pub(crate) fn plan(file: &Path, running: &Running) -> Result<Plan> {
 }
 
 fn parse(name: &str, text: &str, running: &Running) -> Result<Plan> {
-    let written: Written =
+    let written: WrittenPlan =
         toml::from_str(text).map_err(|e| anyhow::anyhow!("{}", e.to_string().trim_end()))?;
     let mut plan = Plan {
         name: name.to_owned(),
@@ -95,7 +95,13 @@ fn parse(name: &str, text: &str, running: &Running) -> Result<Plan> {
         if !plan.figures.iter().any(|figure| figure.name == case.figure) {
             let title = plan.title.clone() + if unit == "B/s" { ": data" } else { ": names" };
             let (name, x_label) = (case.figure.clone(), String::new());
-            plan.figures.push(Figure { name, title, shape: Shape::Bars, x_label, unit: unit.to_owned() });
+            plan.figures.push(Figure {
+                name,
+                title,
+                shape: WorkloadShape::Bars,
+                x_label,
+                unit: unit.to_owned(),
+            });
         }
         plan.cases.push(case);
     }

@@ -85,7 +85,7 @@ pub(crate) struct TargetRecord {
 /// How a figure is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Shape {
+pub(crate) enum WorkloadShape {
     /// A line a target over the cases' `x`.
     Lines,
     /// A group of bars a case.
@@ -98,7 +98,7 @@ pub(crate) enum Shape {
 pub(crate) struct Figure {
     pub(crate) name: String,
     pub(crate) title: String,
-    pub(crate) shape: Shape,
+    pub(crate) shape: WorkloadShape,
     /// Unit of `x`.
     pub(crate) x_label: String,
     pub(crate) unit: String,

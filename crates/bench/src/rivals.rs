@@ -8,9 +8,9 @@ use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::rival::{Rival, Union};
 
 use crate::machine;
-use crate::place::Target;
 use crate::plan::Plan;
 use crate::record::Skipped;
+use crate::target::Target;
 
 /// A floor that small branches have, too: by default both leave branches with less than 4 GiB alone.
 pub(crate) fn options(union: Union) -> &'static [&'static str] {

@@ -10,10 +10,10 @@ use hdrhistogram::Histogram;
 use crate::copying::{Copier, Source};
 use crate::machine;
 use crate::measure::{Bench, Measured};
-use crate::place::{Place, Target};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::record::{Case, FORMAT, Latency, Made, Measurement, Results, Skipped, TargetRecord};
+use crate::target::{Target, TargetDir};
 use crate::workload::Engine;
 use crate::{serving, summary};
 
@@ -26,7 +26,7 @@ struct Run<'a> {
     stop: &'a AtomicBool,
     progress: Progress,
     /// Empty where the target is lost.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<TargetDir>>,
     results: Results,
     latencies: Latencies,
     /// Files to copy, while a case of the engine copy is measured.

@@ -11,9 +11,8 @@
 //! are whole, and the next mount removes the old one.
 //!
 //! If the target goes out of reach, the file stays, and no other target is tried until this one is cleaned (`intent.rs`).
-//! A branch that refused a file is not tried again for that file at once (`refusals.rs`): writers try again and again.
-//! Not moved: a file with several links, and one that the kernel reads, writes or may have mapped by passthrough. Mappings are
-//! looked for before the copy: none is made later, as no open of the file goes by passthrough then.
+//! A branch that refused a file is not tried again for it at once (`refusals.rs`). Not moved: a file with several links, or one
+//! that the kernel reads, writes or may have mapped by passthrough; no mapping is made later, as passthrough opens have ended.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -61,8 +60,7 @@ enum Unmoved {
 /// State of the old name of a file that was moved.
 enum OldName {
     Gone,
-    /// It may be there, or be back after a power cut, and goes when the branch is back or at the next mount: unless
-    /// the file was written to there meanwhile.
+    /// It may be there, or be back after a power cut; it goes with the branch's return unless the file was written to there.
     MayStand,
 }
 
@@ -136,8 +134,9 @@ impl Union {
             }
             let began = Instant::now();
             let Ok(mount_root) = pool.branch(at).acquire() else { continue };
-            let alone = || alone(&moving, file, was, departure);
-            match self.move_to(pool, &moving, pool.branch(at), departure, alone) {
+            match self
+                .move_to(pool, &moving, pool.branch(at), departure, || alone(&moving, file, was, departure))
+            {
                 Ok((fd, mut placed)) => {
                     tracing::info!(
                         name = ?moving.name.name, from = %moving.from.path.display(),
@@ -150,8 +149,7 @@ impl Union {
                     let gone = placed.arrive(mount_root, fd);
                     file.set_noatime_again(&placed);
                     drop(placed); // a close may hang
-                    let from = moving.from.clone();
-                    from.dispose(was.mount_generation, (gone, source));
+                    moving.from.clone().dispose(was.mount_generation, (gone, source));
                     return Ok(());
                 }
                 Err(_) if departure.is_over() => return Err(Errno::NOSPC.into()), // called off

@@ -14,7 +14,7 @@ use crate::ledger::Entry;
 use crate::{must, needs};
 
 /// How long the server may take to come up, and to go.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const PROGRAM: &str = "ganesha.nfsd";
 /// Its C library keeps the buffers of reads. By itself it may map and unmap each of 128 KiB, and one server does while
 /// another does not: that took three times the CPU time of all the rest of a read.
@@ -122,7 +122,7 @@ impl Ganesha {
             if let Some(ended) = server.try_wait()? {
                 bail!("nfs-ganesha ended with {ended}: {}", fs::read_to_string(&log).unwrap_or_default());
             }
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > ANSWER_TIMEOUT {
                 bail!("nfs-ganesha does not listen: {}", fs::read_to_string(&log).unwrap_or_default());
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -198,7 +198,7 @@ mod tests {
             Command::new("tail").arg0(PROGRAM).arg("-f").arg(config_of(home.path())).spawn().unwrap();
         let began = Instant::now();
         while !stands(home.path()) {
-            assert!(began.elapsed() < PATIENCE, "it does not start");
+            assert!(began.elapsed() < ANSWER_TIMEOUT, "it does not start");
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(!stands(&home.path().join("of-another")));

@@ -28,7 +28,7 @@ const LATER: [u32; 2] = [10008, 10013];
 /// Flag of the answer to `OPEN` where the owner is new to the server.
 const CONFIRM: u32 = 2;
 /// A server that is silent, or not ready, for longer is gone.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const LAST: u32 = 1 << 31;
 /// No answer that was asked for is longer.
 const LONGEST: usize = 16 << 20;
@@ -186,7 +186,7 @@ impl Client {
     pub fn new(server: SocketAddr, export: &str) -> Told<Self> {
         let stream = TcpStream::connect(server)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Self { stream, export: export.to_owned(), calls: 0, owner: None })
     }
 
@@ -403,7 +403,7 @@ impl Client {
                     answer.word()?; // operations
                     return parse(&mut answer);
                 }
-                status if LATER.contains(&status) && began.elapsed() < PATIENCE => {
+                status if LATER.contains(&status) && began.elapsed() < ANSWER_TIMEOUT => {
                     sleep(Duration::from_millis(50));
                 }
                 status => return Err(Refused::Status(status)),

@@ -6,7 +6,7 @@
 
 use crate::launch::{LaunchError, launch};
 use crate::problem::Failure;
-use crate::settings::{Settings, Stay};
+use crate::settings::{RunIn, Settings};
 use fsstack_sys::process::{self, Fork};
 use fsstack_sys::thread::raise_nofile_limit;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -46,12 +46,12 @@ pub(crate) fn start(settings: Settings) -> Result<(), LaunchError> {
     // Options were read before: `config=` may name an inherited descriptor.
     process::close_inherited()
         .map_err(|error| LaunchError::system(format!("inherited descriptors: {error}")))?;
-    match settings.stay {
-        Stay::Foreground => {
+    match settings.run_in {
+        RunIn::Foreground => {
             take_limits();
             launch(settings, Ready::default())
         }
-        Stay::Background => detach(settings),
+        RunIn::Background => detach(settings),
     }
 }
 

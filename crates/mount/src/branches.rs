@@ -1,7 +1,7 @@
 //! The branches of a source as they stand in the world: patterns expanded, directories found, doubles refused.
 
-use crate::ledger::{DirectoryId, LedgerBranch, LedgerEntry};
 use crate::problem::Problems;
+use crate::registry::{DirectoryId, RegistryBranch, RegistryEntry};
 use crate::remembered::Remembered;
 use crate::settings::{Branch, Require};
 use crate::world::World;
@@ -27,7 +27,7 @@ pub(crate) struct Demand {
     pub(crate) require: Require,
     pub(crate) remembered: Remembered,
     pub(crate) wait_for_mounts: bool,
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl Demand {
@@ -90,7 +90,7 @@ fn wait(specs: &[BranchSpec], demand: &Demand, world: &World) {
             !found.is_empty() && found.iter().all(|spec| is_ready(&spec.path))
         })
     };
-    while started.elapsed() < demand.patience && !all_ready() {
+    while started.elapsed() < demand.timeout && !all_ready() {
         std::thread::sleep(LOOK_EVERY);
     }
 }
@@ -182,7 +182,7 @@ pub(crate) fn refuse_around(mount_point: &Path, branches: &[Branch], problems: &
 /// Refuses branches that share a tree with a branch of a pool that is mounted.
 pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Problems) {
     let shares =
-        |pool: &LedgerEntry| pool.branches.iter().any(|taken| branches.iter().any(|b| b.id == taken.id));
+        |pool: &RegistryEntry| pool.branches.iter().any(|taken| branches.iter().any(|b| b.id == taken.id));
     let live = world.live_pools(shares);
     for branch in branches {
         let above = identities_above(&branch.spec.path);
@@ -199,7 +199,7 @@ pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Pr
             };
             let (path, place) = (Printable::path(&branch.spec.path), pool.mount_point());
             let (place, pid) = (Printable::path(&place), pool.pid);
-            let later = |other: &LedgerEntry| {
+            let later = |other: &RegistryEntry| {
                 other.mount_point() == pool.mount_point() && pool.started < other.started
             };
             problems.mount(if World::may_be_pool(&pool.mount_point()) && !live.iter().any(later) {
@@ -215,7 +215,7 @@ pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Pr
 
 /// Another directory is at its path: its disk was unmounted, and the number of that may be another disk's by now. Of one
 /// that does not answer the kernel knows the device.
-fn has_gone(taken: &LedgerBranch) -> bool {
+fn has_gone(taken: &RegistryBranch) -> bool {
     let path = taken.path();
     match DirectoryId::at(&path) {
         Ok(now) => now != taken.id,

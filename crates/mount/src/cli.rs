@@ -37,7 +37,7 @@ pub struct Invocation {
 /// Reads the arguments behind the program's name.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Request, Problems> {
     let mut arguments = arguments.into_iter();
-    let mut typed = Typed::default();
+    let mut typed = TypedWords::default();
     let mut only_names = false;
     while let Some(argument) = arguments.next() {
         match argument.as_bytes() {
@@ -51,14 +51,14 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Request, P
 }
 
 #[derive(Default)]
-struct Typed {
+struct TypedWords {
     names: Vec<OsString>,
     mount: Invocation,
     instead: Option<Request>,
     problems: Problems,
 }
 
-impl Typed {
+impl TypedWords {
     fn long(&mut self, option: &OsStr, rest: &mut impl Iterator<Item = OsString>) {
         let (name, joined) = match option.as_bytes().iter().position(|byte| *byte == b'=') {
             Some(at) => {

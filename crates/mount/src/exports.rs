@@ -17,7 +17,7 @@ const KERNEL: &str = "/proc/fs/nfsd/exports";
 
 /// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct ExportLine {
     /// Which of the file, from 1.
     pub(crate) number: usize,
     /// Exported path.
@@ -45,7 +45,7 @@ impl Client {
     }
 }
 
-impl Line {
+impl ExportLine {
     /// Whether what is exported is `mount_point`, or lies below it.
     pub(crate) fn is_of(&self, mount_point: &Path) -> bool {
         self.path.starts_with(mount_point)
@@ -53,7 +53,7 @@ impl Line {
 }
 
 /// Reads the table that exportfs(8) has made.
-pub(crate) fn exported() -> io::Result<Vec<Line>> {
+pub(crate) fn exported() -> io::Result<Vec<ExportLine>> {
     Ok(parse(&fs::read(ETAB)?))
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn named_elsewhere(etc: &Path, own: &Path, mount_point: &Path) -> Opt
 
 /// The lines of a table, as nfs-utils reads them: a comment begins where a word would, and ends with its line, whatever
 /// that ends in; any other line is continued by a backslash at its end; quotes keep blanks and ends of lines in a word.
-pub(crate) fn parse(table: &[u8]) -> Vec<Line> {
+pub(crate) fn parse(table: &[u8]) -> Vec<ExportLine> {
     let mut text = Text { rest: table, number: 1 };
     let mut lines = Vec::new();
     while !text.rest.is_empty() {
@@ -90,7 +90,7 @@ pub(crate) fn parse(table: &[u8]) -> Vec<Line> {
                 text.word()
             });
             let clients = words.filter(|word| !word.starts_with(b"-")).map(|word| client(&word)).collect();
-            lines.push(Line { number, path: unescape(&path).into(), clients });
+            lines.push(ExportLine { number, path: unescape(&path).into(), clients });
         }
         text.skip_line();
     }
@@ -172,7 +172,7 @@ mod tests {
 
     /// Path, and each client with its options.
     fn read(table: &[u8]) -> Vec<String> {
-        let shown = |line: &Line| {
+        let shown = |line: &ExportLine| {
             let clients = line.clients.iter().map(|client| format!(" {}({})", client.name, client.options));
             format!("{} {}{}", line.number, Printable::path(&line.path), clients.collect::<String>())
         };

@@ -18,7 +18,7 @@ const THREADS: &str = "/proc/fs/nfsd/threads";
 const UNLOCK: &str = "/proc/fs/nfsd/unlock_filesystem";
 
 /// How long the maps of all processes may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Somebody who holds a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ fn kernel(mount_point: &Path) -> Option<Holder> {
 }
 
 /// Clients of the pool's exports, each once.
-fn exports_of(table: &[exports::Line], mount_point: &Path) -> Vec<(String, PathBuf)> {
+fn exports_of(table: &[exports::ExportLine], mount_point: &Path) -> Vec<(String, PathBuf)> {
     let mut exports = Vec::new();
     for line in table.iter().filter(|line| line.is_of(mount_point)) {
         for client in &line.clients {
@@ -154,7 +154,7 @@ fn with_maps(proc: &Path, mount_point: &Path, pids: Vec<i32>) -> Vec<i32> {
         // Nobody listens any more when that took too long.
         pids.into_iter().filter(maps).try_for_each(|pid| found.send(pid))
     });
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + RELEASE_TIMEOUT;
     let left = || end.saturating_duration_since(Instant::now());
     std::iter::from_fn(|| those.recv_timeout(left()).ok()).collect()
 }

@@ -2,9 +2,9 @@
 
 use crate::background::Ready;
 use crate::confine::give_up_rights;
-use crate::ledger::{self, LedgerBranch, LedgerEntry};
 use crate::log::{self, LogTarget};
 use crate::problem::Failure;
+use crate::registry::{self, RegistryBranch, RegistryEntry};
 use crate::serve::{hold_signals, serve};
 use crate::settings::Settings;
 use fsstack_pool::Printable;
@@ -58,11 +58,11 @@ pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
 }
 
 /// A pool that cannot be listed is served all the same: the list guards against mistakes only.
-fn list(settings: &Settings) -> Option<ledger::Listed> {
-    let place = settings.ledger.as_deref()?;
+fn list(settings: &Settings) -> Option<registry::Registration> {
+    let place = settings.registry.as_deref()?;
     let branches =
-        settings.branches.iter().map(|branch| LedgerBranch::new(branch.id, &branch.spec.path)).collect();
-    let written = LedgerEntry::of_this_process(&settings.mount_point, branches)
-        .and_then(|entry| ledger::write(place, &entry));
+        settings.branches.iter().map(|branch| RegistryBranch::new(branch.id, &branch.spec.path)).collect();
+    let written = RegistryEntry::of_this_process(&settings.mount_point, branches)
+        .and_then(|entry| registry::write(place, &entry));
     written.inspect_err(|error| tracing::warn!("{}: cannot be written: {error}", Printable::path(place))).ok()
 }

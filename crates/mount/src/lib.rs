@@ -26,11 +26,11 @@ mod whole_file;
 mod world;
 
 pub mod command;
-pub mod ledger;
 pub mod log;
 pub mod nfs;
 pub mod options;
 pub mod problem;
+pub mod registry;
 pub mod settings;
 
 pub use background::Ready;

@@ -21,7 +21,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use writer::Writer;
 
 /// How long the end of the daemon may wait for lines that are not written yet.
-const LAST_LINES: Duration = Duration::from_secs(2);
+const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where lines go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl LogHandle {
     /// Waits until the lines so far are written; a log that hangs is waited for two seconds.
     pub fn flush(&self) {
         if let Some(writer) = &self.writer {
-            writer.flush(LAST_LINES);
+            writer.flush(LAST_LINES_TIMEOUT);
         }
     }
 }
@@ -163,7 +163,7 @@ impl Subscriber for Log {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
+        let mut line = LogLine::default();
         event.record(&mut line);
         let text = Printable(line.text().as_bytes()).to_string();
         self.sink.write(*event.metadata().level(), &text);
@@ -181,18 +181,18 @@ impl Subscriber for Log {
 
 /// An event's message, and its other fields as `name=value` behind it.
 #[derive(Default)]
-struct Line {
+struct LogLine {
     message: String,
     fields: String,
 }
 
-impl Line {
+impl LogLine {
     fn text(self) -> String {
         self.message + &self.fields
     }
 }
 
-impl Visit for Line {
+impl Visit for LogLine {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         // Writing to a String cannot fail.
         let _ = match field.name() {

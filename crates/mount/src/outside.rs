@@ -37,7 +37,7 @@ pub(crate) fn recheck(settings: &Settings) -> Duration {
 }
 
 /// From now on the kernel gets a notice of every change.
-pub(crate) fn keep_told(settings: &Settings, union: &Arc<Union>, mounted: &Mounted) -> io::Result<()> {
+pub(crate) fn keep_informed(settings: &Settings, union: &Arc<Union>, mounted: &Mounted) -> io::Result<()> {
     let kernel = Arc::new(Kernel::behind(mounted.device())?);
     union.set_invalidator(kernel.clone());
     if settings.out_of_band != OutOfBand::Watch {

@@ -3,8 +3,8 @@
 use crate::log::LogTarget;
 use crate::options::{Origin, Typed};
 use crate::settings::{
-    AccessTimes, Degraded, DoorScheduling, Locks, OutOfBand, PageCache, Relocate, Require, Seccomp,
-    StatfsView, Stay, Transport, Verify, WritePath,
+    AccessTimes, Degraded, Locks, OutOfBand, PageCache, Relocate, Require, RunIn, Seccomp, StatfsView,
+    Transport, TransportScheduling, Verify, WritePath,
 };
 use fsstack_engine::poolid::PoolId;
 use fsstack_engine::rules::Rules;
@@ -97,7 +97,7 @@ pub struct RawOptions {
     pub(crate) branch_inflight: Given<usize>,
     pub(crate) degraded: Given<Degraded>,
     pub(crate) transport: Given<Transport>,
-    pub(crate) door_scheduling: Given<DoorScheduling>,
+    pub(crate) transport_scheduling: Given<TransportScheduling>,
     pub(crate) seccomp: Given<Seccomp>,
     pub(crate) max_threads: Given<NonZeroUsize>,
     pub(crate) max_write: Given<u32>,
@@ -111,7 +111,7 @@ pub struct RawOptions {
     pub(crate) fsname: Given<OsString>,
     pub(crate) subtype: Given<String>,
     pub(crate) nonempty: Given<bool>,
-    pub(crate) stay: Given<Stay>,
+    pub(crate) run_in: Given<RunIn>,
     pub(crate) log: Given<LogTarget>,
     pub(crate) log_level: Given<Level>,
     pub(crate) config: Vec<PathBuf>,

@@ -5,10 +5,10 @@
 
 use crate::cli::Invocation;
 use crate::gather::{gather_words, words_of};
-use crate::ledger::{self, LedgerBranch};
 use crate::options;
 use crate::problem::Problems;
 use crate::raw::RawOptions;
+use crate::registry::{self, RegistryBranch};
 use crate::resolve::flags;
 use crate::restrictions::Restrictions;
 use crate::serve::kernel_flags;
@@ -35,10 +35,10 @@ pub(crate) fn remount(typed: &Invocation, world: &World) -> Result<(), Problems>
     let shown = Printable::os(&typed.target).to_string();
     let (raw, assignments) = read(typed, &mut problems);
     let entry = std::fs::canonicalize(&typed.target).ok().and_then(|target| {
-        world.ledgers().find_map(|ledger| {
-            let pool = ledger::read(ledger).into_iter().rfind(|pool| pool.mount_point() == target)?;
-            let branches: Vec<PathBuf> = pool.branches.iter().map(LedgerBranch::path).collect();
-            Some((target.clone(), ledger::socket_of(ledger, &pool.id), branches))
+        world.registries().find_map(|registry| {
+            let pool = registry::read(registry).into_iter().rfind(|pool| pool.mount_point() == target)?;
+            let branches: Vec<PathBuf> = pool.branches.iter().map(RegistryBranch::path).collect();
+            Some((target.clone(), registry::socket_of(registry, &pool.id), branches))
         })
     });
     let Some((target, socket, branches)) = entry else {

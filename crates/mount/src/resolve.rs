@@ -63,7 +63,7 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         out_of_band,
         watched_timeouts: (raw.entry_timeout.or(WATCHED), raw.negative_timeout.or(WATCHED)),
         transport: raw.transport.get().copied().unwrap_or(Transport::Auto),
-        door_scheduling: raw.door_scheduling.get().copied().unwrap_or(DoorScheduling::Auto),
+        transport_scheduling: raw.transport_scheduling.get().copied().unwrap_or(TransportScheduling::Auto),
         seccomp: raw.seccomp.or(Seccomp::On),
         max_threads: raw.max_threads.get().copied(),
         max_write: raw.max_write.or(1 << 20),
@@ -79,9 +79,9 @@ pub fn resolve(typed: &Invocation, world: &World) -> Result<Settings, Problems> 
         allow_other,
         default_permissions,
         privilege: world.privilege,
-        stay: raw.stay.or(Stay::Background),
+        run_in: raw.run_in.or(RunIn::Background),
         log,
-        ledger: world.own.clone(),
+        registry: world.own.clone(),
         config: raw.config.last().cloned(),
         given: raw.given().to_vec(),
         metrics: raw.metrics.get().copied(),
@@ -280,7 +280,7 @@ fn access(raw: &RawOptions, world: &World, problems: &mut Problems) -> (bool, bo
 }
 
 fn log(raw: &RawOptions, problems: &mut Problems) -> LogSettings {
-    let foreground = raw.stay.get() == Some(&Stay::Foreground);
+    let foreground = raw.run_in.get() == Some(&RunIn::Foreground);
     let target = raw.log.or(if foreground { LogTarget::Stderr } else { LogTarget::Syslog });
     match &target {
         LogTarget::Stderr if !foreground => problems.usage(format!(
@@ -370,10 +370,10 @@ fn branches(
         }
     };
     // What is wrong already does not get better by waiting.
-    let patience = if problems.is_empty() { raw.branches_timeout.or(Duration::ZERO) } else { Duration::ZERO };
+    let timeout = if problems.is_empty() { raw.branches_timeout.or(Duration::ZERO) } else { Duration::ZERO };
     let remembered = Remembered::in_dir(state_dir(raw, world).as_deref());
     let require = raw.require.or(Require::Same);
-    let demand = Demand { require, remembered, wait_for_mounts: raw.wait_for_mounts.or(false), patience };
+    let demand = Demand { require, remembered, wait_for_mounts: raw.wait_for_mounts.or(false), timeout };
     let branches = branches::find(&specs, &demand, world, problems);
     if let Some(mount_point) = mount_point {
         branches::refuse_around(mount_point, &branches, problems);

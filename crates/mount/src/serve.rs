@@ -27,15 +27,15 @@ use crate::confine::keep_to_known_calls;
 use crate::holders;
 use crate::identity::Device;
 use crate::launch::LaunchError;
-use crate::ledger::Listed;
 use crate::log::{LogHandle, LogLevel};
 use crate::operate::{Leaving, Served};
 use crate::outside;
+use crate::registry::Registration;
 use crate::remembered::Remembered;
 use crate::restrictions;
 use crate::settings::{
-    self, AccessTimes, DoorScheduling, Locks, MountFlags, PageCache, Privilege, Settings, StatfsView, Verify,
-    WritePath,
+    self, AccessTimes, Locks, MountFlags, PageCache, Privilege, Settings, StatfsView, TransportScheduling,
+    Verify, WritePath,
 };
 use crate::world::World;
 
@@ -57,7 +57,7 @@ pub(crate) fn serve(
     ready: &Ready,
     signals: SignalFd,
     log: &LogHandle,
-    listed: Option<&Listed>,
+    listed: Option<&Registration>,
 ) -> Result<(), LaunchError> {
     let system = |what: &str, error: io::Error| LaunchError::system(format!("{what}: {error}"));
     std::env::set_current_dir("/").map_err(|error| system("/", error))?;
@@ -71,7 +71,7 @@ pub(crate) fn serve(
     // Given up now, it goes with the mount.
     drop(device);
     let unmounter = mounted.unmounter();
-    let opened = open_door(settings, pool, &mounted, log.level.clone(), listed);
+    let opened = open_transport(settings, pool, &mounted, log.level.clone(), listed);
     let ended = opened.and_then(|(transport, served)| {
         let (end, ended) = mpsc::channel();
         let told = end.clone();
@@ -96,7 +96,7 @@ pub(crate) fn serve(
         let waits_for = union.clone();
         waiting
             .spawn(move || {
-                transport.wait(patience(&waits_for));
+                transport.wait(timeout(&waits_for));
                 // Nobody may be listening any more.
                 let _heard = told.send(End::Unmounted);
             })
@@ -108,7 +108,7 @@ pub(crate) fn serve(
             tracing::warn!("daemon ends while the pool is in use; programs that use it see errors");
         }
         let held = union.held();
-        union.end(patience(&union)).map_err(|error| system("thread", error))?;
+        union.end(timeout(&union)).map_err(|error| system("thread", error))?;
         tracing::debug!(?held, "unmounted");
         Ok(())
     });
@@ -122,7 +122,7 @@ pub(crate) fn serve(
 }
 
 /// How long the end of the pool waits for what may not end by itself.
-fn patience(union: &Union) -> Duration {
+fn timeout(union: &Union) -> Duration {
     let timeout = union.pool().settings.branch_timeout;
     if timeout.is_zero() { Duration::from_secs(10) } else { timeout }
 }
@@ -277,8 +277,8 @@ pub(crate) fn kernel_flags(flags: &MountFlags) -> KernelFlags {
 }
 
 /// A pool that cannot be asked is a pool all the same.
-fn control(settings: &Settings, listed: Option<&Listed>, served: &Arc<Served>) -> Option<Server> {
-    let listen_at = ListenAt { socket: listed.map(Listed::socket), metrics: settings.metrics };
+fn control(settings: &Settings, listed: Option<&Registration>, served: &Arc<Served>) -> Option<Server> {
+    let listen_at = ListenAt { socket: listed.map(Registration::socket), metrics: settings.metrics };
     let start = |listen_at: &ListenAt| {
         if listen_at.socket.is_none() && listen_at.metrics.is_none() {
             return None;
@@ -298,12 +298,12 @@ fn control(settings: &Settings, listed: Option<&Listed>, served: &Arc<Served>) -
 }
 
 /// The door that requests come through, and what an operator can do with the pool behind it.
-fn open_door(
+fn open_transport(
     settings: &Settings,
     pool: Pool,
     mounted: &Mounted,
     level: LogLevel,
-    listed: Option<&Listed>,
+    listed: Option<&Registration>,
 ) -> Result<(OpenTransport, Arc<Served>), LaunchError> {
     let system = |error: io::Error| LaunchError::system(format!("{}: {error}", "/dev/fuse"));
     let backings: Arc<dyn Backings> = if mounted.granted.passthrough {
@@ -326,7 +326,7 @@ fn open_door(
         files,
         directories: files || !settings.flags.directory_access_times,
     });
-    outside::keep_told(settings, &union, mounted).map_err(system)?;
+    outside::keep_informed(settings, &union, mounted).map_err(system)?;
     if settings.transport == settings::Transport::Ring && !mounted.granted.ring {
         let text =
             "transport=ring: the kernel did not grant FUSE over io_uring to this mount: use transport=auto";
@@ -337,18 +337,18 @@ fn open_door(
     let device = mounted.device().try_clone_to_owned().map_err(system)?;
     let threads = settings.max_threads.map(std::num::NonZeroUsize::get);
     union.set_transport(if mounted.granted.ring { "ring" } else { "dev" });
-    let scheduling = match settings.door_scheduling {
-        DoorScheduling::Auto => Scheduling::Auto,
-        DoorScheduling::Idle => Scheduling::Idle,
-        DoorScheduling::Nice => Scheduling::Nice,
-        DoorScheduling::Plain => Scheduling::Plain,
+    let scheduling = match settings.transport_scheduling {
+        TransportScheduling::Auto => Scheduling::Auto,
+        TransportScheduling::Idle => Scheduling::Idle,
+        TransportScheduling::Nice => Scheduling::Nice,
+        TransportScheduling::Plain => Scheduling::Plain,
     };
     let granted = mounted.granted;
     let transport =
         OpenTransport::open(granted.ring, adapter.clone(), device, granted.payload, threads, scheduling);
     let served = Served {
         id: listed.map(|listed| listed.id().to_owned()).unwrap_or_default(),
-        ledger: listed.map(|listed| listed.ledger().to_owned()),
+        registry: listed.map(|listed| listed.registry().to_owned()),
         union,
         adapter,
         level,
@@ -412,7 +412,7 @@ struct Taker {
 
 impl Taker {
     fn unmount(&self) -> io::Result<Unmount> {
-        self.unmounter.unmount(Some(&self.closer), patience(&self.union))
+        self.unmounter.unmount(Some(&self.closer), timeout(&self.union))
     }
 }
 

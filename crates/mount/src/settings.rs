@@ -1,7 +1,7 @@
 //! Settings of a pool: every default filled in, every path checked, nothing left to decide.
 
-use crate::ledger::DirectoryId;
 use crate::log::LogSettings;
+use crate::registry::DirectoryId;
 use fsstack_engine::poolid::PoolId;
 use fsstack_engine::rules::Rules;
 use fsstack_pool::{BranchSpec, Chain, Floor, Size};
@@ -59,7 +59,7 @@ pub struct Settings {
     /// Which door requests come through.
     pub transport: Transport,
     /// How the door's threads are scheduled.
-    pub door_scheduling: DoorScheduling,
+    pub transport_scheduling: TransportScheduling,
     /// Handling of a system call outside the daemon's list.
     pub seccomp: Seccomp,
     /// The most door threads; `None` leaves it to the door.
@@ -89,13 +89,13 @@ pub struct Settings {
     /// Privilege of the mounting user.
     pub privilege: Privilege,
     /// Whether the daemon detaches.
-    pub stay: Stay,
+    pub run_in: RunIn,
     /// Where and what it logs.
     pub log: LogSettings,
     /// Demands on branches, at the mount and when one is added.
     pub require: Require,
     /// Where it is listed while it lives, and can be asked; `None`: there is no such place for this user.
-    pub ledger: Option<PathBuf>,
+    pub registry: Option<PathBuf>,
     /// The config file that changes can be written to.
     pub config: Option<PathBuf>,
     /// The options that were typed behind `-o`, which go before the config file.
@@ -205,7 +205,7 @@ impl Seccomp {
 
 /// How a door's threads are scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DoorScheduling {
+pub enum TransportScheduling {
     /// `Idle` in a scheduling group of its own, else `Nice`.
     Auto,
     /// `SCHED_IDLE`.
@@ -285,7 +285,7 @@ pub enum Require {
 
 /// Whether the daemon detaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stay {
+pub enum RunIn {
     /// The helper returns when the mount answers.
     Background,
     /// The helper is the daemon.

@@ -1,6 +1,6 @@
 //! Environment of a mount: the user, the mount table, the live pools.
 
-use crate::ledger::{self, LEDGER, LedgerEntry};
+use crate::registry::{self, REGISTRY, RegistryEntry};
 use crate::settings::Privilege;
 use fsstack_sys::mounts::MountInfo;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long a daemon may take to end after its pool was unmounted, on a busy machine.
-const LEAVING: Duration = Duration::from_secs(10);
+const LEAVING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The world as the helper finds it; a test makes its own.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct World {
     /// Privilege of the mounting user.
     pub privilege: Privilege,
     /// Where root's live pools are listed.
-    pub ledger: PathBuf,
+    pub registry: PathBuf,
     /// Where a pool of this user is listed; None: it is not.
     pub own: Option<PathBuf>,
     /// How long a daemon whose pool was unmounted a moment ago is waited for.
@@ -27,23 +27,28 @@ impl World {
     /// The world of this process.
     pub fn here() -> Self {
         let privilege = if rustix::process::geteuid().is_root() { Privilege::Root } else { Privilege::User };
-        Self { privilege, ledger: PathBuf::from(LEDGER), own: own_ledger(privilege), leaving: LEAVING }
+        Self {
+            privilege,
+            registry: PathBuf::from(REGISTRY),
+            own: own_registry(privilege),
+            leaving: LEAVING_TIMEOUT,
+        }
     }
 
     /// Where pools are listed that this user may be concerned with.
-    pub fn ledgers(&self) -> impl Iterator<Item = &Path> {
-        let own = self.own.as_deref().filter(|own| *own != self.ledger);
-        std::iter::once(self.ledger.as_path()).chain(own)
+    pub fn registries(&self) -> impl Iterator<Item = &Path> {
+        let own = self.own.as_deref().filter(|own| *own != self.registry);
+        std::iter::once(self.registry.as_path()).chain(own)
     }
 
     /// Pools whose daemons run, mounted or not.
-    pub(crate) fn running_pools(&self) -> Vec<LedgerEntry> {
-        self.ledgers().flat_map(ledger::read).collect()
+    pub(crate) fn running_pools(&self) -> Vec<RegistryEntry> {
+        self.registries().flat_map(registry::read).collect()
     }
 
     /// Pools that live. The daemon of one that `concerns` us and was unmounted a moment ago is waited for: it is
     /// about to give its branches back.
-    pub(crate) fn live_pools(&self, concerns: impl Fn(&LedgerEntry) -> bool) -> Vec<LedgerEntry> {
+    pub(crate) fn live_pools(&self, concerns: impl Fn(&RegistryEntry) -> bool) -> Vec<RegistryEntry> {
         let began = Instant::now();
         loop {
             let live = self.running_pools();
@@ -79,9 +84,9 @@ impl World {
 }
 
 /// Root's is readable by all; a user's is in the directory that the system provides while the user is logged in.
-fn own_ledger(privilege: Privilege) -> Option<PathBuf> {
+fn own_registry(privilege: Privilege) -> Option<PathBuf> {
     match privilege {
-        Privilege::Root => Some(PathBuf::from(LEDGER)),
+        Privilege::Root => Some(PathBuf::from(REGISTRY)),
         Privilege::User => {
             let run = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
             run.is_absolute().then(|| run.join("fsstack"))

@@ -6,8 +6,8 @@
 mod ground;
 
 use expect_test::{Expect, expect};
-use fsstack_mount::ledger::{self, DirectoryId, LedgerBranch, LedgerEntry};
 use fsstack_mount::problem::Problems;
+use fsstack_mount::registry::{self, DirectoryId, RegistryBranch, RegistryEntry};
 use fsstack_mount::settings::{Privilege, Settings};
 use fsstack_mount::{Request, World, parse, resolve};
 use ground::Ground;
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 fn settle(ground: &Ground, privilege: Privilege, words: &[&str]) -> Result<Settings, Problems> {
     let words = words.iter().map(|word| OsString::from(ground.fill(word)));
     let Request::Mount(typed) = parse(words)? else { panic!("not a mount") };
-    let ledger = ground.path().join("run");
-    let own = (privilege == Privilege::Root).then(|| ledger.clone());
-    resolve(&typed, &World { privilege, own, ledger, leaving: Duration::ZERO })
+    let registry = ground.path().join("run");
+    let own = (privilege == Privilege::Root).then(|| registry.clone());
+    resolve(&typed, &World { privilege, own, registry, leaving: Duration::ZERO })
 }
 
 fn told(problems: &Problems) -> String {
@@ -123,7 +123,7 @@ fn the_defaults() {
                 60s,
             ),
             transport: Auto,
-            door_scheduling: Auto,
+            transport_scheduling: Auto,
             seccomp: On,
             max_threads: None,
             max_write: 1048576,
@@ -149,7 +149,7 @@ fn the_defaults() {
             allow_other: true,
             default_permissions: true,
             privilege: Root,
-            stay: Background,
+            run_in: Background,
             log: LogSettings {
                 target: Syslog,
                 level: Level(
@@ -157,7 +157,7 @@ fn the_defaults() {
                 ),
             },
             require: Same,
-            ledger: Some(
+            registry: Some(
                 "$D/run",
             ),
             config: None,
@@ -343,7 +343,7 @@ fn a_user_has_the_stacked_path_and_is_told() {
         settings.write_path,
         settings.allow_other,
         settings.default_permissions,
-        settings.ledger,
+        settings.registry,
         settings.notices,
     );
     expect![[r#"
@@ -370,12 +370,12 @@ fn branches_of_a_live_pool_are_refused() {
     }
     let branch = |name: &str| {
         let path = ground.path().join(name);
-        LedgerBranch::new(DirectoryId::at(&path).unwrap(), &path)
+        RegistryBranch::new(DirectoryId::at(&path).unwrap(), &path)
     };
     let mount_point = ground.path().join("other");
     let entry =
-        LedgerEntry::of_this_process(&mount_point, vec![branch("a"), branch("c/deep/inner")]).unwrap();
-    let listed = ledger::write(&ground.path().join("run"), &entry).unwrap();
+        RegistryEntry::of_this_process(&mount_point, vec![branch("a"), branch("c/deep/inner")]).unwrap();
+    let listed = registry::write(&ground.path().join("run"), &entry).unwrap();
     let hide =
         |refused: &Problems| ground.hide(&told(refused)).replace(&std::process::id().to_string(), "$P");
     let words = ["$D/a:$D/b:$D/c", "$D/mnt"];

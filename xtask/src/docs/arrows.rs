@@ -20,14 +20,14 @@ const GAP: usize = 56;
 const WIDTH: usize = 760;
 
 /// Dependencies of each folder that is a crate, by the folders' names.
-type Uses = BTreeMap<String, BTreeSet<String>>;
+type CrateUses = BTreeMap<String, BTreeSet<String>>;
 
 /// The picture as the manifests have it now.
 pub(super) fn picture() -> Result<String> {
     Ok(draw(&reduced(&manifests()?)))
 }
 
-fn manifests() -> Result<Uses> {
+fn manifests() -> Result<CrateUses> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(exec::root().join("crates"))? {
         folders.push(entry?.path());
@@ -51,7 +51,7 @@ fn manifests() -> Result<Uses> {
 }
 
 /// Without the arrows that follow from others.
-fn reduced(uses: &Uses) -> Uses {
+fn reduced(uses: &CrateUses) -> CrateUses {
     let through_others = |of: &str, to: &str| {
         uses.get(of).into_iter().flatten().any(|other| other != to && reaches(uses, other, to))
     };
@@ -61,16 +61,16 @@ fn reduced(uses: &Uses) -> Uses {
     uses.iter().map(kept).collect()
 }
 
-fn reaches(uses: &Uses, from: &str, to: &str) -> bool {
+fn reaches(uses: &CrateUses, from: &str, to: &str) -> bool {
     uses.get(from).into_iter().flatten().any(|next| next == to || reaches(uses, next, to))
 }
 
 /// How many crates stand below this one, one on the other.
-fn level(uses: &Uses, of: &str) -> usize {
+fn level(uses: &CrateUses, of: &str) -> usize {
     uses.get(of).into_iter().flatten().map(|below| 1 + level(uses, below)).max().unwrap_or(0)
 }
 
-fn draw(uses: &Uses) -> String {
+fn draw(uses: &CrateUses) -> String {
     let top = uses.keys().map(|name| level(uses, name)).max().unwrap_or(0);
     let mut places: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for row in 0..=top {
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn arrows_that_follow_from_others_are_left_out() {
         let uses = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
-        let all = Uses::from([
+        let all = CrateUses::from([
             ("top".into(), uses(&["mid", "low"])),
             ("mid".into(), uses(&["low"])),
             ("low".into(), uses(&[])),

@@ -9,7 +9,7 @@ use anyhow::Result;
 use fsstack_lab::MiB;
 use fsstack_lab::gluster::{Gluster, Plan, Purge, Steps, Volume};
 
-use super::ground::{Ground, Told, bad, errno, good};
+use super::test_bed::{Reported, TestBed, bad, errno, good};
 
 /// The lab of the faults, apart from the one that people work with.
 const NAME: &str = "faults";
@@ -17,7 +17,7 @@ const NAME: &str = "faults";
 const FILES: usize = 40;
 
 /// Longer than a client waits before it tries again.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Two bricks, each with some of the files.
 fn volume() -> Result<Volume> {
@@ -30,12 +30,12 @@ pub(crate) fn down() -> Result<()> {
 }
 
 /// The volume, whole, with files in a directory of this case's own, and the union over it.
-fn volume_with_files(ground: &mut Ground) -> Result<Gluster> {
+fn volume_with_files(test_bed: &mut TestBed) -> Result<Gluster> {
     let lab = Gluster::named(NAME)?;
     let volumes = vec![volume()?];
     lab.up(&Plan { volumes, bricks: 2, brick_size: MiB(1024), wan: None, engine: None }, Steps::Quiet)?;
     lab.heal(Duration::from_secs(60))?;
-    let branch: PathBuf = lab.mount_point(volume()?).join(ground.label());
+    let branch: PathBuf = lab.mount_point(volume()?).join(test_bed.label());
     let fill = || {
         fs::create_dir_all(&branch)?;
         (0..FILES).try_for_each(|n| fs::write(branch.join(format!("file{n}")), "x"))
@@ -43,14 +43,14 @@ fn volume_with_files(ground: &mut Ground) -> Result<Gluster> {
     // The client takes seconds to reach a server that was stopped for the case before.
     let began = Instant::now();
     while let Err(error) = fill() {
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > ANSWER_TIMEOUT {
             return Err(error.into());
         }
         std::thread::sleep(Duration::from_millis(200));
     }
-    ground.mount_over(&branch)?;
+    test_bed.mount_over(&branch)?;
     for n in 0..FILES {
-        fs::metadata(ground.at(&format!("file{n}")))?;
+        fs::metadata(test_bed.at(&format!("file{n}")))?;
     }
     Ok(lab)
 }
@@ -60,10 +60,10 @@ fn notice() {
     std::thread::sleep(Duration::from_secs(8));
 }
 
-fn stat_all(ground: &Ground) -> (usize, usize, Option<String>) {
+fn stat_all(test_bed: &TestBed) -> (usize, usize, Option<String>) {
     let (mut there, mut missing, mut other) = (0, 0, None);
     for n in 0..FILES {
-        match fs::metadata(ground.at(&format!("file{n}"))) {
+        match fs::metadata(test_bed.at(&format!("file{n}"))) {
             Ok(_) => there += 1,
             Err(error) if error.kind() == ErrorKind::NotFound => missing += 1,
             Err(error) => other = Some(errno(&error)),
@@ -72,11 +72,11 @@ fn stat_all(ground: &Ground) -> (usize, usize, Option<String>) {
     (there, missing, other)
 }
 
-pub(crate) fn a_dead_brick(ground: &mut Ground) -> Result<Told> {
-    let lab = volume_with_files(ground)?;
+pub(crate) fn a_dead_brick(test_bed: &mut TestBed) -> Result<Reported> {
+    let lab = volume_with_files(test_bed)?;
     lab.kill_brick(volume()?, 1)?;
     notice();
-    let seen = stat_all(ground);
+    let seen = stat_all(test_bed);
     lab.heal(Duration::from_secs(60))?;
     match seen {
         (there, 0, told) => {
@@ -86,11 +86,12 @@ pub(crate) fn a_dead_brick(ground: &mut Ground) -> Result<Told> {
     }
 }
 
-pub(crate) fn a_listing_without_a_brick(ground: &mut Ground) -> Result<Told> {
-    let lab = volume_with_files(ground)?;
+pub(crate) fn a_listing_without_a_brick(test_bed: &mut TestBed) -> Result<Reported> {
+    let lab = volume_with_files(test_bed)?;
     lab.kill_brick(volume()?, 1)?;
     notice();
-    let names = fs::read_dir(ground.at("")).and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>());
+    let names =
+        fs::read_dir(test_bed.at("")).and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>());
     lab.heal(Duration::from_secs(60))?;
     match names {
         Ok(names) if names.len() < FILES => bad(format!("success, with {} of {FILES} names", names.len())),
@@ -99,11 +100,11 @@ pub(crate) fn a_listing_without_a_brick(ground: &mut Ground) -> Result<Told> {
     }
 }
 
-pub(crate) fn a_stopped_server(ground: &mut Ground) -> Result<Told> {
-    let lab = volume_with_files(ground)?;
+pub(crate) fn a_stopped_server(test_bed: &mut TestBed) -> Result<Reported> {
+    let lab = volume_with_files(test_bed)?;
     lab.stop()?;
     notice();
-    let seen = stat_all(ground);
+    let seen = stat_all(test_bed);
     lab.heal(Duration::from_secs(60))?;
     match seen {
         (0, 0, told) => good(told.unwrap_or_default()),

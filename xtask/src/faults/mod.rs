@@ -5,10 +5,10 @@ mod crash;
 mod dead;
 mod full;
 mod gluster;
-mod ground;
 mod kept;
 mod names;
 mod subject;
+mod test_bed;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,9 +22,9 @@ use clap::Args;
 use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::{daemon, mounts, needs};
 
-use self::ground::{Ground, Told, bad};
 use self::kept::Kept;
 use self::subject::{SUBJECTS, Subject};
+use self::test_bed::{Reported, TestBed, bad};
 use crate::{exec, install};
 
 /// How long one case may take with one union before its mounts are aborted.
@@ -58,28 +58,28 @@ pub(crate) struct Faults {
 }
 
 /// Result of each union in a fault.
-type Row = Vec<(Subject, Told)>;
+type Row = Vec<(Subject, Reported)>;
 
 /// A fault, and what a union should do in it.
 struct Case {
     fault: &'static str,
-    run: fn(&mut Ground) -> Result<Told>,
-    lab: Lab,
+    run: fn(&mut TestBed) -> Result<Reported>,
+    lab: FaultLab,
 }
 
 /// Needs of a case besides disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lab {
+enum FaultLab {
     Disks,
     Gluster,
 }
 
-const fn case(fault: &'static str, run: fn(&mut Ground) -> Result<Told>) -> Case {
-    Case { fault, run, lab: Lab::Disks }
+const fn case(fault: &'static str, run: fn(&mut TestBed) -> Result<Reported>) -> Case {
+    Case { fault, run, lab: FaultLab::Disks }
 }
 
-const fn on_gluster(fault: &'static str, run: fn(&mut Ground) -> Result<Told>) -> Case {
-    Case { fault, run, lab: Lab::Gluster }
+const fn on_gluster(fault: &'static str, run: fn(&mut TestBed) -> Result<Reported>) -> Case {
+    Case { fault, run, lab: FaultLab::Gluster }
 }
 
 const CASES: &[Case] = &[
@@ -141,11 +141,11 @@ impl Faults {
         for case in
             CASES.iter().filter(|case| self.only.as_ref().is_none_or(|only| case.fault.contains(only)))
         {
-            if let (Lab::Gluster, Some(why)) = (case.lab, &no_gluster) {
+            if let (FaultLab::Gluster, Some(why)) = (case.lab, &no_gluster) {
                 println!("SKIP {}: {why}", case.fault);
                 continue;
             }
-            let shown = |(_, told): &(Subject, Told)| !told.text.starts_with(NOT_SHOWN);
+            let shown = |(_, told): &(Subject, Reported)| !told.text.starts_with(NOT_SHOWN);
             if let Some(row) = kept.row(case.fault).filter(|row| row.iter().all(shown)) {
                 rows.push((case.fault, row.clone()));
                 continue;
@@ -163,7 +163,7 @@ impl Faults {
         if no_gluster.is_none() {
             gluster::down()?;
         }
-        let ours = |row: &[(Subject, Told)]| {
+        let ours = |row: &[(Subject, Reported)]| {
             row.iter().any(|(subject, told)| subject.transport().is_some() && !told.good)
         };
         let failed: Vec<&str> = rows.iter().filter(|(_, row)| ours(row)).map(|(fault, _)| *fault).collect();
@@ -205,13 +205,13 @@ fn gluster_missing() -> Option<String> {
 }
 
 /// Brings the fault about for one union, in a thread whose mounts are aborted when its time is over.
-fn judge(case: &'static Case, subject: Subject, helper: &Path) -> Result<Told> {
+fn judge(case: &'static Case, subject: Subject, helper: &Path) -> Result<Reported> {
     let home = ledger::fresh("faults")?;
     let _home = Entry::dir(&home)?;
     let (tell, told) = channel();
     let (at, helper) = (home.clone(), helper.to_owned());
     let judging = std::thread::Builder::new().name("fault".into()).spawn(move || {
-        let told = Ground::fresh(subject, &at, &helper).and_then(|mut ground| (case.run)(&mut ground));
+        let told = TestBed::fresh(subject, &at, &helper).and_then(|mut test_bed| (case.run)(&mut test_bed));
         // It is listened to until it is over.
         let _heard = tell.send(told);
     })?;
@@ -227,7 +227,7 @@ fn judge(case: &'static Case, subject: Subject, helper: &Path) -> Result<Told> {
     };
     let _ended = judging.join();
     // What cannot be brought about for a union is no answer of that union.
-    told.or_else(|error| Ok(Told { good: false, text: format!("{NOT_SHOWN}: {error:#}") }))
+    told.or_else(|error| Ok(Reported { good: false, text: format!("{NOT_SHOWN}: {error:#}") }))
 }
 
 /// Callers that wait for a daemon below `home` get an error.
@@ -260,7 +260,7 @@ fn table(rows: &[(&str, Row)], helper: &Path, rings: bool, commit: Option<&str>)
     }
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let faults = |subject: &Subject| {
-        let counts = |told: &Told| !told.good && !told.text.starts_with(NOT_SHOWN);
+        let counts = |told: &Reported| !told.good && !told.text.starts_with(NOT_SHOWN);
         rows.iter().flat_map(|(_, row)| row).filter(|(known, told)| known == subject && counts(told)).count()
     };
     let counts: Vec<String> =

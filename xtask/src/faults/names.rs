@@ -6,34 +6,34 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use anyhow::Result;
 use fsstack_lab::shell::command;
 
-use super::ground::{Ground, Told, bad, errno, good};
 use super::subject::Placement;
+use super::test_bed::{Reported, TestBed, bad, errno, good};
 
 /// A user without any rights.
 const STRANGER: u32 = 65534;
 
-pub(crate) fn unlink_of_duplicates(ground: &mut Ground) -> Result<Told> {
+pub(crate) fn unlink_of_duplicates(test_bed: &mut TestBed) -> Result<Reported> {
     for branch in ["a", "b"] {
-        fs::write(ground.on(branch, "file")?, branch)?;
+        fs::write(test_bed.on(branch, "file")?, branch)?;
     }
-    ground.mount(Placement::First)?;
-    if let Err(error) = fs::remove_file(ground.at("file")) {
+    test_bed.mount(Placement::First)?;
+    if let Err(error) = fs::remove_file(test_bed.at("file")) {
         return bad(format!("unlink: {}", errno(&error)));
     }
-    match fs::read(ground.at("file")) {
+    match fs::read(test_bed.at("file")) {
         Ok(text) => bad(format!("an old copy is back (from {})", String::from_utf8_lossy(&text))),
         Err(_) => good("gone"),
     }
 }
 
-pub(crate) fn rename_over_a_full_directory(ground: &mut Ground) -> Result<Told> {
+pub(crate) fn rename_over_a_full_directory(test_bed: &mut TestBed) -> Result<Reported> {
     for (branch, name) in [("a", "from"), ("b", "to")] {
-        fs::create_dir(ground.on(branch, name)?)?;
-        fs::write(ground.on(branch, &format!("{name}/{branch}"))?, branch)?;
+        fs::create_dir(test_bed.on(branch, name)?)?;
+        fs::write(test_bed.on(branch, &format!("{name}/{branch}"))?, branch)?;
     }
-    ground.mount(Placement::First)?;
-    match fs::rename(ground.at("from"), ground.at("to")) {
-        Err(error) if ground.at("to/b").exists() && ground.at("from/a").exists() => {
+    test_bed.mount(Placement::First)?;
+    match fs::rename(test_bed.at("from"), test_bed.at("to")) {
+        Err(error) if test_bed.at("to/b").exists() && test_bed.at("from/a").exists() => {
             good(format!("{}, nothing changed", errno(&error)))
         }
         Err(error) => bad(format!("{}, and the trees changed", errno(&error))),
@@ -41,26 +41,26 @@ pub(crate) fn rename_over_a_full_directory(ground: &mut Ground) -> Result<Told> 
     }
 }
 
-pub(crate) fn rename_of_a_dangling_link(ground: &mut Ground) -> Result<Told> {
-    ground.mount(Placement::First)?;
-    symlink("nowhere", ground.at("link"))?;
-    match fs::rename(ground.at("link"), ground.at("other")) {
-        Ok(()) if ground.at("other").symlink_metadata().is_ok() => good("renamed"),
+pub(crate) fn rename_of_a_dangling_link(test_bed: &mut TestBed) -> Result<Reported> {
+    test_bed.mount(Placement::First)?;
+    symlink("nowhere", test_bed.at("link"))?;
+    match fs::rename(test_bed.at("link"), test_bed.at("other")) {
+        Ok(()) if test_bed.at("other").symlink_metadata().is_ok() => good("renamed"),
         Ok(()) => bad("success, and nothing is renamed"),
         Err(error) => bad(errno(&error)),
     }
 }
 
-pub(crate) fn set_uid_after_a_write(ground: &mut Ground) -> Result<Told> {
-    ground.mount(Placement::First)?;
-    fs::write(ground.at("program"), "x")?;
-    fs::set_permissions(ground.at("program"), fs::Permissions::from_mode(0o4777))?;
+pub(crate) fn set_uid_after_a_write(test_bed: &mut TestBed) -> Result<Reported> {
+    test_bed.mount(Placement::First)?;
+    fs::write(test_bed.at("program"), "x")?;
+    fs::set_permissions(test_bed.at("program"), fs::Permissions::from_mode(0o4777))?;
     command("bash")
         .args(["-c", "printf y >> \"$0\""])
-        .arg(ground.at("program"))
+        .arg(test_bed.at("program"))
         .as_user(STRANGER, STRANGER)
         .run()?;
-    let mode = fs::metadata(ground.at("program"))?.mode() & 0o7777;
+    let mode = fs::metadata(test_bed.at("program"))?.mode() & 0o7777;
     if mode & 0o6000 == 0 {
         good(format!("cleared ({mode:o})"))
     } else {
@@ -68,23 +68,23 @@ pub(crate) fn set_uid_after_a_write(ground: &mut Ground) -> Result<Told> {
     }
 }
 
-pub(crate) fn another_users_file(ground: &mut Ground) -> Result<Told> {
-    ground.mount(Placement::First)?;
-    fs::write(ground.at("secret"), "secret")?;
-    fs::set_permissions(ground.at("secret"), fs::Permissions::from_mode(0o600))?;
-    let read = command("cat").arg(ground.at("secret")).as_user(STRANGER, STRANGER).output()?;
+pub(crate) fn another_users_file(test_bed: &mut TestBed) -> Result<Reported> {
+    test_bed.mount(Placement::First)?;
+    fs::write(test_bed.at("secret"), "secret")?;
+    fs::set_permissions(test_bed.at("secret"), fs::Permissions::from_mode(0o600))?;
+    let read = command("cat").arg(test_bed.at("secret")).as_user(STRANGER, STRANGER).output()?;
     if read.code == 0 { bad("root's file of mode 0600 is read by anybody") } else { good("EACCES") }
 }
 
 /// The daemon is killed at its second rename: the directory is on three branches.
-pub(crate) fn kill_in_a_rename(ground: &mut Ground) -> Result<Told> {
+pub(crate) fn kill_in_a_rename(test_bed: &mut TestBed) -> Result<Reported> {
     for branch in ["a", "b", "c"] {
-        fs::create_dir(ground.on(branch, "dir")?)?;
-        fs::write(ground.on(branch, &format!("dir/{branch}"))?, branch)?;
+        fs::create_dir(test_bed.on(branch, "dir")?)?;
+        fs::write(test_bed.on(branch, &format!("dir/{branch}"))?, branch)?;
     }
-    ground.mount(Placement::First)?;
+    test_bed.mount(Placement::First)?;
     let inject = "inject=rename,renameat,renameat2:signal=SIGKILL:when=2";
-    let daemon = ground.daemon()?;
+    let daemon = test_bed.daemon()?;
     let tracer = std::thread::spawn(move || {
         command("strace")
             .args(["-f", "-qq", "-e", "trace=rename,renameat,renameat2", "-e", inject, "-p"])
@@ -97,11 +97,11 @@ pub(crate) fn kill_in_a_rename(ground: &mut Ground) -> Result<Told> {
     while !is_traced(daemon.pid) && began.elapsed().as_secs() < 10 {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    let renamed = fs::rename(ground.at("dir"), ground.at("new"));
+    let renamed = fs::rename(test_bed.at("dir"), test_bed.at("new"));
     let killed = daemon.wait(std::time::Duration::from_secs(5)).is_ok();
     if killed {
-        ground.unmount();
-        ground.mount(Placement::First)?;
+        test_bed.unmount();
+        test_bed.mount(Placement::First)?;
     }
     let traced = tracer.join();
     if !killed {
@@ -109,7 +109,7 @@ pub(crate) fn kill_in_a_rename(ground: &mut Ground) -> Result<Told> {
         anyhow::bail!("{why}: {traced:?}");
     }
     let names = |dir: &str| -> usize {
-        ["a", "b", "c"].iter().filter(|name| ground.at(&format!("{dir}/{name}")).exists()).count()
+        ["a", "b", "c"].iter().filter(|name| test_bed.at(&format!("{dir}/{name}")).exists()).count()
     };
     match (names("dir"), names("new")) {
         (3, 0) => good("after the next mount: as before"),

@@ -6,7 +6,7 @@ use anyhow::Result;
 use fsstack_lab::gluster::{self, Gluster, Purge, Steps};
 use fsstack_lab::{Skip, ground, needs};
 
-use super::report::Row;
+use super::report::ReportRow;
 use crate::exec;
 use crate::install::{self, Runner};
 
@@ -43,7 +43,7 @@ pub(super) fn commands(
 }
 
 /// Runs the commands in a lab of their own.
-pub(super) fn run(mut row: Row, commands: &[Vec<&'static str>], helper: &PathBuf) -> Row {
+pub(super) fn run(mut row: ReportRow, commands: &[Vec<&'static str>], helper: &PathBuf) -> ReportRow {
     let lab = match up() {
         Ok(lab) => lab,
         Err(e) => return row.skipped(format!("GlusterFS cannot be had here, {}", first_line(&e))),

@@ -1,9 +1,9 @@
 //! `cargo xtask test`: every check and every tier of tests, and a table of what came of them.
 
+mod counts;
 mod lab;
 mod power;
 mod report;
-mod tally;
 
 use std::collections::HashMap;
 use std::fs;
@@ -21,7 +21,7 @@ use fsstack_lab::{RingSwitch, Skip, needs};
 use crate::demo::Demo;
 use crate::install::{self, Runner};
 use crate::{dist, docs, exec, tidy};
-use report::{Report, Row};
+use report::{Report, ReportRow};
 
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, Args)]
@@ -65,7 +65,7 @@ enum Tier {
 
 /// Transport of the pools' requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
+enum TestTransport {
     /// The tests' own choice.
     Any,
     /// /dev/fuse.
@@ -74,7 +74,7 @@ enum Door {
     Ring,
 }
 
-impl Door {
+impl TestTransport {
     /// A tier by this door, as the table has it.
     fn of(self, tier: Tier) -> &'static str {
         match (tier, self) {
@@ -119,9 +119,9 @@ impl Tier {
     const ALWAYS: &[Self] = &[Self::Unit, Self::Model, Self::Faults, Self::Power, Self::Mounted, Self::Posix];
 
     /// The doors that it runs by, one after the other.
-    fn doors(self) -> &'static [Door] {
+    fn transports(self) -> &'static [TestTransport] {
         match self {
-            Self::Mounted | Self::Posix | Self::Long => &[Door::Dev, Door::Ring],
+            Self::Mounted | Self::Posix | Self::Long => &[TestTransport::Dev, TestTransport::Ring],
             // The model's own tests say which door they are about; the faults are below the doors.
             Self::Unit
             | Self::Model
@@ -131,7 +131,7 @@ impl Tier {
             | Self::Nfs
             | Self::NfsGuest
             | Self::Lab
-            | Self::Dist => &[Door::Any],
+            | Self::Dist => &[TestTransport::Any],
         }
     }
 
@@ -219,20 +219,21 @@ impl Test {
         let mut helpers = HashMap::new();
         // A pool by the ring switches that on for the whole machine.
         let _as_before = RingSwitch::kept();
-        for (tier, door) in tiers.iter().flat_map(|tier| tier.doors().iter().map(|door| (*tier, *door))) {
+        for (tier, door) in tiers.iter().flat_map(|tier| tier.transports().iter().map(|door| (*tier, *door)))
+        {
             let name = door.of(tier);
             let helper =
                 helpers.entry(tier.profile()).or_insert_with_key(|profile| exec::build_helper(profile));
             report.add(match (&*helper, tier.able().and_then(|()| door.able())) {
-                (Err(e), _) => Row::new(name).failed(format!("{e:#}")),
-                (Ok(_), Err(skip)) => Row::new(name).skipped(skip.to_string()),
+                (Err(e), _) => ReportRow::new(name).failed(format!("{e:#}")),
+                (Ok(_), Err(skip)) => ReportRow::new(name).skipped(skip.to_string()),
                 (Ok(helper), Ok(())) => timed(|| run_tier(tier, door, runner, helper)),
             });
         }
         if tiers.contains(&Tier::Long) {
             report.add(timed(|| match needs::mounting().and_then(|()| needs::loops()) {
-                Ok(()) => Row::of("demo", Demo::up_and_down()),
-                Err(skip) => Row::new("demo").skipped(skip.to_string()),
+                Ok(()) => ReportRow::of("demo", Demo::up_and_down()),
+                Err(skip) => ReportRow::new("demo").skipped(skip.to_string()),
             }));
         }
         report.add(timed(leftovers));
@@ -241,24 +242,24 @@ impl Test {
     }
 }
 
-fn checks() -> Vec<Row> {
+fn checks() -> Vec<ReportRow> {
     let clippy = ["clippy", "--workspace", "--all-targets"];
     let faulty = ["clippy", "-p", "fsstack-tests", "--features", "fault", "--all-targets"];
     let deny = ["--", "-D", "warnings"];
     vec![
-        timed(|| Row::of("fmt", exec::cargo().args(["fmt", "--all", "--check"]).run().map(drop))),
-        timed(|| Row::of("clippy", exec::cargo().args(clippy).args(deny).run().map(drop))),
-        timed(|| Row::of("clippy +fault", exec::cargo().args(faulty).args(deny).run().map(drop))),
-        timed(|| Row::of("tidy", tidy::run())),
+        timed(|| ReportRow::of("fmt", exec::cargo().args(["fmt", "--all", "--check"]).run().map(drop))),
+        timed(|| ReportRow::of("clippy", exec::cargo().args(clippy).args(deny).run().map(drop))),
+        timed(|| ReportRow::of("clippy +fault", exec::cargo().args(faulty).args(deny).run().map(drop))),
+        timed(|| ReportRow::of("tidy", tidy::run())),
         timed(|| match docs::stale() {
-            Ok(stale) => stale.into_iter().fold(Row::new("docs").passed(1), Row::failed),
-            Err(e) => Row::new("docs").failed(format!("{e:#}")),
+            Ok(stale) => stale.into_iter().fold(ReportRow::new("docs").passed(1), ReportRow::failed),
+            Err(e) => ReportRow::new("docs").failed(format!("{e:#}")),
         }),
     ]
 }
 
-fn run_tier(tier: Tier, door: Door, runner: Runner, helper: &PathBuf) -> Row {
-    let mut row = Row::new(door.of(tier));
+fn run_tier(tier: Tier, door: TestTransport, runner: Runner, helper: &PathBuf) -> ReportRow {
+    let mut row = ReportRow::new(door.of(tier));
     // Here and not in the tests, so that compiling a suite takes none of a test's time.
     let installed = match tier {
         Tier::Posix => install::suites(),
@@ -297,12 +298,12 @@ fn prepare_dist() -> Result<()> {
     Ok(())
 }
 
-fn run_counted(run: Run, helper: &PathBuf) -> Result<(tally::Tally, Vec<String>)> {
+fn run_counted(run: Run, helper: &PathBuf) -> Result<(counts::TestCounts, Vec<String>)> {
     let list = tempfile::NamedTempFile::new()?;
     // A system call that the daemon is not known to make ends it, and the test with it.
     let run = run.env("FSSTACK_BIN", helper).env("FSSTACK_SKIPS", list.path()).env(SECCOMP, "kill");
     let told = run.env("FSSTACK_DIST", dist::default_out()?).output()?;
-    let mut tally = tally::read(&format!("{}\n{}", told.stdout, told.stderr));
+    let mut tally = counts::read(&format!("{}\n{}", told.stdout, told.stderr));
     if told.code != 0 && tally.failed == 0 {
         // It did not come to running tests, or not to their end.
         tally.failed = 1;
@@ -312,11 +313,11 @@ fn run_counted(run: Run, helper: &PathBuf) -> Result<(tally::Tally, Vec<String>)
 }
 
 /// Leftovers of killed tests are taken down; one that cannot be is a failure.
-fn leftovers() -> Row {
-    Row::of("clean up", fsstack_lab::sweep().map(drop))
+fn leftovers() -> ReportRow {
+    ReportRow::of("clean up", fsstack_lab::sweep().map(drop))
 }
 
-fn timed(work: impl FnOnce() -> Row) -> Row {
+fn timed(work: impl FnOnce() -> ReportRow) -> ReportRow {
     let began = Instant::now();
     let row = work();
     row.took(began.elapsed())

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use super::report::Row;
+use super::report::ReportRow;
 use crate::exec;
 
 /// Where the tests write a line for each family of scenarios: its name, scenarios, states, wrong ones.
@@ -26,7 +26,12 @@ const COLUMNS: [&str; 6] = [
 /// Makes them take every order and every file system.
 const LONG: &str = "FSSTACK_POWER_LONG";
 
-pub(super) fn run(mut row: Row, commands: &[Vec<&'static str>], helper: &PathBuf, long: bool) -> Row {
+pub(super) fn run(
+    mut row: ReportRow,
+    commands: &[Vec<&'static str>],
+    helper: &PathBuf,
+    long: bool,
+) -> ReportRow {
     let list = match tempfile::NamedTempFile::new() {
         Ok(list) => list,
         Err(error) => return row.failed(error.to_string()),

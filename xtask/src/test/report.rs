@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::tally::Tally;
+use super::counts::TestCounts;
 
 /// Result of one check or tier.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
+pub(crate) struct ReportRow {
     name: &'static str,
     passed: usize,
     failed: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Row {
     took: Duration,
 }
 
-impl Row {
+impl ReportRow {
     pub(crate) fn new(name: &'static str) -> Self {
         let (skips, failures, notes) = (Vec::new(), Vec::new(), Vec::new());
         Self { name, passed: 0, failed: 0, skips, failures, notes, took: Duration::ZERO }
@@ -62,7 +62,7 @@ impl Row {
     }
 
     /// Adds a run's counts; a test that announced a skip has not passed.
-    pub(crate) fn counted(mut self, tally: Tally, skips: Vec<String>) -> Self {
+    pub(crate) fn counted(mut self, tally: TestCounts, skips: Vec<String>) -> Self {
         let names: BTreeSet<&str> =
             skips.iter().map(|line| line.split(": ").next().unwrap_or(line)).collect();
         self.passed += tally.passed.saturating_sub(names.len());
@@ -86,11 +86,11 @@ impl Row {
 /// All rows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
-    rows: Vec<Row>,
+    rows: Vec<ReportRow>,
 }
 
 impl Report {
-    pub(crate) fn add(&mut self, row: Row) {
+    pub(crate) fn add(&mut self, row: ReportRow) {
         self.rows.push(row);
     }
 
@@ -102,7 +102,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n{:<14} {:>7} {:>7} {:>8} {:>8}", "tier", "passed", "failed", "skipped", "seconds")?;
-        for Row { name, passed, failed, skips, took, .. } in &self.rows {
+        for ReportRow { name, passed, failed, skips, took, .. } in &self.rows {
             let seconds = took.as_secs_f64();
             writeln!(f, "{name:<14} {passed:>7} {failed:>7} {:>8} {seconds:>8.1}", skips.len())?;
         }
@@ -121,7 +121,7 @@ impl fmt::Display for Report {
                 writeln!(f, "failed in {}: {why}", row.name)?;
             }
         }
-        let sum = |count: fn(&Row) -> usize| self.rows.iter().map(count).sum::<usize>();
+        let sum = |count: fn(&ReportRow) -> usize| self.rows.iter().map(count).sum::<usize>();
         let skipped = sum(|row| row.skips.len());
         write!(f, "{} passed, {} failed, {skipped} skipped", sum(|row| row.passed), sum(|row| row.failed))
     }
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_skip_is_not_a_pass() {
         let skips = vec!["SKIP a: needs root".into(), "SKIP b: needs root".into()];
-        let row = Row::new("mounted").counted(Tally { passed: 5, failed: 0 }, skips);
+        let row = ReportRow::new("mounted").counted(TestCounts { passed: 5, failed: 0 }, skips);
         let mut report = Report::default();
         report.add(row);
         assert!(!report.failed());
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_tier_without_tests_is_skipped() {
         let mut report = Report::default();
-        report.add(Row::new("posix").not_empty());
+        report.add(ReportRow::new("posix").not_empty());
         assert!(report.to_string().ends_with("0 passed, 0 failed, 1 skipped"));
     }
 }

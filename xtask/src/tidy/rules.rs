@@ -85,14 +85,14 @@ pub(super) fn unsafe_floor(sources: &[Source]) -> Vec<String> {
 pub(super) fn one_shell(sources: &[Source]) -> Vec<String> {
     // The daemon has few programs to start, fusermount3 and mkfs, the command exportfs; the floors below the lab's are tested without
     // them. A server of the lab stays, which the shell's commands do not.
-    let doors = [
+    let transports = [
         "crates/lab/src/shell.rs",
         "crates/lab/src/ganesha.rs",
         "crates/fuse/src/unmount.rs",
         "crates/mount/src/program.rs",
     ];
     let outside = |source: &&Source| {
-        !doors.contains(&source.path.as_str())
+        !transports.contains(&source.path.as_str())
             && !source.path.starts_with("crates/sys/")
             && !source.path.starts_with("crates/mount/tests/")
     };

@@ -89,8 +89,12 @@ pub(crate) fn begin(workload: &Workload, job: Job<'_>) -> io::Result<Box<dyn IoE
         }
         Engine::IoUring => {
             let Job { file, direction, block, memory, .. } = job;
-            let plan =
-                ring::Plan { depth: workload.depth.get(), registered: workload.registered, direction, block };
+            let plan = ring::RingPlan {
+                depth: workload.depth.get(),
+                registered: workload.registered,
+                direction,
+                block,
+            };
             Ok(Box::new(ring::Ring::new(need_file(file)?, memory, plan)?))
         }
         Engine::Nfs => {

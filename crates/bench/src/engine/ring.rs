@@ -19,7 +19,7 @@ use crate::buffers::Aligned;
 
 /// How a ring is to work.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
+pub(super) struct RingPlan {
     pub(super) depth: u32,
     pub(super) registered: bool,
     pub(super) direction: Direction,
@@ -31,7 +31,7 @@ pub(super) struct Ring {
     ring: ManuallyDrop<IoUring>,
     memory: ManuallyDrop<Aligned>,
     file: File,
-    plan: Plan,
+    plan: RingPlan,
     /// Operation in each slot.
     flying: Vec<Option<Io>>,
     in_flight: usize,
@@ -39,7 +39,7 @@ pub(super) struct Ring {
 
 impl Ring {
     /// A ring of `plan.depth` entries on `file`.
-    pub(super) fn new(file: File, mut memory: Aligned, plan: Plan) -> io::Result<Self> {
+    pub(super) fn new(file: File, mut memory: Aligned, plan: RingPlan) -> io::Result<Self> {
         let refused = |e: io::Error| {
             io::Error::new(e.kind(), format!("io_uring cannot be used here: {e}; use engine psync"))
         };
@@ -197,7 +197,7 @@ mod tests {
                 File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
             let mut source = Aligned::zeroed(16 * 512);
             source.bytes_mut().iter_mut().enumerate().for_each(|(n, b)| *b = u8::try_from(n / 512).unwrap());
-            let plan = Plan { depth: 4, registered, direction: Direction::Write, block: 512 };
+            let plan = RingPlan { depth: 4, registered, direction: Direction::Write, block: 512 };
             let mut writer = Ring::new(file.try_clone().unwrap(), source, plan).unwrap();
             for batch in 0..4 {
                 for slot in 0..4 {
@@ -210,7 +210,7 @@ mod tests {
                 assert_eq!(done, [0, 1, 2, 3]);
             }
             drop(writer);
-            let plan = Plan { direction: Direction::Read, ..plan };
+            let plan = RingPlan { direction: Direction::Read, ..plan };
             let mut reader = Ring::new(file.try_clone().unwrap(), Aligned::zeroed(4 * 512), plan).unwrap();
             for slot in 0..4 {
                 reader.submit(Io { slot, offset: (12 + slot as u64) * 512, from: 0 }).unwrap();

@@ -5,11 +5,11 @@ use std::num::NonZeroU32;
 use anyhow::Result;
 
 use super::{Content, Extent, count_step, point, size_step};
-use crate::ground::{Ground, Lab};
-use crate::place::Target;
 use crate::plan::Plan;
 use crate::published::{Point, Published};
-use crate::record::{Case, Figure, Results, Shape};
+use crate::record::{Case, Figure, Results, WorkloadShape};
+use crate::target::Target;
+use crate::test_bed::{Lab, TestBed};
 use crate::workload::{Bytes, Cache, Engine, Files, Op, Pattern, Workload};
 
 const SOURCE: &str =
@@ -50,14 +50,21 @@ fn both(base: &Workload) -> [Workload; 2] {
     [Workload { op: Op::Write, ..base.clone() }, read]
 }
 
-fn figure(content: &mut Content, name: &str, title: &str, shape: Shape, x_label: &str, unit: &str) {
+fn figure(content: &mut Content, name: &str, title: &str, shape: WorkloadShape, x_label: &str, unit: &str) {
     let (name, title) = (name.to_owned(), title.to_owned());
     content.figures.push(Figure { name, title, shape, x_label: x_label.to_owned(), unit: unit.to_owned() });
 }
 
 fn by_tasks(content: &mut Content, extent: Extent, base: &Workload) {
     for op in ["write", "read"] {
-        figure(content, &format!("tasks-{op}"), &format!("By tasks, {op}"), Shape::Lines, "tasks", "B/s");
+        figure(
+            content,
+            &format!("tasks-{op}"),
+            &format!("By tasks, {op}"),
+            WorkloadShape::Lines,
+            "tasks",
+            "B/s",
+        );
     }
     for &count in extent.pick(&[1, 2, 4, 8][..], &[1, 2, 4, 8, 16, 32, 60]) {
         // As much altogether whatever the number of tasks, in the quick run.
@@ -72,7 +79,7 @@ fn by_tasks(content: &mut Content, extent: Extent, base: &Workload) {
 
 fn by_size(content: &mut Content, extent: Extent, base: &Workload) {
     // Here the cache is what is measured: the file was read once before.
-    figure(content, "size-read", "By file size, read again", Shape::Lines, "file size", "B/s");
+    figure(content, "size-read", "By file size, read again", WorkloadShape::Lines, "file size", "B/s");
     let sizes = extent.pick(&[1_u64, 4, 16, 64][..], &[64, 128, 256, 512, 1024, 2048, 4096]);
     for &mebibytes in sizes {
         let workload = Workload { op: Op::Read, file_size: Bytes(mebibytes << 20), ..base.clone() };
@@ -87,7 +94,7 @@ fn by_block(content: &mut Content, extent: Extent, base: &Workload) {
             content,
             &format!("block-{op}"),
             &format!("By block size, {op}"),
-            Shape::Lines,
+            WorkloadShape::Lines,
             "block size",
             "B/s",
         );
@@ -109,7 +116,7 @@ fn by_block(content: &mut Content, extent: Extent, base: &Workload) {
 }
 
 fn by_pattern(content: &mut Content, base: &Workload) {
-    figure(content, "pattern", "By access pattern", Shape::Bars, "", "B/s");
+    figure(content, "pattern", "By access pattern", WorkloadShape::Bars, "", "B/s");
     for (n, pattern) in [Pattern::Sequential, Pattern::Random, Pattern::Strided].into_iter().enumerate() {
         for workload in both(&Workload { pattern, ..base.clone() }) {
             let name = format!("{} {pattern}", workload.op);
@@ -119,7 +126,14 @@ fn by_pattern(content: &mut Content, base: &Workload) {
 }
 
 fn by_sharing(content: &mut Content, base: &Workload) {
-    figure(content, "sharing", "A file for each of 4 tasks, or one shared by all", Shape::Bars, "", "B/s");
+    figure(
+        content,
+        "sharing",
+        "A file for each of 4 tasks, or one shared by all",
+        WorkloadShape::Bars,
+        "",
+        "B/s",
+    );
     let each = Bytes(base.file_size.0 / 4);
     for (n, files) in [Files::PerTask, Files::Shared].into_iter().enumerate() {
         for workload in both(&Workload { files, tasks: tasks(4), file_size: each, ..base.clone() }) {
@@ -134,7 +148,7 @@ fn by_names(content: &mut Content, extent: Extent) {
         for (op, kind) in [(Op::FileCycle, "files"), (Op::DirCycle, "directories")] {
             let name = format!("names-{kind}-{files}");
             let title = format!("Create, stat, remove: {kind} in {place}");
-            figure(content, &name, &title, Shape::Lines, "tasks", "op/s");
+            figure(content, &name, &title, WorkloadShape::Lines, "tasks", "op/s");
             for &count in extent.pick(&[1, 4][..], &[1, 2, 4, 8, 16, 32, 60]) {
                 let workload = Workload {
                     engine: Engine::Metadata,
@@ -154,7 +168,7 @@ fn by_names(content: &mut Content, extent: Extent) {
 
 /// Not in the survey: each call by itself, as a program that walks a tree makes it.
 fn by_call(content: &mut Content, extent: Extent) {
-    figure(content, "calls", "Calls on names, 1 task", Shape::Bars, "", "op/s");
+    figure(content, "calls", "Calls on names, 1 task", WorkloadShape::Bars, "", "op/s");
     for (n, op) in [Op::Create, Op::Stat, Op::Open].into_iter().enumerate() {
         let workload = Workload {
             engine: Engine::Metadata,
@@ -197,17 +211,17 @@ fn published() -> Vec<Published> {
 }
 
 /// One volume directly, and a pool over four of them.
-pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
+pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
     let parts = lab.parts(&["dt2dp4rd1", "dt8", "dt4rp2", "dp8rd2"])?;
-    let mut ground = Ground::default();
+    let mut test_bed = TestBed::default();
     if let Some((_, dir)) = parts.dirs.first() {
         plan.targets.push(Target { name: "direct".to_owned(), dir: dir.clone() });
     }
     let all: Vec<_> = parts.dirs.iter().map(|(_, dir)| dir.as_path()).collect();
-    plan.targets.push(ground.pool("pool", &all, "create=ff,minfreespace=1M")?);
+    plan.targets.push(test_bed.pool("pool", &all, "create=ff,minfreespace=1M")?);
     plan.notes.extend(parts.notes.clone());
-    ground.keep(parts);
-    Ok(ground)
+    test_bed.keep(parts);
+    Ok(test_bed)
 }
 
 /// Findings of the published report, checked on our figures: a sentence or two a target.

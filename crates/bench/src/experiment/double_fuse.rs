@@ -7,11 +7,11 @@ use anyhow::Result;
 
 use super::{Content, Extent, point};
 use crate::copying::{self, BULK};
-use crate::ground::{Ground, Kinds, Lab};
-use crate::place::Target;
 use crate::plan::Plan;
 use crate::published::Published;
-use crate::record::{Figure, Results, Shape};
+use crate::record::{Figure, Results, WorkloadShape};
+use crate::target::Target;
+use crate::test_bed::{Kinds, Lab, TestBed};
 use crate::workload::{Bytes, Cache, Data, Engine, Op, Sync, Timed, Workload};
 
 const FIGURE: &str = "double-fuse";
@@ -23,7 +23,7 @@ pub(super) fn content(extent: Extent) -> Content {
     let figure = |name: &str, title: &str, unit: &str| Figure {
         name: name.to_owned(),
         title: title.to_owned(),
-        shape: Shape::Bars,
+        shape: WorkloadShape::Bars,
         x_label: String::new(),
         unit: unit.to_owned(),
     };
@@ -110,13 +110,13 @@ pub(super) fn targets(lab: &Lab) -> usize {
 }
 
 /// Each volume by itself, and through each union file system stacked on a directory of it.
-pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
-    let mut ground = Ground::default();
+pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
+    let mut test_bed = TestBed::default();
     let mut add = |group: &str, dir: &std::path::Path| -> Result<()> {
         plan.targets.push(Target { name: format!("{group}direct"), dir: dir.to_owned() });
         for path in ["passthrough", "stacked"] {
             let options = format!("write-path={path},minfreespace=1M");
-            plan.targets.push(ground.pool(&format!("{group}{path}"), &[dir], &options)?);
+            plan.targets.push(test_bed.pool(&format!("{group}{path}"), &[dir], &options)?);
         }
         let (bulk, pool) = (format!("{group}{BULK}"), plan.targets.last().map(|target| target.dir.clone()));
         match (copying::operator(), pool) {
@@ -124,7 +124,7 @@ pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
             (Err(why), _) => plan.skipped.push(super::skipped(&bulk, why)),
             (Ok(_), None) => {}
         }
-        for (name, mounted) in ground.rivals(group, &[dir])? {
+        for (name, mounted) in test_bed.rivals(group, &[dir])? {
             match mounted {
                 Ok(target) => plan.targets.push(target),
                 Err(why) => plan.skipped.push(super::skipped(&name, why)),
@@ -139,8 +139,8 @@ pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
     }
     plan.notes.extend(parts.notes.clone());
     plan.bears.extend(parts.bears.clone());
-    ground.keep(parts);
-    Ok(ground)
+    test_bed.keep(parts);
+    Ok(test_bed)
 }
 
 /// The ratio that the project is judged by, beside the published one.

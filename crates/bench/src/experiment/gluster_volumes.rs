@@ -5,11 +5,11 @@ use std::num::NonZeroU32;
 use anyhow::Result;
 
 use super::{Content, Extent, point, size_step, skipped};
-use crate::ground::{Ground, Lab};
-use crate::place::Target;
 use crate::plan::Plan;
 use crate::published::Published;
-use crate::record::{Figure, Results, Shape};
+use crate::record::{Figure, Results, WorkloadShape};
+use crate::target::Target;
+use crate::test_bed::{Lab, TestBed};
 use crate::workload::{Bytes, Data, Timed, Workload};
 
 const SOURCE: &str = "NFS to GlusterFS, 16 September 2023 (seeds/gluster-volume-types.txt)";
@@ -24,7 +24,7 @@ pub(super) fn content(extent: Extent) -> Content {
     let figure = |files: u32, name: &str| Figure {
         name: name.to_owned(),
         title: if files == 1 { "One file".to_owned() } else { format!("{files} files together") },
-        shape: Shape::Lines,
+        shape: WorkloadShape::Lines,
         x_label: "size of a file".to_owned(),
         unit: "B/s".to_owned(),
     };
@@ -91,23 +91,23 @@ pub(super) fn targets(lab: &Lab) -> usize {
 }
 
 /// The volumes, and a pool over all but one of them.
-pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
+pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
     let parts = lab.parts(&VOLUMES)?;
-    let mut ground = Ground::default();
+    let mut test_bed = TestBed::default();
     for (name, dir) in &parts.dirs {
         plan.targets.push(Target { name: name.clone(), dir: dir.clone() });
     }
     let pooled: Vec<_> =
         parts.dirs.iter().filter(|(name, _)| name != "dp8rd2").map(|(_, dir)| dir.as_path()).collect();
-    plan.targets.push(ground.pool("pool", &pooled, "create=pfrd,minfreespace=1M")?);
+    plan.targets.push(test_bed.pool("pool", &pooled, "create=pfrd,minfreespace=1M")?);
     plan.notes.extend(parts.notes.clone());
     plan.bears.extend(parts.bears.clone());
-    ground.keep(parts);
+    test_bed.keep(parts);
     plan.skipped.push(skipped(
         "nfs",
         "the lab has no NFS server with a client here: mount one and give --target nfs=DIR",
     ));
-    Ok(ground)
+    Ok(test_bed)
 }
 
 /// The decision of the publication, on our figures: the fastest, and the fastest that bears a failure.

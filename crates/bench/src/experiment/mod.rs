@@ -9,11 +9,11 @@ mod raid_compare;
 use anyhow::{Result, bail, ensure};
 
 use crate::arguments::{Running, Which};
-use crate::ground::{Ground, Kinds, Lab};
-use crate::place::Target;
 use crate::plan::Plan;
 use crate::published::{Point, Published};
 use crate::record::{Case, Figure, Results, Skipped};
+use crate::target::Target;
+use crate::test_bed::{Kinds, Lab, TestBed};
 use crate::workload::{Bytes, Workload};
 
 /// A published experiment.
@@ -113,7 +113,7 @@ pub(crate) fn plan(
     extent: Extent,
     running: &Running,
     lab: Option<&Lab>,
-) -> Result<(Plan, Ground)> {
+) -> Result<(Plan, TestBed)> {
     let content = Content::of(name, extent);
     if lab.is_none() && running.targets.is_empty() {
         bail!(
@@ -142,7 +142,7 @@ pub(crate) fn plan(
         plan.baseline = baseline(running, &plan.targets);
         plan.check()?;
         announce(&plan, extent, plan.targets.len());
-        return Ok((plan, Ground::default()));
+        return Ok((plan, TestBed::default()));
     };
     name.check(lab)?;
     if name == Name::NfsNconnect {
@@ -152,19 +152,19 @@ pub(crate) fn plan(
     let targets = plan.targets.len() + name.targets(lab);
     let lab = &Lab { needed: plan.bytes_needed(targets), ..lab.clone() };
     announce(&plan, extent, targets);
-    let ground = match name {
-        Name::DoubleFuse => double_fuse::ground(lab, &mut plan)?,
-        Name::GlusterVolumes => gluster_volumes::ground(lab, &mut plan)?,
-        Name::ClusterIo => cluster_io::ground(lab, &mut plan)?,
-        Name::RaidCompare => raid_compare::ground(&mut plan)?,
-        Name::NfsNconnect => nfs_nconnect::ground(lab, &mut plan)?,
+    let test_bed = match name {
+        Name::DoubleFuse => double_fuse::test_bed(lab, &mut plan)?,
+        Name::GlusterVolumes => gluster_volumes::test_bed(lab, &mut plan)?,
+        Name::ClusterIo => cluster_io::test_bed(lab, &mut plan)?,
+        Name::RaidCompare => raid_compare::test_bed(&mut plan)?,
+        Name::NfsNconnect => nfs_nconnect::test_bed(lab, &mut plan)?,
     };
     plan.baseline = baseline(running, &plan.targets);
     plan.check()?;
     for skipped in &plan.skipped {
         eprintln!("  skipped: {}: {}", skipped.what, skipped.why);
     }
-    Ok((plan, ground))
+    Ok((plan, test_bed))
 }
 
 /// Announces the needs of a plan before it starts.

@@ -9,11 +9,11 @@ use anyhow::{Context, Result};
 use fsstack_lab::ganesha::Ganesha;
 
 use super::{Content, Extent, count_step, point};
-use crate::ground::{Ground, Lab};
-use crate::place::Target;
 use crate::plan::Plan;
 use crate::published::Published;
-use crate::record::{Case, Figure, Results, Shape};
+use crate::record::{Case, Figure, Results, WorkloadShape};
+use crate::target::Target;
+use crate::test_bed::{Lab, TestBed};
 use crate::workload::{Bytes, Engine, Op, Workload};
 
 const SOURCE: &str = "NFS read performance with nconnect, NGX Storage (seeds/nfs-nconnect.txt)";
@@ -28,7 +28,7 @@ pub(super) fn content(extent: Extent) -> Content {
     let figure = Figure {
         name: "nconnect".to_owned(),
         title: "Reads of 128 KiB, 128 in flight, O_DIRECT".to_owned(),
-        shape: Shape::Bars,
+        shape: WorkloadShape::Bars,
         x_label: String::new(),
         unit: "B/s".to_owned(),
     };
@@ -77,21 +77,21 @@ fn series(figure: &str, name: &str, x: f64, x_label: &str, mebibytes: f64) -> Pu
 }
 
 /// A pool over one branch, and another directory of that branch, each with a server of its own.
-pub(super) fn ground(lab: &Lab, plan: &mut Plan) -> Result<Ground> {
+pub(super) fn test_bed(lab: &Lab, plan: &mut Plan) -> Result<TestBed> {
     let able = Ganesha::able();
     able.map_err(|skip| anyhow::anyhow!("nfs-nconnect: --lab {skip} (package nfs-ganesha-vfs)"))?;
-    let mut ground = Ground::default();
+    let mut test_bed = TestBed::default();
     let parts = lab.xfs(1)?;
     let (_, branch) = parts.dirs.first().context("the lab made no branch")?;
     let options = "nfs-export,minfreespace=1M";
-    let pool = ground.pool("pool", &[branch], options)?;
+    let pool = test_bed.pool("pool", &[branch], options)?;
     for target in [Target { name: "branch".to_owned(), dir: branch.clone() }, pool] {
-        plan.exports.push(ground.export(&target)?);
+        plan.exports.push(test_bed.export(&target)?);
         plan.notes.push((target.name.clone(), "shown by nfs-ganesha, NFS 4.0, on the loopback".to_owned()));
         plan.targets.push(target);
     }
-    ground.keep(parts);
-    Ok(ground)
+    test_bed.keep(parts);
+    Ok(test_bed)
 }
 
 /// Cases of the lab's own client in place of those of the kernel's.
@@ -103,7 +103,7 @@ pub(super) fn over_connections(extent: Extent, plan: &mut Plan) {
         figures.push(Figure {
             name: name.to_owned(),
             title: format!("Reads of 128 KiB, 128 in flight, {how}"),
-            shape: Shape::Lines,
+            shape: WorkloadShape::Lines,
             x_label: "connections".to_owned(),
             unit: "B/s".to_owned(),
         });

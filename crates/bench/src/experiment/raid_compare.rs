@@ -7,10 +7,10 @@ use anyhow::Result;
 use fsstack_lab::MiB;
 
 use super::{Content, Extent, point, skipped};
-use crate::ground::{Ground, room};
 use crate::plan::Plan;
 use crate::published::Published;
-use crate::record::{Figure, Results, Shape};
+use crate::record::{Figure, Results, WorkloadShape};
+use crate::test_bed::{TestBed, room};
 use crate::workload::{Bytes, Cache, Data, Op, Pattern, Sync, Workload};
 
 const SOURCE: &str = "Hardware RAID5 and ZFS raidz, 25 November 2013 (seeds/raidz-vs-hardware-raid5.txt)";
@@ -30,7 +30,13 @@ pub(super) fn content(extent: Extent) -> Content {
             let name = format!("{data}-{tasks}");
             let title = format!("{data} data, {tasks} {}", if tasks == 1 { "task" } else { "tasks" });
             let (x_label, unit) = (String::new(), "B/s".to_owned());
-            content.figures.push(Figure { name: name.clone(), title, shape: Shape::Bars, x_label, unit });
+            content.figures.push(Figure {
+                name: name.clone(),
+                title,
+                shape: WorkloadShape::Bars,
+                x_label,
+                unit,
+            });
             let base = Workload {
                 data,
                 tasks: NonZeroU32::new(tasks).unwrap_or(NonZeroU32::MIN),
@@ -85,19 +91,19 @@ pub(super) const KINDS: [&str; 6] =
     ["xfs", "ext4", "btrfs-raid5", "btrfs-raid5-zstd", "zfs-raidz", "zfs-raidz-lzjb"];
 
 /// A file system of each kind that can be made here.
-pub(super) fn ground(plan: &mut Plan) -> Result<Ground> {
+pub(super) fn test_bed(plan: &mut Plan) -> Result<TestBed> {
     let largest = plan.cases.iter().map(|case| case.workload.footprint()).max().unwrap_or(0);
     let needed = largest.saturating_mul(KINDS.len() as u64);
     room(needed)?;
-    let mut ground = Ground::default();
+    let mut test_bed = TestBed::default();
     // Each must take what all may have to hold, were they one.
-    for (name, made) in ground.disks(&KINDS, MiB(((needed / 2 * 3) >> 20).max(1024))) {
+    for (name, made) in test_bed.disks(&KINDS, MiB(((needed / 2 * 3) >> 20).max(1024))) {
         match made {
             Ok(target) => plan.targets.push(target),
             Err(why) => plan.skipped.push(skipped(&name, why)),
         }
     }
-    Ok(ground)
+    Ok(test_bed)
 }
 
 /// Effect of compression, beside the published one.

@@ -3,7 +3,7 @@
 use super::{microseconds, rate, three};
 use crate::plot::{Axis, Bar, Bars, Line, Lines, Mark};
 use crate::published::Published;
-use crate::record::{Case, Figure, Results, Shape, Summary};
+use crate::record::{Case, Figure, Results, Summary, WorkloadShape};
 
 /// Colours the page knows.
 const COLOURS: usize = 8;
@@ -25,8 +25,8 @@ pub(crate) fn charts(results: &Results) -> Vec<Chart> {
             continue;
         }
         match figure.shape {
-            Shape::Lines => charts.push(lines(results, figure)),
-            Shape::Bars => {
+            WorkloadShape::Lines => charts.push(lines(results, figure)),
+            WorkloadShape::Bars => {
                 charts.extend(ratio_bars(results, figure));
                 charts.push(rate_bars(results, figure));
             }
@@ -199,8 +199,8 @@ fn latency(results: &Results) -> Vec<Chart> {
         let cases: Vec<&Case> = results.cases_of(&figure.name).collect();
         // All cases of a comparison; of a sweep the one in the middle stands for it.
         let shown: Vec<&Case> = match figure.shape {
-            Shape::Bars => cases,
-            Shape::Lines => cases.get(cases.len() / 2).copied().into_iter().collect(),
+            WorkloadShape::Bars => cases,
+            WorkloadShape::Lines => cases.get(cases.len() / 2).copied().into_iter().collect(),
         };
         let groups = target_groups(results);
         let each = |case| groups.iter().map(move |group| latency_of(results, case, group));
@@ -267,8 +267,8 @@ fn cpu(results: &Results) -> Option<Chart> {
     let ends = results.figures.iter().flat_map(|figure| {
         let cases: Vec<&Case> = results.cases_of(&figure.name).collect();
         match figure.shape {
-            Shape::Bars => cases,
-            Shape::Lines => cases.last().copied().into_iter().collect(),
+            WorkloadShape::Bars => cases,
+            WorkloadShape::Lines => cases.last().copied().into_iter().collect(),
         }
     });
     let groups =

@@ -2,7 +2,7 @@
 
 use super::{microseconds, rate};
 use crate::experiment;
-use crate::record::{Figure, Results, Shape, Summary};
+use crate::record::{Figure, Results, Summary, WorkloadShape};
 use crate::stats::Verdict;
 
 /// Findings of the results: on the experiment's question first, then figure by figure.
@@ -14,8 +14,8 @@ pub(crate) fn says(results: &Results) -> Vec<String> {
     said.extend(experiment::says(results));
     for figure in &results.figures {
         match figure.shape {
-            Shape::Bars => said.extend(bars(results, figure)),
-            Shape::Lines => said.extend(lines(results, figure)),
+            WorkloadShape::Bars => said.extend(bars(results, figure)),
+            WorkloadShape::Lines => said.extend(lines(results, figure)),
         }
     }
     said.extend(cost(results));

@@ -4,6 +4,6 @@
 
 mod command;
 mod formats;
-mod grounds;
 mod interrupted;
 mod started;
+mod test_beds;

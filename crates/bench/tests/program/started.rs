@@ -12,11 +12,11 @@ use fsstack_lab::shell::{Finished, Run, command};
 use fsstack_lab::{Branch, MiB, ledger};
 
 /// Longer than anything takes that does not hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The binary with arguments.
 pub(crate) fn bench(args: &[&str]) -> Run {
-    command(env!("CARGO_BIN_EXE_fsstack-bench")).args(args).limit(PATIENCE)
+    command(env!("CARGO_BIN_EXE_fsstack-bench")).args(args).limit(ANSWER_TIMEOUT)
 }
 
 /// The binary run with arguments.
@@ -88,7 +88,7 @@ impl Running {
             if let Some(process) = pid.and_then(Process::of) {
                 break process;
             }
-            assert!(began.elapsed() < PATIENCE && !thread.is_finished(), "the run does not begin");
+            assert!(began.elapsed() < ANSWER_TIMEOUT && !thread.is_finished(), "the run does not begin");
             sleep(Duration::from_millis(2));
         };
         Self { thread, process }
@@ -104,7 +104,7 @@ impl Running {
 pub(crate) fn until(what: &str, so: impl Fn() -> bool) {
     let began = Instant::now();
     while !so() {
-        assert!(began.elapsed() < PATIENCE, "{what} does not happen");
+        assert!(began.elapsed() < ANSWER_TIMEOUT, "{what} does not happen");
         sleep(Duration::from_millis(5));
     }
 }

@@ -51,9 +51,9 @@ pub enum Command {
     /// Change keys of a mounted pool, all of them or none.
     Set(Set),
     /// Switch how bytes reach a branch; takes effect when a file that nobody has open is opened.
-    WritePath(WritePath),
+    WritePath(WritePathArguments),
     /// Add, remove or change a branch of a mounted pool.
-    Branch(Branch),
+    Branch(BranchArguments),
     /// Show the branch of each path, and the path there.
     Where {
         /// Paths in a pool.
@@ -111,7 +111,7 @@ pub struct Set {
 
 /// Arguments of `fsstack write-path`.
 #[derive(Debug, Args)]
-pub struct WritePath {
+pub struct WritePathArguments {
     /// The pool.
     #[arg(value_hint = ValueHint::DirPath)]
     pub pool: String,
@@ -131,7 +131,7 @@ pub struct WritePath {
 
 /// Arguments of `fsstack branch`.
 #[derive(Debug, Args)]
-pub struct Branch {
+pub struct BranchArguments {
     /// Subcommand.
     #[command(subcommand)]
     pub action: BranchAction,

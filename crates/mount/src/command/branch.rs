@@ -1,6 +1,6 @@
 //! `fsstack branch`: branches of a mounted pool.
 
-use super::args::{Branch, BranchAction};
+use super::args::{BranchAction, BranchArguments};
 use super::show::{self, Style};
 use super::{Failed, abort, pool};
 use fsstack_control::api::{BranchChanged, BranchRequest};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// How often the open files of a branch that goes are counted.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-pub(crate) fn run(wish: &Branch, style: Style) -> Result<(), Failed> {
+pub(crate) fn run(wish: &BranchArguments, style: Style) -> Result<(), Failed> {
     let (word, request) = match &wish.action {
         BranchAction::Add { pool, branch } => (pool, BranchRequest::Add { branch: branch.clone() }),
         BranchAction::Remove { pool, branch, when_idle } => {

@@ -1,7 +1,7 @@
 //! Which pool is meant: by its mount point, its name, or the beginning of either.
 
 use super::Failed;
-use crate::ledger::{self, LedgerEntry};
+use crate::registry::{self, RegistryEntry};
 use crate::world::World;
 use fsstack_control::Client;
 use fsstack_pool::Printable;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// A pool that lives.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
-    pub(crate) entry: LedgerEntry,
+    pub(crate) entry: RegistryEntry,
     pub(crate) socket: PathBuf,
 }
 
@@ -38,13 +38,13 @@ pub(crate) struct Pools {
 pub(crate) fn all() -> Pools {
     let world = World::here();
     let mut pools = Pools::default();
-    for ledger in world.ledgers() {
-        if world.own.as_deref() == Some(ledger) {
+    for registry in world.registries() {
+        if world.own.as_deref() == Some(registry) {
             // What cannot be cleaned up is not listed either.
-            pools.swept.extend(ledger::sweep(ledger).unwrap_or_default());
+            pools.swept.extend(registry::sweep(registry).unwrap_or_default());
         }
-        let live = ledger::read(ledger).into_iter();
-        pools.live.extend(live.map(|entry| Pool { socket: ledger::socket_of(ledger, &entry.id), entry }));
+        let live = registry::read(registry).into_iter();
+        pools.live.extend(live.map(|entry| Pool { socket: registry::socket_of(registry, &entry.id), entry }));
     }
     pools
 }
@@ -76,7 +76,7 @@ pub(crate) fn find(word: &str) -> Result<Pool, Failed> {
         }
     }
     let dead = place.unwrap_or_else(|| PathBuf::from(word));
-    if swept.iter().any(|id| id == word || *id == ledger::pool_id(&dead)) {
+    if swept.iter().any(|id| id == word || *id == registry::pool_id(&dead)) {
         return Err(Failed::Dead(format!(
             "{shown}: its daemon is dead; what it left in /run was cleaned up; take the dead mount off with umount, and mount it again"
         )));

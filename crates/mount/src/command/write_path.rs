@@ -1,6 +1,6 @@
 //! `fsstack write-path`: the switch.
 
-use super::args::WritePath;
+use super::args::WritePathArguments;
 use super::show::{self, Style};
 use super::{Failed, pool};
 use fsstack_control::api::{WritePathChanged, WritePathRequest};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// How often the open files are counted while they are waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-pub(crate) fn run(wish: &WritePath, style: Style) -> Result<(), Failed> {
+pub(crate) fn run(wish: &WritePathArguments, style: Style) -> Result<(), Failed> {
     let pool = pool::find(&wish.pool)?;
     let subtree = wish.subtree.as_deref().map(|dir| inside(&pool, dir)).transpose()?;
     let client = pool.client();

@@ -18,12 +18,12 @@ use fsstack_sys::at::Mounts;
 use fsstack_sys::{self as sys, Call, Errno, OFlags, Stat, SysError};
 
 use super::content::Carry;
-use super::dress::Freeze;
-use super::links::{Here, Links, Turn};
+use super::links::{Here, Links, NextStep};
+use super::metadata::Freeze;
 use super::pair::Pair;
-use super::place::Place;
-use super::report::{Count, Report};
-use super::{Destination, dress};
+use super::report::{CopyReport, Count};
+use super::staging::Staging;
+use super::{Destination, metadata};
 use crate::command::Failed;
 
 /// Up to so many files are synced one by one: a sync of the whole file system may have to wait for other writers.
@@ -90,14 +90,19 @@ impl Trouble {
 pub(super) struct Worker {
     daemon: CopyClient,
     into: Arc<Destination>,
-    report: Arc<Report>,
+    report: Arc<CopyReport>,
     verify: bool,
-    places: Vec<Place>,
+    places: Vec<Staging>,
     carry: Carry,
 }
 
 impl Worker {
-    pub(super) fn new(daemon: CopyClient, into: Arc<Destination>, report: Arc<Report>, verify: bool) -> Self {
+    pub(super) fn new(
+        daemon: CopyClient,
+        into: Arc<Destination>,
+        report: Arc<CopyReport>,
+        verify: bool,
+    ) -> Self {
         Self { daemon, into, report, verify, places: Vec::new(), carry: Carry::default() }
     }
 
@@ -163,12 +168,12 @@ impl Worker {
         let item = match stat.nlink {
             0 | 1 => item,
             _ => match links.meet(&stat, item) {
-                Turn::Copy(item) => item,
-                Turn::Link(item, first) => {
+                NextStep::Copy(item) => item,
+                NextStep::Link(item, first) => {
                     self.link(&item, &first);
                     return Ok(None);
                 }
-                Turn::Wait => return Ok(None),
+                NextStep::Wait => return Ok(None),
             },
         };
         match self.already(&item, &stat, &from) {
@@ -244,8 +249,8 @@ impl Worker {
         else {
             return Err(strange());
         };
-        for place in places {
-            self.places.push(Place::open(&place)?);
+        for staging in places {
+            self.places.push(Staging::open(&staging)?);
         }
         let mut placed = Vec::with_capacity(files.len());
         for (mut file, answer) in files.into_iter().zip(answers) {
@@ -261,14 +266,15 @@ impl Worker {
     }
 
     fn write(&mut self, file: &mut Incoming) -> Result<(), Trouble> {
-        let place = self.places.iter().find(|place| place.slot == file.slot).ok_or(Trouble::Said(NOWHERE))?;
+        let staging =
+            self.places.iter().find(|staging| staging.slot == file.slot).ok_or(Trouble::Said(NOWHERE))?;
         let name = CString::new(file.id.to_string()).unwrap_or_default();
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-        let to = sys::at::open(place.dir.as_fd(), &name, how, 0o600, Mounts::Stay)?;
+        let to = sys::at::open(staging.dir.as_fd(), &name, how, 0o600, Mounts::Stay)?;
         let from = file.from.as_fd();
-        let inode_flags = dress::begin(to.as_fd(), from)?;
-        self.carry.copy(from, to.as_fd(), &file.stat, place, &self.report)?;
-        file.flags = dress::file(to.as_fd(), from, &file.stat, &inode_flags)?;
+        let inode_flags = metadata::begin(to.as_fd(), from)?;
+        self.carry.copy(from, to.as_fd(), &file.stat, staging, &self.report)?;
+        file.flags = metadata::file(to.as_fd(), from, &file.stat, &inode_flags)?;
         let now = sys::at::stat_fd(from)?;
         if (now.size, now.mtime, now.ctime) != (file.stat.size, file.stat.mtime, file.stat.ctime) {
             return Err(Trouble::Said(CHANGED));
@@ -284,8 +290,10 @@ impl Worker {
         let synced: Vec<(u16, Option<SysError>)> = self
             .places
             .iter()
-            .filter(|place| files.iter().filter(|file| file.slot == place.slot).count() > FEW && place.local)
-            .map(|place| (place.slot, sys::file::syncfs(place.dir.as_fd()).err()))
+            .filter(|staging| {
+                files.iter().filter(|file| file.slot == staging.slot).count() > FEW && staging.local
+            })
+            .map(|staging| (staging.slot, sys::file::syncfs(staging.dir.as_fd()).err()))
             .collect();
         for file in files {
             let sure = match synced.iter().find(|(slot, _)| *slot == file.slot) {
@@ -317,7 +325,7 @@ impl Worker {
         for (file, error) in files.into_iter().zip(errors) {
             match error {
                 None => {
-                    let at = self.places.iter().position(|place| place.slot == file.slot);
+                    let at = self.places.iter().position(|staging| staging.slot == file.slot);
                     if let Some(sum) = at.and_then(|at| sums.get_mut(at)) {
                         *sum = (sum.0 + 1, sum.1 + file.stat.size);
                     }
@@ -329,8 +337,8 @@ impl Worker {
                 Some(error) => self.give_up(file, &Trouble::Told(error.text), links),
             }
         }
-        for (place, (files, bytes)) in self.places.iter().zip(sums).filter(|(_, (files, _))| *files > 0) {
-            self.report.named(&place.shown, files, bytes);
+        for (staging, (files, bytes)) in self.places.iter().zip(sums).filter(|(_, (files, _))| *files > 0) {
+            self.report.named(&staging.shown, files, bytes);
         }
         Ok(())
     }

@@ -10,8 +10,8 @@ use fsstack_sys::file::{self, Whence};
 use fsstack_sys::ring::{ALIGNMENT, Carrier};
 use fsstack_sys::{self as sys, Call, Errno, OFlags, Stat, SysError};
 
-use super::place::Place;
-use super::report::Report;
+use super::report::CopyReport;
+use super::staging::Staging;
 
 /// A file up to this is read and written in one piece or two: a ring would cost more than it brings.
 const SMALL: u64 = 256 << 10;
@@ -31,12 +31,12 @@ pub(super) struct Carry {
 
 /// A file on its way.
 #[derive(Clone, Copy)]
-struct Way<'a> {
+struct Stretch<'a> {
     from: BorrowedFd<'a>,
     to: BorrowedFd<'a>,
     /// The same file as `to`, past the page cache.
     direct: Option<BorrowedFd<'a>>,
-    report: &'a Report,
+    report: &'a CopyReport,
 }
 
 impl Carry {
@@ -49,21 +49,21 @@ impl Carry {
         from: BorrowedFd<'_>,
         to: BorrowedFd<'_>,
         stat: &Stat,
-        place: &Place,
-        report: &Report,
+        staging: &Staging,
+        report: &CopyReport,
     ) -> Result<(), SysError> {
-        let way = Way { from, to, direct: None, report };
+        let way = Stretch { from, to, direct: None, report };
         let sparse = stat.blocks.saturating_mul(512) < stat.size;
         if stat.size <= SMALL && !sparse {
             return self.by_hand(way, 0..stat.size).map(drop);
         }
-        if stat.dev == place.dev && file::reflink(from, to).is_ok() {
+        if stat.dev == staging.dev && file::reflink(from, to).is_ok() {
             report.passed(stat.size);
             return Ok(());
         }
         file::truncate(to, stat.size)?;
-        let direct = (place.local && stat.size > SMALL).then(|| past_cache(to)).flatten();
-        let way = Way { direct: direct.as_ref().map(AsFd::as_fd), ..way };
+        let direct = (staging.local && stat.size > SMALL).then(|| past_cache(to)).flatten();
+        let way = Stretch { direct: direct.as_ref().map(AsFd::as_fd), ..way };
         let mut at = 0;
         while at < stat.size {
             let data = if sparse { next_data(from, at, stat.size) } else { at..stat.size };
@@ -77,7 +77,7 @@ impl Carry {
     }
 
     /// A stretch of data: how far it went.
-    fn stretch(&mut self, way: Way<'_>, data: Range<u64>) -> Result<u64, SysError> {
+    fn stretch(&mut self, way: Stretch<'_>, data: Range<u64>) -> Result<u64, SysError> {
         if data.end - data.start <= SMALL {
             return self.by_hand(way, data);
         }
@@ -110,7 +110,7 @@ impl Carry {
     }
 
     /// By plain reads and writes: how far it went.
-    fn by_hand(&mut self, way: Way<'_>, range: Range<u64>) -> Result<u64, SysError> {
+    fn by_hand(&mut self, way: Stretch<'_>, range: Range<u64>) -> Result<u64, SysError> {
         self.buffer.resize(BLOCK, 0);
         let mut at = range.start;
         while at < range.end {

@@ -16,7 +16,7 @@ use fsstack_sys::{self as sys, OFlags, Stat, SysError};
 use parking_lot::Mutex;
 
 use super::batch::{DIFFERS, Item, Trouble};
-use super::dress::Freeze;
+use super::metadata::Freeze;
 use super::report::Count;
 
 /// A file with several names that is in the pool.
@@ -64,17 +64,17 @@ impl Here {
 
 /// Files with several names, by device and inode number.
 #[derive(Debug, Default)]
-pub(super) struct Links(Mutex<HashMap<(u64, u64), First>>);
+pub(super) struct Links(Mutex<HashMap<(u64, u64), FirstLink>>);
 
 /// State of a file's first name, and the number of names still to come.
 #[derive(Debug)]
-struct First {
+struct FirstLink {
     left: u32,
-    stage: Stage,
+    stage: LinkStage,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum LinkStage {
     /// These wait for it.
     Coming(Vec<Item>),
     /// It is in the pool.
@@ -83,7 +83,7 @@ enum Stage {
 
 /// Action for a name.
 #[derive(Debug)]
-pub(super) enum Turn {
+pub(super) enum NextStep {
     /// It is the first: copy it, then call [`Links::settle`].
     Copy(Item),
     /// It becomes a link to what is there.
@@ -94,25 +94,28 @@ pub(super) enum Turn {
 
 impl Links {
     /// A name of the file `stat`, which has several.
-    pub(super) fn meet(&self, stat: &Stat, item: Item) -> Turn {
+    pub(super) fn meet(&self, stat: &Stat, item: Item) -> NextStep {
         let mut known = self.0.lock();
         let key = (stat.dev, stat.ino);
         let Some(first) = known.get_mut(&key) else {
-            known.insert(key, First { left: stat.nlink.saturating_sub(1), stage: Stage::Coming(Vec::new()) });
-            return Turn::Copy(item);
+            known.insert(
+                key,
+                FirstLink { left: stat.nlink.saturating_sub(1), stage: LinkStage::Coming(Vec::new()) },
+            );
+            return NextStep::Copy(item);
         };
         first.left = first.left.saturating_sub(1);
         match &mut first.stage {
-            Stage::Coming(waiting) => {
+            LinkStage::Coming(waiting) => {
                 waiting.push(item);
-                Turn::Wait
+                NextStep::Wait
             }
-            Stage::There(at) => {
+            LinkStage::There(at) => {
                 let at = at.clone();
                 if first.left == 0 {
                     known.remove(&key);
                 }
-                Turn::Link(item, at)
+                NextStep::Link(item, at)
             }
         }
     }
@@ -122,13 +125,13 @@ impl Links {
         let mut known = self.0.lock();
         let key = (stat.dev, stat.ino);
         let Some(first) = known.get_mut(&key) else { return Vec::new() };
-        let Stage::Coming(waiting) = &mut first.stage else { return Vec::new() };
+        let LinkStage::Coming(waiting) = &mut first.stage else { return Vec::new() };
         let waiting = std::mem::take(waiting);
         match at {
             // (The next name that is met is copied in its place.)
             None => drop(known.remove(&key)),
             Some(_) if first.left == 0 => drop(known.remove(&key)),
-            Some(at) => first.stage = Stage::There(at),
+            Some(at) => first.stage = LinkStage::There(at),
         }
         waiting
     }
@@ -138,7 +141,7 @@ impl Links {
 mod tests {
     use super::*;
     use crate::copy::pair::{Pair, names_in};
-    use crate::copy::report::Report;
+    use crate::copy::report::CopyReport;
     use crate::copy::{Destination, Plan};
     use std::os::unix::fs::MetadataExt;
     use std::path::{Path, PathBuf};
@@ -159,7 +162,7 @@ mod tests {
             verify: false,
             show: false,
         };
-        let dir = Pair::top(open(), b"source", &to, &Arc::new(Report::new(&plan))).unwrap();
+        let dir = Pair::top(open(), b"source", &to, &Arc::new(CopyReport::new(&plan))).unwrap();
         (to, Item { dir: Arc::new(dir), name: CString::new(name).unwrap() })
     }
 

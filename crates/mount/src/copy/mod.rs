@@ -17,11 +17,11 @@
 
 mod batch;
 mod content;
-mod dress;
 mod links;
+mod metadata;
 mod pair;
-mod place;
 mod report;
+mod staging;
 mod walk;
 
 use std::collections::HashSet;
@@ -37,10 +37,10 @@ use fsstack_pool::Printable;
 use fsstack_sys::{self as sys, OFlags, Stat};
 
 use crate::command::Failed;
-use crate::ledger::DirectoryId;
+use crate::registry::DirectoryId;
 use batch::Worker;
 use links::Links;
-use report::Report;
+use report::CopyReport;
 use walk::Walker;
 
 /// Sources, target and options of a copy.
@@ -88,7 +88,7 @@ pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
     // Modes are set as they are meant.
     sys::process::umask(0);
     let into = Arc::new(open_into(plan)?);
-    let report = Arc::new(Report::new(plan));
+    let report = Arc::new(CopyReport::new(plan));
     let links = Links::default();
     let (send, receive) = mpsc::sync_channel(plan.jobs);
     let receive = Arc::new(Mutex::new(receive));
@@ -115,7 +115,7 @@ pub(crate) fn copy(plan: &Plan, client: &Client) -> Result<Copied, Failed> {
 }
 
 /// Has everything in the pool put on disk; what cannot be is reported.
-fn sync_all(daemon: &mut CopyClient, report: &Report) -> Result<(), Failed> {
+fn sync_all(daemon: &mut CopyClient, report: &CopyReport) -> Result<(), Failed> {
     match daemon.ask(&CopyRequest::Sync)? {
         CopyAnswer::Synced { error: None } => {}
         CopyAnswer::Synced { error: Some(error) } => {

@@ -20,8 +20,8 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError, identity};
 
 use super::Destination;
 use super::batch::{DIFFERS, Trouble};
-use super::dress;
-use super::report::{Count, Report};
+use super::metadata;
+use super::report::{CopyReport, Count};
 
 /// How directories are opened.
 const LISTED: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
@@ -50,7 +50,7 @@ pub(super) struct Pair {
     lacks: AtomicBool,
     /// It is dressed after this one.
     _above: Option<Arc<Self>>,
-    report: Arc<Report>,
+    report: Arc<CopyReport>,
 }
 
 impl Pair {
@@ -59,7 +59,7 @@ impl Pair {
         source: OwnedFd,
         path: &[u8],
         into: &Destination,
-        report: &Arc<Report>,
+        report: &Arc<CopyReport>,
     ) -> Result<Self, SysError> {
         let target = sys::at::reopen(into.fd.as_fd(), LISTED)?;
         Ok(Self {
@@ -168,11 +168,12 @@ impl Drop for Pair {
         let Some(stat) = self.dressed.take().filter(|_| !self.report.is_stopped()) else { return };
         // The mark goes last: a killed copy leaves it for the next. So do flags that keep the directory as it is.
         let (target, lacks) = (self.target.as_fd(), self.lacks.load(Relaxed));
-        let dressed = dress::directory(target, self.source.as_fd(), &stat).and_then(|frozen| match frozen {
-            _ if lacks => Ok(()),
-            None => unmark(&self.target),
-            Some(flags) => unmark(&self.target).and_then(|()| dress::freeze(target, flags)),
-        });
+        let dressed =
+            metadata::directory(target, self.source.as_fd(), &stat).and_then(|frozen| match frozen {
+                _ if lacks => Ok(()),
+                None => unmark(&self.target),
+                Some(flags) => unmark(&self.target).and_then(|()| metadata::freeze(target, flags)),
+            });
         match dressed {
             Ok(()) => self.report.count(Count::Directories),
             Err(error) => self.report.fail(&self.path, format_args!("its attributes: {}", error.errno)),

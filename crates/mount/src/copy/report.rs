@@ -29,7 +29,7 @@ pub(super) enum Count {
 
 /// Results so far.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct CopyReport {
     into: String,
     began: Instant,
     verified: bool,
@@ -42,7 +42,7 @@ pub(super) struct Report {
     bar: ProgressBar,
 }
 
-impl Report {
+impl CopyReport {
     pub(super) fn new(plan: &Plan) -> Self {
         let target = match plan.show {
             true => ProgressDrawTarget::stderr_with_hz(FRAMES),

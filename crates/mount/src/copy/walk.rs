@@ -14,10 +14,10 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat, SysError};
 
 use super::batch::{Batch, DIFFERS, Item, Trouble};
 use super::pair::{ITSELF, Pair};
-use super::report::{Count, Report};
-use super::{Destination, Plan, dress, open_path};
+use super::report::{CopyReport, Count};
+use super::{Destination, Plan, metadata, open_path};
 use crate::command::Failed;
-use crate::ledger::DirectoryId;
+use crate::registry::DirectoryId;
 
 /// Files of a batch at most: as many are named at once, and synced together.
 const FILES: usize = 512;
@@ -32,7 +32,7 @@ const ON_BRANCH: &str = "it is on a branch of this pool, so it is in the pool al
 pub(super) struct Walker<'a> {
     plan: &'a Plan,
     into: Arc<Destination>,
-    report: Arc<Report>,
+    report: Arc<CopyReport>,
     send: SyncSender<Batch>,
     batch: Batch,
     bytes: u64,
@@ -47,7 +47,7 @@ impl<'a> Walker<'a> {
     pub(super) fn new(
         plan: &'a Plan,
         into: Arc<Destination>,
-        report: Arc<Report>,
+        report: Arc<CopyReport>,
         send: SyncSender<Batch>,
     ) -> Self {
         let (batch, ahead) = (Vec::new(), Vec::new());
@@ -263,7 +263,7 @@ fn dress_made(pair: &Pair, name: &CStr, stat: &Stat) -> Result<(), SysError> {
     if (now.dev, now.ino) != (stat.dev, stat.ino) {
         return Err(SysError::new(sys::Call::Open, Errno::STALE));
     }
-    dress::other(made.as_fd(), from.as_fd(), stat)
+    metadata::other(made.as_fd(), from.as_fd(), stat)
 }
 
 /// Inode number, name and kind of each entry, by inode number.

@@ -49,7 +49,7 @@ pub(super) struct Writer(Arc<Queue>);
 
 #[derive(Debug)]
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<WriterState>,
     /// There is something to do for the thread.
     filled: Condvar,
     /// All lines are written.
@@ -57,7 +57,7 @@ struct Queue {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WriterState {
     lines: VecDeque<String>,
     dropped: u64,
     reopen: bool,
@@ -65,7 +65,7 @@ struct State {
     writing: bool,
 }
 
-impl State {
+impl WriterState {
     fn waits(&self) -> bool {
         !self.lines.is_empty() || 0 < self.dropped || self.reopen
     }
@@ -176,7 +176,7 @@ mod tests {
     use std::io::Read;
 
     /// Long enough on any machine; no test waits for it to pass.
-    const GENEROUS: Duration = Duration::from_secs(60);
+    const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
     fn plain(message: &str) -> String {
         format!("{message}\n")
@@ -206,7 +206,7 @@ mod tests {
             let count = reader.read(&mut piece).unwrap();
             told.extend_from_slice(&piece[..count]);
         }
-        writer.flush(GENEROUS);
+        writer.flush(WRITE_TIMEOUT);
         assert!(writer.0.state.lock().lines.is_empty());
     }
 
@@ -216,13 +216,13 @@ mod tests {
         let (path, old) = (dir.path().join("log"), dir.path().join("log.1"));
         let writer = Writer::to_file(&path, plain).unwrap();
         writer.write("before\n".to_owned());
-        writer.flush(GENEROUS);
+        writer.flush(WRITE_TIMEOUT);
         std::fs::rename(&path, &old).unwrap();
         writer.write("between\n".to_owned());
         writer.reopen();
-        writer.flush(GENEROUS);
+        writer.flush(WRITE_TIMEOUT);
         writer.write("after\n".to_owned());
-        writer.flush(GENEROUS);
+        writer.flush(WRITE_TIMEOUT);
         let read = |path| std::fs::read_to_string(path).unwrap();
         assert_eq!((read(&old).as_str(), read(&path).as_str()), ("before\nbetween\n", "after\n"));
     }
@@ -235,9 +235,9 @@ mod tests {
         let writer = Writer::to_file(&folder.join("log"), plain).unwrap();
         std::fs::rename(&folder, &moved).unwrap();
         writer.reopen();
-        writer.flush(GENEROUS);
+        writer.flush(WRITE_TIMEOUT);
         writer.write("after\n".to_owned());
-        writer.flush(GENEROUS);
+        writer.flush(WRITE_TIMEOUT);
         let told = std::fs::read_to_string(moved.join("log")).unwrap();
         assert!(told.starts_with("log: cannot be opened again"), "{told}");
         assert!(told.ends_with("\nafter\n"), "{told}");

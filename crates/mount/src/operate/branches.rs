@@ -6,8 +6,8 @@
 
 use super::Served;
 use crate::branches::{self, Demand};
-use crate::ledger::{self, DirectoryId, LedgerBranch, LedgerEntry};
 use crate::problem::Problems;
+use crate::registry::{self, DirectoryId, RegistryBranch, RegistryEntry};
 use crate::remembered::Remembered;
 use crate::remount::held_flags;
 use crate::restrictions::Restrictions;
@@ -83,8 +83,8 @@ impl Served {
             let settings = self.settings.lock();
             (settings.require, Remembered::in_dir(settings.state_dir.as_deref()))
         };
-        let patience = Duration::ZERO;
-        let demand = Demand { require, remembered: remembered.clone(), wait_for_mounts: false, patience };
+        let timeout = Duration::ZERO;
+        let demand = Demand { require, remembered: remembered.clone(), wait_for_mounts: false, timeout };
         let world = World::here();
         let found = branches::find(std::slice::from_ref(spec), &demand, &world, &mut problems);
         // The settings are not locked while a file system is asked: it may hang.
@@ -198,16 +198,16 @@ impl Served {
 
     /// Other pools shall see which branches are taken now.
     fn relist(&self) {
-        let Some(ledger) = &self.ledger else { return };
+        let Some(registry) = &self.registry else { return };
         let pool = self.union.pool();
         let of = |branch: &Arc<Branch>| {
-            LedgerBranch::new(DirectoryId { device: branch.dev(), inode: branch.root_ino }, &branch.path)
+            RegistryBranch::new(DirectoryId { device: branch.dev(), inode: branch.root_ino }, &branch.path)
         };
         let mount_point = self.settings.lock().mount_point.clone();
-        let written = LedgerEntry::of_this_process(&mount_point, pool.branches.iter().map(of).collect())
-            .and_then(|entry| ledger::rewrite(ledger, &self.id, &entry));
+        let written = RegistryEntry::of_this_process(&mount_point, pool.branches.iter().map(of).collect())
+            .and_then(|entry| registry::rewrite(registry, &self.id, &entry));
         if let Err(error) = written {
-            tracing::warn!("{}: cannot be written: {error}", Printable::path(ledger));
+            tracing::warn!("{}: cannot be written: {error}", Printable::path(registry));
         }
     }
 }

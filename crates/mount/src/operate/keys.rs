@@ -2,8 +2,8 @@
 
 use crate::raw::RawOptions;
 use crate::settings::{
-    Degraded, DoorScheduling, Locks, OutOfBand, PageCache, Relocate, Settings, StatfsView, Transport, Verify,
-    WritePath,
+    Degraded, Locks, OutOfBand, PageCache, Relocate, Settings, StatfsView, Transport, TransportScheduling,
+    Verify, WritePath,
 };
 use crate::values;
 use fsstack_engine::rules::Rules;
@@ -168,11 +168,11 @@ pub(super) const KEYS: &[KeyRow] = &[
         name.to_owned()
     }),
     settled("door-scheduling", |now| {
-        let name = match now.door_scheduling {
-            DoorScheduling::Auto => "auto",
-            DoorScheduling::Idle => "idle",
-            DoorScheduling::Nice => "nice",
-            DoorScheduling::Plain => "plain",
+        let name = match now.transport_scheduling {
+            TransportScheduling::Auto => "auto",
+            TransportScheduling::Idle => "idle",
+            TransportScheduling::Nice => "nice",
+            TransportScheduling::Plain => "plain",
         };
         name.to_owned()
     }),

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 /// The whole page, to its end mark.
 pub(super) fn page(status: &Status, known: &Known) -> String {
-    let mut page = Page(String::new());
+    let mut page = MetricsPage(String::new());
     page.info(status);
     page.family("fsstack_uptime_seconds", "gauge", "Seconds since the pool was mounted.");
     page.sample("fsstack_uptime_seconds", &[], status.uptime_seconds);
@@ -63,9 +63,9 @@ pub(super) fn page(status: &Status, known: &Known) -> String {
     page.0
 }
 
-struct Page(String);
+struct MetricsPage(String);
 
-impl Page {
+impl MetricsPage {
     fn files(&mut self, status: &Status) {
         self.of_branches(status, "fsstack_branch_open_files", "gauge", "Files open on the branch.", |b| {
             Some(b.open_files)

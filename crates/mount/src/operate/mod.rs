@@ -34,7 +34,7 @@ use std::time::Instant;
 pub(crate) struct Served {
     /// Its name in the ledger, and the ledger.
     pub(crate) id: String,
-    pub(crate) ledger: Option<PathBuf>,
+    pub(crate) registry: Option<PathBuf>,
     pub(crate) union: Arc<Union>,
     pub(crate) adapter: Arc<Adapter>,
     pub(crate) level: LogLevel,

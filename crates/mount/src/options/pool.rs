@@ -2,8 +2,8 @@
 
 use super::{Row, Takes, option};
 use crate::settings::{
-    Degraded, DoorScheduling, Locks, OutOfBand, PageCache, Require, Seccomp, StatfsView, Stay, Transport,
-    Verify, WritePath,
+    Degraded, Locks, OutOfBand, PageCache, Require, RunIn, Seccomp, StatfsView, Transport,
+    TransportScheduling, Verify, WritePath,
 };
 use crate::values;
 use std::num::NonZeroU64;
@@ -225,12 +225,12 @@ pub(super) const DATA: &[Row] = &[
         "How the worker threads are scheduled: \"idle\" keeps callers on their CPU if the daemon has its own scheduling group; \"auto\" detects one (cpu cgroup or session).",
         |raw, typed| {
             let scheduling = match typed.text()? {
-                "idle" => DoorScheduling::Idle,
-                "nice" => DoorScheduling::Nice,
-                "plain" => DoorScheduling::Plain,
-                _ => DoorScheduling::Auto,
+                "idle" => TransportScheduling::Idle,
+                "nice" => TransportScheduling::Nice,
+                "plain" => TransportScheduling::Plain,
+                _ => TransportScheduling::Auto,
             };
-            raw.door_scheduling.give(typed, scheduling)
+            raw.transport_scheduling.give(typed, scheduling)
         },
     ),
     option(
@@ -357,8 +357,8 @@ pub(super) const RUNNING: &[Row] = &[
         "false",
         "Stay in the foreground and log to stderr.",
         |raw, typed| {
-            let stay = if typed.switch()? { Stay::Foreground } else { Stay::Background };
-            raw.stay.give(typed, stay)
+            let run_in = if typed.switch()? { RunIn::Foreground } else { RunIn::Background };
+            raw.run_in.give(typed, run_in)
         },
     ),
     option(

@@ -1,8 +1,8 @@
 //! The branches, looked at from outside of the pool, each by a thread of its own: one that hangs says nothing but that.
 
-use super::Report;
-use crate::command::patience::{PATIENCE, unless_it_hangs};
+use super::DoctorReport;
 use crate::command::pool::Pool;
+use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
 use fsstack_control::api::{BranchStatus, Finding, Level, Status};
 use fsstack_pool::Printable;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
@@ -27,7 +27,7 @@ struct Answer {
     findings: Vec<Finding>,
 }
 
-pub(super) fn check(pool: &Pool, status: &Status, report: &mut Report) {
+pub(super) fn check(pool: &Pool, status: &Status, report: &mut DoctorReport) {
     let mut devices: HashMap<u64, String> = HashMap::new();
     let mut ids: HashMap<Vec<u8>, String> = HashMap::new();
     for branch in &status.branches {
@@ -44,7 +44,7 @@ pub(super) fn check(pool: &Pool, status: &Status, report: &mut Report) {
         }
         let path = path_of(pool, branch);
         let writable = branch.mode != "RO";
-        let Some(answer) = unless_it_hangs(PATIENCE, move || ask(&path, writable)) else {
+        let Some(answer) = unless_it_hangs(HUNG_AFTER, move || ask(&path, writable)) else {
             report.fail(about, "it hangs: fsstack branch abort frees the callers of a FUSE branch");
             continue;
         };

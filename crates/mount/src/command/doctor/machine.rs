@@ -1,8 +1,8 @@
 //! The kernel, its limits, and mounts whose daemons are gone.
 
-use super::Report;
-use crate::command::patience::{PATIENCE, unless_it_hangs};
+use super::DoctorReport;
 use crate::command::pool::Pool;
+use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
 use fsstack_pool::Printable;
 use fsstack_sys::mounts;
 use rustix::io::Errno;
@@ -18,7 +18,7 @@ const ENOUGH_FILES: u64 = 16_384;
 /// Pages of a request at most, by default.
 const USUAL_PAGES: u64 = 256;
 
-pub(super) fn kernel(report: &mut Report) {
+pub(super) fn kernel(report: &mut DoctorReport) {
     let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
     match version(&release) {
         Some(version) if version < (5, 6) => {
@@ -56,7 +56,7 @@ pub(super) fn kernel(report: &mut Report) {
     }
 }
 
-pub(super) fn limits(report: &mut Report) {
+pub(super) fn limits(report: &mut DoctorReport) {
     match read("/proc/sys/fs/fuse/max_pages_limit").and_then(|text| text.parse::<u64>().ok()) {
         Some(pages) if pages < USUAL_PAGES => {
             report.warn(
@@ -79,7 +79,7 @@ pub(super) fn limits(report: &mut Report) {
 }
 
 /// How near the daemon is to its limit of open descriptors.
-pub(super) fn descriptors(pid: u32, shown: &str, report: &mut Report) {
+pub(super) fn descriptors(pid: u32, shown: &str, report: &mut DoctorReport) {
     let limits = read(&format!("/proc/{pid}/limits")).unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
     let most: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
@@ -106,7 +106,7 @@ pub(super) fn descriptors(pid: u32, shown: &str, report: &mut Report) {
 
 /// Mounts of ours without a daemon. Those of `live` are left out: their daemons are asked by their sockets, because a
 /// request to a mount whose daemon is stopped may block, killed or not.
-pub(super) fn dead_mounts(live: &[Pool], report: &mut Report) {
+pub(super) fn dead_mounts(live: &[Pool], report: &mut DoctorReport) {
     let Ok(table) = mounts::list() else { return };
     let served: Vec<_> = live.iter().map(|pool| pool.entry.mount_point()).collect();
     let ours = table.iter().filter(|mount| OURS.iter().any(|ours| mount.fs_type == *ours));
@@ -115,7 +115,7 @@ pub(super) fn dead_mounts(live: &[Pool], report: &mut Report) {
         let shown = Printable::path(&mount.mount_point).to_string();
         let mount_point = mount.mount_point.clone();
         // (Its attributes may still be in the kernel's memory.)
-        match unless_it_hangs(PATIENCE, move || rustix::fs::statfs(mount_point)) {
+        match unless_it_hangs(HUNG_AFTER, move || rustix::fs::statfs(mount_point)) {
             Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => {
                 dead += 1;
                 report

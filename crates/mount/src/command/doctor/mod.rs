@@ -10,9 +10,9 @@ use fsstack_control::api::{Finding, Findings, Level};
 
 /// Findings so far.
 #[derive(Debug, Default)]
-pub(crate) struct Report(Vec<Finding>);
+pub(crate) struct DoctorReport(Vec<Finding>);
 
-impl Report {
+impl DoctorReport {
     fn add(&mut self, level: Level, about: &str, text: impl Into<String>) {
         self.0.push(Finding { level, about: about.to_owned(), text: text.into() });
     }
@@ -31,7 +31,7 @@ impl Report {
 }
 
 pub(crate) fn run(word: Option<&str>, style: Style) -> Result<(), Failed> {
-    let mut report = Report::default();
+    let mut report = DoctorReport::default();
     let named = word.map(pool::find).transpose()?;
     let pool::Pools { live, swept } = pool::all();
     for id in swept {
@@ -41,7 +41,7 @@ pub(crate) fn run(word: Option<&str>, style: Style) -> Result<(), Failed> {
     machine::limits(&mut report);
     machine::dead_mounts(&live, &mut report);
     for pool in named.as_ref().map_or(&live[..], std::slice::from_ref) {
-        examine(pool, &mut report);
+        check(pool, &mut report);
     }
     let findings = Findings { findings: report.0 };
     show::answer(style, &findings, human)?;
@@ -51,7 +51,7 @@ pub(crate) fn run(word: Option<&str>, style: Style) -> Result<(), Failed> {
     }
 }
 
-fn examine(pool: &pool::Pool, report: &mut Report) {
+fn check(pool: &pool::Pool, report: &mut DoctorReport) {
     let shown = pool.shown();
     let asked = pool.client().status().and_then(|status| Ok((status, pool.client().keys()?)));
     match asked {

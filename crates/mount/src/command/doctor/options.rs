@@ -1,10 +1,10 @@
 //! Advice on the options of a pool, each with its reason.
 
-use super::Report;
+use super::DoctorReport;
 use fsstack_control::api::{BranchStatus, Keys, Status};
 use fsstack_pool::Size;
 
-pub(super) fn advise(status: &Status, keys: &Keys, report: &mut Report) {
+pub(super) fn advise(status: &Status, keys: &Keys, report: &mut DoctorReport) {
     let shown = status.mount_point.as_str();
     let value =
         |name: &str| keys.keys.iter().find(|key| key.key == name).map_or("", |key| key.value.as_str());
@@ -42,7 +42,7 @@ pub(super) fn advise(status: &Status, keys: &Keys, report: &mut Report) {
     }
 }
 
-fn floor(branch: &BranchStatus, headroom: u64, report: &mut Report) {
+fn floor(branch: &BranchStatus, headroom: u64, report: &mut DoctorReport) {
     let about = branch.path.as_str();
     let (Some(total), Some(available)) = (branch.total, branch.available) else { return };
     let shown = |bytes: u64| Size(bytes).approx().to_string();

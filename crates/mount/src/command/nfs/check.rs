@@ -3,10 +3,10 @@
 
 use super::{Mounted, attribute, handles, id};
 use crate::command::Failed;
-use crate::command::patience::{PATIENCE, unless_it_hangs};
 use crate::command::pool::Pool;
 use crate::command::show::{self, Style};
-use crate::exports::{self, Client, ETAB, Line};
+use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
+use crate::exports::{self, Client, ETAB, ExportLine};
 use crate::holders;
 use fsstack_control::api::{Finding, Findings, Level};
 use fsstack_pool::Printable;
@@ -79,7 +79,7 @@ const SHORT_LIVED: &str = "until the pool is unmounted";
 /// State that the pool has stored.
 fn stored(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     let asked = mount_point.to_owned();
-    let told = unless_it_hangs(PATIENCE, move || (id(&asked), attribute(&asked, "user.fsstack.index")));
+    let told = unless_it_hangs(HUNG_AFTER, move || (id(&asked), attribute(&asked, "user.fsstack.index")));
     let Some((id, index)) = told else {
         return add(Level::Fail, "pool", "it does not answer: its daemon stands still".into());
     };
@@ -109,7 +109,7 @@ fn branches(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) {
         let path = branch.path();
         let about = Printable::path(&path).to_string();
         let Some((by_number, tells_births)) =
-            unless_it_hangs(PATIENCE, move || (by_number(&path), tells_births(&path)))
+            unless_it_hangs(HUNG_AFTER, move || (by_number(&path), tells_births(&path)))
         else {
             add(Level::Fail, &about, "it hangs: clients wait for what is there".into());
             continue;
@@ -153,7 +153,7 @@ fn exports(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     let Ok(table) = exports::exported() else {
         return add(Level::Warn, "exports", format!("{ETAB}: the kernel's server is not set up here"));
     };
-    let ours: Vec<&Line> = table.iter().filter(|line| line.is_of(mount_point)).collect();
+    let ours: Vec<&ExportLine> = table.iter().filter(|line| line.is_of(mount_point)).collect();
     if ours.is_empty() {
         add(Level::Warn, "exports", "the kernel's server does not export the pool".into());
     }
@@ -174,7 +174,7 @@ fn exports(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
 }
 
 /// Findings that put file handles at risk.
-fn judged(line: &Line, client: &Client, table: &[Line]) -> Vec<(Level, String)> {
+fn judged(line: &ExportLine, client: &Client, table: &[ExportLine]) -> Vec<(Level, String)> {
     let mut defects = Vec::new();
     let has = |option: &str| client.option(option).is_some();
     match client.option("fsid") {

@@ -4,8 +4,8 @@
 //! memory where it knows the object. So the daemon is asked too: it follows the same handles from their numbers alone, as it
 //! must when the kernel has forgotten the objects, and some of the objects besides that only its index finds.
 
-use crate::command::patience::unless_it_hangs;
 use crate::command::pool::Pool;
+use crate::command::time_limit::unless_it_hangs;
 use fsstack_control::api::{AwayBranch, HandleEnd, HandleOf, HandlesRequest, Level};
 use fsstack_pool::Printable;
 use fsstack_sys::handle::{FileHandle, name_to_handle, open_handle};
@@ -28,7 +28,7 @@ const INDEXED: u16 = 200;
 const AT_ONCE: usize = 20;
 
 /// How long the pool may take to make the handles of so many names: a branch that does not answer costs a time each.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HUNG_AFTER: Duration = Duration::from_secs(60);
 
 /// Tries handles, and says what came of it.
 pub(super) fn tried(pool: &Pool, mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
@@ -42,7 +42,7 @@ pub(super) fn tried(pool: &Pool, mount_point: &Path, add: &mut impl FnMut(Level,
         Err(error) => add(Level::Fail, "away", error.to_string()),
     }
     let asked = mount_point.to_owned();
-    let sampled = unless_it_hangs(PATIENCE, move || {
+    let sampled = unless_it_hangs(HUNG_AFTER, move || {
         let mut sample = Sample::of(&asked)?;
         let filled = sample.fill();
         Ok((sample, filled))
@@ -149,7 +149,7 @@ fn away(pool: &Pool, branch: &AwayBranch, add: &mut impl FnMut(Level, &str, Stri
 }
 
 /// A name and its handle.
-struct Held {
+struct HeldHandle {
     name: CString,
     object: (u64, u64),
     handle: HandleOf,
@@ -159,7 +159,7 @@ struct Held {
 struct Sample {
     mount_point: PathBuf,
     root: fs::File,
-    held: Vec<Held>,
+    held: Vec<HeldHandle>,
 }
 
 impl Sample {
@@ -206,7 +206,7 @@ impl Sample {
         };
         match self.opens(&name, object.1) {
             Ok(handle) => {
-                self.held.push(Held { name, object, handle });
+                self.held.push(HeldHandle { name, object, handle });
                 Ok(true)
             }
             // Another process gave the name to another object meanwhile, which is not the handle's.
@@ -235,7 +235,7 @@ impl Sample {
         at::stat(self.root.as_fd(), name).map(|stat| (stat.dev, stat.ino))
     }
 
-    fn is_still(&self, held: &Held) -> bool {
+    fn is_still(&self, held: &HeldHandle) -> bool {
         self.object(&held.name).is_ok_and(|object| object == held.object)
     }
 

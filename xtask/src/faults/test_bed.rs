@@ -16,22 +16,22 @@ use super::subject::{Mounted, Placement, Subject};
 
 /// Result of a union in a fault.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct Reported {
     pub(crate) good: bool,
     pub(crate) text: String,
 }
 
-pub(crate) fn good(text: impl Into<String>) -> Result<Told> {
-    Ok(Told { good: true, text: text.into() })
+pub(crate) fn good(text: impl Into<String>) -> Result<Reported> {
+    Ok(Reported { good: true, text: text.into() })
 }
 
-pub(crate) fn bad(text: impl Into<String>) -> Result<Told> {
-    Ok(Told { good: false, text: text.into() })
+pub(crate) fn bad(text: impl Into<String>) -> Result<Reported> {
+    Ok(Reported { good: false, text: text.into() })
 }
 
 /// Branches `a` (the first) to `c`, each an XFS of its own, and one of them behind a FUSE daemon if need be.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct TestBed {
     pub(crate) subject: Subject,
     home: PathBuf,
     helper: PathBuf,
@@ -40,7 +40,7 @@ pub(crate) struct Ground {
     branches: Vec<Branch>,
 }
 
-impl Ground {
+impl TestBed {
     /// Fresh branches under `home`; nothing is mounted over them.
     pub(crate) fn fresh(subject: Subject, home: &Path, helper: &Path) -> Result<Self> {
         let at = home.join("branches");
@@ -148,7 +148,7 @@ impl Ground {
     }
 }
 
-impl Drop for Ground {
+impl Drop for TestBed {
     fn drop(&mut self) {
         self.unmount();
         if let Some(served) = self.served.take() {

@@ -20,7 +20,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Where root's daemons keep their ledger.
-pub const LEDGER: &str = "/run/fsstack";
+pub const REGISTRY: &str = "/run/fsstack";
 
 /// Identity of a directory, whatever path leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -47,13 +47,13 @@ impl DirectoryId {
 
 /// A branch of a live pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LedgerBranch {
+pub struct RegistryBranch {
     /// The directory itself.
     pub id: DirectoryId,
     path: Vec<u8>,
 }
 
-impl LedgerBranch {
+impl RegistryBranch {
     /// A branch at its canonical path.
     pub fn new(id: DirectoryId, path: &Path) -> Self {
         Self { id, path: path.as_os_str().as_bytes().to_vec() }
@@ -67,7 +67,7 @@ impl LedgerBranch {
 
 /// One live pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LedgerEntry {
+pub struct RegistryEntry {
     /// The pool's name, as its file is called; empty until it is claimed.
     #[serde(skip)]
     pub id: String,
@@ -77,12 +77,12 @@ pub struct LedgerEntry {
     pub started: u64,
     mount_point: Vec<u8>,
     /// Branches of the pool.
-    pub branches: Vec<LedgerBranch>,
+    pub branches: Vec<RegistryBranch>,
 }
 
-impl LedgerEntry {
+impl RegistryEntry {
     /// The entry of the calling process.
-    pub fn of_this_process(mount_point: &Path, branches: Vec<LedgerBranch>) -> io::Result<Self> {
+    pub fn of_this_process(mount_point: &Path, branches: Vec<RegistryBranch>) -> io::Result<Self> {
         let pid = std::process::id();
         let started =
             start_of(pid).ok_or_else(|| io::Error::other("/proc does not tell when this process started"))?;
@@ -102,20 +102,20 @@ impl LedgerEntry {
 
     /// Whether its daemon runs: a process here, or one of another PID namespace (a container's, which has this ledger too)
     /// that listens.
-    fn is_live(&self, ledger: &Path) -> bool {
-        start_of(self.pid) == Some(self.started) || Client::new(socket_of(ledger, &self.id)).is_answered()
+    fn is_live(&self, registry: &Path) -> bool {
+        start_of(self.pid) == Some(self.started) || Client::new(socket_of(registry, &self.id)).is_answered()
     }
 }
 
 /// A claimed name; dropping it gives it back.
 #[derive(Debug)]
 #[must_use = "the entry leaves the ledger when this drops"]
-pub struct Listed {
-    ledger: PathBuf,
+pub struct Registration {
+    registry: PathBuf,
     id: String,
 }
 
-impl Listed {
+impl Registration {
     /// The pool's name.
     pub fn id(&self) -> &str {
         &self.id
@@ -123,52 +123,52 @@ impl Listed {
 
     /// Where the daemon can be asked.
     pub fn socket(&self) -> PathBuf {
-        socket_of(&self.ledger, &self.id)
+        socket_of(&self.registry, &self.id)
     }
 
     /// The ledger it is in.
-    pub fn ledger(&self) -> &Path {
-        &self.ledger
+    pub fn registry(&self) -> &Path {
+        &self.registry
     }
 }
 
-impl Drop for Listed {
+impl Drop for Registration {
     fn drop(&mut self) {
         // An entry that stays names a process that is gone: it is swept away by the next who comes.
-        let _ = fs::remove_file(file_of(&self.ledger, &self.id));
+        let _ = fs::remove_file(file_of(&self.registry, &self.id));
     }
 }
 
 /// Claims a name and writes the entry; readers see it whole or not at all.
-pub fn write(ledger: &Path, entry: &LedgerEntry) -> io::Result<Listed> {
+pub fn write(registry: &Path, entry: &RegistryEntry) -> io::Result<Registration> {
     // The daemon's umask is 0: every mode is said.
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(ledger)?;
-    let _locked = lock(ledger)?;
-    sweep_locked(ledger);
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(registry)?;
+    let _locked = lock(registry)?;
+    sweep_locked(registry);
     let name = pool_id(&entry.mount_point());
     let names = std::iter::once(name.clone()).chain((2..).map(|count: u32| format!("{name}-{count}")));
-    let id = names.into_iter().find(|id| !file_of(ledger, id).exists()).unwrap_or(name);
-    rewrite(ledger, &id, entry)?;
-    Ok(Listed { ledger: ledger.to_owned(), id })
+    let id = names.into_iter().find(|id| !file_of(registry, id).exists()).unwrap_or(name);
+    rewrite(registry, &id, entry)?;
+    Ok(Registration { registry: registry.to_owned(), id })
 }
 
 /// Writes the entry of a claimed name.
 ///
 /// # Errors
 /// The ledger cannot be written.
-pub fn rewrite(ledger: &Path, id: &str, entry: &LedgerEntry) -> io::Result<()> {
-    let draft = ledger.join(format!("{id}.new"));
+pub fn rewrite(registry: &Path, id: &str, entry: &RegistryEntry) -> io::Result<()> {
+    let draft = registry.join(format!("{id}.new"));
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&draft)?;
     file.write_all(&serde_json::to_vec(entry)?)?;
-    fs::rename(&draft, file_of(ledger, id))
+    fs::rename(&draft, file_of(registry, id))
 }
 
 /// The pools whose daemons still run; a ledger that is not there is empty, an entry that cannot be read is skipped.
-pub fn read(ledger: &Path) -> Vec<LedgerEntry> {
-    let mut live: Vec<LedgerEntry> = entries(ledger)
+pub fn read(registry: &Path) -> Vec<RegistryEntry> {
+    let mut live: Vec<RegistryEntry> = entries(registry)
         .into_iter()
         .filter_map(|(_, entry)| entry)
-        .filter(|entry| entry.is_live(ledger))
+        .filter(|entry| entry.is_live(registry))
         .collect();
     live.sort_by_key(|entry| (entry.mount_point.clone(), entry.pid));
     live
@@ -178,57 +178,57 @@ pub fn read(ledger: &Path) -> Vec<LedgerEntry> {
 ///
 /// # Errors
 /// The ledger cannot be locked: it is not the caller's.
-pub fn sweep(ledger: &Path) -> io::Result<Vec<String>> {
-    let _locked = lock(ledger)?;
-    Ok(sweep_locked(ledger))
+pub fn sweep(registry: &Path) -> io::Result<Vec<String>> {
+    let _locked = lock(registry)?;
+    Ok(sweep_locked(registry))
 }
 
 /// Where the daemon of the pool `id` can be asked.
-pub fn socket_of(ledger: &Path, id: &str) -> PathBuf {
-    ledger.join(format!("{id}.sock"))
+pub fn socket_of(registry: &Path, id: &str) -> PathBuf {
+    registry.join(format!("{id}.sock"))
 }
 
-fn file_of(ledger: &Path, id: &str) -> PathBuf {
-    ledger.join(format!("{id}.json"))
+fn file_of(registry: &Path, id: &str) -> PathBuf {
+    registry.join(format!("{id}.json"))
 }
 
-fn lock(ledger: &Path) -> io::Result<fs::File> {
-    let dir = fs::File::open(ledger)?;
+fn lock(registry: &Path) -> io::Result<fs::File> {
+    let dir = fs::File::open(registry)?;
     flock(&dir, FlockOperation::LockExclusive)?;
     Ok(dir)
 }
 
-fn sweep_locked(ledger: &Path) -> Vec<String> {
-    let dead = entries(ledger)
+fn sweep_locked(registry: &Path) -> Vec<String> {
+    let dead = entries(registry)
         .into_iter()
-        .filter(|(_, entry)| !entry.as_ref().is_some_and(|entry| entry.is_live(ledger)));
+        .filter(|(_, entry)| !entry.as_ref().is_some_and(|entry| entry.is_live(registry)));
     let swept = dead
         .filter(|(id, _)| {
-            let _ = fs::remove_file(socket_of(ledger, id));
-            fs::remove_file(file_of(ledger, id)).is_ok()
+            let _ = fs::remove_file(socket_of(registry, id));
+            fs::remove_file(file_of(registry, id)).is_ok()
         })
         .map(|(id, _)| id)
         .collect();
     // A name is claimed before its socket is made, and given back after it is gone.
-    for id in names(ledger, ".sock").into_iter().filter(|id| !file_of(ledger, id).exists()) {
-        let _ = fs::remove_file(socket_of(ledger, &id));
+    for id in names(registry, ".sock").into_iter().filter(|id| !file_of(registry, id).exists()) {
+        let _ = fs::remove_file(socket_of(registry, &id));
     }
     swept
 }
 
 /// Stems of the files with that suffix.
-fn names(ledger: &Path, suffix: &str) -> Vec<String> {
-    let Ok(files) = fs::read_dir(ledger) else { return Vec::new() };
+fn names(registry: &Path, suffix: &str) -> Vec<String> {
+    let Ok(files) = fs::read_dir(registry) else { return Vec::new() };
     files.filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(suffix)?.to_owned())).collect()
 }
 
 /// Every name, with its entry if it can be read.
-fn entries(ledger: &Path) -> Vec<(String, Option<LedgerEntry>)> {
-    let ids = names(ledger, ".json").into_iter();
+fn entries(registry: &Path) -> Vec<(String, Option<RegistryEntry>)> {
+    let ids = names(registry, ".json").into_iter();
     ids.map(|id| {
-        let text = fs::read(file_of(ledger, &id)).ok();
-        let entry = text.and_then(|text| serde_json::from_slice::<LedgerEntry>(&text).ok());
-        let entry = entry.map(|entry| LedgerEntry { id: id.clone(), ..entry });
+        let text = fs::read(file_of(registry, &id)).ok();
+        let entry = text.and_then(|text| serde_json::from_slice::<RegistryEntry>(&text).ok());
+        let entry = entry.map(|entry| RegistryEntry { id: id.clone(), ..entry });
         (id, entry)
     })
     .collect()
@@ -271,22 +271,22 @@ fn start_of(pid: u32) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn entry(mount_point: &str) -> LedgerEntry {
+    fn entry(mount_point: &str) -> RegistryEntry {
         let id = DirectoryId { device: 1, inode: 2 };
-        let branches = vec![LedgerBranch::new(id, Path::new("/srv/a"))];
-        LedgerEntry::of_this_process(Path::new(mount_point), branches).unwrap()
+        let branches = vec![RegistryBranch::new(id, Path::new("/srv/a"))];
+        RegistryEntry::of_this_process(Path::new(mount_point), branches).unwrap()
     }
 
     #[test]
     fn an_entry_is_read_while_it_is_held() {
         let dir = tempfile::tempdir().unwrap();
-        let ledger = dir.path().join("run");
-        assert_eq!(read(&ledger), []);
+        let registry = dir.path().join("run");
+        assert_eq!(read(&registry), []);
         let entry = entry("/mnt/pool");
-        let listed = write(&ledger, &entry).unwrap();
-        assert_eq!(read(&ledger), [LedgerEntry { id: "mnt-pool".into(), ..entry }]);
+        let listed = write(&registry, &entry).unwrap();
+        assert_eq!(read(&registry), [RegistryEntry { id: "mnt-pool".into(), ..entry }]);
         drop(listed);
-        assert_eq!(read(&ledger), []);
+        assert_eq!(read(&registry), []);
     }
 
     #[test]

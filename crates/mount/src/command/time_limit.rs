@@ -4,14 +4,14 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// How long a file system may take to answer all that it is asked.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const HUNG_AFTER: Duration = Duration::from_secs(5);
 
 /// Runs `ask` on its own thread; None: it hangs. Such a thread ends with the process, or keeps it alive.
 pub(crate) fn unless_it_hangs<T: Send + 'static>(
-    patience: Duration,
+    timeout: Duration,
     ask: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
     let (told, answer) = mpsc::channel();
     std::thread::spawn(move || told.send(ask()));
-    answer.recv_timeout(patience).ok()
+    answer.recv_timeout(timeout).ok()
 }

@@ -90,7 +90,7 @@ impl Target {
     }
 
     /// Takes the directory for this run and makes the place to work in.
-    pub(crate) fn take(&self) -> Result<Place, Unfit> {
+    pub(crate) fn take(&self) -> Result<TargetDir, Unfit> {
         let (name, dir) = (self.name.clone(), self.dir.clone());
         let (lock, me) = (self.dir.join(LOCK), whoami());
         let unwritable = |why| Unfit::NotWritable { name: name.clone(), dir: dir.clone(), why };
@@ -112,7 +112,7 @@ impl Target {
             gone(fs::remove_file(&lock)).map_err(unwritable)?;
         }
         let work = self.dir.join(WORK).join(&self.name);
-        let place = Place { target: self.clone(), work, left: false };
+        let place = TargetDir { target: self.clone(), work, left: false };
         match fs::create_dir_all(&place.work) {
             Ok(()) => Ok(place),
             Err(why) => Err(unwritable(why)),
@@ -122,13 +122,13 @@ impl Target {
 
 /// A target that was taken; given back when it drops.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct TargetDir {
     target: Target,
     work: PathBuf,
     left: bool,
 }
 
-impl Place {
+impl TargetDir {
     /// The target's name.
     pub(crate) fn name(&self) -> &str {
         &self.target.name
@@ -167,7 +167,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TargetDir {
     fn drop(&mut self) {
         if let Err(e) = self.clear() {
             eprintln!(

@@ -20,9 +20,9 @@ use fsstack_lab::shell::command;
 use fsstack_lab::{Branch, MiB, needs};
 use rustix::fs::statvfs;
 
-use crate::place::Target;
 use crate::plan::Export;
 use crate::rivals::{first_line, options};
+use crate::target::Target;
 use crate::workload::Bytes;
 
 /// Grounds of `--lab`.
@@ -174,7 +174,7 @@ impl Drop for Pool {
 
 /// Mounts and directories of an experiment.
 #[derive(Debug, Default)]
-pub(crate) struct Ground {
+pub(crate) struct TestBed {
     // Dropped in this order: what is stacked before what it stands on.
     servers: Vec<Ganesha>,
     pools: Vec<Pool>,
@@ -186,7 +186,7 @@ pub(crate) struct Ground {
     homes: Vec<Entry>,
 }
 
-impl Ground {
+impl TestBed {
     /// Keeps what pools were stacked upon.
     pub(crate) fn keep(&mut self, parts: Parts) {
         self.parts.push(parts);

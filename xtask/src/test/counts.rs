@@ -2,13 +2,13 @@
 
 /// How many tests ran, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct TestCounts {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
 }
 
 /// Adds up every summary line in `output`.
-pub(crate) fn read(output: &str) -> Tally {
+pub(crate) fn read(output: &str) -> TestCounts {
     let lines = || output.lines().map(str::trim);
     let nextest: Vec<&str> = lines()
         .filter_map(|line| line.strip_prefix("Summary [")?.split_once(" run: "))
@@ -21,14 +21,14 @@ pub(crate) fn read(output: &str) -> Tally {
     sum(lines().filter_map(|line| Some(line.strip_prefix("test result: ")?.split_once(". ")?.1)))
 }
 
-fn sum<'t>(summaries: impl Iterator<Item = &'t str>) -> Tally {
-    summaries.flat_map(|counts| counts.split([',', ';'])).fold(Tally::default(), |tally, part| {
+fn sum<'t>(summaries: impl Iterator<Item = &'t str>) -> TestCounts {
+    summaries.flat_map(|counts| counts.split([',', ';'])).fold(TestCounts::default(), |tally, part| {
         let mut words = part.split_whitespace();
         let count = words.next().and_then(|n| n.parse().ok()).unwrap_or(0);
         match words.next() {
-            Some("passed") => Tally { passed: tally.passed + count, ..tally },
+            Some("passed") => TestCounts { passed: tally.passed + count, ..tally },
             // "3 timed out", "1 exec failed"
-            Some("failed" | "timed" | "exec") => Tally { failed: tally.failed + count, ..tally },
+            Some("failed" | "timed" | "exec") => TestCounts { failed: tally.failed + count, ..tally },
             _ => tally,
         }
     })
@@ -42,18 +42,18 @@ mod tests {
     fn nextest() {
         let line = "     Summary [   0.5s] 13/15 tests run: 10 passed (1 slow), 2 failed, 1 timed out, 4 skipped\n\
                     test result: FAILED. 0 passed; 1 failed; 0 ignored\n";
-        assert_eq!(read(line), Tally { passed: 10, failed: 3 });
+        assert_eq!(read(line), TestCounts { passed: 10, failed: 3 });
     }
 
     #[test]
     fn libtest() {
         let lines = "test result: ok. 11 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\
                      test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured\n";
-        assert_eq!(read(lines), Tally { passed: 14, failed: 1 });
+        assert_eq!(read(lines), TestCounts { passed: 14, failed: 1 });
     }
 
     #[test]
     fn neither() {
-        assert_eq!(read("error: could not compile\n"), Tally::default());
+        assert_eq!(read("error: could not compile\n"), TestCounts::default());
     }
 }

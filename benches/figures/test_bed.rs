@@ -91,14 +91,14 @@ impl Contender {
 
 /// Mounted branches, and room for mount points.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct TestBed {
     // Dropped in this order.
     branches: Vec<Branch>,
     home: PathBuf,
     _home: Entry,
 }
 
-impl Ground {
+impl TestBed {
     /// That many XFS branches on images in memory whose blocks are there from the start.
     pub(crate) fn new(count: usize, size: MiB) -> Result<Self> {
         let home = ledger::fresh("figures")?;

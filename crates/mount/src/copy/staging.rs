@@ -14,7 +14,7 @@ use crate::command::Failed;
 
 /// Where files of a branch are made.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Staging {
     pub(super) slot: u16,
     pub(super) shown: String,
     /// Open for reading, since before anything was written: a sync by it tells of every write that failed.
@@ -24,7 +24,7 @@ pub(super) struct Place {
     pub(super) local: bool,
 }
 
-impl Place {
+impl Staging {
     /// Opens the staging directory of the daemon's answer, and checks that it is the same in this process's view of the
     /// mounts.
     pub(super) fn open(told: &StagingDir) -> Result<Self, Failed> {

@@ -10,7 +10,7 @@ use fsstack_engine::carry::{InodeFlags, Unfit, copy_xattrs};
 use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::{self as sys, Errno, Stat, SysError, identity};
 
-use super::report::Report;
+use super::report::CopyReport;
 
 /// Gives an empty file what must be there before its content. A project is for the pool to give: by the directory.
 pub(super) fn begin(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<InodeFlags, SysError> {
@@ -79,7 +79,7 @@ pub(super) struct Freeze {
     pub(super) flags: u32,
     /// The source's path, for people.
     pub(super) path: Vec<u8>,
-    pub(super) report: Arc<Report>,
+    pub(super) report: Arc<CopyReport>,
 }
 
 impl Drop for Freeze {
