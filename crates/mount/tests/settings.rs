@@ -231,9 +231,9 @@ fn our_spellings() {
         &ground,
         "foreground,log-level=debug",
         expect![[r#"
-        stay: Foreground,
-        target: Stderr,
-        Debug,"#]],
+            run_in: Foreground,
+            target: Stderr,
+            Debug,"#]],
     );
     check(
         &ground,
