@@ -63,6 +63,7 @@ mod tree_lock;
 pub mod union;
 mod unsynced_dirs;
 pub mod watch;
+mod zeros;
 
 /// Parts of a move that bulk copies share.
 pub mod carry {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use fsstack_pool::Ino;
 
 use crate::inode::number::mix;
+use crate::zeros::zeros;
 
 /// 2 MiB: with two million numbers one query in twenty finds nothing.
 const WORDS: usize = 1 << 18;
@@ -33,7 +34,7 @@ impl Filter {
 
     /// Puts a number in.
     pub(super) fn put(&self, ino: Ino) {
-        let bits = self.bits.get_or_init(|| std::iter::repeat_with(AtomicU64::default).take(WORDS).collect());
+        let bits = self.bits.get_or_init(|| zeros(WORDS));
         for (word, bit) in places(ino) {
             bits[word].fetch_or(bit, Relaxed);
         }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use fsstack_pool::Ino;
 
 use super::number::hash_name;
+use crate::zeros::zeros;
 
 const SLOTS: usize = 1 << 17;
 
@@ -21,7 +22,7 @@ pub struct LocationCache {
 
 impl Default for LocationCache {
     fn default() -> Self {
-        Self { slots: (0..SLOTS).map(|_| Default::default()).collect() }
+        Self { slots: zeros(SLOTS) }
     }
 }
 
