@@ -26,7 +26,7 @@ fn record(branches: &[&Path], suffix: &str) -> Option<PathBuf> {
     files.find(|path| path.to_str().unwrap().ends_with(suffix))
 }
 
-fn shown(branches: &[&Path]) -> Tree {
+pub(crate) fn shown(branches: &[&Path]) -> Tree {
     seen(&Engine::over(branches.iter().copied(), settings("ff")))
 }
 
@@ -158,7 +158,7 @@ fn what_waits_for_a_branch_that_was_given_up_goes() {
 }
 
 /// The records of changes of names on the branches.
-fn records(branches: &[&Path]) -> usize {
+pub(crate) fn records(branches: &[&Path]) -> usize {
     let folders = branches.iter().filter_map(|branch| fs::read_dir(branch.join(FOLDER)).ok());
     let names = folders.flatten().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.ends_with(".names")).count()

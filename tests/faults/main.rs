@@ -9,6 +9,7 @@ mod check;
 #[path = "../model/engine.rs"]
 #[expect(dead_code, reason = "shared with the tests against the model")]
 mod engine;
+mod given_up;
 mod handles;
 mod journal;
 mod kill;

@@ -208,10 +208,11 @@ pub(crate) fn is_settled_without(record: &[u8], away: BranchId) -> bool {
         .is_some_and(|names| names.settled && names.parts.iter().any(|part| part.branch == away))
 }
 
-/// Whether `record` was settled, and is left for `away` alone.
-pub(crate) fn is_left_for(record: &[u8], away: BranchId) -> bool {
-    NameChange::decode(record)
-        .is_some_and(|names| names.settled && names.parts.iter().all(|part| part.branch == away))
+/// The rest of `record` if the branch `away` will not come back; its parts may all have gone.
+pub(crate) fn without(record: &[u8], away: BranchId) -> Option<NameChange> {
+    let mut names = NameChange::decode(record)?;
+    names.parts.retain(|part| part.branch != away);
+    Some(names)
 }
 
 /// Whether `away` takes part in what `record` says.

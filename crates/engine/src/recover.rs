@@ -241,8 +241,8 @@ fn finish_about(pool: &Pool, branch: &Branch, away: BranchId, about: About) -> R
     Ok(changed)
 }
 
-/// The branch `away` will not come back: what the others have for it alone goes, and is not acted on should a branch of its id come
-/// one day. Whether there was anything.
+/// The branch `away` will not come back: what the others have for it goes, and is not acted on should a branch of its id come one
+/// day. Whether there was anything.
 pub(crate) fn give_up(pool: &Pool, away: BranchId) -> bool {
     let mut any = false;
     for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
@@ -252,16 +252,19 @@ pub(crate) fn give_up(pool: &Pool, away: BranchId) -> bool {
 }
 
 fn drop_about(branch: &Branch, away: BranchId) -> Result<bool, SysError> {
-    let records = records_about(branch, away, journal::is_left_for)?;
+    let records = records_about(branch, away, journal::is_settled_without)?;
     let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
     let mut any = false;
     for name in &records {
         // (The lock is held until the record is gone.)
         let found = record::take(branch, folder.as_fd(), name)?;
-        if matches!(found, Some(FoundRecord::Whole(..))) {
-            sys::at::unlink(folder.as_fd(), name)?;
-            any = true;
+        let Some(FoundRecord::Whole(sort, body, _)) = &found else { continue };
+        let left = (*sort == &journal::SORT).then(|| journal::without(body, away)).flatten();
+        match left.filter(|left| !left.parts.is_empty()) {
+            Some(left) => record::replace(branch, folder.as_fd(), name, sort, &left.encode())?,
+            None => sys::at::unlink(folder.as_fd(), name)?,
         }
+        any = true;
     }
     sync_dir(folder.as_fd())?;
     leave(branch);

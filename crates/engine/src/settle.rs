@@ -110,7 +110,14 @@ fn finish(pool: &Pool, parts_at: &mut [PartAtBranch<'_>]) -> Result<bool, SysErr
         };
         match done {
             Ok(()) => part_at.stage = PartStage::After,
-            Err(error) if parts_at.iter().any(PartAtBranch::cannot_go_back) => return Err(error),
+            Err(error) if parts_at.iter().any(PartAtBranch::cannot_go_back) => {
+                if !is_taken(error) {
+                    return Err(error);
+                }
+                let branch = parts_at[at].branch.path.display();
+                tracing::warn!(%branch, "interrupted rename: another file has its new name; the old name stays");
+                parts_at[at].stage = PartStage::Strange;
+            }
             Err(error) => {
                 tracing::warn!(%error, branch = %parts_at[at].branch.path.display(), "interrupted rename cannot be finished; it is undone");
                 take_back(parts_at)?;
@@ -125,10 +132,21 @@ fn take_back(parts_at: &[PartAtBranch<'_>]) -> Result<(), SysError> {
     for done in
         parts_at.iter().filter(|part_at| matches!(part_at.stage, PartStage::Midway | PartStage::After))
     {
-        done.undo()?;
+        match done.undo() {
+            Err(error) if is_taken(error) => {
+                let branch = done.branch.path.display();
+                tracing::warn!(%branch, "interrupted rename: another file has its old name; the new name stays");
+            }
+            undone => undone?,
+        }
         done.sync()?;
     }
     Ok(())
+}
+
+/// Whether the name to give means something else by now: waiting for the next mount does not help.
+fn is_taken(error: SysError) -> bool {
+    matches!(error.errno, Errno::EXIST | Errno::NOTEMPTY)
 }
 
 impl<'a> PartAtBranch<'a> {
