@@ -10,6 +10,7 @@ mod gather;
 pub mod holders;
 mod identity;
 mod launch;
+mod local_locks;
 mod operate;
 mod optlist;
 mod outside;

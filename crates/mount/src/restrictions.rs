@@ -4,10 +4,10 @@
 //! looks only at the flags of the pool's own mount, whatever branch a file is on. So the pool's mount has each flag that the
 //! mount of one of its branches has.
 
+use crate::local_locks::mount_of;
 use crate::settings::{MountFlags, Settings};
 use fsstack_pool::Printable;
 use fsstack_sys::mounts::MountInfo;
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::fmt;
 use std::path::Path;
 
@@ -20,13 +20,9 @@ pub(crate) struct Restrictions {
 }
 
 impl Restrictions {
-    /// Those of the mount that `path` is on; none if the mount table does not tell. Its file system is not asked: it may
-    /// hang.
+    /// Those of the mount that `path` is on; none if the mount table does not tell.
     pub(crate) fn at(path: &Path, table: &[MountInfo]) -> Self {
-        let how = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-        let Ok(status) = statx(CWD, path, how, StatxFlags::MNT_ID) else { return Self::default() };
-        let mount = table.iter().find(|mount| mount.id == status.stx_mnt_id);
-        mount.map(Self::of).unwrap_or_default()
+        mount_of(path, table).map(Self::of).unwrap_or_default()
     }
 
     fn of(mount: &MountInfo) -> Self {

@@ -27,6 +27,7 @@ use crate::confine::keep_to_known_calls;
 use crate::holders;
 use crate::identity::Device;
 use crate::launch::LaunchError;
+use crate::local_locks;
 use crate::log::{LogHandle, LogLevel};
 use crate::operate::{Leaving, Served};
 use crate::outside;
@@ -63,6 +64,7 @@ pub(crate) fn serve(
     std::env::set_current_dir("/").map_err(|error| system("/", error))?;
     let table = fsstack_sys::mounts::list().map_err(|error| system("the mount table", error))?;
     let settings = &restrictions::inherited(settings, &table);
+    settings.branches.iter().for_each(|branch| local_locks::warn(&branch.spec.path, &table));
     let pool = open_pool(settings)?;
     let transport = settle_transport(settings)?;
     let device = identity_device(settings)?;

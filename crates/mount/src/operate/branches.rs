@@ -6,6 +6,7 @@
 
 use super::Served;
 use crate::branches::{self, Demand};
+use crate::local_locks;
 use crate::problem::Problems;
 use crate::registry::{self, DirectoryId, RegistryBranch, RegistryEntry};
 use crate::remembered::Remembered;
@@ -232,6 +233,7 @@ fn check_restrictions(branch: &Path, pool: &Path) -> Result<(), Refusal> {
     };
     let lacking = Restrictions::at(branch, &table).beyond(&held);
     if lacking.is_none() {
+        local_locks::warn(branch, &table);
         return Ok(());
     }
     let (branch, pool) = (Printable::path(branch), Printable::path(pool));

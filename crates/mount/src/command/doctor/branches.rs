@@ -3,6 +3,7 @@
 use super::DoctorReport;
 use crate::command::pool::Pool;
 use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
+use crate::local_locks;
 use fsstack_control::api::{BranchStatus, Finding, Level, Status};
 use fsstack_pool::Printable;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
@@ -102,6 +103,13 @@ fn ask(path: &Path, writable: bool) -> Answer {
     match attribute(path, c"system.posix_acl_access") {
         Err(Errno::OPNOTSUPP) => add(Level::Warn, "no POSIX ACLs: setfacl fails for files there".to_owned()),
         _ => add(Level::Ok, "has POSIX ACLs".to_owned()),
+    }
+    let table = fsstack_sys::mounts::list().unwrap_or_default();
+    if let Some(option) = local_locks::mount_of(path, &table).and_then(local_locks::option) {
+        let text = format!(
+            "its NFS mount keeps locks on this machine ({option}): if several hosts use it, mount it without that option"
+        );
+        add(Level::Warn, text);
     }
     if writable && !read_only {
         match skew(path) {
