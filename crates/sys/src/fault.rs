@@ -1,7 +1,7 @@
 //! Failing system calls on demand: the n-th of a thread from a test, or of a process from its environment.
 //!
-//! `FSSTACK_FAULT=kill:N` kills the process at its N-th call, before it is made; `fail:N:ERRNO` fails that
-//! call with an error number. N starts at 1.
+//! `FSSTACK_FAULT=kill:N` kills the process at its N-th call, before it is made; `stop:N` stops it there until it gets SIGCONT;
+//! `fail:N:ERRNO` fails that call with an error number. N starts at 1.
 
 use std::cell::{Cell, RefCell};
 use std::sync::OnceLock;
@@ -36,6 +36,7 @@ impl Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Kill { nth: u64 },
+    Stop { nth: u64 },
     Fail { nth: u64, errno: Errno },
 }
 
@@ -121,8 +122,13 @@ fn by_process() -> Option<Errno> {
     let made = MADE.fetch_add(1, Ordering::Relaxed) + 1;
     match order {
         Order::Kill { nth } if nth == made => die(),
+        Order::Stop { nth } if nth == made => {
+            // It cannot fail for the process itself.
+            let _ = kill_process(getpid(), Signal::STOP);
+            None
+        }
         Order::Fail { nth, errno } if nth == made => Some(errno),
-        Order::Kill { .. } | Order::Fail { .. } => None,
+        Order::Kill { .. } | Order::Stop { .. } | Order::Fail { .. } => None,
     }
 }
 
@@ -138,7 +144,7 @@ fn die() -> ! {
 fn from_environment() -> Option<Order> {
     let value = std::env::var_os(VARIABLE)?;
     let order = value.to_str().and_then(parse);
-    assert!(order.is_some(), "{VARIABLE}={} is neither kill:N nor fail:N:ERRNO", value.display());
+    assert!(order.is_some(), "{VARIABLE}={} is none of kill:N, stop:N and fail:N:ERRNO", value.display());
     order
 }
 
@@ -146,6 +152,7 @@ fn parse(value: &str) -> Option<Order> {
     let (what, rest) = value.split_once(':')?;
     let order = match what {
         "kill" => Order::Kill { nth: rest.parse().ok()? },
+        "stop" => Order::Stop { nth: rest.parse().ok()? },
         "fail" => {
             let (nth, errno) = rest.split_once(':')?;
             let errno = errno.parse().ok().filter(|number| (1..4096).contains(number))?;
@@ -217,8 +224,9 @@ mod tests {
     #[test]
     fn the_environments_words() {
         assert_eq!(parse("kill:3"), Some(Order::Kill { nth: 3 }));
+        assert_eq!(parse("stop:4"), Some(Order::Stop { nth: 4 }));
         assert_eq!(parse("fail:7:28"), Some(Order::Fail { nth: 7, errno: Errno::NOSPC }));
-        for wrong in ["", "kill", "kill:x", "fail:1", "fail:1:0", "fail:1:x", "stop:1"] {
+        for wrong in ["", "kill", "kill:x", "fail:1", "fail:1:0", "fail:1:x", "stop:x"] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
     }
