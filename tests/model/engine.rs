@@ -80,11 +80,16 @@ impl Engine {
         self.union = mount(&self.specs, &self.settings);
     }
 
-    /// The kernel forgets all that it knows: nothing may be left in the tables. Then as [`Self::crash`].
-    pub(crate) fn remount(&mut self) {
+    /// The kernel forgets all that it knows.
+    pub(crate) fn forget_all(&self) {
         for (ino, count) in self.lookups.take() {
             self.union.forget(Ino(ino), count);
         }
+    }
+
+    /// The kernel forgets all that it knows: nothing may be left in the tables. Then as [`Self::crash`].
+    pub(crate) fn remount(&mut self) {
+        self.forget_all();
         identity::become_daemon().unwrap();
         assert_eq!(
             self.union.held(),

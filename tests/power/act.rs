@@ -1,10 +1,13 @@
 //! What a program does with a pool, one call or two at a time.
 
 use std::ffi::CStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use fsstack_engine::open::Sync;
 use fsstack_engine::ops::{Change, New, WriteTerms};
+use fsstack_engine::{Caller, OpError};
+use fsstack_pool::EntryNameBuf;
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{Errno, OFlags};
 
@@ -16,6 +19,8 @@ use crate::shown::shown;
 pub(crate) enum Act {
     /// A new file, with its content.
     Create(PathBuf, String),
+    /// A new file that is made without a name, with its content.
+    Unnamed(PathBuf, String),
     Mkdir(PathBuf, u32),
     Append(PathBuf, String),
     Chmod(PathBuf, u32),
@@ -31,6 +36,8 @@ pub(crate) enum Act {
     Exchange(PathBuf, PathBuf),
     Fsync(PathBuf),
     Fdatasync(PathBuf),
+    /// COMMIT of an NFS client: the kernel knows the handle only.
+    Commit(PathBuf),
     FsyncDir(PathBuf),
     Syncfs,
     /// Everything is looked at, by name.
@@ -41,6 +48,10 @@ pub(crate) enum Act {
 
 pub(crate) fn create(path: &str, text: &str) -> Act {
     Act::Create(path.into(), text.to_owned())
+}
+
+pub(crate) fn unnamed(path: &str, text: &str) -> Act {
+    Act::Unnamed(path.into(), text.to_owned())
 }
 
 pub(crate) fn mkdir(path: &str) -> Act {
@@ -95,6 +106,10 @@ pub(crate) fn fsync(path: &str) -> Act {
     Act::Fsync(path.into())
 }
 
+pub(crate) fn commit(path: &str) -> Act {
+    Act::Commit(path.into())
+}
+
 pub(crate) fn fsync_dir(path: &str) -> Act {
     Act::FsyncDir(path.into())
 }
@@ -103,14 +118,23 @@ impl Act {
     pub(crate) fn is_sync(&self) -> bool {
         matches!(
             self,
-            Self::Fsync(_) | Self::Fdatasync(_) | Self::FsyncDir(_) | Self::Syncfs | Self::Synced(..)
+            Self::Fsync(_)
+                | Self::Fdatasync(_)
+                | Self::Commit(_)
+                | Self::FsyncDir(_)
+                | Self::Syncfs
+                | Self::Synced(..)
         )
     }
 
     /// The names that it takes away, gives or replaces.
     pub(crate) fn paths(&self) -> Vec<&Path> {
         match self {
-            Self::Create(path, _) | Self::Mkdir(path, _) | Self::Remove(path) | Self::Rmdir(path) => {
+            Self::Create(path, _)
+            | Self::Unnamed(path, _)
+            | Self::Mkdir(path, _)
+            | Self::Remove(path)
+            | Self::Rmdir(path) => {
                 vec![path]
             }
             Self::Rename(from, to) | Self::Exchange(from, to) => vec![from, to],
@@ -122,6 +146,7 @@ impl Act {
             | Self::Synced(..)
             | Self::Fsync(_)
             | Self::Fdatasync(_)
+            | Self::Commit(_)
             | Self::FsyncDir(_)
             | Self::Syncfs
             | Self::Look
@@ -136,6 +161,7 @@ impl Act {
                 pool.create(path, 0o640)?;
                 pool.write(path, Some(0), text.as_bytes())
             }
+            Self::Unnamed(path, text) => create_unnamed(pool, path, text),
             Self::Mkdir(path, mode) => pool.make(path, New::Dir(*mode)),
             Self::Append(path, text) => pool.write(path, None, text.as_bytes()),
             Self::Chmod(path, mode) => pool.setattr(path, Change { mode: Some(*mode), ..Change::default() }),
@@ -163,6 +189,20 @@ impl Act {
                 pool.union.release(handle);
                 synced
             }
+            Self::Commit(path) => {
+                let ino = pool.ino(path)?;
+                pool.forget_all();
+                let errno = |error: OpError| error.errno();
+                pool.union.lookup_self(ino).map_err(errno)?;
+                let opened = pool.union.open(ino, OFlags::WRONLY, Caller::DAEMON).map_err(errno);
+                let synced = opened.and_then(|opened| {
+                    let synced = pool.union.fsync(opened.handle, false).map_err(errno);
+                    pool.union.release(opened.handle);
+                    synced
+                });
+                pool.union.forget(ino, 1);
+                synced
+            }
             Self::FsyncDir(path) => {
                 let ino = pool.ino(path)?;
                 let handle = pool.union.opendir(ino, OFlags::empty()).map_err(|e| e.errno())?;
@@ -184,6 +224,10 @@ impl Act {
         };
         match self {
             Self::Create(path, text) => format!("printf '{}' > {}", short(text), root(path)),
+            Self::Unnamed(path, text) => {
+                let path = root(path);
+                format!("# O_TMPFILE in the directory of {path}, write '{}', linkat to {path}", short(text))
+            }
             Self::Mkdir(path, mode) => format!("mkdir -m {mode:o} {}", root(path)),
             Self::Append(path, text) => format!("printf '{}' >> {}", short(text), root(path)),
             Self::Chmod(path, mode) => format!("chmod {mode:o} {}", root(path)),
@@ -199,11 +243,25 @@ impl Act {
             Self::Exchange(one, other) => format!("mv --exchange -T {} {}", root(one), root(other)),
             Self::Fsync(path) | Self::FsyncDir(path) => format!("sync {}", root(path)),
             Self::Fdatasync(path) => format!("sync -d {}", root(path)),
+            Self::Commit(path) => format!("sync {}   # by an NFS client of the pool", root(path)),
             Self::Syncfs => "sync -f .".to_owned(),
             Self::Look => "ls -lR .".to_owned(),
             Self::Join(at) => format!("fsstack branch add: branch {at}"),
         }
     }
+}
+
+fn create_unnamed(pool: &Engine, path: &Path, text: &str) -> Answer<()> {
+    let errno = |error: OpError| error.errno();
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
+    let (parent, name) = (pool.ino(above)?, EntryNameBuf::from_bytes(name.as_bytes()).unwrap());
+    let made = pool.union.tmpfile(parent, 0o640, OFlags::RDWR, Caller::DAEMON).map_err(errno)?;
+    let (ino, handle) = (made.entry.ino, made.opened.handle);
+    let written = pool.union.write(handle, 0, text.as_bytes(), WriteTerms::default());
+    let linked = written.and_then(|_| pool.union.link(ino, parent, name.as_name()));
+    pool.union.release(handle);
+    pool.union.forget(ino, 1 + u64::from(linked.is_ok()));
+    linked.map(drop).map_err(errno)
 }
 
 /// The access list of a file.

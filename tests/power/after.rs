@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::act::Act;
 use crate::engine::Engine;
-use crate::judge::{Fault, Ground, Names, again, fault, mounted, numbers};
+use crate::judge::{Fault, Ground, Names, again, fault, mounted, numbers, tree};
 use crate::model::Object;
 use crate::plan::Meanwhile;
 use crate::recording::Cut;
@@ -77,7 +78,7 @@ impl Meanwhile {
 }
 
 /// The branch `away` is away at one mount and back at the next. What was done meanwhile is not undone.
-pub(crate) fn away(ground: &Ground<'_>, away: usize, meanwhile: Meanwhile) -> Vec<Fault> {
+pub(crate) fn away(ground: &Ground<'_>, cut: &Cut, (away, meanwhile): (usize, Meanwhile)) -> Vec<Fault> {
     let engine = ground.recording.plan.mount(&ground.paths, &ground.state, Some(away));
     let first = match shown(&engine) {
         Ok(first) => first,
@@ -92,7 +93,15 @@ pub(crate) fn away(ground: &Ground<'_>, away: usize, meanwhile: Meanwhile) -> Ve
     };
     drop(engine);
     let mut faults: Vec<Fault> = numbers(&names).into_iter().collect();
-    faults.extend(check(&done, &first, &names));
+    let is_linked = ground.recording.plan.acts.iter().any(|act| matches!(act, Act::Link(..)));
+    faults.extend(check(&done, &first, &names, is_linked));
+    if matches!(meanwhile, Meanwhile::Fill) && ground.is_answered(cut) {
+        // Nothing that was answered is changed by that.
+        let is_new = |name: &Shown| name.text.as_ref().is_some_and(|text| done.made.contains(text));
+        let old = names.iter().filter(|(_, name)| !is_new(name));
+        let old = old.map(|(path, name)| (path.clone(), name.clone())).collect();
+        faults.extend(tree(ground.recording, cut, &old));
+    }
     if ground.paths.iter().any(|root| on_branch(root).1) {
         faults.push(fault("left", "a hidden folder"));
     }
@@ -100,7 +109,7 @@ pub(crate) fn away(ground: &Ground<'_>, away: usize, meanwhile: Meanwhile) -> Ve
     faults
 }
 
-fn check(done: &Done, first: &Names, names: &Names) -> Vec<Fault> {
+fn check(done: &Done, first: &Names, names: &Names, is_linked: bool) -> Vec<Fault> {
     let places = |names: &Names| {
         let mut places: BTreeMap<Object, Vec<PathBuf>> = BTreeMap::new();
         for (path, name) in names {
@@ -114,7 +123,7 @@ fn check(done: &Done, first: &Names, names: &Names) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut wrong = |kind, what: String| faults.push(fault(kind, format!("{what} (shown: {})", line(names))));
     // (One that had two names in the middle of an exchange may have been given two others.)
-    let had_two = |object: &Object| before.get(object).is_some_and(|paths| paths.len() > 1);
+    let had_two = |object: &Object| is_linked || before.get(object).is_some_and(|paths| paths.len() > 1);
     for (object, paths) in after.iter().filter(|(object, paths)| paths.len() > 1 && !had_two(object)) {
         wrong("twice", format!("#{object} is at {paths:?}"));
     }

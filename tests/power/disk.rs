@@ -62,8 +62,7 @@ impl Format {
         if self == Self::Ext4 {
             fs::remove_dir(disk.path().join("lost+found")).unwrap();
         }
-        disk.unmount();
-        Image::of(&File::open(home.image(0)).unwrap())
+        disk.unmount_kept()
     }
 }
 
@@ -75,7 +74,7 @@ pub(crate) struct Image {
 }
 
 /// Zeros of this length are left out.
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
 impl Image {
     /// What is in `file` now.
@@ -106,7 +105,7 @@ impl Image {
 /// The runs of pages that are not zero.
 fn without_zeros(from: u64, bytes: &[u8]) -> Vec<(u64, Arc<[u8]>)> {
     let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
-    for (n, page) in bytes.chunks(PAGE).enumerate().filter(|(_, page)| page.iter().any(|byte| *byte != 0)) {
+    for (n, page) in bytes.chunks(PAGE).enumerate().filter(|(_, page)| **page != [0; PAGE][..page.len()]) {
         let at = from + (n * PAGE) as u64;
         match runs.last_mut() {
             Some((start, run)) if *start + run.len() as u64 == at => run.extend(page),
@@ -178,6 +177,12 @@ impl Disk {
 
     pub(crate) fn unmount(mut self) {
         self.take_off();
+    }
+
+    /// Unmounts it: what is on the disk then.
+    pub(crate) fn unmount_kept(mut self) -> Image {
+        self.take_off();
+        self.image()
     }
 
     fn take_off(&mut self) {

@@ -43,6 +43,11 @@ impl Ground<'_> {
         self.recording.plan.mount(&self.paths, &self.state, None)
     }
 
+    /// Whether all acts were answered, and nothing was lost since.
+    pub(crate) fn is_answered(&self, cut: &Cut) -> bool {
+        cut.lost == 0 && cut.progress.answered == self.recording.plan.acts.len()
+    }
+
     /// Whether changes of a name may come apart.
     fn is_loose_at(&self, cut: &Cut, path: &Path) -> bool {
         let Plan { acts, durable, .. } = &self.recording.plan;
@@ -67,12 +72,11 @@ impl From<Vec<Fault>> for Verdict {
 /// Mounts what `cut` has left.
 pub(crate) fn judge(recording: &Recording, cut: &Cut, home: &Home) -> Verdict {
     let plan = &recording.plan;
-    let disks: Vec<Disk> = cut
-        .states
-        .iter()
-        .enumerate()
-        .map(|(at, state)| home.mount(at, &recording.kept.disks[at][*state].image, plan.branches[at].format))
-        .collect();
+    let mount = |(at, state): (usize, &usize)| {
+        let format = plan.branches[at].format;
+        home.mount(at, recording.disks[at][*state].image(home, at, format), format)
+    };
+    let disks: Vec<Disk> = cut.states.iter().enumerate().map(mount).collect();
     let state = home.path().join("state");
     let _none = fs::remove_dir_all(&state);
     fs::create_dir(&state).unwrap();
@@ -82,7 +86,7 @@ pub(crate) fn judge(recording: &Recording, cut: &Cut, home: &Home) -> Verdict {
     let verdict = match plan.then {
         Then::Mount => mounted(&ground, cut),
         Then::Reversed => after::reversed(&ground, cut).into(),
-        Then::Away(away, meanwhile) => after::away(&ground, away, meanwhile).into(),
+        Then::Away(away, meanwhile) => after::away(&ground, cut, (away, meanwhile)).into(),
     };
     disks.into_iter().for_each(Disk::unmount);
     verdict
@@ -118,7 +122,7 @@ fn trees(recording: &Recording, progress: Progress, whole: bool) -> Vec<Tree> {
 }
 
 /// The tree is one that may be.
-fn tree(recording: &Recording, cut: &Cut, names: &Names) -> Option<Fault> {
+pub(crate) fn tree(recording: &Recording, cut: &Cut, names: &Names) -> Option<Fault> {
     let asked = [Some((false, cut.progress)), cut.whole.map(|progress| (true, progress))];
     asked.into_iter().flatten().find_map(|(whole, progress)| {
         let all = trees(recording, progress, whole);

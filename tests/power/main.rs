@@ -8,6 +8,7 @@
 
 mod act;
 mod after;
+mod bulk;
 mod disk;
 #[path = "../model/engine.rs"]
 #[expect(dead_code, reason = "shared with the tests against the model")]
@@ -21,7 +22,9 @@ mod pairs;
 mod plan;
 mod record;
 mod recording;
+mod report;
 mod run;
 mod second;
 mod shown;
+mod shrink;
 mod single;

@@ -122,7 +122,7 @@ impl Tree {
     /// Does `act`, the `n`-th. None: it cannot be done here.
     pub(crate) fn apply(&mut self, act: &Act, n: usize) -> Option<Touched> {
         match act {
-            Act::Create(path, text) => {
+            Act::Create(path, text) | Act::Unnamed(path, text) => {
                 let thing = Thing::File { text: text.clone(), synced: 0 };
                 self.add(path, MADE + n, Node::new(thing, 0o640))
             }
@@ -154,7 +154,7 @@ impl Tree {
             Act::Rename(from, to) => self.rename(from, to),
             Act::Exchange(one, other) => self.exchange(one, other),
             Act::Look | Act::Join(_) => Some(Touched::default()),
-            Act::Fsync(path) | Act::Fdatasync(path) => {
+            Act::Fsync(path) | Act::Fdatasync(path) | Act::Commit(path) => {
                 let way = self.way(path)?;
                 self.sync(self.at(path)?);
                 Some(way)

@@ -2,13 +2,14 @@
 
 use fsstack_lab::needs;
 
-use crate::act::{Act, append, chmod, create, fsync, mkdir, remove, rename, rmdir};
+use crate::act::{Act, append, chmod, commit, create, fsync, mkdir, remove, rename, rmdir};
 use crate::disk::Format;
 use crate::plan::{Begin, BranchPlan, Plan, Then, dir, file};
 use crate::run::{is_long, run};
 
 const FIRSTS: [&str; 6] = ["remove", "rename", "chmod", "rmdir", "rename of a directory", "move"];
-const SECONDS: [&str; 5] = ["create and fsync", "mkdir", "mkdir, create and fsync", "move", "skeleton"];
+const SECONDS: [&str; 6] =
+    ["create and fsync", "create and COMMIT", "mkdir", "mkdir, create and fsync", "move", "skeleton"];
 
 fn long(letter: &str) -> String {
     letter.repeat(400 << 10)
@@ -31,6 +32,7 @@ fn second(which: &str, dir: &str, name: &str) -> Vec<Act> {
     let inside = format!("{path}/inside");
     match which {
         "create and fsync" => vec![create(&path, "new"), fsync(&path)],
+        "create and COMMIT" => vec![create(&path, "new"), commit(&path)],
         "mkdir" => vec![mkdir(&path)],
         "mkdir, create and fsync" => vec![mkdir(&path), create(&inside, "inside"), fsync(&inside)],
         "move" => vec![append(&format!("{dir}/show"), &long("s"))],
@@ -49,12 +51,15 @@ fn plan(first_act: &str, second_act: &str, formats: [Format; 2], old: usize, exp
         file(old, "d/film", "film"),
         file(old, "d/show", "show"),
     ];
+    // (Clients of NFS have handles.)
+    let export = export || second_act.contains("COMMIT");
     let [a, b] = formats.map(Format::name);
     let export_text = if export { ", exported" } else { "" };
     Plan {
         name: format!("{first_act}; {second_act} ({a}, {b}, old on {old}{export_text})"),
         branches: vec![branch(0), branch(1)],
         export,
+        index_alone: is_long(),
         given,
         acts: [vec![act], second(second_act, at, name)].concat(),
         durable: vec![],

@@ -17,11 +17,28 @@ use crate::model::{Node, Object, Thing, Tree};
 /// Something that is there before: on which disks, and where.
 #[derive(Clone, Debug)]
 pub(crate) struct Given {
-    disks: Vec<usize>,
+    pub(crate) disks: Vec<usize>,
     pub(crate) path: PathBuf,
     mode: u32,
     /// None: a directory.
     text: Option<String>,
+}
+
+impl Given {
+    pub(crate) fn is_dir(&self) -> bool {
+        self.text.is_none()
+    }
+
+    /// As somebody would type it beside the branches.
+    fn typed(&self) -> String {
+        let Self { disks, path, mode, text } = self;
+        let path = path.display();
+        let one = |disk: &usize| match text {
+            Some(text) => format!("printf '{text}' > b{disk}/{path}; chmod {mode:o} b{disk}/{path}"),
+            None => format!("mkdir -m {mode:o} b{disk}/{path}"),
+        };
+        disks.iter().map(one).collect::<Vec<_>>().join("; ")
+    }
 }
 
 pub(crate) fn dir(disks: &[usize], path: &str) -> Given {
@@ -49,6 +66,8 @@ pub(crate) struct Plan {
     /// In the pool's order.
     pub(crate) branches: Vec<BranchPlan>,
     pub(crate) export: bool,
+    /// Whether the index's disk is also cut between two syncs.
+    pub(crate) index_alone: bool,
     pub(crate) given: Vec<Given>,
     pub(crate) acts: Vec<Act>,
     /// Acts that are on disk when they are answered: renames that take several branches.
@@ -69,6 +88,10 @@ pub(crate) enum Begin {
     Fresh,
     /// It is mounted without that branch, which it never had.
     Without(usize),
+    /// It was mounted, a file was moved, and it is not mounted.
+    Again,
+    /// Like [`Self::Again`], and its index is lost.
+    Lost,
 }
 
 /// What is done after the cut.
@@ -128,6 +151,36 @@ impl Plan {
         all.map(spec).collect()
     }
 
+    /// What is typed before the first act.
+    pub(crate) fn typed(&self) -> Vec<String> {
+        let branch = |(at, branch): (usize, &BranchPlan)| {
+            let full = if branch.full { ", all but 64 KiB of it allocated" } else { "" };
+            format!("# b{at} is {}{full}", branch.format.name())
+        };
+        let mut lines: Vec<String> = self.branches.iter().enumerate().map(branch).collect();
+        let mut given: Vec<&Given> = self.given.iter().collect();
+        given.sort_by_key(|given| given.path.components().count());
+        lines.extend(given.into_iter().map(Given::typed));
+        let without = if let Begin::Without(at) = self.begin { Some(at) } else { None };
+        let branches = self.branches.iter().enumerate().filter(|(at, _)| Some(*at) != without);
+        let branches = branches.map(|(at, branch)| format!("b{at}{}", if branch.takes { "" } else { "=NC" }));
+        let (branches, export) =
+            (branches.collect::<Vec<_>>().join(":"), if self.export { ",nfs-export" } else { "" });
+        lines.push(match self.begin {
+            Begin::Fresh | Begin::Without(_) => "# the pool is new".to_owned(),
+            Begin::Mounted => "# the pool was mounted before".to_owned(),
+            Begin::Again => "# the pool was mounted before, and d/moved outgrew its branch".to_owned(),
+            Begin::Lost => {
+                "# the pool was mounted before, d/moved outgrew its branch, and the index was removed"
+                    .to_owned()
+            }
+        });
+        lines.push(format!(
+            "mount -t fsstack -o create=ff,minfreespace=0,write-path=stacked{export} {branches} pool; cd pool"
+        ));
+        lines
+    }
+
     /// Mounts it with its branches in reverse order.
     pub(crate) fn mount_reversed(&self, paths: &[PathBuf], state: &Path) -> Engine {
         let specs = self.specs(paths, None).into_iter().rev().collect();
@@ -169,7 +222,10 @@ impl Plan {
     /// So many acts are answered before anybody knows a number.
     pub(crate) fn acts_untold(&self) -> usize {
         let told = self.acts.iter().position(|act| *act == Act::Look);
-        if self.begin == Begin::Mounted { 0 } else { told.map_or(self.acts.len(), |look| look + 1) }
+        match self.begin {
+            Begin::Mounted | Begin::Again | Begin::Lost => 0,
+            Begin::Fresh | Begin::Without(_) => told.map_or(self.acts.len(), |look| look + 1),
+        }
     }
 
     /// The tree that is given. Of files of one name the first counts.
@@ -187,19 +243,12 @@ impl Plan {
         tree
     }
 
-    /// What outgrew its branch has left it.
-    pub(crate) fn check_moved(&self, paths: &[PathBuf], tree: &Tree) {
-        for (path, object) in &tree.names {
-            let is_large =
-                matches!(&tree.nodes[object].thing, Thing::File { text, .. } if text.len() as u64 > ROOM);
-            let mut full = self.branches.iter().zip(paths).filter(|(branch, _)| branch.full);
-            assert!(
-                !is_large || full.all(|(_, root)| !root.join(path).exists()),
-                "{}: {} stays",
-                self.name,
-                path.display()
-            );
-        }
+    /// Files that are too large for their branch, and there.
+    pub(crate) fn unmoved(&self, paths: &[PathBuf], tree: &Tree) -> Vec<PathBuf> {
+        let is_large = |object| matches!(&tree.nodes[object].thing, Thing::File { text, .. } if text.len() as u64 > ROOM);
+        let large = tree.names.iter().filter(|(_, object)| is_large(object)).map(|(path, _)| path);
+        let full: Vec<_> = self.branches.iter().zip(paths).filter(|(branch, _)| branch.full).collect();
+        large.filter(|path| full.iter().any(|(_, root)| root.join(path).exists())).cloned().collect()
     }
 
     /// Whether a file of this name is hidden from the start.

@@ -7,27 +7,40 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use fsstack_sys::Call;
 use fsstack_sys::witness::{Observer, Reach};
 use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fstat, utimensat};
 
-use crate::disk::{Disk, Image};
+use crate::disk::{Disk, Format, Home, Image, PAGE};
 use crate::model::Progress;
 use crate::shown::FOLDER;
 
 /// A disk at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
-    pub(crate) image: Image,
+    image: Image,
+    /// [`Self::image`] after its journal was replayed.
+    replayed: OnceLock<Image>,
     /// The call that led to it, and what it changed.
     pub(crate) what: String,
     /// Something is in the hidden folder.
     pub(crate) is_left: bool,
+}
+
+impl State {
+    /// The file system as a mount after the cut makes it: its journal is replayed once, whatever the other disks are like.
+    pub(crate) fn image(&self, home: &Home, at: usize, format: Format) -> &Image {
+        self.replayed.get_or_init(|| {
+            let disk = home.mount(at, &self.image, format);
+            disk.unmount_kept()
+        })
+    }
 }
 
 /// A moment: the number of each disk's state, and of the earliest one that a cut may leave.
@@ -35,16 +48,29 @@ pub(crate) struct State {
 pub(crate) struct Moment {
     pub(crate) now: Vec<usize>,
     pub(crate) floor: Vec<usize>,
-    pub(crate) index: usize,
+    /// States of the index from the earliest that a cut may leave to the one of now.
+    pub(crate) index: RangeInclusive<usize>,
     pub(crate) progress: Progress,
 }
 
 /// What is kept.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Kept {
     pub(crate) disks: Vec<Vec<State>>,
-    pub(crate) index: Vec<Image>,
+    pub(crate) index: Vec<IndexState>,
     pub(crate) moments: Vec<Moment>,
+}
+
+/// The state directory's files.
+pub(crate) type Files = Vec<(PathBuf, Vec<u8>)>;
+
+/// The file system of the index at one moment.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum IndexState {
+    /// What is on its disk.
+    OnDisk(Image),
+    /// Files as the daemon sees them: what would be on disk if all of it were written back now.
+    Cached(Files),
 }
 
 /// What tells one state of an object from another.
@@ -70,10 +96,67 @@ struct Watched {
 
 struct Inner {
     disks: Vec<Watched>,
-    index: Disk,
-    kept_index: Vec<Image>,
+    index: WatchedIndex,
     moments: Vec<Moment>,
     progress: Progress,
+}
+
+/// The index's file system is synced by the database, past the observed calls: what is on its disk is what a cut leaves for
+/// sure, and what the database has written since may be there or not.
+struct WatchedIndex {
+    disk: Disk,
+    states: Vec<IndexState>,
+    /// The last state that is on disk.
+    floor: usize,
+    image: Image,
+    files: Files,
+}
+
+impl WatchedIndex {
+    fn of(disk: Disk) -> Self {
+        let (image, files) = (disk.image(), files_below(disk.path()));
+        let states = vec![IndexState::OnDisk(image.clone()), IndexState::Cached(files.clone())];
+        Self { disk, states, floor: 0, image, files }
+    }
+
+    /// Keeps what was changed, if anything was.
+    fn look(&mut self) -> bool {
+        let (image, files) = (self.disk.image(), files_below(self.disk.path()));
+        let is_stored = self.image != image;
+        if is_stored {
+            self.floor = self.states.len();
+            self.states.push(IndexState::OnDisk(image.clone()));
+            self.image = image;
+        }
+        let is_written = self.files != files;
+        if is_written && !is_stored {
+            // Nothing was synced in between: pages are written back in any order.
+            self.states.push(IndexState::Cached(every_other_page(&self.files, &files)));
+        }
+        if is_stored || is_written {
+            self.states.push(IndexState::Cached(files.clone()));
+            self.files = files;
+        }
+        is_stored || is_written
+    }
+}
+
+/// Files of which every other changed page is written back.
+fn every_other_page(old: &Files, new: &Files) -> Files {
+    let mix = |(path, bytes): &(PathBuf, Vec<u8>)| {
+        let before = old.iter().find(|(known, _)| known == path).map_or(&[][..], |(_, bytes)| bytes);
+        let mut mixed = bytes.clone();
+        let changed =
+            |(at, page): &(usize, &mut [u8])| before.get(at * PAGE..at * PAGE + page.len()) != Some(&**page);
+        for (at, page) in mixed.chunks_mut(PAGE).enumerate().filter(changed).step_by(2) {
+            let was = before.get(at * PAGE..).unwrap_or_default();
+            page.fill(0);
+            let len = was.len().min(page.len());
+            page[..len].copy_from_slice(&was[..len]);
+        }
+        (path.clone(), mixed)
+    };
+    new.iter().map(mix).collect()
 }
 
 /// Looks on at the pool's calls.
@@ -95,8 +178,7 @@ impl Recorder {
             watched
         });
         let disks = watched.collect();
-        let kept_index = vec![index.image()];
-        let mut inner = Inner { disks, index, kept_index, moments: Vec::new(), progress };
+        let mut inner = Inner { disks, index: WatchedIndex::of(index), moments: Vec::new(), progress };
         inner.pass();
         Self(Mutex::new(inner))
     }
@@ -120,8 +202,8 @@ impl Recorder {
             watched.states
         });
         let disks = disks.collect();
-        inner.index.unmount();
-        Kept { disks, index: inner.kept_index, moments: inner.moments }
+        inner.index.disk.unmount();
+        Kept { disks, index: inner.index.states, moments: inner.moments }
     }
 }
 
@@ -152,20 +234,14 @@ impl Inner {
         for watched in &mut self.disks {
             changed |= watched.look(call);
         }
-        // The index's file system is written by the database: what is on disk is what a cut leaves.
-        let image = self.index.image();
-        if self.kept_index.last() != Some(&image) {
-            self.kept_index.push(image);
-            changed = true;
-        }
-        changed
+        self.index.look() | changed
     }
 
     fn pass(&mut self) {
         self.moments.push(Moment {
             now: self.disks.iter().map(|watched| watched.states.len() - 1).collect(),
             floor: self.disks.iter().map(|watched| watched.floor).collect(),
-            index: self.kept_index.len() - 1,
+            index: self.index.floor..=self.index.states.len() - 1,
             progress: self.progress,
         });
     }
@@ -199,7 +275,7 @@ impl Watched {
         self.scan = scan(self.disk.path());
         let folder = Path::new(FOLDER);
         let is_left = self.scan.keys().any(|path| path.parent() == Some(folder));
-        self.states.push(State { image: self.disk.image(), what, is_left });
+        self.states.push(State { image: self.disk.image(), replayed: OnceLock::new(), what, is_left });
     }
 
     fn synced(&mut self, ino: u64, reach: Reach) {
@@ -219,13 +295,30 @@ impl Watched {
 }
 
 /// Makes the journal commit all changes of names and attributes so far.
-fn commit(root: &Path) {
+pub(crate) fn commit(root: &Path) {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     let same = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
     let root = File::open(root).unwrap();
     let times = Timestamps { last_access: now, last_modification: same };
     utimensat(&root, c"", &times, AtFlags::EMPTY_PATH).unwrap();
     rustix::fs::fsync(&root).unwrap();
+}
+
+/// All files below `root`.
+pub(crate) fn files_below(root: &Path) -> Files {
+    let mut found = Files::new();
+    let mut waiting = vec![root.to_owned()];
+    while let Some(dir) = waiting.pop() {
+        for path in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                waiting.push(path);
+            } else {
+                let bytes = fs::read(&path).unwrap();
+                found.push((path.strip_prefix(root).unwrap().to_owned(), bytes));
+            }
+        }
+    }
+    found
 }
 
 fn scan(root: &Path) -> Scan {

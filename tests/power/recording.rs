@@ -9,12 +9,12 @@ use fsstack_engine::live::Position;
 use fsstack_pool::Ino;
 use fsstack_sys::witness;
 
-use crate::act::Act;
+use crate::act::{Act, append};
 use crate::disk::{Format, Home};
 use crate::engine::Engine;
 use crate::model::{Object, Progress, Tree};
 use crate::plan::{Begin, Plan};
-use crate::record::{Kept, Recorder};
+use crate::record::{Files, IndexState, Kept, Moment, Recorder, State, files_below};
 
 /// What an NFS client knows of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,20 +26,28 @@ pub(crate) struct HandleOf {
     pub(crate) generation: u64,
 }
 
-/// The state directory's files.
-pub(crate) type Files = Vec<(PathBuf, Vec<u8>)>;
-
 /// A scenario that was run.
 #[derive(Clone)]
 pub(crate) struct Recording {
     pub(crate) plan: Plan,
     pub(crate) given: Tree,
-    pub(crate) kept: Kept,
-    pub(crate) index: Vec<Files>,
+    /// States of each disk.
+    pub(crate) disks: Arc<Vec<Vec<State>>>,
+    /// States of the index.
+    pub(crate) index: Arc<Vec<Files>>,
     pub(crate) handles: Vec<HandleOf>,
     pub(crate) cuts: Vec<Cut>,
     /// What was done between the acts and the cut.
     pub(crate) between: Option<String>,
+    pub(crate) way: Way,
+}
+
+/// How a recording comes of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Acts,
+    /// The acts are killed, and the mount after them, without a branch maybe, is recorded.
+    Recovery(Option<usize>),
 }
 
 /// What a cut may leave.
@@ -59,6 +67,11 @@ pub(crate) struct Cut {
 impl Recording {
     /// Runs `plan`.
     pub(crate) fn of(plan: Plan) -> Self {
+        Self::tried(plan).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Runs `plan`, if it can be run.
+    pub(crate) fn tried(plan: Plan) -> Result<Self, String> {
         let home = Home::new();
         let disks: Vec<_> = plan
             .branches
@@ -70,12 +83,26 @@ impl Recording {
         let paths: Vec<PathBuf> = disks.iter().map(|disk| disk.path().to_owned()).collect();
         plan.prepare(&paths);
         let state_dir = state.path().to_owned();
-        let given = plan.tree();
+        let mut given = plan.tree();
         let mut handles = Vec::new();
         let mut early = None;
         match plan.begin {
             Begin::Fresh => {}
             Begin::Without(at) => early = Some(plan.mount(&paths, &state_dir, Some(at))),
+            Begin::Again | Begin::Lost => {
+                let engine = plan.mount(&paths, &state_dir, None);
+                for (n, act) in moves().iter().enumerate() {
+                    run(&plan, act, &engine, (&mut given, n))?;
+                }
+                all_moved(&plan, &paths, &given)?;
+                add_handles(&engine, &given, &mut handles);
+                drop(engine);
+                if plan.begin == Begin::Lost {
+                    fs::read_dir(&state_dir)
+                        .unwrap()
+                        .for_each(|entry| fs::remove_dir_all(entry.unwrap().path()).unwrap());
+                }
+            }
             Begin::Mounted => {
                 // The first mount gives the branches their ids.
                 drop(plan.mount(&paths, &state_dir, None));
@@ -97,27 +124,26 @@ impl Recording {
                     let spec = plan.specs(&paths, None).swap_remove(*at);
                     engine.union.add_branch(&spec, Position::Last).unwrap();
                 }
-                let done = act.run(&engine);
-                assert_eq!(done, Ok(()), "{}: {}", plan.name, act.typed());
-                assert!(tree.apply(act, n).is_some(), "{}: {}", plan.name, act.typed());
+                run(&plan, act, &engine, (&mut tree, n))?;
                 recorder.progress(Progress { started: n + 1, answered: n + 1 });
             }
-            engine
-        });
+            Ok::<_, String>(engine)
+        })?;
         add_handles(&engine, &tree, &mut handles);
-        plan.check_moved(&paths, &tree);
+        all_moved(&plan, &paths, &tree)?;
         drop(engine);
         let kept = kept_by(recorder);
-        let index = kept.index.iter().map(|image| files(&home, image)).collect();
-        let cuts = cuts(&kept);
-        Self { plan, given, kept, index, handles, cuts, between: None }
+        let (index, numbers) = index_states(&home, &kept.index);
+        let cuts = cuts(&kept.moments, &numbers, plan.index_alone);
+        let (disks, between) = (kept.disks.into(), None);
+        Ok(Self { plan, given, disks, index, handles, cuts, between, way: Way::Acts })
     }
 
     /// The cuts at which the daemon was killed, as it were, and left something to settle: once for each state of the branches.
     pub(crate) fn kills(&self) -> Vec<Cut> {
         let mut seen = BTreeSet::new();
         let is_left =
-            |cut: &Cut| cut.states.iter().zip(&self.kept.disks).any(|(state, disk)| disk[*state].is_left);
+            |cut: &Cut| cut.states.iter().zip(self.disks.iter()).any(|(state, disk)| disk[*state].is_left);
         let kills = self.cuts.iter().filter(|cut| cut.whole.is_some() && is_left(cut));
         kills.filter(|cut| seen.insert(cut.states.clone())).cloned().collect()
     }
@@ -127,11 +153,11 @@ impl Recording {
         let plan = self.plan.clone();
         let progress = cut.whole.unwrap_or(cut.progress);
         let home = Home::new();
-        let disks =
-            cut.states.iter().enumerate().map(|(at, state)| {
-                home.mount(at, &self.kept.disks[at][*state].image, plan.branches[at].format)
-            });
-        let disks: Vec<_> = disks.collect();
+        let mount = |(at, state): (usize, &usize)| {
+            let format = plan.branches[at].format;
+            home.mount(at, self.disks[at][*state].image(&home, at, format), format)
+        };
+        let disks: Vec<_> = cut.states.iter().enumerate().map(mount).collect();
         let state = home.mount(disks.len(), Format::Ext4.empty(), Format::Ext4);
         put_files(&self.index[cut.index], state.path());
         rustix::fs::syncfs(fs::File::open(state.path()).unwrap()).unwrap();
@@ -143,25 +169,44 @@ impl Recording {
             recorder.progress(progress);
         });
         let kept = kept_by(recorder);
-        let index = kept.index.iter().map(|image| files(&home, image)).collect();
+        let (index, numbers) = index_states(&home, &kept.index);
         // What was there at first is on disk, and was answered or not when the daemon was killed.
-        let cuts =
-            cuts(&kept).into_iter().map(|cut| Cut { whole: Some(progress), progress, ..cut }).collect();
+        let cuts = cuts(&kept.moments, &numbers, plan.index_alone).into_iter();
+        let cuts = cuts.map(|cut| Cut { whole: Some(progress), progress, ..cut }).collect();
         let less = without.map(|at| format!(" without branch {at}")).unwrap_or_default();
-        let states = cut.states.iter().zip(&self.kept.disks).enumerate();
+        let states = cut.states.iter().zip(self.disks.iter()).enumerate();
         let states = states.map(|(at, (state, disk))| format!("branch {at} has: {}", disk[*state].what));
         let states = states.collect::<Vec<_>>().join("; ");
         let between = Some(format!("kill -9 ({states}); mount{less}, and the power goes meanwhile"));
         Self {
             plan: Plan { name: format!("{}; recovery is cut{less}", plan.name), ..plan },
             given: self.given.clone(),
-            kept,
+            disks: kept.disks.into(),
             index,
             handles: self.handles.clone(),
             cuts,
             between,
+            way: Way::Recovery(without),
         }
     }
+}
+
+/// Does the `n`-th act.
+fn run(plan: &Plan, act: &Act, engine: &Engine, (tree, n): (&mut Tree, usize)) -> Result<(), String> {
+    let failed = |error: String| format!("{}: {}: {error}", plan.name, act.typed());
+    act.run(engine).map_err(|error| failed(error.to_string()))?;
+    tree.apply(act, n).map(drop).ok_or_else(|| failed("it should have been refused".to_owned()))
+}
+
+/// What outgrew its branch has left it.
+fn all_moved(plan: &Plan, paths: &[PathBuf], tree: &Tree) -> Result<(), String> {
+    let stay = plan.unmoved(paths, tree);
+    if stay.is_empty() { Ok(()) } else { Err(format!("{}: {stay:?} stay", plan.name)) }
+}
+
+/// Moves a file before the recording begins.
+fn moves() -> [Act; 2] {
+    [append("d/moved", &"m".repeat(400 << 10)), Act::Syncfs]
 }
 
 const START: Progress = Progress { started: 0, answered: 0 };
@@ -188,23 +233,26 @@ fn add_handles(engine: &Engine, tree: &Tree, handles: &mut Vec<HandleOf>) {
     }
 }
 
-/// All files of the state directory that lies in an image.
-fn files(home: &Home, image: &crate::disk::Image) -> Files {
-    let disk = home.mount(0, image, Format::Ext4);
-    let mut found = Files::new();
-    let mut waiting = vec![disk.path().to_owned()];
-    while let Some(dir) = waiting.pop() {
-        for path in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
-            if path.is_dir() {
-                waiting.push(path);
-            } else {
-                let bytes = fs::read(&path).unwrap();
-                found.push((path.strip_prefix(disk.path()).unwrap().to_owned(), bytes));
+/// All states of the index, each once, and which of them each of the kept ones is.
+fn index_states(home: &Home, kept: &[IndexState]) -> (Arc<Vec<Files>>, Vec<usize>) {
+    let mut all: Vec<Files> = Vec::new();
+    let numbers = kept.iter().map(|state| {
+        let files = match state {
+            IndexState::Cached(files) => files.clone(),
+            IndexState::OnDisk(image) => {
+                let disk = home.mount(0, image, Format::Ext4);
+                let files = files_below(disk.path());
+                disk.unmount();
+                files
             }
-        }
-    }
-    disk.unmount();
-    found
+        };
+        all.iter().position(|known| *known == files).unwrap_or_else(|| {
+            all.push(files);
+            all.len() - 1
+        })
+    });
+    let numbers = numbers.collect();
+    (all.into(), numbers)
 }
 
 /// Puts the files into a state directory.
@@ -219,21 +267,27 @@ pub(crate) fn put_files(files: &Files, dir: &Path) {
     }
 }
 
-/// At each moment each disk may be left in any of its states since its last sync.
-pub(crate) fn cuts(kept: &Kept) -> Vec<Cut> {
+/// At each moment each disk, that of the index among them, may be left in any of its states since its last sync. `index` says
+/// which kept states of the index are the same. Unless `index_alone` says otherwise, its disk has what was synced and no more.
+fn cuts(moments: &[Moment], index: &[usize], index_alone: bool) -> Vec<Cut> {
     let mut found: BTreeMap<(Vec<usize>, usize), Cut> = BTreeMap::new();
-    for moment in &kept.moments {
+    for moment in moments {
         let mut some: Vec<Vec<usize>> = vec![Vec::new()];
-        for (floor, now) in moment.floor.iter().zip(&moment.now) {
+        let ranges = moment.floor.iter().zip(&moment.now).map(|(floor, now)| *floor..=*now);
+        let synced = *moment.index.start();
+        let of_index = if index_alone { moment.index.clone() } else { synced..=synced };
+        for range in ranges.chain([of_index.clone()]) {
             some = some
                 .into_iter()
-                .flat_map(|states| (*floor..=*now).map(move |state| [states.clone(), vec![state]].concat()))
+                .flat_map(|states| range.clone().map(move |state| [states.clone(), vec![state]].concat()))
                 .collect();
         }
-        for states in some {
-            let lost = moment.now.iter().zip(&states).map(|(now, state)| now - state).sum();
+        for mut states in some {
+            let Some(at) = states.pop() else { continue };
+            let of_disks: usize = moment.now.iter().zip(&states).map(|(now, state)| now - state).sum();
+            let lost = of_disks + (of_index.end() - at);
             let whole = (lost == 0).then_some(moment.progress);
-            let (index, progress) = (moment.index, moment.progress);
+            let (index, progress) = (index[at], moment.progress);
             let cut = Cut { states: states.clone(), index, progress, whole, lost };
             let known = found.entry((states, index)).or_insert_with(|| cut.clone());
             // What was answered later is promised, too.

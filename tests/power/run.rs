@@ -13,14 +13,15 @@ use crate::known::KNOWN;
 use crate::page::Seen;
 use crate::plan::Plan;
 use crate::recording::{Cut, Recording};
+use crate::report::report;
 
 /// So many states are mounted at the same time: much of it is waiting.
-const WORKERS: usize = 4;
+pub(crate) const WORKERS: usize = 4;
 
 /// What came of one scenario.
-struct Outcome {
-    recording: Recording,
-    wrong: Vec<(Cut, Vec<Fault>)>,
+pub(crate) struct Outcome {
+    pub(crate) recording: Recording,
+    pub(crate) wrong: Vec<(Cut, Vec<Fault>)>,
     seen: Seen,
 }
 
@@ -65,11 +66,13 @@ pub(crate) fn report_all(family: &str, recordings: Vec<Recording>) {
             _ => {}
         }
     }
-    tally(family, &outcomes, judged, wrong);
+    let rows: Vec<String> =
+        outcomes.iter().flat_map(|outcome| outcome.seen.rows(&outcome.recording)).collect();
+    tally(family, (outcomes.len(), judged, wrong), &rows.concat());
     assert!(complaints.is_empty(), "{complaints}");
 }
 
-fn judge_all(recordings: Vec<Recording>) -> Vec<Outcome> {
+pub(crate) fn judge_all(recordings: Vec<Recording>) -> Vec<Outcome> {
     let jobs: Vec<(usize, usize)> = recordings
         .iter()
         .enumerate()
@@ -102,53 +105,13 @@ fn judge_all(recordings: Vec<Recording>) -> Vec<Outcome> {
     outcomes
 }
 
-/// The wrong state that is the least to explain.
-fn report(outcome: &Outcome) -> String {
-    let Recording { plan, kept, .. } = &outcome.recording;
-    let mut text = format!(
-        "{}: {} of {} states are wrong\n",
-        plan.name,
-        outcome.wrong.len(),
-        outcome.recording.cuts.len()
-    );
-    let kinds: std::collections::BTreeSet<&str> =
-        outcome.wrong.iter().flat_map(|(_, faults)| faults.iter().map(|fault| fault.kind)).collect();
-    for kind in kinds {
-        let of_kind =
-            outcome.wrong.iter().filter(|(_, faults)| faults.iter().any(|fault| fault.kind == kind));
-        let Some((cut, faults)) = of_kind.min_by_key(|(cut, _)| (cut.progress, cut.lost)) else { continue };
-        for (n, act) in plan.acts.iter().enumerate().take(cut.progress.started) {
-            let answered = if n < cut.progress.answered { "" } else { "   # not answered" };
-            let _ = writeln!(text, "  {}{answered}", act.typed());
-        }
-        if let Some(between) = &outcome.recording.between {
-            let _ = writeln!(text, "  # {between}");
-        }
-        for (at, state) in cut.states.iter().enumerate() {
-            let lost = kept.disks[at].iter().skip(state + 1).map(|state| state.what.as_str());
-            let last = &kept.disks[at][*state].what;
-            let lost = lost.take(6).collect::<Vec<_>>().join(" | ");
-            let _ = writeln!(
-                text,
-                "  branch {at} ({}) has: {last}; not: {lost}",
-                plan.branches[at].format.name()
-            );
-        }
-        let _ = writeln!(text, "  # {}", plan.then.typed());
-        for fault in faults {
-            let _ = writeln!(text, "  -> {}: {}", fault.kind, fault.text);
-        }
-    }
-    text
-}
-
-/// Adds a line to what `cargo xtask test` prints at its end.
-fn tally(family: &str, outcomes: &[Outcome], judged: usize, wrong: usize) {
-    let line = format!("{family}\t{}\t{judged}\t{wrong}\n", outcomes.len());
+/// Adds a line to what `cargo xtask test` prints at its end: scenarios, states and wrong ones of a family, after the `rows` of the
+/// table of operations.
+pub(crate) fn tally(family: &str, (scenarios, judged, wrong): (usize, usize, usize), rows: &str) {
+    let line = format!("{family}\t{scenarios}\t{judged}\t{wrong}\n");
     print!("{line}");
     if let Some(list) = std::env::var_os("FSSTACK_POWER") {
         let mut list = OpenOptions::new().create(true).append(true).open(list).unwrap();
-        let rows = outcomes.iter().flat_map(|outcome| outcome.seen.rows(&outcome.recording));
-        list.write_all(rows.chain([line]).collect::<String>().as_bytes()).unwrap();
+        list.write_all(format!("{rows}{line}").as_bytes()).unwrap();
     }
 }

@@ -3,19 +3,30 @@
 use fsstack_lab::needs;
 
 use crate::disk::Format::{Ext4, Xfs};
+use crate::model::Progress;
 use crate::plan::{Meanwhile, Plan, Then};
 use crate::recording::Recording;
 use crate::run::{is_long, is_wanted, report_all};
-use crate::single::{Single, many_steps};
+use crate::single::{Single, few_steps, many_steps};
 
 fn recordings(formats: &[crate::disk::Format]) -> Vec<Recording> {
+    recordings_of(many_steps(), formats)
+}
+
+fn recordings_of(singles: Vec<Single>, formats: &[crate::disk::Format]) -> Vec<Recording> {
     let plan = |single: Single| single.plan(formats, false, Then::Mount);
-    let plans = many_steps().into_iter().map(plan).filter(|plan| is_wanted(&plan.name));
+    let plans = singles.into_iter().map(plan).filter(|plan| is_wanted(&plan.name));
     plans.map(Recording::of).collect()
 }
 
+/// Every branch in turn, and everything that may be done without it.
+fn aways() -> Vec<Then> {
+    let all = [Meanwhile::Rename, Meanwhile::Remove, Meanwhile::Fill];
+    (0..3).flat_map(|away| all.map(|meanwhile| Then::Away(away, meanwhile))).collect()
+}
+
 /// The same cuts, with something else done after them.
-fn with(recording: &Recording, then: Then) -> Recording {
+pub(crate) fn with(recording: &Recording, then: Then) -> Recording {
     let plan = recording.plan.clone();
     let cuts = if is_long() { recording.cuts.clone() } else { recording.kills() };
     Recording {
@@ -50,13 +61,24 @@ fn recovery_without_a_branch_is_cut() {
 fn a_branch_is_away_and_back() {
     needs!(root(), loops());
     let recordings = recordings(&[Xfs, Ext4, Ext4]);
-    let thens = (0..3).flat_map(|away| {
-        let all = [Meanwhile::Rename, Meanwhile::Remove, Meanwhile::Fill];
-        all.map(|meanwhile| Then::Away(away, meanwhile))
-    });
-    let thens: Vec<Then> = thens.collect();
+    let thens = aways();
     let all = recordings.iter().flat_map(|recording| thens.iter().map(|then| with(recording, *then)));
     report_all("a branch is away and back", all.collect());
+}
+
+/// Nothing is left to settle then: the operation was answered, and is kept.
+#[test]
+fn a_branch_is_away_after_the_answer() {
+    needs!(root(), loops());
+    let thens = aways();
+    let recordings = recordings_of(few_steps(), &[Ext4; 3]);
+    let answered = |recording: &Recording, then: &Then| {
+        let all = Progress { started: recording.plan.acts.len(), answered: recording.plan.acts.len() };
+        let cut = recording.cuts.iter().find(|cut| cut.lost == 0 && cut.whole == Some(all)).cloned();
+        Recording { cuts: cut.into_iter().collect(), ..with(recording, *then) }
+    };
+    let all = recordings.iter().flat_map(|recording| thens.iter().map(|then| answered(recording, then)));
+    report_all("a branch is away after the answer", all.collect());
 }
 
 #[test]

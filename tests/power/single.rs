@@ -3,12 +3,12 @@
 use fsstack_lab::needs;
 
 use crate::act::{
-    Act, append, chmod, chown, create, exchange, fdatasync, fsync, fsync_dir, grant, link, mkdir, remove,
-    rename, rmdir, synced,
+    Act, append, chmod, chown, commit, create, exchange, fdatasync, fsync, fsync_dir, grant, link, mkdir,
+    remove, rename, rmdir, synced, unnamed,
 };
 use crate::disk::Format::{self, Ext4, Xfs};
 use crate::plan::{Begin, BranchPlan, Given, Plan, Then, dir, file};
-use crate::run::run;
+use crate::run::{is_long, run};
 
 /// New things go to the branch `takes`; `full` has no room.
 #[derive(Clone)]
@@ -61,6 +61,7 @@ impl Single {
             name: format!("{} ({}{export_text})", self.name, names.join(", ")),
             branches: formats.iter().enumerate().map(branch).collect(),
             export,
+            index_alone: export || is_long(),
             given: self.given,
             acts: self.acts,
             durable: if self.durable { vec![0] } else { vec![] },
@@ -142,7 +143,7 @@ pub(crate) fn many_steps() -> Vec<Single> {
     ]
 }
 
-fn few_steps() -> Vec<Single> {
+pub(crate) fn few_steps() -> Vec<Single> {
     let hidden = || vec![file(0, "f", "shown"), file(1, "f", "older"), file(2, "f", "oldest")];
     vec![
         single(
@@ -150,11 +151,17 @@ fn few_steps() -> Vec<Single> {
             vec![dir(&[1], "d")],
             vec![create("d/f", "new"), fsync("d/f"), create("d/g", "more")],
         ),
+        single("O_TMPFILE and link", vec![dir(&[1], "d")], vec![unnamed("d/f", "new"), fsync("d/f")]),
         single("mkdir", vec![dir(&[1], "d")], vec![mkdir("d/e"), create("d/e/f", "new"), fsync_dir("d/e")]),
         single(
             "skeleton",
             vec![dir(&[2], "d"), dir(&[2], "d/e"), file(2, "d/e/old", "old")],
             vec![create("d/e/new", "new"), fsync("d/e/new")],
+        ),
+        single(
+            "NFS COMMIT",
+            vec![dir(&[1], "d"), file(1, "d/f", "f")],
+            vec![remove("d/f"), create("d/f", "new"), commit("d/f")],
         ),
         single("link", vec![file(1, "f", "f"), dir(&[0], "d")], vec![link("f", "d/g"), fsync_dir("d")]),
         single(
@@ -201,6 +208,23 @@ fn beginnings() -> Vec<Single> {
             .beginning(Begin::Without(2))
             .placed_on(2),
     ]
+}
+
+/// The index is opened again, or made anew; it signs the branches, and notes what moves and what gets a copy.
+fn of_the_index() -> Vec<Single> {
+    let film = "f".repeat(400 << 10);
+    let given = || {
+        vec![
+            dir(&[0, 1], "d"),
+            file(0, "d/moved", "moved"),
+            file(0, "d/film", "film"),
+            file(1, "d/g", "g"),
+            dir(&[0], "e"),
+        ]
+    };
+    let acts = || vec![Act::Look, append("d/film", &film), create("e/new", "new"), fsync("e/new")];
+    let over = |name, begin| single(name, given(), acts()).outgrowing(0, 2).beginning(begin);
+    vec![over("index opened again", Begin::Again), over("index lost", Begin::Lost)]
 }
 
 /// What programs do in a few steps to keep what they write.
@@ -262,6 +286,6 @@ fn many_steps_on_xfs() {
 #[test]
 fn few_steps_on_ext4() {
     needs!(root(), loops());
-    let singles = [few_steps(), programs(), beginnings()].concat();
+    let singles = [few_steps(), programs(), beginnings(), of_the_index()].concat();
     run("few steps, ext4", all(singles, &[Ext4; 3], true));
 }

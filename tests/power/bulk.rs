@@ -1,0 +1,330 @@
+//! A bulk copy is killed before each of its calls, or the power goes there, and it is run again.
+//!
+//! The copier is a process of its own, which stops before its n-th call: what is on each disk then is kept, without and with
+//! what the disk's journal would commit by itself. The pool is the real daemon's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fsstack_lab::daemon::Process;
+use fsstack_lab::shell::{Run, command};
+use fsstack_lab::{self as lab, Pool, needs};
+use fsstack_pool::BranchSpec;
+use fsstack_sys::Kind;
+use rustix::process::Signal;
+
+use crate::disk::{Disk, Format, Home, Image};
+use crate::engine::{Engine, settings};
+use crate::record::commit;
+use crate::run::{WORKERS, is_long, is_wanted, tally};
+use crate::shown::{on_branch, read};
+
+/// The file for its process number, the source and the target.
+const ORDER: &str = "FSSTACK_TEST_COPIER";
+/// Limit for what takes milliseconds.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Rows of the table of operations, if nothing is wrong.
+const ROWS: &str = "row\tbulk copy\tkilled under way\twhole files; run again, done\n\
+                    row\tbulk copy\tkilled after the answer\tdone\n\
+                    row\tbulk copy\tpower cut under way\twhole files; run again, done\n\
+                    row\tbulk copy\tafter the answer\tdone\n\
+                    row\tbulk copy\tafter a sync\tdone\n";
+
+/// The copier: does nothing unless it was given an order.
+#[test]
+fn a_copier() {
+    let Ok(order) = std::env::var(ORDER) else { return };
+    let [number, from, into]: [&str; 3] = order.split('\n').collect::<Vec<_>>().try_into().unwrap();
+    fs::write(number, std::process::id().to_string()).unwrap();
+    let arguments = ["copy", "--jobs", "1", from, into].map(OsString::from);
+    assert_eq!(fsstack_mount::command::run(arguments), 0);
+}
+
+/// A name of the copied tree: kind and mode, owner, and content, target or none.
+type Names = BTreeMap<PathBuf, (u32, u32, String)>;
+
+fn names_below(root: &Path) -> Names {
+    let mut found = Names::new();
+    let mut waiting = vec![root.to_owned()];
+    while let Some(path) = waiting.pop() {
+        let meta = path.symlink_metadata().unwrap();
+        let text = match meta.file_type() {
+            kind if kind.is_file() => fs::read_to_string(&path).unwrap(),
+            kind if kind.is_symlink() => fs::read_link(&path).unwrap().display().to_string(),
+            _ => String::new(),
+        };
+        if meta.is_dir() {
+            waiting.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        found.insert(path.strip_prefix(root).unwrap().to_owned(), (meta.mode(), meta.uid(), text));
+    }
+    found
+}
+
+fn make_source(root: &Path) {
+    let file = |path: &str, text: &str, mode: u32, owner: u32| {
+        let path = root.join(path);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        lchown(&path, Some(owner), Some(owner)).unwrap();
+    };
+    fs::create_dir_all(root.join("d/e")).unwrap();
+    fs::set_permissions(root.join("d"), PermissionsExt::from_mode(0o750)).unwrap();
+    file("first", &"1".repeat(100 << 10), 0o640, 0);
+    file("d/second", &"2".repeat(50 << 10), 0o600, 1000);
+    file("d/e/third", "third", 0o644, 1001);
+    fs::hard_link(root.join("first"), root.join("d/first")).unwrap();
+    symlink("nowhere", root.join("d/link")).unwrap();
+    lchown(root.join("d/link"), Some(1000), Some(1000)).unwrap();
+}
+
+/// A pool of two disks, and what is copied into it.
+struct Bench {
+    pool: Pool,
+    disks: Vec<Disk>,
+    home: Home,
+}
+
+fn pool_over(disks: &[Disk]) -> Pool {
+    let paths: Vec<String> = disks.iter().map(|disk| disk.path().display().to_string()).collect();
+    let options = ["create=mfs", "minfreespace=0", "attr-timeout=0", "entry-timeout=0"];
+    options.iter().fold(lab::pool().no_others().over(&paths), |pool, option| pool.option(option)).mount()
+}
+
+impl Bench {
+    fn new(images: &[Image]) -> Self {
+        let home = Home::new();
+        let mount = |(at, image)| home.mount(at, image, Format::Ext4);
+        let disks: Vec<Disk> = images.iter().enumerate().map(mount).collect();
+        Self { pool: pool_over(&disks), disks, home }
+    }
+
+    fn copier(&self, source: &Path) -> Run {
+        let number = self.home.path().join("copier");
+        let _old = fs::remove_file(&number);
+        let order = [&number, source, self.pool.path()].map(|path| path.display().to_string()).join("\n");
+        let test = ["--exact", "bulk::a_copier", "--nocapture", "--test-threads=1"];
+        command(std::env::current_exe().unwrap()).args(test).env(ORDER, order)
+    }
+
+    /// The copier's process, once it has stopped.
+    fn stopped(&self) -> Option<Process> {
+        let number = fs::read_to_string(self.home.path().join("copier")).ok()?.parse().ok()?;
+        let stat = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+        let is_stopped = stat.rsplit_once(')')?.1.trim_start().starts_with('T');
+        Process::of(number).filter(|_| is_stopped)
+    }
+
+    fn images(&self) -> Vec<Image> {
+        self.disks.iter().map(Disk::image).collect()
+    }
+
+    /// Copies until right before the `nth` call, and is killed there: what is on the disks then, without and with what their journals
+    /// commit. None: there are not so many calls.
+    fn killed(&self, source: &Path, nth: u64) -> Option<[Vec<Image>; 2]> {
+        let run = self.copier(source).env("FSSTACK_FAULT", format!("stop:{nth}"));
+        std::thread::scope(|scope| {
+            let copier = scope.spawn(|| run.output().unwrap());
+            let began = Instant::now();
+            let stopped = loop {
+                match self.stopped() {
+                    Some(stopped) => break stopped,
+                    None if copier.is_finished() => {
+                        let ended = copier.join().unwrap();
+                        assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+                        return None;
+                    }
+                    None => assert!(began.elapsed() < LIMIT, "call {nth} is not reached"),
+                }
+                std::thread::sleep(Duration::from_micros(200));
+            };
+            let synced = self.images();
+            self.disks.iter().for_each(|disk| commit(disk.path()));
+            let committed = self.images();
+            stopped.signal(Signal::KILL).unwrap();
+            assert_eq!(copier.join().unwrap().code, 128 + 9);
+            Some([synced, committed])
+        })
+    }
+
+    /// Waits until the daemon has cleared up behind a copier.
+    fn cleared(&self) -> bool {
+        let began = Instant::now();
+        while self.disks.iter().any(|disk| on_branch(disk.path()).1) {
+            if LIMIT < began.elapsed() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    /// Copies to the end: what is wrong then.
+    fn finished(&self, source: &Path, whole: &Names) -> Option<String> {
+        let ended = self.copier(source).output().unwrap();
+        let name = self.pool.at(source.file_name().unwrap());
+        if ended.code != 0 {
+            return Some(format!("run again: it fails: {}{}", ended.stdout, ended.stderr));
+        }
+        let found = names_below(&name);
+        if found != *whole {
+            return Some(format!("run again: {}", difference(whole, &found)));
+        }
+        let (one, other) = (name.join("first"), name.join("d/first"));
+        let [one, other] = [one, other].map(|path| path.metadata().unwrap().ino());
+        if one != other {
+            return Some("run again: first and d/first are two files".to_owned());
+        }
+        (!self.cleared()).then(|| "run again: a hidden folder is left".to_owned())
+    }
+}
+
+fn difference(whole: &Names, found: &Names) -> String {
+    let paths: BTreeSet<&PathBuf> = whole.keys().chain(found.keys()).collect();
+    let told = |name: Option<&(u32, u32, String)>| match name {
+        None => "not there".to_owned(),
+        Some((mode, owner, text)) => format!("{mode:o} of {owner}, {} bytes", text.len()),
+    };
+    let differing = paths.into_iter().filter(|path| whole.get(*path) != found.get(*path));
+    let lines = differing.map(|path| {
+        format!("{} is {}, not {}", path.display(), told(found.get(path)), told(whole.get(path)))
+    });
+    lines.collect::<Vec<_>>().join("; ")
+}
+
+/// The state of both disks after a cut.
+struct Left {
+    images: [Image; 2],
+    what: String,
+    /// The copy had returned 0.
+    returned: bool,
+}
+
+/// Mounts what a cut has left, and says what is wrong with it.
+fn judge(left: &Left, home: &Home, whole: &Names) -> Option<String> {
+    let disks: Vec<Disk> =
+        left.images.iter().enumerate().map(|(at, image)| home.mount(at, image, Format::Ext4)).collect();
+    let specs = || disks.iter().map(|disk| BranchSpec::new(disk.path().to_owned())).collect();
+    let engine = Engine::of(specs(), settings("ff"));
+    let found = names_of(&engine);
+    drop(engine);
+    let is_left = disks.iter().any(|disk| on_branch(disk.path()).1);
+    let again = names_of(&Engine::of(specs(), settings("ff")));
+    disks.into_iter().for_each(Disk::unmount);
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => return Some(error),
+    };
+    let of_file = |mode: u32| mode & 0o170_000 == 0o100_000;
+    let half = found.iter().find(|(path, name)| of_file(name.0) && whole.get(*path) != Some(*name));
+    let strange = found.keys().find(|path| !whole.contains_key(*path));
+    match () {
+        () if half.is_some() || strange.is_some() || left.returned && found != *whole => {
+            Some(difference(whole, &found))
+        }
+        () if is_left => Some("a hidden folder is left".to_owned()),
+        () if again.as_ref() != Ok(&found) => Some(format!("the next mount shows {again:?}")),
+        () => None,
+    }
+}
+
+/// What the pool shows of the copied tree.
+fn names_of(engine: &Engine) -> Result<Names, String> {
+    let mut found = Names::new();
+    let mut waiting = vec![PathBuf::new()];
+    while let Some(dir) = waiting.pop() {
+        let names = engine
+            .list(&dir, usize::MAX)
+            .map_err(|error| format!("listing of {}: {error}", dir.display()))?;
+        for path in names.into_iter().map(|name| dir.join(name)) {
+            let failed = |error| format!("{}: {error}", path.display());
+            let entry = engine.find(&path).map_err(failed)?;
+            let text = match entry.attr.stat.kind() {
+                Kind::File => read(engine, entry.ino).map_err(failed)?,
+                Kind::Symlink => "nowhere".to_owned(),
+                _ => String::new(),
+            };
+            if entry.attr.stat.is_dir() {
+                waiting.push(path.clone());
+            }
+            let Ok(name) = path.strip_prefix("tree") else {
+                return Err(format!("{} is there", path.display()));
+            };
+            found.insert(name.to_owned(), (entry.attr.stat.mode, entry.attr.stat.uid, text));
+        }
+    }
+    Ok(found)
+}
+
+#[test]
+fn a_bulk_copy_is_killed_or_cut_at_each_call_and_run_again() {
+    needs!(mounting(), loops());
+    if !is_wanted("bulk copy") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("tree");
+    make_source(&source);
+    let whole = names_below(&source);
+    let bench = Bench::new(&[Format::Ext4.empty().clone(), Format::Ext4.empty().clone()]);
+    let mut wrong = Vec::new();
+    let mut all: Vec<Left> = Vec::new();
+    let mut keep = |left: Left| {
+        if all.iter().all(|known| known.images != left.images || known.returned != left.returned) {
+            all.push(left);
+        }
+    };
+    let mut kills = 0;
+    for nth in 1.. {
+        let Some([synced, committed]) = bench.killed(&source, nth) else { break };
+        kills = nth;
+        for (a, b) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let image = |at: usize, which: usize| [&synced, &committed][which][at].clone();
+            let what = format!("cut before call {nth}, committed: {a} {b}");
+            keep(Left { images: [image(0, a), image(1, b)], what, returned: false });
+        }
+        wrong.extend(bench.finished(&source, &whole).map(|text| format!("killed before call {nth}; {text}")));
+        let images = bench.images().try_into().unwrap();
+        keep(Left { images, what: format!("killed before call {nth}, run again, cut"), returned: true });
+        fs::remove_dir_all(bench.pool.at("tree")).unwrap();
+    }
+    let Bench { pool, disks, .. } = bench;
+    drop(pool);
+    disks.into_iter().for_each(Disk::unmount);
+    assert!(kills > 20, "{kills} calls");
+    println!("{kills} kills");
+    let next = AtomicUsize::new(0);
+    let faults = Mutex::new(wrong);
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                let home = Home::new();
+                while let Some(left) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let wrong = judge(left, &home, &whole);
+                    faults.lock().unwrap().extend(wrong.map(|text| format!("{}: {text}", left.what)));
+                }
+            });
+        }
+    });
+    // A cut copy is finished by the next one, too.
+    let step = if is_long() { 1 } else { 16 };
+    for left in all.iter().filter(|left| !left.returned).step_by(step) {
+        let bench = Bench::new(&left.images);
+        let wrong = bench.finished(&source, &whole);
+        faults.lock().unwrap().extend(wrong.map(|text| format!("{}; {text}", left.what)));
+        let Bench { pool, disks, .. } = bench;
+        drop(pool);
+        disks.into_iter().for_each(Disk::unmount);
+    }
+    let faults = faults.into_inner().unwrap();
+    let judged = all.len() + usize::try_from(kills).unwrap();
+    tally("bulk copy", (1, judged, faults.len()), if faults.is_empty() { ROWS } else { "" });
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
