@@ -122,6 +122,12 @@ impl Bench {
         Process::of(number).filter(|_| is_stopped)
     }
 
+    fn end(self) {
+        let Self { pool, disks, .. } = self;
+        drop(pool);
+        disks.into_iter().for_each(Disk::unmount);
+    }
+
     fn images(&self) -> Vec<Image> {
         self.disks.iter().map(Disk::image).collect()
     }
@@ -235,6 +241,24 @@ fn judge(left: &Left, home: &Home, whole: &Names) -> Option<String> {
     }
 }
 
+/// Judges all states: what is wrong with them.
+fn judge_all(all: &[Left], whole: &Names) -> Vec<String> {
+    let next = AtomicUsize::new(0);
+    let faults = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                let home = Home::new();
+                while let Some(left) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let wrong = judge(left, &home, whole);
+                    faults.lock().unwrap().extend(wrong.map(|text| format!("{}: {text}", left.what)));
+                }
+            });
+        }
+    });
+    faults.into_inner().unwrap()
+}
+
 /// What the pool shows of the copied tree.
 fn names_of(engine: &Engine) -> Result<Names, String> {
     let mut found = Names::new();
@@ -295,35 +319,18 @@ fn a_bulk_copy_is_killed_or_cut_at_each_call_and_run_again() {
         keep(Left { images, what: format!("killed before call {nth}, run again, cut"), returned: true });
         fs::remove_dir_all(bench.pool.at("tree")).unwrap();
     }
-    let Bench { pool, disks, .. } = bench;
-    drop(pool);
-    disks.into_iter().for_each(Disk::unmount);
+    bench.end();
     assert!(kills > 20, "{kills} calls");
     println!("{kills} kills");
-    let next = AtomicUsize::new(0);
-    let faults = Mutex::new(wrong);
-    std::thread::scope(|scope| {
-        for _ in 0..WORKERS {
-            scope.spawn(|| {
-                let home = Home::new();
-                while let Some(left) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let wrong = judge(left, &home, &whole);
-                    faults.lock().unwrap().extend(wrong.map(|text| format!("{}: {text}", left.what)));
-                }
-            });
-        }
-    });
+    let mut faults = [wrong, judge_all(&all, &whole)].concat();
     // A cut copy is finished by the next one, too.
     let step = if is_long() { 1 } else { 16 };
     for left in all.iter().filter(|left| !left.returned).step_by(step) {
         let bench = Bench::new(&left.images);
         let wrong = bench.finished(&source, &whole);
-        faults.lock().unwrap().extend(wrong.map(|text| format!("{}; {text}", left.what)));
-        let Bench { pool, disks, .. } = bench;
-        drop(pool);
-        disks.into_iter().for_each(Disk::unmount);
+        faults.extend(wrong.map(|text| format!("{}; {text}", left.what)));
+        bench.end();
     }
-    let faults = faults.into_inner().unwrap();
     let judged = all.len() + usize::try_from(kills).unwrap();
     tally("bulk copy", (1, judged, faults.len()), if faults.is_empty() { ROWS } else { "" });
     assert!(faults.is_empty(), "{}", faults.join("\n"));

@@ -85,32 +85,7 @@ impl Recording {
         let state_dir = state.path().to_owned();
         let mut given = plan.tree();
         let mut handles = Vec::new();
-        let mut early = None;
-        match plan.begin {
-            Begin::Fresh => {}
-            Begin::Without(at) => early = Some(plan.mount(&paths, &state_dir, Some(at))),
-            Begin::Again | Begin::Lost => {
-                let engine = plan.mount(&paths, &state_dir, None);
-                for (n, act) in moves().iter().enumerate() {
-                    run(&plan, act, &engine, (&mut given, n))?;
-                }
-                all_moved(&plan, &paths, &given)?;
-                add_handles(&engine, &given, &mut handles);
-                drop(engine);
-                if plan.begin == Begin::Lost {
-                    fs::read_dir(&state_dir)
-                        .unwrap()
-                        .for_each(|entry| fs::remove_dir_all(entry.unwrap().path()).unwrap());
-                }
-            }
-            Begin::Mounted => {
-                // The first mount gives the branches their ids.
-                drop(plan.mount(&paths, &state_dir, None));
-                let engine = plan.mount(&paths, &state_dir, None);
-                add_handles(&engine, &given, &mut handles);
-                early = Some(engine);
-            }
-        }
+        let early = begin(&plan, (&paths, &state_dir), &mut given, &mut handles)?;
         for path in paths.iter().chain([&state_dir]) {
             rustix::fs::syncfs(fs::File::open(path).unwrap()).unwrap();
         }
@@ -187,6 +162,41 @@ impl Recording {
             cuts,
             between,
             way: Way::Recovery(without),
+        }
+    }
+}
+
+/// Does what comes before the first act: returns the pool if it is mounted then.
+fn begin(
+    plan: &Plan,
+    (paths, state_dir): (&[PathBuf], &Path),
+    given: &mut Tree,
+    handles: &mut Vec<HandleOf>,
+) -> Result<Option<Engine>, String> {
+    let mount = |without| plan.mount(paths, state_dir, without);
+    match plan.begin {
+        Begin::Fresh => Ok(None),
+        Begin::Without(at) => Ok(Some(mount(Some(at)))),
+        Begin::Again | Begin::Lost => {
+            let engine = mount(None);
+            for (n, act) in moves().iter().enumerate() {
+                run(plan, act, &engine, (given, n))?;
+            }
+            all_moved(plan, paths, given)?;
+            add_handles(&engine, given, handles);
+            drop(engine);
+            if plan.begin == Begin::Lost {
+                let files = fs::read_dir(state_dir).unwrap();
+                files.for_each(|entry| fs::remove_dir_all(entry.unwrap().path()).unwrap());
+            }
+            Ok(None)
+        }
+        Begin::Mounted => {
+            // The first mount gives the branches their ids.
+            drop(mount(None));
+            let engine = mount(None);
+            add_handles(&engine, given, handles);
+            Ok(Some(engine))
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::model::Progress;
 use crate::plan::{Meanwhile, Plan, Then};
 use crate::recording::Recording;
 use crate::run::{is_long, is_wanted, report_all};
-use crate::single::{Single, few_steps, many_steps};
+use crate::single::{Single, few_steps, many_steps, programs};
 
 fn recordings(formats: &[crate::disk::Format]) -> Vec<Recording> {
     recordings_of(many_steps(), formats)
@@ -71,7 +71,7 @@ fn a_branch_is_away_and_back() {
 fn a_branch_is_away_after_the_answer() {
     needs!(root(), loops());
     let thens = aways();
-    let recordings = recordings_of(few_steps(), &[Ext4; 3]);
+    let recordings = recordings_of([few_steps(), programs()].concat(), &[Ext4; 3]);
     let answered = |recording: &Recording, then: &Then| {
         let all = Progress { started: recording.plan.acts.len(), answered: recording.plan.acts.len() };
         let cut = recording.cuts.iter().find(|cut| cut.lost == 0 && cut.whole == Some(all)).cloned();

@@ -228,7 +228,7 @@ fn of_the_index() -> Vec<Single> {
 }
 
 /// What programs do in a few steps to keep what they write.
-fn programs() -> Vec<Single> {
+pub(crate) fn programs() -> Vec<Single> {
     vec![
         single(
             "write aside and rename over, one branch",
