@@ -13,7 +13,7 @@ use crate::after;
 use crate::disk::{Disk, Home};
 use crate::engine::Engine;
 use crate::model::{MADE, Progress, Tree, allowed, first_is_done, is_loose};
-use crate::plan::{Plan, Then};
+use crate::plan::{Begin, Plan, Then};
 use crate::recording::{Cut, HandleOf, Recording, put_files};
 use crate::shown::{self, Shown, differences, line, on_branch};
 
@@ -108,6 +108,9 @@ pub(crate) fn mounted(ground: &Ground<'_>, cut: &Cut) -> Verdict {
         let handles = ground.recording.handles.iter().filter(|handle| !ground.is_loose_at(cut, &handle.path));
         faults.extend(handles.filter_map(|handle| opens(&engine, handle, &names, &trees)));
     }
+    if ground.recording.plan.begin != Begin::Mounted && is_told {
+        faults.extend(ground.recording.handles.iter().filter_map(|handle| renumbered(handle, &names)));
+    }
     drop(engine);
     faults.extend(branches(ground, cut, &names));
     faults.extend(again(ground, &names));
@@ -131,6 +134,14 @@ pub(crate) fn tree(recording: &Recording, cut: &Cut, names: &Names) -> Option<Fa
         (!nearest.is_empty())
             .then(|| fault("tree", format!("{} (shown: {})", nearest.join(", "), line(names))))
     })
+}
+
+/// A file has the number that was shown before.
+fn renumbered(handle: &HandleOf, names: &Names) -> Option<Fault> {
+    let is_it = |name: &&Shown| name.object == Some(handle.object) && name.text.is_some();
+    let now = names.values().find(is_it)?.ino;
+    let text = format!("#{} was {}, and is {}", handle.object, handle.ino.0, now.0);
+    (now != handle.ino).then(|| fault("number", text))
 }
 
 /// No two objects have one number.
