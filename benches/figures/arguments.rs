@@ -110,35 +110,35 @@ impl Arguments {
     }
 
     /// How much of each metadata operation is done.
-    pub(crate) fn metadata(&self) -> metadata::Amount {
+    pub(crate) fn metadata(&self) -> metadata::MetadataAmount {
         let (names, listed) = match self.pace {
             Pace::Quick => (500, 2_000),
             Pace::Full => (5_000, 10_000),
         };
-        metadata::Amount { rounds: self.rounds(), names, listed }
+        metadata::MetadataAmount { rounds: self.rounds(), names, listed }
     }
 
     /// How large the trees are that real programs work in.
-    pub(crate) fn trees(&self) -> trees::Amount {
+    pub(crate) fn trees(&self) -> trees::TreesAmount {
         let (files, listed) = match self.pace {
             Pace::Quick => (500, 2_000),
             Pace::Full => (20_000, 10_000),
         };
-        trees::Amount { rounds: self.rounds(), files, listed }
+        trees::TreesAmount { rounds: self.rounds(), files, listed }
     }
 
     /// How much data is moved.
-    pub(crate) fn data(&self) -> data::Amount {
+    pub(crate) fn data(&self) -> data::DataAmount {
         let (mib, pages) = match self.pace {
             Pace::Quick => (64, 4_000),
             Pace::Full => (256, 40_000),
         };
-        data::Amount { rounds: self.rounds(), mib, pages }
+        data::DataAmount { rounds: self.rounds(), mib, pages }
     }
 
     /// How much is done while a pool is asked.
-    pub(crate) fn control(&self) -> control::Amount {
-        control::Amount { metadata: self.metadata(), data: self.data(), statuses: 8 * self.rounds() }
+    pub(crate) fn control(&self) -> control::ControlAmount {
+        control::ControlAmount { metadata: self.metadata(), data: self.data(), statuses: 8 * self.rounds() }
     }
 
     /// How many inodes are held.
@@ -150,12 +150,12 @@ impl Arguments {
     }
 
     /// How much NFS clients do.
-    pub(crate) fn nfs(&self) -> nfs::Amount {
+    pub(crate) fn nfs(&self) -> nfs::NfsAmount {
         let (mib, names) = match self.pace {
             Pace::Quick => (64, 300),
             Pace::Full => (256, 3_000),
         };
-        nfs::Amount { rounds: self.rounds(), mib, names }
+        nfs::NfsAmount { rounds: self.rounds(), mib, names }
     }
 
     /// How many moved files the index has.
@@ -167,12 +167,12 @@ impl Arguments {
     }
 
     /// How much is copied.
-    pub(crate) fn copied(&self) -> copy::Amount {
+    pub(crate) fn copied(&self) -> copy::CopyAmount {
         let (files, mib) = match self.pace {
             Pace::Quick => (2_000, 128),
             Pace::Full => (20_000, 1024),
         };
-        copy::Amount { rounds: self.rounds(), files, mib }
+        copy::CopyAmount { rounds: self.rounds(), files, mib }
     }
 
     /// Rounds, and the size in MiB of each file that moves meanwhile.
@@ -184,20 +184,23 @@ impl Arguments {
     }
 
     /// How long the mixed work goes on. An hour is for those who name it.
-    pub(crate) fn endurance(&self) -> endurance::Amount {
+    pub(crate) fn endurance(&self) -> endurance::EnduranceAmount {
         let (lasts, every_ms) = match self.pace {
             Pace::Full if self.only.contains(&Part::Endurance) => (3600, 5000),
             _ => (12, 200),
         };
-        endurance::Amount { lasts: Duration::from_secs(lasts), every: Duration::from_millis(every_ms) }
+        endurance::EnduranceAmount {
+            lasts: Duration::from_secs(lasts),
+            every: Duration::from_millis(every_ms),
+        }
     }
 
     /// How large the file is that moves.
-    pub(crate) fn relocated(&self) -> relocate::Amount {
+    pub(crate) fn relocated(&self) -> relocate::RelocateAmount {
         let mib = match self.pace {
             Pace::Quick => 512,
             Pace::Full => 2048,
         };
-        relocate::Amount { rounds: self.rounds(), mib }
+        relocate::RelocateAmount { rounds: self.rounds(), mib }
     }
 }

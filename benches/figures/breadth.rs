@@ -9,13 +9,13 @@ use std::time::Instant;
 use anyhow::Result;
 use rustix::fs::{AtFlags, statat};
 
-use crate::metadata::{Amount, open_dir, per_second};
+use crate::metadata::{MetadataAmount, open_dir, per_second};
 use crate::report::{Sense, Table};
 use crate::test_bed::{Contender, Server, TestBed};
 
 const POOLS: &[(&str, usize)] = &[("1-branch", 1), ("2-branches", 2), ("16-branches", 16)];
 
-pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<Table>) -> Result<()> {
     let mut table =
         Table::new("Stats of a known name a second, looked up each time, by branches", Sense::MoreIsBetter);
     table.compare("16-branches", &["1-branch"], "16 to 1");

@@ -15,7 +15,7 @@ use fsstack_lab::{Skip, Trace, mounts};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::gettid;
 
-use crate::metadata::{Amount, open_dir};
+use crate::metadata::{MetadataAmount, open_dir};
 use crate::report::{Sense, Table};
 use crate::test_bed::{CACHES_ON, Contender, Server, Standing, TestBed};
 
@@ -39,7 +39,7 @@ const RECENT: usize = 32;
 /// The order of the rows.
 const REQUESTS: &[&str] = &["LOOKUP", "CREATE", "GETATTR", BACKGROUND];
 
-pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<Table>) -> Result<()> {
     let trace = match Trace::new("breakdown").and_then(|trace| prepare(&trace).map(|()| trace)) {
         Ok(trace) => trace,
         Err(error) => {

@@ -25,14 +25,14 @@ const WORKERS: usize = 4;
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Amount {
-    pub(crate) metadata: metadata::Amount,
-    pub(crate) data: data::Amount,
+pub(crate) struct ControlAmount {
+    pub(crate) metadata: metadata::ControlAmount,
+    pub(crate) data: data::ControlAmount,
     /// How often a status is asked for while it is timed.
     pub(crate) statuses: usize,
 }
 
-pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: ControlAmount, tables: &mut Vec<Table>) -> Result<()> {
     let own = &["minfreespace=64M", "passthrough-headroom=64M"][..];
     let contenders = [
         Contender::new(ALONE, Server::Fsstack, &[own, CACHES_ON]),
@@ -68,7 +68,7 @@ fn ask_until(over: &AtomicBool, pool: &Path) -> Result<()> {
     Ok(())
 }
 
-fn metadata_table(standing: &Stands<'_>, amount: metadata::Amount) -> Result<Table> {
+fn metadata_table(standing: &Stands<'_>, amount: metadata::ControlAmount) -> Result<Table> {
     let mut table =
         Table::new("Operations a second, one client, of a pool that is asked", Sense::MoreIsBetter);
     table.compare(ASKED, &[ALONE], "asked to left alone");
@@ -76,7 +76,7 @@ fn metadata_table(standing: &Stands<'_>, amount: metadata::Amount) -> Result<Tab
     Ok(table)
 }
 
-fn data_table(standing: &Stands<'_>, amount: data::Amount) -> Result<Table> {
+fn data_table(standing: &Stands<'_>, amount: data::ControlAmount) -> Result<Table> {
     let mut table = Table::new("MiB a second by passthrough, of a pool that is asked", Sense::MoreIsBetter);
     table.compare(ASKED, &[ALONE], "asked to left alone");
     data::rounds(standing, amount, &mut table)?;

@@ -26,7 +26,7 @@ const POOL: &[&str] = &["create=mfs", "minfreespace=16M"];
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Amount {
+pub(crate) struct CopyAmount {
     pub(crate) rounds: usize,
     /// Small files.
     pub(crate) files: usize,
@@ -78,7 +78,7 @@ const WAYS: &[CopyWay] = &[
     },
 ];
 
-pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: CopyAmount, tables: &mut Vec<Table>) -> Result<()> {
     let home = ledger::fresh("figures-copy")?;
     let _home = Entry::dir(&home)?;
     let small = home.join("small");

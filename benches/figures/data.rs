@@ -22,7 +22,7 @@ const PAGE: usize = 4096;
 
 /// Operation on the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
+enum DataAct {
     WriteAll,
     ReadAll,
     WritePages,
@@ -31,24 +31,24 @@ enum Act {
     ReadDirect,
 }
 
-impl Act {
+impl DataAct {
     fn is_direct(self) -> bool {
         matches!(self, Self::WriteDirect | Self::ReadDirect)
     }
 }
 
-const ACTS: &[(Act, &str)] = &[
-    (Act::WriteAll, "sequential write, 1 MiB"),
-    (Act::ReadAll, "sequential read, 1 MiB"),
-    (Act::WritePages, "random write, 4 KiB"),
-    (Act::ReadPages, "random read, 4 KiB"),
-    (Act::WriteDirect, "random write, 4 KiB, O_DIRECT"),
-    (Act::ReadDirect, "random read, 4 KiB, O_DIRECT"),
+const ACTS: &[(DataAct, &str)] = &[
+    (DataAct::WriteAll, "sequential write, 1 MiB"),
+    (DataAct::ReadAll, "sequential read, 1 MiB"),
+    (DataAct::WritePages, "random write, 4 KiB"),
+    (DataAct::ReadPages, "random read, 4 KiB"),
+    (DataAct::WriteDirect, "random write, 4 KiB, O_DIRECT"),
+    (DataAct::ReadDirect, "random read, 4 KiB, O_DIRECT"),
 ];
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Amount {
+pub(crate) struct DataAmount {
     pub(crate) rounds: usize,
     /// Size of the file.
     pub(crate) mib: usize,
@@ -77,7 +77,7 @@ fn contenders() -> Vec<Contender> {
     ]
 }
 
-pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: DataAmount, tables: &mut Vec<Table>) -> Result<()> {
     let here: Vec<_> = contenders().into_iter().filter(|contender| contender.missing().is_none()).collect();
     let standing = test_bed.stand_all(&here)?;
     let mut table = Table::new("MiB a second", Sense::MoreIsBetter);
@@ -94,11 +94,15 @@ pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -
 }
 
 /// Every act by every contender on a file of its own, round after round.
-pub(crate) fn rounds(standing: &[(&Contender, &Standing)], amount: Amount, table: &mut Table) -> Result<()> {
+pub(crate) fn rounds(
+    standing: &[(&Contender, &Standing)],
+    amount: DataAmount,
+    table: &mut Table,
+) -> Result<()> {
     for (of, at) in standing {
-        lay_out(&open(at, Act::WriteAll)?, amount)?;
+        lay_out(&open(at, DataAct::WriteAll)?, amount)?;
         if matches!(of.server, Server::Branch | Server::Fsstack) {
-            lay_out(&open(at, Act::WriteDirect)?, amount)?;
+            lay_out(&open(at, DataAct::WriteDirect)?, amount)?;
         }
     }
     for round in 0..amount.rounds {
@@ -117,40 +121,46 @@ pub(crate) fn rounds(standing: &[(&Contender, &Standing)], amount: Amount, table
     Ok(())
 }
 
-fn open(at: &Standing, act: Act) -> Result<OwnedFd> {
+fn open(at: &Standing, act: DataAct) -> Result<OwnedFd> {
     let how = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let (name, how) = if act.is_direct() { ("direct", how | OFlags::DIRECT) } else { ("data", how) };
     Ok(openat(CWD, at.path().join(name), how, Mode::from_raw_mode(0o644))?)
 }
 
-fn lay_out(file: &OwnedFd, amount: Amount) -> Result<()> {
-    rate(file, Act::WriteAll, amount)?;
+fn lay_out(file: &OwnedFd, amount: DataAmount) -> Result<()> {
+    rate(file, DataAct::WriteAll, amount)?;
     rustix::fs::fsync(file)?;
-    rate(file, Act::ReadAll, amount).map(drop)
+    rate(file, DataAct::ReadAll, amount).map(drop)
 }
 
 /// MiB a second.
-fn rate(file: &OwnedFd, act: Act, amount: Amount) -> Result<f64> {
+fn rate(file: &OwnedFd, act: DataAct, amount: DataAmount) -> Result<f64> {
     // O_DIRECT wants memory that begins a page.
     let mut memory = vec![0x5a_u8; MIB + PAGE];
     let start = memory.as_ptr().align_offset(PAGE);
     let block = &mut memory[start..start + MIB];
     let unit = match act {
-        Act::WriteAll | Act::ReadAll => MIB,
-        Act::WritePages | Act::ReadPages | Act::WriteDirect | Act::ReadDirect => PAGE,
+        DataAct::WriteAll | DataAct::ReadAll => MIB,
+        DataAct::WritePages | DataAct::ReadPages | DataAct::WriteDirect | DataAct::ReadDirect => PAGE,
     };
     let offsets: Vec<u64> = match act {
-        Act::WriteAll | Act::ReadAll => (0..amount.mib as u64).map(|n| n << 20).collect(),
-        Act::WritePages | Act::ReadPages => Shuffle::default().pages(amount.pages, amount.mib).collect(),
-        Act::WriteDirect | Act::ReadDirect => {
+        DataAct::WriteAll | DataAct::ReadAll => (0..amount.mib as u64).map(|n| n << 20).collect(),
+        DataAct::WritePages | DataAct::ReadPages => {
+            Shuffle::default().pages(amount.pages, amount.mib).collect()
+        }
+        DataAct::WriteDirect | DataAct::ReadDirect => {
             Shuffle::default().pages(amount.pages / 4, amount.mib).collect()
         }
     };
     let began = Instant::now();
     for &offset in &offsets {
         let done = match act {
-            Act::WriteAll | Act::WritePages | Act::WriteDirect => pwrite(file, &block[..unit], offset)?,
-            Act::ReadAll | Act::ReadPages | Act::ReadDirect => pread(file, &mut block[..unit], offset)?,
+            DataAct::WriteAll | DataAct::WritePages | DataAct::WriteDirect => {
+                pwrite(file, &block[..unit], offset)?
+            }
+            DataAct::ReadAll | DataAct::ReadPages | DataAct::ReadDirect => {
+                pread(file, &mut block[..unit], offset)?
+            }
         };
         ensure!(done == unit, "{done} bytes of {unit} at {offset}");
     }

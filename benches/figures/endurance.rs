@@ -24,7 +24,7 @@ use crate::test_bed::{Contender, Server, Standing, TestBed};
 
 /// How long the work goes on, and how often the daemons are looked at.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Amount {
+pub(crate) struct EnduranceAmount {
     pub(crate) lasts: Duration,
     pub(crate) every: Duration,
 }
@@ -53,7 +53,12 @@ const VALUES: [(&str, Value); 3] = [
 ];
 
 /// The plot of the samples goes to `plot`.
-pub(crate) fn run(test_bed: &TestBed, amount: Amount, plot: &Path, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(
+    test_bed: &TestBed,
+    amount: EnduranceAmount,
+    plot: &Path,
+    tables: &mut Vec<Table>,
+) -> Result<()> {
     let pools = [("dev", "transport=dev"), ("ring", "transport=ring")].map(|(name, transport)| {
         Contender::new(name, Server::Fsstack, &[&["create=rand,minfreespace=64M", transport]])
     });
@@ -90,7 +95,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: Amount, plot: &Path, tables: &mut 
     stands.into_iter().try_for_each(|(_, at)| at.fall())
 }
 
-fn watch(stands: &[(&Contender, Standing)], amount: Amount) -> Result<Vec<Vec<Sample>>> {
+fn watch(stands: &[(&Contender, Standing)], amount: EnduranceAmount) -> Result<Vec<Vec<Sample>>> {
     let began = Instant::now();
     let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
     while began.elapsed() < amount.lasts {
@@ -109,7 +114,12 @@ fn watch(stands: &[(&Contender, Standing)], amount: Amount) -> Result<Vec<Vec<Sa
 }
 
 /// A table a value, with the conditions below the last.
-fn told(stands: &[(&Contender, Standing)], samples: &[Vec<Sample>], amount: Amount, done: u64) -> Vec<Table> {
+fn told(
+    stands: &[(&Contender, Standing)],
+    samples: &[Vec<Sample>],
+    amount: EnduranceAmount,
+    done: u64,
+) -> Vec<Table> {
     let mut tables: Vec<Table> = Vec::new();
     for (value, of) in VALUES {
         let mut table = Table::new(&format!("{value} of the daemon under mixed work"), Sense::LessIsBetter);

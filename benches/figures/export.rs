@@ -2,14 +2,14 @@
 
 use anyhow::Result;
 
-use crate::metadata::{self, Amount};
+use crate::metadata::{self, MetadataAmount};
 use crate::report::{Sense, Table};
 use crate::test_bed::{CACHES_ON, Contender, Server, TestBed};
 
 const PLAIN: &str = "plain";
 const EXPORTED: &str = "nfs-export";
 
-pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<Table>) -> Result<()> {
     let room = &["minfreespace=64M", "passthrough-headroom=64M"][..];
     let contenders = [
         Contender::new(PLAIN, Server::Fsstack, &[room, CACHES_ON]),

@@ -7,7 +7,7 @@
 use anyhow::Result;
 use fsstack_lab::{CpuGroup, needs};
 
-use crate::metadata::{self, Amount};
+use crate::metadata::{self, MetadataAmount};
 use crate::report::{Sense, Table};
 use crate::test_bed::{CACHES_ON, Contender, Server, TestBed};
 
@@ -27,7 +27,7 @@ const TOGETHER: &[(&str, &[&str])] = &[
     ("ring-nice", &["transport=ring", "door-scheduling=nice"]),
 ];
 
-pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<Table>) -> Result<()> {
     if let Err(skip) = needs::cpu_groups() {
         let mut table = Table::new("Operations a second, by the daemon's group", Sense::MoreIsBetter);
         table.notes.push(format!("not measured: {skip}"));
@@ -48,7 +48,7 @@ pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -
 
 fn measure(
     test_bed: &TestBed,
-    amount: Amount,
+    amount: MetadataAmount,
     daemons: &[(&'static str, &[&'static str])],
     what: &str,
     tables: &mut Vec<Table>,

@@ -22,7 +22,7 @@ use crate::test_bed::{CACHES_ON, Contender, Server, Standing, TestBed};
 
 /// Operations of a client, in this order: each uses the results of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
+enum MetadataAct {
     Create,
     Missing,
     Uncached,
@@ -37,30 +37,30 @@ enum Act {
     ListNames,
 }
 
-const ACTS: &[(Act, &str)] = &[
-    (Act::Create, "create (O_CREAT, O_EXCL) + close"),
-    (Act::Missing, "stat of a missing name"),
-    (Act::Uncached, "stat, not seen before"),
-    (Act::Open, "open + close"),
-    (Act::Write, "open + 4 KiB write + close"),
-    (Act::Read, "open + 4 KiB read + close"),
-    (Act::Rename, "rename"),
-    (Act::Unlink, "unlink"),
-    (Act::Mkdir, "mkdir"),
-    (Act::Rmdir, "rmdir"),
-    (Act::ListAll, "entries with attributes, first listing"),
-    (Act::ListNames, "entries, names only, again"),
+const ACTS: &[(MetadataAct, &str)] = &[
+    (MetadataAct::Create, "create (O_CREAT, O_EXCL) + close"),
+    (MetadataAct::Missing, "stat of a missing name"),
+    (MetadataAct::Uncached, "stat, not seen before"),
+    (MetadataAct::Open, "open + close"),
+    (MetadataAct::Write, "open + 4 KiB write + close"),
+    (MetadataAct::Read, "open + 4 KiB read + close"),
+    (MetadataAct::Rename, "rename"),
+    (MetadataAct::Unlink, "unlink"),
+    (MetadataAct::Mkdir, "mkdir"),
+    (MetadataAct::Rmdir, "rmdir"),
+    (MetadataAct::ListAll, "entries with attributes, first listing"),
+    (MetadataAct::ListNames, "entries, names only, again"),
 ];
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Amount {
+pub(crate) struct MetadataAmount {
     pub(crate) rounds: usize,
     pub(crate) names: usize,
     pub(crate) listed: usize,
 }
 
-impl Amount {
+impl MetadataAmount {
     /// Enough where everything takes longer.
     pub(crate) fn a_fifth(self) -> Self {
         Self { names: self.names / 5, listed: self.listed / 5, ..self }
@@ -129,16 +129,21 @@ pub(crate) const HARD_PRESSED: Clients = Clients {
 pub(crate) const APART_FROM_NULL: Clients = Clients { tag: "own", ..ONE };
 
 /// The tables, one for each number of clients.
-pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<Table>) -> Result<()> {
     measure(test_bed, amount, ALONE, tables)
 }
 
 /// The same beside programs that leave no CPU alone; and how long the slowest of a hundred takes.
-pub(crate) fn run_busy(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run_busy(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<Table>) -> Result<()> {
     measure(test_bed, amount.a_fifth(), &[HARD_PRESSED], tables)
 }
 
-fn measure(test_bed: &TestBed, amount: Amount, crowds: &[Clients], tables: &mut Vec<Table>) -> Result<()> {
+fn measure(
+    test_bed: &TestBed,
+    amount: MetadataAmount,
+    crowds: &[Clients],
+    tables: &mut Vec<Table>,
+) -> Result<()> {
     let (here, skipped): (Vec<_>, Vec<_>) =
         contenders().into_iter().partition(|contender| contender.missing().is_none());
     let standing = test_bed.stand_all(&here)?;
@@ -166,7 +171,7 @@ fn measure(test_bed: &TestBed, amount: Amount, crowds: &[Clients], tables: &mut 
 pub(crate) fn rounds(
     standing: &[(&Contender, &Standing)],
     clients: Clients,
-    amount: Amount,
+    amount: MetadataAmount,
     table: &mut Table,
     slowest: Option<&mut Table>,
 ) -> Result<()> {
@@ -177,7 +182,7 @@ pub(crate) fn rounds(
 pub(crate) fn rounds_beside(
     standing: &[(&Contender, &Standing)],
     clients: Clients,
-    amount: Amount,
+    amount: MetadataAmount,
     table: &mut Table,
     mut slowest: Option<&mut Table>,
     mut settle: impl FnMut(&Contender) -> Result<()>,
@@ -192,7 +197,7 @@ pub(crate) fn rounds_beside(
         for (act, label) in ACTS {
             for turn in 0..teams.len() {
                 let (of, team) = &teams[(turn + round) % teams.len()];
-                if of.server == Server::Null && !matches!(act, Act::Missing | Act::Uncached) {
+                if of.server == Server::Null && !matches!(act, MetadataAct::Missing | MetadataAct::Uncached) {
                     continue;
                 }
                 settle(of)?;
@@ -234,7 +239,7 @@ struct Client {
 }
 
 impl Team {
-    fn new(at: &Standing, clients: usize, tag: &str, amount: Amount) -> Result<Self> {
+    fn new(at: &Standing, clients: usize, tag: &str, amount: MetadataAmount) -> Result<Self> {
         let new = |n| Client::new(at, &format!("{tag}-{n}"), amount);
         let team = Self { clients: (0..clients).map(new).collect::<Result<_>>()? };
         // What was just made on the branches must not be flushed while somebody else is measured.
@@ -242,7 +247,7 @@ impl Team {
         Ok(team)
     }
 
-    fn act(&self, act: Act) -> Result<Done> {
+    fn act(&self, act: MetadataAct) -> Result<Done> {
         let gate = Barrier::new(self.clients.len());
         let spans = std::thread::scope(|scope| {
             let run = |client| {
@@ -281,7 +286,7 @@ pub(crate) fn per_second(done: usize, took: Duration) -> f64 {
 
 impl Client {
     /// The directories are on all branches before the contender sees them.
-    fn new(at: &Standing, own: &str, amount: Amount) -> Result<Self> {
+    fn new(at: &Standing, own: &str, amount: MetadataAmount) -> Result<Self> {
         let mut made = Vec::new();
         for (n, part) in at.parts().iter().enumerate() {
             let (dir, list) = (part.join(own), part.join(format!("{own}-list")));
@@ -313,7 +318,7 @@ impl Client {
     }
 
     /// How many operations were done; what each took goes to `took`.
-    fn act(&self, act: Act, took: &mut Vec<Duration>) -> Result<usize> {
+    fn act(&self, act: MetadataAct, took: &mut Vec<Duration>) -> Result<usize> {
         let dir = &self.dir;
         let block = [0x5a_u8; 4096];
         let mut room = [0_u8; 4096];
@@ -322,25 +327,25 @@ impl Client {
         let mut last = Instant::now();
         for (i, name) in self.names.iter().enumerate() {
             match act {
-                Act::Create => drop(open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?),
-                Act::Missing => match rustix::fs::statat(dir, &self.missing[i], AtFlags::empty()) {
+                MetadataAct::Create => drop(open(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?),
+                MetadataAct::Missing => match rustix::fs::statat(dir, &self.missing[i], AtFlags::empty()) {
                     Err(Errno::NOENT) => {}
                     other => return Err(anyhow!("a missing name: {other:?}")),
                 },
-                Act::Uncached => drop(rustix::fs::statat(dir, &self.unseen[i], AtFlags::empty())?),
-                Act::Open => drop(open(name, OFlags::RDONLY)?),
-                Act::Write => {
+                MetadataAct::Uncached => drop(rustix::fs::statat(dir, &self.unseen[i], AtFlags::empty())?),
+                MetadataAct::Open => drop(open(name, OFlags::RDONLY)?),
+                MetadataAct::Write => {
                     rustix::io::pwrite(open(name, OFlags::WRONLY)?, &block, 0)?;
                 }
-                Act::Read => {
+                MetadataAct::Read => {
                     rustix::io::pread(open(name, OFlags::RDONLY)?, &mut room[..], 0)?;
                 }
-                Act::Rename => rustix::fs::renameat(dir, name, dir, &self.renamed[i])?,
-                Act::Unlink => rustix::fs::unlinkat(dir, &self.renamed[i], AtFlags::empty())?,
-                Act::Mkdir => rustix::fs::mkdirat(dir, &self.dirs[i], Mode::from_raw_mode(0o755))?,
-                Act::Rmdir => rustix::fs::unlinkat(dir, &self.dirs[i], AtFlags::REMOVEDIR)?,
-                Act::ListAll => return self.list_all(),
-                Act::ListNames => return Ok(self.list()?.len()),
+                MetadataAct::Rename => rustix::fs::renameat(dir, name, dir, &self.renamed[i])?,
+                MetadataAct::Unlink => rustix::fs::unlinkat(dir, &self.renamed[i], AtFlags::empty())?,
+                MetadataAct::Mkdir => rustix::fs::mkdirat(dir, &self.dirs[i], Mode::from_raw_mode(0o755))?,
+                MetadataAct::Rmdir => rustix::fs::unlinkat(dir, &self.dirs[i], AtFlags::REMOVEDIR)?,
+                MetadataAct::ListAll => return self.list_all(),
+                MetadataAct::ListNames => return Ok(self.list()?.len()),
             }
             let now = Instant::now();
             took.push(now - last);

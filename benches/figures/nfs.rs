@@ -18,7 +18,7 @@ const CLIENTS: [usize; 2] = [1, 2];
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Amount {
+pub(crate) struct NfsAmount {
     pub(crate) rounds: usize,
     /// Size of each client's file.
     pub(crate) mib: usize,
@@ -28,21 +28,21 @@ pub(crate) struct Amount {
 
 /// Operation of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
+enum NfsAct {
     Write,
     Read,
     Create,
     Stat,
 }
 
-const ACTS: [(Act, &str); 4] = [
-    (Act::Write, "1 MiB writes and a COMMIT, MiB a second"),
-    (Act::Read, "1 MiB reads, MiB a second"),
-    (Act::Create, "OPEN that makes a file, and CLOSE"),
-    (Act::Stat, "LOOKUP and GETATTR of a file"),
+const ACTS: [(NfsAct, &str); 4] = [
+    (NfsAct::Write, "1 MiB writes and a COMMIT, MiB a second"),
+    (NfsAct::Read, "1 MiB reads, MiB a second"),
+    (NfsAct::Create, "OPEN that makes a file, and CLOSE"),
+    (NfsAct::Stat, "LOOKUP and GETATTR of a file"),
 ];
 
-pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: NfsAmount, tables: &mut Vec<Table>) -> Result<()> {
     let mut table = Table::new("Exported by nfs-ganesha, NFS 4.0, a second", Sense::MoreIsBetter);
     if let Err(skip) = Ganesha::able() {
         table.notes.push(skip.to_string());
@@ -84,7 +84,7 @@ fn serve(of: &Contender, at: &Standing) -> Result<Ganesha> {
 }
 
 /// Operations a second of all `clients` together.
-fn at_once(server: &Ganesha, act: Act, clients: usize, amount: Amount) -> Result<f64> {
+fn at_once(server: &Ganesha, act: NfsAct, clients: usize, amount: NfsAmount) -> Result<f64> {
     let mut ready = (0..clients).map(|n| Worker::new(server, n)).collect::<Result<Vec<_>>>()?;
     let began = Instant::now();
     let done: usize = thread::scope(|scope| {
@@ -118,9 +118,9 @@ impl Worker {
     }
 
     /// How many times it did so.
-    fn act(&mut self, act: Act, amount: Amount) -> Result<usize> {
+    fn act(&mut self, act: NfsAct, amount: NfsAmount) -> Result<usize> {
         match act {
-            Act::Write => {
+            NfsAct::Write => {
                 let block = vec![0x5a; MIB];
                 for n in 0..amount.mib as u64 {
                     self.client.write(&self.file, n << 20, &block)?;
@@ -128,21 +128,21 @@ impl Worker {
                 self.client.commit(&self.file)?;
                 Ok(amount.mib)
             }
-            Act::Read => {
+            NfsAct::Read => {
                 for n in 0..amount.mib as u64 {
                     let read = self.client.read_open(&self.file, n << 20, u32::try_from(MIB)?)?;
                     ensure!(read.len() == MIB, "{} bytes were read instead of 1 MiB", read.len());
                 }
                 Ok(amount.mib)
             }
-            Act::Create => {
+            NfsAct::Create => {
                 for n in 0..amount.names {
                     let made = self.client.open(&self.root, &self.name(n), How::Made)?;
                     self.client.close(&made)?;
                 }
                 Ok(amount.names)
             }
-            Act::Stat => {
+            NfsAct::Stat => {
                 for n in 0..amount.names {
                     self.client.stat(&self.root, &self.name(n))?;
                 }
@@ -153,7 +153,7 @@ impl Worker {
 }
 
 /// The names go, so that the next round makes them.
-fn tidy_up(server: &Ganesha, clients: usize, amount: Amount) -> Result<()> {
+fn tidy_up(server: &Ganesha, clients: usize, amount: NfsAmount) -> Result<()> {
     for number in 0..clients {
         let mut worker = Worker::new(server, number)?;
         for n in 0..amount.names {

@@ -26,13 +26,13 @@ const OPTIONS: &str = "create=ff,minfreespace=64M,write-path=stacked,attr-timeou
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Amount {
+pub(crate) struct RelocateAmount {
     pub(crate) rounds: usize,
     /// Size of the file that moves.
     pub(crate) mib: u64,
 }
 
-pub(crate) fn run(amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(amount: RelocateAmount, tables: &mut Vec<Table>) -> Result<()> {
     let home = ledger::fresh("figures-relocate")?;
     let _home = Entry::dir(&home)?;
     let make = |name: &str, size| Branch::make(name, Kind::Xfs(MiB(size)), Layout::Preallocated, &home);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{AtFlags, statat};
 
-use crate::metadata::{self, Amount, open_dir};
+use crate::metadata::{self, MetadataAmount, open_dir};
 use crate::report::{Sense, Table};
 use crate::test_bed::{CACHES_ON, Contender, Server, Standing, TestBed};
 
@@ -48,7 +48,7 @@ const POOLS: [Measured; 2] = [
     },
 ];
 
-pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: MetadataAmount, tables: &mut Vec<Table>) -> Result<()> {
     let title = "Operations a second on two branches, one client, while programs wait for a slow third";
     let mut table = Table::new(title, Sense::MoreIsBetter);
     let mut slowest = Table::new(&format!("{title}: 99th percentile, us"), Sense::LessIsBetter);

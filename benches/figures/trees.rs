@@ -16,7 +16,7 @@ use crate::test_bed::{Contender, Server, Standing, TestBed};
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Amount {
+pub(crate) struct TreesAmount {
     pub(crate) rounds: usize,
     /// Files of the repository.
     pub(crate) files: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Amount {
 /// A program at work may take this long.
 const LIMIT: Duration = Duration::from_secs(300);
 
-pub(crate) fn run(test_bed: &TestBed, amount: Amount, tables: &mut Vec<Table>) -> Result<()> {
+pub(crate) fn run(test_bed: &TestBed, amount: TreesAmount, tables: &mut Vec<Table>) -> Result<()> {
     let mut table = Table::new("Seconds of real programs", Sense::LessIsBetter);
     table.compare("dev", &["mergerfs", "mhddfs"], "dev to the better rival");
     table.compare("ring", &["mergerfs", "mhddfs"], "ring to it");

@@ -1,4 +1,4 @@
-//! What `cargo xtask dist` has made, on a system that has never seen it: `cargo xtask test --tier dist`.
+//! The packages of `cargo xtask dist`, on a system without any part of fsstack: `cargo xtask test --tier dist`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -47,7 +47,7 @@ fn in_a_fresh_system(package: &Path, scripts: &[&str]) -> Result<String, Skip> {
 }
 
 /// Two branches, a mount point and its line in fstab; every file of the system is noted.
-const GROUND: &str = r#"
+const PREPARE: &str = r#"
     mkdir -p /srv/disk1 /srv/disk2 /srv/pool
     mount -t tmpfs disk1 /srv/disk1; mount -t tmpfs disk2 /srv/disk2
     echo '/srv/disk1:/srv/disk2  /srv/pool  fsstack  create=mfs,minfreespace=1M  0  0' > /etc/fstab
@@ -81,7 +81,7 @@ fn a_package_is_installed_used_and_purged() {
         cat /srv/pool/file
         umount /srv/pool; ended; cat /srv/disk?/file"#;
     let told =
-        dist().and_then(|dist| in_a_fresh_system(&file(&dist, ".deb"), &[GROUND, INSTALL, used, PURGE]));
+        dist().and_then(|dist| in_a_fresh_system(&file(&dist, ".deb"), &[PREPARE, INSTALL, used, PURGE]));
     let told = match told {
         Ok(told) => told,
         Err(skip) => return skip.announce(),
@@ -121,7 +121,7 @@ fn the_unit_mounts_and_clears_up_and_the_log_is_rotated() {
         stat -c '%n %s' /var/log/fsstack/pool.log; ls /var/log/fsstack/pool.log.1
         umount /srv/pool; ended; grep -o unmounted /var/log/fsstack/pool.log"#;
     let told =
-        dist().and_then(|dist| in_a_fresh_system(&file(&dist, ".deb"), &[GROUND, INSTALL, used, PURGE]));
+        dist().and_then(|dist| in_a_fresh_system(&file(&dist, ".deb"), &[PREPARE, INSTALL, used, PURGE]));
     let told = match told {
         Ok(told) => told,
         Err(skip) => return skip.announce(),

@@ -1,4 +1,4 @@
-//! What is asked most often takes no memory: from the parsed request to the built answer.
+//! Frequent requests allocate no memory, from the parsed request to the built answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use fsstack_pool::{BranchSpec, Ino};
 use fsstack_sys::allocations;
 use fsstack_wire::{Abi, Answer, Header, Operation, Request, encode};
 
-use crate::ground::{Ground, buf, settings};
+use crate::test_bed::{TestBed, buf, settings};
 
 const ABI: Abi = Abi { setxattr_ext: false };
 
@@ -30,7 +30,7 @@ fn taken(adapter: &Adapter, nodeid: u64, op: &Operation<'_>, wanted: Outcome) ->
 #[test]
 fn lookups_and_attributes_take_no_memory() {
     assert!(allocations::scope(|| drop(std::hint::black_box(Box::new(1)))).1 > 0, "it counts");
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(1, "film", "x");
     let specs = [0, 1].map(|at| BranchSpec::new(pool.branch(at).to_owned()));
     let union = Arc::new(Union::new(Pool::open(&specs, settings()).unwrap(), Arc::new(NoBackings)));

@@ -3,11 +3,11 @@
 use fsstack_pool::Ino;
 use fsstack_sys::Errno;
 
-use crate::ground::Ground;
+use crate::test_bed::TestBed;
 
 #[test]
 fn all_ways_to_ask_agree() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put_dir(0, "d");
     pool.put(1, "d/film", "x");
     let entry = pool.find("d/film").unwrap();
@@ -25,7 +25,7 @@ fn all_ways_to_ask_agree() {
 
 #[test]
 fn birth_times_are_told() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let ino = pool.write("film", "x");
     let stat = pool.getattr(ino).unwrap().stat;
     match std::fs::metadata(pool.on(0, "film")).unwrap().created() {
@@ -39,7 +39,7 @@ fn birth_times_are_told() {
 
 #[test]
 fn a_directory_on_several_branches_counts_no_subdirectories() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put_dir(0, "d/a");
     pool.put_dir(1, "d/b");
     assert_eq!(pool.stat("d").stat.nlink, 1, "find(1) trusts a count above 1");
@@ -48,7 +48,7 @@ fn a_directory_on_several_branches_counts_no_subdirectories() {
 
 #[test]
 fn an_unknown_number_is_estale() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let ino = pool.write("film", "x");
     pool.forget(ino);
     assert_eq!(pool.getattr(ino).unwrap_err(), Errno::STALE);

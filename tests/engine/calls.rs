@@ -1,10 +1,9 @@
-//! What operations cost in system calls.
+//! Cost of operations in system calls.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use fsstack_engine::answer::Validity;
-use fsstack_engine::open::route::{Backings, Route};
+use fsstack_engine::open::route::Route;
 use fsstack_engine::ops::New;
 use fsstack_engine::settings::{Settings, WritePath};
 use fsstack_engine::{Caller, Pool, Union};
@@ -13,25 +12,15 @@ use fsstack_pool::{BranchSpec, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{Call, OFlags, count};
 
-use crate::ground::{Ground, buf, settings};
+use crate::passthrough_kernel::AllPassthrough;
+use crate::test_bed::{TestBed, buf, settings};
 
 const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0o022, pid: 0 };
 const BOB: Caller = Caller { uid: 1236, ..ALICE };
 
-/// Takes every file for passthrough.
-#[derive(Debug)]
-struct Willing;
-
-impl Backings for Willing {
-    fn open(&self, _: BorrowedFd<'_>) -> std::io::Result<u32> {
-        Ok(7)
-    }
-    fn close(&self, _: u32) {}
-}
-
 /// System calls of each operation in a pool of so many branches, the file on the first or the last.
 fn costs(branches: usize, at: usize) -> Vec<(&'static str, u64)> {
-    let pool = Ground::new(branches);
+    let pool = TestBed::new(branches);
     (0..branches).for_each(|at| pool.put_dir(at, "d"));
     pool.put(at, "d/film", "x");
     let (union, dir) = (&pool.union, pool.ino("d"));
@@ -82,11 +71,11 @@ fn costs(branches: usize, at: usize) -> Vec<(&'static str, u64)> {
 
 #[test]
 fn an_inode_that_has_a_backing_file_is_opened_without_a_call() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(1, "film", "x");
     let specs = [0, 1].map(|at| BranchSpec::new(pool.branch(at).to_owned()));
     let settings = Settings { write_path: WritePath::Passthrough, ..settings() };
-    let union = Union::new(Pool::open(&specs, settings).unwrap(), Arc::new(Willing));
+    let union = Union::new(Pool::open(&specs, settings).unwrap(), Arc::new(AllPassthrough));
     let film = union.lookup(Ino::ROOT, buf("film").as_name()).unwrap().ino;
     let first = union.open(film, OFlags::RDWR, Caller::DAEMON).unwrap();
     assert_eq!(first.route, Route::Passthrough(7));
@@ -103,10 +92,10 @@ fn an_inode_that_has_a_backing_file_is_opened_without_a_call() {
 /// Attributes that are not kept at all would be asked for again at once, for the rights of the open.
 #[test]
 fn attributes_of_a_file_that_can_be_mapped_are_kept_from_its_creation_to_its_open() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let specs = [BranchSpec::new(pool.branch(0).to_owned())];
     let settings = Settings { write_path: WritePath::Passthrough, ..settings() };
-    let union = Union::new(Pool::open(&specs, settings).unwrap(), Arc::new(Willing));
+    let union = Union::new(Pool::open(&specs, settings).unwrap(), Arc::new(AllPassthrough));
     let made = union.create(Ino::ROOT, buf("film").as_name(), 0o644, OFlags::RDWR, Caller::DAEMON).unwrap();
     let film = made.entry.ino;
     let later = union.getattr(film, None).unwrap();
@@ -121,7 +110,7 @@ fn attributes_of_a_file_that_can_be_mapped_are_kept_from_its_creation_to_its_ope
 #[test]
 fn a_caller_costs_what_differs_from_the_one_before() {
     needs!(root());
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     std::os::unix::fs::chown(pool.branch(0), Some(ALICE.uid), Some(ALICE.gid)).unwrap();
     let calls = |caller: Caller, name: &str| {
         assert!(pool.find(name).is_err());
@@ -155,8 +144,8 @@ fn in_the_manual(table: &str) {
 
 #[test]
 fn the_table() {
-    let grounds = [(1, 0), (2, 0), (2, 1), (16, 0), (16, 15)];
-    let tables = grounds.map(|(branches, at)| costs(branches, at));
+    let test_beds = [(1, 0), (2, 0), (2, 1), (16, 0), (16, 15)];
+    let tables = test_beds.map(|(branches, at)| costs(branches, at));
     let mut rows = vec![
         "| operation | 1 branch | on the first of 2 | on the last of 2 | first of 16 | last of 16 |"
             .to_owned(),
@@ -167,29 +156,29 @@ fn the_table() {
         rows.push(format!("| {what} |{cells}"));
     }
     in_the_manual(&rows.join("\n"));
-    let of = |ground: usize, what: &str| tables[ground].iter().find(|(name, _)| *name == what).unwrap().1;
-    for (ground, place) in grounds.iter().enumerate() {
-        assert_eq!(of(ground, "lookup, known"), 1, "{place:?}: one branch is asked");
-        assert_eq!(of(ground, "getattr"), 1, "{place:?}");
-        assert!(of(ground, "open") <= 2, "{place:?}");
-        assert_eq!(of(ground, "open, already open"), 0, "{place:?}");
-        // Opened, read, and told the end; and each entry's attributes.
-        assert!(of(ground, "readdirplus, 100 entries") <= 3 + 100, "{place:?}");
+    let of = |test_bed: usize, what: &str| tables[test_bed].iter().find(|(name, _)| *name == what).unwrap().1;
+    for (test_bed, place) in test_beds.iter().enumerate() {
+        assert_eq!(of(test_bed, "lookup, known"), 1, "{place:?}: one branch is asked");
+        assert_eq!(of(test_bed, "getattr"), 1, "{place:?}");
+        assert!(of(test_bed, "open") <= 2, "{place:?}");
+        assert_eq!(of(test_bed, "open, already open"), 0, "{place:?}");
+        // One open, one read, one read at the end; and each entry's attributes.
+        assert!(of(test_bed, "readdirplus, 100 entries") <= 3 + 100, "{place:?}");
     }
-    for ground in [1, 2] {
-        assert!(of(ground, "create") <= 3);
+    for test_bed in [1, 2] {
+        assert!(of(test_bed, "create") <= 3);
         // One on each branch, and two to hold the object, if it is small, until the kernel forgets it: without that
         // the branch may use its number for another while a caller is just opening it.
-        assert!(of(ground, "unlink") <= 4);
-        assert!(of(ground, "rename") <= 2);
-        assert_eq!(of(ground, "lookup, missing"), 2);
+        assert!(of(test_bed, "unlink") <= 4);
+        assert!(of(test_bed, "rename") <= 2);
+        assert_eq!(of(test_bed, "lookup, missing"), 2);
     }
     assert_eq!(of(3, "create"), of(0, "create"), "a create after a lookup asks no other branch");
 }
 
 #[test]
 fn the_first_lookup_ends_at_the_first_branch_that_has_the_file() {
-    let pool = Ground::new(16);
+    let pool = TestBed::new(16);
     pool.put(0, "film", "x");
     let (found, made) = count::scope(|| pool.find("film"));
     found.unwrap();
@@ -198,7 +187,7 @@ fn the_first_lookup_ends_at_the_first_branch_that_has_the_file() {
 
 #[test]
 fn a_known_directory_on_one_branch_of_sixteen_costs_one_stat() {
-    let pool = Ground::new(16);
+    let pool = TestBed::new(16);
     pool.put_dir(9, "d");
     pool.find("d").unwrap();
     let (found, made) = count::scope(|| pool.find("d"));
@@ -208,7 +197,7 @@ fn a_known_directory_on_one_branch_of_sixteen_costs_one_stat() {
 
 #[test]
 fn a_listing_of_one_branch_costs_its_getdents() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     for n in 0..100 {
         pool.put(0, &format!("d/n{n}"), "");
     }

@@ -6,10 +6,10 @@ use fsstack_lab::needs;
 use fsstack_pool::BranchMode::ReadWrite;
 use fsstack_sys::{Call, Errno, OFlags, count};
 
-use crate::ground::{File, Ground, distinct_homes, settings};
+use crate::test_bed::{File, TestBed, distinct_homes, settings};
 
 /// 1 MiB of nothing, data, 2 MiB of nothing, data; then copied to `target`.
-fn copy_with_holes(pool: &Ground, source: File, target: File) {
+fn copy_with_holes(pool: &TestBed, source: File, target: File) {
     pool.union.write(source.handle, 1 << 20, &[1; 100_000], WriteTerms::default()).unwrap();
     pool.union.write(source.handle, 4 << 20, &[2; 50_000], WriteTerms::default()).unwrap();
     // What is in the target's way must read as zeros afterwards.
@@ -32,14 +32,14 @@ fn copy_with_holes(pool: &Ground, source: File, target: File) {
 
 #[test]
 fn on_one_branch() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     copy_with_holes(&pool, pool.create("a").unwrap(), pool.create("b").unwrap());
 }
 
-/// What is copied within a branch is the branch's own affair, as NFS clients have it by COPY.
+/// Copies within a branch are the branch's own, as NFS clients have them by COPY.
 #[test]
 fn on_one_branch_nothing_travels_through_the_daemon() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let (source, target) = (pool.create("a").unwrap(), pool.create("b").unwrap());
     pool.union.write(source.handle, 0, &[1; 100_000], WriteTerms::default()).unwrap();
     let copy = || pool.union.copy_range((source.handle, 0), (target.handle, 0), 100_000, Caller::DAEMON);
@@ -55,7 +55,7 @@ fn across_branches_holes_stay_holes() {
         Err(skip) => return skip.announce(),
         Ok(homes) => homes,
     };
-    let pool = Ground::over(homes, &[ReadWrite, ReadWrite], settings());
+    let pool = TestBed::over(homes, &[ReadWrite, ReadWrite], settings());
     pool.put(1, "b", "");
     let source = pool.create("a").unwrap();
     let target = pool.open(pool.ino("b"), OFlags::RDWR).unwrap();
@@ -66,7 +66,7 @@ fn across_branches_holes_stay_holes() {
 
 #[test]
 fn of_a_sparse_file_one_call_copies_across_branches_what_it_does_within_one() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(1, "b", "");
     let source = pool.create("a").unwrap();
     let target = pool.open(pool.ino("b"), OFlags::RDWR).unwrap();
@@ -84,7 +84,7 @@ fn of_a_sparse_file_one_call_copies_across_branches_what_it_does_within_one() {
 
 #[test]
 fn a_copy_by_others_strips_the_set_id_bits() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let (source, target) = (pool.create("a").unwrap(), pool.create("b").unwrap());
     pool.union.write(source.handle, 0, b"x", WriteTerms::default()).unwrap();
     let change = fsstack_engine::ops::Change { mode: Some(0o4755), ..Default::default() };
@@ -96,7 +96,7 @@ fn a_copy_by_others_strips_the_set_id_bits() {
 
 #[test]
 fn within_one_file() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let file = pool.create("a").unwrap();
     pool.union.write(file.handle, 0, b"abc", WriteTerms::default()).unwrap();
     assert_eq!(pool.union.copy_range((file.handle, 0), (file.handle, 3), 3, Caller::DAEMON).unwrap(), 3);
@@ -106,7 +106,7 @@ fn within_one_file() {
     assert_eq!(told.errno(), Errno::BADF);
 }
 
-/// What is open may still be written, and so may not what would be opened now: across branches the daemon would write.
+/// An open handle may still write, a new one may not: across branches the daemon would write.
 #[test]
 fn what_may_not_be_changed_is_not_copied_into() {
     needs!(root());
@@ -114,7 +114,7 @@ fn what_may_not_be_changed_is_not_copied_into() {
         Err(skip) => return skip.announce(),
         Ok(homes) => homes,
     };
-    let pool = Ground::over(homes, &[ReadWrite, ReadWrite], settings());
+    let pool = TestBed::over(homes, &[ReadWrite, ReadWrite], settings());
     // Of the file systems that let an open immutable file be written: XFS does, ext4 does not.
     pool.put(0, "a", "aaaa");
     pool.put(1, "b", "bbbb");
@@ -132,7 +132,7 @@ fn what_may_not_be_changed_is_not_copied_into() {
     set("-i");
     assert_eq!(told, Err(Errno::PERM));
     assert_eq!(pool.read_handle(target), "bbbb");
-    // Whoever opened it to append, and gave O_APPEND up, still may only append.
+    // A handle opened to append that gave O_APPEND up still may only append.
     pool.close(target);
     set("+a");
     let appender = pool.open(target.ino, OFlags::WRONLY | OFlags::APPEND).unwrap();

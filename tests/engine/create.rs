@@ -11,7 +11,7 @@ use fsstack_sys::{Errno, OFlags};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
-use crate::ground::{Ground, settings};
+use crate::test_bed::{TestBed, settings};
 
 #[test]
 fn the_policy_decides_and_branches_that_take_nothing_are_passed_over() {
@@ -21,7 +21,7 @@ fn the_policy_decides_and_branches_that_take_nothing_are_passed_over() {
         ([ReadOnly, ReadWrite], 1),
         ([ReadWrite, ReadOnly], 0),
     ] {
-        let pool = Ground::with(&modes, settings());
+        let pool = TestBed::with(&modes, settings());
         pool.write("film", "x");
         assert_eq!(pool.holders("film"), [taken], "{modes:?}");
     }
@@ -29,7 +29,7 @@ fn the_policy_decides_and_branches_that_take_nothing_are_passed_over() {
 
 #[test]
 fn a_skeleton_is_made_where_the_parent_is_missing() {
-    let pool = Ground::with(&[NoCreate, ReadWrite], settings());
+    let pool = TestBed::with(&[NoCreate, ReadWrite], settings());
     pool.put_dir(0, "a/b/c");
     pool.write("a/b/c/film", "x");
     assert_eq!(pool.holders("a/b/c/film"), [1]);
@@ -44,7 +44,7 @@ fn the_most_telling_reason_is_told() {
         ([ReadWrite, ReadOnly], full.clone(), Errno::NOSPC),
         ([NoCreate, ReadWrite], full, Errno::NOSPC),
     ] {
-        let pool = Ground::with(&modes, settings);
+        let pool = TestBed::with(&modes, settings);
         assert_eq!(pool.create("film").unwrap_err(), want, "{modes:?}");
         assert_eq!(pool.mkdir("dir").unwrap_err(), want, "{modes:?}");
         assert!(pool.snapshot().is_empty());
@@ -54,7 +54,7 @@ fn the_most_telling_reason_is_told() {
 #[test]
 fn a_name_on_any_branch_is_eexist() {
     for at in 0..3 {
-        let pool = Ground::new(3);
+        let pool = TestBed::new(3);
         pool.put(at, "film", "x");
         assert_eq!(pool.create("film").unwrap_err(), Errno::EXIST);
         assert_eq!(pool.mkdir("film").unwrap_err(), Errno::EXIST);
@@ -69,10 +69,10 @@ fn a_name_on_any_branch_is_eexist() {
 /// by lot.
 #[test]
 fn one_of_ten_threads_wins_over_several_branches() {
-    let pool = Ground::with(&[ReadWrite; 3], Settings { create: "rand".parse().unwrap(), ..settings() });
+    let pool = TestBed::with(&[ReadWrite; 3], Settings { create: "rand".parse().unwrap(), ..settings() });
     let directory = std::sync::Mutex::new(());
     for round in 0..20 {
-        let (union, name) = (&pool.union, crate::ground::buf(&format!("film{round}")));
+        let (union, name) = (&pool.union, crate::test_bed::buf(&format!("film{round}")));
         let flags = OFlags::RDWR | OFlags::EXCL;
         let create = || {
             let _locked = directory.lock().unwrap();
@@ -103,7 +103,7 @@ const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0o027, 
 #[test]
 fn what_is_made_belongs_to_the_caller_under_the_callers_umask() {
     needs!(root());
-    let pool = Ground::with(&[NoCreate, ReadWrite], settings());
+    let pool = TestBed::with(&[NoCreate, ReadWrite], settings());
     pool.put_dir(0, "d");
     std::os::unix::fs::chown(pool.on(0, "d"), Some(7), Some(8)).unwrap();
     pool.act_as(ALICE);
@@ -124,7 +124,7 @@ fn what_is_made_belongs_to_the_caller_under_the_callers_umask() {
 #[test]
 fn a_setgid_directory_gives_its_group() {
     needs!(root());
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put_dir(0, "d");
     std::os::unix::fs::chown(pool.on(0, "d"), None, Some(77)).unwrap();
     std::fs::set_permissions(pool.on(0, "d"), std::os::unix::fs::PermissionsExt::from_mode(0o2777)).unwrap();
@@ -150,7 +150,7 @@ fn default_acl() -> Vec<u8> {
 #[test]
 fn a_default_acl_replaces_the_umask_and_goes_with_the_skeleton() {
     needs!(root());
-    let pool = Ground::with(&[NoCreate, ReadWrite], settings());
+    let pool = TestBed::with(&[NoCreate, ReadWrite], settings());
     pool.put_dir(0, "d");
     let dir = std::fs::File::open(pool.on(0, "d")).unwrap();
     if let Err(error) = xattr::set(On::Fd(dir.as_fd()), c"system.posix_acl_default", &default_acl(), 0) {
@@ -170,7 +170,7 @@ fn a_default_acl_replaces_the_umask_and_goes_with_the_skeleton() {
 
 #[test]
 fn an_unnamed_file_leaves_nothing() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.mkdir("d").unwrap();
     let file = pool.tmpfile("d", OFlags::RDWR).unwrap();
     assert_eq!(pool.names("d"), Vec::<String>::new());
@@ -188,7 +188,7 @@ fn a_branch_that_turns_read_only_is_passed_over() {
     let turns = Branch::make("turns", Kind::Tmpfs(MiB(8)), Layout::Sparse, home.path()).unwrap();
     let other = home.path().join("other");
     std::fs::create_dir(&other).unwrap();
-    let pool = Ground::at(&[turns.path().to_owned(), other], &[ReadWrite, ReadWrite], settings());
+    let pool = TestBed::at(&[turns.path().to_owned(), other], &[ReadWrite, ReadWrite], settings());
     pool.write("before", "x");
     let old = pool.ino("before");
     // The pool looks at a branch's mount once a second: the create itself finds out.

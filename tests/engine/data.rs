@@ -4,11 +4,11 @@ use fsstack_engine::Caller;
 use fsstack_engine::ops::{Whence, WriteTerms};
 use fsstack_sys::{Errno, OFlags};
 
-use crate::ground::Ground;
+use crate::test_bed::TestBed;
 
 #[test]
 fn reads_and_writes_are_whole_and_end_at_the_end() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let file = pool.create("film").unwrap();
     let data: Vec<u8> = (0..3_000_000_u32).map(|n| n.to_le_bytes()[n as usize % 3]).collect();
     assert_eq!(pool.union.write(file.handle, 5, &data, WriteTerms::default()).unwrap(), data.len());
@@ -22,7 +22,7 @@ fn reads_and_writes_are_whole_and_end_at_the_end() {
 
 #[test]
 fn a_synchronous_handle_writes() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     for (name, flags) in [("one", OFlags::SYNC), ("two", fsstack_sys::O_DSYNC)] {
         let file = pool.create_with(name, 0o644, OFlags::RDWR | flags).unwrap();
         assert_eq!(pool.union.write(file.handle, 0, b"x", WriteTerms::default()).unwrap(), 1);
@@ -31,7 +31,7 @@ fn a_synchronous_handle_writes() {
 
 #[test]
 fn holes_are_found_and_punched() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let file = pool.create("film").unwrap();
     pool.union.write(file.handle, 1 << 20, &[1; 65536], WriteTerms::default()).unwrap();
     let seek = |at, whence| pool.union.seek(file.handle, at, whence).map_err(|e| e.errno());

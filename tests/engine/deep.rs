@@ -7,7 +7,7 @@ use fsstack_pool::BranchMode::ReadWrite;
 use fsstack_pool::Ino;
 use fsstack_sys::OFlags;
 
-use crate::ground::{Ground, buf, settings};
+use crate::test_bed::{TestBed, buf, settings};
 
 const LEVELS: usize = 300;
 
@@ -15,7 +15,7 @@ const LEVELS: usize = 300;
 const MOST: usize = 16 + 2;
 
 /// Takes a tree down that no path reaches.
-fn take_down(pool: &Ground, dirs: &[Ino], name: &fsstack_pool::EntryNameBuf) {
+fn take_down(pool: &TestBed, dirs: &[Ino], name: &fsstack_pool::EntryNameBuf) {
     for dir in dirs.iter().rev().skip(1) {
         pool.union.rmdir(*dir, name.as_name()).unwrap();
     }
@@ -24,7 +24,7 @@ fn take_down(pool: &Ground, dirs: &[Ino], name: &fsstack_pool::EntryNameBuf) {
 #[test]
 fn three_hundred_levels_of_two_hundred_bytes() {
     let few = Settings { dir_fds: 16, ..settings() };
-    let mut pool = Ground::with(&[ReadWrite, ReadWrite], few);
+    let mut pool = TestBed::with(&[ReadWrite, ReadWrite], few);
     let name = buf(&"n".repeat(200));
     let mut dirs = vec![Ino::ROOT];
     for level in 0..LEVELS {
@@ -65,7 +65,7 @@ fn three_hundred_levels_of_two_hundred_bytes() {
 
 #[test]
 fn forgetting_the_bottom_of_a_very_deep_tree_frees_the_way_to_it() {
-    let mut pool = Ground::with(&[ReadWrite], Settings { dir_fds: 16, ..settings() });
+    let mut pool = TestBed::with(&[ReadWrite], Settings { dir_fds: 16, ..settings() });
     let name = buf("n");
     let mut dirs = vec![Ino::ROOT];
     for level in 0..5000 {
@@ -84,7 +84,7 @@ fn forgetting_the_bottom_of_a_very_deep_tree_frees_the_way_to_it() {
 
 #[test]
 fn more_directories_than_descriptors() {
-    let pool = Ground::with(&[ReadWrite, ReadWrite], Settings { dir_fds: 32, ..settings() });
+    let pool = TestBed::with(&[ReadWrite, ReadWrite], Settings { dir_fds: 32, ..settings() });
     for n in 0..500 {
         pool.put(n % 2, &format!("d{n}/film"), "x");
     }

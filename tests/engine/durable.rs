@@ -1,4 +1,4 @@
-//! What is on disk before what: each branch is a journal of its own.
+//! Order of writes to disk over several branches: each branch is a journal of its own.
 
 use fsstack_engine::Caller;
 use fsstack_engine::ops::{Change, SetTime};
@@ -7,14 +7,14 @@ use fsstack_pool::BranchMode::{NoCreate, ReadWrite};
 use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{Call, count};
 
-use crate::ground::{File, Ground, settings};
+use crate::test_bed::{File, TestBed, settings};
 
-/// What is made gets to the second branch.
-fn ground() -> Ground {
-    Ground::with(&[NoCreate, ReadWrite], settings())
+/// New objects go to the second branch.
+fn test_bed() -> TestBed {
+    TestBed::with(&[NoCreate, ReadWrite], settings())
 }
 
-fn syncs(pool: &Ground, file: File) -> u64 {
+fn syncs(pool: &TestBed, file: File) -> u64 {
     let (done, made) = count::scope(|| pool.union.fsync(file.handle, false));
     done.unwrap();
     made.of(Call::Fsync)
@@ -22,7 +22,7 @@ fn syncs(pool: &Ground, file: File) -> u64 {
 
 #[test]
 fn what_went_from_another_branch_is_synced_before_what_takes_its_place() {
-    let pool = ground();
+    let pool = test_bed();
     pool.put(0, "file", "old");
     pool.unlink("file").unwrap();
     let file = pool.create("file").unwrap();
@@ -56,7 +56,7 @@ fn what_went_from_another_branch_is_synced_before_what_takes_its_place() {
 
 #[test]
 fn rights_that_a_directory_lost_are_on_disk_before_what_is_below_it() {
-    let pool = ground();
+    let pool = test_bed();
     pool.put_dir(0, "dir");
     let file = pool.create("dir/file").unwrap();
     assert_eq!(syncs(&pool, file), 1);
@@ -73,7 +73,7 @@ fn rights_that_a_directory_lost_are_on_disk_before_what_is_below_it() {
 
 #[test]
 fn a_renamed_file_has_its_new_name_on_disk_before_another_branch_gets_the_old_one() {
-    let pool = ground();
+    let pool = test_bed();
     let synced_by = |act: &dyn Fn()| count::scope(act).1.of(Call::Fsync);
     pool.put(0, "log", "old");
     pool.rename("log", "log.1").unwrap();
@@ -87,7 +87,7 @@ fn a_renamed_file_has_its_new_name_on_disk_before_another_branch_gets_the_old_on
 
 #[test]
 fn an_fsync_costs_nothing_more_where_one_branch_took_part_or_another_name_went() {
-    let pool = ground();
+    let pool = test_bed();
     for _ in 0..2 {
         let file = pool.create("file").unwrap();
         assert_eq!(syncs(&pool, file), 1);
@@ -106,12 +106,11 @@ fn an_fsync_costs_nothing_more_where_one_branch_took_part_or_another_name_went()
 
 #[test]
 fn an_fsync_of_the_directory_or_of_the_pool_is_enough() {
-    let pool = ground();
-    for sync in
-        [(|pool: &Ground| pool.union.fsyncdir(Ino::ROOT, Handle(0), false).unwrap()) as fn(&Ground), |pool| {
-            pool.union.syncfs().unwrap()
-        }]
-    {
+    let pool = test_bed();
+    for sync in [
+        (|pool: &TestBed| pool.union.fsyncdir(Ino::ROOT, Handle(0), false).unwrap()) as fn(&TestBed),
+        |pool| pool.union.syncfs().unwrap(),
+    ] {
         pool.put(0, "file", "old");
         pool.unlink("file").unwrap();
         let file = pool.create("file").unwrap();
@@ -123,7 +122,7 @@ fn an_fsync_of_the_directory_or_of_the_pool_is_enough() {
 
 #[test]
 fn hidden_copies_are_surely_gone_before_what_hides_them_goes() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let syncs = |act: &dyn Fn()| count::scope(act).1.of(Call::Fsync);
     pool.put(0, "plain", "shown");
     pool.ino("plain");
@@ -142,7 +141,7 @@ fn hidden_copies_are_surely_gone_before_what_hides_them_goes() {
 
 #[test]
 fn names_are_synced_before_the_answer_if_the_mount_says_so() {
-    let pool = Ground::with(&[NoCreate, ReadWrite], Settings { synced: Synced::Names, ..settings() });
+    let pool = TestBed::with(&[NoCreate, ReadWrite], Settings { synced: Synced::Names, ..settings() });
     pool.put(0, "d/old", "old");
     pool.ino("d");
     let syncs = |act: &dyn Fn()| count::scope(act).1.of(Call::Fsync);

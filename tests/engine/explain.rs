@@ -1,11 +1,11 @@
-//! What the pool tells about where things are, and where they would go.
+//! Explanations of where things are, and where they would go.
 
 use fsstack_engine::explain::Placement;
 use fsstack_engine::settings::Settings;
 use fsstack_pool::{BranchIx, BranchMode, Floor};
 use fsstack_sys::{Errno, Kind, OFlags};
 
-use crate::ground::{Ground, settings};
+use crate::test_bed::{TestBed, settings};
 
 /// The branches of a placement as `turn:slot`, refused ones as `-:slot`.
 fn order(placement: &Placement) -> Vec<String> {
@@ -15,7 +15,7 @@ fn order(placement: &Placement) -> Vec<String> {
 
 #[test]
 fn every_copy_is_told_and_which_is_served() {
-    let pool = Ground::new(3);
+    let pool = TestBed::new(3);
     pool.put(0, "d/one", "12345");
     pool.put(1, "d/film", "served");
     pool.put(2, "d/film", "hidden");
@@ -37,7 +37,7 @@ fn every_copy_is_told_and_which_is_served() {
 
 #[test]
 fn a_file_tells_its_way_closed_and_open() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     pool.put(0, "film", "x");
     let closed = pool.union.explain(b"film").unwrap().way.unwrap();
     assert!(closed.is.is_none());
@@ -55,7 +55,7 @@ fn a_file_tells_its_way_closed_and_open() {
 fn a_ranking_is_the_one_that_a_create_follows() {
     let modes = [BranchMode::ReadOnly, BranchMode::ReadWrite, BranchMode::ReadWrite, BranchMode::NoCreate];
     let chosen = Settings { create: "epff>ff".parse().unwrap(), ..settings() };
-    let pool = Ground::with(&modes, chosen);
+    let pool = TestBed::with(&modes, chosen);
     pool.put_dir(2, "d");
     let told = pool.union.explain_create(b"d/new/film", 1).unwrap();
     assert_eq!(told.policy, "epff>ff");
@@ -83,7 +83,7 @@ fn a_ranking_is_the_one_that_a_create_follows() {
 #[test]
 fn figures_are_given_with_the_reason() {
     let pool =
-        Ground::with(&[BranchMode::ReadWrite; 2], Settings { create: "mfs".parse().unwrap(), ..settings() });
+        TestBed::with(&[BranchMode::ReadWrite; 2], Settings { create: "mfs".parse().unwrap(), ..settings() });
     pool.union.set_branch_floor(BranchIx(0), Some(Floor::PerMille(1000)), None).unwrap();
     let told = pool.union.explain_create(b"film", u64::MAX).unwrap();
     assert_eq!(order(&told), ["1:1", "-:0"]);

@@ -5,11 +5,11 @@ use fsstack_engine::ops::{New, WriteTerms};
 use fsstack_pool::Ino;
 use fsstack_sys::OFlags;
 
-use crate::ground::{Ground, buf};
+use crate::test_bed::{TestBed, buf};
 
 #[test]
 fn each_answer_with_an_entry_adds_exactly_one() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(1, "there", "x");
     let (union, root) = (&pool.union, Ino::ROOT);
     let there = buf("there");
@@ -49,7 +49,7 @@ impl fsstack_engine::ops::Sink for Plus {
 
 #[test]
 fn a_refused_operation_adds_none() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let (union, root) = (&pool.union, Ino::ROOT);
     pool.put(1, "there", "x");
     let (there, missing) = (buf("there"), buf("missing"));
@@ -61,7 +61,7 @@ fn a_refused_operation_adds_none() {
 
 #[test]
 fn a_forgotten_directory_lets_go_of_its_parents_and_descriptors() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(1, "a/b/c/d/film", "x");
     pool.find("a/b/c/d/film").unwrap();
     assert!(pool.union.held().dir_fds > 0);
@@ -70,7 +70,7 @@ fn a_forgotten_directory_lets_go_of_its_parents_and_descriptors() {
 
 #[test]
 fn a_parent_that_the_kernel_forgot_is_still_the_way_to_its_child() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(1, "a/b/film", "x");
     let film = pool.ino("a/b/film");
     pool.forget(pool.ino("a"));
@@ -81,7 +81,7 @@ fn a_parent_that_the_kernel_forgot_is_still_the_way_to_its_child() {
 
 #[test]
 fn an_open_file_outlives_its_lookups() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let file = pool.create("film").unwrap();
     pool.forget(file.ino);
     assert_eq!(pool.union.write(file.handle, 0, b"x", WriteTerms::default()).unwrap(), 1);
@@ -91,7 +91,7 @@ fn an_open_file_outlives_its_lookups() {
 
 #[test]
 fn everything_goes_with_the_mount() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     for n in 0..100 {
         pool.put(n % 2, &format!("d{}/film{n}", n % 5), "x");
     }

@@ -2,14 +2,14 @@
 
 use fsstack_engine::health::BranchState;
 
-use crate::ground::Ground;
+use crate::test_bed::TestBed;
 
 #[test]
 fn a_local_disk_has_nobody_inside_and_cannot_be_aborted() {
-    let ground = Ground::new(1);
-    let pool = ground.union.pool();
+    let test_bed = TestBed::new(1);
+    let pool = test_bed.union.pool();
     assert_eq!((pool.branches[0].state(), pool.branches[0].inside()), (BranchState::Up, 0));
-    assert!(!ground.union.may_hang());
+    assert!(!test_bed.union.may_hang());
     let refusal = pool.branches[0].free_callers().unwrap_err().to_string();
     assert!(refusal.contains("no FUSE mount"), "{refusal}");
 }

@@ -4,7 +4,7 @@ use fsstack_engine::inode::number::hash_name;
 use fsstack_pool::Ino;
 use fsstack_sys::at::RenameFlags;
 
-use crate::ground::{Ground, buf};
+use crate::test_bed::{TestBed, buf};
 
 /// Slots of the engine's table.
 const SLOTS: u64 = 1 << 17;
@@ -18,7 +18,7 @@ fn rival_of(name: &str) -> String {
 
 #[test]
 fn a_removed_file_is_there_until_the_kernel_forgets_it() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let film = pool.write("film", "frames");
     pool.write(&rival_of("film"), "");
     pool.unlink("film").unwrap();
@@ -28,7 +28,7 @@ fn a_removed_file_is_there_until_the_kernel_forgets_it() {
 
 #[test]
 fn exchanged_files_keep_their_numbers() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let (a, b) = (pool.write("a", "of a"), pool.write("b", "of b"));
     pool.write(&rival_of("a"), "");
     pool.write(&rival_of("b"), "");
@@ -42,7 +42,7 @@ fn exchanged_files_keep_their_numbers() {
 
 #[test]
 fn exchanged_directories_keep_their_numbers() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let (a, b) = (pool.mkdir("a").unwrap(), pool.mkdir("b").unwrap());
     pool.put(0, "a/of-a", "");
     pool.put(0, "b/of-b", "");

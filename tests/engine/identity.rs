@@ -11,12 +11,12 @@ use fsstack_pool::BranchMode::{NoCreate, ReadWrite};
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
 
-use crate::ground::{Ground, settings};
+use crate::test_bed::{TestBed, settings};
 
 /// Where a branch's id is stored.
 const ID: &CStr = c"trusted.fsstack.branch";
 
-fn numbers(pool: &Ground, paths: &[&str]) -> BTreeMap<String, (Ino, u64)> {
+fn numbers(pool: &TestBed, paths: &[&str]) -> BTreeMap<String, (Ino, u64)> {
     let number = |path: &&str| {
         let entry = pool.find(path).unwrap();
         assert_eq!(entry.ino, entry.attr.ino);
@@ -27,8 +27,8 @@ fn numbers(pool: &Ground, paths: &[&str]) -> BTreeMap<String, (Ino, u64)> {
 
 const PATHS: [&str; 7] = ["f0", "f1", "f2", "one", "two", "two/in", "made"];
 
-fn pool() -> Ground {
-    let pool = Ground::new(3);
+fn pool() -> TestBed {
+    let pool = TestBed::new(3);
     pool.put(0, "f0", "");
     pool.put(1, "f1", "");
     pool.put(2, "f2", "");
@@ -73,7 +73,7 @@ fn a_directory_keeps_its_number_when_its_first_copy_is_out_of_the_pool() {
 
 #[test]
 fn a_directory_keeps_its_number_as_it_gains_copies() {
-    let mut pool = Ground::new(3);
+    let mut pool = TestBed::new(3);
     pool.put(1, "f1", "");
     pool.put(2, "f2", "");
     pool.mkdir("d").unwrap();
@@ -103,7 +103,7 @@ fn a_rename_keeps_the_number() {
 
 #[test]
 fn a_number_used_again_has_another_generation() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     pool.put(0, "f", "");
     let first = pool.find("f").unwrap();
     for _ in 0..1000 {
@@ -120,7 +120,7 @@ fn a_number_used_again_has_another_generation() {
 
 #[test]
 fn no_two_objects_share_a_number() {
-    let pool = Ground::new(3);
+    let pool = TestBed::new(3);
     let mut seen = BTreeMap::new();
     for at in 0..3 {
         for n in 0..50 {
@@ -134,7 +134,7 @@ fn no_two_objects_share_a_number() {
 
 #[test]
 fn the_root_is_one_and_of_generation_nought() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let root = pool.getattr(Ino::ROOT).unwrap();
     assert_eq!(root.ino, Ino::ROOT);
     assert!(root.stat.is_dir());
@@ -143,8 +143,8 @@ fn the_root_is_one_and_of_generation_nought() {
 #[test]
 fn a_branch_copied_with_its_id_gets_another_and_keeps_it() {
     needs!(root());
-    let mut pool = Ground::new(2);
-    let id = |pool: &Ground, at: usize| {
+    let mut pool = TestBed::new(2);
+    let id = |pool: &TestBed, at: usize| {
         let mut value = [0; 16];
         let root = fs::File::open(pool.branch(at)).unwrap();
         assert_eq!(xattr::get(On::Fd(root.as_fd()), ID, &mut value).unwrap(), 16);
@@ -170,7 +170,7 @@ fn a_branch_copied_with_its_id_gets_another_and_keeps_it() {
 #[test]
 fn a_directory_that_lost_its_first_copy_does_not_keep_a_number_that_is_free() {
     needs!(root());
-    let mut pool = Ground::with(&[NoCreate, ReadWrite, NoCreate], settings());
+    let mut pool = TestBed::with(&[NoCreate, ReadWrite, NoCreate], settings());
     pool.put_dir(0, "dir");
     pool.write("dir/file", "on the other branch");
     let (first, own) = (pool.ino("dir"), fs::metadata(pool.on(1, "dir")).unwrap().ino());

@@ -4,13 +4,13 @@ use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
 use fsstack_sys::ioctl::{FS_IOC_FSGETXATTR, FS_IOC_GETFLAGS, FS_IOC_SETFLAGS};
 use fsstack_sys::{Errno, OFlags};
 
-use crate::ground::{Ground, settings};
+use crate::test_bed::{TestBed, settings};
 
 const NODUMP: u32 = 0x40;
 
 #[test]
 fn everything_else_is_enotty() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let file = pool.create("film").unwrap();
     // Shut an XFS down, trim, exchange extents, freeze, clone, and a terminal's size.
     for command in [0x8004_587d, 0xc018_5879, 0xc040_586d, 0xc004_5877, 0x4004_9409, 0x5413] {
@@ -21,7 +21,7 @@ fn everything_else_is_enotty() {
 
 #[test]
 fn inode_flags_of_a_file_and_of_all_copies_of_a_directory() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     (0..2).for_each(|at| pool.put_dir(at, "d"));
     let file = pool.create("film").unwrap();
     let dir = pool.ino("d");
@@ -51,7 +51,7 @@ fn inode_flags_of_a_file_and_of_all_copies_of_a_directory() {
 
 #[test]
 fn a_read_only_branch_refuses_new_flags() {
-    let pool = Ground::with(&[ReadOnly, ReadWrite], settings());
+    let pool = TestBed::with(&[ReadOnly, ReadWrite], settings());
     pool.put(0, "film", "x");
     let file = pool.open(pool.ino("film"), OFlags::RDONLY).unwrap();
     let told = pool.union.ioctl(file.ino, file.handle, FS_IOC_SETFLAGS, &NODUMP.to_ne_bytes()).unwrap_err();

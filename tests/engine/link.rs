@@ -4,11 +4,11 @@ use fsstack_engine::ops::{Change, WriteTerms};
 use fsstack_pool::BranchMode::{NoCreate, ReadOnly, ReadWrite};
 use fsstack_sys::{Errno, OFlags};
 
-use crate::ground::{Ground, settings};
+use crate::test_bed::{TestBed, settings};
 
 #[test]
 fn a_link_keeps_the_branch_and_the_parent_is_made_there() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put_dir(0, "d");
     pool.put(1, "film", "x");
     pool.link("film", "d/also").unwrap();
@@ -18,7 +18,7 @@ fn a_link_keeps_the_branch_and_the_parent_is_made_there() {
 
 #[test]
 fn names_of_one_file_have_one_number_and_one_set_of_attributes() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let ino = pool.write("a", "x");
     let made = pool.link("a", "b").unwrap();
     assert_eq!((made.ino, made.attr.stat.nlink), (ino, 2));
@@ -31,7 +31,7 @@ fn names_of_one_file_have_one_number_and_one_set_of_attributes() {
 
 #[test]
 fn the_other_names_live_on() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let ino = pool.write("n0", "x");
     for n in 1..12 {
         pool.link("n0", &format!("n{n}")).unwrap();
@@ -49,7 +49,7 @@ fn the_other_names_live_on() {
 
 #[test]
 fn a_taken_name_and_a_directory_are_refused() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(0, "film", "x");
     pool.put(1, "taken", "y");
     pool.put_dir(0, "d");
@@ -61,7 +61,7 @@ fn a_taken_name_and_a_directory_are_refused() {
 
 #[test]
 fn a_read_only_branch_refuses_and_one_that_takes_nothing_new_links() {
-    let pool = Ground::with(&[ReadOnly, NoCreate, ReadWrite], settings());
+    let pool = TestBed::with(&[ReadOnly, NoCreate, ReadWrite], settings());
     pool.put(0, "fixed", "x");
     pool.put(1, "full", "y");
     let before = pool.snapshot();
@@ -73,7 +73,7 @@ fn a_read_only_branch_refuses_and_one_that_takes_nothing_new_links() {
 
 #[test]
 fn a_symlink_is_linked_itself() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     pool.make("s", fsstack_engine::ops::New::Symlink(c"nowhere")).unwrap();
     let made = pool.link("s", "t").unwrap();
     assert!(made.attr.stat.is_symlink());
@@ -82,7 +82,7 @@ fn a_symlink_is_linked_itself() {
 
 #[test]
 fn an_unlinked_open_file_cannot_get_a_name_again_but_an_unnamed_one_can() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let file = pool.create("film").unwrap();
     pool.unlink("film").unwrap();
     assert_eq!(pool.link_ino(file.ino, "again").unwrap_err(), Errno::NOENT);

@@ -10,7 +10,7 @@ use fsstack_pool::{BranchIx, BranchMode, BranchSpec, Floor, Ino};
 use fsstack_sys::{Errno, OFlags};
 use tempfile::TempDir;
 
-use crate::ground::{Ground, buf, wary};
+use crate::test_bed::{TestBed, buf, wary};
 
 /// A directory with these files: their content is the directory's own name.
 fn home(files: &[&str]) -> TempDir {
@@ -27,17 +27,17 @@ fn spec(home: &TempDir) -> BranchSpec {
     BranchSpec::new(home.path().to_owned())
 }
 
-fn add(pool: &Ground, home: &TempDir, position: Position) -> BranchIx {
+fn add(pool: &TestBed, home: &TempDir, position: Position) -> BranchIx {
     pool.union.add_branch(&spec(home), position).unwrap()
 }
 
-fn order(pool: &Ground) -> Vec<u16> {
+fn order(pool: &TestBed) -> Vec<u16> {
     pool.union.pool().branches.iter().map(|branch| branch.ix.0).collect()
 }
 
 #[test]
 fn what_an_added_branch_has_is_there_at_once() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     pool.put(0, "d/e/here", "x");
     // The directories are known, and are not asked for again for an hour.
     assert_eq!(pool.names("d/e"), ["here"]);
@@ -53,7 +53,7 @@ fn what_an_added_branch_has_is_there_at_once() {
 
 #[test]
 fn a_directory_that_a_program_is_in_learns_of_its_new_copy() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     pool.put(0, "d/here", "x");
     let dir = pool.ino("d");
     let more = home(&["d/there"]);
@@ -65,7 +65,7 @@ fn a_directory_that_a_program_is_in_learns_of_its_new_copy() {
 
 #[test]
 fn an_earlier_branch_decides_from_then_on() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     pool.write("film", "old");
     let more = home(&["film"]);
     let ix = add(&pool, &more, Position::Before(BranchIx(0)));
@@ -77,7 +77,7 @@ fn an_earlier_branch_decides_from_then_on() {
 
 #[test]
 fn a_removed_branch_takes_its_names_along_and_nothing_else() {
-    let mut pool = Ground::new(2);
+    let mut pool = TestBed::new(2);
     pool.put(0, "d/first", "1");
     pool.put(1, "d/second", "2");
     pool.put(1, "only/there", "3");
@@ -97,7 +97,7 @@ fn a_removed_branch_takes_its_names_along_and_nothing_else() {
 #[test]
 fn a_directory_keeps_its_number_when_the_branch_that_it_came_from_leaves() {
     for leaves in [BranchIx(0), BranchIx(1)] {
-        let pool = Ground::with(&[BranchMode::ReadWrite; 2], wary());
+        let pool = TestBed::with(&[BranchMode::ReadWrite; 2], wary());
         pool.put(0, "d/first", "1");
         pool.put(1, "d/second", "2");
         let dir = pool.ino("d");
@@ -109,7 +109,7 @@ fn a_directory_keeps_its_number_when_the_branch_that_it_came_from_leaves() {
 
 #[test]
 fn a_branch_that_comes_back_shows_the_same_files_under_the_same_numbers() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let more = home(&["d/film"]);
     let first = add(&pool, &more, Position::Last);
     let film = pool.ino("d/film");
@@ -123,7 +123,7 @@ fn a_branch_that_comes_back_shows_the_same_files_under_the_same_numbers() {
 
 #[test]
 fn a_listing_goes_on_where_its_branch_has_left() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     (0..3).for_each(|n| pool.put(0, &format!("last-{n}"), ""));
     let more = home(&["a", "b", "c", "d"]);
     let ix = add(&pool, &more, Position::Before(BranchIx(0)));
@@ -142,7 +142,7 @@ fn a_listing_goes_on_where_its_branch_has_left() {
 
 #[test]
 fn a_branch_with_open_files_stays_unless_it_may_wait() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(1, "film", "frames");
     let film = pool.ino("film");
     let open = pool.open(film, OFlags::RDWR).unwrap();
@@ -165,7 +165,7 @@ fn a_branch_with_open_files_stays_unless_it_may_wait() {
         while !waits.load(Relaxed) {
             thread::yield_now();
         }
-        // What is open there goes on; nothing new is put there; a second removal is told so.
+        // Open files go on; nothing new is placed there; a second removal is refused with that reason.
         assert_eq!(pool.union.write(open.handle, 1, b"R", WriteTerms::default()).unwrap(), 1);
         assert_eq!(pool.union.pool().branch(BranchIx(1)).mode(), BranchMode::NoCreate);
         let second = pool.union.remove_branch(BranchIx(1), Removal::IfIdle).unwrap_err();
@@ -179,7 +179,7 @@ fn a_branch_with_open_files_stays_unless_it_may_wait() {
 
 #[test]
 fn changes_that_cannot_be_are_refused_and_change_nothing() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let told = |changed: Result<BranchIx, BadChange>| changed.unwrap_err().to_string();
     let missing = BranchSpec::new("/nowhere/at/all".into());
     assert!(told(pool.union.add_branch(&missing, Position::Last)).starts_with("branch /nowhere/at/all: "));
@@ -200,7 +200,7 @@ fn changes_that_cannot_be_are_refused_and_change_nothing() {
 
 #[test]
 fn modes_and_floors_hold_from_the_next_request_on() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.write("first", "");
     assert_eq!(pool.holders("first"), [0]);
     pool.union.set_branch_mode(BranchIx(0), BranchMode::NoCreate).unwrap();
@@ -220,7 +220,7 @@ fn modes_and_floors_hold_from_the_next_request_on() {
 
 #[test]
 fn nobody_begins_to_write_on_a_branch_that_is_set_read_only() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let log = pool.write("log", "old");
     let open = |how| pool.union.open(log, how, Caller::DAEMON).map(|opened| opened.handle);
     let writer = open(OFlags::WRONLY).unwrap();
@@ -236,7 +236,7 @@ fn nobody_begins_to_write_on_a_branch_that_is_set_read_only() {
 /// Threads work on the branch that stays while another comes and goes, before it and after it.
 #[test]
 fn nobody_on_other_branches_sees_a_branch_come_or_go() {
-    let pool = Ground::with(&[BranchMode::ReadWrite], wary());
+    let pool = TestBed::with(&[BranchMode::ReadWrite], wary());
     pool.put(0, "d/stays", "steady");
     pool.ino("d");
     let more = home(&["d/comes", "d/sub/film", "other/film"]);

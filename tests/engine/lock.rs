@@ -3,19 +3,19 @@
 use fsstack_engine::ops::{LockKind, LockRequest, LockType};
 use fsstack_sys::Errno;
 
-use crate::ground::{File, Ground};
+use crate::test_bed::{File, TestBed};
 
 fn range(owner: u64, how: LockType, start: u64, end: u64) -> LockRequest {
     LockRequest { owner, kind: LockKind::Range { start, end }, how }
 }
 
-fn lock(pool: &Ground, file: File, request: LockRequest) -> Result<(), Errno> {
+fn lock(pool: &TestBed, file: File, request: LockRequest) -> Result<(), Errno> {
     pool.union.lock(file.handle, request, None).map_err(|e| e.errno())
 }
 
 #[test]
 fn ranges_stand_between_owners() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let file = pool.create("film").unwrap();
     lock(&pool, file, range(1, LockType::Write, 0, 9)).unwrap();
     assert_eq!(lock(&pool, file, range(2, LockType::Read, 5, 15)), Err(Errno::AGAIN));
@@ -31,7 +31,7 @@ fn ranges_stand_between_owners() {
 
 #[test]
 fn whole_files_too_and_programs_outside_see_it() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let file = pool.create("film").unwrap();
     let whole = |owner, how| LockRequest { owner, kind: LockKind::Whole, how };
     lock(&pool, file, whole(1, LockType::Write)).unwrap();
@@ -45,7 +45,7 @@ fn whole_files_too_and_programs_outside_see_it() {
 
 #[test]
 fn a_wait_ends_when_the_lock_is_free_or_the_caller_is_interrupted() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let file = pool.create("film").unwrap();
     lock(&pool, file, range(1, LockType::Write, 0, 9)).unwrap();
     let asked = std::cell::Cell::new(0);
@@ -65,7 +65,7 @@ fn a_wait_ends_when_the_lock_is_free_or_the_caller_is_interrupted() {
 /// The kernel's NFS server opens the file once more to ask for an owner, and closes that.
 #[test]
 fn who_only_asks_by_a_handle_keeps_its_locks_when_that_is_closed() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let file = pool.create("film").unwrap();
     lock(&pool, file, range(1, LockType::Write, 0, 9)).unwrap();
     for takes_one in [false, true] {
@@ -81,7 +81,7 @@ fn who_only_asks_by_a_handle_keeps_its_locks_when_that_is_closed() {
 
 #[test]
 fn locks_go_with_the_last_handle() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let file = pool.create("film").unwrap();
     lock(&pool, file, range(1, LockType::Write, 0, 9)).unwrap();
     pool.close(file);

@@ -13,12 +13,12 @@ use fsstack_pool::{BranchMode, BranchSpec, Ino};
 use fsstack_sys::Errno;
 use fsstack_wire::{Abi, Answer, Header, Operation, Request, encode};
 
-use crate::ground::{Ground, settings};
+use crate::test_bed::{TestBed, settings};
 
 /// A pool that can be exported, where the file system under /tmp opens objects by number.
-fn pool() -> Result<Ground, Skip> {
+fn pool() -> Result<TestBed, Skip> {
     let exported = Settings { nfs_export: true, ..settings() };
-    let pool = Ground::with(&[BranchMode::ReadWrite; 2], exported);
+    let pool = TestBed::with(&[BranchMode::ReadWrite; 2], exported);
     if pool.union.pool().branches[0].by_number.is_none() {
         return Err(Skip::because("needs root, and ext4 or XFS under /tmp"));
     }
@@ -37,13 +37,13 @@ macro_rules! pool_or_skip {
 }
 
 /// The numbers of these, which the kernel then forgets.
-fn forgotten(pool: &Ground, paths: &[&str]) -> Vec<(Ino, u64)> {
+fn forgotten(pool: &TestBed, paths: &[&str]) -> Vec<(Ino, u64)> {
     let found: Vec<_> = paths.iter().map(|path| pool.find(path).unwrap()).collect();
     pool.let_go();
     found.iter().map(|entry| (entry.ino, entry.generation)).collect()
 }
 
-fn until_marks_are_known(pool: &Ground) {
+fn until_marks_are_known(pool: &TestBed) {
     let began = std::time::Instant::now();
     while !pool.union.index_health().complete {
         assert!(began.elapsed() < std::time::Duration::from_secs(60), "the marks are never known");
@@ -51,9 +51,9 @@ fn until_marks_are_known(pool: &Ground) {
     }
 }
 
-/// What the object is refused with, when all marks on the branches are known. Another one that has got its number (from
-/// whoever else uses the file system) is not it: the kernel compares generations.
-fn refused(pool: &Ground, (ino, generation): (Ino, u64)) -> Option<Errno> {
+/// Error for the object when all marks on the branches are known. Another object with the same number, made by
+/// another user of the file system, is not it: the kernel compares generations.
+fn refused(pool: &TestBed, (ino, generation): (Ino, u64)) -> Option<Errno> {
     until_marks_are_known(pool);
     match pool.itself(ino) {
         Ok(entry) if entry.generation != generation => Some(Errno::STALE),
@@ -129,8 +129,8 @@ fn what_is_on_a_branch_out_of_the_pool_is_an_error_and_not_gone() {
     }
 }
 
-/// Whoever asks, also who cannot be seen from here (0): a daemon in a container sees neither the kernel's server nor one that is a
-/// process in another (docs/dev/decisions/0026).
+/// Any process id, also one that cannot be seen from here (0): a daemon in a container sees neither the kernel's
+/// server nor a server process in another container (docs/dev/decisions/0026).
 #[test]
 fn who_asks_for_what_is_out_of_reach_is_told_to_ask_again() {
     let home = tempfile::tempdir().unwrap();

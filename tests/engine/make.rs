@@ -5,11 +5,11 @@ use fsstack_engine::ops::New;
 use fsstack_pool::BranchMode::{NoCreate, ReadWrite};
 use fsstack_sys::{Errno, Kind};
 
-use crate::ground::{Ground, settings};
+use crate::test_bed::{TestBed, settings};
 
 #[test]
 fn each_kind_is_made_and_found() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     for (name, new, kind) in [
         ("dir", New::Dir(0o755), Kind::Dir),
         ("fifo", New::Node(0o010_644, 0), Kind::Fifo),
@@ -28,7 +28,7 @@ fn each_kind_is_made_and_found() {
 #[test]
 fn devices_keep_their_number() {
     fsstack_lab::needs!(root());
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let made = pool.make("null", New::Node(0o020_666, rustix::fs::makedev(1, 3)));
     if made == Err(Errno::PERM) {
         return fsstack_lab::Skip::because("this machine lets nobody make devices").announce();
@@ -39,7 +39,7 @@ fn devices_keep_their_number() {
 
 #[test]
 fn a_directory_made_on_one_branch_takes_files_on_another() {
-    let pool = Ground::with(&[NoCreate, ReadWrite], settings());
+    let pool = TestBed::with(&[NoCreate, ReadWrite], settings());
     pool.put(0, "old/x", "");
     pool.mkdir("old/new").unwrap();
     assert_eq!(pool.holders("old/new"), [1]);
@@ -49,7 +49,7 @@ fn a_directory_made_on_one_branch_takes_files_on_another() {
 #[test]
 fn a_skeleton_copies_mode_owner_times_and_attributes() {
     use std::os::unix::fs::MetadataExt;
-    let pool = Ground::with(&[NoCreate, ReadWrite], settings());
+    let pool = TestBed::with(&[NoCreate, ReadWrite], settings());
     pool.put(0, "d/sub/x", "");
     let (d, sub) = (pool.ino("d"), pool.ino("d/sub"));
     pool.union.setxattr(d, c"user.colour", b"green", 0, false, Caller::DAEMON).unwrap();
@@ -77,9 +77,9 @@ fn a_skeleton_copies_mode_owner_times_and_attributes() {
 
 #[test]
 fn each_make_is_one_lookup() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     for (name, new) in [("d", New::Dir(0o755)), ("f", New::Node(0o10600, 0)), ("s", New::Symlink(c"x"))] {
-        let name = crate::ground::buf(name);
+        let name = crate::test_bed::buf(name);
         let root = fsstack_pool::Ino::ROOT;
         let made = pool.union.make(root, name.as_name(), new, fsstack_engine::Caller::DAEMON).unwrap();
         assert_eq!(pool.union.held().inodes, 1);

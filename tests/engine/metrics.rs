@@ -1,10 +1,10 @@
-//! What the pool counts: calls by branch, bytes, errors, and where lookups are answered.
+//! Counters of the pool: calls by branch, bytes, errors, and where lookups are answered.
 
 use fsstack_engine::metrics::{BranchMetricsSnapshot, ErrorClass};
 use fsstack_engine::ops::WriteTerms;
 use fsstack_sys::{Call, Errno, OFlags};
 
-use crate::ground::Ground;
+use crate::test_bed::TestBed;
 
 fn calls(metrics: &BranchMetricsSnapshot, call: Call) -> u64 {
     metrics.calls.iter().find(|row| row.call == call).map_or(0, |row| row.count)
@@ -16,7 +16,7 @@ fn errors(metrics: &BranchMetricsSnapshot, class: ErrorClass) -> u64 {
 
 #[test]
 fn each_branch_counts_what_it_was_asked() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(1, "film", "12345678");
     let before = pool.union.status();
     assert_eq!(pool.find("film").map(drop), Ok(()));
@@ -33,7 +33,7 @@ fn each_branch_counts_what_it_was_asked() {
 
 #[test]
 fn bytes_through_the_daemon_are_exact() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let film = pool.create("film").unwrap();
     assert_eq!(pool.union.write(film.handle, 0, &[7; 1000], WriteTerms::default()).unwrap(), 1000);
     assert_eq!(pool.union.write(film.handle, 1000, &[7; 24], WriteTerms::default()).unwrap(), 24);
@@ -51,7 +51,7 @@ fn bytes_through_the_daemon_are_exact() {
 
 #[test]
 fn visits_are_timed_and_lookups_told_apart() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(0, "film", "x");
     (0..100).for_each(|_| assert!(pool.find("film").is_ok()));
     let status = pool.union.status();

@@ -9,11 +9,11 @@ use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
 use fsstack_sys::ioctl::{FS_APPEND_FL, getflags, setflags};
 use fsstack_sys::{Errno, OFlags};
 
-use crate::ground::{Ground, settings};
+use crate::test_bed::{TestBed, settings};
 
 #[test]
 fn all_handles_share_one_open_file() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let ino = pool.write("film", "abc");
     let reader = pool.union.open(ino, OFlags::RDONLY, fsstack_engine::Caller::DAEMON).unwrap();
     let writer = pool.union.open(ino, OFlags::WRONLY, fsstack_engine::Caller::DAEMON).unwrap();
@@ -29,7 +29,7 @@ fn all_handles_share_one_open_file() {
 
 #[test]
 fn truncation_at_open() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let ino = pool.write("film", "abc");
     let file = pool.open(ino, OFlags::WRONLY | OFlags::TRUNC).unwrap();
     assert_eq!(pool.getattr(file.ino).unwrap().stat.size, 0);
@@ -37,7 +37,7 @@ fn truncation_at_open() {
 
 #[test]
 fn directories_and_symlinks_are_not_opened_as_files() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let dir = pool.mkdir("d").unwrap();
     let link = pool.make("s", fsstack_engine::ops::New::Symlink(c"/etc/passwd")).unwrap();
     assert_eq!(pool.open(dir, OFlags::RDONLY).unwrap_err(), Errno::ISDIR);
@@ -46,7 +46,7 @@ fn directories_and_symlinks_are_not_opened_as_files() {
 
 #[test]
 fn a_read_only_branch_is_read_and_not_written() {
-    let pool = Ground::with(&[ReadOnly, ReadWrite], settings());
+    let pool = TestBed::with(&[ReadOnly, ReadWrite], settings());
     pool.put(0, "film", "abc");
     let before = pool.snapshot();
     let ino = pool.ino("film");
@@ -64,7 +64,7 @@ fn a_read_only_branch_is_read_and_not_written() {
 
 #[test]
 fn a_handle_that_is_not_open_is_ebadf() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let file = pool.create("film").unwrap();
     pool.close(file);
     assert_eq!(pool.union.read(file.handle, 0, &mut [0; 1]).unwrap_err().errno(), Errno::BADF);
@@ -78,7 +78,7 @@ fn a_handle_that_is_not_open_is_ebadf() {
 
 #[test]
 fn a_failed_open_holds_nothing() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let ino = pool.write("film", "x");
     std::fs::remove_file(pool.on(0, "film")).unwrap();
     assert_eq!(pool.open(ino, OFlags::RDONLY).unwrap_err(), Errno::STALE);
@@ -87,7 +87,7 @@ fn a_failed_open_holds_nothing() {
 
 #[test]
 fn flush_and_sync_answer() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let file = pool.create("film").unwrap();
     pool.union.flush(file.handle).unwrap();
 }
@@ -95,7 +95,7 @@ fn flush_and_sync_answer() {
 /// Neither finds it open, and one gives up what it has opened for what the other has.
 #[test]
 fn of_two_first_opens_each_may_do_what_it_was_opened_for() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let ino = pool.write("log", "x");
     let raw = std::fs::File::open(pool.on(0, "log")).unwrap();
     let flags = getflags(raw.as_fd()).unwrap_or(0);

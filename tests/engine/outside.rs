@@ -4,10 +4,10 @@ use fsstack_engine::ops::{Change, WriteTerms};
 use fsstack_pool::BranchMode::ReadWrite;
 use fsstack_sys::{Errno, OFlags};
 
-use crate::ground::{Ground, wary};
+use crate::test_bed::{TestBed, wary};
 
-fn pool() -> Ground {
-    Ground::with(&[ReadWrite, ReadWrite], wary())
+fn pool() -> TestBed {
+    TestBed::with(&[ReadWrite, ReadWrite], wary())
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_copy_of_a_directory_that_comes_or_goes_is_seen() {
 
 #[test]
 fn a_copy_that_went_while_the_directory_is_believed_is_made_again() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(0, "d/a", "0");
     pool.put(1, "d/b", "1");
     assert_eq!(pool.names("d"), ["a", "b"]);
@@ -124,7 +124,7 @@ fn a_copy_that_went_while_the_directory_is_believed_is_made_again() {
 fn a_file_that_came_behind_the_pools_back_is_not_created_over() {
     let pool = pool();
     assert_eq!(pool.find("film").unwrap_err(), Errno::NOENT);
-    // (What it found a moment ago it believes, as whoever looks and then makes must.)
+    // It believes a result of a moment ago, as every look before a creation must.
     std::thread::sleep(std::time::Duration::from_millis(400));
     pool.put(1, "film", "x");
     assert_eq!(pool.create("film").unwrap_err(), Errno::EXIST);

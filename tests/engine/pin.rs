@@ -1,14 +1,14 @@
-//! What is done to a file by number is done to that file, whatever its name means by then.
+//! Changes to a file by number reach that file, whatever its name means by then.
 
 use fsstack_engine::Caller;
 use fsstack_engine::ops::Change;
 use fsstack_sys::{Errno, OFlags};
 
-use crate::ground::Ground;
+use crate::test_bed::TestBed;
 
 /// Puts another file under the name of one that the pool knows, with both alive.
-fn replaced() -> (Ground, fsstack_pool::Ino) {
-    let pool = Ground::new(2);
+fn replaced() -> (TestBed, fsstack_pool::Ino) {
+    let pool = TestBed::new(2);
     let ino = pool.write("film", "old");
     pool.put(0, "new", "new");
     std::fs::rename(pool.on(0, "film"), pool.on(0, "elsewhere")).unwrap();

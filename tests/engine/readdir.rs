@@ -11,14 +11,14 @@ use fsstack_pool::BranchMode::ReadWrite;
 use fsstack_sys::{Errno, Kind, OFlags};
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::ground::{Ground, Row, distinct_homes, settings};
+use crate::test_bed::{Row, TestBed, distinct_homes, settings};
 
 /// Three branches, names on one, two and all of them; some are directories.
-fn spread(files: usize) -> Ground {
-    spread_over(Ground::new(3), files)
+fn spread(files: usize) -> TestBed {
+    spread_over(TestBed::new(3), files)
 }
 
-fn spread_over(pool: Ground, files: usize) -> Ground {
+fn spread_over(pool: TestBed, files: usize) -> TestBed {
     for n in 0..files {
         for at in (0..3).filter(|at| n % 7 == 6 || n % 3 == *at || (n % 5 == 4 && (n + 1) % 3 == *at)) {
             if n % 10 == 9 {
@@ -46,7 +46,7 @@ fn every_name_is_listed_once() {
 #[test]
 fn every_name_is_listed_once_when_the_memory_of_listings_is_used_up() {
     let pool =
-        spread_over(Ground::with(&[ReadWrite; 3], Settings { listing_entries: 512, ..settings() }), 900);
+        spread_over(TestBed::with(&[ReadWrite; 3], Settings { listing_entries: 512, ..settings() }), 900);
     let dirs = [(); 3].map(|()| pool.opendir(pool.ino("d")));
     let list = |dir| {
         let rows = pool.rest(dir, 0, 50);
@@ -145,7 +145,7 @@ fn removing_all_while_listing_leaves_nothing() {
 
 #[test]
 fn five_thousand_entries_on_two_branches() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put_dir(0, "d");
     pool.put_dir(1, "d");
     for n in 0..5000 {
@@ -197,8 +197,8 @@ fn numbers_agree_before_anything_is_looked_up() {
     }
 }
 
-fn one_branch(files: usize) -> Ground {
-    let pool = Ground::new(1);
+fn one_branch(files: usize) -> TestBed {
+    let pool = TestBed::new(1);
     for n in 0..files {
         if n % 3 == 0 { pool.put_dir(0, &format!("d/n{n}")) } else { pool.put(0, &format!("d/n{n}"), "") }
     }
@@ -232,7 +232,7 @@ fn an_entry_without_room_is_listed_next_and_not_counted() {
 
 #[test]
 fn the_root_and_an_empty_directory_list() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     assert!(pool.names("").is_empty());
     pool.mkdir("empty").unwrap();
     assert!(pool.names("empty").is_empty());
@@ -243,7 +243,7 @@ fn the_root_and_an_empty_directory_list() {
 
 #[test]
 fn a_bad_cookie_is_refused_and_a_removed_directory_is_empty() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let ino = pool.mkdir("d").unwrap();
     let dir = pool.opendir(ino);
     assert_eq!(pool.readdir(dir, 0x7abc << 48 | 77, false, 9).unwrap_err(), Errno::INVAL);
@@ -258,7 +258,7 @@ fn cookies_are_good_on_file_systems_of_two_kinds() {
         Err(skip) => return skip.announce(),
         Ok(homes) => homes,
     };
-    let pool = Ground::over(homes, &[ReadWrite, ReadWrite], settings());
+    let pool = TestBed::over(homes, &[ReadWrite, ReadWrite], settings());
     for n in 0..50 {
         pool.put(n % 2, &format!("d/n{n}"), "");
     }
@@ -339,10 +339,10 @@ fn full() -> Pool {
     branches
 }
 
-/// Lists `d`, and has the film moved when `before` rows are told.
+/// Lists `d`, and has the film moved after `before` rows.
 fn listed_around_a_move(branches: &Pool, order: [&str; 2], plus: bool, before: usize) {
     let paths = order.map(|name| branches.branch(name).path().to_owned());
-    let pool = Ground::at(&paths, &[ReadWrite; 2], Settings { relocate: true, ..settings() });
+    let pool = TestBed::at(&paths, &[ReadWrite; 2], Settings { relocate: true, ..settings() });
     let film = pool.open(pool.ino("d/film"), OFlags::RDWR).unwrap();
     let dir = pool.opendir(pool.ino("d"));
     let mut rows = if before > 0 { pool.readdir(dir, 0, plus, before).unwrap() } else { Vec::new() };
@@ -382,7 +382,7 @@ fn a_file_that_moves_to_another_branch_meanwhile_is_listed_once() {
     }
 }
 
-/// As above, where the branch that it moves to had nothing of the directory.
+/// The same, where the target branch had no copy of the directory.
 #[test]
 fn a_file_that_moves_into_a_new_copy_of_its_directory_is_listed_once() {
     needs!(mounting());

@@ -6,11 +6,11 @@ use fsstack_pool::Ino;
 use fsstack_sys::Errno;
 use fsstack_sys::at::RenameFlags;
 
-use crate::ground::{Ground, buf, settings};
+use crate::test_bed::{TestBed, buf, settings};
 
 #[test]
 fn a_file_keeps_its_branch_and_the_parent_is_made_there() {
-    let pool = Ground::new(3);
+    let pool = TestBed::new(3);
     pool.put_dir(0, "deep/er");
     pool.put(2, "film", "x");
     std::fs::set_permissions(pool.on(0, "deep/er"), std::os::unix::fs::PermissionsExt::from_mode(0o2750))
@@ -28,7 +28,7 @@ fn a_file_keeps_its_branch_and_the_parent_is_made_there() {
 fn a_target_is_replaced_whichever_branches_it_is_on() {
     for source in 0..3_usize {
         for targets in [vec![0], vec![1], vec![2], vec![0, 1], vec![1, 2], vec![0, 2], vec![0, 1, 2]] {
-            let pool = Ground::new(3);
+            let pool = TestBed::new(3);
             pool.put(source, "new", "new");
             targets.iter().for_each(|at| pool.put(*at, "d/old", "old"));
             pool.rename("new", "d/old").unwrap();
@@ -43,7 +43,7 @@ fn a_target_is_replaced_whichever_branches_it_is_on() {
 #[test]
 fn a_hidden_copy_of_the_source_never_comes_to_light() {
     for hidden in 1..3 {
-        let pool = Ground::new(3);
+        let pool = TestBed::new(3);
         pool.put(0, "film", "shown");
         pool.put(hidden, "film", "hidden");
         pool.rename("film", "movie").unwrap();
@@ -55,7 +55,7 @@ fn a_hidden_copy_of_the_source_never_comes_to_light() {
 
 #[test]
 fn hidden_copies_on_both_ends_never_come_to_light() {
-    let pool = Ground::new(3);
+    let pool = TestBed::new(3);
     pool.put(1, "from", "shown");
     pool.put(2, "from", "hidden");
     pool.put(0, "to", "old");
@@ -68,7 +68,7 @@ fn hidden_copies_on_both_ends_never_come_to_light() {
 #[test]
 fn noreplace_sees_every_branch() {
     for target in 0..3 {
-        let pool = Ground::new(3);
+        let pool = TestBed::new(3);
         pool.put(1, "from", "x");
         pool.put(target, "to", "y");
         let before = pool.snapshot();
@@ -76,7 +76,7 @@ fn noreplace_sees_every_branch() {
         assert_eq!(refused.unwrap_err(), Errno::EXIST, "target on {target}");
         assert_eq!(pool.snapshot(), before);
     }
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(1, "from", "x");
     pool.rename_with("from", "to", RenameFlags::NOREPLACE).unwrap();
     assert_eq!(pool.read("to").unwrap(), "x");
@@ -84,7 +84,7 @@ fn noreplace_sees_every_branch() {
 
 #[test]
 fn noreplace_of_a_directory_leaves_no_false_memory() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put_dir(0, "d");
     pool.put(1, "film", "x");
     pool.rename_with("d", "to", RenameFlags::NOREPLACE).unwrap();
@@ -98,7 +98,7 @@ fn noreplace_of_a_directory_leaves_no_false_memory() {
 #[test]
 fn exchange_on_one_branch_and_on_two() {
     for (a, b) in [(0, 0), (0, 1), (1, 0)] {
-        let pool = Ground::new(2);
+        let pool = TestBed::new(2);
         pool.put(a, "d/a", "was a");
         pool.put(b, "b", "was b");
         let (ino_a, ino_b) = (pool.ino("d/a"), pool.ino("b"));
@@ -113,7 +113,7 @@ fn exchange_on_one_branch_and_on_two() {
 #[test]
 fn exchange_of_a_file_with_a_directory() {
     for at in 0..2 {
-        let pool = Ground::new(2);
+        let pool = TestBed::new(2);
         pool.put(at, "film", "x");
         pool.put(0, "d/a", "0");
         pool.put(1, "d/b", "1");
@@ -125,7 +125,7 @@ fn exchange_of_a_file_with_a_directory() {
 
 #[test]
 fn exchange_wants_both_names() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(0, "a", "x");
     let before = pool.snapshot();
     assert_eq!(pool.rename_with("a", "b", RenameFlags::EXCHANGE).unwrap_err(), Errno::NOENT);
@@ -135,7 +135,7 @@ fn exchange_wants_both_names() {
 
 #[test]
 fn whiteouts_are_refused() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     pool.put(0, "a", "x");
     assert_eq!(pool.rename_with("a", "b", RenameFlags::WHITEOUT).unwrap_err(), Errno::INVAL);
 }
@@ -153,7 +153,7 @@ fn a_read_only_branch_that_holds_either_name_refuses_and_nothing_changes() {
     ] {
         let mut modes = [ReadWrite; 2];
         modes[fixed] = ReadOnly;
-        let pool = Ground::with(&modes, settings());
+        let pool = TestBed::with(&modes, settings());
         sources.iter().for_each(|at| pool.put(*at, "from", "x"));
         targets.iter().for_each(|at| pool.put(*at, "to", "y"));
         let before = pool.snapshot();
@@ -165,7 +165,7 @@ fn a_read_only_branch_that_holds_either_name_refuses_and_nothing_changes() {
 
 #[test]
 fn a_branch_that_takes_nothing_new_renames() {
-    let pool = Ground::with(&[NoCreate, ReadWrite], settings());
+    let pool = TestBed::with(&[NoCreate, ReadWrite], settings());
     pool.put(0, "from", "x");
     pool.put_dir(1, "d");
     pool.rename("from", "d/to").unwrap();
@@ -174,7 +174,7 @@ fn a_branch_that_takes_nothing_new_renames() {
 
 #[test]
 fn two_names_of_one_file_stay() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.write("a", "x");
     pool.link("a", "b").unwrap();
     pool.rename("a", "b").unwrap();
@@ -185,7 +185,7 @@ fn two_names_of_one_file_stay() {
 #[test]
 fn a_file_over_a_directory_and_a_directory_over_a_file_are_refused() {
     for (file, dir) in [(0, 0), (0, 1), (1, 0)] {
-        let pool = Ground::new(2);
+        let pool = TestBed::new(2);
         pool.put(file, "file", "x");
         pool.put_dir(dir, "dir");
         let before = pool.snapshot();
@@ -197,7 +197,7 @@ fn a_file_over_a_directory_and_a_directory_over_a_file_are_refused() {
 
 #[test]
 fn an_open_file_follows_its_name_and_one_that_is_replaced_goes_on() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let moved = pool.create("a").unwrap();
     let replaced = pool.create("b").unwrap();
     pool.union.write(moved.handle, 0, b"moved", WriteTerms::default()).unwrap();
@@ -212,7 +212,7 @@ fn an_open_file_follows_its_name_and_one_that_is_replaced_goes_on() {
 
 #[test]
 fn a_rename_of_a_missing_name_is_enoent() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(0, "to", "x");
     let (from, to) = (buf("from"), buf("to"));
     let told =
@@ -233,7 +233,7 @@ fn a_branch_that_is_mounted_read_only_refuses_before_anything_is_changed() {
         std::fs::write(path.join("from"), "x").unwrap();
     }
     fixed.remount_ro();
-    let pool = Ground::at(&[fixed.path().to_owned(), other], &[ReadWrite, ReadWrite], settings());
+    let pool = TestBed::at(&[fixed.path().to_owned(), other], &[ReadWrite, ReadWrite], settings());
     let before = pool.snapshot();
     assert_eq!(pool.rename("from", "to").unwrap_err(), Errno::ROFS);
     assert_eq!(pool.unlink("from").unwrap_err(), Errno::ROFS);
@@ -243,7 +243,7 @@ fn a_branch_that_is_mounted_read_only_refuses_before_anything_is_changed() {
 #[test]
 fn a_directory_that_the_target_hides_stays_hidden() {
     for source in 0..2 {
-        let pool = Ground::new(3);
+        let pool = TestBed::new(3);
         pool.put(source, "s", "new");
         pool.put(0, "t", "old");
         pool.put_dir(2, "t");
@@ -258,7 +258,7 @@ fn a_directory_that_the_target_hides_stays_hidden() {
 fn a_hidden_directory_in_the_way_of_a_file_is_eisdir_and_nothing_is_changed() {
     // It stands where the file goes, or would come to light.
     for source in [1, 2] {
-        let pool = Ground::new(3);
+        let pool = TestBed::new(3);
         pool.put(source, "s", "new");
         pool.put(0, "t", "old");
         pool.put_dir(1, "t");

@@ -6,11 +6,11 @@ use fsstack_pool::Ino;
 use fsstack_sys::Errno;
 use fsstack_sys::at::RenameFlags;
 
-use crate::ground::{Ground, settings};
+use crate::test_bed::{TestBed, settings};
 
 #[test]
 fn a_directory_moves_on_every_branch() {
-    let pool = Ground::new(3);
+    let pool = TestBed::new(3);
     pool.put(0, "d/a", "0");
     pool.put(2, "d/sub/c", "2");
     pool.put_dir(1, "into");
@@ -29,7 +29,7 @@ fn a_directory_moves_on_every_branch() {
 fn a_full_target_is_enotempty_whichever_branch_and_nothing_changes() {
     for (sources, full) in [(vec![0], 1), (vec![1], 0), (vec![0, 1], 2), (vec![0, 2], 2), (vec![2], 0)] {
         for flags in [RenameFlags::empty(), RenameFlags::NOREPLACE] {
-            let pool = Ground::new(3);
+            let pool = TestBed::new(3);
             sources.iter().for_each(|at| pool.put_dir(*at, "d"));
             pool.put_dir(0, "e");
             pool.put(full, "e/inside", "x");
@@ -45,7 +45,7 @@ fn a_full_target_is_enotempty_whichever_branch_and_nothing_changes() {
 #[test]
 fn an_empty_target_is_replaced_on_all_branches() {
     for (sources, targets) in [(vec![0], vec![1]), (vec![1], vec![0, 1, 2]), (vec![0, 2], vec![1, 2])] {
-        let pool = Ground::new(3);
+        let pool = TestBed::new(3);
         sources.iter().for_each(|at| pool.put(*at, &format!("d/f{at}"), "x"));
         targets.iter().for_each(|at| pool.put_dir(*at, "e"));
         let dir = pool.ino("d");
@@ -61,7 +61,7 @@ fn an_empty_target_is_replaced_on_all_branches() {
 #[test]
 fn a_copy_on_a_read_only_branch_refuses_and_nothing_changes() {
     for (sources, targets) in [(vec![0, 1], vec![]), (vec![1], vec![]), (vec![0], vec![1])] {
-        let pool = Ground::with(&[ReadWrite, ReadOnly], settings());
+        let pool = TestBed::with(&[ReadWrite, ReadOnly], settings());
         sources.iter().for_each(|at| pool.put_dir(*at, "d"));
         targets.iter().for_each(|at| pool.put_dir(*at, "e"));
         let before = pool.snapshot();
@@ -72,7 +72,7 @@ fn a_copy_on_a_read_only_branch_refuses_and_nothing_changes() {
 
 #[test]
 fn exchanged_directories_swap_all_their_copies() {
-    let pool = Ground::new(3);
+    let pool = TestBed::new(3);
     pool.put(0, "a/from-a0", "");
     pool.put(1, "a/from-a1", "");
     pool.put(1, "b/from-b1", "");
@@ -86,12 +86,12 @@ fn exchanged_directories_swap_all_their_copies() {
 
 #[test]
 fn a_directory_is_renamed_below_a_thread_that_works_in_it() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(1, "d/sub/x", "x");
     let sub = pool.ino("d/sub");
     pool.mkdir("e").unwrap();
     pool.rename("d", "e/d").unwrap();
-    let name = crate::ground::buf("new");
+    let name = crate::test_bed::buf("new");
     let flags = fsstack_sys::OFlags::RDWR;
     let made = pool.union.create(sub, name.as_name(), 0o644, flags, fsstack_engine::Caller::DAEMON).unwrap();
     pool.union.release(made.opened.handle);
@@ -107,7 +107,7 @@ fn a_directory_whose_hint_was_pushed_out_keeps_its_number_and_name() {
 }
 
 fn rename_without_hint() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(0, "d/a", "0");
     pool.put(1, "d/b", "1");
     let (dir, b) = (pool.ino("d"), pool.ino("d/b"));
@@ -115,7 +115,7 @@ fn rename_without_hint() {
     let slot = |name: &str| hash_name(Ino::ROOT, name.as_bytes()) % (1 << 17);
     let rival = (0_u64..).map(|n| format!("rival{n}")).find(|name| slot(name) == slot("d")).unwrap();
     pool.put(0, &rival, "");
-    let (from, to) = (crate::ground::buf("d"), crate::ground::buf("e"));
+    let (from, to) = (crate::test_bed::buf("d"), crate::test_bed::buf("e"));
     pool.find(&rival).unwrap();
     let rename = |from, to| pool.union.rename((Ino::ROOT, from), (Ino::ROOT, to), RenameFlags::empty());
     rename(from.as_name(), to.as_name()).unwrap();
@@ -129,7 +129,7 @@ fn rename_without_hint() {
 
 #[test]
 fn a_file_hidden_by_the_directory_goes_along_or_stays_but_never_shows() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(0, "d/a", "0");
     pool.put(1, "d", "hidden file");
     pool.rename("d", "e").unwrap();
@@ -139,7 +139,7 @@ fn a_file_hidden_by_the_directory_goes_along_or_stays_but_never_shows() {
 
 #[test]
 fn a_file_that_an_empty_target_hides_stays_hidden() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(0, "s/x", "x");
     pool.put_dir(0, "t");
     pool.put(1, "t", "hidden");
@@ -153,7 +153,7 @@ fn a_file_that_an_empty_target_hides_stays_hidden() {
 fn a_hidden_file_in_the_way_of_a_directory_is_enotdir_and_nothing_is_changed() {
     // It would come to light, or stands where a copy of the source goes.
     for sources in [&[1][..], &[2], &[0, 1], &[0, 1, 2]] {
-        let pool = Ground::new(3);
+        let pool = TestBed::new(3);
         sources.iter().for_each(|at| pool.put(*at, "s/x", "x"));
         pool.put_dir(0, "t");
         pool.put(1, "t", "hidden");

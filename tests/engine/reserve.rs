@@ -18,7 +18,7 @@ use fsstack_sys::at::RenameFlags;
 use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
 use fsstack_sys::{Errno, OFlags};
 
-use crate::ground::Ground;
+use crate::test_bed::TestBed;
 
 fn refused<T: std::fmt::Debug>(answer: fsstack_engine::Result<T>) -> Errno {
     answer.unwrap_err().errno()
@@ -29,23 +29,29 @@ fn wanted(name: &str, size: u64) -> Wanted {
 }
 
 /// A place for one file.
-fn reserve(pool: &Ground, copy: CopyId, dir: Ino, name: &str, size: u64) -> fsstack_engine::Result<Reserved> {
+fn reserve(
+    pool: &TestBed,
+    copy: CopyId,
+    dir: Ino,
+    name: &str,
+    size: u64,
+) -> fsstack_engine::Result<Reserved> {
     pool.union.reserve(copy, dir, &[wanted(name, size)])?.remove(0)
 }
 
 /// Where the file that was reserved is to be made.
-fn staged(pool: &Ground, copy: CopyId, of: Reserved) -> PathBuf {
+fn staged(pool: &TestBed, copy: CopyId, of: Reserved) -> PathBuf {
     let place = pool.union.staging_place(copy, of.branch).unwrap();
     place.branch.join(place.folder).join(of.id.to_string())
 }
 
-fn commit(pool: &Ground, copy: CopyId, of: Reserved) -> fsstack_engine::Result<()> {
+fn commit(pool: &TestBed, copy: CopyId, of: Reserved) -> fsstack_engine::Result<()> {
     pool.union.commit(copy, &[of.id]).remove(0)
 }
 
 const ROOT: Ino = Ino::ROOT;
 
-/// What the kernel was told.
+/// Calls that the kernel got.
 #[derive(Debug, Default)]
 struct Told(Mutex<Vec<(Ino, CString)>>);
 
@@ -64,7 +70,7 @@ impl Invalidator for Told {
 
 #[test]
 fn nothing_is_seen_until_it_is_whole() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put_dir(1, "d");
     let told = Arc::new(Told::default());
     pool.union.set_invalidator(told.clone());
@@ -90,7 +96,7 @@ fn nothing_is_seen_until_it_is_whole() {
 
 #[test]
 fn a_name_that_came_meanwhile_is_kept() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let copy = pool.union.start_copy();
     let place = reserve(&pool, copy, ROOT, "film", 1).unwrap();
     fs::write(staged(&pool, copy, place), "second").unwrap();
@@ -108,7 +114,7 @@ fn a_name_that_came_meanwhile_is_kept() {
 /// The kernel lets one at a time make a name in a directory, but does not know of a copy.
 #[test]
 fn of_a_copy_and_others_who_make_a_name_one_wins() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let dir = pool.mkdir("d").unwrap();
     pool.put_dir(1, "d");
     pool.put(0, "d/source", "x");
@@ -169,7 +175,7 @@ fn of_a_copy_and_others_who_make_a_name_one_wins() {
 
 #[test]
 fn the_file_follows_its_directory() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     pool.mkdir("d").unwrap();
     let dir = pool.ino("d");
     let copy = pool.union.start_copy();
@@ -190,7 +196,7 @@ fn the_file_follows_its_directory() {
 
 #[test]
 fn what_is_promised_counts_as_taken_and_keeps_the_branch() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let free = |at: usize| pool.union.status().branches[at].space.unwrap().available;
     let most = free(0) / 2 + (1 << 20);
     let copy = pool.union.start_copy();
@@ -222,7 +228,7 @@ fn what_is_promised_counts_as_taken_and_keeps_the_branch() {
 #[test]
 fn what_has_come_is_not_counted_twice() {
     const LARGE: u64 = 1 << 30;
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let free = || pool.union.status().branches[0].space.unwrap().available;
     let copy = pool.union.start_copy();
     let before = free();
@@ -242,7 +248,7 @@ fn what_has_come_is_not_counted_twice() {
 
 #[test]
 fn a_branch_that_could_not_take_it_is_passed_over() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let copy = pool.union.start_copy();
     let again = Wanted { not_on: vec![BranchIx(0)], ..wanted("film", 1) };
     let place = pool.union.reserve(copy, ROOT, std::slice::from_ref(&again)).unwrap().remove(0).unwrap();
@@ -254,7 +260,7 @@ fn a_branch_that_could_not_take_it_is_passed_over() {
 
 #[test]
 fn what_a_killed_daemon_left_of_a_copy_is_cleared_by_the_next_mount() {
-    let mut pool = Ground::new(1);
+    let mut pool = TestBed::new(1);
     let left = pool.on(0, ".fsstack.moving/0123456789abcdef.copy");
     for dir in [left.parent().unwrap(), &left] {
         fs::create_dir(dir).unwrap();

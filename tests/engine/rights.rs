@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fsstack_lab::needs;
 
-use crate::ground::{Ground, wary};
+use crate::test_bed::{TestBed, wary};
 use fsstack_pool::BranchMode::ReadWrite;
 
 fn dress(dir: &Path, owner: u32, mode: u32) {
@@ -23,7 +23,7 @@ fn rights(dir: &Path) -> (u32, u32, u32) {
 #[test]
 fn a_later_copy_that_lets_others_in_is_given_the_first_ones_rights() {
     needs!(root());
-    let pool = Ground::with(&[ReadWrite, ReadWrite], wary());
+    let pool = TestBed::with(&[ReadWrite, ReadWrite], wary());
     // The first copy's, the later one's, and what that then is.
     let cases = [
         ("wider", (0, 0o700), (0, 0o755), (0, 0, 0o700)),

@@ -3,12 +3,12 @@
 use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
 use fsstack_sys::Errno;
 
-use crate::ground::{Ground, settings};
+use crate::test_bed::{TestBed, settings};
 
 #[test]
 fn an_entry_on_any_branch_is_enotempty_and_nothing_is_removed() {
     for full in 0..3 {
-        let pool = Ground::new(3);
+        let pool = TestBed::new(3);
         (0..3).for_each(|at| pool.put_dir(at, "d"));
         pool.put(full, "d/x", "");
         let before = pool.snapshot();
@@ -19,7 +19,7 @@ fn an_entry_on_any_branch_is_enotempty_and_nothing_is_removed() {
 
 #[test]
 fn an_empty_directory_goes_from_all_branches() {
-    let pool = Ground::new(3);
+    let pool = TestBed::new(3);
     (0..3).for_each(|at| pool.put_dir(at, "p/d"));
     pool.rmdir("p/d").unwrap();
     assert!(pool.holders("p/d").is_empty());
@@ -30,7 +30,7 @@ fn an_empty_directory_goes_from_all_branches() {
 #[test]
 fn a_copy_on_a_read_only_branch_keeps_all_copies() {
     for modes in [[ReadOnly, ReadWrite], [ReadWrite, ReadOnly]] {
-        let pool = Ground::with(&modes, settings());
+        let pool = TestBed::with(&modes, settings());
         (0..2).for_each(|at| pool.put_dir(at, "d"));
         let before = pool.snapshot();
         assert_eq!(pool.rmdir("d").unwrap_err(), Errno::ROFS);
@@ -41,7 +41,7 @@ fn a_copy_on_a_read_only_branch_keeps_all_copies() {
 #[test]
 fn a_file_is_enotdir() {
     for branches in 1..3 {
-        let pool = Ground::new(branches);
+        let pool = TestBed::new(branches);
         pool.put(branches - 1, "film", "x");
         assert_eq!(pool.rmdir("film").unwrap_err(), Errno::NOTDIR);
         assert_eq!(pool.read("film").unwrap(), "x");
@@ -50,11 +50,11 @@ fn a_file_is_enotdir() {
 
 #[test]
 fn nothing_is_made_in_a_removed_directory() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let dir = pool.mkdir("d").unwrap();
     pool.find("d").unwrap();
     pool.rmdir("d").unwrap();
-    let name = crate::ground::buf("x");
+    let name = crate::test_bed::buf("x");
     let new = fsstack_engine::ops::New::Dir(0o755);
     let told = pool.union.make(dir, name.as_name(), new, fsstack_engine::Caller::DAEMON).unwrap_err();
     assert!(matches!(told.errno(), Errno::NOENT | Errno::STALE), "{told}");
@@ -63,7 +63,7 @@ fn nothing_is_made_in_a_removed_directory() {
 
 #[test]
 fn a_directory_of_the_same_name_made_later_is_another() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let first = pool.mkdir("d").unwrap();
     pool.rmdir("d").unwrap();
     pool.put(1, "d/x", "");
@@ -73,7 +73,7 @@ fn a_directory_of_the_same_name_made_later_is_another() {
 
 #[test]
 fn an_only_copy_with_an_entry_stays_and_gets_other_copies_as_before() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let dir = pool.mkdir("d").unwrap();
     let at = pool.holders("d")[0];
     pool.put(at, "d/x", "");
@@ -81,7 +81,7 @@ fn an_only_copy_with_an_entry_stays_and_gets_other_copies_as_before() {
     // A file of the other branch that is renamed into it takes it there.
     let other = 1 - at;
     pool.put(other, "y", "y");
-    let (from, to) = (crate::ground::buf("y"), crate::ground::buf("y"));
+    let (from, to) = (crate::test_bed::buf("y"), crate::test_bed::buf("y"));
     let flags = fsstack_sys::at::RenameFlags::empty();
     let root = fsstack_pool::Ino::ROOT;
     pool.union.rename((root, from.as_name()), (dir, to.as_name()), flags).unwrap();
@@ -92,7 +92,7 @@ fn an_only_copy_with_an_entry_stays_and_gets_other_copies_as_before() {
 
 #[test]
 fn a_copy_that_came_behind_the_pools_back_keeps_the_directory_once_it_is_asked_for() {
-    let pool = Ground::with(&[ReadWrite; 2], crate::ground::wary());
+    let pool = TestBed::with(&[ReadWrite; 2], crate::test_bed::wary());
     pool.mkdir("d").unwrap();
     let at = pool.holders("d")[0];
     pool.put(1 - at, "d/x", "x");
@@ -103,13 +103,14 @@ fn a_copy_that_came_behind_the_pools_back_keeps_the_directory_once_it_is_asked_f
 
 #[test]
 fn creates_race_a_removal_and_none_is_lost() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     for round in 0..50 {
         let (dir, keep) = (format!("d{round}"), format!("k{round}"));
         let ino = pool.mkdir(&dir).unwrap();
         pool.put(1, &keep, "x");
         let union = &pool.union;
-        let (from, to, name) = (crate::ground::buf(&keep), crate::ground::buf("x"), crate::ground::buf(&dir));
+        let (from, to, name) =
+            (crate::test_bed::buf(&keep), crate::test_bed::buf("x"), crate::test_bed::buf(&dir));
         let root = fsstack_pool::Ino::ROOT;
         let (renamed, removed) = std::thread::scope(|scope| {
             let flags = fsstack_sys::at::RenameFlags::empty();

@@ -1,10 +1,9 @@
 //! Changing attributes: of directories on all copies, of files with the bits that a change must strip.
 
-use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::{Arc, Barrier};
 
-use fsstack_engine::open::route::{Backings, Route};
+use fsstack_engine::open::route::Route;
 use fsstack_engine::ops::{Change, SetTime, WriteTerms};
 use fsstack_engine::settings::{Settings, WritePath};
 use fsstack_engine::{Caller, Pool, Union};
@@ -13,7 +12,8 @@ use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
 use fsstack_pool::{BranchSpec, Ino};
 use fsstack_sys::{Errno, OFlags, Time};
 
-use crate::ground::{Ground, settings};
+use crate::passthrough_kernel::AllPassthrough;
+use crate::test_bed::{TestBed, settings};
 
 const ALICE: Caller = Caller { uid: 1234, gid: 1235, group: None, umask: 0, pid: 0 };
 
@@ -23,7 +23,7 @@ fn mode(mode: u32) -> Change {
 
 #[test]
 fn a_directorys_attributes_change_on_all_copies() {
-    let pool = Ground::new(3);
+    let pool = TestBed::new(3);
     (0..3).for_each(|at| pool.put_dir(at, "d"));
     let time = Time { sec: 1_234_567_890, nsec: 987_654_321 };
     let change = Change { mode: Some(0o1711), mtime: Some(SetTime::At(time)), ..Change::default() };
@@ -42,7 +42,7 @@ fn a_directorys_attributes_change_on_all_copies() {
 #[test]
 fn an_owner_changes_on_all_copies() {
     needs!(root());
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     (0..2).for_each(|at| pool.put_dir(at, "d"));
     pool.setattr(pool.ino("d"), Change { uid: Some(5), gid: Some(6), ..Change::default() }).unwrap();
     for at in 0..2 {
@@ -53,7 +53,7 @@ fn an_owner_changes_on_all_copies() {
 
 #[test]
 fn times_may_be_now_or_left_alone() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let ino = pool.write("film", "x");
     let (a, m) = (Time { sec: 1, nsec: 2 }, Time { sec: -3, nsec: 4 });
     let change = Change { atime: Some(SetTime::At(a)), mtime: Some(SetTime::At(m)), ..Change::default() };
@@ -68,7 +68,7 @@ fn times_may_be_now_or_left_alone() {
 
 #[test]
 fn a_size_may_be_huge_and_sparse() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let ino = pool.write("film", "abc");
     let size = |size| Change { size: Some(size), ..Change::default() };
     assert_eq!(pool.setattr(ino, size(1 << 40)).unwrap().stat.size, 1 << 40);
@@ -78,7 +78,7 @@ fn a_size_may_be_huge_and_sparse() {
 
 #[test]
 fn an_unlinked_open_file_takes_every_change() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let file = pool.create("film").unwrap();
     pool.union.write(file.handle, 0, b"abc", WriteTerms::default()).unwrap();
     pool.unlink("film").unwrap();
@@ -98,7 +98,7 @@ const STRIPS: WriteTerms = WriteTerms { strips: Some(ALICE), sync: None, appends
 
 #[test]
 fn a_write_by_others_strips_the_set_id_bits() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     for (before, after) in [(0o4755, 0o755), (0o2755, 0o755), (0o2745, 0o745), (0o6777, 0o777)] {
         let file = pool.create(&format!("f{before:o}")).unwrap();
         pool.setattr(file.ino, mode(before)).unwrap();
@@ -115,7 +115,7 @@ fn a_write_by_others_strips_the_set_id_bits() {
 
 #[test]
 fn a_file_that_is_opened_later_is_stripped_too() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let ino = pool.write("film", "x");
     pool.setattr(ino, mode(0o6755)).unwrap();
     let file = pool.open(ino, OFlags::WRONLY).unwrap();
@@ -129,7 +129,7 @@ fn a_file_that_is_opened_later_is_stripped_too() {
 
 #[test]
 fn truncation_by_others_strips_them() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let ino = pool.write("film", "abc");
     pool.setattr(ino, mode(0o4755)).unwrap();
     pool.act_as(ALICE);
@@ -146,7 +146,7 @@ fn truncation_by_others_strips_them() {
 
 #[test]
 fn fallocate_by_others_strips_them() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let file = pool.create("film").unwrap();
     pool.setattr(file.ino, mode(0o4755)).unwrap();
     pool.union.fallocate(file.handle, 0, 0, 4096, ALICE).unwrap();
@@ -156,7 +156,7 @@ fn fallocate_by_others_strips_them() {
 #[test]
 fn a_change_of_owner_strips_them() {
     needs!(root());
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let ino = pool.write("film", "abc");
     pool.setattr(ino, mode(0o6755)).unwrap();
     pool.setattr(ino, Change { uid: Some(5), strips: true, ..Change::default() }).unwrap();
@@ -168,7 +168,7 @@ fn a_change_of_owner_strips_them() {
 
 #[test]
 fn a_read_only_branch_refuses_every_change() {
-    let pool = Ground::with(&[ReadOnly, ReadWrite], settings());
+    let pool = TestBed::with(&[ReadOnly, ReadWrite], settings());
     pool.put(0, "film", "abc");
     pool.put_dir(0, "d");
     pool.put_dir(1, "d");
@@ -194,25 +194,14 @@ fn a_read_only_branch_refuses_every_change() {
     assert_eq!(pool.snapshot(), before);
 }
 
-/// A kernel that takes every file.
-#[derive(Debug)]
-struct Willing;
-
-impl Backings for Willing {
-    fn open(&self, _: BorrowedFd<'_>) -> std::io::Result<u32> {
-        Ok(1)
-    }
-    fn close(&self, _: u32) {}
-}
-
 #[test]
 fn a_set_uid_bit_and_a_strangers_first_open_never_meet() {
     needs!(root());
     let home = tempfile::tempdir().unwrap();
     let specs = [BranchSpec::new(home.path().to_owned())];
     let settings = Settings { write_path: WritePath::Passthrough, ..settings() };
-    let union = Union::new(Pool::open(&specs, settings).unwrap(), Arc::new(Willing));
-    let name = crate::ground::buf("prog");
+    let union = Union::new(Pool::open(&specs, settings).unwrap(), Arc::new(AllPassthrough));
+    let name = crate::test_bed::buf("prog");
     std::fs::write(home.path().join("prog"), "").unwrap();
     for round in 0..500 {
         std::fs::set_permissions(home.path().join("prog"), PermissionsExt::from_mode(0o666)).unwrap();

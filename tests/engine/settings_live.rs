@@ -1,29 +1,18 @@
 //! Settings that change while files are open: the write path, its rules, and what tells which won.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fsstack_engine::change::{BadSettings, Difference};
-use fsstack_engine::open::route::{Backings, Route};
+use fsstack_engine::open::route::Route;
 use fsstack_engine::settings::{Locks, PageCache, Settings, WritePath};
 use fsstack_engine::status::OpenByWritePath;
 use fsstack_engine::{Caller, Pool, Union};
 use fsstack_pool::{BranchSpec, Floor, Handle, Ino};
 use fsstack_sys::OFlags;
 
-use crate::ground::{Ground, buf, settings};
-
-/// A kernel that takes every file.
-#[derive(Debug)]
-struct Willing;
-
-impl Backings for Willing {
-    fn open(&self, _: BorrowedFd<'_>) -> std::io::Result<u32> {
-        Ok(1)
-    }
-    fn close(&self, _: u32) {}
-}
+use crate::passthrough_kernel::AllPassthrough;
+use crate::test_bed::{TestBed, buf, settings};
 
 /// A pool of one branch over such a kernel.
 struct Pooled {
@@ -40,7 +29,7 @@ impl Pooled {
         }
         let specs = [BranchSpec::new(home.path().to_owned())];
         let pool = Pool::open(&specs, Settings { write_path, ..settings() }).unwrap();
-        Self { union: Union::new(pool, Arc::new(Willing)), home }
+        Self { union: Union::new(pool, Arc::new(AllPassthrough)), home }
     }
 
     fn ino(&self, path: &str) -> Ino {
@@ -87,7 +76,7 @@ fn ways(passthrough: usize, stacked: usize, other_way: usize) -> OpenByWritePath
 
 #[test]
 fn all_that_is_asked_for_changes_at_once_and_is_told() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let edit = |now: &mut Settings| {
         now.create = "mfs".parse().unwrap();
         now.floor = Floor::Bytes(1 << 30);
@@ -112,7 +101,7 @@ fn all_that_is_asked_for_changes_at_once_and_is_told() {
 
 #[test]
 fn what_cannot_change_says_so_and_nothing_does() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let both = |now: &mut Settings| {
         now.relocate = true;
         now.locks = Locks::Branch;
@@ -121,7 +110,7 @@ fn what_cannot_change_says_so_and_nothing_does() {
     assert!(!pool.union.pool().settings.relocate);
     let kept_back = |now: &mut Settings| now.page_cache = PageCache::WriteBack;
     assert_eq!(pool.union.change(kept_back), Err(BadSettings::Fixed("page-cache=writeback")));
-    // The ground has no kernel below.
+    // The test bed has no kernel below.
     let promise = pool.union.try_passthrough().unwrap_err();
     assert!(promise.to_string().ends_with(": use write-path=auto"), "{promise}");
     pool.union.change(|now| now.recheck = Duration::from_secs(2)).unwrap();
@@ -197,7 +186,7 @@ fn auto_tells_why_it_is_stacked() {
     pool.union.change(|now| now.passthrough_headroom = 0).unwrap();
     assert_eq!(pool.union.open_by_write_path(), ways(0, 1, 1));
     pool.union.release(handle);
-    let bare = Ground::new(1);
+    let bare = TestBed::new(1);
     bare.union.change(|now| now.write_path = WritePath::Auto).unwrap();
     let film = bare.write("film", "x");
     let open = bare.open(film, OFlags::RDONLY).unwrap();

@@ -1,14 +1,14 @@
-//! What is known of a branch's space between two questions to it.
+//! A branch's known space between two questions to it.
 
 use fsstack_engine::Caller;
 use fsstack_engine::settings::Settings;
 use fsstack_pool::{BranchIx, Floor};
 use fsstack_sys::{Call, count};
 
-use crate::ground::{Ground, settings};
+use crate::test_bed::{TestBed, settings};
 
-/// What `act` takes of the first branch, as (bytes, inodes), with no question to its file system in between.
-fn taken(pool: &Ground, act: impl Fn(u32)) -> (u64, u64) {
+/// Space that `act` takes of the first branch, as (bytes, inodes), with no question to its file system in between.
+fn taken(pool: &TestBed, act: impl Fn(u32)) -> (u64, u64) {
     let branch = pool.union.pool().branches[0].clone();
     for round in 0..20 {
         branch.distrust_space();
@@ -28,7 +28,7 @@ fn taken(pool: &Ground, act: impl Fn(u32)) -> (u64, u64) {
 
 #[test]
 fn what_was_placed_since_is_subtracted() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let made = taken(&pool, |round| {
         pool.write(&format!("film{round}"), "four");
         pool.mkdir(&format!("dir{round}")).unwrap();
@@ -44,7 +44,7 @@ fn what_was_placed_since_is_subtracted() {
 
 #[test]
 fn a_skeleton_takes_an_inode_too() {
-    let pool = Ground::with(&[fsstack_pool::BranchMode::ReadWrite; 2], settings());
+    let pool = TestBed::with(&[fsstack_pool::BranchMode::ReadWrite; 2], settings());
     let made = taken(&pool, |round| {
         pool.put_dir(1, &format!("a{round}/b"));
         pool.write(&format!("a{round}/b/film"), "");
@@ -54,7 +54,7 @@ fn a_skeleton_takes_an_inode_too() {
 
 #[test]
 fn space_is_asked_once_a_second_a_branch() {
-    let pool = Ground::new(3);
+    let pool = TestBed::new(3);
     let began = std::time::Instant::now();
     let ((), made) = count::scope(|| {
         for n in 0..100 {
@@ -65,12 +65,12 @@ fn space_is_asked_once_a_second_a_branch() {
     assert!(made.of(Call::Statfs) <= 3 * seconds, "{} times in {seconds} s", made.of(Call::Statfs));
 }
 
-/// What was taken and given back in the same second still counts as taken, until nothing else is left.
+/// Space taken and given back in the same second still counts as taken, until nothing else is left.
 #[test]
 fn what_was_given_back_keeps_no_file_out() {
     const PIECE: u64 = 64 << 20;
     let settings = Settings { floor: Floor::Bytes(1), ..settings() };
-    let pool = Ground::with(&[fsstack_pool::BranchMode::ReadWrite; 2], settings);
+    let pool = TestBed::with(&[fsstack_pool::BranchMode::ReadWrite; 2], settings);
     let file = pool.create("film").unwrap();
     let branches = pool.union.pool().branches.clone();
     let available = branches[0].space().unwrap().available;

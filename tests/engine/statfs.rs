@@ -4,17 +4,17 @@ use fsstack_engine::settings::{Settings, StatfsMode};
 use fsstack_pool::BranchMode::{NoCreate, ReadOnly, ReadWrite};
 use fsstack_pool::Floor;
 
-use crate::ground::{Ground, distinct_homes, settings};
+use crate::test_bed::{TestBed, distinct_homes, settings};
 
-fn bytes(pool: &Ground) -> (u64, u64) {
+fn bytes(pool: &TestBed) -> (u64, u64) {
     let told = pool.union.statfs().unwrap();
     (told.blocks * u64::from(told.block_size), told.available * u64::from(told.block_size))
 }
 
 #[test]
 fn a_file_system_with_several_branches_counts_once() {
-    let one = bytes(&Ground::new(1)).0;
-    assert_eq!(bytes(&Ground::new(3)).0, one);
+    let one = bytes(&TestBed::new(1)).0;
+    assert_eq!(bytes(&TestBed::new(3)).0, one);
 }
 
 #[test]
@@ -27,27 +27,27 @@ fn two_file_systems_add_up() {
         .iter()
         .map(|home| rustix::fs::statvfs(home.path()).map(|told| told.f_blocks * told.f_frsize).unwrap())
         .collect();
-    let pool = Ground::over(homes, &[ReadWrite, ReadWrite], settings());
+    let pool = TestBed::over(homes, &[ReadWrite, ReadWrite], settings());
     assert_eq!(bytes(&pool).0 >> 20, sizes.iter().sum::<u64>() >> 20);
 }
 
 #[test]
 fn what_cannot_be_written_is_not_available() {
-    assert_eq!(bytes(&Ground::with(&[ReadOnly], settings())).1, 0);
-    assert!(bytes(&Ground::with(&[NoCreate], settings())).1 > 0);
+    assert_eq!(bytes(&TestBed::with(&[ReadOnly], settings())).1, 0);
+    assert!(bytes(&TestBed::with(&[NoCreate], settings())).1 > 0);
     // One file system, by a branch that can be written and one that cannot, in either order.
     for modes in [[ReadOnly, ReadWrite], [ReadWrite, ReadOnly]] {
-        assert!(bytes(&Ground::with(&modes, settings())).1 > 0, "{modes:?}");
+        assert!(bytes(&TestBed::with(&modes, settings())).1 > 0, "{modes:?}");
     }
 }
 
 #[test]
 fn as_placed_leaves_the_floor_out() {
     let placed = |floor| Settings { statfs: StatfsMode::AsPlaced, floor, ..settings() };
-    let all = bytes(&Ground::with(&[ReadWrite], placed(Floor::NONE))).1;
-    let above = bytes(&Ground::with(&[ReadWrite], placed(Floor::Bytes(all / 2)))).1;
+    let all = bytes(&TestBed::with(&[ReadWrite], placed(Floor::NONE))).1;
+    let above = bytes(&TestBed::with(&[ReadWrite], placed(Floor::Bytes(all / 2)))).1;
     // Others write to the disk meanwhile.
     assert!(all / 4 < above && above < all / 4 * 3, "{all} {above}");
-    assert_eq!(bytes(&Ground::with(&[NoCreate], placed(Floor::NONE))).1, 0);
-    assert_eq!(bytes(&Ground::with(&[ReadWrite], placed(Floor::Bytes(u64::MAX)))).1, 0);
+    assert_eq!(bytes(&TestBed::with(&[NoCreate], placed(Floor::NONE))).1, 0);
+    assert_eq!(bytes(&TestBed::with(&[ReadWrite], placed(Floor::Bytes(u64::MAX)))).1, 0);
 }

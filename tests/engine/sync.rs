@@ -5,11 +5,11 @@ use std::fs;
 use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{Call, Errno, count};
 
-use crate::ground::Ground;
+use crate::test_bed::TestBed;
 
 #[test]
 fn files_directories_and_the_pool() {
-    let pool = Ground::new(3);
+    let pool = TestBed::new(3);
     (0..3).for_each(|at| pool.put_dir(at, "d"));
     let file = pool.create("d/film").unwrap();
     let dir = pool.ino("d");
@@ -30,7 +30,7 @@ fn files_directories_and_the_pool() {
 
 #[test]
 fn a_copy_of_a_directory_that_is_gone_does_not_count() {
-    let pool = Ground::new(3);
+    let pool = TestBed::new(3);
     (0..3).for_each(|at| pool.put_dir(at, "d/e"));
     let dir = pool.ino("d/e");
     fs::remove_dir(pool.on(1, "d/e")).unwrap();
@@ -40,7 +40,7 @@ fn a_copy_of_a_directory_that_is_gone_does_not_count() {
     [0, 2].into_iter().for_each(|at| fs::remove_dir(pool.on(at, "d/e")).unwrap());
     // (Those are open still, and synced.)
     pool.union.fsyncdir(dir, Handle(0), false).unwrap();
-    let gone = Ground::new(2);
+    let gone = TestBed::new(2);
     (0..2).for_each(|at| gone.put_dir(at, "d/e"));
     let dir = gone.ino("d/e");
     (0..2).for_each(|at| fs::remove_dir(gone.on(at, "d/e")).unwrap());

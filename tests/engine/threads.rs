@@ -10,7 +10,7 @@ use fsstack_pool::Ino;
 use fsstack_sys::OFlags;
 use fsstack_sys::at::RenameFlags;
 
-use crate::ground::{Ground, buf, settings};
+use crate::test_bed::{TestBed, buf, settings};
 
 const ROUNDS: usize = 150;
 
@@ -42,7 +42,7 @@ fn work(union: &Union, dir: Ino) {
 #[test]
 fn work_goes_on_below_directories_that_are_renamed() {
     let few = Settings { dir_fds: 16, create: "rand".parse().unwrap(), ..settings() };
-    let pool = Ground::with(&[ReadWrite; 3], few);
+    let pool = TestBed::with(&[ReadWrite; 3], few);
     let homes: Vec<Ino> = (0..3)
         .map(|n| {
             pool.mkdir(&format!("p{n}")).unwrap();
@@ -81,7 +81,7 @@ fn work_goes_on_below_directories_that_are_renamed() {
 #[test]
 fn threads_that_make_the_same_skeleton_share_it() {
     for _ in 0..20 {
-        let pool = Ground::new(2);
+        let pool = TestBed::new(2);
         pool.put_dir(0, "a/b/c");
         let dir = pool.ino("a/b/c");
         for n in 0..4 {

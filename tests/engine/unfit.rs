@@ -16,14 +16,14 @@ use fsstack_sys::at::RenameFlags;
 use fsstack_sys::ioctl::FS_IOC_SETFLAGS;
 use fsstack_sys::{Errno, OFlags};
 
-use crate::ground::{Ground, settings};
+use crate::test_bed::{TestBed, settings};
 
 /// `chattr +d`.
 const NODUMP: u32 = 0x40;
 
 /// A pool whose first branch is of this kind, and whose second is a disk's.
 struct Unlike {
-    pool: Ground,
+    pool: TestBed,
     // Dropped in this order.
     _first: Branch,
     _home: tempfile::TempDir,
@@ -34,7 +34,7 @@ fn unlike(kind: Kind, modes: [BranchMode; 2]) -> Unlike {
     let first = Branch::make("first", kind, Layout::Sparse, home.path()).unwrap();
     let disk: PathBuf = home.path().join("disk");
     fs::create_dir(&disk).unwrap();
-    let pool = Ground::at(&[first.path().to_owned(), disk], &modes, settings());
+    let pool = TestBed::at(&[first.path().to_owned(), disk], &modes, settings());
     Unlike { pool, _first: first, _home: home }
 }
 
@@ -42,8 +42,8 @@ fn run(program: &str, how: &[&str], on: &Path) {
     command(program).args(how).arg(on).run().unwrap();
 }
 
-/// Whatever can be made in `d`.
-fn make_all(pool: &Ground, round: &str) -> Vec<String> {
+/// Every kind of object that can be made in `d`.
+fn make_all(pool: &TestBed, round: &str) -> Vec<String> {
     let names = ["file", "dir", "link", "fifo"].map(|kind| format!("d/{kind}{round}"));
     pool.create_with(&names[0], 0o666, OFlags::RDWR).unwrap();
     pool.make(&names[1], New::Dir(0o777)).unwrap();
@@ -126,7 +126,7 @@ fn where_no_other_branch_takes_it_that_is_told() {
 #[test]
 fn a_change_of_a_directory_is_on_the_copy_that_a_branch_is_given_meanwhile() {
     needs!(root());
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     // Attributes take time to be copied.
     let dress = |dir: &Path| {
         let file = fs::File::open(dir).unwrap();

@@ -4,11 +4,11 @@ use fsstack_engine::ops::WriteTerms;
 use fsstack_pool::BranchMode::{ReadOnly, ReadWrite};
 use fsstack_sys::{Errno, OFlags};
 
-use crate::ground::{Ground, settings};
+use crate::test_bed::{TestBed, settings};
 
 #[test]
 fn every_copy_goes_and_none_comes_to_light() {
-    let pool = Ground::new(3);
+    let pool = TestBed::new(3);
     for at in 0..3 {
         pool.put(at, "d/film", "x");
     }
@@ -21,7 +21,7 @@ fn every_copy_goes_and_none_comes_to_light() {
 #[test]
 fn a_copy_on_a_read_only_branch_keeps_all_copies() {
     for modes in [[ReadOnly, ReadWrite, ReadWrite], [ReadWrite, ReadWrite, ReadOnly]] {
-        let pool = Ground::with(&modes, settings());
+        let pool = TestBed::with(&modes, settings());
         for at in 0..3 {
             pool.put(at, "film", "x");
         }
@@ -33,7 +33,7 @@ fn a_copy_on_a_read_only_branch_keeps_all_copies() {
 
 #[test]
 fn a_file_that_only_writable_branches_have_goes_beside_a_read_only_branch() {
-    let pool = Ground::with(&[ReadOnly, ReadWrite], settings());
+    let pool = TestBed::with(&[ReadOnly, ReadWrite], settings());
     pool.put(1, "film", "x");
     pool.unlink("film").unwrap();
     assert!(pool.holders("film").is_empty());
@@ -41,7 +41,7 @@ fn a_file_that_only_writable_branches_have_goes_beside_a_read_only_branch() {
 
 #[test]
 fn a_directory_is_not_unlinked() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put_dir(0, "d");
     pool.put_dir(1, "d");
     let before = pool.snapshot();
@@ -51,7 +51,7 @@ fn a_directory_is_not_unlinked() {
 
 #[test]
 fn a_file_goes_where_a_later_branch_hides_a_directory() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put(0, "x", "file");
     pool.put(1, "x/inside", "kept");
     pool.find("x").unwrap();
@@ -62,7 +62,7 @@ fn a_file_goes_where_a_later_branch_hides_a_directory() {
 
 #[test]
 fn an_unlinked_open_file_goes_on() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let file = pool.create("film").unwrap();
     pool.union.write(file.handle, 0, b"still here", WriteTerms::default()).unwrap();
     pool.unlink("film").unwrap();
@@ -80,7 +80,7 @@ fn an_unlinked_open_file_goes_on() {
 
 #[test]
 fn a_name_used_again_is_another_file() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let first = pool.create("film").unwrap();
     pool.unlink("film").unwrap();
     let second = pool.write("film", "new");
@@ -91,7 +91,7 @@ fn a_name_used_again_is_another_file() {
 
 #[test]
 fn an_open_file_outlives_its_directory() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.mkdir("d").unwrap();
     let file = pool.create("d/film").unwrap();
     pool.union.write(file.handle, 0, b"x", WriteTerms::default()).unwrap();

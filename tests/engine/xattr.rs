@@ -7,16 +7,16 @@ use fsstack_pool::Ino;
 use fsstack_sys::Errno;
 use std::ffi::CStr;
 
-use crate::ground::{Ground, settings};
+use crate::test_bed::{TestBed, settings};
 
-fn get(pool: &Ground, ino: Ino, name: &CStr) -> Result<String, Errno> {
+fn get(pool: &TestBed, ino: Ino, name: &CStr) -> Result<String, Errno> {
     let mut value = vec![0; 8192];
     let len = pool.union.getxattr(ino, name, &mut value).map_err(|e| e.errno())?;
     value.truncate(len);
     Ok(String::from_utf8(value).unwrap())
 }
 
-fn list(pool: &Ground, ino: Ino, caller: Caller) -> Vec<String> {
+fn list(pool: &TestBed, ino: Ino, caller: Caller) -> Vec<String> {
     let mut names = vec![0; 8192];
     let len = pool.union.listxattr(ino, caller, &mut names).unwrap();
     let names = String::from_utf8(names[..len].to_vec()).unwrap();
@@ -25,7 +25,7 @@ fn list(pool: &Ground, ino: Ino, caller: Caller) -> Vec<String> {
 
 #[test]
 fn set_get_list_remove() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     let ino = pool.write("film", "x");
     let set = |value: &[u8], flags| {
         pool.union.setxattr(ino, c"user.a", value, flags, false, Caller::DAEMON).map_err(|e| e.errno())
@@ -48,7 +48,7 @@ fn set_get_list_remove() {
 
 #[test]
 fn a_directorys_attributes_change_on_all_copies() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     (0..2).for_each(|at| pool.put_dir(at, "d"));
     let dir = pool.ino("d");
     pool.union.setxattr(dir, c"user.a", b"1", 0, false, Caller::DAEMON).unwrap();
@@ -63,7 +63,7 @@ fn a_directorys_attributes_change_on_all_copies() {
 
 #[test]
 fn the_pools_own_attributes_are_hidden_and_cannot_be_set() {
-    let pool = Ground::with(&[NoCreate, ReadWrite], settings());
+    let pool = TestBed::with(&[NoCreate, ReadWrite], settings());
     pool.put_dir(0, "d");
     pool.write("d/film", "x");
     // The root has the branch's id, the skeleton the directory's mark.
@@ -91,7 +91,7 @@ fn the_pools_own_attributes_are_hidden_and_cannot_be_set() {
 /// mergerfs stores what is set under its prefix and is no name of its own; it does not read it.
 #[test]
 fn what_is_stored_under_the_prefixes_is_listed_only_if_it_can_be_read() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let ino = pool.write("film", "x");
     let file = std::fs::File::open(pool.on(0, "film")).unwrap();
     let on = || fsstack_sys::xattr::On::Fd(std::os::fd::AsFd::as_fd(&file));
@@ -114,7 +114,7 @@ fn what_is_stored_under_the_prefixes_is_listed_only_if_it_can_be_read() {
 #[test]
 fn attributes_that_only_root_may_see_are_listed_to_root_only() {
     fsstack_lab::needs!(root());
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let ino = pool.write("film", "x");
     pool.union.setxattr(ino, c"trusted.a", b"1", 0, false, Caller::DAEMON).unwrap();
     pool.union.setxattr(ino, c"user.b", b"1", 0, false, Caller::DAEMON).unwrap();
@@ -127,7 +127,7 @@ fn attributes_that_only_root_may_see_are_listed_to_root_only() {
 
 #[test]
 fn the_pool_tells_where_a_file_is() {
-    let pool = Ground::new(3);
+    let pool = TestBed::new(3);
     pool.put_dir(0, "d");
     pool.put(1, "d/film", "shown");
     pool.put(2, "d/film", "hidden");
@@ -154,7 +154,7 @@ fn the_pool_tells_where_a_file_is() {
 
 #[test]
 fn an_acl_that_clears_setgid_does() {
-    let pool = Ground::new(1);
+    let pool = TestBed::new(1);
     let ino = pool.write("film", "x");
     pool.setattr(ino, fsstack_engine::ops::Change { mode: Some(0o2755), ..Default::default() }).unwrap();
     let entry =
@@ -173,7 +173,7 @@ fn an_acl_that_clears_setgid_does() {
 
 #[test]
 fn an_acl_that_is_not_there_is_taken_away_without_error() {
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     pool.put_dir(0, "d");
     let (dir, file) = (pool.ino("d"), pool.write("film", "x"));
     for name in [c"system.posix_acl_access", c"system.posix_acl_default"] {
@@ -185,7 +185,7 @@ fn an_acl_that_is_not_there_is_taken_away_without_error() {
 #[test]
 fn attributes_of_the_file_system_itself_are_for_root_and_the_owner() {
     needs!(root());
-    let pool = Ground::new(2);
+    let pool = TestBed::new(2);
     (0..2).for_each(|at| pool.put_dir(at, "d"));
     let (dir, file) = (pool.ino("d"), pool.write("film", "x"));
     let (owner, stranger) = (Caller { uid: 1234, ..Caller::DAEMON }, Caller { uid: 1235, ..Caller::DAEMON });

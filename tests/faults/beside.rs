@@ -1,4 +1,4 @@
-//! What others do on the branches while a file moves: another client of what serves them, or a program on the disk itself.
+//! Changes by others on the branches while a file moves: by another client of the server, or a program on the disk itself.
 
 use std::fs::{self, File, OpenOptions};
 use std::num::NonZeroU64;
@@ -24,7 +24,7 @@ pub(crate) const FILM: &str = "d/film";
 pub(crate) const SIZE: usize = 3 << 20;
 const SPEED: u64 = 2 << 20;
 
-/// What a kernel has in memory and no list of local disks names: it counts as a branch that others serve.
+/// A file system in memory that no list of local disks names: it counts as a remote branch.
 pub(crate) struct Served {
     pub(crate) path: PathBuf,
     _mount: Entry,
@@ -44,7 +44,7 @@ impl Served {
 }
 
 /// A branch with a file, and another one that it may move to.
-pub(crate) struct Ground {
+pub(crate) struct MovingFile {
     pub(crate) engine: Engine,
     film: Handle,
     pub(crate) source: PathBuf,
@@ -53,7 +53,7 @@ pub(crate) struct Ground {
     _homes: Vec<TempDir>,
 }
 
-impl Ground {
+impl MovingFile {
     /// The file is on a branch that others serve.
     fn served() -> Self {
         let (served, home) = (Served::mount(), tempfile::tempdir().unwrap());
@@ -117,7 +117,7 @@ impl Ground {
     }
 }
 
-/// The file that moves, for whoever writes to it on its branch.
+/// The file that moves, for a program that writes to it on its branch.
 fn opened_past_the_pool(branch: &Path) -> File {
     OpenOptions::new().write(true).open(branch.join(FILM)).unwrap()
 }
@@ -131,54 +131,54 @@ pub(crate) fn moved_with(text: &[u8]) -> Vec<u8> {
 #[test]
 fn what_another_client_appends_while_a_file_moves_is_kept() {
     needs!(mounting());
-    let ground = Ground::served();
-    let append = || opened_past_the_pool(&ground.source).write_all_at(b"appended", SIZE as u64).unwrap();
-    assert_eq!(ground.write_and(append), Err(Errno::NOSPC));
-    assert!(ground.left() == ([true, false], moved_with(b"appended")));
+    let test_bed = MovingFile::served();
+    let append = || opened_past_the_pool(&test_bed.source).write_all_at(b"appended", SIZE as u64).unwrap();
+    assert_eq!(test_bed.write_and(append), Err(Errno::NOSPC));
+    assert!(test_bed.left() == ([true, false], moved_with(b"appended")));
 }
 
 #[test]
 fn a_file_that_another_client_cuts_while_it_moves_is_not_filled_up() {
     needs!(mounting());
-    let ground = Ground::served();
-    let cut = || opened_past_the_pool(&ground.source).set_len(10).unwrap();
-    assert_eq!(ground.write_and(cut), Err(Errno::NOSPC));
-    assert!(ground.left() == ([true, false], vec![b'm'; 10]));
+    let test_bed = MovingFile::served();
+    let cut = || opened_past_the_pool(&test_bed.source).set_len(10).unwrap();
+    assert_eq!(test_bed.write_and(cut), Err(Errno::NOSPC));
+    assert!(test_bed.left() == ([true, false], vec![b'm'; 10]));
 }
 
 #[test]
 fn what_another_client_overwrites_while_a_file_moves_is_kept() {
     needs!(mounting());
-    let ground = Ground::served();
-    let overwrite = || opened_past_the_pool(&ground.source).write_all_at(b"other", 0).unwrap();
-    assert_eq!(ground.write_and(overwrite), Err(Errno::NOSPC));
-    let (holders, text) = ground.left();
+    let test_bed = MovingFile::served();
+    let overwrite = || opened_past_the_pool(&test_bed.source).write_all_at(b"other", 0).unwrap();
+    assert_eq!(test_bed.write_and(overwrite), Err(Errno::NOSPC));
+    let (holders, text) = test_bed.left();
     assert!(holders == [true, false] && text.starts_with(b"otherm"));
 }
 
 #[test]
 fn a_server_may_tell_another_time_for_the_same_content() {
     needs!(mounting());
-    let ground = Ground::served();
-    let touch = || opened_past_the_pool(&ground.source).set_modified(std::time::SystemTime::now()).unwrap();
-    assert_eq!(ground.write_and(touch), Ok(4));
-    assert!(ground.left() == ([false, true], moved_with(b"more")));
+    let test_bed = MovingFile::served();
+    let touch = || opened_past_the_pool(&test_bed.source).set_modified(std::time::SystemTime::now()).unwrap();
+    assert_eq!(test_bed.write_and(touch), Ok(4));
+    assert!(test_bed.left() == ([false, true], moved_with(b"more")));
 }
 
 #[test]
 fn a_file_that_comes_to_the_target_while_one_moves_there_stays() {
     needs!(root());
-    let ground = match Ground::local() {
-        Ok(ground) => ground,
+    let test_bed = match MovingFile::local() {
+        Ok(test_bed) => test_bed,
         Err(skip) => return skip.announce(),
     };
-    let outsider = ground.target.join(FILM);
-    assert_eq!(ground.write_and(|| fs::write(&outsider, "another").unwrap()), Err(Errno::NOSPC));
+    let outsider = test_bed.target.join(FILM);
+    assert_eq!(test_bed.write_and(|| fs::write(&outsider, "another").unwrap()), Err(Errno::NOSPC));
     assert_eq!(fs::read(&outsider).unwrap(), b"another");
-    assert!(ground.left() == ([true; 2], vec![b'm'; SIZE]));
-    let film = ground.engine.ino(Path::new(FILM)).unwrap();
+    assert!(test_bed.left() == ([true; 2], vec![b'm'; SIZE]));
+    let film = test_bed.engine.ino(Path::new(FILM)).unwrap();
     let mut why = [0; 256];
-    let len = ground.engine.union.getxattr(film, c"user.fsstack.why", &mut why).unwrap();
+    let len = test_bed.engine.union.getxattr(film, c"user.fsstack.why", &mut why).unwrap();
     let why = String::from_utf8_lossy(&why[..len]);
     assert!(why.contains("hides files of its name"), "{why}");
 }

@@ -1,4 +1,4 @@
-//! What a pool shows, and what lies on its branches that should not.
+//! The tree that a pool shows, and leftovers on its branches.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::engine::{Engine, settings};
 use crate::scenario::Scenario;
 
-/// What a name shows.
+/// Object that a name shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Dir { mode: u32, xattrs: BTreeMap<CString, Vec<u8>> },
@@ -24,12 +24,12 @@ pub(crate) enum Entry {
 pub(crate) type Tree = BTreeMap<PathBuf, Entry>;
 
 /// A pool of three branches.
-pub(crate) struct Ground {
+pub(crate) struct TestBed {
     pub(crate) engine: Engine,
     branches: Vec<TempDir>,
 }
 
-impl Ground {
+impl TestBed {
     /// Three branches, filled by `prepare` before they are mounted.
     pub(crate) fn fresh(prepare: fn(&[&Path; 3])) -> Self {
         let branches: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
@@ -38,7 +38,7 @@ impl Ground {
         Self { engine, branches: branches.into() }
     }
 
-    /// What the pool shows.
+    /// The tree that the pool shows.
     pub(crate) fn seen(&self) -> Tree {
         seen(&self.engine)
     }
@@ -48,7 +48,7 @@ impl Ground {
         (0..3).filter(|at| self.branches[*at].path().join(name).exists()).collect()
     }
 
-    /// What the branches have and should not.
+    /// Leftovers on the branches.
     pub(crate) fn dirt(&self, seen: &Tree, scenario: &Scenario) -> Option<String> {
         let branches: Vec<&Path> = self.branches.iter().map(TempDir::path).collect();
         dirt(&branches, seen, scenario)
@@ -60,7 +60,7 @@ impl Ground {
     }
 }
 
-/// What the pool shows.
+/// The tree that the pool shows.
 pub(crate) fn seen(engine: &Engine) -> Tree {
     let mut tree = Tree::new();
     let mut waiting = vec![PathBuf::new()];

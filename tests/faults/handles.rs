@@ -1,8 +1,8 @@
-//! Each call that opening a handle makes fails once: what lives is never told to be gone, and is what it was when the call
-//! does not fail any more.
+//! Each call that opening a handle makes fails once. An existing object is never reported as gone, and is found
+//! unchanged when the call succeeds again.
 //!
-//! Of objects that the daemon does not know yet, as after a restart, and of those that it does; on file systems that open
-//! objects by number, and on those that are looked through.
+//! Objects unknown to the daemon, as after a restart, and known ones; on file systems that open objects by number,
+//! and on those that are searched.
 
 use std::cell::Cell;
 use std::ffi::CString;
@@ -27,21 +27,21 @@ use tempfile::TempDir;
 
 use crate::engine::{Engine, settings};
 
-/// What a branch, or the daemon's own machine, may say to any call.
+/// Errors that any call of a branch, or of the daemon's own machine, may return.
 const ERRNOS: [Errno; 5] = [Errno::IO, Errno::ACCESS, Errno::NOMEM, Errno::MFILE, Errno::INTR];
 
-/// What an NFS client knows.
+/// Handle and attributes as an NFS client keeps them.
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldHandle {
     path: &'static str,
     id: (Ino, u64),
-    /// Of a directory: the one that it is in.
+    /// Parent, for a directory.
     above: Option<(Ino, u64)>,
 }
 
 type Told = Result<(Ino, u64), OpError>;
 
-struct Ground {
+struct ExportedPool {
     branches: Pool,
     state: TempDir,
 }
@@ -50,14 +50,14 @@ fn id(entry: Entry) -> (Ino, u64) {
     (entry.ino, entry.generation)
 }
 
-impl Ground {
+impl ExportedPool {
     fn mount(&self) -> Engine {
         let state_dir = Some(self.state.path().to_owned());
         let settings = Settings { nfs_export: true, state_dir, ..settings("ff") };
         Engine::over(self.roots().iter().map(PathBuf::as_path), settings)
     }
 
-    /// As [`Self::mount`], where that may fail.
+    /// Like [`Self::mount`], where that may fail.
     fn try_mount(&self) -> Option<Arc<Union>> {
         let state_dir = Some(self.state.path().to_owned());
         let settings = Settings { nfs_export: true, state_dir, ..settings("ff") };
@@ -65,7 +65,7 @@ impl Ground {
         Some(Arc::new(Union::new(fsstack_engine::Pool::open(&specs, settings).ok()?, Arc::new(NoBackings))))
     }
 
-    /// What has the name `from` gets the name `to` on each branch that has it, behind the pool's back.
+    /// Renames `from` to `to` out of band, on each branch that has it.
     fn rename(&self, from: &str, to: &str) {
         for root in self.roots().iter().filter(|root| fs::symlink_metadata(root.join(from)).is_ok()) {
             fs::rename(root.join(from), root.join(to)).unwrap();
@@ -73,7 +73,7 @@ impl Ground {
     }
 
     /// None of what failed has left anything.
-    fn assert_unchanged(&self, held: &[Held]) {
+    fn assert_unchanged(&self, held: &[HeldHandle]) {
         let engine = self.mount();
         for held in held {
             assert_eq!(at_last(&engine, |engine| itself(engine, held)).ok(), Some(held.id), "{held:?}");
@@ -86,11 +86,11 @@ impl Ground {
     }
 
     /// One of each sort, and their handles.
-    fn filled(branches: Pool) -> (Self, Vec<Held>) {
+    fn filled(branches: Pool) -> (Self, Vec<HeldHandle>) {
         // (In memory: it is mounted a thousand times.)
         let state = tempfile::tempdir_in("/dev/shm").unwrap();
-        let ground = Self { branches, state };
-        let [a, b] = ground.roots();
+        let test_bed = Self { branches, state };
+        let [a, b] = test_bed.roots();
         for dir in ["d/sub", "both", "lost", "parted"] {
             fs::create_dir_all(a.join(dir)).unwrap();
         }
@@ -104,12 +104,12 @@ impl Ground {
         for file in ["f", "g"] {
             fs::write(b.join(file), file).unwrap();
         }
-        let engine = ground.mount();
+        let engine = test_bed.mount();
         // Later copies of directories on `b`, by what is renamed into them.
         for (from, to) in [("f", "lost/f"), ("g", "parted/g")] {
             engine.rename(Path::new(from), Path::new(to), RenameFlags::empty()).unwrap();
         }
-        ground.branches.branch("a").fill_until_free(MiB(1));
+        test_bed.branches.branch("a").fill_until_free(MiB(1));
         grow(&engine, "d/moved", 4 << 20);
         assert!(b.join("d/moved").exists() && !a.join("d/moved").exists());
         let paths = [
@@ -130,21 +130,21 @@ impl Ground {
         // A directory loses its first copy; another is renamed on its second branch, and is two from then on.
         fs::remove_dir(a.join("lost")).unwrap();
         fs::rename(b.join("parted"), b.join("parted too")).unwrap();
-        let engine = ground.mount();
+        let engine = test_bed.mount();
         held.extend(["parted too", "parted too/g"].iter().map(|path| hold(&engine, path)));
         for held in &held {
             assert_eq!(hold(&engine, held.path).id, held.id, "{held:?}");
         }
         drop(engine);
-        (ground, held)
+        (test_bed, held)
     }
 }
 
-fn hold(engine: &Engine, path: &'static str) -> Held {
+fn hold(engine: &Engine, path: &'static str) -> HeldHandle {
     let entry = engine.find(Path::new(path)).unwrap();
     let above = Path::new(path).parent().filter(|above| !above.as_os_str().is_empty());
     let above = above.map_or((Ino::ROOT, 0), |above| id(engine.find(above).unwrap()));
-    Held { path, id: id(entry), above: entry.attr.stat.is_dir().then_some(above) }
+    HeldHandle { path, id: id(entry), above: entry.attr.stat.is_dir().then_some(above) }
 }
 
 /// Writes at the end until all is written.
@@ -164,20 +164,20 @@ fn is_gone(told: &Told) -> bool {
     told.is_err_and(|error| error.errno() == Errno::STALE || error.is_missing_for_sure())
 }
 
-/// What is asked of the handle, and what it is to be told.
+/// Question to the handle, and the expected answer.
 struct Question {
     about: &'static str,
-    /// What went before it.
-    before: fn(&Engine, &Held),
-    ask: fn(&Engine, &Held) -> Told,
-    wanted: fn(&Held) -> Option<(Ino, u64)>,
+    /// Steps before it.
+    before: fn(&Engine, &HeldHandle),
+    ask: fn(&Engine, &HeldHandle) -> Told,
+    wanted: fn(&HeldHandle) -> Option<(Ino, u64)>,
 }
 
-fn itself(engine: &Engine, held: &Held) -> Told {
+fn itself(engine: &Engine, held: &HeldHandle) -> Told {
     engine.union.lookup_self(held.id.0).map(id)
 }
 
-fn known(engine: &Engine, held: &Held) {
+fn known(engine: &Engine, held: &HeldHandle) {
     itself(engine, held).unwrap();
 }
 
@@ -192,7 +192,7 @@ const QUESTIONS: [Question; 3] = [
     },
 ];
 
-/// What is asked until it is told anything else than "not now".
+/// Answer to the question, repeated until it is anything else than "not now".
 fn at_last(engine: &Engine, ask: impl Fn(&Engine) -> Told) -> Told {
     let began = Instant::now();
     loop {
@@ -204,7 +204,7 @@ fn at_last(engine: &Engine, ask: impl Fn(&Engine) -> Told) -> Told {
     }
 }
 
-/// What an NFS client is told, and what it is told when nothing fails any more.
+/// Answer to an NFS client, and the answer when nothing fails any more.
 struct Answers {
     told: Told,
     later: Told,
@@ -219,9 +219,9 @@ impl Answers {
 
 /// Each call fails once with each of `errnos`. `asks` makes the `nth` fail, and tells which that was; None: there are no more.
 fn every_call_fails_once(
-    held: &[Held],
+    held: &[HeldHandle],
     errnos: &[Errno],
-    asks: impl Fn(&Question, &Held, u64, Errno) -> (Answers, Option<Call>),
+    asks: impl Fn(&Question, &HeldHandle, u64, Errno) -> (Answers, Option<Call>),
 ) {
     let (mut wrong, mut failures) = (Vec::new(), 0);
     for question in &QUESTIONS {
@@ -249,43 +249,43 @@ fn every_call_fails_once(
     assert!(failures > 500, "{failures}");
 }
 
-/// Of a daemon that was just started, and objects that are where they were seen last.
+/// For a daemon that was just started, and objects where they were seen last.
 fn after_a_mount(branches: Pool) {
-    let (ground, held) = Ground::filled(branches);
+    let (test_bed, held) = ExportedPool::filled(branches);
     // (A mount for each is dear: the others are as NOMEM to the engine.)
     every_call_fails_once(&held, &ERRNOS[..3], |question, held, nth, errno| {
-        let engine = ground.mount();
+        let engine = test_bed.mount();
         (question.before)(&engine, held);
         let (told, failed) = fault::fail(nth, errno, || (question.ask)(&engine, held));
         let later = at_last(&engine, |engine| (question.ask)(engine, held));
         (Answers { told, later }, failed)
     });
-    ground.assert_unchanged(&held);
+    test_bed.assert_unchanged(&held);
 }
 
-/// Of objects that were renamed behind the pool's back since they were seen last, each time to a name that they never had.
+/// For objects that were renamed out of band since they were seen last, each time to a name that they never had.
 fn after_a_rename(branches: Pool) {
-    let (ground, held) = Ground::filled(branches);
-    let engine = ground.mount();
+    let (test_bed, held) = ExportedPool::filled(branches);
+    let engine = test_bed.mount();
     let names = Cell::new(0);
     every_call_fails_once(&held, &ERRNOS, |question, held, nth, errno| {
         let fresh = || format!("{}~{}", held.path, names.replace(names.get() + 1));
         let (before, now) = (fresh(), fresh());
-        ground.rename(held.path, &before);
+        test_bed.rename(held.path, &before);
         (question.before)(&engine, held);
-        ground.rename(&before, &now);
+        test_bed.rename(&before, &now);
         let (told, failed) = fault::fail(nth, errno, || (question.ask)(&engine, held));
         let later = at_last(&engine, |engine| (question.ask)(engine, held));
-        // (All that it was told, and what it may have been told besides.)
+        // Expected answers, and answers that are accepted besides.
         for (ino, _) in [Some(held.id), held.above].into_iter().flatten().filter(|(ino, _)| *ino != Ino::ROOT)
         {
             (0..100).for_each(|_| engine.union.forget(ino, 1));
         }
-        ground.rename(&now, held.path);
+        test_bed.rename(&now, held.path);
         (Answers { told, later }, failed)
     });
     drop(engine);
-    ground.assert_unchanged(&held);
+    test_bed.assert_unchanged(&held);
 }
 
 fn by_number() -> Pool {
@@ -324,13 +324,13 @@ fn what_was_renamed_is_never_gone_where_objects_are_looked_for() {
 #[test]
 fn a_directory_is_not_gone_while_one_of_its_copies_cannot_be_asked() {
     needs!(root());
-    let (ground, _) = Ground::filled(looked_for());
-    let [a, b] = ground.roots();
+    let (test_bed, _) = ExportedPool::filled(looked_for());
+    let [a, b] = test_bed.roots();
     for nth in 1.. {
         for root in [&a, &b] {
             fs::create_dir_all(root.join("two")).unwrap();
         }
-        let engine = ground.mount();
+        let engine = test_bed.mount();
         let held = hold(&engine, "two");
         fs::remove_dir(b.join("two")).unwrap();
         let ino = held.id.0;
@@ -347,21 +347,21 @@ fn a_directory_is_not_gone_while_one_of_its_copies_cannot_be_asked() {
     }
 }
 
-/// What a branch is known by is not read at a mount: nothing else is put in its place.
+/// An identity that cannot be read at a mount is not replaced by another.
 #[test]
 fn a_mount_at_which_a_call_fails_changes_no_number() {
     needs!(root());
-    let (ground, held) = Ground::filled(looked_for());
-    let pool = ground.mount().union.id();
+    let (test_bed, held) = ExportedPool::filled(looked_for());
+    let pool = test_bed.mount().union.id();
     let mut wrong = Vec::new();
     for errno in ERRNOS {
         for nth in 1.. {
-            let (mounted, failed) = fault::fail(nth, errno, || ground.try_mount());
+            let (mounted, failed) = fault::fail(nth, errno, || test_bed.try_mount());
             let mounts = mounted.is_some();
             if let Some(union) = mounted {
                 union.destroy(); // (What is left of it has the index open.)
             }
-            let engine = ground.mount();
+            let engine = test_bed.mount();
             let others = held.iter().filter(|held| hold(&engine, held.path).id != held.id).count();
             if others > 0 || engine.union.id() != pool {
                 let id = engine.union.id();
@@ -382,8 +382,8 @@ fn a_mount_at_which_a_call_fails_changes_no_number() {
 #[test]
 fn a_directory_that_is_moved_far_below_is_never_gone() {
     needs!(root(), loops());
-    let (ground, _) = Ground::filled(by_number());
-    let [a, _] = ground.roots();
+    let (test_bed, _) = ExportedPool::filled(by_number());
+    let [a, _] = test_bed.roots();
     let name = CString::new("n".repeat(200)).unwrap();
     let mut way = vec![sys::at::open_root(&a).unwrap()];
     for level in 0..26 {
@@ -394,7 +394,7 @@ fn a_directory_that_is_moved_far_below_is_never_gone() {
         }
         way.push(sys::at::open_dir(last.as_fd(), &name, Mounts::Stay).unwrap());
     }
-    let engine = ground.mount();
+    let engine = test_bed.mount();
     let mut at = Ino::ROOT;
     for _ in 0..26 {
         let name = EntryNameBuf::from_bytes(name.to_bytes()).unwrap();
@@ -402,7 +402,7 @@ fn a_directory_that_is_moved_far_below_is_never_gone() {
     }
     drop(engine);
     let other = sys::at::open_dir(way[23].as_fd(), c"other", Mounts::Stay).unwrap();
-    let engine = ground.mount();
+    let engine = test_bed.mount();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

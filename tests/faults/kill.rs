@@ -13,10 +13,10 @@ use crate::check::{Entry, Tree, dirt, seen};
 use crate::engine::{Engine, settings};
 use crate::scenario::{self, Scenario};
 
-/// What the child does: the scenario's name, and then the branches.
+/// Arguments of the child: the scenario's name, and then the branches.
 const ORDER: &str = "FSSTACK_TEST_CHILD";
 
-/// What the child writes when it was not killed: calls before the act, and with it.
+/// Output of a child that was not killed: calls before the act, and with it.
 const TOLD: &str = "calls:";
 
 /// The other process: does nothing unless it was given an order.

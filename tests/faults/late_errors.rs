@@ -1,4 +1,4 @@
-//! What a branch could not write back, and says once: each who has the file open is told of it once.
+//! Write-back errors that a branch reports once: each open file gets them once.
 
 use std::fs;
 use std::path::Path;
@@ -56,7 +56,7 @@ fn each_who_has_the_file_open_is_told_once() {
     let [late] = open(&engine, [OFlags::RDWR]);
     assert_eq!(sync(&engine, [one, two, reader, late]), [LOST, OK, LOST, OK]);
     assert_eq!(sync(&engine, [one, two, reader, late]), [OK; 4]);
-    // Another one, which is no fault of the branch's: all are told of that.
+    // Another error, which is no fault of the branch: all handles get it.
     let full = failing(Call::Fsync, Errno::NOSPC, || engine.union.fsync(late, true));
     assert_eq!(full, Err(Errno::NOSPC));
     assert_eq!(sync(&engine, [one, two, late]), [Err(Errno::NOSPC), Err(Errno::NOSPC), OK]);
@@ -127,7 +127,7 @@ fn what_a_close_was_told_the_fsync_is_told_too() {
     assert_eq!(sync(&engine, [one, two, one, two]), [Err(Errno::NOSPC), Err(Errno::NOSPC), OK, OK]);
 }
 
-/// A write finds the branch full, and so did what was written before: that is told, and the file is not moved without it.
+/// A write finds the branch full, and earlier writes were lost too: the error is returned, and the file is not moved.
 #[test]
 fn a_file_is_not_moved_without_what_was_acknowledged() {
     needs!(mounting());
@@ -144,7 +144,7 @@ fn a_file_is_not_moved_without_what_was_acknowledged() {
     let full = Err(Errno::NOSPC);
     let told: Vec<_> = told.collect();
     assert!(told.contains(&(Err(Errno::NOSPC), true, [full, full, OK, OK])), "{told:?}");
-    // If all was stored nothing is told.
+    // If all was stored there is no error.
     let (served, _home, engine) = served_pool();
     let [one, two] = open(&engine, [OFlags::RDWR, OFlags::RDWR]);
     let write = |at| engine.union.write(one, at, b"y", WriteTerms::default()).unwrap();

@@ -1,5 +1,5 @@
 //! Every system call of every changing operation fails once, in turn, with each errno that a branch may answer;
-//! and the process is killed before every one of them. What was told must be what the next mount shows.
+//! and the process is killed before every one of them. The next mount must show each acknowledged change.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -24,24 +24,24 @@ use check::Tree;
 use fsstack_sys::{Call, Errno, fault};
 use scenario::{SCENARIOS, Scenario};
 
-/// What a failing branch may answer to any call, and what a process without descriptors is told.
+/// Errors that a failing branch may return for any call, and the error of a process without descriptors.
 const ERRNOS: [Errno; 5] = [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::MFILE];
 
 fn every_call_fails_once(scenario: &Scenario) {
-    let before = scenario.ground().seen();
+    let before = scenario.test_bed().seen();
     // Counted where nothing was looked at yet, as when they fail.
-    let mut ground = scenario.ground();
-    let (done, calls) = fault::count(|| (scenario.act)(&ground.engine));
+    let mut test_bed = scenario.test_bed();
+    let (done, calls) = fault::count(|| (scenario.act)(&test_bed.engine));
     assert_eq!(done, Ok(()), "{}: without a fault", scenario.name);
-    let after = ground.seen();
-    ground.engine.crash();
-    assert_eq!(ground.seen(), after, "{}: after a remount", scenario.name);
-    ground.assert_clean(&after, scenario);
+    let after = test_bed.seen();
+    test_bed.engine.crash();
+    assert_eq!(test_bed.seen(), after, "{}: after a remount", scenario.name);
+    test_bed.assert_clean(&after, scenario);
     let mut wrong = Vec::new();
     for errno in ERRNOS {
         for nth in 1..=calls {
-            let mut ground = scenario.ground();
-            let (told, failed) = fault::fail(nth, errno, || (scenario.act)(&ground.engine));
+            let mut test_bed = scenario.test_bed();
+            let (told, failed) = fault::fail(nth, errno, || (scenario.act)(&test_bed.engine));
             let mut blame = |what: String| {
                 wrong.push(format!(
                     "{}: call {nth} ({failed:?}) {errno:?}, told {told:?}: {what}",
@@ -55,16 +55,16 @@ fn every_call_fails_once(scenario: &Scenario) {
                 Ok(()) => *seen == after,
                 Err(_) => *seen == before || *seen == after || scenario.between(&before, &after, seen),
             };
-            let live = ground.seen();
+            let live = test_bed.seen();
             if !allowed(&live) {
                 blame(format!("shown {live:?}"));
             }
-            ground.engine.crash();
-            let seen = ground.seen();
+            test_bed.engine.crash();
+            let seen = test_bed.seen();
             if !allowed(&seen) {
                 blame(format!("after a remount {seen:?}"));
             }
-            if let Some(dirt) = ground.dirt(&seen, scenario) {
+            if let Some(dirt) = test_bed.dirt(&seen, scenario) {
                 blame(dirt);
             }
         }
@@ -74,38 +74,38 @@ fn every_call_fails_once(scenario: &Scenario) {
 
 /// From each call on, all fail: the branches are out of reach, and the daemon lives on until they are back.
 fn every_call_is_the_last(scenario: &Scenario) {
-    let before = scenario.ground().seen();
-    let mut ground = scenario.ground();
-    let (_, calls) = fault::count(|| (scenario.act)(&ground.engine));
-    ground.engine.crash();
-    let after = ground.seen();
+    let before = scenario.test_bed().seen();
+    let mut test_bed = scenario.test_bed();
+    let (_, calls) = fault::count(|| (scenario.act)(&test_bed.engine));
+    test_bed.engine.crash();
+    let after = test_bed.seen();
     let mut wrong = Vec::new();
     for nth in 1..=calls {
-        let mut ground = scenario.ground();
-        let (told, failed) = fault::cut_off(nth, Errno::NOTCONN, || (scenario.act)(&ground.engine));
-        ground.engine.crash();
-        let seen = ground.seen();
+        let mut test_bed = scenario.test_bed();
+        let (told, failed) = fault::cut_off(nth, Errno::NOTCONN, || (scenario.act)(&test_bed.engine));
+        test_bed.engine.crash();
+        let seen = test_bed.seen();
         let is_between = || told.is_err() && (seen == before || scenario.between(&before, &after, &seen));
         let wrong_tree = (seen != after && !is_between()).then(|| format!("after a remount {seen:?}"));
-        if let Some(what) = wrong_tree.or_else(|| ground.dirt(&seen, scenario)) {
+        if let Some(what) = wrong_tree.or_else(|| test_bed.dirt(&seen, scenario)) {
             wrong.push(format!("{}: cut off at {nth} ({failed:?}), told {told:?}: {what}", scenario.name));
         }
     }
     assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// What is said of a branch that it takes nothing more sends what is made to the next, at whichever call it is said.
+/// A branch that reports that it is full, at any call, sends a new object to the next branch.
 #[test]
 fn a_create_that_a_branch_has_no_quota_for_goes_to_the_next() {
     let scenario = scenario::named("create");
     for errno in [Errno::DQUOT, Errno::NOSPC, Errno::ROFS] {
-        let ground = scenario.ground();
-        let (_, calls) = fault::count(|| (scenario.act)(&ground.engine));
-        assert_eq!(ground.holders("d/new"), [0]);
+        let test_bed = scenario.test_bed();
+        let (_, calls) = fault::count(|| (scenario.act)(&test_bed.engine));
+        assert_eq!(test_bed.holders("d/new"), [0]);
         let elsewhere = (1..=calls).filter(|nth| {
-            let ground = scenario.ground();
-            let (told, failed) = fault::fail(*nth, errno, || (scenario.act)(&ground.engine));
-            (failed, told) == (Some(Call::Open), Ok(())) && ground.holders("d/new") == [1]
+            let test_bed = scenario.test_bed();
+            let (told, failed) = fault::fail(*nth, errno, || (scenario.act)(&test_bed.engine));
+            (failed, told) == (Some(Call::Open), Ok(())) && test_bed.holders("d/new") == [1]
         });
         assert!(elsewhere.count() > 0, "{errno:?}");
     }
@@ -116,7 +116,7 @@ fn branches_go_out_of_reach_at_every_call() {
     SCENARIOS.iter().for_each(every_call_is_the_last);
 }
 
-/// A test a scenario, so that each is told apart.
+/// A test for each scenario, so that each is reported alone.
 macro_rules! scenarios {
     ($($name:ident),* $(,)?) => {
         $(#[test] fn $name() { every_call_fails_once(scenario::named(stringify!($name))); })*

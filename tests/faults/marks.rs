@@ -1,5 +1,5 @@
-//! What says which object of the pool something is cannot be read, at each call once: nobody is told another number, and
-//! none is put in its place.
+//! The mark of an object's identity cannot be read, at each call once: the object gets no other number, and no other
+//! mark is written.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -25,13 +25,13 @@ fn with_a_later_copy([a, b]: [&Path; 2], mount: &impl Fn() -> Engine) -> Engine 
     engine
 }
 
-/// What [`DIR`] is known by.
+/// Identity of [`DIR`].
 fn known(engine: &Engine) -> Answer<(Ino, u64)> {
     engine.find(Path::new(DIR)).map(|entry| (entry.ino, entry.generation))
 }
 
-/// Each call of a first look at [`DIR`] fails once: nobody is told that it is another, then or afterwards. `check` is asked what
-/// each failure left.
+/// Each call of a first lookup of [`DIR`] fails once: no caller sees another identity, then or later. `check` looks at
+/// each failure's result.
 fn stays_itself(mount: &impl Fn() -> Engine, before: (Ino, u64), check: impl Fn(&str)) {
     let engine = mount();
     let (now, calls) = fault::count(|| known(&engine));

@@ -25,7 +25,7 @@ use crate::{ERRNOS, kill};
 
 /// `FALLOC_FL_KEEP_SIZE`.
 const KEEP_SIZE: u32 = 0x01;
-/// What is written when the branches are back.
+/// Bytes written when the branches are back.
 const LATER: &str = "written when the branches were back";
 
 /// The first branch has no room for what is written, the second has, the third has not.
@@ -50,7 +50,7 @@ impl Branches {
         ["a", "b", "c"].map(|name| self.0.branch(name).path())
     }
 
-    /// As before the move.
+    /// The state before the move.
     pub(crate) fn reset(&self) {
         for path in self.paths() {
             for entry in fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()) {
@@ -94,14 +94,14 @@ impl Branches {
         Engine::over(self.paths().into_iter(), settings("ff"))
     }
 
-    /// As an NFS server has it, with an index that lasts.
+    /// A pool for an NFS server, with an index that lasts.
     fn exported(&self, state: Option<&Path>) -> Engine {
         let state_dir = state.map(Path::to_owned);
         let settings = Settings { nfs_export: true, state_dir, ..settings("ff") };
         Engine::over(self.paths().into_iter(), settings)
     }
 
-    /// What is wrong with what a mount shows and the branches have; `told` is what the writer was told, if it was.
+    /// Differences in what a mount shows and what the branches have; `told` is the writer's answer, if it got one.
     pub(crate) fn fault(&self, told: Option<Result<(), Errno>>) -> Option<String> {
         let shown: Tree = seen(&self.mount());
         let Some(Seen::File { text, mode: 0o640, links: 1 }) = shown.get(Path::new(FILM)) else {
@@ -253,7 +253,7 @@ fn a_move_that_could_not_be_undone_goes_nowhere_else() {
     the_target_is_back_while_the_file_is_open(&Branches::fresh().with_another_roomy_one());
 }
 
-/// Of a pool that was mounted before, so that its branches have their ids.
+/// A pool that was mounted before, so that its branches have their ids.
 fn calls_of_a_move(branches: &Branches, mount: &impl Fn() -> Engine) -> u64 {
     drop(mount());
     branches.reset();

@@ -1,4 +1,4 @@
-//! What the pool is asked about a file that is on its way to another branch.
+//! Requests for a file that is on its way to another branch.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -15,11 +15,11 @@ use fsstack_pool::{EntryNameBuf, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Call, Errno, OFlags};
 
-use crate::beside::{FILM, Ground, SIZE, moved_with};
+use crate::beside::{FILM, MovingFile, SIZE, moved_with};
 
 /// A file that moves, and what is asked meanwhile.
 struct OnItsWay {
-    ground: Ground,
+    test_bed: MovingFile,
     union: Arc<Union>,
     dir: Ino,
     film: Ino,
@@ -27,15 +27,15 @@ struct OnItsWay {
 
 impl OnItsWay {
     fn new() -> Option<Self> {
-        let ground = Ground::local().map_err(|skip| skip.announce()).ok()?;
-        let (dir, film) = ["d", FILM].map(|path| ground.engine.ino(Path::new(path)).unwrap()).into();
-        let union = ground.engine.union.clone();
-        Some(Self { ground, union, dir, film })
+        let test_bed = MovingFile::local().map_err(|skip| skip.announce()).ok()?;
+        let (dir, film) = ["d", FILM].map(|path| test_bed.engine.ino(Path::new(path)).unwrap()).into();
+        let union = test_bed.engine.union.clone();
+        Some(Self { test_bed, union, dir, film })
     }
 
     #[track_caller]
     fn assert_moved_with(&self, text: &[u8]) {
-        assert!(self.ground.left() == ([false, true], moved_with(text)));
+        assert!(self.test_bed.left() == ([false, true], moved_with(text)));
         assert_eq!(moved(&self.union), 1);
     }
 }
@@ -53,7 +53,7 @@ fn name(name: &str) -> EntryNameBuf {
 fn readers_and_the_operator_do_not_wait_for_a_move() {
     needs!(root());
     let Some(it) = OnItsWay::new() else { return };
-    let told = it.ground.write_and(|| {
+    let told = it.test_bed.write_and(|| {
         let reader = it.union.open(it.film, OFlags::RDONLY, Caller::DAEMON).unwrap();
         let mut begin = [0; 4096];
         assert_eq!(it.union.read(reader.handle, 0, &mut begin).unwrap(), begin.len());
@@ -72,10 +72,10 @@ fn readers_and_the_operator_do_not_wait_for_a_move() {
 fn a_file_that_is_removed_on_its_way_moves_no_further() {
     needs!(root());
     let Some(it) = OnItsWay::new() else { return };
-    let told = it.ground.write_and(|| it.union.unlink(it.dir, name("film").as_name()).unwrap());
+    let told = it.test_bed.write_and(|| it.union.unlink(it.dir, name("film").as_name()).unwrap());
     // It was written where it was.
     assert_eq!((told, moved(&it.union)), (Ok(4), 0));
-    assert_eq!(it.ground.holders(), [false, false]);
+    assert_eq!(it.test_bed.holders(), [false, false]);
 }
 
 #[test]
@@ -87,9 +87,9 @@ fn a_file_that_is_renamed_on_its_way_is_written_under_its_new_name() {
         let ends = ((it.dir, from.as_name()), (it.dir, to.as_name()));
         it.union.rename(ends.0, ends.1, RenameFlags::empty()).unwrap();
     };
-    assert_eq!((it.ground.write_and(rename), moved(&it.union)), (Ok(4), 0));
-    assert_eq!(it.ground.holders(), [false, false]);
-    assert!(fs::read(it.ground.source.join("d/other")).unwrap() == moved_with(b"more"));
+    assert_eq!((it.test_bed.write_and(rename), moved(&it.union)), (Ok(4), 0));
+    assert_eq!(it.test_bed.holders(), [false, false]);
+    assert!(fs::read(it.test_bed.source.join("d/other")).unwrap() == moved_with(b"more"));
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn a_link_made_on_its_way_keeps_the_file_where_it_is() {
     let link = || {
         it.union.link(it.film, it.dir, name("twin").as_name()).unwrap();
     };
-    assert_eq!((it.ground.write_and(link), moved(&it.union)), (Ok(4), 0));
+    assert_eq!((it.test_bed.write_and(link), moved(&it.union)), (Ok(4), 0));
     it.union.forget(it.film, 1);
-    assert!(it.ground.left() == ([true, false], moved_with(b"more")));
+    assert!(it.test_bed.left() == ([true, false], moved_with(b"more")));
 }
 
 #[test]
@@ -116,10 +116,10 @@ fn what_is_changed_on_its_way_is_changed_where_it_arrives() {
         it.union.release(writer.handle);
         assert_eq!(moved(&it.union), 1, "it was changed before it had arrived");
     };
-    assert_eq!(it.ground.write_and(change), Ok(4));
+    assert_eq!(it.test_bed.write_and(change), Ok(4));
     let mut text = moved_with(b"more");
     text[..5].copy_from_slice(b"other");
-    assert!(it.ground.left() == ([false, true], text));
+    assert!(it.test_bed.left() == ([false, true], text));
     assert_eq!(it.union.getattr(it.film, None).unwrap().stat.mode & 0o7777, 0o604);
 }
 
@@ -128,14 +128,14 @@ fn what_is_changed_on_its_way_is_changed_where_it_arrives() {
 fn a_branch_that_refused_a_file_is_not_tried_again_at_each_write() {
     needs!(root());
     let Some(it) = OnItsWay::new() else { return };
-    let film = fs::File::open(it.ground.source.join("d/film")).unwrap();
+    let film = fs::File::open(it.test_bed.source.join("d/film")).unwrap();
     let flags = sys::ioctl::getflags(film.as_fd()).unwrap_or(0);
     if sys::ioctl::setflags(film.as_fd(), flags | sys::ioctl::FS_SYNC_FL).is_err() {
         return Skip::because("needs a file system with `chattr +S` in /tmp").announce();
     }
     // The mark by which a copy would be known is put on it before anything else.
     let is_tried = || {
-        let (told, counts) = sys::count::scope(|| it.ground.write_when_full());
+        let (told, counts) = sys::count::scope(|| it.test_bed.write_when_full());
         assert_eq!(told, Err(Errno::NOSPC));
         counts.of(Call::Setxattr) > 0
     };
@@ -144,5 +144,5 @@ fn a_branch_that_refused_a_file_is_not_tried_again_at_each_write() {
     assert!(tries > 0 && tries <= 1 + began.elapsed().as_secs() / 2, "{tries} tries");
     it.union.change(|settings| settings.relocation.verify = Verify::Content).unwrap();
     assert!(is_tried(), "not tried under other settings");
-    assert_eq!(it.ground.holders(), [true, false]);
+    assert_eq!(it.test_bed.holders(), [true, false]);
 }

@@ -1,4 +1,4 @@
-//! What is done while a call fails: a prepared pool of three branches, and one operation on it.
+//! Scenarios for failing calls: a prepared pool of three branches, and one operation on it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink as symlink_on};
@@ -9,7 +9,7 @@ use fsstack_engine::ops::{Change, New};
 use fsstack_sys::OFlags;
 use fsstack_sys::at::RenameFlags;
 
-use crate::check::{Entry, Ground, Tree};
+use crate::check::{Entry, TestBed, Tree};
 use crate::engine::{Answer, Engine};
 
 /// One operation on a prepared pool.
@@ -18,11 +18,11 @@ pub(crate) struct Scenario {
     /// Fills the branches.
     prepare: fn(&[&Path; 3]),
     pub(crate) act: fn(&Engine) -> Answer<()>,
-    /// What an error may leave besides the tree as it was and the tree as it would be.
+    /// Leftovers that an error may cause, besides the tree as before and the tree as after.
     pub(crate) leaves: Leaves,
 }
 
-/// What an operation that was told to have failed may have done.
+/// Effects that an operation may have had although it returned an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaves {
     /// All or nothing.
@@ -71,8 +71,8 @@ fn exchange(pool: &Engine, from: &str, to: &str) -> Answer<()> {
 
 impl Scenario {
     /// The prepared pool.
-    pub(crate) fn ground(&self) -> Ground {
-        Ground::fresh(self.prepare)
+    pub(crate) fn test_bed(&self) -> TestBed {
+        TestBed::fresh(self.prepare)
     }
 
     /// Fills branches that somebody else will mount.
@@ -112,7 +112,7 @@ pub(crate) fn named(name: &str) -> &'static Scenario {
 /// The file that is moved.
 pub(crate) const FILM: &str = "d/deep/er/film";
 
-/// What a file that is moved has, and what is written behind it: more than its branch has room for.
+/// Content of a file that is moved, and a later write that its branch has no room for.
 pub(crate) const MOVED: &str = text::<{ 100 << 10 }>(&[b'm'; 100 << 10]);
 pub(crate) const MOVED_MORE: &str = text::<{ 150 << 10 }>(&[b'n'; 150 << 10]);
 

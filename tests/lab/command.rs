@@ -176,7 +176,7 @@ fn each_fault_is_made_and_ended() {
     assert!(lab.does(&["down"]).contains("nothing is left"));
 }
 
-/// What is the last resort elsewhere: neither podman nor docker.
+/// The last resort elsewhere: neither podman nor docker.
 #[test]
 fn a_server_runs_without_a_container_engine() {
     needs!(mounting(), gluster());
@@ -223,30 +223,30 @@ fn every_ground_is_made_and_taken_down() {
     needs!(mounting(), loops());
     let Some(lab) = Lab::named("grounds") else { return };
     let disks = ["xfs", "ext4", "btrfs-raid5", "btrfs-raid5-lzo", "btrfs-raid5-zstd"];
-    for ground in disks.into_iter().chain(["zfs-raidz", "zfs-raidz-lzjb", "zfs-raidz-gzip"]) {
-        let told = lab.told(&["up", "--ground", ground, "--bricks", "3", "--brick-size", "512M"]);
+    for test_bed in disks.into_iter().chain(["zfs-raidz", "zfs-raidz-lzjb", "zfs-raidz-gzip"]) {
+        let told = lab.told(&["up", "--ground", test_bed, "--bricks", "3", "--brick-size", "512M"]);
         if told.code != 0 {
             // A machine whose distribution does not have it.
             let why = told.stderr.lines().last().unwrap_or_default().to_owned();
-            assert!(why.contains(&format!("{ground} needs the program")), "{}", told.stderr);
+            assert!(why.contains(&format!("{test_bed} needs the program")), "{}", told.stderr);
             Skip::because(why).announce();
             continue;
         }
         let status = lab.status();
-        let mounted: Vec<PathBuf> = serde_json::from_value(status["grounds"][ground].clone()).unwrap();
-        assert_eq!(mounted.len(), if ground.contains("raid") { 1 } else { 3 }, "{status}");
+        let mounted: Vec<PathBuf> = serde_json::from_value(status["grounds"][test_bed].clone()).unwrap();
+        assert_eq!(mounted.len(), if test_bed.contains("raid") { 1 } else { 3 }, "{status}");
         let kind = |at: &PathBuf| mounts::at(at).unwrap().unwrap().fs_type;
-        let begins = ground.split('-').next().unwrap();
-        assert!(mounted.iter().all(|at| kind(at).contains(begins)), "{ground}: {:?}", kind(&mounted[0]));
+        let begins = test_bed.split('-').next().unwrap();
+        assert!(mounted.iter().all(|at| kind(at).contains(begins)), "{test_bed}: {:?}", kind(&mounted[0]));
         for at in &mounted {
             assert!(told.stdout.contains(at.to_str().unwrap()), "{}", told.stdout);
-            std::fs::write(at.join("file"), ground).unwrap();
+            std::fs::write(at.join("file"), test_bed).unwrap();
         }
         // Once more changes nothing; down leaves nothing mounted.
-        lab.does(&["up", "--ground", ground, "--bricks", "3", "--brick-size", "512M"]);
-        assert_eq!(std::fs::read(mounted[0].join("file")).unwrap(), ground.as_bytes());
+        lab.does(&["up", "--ground", test_bed, "--bricks", "3", "--brick-size", "512M"]);
+        assert_eq!(std::fs::read(mounted[0].join("file")).unwrap(), test_bed.as_bytes());
         lab.does(&["down"]);
-        assert_eq!(lab.status()["grounds"][ground], Value::Array(vec![]));
+        assert_eq!(lab.status()["grounds"][test_bed], Value::Array(vec![]));
     }
     lab.refuses(&["up", "--ground", "ntfs"], "is no ground");
     lab.refuses(

@@ -32,7 +32,7 @@ fn all() -> impl Iterator<Item = (&'static str, usize)> {
     KINDS.iter().flat_map(|kind| (0..FILES).map(|n| (*kind, n)))
 }
 
-/// What is in them: more than a client remembers of small files.
+/// File content: more than a client caches of small files.
 fn content(kind: &str) -> Vec<u8> {
     kind.as_bytes().repeat(32 << 10)
 }
@@ -64,7 +64,7 @@ fn assert_whole(pool: &Pool) {
     fs::remove_file(pool.at("afterwards")).unwrap();
 }
 
-/// Nothing can be told, and nothing is made.
+/// Lookups fail with an error, and nothing is made.
 #[track_caller]
 fn assert_out_of_reach(pool: &Pool) {
     for kind in KINDS {
@@ -173,7 +173,7 @@ fn a_dead_server_of_all_volumes_is_an_error() {
     assert_whole(&pool);
 }
 
-/// What is asked while nobody answers ends as an error, each within the time that a client gives a server; then all goes on.
+/// Requests while no server answers end with an error, each within the time that a client gives a server; then all goes on.
 fn while_all_are_silent(silence: impl FnOnce(&Breakable)) {
     let pool = with_files();
     let lab = Breakable::new();

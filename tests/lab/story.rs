@@ -1,4 +1,4 @@
-//! What the stories of broken servers share: a lab that is whole again afterwards, and how errors are looked at.
+//! Shared parts of the scenarios with broken servers: a lab that is whole again afterwards, and checks of errors.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,7 +12,7 @@ use fsstack_lab::{self as lab, Pool};
 
 pub(crate) const EIO: Option<i32> = Some(5);
 
-/// What the branch itself says of such reads and writes as go past the daemon.
+/// Errors of the branch itself, for reads and writes that go past the daemon.
 const ENOTCONN: Option<i32> = Some(107);
 
 /// Longer than a client takes to give a silent server up, twice.
@@ -77,15 +77,15 @@ pub(crate) fn is_out_of_reach<T>(told: io::Result<T>) -> bool {
     errno == EIO || errno == ENOTCONN
 }
 
-/// Whether the answer to the making of a file that is there already is the honest one: it cannot be told, or the client
-/// remembers that it is there.
+/// True if the answer to creating an existing file is honest: the branch cannot be asked, or the client remembers that
+/// the file is there.
 pub(crate) fn is_not_made<T>(told: io::Result<T>) -> bool {
     const EEXIST: Option<i32> = Some(17);
     let errno = errno(told);
     errno == EIO || errno == EEXIST
 }
 
-/// The names in a directory, or why they cannot all be told.
+/// The names in a directory, or why the listing is incomplete.
 pub(crate) fn listing(path: &Path) -> io::Result<Vec<OsString>> {
     let mut names =
         fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::act::Step;
 use crate::engine::{Answer, Engine, settings};
-use crate::ground::Ground;
+use crate::test_bed::TestBed;
 use crate::tree::{DIR_MODE, FILE_MODE, NOWHERE, Node, SPAN, Seen, Told, VALUE};
 
 /// The engine and its branches.
@@ -57,7 +57,7 @@ impl Bare {
     }
 }
 
-impl Ground for Bare {
+impl TestBed for Bare {
     fn take(&mut self, step: &Step) -> Told {
         if let Step::List(path, room) = step {
             let mut names = self.engine.list(path, *room)?;

@@ -20,7 +20,7 @@ use fsstack_pool::{BranchSpec, EntryNameBuf, Floor, Handle, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{Errno, Kind, OFlags, identity};
 
-/// What a request answers.
+/// Answer to a request.
 pub(crate) type Answer<T> = Result<T, Errno>;
 
 /// A pool and the kernel's side of it.
@@ -108,7 +108,7 @@ impl Engine {
         self.union.lookup(parent, name.as_name()).map(|entry| self.hold(entry)).map_err(|e| e.errno())
     }
 
-    /// What is at `path`; not for the root.
+    /// Object at `path`; not for the root.
     pub(crate) fn find(&self, path: &Path) -> Answer<Entry> {
         let (parent, name) = self.split(path)?;
         self.lookup(parent, &name)
@@ -134,7 +134,7 @@ impl Engine {
         }
     }
 
-    /// What a path that may end in a symlink leads to: the links of these tests lead nowhere.
+    /// Target of a path that may end in a symlink: the links of these tests lead nowhere.
     fn followed(&self, path: &Path) -> Answer<Entry> {
         let entry = self.find(path)?;
         if entry.attr.stat.kind() == Kind::Symlink { Err(Errno::NOENT) } else { Ok(entry) }

@@ -1,26 +1,26 @@
 //! Random acts on a pool of three branches, on a plain directory and in an in-memory model: every answer of
 //! every act, and the whole tree after it, is the same on all three.
 //!
-//! `PROPTEST_RNG_SEED` replays a run; the seed of a failed one is told, and its acts are shrunk.
+//! `PROPTEST_RNG_SEED` replays a run; a failed run prints its seed, and its acts are shrunk.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
 mod act;
 mod bare;
 mod engine;
-mod ground;
+mod test_bed;
 mod tree;
 
 use act::{Act, acts};
 use bare::Bare;
 use fsstack_lab::{self as lab, needs};
-use ground::{Directory, Ground, PoolGround};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
+use test_bed::{Directory, PoolGround, TestBed};
 use tree::Tree;
 
 /// Does the acts everywhere, and compares after each.
-fn agree(acts: &[Act], pool: &mut dyn Ground) -> Result<(), TestCaseError> {
+fn agree(acts: &[Act], pool: &mut dyn TestBed) -> Result<(), TestCaseError> {
     let (mut model, mut plain) = (Tree::default(), Directory::fresh());
     for (n, act) in acts.iter().enumerate() {
         let step = act.choose(&model);
@@ -34,7 +34,7 @@ fn agree(acts: &[Act], pool: &mut dyn Ground) -> Result<(), TestCaseError> {
 }
 
 /// Runs `cases` random sequences of acts, each on a fresh pool.
-fn pools_agree<G: Ground>(cases: u32, fresh: impl Fn() -> G) {
+fn pools_agree<G: TestBed>(cases: u32, fresh: impl Fn() -> G) {
     // The same modes everywhere, whatever this process inherited.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let mut config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };

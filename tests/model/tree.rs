@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::act::Step;
 
-/// What a step answers: the sorted names if it lists some.
+/// Answer of a step: the sorted names if it lists some.
 pub(crate) type Told = Result<Vec<PathBuf>, Errno>;
 
 /// A whole tree as it is seen from outside.
@@ -18,7 +18,7 @@ pub(crate) type Seen = BTreeMap<PathBuf, Node>;
 /// Extended attributes: names and values.
 pub(crate) type Xattrs = BTreeMap<CString, Vec<u8>>;
 
-/// What a name shows.
+/// Object that a name shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Directory { mode: u32, xattrs: Xattrs },
@@ -26,7 +26,7 @@ pub(crate) enum Node {
     Symlink { target: PathBuf, links: u64 },
 }
 
-/// What a name is: by number, so that hard links share one.
+/// Object of a name: by number, so that hard links share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Is {
     kind: Kind,
@@ -40,7 +40,7 @@ enum Kind {
     Symlink,
 }
 
-/// What belongs to an object, whatever its names are.
+/// Attributes of an object, whatever its names are.
 #[derive(Clone, Debug, Default)]
 struct Object {
     mode: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Tree {
 /// Where every symlink of the model points: nowhere.
 pub(crate) const NOWHERE: &str = "no/where";
 
-/// What `Step::Write` and `Step::Append` write: that many times the byte.
+/// Bytes of `Step::Write` and `Step::Append`: the byte, that many times.
 pub(crate) const SPAN: usize = 300;
 
 /// Length of a value that `Step::SetXattr` sets.
@@ -203,7 +203,7 @@ impl Tree {
         Ok(())
     }
 
-    /// What is at and below `path`, with the paths from there.
+    /// Objects at and below `path`, with the paths from there.
     fn cut(&mut self, path: &Path) -> Vec<(PathBuf, Is)> {
         let taken = self.names.extract_if(.., |other, _| other.starts_with(path));
         taken.map(|(other, is)| (other.strip_prefix(path).unwrap().to_owned(), is)).collect()
@@ -221,7 +221,7 @@ impl Tree {
         self.names.get(path).copied().ok_or(Errno::NOENT)
     }
 
-    /// What a path leads to: a symlink of the model leads nowhere.
+    /// Target of a path: a symlink of the model leads nowhere.
     fn followed(&mut self, path: &Path) -> Result<&mut Object, Errno> {
         let is = self.get(path)?;
         if is.kind == Kind::Symlink { Err(Errno::NOENT) } else { Ok(&mut self.objects[is.number]) }

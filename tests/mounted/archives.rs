@@ -23,7 +23,7 @@ touch -h -d '2003-03-04 05:06:07.25' dangling fifo device dir/bytes
 touch -d '1999-12-31 23:59:59.5' dir/deep dir other .
 "#;
 
-/// What must be the same: type, mode, owner, size, times, links' groups, ACLs, xattrs, bytes.
+/// Properties that must be equal: type, mode, owner, size, times, links' groups, ACLs, xattrs, bytes.
 const LOOK: &str = r#"
 find . -printf '%P %y %m %U %G %l %T@ ' -a \( -type d -printf '\n' -o -printf '%n %s\n' \) | sort
 find . -type f | sort | xargs sha256sum
@@ -66,7 +66,7 @@ fn tar_keeps_attributes_and_acls() {
     sh(home(&pool), TREE);
     let before = sh(home(&pool).join("tree"), LOOK);
     // A volume tells another time of change a moment later, also without a pool: tar calls that changed while it reads (1).
-    let bears = if lab::ground::is_gluster() { "|| [ $? = 1 ]" } else { "" };
+    let bears = if lab::test_bed::is_gluster() { "|| [ $? = 1 ]" } else { "" };
     let round = format!(
         "tar -C tree --xattrs --xattrs-include='*' --acls --sparse -cf in.tar .
          tar -C pool --xattrs --xattrs-include='*' --acls -xpf in.tar

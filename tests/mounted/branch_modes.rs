@@ -1,4 +1,4 @@
-//! What RW, NC and RO mean for a branch.
+//! The branch modes RW, NC and RO.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! What is told of the branches that work while callers are caught in one that is frozen: all that can be had
-//! without it.
+//! Requests for working branches while callers are stuck in a frozen one: every answer that can be had without the
+//! frozen branch is given.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -13,10 +13,10 @@ use fsstack_lab::{self as lab, needs};
 use rustix::fs::copy_file_range;
 use rustix::io::Errno;
 
-use crate::hung_branches::{Frozen, callers_waiting, described, filled, lasting_a_second, until};
+use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, lasting_a_second, until};
 
-/// The directories on the way are on the frozen branch too. Who is caught in it waits, and is then told what the other
-/// one has: names and attributes that were known, and names that were not.
+/// The directories on the way are on the frozen branch too. A stuck caller waits, and then gets what the other branch
+/// has: names and attributes that were known, and names that were not.
 fn what_another_branch_has_is_told_whoever_is_caught(builder: Builder) {
     let mut pool = filled(builder);
     pool.unmount();
@@ -32,7 +32,7 @@ fn what_another_branch_has_is_told_whoever_is_caught(builder: Builder) {
         assert_eq!(pool.read("both/0"), b"on b");
         assert_eq!(pool.read("on-b/0"), b"on-b/0");
         let caught: Vec<_> = {
-            let frozen = Frozen::new(pool.branch("a").daemon());
+            let frozen = FrozenDaemon::new(pool.branch("a").daemon());
             let ask = |what: &'static str, at: &str, act: fn(&Path) -> io::Result<()>| {
                 let at = pool.at(at);
                 thread::spawn(move || {
@@ -90,7 +90,7 @@ fn what_another_branch_has_is_told_while_all_places_in_the_frozen_one_are_taken(
     let builder = described().option("transport=dev").option("branch-timeout=60").option("branch-inflight=4");
     let pool = Arc::new(filled(builder));
     fs::write(pool.at("here"), "on b").unwrap();
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     let caught: Vec<_> = (0..12)
         .map(|n| {
             let pool = pool.clone();
@@ -104,14 +104,14 @@ fn what_another_branch_has_is_told_while_all_places_in_the_frozen_one_are_taken(
     assert!(caught.into_iter().all(|caller| caller.join().unwrap()), "thawed in time: nobody is refused");
 }
 
-/// What is made goes to a branch that works: the space of the frozen one need not be known for that.
+/// New objects go to a working branch: the space of the frozen one need not be known for that.
 #[test]
 fn files_are_made_on_another_branch_whoever_is_caught() {
     needs!(mounting(), program("mergerfs"));
     let pool = filled(described());
     // What was known of its space is too old to be used unasked.
     sleep(Duration::from_millis(1500));
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     for n in 0..5 {
         fs::write(pool.at(format!("on-b/new-{n}")), "new").unwrap();
         fs::create_dir(pool.at(format!("on-b/dir-{n}"))).unwrap();
@@ -128,7 +128,7 @@ fn a_copy_between_branches_ends_if_either_hangs() {
     for (from, to) in [("on-a/1", "on-b/1"), ("on-b/2", "on-a/2")] {
         let source = File::open(pool.at(from)).unwrap();
         let target = OpenOptions::new().write(true).open(pool.at(to)).unwrap();
-        let frozen = Frozen::new(pool.branch("a").daemon());
+        let frozen = FrozenDaemon::new(pool.branch("a").daemon());
         let copy = thread::spawn(move || copy_file_range(&source, None, &target, None, 6));
         until("the copy ends", || copy.is_finished());
         assert_eq!(copy.join().unwrap(), Err(Errno::IO), "{from} to {to}");

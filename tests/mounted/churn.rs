@@ -46,7 +46,7 @@ fn act(root: &Path, mut seed: u64, strange: &AtomicU64) {
     }
 }
 
-/// What a pool holds: descriptors on its branches, and inodes, open files and directories, directory descriptors in its
+/// Sizes of a pool: descriptors on its branches, and inodes, open files and directories, directory descriptors in its
 /// tables.
 fn held(pool: &Pool) -> Vec<usize> {
     let tables = &json("status", &["status", &at(pool)])["pools"][0]["tables"];

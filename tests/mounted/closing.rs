@@ -9,7 +9,7 @@ use fsstack_lab::pool::Builder;
 use fsstack_lab::{self as lab, needs};
 
 use crate::command as operator;
-use crate::hung_branches::{Frozen, described, filled, lasting_a_second, until};
+use crate::hung_branches::{FrozenDaemon, described, filled, lasting_a_second, until};
 
 const FILES: usize = 300;
 
@@ -30,7 +30,7 @@ fn a_few_threads_close_all_files(builder: Builder) {
     let open: Vec<_> = (0..FILES).map(|n| File::open(pool.at(n.to_string())).unwrap()).collect();
     let daemon = pool.daemon();
     let (before, _) = threads(daemon);
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     drop(open);
     let at = operator::at(&pool);
     until("all files are closed", || {
@@ -72,7 +72,7 @@ fn the_daemon_ends_while_files_wait_to_be_closed_on_a_branch_that_hangs() {
     pool.remount();
     let open: Vec<_> = (0..20).map(|n| File::open(pool.at(n.to_string())).unwrap()).collect();
     let daemon = pool.daemon();
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     drop(open);
     until("a file waits to be closed", || threads(daemon).1 > 0);
     daemon.signal(rustix::process::Signal::TERM).unwrap();
@@ -87,7 +87,7 @@ fn a_branch_that_hangs_goes_whatever_is_stuck_there(transport: &str) {
     let pool = filled(described().option(transport));
     let (at, a) = (operator::at(&pool), operator::branch(&pool, "a"));
     let files: Vec<_> = (1..4).map(|n| File::open(pool.at(format!("on-a/{n}"))).unwrap()).collect();
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     let [read, ..] = &files[..] else { panic!("no files") };
     assert_eq!(read.read_at(&mut [0; 8], 0).unwrap_err().raw_os_error(), Some(5));
     assert_eq!(operator::run(&["branch", "remove", &at, &a]).code, 1, "files are open there");

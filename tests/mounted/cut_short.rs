@@ -1,5 +1,5 @@
-//! What is read or written in part: by a branch that breaks in the middle, or for want of room in a request. An error, never
-//! zeros, a shorter file or a write that is lost.
+//! Short reads and writes: a branch that breaks in the middle, or a request without room. The answer is an error, never
+//! zeros, a shorter file or a lost write.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,4 @@
-//! The daemon is out of file descriptors: programs are told so, as a program's own limit would tell, and all is well after.
+//! The daemon is out of file descriptors: programs get ENFILE, and all is well after.
 
 use std::fs::File;
 

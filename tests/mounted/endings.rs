@@ -79,7 +79,7 @@ fn a_lazy_unmount_under_load_ends_with_its_last_user() {
     let pool = pool();
     let (load, daemon) = (Load::on(&pool), pool.daemon());
     sh("/", &format!("! umount {0} 2> /dev/null; umount -l {0}", pool.path().display()));
-    // Whoever is in there works on.
+    // A program inside works on.
     assert!(daemon.lives());
     sh("/", "sleep 0.2");
     assert!(daemon.lives());

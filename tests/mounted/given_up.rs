@@ -11,7 +11,7 @@ use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, Pool, needs};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::hung_branches::Frozen;
+use crate::hung_branches::FrozenDaemon;
 
 const CALLERS: usize = 24;
 
@@ -67,7 +67,7 @@ fn callers_give_up(builder: Builder) {
     for signal in [Signal::INT, Signal::KILL, Signal::KILL] {
         let kept: Vec<usize> =
             (0..CALLERS).filter(|n| pool.branch("a").path().join(format!("a{n}")).exists()).collect();
-        let frozen = Frozen::new(pool.branch("a").daemon());
+        let frozen = FrozenDaemon::new(pool.branch("a").daemon());
         let callers: Vec<Caller> = kept.iter().map(|n| Caller::new(&pool, notes.path(), *n)).collect();
         // Some are inside the branch, others find no thread or no place in it.
         let answered = || callers.iter().all(|caller| caller.end.is_finished());

@@ -13,7 +13,7 @@ use fsstack_sys::{Errno, OFlags, at};
 
 use crate::script::sh;
 
-/// What is held in each test: a file, a directory, a symlink, one of two hard links, and what lies deeper.
+/// Held objects of each test: a file, a directory, a symlink, one of two hard links, and deeper ones.
 const HELD: [&str; 6] = ["d/file", "d", "d/link", "d/hard", "d/sub", "d/sub/deep"];
 
 fn pool() -> Pool {
@@ -44,14 +44,14 @@ pub(crate) fn fill(pool: &Pool) {
 
 /// A handle, and what it must lead to.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldHandle {
     path: String,
     handle: FileHandle,
     pub(crate) ino: u64,
     pub(crate) content: Option<String>,
 }
 
-impl Held {
+impl HeldHandle {
     pub(crate) fn is_the_same_as(&self, other: &Self) -> bool {
         self.handle == other.handle
     }
@@ -61,26 +61,26 @@ fn name(path: &Path) -> CString {
     CString::new(path.as_os_str().as_encoded_bytes()).unwrap()
 }
 
-pub(crate) fn hold(pool: &Pool, path: &str) -> Held {
+pub(crate) fn hold(pool: &Pool, path: &str) -> HeldHandle {
     let root = File::open(pool.path()).unwrap();
     let handle = name_to_handle(root.as_fd(), &name(Path::new(path))).unwrap();
     let meta = fs::symlink_metadata(pool.at(path)).unwrap();
     let content = meta.is_file().then(|| fs::read_to_string(pool.at(path)).unwrap());
-    Held { path: path.to_owned(), handle, ino: meta.ino(), content }
+    HeldHandle { path: path.to_owned(), handle, ino: meta.ino(), content }
 }
 
-pub(crate) fn hold_all(pool: &Pool) -> Vec<Held> {
+pub(crate) fn hold_all(pool: &Pool) -> Vec<HeldHandle> {
     HELD.iter().map(|path| hold(pool, path)).collect()
 }
 
-pub(crate) fn open(pool: &Pool, held: &Held, flags: OFlags) -> Result<OwnedFd, Errno> {
+pub(crate) fn open(pool: &Pool, held: &HeldHandle, flags: OFlags) -> Result<OwnedFd, Errno> {
     let root = File::open(pool.path()).unwrap();
     open_handle(root.as_fd(), &held.handle, flags).map_err(|error| error.errno)
 }
 
 /// The handle leads to its object, and to nothing else.
 #[track_caller]
-pub(crate) fn check(pool: &Pool, held: &Held) {
+pub(crate) fn check(pool: &Pool, held: &HeldHandle) {
     let fd = match open(pool, held, OFlags::PATH | OFlags::NOFOLLOW) {
         Ok(fd) => fd,
         Err(error) => panic!("{}: {error}", held.path),
@@ -97,7 +97,7 @@ pub(crate) fn check(pool: &Pool, held: &Held) {
 
 /// The handle leads nowhere: at once, or when all marks of directories are known (ENOMEM until then, docs/dev/decisions/0026).
 #[track_caller]
-pub(crate) fn check_stale(pool: &Pool, held: &Held) {
+pub(crate) fn check_stale(pool: &Pool, held: &HeldHandle) {
     let began = std::time::Instant::now();
     loop {
         match open(pool, held, OFlags::PATH).err() {
@@ -213,7 +213,7 @@ fn a_handle_of_what_was_removed_is_stale_for_good() {
 
 /// A pool whose first branch is nearly full, with a file `film` that was moved to the second; and its handle from
 /// before the move.
-pub(crate) fn moved() -> (Pool, Held) {
+pub(crate) fn moved() -> (Pool, HeldHandle) {
     let pool = lab::pool().xfs_branch("x", MiB(310)).xfs_branch("y", MiB(400)).option("create=ff");
     let pool = pool.option("write-path=stacked").option("nfs-export").mount();
     pool.mkdir("d");
@@ -334,11 +334,11 @@ fn handles_of_a_tree_that_is_deeper_than_a_path() {
         way.push(at::open_dir(last.as_fd(), &name, at::Mounts::Stay).unwrap());
     }
     at::mkdir(way[29].as_fd(), c"beside", 0o755).unwrap();
-    let held: Vec<Held> = [20, 25, 30]
+    let held: Vec<HeldHandle> = [20, 25, 30]
         .map(|level| {
             let handle = name_to_handle(way[level - 1].as_fd(), &name).unwrap();
             let ino = at::stat_fd(way[level].as_fd()).unwrap().ino;
-            Held { path: format!("level {level}"), handle, ino, content: None }
+            HeldHandle { path: format!("level {level}"), handle, ino, content: None }
         })
         .into();
     drop(way);

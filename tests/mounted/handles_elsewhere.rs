@@ -4,7 +4,7 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use fsstack_lab::{self as lab, MiB, Pool, ground, needs};
+use fsstack_lab::{self as lab, MiB, Pool, needs, test_bed};
 use fsstack_sys::{Errno, OFlags};
 
 use crate::handles::{check, check_stale, fill, forget, hold, hold_all, open, over};
@@ -66,7 +66,7 @@ fn handles_of_what_is_on_btrfs() {
 #[test]
 fn handles_of_what_must_be_looked_for() {
     needs!(mounting(), drop_caches());
-    whatever_happens(first(match ground::is_gluster() {
+    whatever_happens(first(match test_bed::is_gluster() {
         true => lab::pool().tmp_branch("g"),
         false => lab::pool().tmpfs_branch("t", MiB(100)),
     }));
@@ -168,7 +168,7 @@ pub(crate) fn index(pool: &Pool) -> String {
     String::from_utf8(told).unwrap()
 }
 
-/// What the index has is what there is: of what was removed from where nothing is opened by its number, nothing is left.
+/// The index has what exists: of removed objects that cannot be opened by number, nothing is left.
 #[test]
 fn the_index_forgets_what_is_removed_where_handles_are_looked_for() {
     needs!(mounting(), drop_caches());

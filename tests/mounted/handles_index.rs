@@ -13,7 +13,7 @@ use crate::script::sh;
 
 /// Waits until the handle opens; until then it is out of reach, never stale.
 #[track_caller]
-pub(crate) fn comes_back(pool: &fsstack_lab::Pool, held: &crate::handles::Held) {
+pub(crate) fn comes_back(pool: &fsstack_lab::Pool, held: &crate::handles::HeldHandle) {
     let began = Instant::now();
     while let Err(error) = open(pool, held, OFlags::PATH) {
         assert_eq!(error, Errno::NOMEM);

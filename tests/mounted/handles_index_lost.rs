@@ -1,5 +1,5 @@
-//! An index that does not have all marks, while branches are looked through, come and go: no handle is told to be stale, and no
-//! number changes, that is not known to.
+//! An index that lacks marks, while branches are searched, come and go: no handle becomes stale, and no number changes,
+//! unless the object is known to be gone.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_sys::{Errno, OFlags};
 
 use crate::command::told;
-use crate::handles::{Held, check, check_stale, forget, grow, hold, moved, open};
+use crate::handles::{HeldHandle, check, check_stale, forget, grow, hold, moved, open};
 use crate::handles_elsewhere::index;
 use crate::handles_index::comes_back;
 use crate::handles_numbers::{in_its_place, with_its_number};
@@ -28,7 +28,7 @@ fn long_to_look_through() -> Pool {
 }
 
 /// Such a pool, mounted, and the file that was moved.
-fn moved_far() -> (Pool, Held) {
+fn moved_far() -> (Pool, HeldHandle) {
     let mut pool = long_to_look_through();
     pool.remount();
     let film = held(&pool, "d/film");
@@ -37,7 +37,7 @@ fn moved_far() -> (Pool, Held) {
 }
 
 /// Its content does not matter.
-fn held(pool: &Pool, name: &str) -> Held {
+fn held(pool: &Pool, name: &str) -> HeldHandle {
     let mut held = hold(pool, name);
     held.content = None;
     held
@@ -49,7 +49,7 @@ fn is_complete(pool: &Pool) -> bool {
 
 /// Until all branches are looked through the object is found, or out of reach.
 #[track_caller]
-fn never_stale(pool: &Pool, held: &Held) {
+fn never_stale(pool: &Pool, held: &HeldHandle) {
     let began = Instant::now();
     loop {
         let complete = is_complete(pool);
@@ -68,7 +68,7 @@ fn lose_the_index(pool: &mut Pool) {
     sh(pool.state_dir(), "rm */index.redb");
 }
 
-/// What is made meanwhile may get the inode number that a file had which is not found yet.
+/// A new file may get the inode number of a file that is not found yet.
 #[test]
 fn what_is_made_before_a_file_is_found_has_another_number_for_good() {
     needs!(mounting(), loops(), drop_caches());
@@ -140,7 +140,7 @@ fn marks_that_were_put_by_way_of_another_index_are_found() {
 }
 
 /// `d/film` and `d/reel` on the first branch, which is nearly full.
-fn two_on_x() -> (Pool, Held, Held) {
+fn two_on_x() -> (Pool, HeldHandle, HeldHandle) {
     let pool = lab::pool().xfs_branch("x", MiB(310)).xfs_branch("y", MiB(400)).option("create=ff");
     let pool = pool.option("write-path=stacked").option("nfs-export").mount();
     sh(pool.path(), "mkdir d; touch d/film d/reel");
@@ -229,7 +229,7 @@ fn a_file_on_a_branch_that_is_away_is_not_stale_though_the_index_was_lost() {
     }
 }
 
-/// Who says that the branch will not come back has the handles of what is not found stale.
+/// An operator who gives a branch up makes the handles of missing objects stale.
 #[test]
 fn a_branch_that_only_the_others_remember_can_be_given_up() {
     needs!(mounting(), loops(), drop_caches());

@@ -9,17 +9,22 @@ use std::time::{Duration, Instant};
 use fsstack_lab::{self as lab, Pool, needs};
 use fsstack_sys::{Errno, OFlags};
 
-use crate::handles::{Held, check, check_stale, forget, hold, moved, open};
+use crate::handles::{HeldHandle, check, check_stale, forget, hold, moved, open};
 use crate::script::sh;
 
 /// The name of what `make` makes on `x` in the place of the moved file: with its inode number there.
-pub(crate) fn in_its_place(pool: &Pool, held: &Held, make: impl Fn(&Path)) -> Option<String> {
+pub(crate) fn in_its_place(pool: &Pool, held: &HeldHandle, make: impl Fn(&Path)) -> Option<String> {
     pool.branch("x").drop_ballast();
     with_its_number(pool, held, "n", make)
 }
 
-/// As [`in_its_place`], where there is space; names begin with `begin`.
-pub(crate) fn with_its_number(pool: &Pool, held: &Held, begin: &str, make: impl Fn(&Path)) -> Option<String> {
+/// Like [`in_its_place`], where there is space; names begin with `begin`.
+pub(crate) fn with_its_number(
+    pool: &Pool,
+    held: &HeldHandle,
+    begin: &str,
+    make: impl Fn(&Path),
+) -> Option<String> {
     let number = held.ino & ((1 << 48) - 1);
     let mut names = (0..2000).map(|n| format!("{begin}{n}"));
     let found = names.find(|name| {
@@ -99,7 +104,7 @@ fn listed(pool: &Pool) -> Vec<(String, u64)> {
     all
 }
 
-/// As [`listed`], by `st_ino`.
+/// Like [`listed`], by `st_ino`.
 fn looked_up(pool: &Pool) -> Vec<(String, u64)> {
     let paths = sh(pool.path(), "find . -mindepth 1 -printf '%P\\n'");
     let ino = |path: &str| (path.to_owned(), fs::symlink_metadata(pool.at(path)).unwrap().ino());
@@ -196,7 +201,7 @@ fn another_number_outlives_a_crash_at_once() {
 
 /// The index is lost and made anew: until then the object is out of reach, never stale.
 #[track_caller]
-fn is_found_without_the_index(pool: &mut Pool, held: &Held) {
+fn is_found_without_the_index(pool: &mut Pool, held: &HeldHandle) {
     pool.unmount();
     sh(pool.state_dir(), "rm */index.redb");
     pool.remount();
@@ -205,7 +210,7 @@ fn is_found_without_the_index(pool: &mut Pool, held: &Held) {
 }
 
 #[track_caller]
-fn is_found_at_last(pool: &Pool, held: &Held) {
+fn is_found_at_last(pool: &Pool, held: &HeldHandle) {
     let began = Instant::now();
     while let Err(error) = open(pool, held, OFlags::PATH) {
         assert_eq!(error, Errno::NOMEM);

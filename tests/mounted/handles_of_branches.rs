@@ -8,16 +8,16 @@ use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_sys::{Errno, OFlags};
 
 use crate::command::{refused, told};
-use crate::handles::{Held, check, check_stale, fill, forget, hold, hold_all, moved, open, over};
+use crate::handles::{HeldHandle, check, check_stale, fill, forget, hold, hold_all, moved, open, over};
 use crate::handles_elsewhere::index;
-use crate::hung_branches::{Frozen, lasting_a_second, until};
+use crate::hung_branches::{FrozenDaemon, lasting_a_second, until};
 use crate::script::{passthrough, sh};
 
-/// What a program is told of a handle that cannot be followed now: of most errors the kernel makes ESTALE, not of this one.
+/// Error for a handle that cannot be followed now: the kernel makes ESTALE of most errors, not of this one.
 const OUT_OF_REACH: Option<Errno> = Some(Errno::NOMEM);
 
 /// Objects on both branches: those of `fill` on `x`.
-fn pool() -> (Pool, Held) {
+fn pool() -> (Pool, HeldHandle) {
     let pool = lab::pool().xfs_branch("x", MiB(300)).ext4_branch("e", MiB(100)).xfs_branch("new", MiB(300));
     let mut pool = pool.option("create=ff").option("nfs-export").unmounted();
     pool.remount_of(&["x", "e"]);
@@ -100,7 +100,7 @@ fn a_handle_of_a_branch_that_hangs_is_an_error_in_time() {
     let pool = lasting_a_second(pool).option("nfs-export").mount();
     let held = ["d/file", "d/sub", "d/link", "d"].map(|path| hold(&pool, path));
     forget();
-    let frozen = Frozen::new(below.daemon());
+    let frozen = FrozenDaemon::new(below.daemon());
     for held in &held {
         let began = Instant::now();
         assert_eq!(open(&pool, held, OFlags::PATH).err(), OUT_OF_REACH, "{held:?}");
@@ -119,7 +119,7 @@ fn a_handle_of_a_branch_that_hangs_is_an_error_in_time() {
     }
 }
 
-/// Who is told that a branch will not come back has its handles stale: after a remount, too, and until it is back nevertheless.
+/// Handles of a branch that was given up are stale: after a remount too, until the branch is back.
 #[test]
 fn a_handle_of_a_branch_that_was_given_up_is_stale() {
     needs!(mounting(), loops(), drop_caches());
@@ -226,8 +226,8 @@ fn a_handle_of_a_branch_whose_daemon_is_dead_is_an_error_that_servers_know() {
     }
 }
 
-/// What the kernel reads and writes by itself has the errno of the branch's file system: an error, and never that the file is
-/// gone. What is asked of the daemon is as ever.
+/// Reads and writes of the kernel itself have the errno of the branch's file system: an error, and never that the file is
+/// gone. Requests to the daemon are answered as ever.
 #[test]
 fn a_file_that_is_open_by_passthrough_when_its_branch_dies_is_not_stale() {
     needs!(mounting(), drop_caches(), program("mergerfs"));
@@ -282,7 +282,7 @@ fn a_handle_of_a_branch_with_long_numbers_that_is_not_in_the_pool_is_an_error_un
     check_stale(&pool, &gone);
 }
 
-/// Two directories of one file system that keep no attributes: what they are told apart by must not be their order.
+/// Two directories of one file system that keep no attributes: their order must not be what distinguishes them.
 #[test]
 fn handles_outlive_another_order_of_branches_that_cannot_be_written() {
     needs!(mounting(), drop_caches());

@@ -9,11 +9,11 @@ use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_sys::{Errno, OFlags};
 
 use crate::command::told;
-use crate::handles::{Held, check, forget, hold, open};
+use crate::handles::{HeldHandle, check, forget, hold, open};
 use crate::script::sh;
 
 /// Over the branch `x` of `x` and `z`, both with a directory `d` that was there before; `z` has the older one.
-fn joined_later() -> (Pool, Held) {
+fn joined_later() -> (Pool, HeldHandle) {
     let pool = lab::pool().xfs_branch("x", MiB(300)).xfs_branch("z", MiB(300)).option("nfs-export");
     let mut pool = pool.unmounted();
     for branch in ["z", "x"] {
@@ -29,7 +29,7 @@ fn joined_later() -> (Pool, Held) {
 
 /// The handle is good whether the directory is known by its name or not, now and after remounts.
 #[track_caller]
-fn check_always(pool: &mut Pool, held: &Held) {
+fn check_always(pool: &mut Pool, held: &HeldHandle) {
     for turn in 0..3 {
         check(pool, held);
         assert_eq!(fs::metadata(pool.at("d")).unwrap().ino(), held.ino, "turn {turn}");
@@ -124,7 +124,7 @@ fn a_directory_keeps_its_number_when_a_copy_appeared_beside_the_first() {
 
 /// A directory that has copies on `x` and `y`, with `one` and `two` in it, is renamed to `part` on `y` only, while there is no
 /// pool.
-fn parted() -> (Pool, Held) {
+fn parted() -> (Pool, HeldHandle) {
     let pool = lab::pool().xfs_branch("x", MiB(300)).xfs_branch("y", MiB(300)).option("nfs-export");
     let mut pool = pool.unmounted();
     let [x, y] = ["x", "y"].map(|branch| pool.branch(branch).path().to_owned());

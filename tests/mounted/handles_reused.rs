@@ -12,7 +12,7 @@ use fsstack_sys::{Errno, OFlags};
 use crate::handles::{check, check_stale, forget, hold, open};
 use crate::script::sh;
 
-/// What an object is.
+/// Kind of an object.
 #[derive(Clone, Copy, Debug)]
 enum Sort {
     File,
@@ -146,7 +146,7 @@ fn the_same_name(pool: &Pool, kind: Kind, sort: Sort) {
     });
 }
 
-/// What a directory lists; nothing if it cannot be read.
+/// Names that a directory lists; nothing if it cannot be read.
 fn names(dir: std::os::fd::OwnedFd) -> Vec<String> {
     let mut entries = fsstack_sys::dirents::Dirents::new(dir, 1 << 10);
     let mut names = Vec::new();

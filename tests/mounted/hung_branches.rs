@@ -27,9 +27,9 @@ fn errno<T>(told: io::Result<T>) -> Option<i32> {
 }
 
 /// A daemon that stands still until this drops.
-pub(crate) struct Frozen(pub(crate) Process);
+pub(crate) struct FrozenDaemon(pub(crate) Process);
 
-impl Frozen {
+impl FrozenDaemon {
     pub(crate) fn new(daemon: Process) -> Self {
         daemon.signal(Signal::STOP).unwrap();
         let state = || fs::read_to_string(format!("/proc/{}/stat", daemon.pid)).unwrap();
@@ -40,7 +40,7 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for FrozenDaemon {
     fn drop(&mut self) {
         // A process that has ended is thawed enough.
         let _thawed = self.0.signal(Signal::CONT);
@@ -107,7 +107,7 @@ fn works(pool: &Path) {
 fn a_frozen_branch_costs_its_own_requests_a_deadline(builder: Builder) {
     let pool = filled(builder);
     let opened = OpenOptions::new().read(true).write(true).open(pool.at("on-a/1")).unwrap();
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
 
     // Many at once, of every kind, and all come back with an error.
     let back = Arc::new(AtomicUsize::new(0));
@@ -131,7 +131,7 @@ fn a_frozen_branch_costs_its_own_requests_a_deadline(builder: Builder) {
     }
     until("all are told", || back.load(SeqCst) == asked.len());
     asked.into_iter().for_each(|asked| asked.join().unwrap());
-    // By now whoever comes is refused at once: many more than a deadline each would let through here.
+    // From now on callers are refused at once: more than a timeout each would let through here.
     let before = waiting(pool.branch("a").path());
     for _ in 0..200 {
         assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
@@ -168,7 +168,7 @@ fn a_name_that_is_remembered_opens_no_longer_than_the_deadline() {
         .mount();
     pool.write("file", b"x");
     assert_eq!(pool.read("file"), b"x");
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     assert_eq!(errno(File::open(pool.at("file"))), EIO);
     drop(frozen);
     until("the branch comes back", || fs::read(pool.at("file")).is_ok());
@@ -191,7 +191,7 @@ fn an_operator_is_answered_and_obeyed_while_a_branch_hangs() {
     needs!(mounting(), root(), program("mergerfs"));
     let pool = filled(described());
     let (at, a) = (operator::at(&pool), operator::branch(&pool, "a"));
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     // What has to ask the branch waits for it.
     let stuck = {
         let at = at.clone();
@@ -228,14 +228,14 @@ fn waiting(branch: &Path) -> usize {
     told.trim().parse().unwrap()
 }
 
-/// What was answered for leaves nothing behind: the daemon says what it held when it ends.
+/// Calls that were given up leave nothing behind: the daemon logs its tables at its end.
 fn nothing_is_left_behind(builder: Builder) {
     let log = lab::ledger::fresh("log").unwrap();
     fs::create_dir_all(&log).unwrap();
     let file = log.join("daemon.log");
     let mut pool = filled(builder.option(&format!("log={}", file.display())).option("log-level=debug"));
     for _ in 0..3 {
-        let frozen = Frozen::new(pool.branch("a").daemon());
+        let frozen = FrozenDaemon::new(pool.branch("a").daemon());
         let asked: Vec<_> = (0..12)
             .map(|n| {
                 let (old, new) = (pool.at(format!("on-a/{n}")), pool.at(format!("on-a/new-{n}")));
@@ -277,7 +277,7 @@ fn the_daemon_ends_with_a_branch_hung(builder: Builder) {
     let mut pool = filled(builder);
     let opened = File::open(pool.at("on-a/1")).unwrap();
     let daemon = pool.daemon();
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     let path = pool.at("on-a/2");
     let stuck = thread::spawn(move || drop(fs::read(path)));
     daemon.signal(Signal::TERM).unwrap();
@@ -302,11 +302,11 @@ fn the_daemon_ends_with_a_branch_hung_by_the_ring() {
     the_daemon_ends_with_a_branch_hung(described().option("transport=ring"));
 }
 
-/// The same by umount(8), once those who were stuck have been told.
+/// The same by umount(8), once the stuck callers have their answers.
 fn a_pool_is_unmounted_with_a_branch_hung(builder: Builder) {
     let mut pool = filled(builder);
     let daemon = pool.daemon();
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
     crate::script::sh("/", &format!("umount '{}'", pool.path().display()));
     daemon.wait(Duration::from_secs(60)).unwrap();
@@ -334,7 +334,7 @@ fn the_daemon_ends_with_a_file_open_on_a_hung_branch() {
     let mut pool = filled(described());
     let opened = OpenOptions::new().write(true).open(pool.at("on-a/1")).unwrap();
     let daemon = pool.daemon();
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     daemon.signal(Signal::TERM).unwrap();
     daemon.wait(Duration::from_secs(60)).unwrap();
     drop(opened);
@@ -348,19 +348,19 @@ fn a_branch_mounted_again_while_the_old_mount_hangs_is_used() {
     needs!(mounting(), program("mergerfs"));
     let mut pool = filled(described());
     let opened = File::open(pool.at("on-a/3")).unwrap();
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     assert_eq!(errno(opened.read_at(&mut [0; 6], 0)), EIO);
     assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
     pool.branch_mut("a").unmount_lazily();
     pool.branch_mut("a").remount();
     until("the branch comes back", || fs::read(pool.at("on-a/2")).is_ok());
     works(pool.path());
-    // An open file is opened anew below; but not while a call is stuck in it, on the old mount: that is told.
+    // An open file is opened anew below; but not while a call is stuck in it, on the old mount: that is an error.
     assert_eq!(errno(opened.read_at(&mut [0; 6], 0)), EIO);
     frozen.0.kill().unwrap();
 }
 
-/// Whoever is stuck in the old mount makes a name that others ask for: they are answered, and do not wait for it.
+/// A caller stuck in the old mount makes a name that others ask for: they are answered, and do not wait for it.
 #[test]
 fn a_name_whose_maker_is_stuck_in_the_old_mount_is_an_error() {
     needs!(mounting(), program("mergerfs"));
@@ -369,7 +369,7 @@ fn a_name_whose_maker_is_stuck_in_the_old_mount_is_an_error() {
     let mut pool = filled(kept.option("write-path=stacked").option("branch-timeout=1"));
     // The kernel knows it to be missing, and asks for it to be made.
     assert!(!pool.at("on-a/new").exists());
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     // (With O_EXCL it would ask for it first, and it is that which would hang.)
     let create = |path: &Path| errno(OpenOptions::new().append(true).create(true).open(path));
     assert_eq!(create(&pool.at("on-a/new")), EIO);
@@ -393,7 +393,7 @@ fn a_name_whose_maker_is_stuck_in_the_old_mount_is_an_error() {
     until("the name is free", || create(&pool.at("on-a/new")).is_none());
 }
 
-/// What was interrupted is settled with the others when a branch is back, and one of them may hang unnoticed.
+/// Interrupted operations are settled with the other branches when a branch is back, and one of those may hang unnoticed.
 #[test]
 fn a_branch_comes_back_while_another_hangs_that_nobody_has_asked() {
     needs!(mounting(), program("mergerfs"));
@@ -403,7 +403,7 @@ fn a_branch_comes_back_while_another_hangs_that_nobody_has_asked() {
     let opened = File::open(pool.at("on-a/1")).unwrap();
     pool.branch("a").daemon().kill().unwrap();
     assert_eq!(errno(opened.read_at(&mut [0; 6], 0)), EIO);
-    let frozen = Frozen::new(pool.branch("c").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("c").daemon());
     pool.branch_mut("a").unmount_by_force();
     pool.branch_mut("a").remount();
     let said = |what: &str| fs::read_to_string(log.path()).unwrap().contains(what);
@@ -433,7 +433,7 @@ fn an_open_file_is_read_again_while_another_branch_hangs() {
     let written = OpenOptions::new().read(true).write(true).open(at(2)).unwrap();
     a.daemon.kill().unwrap();
     assert_eq!(errno(opened.read_at(&mut [0; 6], 0)), EIO);
-    let frozen = Frozen::new(c.daemon);
+    let frozen = FrozenDaemon::new(c.daemon);
     a.restart();
     until("the file is read again", || opened.read_at(&mut [0; 6], 0).is_ok_and(|len| len == 6));
     written.write_all_at(b"behind", 0).unwrap();
@@ -444,7 +444,7 @@ fn an_open_file_is_read_again_while_another_branch_hangs() {
 /// The branch answers while the pool's daemon stands still, for longer than calls may stay in the branch: none of them did.
 fn a_daemon_that_was_paused_gives_nobody_up(builder: Builder) {
     let pool = filled(builder.option("branch-timeout=3"));
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     let asked: Vec<_> = (0..6)
         .map(|n| {
             let at = pool.at(format!("on-a/{n}"));
@@ -452,7 +452,7 @@ fn a_daemon_that_was_paused_gives_nobody_up(builder: Builder) {
         })
         .collect();
     until("calls are inside the branch", || waiting(pool.branch("a").path()) > 0);
-    let paused = Frozen::new(pool.daemon());
+    let paused = FrozenDaemon::new(pool.daemon());
     drop(frozen);
     until("the branch has answered", || waiting(pool.branch("a").path()) == 0);
     // For longer than calls may stay.

@@ -1,4 +1,4 @@
-//! Inode flags (`chattr`): on whichever branch the object is, and whoever has it open.
+//! Inode flags (`chattr`), on any branch and beside any opener.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -139,7 +139,7 @@ fn who_comes_when_the_flag_is_gone_feels_it_no_more_though_it_came_past_the_pool
     }
 }
 
-/// What may only be added to is mapped and stored into, and written at its beginning by a handle that gave O_APPEND up.
+/// An append-only file is mapped and stored into, and written at its beginning by a handle that gave O_APPEND up.
 #[test]
 fn what_may_only_be_added_to_is_not_overwritten() {
     needs!(mounting(), loops(), program("chattr"), program("python3"));
@@ -240,8 +240,8 @@ fn a_directorys_flags_change_on_copies_on_other_file_systems() {
     }
 }
 
-/// What the shown copy takes and a hidden one's file system has not is left out there; what the shown one refuses changes
-/// none.
+/// Flags that the shown copy takes and a hidden copy's file system lacks are left out there; a flag that the shown copy
+/// refuses changes none.
 #[test]
 fn a_hidden_copy_leaves_out_flags_that_it_cannot_have() {
     needs!(mounting(), loops(), program("chattr"));

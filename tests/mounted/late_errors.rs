@@ -1,4 +1,4 @@
-//! What was acknowledged and is lost on its way to the disk.
+//! Acknowledged writes that are lost on their way to the disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -38,7 +38,7 @@ impl Leaky {
     }
 }
 
-/// Two writers, a reader and a late comer, all of which are told what the other ones are.
+/// Two writers, a reader and a late opener: all of them get the others' errors.
 const LOSE: &str = "
 import os
 def sync(fd):

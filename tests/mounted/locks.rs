@@ -4,7 +4,7 @@ use std::thread;
 
 use fsstack_lab::{self as lab, needs};
 
-use crate::hung_branches::{Frozen, callers_waiting, described, filled, until};
+use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, until};
 use crate::script::{python, sh};
 
 const CHOICES: [&str; 2] = ["locks=local", "locks=branch"];
@@ -107,7 +107,7 @@ print(sum(os.waitpid(child, 0)[1] == 0 for child in children))";
 fn waiters_for_a_lock_on_the_branch_are_bounded() {
     needs!(mounting(), program("python3"), not_on_gluster("it answers a thousand waiters in minutes"));
     let pool = lab::pool().tmp_branch("a").option("locks=branch").mount();
-    // More than wait at once: who finds no place is told so, and all others get the lock in the end.
+    // More than may wait at once: a caller beyond the limit gets ENOLCK, and all others get the lock in the end.
     let work = "
 import errno, fcntl, os, threading, time
 f = open('file', 'w'); fcntl.flock(f, fcntl.LOCK_EX)
@@ -161,14 +161,14 @@ print(last)
     }
 }
 
-/// Those who wait for a lock, or come to wait for one, on a branch that hangs: each is told, and so is who comes after them.
+/// Waiters for a lock on a branch that hangs, early and late ones: each gets an error, and so do later callers.
 #[test]
 fn a_wait_for_a_lock_on_a_branch_that_hangs_is_answered() {
     needs!(mounting(), program("mergerfs"));
     let pool = filled(described().option("locks=branch"));
     let open = |name: &str| std::fs::File::options().read(true).write(true).open(pool.at(name)).unwrap();
     let files: Vec<_> = (0..4).map(|n| open(&format!("on-a/{n}"))).collect();
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     let ask = |file: &std::fs::File, how: rustix::fs::FlockOperation| {
         let file = file.try_clone().unwrap();
         thread::spawn(move || rustix::fs::fcntl_lock(&file, how).err())
@@ -183,7 +183,7 @@ fn a_wait_for_a_lock_on_a_branch_that_hangs_is_answered() {
     for waiter in waiters {
         assert_eq!(waiter.join().unwrap(), Some(rustix::io::Errno::IO));
     }
-    // By now whoever comes is refused at once, and nobody waits in the kernel.
+    // From now on callers are refused at once, and none waits in the kernel.
     assert_eq!(
         ask(&files[0], rustix::fs::FlockOperation::LockExclusive).join().unwrap(),
         Some(rustix::io::Errno::IO)

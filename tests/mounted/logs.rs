@@ -1,4 +1,4 @@
-//! What a pool's log tells, and where it goes.
+//! A pool's log: its lines, and its target.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use fsstack_lab::{self as lab, MiB, needs};
 use rustix::process::Signal;
 
 use crate::command::{at, branch, told};
-use crate::hung_branches::{Frozen, described, filled, until};
+use crate::hung_branches::{FrozenDaemon, described, filled, until};
 use crate::script::{log_with, sh};
 
 #[test]
@@ -29,7 +29,7 @@ fn the_log_tells_what_is_hidden_and_why_nothing_could_be_made() {
     assert!(reasons.is_some(), "one line has each branch's reason: {said}");
 }
 
-/// What follows from the options is for the log: a script that mounts sees no line.
+/// Consequences of the options go to the log: a script that mounts sees no line.
 #[test]
 fn a_mount_that_is_as_asked_says_nothing_and_its_log_tells_what_follows() {
     needs!(mounting());
@@ -94,7 +94,7 @@ fn signals_turn_the_level_up_and_down() {
     assert!(said.contains(" DEBUG unmounted"), "{said}");
 }
 
-/// As logrotate does it: the file is renamed, SIGHUP begins a new one, and the pool stays.
+/// Rotation as logrotate does it: the file is renamed, SIGHUP begins a new one, and the pool stays.
 #[test]
 fn a_log_that_was_renamed_is_begun_anew_by_sighup() {
     needs!(mounting());
@@ -128,7 +128,7 @@ fn a_log_on_a_branch_that_hangs_holds_up_nobody(transport: &str) {
         transport,
     ]);
     assert_eq!(pool.read("on-a/0"), b"on-a/0");
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     let asked: Vec<_> = (0..3)
         .map(|n| {
             let at = pool.at(format!("on-a/{n}"));

@@ -78,7 +78,7 @@ fn what_was_stored_into_a_map_is_no_hole() {
     needs!(mounting(), program("python3"));
     for way in ways() {
         // A volume takes it for a hole without a pool, too: so does a pool that leaves it to the kernel, as `auto` does.
-        if lab::ground::is_gluster() && !way.contains(&"write-path=stacked") {
+        if lab::test_bed::is_gluster() && !way.contains(&"write-path=stacked") {
             continue;
         }
         let mut pool = lab::pool().tmp_branch("a").unmounted();
@@ -103,7 +103,7 @@ print('found')
     }
 }
 
-/// By passthrough a store is no request: the kernel must not go on with the time that it was told before.
+/// A store by passthrough is no request: the kernel must not keep the time that it got before.
 #[test]
 fn a_store_into_a_map_shows_its_time_however_long_attributes_are_kept() {
     needs!(mounting(), program("python3"), program("xfs_io"));

@@ -81,7 +81,7 @@ fn mount_by_type() {
     assert_eq!(shown, source(&pool, ":"));
 }
 
-/// As systemd does it for a line of fstab whose unit has a weight: mount(8) and the helper are in the group too, and go.
+/// Mount as systemd does it for a line of fstab whose unit has a weight: mount(8) and the helper are in the group, and go.
 #[test]
 fn a_daemon_that_mount_starts_in_a_cpu_cgroup_is_alone_there() {
     needs!(mounting(), niceness(), cpu_groups());
@@ -133,7 +133,7 @@ fn mount_with_remount_changes_a_pool() {
     assert!(refused(pool.path(), "echo > new").contains("Read-only"));
     assert_eq!(remount("rw,exec").code, 0);
     pool.write("new", b"x");
-    // All of it or nothing, and the reason is told.
+    // All of it or nothing, and the reason is printed.
     let wrong = remount("create=lus,attr-timeout=often");
     assert_ne!(wrong.code, 0);
     assert!(wrong.stderr.contains("attr-timeout"), "{}", wrong.stderr);
@@ -247,8 +247,8 @@ fn what_the_mount_of_a_branch_forbids_the_pools_does() {
     assert!(has(&pool, "nodev"));
 }
 
-/// A pool of a user who is not root: mounted, used and unmounted by him. In a mount namespace of its own, where
-/// he may open /dev/fuse whatever the machine's rules are.
+/// A pool of a user other than root: mounted, used and unmounted by that user. In a mount namespace of its own, where
+/// /dev/fuse may be opened whatever the machine's rules are.
 #[test]
 fn a_user_mounts_through_fusermount3() {
     needs!(mounting(), program("fusermount3"), program("unshare"), program("pgrep"));

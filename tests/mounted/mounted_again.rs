@@ -8,7 +8,7 @@ use fsstack_lab::branch::Kind;
 use fsstack_lab::pool::Builder;
 use fsstack_lab::{self as lab, Pool, needs};
 
-use crate::hung_branches::{Frozen, described, filled, until};
+use crate::hung_branches::{FrozenDaemon, described, filled, until};
 
 /// Permits of the branch.
 const PERMITS: usize = 4;
@@ -30,7 +30,7 @@ fn stuck(pool: &Pool, callers: usize) {
 
 fn is_used_whatever_is_stuck(builder: Builder, callers: usize) {
     let mut pool = filled(builder);
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     stuck(&pool, callers);
     pool.branch_mut("a").unmount_lazily();
     pool.branch_mut("a").remount();
@@ -105,7 +105,7 @@ fn is_not_entered_by_the_old_mount(transport: &str) {
     let _known = fs::File::open(&dir).unwrap();
 
     let old = pool.branch("a").daemon();
-    let frozen = Frozen::new(old);
+    let frozen = FrozenDaemon::new(old);
     let listed = fs::read_dir(&dir).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     assert_eq!(listed.err().and_then(|error| error.raw_os_error()), Some(5));
     let daemon = pool.daemon().pid;
@@ -159,7 +159,7 @@ fn a_branch_that_is_detached_while_it_is_being_examined_is_missed() {
     assert_eq!(pool.read("d/file"), b"content");
     let says = |what: &str| fs::read_to_string(&log).unwrap().contains(what);
 
-    let frozen = Frozen::new(pool.branch("z").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("z").daemon());
     pool.branch_mut("a").unmount_lazily();
     until("the branch is down", || says("its mount is gone"));
     pool.branch_mut("a").remount();

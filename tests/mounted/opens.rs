@@ -1,4 +1,4 @@
-//! What open(2)'s flags mean, who may access what, and what is synced.
+//! The flags of open(2), access checks, and what is synced.
 
 use fsstack_lab::{self as lab, MiB, needs};
 

@@ -10,7 +10,7 @@ use fsstack_lab::{self as lab, Pool, Skip, needs};
 
 use crate::script::{log_with, sh, ways};
 
-/// What the kernel is told is believed for longer than a test takes, unless it is told otherwise.
+/// Cached answers of the kernel last longer than a test, unless they are invalidated.
 const LONG: &[&str] = &["attr-timeout=600", "entry-timeout=600", "negative-timeout=600"];
 
 fn watched() -> Result<Pool, Skip> {

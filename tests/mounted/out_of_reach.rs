@@ -1,4 +1,4 @@
-//! A branch that does not answer for itself: "cannot reach" is never told as "does not exist".
+//! A branch that does not answer for itself: "cannot reach" is never reported as "does not exist".
 
 use std::fs::{self, OpenOptions};
 use std::io;

@@ -1,4 +1,4 @@
-//! Who may do what: modes, ownership of what is made, ACLs.
+//! Permissions: modes, ownership of new objects, ACLs.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};

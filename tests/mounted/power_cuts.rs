@@ -22,7 +22,7 @@ fn fill(pool: &Pool, branch: &str, prepare: &str) {
     sh(pool.branch(branch).path(), &format!("{prepare}\nsync -f ."));
 }
 
-/// What the branch has not stored is lost.
+/// Data that the branch has not stored is lost.
 fn shut_down(pool: &Pool, branch: &str) {
     sh(pool.branch(branch).path(), "xfs_io -x -c shutdown .");
 }
@@ -33,7 +33,7 @@ fn cut(pool: &mut Pool) {
     pool.reboot();
 }
 
-/// What a program does that keeps what it writes.
+/// Steps of a program that makes its writes durable.
 fn keep(pool: &Pool, name: &str, text: &str) {
     let at = pool.at(name);
     fs::write(&at, text).unwrap();

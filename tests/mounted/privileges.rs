@@ -1,4 +1,4 @@
-//! What the daemon keeps of root's rights and of the kernel's calls, in each of its threads.
+//! The daemon's capabilities and system calls, in each of its threads.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

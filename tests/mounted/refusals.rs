@@ -1,4 +1,4 @@
-//! What is refused is refused in one line, with mount(8)'s exit status, and nothing is mounted.
+//! A refusal is one line, with mount(8)'s exit status, and nothing is mounted.
 
 use std::fs;
 use std::path::Path;
@@ -142,7 +142,7 @@ fn a_branch_whose_disk_is_not_mounted_when_the_pool_is() {
     pool.branch_mut("a").remount();
     pool.remount();
     assert_eq!(pool.read("file"), b"on the disk");
-    // Told to use what is there, it does; and later needs not be told again.
+    // With `require=directory` it takes what is there; and later mounts need no such option.
     pool.unmount();
     pool.branch_mut("a").unmount();
     pool.remount_with(&["create=ff", "require=directory"]);

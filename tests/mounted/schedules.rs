@@ -1,5 +1,5 @@
-//! Which of the daemon's threads are scheduled as its doors are: the doors, and nobody whom they start; and what
-//! `door-scheduling=auto` makes of the cgroup that the daemon finds itself in.
+//! Scheduling of the daemon's threads: the worker threads, and none that they start; and the choice of
+//! `door-scheduling=auto` in the cgroup that the daemon is in.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use std::thread;
 
 use fsstack_lab::{self as lab, CpuGroup, daemon, needs};
 
-use crate::hung_branches::{Frozen, filled, lasting_a_second, until};
+use crate::hung_branches::{FrozenDaemon, filled, lasting_a_second, until};
 
 /// How a thread is scheduled.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ fn threads_that_doors_start_are_ordinary(transport: &str) {
     let pid = pool.daemon().pid;
     let seen = |name: &str| threads(pid).iter().any(|(known, _)| known == name);
 
-    // One who waits for a lock has a thread of his own, if the door would be short of one without.
+    // A waiter for a lock has a thread of its own, if the transport would be short of one without.
     let held = File::options().write(true).open(pool.at("on-b/0")).unwrap();
     held.lock().unwrap();
     let waits = File::options().write(true).open(pool.at("on-b/0")).unwrap();
@@ -63,7 +63,7 @@ fn threads_that_doors_start_are_ordinary(transport: &str) {
         until("somebody waits for the lock", || seen("lock-wait"));
     }
     // A thread of its own asks a branch that others serve for its space, and stays where that does not answer.
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     let enough = Arc::new(AtomicBool::new(false));
     let (root, over) = (pool.path().to_owned(), enough.clone());
     let asker = thread::spawn(move || {

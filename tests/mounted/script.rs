@@ -6,7 +6,7 @@ use std::time::Duration;
 use fsstack_lab::shell::{Finished, Run, command};
 use fsstack_lab::{self as lab, Pool, Skip};
 
-/// A user without any rights of his own: `nobody`.
+/// A user without any rights: `nobody`.
 pub(crate) const STRANGER: u32 = 65534;
 
 /// How bytes may go: every write path with every page cache that it can have.
@@ -46,7 +46,7 @@ pub(crate) fn sh_as_stranger(dir: impl AsRef<Path>, script: &str) -> String {
     told(bash(dir, script).as_user(STRANGER, STRANGER))
 }
 
-/// A script that a user without rights may not run to its end: what it was told.
+/// Runs a script that a user without rights may not run to its end, and returns its errors.
 #[track_caller]
 pub(crate) fn refused_to_stranger(dir: impl AsRef<Path>, script: &str) -> String {
     let Finished { code, stderr, .. } = bash(dir, script).as_user(STRANGER, STRANGER).output().unwrap();
@@ -54,7 +54,7 @@ pub(crate) fn refused_to_stranger(dir: impl AsRef<Path>, script: &str) -> String
     stderr
 }
 
-/// A script that fails: what it was told.
+/// Runs a script that fails, and returns its errors.
 #[track_caller]
 pub(crate) fn refused(dir: impl AsRef<Path>, script: &str) -> String {
     let Finished { code, stderr, .. } = bash(dir, script).output().unwrap();
@@ -62,7 +62,7 @@ pub(crate) fn refused(dir: impl AsRef<Path>, script: &str) -> String {
     stderr
 }
 
-/// What a daemon's log says as soon as it has `word` in it: a thread of the daemon writes it.
+/// A daemon's log as soon as it has `word` in it: a thread of the daemon writes it.
 #[track_caller]
 pub(crate) fn log_with(log: &Path, word: &str) -> String {
     let began = std::time::Instant::now();

@@ -44,7 +44,7 @@ impl Dice {
     }
 }
 
-/// What a file may be.
+/// Possible state of a file.
 #[derive(Clone, Debug)]
 struct Known {
     /// Whether it may be there, and whether it may be missing.
@@ -73,7 +73,7 @@ struct Worker<'a> {
     done: &'a AtomicU64,
 }
 
-/// What a page of this write has.
+/// Content of a page of this write.
 fn word(worker: u64, file: u64, block: u64, write: u64) -> u64 {
     worker << 56 | file << 48 | block << 40 | write
 }
@@ -237,8 +237,8 @@ impl Worker<'_> {
 /// A write that failed: it may come about later.
 const LATE: u64 = 1 << 39;
 
-/// Runs the workers in `dir` while `faults` happen, until it returns; then everything must be there. Whoever has `gate`
-/// to himself may take the mount away: nobody is to see the bare directory.
+/// Runs the workers in `dir` while `faults` happen, until it returns; then everything must be there. The holder of `gate`
+/// alone may take the mount away: no worker is to see the bare directory.
 fn work(dir: &Path, seed: u64, gate: &RwLock<()>, faults: impl FnOnce()) {
     let (errors, done, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -348,7 +348,7 @@ fn branches_are_killed_frozen_and_brought_back() {
     let paths = [pool.branch("a").path(), &served.target, pool.branch("b").path()]
         .map(|path| path.display().to_string());
     // Names and attributes are asked for each time; files are everywhere, and move when `a` is full. No freeze is as
-    // long as the timeout: what is told to have failed must not happen later, but for writes.
+    // long as the timeout: a failed operation must not happen later, except writes.
     let options =
         "create=rand,minfreespace=1M,write-path=stacked,branch-timeout=10,attr-timeout=0,entry-timeout=0";
     let mut run =

@@ -1,4 +1,4 @@
-//! A pool that is taken from its programs by a signal: what they were told is done is kept.
+//! A pool that a signal takes from its programs: acknowledged changes are kept.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -100,7 +100,7 @@ fn a_move_under_way_is_finished(transport: &str) {
     let file = writer(pool.at("film"));
     (0..20).for_each(|n| file.write_all_at(&mib(n), n << 20).unwrap());
     let free = pool.branch("b").free();
-    // It writes until an end is told, and says how far it came. (Each piece is one request.)
+    // It writes until it gets an error, and prints how far it came. Each piece is one request.
     let written = Arc::new(AtomicUsize::new(20 << 20));
     let mover = {
         let written = written.clone();
@@ -145,7 +145,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// What was answered is so, and what was not answered is either so or not, but nothing between.
+/// Acknowledged changes are there; an unanswered one is there or not, but nothing between.
 #[test]
 fn names_that_were_told_are_kept() {
     needs!(mounting());

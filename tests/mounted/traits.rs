@@ -1,4 +1,4 @@
-//! What `chattr` and `xfs_io` set comes along: with a file that moves, with the directories above it, with a copy.
+//! Settings of `chattr` and `xfs_io` come along: with a file that moves, with the directories above it, with a copy.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -41,7 +41,7 @@ fn what_another_file_system_does_not_know_is_left_and_its_own_stays() {
     let pool = lab::pool().xfs_branch("a", MiB(310)).ext4_branch("b", MiB(300));
     let pool = pool.option("create=ff").option("write-path=stacked").option("relocate").mount();
     pool.branch("a").fill_until_free(MiB(24));
-    // This ext4 knows no projects. How it finds a file's blocks ('e') is told by a flag, too.
+    // This ext4 knows no projects. The flag 'e' says how it finds a file's blocks.
     sh(pool.path(), "mkdir d; touch d/film; chattr +dA -p 42 d/film; chattr +dP -p 42 d");
     outgrow(pool.at("d/film"));
     assert_eq!(pool.holders("d/film"), ["b"]);

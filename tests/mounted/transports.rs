@@ -1,4 +1,4 @@
-//! Which door requests come by, and who is told.
+//! The transport of a pool's requests, and where it is shown.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use fsstack_lab::{self as lab, Pool, RingSwitch, needs};
 
-use crate::hung_branches::{Frozen, callers_waiting, described, filled, until};
+use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, until};
 use crate::script::{log_with, sh};
 
 /// How many threads of the pool's daemon answer requests: `door-0`, `door-1` ...
@@ -49,7 +49,7 @@ fn the_log_and_the_root_tell_which_door_it_is() {
 #[test]
 fn a_ring_that_cannot_be_had_is_refused_with_its_reason() {
     needs!(mounting());
-    // Who is not root cannot switch it on; a forbidden io_uring, and a kernel without, are told likewise.
+    // A user other than root cannot switch it on; a forbidden io_uring, and a kernel without, give the same notice.
     let pool = lab::pool().tmp_branch("a").option("transport=ring").option("locks=branch");
     let refused = pool.try_mount().unwrap_err();
     assert_eq!(refused.code, 1);
@@ -84,7 +84,7 @@ fn max_threads_holds_from_the_start() {
         // Three a CPU that all stay busy for a while: what is left of them waits.
         sh(pool.path(), "for n in $(seq 50); do (stat file; ls; cat file) > /dev/null & done; wait");
         // In front of a volume that has all its calls threads step aside, up to eight times as many beside.
-        let most = if lab::ground::is_gluster() { 9 * bound } else { possible * bound };
+        let most = if lab::test_bed::is_gluster() { 9 * bound } else { possible * bound };
         assert!(door_threads(&pool) <= most, "max-threads={wanted}: {}", door_threads(&pool));
     }
 }
@@ -99,7 +99,7 @@ fn helpers_at_the_device_come_for_who_waits_in_a_branch_and_go_again() {
     fs::write(pool.at("here"), "on b").unwrap();
     let (base, dir) = (fsstack_sys::thread::allowed_cpus().len(), pool.at("on-a"));
     until("no helper is there", || door_threads(&pool) == base);
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     let ask = |n: usize| {
         let at = dir.join((n % 40).to_string());
         std::thread::spawn(move || fs::metadata(at).is_ok())
@@ -162,7 +162,7 @@ fn a_burst_on_one_cpu_leaves_threads_for_another() {
     let builder = described().option("transport=ring").option("branch-timeout=120").option("max-threads=8");
     let pool = filled(builder);
     for (cpu, callers) in [(first, 6), (second, 3)] {
-        let frozen = Frozen::new(pool.branch("a").daemon());
+        let frozen = FrozenDaemon::new(pool.branch("a").daemon());
         let waiting: Vec<_> = (0..callers).map(|n| calls_from(&pool, cpu, n)).collect();
         until("who comes next will be served", || has_free_thread(&pool, cpu));
         assert!(waiting.iter().all(|caller| !caller.is_finished()), "told before the branch was thawed");
@@ -179,7 +179,7 @@ fn threads_that_a_crowd_left_behind_keep_little_memory() {
     let content = vec![7; 4 << 20];
     fs::write(pool.at("on-b/large"), &content).unwrap();
     let (before, threads) = (resident(&pool), door_threads(&pool));
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     let cpu = fsstack_sys::thread::allowed_cpus()[0];
     let callers: Vec<_> = (0..20).map(|n| calls_from(&pool, cpu, n)).collect();
     drop(frozen);
@@ -218,7 +218,7 @@ impl Drop for Still<'_> {
     }
 }
 
-/// More calls than there may be threads at work take long on a local disk: whoever asks another one is served.
+/// More slow calls on a local disk than there may be threads at work: callers of another disk are served.
 fn slow_local_calls_leave_threads_for_others(transport: &str) {
     let pool = lab::pool().xfs_branch("a", lab::MiB(310)).tmp_branch("b").option("create=ff");
     let pool = pool.option("max-threads=2").option(&format!("transport={transport}")).mount();

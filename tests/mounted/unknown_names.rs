@@ -35,7 +35,7 @@ fn a_file_that_came_by_another_way_is_not_opened_unchecked() {
     assert!(refused_to_stranger(pool.path(), "set -C; echo > excl").contains("cannot overwrite"));
 }
 
-/// Of several threads that create a name without `O_EXCL`, all get the file.
+/// Several threads create a name without `O_EXCL`: all get the file.
 #[test]
 fn all_who_create_a_name_get_its_file() {
     needs!(mounting());

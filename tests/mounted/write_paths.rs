@@ -8,7 +8,7 @@ use fsstack_lab::{self as lab, MiB, Pool, Requests, needs};
 
 use crate::script::{passthrough, sh, ways};
 
-/// What the pool says about how a file's bytes go.
+/// The pool's explanation of a file's write path.
 fn told(pool: &Pool, name: &str) -> String {
     sh(pool.path(), &format!("getfattr --only-values -n user.fsstack.write-path '{name}'"))
 }
@@ -150,7 +150,7 @@ fn a_full_branch_is_told_to_the_writer() {
         );
         assert!(said.contains("No space left"), "{way:?}: {said}");
         let (shown, stored) = (pool.read("file"), fs::read(pool.branch("a").path().join("file")).unwrap());
-        // With write-back the kernel goes on showing what it could not bring to the branch, as it told at fsync.
+        // With write-back the kernel goes on showing data that it could not write back, after fsync has reported the error.
         let same = shown == stored || way.contains(&"page-cache=writeback");
         assert!(same, "{way:?}: {} bytes shown, {} stored", shown.len(), stored.len());
         sh(pool.path(), "rm file; echo again > file; cat file | grep -qx again");

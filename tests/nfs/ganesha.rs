@@ -4,12 +4,12 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use fsstack_lab::ganesha::Ganesha;
-use fsstack_lab::nfs4::{Client, How, Refused};
+use fsstack_lab::nfs4::{Client, How, NfsError};
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, MiB, Pool, daemon, ground, needs};
+use fsstack_lab::{self as lab, MiB, Pool, daemon, needs, test_bed};
 use fsstack_tests::events::Sort;
 
-use crate::ground::{Ground, builder, forget, home, identity};
+use crate::test_bed::{TestBed, builder, forget, home, identity};
 
 macro_rules! needs_ganesha {
     () => {
@@ -20,29 +20,29 @@ macro_rules! needs_ganesha {
     };
 }
 
-/// Whatever happens, what a client holds means the same. Prints the table of docs/nfs.md.
+/// A client's handles mean the same after every event. Prints the table of docs/figures/nfs.md.
 #[test]
 fn handles_outlive_every_event() {
     needs_ganesha!();
-    let mut ground = Ground::new();
-    ground.over_restart("the server's restart", |_| ());
-    ground.over_restart("a remount of the pool", Pool::remount);
-    ground.over_restart("kill -9 of the daemon", |pool| {
+    let mut test_bed = TestBed::new();
+    test_bed.over_restart("the server's restart", |_| ());
+    test_bed.over_restart("a remount of the pool", Pool::remount);
+    test_bed.over_restart("kill -9 of the daemon", |pool| {
         pool.kill_daemon();
         // Another device number for the pool.
         let _other = lab::pool().tmp_branch("a").mount();
         pool.remount();
     });
-    ground.over_restart("a reboot", Pool::reboot);
-    ground.over_restart("another order of branches", |pool| pool.remount_of(&["e", "x"]));
-    ground.over_restart("a branch less", |pool| pool.remount_of(&["x"]));
-    ground.over_restart("a branch more", |pool| pool.remount_of(&["x", "e"]));
-    ground.over_restart("renames in the pool", |pool| {
+    test_bed.over_restart("a reboot", Pool::reboot);
+    test_bed.over_restart("another order of branches", |pool| pool.remount_of(&["e", "x"]));
+    test_bed.over_restart("a branch less", |pool| pool.remount_of(&["x"]));
+    test_bed.over_restart("a branch more", |pool| pool.remount_of(&["x", "e"]));
+    test_bed.over_restart("renames in the pool", |pool| {
         fs::rename(pool.at("d/sub"), pool.at("sub2")).unwrap();
         fs::rename(pool.at("d/file"), pool.at("sub2/file2")).unwrap();
         fs::rename(pool.at("d"), pool.at("e")).unwrap();
     });
-    ground.over_restart("renames behind the pool's back", |pool| {
+    test_bed.over_restart("renames behind the pool's back", |pool| {
         pool.unmount();
         let x = pool.branch("x").path();
         fs::rename(x.join("sub2"), x.join("d")).unwrap();
@@ -50,43 +50,43 @@ fn handles_outlive_every_event() {
         fs::rename(x.join("e"), x.join("d/deeper")).unwrap();
         pool.remount();
     });
-    directory_loses_a_copy(&mut ground);
-    move_to_another_branch(&mut ground);
-    println!("{}", ground.events);
+    directory_loses_a_copy(&mut test_bed);
+    move_to_another_branch(&mut test_bed);
+    println!("{}", test_bed.events);
 }
 
-/// Of a directory with two copies the one goes from which it has its number.
-fn directory_loses_a_copy(ground: &mut Ground) {
-    let pool = &ground.pool;
+/// A directory with two copies loses the copy that gave it its number.
+fn directory_loses_a_copy(test_bed: &mut TestBed) {
+    let pool = &test_bed.pool;
     pool.mkdir("two");
     fs::write(pool.branch("e").path().join("g"), "g").unwrap();
     fs::rename(pool.at("g"), pool.at("two/g")).unwrap();
     assert_eq!(pool.holders("two"), ["x", "e"]);
-    let held = ground.hold("two", Sort::Dir);
-    ground.held.push(held);
-    fs::remove_dir(ground.pool.branch("x").path().join("two")).unwrap();
+    let held = test_bed.hold("two", Sort::Dir);
+    test_bed.held.push(held);
+    fs::remove_dir(test_bed.pool.branch("x").path().join("two")).unwrap();
     forget();
-    ground.check("a directory lost its first copy");
-    ground.over_restart("a directory lost its first copy", Pool::remount);
+    test_bed.check("a directory lost its first copy");
+    test_bed.over_restart("a directory lost its first copy", Pool::remount);
 }
 
 /// A file goes where there is room for it.
-fn move_to_another_branch(ground: &mut Ground) {
-    let pool = &ground.pool;
+fn move_to_another_branch(test_bed: &mut TestBed) {
+    let pool = &test_bed.pool;
     pool.branch("x").fill_until_free(MiB(12));
     let mut text = b"d/file".to_vec();
     text.resize(24 << 20, b'.');
     fs::write(pool.at("file3"), text).unwrap();
     assert_eq!(pool.holders("file3"), ["e"]);
-    ground.check("a move to another branch");
-    ground.over_restart("a move to another branch", Pool::remount);
-    ground.over_restart("a move to another branch, and kill -9", |pool| {
+    test_bed.check("a move to another branch");
+    test_bed.over_restart("a move to another branch", Pool::remount);
+    test_bed.over_restart("a move to another branch, and kill -9", |pool| {
         pool.kill_daemon();
         pool.remount();
     });
 }
 
-/// With `nfs-identity`, as it is printed, and told nothing else of exports. Root is nobody there.
+/// With `nfs-identity` as printed, and no other exports. Root is nobody there.
 #[test]
 fn the_block_that_is_printed_serves_the_pool() {
     needs_ganesha!();
@@ -117,7 +117,7 @@ fn the_block_that_is_printed_serves_the_pool() {
     assert_eq!(client.read(&made.handle, 0, 100).unwrap(), b"by a client");
 }
 
-/// What `fsstack nfs show` has for nfs-ganesha: all of it.
+/// The whole configuration that `fsstack nfs show` prints for nfs-ganesha.
 fn printed(pool: &Pool) -> String {
     let fsstack = daemon::helper().unwrap().with_file_name("fsstack");
     let shown = command(fsstack).args(["nfs", "show"]).arg(pool.path()).run().unwrap().stdout;
@@ -132,40 +132,40 @@ fn handles_are_found_on_branches_that_must_be_searched() {
     if let Err(skip) = Ganesha::able() {
         return skip.announce();
     }
-    let pool = match ground::is_gluster() {
+    let pool = match test_bed::is_gluster() {
         true => lab::pool().tmp_branch("g").xfs_branch("x", MiB(310)),
         false => lab::pool().tmpfs_branch("s", MiB(100)).tmpfs_branch("t", MiB(100)),
     };
     let pool = pool.option("create=ff").option("nfs-export").option(&identity()).mount();
-    let mut ground = Ground::over(pool);
-    ground.over_restart("the server's restart", |_| ());
-    ground.over_restart("kill -9 of the daemon", |pool| {
+    let mut test_bed = TestBed::over(pool);
+    test_bed.over_restart("the server's restart", |_| ());
+    test_bed.over_restart("kill -9 of the daemon", |pool| {
         pool.kill_daemon();
         pool.remount();
     });
-    ground.over_restart("renames and a remount", |pool| {
+    test_bed.over_restart("renames and a remount", |pool| {
         fs::rename(pool.at("d"), pool.at("moved")).unwrap();
         pool.remount();
     });
-    println!("branches that must be searched:\n{}", ground.events);
+    println!("branches that must be searched:\n{}", test_bed.events);
 }
 
 #[test]
 fn handles_of_what_was_removed_are_stale() {
     needs_ganesha!();
-    let mut ground = Ground::new();
-    ground.held.retain(|held| !held.path.is_empty());
-    fs::remove_dir_all(ground.pool.at("d")).unwrap();
-    let pool = &ground.pool;
-    ground.server.restart(|| {
+    let mut test_bed = TestBed::new();
+    test_bed.held.retain(|held| !held.path.is_empty());
+    fs::remove_dir_all(test_bed.pool.at("d")).unwrap();
+    let pool = &test_bed.pool;
+    test_bed.server.restart(|| {
         for n in 0..200 {
             pool.write(format!("new{n}"), b"new");
         }
         forget();
     });
-    let mut client = ground.client();
-    for held in &ground.held {
-        assert_eq!(client.fileid(&held.handle), Err(Refused::STALE), "{}", held.path);
+    let mut client = test_bed.client();
+    for held in &test_bed.held {
+        assert_eq!(client.fileid(&held.handle), Err(NfsError::STALE), "{}", held.path);
     }
 }
 
@@ -173,46 +173,46 @@ fn handles_of_what_was_removed_are_stale() {
 #[test]
 fn handles_of_what_is_out_of_reach_are_errors_and_good_again() {
     needs_ganesha!();
-    let mut ground = Ground::new();
-    let held = std::mem::take(&mut ground.held);
-    ground.server.restart(|| ground.pool.remount_of(&["e"]));
-    let mut client = ground.client();
+    let mut test_bed = TestBed::new();
+    let held = std::mem::take(&mut test_bed.held);
+    test_bed.server.restart(|| test_bed.pool.remount_of(&["e"]));
+    let mut client = test_bed.client();
     for held in held.iter().filter(|held| !held.path.is_empty()) {
-        assert_eq!(client.fileid(&held.handle), Err(Refused::SERVER_FAULT), "{}", held.path);
+        assert_eq!(client.fileid(&held.handle), Err(NfsError::SERVER_FAULT), "{}", held.path);
     }
-    ground.held = held;
-    ground.over_restart("a branch was away", |pool| pool.remount_of(&["x", "e"]));
+    test_bed.held = held;
+    test_bed.over_restart("a branch was away", |pool| pool.remount_of(&["x", "e"]));
 }
 
 /// `O_EXCL` by a verifier: who sends the call again has the file, who comes second has not.
 #[test]
 fn a_file_is_made_by_one_alone_also_when_the_call_is_sent_again() {
     needs_ganesha!();
-    let ground = Ground::new();
-    let (mut one, mut other) = (ground.client(), ground.client());
+    let test_bed = TestBed::new();
+    let (mut one, mut other) = (test_bed.client(), test_bed.client());
     let root = one.handle("").unwrap();
     let made = one.open(&root, "alone", How::MadeBy(7)).unwrap();
     let again = one.open(&root, "alone", How::MadeBy(7)).unwrap();
     assert_eq!(again.handle, made.handle);
     one.write(&again, 0, b"by one").unwrap();
     one.commit(&again).unwrap();
-    assert_eq!(other.open(&root, "alone", How::MadeBy(8)).unwrap_err(), Refused::EXIST);
-    assert_eq!(ground.pool.read("alone"), b"by one");
+    assert_eq!(other.open(&root, "alone", How::MadeBy(8)).unwrap_err(), NfsError::EXIST);
+    assert_eq!(test_bed.pool.read("alone"), b"by one");
 }
 
-/// What was committed is on the branch, whatever becomes of the daemon.
+/// Committed data is on the branch, whatever becomes of the daemon.
 #[test]
 fn what_is_committed_is_there_after_a_crash() {
     needs_ganesha!();
-    let mut ground = Ground::new();
-    let mut client = ground.client();
+    let mut test_bed = TestBed::new();
+    let mut client = test_bed.client();
     let root = client.handle("").unwrap();
     let file = client.open(&root, "kept", How::Made).unwrap();
     client.write(&file, 0, b"kept").unwrap();
     client.commit(&file).unwrap();
-    ground.over_restart("kill -9 behind a COMMIT", |pool| {
+    test_bed.over_restart("kill -9 behind a COMMIT", |pool| {
         pool.kill_daemon();
         pool.remount();
     });
-    assert_eq!(ground.client().read(&file.handle, 0, 100).unwrap(), b"kept");
+    assert_eq!(test_bed.client().read(&file.handle, 0, 100).unwrap(), b"kept");
 }

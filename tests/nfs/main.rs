@@ -3,4 +3,4 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
 mod ganesha;
-mod ground;
+mod test_bed;

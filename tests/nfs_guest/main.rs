@@ -1,4 +1,4 @@
-//! The kernel's own NFS server and client, in a guest: `src/bin/guest` has the stories, told inside.
+//! The kernel's own NFS server and client, in a guest: `src/bin/guest` has the scenarios that run inside.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 
@@ -9,7 +9,7 @@ use fsstack_lab::guest::Kernel;
 use fsstack_lab::shell::{command, which};
 use fsstack_lab::{Guest, GuestDisks, MiB, daemon, needs};
 
-/// What the stories use besides.
+/// Further programs of the scenarios.
 const PROGRAMS: &[&str] = &["git", "make", "gcc", "as", "ld"];
 /// Parts of the compiler, as it calls them.
 const COMPILER: &[&str] = &["cc1", "collect2"];
@@ -54,7 +54,7 @@ fn live_with(story: &str, more: &[PathBuf], disks: GuestDisks, limit: Duration) 
     println!("{}", lived.console);
 }
 
-/// What gcc takes to build a program that prints a number.
+/// Files that gcc needs to build a program that prints a number.
 fn compiler() -> Vec<PathBuf> {
     let asked = |how: &str, name: &str| {
         let told = command("gcc").arg(format!("-print-{how}-name={name}")).run().unwrap();
@@ -111,14 +111,14 @@ fn figures_of_the_pool_beside_its_branch() {
     measure("figures");
 }
 
-/// As above: what connections gain where each is limited.
+/// The same for the gain of several connections where each is limited.
 #[test]
 #[ignore = "takes minutes: run for its figures"]
 fn figures_of_connections() {
     measure("connections");
 }
 
-/// What the server asks of the pool for each operation of a client, counted by the kernel.
+/// Requests of the server to the pool for each operation of a client, counted by the kernel.
 #[test]
 #[ignore = "takes minutes: run for its figures"]
 fn figures_of_requests() {

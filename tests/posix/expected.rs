@@ -1,4 +1,4 @@
-//! What is known to fail, and why: `expected.txt`.
+//! Known failures, and why: `expected.txt`.
 
 use std::collections::BTreeMap;
 

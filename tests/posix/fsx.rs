@@ -6,8 +6,8 @@ use std::thread;
 use fsstack_lab::needs;
 use fsstack_lab::shell::command;
 
-use crate::grounds::{self, Ground, LIMIT, on_each_ground};
 use crate::suites;
+use crate::test_beds::{self, LIMIT, TestBed, on_each_ground};
 
 const SEEDS: [u32; 4] = [1, 2, 3, 4];
 const OPERATIONS: u32 = 2000;
@@ -37,19 +37,19 @@ impl Access {
 #[test]
 fn plain_xfs() {
     needs!(mounting(), loops());
-    let disks = grounds::plain_xfs();
+    let disks = test_beds::plain_xfs();
     exercise(disks.branch("first").path());
 }
 
 on_each_ground!(pool);
 
-fn pool(ground: Ground) {
-    if let Err(skip) = Ground::able() {
+fn pool(test_bed: TestBed) {
+    if let Err(skip) = TestBed::able() {
         return skip.announce();
     }
-    let pool = ground.mount();
+    let pool = test_bed.mount();
     exercise(pool.path());
-    grounds::assert_empty(&pool);
+    test_beds::assert_empty(&pool);
 }
 
 /// All seeds at once, each on its own file, first with mappings and then without.

@@ -4,6 +4,6 @@
 
 mod expected;
 mod fsx;
-mod grounds;
 mod pjdfstest;
 mod suites;
+mod test_beds;

@@ -10,13 +10,13 @@ use std::path::Path;
 use fsstack_lab::shell::command;
 
 use crate::expected;
-use crate::grounds::{self, Ground, LIMIT, on_each_ground};
 use crate::suites;
+use crate::test_beds::{self, LIMIT, TestBed, on_each_ground};
 
 /// How often a case may pass by chance although it is known to fail.
 const CHANCES: u32 = 40;
 
-/// What came of a case.
+/// Result of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Passed,
@@ -29,21 +29,21 @@ type Outcomes = BTreeMap<String, Outcome>;
 
 on_each_ground!(pool_passes_what_xfs_passes);
 
-fn pool_passes_what_xfs_passes(ground: Ground) {
-    if let Err(skip) = Ground::able() {
+fn pool_passes_what_xfs_passes(test_bed: TestBed) {
+    if let Err(skip) = TestBed::able() {
         return skip.announce();
     }
     let suite = match suites::program("pjdfstest") {
         Ok(program) => Suite { program },
         Err(skip) => return skip.announce(),
     };
-    let disks = grounds::plain_xfs();
+    let disks = test_beds::plain_xfs();
     let (xfs, other) = (disks.branch("first").path(), disks.branch("second").path());
     let on_xfs = suite.run(xfs, other, &[]);
-    let pool = ground.mount();
+    let pool = test_bed.mount();
     let on_pool = suite.run(pool.path(), other, &[]);
 
-    let known = expected::failures(ground.place);
+    let known = expected::failures(test_bed.place);
     let mut wrong: Vec<String> = Vec::new();
     for (case, outcome) in &on_pool {
         let passes_on_xfs = on_xfs.get(case) == Some(&Outcome::Passed);
@@ -60,10 +60,10 @@ fn pool_passes_what_xfs_passes(ground: Ground) {
     wrong.extend(unknown.map(|case| format!("{case}: in expected.txt, but pjdfstest has no such case")));
     let missing = on_xfs.keys().filter(|case| !on_pool.contains_key(*case));
     wrong.extend(missing.map(|case| format!("{case}: did not run on the pool")));
-    assert!(wrong.is_empty(), "{ground:?}:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "{test_bed:?}:\n{}", wrong.join("\n"));
     let passed = on_xfs.values().filter(|outcome| **outcome == Outcome::Passed).count();
     assert!(300 < passed, "only {passed} cases pass on XFS: the suite itself does not work here");
-    grounds::assert_empty(&pool);
+    test_beds::assert_empty(&pool);
 }
 
 /// The suite's program.
@@ -110,7 +110,7 @@ fn configuration(other: &Path) -> String {
     )
 }
 
-/// Two users whom the suite may become, each with the name of its own group: the machine's first two after root.
+/// Two users for the suite, each with the name of its own group: the machine's first two after root.
 fn users() -> [[String; 2]; 2] {
     let database = |file: &str| -> Vec<Vec<String>> {
         let text = fs::read_to_string(file).unwrap();

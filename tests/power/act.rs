@@ -1,4 +1,4 @@
-//! What a program does with a pool, one call or two at a time.
+//! Calls of a program on a pool, one or two at a time.
 
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
@@ -212,12 +212,12 @@ impl Act {
             }
             Self::Syncfs => pool.union.syncfs().map_err(|e| e.errno()),
             Self::Look => shown(pool).map(drop).map_err(|_| Errno::IO),
-            // (Whoever has the branches does it.)
+            // Done by the process that has the branches.
             Self::Join(_) => Ok(()),
         }
     }
 
-    /// As somebody would type it below the pool.
+    /// The command as a person would type it below the pool.
     pub(crate) fn typed(&self) -> String {
         let root = |path: &Path| {
             if path.as_os_str().is_empty() { ".".to_owned() } else { path.display().to_string() }

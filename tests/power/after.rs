@@ -1,4 +1,4 @@
-//! What a pool shows after more than one mount: in another order, or without a branch that is back later.
+//! The tree after more than one mount: in another order, or without a branch that is back later.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use crate::recording::Cut;
 use crate::shown::{Shown, line, on_branch, shown};
 
 /// The order of the branches says which file hides another. It changes no number.
-pub(crate) fn reversed(ground: &Ground<'_>, cut: &Cut) -> Vec<Fault> {
-    let engine = ground.recording.plan.mount_reversed(&ground.paths, &ground.state);
+pub(crate) fn reversed(test_bed: &TestBed<'_>, cut: &Cut) -> Vec<Fault> {
+    let engine = test_bed.recording.plan.mount_reversed(&test_bed.paths, &test_bed.state);
     let first = shown(&engine);
     drop(engine);
-    let mut faults = mounted(ground, cut).faults;
+    let mut faults = mounted(test_bed, cut).faults;
     let first = match first {
         Ok(first) => first,
         Err(error) => return vec![fault("tree", error)],
     };
     faults.extend(numbers(&first));
-    let then = shown(&ground.mount()).unwrap_or_default();
+    let then = shown(&test_bed.mount()).unwrap_or_default();
     let is_another = |(path, name): (&PathBuf, &Shown)| {
         let other = then.get(path).filter(|other| other.object == name.object)?;
         let is_same = (other.ino, other.generation) == (name.ino, name.generation);
@@ -32,7 +32,7 @@ pub(crate) fn reversed(ground: &Ground<'_>, cut: &Cut) -> Vec<Fault> {
     faults
 }
 
-/// What was done while a branch was away.
+/// Changes made while a branch was away.
 struct Done {
     /// Files that got another name, and that.
     renamed: Vec<(Object, PathBuf)>,
@@ -86,7 +86,7 @@ pub(crate) fn away(ground: &Ground<'_>, cut: &Cut, (away, meanwhile): (usize, Me
     };
     let done = meanwhile.act(&engine, &first);
     drop(engine);
-    let engine = ground.mount();
+    let engine = test_bed.mount();
     let names = match shown(&engine) {
         Ok(names) => names,
         Err(error) => return vec![fault("tree", error)],
@@ -105,7 +105,7 @@ pub(crate) fn away(ground: &Ground<'_>, cut: &Cut, (away, meanwhile): (usize, Me
     if ground.paths.iter().any(|root| on_branch(root).1) {
         faults.push(fault("left", "a hidden folder"));
     }
-    faults.extend(again(ground, &names));
+    faults.extend(again(test_bed, &names));
     faults
 }
 

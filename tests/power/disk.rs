@@ -13,7 +13,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-/// What an image is formatted as.
+/// File system of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Ext4,
@@ -77,7 +77,7 @@ pub(crate) struct Image {
 pub(crate) const PAGE: usize = 4096;
 
 impl Image {
-    /// What is in `file` now.
+    /// Content of `file` now.
     pub(crate) fn of(file: &File) -> Self {
         let len = file.metadata().unwrap().len();
         let mut parts = Vec::new();
@@ -170,7 +170,7 @@ impl Disk {
         &self.target
     }
 
-    /// What is on the disk now.
+    /// Content of the disk now.
     pub(crate) fn image(&self) -> Image {
         Image::of(&self.image)
     }

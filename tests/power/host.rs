@@ -1,4 +1,4 @@
-//! Another host mounts the same branches in the middle of an operation: what is under way is left to whoever is at work with it.
+//! Another host mounts the same branches in the middle of an operation: operations under way are left to the process at work.
 //!
 //! The other host is another process: its locks are its own.
 
@@ -61,7 +61,7 @@ impl Observer for Visited {
     fn synced(&self, _: BorrowedFd<'_>, _: Reach) {}
 }
 
-/// What is wrong after the acts of `plan`, and whether the guest came.
+/// Differences after the acts of `plan`, and whether the guest came.
 fn visited(plan: &Plan, home: &Home, before: usize) -> (Vec<String>, bool) {
     let disks = plan
         .branches

@@ -17,7 +17,7 @@ use crate::plan::{Begin, Plan, Then};
 use crate::recording::{Cut, HandleOf, Recording, put_files};
 use crate::shown::{self, Shown, differences, line, on_branch};
 
-/// What is wrong with a state.
+/// Defect of a state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Fault {
     /// Which promise is broken.
@@ -32,13 +32,13 @@ pub(crate) fn fault(kind: &'static str, text: impl Into<String>) -> Fault {
 pub(crate) type Names = BTreeMap<PathBuf, Shown>;
 
 /// The machine after a cut.
-pub(crate) struct Ground<'a> {
+pub(crate) struct TestBed<'a> {
     pub(crate) recording: &'a Recording,
     pub(crate) paths: Vec<PathBuf>,
     pub(crate) state: PathBuf,
 }
 
-impl Ground<'_> {
+impl TestBed<'_> {
     pub(crate) fn mount(&self) -> Engine {
         self.recording.plan.mount(&self.paths, &self.state, None)
     }
@@ -55,7 +55,7 @@ impl Ground<'_> {
     }
 }
 
-/// What became of a state.
+/// Verdict on a state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) faults: Vec<Fault>,
@@ -82,7 +82,7 @@ pub(crate) fn judge(recording: &Recording, cut: &Cut, home: &Home) -> Verdict {
     fs::create_dir(&state).unwrap();
     put_files(&recording.index[cut.index], &state);
     let paths = disks.iter().map(|disk| disk.path().to_owned()).collect();
-    let ground = Ground { recording, paths, state };
+    let test_bed = TestBed { recording, paths, state };
     let verdict = match plan.then {
         Then::Mount => mounted(&ground, cut),
         Then::Reversed => after::reversed(&ground, cut).into(),
@@ -92,29 +92,30 @@ pub(crate) fn judge(recording: &Recording, cut: &Cut, home: &Home) -> Verdict {
     verdict
 }
 
-pub(crate) fn mounted(ground: &Ground<'_>, cut: &Cut) -> Verdict {
+pub(crate) fn mounted(test_bed: &TestBed<'_>, cut: &Cut) -> Verdict {
     let mut faults = Vec::new();
-    let engine = ground.mount();
+    let engine = test_bed.mount();
     let names = match shown::shown(&engine) {
         Ok(names) => names,
         Err(error) => return vec![fault("tree", error)].into(),
     };
-    faults.extend(tree(ground.recording, cut, &names));
+    faults.extend(tree(test_bed.recording, cut, &names));
     faults.extend(numbers(&names));
-    let may_be = |whole, progress: Progress| trees(ground.recording, progress, whole);
+    let may_be = |whole, progress: Progress| trees(test_bed.recording, progress, whole);
     let trees = cut.whole.map_or_else(|| may_be(false, cut.progress), |progress| may_be(true, progress));
-    let is_told = cut.progress.answered >= ground.recording.plan.acts_untold();
-    if ground.recording.plan.export && is_told {
-        let handles = ground.recording.handles.iter().filter(|handle| !ground.is_loose_at(cut, &handle.path));
+    let is_told = cut.progress.answered >= test_bed.recording.plan.acts_untold();
+    if test_bed.recording.plan.export && is_told {
+        let handles =
+            test_bed.recording.handles.iter().filter(|handle| !test_bed.is_loose_at(cut, &handle.path));
         faults.extend(handles.filter_map(|handle| opens(&engine, handle, &names, &trees)));
     }
     if ground.recording.plan.begin != Begin::Mounted && is_told {
         faults.extend(ground.recording.handles.iter().filter_map(|handle| renumbered(handle, &names)));
     }
     drop(engine);
-    faults.extend(branches(ground, cut, &names));
-    faults.extend(again(ground, &names));
-    let Recording { given, plan, .. } = ground.recording;
+    faults.extend(branches(test_bed, cut, &names));
+    faults.extend(again(test_bed, &names));
+    let Recording { given, plan, .. } = test_bed.recording;
     let done =
         first_is_done(given, &plan.acts, cut.progress.started, |tree| differences(tree, &names).is_empty());
     Verdict { faults, done }
@@ -156,7 +157,7 @@ pub(crate) fn numbers(names: &Names) -> Option<Fault> {
     })
 }
 
-/// What a handle opens, when that is known again: an index that was not closed is made anew from the marks.
+/// Object that a handle opens, when that is known again: an index that was not closed is made anew from the marks.
 fn at_last(engine: &Engine, handle: &HandleOf) -> Result<Entry, OpError> {
     let began = Instant::now();
     loop {
@@ -200,17 +201,17 @@ fn opens(engine: &Engine, handle: &HandleOf, names: &Names, trees: &[Tree]) -> O
 }
 
 /// Nothing is left on the branches that is not shown.
-fn branches(ground: &Ground<'_>, cut: &Cut, names: &Names) -> Vec<Fault> {
-    let plan = &ground.recording.plan;
+fn branches(test_bed: &TestBed<'_>, cut: &Cut, names: &Names) -> Vec<Fault> {
+    let plan = &test_bed.recording.plan;
     let mut faults = Vec::new();
     let mut first: BTreeMap<PathBuf, shown::OnBranch> = BTreeMap::new();
-    for (at, root) in ground.paths.iter().enumerate() {
+    for (at, root) in test_bed.paths.iter().enumerate() {
         let (all, is_left) = on_branch(root);
         if is_left {
             faults.push(fault("left", format!("the hidden folder of branch {at}")));
         }
         for (path, copy) in all {
-            if ground.is_loose_at(cut, &path) {
+            if test_bed.is_loose_at(cut, &path) {
                 continue;
             }
             let Some(shown) = first.get(&path) else {
@@ -244,8 +245,8 @@ fn branches(ground: &Ground<'_>, cut: &Cut, names: &Names) -> Vec<Fault> {
 }
 
 /// The next mount shows the same.
-pub(crate) fn again(ground: &Ground<'_>, names: &Names) -> Option<Fault> {
-    let engine = ground.mount();
+pub(crate) fn again(test_bed: &TestBed<'_>, names: &Names) -> Option<Fault> {
+    let engine = test_bed.mount();
     match shown::shown(&engine) {
         Ok(again) if again == *names => None,
         Ok(again) => Some(fault("again", format!("the next mount shows {}", line(&again)))),

@@ -10,7 +10,7 @@ pub(crate) type Object = usize;
 pub(crate) const ROOT: Object = 0;
 pub(crate) const MADE: Object = 1000;
 
-/// What an object is.
+/// Kind of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Thing {
     Dir,
@@ -44,7 +44,7 @@ pub(crate) struct Tree {
     pub(crate) nodes: BTreeMap<Object, Node>,
 }
 
-/// What an act changes, or a sync reaches.
+/// Objects that an act changes, or a sync reaches.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Touched {
     pub(crate) names: BTreeSet<(Object, PathBuf)>,

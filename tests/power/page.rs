@@ -1,4 +1,4 @@
-//! What was seen of an operation, for the table in docs/dev/semantics.md: `cargo xtask test --tier power` compares the page with it.
+//! Observed results of each operation, for the table in docs/dev/semantics.md: `cargo xtask test --tier power` compares the two.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use crate::model::is_first_synced;
 use crate::plan::{Begin, Then};
 use crate::recording::{Cut, Recording};
 
-/// What had happened to an operation: a column of the table.
+/// Event that an operation met: a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Column {
     KilledUnderWay,

@@ -15,7 +15,7 @@ fn long(letter: &str) -> String {
     letter.repeat(400 << 10)
 }
 
-/// What comes first, the directory's name then, and the name that is free then.
+/// The first act, the directory's name after it, and the name that is free after it.
 fn first(which: &str) -> (Act, &'static str, &'static str) {
     match which {
         "remove" => (remove("d/f"), "d", "f"),

@@ -72,13 +72,13 @@ pub(crate) struct Plan {
     pub(crate) acts: Vec<Act>,
     /// Acts that are on disk when they are answered: renames that take several branches.
     pub(crate) durable: Vec<usize>,
-    /// What becomes of what is left.
+    /// Fate of leftovers.
     pub(crate) then: Then,
-    /// What comes before the first act.
+    /// Acts before the first one.
     pub(crate) begin: Begin,
 }
 
-/// What the pool was before.
+/// The pool before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Begin {
     /// It is mounted, not for the first time.
@@ -94,7 +94,7 @@ pub(crate) enum Begin {
     Lost,
 }
 
-/// What is done after the cut.
+/// Acts after the cut.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Then {
     /// The pool is mounted.
@@ -106,7 +106,7 @@ pub(crate) enum Then {
     Away(usize, Meanwhile),
 }
 
-/// What becomes of a pool that lacks a branch.
+/// Fate of a pool that lacks a branch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Meanwhile {
     /// Every file gets another name.
@@ -118,7 +118,7 @@ pub(crate) enum Meanwhile {
 }
 
 impl Then {
-    /// As somebody would do it.
+    /// The command as a person would type it.
     pub(crate) fn typed(self) -> String {
         match self {
             Self::Mount => String::new(),
@@ -135,7 +135,7 @@ impl Then {
     }
 }
 
-/// What is left on a disk that is full.
+/// Space left on a full disk.
 const ROOM: u64 = 64 << 10;
 /// A name in the root that is nobody's business.
 pub(crate) const BALLAST: &str = "ballast";

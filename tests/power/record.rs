@@ -88,7 +88,7 @@ struct Watched {
     disk: Disk,
     device: u64,
     scan: Scan,
-    states: Vec<State>,
+    states: Vec<DiskState>,
     floor: usize,
     /// The state in which an object was changed last.
     changed: BTreeMap<u64, usize>,
@@ -163,7 +163,7 @@ fn every_other_page(old: &Files, new: &Files) -> Files {
 pub(crate) struct Recorder(Mutex<Inner>);
 
 impl Recorder {
-    /// Of these disks, which are on disk as they are, and of the index's.
+    /// Recording of these disks, whose content is on disk, and of the index's disk.
     pub(crate) fn of(disks: Vec<Disk>, index: Disk, progress: Progress) -> Self {
         let watched = disks.into_iter().map(|disk| {
             let mut watched = Watched {
@@ -269,7 +269,7 @@ impl Watched {
         true
     }
 
-    /// What is there now is a state, committed.
+    /// The present content is a state, committed.
     fn keep(&mut self, what: String) {
         commit(self.disk.path());
         self.scan = scan(self.disk.path());

@@ -16,7 +16,7 @@ use crate::model::{Object, Progress, Tree};
 use crate::plan::{Begin, Plan};
 use crate::record::{Files, IndexState, Kept, Moment, Recorder, State, files_below};
 
-/// What an NFS client knows of an object.
+/// An object as an NFS client knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HandleOf {
     pub(crate) object: Object,
@@ -37,7 +37,7 @@ pub(crate) struct Recording {
     pub(crate) index: Arc<Vec<Files>>,
     pub(crate) handles: Vec<HandleOf>,
     pub(crate) cuts: Vec<Cut>,
-    /// What was done between the acts and the cut.
+    /// Acts between the recorded ones and the cut.
     pub(crate) between: Option<String>,
     pub(crate) way: Way,
 }
@@ -50,7 +50,7 @@ pub(crate) enum Way {
     Recovery(Option<usize>),
 }
 
-/// What a cut may leave.
+/// States that a cut may leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     /// The state of each disk.

@@ -44,7 +44,7 @@ pub(crate) fn is_long() -> bool {
     std::env::var_os("FSSTACK_POWER_LONG").is_some()
 }
 
-/// As [`run`], of what was recorded.
+/// Like [`run`], for an existing recording.
 pub(crate) fn report_all(family: &str, recordings: Vec<Recording>) {
     let began = std::time::Instant::now();
     let outcomes = judge_all(recordings);

@@ -1,4 +1,4 @@
-//! What is cut is used otherwise than before: recovery is cut itself, a branch is away and back, the order is another.
+//! Second faults: recovery is cut itself, a branch is away and back, the order is another.
 
 use fsstack_lab::needs;
 

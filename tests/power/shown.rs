@@ -1,4 +1,4 @@
-//! What a pool shows, and what is on its branches.
+//! The tree that a pool shows, and the content of its branches.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -96,7 +96,7 @@ pub(crate) fn is(shown: &Shown, object: Object, node: &Node) -> bool {
     content && dress && shown.object == told
 }
 
-/// What is on disk for sure is there; of the rest any part may be, and what is not may be zeros.
+/// Synced bytes are there; of the rest any part may be, and missing parts may be zeros.
 pub(crate) fn has_content(shown: &str, text: &str, synced: usize) -> bool {
     let (shown, text) = (shown.as_bytes(), text.as_bytes());
     // (The usual case first: one by one is slow.)
@@ -107,7 +107,7 @@ pub(crate) fn has_content(shown: &str, text: &str, synced: usize) -> bool {
             && shown.iter().zip(text).all(|(one, other)| one == other || *one == 0)
 }
 
-/// What distinguishes what is shown from `tree`.
+/// Differences between this tree and `tree`.
 pub(crate) fn differences(tree: &Tree, shown: &BTreeMap<PathBuf, Shown>) -> Vec<String> {
     let missing = tree.names.keys().filter(|path| !shown.contains_key(*path));
     let mut all: Vec<String> = missing.map(|path| format!("{} is missing", path.display())).collect();

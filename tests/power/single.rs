@@ -18,7 +18,7 @@ pub(crate) struct Single {
     pub(crate) acts: Vec<Act>,
     pub(crate) takes: usize,
     full: Option<usize>,
-    /// What the first act changes is on disk when it is answered.
+    /// Changes of the first act are on disk when it is answered.
     durable: bool,
     begin: Begin,
 }
@@ -197,7 +197,7 @@ pub(crate) fn few_steps() -> Vec<Single> {
     ]
 }
 
-/// Numbers are told for the first time.
+/// Numbers are given for the first time.
 fn beginnings() -> Vec<Single> {
     let given = || {
         vec![dir(&[0, 1], "d"), file(0, "d/f", "f"), file(1, "d/g", "g"), dir(&[2], "e"), file(2, "e/h", "h")]

@@ -1,4 +1,4 @@
-//! What became of the handles that a client held, by the event that happened to the pool and by the sort of the object.
+//! Fate of the handles that a client held, by the event that happened to the pool and by the sort of the object.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub enum Sort {
     HardLink,
 }
 
-/// What was found, for one server.
+/// Findings for one server.
 #[derive(Clone, Debug)]
 pub struct Events {
     server: &'static str,

@@ -21,7 +21,7 @@ use clap::Parser;
 enum Xtask {
     /// Mount a pool over three XFS branches, fill it, check it, measure it, leave it mounted.
     Demo(demo::Demo),
-    /// A real GlusterFS on this machine, or other ground for branches: up, down, faults, a pool over it.
+    /// A real GlusterFS on this machine, or other file systems for branches: up, down, faults, a pool over it.
     Lab(lab::Lab),
     /// Everything that passes for tested: fmt, clippy, tidy, docs, and the tiers of tests.
     Test(test::Test),

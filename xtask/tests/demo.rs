@@ -1,6 +1,6 @@
 //! Output of `cargo xtask demo` where it cannot run.
 
-#![allow(clippy::unwrap_used, reason = "a test whose ground cannot be made has failed")]
+#![allow(clippy::unwrap_used, reason = "a test whose setup cannot be made has failed")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -49,7 +49,7 @@ pub(crate) struct Experiment {
     /// The published sizes; says what it needs before it starts.
     #[arg(long, help_heading = "Run")]
     pub(crate) full: bool,
-    /// Have a ground made: GlusterFS volumes (as root, with podman, docker or chroot), or XFS branches.
+    /// Create the targets: GlusterFS volumes (as root, with podman, docker or chroot), or XFS branches.
     #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "gluster", value_name = "KIND", help_heading = "Lab")]
     pub(crate) lab: Option<Kinds>,
     /// Volume types for the lab, instead of the experiment's own.

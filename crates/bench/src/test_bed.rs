@@ -1,4 +1,4 @@
-//! The ground of an experiment where the user has none: GlusterFS volumes or XFS branches of the lab, with pools and rivals
+//! The targets of an experiment where the user has none: GlusterFS volumes or XFS branches of the lab, with pools and rivals
 //! mounted over them. Everything that is made here goes when it drops; a GlusterFS lab stays up for the next run.
 
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ use crate::rivals::{first_line, options};
 use crate::target::Target;
 use crate::workload::Bytes;
 
-/// Grounds of `--lab`.
+/// Test beds of `--lab`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kinds {
     /// GlusterFS volumes in a container, as `cargo xtask lab` makes them.

@@ -225,7 +225,7 @@ pub(crate) fn is_about(record: &[u8], away: BranchId) -> bool {
 }
 
 /// How far an intent could be settled.
-pub(crate) enum Settled {
+pub(crate) enum SettledMove {
     Whole,
     /// It stays, as it is or as another record.
     Later(Option<Vec<u8>>),
@@ -238,13 +238,13 @@ pub(crate) fn settle(
     name: &CStr,
     record: &[u8],
     occasion: Occasion<'_>,
-) -> Result<Settled, SysError> {
-    let Some(reported) = Told::parse(record) else { return Ok(Settled::Whole) };
+) -> Result<SettledMove, SysError> {
+    let Some(reported) = Told::parse(record) else { return Ok(SettledMove::Whole) };
     let is_target = on.id.get() == reported.to;
     let other = if is_target { reported.from } else { reported.to };
     let Some(other) = pool.branches.iter().find(|branch| branch.id.get() == other) else {
         let lacks = occasion.lacking.iter().any(|lacking| lacking.get() == other);
-        return if lacks { Ok(Settled::Later(None)) } else { decide(on, &reported, record) };
+        return if lacks { Ok(SettledMove::Later(None)) } else { decide(on, &reported, record) };
     };
     let twin = match sys::at::open_dir(other.root().as_fd(), other.folder(), other.mounts) {
         Err(error) if error.errno == Errno::NOENT => None,
@@ -267,19 +267,19 @@ pub(crate) fn settle(
 }
 
 /// The mount has one of the branches only: the copy there, if it is there, is the file from now on.
-fn decide(on: &Branch, reported: &Told<'_>, record: &[u8]) -> Result<Settled, SysError> {
+fn decide(on: &Branch, reported: &Told<'_>, record: &[u8]) -> Result<SettledMove, SysError> {
     if reported.decided != Decided::Not {
-        return Ok(Settled::Later(None));
+        return Ok(SettledMove::Later(None));
     }
     let (decided, stamp) =
         if on.id.get() == reported.to { (Decided::New, reported.new) } else { (Decided::Old, reported.old) };
     let at = walk(on, reported.path)?;
     if at.map_or(Ok(None), |at| there(&at, stamp))?.is_none() {
-        return Ok(Settled::Whole); // it has not got its name, or has lost it
+        return Ok(SettledMove::Whole); // it has not got its name, or has lost it
     }
     let mut record = record.to_vec();
     record[0] = decided as u8;
-    Ok(Settled::Later(Some(record)))
+    Ok(SettledMove::Later(Some(record)))
 }
 
 /// `decided`: None if either copy was.
@@ -289,7 +289,7 @@ fn settle_copies(
     reported: &Told<'_>,
     decided: Option<Decided>,
     joining: Option<BranchId>,
-) -> Result<Settled, SysError> {
+) -> Result<SettledMove, SysError> {
     let (old, new) = (reported.old, reported.new);
     let at_old = walk(from, reported.path)?;
     let is_old = at_old.as_ref().map_or(Ok(None), |at_old| there(at_old, old))?;
@@ -303,7 +303,7 @@ fn settle_copies(
         {
             finish(from, &at_old)?;
         }
-        return Ok(Settled::Whole);
+        return Ok(SettledMove::Whole);
     };
     let used = match &old_there {
         Some(_) if matches!(decided, Some(Decided::Not)) => {
@@ -326,12 +326,12 @@ fn settle_copies(
     {
         finish(from, at_old)?;
     } else if old_there.is_none() && !keeps_old {
-        return Ok(Settled::Whole); // it was finished
+        return Ok(SettledMove::Whole); // it was finished
     } else if used == Some(to.ix) {
         // Handles of the new copy go on with it, under its name.
         let (from, to) = (from.path.display(), to.path.display());
         tracing::warn!(%from, %to, "interrupted move: the old copy has changed and the new one is open; both stay until it is closed");
-        return Ok(Settled::Later(None));
+        return Ok(SettledMove::Later(None));
     } else if decided.is_some_and(|decided| decided != Decided::New) && new.is_written_as(&is_new) {
         sys::at::unlink(at_new.0.as_fd(), &at_new.1)?;
         sync_dir(at_new.0.as_fd())?;
@@ -341,10 +341,10 @@ fn settle_copies(
         tracing::warn!(%from, %to, "interrupted move: both copies have changed; both stay until one is removed by hand");
         // The record on the other branch may know of no decision: settled alone it would remove one of them.
         if decided != Some(Decided::Not) {
-            return Ok(Settled::Later(None));
+            return Ok(SettledMove::Later(None));
         }
     }
-    Ok(Settled::Whole)
+    Ok(SettledMove::Whole)
 }
 
 /// The old copy loses its name.

@@ -38,7 +38,7 @@ pub(crate) struct Ranked<T, const RANK: u8>(Mutex<T>);
 #[derive(Debug)]
 pub(crate) struct RankedGuard<'a, T, const RANK: u8> {
     guard: MutexGuard<'a, T>,
-    _held: held::HeldRank<RANK>,
+    _held: HeldRank<RANK>,
 }
 
 impl<T, const RANK: u8> Ranked<T, RANK> {
@@ -48,7 +48,7 @@ impl<T, const RANK: u8> Ranked<T, RANK> {
 
     #[track_caller]
     pub(crate) fn lock(&self) -> RankedGuard<'_, T, RANK> {
-        let held = held::HeldRank::new();
+        let held = HeldRank::new();
         RankedGuard { guard: self.0.lock(), _held: held }
     }
 
@@ -56,7 +56,7 @@ impl<T, const RANK: u8> Ranked<T, RANK> {
     pub(crate) fn try_lock(&self) -> Option<RankedGuard<'_, T, RANK>> {
         let guard = self.0.try_lock()?;
         // It waits for nobody: any order is right.
-        Some(RankedGuard { guard, _held: held::HeldRank::unordered() })
+        Some(RankedGuard { guard, _held: HeldRank::unordered() })
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut T {
@@ -84,16 +84,19 @@ pub(crate) fn assert_none_held() {
     held::assert_none();
 }
 
+/// Rank of a lock that the thread holds, until it drops.
+#[derive(Debug)]
+struct HeldRank<const RANK: u8>;
+
 #[cfg(debug_assertions)]
 mod held {
     use std::cell::RefCell;
 
+    use super::HeldRank;
+
     thread_local! {
         static RANKS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     }
-
-    #[derive(Debug)]
-    pub(super) struct HeldRank<const RANK: u8>;
 
     impl<const RANK: u8> HeldRank<RANK> {
         #[track_caller]
@@ -131,8 +134,7 @@ mod held {
 
 #[cfg(not(debug_assertions))]
 mod held {
-    #[derive(Debug)]
-    pub(super) struct HeldRank<const RANK: u8>;
+    use super::HeldRank;
 
     impl<const RANK: u8> HeldRank<RANK> {
         pub(super) const fn new() -> Self {

@@ -25,7 +25,7 @@ use crate::journal;
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::record::{self, FoundRecord, RecordKind};
-use crate::settle::{self, Occasion, Settled};
+use crate::settle::{self, Occasion, SettledRename};
 
 /// The folder, in the root of a branch: never shown in the pool, and gone when nothing is in it. By the level of the
 /// branch: 0 is no pool.
@@ -436,11 +436,11 @@ fn clear_record(
 ) -> Result<bool, SysError> {
     if *sort == intent::SORT {
         match intent::settle(pool, branch, name, body, occasion)? {
-            intent::Settled::Whole => {
+            intent::SettledMove::Whole => {
                 pool.taken_back.remove(name);
                 return Ok(true);
             }
-            intent::Settled::Later(decided) => {
+            intent::SettledMove::Later(decided) => {
                 if let Some(decided) = decided {
                     record::replace(branch, folder.as_fd(), name, sort, &decided)?;
                 }
@@ -449,8 +449,8 @@ fn clear_record(
         }
     }
     match settle::settle(pool, body)? {
-        Settled::Whole => Ok(true),
-        Settled::Left(left) => {
+        SettledRename::Whole => Ok(true),
+        SettledRename::Left(left) => {
             let left = left.encode();
             if left != body {
                 record::replace(branch, folder.as_fd(), name, sort, &left)?;

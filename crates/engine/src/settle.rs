@@ -16,7 +16,7 @@ use crate::recover::sync_dir;
 
 /// State of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
+pub(crate) enum SettledRename {
     /// Nothing is left to do.
     Whole,
     /// This is left, for branches that are not here.
@@ -49,8 +49,8 @@ struct PartAtBranch<'a> {
 ///
 /// # Errors
 /// What a branch answered: the record is to stay.
-pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<Settled, SysError> {
-    let Some(names) = NameChange::decode(record) else { return Ok(Settled::Whole) };
+pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<SettledRename, SysError> {
+    let Some(names) = NameChange::decode(record) else { return Ok(SettledRename::Whole) };
     let mut parts_at = Vec::new();
     let mut missing = Vec::new();
     for part in &names.parts {
@@ -68,14 +68,14 @@ pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<Settled, SysError> {
         tracing::info!(%name, "interrupted rename {done}");
     }
     if missing.is_empty() {
-        return Ok(Settled::Whole);
+        return Ok(SettledRename::Whole);
     }
     let parts = missing.into_iter().filter_map(|part| if forward { Some(part) } else { part.reversed() });
     let parts: Vec<Part> = parts.collect();
     Ok(if parts.is_empty() {
-        Settled::Whole
+        SettledRename::Whole
     } else {
-        Settled::Left(NameChange { parts, settled: true, ..names })
+        SettledRename::Left(NameChange { parts, settled: true, ..names })
     })
 }
 

@@ -24,7 +24,7 @@ const SPARE_MEMORY: MiB = MiB(1024);
 /// A branch that is busy for longer is in use.
 const BUSY: Duration = Duration::from_secs(10);
 
-/// Ground of a branch.
+/// File system of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A directory of the lab's own; all such branches share one file system.
@@ -116,7 +116,7 @@ impl Branch {
         &self.path
     }
 
-    /// Its ground.
+    /// Its file system.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind

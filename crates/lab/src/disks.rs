@@ -1,4 +1,4 @@
-//! Other ground for branches than GlusterFS: single disks, and stacks of disks with parity, all behind loop devices.
+//! File systems for branches besides GlusterFS: single disks, and stacks of disks with parity, all behind loop devices.
 //!
 //! Like a GlusterFS lab they stand until they are taken down, and `up` mends what is missing.
 

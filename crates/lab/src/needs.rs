@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
-use crate::{gluster, ground, shell};
+use crate::{gluster, shell, test_bed};
 
 /// Why a test cannot run here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub fn loop_devices() -> Result<(), Skip> {
 
 /// Root, loop devices, and a mkfs for what lies on them.
 pub fn loops() -> Result<(), Skip> {
-    unless(!ground::is_gluster(), || "sizes of its branches are its own: not on shared volumes".into())?;
+    unless(!test_bed::is_gluster(), || "sizes of its branches are its own: not on shared volumes".into())?;
     loop_ground()
 }
 
@@ -129,11 +129,11 @@ pub fn counted_requests() -> Result<(), Skip> {
     made.map_err(|e| Skip::because(format!("needs FUSE's trace events: {e:#}")))
 }
 
-/// This machine lets root mount a pool, and has the ground that branches are to lie on.
+/// This machine lets root mount a pool, and has the file systems for its branches.
 pub fn mounting() -> Result<(), Skip> {
     root()?;
     fuse()?;
-    if ground::is_gluster() { gluster() } else { Ok(()) }
+    if test_bed::is_gluster() { gluster() } else { Ok(()) }
 }
 
 /// The tests' GlusterFS, which is brought up if it can be.
@@ -145,7 +145,7 @@ pub fn gluster() -> Result<(), Skip> {
 
 /// Branches are not GlusterFS's, for what it does not have or does otherwise.
 pub fn not_on_gluster(because: &str) -> Result<(), Skip> {
-    unless(!ground::is_gluster(), || format!("not on GlusterFS: {because}"))
+    unless(!test_bed::is_gluster(), || format!("not on GlusterFS: {because}"))
 }
 
 /// The kernel gives a pool its requests over `io_uring`: found out by mounting one, which switches that on.

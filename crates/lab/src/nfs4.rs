@@ -35,7 +35,7 @@ const LONGEST: usize = 16 << 20;
 
 /// Error in place of the requested answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum NfsError {
     /// An `NFS4ERR_*`.
     #[error("NFS4ERR {0}")]
     Status(u32),
@@ -44,7 +44,7 @@ pub enum Refused {
     Broken(String),
 }
 
-impl Refused {
+impl NfsError {
     /// The object that the handle names is gone.
     pub const STALE: Self = Self::Status(70);
     /// There is something of that name.
@@ -53,14 +53,14 @@ impl Refused {
     pub const SERVER_FAULT: Self = Self::Status(10006);
 }
 
-impl From<std::io::Error> for Refused {
+impl From<std::io::Error> for NfsError {
     fn from(error: std::io::Error) -> Self {
         Self::Broken(error.to_string())
     }
 }
 
 /// Result of a call.
-pub type Told<T> = Result<T, Refused>;
+pub type Told<T> = Result<T, NfsError>;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ struct Answer<'a>(&'a [u8]);
 
 impl<'a> Answer<'a> {
     fn raw(&mut self, len: usize) -> Told<&'a [u8]> {
-        let short = || Refused::Broken("the answer is cut short".into());
+        let short = || NfsError::Broken("the answer is cut short".into());
         let (head, rest) = self.0.split_at_checked(len).ok_or_else(short)?;
         self.0 = rest;
         Ok(head)
@@ -127,7 +127,7 @@ impl<'a> Answer<'a> {
 
     fn fixed<const N: usize>(&mut self) -> Told<[u8; N]> {
         let bytes = self.raw(N)?;
-        bytes.try_into().map_err(|_| Refused::Broken("the answer is cut short".into()))
+        bytes.try_into().map_err(|_| NfsError::Broken("the answer is cut short".into()))
     }
 
     fn word(&mut self) -> Told<u32> {
@@ -139,7 +139,7 @@ impl<'a> Answer<'a> {
     }
 
     fn len(&mut self) -> Told<usize> {
-        usize::try_from(self.word()?).map_err(|e| Refused::Broken(e.to_string()))
+        usize::try_from(self.word()?).map_err(|e| NfsError::Broken(e.to_string()))
     }
 
     fn opaque(&mut self) -> Told<&'a [u8]> {
@@ -309,7 +309,7 @@ impl Client {
             let flags = answer.word()?;
             answer.bitmap()?;
             if answer.word()? != 0 {
-                return Err(Refused::Broken("a delegation that nobody wants".into()));
+                return Err(NfsError::Broken("a delegation that nobody wants".into()));
             }
             answer.operations(1)?;
             Ok((state, flags, answer.opaque()?.to_vec()))
@@ -349,7 +349,7 @@ impl Client {
         if written == bytes.len() {
             return Ok(());
         }
-        Err(Refused::Broken(format!("{written} bytes were written of {}", bytes.len())))
+        Err(NfsError::Broken(format!("{written} bytes were written of {}", bytes.len())))
     }
 
     /// Written data is on disk when this returns.
@@ -406,7 +406,7 @@ impl Client {
                 status if LATER.contains(&status) && began.elapsed() < ANSWER_TIMEOUT => {
                     sleep(Duration::from_millis(50));
                 }
-                status => return Err(Refused::Status(status)),
+                status => return Err(NfsError::Status(status)),
             }
         }
     }
@@ -415,24 +415,24 @@ impl Client {
     fn call(&mut self, ops: &[Words]) -> Told<Vec<u8>> {
         self.calls += 1;
         let root = Words::of(&[0]).opaque(b"lab").words(&[0, 0, 0]);
-        let count = u32::try_from(ops.len()).map_err(|e| Refused::Broken(e.to_string()))?;
+        let count = u32::try_from(ops.len()).map_err(|e| NfsError::Broken(e.to_string()))?;
         // A call, version 2, of NFS version 4: a compound, as root.
         let call = Words::of(&[LAST, self.calls, 0, 2, 100_003, 4, 1, 1]).opaque(&root.0);
         let call = call.words(&[0, 0]).opaque(b"").words(&[0, count]);
         let mut call = ops.iter().fold(call, |call, op| call.raw(&op.0)).0;
-        let len = u32::try_from(call.len() - 4).map_err(|e| Refused::Broken(e.to_string()))?;
+        let len = u32::try_from(call.len() - 4).map_err(|e| NfsError::Broken(e.to_string()))?;
         call[..4].copy_from_slice(&(len | LAST).to_be_bytes());
         self.stream.write_all(&call)?;
         let whole = self.record()?;
         let mut answer = Answer(&whole);
         if (answer.word()?, answer.word()?, answer.word()?) != (self.calls, 1, 0) {
-            return Err(Refused::Broken("the call was not accepted".into()));
+            return Err(NfsError::Broken("the call was not accepted".into()));
         }
         answer.word()?; // verifier
         answer.opaque()?;
         match answer.word()? {
             0 => Ok(answer.0.to_vec()),
-            why => Err(Refused::Broken(format!("the call was not run: {why}"))),
+            why => Err(NfsError::Broken(format!("the call was not run: {why}"))),
         }
     }
 
@@ -443,10 +443,10 @@ impl Client {
             let mut mark = [0; 4];
             self.stream.read_exact(&mut mark)?;
             let mark = u32::from_be_bytes(mark);
-            let piece = usize::try_from(mark & !LAST).map_err(|e| Refused::Broken(e.to_string()))?;
+            let piece = usize::try_from(mark & !LAST).map_err(|e| NfsError::Broken(e.to_string()))?;
             let from = whole.len();
             if LONGEST < from + piece {
-                return Err(Refused::Broken("the answer has no end".into()));
+                return Err(NfsError::Broken("the answer has no end".into()));
             }
             whole.resize(from + piece, 0);
             self.stream.read_exact(&mut whole[from..])?;

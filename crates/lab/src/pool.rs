@@ -14,7 +14,7 @@ use crate::ledger::{self, Entry};
 use crate::rival::{Rival, Union};
 use crate::shell::{Run, command};
 use crate::watchdog::Watchdog;
-use crate::{MiB, ground, mounts, must};
+use crate::{MiB, mounts, must, test_bed};
 
 /// How long a daemon may take to end after its mount is gone.
 const GRACE: Duration = Duration::from_secs(10);
@@ -49,20 +49,20 @@ struct Wanted {
 
 /// `mount.fsstack` would not mount: its exit status and what it said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct MountRefused {
     /// mount(8)'s exit status: 1 usage, 2 system, 32 mount failed.
     pub code: i32,
     /// Its standard error.
     pub said: String,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for MountRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "mount.fsstack ended with {}: {}", self.code, self.said.trim_end())
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for MountRefused {}
 
 impl Default for Builder {
     fn default() -> Self {
@@ -175,7 +175,7 @@ impl Builder {
         self
     }
 
-    /// No branches but these, also where the ground is GlusterFS: for stories that count them.
+    /// No branches but these, also where the test bed is GlusterFS: for tests that count them.
     pub fn no_others(mut self) -> Self {
         self.alone = true;
         self
@@ -191,7 +191,7 @@ impl Builder {
 
     /// Makes the branches and tries to mount the pool.
     #[track_caller]
-    pub fn try_mount(self) -> Result<Pool, Refused> {
+    pub fn try_mount(self) -> Result<Pool, MountRefused> {
         let mut pool = self.unmounted();
         must(pool.start(), "starting mount.fsstack").map(|()| pool)
     }
@@ -210,11 +210,11 @@ impl Builder {
         fs::create_dir_all(&target)?;
         let branches_dir = home.join("branches");
         let made = |(n, wanted): (usize, &Wanted)| {
-            Branch::make(&wanted.name, ground::kind(n, wanted.kind)?, self.layout, &branches_dir)
+            Branch::make(&wanted.name, test_bed::kind(n, wanted.kind)?, self.layout, &branches_dir)
         };
         let mut branches = self.branches.iter().enumerate().map(made).collect::<Result<Vec<_>>>()?;
         if self.takes_others() {
-            for (name, kind) in ground::others(branches.len())? {
+            for (name, kind) in test_bed::others(branches.len())? {
                 let mode = Some("NC".to_owned());
                 branches.push(Branch::make(&name, kind, self.layout, &branches_dir)?);
                 self.branches.push(Wanted { name, kind, mode });
@@ -242,7 +242,7 @@ impl Builder {
     /// Whether it is to have a branch on each kind of volume.
     fn takes_others(&self) -> bool {
         let plain = !self.branches.is_empty() && self.branches.iter().all(|b| b.kind == Kind::Plain);
-        ground::is_gluster() && plain && self.others.is_empty() && !self.alone
+        test_bed::is_gluster() && plain && self.others.is_empty() && !self.alone
     }
 }
 
@@ -442,7 +442,7 @@ impl Pool {
     }
 
     /// The same as [`Self::remount_with`], for callers that are no tests.
-    pub fn try_remount_with(&mut self, options: &[&str]) -> Result<Result<(), Refused>> {
+    pub fn try_remount_with(&mut self, options: &[&str]) -> Result<Result<(), MountRefused>> {
         self.options = options.iter().map(|&option| option.to_owned()).collect();
         self.mounting.stop()?;
         self.start()
@@ -462,11 +462,11 @@ impl Pool {
         self.mounting.live.take().map_or(Ok(()), |live| live.mount.keep(name))
     }
 
-    fn start(&mut self) -> Result<Result<(), Refused>> {
+    fn start(&mut self) -> Result<Result<(), MountRefused>> {
         let mount = Entry::mount(&self.target)?;
         let told = self.mount_command()?.output()?;
         if told.code != 0 {
-            return Ok(Err(Refused { code: told.code, said: told.stderr }));
+            return Ok(Err(MountRefused { code: told.code, said: told.stderr }));
         }
         if mounts::at(&self.target)?.is_none() {
             bail!("mount.fsstack ended with 0, but nothing is mounted: {}", told.stderr);

@@ -1,43 +1,48 @@
 //! Every refusal as a user reads it, from the real helper: one line each, all at once, nothing mounted.
 
-#![allow(clippy::unwrap_used, reason = "a test whose ground cannot be made has failed")]
+#![allow(clippy::unwrap_used, reason = "a test whose test_bed cannot be made has failed")]
 
-mod ground;
+mod test_bed;
 
 use expect_test::{Expect, expect};
-use ground::Ground;
 use std::fs;
 use std::process::{Command, Output};
+use test_bed::TestBed;
 
 /// Output of the helper with its exit code, for these arguments.
-fn helper(ground: &Ground, words: &[&str]) -> String {
+fn helper(test_bed: &TestBed, words: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mount-fsstack"));
-    command.args(words.iter().map(|word| ground.fill(word)));
+    command.args(words.iter().map(|word| test_bed.fill(word)));
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap();
-    format!("{}exit {}", ground.hide(&text), status.code().unwrap())
+    format!("{}exit {}", test_bed.hide(&text), status.code().unwrap())
 }
 
 /// `-f`: what is not refused is not mounted either.
-fn check(ground: &Ground, source: &str, options: &str, expected: Expect) {
-    expected.assert_eq(&helper(ground, &[source, "$D/mnt", "-f", "-o", options]));
+fn check(test_bed: &TestBed, source: &str, options: &str, expected: Expect) {
+    expected.assert_eq(&helper(test_bed, &[source, "$D/mnt", "-f", "-o", options]));
 }
 
 #[test]
 fn what_is_right_passes_without_a_word() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     let fstab = "rw,defaults,nofail,_netdev,noauto,user,x-systemd.automount,x-gvfs-hide,comment=a pool,noatime,nodev,nosuid,noexec,uhelper=x";
-    check(&ground, "$D/a:$D/b:$D/c", fstab, expect!["exit 0"]);
-    check(&ground, "fsstack#$D/a,$D/b", "allow_other,fsname=pool", expect!["exit 0"]);
-    check(&ground, "$D/a=RW,50G:$D/b=NC:$D/c=RO", "mlimit=4G", expect!["exit 0"]);
-    check(&ground, "$D/[ab]", "category.create=epmfs,minfreespace=1G,category.search=ff", expect!["exit 0"]);
+    check(&test_bed, "$D/a:$D/b:$D/c", fstab, expect!["exit 0"]);
+    check(&test_bed, "fsstack#$D/a,$D/b", "allow_other,fsname=pool", expect!["exit 0"]);
+    check(&test_bed, "$D/a=RW,50G:$D/b=NC:$D/c=RO", "mlimit=4G", expect!["exit 0"]);
+    check(
+        &test_bed,
+        "$D/[ab]",
+        "category.create=epmfs,minfreespace=1G,category.search=ff",
+        expect!["exit 0"],
+    );
 }
 
 #[test]
 fn unknown_options_come_with_the_nearest() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     check(
-        &ground,
+        &test_bed,
         "$D/a",
         "crate=mfs",
         expect![[r#"
@@ -45,14 +50,14 @@ fn unknown_options_come_with_the_nearest() {
         exit 1"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "$D/a",
         "frobnicate",
         expect![[r#"
             mount.fsstack: frobnicate: unknown option; leave it out, or have mount -s pass over it
             exit 1"#]],
     );
-    let sloppy = helper(&ground, &["$D/a", "$D/mnt", "-sf", "-o", "frobnicate=1"]);
+    let sloppy = helper(&test_bed, &["$D/a", "$D/mnt", "-sf", "-o", "frobnicate=1"]);
     expect![[r#"
         mount.fsstack: frobnicate=1: unknown option, passed over because of -s
         exit 0"#]]
@@ -61,12 +66,12 @@ fn unknown_options_come_with_the_nearest() {
 
 #[test]
 fn bad_values_say_what_would_be_right() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     let all = "create=mfss,minfreespace=much,mlimit=4X,min-inodes=-1,write-path=fast,attr-timeout=-1,max-threads=0,\
                max-write=1000,log-level=warm,log=here,allow_other=perhaps,ro=1,require,subtype=a b,passthrough.io=ro,\
                statfs=full,config=rel.toml,entry-timeout=nan,passthrough-headroom=1000000P,relocate=1000";
     check(
-        &ground,
+        &test_bed,
         "$D/a",
         all,
         expect![[r#"
@@ -96,9 +101,9 @@ fn bad_values_say_what_would_be_right() {
 
 #[test]
 fn what_mergerfs_knows_and_we_do_not_is_refused_by_name() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     check(
-        &ground,
+        &test_bed,
         "$D/a",
         "symlinkify=true,func.getattr=mfs,category.search=newest,category.action=ff,inodecalc=hybrid-hash32,nullrw=true,follow-symlinks=all,uid=5,branches=/x",
         expect![[r#"
@@ -117,9 +122,9 @@ fn what_mergerfs_knows_and_we_do_not_is_refused_by_name() {
 
 #[test]
 fn leftovers_are_passed_over_with_a_notice() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     check(
-        &ground,
+        &test_bed,
         "$D/a",
         "big_writes,use_ino,direct_io,dropcacheonclose=true,cache.files=per-process,moveonenospc=true,noforget,xattr=nosys,readahead=1024,proxy-ioprio=true",
         expect![[r#"
@@ -140,9 +145,9 @@ fn leftovers_are_passed_over_with_a_notice() {
 /// Lines of mergerfs's own quick start.
 #[test]
 fn the_lines_of_mergerfs_quick_start_are_taken() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     check(
-        &ground,
+        &test_bed,
         "$D/a",
         "cache.files=off,category.create=pfrd,func.getattr=newest,dropcacheonclose=false",
         expect![[r#"
@@ -153,9 +158,9 @@ fn the_lines_of_mergerfs_quick_start_are_taken() {
 
 #[test]
 fn conflicts_are_told_all_at_once() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     check(
-        &ground,
+        &test_bed,
         "$D/a",
         "create=mfs,func.mkdir=ff,write-path=passthrough,page-cache=writeback,moveonenospc=true,default_permissions=false,log=stderr",
         expect![[r#"
@@ -167,7 +172,7 @@ fn conflicts_are_told_all_at_once() {
             exit 1"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "$D/a",
         "mlimit=4G,minfreespace=1G",
         expect![[r#"
@@ -175,7 +180,7 @@ fn conflicts_are_told_all_at_once() {
         exit 1"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "$D/a",
         "mlimit=4G,create=mfs",
         expect![[r#"
@@ -183,7 +188,7 @@ fn conflicts_are_told_all_at_once() {
         exit 1"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "$D/a",
         "page-cache=off,cache.files=full",
         expect![[r#"
@@ -191,16 +196,16 @@ fn conflicts_are_told_all_at_once() {
         exit 1"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "$D/a",
         "cache.files=off,cache.writeback=true",
         expect![[r#"
         mount.fsstack: cache.writeback=true and cache.files=off: writes cannot be gathered in a cache that is off; leave one out
         exit 1"#]],
     );
-    check(&ground, "$D/a", "create=mlimit,mlimit=8G,create=mlimit", expect!["exit 0"]);
+    check(&test_bed, "$D/a", "create=mlimit,mlimit=8G,create=mlimit", expect!["exit 0"]);
     check(
-        &ground,
+        &test_bed,
         "$D/a",
         "transport=ring,locks=branch",
         expect![[r#"
@@ -211,7 +216,7 @@ fn conflicts_are_told_all_at_once() {
 
 #[test]
 fn one_branch_never_has_all_threads() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     for (options, why) in [
         (
             "max-threads=8,branch-inflight=8",
@@ -222,22 +227,22 @@ fn one_branch_never_has_all_threads() {
             "branch-inflight=64: a branch that hangs would leave none of 64 threads; fewer than max-threads=64",
         ),
     ] {
-        let told = helper(&ground, &["$D/a", "$D/mnt", "-f", "-o", options]);
+        let told = helper(&test_bed, &["$D/a", "$D/mnt", "-f", "-o", options]);
         assert_eq!(told, format!("mount.fsstack: {why}\nexit 1"));
     }
     // Left to itself, it is what max-threads allows.
-    check(&ground, "$D/a", "max-threads=8", expect!["exit 0"]);
-    check(&ground, "$D/a", "max-threads=8,branch-inflight=7", expect!["exit 0"]);
+    check(&test_bed, "$D/a", "max-threads=8", expect!["exit 0"]);
+    check(&test_bed, "$D/a", "max-threads=8,branch-inflight=7", expect!["exit 0"]);
 }
 
 #[test]
 fn a_branch_that_cannot_be() {
-    let ground = Ground::new();
-    fs::write(ground.path().join("file"), "").unwrap();
-    std::os::unix::fs::symlink("a", ground.path().join("alias")).unwrap();
-    fs::create_dir(ground.path().join("b/inner")).unwrap();
+    let test_bed = TestBed::new();
+    fs::write(test_bed.path().join("file"), "").unwrap();
+    std::os::unix::fs::symlink("a", test_bed.path().join("alias")).unwrap();
+    fs::create_dir(test_bed.path().join("b/inner")).unwrap();
     check(
-        &ground,
+        &test_bed,
         "$D/missing:$D/file",
         "rw",
         expect![[r#"
@@ -246,7 +251,7 @@ fn a_branch_that_cannot_be() {
         exit 32"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "$D/a:$D/alias:$D/a",
         "rw",
         expect![[r#"
@@ -255,7 +260,7 @@ fn a_branch_that_cannot_be() {
             exit 32"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "$D/b/inner:$D/b",
         "rw",
         expect![[r#"
@@ -263,7 +268,7 @@ fn a_branch_that_cannot_be() {
         exit 32"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "$D/none*",
         "rw",
         expect![[r#"
@@ -271,7 +276,7 @@ fn a_branch_that_cannot_be() {
         exit 32"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "$D/a=XX",
         "rw",
         expect![[r#"
@@ -279,7 +284,7 @@ fn a_branch_that_cannot_be() {
         exit 1"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "",
         "rw",
         expect![[r#"
@@ -290,9 +295,9 @@ fn a_branch_that_cannot_be() {
 
 #[test]
 fn a_slip_in_a_branch() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     check(
-        &ground,
+        &test_bed,
         "$D/a=RW,50Q",
         "rw",
         expect![[r#"
@@ -300,7 +305,7 @@ fn a_slip_in_a_branch() {
         exit 32"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "mergerfs#$D/a",
         "rw",
         expect![[r#"
@@ -311,9 +316,9 @@ fn a_slip_in_a_branch() {
 
 #[test]
 fn a_branch_around_the_mount_point() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     check(
-        &ground,
+        &test_bed,
         "$D",
         "rw",
         expect![[r#"
@@ -321,16 +326,16 @@ fn a_branch_around_the_mount_point() {
         exit 32"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "$D/mnt",
         "rw",
         expect![[r#"
         mount.fsstack: branch $D/mnt: is the mount point itself; mount the pool on a directory of its own
         exit 32"#]],
     );
-    fs::create_dir(ground.path().join("mnt/inner")).unwrap();
+    fs::create_dir(test_bed.path().join("mnt/inner")).unwrap();
     check(
-        &ground,
+        &test_bed,
         "$D/mnt/inner",
         "nonempty",
         expect![[r#"
@@ -341,9 +346,9 @@ fn a_branch_around_the_mount_point() {
 
 #[test]
 fn a_branch_must_be_a_mount_point_where_that_is_required() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     check(
-        &ground,
+        &test_bed,
         "$D/a:/proc",
         "require=mountpoint",
         expect![[r#"
@@ -354,10 +359,10 @@ fn a_branch_must_be_a_mount_point_where_that_is_required() {
 
 #[test]
 fn a_mount_point_that_cannot_be() {
-    let ground = Ground::new();
-    fs::write(ground.path().join("file"), "").unwrap();
-    fs::create_dir(ground.path().join("c/inner")).unwrap();
-    let on = |target: &str| helper(&ground, &["$D/a", target, "-f"]);
+    let test_bed = TestBed::new();
+    fs::write(test_bed.path().join("file"), "").unwrap();
+    fs::create_dir(test_bed.path().join("c/inner")).unwrap();
+    let on = |target: &str| helper(&test_bed, &["$D/a", target, "-f"]);
     expect![[r#"
         mount.fsstack: mount point $D/missing: missing; create it with mkdir
         exit 32"#]]
@@ -370,14 +375,14 @@ fn a_mount_point_that_cannot_be() {
         mount.fsstack: mount point $D/c: not empty; its files would be hidden, which nonempty allows
         exit 32"#]]
     .assert_eq(&on("$D/c"));
-    expect!["exit 0"].assert_eq(&helper(&ground, &["$D/a", "$D/c", "-f", "-o", "nonempty"]));
+    expect!["exit 0"].assert_eq(&helper(&test_bed, &["$D/a", "$D/c", "-f", "-o", "nonempty"]));
 }
 
 #[test]
 fn a_name_cannot_forge_a_line() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     check(
-        &ground,
+        &test_bed,
         "$D/x\nmount.fsstack; all is well\x1bc",
         "fsname=\"a",
         expect![[r#"
@@ -389,9 +394,9 @@ fn a_name_cannot_forge_a_line() {
 
 #[test]
 fn what_never_ends_is_no_config_file() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     check(
-        &ground,
+        &test_bed,
         "$D/a",
         "config=/dev/zero",
         expect![[r#"
@@ -402,10 +407,10 @@ fn what_never_ends_is_no_config_file() {
 
 #[test]
 fn a_config_file_is_refused_with_its_place() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     let with = |text: &str, expected: Expect| {
-        fs::write(ground.path().join("pool.toml"), text).unwrap();
-        check(&ground, "$D/a", "config=$D/pool.toml", expected);
+        fs::write(test_bed.path().join("pool.toml"), text).unwrap();
+        check(&test_bed, "$D/a", "config=$D/pool.toml", expected);
     };
     with(
         "create = \"mfs\"\nwirte-path = \"auto\"\n",
@@ -429,7 +434,7 @@ fn a_config_file_is_refused_with_its_place() {
         exit 1"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "$D/a",
         "config=$D/absent.toml",
         expect![[r#"
@@ -440,17 +445,17 @@ fn a_config_file_is_refused_with_its_place() {
 
 #[test]
 fn the_command_line_itself() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     expect![[r#"
         mount.fsstack: SOURCE and TARGET are missing: mount.fsstack /branch1:/branch2 /mount/point [-o OPTIONS]
-        exit 1"#]].assert_eq(&helper(&ground, &[]));
+        exit 1"#]].assert_eq(&helper(&test_bed, &[]));
     expect![[r#"
         mount.fsstack: -z: unknown; the options of a mount stand behind -o (see --help)
         mount.fsstack: -N 1: mounting into another namespace is not supported; run it there with nsenter(1)
         exit 1"#]]
-    .assert_eq(&helper(&ground, &["$D/a", "$D/mnt", "-z", "-N", "1"]));
-    assert!(helper(&ground, &["--version"]).starts_with("mount.fsstack 0."));
+    .assert_eq(&helper(&test_bed, &["$D/a", "$D/mnt", "-z", "-N", "1"]));
+    assert!(helper(&test_bed, &["--version"]).starts_with("mount.fsstack 0."));
     for page in ["help", "options-md", "man", "completions-bash", "completions-zsh", "completions-fish"] {
-        assert!(helper(&ground, &["--print", page]).ends_with("exit 0"), "{page}");
+        assert!(helper(&test_bed, &["--print", page]).ends_with("exit 0"), "{page}");
     }
 }

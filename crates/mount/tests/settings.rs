@@ -1,24 +1,24 @@
 //! Settings from typed options: defaults, spellings, precedence, privilege, waiting.
 
-#![allow(clippy::unwrap_used, reason = "a test whose ground cannot be made has failed")]
+#![allow(clippy::unwrap_used, reason = "a test whose test_bed cannot be made has failed")]
 #![allow(clippy::too_many_lines, reason = "what is expected stands beside what is typed")]
 
-mod ground;
+mod test_bed;
 
 use expect_test::{Expect, expect};
 use fsstack_mount::problem::Problems;
 use fsstack_mount::registry::{self, DirectoryId, RegistryBranch, RegistryEntry};
 use fsstack_mount::settings::{Privilege, Settings};
 use fsstack_mount::{Request, World, parse, resolve};
-use ground::Ground;
 use std::ffi::OsString;
 use std::fs;
 use std::time::{Duration, Instant};
+use test_bed::TestBed;
 
-fn settle(ground: &Ground, privilege: Privilege, words: &[&str]) -> Result<Settings, Problems> {
-    let words = words.iter().map(|word| OsString::from(ground.fill(word)));
+fn settle(test_bed: &TestBed, privilege: Privilege, words: &[&str]) -> Result<Settings, Problems> {
+    let words = words.iter().map(|word| OsString::from(test_bed.fill(word)));
     let Request::Mount(typed) = parse(words)? else { panic!("not a mount") };
-    let registry = ground.path().join("run");
+    let registry = test_bed.path().join("run");
     let own = (privilege == Privilege::Root).then(|| registry.clone());
     resolve(&typed, &World { privilege, own, registry, leaving: Duration::ZERO })
 }
@@ -28,8 +28,8 @@ fn told(problems: &Problems) -> String {
 }
 
 /// The lines of the settings that the options changed.
-fn check(ground: &Ground, options: &str, expected: Expect) {
-    let lines = |options: &str| match settle(ground, Privilege::Root, &["$D/a", "$D/mnt", "-o", options]) {
+fn check(test_bed: &TestBed, options: &str, expected: Expect) {
+    let lines = |options: &str| match settle(test_bed, Privilege::Root, &["$D/a", "$D/mnt", "-o", options]) {
         Ok(settings) => {
             let settings = Settings { given: Vec::new(), ..settings };
             let create = settings.create.to_string();
@@ -46,28 +46,28 @@ fn check(ground: &Ground, options: &str, expected: Expect) {
         .filter(|line| !plain.lines().any(|known| known == *line))
         .map(|line| line.trim().to_owned())
         .collect();
-    expected.assert_eq(&ground.hide(&changed.join("\n")));
+    expected.assert_eq(&test_bed.hide(&changed.join("\n")));
 }
 
 /// An unmounted disk would pass for an empty branch.
 #[test]
 fn a_mount_is_refused_where_nobody_knows_what_was_mounted() {
-    let ground = Ground::new();
-    fs::create_dir_all(ground.path().join("state/mounted-branches")).unwrap();
+    let test_bed = TestBed::new();
+    fs::create_dir_all(test_bed.path().join("state/mounted-branches")).unwrap();
     let words = |options| ["$D/a", "$D/mnt", "-o", options];
-    let problems = settle(&ground, Privilege::Root, &words("state-dir=$D/state")).unwrap_err();
+    let problems = settle(&test_bed, Privilege::Root, &words("state-dir=$D/state")).unwrap_err();
     expect!["$D/state/mounted-branches: Is a directory (os error 21): it says which branches were mount points; mend or remove it, or mount with require=directory if all disks are mounted"]
-        .assert_eq(&ground.hide(&told(&problems)));
-    settle(&ground, Privilege::Root, &words("state-dir=$D/state,require=directory")).unwrap();
+        .assert_eq(&test_bed.hide(&told(&problems)));
+    settle(&test_bed, Privilege::Root, &words("state-dir=$D/state,require=directory")).unwrap();
 }
 
 #[test]
 fn the_defaults() {
-    let ground = Ground::new();
-    let settings = settle(&ground, Privilege::Root, &["$D/a=NC,1G:$D/b", "$D/mnt"]).unwrap();
+    let test_bed = TestBed::new();
+    let settings = settle(&test_bed, Privilege::Root, &["$D/a=NC,1G:$D/b", "$D/mnt"]).unwrap();
     expect!["mspmfs>any"].assert_eq(&settings.create.to_string());
     let branches: Vec<_> =
-        settings.branches.iter().map(|branch| ground.hide(&branch.spec.to_string())).collect();
+        settings.branches.iter().map(|branch| test_bed.hide(&branch.spec.to_string())).collect();
     expect!["$D/a=NC,1G $D/b=RW"].assert_eq(&branches.join(" "));
     let plain = Settings { branches: Vec::new(), ..settings };
     expect![[r#"
@@ -169,14 +169,14 @@ fn the_defaults() {
             notices: [],
             remarks: [],
         }"#]]
-    .assert_eq(&ground.hide(&format!("{plain:#?}")));
+    .assert_eq(&test_bed.hide(&format!("{plain:#?}")));
 }
 
 #[test]
 fn our_spellings() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     check(
-        &ground,
+        &test_bed,
         "create=epmfs>mfs>any,minfreespace=5%,min-inodes=1000",
         expect![[r#"
         create: epmfs>mfs>any
@@ -185,7 +185,7 @@ fn our_spellings() {
         min_inodes: 1000,"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "write-path=passthrough,page-cache=on,passthrough-headroom=10G,max-write=4M,max-threads=8",
         expect![[r#"
             write_path: Passthrough,
@@ -197,7 +197,7 @@ fn our_spellings() {
             max_write: 4194304,"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "attr-timeout=0.5,entry_timeout=60,negative-timeout=3",
         expect![[r#"
             attr_timeout: 500ms,
@@ -206,7 +206,7 @@ fn our_spellings() {
             3s,"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "statfs=as-placed,locks=branch,fsname=\"my,pool\",subtype=pool",
         expect![[r#"
         statfs: AsPlaced,
@@ -215,7 +215,7 @@ fn our_spellings() {
         subtype: "pool","#]],
     );
     check(
-        &ground,
+        &test_bed,
         "ro,noatime,nodiratime,nosuid,nodev,noexec,sync,dirsync",
         expect![[r#"
         read_only: true,
@@ -228,7 +228,7 @@ fn our_spellings() {
         synchronous_directories: true,"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "foreground,log-level=debug",
         expect![[r#"
             run_in: Foreground,
@@ -236,7 +236,7 @@ fn our_spellings() {
             Debug,"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "allow_other=false,default_permissions=no",
         expect![[r#"
         allow_other: false,
@@ -246,9 +246,9 @@ fn our_spellings() {
 
 #[test]
 fn spellings_of_mhddfs_and_mergerfs() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     check(
-        &ground,
+        &test_bed,
         "mlimit=20,logfile=$D/log,loglevel=0",
         expect![[r#"
         create: mlimit(20%)
@@ -258,7 +258,7 @@ fn spellings_of_mhddfs_and_mergerfs() {
         Debug,"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "category.create=mfs,func.mkdir=mfs,cache.attr=3,cache.entry=4,cache.negative_entry=5",
         expect![[r#"
             create: mfs
@@ -269,7 +269,7 @@ fn spellings_of_mhddfs_and_mergerfs() {
             5s,"#]],
     );
     check(
-        &ground,
+        &test_bed,
         "cache.files=auto-full,passthrough.io=off,threads=4,fuse-msg-size=512",
         expect![[r#"
             write_path: Stacked,
@@ -282,7 +282,7 @@ fn spellings_of_mhddfs_and_mergerfs() {
             "cache.files=auto-full: is page-cache=on; leave it out, and no second copy of data is kept in memory","#]],
     );
     check(
-        &ground,
+        &test_bed,
         "cache.writeback=true",
         expect![[r#"
             write_path: Stacked,
@@ -291,7 +291,7 @@ fn spellings_of_mhddfs_and_mergerfs() {
             "page-cache=writeback: the kernel has no passthrough beside it; all data goes through the daemon","#]],
     );
     check(
-        &ground,
+        &test_bed,
         "statfs=base,statfs-ignore=nc,threads=0,read-thread-count=-2",
         expect!["statfs: AsPlaced,"],
     );
@@ -299,12 +299,12 @@ fn spellings_of_mhddfs_and_mergerfs() {
 
 #[test]
 fn the_later_wins_and_the_command_line_before_the_file() {
-    let ground = Ground::new();
-    check(&ground, "ro,rw,create=ff,create=mfs", expect!["create: mfs"]);
+    let test_bed = TestBed::new();
+    check(&test_bed, "ro,rw,create=ff,create=mfs", expect!["create: mfs"]);
     let file = "create = \"ff\"\nattr-timeout = 7\nentry-timeout = 2.5\nro = true\nnosuid = false\ncache.files = \"full\"\n";
-    fs::write(ground.path().join("pool.toml"), file).unwrap();
+    fs::write(test_bed.path().join("pool.toml"), file).unwrap();
     check(
-        &ground,
+        &test_bed,
         "attr-timeout=9,config=$D/pool.toml",
         expect![[r#"
             create: ff
@@ -319,7 +319,7 @@ fn the_later_wins_and_the_command_line_before_the_file() {
             "cache.files=full: is page-cache=on; leave it out, and no second copy of data is kept in memory","#]],
     );
     check(
-        &ground,
+        &test_bed,
         "config=$D/pool.toml,rw,mlimit=8G,page-cache=off",
         expect![[r#"
             create: mlimit(8G)
@@ -337,8 +337,8 @@ fn the_later_wins_and_the_command_line_before_the_file() {
 
 #[test]
 fn a_user_has_the_stacked_path_and_is_told() {
-    let ground = Ground::new();
-    let settings = settle(&ground, Privilege::User, &["$D/a", "$D/mnt"]).unwrap();
+    let test_bed = TestBed::new();
+    let settings = settle(&test_bed, Privilege::User, &["$D/a", "$D/mnt"]).unwrap();
     let seen = (
         settings.write_path,
         settings.allow_other,
@@ -357,58 +357,58 @@ fn a_user_has_the_stacked_path_and_is_told() {
             ],
         )"#]]
     .assert_eq(&format!("{seen:#?}"));
-    let refused = settle(&ground, Privilege::User, &["$D/a", "$D/mnt", "-owrite-path=passthrough"]);
+    let refused = settle(&test_bed, Privilege::User, &["$D/a", "$D/mnt", "-owrite-path=passthrough"]);
     expect!["write-path=passthrough: passthrough needs root; write-path=auto, or mount it as root"]
         .assert_eq(&told(&refused.unwrap_err()));
 }
 
 #[test]
 fn branches_of_a_live_pool_are_refused() {
-    let ground = Ground::new();
+    let test_bed = TestBed::new();
     for inner in ["a/inner", "c/deep/inner"] {
-        fs::create_dir_all(ground.path().join(inner)).unwrap();
+        fs::create_dir_all(test_bed.path().join(inner)).unwrap();
     }
     let branch = |name: &str| {
-        let path = ground.path().join(name);
+        let path = test_bed.path().join(name);
         RegistryBranch::new(DirectoryId::at(&path).unwrap(), &path)
     };
-    let mount_point = ground.path().join("other");
+    let mount_point = test_bed.path().join("other");
     let entry =
         RegistryEntry::of_this_process(&mount_point, vec![branch("a"), branch("c/deep/inner")]).unwrap();
-    let listed = registry::write(&ground.path().join("run"), &entry).unwrap();
+    let listed = registry::write(&test_bed.path().join("run"), &entry).unwrap();
     let hide =
-        |refused: &Problems| ground.hide(&told(refused)).replace(&std::process::id().to_string(), "$P");
+        |refused: &Problems| test_bed.hide(&told(refused)).replace(&std::process::id().to_string(), "$P");
     let words = ["$D/a:$D/b:$D/c", "$D/mnt"];
-    let refused = settle(&ground, Privilege::Root, &words).unwrap_err();
+    let refused = settle(&test_bed, Privilege::Root, &words).unwrap_err();
     expect![[r#"
         branch $D/a: is a branch of the pool of $D/other, which is being mounted, or was unmounted and is in use; wait for it, or close its files (its daemon is process $P)
         branch $D/c: contains a branch of the pool of $D/other, which is being mounted, or was unmounted and is in use; wait for it, or close its files (its daemon is process $P)"#]]
     .assert_eq(&hide(&refused));
-    let refused = settle(&ground, Privilege::Root, &["$D/a/inner", "$D/mnt"]).unwrap_err();
+    let refused = settle(&test_bed, Privilege::Root, &["$D/a/inner", "$D/mnt"]).unwrap_err();
     expect!["branch $D/a/inner: lies in a branch of the pool of $D/other, which is being mounted, or was unmounted and is in use; wait for it, or close its files (its daemon is process $P)"]
         .assert_eq(&hide(&refused));
     fs::create_dir(&mount_point).unwrap();
     // That pool is not mounted any more: it was unmounted lazily, and is in use.
-    settle(&ground, Privilege::Root, &["$D/b", "$D/other"]).unwrap();
+    settle(&test_bed, Privilege::Root, &["$D/b", "$D/other"]).unwrap();
     drop(listed);
-    settle(&ground, Privilege::Root, &words).unwrap();
+    settle(&test_bed, Privilege::Root, &words).unwrap();
 }
 
 #[test]
 fn patterns_are_sorted_and_name_directories_only() {
-    let ground = Ground::new();
-    fs::write(ground.path().join("a0"), "").unwrap();
-    fs::create_dir(ground.path().join("a1")).unwrap();
-    let settings = settle(&ground, Privilege::Root, &["$D/c:$D/a*=NC", "$D/mnt"]).unwrap();
+    let test_bed = TestBed::new();
+    fs::write(test_bed.path().join("a0"), "").unwrap();
+    fs::create_dir(test_bed.path().join("a1")).unwrap();
+    let settings = settle(&test_bed, Privilege::Root, &["$D/c:$D/a*=NC", "$D/mnt"]).unwrap();
     let branches: Vec<_> =
-        settings.branches.iter().map(|branch| ground.hide(&branch.spec.to_string())).collect();
+        settings.branches.iter().map(|branch| test_bed.hide(&branch.spec.to_string())).collect();
     expect!["$D/c=RW $D/a=NC $D/a1=NC"].assert_eq(&branches.join(" "));
 }
 
 #[test]
 fn late_branches_are_waited_for() {
-    let ground = Ground::new();
-    let late = ground.path().join("late");
+    let test_bed = TestBed::new();
+    let late = test_bed.path().join("late");
     let maker = std::thread::spawn({
         let late = late.clone();
         move || {
@@ -416,9 +416,9 @@ fn late_branches_are_waited_for() {
             fs::create_dir(late).unwrap();
         }
     });
-    settle(&ground, Privilege::Root, &["$D/lat*", "$D/mnt", "-obranches-timeout=30"]).unwrap();
+    settle(&test_bed, Privilege::Root, &["$D/lat*", "$D/mnt", "-obranches-timeout=30"]).unwrap();
     maker.join().unwrap();
     let started = Instant::now();
-    settle(&ground, Privilege::Root, &["$D/never", "$D/mnt", "-obranches-timeout=0.3"]).unwrap_err();
+    settle(&test_bed, Privilege::Root, &["$D/never", "$D/mnt", "-obranches-timeout=0.3"]).unwrap_err();
     assert!(Duration::from_millis(300) <= started.elapsed());
 }

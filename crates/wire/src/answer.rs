@@ -11,24 +11,24 @@ use crate::operation::{CopyWidth, FileLock};
 
 /// Header of every answer, as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutHeader(abi::OutHeader);
+pub struct OutHeader(abi::RawOutHeader);
 
 impl OutHeader {
     /// Bytes of the header.
-    pub const LEN: usize = size_of::<abi::OutHeader>();
+    pub const LEN: usize = size_of::<abi::RawOutHeader>();
 
     /// The header of an answer with that many bytes after it. A length beyond 32 bits is cut, and so refused by the
     /// kernel, which compares.
     pub fn answered(unique: u64, payload_len: usize) -> Self {
         let len = u32::try_from(Self::LEN.saturating_add(payload_len)).unwrap_or(u32::MAX);
-        Self(abi::OutHeader { len, error: 0, unique })
+        Self(abi::RawOutHeader { len, error: 0, unique })
     }
 
     /// The whole of an answer that says no. An errno the kernel would not take (it takes 1 to 511) is sent as EIO.
     pub fn refused(unique: u64, errno: i32) -> Self {
         const EIO: i32 = 5;
         let errno = if (1..512).contains(&errno) { errno } else { EIO };
-        Self(abi::OutHeader { len: 16, error: -errno, unique })
+        Self(abi::RawOutHeader { len: 16, error: -errno, unique })
     }
 
     /// Bytes on the wire.
@@ -152,7 +152,7 @@ impl<'b> Answer<'b> {
     /// STATX.
     pub fn statx(&mut self, stat: &Statx, valid: Duration) -> Result<(), NoRoom> {
         let (attr_valid, attr_valid_nsec) = (valid.as_secs(), valid.subsec_nanos());
-        let stat = abi::Statx::from(stat);
+        let stat = abi::RawStatx::from(stat);
         self.put(&abi::StatxOut { attr_valid, attr_valid_nsec, stat, ..abi::StatxOut::default() })
     }
 
@@ -194,7 +194,7 @@ impl<'b> Answer<'b> {
     /// GETLK: the lock in the way, or one of kind `F_UNLCK`.
     pub fn lock(&mut self, lock: FileLock) -> Result<(), NoRoom> {
         let FileLock { start, end, kind, pid } = lock;
-        self.put(&abi::LkOut { lk: abi::FileLock { start, end, kind, pid } })
+        self.put(&abi::LkOut { lk: abi::RawFileLock { start, end, kind, pid } })
     }
 
     /// GETXATTR, LISTXATTR of size 0.

@@ -76,7 +76,7 @@ pub struct Statx {
     pub dev_minor: u32,
 }
 
-impl From<&Attr> for abi::Attr {
+impl From<&Attr> for abi::RawAttr {
     fn from(attr: &Attr) -> Self {
         Self {
             ino: attr.ino,
@@ -108,7 +108,7 @@ impl From<&Entry> for abi::EntryOut {
             attr_valid: entry.attr_valid.as_secs(),
             entry_valid_nsec: entry.entry_valid.subsec_nanos(),
             attr_valid_nsec: entry.attr_valid.subsec_nanos(),
-            attr: abi::Attr::from(&entry.attr),
+            attr: abi::RawAttr::from(&entry.attr),
         }
     }
 }
@@ -125,7 +125,7 @@ impl From<Timestamp> for abi::SxTime {
     }
 }
 
-impl From<&Statx> for abi::Statx {
+impl From<&Statx> for abi::RawStatx {
     fn from(stat: &Statx) -> Self {
         Self {
             mask: stat.mask,

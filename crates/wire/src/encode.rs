@@ -242,7 +242,7 @@ fn lk(asked: Lk) -> abi::LkIn {
     abi::LkIn {
         fh: asked.fh,
         owner: asked.owner,
-        lk: abi::FileLock { start: lock.start, end: lock.end, kind: lock.kind, pid: lock.pid },
+        lk: abi::RawFileLock { start: lock.start, end: lock.end, kind: lock.kind, pid: lock.pid },
         lk_flags: asked.lk_flags,
         padding: 0,
     }

@@ -62,8 +62,8 @@ impl Notice {
 
     fn new(code: i32, parts: &[&[u8]]) -> Self {
         let body: usize = parts.iter().map(|part| part.len()).sum();
-        let len = u32::try_from(size_of::<abi::OutHeader>() + body).unwrap_or(u32::MAX);
-        let header = abi::OutHeader { len, error: code, unique: 0 };
+        let len = u32::try_from(size_of::<abi::RawOutHeader>() + body).unwrap_or(u32::MAX);
+        let header = abi::RawOutHeader { len, error: code, unique: 0 };
         Self([&[header.as_bytes()], parts].concat().concat())
     }
 

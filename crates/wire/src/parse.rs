@@ -266,7 +266,7 @@ impl<'a> Body<'_, 'a> {
 
     fn lk(&self) -> Result<Lk, Why> {
         let op: abi::LkIn = self.op()?;
-        let abi::FileLock { start, end, kind, pid } = op.lk;
+        let abi::RawFileLock { start, end, kind, pid } = op.lk;
         let lock = FileLock { start, end, kind, pid };
         Ok(Lk { fh: op.fh, owner: op.owner, lock, lk_flags: op.lk_flags })
     }

@@ -79,7 +79,7 @@ fn a_branch_that_many_want_to_go_stays_when_it_is_given_a_mode() {
         while !told(&["status", &at]).contains("leaving") {
             std::thread::yield_now();
         }
-        // Whoever has not asked yet when it is called off asks for another removal.
+        // A caller that has not asked yet when the removal is called off asks for another one.
         while !asking.iter().all(std::thread::JoinHandle::is_finished) {
             told(&["branch", "mode", &at, &a, "RW"]);
         }

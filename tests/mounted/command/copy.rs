@@ -31,7 +31,7 @@ pub(super) fn copy(from: &Path, into: &Path) -> Value {
     json("copy", &["copy", text(from), text(into)])
 }
 
-/// What it tells when something could not be copied, and the lines that say what.
+/// Output when something could not be copied, and the lines that name it.
 #[track_caller]
 fn copy_in_part(arguments: &[&str]) -> (Value, Vec<String>) {
     let Finished { code, stdout, stderr, .. } = run(&[&["copy", "--json"], arguments].concat());
@@ -89,7 +89,7 @@ fn a_tree_arrives_with_all_that_belongs_to_it() {
         touch -d '1999-12-31 23:59:59.987654321' d/e/odd d/e/empty d/e d sparse";
     sh(&tree, make);
     let told = copy(&tree, pool.path());
-    // What is told of everything, but for a directory's size and number of links, which are a file system's own.
+    // Attributes of everything, except a directory's size and number of links, which are a file system's own.
     let files = "find . ! -type d -printf '%P|%y|%m|%U|%G|%s|%T@|%n|%l\\n' | sort";
     let dirs = "find . -type d -printf '%P|%m|%U|%G|%T@\\n' | sort";
     let attributes =
@@ -269,7 +269,7 @@ fn a_branch_that_is_fuller_than_it_says_is_passed_over() {
     let (_home, tree) = source();
     fs::write(tree.join("film"), noise(1, 10 << 20)).unwrap();
     told(&["set", &at(&pool), "create=ff"]);
-    // Written past the pool, which believes for a second what it was told.
+    // Written out of band; the pool believes its cached state for a second.
     told(&["status", &at(&pool)]);
     fs::write(pool.branch("a").path().join("ballast"), noise(2, 12 << 20)).unwrap();
     assert_eq!(copy(&tree, pool.path())["files"], 1);
@@ -349,7 +349,7 @@ fn a_directory_that_a_killed_copy_had_just_made_is_finished() {
         fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
     fs::write(tree.join("just-made/film"), "x").unwrap();
-    // Made, and killed before it was marked; and one that somebody has given to himself.
+    // Made, and killed before it was marked; and one that got another owner.
     sh(pool.path(), "mkdir -p tree/just-made tree/older; chmod 700 tree/just-made; chmod 711 tree/older");
     copy(&tree, pool.path());
     assert_eq!(sh(pool.at("tree"), "stat -c %a just-made older"), "755\n711");
@@ -377,9 +377,9 @@ fn a_directory_that_lacks_something_is_finished_when_that_has_come() {
 }
 
 /// Makes what a test has frozen as it was, so that it can be removed.
-struct Frozen([PathBuf; 2]);
+struct ClearedFlags([PathBuf; 2]);
 
-impl Drop for Frozen {
+impl Drop for ClearedFlags {
     fn drop(&mut self) {
         self.0.iter().for_each(|dir| drop(sh(dir, "chattr -R -f -i -a . || :")));
     }
@@ -391,7 +391,7 @@ fn what_is_immutable_or_append_only_arrives_so_with_all_its_names() {
     let sources = lab::pool().xfs_branch("s", MiB(300)).unmounted();
     let pool = lab::pool().xfs_branch("a", MiB(300)).mount();
     let tree = sources.branch("s").path().join("tree");
-    let _frozen = Frozen([tree.clone(), pool.branch("a").path().to_owned()]);
+    let _frozen = ClearedFlags([tree.clone(), pool.branch("a").path().to_owned()]);
     fs::create_dir(&tree).unwrap();
     // Further names in directories that are copied long after the first.
     let make = "echo x > one; for d in $(seq 200); do mkdir $d; echo $d > $d/file; done

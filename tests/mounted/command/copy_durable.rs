@@ -1,11 +1,11 @@
-//! What `fsstack copy` promises of power cuts, and of a copy that was killed.
+//! Promises of `fsstack copy` about power cuts, and about a copy that was killed.
 
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 
 use super::copy::{copy, source};
 use crate::script::sh;
 
-/// What a copy reports is on disk when it returns, also what was there already: the originals may be removed next.
+/// Everything that a copy reports is on disk when it returns, existing files too: the originals may be removed next.
 #[test]
 fn a_copy_that_succeeds_is_on_disk_with_what_was_there_already() {
     needs!(mounting(), loops(), program("xfs_io"));

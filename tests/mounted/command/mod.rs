@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &[&str]) -> Finished {
     command(binary()).args(arguments).output().unwrap()
 }
 
-/// What it prints; it must succeed.
+/// Its output; it must succeed.
 #[track_caller]
 pub(crate) fn told(arguments: &[&str]) -> String {
     let Finished { code, stdout, stderr, .. } = run(arguments);
@@ -48,7 +48,7 @@ pub(crate) fn refused(arguments: &[&str]) -> (i32, String) {
     (code, line)
 }
 
-/// What it prints with `--json`, which must be as docs/schema says.
+/// Its output with `--json`, which must satisfy the schema in docs/schema.
 #[track_caller]
 pub(crate) fn json(schema: &str, arguments: &[&str]) -> Value {
     let text = told(&[arguments, &["--json"]].concat());

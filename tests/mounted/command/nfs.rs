@@ -1,4 +1,4 @@
-//! `fsstack nfs`: what a server is told, and what is wrong with an export.
+//! `fsstack nfs`: configuration for a server, and defects of an export.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{at, branch, json, pool, refused, run, told};
 use crate::handles::{check, forget, hold, moved};
 use crate::handles_elsewhere::index;
-use crate::hung_branches::{Frozen, described, until};
+use crate::hung_branches::{FrozenDaemon, described, until};
 use crate::script::sh;
 
 #[test]
@@ -115,7 +115,7 @@ fn who_holds_an_exported_pool_is_named() {
     let us = format!("(process {}) uses it", std::process::id());
     let checked = told(&["nfs", "check", &at(&pool)]);
     assert!(checked.lines().any(|line| line.contains("to unmount") && line.contains(&us)), "{checked}");
-    // A signal takes it away from under whoever holds it; the log says who that was.
+    // A signal unmounts the pool although a process holds it; the log names that process.
     let daemon = pool.daemon();
     daemon.signal(Signal::TERM).unwrap();
     let began = Instant::now();
@@ -129,7 +129,7 @@ fn who_holds_an_exported_pool_is_named() {
     pool.unmount();
 }
 
-/// As the log has it: with the process's own name before.
+/// The line as in the log, after the process's own name.
 fn us_by_name(us: &str) -> String {
     format!("{} {us}", std::fs::read_to_string("/proc/self/comm").unwrap().trim_end())
 }
@@ -148,7 +148,7 @@ fn a_pool_that_is_not_for_export_fails_the_check_and_is_not_installed() {
     assert!(why.contains("mounted without nfs-export"), "{why}");
 }
 
-/// Whatever exports(5) would take for the whole world, for options, or for another line.
+/// Values that exports(5) would take for the whole world, for options, or for another line.
 #[test]
 fn clients_are_looked_at_before_they_are_written() {
     needs!(mounting());
@@ -162,13 +162,13 @@ fn clients_are_looked_at_before_they_are_written() {
     }
 }
 
-/// What needs no answer of it is told: branches, exports, who holds the pool.
+/// Facts that need no answer of the branch are shown: branches, exports, programs that hold the pool.
 #[test]
 fn a_daemon_that_stands_still_does_not_keep_the_check() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").option("nfs-export").mount();
     let held = File::open(pool.path()).unwrap();
-    let frozen = Frozen::new(pool.daemon());
+    let frozen = FrozenDaemon::new(pool.daemon());
     let checked = run(&["nfs", "check", &at(&pool)]);
     drop((frozen, held));
     assert_eq!(checked.code, 1, "{}", checked.stderr);
@@ -223,7 +223,7 @@ fn nobody_is_exported_to_who_was_not_named() {
 fn a_branch_that_hangs_does_not_keep_the_check() {
     needs!(mounting(), root(), program("mergerfs"));
     let pool = described().option("nfs-export").mount();
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     let held = File::open(pool.path()).unwrap();
     let checked = run(&["nfs", "check", &at(&pool)]);
     drop((frozen, held));

@@ -27,7 +27,7 @@ fn exported(identity: &str) -> lab::Builder {
     lab::pool().tmp_branch("a").option("nfs-export").option(&format!("nfs-identity={identity}"))
 }
 
-/// What the device is over, while it is over anything.
+/// The file below the device, while there is one.
 fn backing(device: &Path) -> Option<PathBuf> {
     let told = fs::read_to_string(attribute(device, "backing_file")).ok()?;
     Some(told.trim_end().into())
@@ -53,7 +53,7 @@ fn a_device_goes_with_who_holds_it_from_the_beginning() {
     assert_eq!(backing(&path), Some(image.clone()));
     assert_eq!(fs::read_to_string(attribute(&path, "autoclear")).unwrap(), "1\n");
     drop((file, device));
-    // Whoever looks at new devices (udev) may hold it for a moment; another one may be there at once.
+    // Programs that look at new devices (udev) may hold it for a moment; another one may be there at once.
     until("the device is free", || backing(&path) != Some(image.clone()));
 }
 

@@ -1,4 +1,4 @@
-//! What is shown: list, status, get, where, explain, metrics, doctor.
+//! Commands that show: list, status, get, where, explain, metrics, doctor.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -126,7 +126,7 @@ fn metrics_are_openmetrics_at_the_socket_and_by_tcp() {
         let (_, value) = line.rsplit_once(' ').unwrap();
         assert!(value.parse::<f64>().is_ok(), "{line}");
     }
-    // The port that the system chose is told by the pool.
+    // The pool names the port that the system chose.
     let address = told(&["get", &at(&pool), "metrics"]);
     let mut stream = TcpStream::connect(address.trim()).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();

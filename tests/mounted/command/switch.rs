@@ -19,7 +19,7 @@ const FILES: usize = 16;
 const BLOCK: usize = 16 * 1024;
 const BLOCKS: u64 = 64;
 
-/// What stands at `block` of `file` in round `round`: no two are alike.
+/// Content of `block` of `file` in round `round`: no two are alike.
 fn pattern(file: usize, block: u64, round: u64) -> Vec<u8> {
     let mut state = (file as u64) << 40 ^ block << 20 ^ round ^ 0x9e37_79b9_7f4a_7c15;
     let mut bytes = Vec::with_capacity(BLOCK);

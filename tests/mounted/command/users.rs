@@ -1,4 +1,4 @@
-//! A pool that a user mounted through fusermount3 is his to ask and to change, and nobody else's but root's.
+//! A user's pool, mounted through fusermount3: that user and root may ask and change it, and nobody else.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -18,8 +18,7 @@ fn a_users_pool_is_his_to_ask() {
     }
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
     let home = pool.path().parent().unwrap();
-    // The directory that the system gives him while he is logged in; open to others, so that the socket's own mode is
-    // what keeps them out.
+    // The user's runtime directory; open to others here, so that the mode of the socket itself is what keeps them out.
     let run = home.join("run");
     fs::create_dir(&run).unwrap();
     for owned in [pool.path(), &run, pool.branch("a").path(), pool.branch("b").path()] {

@@ -16,14 +16,14 @@ const BLOCKS: u64 = 48;
 const NAMES: u32 = 1500;
 const ROUNDS: usize = 3;
 
-/// Speeds of one ground, without the first look at its names.
+/// Speeds of one file system, without the first look at its names.
 struct Speeds {
     write: f64,
     read: f64,
     create: f64,
 }
 
-/// Measures and prints a line a ground.
+/// Measures and prints a line a file system.
 pub(crate) fn table(pool: &mut Pool, placement: &str) -> Result<()> {
     println!("\n{:<12} {:>11} {:>11} {:>10} {:>10}", "", "write MB/s", "read MB/s", "create/s", "stat/s");
     for path in ["stacked", "passthrough"] {
@@ -48,10 +48,10 @@ pub(crate) fn table(pool: &mut Pool, placement: &str) -> Result<()> {
 }
 
 /// Asks for the names once, prints the line, and removes what was measured on.
-fn row(ground: &str, Speeds { write, read, create }: &Speeds, dir: &Path) -> Result<()> {
+fn row(name: &str, Speeds { write, read, create }: &Speeds, dir: &Path) -> Result<()> {
     let asked = timed(|| Ok((0..NAMES).try_for_each(|n| fs::symlink_metadata(name(dir, n)).map(drop))?))?;
     let stat = each(asked);
-    println!("{ground:<12} {write:>11.0} {read:>11.0} {create:>10.0} {stat:>10.0}");
+    println!("{name:<12} {write:>11.0} {read:>11.0} {create:>10.0} {stat:>10.0}");
     Ok(fs::remove_dir_all(dir)?)
 }
 

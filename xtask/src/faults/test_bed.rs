@@ -1,4 +1,4 @@
-//! Ground of a fault: fresh branches, one union over them, and a program's view of it.
+//! Test bed of a fault: fresh branches, one union over them, and a program's view of it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -101,7 +101,7 @@ impl TestBed {
         Ok(())
     }
 
-    /// A name that no other ground has.
+    /// A name that no other test bed has.
     pub(crate) fn label(&self) -> String {
         self.home.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }

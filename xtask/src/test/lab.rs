@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use fsstack_lab::gluster::{self, Gluster, Purge, Steps};
-use fsstack_lab::{Skip, ground, needs};
+use fsstack_lab::{Skip, needs, test_bed};
 
 use super::report::ReportRow;
 use crate::exec;
 use crate::install::{self, Runner};
 
-/// Tests of the mounted tier that run again on volumes. Left out are tests that are not about the ground, make more files
+/// Tests of the mounted tier that run again on volumes. Left out are tests that are not about the file systems, make more files
 /// than GlusterFS makes in minutes, or use a stand-in for it.
 const ON_VOLUMES: &str = "binary(mounted) and not test(/^(tools|lifetime|sources|refusals|mount8|live|builds|large|churn|missing_parts)/)";
 
@@ -50,7 +50,7 @@ pub(super) fn run(mut row: ReportRow, commands: &[Vec<&'static str>], helper: &P
     };
     for args in commands {
         let told =
-            super::run_counted(exec::cargo().args(args).env(ground::VARIABLE, ground_of(args)), helper);
+            super::run_counted(exec::cargo().args(args).env(test_bed::VARIABLE, ground_of(args)), helper);
         row = match told {
             Ok((tally, skips)) => row.counted(tally, skips),
             Err(e) => row.failed(format!("{e:#}")),
@@ -73,7 +73,7 @@ fn up() -> Result<Gluster> {
     Ok(lab)
 }
 
-/// The fault stories name the ground of each branch themselves.
+/// The fault stories name the file system of each branch themselves.
 fn ground_of(args: &[&str]) -> &'static str {
     if ["mounted", "nfs"].iter().any(|stories| args.contains(stories)) { "gluster" } else { "machine" }
 }

@@ -81,7 +81,7 @@ impl Extent {
     }
 }
 
-/// Content of an experiment, the same on every ground.
+/// Content of an experiment, the same on every test bed.
 struct Content {
     title: &'static str,
     figures: Vec<Figure>,
@@ -107,7 +107,7 @@ impl Content {
     }
 }
 
-/// The plan of an experiment, and the ground it stands on as long as that lives.
+/// The plan of an experiment, and its test bed, which lives as long.
 pub(crate) fn plan(
     name: Name,
     extent: Extent,
@@ -117,7 +117,7 @@ pub(crate) fn plan(
     let content = Content::of(name, extent);
     if lab.is_none() && running.targets.is_empty() {
         bail!(
-            "{}: no targets: give --target NAME=DIR ({}), or --lab to have a ground made",
+            "{}: no targets: give --target NAME=DIR ({}), or --lab to have them made",
             name.word(),
             targets_of(name)
         );
@@ -184,18 +184,18 @@ fn announce(plan: &Plan, extent: Extent, targets: usize) {
 }
 
 impl Name {
-    /// Refuses what its ground in the lab has no use for.
+    /// Refuses options that its test bed in the lab has no use for.
     fn check(self, lab: &Lab) -> Result<()> {
         let volumes = matches!(self, Self::DoubleFuse | Self::GlusterVolumes | Self::ClusterIo);
         let given = [("--wan", lab.wan.is_some()), ("--volumes", !lab.volumes.is_empty())];
         for (option, _) in given.into_iter().filter(|(_, given)| *given) {
-            ensure!(volumes, "{}: its ground has no GlusterFS volumes: leave {option} away", self.word());
+            ensure!(volumes, "{}: its test bed has no GlusterFS volumes: leave {option} away", self.word());
             ensure!(lab.kind == Kinds::Gluster, "--lab xfs has no GlusterFS volumes: leave {option} away");
         }
         Ok(())
     }
 
-    /// How many targets its ground in the lab has at most.
+    /// How many targets its test bed in the lab has at most.
     fn targets(self, lab: &Lab) -> usize {
         match self {
             Self::DoubleFuse => double_fuse::targets(lab),

@@ -86,7 +86,7 @@ fn published() -> Vec<Published> {
     ]
 }
 
-/// Grounds that the lab makes: single disks, and four as one file system with parity, with and without compression.
+/// File systems that the lab makes: single disks, and four as one file system with parity, with and without compression.
 pub(super) const KINDS: [&str; 6] =
     ["xfs", "ext4", "btrfs-raid5", "btrfs-raid5-zstd", "zfs-raidz", "zfs-raidz-lzjb"];
 

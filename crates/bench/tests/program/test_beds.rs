@@ -1,4 +1,4 @@
-//! Grounds that are made for a measurement: pools and rivals over the lab's branches, and nothing left of them.
+//! Test beds that are made for a measurement: pools and rivals over the lab's branches, and nothing left of them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on ends there")]
 

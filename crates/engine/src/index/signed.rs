@@ -19,7 +19,7 @@ use fsstack_sys::{Errno, SysError};
 use redb::TableDefinition;
 
 use super::SharedIndex;
-use super::store::{Result, Store, StoreWhen, table};
+use super::store::{Store, StoreResult, StoreWhen, table};
 use crate::branch::Branch;
 use crate::recover::sync_dir;
 
@@ -40,7 +40,7 @@ pub(super) type Session = [u8; 16];
 
 impl Store {
     /// How far the marks on a branch that bears `by` are in here: 0 not at all, 1 those of files, 2 those of directories too.
-    pub(super) fn covered(&self, branch: BranchId, by: Session) -> Result<u8> {
+    pub(super) fn covered(&self, branch: BranchId, by: Session) -> StoreResult<u8> {
         if !self.is_signed(branch, by)? {
             return Ok(0);
         }
@@ -50,29 +50,29 @@ impl Store {
     }
 
     /// Whether `by` is what the branch bears as far as is known here.
-    fn is_signed(&self, branch: BranchId, by: Session) -> Result<bool> {
+    fn is_signed(&self, branch: BranchId, by: Session) -> StoreResult<bool> {
         Ok(by == self.session_of(branch)?.unwrap_or(self.id))
     }
 
     /// Whether files' marks on a branch that is not there to be asked were all in here when it was.
-    pub(super) fn had_files_of(&self, branch: BranchId) -> Result<bool> {
+    pub(super) fn had_files_of(&self, branch: BranchId) -> StoreResult<bool> {
         Ok(self.level(branch)? >= FILES)
     }
 
-    fn level(&self, branch: BranchId) -> Result<u8> {
+    fn level(&self, branch: BranchId) -> StoreResult<u8> {
         let read = self.begin_read()?;
         let level = table(&read, BRANCHES)?.map(|table| table.get(branch.get())).transpose()?;
         Ok(level.flatten().map_or(0, |level| level.value()))
     }
 
-    fn session_of(&self, branch: BranchId) -> Result<Option<Session>> {
+    fn session_of(&self, branch: BranchId) -> StoreResult<Option<Session>> {
         let read = self.begin_read()?;
         let session = table(&read, SESSIONS)?.map(|table| table.get(branch.get())).transpose()?;
         Ok(session.flatten().and_then(|session| session.value().try_into().ok()))
     }
 
     /// Says how far they are. On disk when this returns.
-    pub(super) fn set_covered(&self, branch: BranchId, level: u8) -> Result<()> {
+    pub(super) fn set_covered(&self, branch: BranchId, level: u8) -> StoreResult<()> {
         self.change(StoreWhen::Now, |tables| {
             tables.open_table(BRANCHES)?.insert(branch.get(), level)?;
             Ok(())
@@ -86,7 +86,7 @@ impl Store {
         branch: BranchId,
         session: Option<Session>,
         level: impl FnOnce() -> u8,
-    ) -> Result<Option<Session>> {
+    ) -> StoreResult<Option<Session>> {
         let before = self.session_of(branch)?;
         self.change(StoreWhen::Now, |tables| {
             let mut sessions = tables.open_table(SESSIONS)?;

@@ -90,7 +90,7 @@ impl StoreError {
     }
 }
 
-pub(super) type Result<T> = std::result::Result<T, StoreError>;
+pub(super) type StoreResult<T> = std::result::Result<T, StoreError>;
 
 /// An open index.
 #[derive(Debug)]
@@ -117,11 +117,11 @@ pub(super) enum StoreWhen {
 
 impl Store {
     /// Opens the index at `path`, and looks at all of it: None if there is none.
-    pub(super) fn open(path: &Path) -> Result<Option<Self>> {
+    pub(super) fn open(path: &Path) -> StoreResult<Option<Self>> {
         Self::open_with(path, CACHE)
     }
 
-    pub(super) fn open_with(path: &Path, cache: usize) -> Result<Option<Self>> {
+    pub(super) fn open_with(path: &Path, cache: usize) -> StoreResult<Option<Self>> {
         match path.metadata() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             // A database would be made in it.
@@ -149,7 +149,7 @@ impl Store {
     }
 
     /// Makes a new one; in memory without a path.
-    pub(super) fn make(path: Option<&Path>, id: [u8; 16]) -> Result<Self> {
+    pub(super) fn make(path: Option<&Path>, id: [u8; 16]) -> StoreResult<Self> {
         let db = match path {
             Some(path) => builder().create_with_backend(Pages::open(path)?)?,
             None => builder().create_with_backend(InMemoryBackend::new())?,
@@ -168,8 +168,8 @@ impl Store {
     pub(super) fn change(
         &self,
         when: StoreWhen,
-        act: impl FnOnce(&redb::WriteTransaction) -> Result<()>,
-    ) -> Result<()> {
+        act: impl FnOnce(&redb::WriteTransaction) -> StoreResult<()>,
+    ) -> StoreResult<()> {
         let mut change = self.db.begin_write()?;
         if when == StoreWhen::Soon {
             change.set_durability(Durability::None).map_err(redb::Error::from)?;
@@ -180,17 +180,17 @@ impl Store {
     }
 
     /// All that is in here at this moment.
-    pub(super) fn begin_read(&self) -> Result<redb::ReadTransaction> {
+    pub(super) fn begin_read(&self) -> StoreResult<redb::ReadTransaction> {
         Ok(self.db.begin_read()?)
     }
 
     /// All changes so far are on disk.
-    pub(super) fn flush(&self) -> Result<()> {
+    pub(super) fn flush(&self) -> StoreResult<()> {
         self.change(StoreWhen::Now, |_| Ok(()))
     }
 
     /// Whether it counts as closed in order.
-    pub(super) fn set_closed(&self, closed: bool) -> Result<()> {
+    pub(super) fn set_closed(&self, closed: bool) -> StoreResult<()> {
         self.change(StoreWhen::Now, |tables| {
             tables.open_table(ABOUT)?.insert(CLOSED, [u8::from(closed)].as_slice())?;
             Ok(())
@@ -198,7 +198,7 @@ impl Store {
     }
 
     /// The identity in force for what was born at `birth` and would have the number `natural`.
-    pub(super) fn known(&self, natural: Ino, birth: u32) -> Result<Option<Identity>> {
+    pub(super) fn known(&self, natural: Ino, birth: u32) -> StoreResult<Option<Identity>> {
         let read = self.db.begin_read()?;
         let found = read.open_table(KNOWN)?.get(natural.0)?.map(|found| found.value());
         Ok(found
@@ -207,7 +207,7 @@ impl Store {
     }
 
     /// Places of the objects that have, or had, the number `ino`.
-    pub(super) fn places(&self, ino: Ino) -> Result<SmallVec<[IndexEntry; 1]>> {
+    pub(super) fn places(&self, ino: Ino) -> StoreResult<SmallVec<[IndexEntry; 1]>> {
         let read = self.db.begin_read()?;
         let table = read.open_table(PLACES)?;
         let mut found = SmallVec::new();
@@ -220,7 +220,12 @@ impl Store {
     }
 
     /// The object `id` is, or a copy of it too, what would have the number `natural`.
-    pub(super) fn note(&self, when: StoreWhen, sort: EntryKind, rows: &[(Identity, Ino, u32)]) -> Result<()> {
+    pub(super) fn note(
+        &self,
+        when: StoreWhen,
+        sort: EntryKind,
+        rows: &[(Identity, Ino, u32)],
+    ) -> StoreResult<()> {
         self.change(when, |tables| {
             let mut known = tables.open_table(KNOWN)?;
             let mut places = tables.open_table(PLACES)?;
@@ -244,7 +249,7 @@ impl Store {
     }
 
     /// Removes the object `id`; with `only`, just its entry at that number.
-    pub(super) fn forget(&self, id: Identity, only: Option<Ino>) -> Result<()> {
+    pub(super) fn forget(&self, id: Identity, only: Option<Ino>) -> StoreResult<()> {
         self.change(StoreWhen::Soon, |tables| {
             let mut known = tables.open_table(KNOWN)?;
             let mut places = tables.open_table(PLACES)?;
@@ -269,7 +274,7 @@ impl Store {
     }
 
     /// Where these objects were seen.
-    pub(super) fn note_names(&self, rows: &[(Ino, Name)]) -> Result<()> {
+    pub(super) fn note_names(&self, rows: &[(Ino, Name)]) -> StoreResult<()> {
         self.change(StoreWhen::Soon, |tables| {
             let mut names = tables.open_table(NAMES)?;
             for (natural, at) in rows {
@@ -280,7 +285,7 @@ impl Store {
     }
 
     /// Forgets what was seen on the branch by other looks than this one.
-    pub(super) fn forget_names(&self, branch: BranchId, look: u64) -> Result<()> {
+    pub(super) fn forget_names(&self, branch: BranchId, look: u64) -> StoreResult<()> {
         self.change(StoreWhen::Soon, |tables| {
             let mut names = tables.open_table(NAMES)?;
             names.retain(|_, (at, by, ..)| at != branch.get() || by == look)?;
@@ -289,7 +294,7 @@ impl Store {
     }
 
     /// Where the object with this number was seen last.
-    pub(super) fn name(&self, natural: Ino) -> Result<Option<Name>> {
+    pub(super) fn name(&self, natural: Ino) -> StoreResult<Option<Name>> {
         let read = self.db.begin_read()?;
         let Some(table) = table(&read, NAMES)? else { return Ok(None) };
         let found = table.get(natural.0)?;
@@ -300,7 +305,7 @@ impl Store {
     }
 
     /// Up to `count` objects: those from the number `from` on, then from the first on.
-    pub(super) fn some(&self, from: u64, count: usize) -> Result<Vec<Identity>> {
+    pub(super) fn some(&self, from: u64, count: usize) -> StoreResult<Vec<Identity>> {
         let read = self.db.begin_read()?;
         let table = read.open_table(PLACES)?;
         let mut found = Vec::new();
@@ -312,7 +317,7 @@ impl Store {
     }
 
     /// All numbers that something is known of.
-    pub(super) fn numbers(&self, mut each: impl FnMut(Ino)) -> Result<()> {
+    pub(super) fn numbers(&self, mut each: impl FnMut(Ino)) -> StoreResult<()> {
         let read = self.db.begin_read()?;
         for row in read.open_table(KNOWN)?.iter()? {
             each(Ino(row?.0.value()));
@@ -324,7 +329,7 @@ impl Store {
     }
 
     /// How many objects are in here.
-    pub(super) fn len(&self) -> Result<u64> {
+    pub(super) fn len(&self) -> StoreResult<u64> {
         use redb::ReadableTableMetadata;
         Ok(self.db.begin_read()?.open_table(PLACES)?.len()?)
     }
@@ -334,7 +339,7 @@ impl Store {
 pub(super) fn table<K: Key + 'static, V: Value + 'static>(
     read: &ReadTransaction,
     which: TableDefinition<'_, K, V>,
-) -> Result<Option<redb::ReadOnlyTable<K, V>>> {
+) -> StoreResult<Option<redb::ReadOnlyTable<K, V>>> {
     match read.open_table(which) {
         Err(TableError::TableDoesNotExist(_)) => Ok(None),
         table => Ok(Some(table?)),

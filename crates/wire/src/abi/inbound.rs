@@ -217,7 +217,7 @@ pub struct GetxattrIn {
 /// Byte range of a lock and its owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
-pub struct FileLock {
+pub struct RawFileLock {
     pub start: u64,
     pub end: u64,
     pub kind: u32,
@@ -230,7 +230,7 @@ pub struct FileLock {
 pub struct LkIn {
     pub fh: u64,
     pub owner: u64,
-    pub lk: FileLock,
+    pub lk: RawFileLock,
     pub lk_flags: u32,
     pub padding: u32,
 }

@@ -2,12 +2,12 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::FileLock;
+use super::RawFileLock;
 
 /// Header of every answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
-pub struct OutHeader {
+pub struct RawOutHeader {
     pub len: u32,
     pub error: i32,
     pub unique: u64,
@@ -16,7 +16,7 @@ pub struct OutHeader {
 /// The attributes of an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
-pub struct Attr {
+pub struct RawAttr {
     pub ino: u64,
     pub size: u64,
     pub blocks: u64,
@@ -45,7 +45,7 @@ pub struct EntryOut {
     pub attr_valid: u64,
     pub entry_valid_nsec: u32,
     pub attr_valid_nsec: u32,
-    pub attr: Attr,
+    pub attr: RawAttr,
 }
 
 /// Attributes and how long they hold.
@@ -55,10 +55,10 @@ pub struct AttrOut {
     pub attr_valid: u64,
     pub attr_valid_nsec: u32,
     pub dummy: u32,
-    pub attr: Attr,
+    pub attr: RawAttr,
 }
 
-/// A time in a `Statx`.
+/// A time in a `RawStatx`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct SxTime {
@@ -70,7 +70,7 @@ pub struct SxTime {
 /// The attributes STATX tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
-pub struct Statx {
+pub struct RawStatx {
     pub mask: u32,
     pub blksize: u32,
     pub attributes: u64,
@@ -102,7 +102,7 @@ pub struct StatxOut {
     pub attr_valid_nsec: u32,
     pub flags: u32,
     pub spare: [u64; 2],
-    pub stat: Statx,
+    pub stat: RawStatx,
 }
 
 /// Answers OPEN, OPENDIR; with an `EntryOut` before it CREATE, TMPFILE.
@@ -157,7 +157,7 @@ pub struct GetxattrOut {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct LkOut {
-    pub lk: FileLock,
+    pub lk: RawFileLock,
 }
 
 /// Answers BMAP.

@@ -125,7 +125,7 @@ fn small_answers_read_back() {
     assert_eq!(read::<abi::PollOut>(&built(8, |answer| answer.polled(9))).revents, 9);
     assert_eq!(read::<abi::BmapOut>(&built(8, |answer| answer.block(9))).block, 9);
     let lock = FileLock { start: 1, end: 2, kind: 3, pid: 4 };
-    let lk = abi::FileLock { start: 1, end: 2, kind: 3, pid: 4 };
+    let lk = abi::RawFileLock { start: 1, end: 2, kind: 3, pid: 4 };
     assert_eq!(read::<abi::LkOut>(&built(24, |answer| answer.lock(lock))).lk, lk);
 }
 
@@ -170,9 +170,9 @@ fn data_goes_in_as_it_is_or_is_read_into_place() {
 
 #[test]
 fn headers_say_length_or_error() {
-    let told = |header: OutHeader| read::<abi::OutHeader>(header.as_bytes());
-    assert_eq!(told(OutHeader::answered(7, 100)), abi::OutHeader { len: 116, error: 0, unique: 7 });
-    assert_eq!(told(OutHeader::refused(7, 28)), abi::OutHeader { len: 16, error: -28, unique: 7 });
+    let told = |header: OutHeader| read::<abi::RawOutHeader>(header.as_bytes());
+    assert_eq!(told(OutHeader::answered(7, 100)), abi::RawOutHeader { len: 116, error: 0, unique: 7 });
+    assert_eq!(told(OutHeader::refused(7, 28)), abi::RawOutHeader { len: 16, error: -28, unique: 7 });
     for nonsense in [0, -2, 512, i32::MIN] {
         assert_eq!(told(OutHeader::refused(7, nonsense)).error, -5);
     }

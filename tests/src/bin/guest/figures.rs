@@ -1,15 +1,15 @@
-//! What the pool costs beside its branch, exported by the same server; and what several connections gain where one is
+//! Cost of the pool beside its branch, exported by the same server; and the gain of several connections where one is
 //! limited. Figures are `fsstack-bench`'s own, of mounts that are made here.
 
 use std::time::Duration;
 
-use crate::ground::{Ground, say, sh, sh_within, until};
+use crate::test_bed::{TestBed, say, sh, sh_within, until};
 
 /// Connections of a client.
 const CONNECTIONS: [u32; 5] = [1, 2, 4, 8, 16];
 /// Longer than a machine takes that has other work.
 const LONGEST: Duration = Duration::from_secs(1800);
-/// What a connection carries.
+/// Throughput of a connection.
 const PACE: &str = "64mbit";
 /// Exported alike: the pool, which lies on a disk of its own, and another such disk.
 const EXPORTS: [(&str, &str); 2] = [("branch", "/mnt/b"), ("pool", "/mnt/pool")];
@@ -17,30 +17,30 @@ const VERSIONS: [(&str, &str); 2] =
     [("v3", "vers=3,nolock,port=2049,mountport=20048,mountproto=tcp"), ("v4.2", "vers=4.2")];
 
 /// The pool beside its branch.
-pub(crate) fn beside(ground: &mut Ground) {
-    serve_both(ground);
+pub(crate) fn beside(test_bed: &mut TestBed) {
+    serve_both(test_bed);
     beside_its_branch();
     unmount();
 }
 
 /// One connection and several.
-pub(crate) fn connections(ground: &mut Ground) {
-    serve_both(ground);
+pub(crate) fn connections(test_bed: &mut TestBed) {
+    serve_both(test_bed);
     by_connections();
     unmount();
 }
 
-pub(crate) fn serve_both(ground: &Ground) {
-    ground.stop_server();
-    ground.unmount_pool();
-    ground.mount_pool_over("/mnt/a");
+pub(crate) fn serve_both(test_bed: &TestBed) {
+    test_bed.stop_server();
+    test_bed.unmount_pool();
+    test_bed.mount_pool_over("/mnt/a");
     let options = "rw,sync,no_subtree_check,no_root_squash,insecure";
     for (n, (_, path)) in EXPORTS.iter().enumerate() {
         sh(&format!(
             "echo '{path} *({options},fsid=5d1f6a0e-3c1b-4a52-9a53-0d4f6e6a7b1{n})' >>/etc/exports.new"
         ));
     }
-    // Servers that have 4 GiB of memory take as much in one call; smaller ones may be told to.
+    // Servers that have 4 GiB of memory take as much in one call; smaller ones may be configured so.
     std::fs::write("/proc/fs/nfsd/max_block_size", "1048576").unwrap();
     sh(
         "rm /etc/exports.d/* && mv /etc/exports.new /etc/exports && exportfs -r && rpc.nfsd 8 && modprobe veth",
@@ -60,12 +60,12 @@ fn program(name: &str) -> String {
 }
 
 /// A machine of its own as far as NFS can tell: it has a link to the server and a name.
-struct Client {
+struct ClientMachine {
     process: u32,
     number: u32,
 }
 
-impl Client {
+impl ClientMachine {
     fn new(number: u32, pace: Option<&str>) -> Self {
         let process: u32 =
             sh("unshare -n -u sleep 100000 </dev/null >/dev/null 2>&1 & echo $!").trim().parse().unwrap();
@@ -118,9 +118,9 @@ fn bench(arguments: &str) {
     println!("{}", sh("cat /tmp/out/report.md && rm -r /tmp/out"));
 }
 
-/// Both exports by both versions, to a client that believes nothing that it was told before: the targets.
+/// Both exports by both versions, to a client that caches nothing: the targets.
 pub(crate) fn mounted_by_a_client() -> Vec<String> {
-    let targets = Client::new(100, None).mount("", ",nconnect=4,actimeo=0,lookupcache=none");
+    let targets = ClientMachine::new(100, None).mount("", ",nconnect=4,actimeo=0,lookupcache=none");
     targets.into_iter().filter_map(|target| Some(target.strip_prefix("--target ")?.to_owned())).collect()
 }
 
@@ -140,7 +140,8 @@ fn beside_its_branch() {
 fn by_connections() {
     say("one and several connections, each with a limit");
     let mount = |count: &u32| {
-        Client::new(*count, Some(PACE)).mount(&format!(".nconnect{count}"), &format!(",nconnect={count}"))
+        ClientMachine::new(*count, Some(PACE))
+            .mount(&format!(".nconnect{count}"), &format!(",nconnect={count}"))
     };
     let targets: Vec<String> = CONNECTIONS.iter().flat_map(mount).collect();
     bench(&format!("experiment nfs-nconnect {} --rounds 1", targets.join(" ")));

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use fsstack_tests::events::{Events, Sort};
 
-use crate::ground::{CLIENTS, Ground, complains_of_nothing, forget, in_pool, say, sh, told, until};
+use crate::test_bed::{CLIENTS, TestBed, complains_of_nothing, forget, in_pool, say, sh, told, until};
 
 /// Something that a client holds open.
-struct Held {
+struct HeldHandle {
     path: String,
     sort: Sort,
     fd: File,
@@ -20,7 +20,7 @@ struct Held {
     text: Option<String>,
 }
 
-impl Held {
+impl HeldHandle {
     fn new(client: &str, name: &str, sort: Sort) -> Self {
         let path = format!("{client}/{name}");
         let fd = match sort {
@@ -56,12 +56,12 @@ impl Held {
     }
 }
 
-struct Client {
+struct HoldingClient {
     events: Events,
-    held: Vec<Held>,
+    held: Vec<HeldHandle>,
 }
 
-impl Client {
+impl HoldingClient {
     fn check(clients: &mut [Self], after: &str) {
         say(&format!("checking after: {after}"));
         // At once, and with nothing of it in memory.
@@ -77,88 +77,88 @@ impl Client {
     }
 }
 
-pub(crate) fn story(ground: &mut Ground) {
-    let mut clients: Vec<Client> = CLIENTS.iter().map(|client| hold(client)).collect();
+pub(crate) fn story(test_bed: &mut TestBed) {
+    let mut clients: Vec<HoldingClient> = CLIENTS.iter().map(|client| hold(client)).collect();
     forget();
-    Client::check(&mut clients, "drop_caches");
-    ground.stop_server();
-    ground.start_server();
-    Client::check(&mut clients, "the server's restart");
-    again(ground, "/mnt/a:/mnt/b");
-    Client::check(&mut clients, "a remount of the pool");
+    HoldingClient::check(&mut clients, "drop_caches");
+    test_bed.stop_server();
+    test_bed.start_server();
+    HoldingClient::check(&mut clients, "the server's restart");
+    again(test_bed, "/mnt/a:/mnt/b");
+    HoldingClient::check(&mut clients, "a remount of the pool");
     rename();
     forget();
-    Client::check(&mut clients, "renames in the pool");
+    HoldingClient::check(&mut clients, "renames in the pool");
     // A further branch, before the others, whose places change.
     sh("mkdir -p /srv/c");
-    again(ground, "/srv/c:/mnt/b:/mnt/a");
-    Client::check(&mut clients, "another order of branches, and one more");
-    again(ground, "/mnt/b:/mnt/a");
-    Client::check(&mut clients, "a branch less");
-    ground.stop_server();
-    ground.kill_daemon();
-    ground.unmount_pool();
+    again(test_bed, "/srv/c:/mnt/b:/mnt/a");
+    HoldingClient::check(&mut clients, "another order of branches, and one more");
+    again(test_bed, "/mnt/b:/mnt/a");
+    HoldingClient::check(&mut clients, "a branch less");
+    test_bed.stop_server();
+    test_bed.kill_daemon();
+    test_bed.unmount_pool();
     rename_behind();
     // As after a reboot.
     sh("umount /mnt/a /mnt/b && mount -t xfs /dev/vdc /mnt/b && mount -t xfs /dev/vdb /mnt/a");
-    ground.mount_pool();
-    ground.start_server();
-    Client::check(&mut clients, "kill -9, renames on the branches, and branches mounted anew");
+    test_bed.mount_pool();
+    test_bed.start_server();
+    HoldingClient::check(&mut clients, "kill -9, renames on the branches, and branches mounted anew");
     lose_copies(&mut clients);
     move_files(&mut clients);
-    again(ground, "/mnt/a:/mnt/b");
-    Client::check(&mut clients, "moves to another branch");
-    killed_under_the_server(ground, &mut clients);
+    again(test_bed, "/mnt/a:/mnt/b");
+    HoldingClient::check(&mut clients, "moves to another branch");
+    killed_under_the_server(test_bed, &mut clients);
     for client in &clients {
         println!("{}", client.events);
     }
-    removed(ground, &mut clients);
+    removed(test_bed, &mut clients);
     drop(clients);
-    without_a_branch(ground);
-    // What the server was told in the beginning is what it would be told now.
+    without_a_branch(test_bed);
+    // The server's answer in the beginning is the answer now.
     sh("fsstack nfs show /mnt/pool --clients 127.0.0.1 | grep -qxF \"$(grep ^/mnt /etc/exports.d/*)\"");
 }
 
-/// The daemon is killed while the server serves. Who asks for something then is told of an I/O error, by the kernel; and when the
-/// server has been stopped for as long as it takes to mount the pool anew, all is as it was.
-fn killed_under_the_server(ground: &Ground, clients: &mut [Client]) {
+/// The daemon is killed while the server serves. Callers then get an I/O error from the kernel. When the server has been
+/// stopped for as long as it takes to mount the pool anew, all is as it was.
+fn killed_under_the_server(test_bed: &TestBed, clients: &mut [HoldingClient]) {
     say("the daemon is killed under the running server");
     complains_of_nothing();
-    ground.kill_daemon();
+    test_bed.kill_daemon();
     for client in CLIENTS {
         // By a handle that the server's kernel has not forgotten: the root's. (One that it has to ask the dead daemon for is ESTALE.)
         let told = fs::metadata(format!("{client}/a new name")).expect_err("an answer of nobody");
         assert_eq!(told.raw_os_error(), Some(5), "{client}: {told}");
     }
-    again(ground, "/mnt/a:/mnt/b");
+    again(test_bed, "/mnt/a:/mnt/b");
     // The kernel's own ENOTCONN, which its server tells the log of, once.
     sh("dmesg | grep 'non-standard errno: -107'");
     sh("dmesg -c >/dev/null");
-    Client::check(clients, "kill -9 under the running server");
+    HoldingClient::check(clients, "kill -9 under the running server");
 }
 
 /// The pool is unmounted, and mounted over these branches.
-fn again(ground: &Ground, branches: &str) {
-    ground.stop_server();
-    ground.unmount_pool();
-    ground.mount_pool_over(branches);
-    ground.start_server();
+fn again(test_bed: &TestBed, branches: &str) {
+    test_bed.stop_server();
+    test_bed.unmount_pool();
+    test_bed.mount_pool_over(branches);
+    test_bed.start_server();
 }
 
 /// Directories lose the copy from which they have their number.
-fn lose_copies(clients: &mut [Client]) {
+fn lose_copies(clients: &mut [HoldingClient]) {
     for (n, client) in clients.iter_mut().enumerate() {
         let name = format!("two-{n}");
         sh(&format!("mkdir /mnt/a/{name} /mnt/b/{name} && touch /mnt/b/{name}/below"));
-        client.held.push(Held::new(CLIENTS[n], &name, Sort::Dir));
+        client.held.push(HeldHandle::new(CLIENTS[n], &name, Sort::Dir));
         fs::remove_dir(format!("/mnt/a/{name}")).unwrap();
     }
     forget();
-    Client::check(clients, "a directory lost its first copy");
+    HoldingClient::check(clients, "a directory lost its first copy");
 }
 
 /// Files grow until they have no room where they are.
-fn move_files(clients: &mut [Client]) {
+fn move_files(clients: &mut [HoldingClient]) {
     for client in ["v3", "v4"] {
         let path = sh(&format!("cd /mnt/pool && find {client} -name 'file too'"));
         let path = path.trim();
@@ -172,24 +172,24 @@ fn move_files(clients: &mut [Client]) {
         assert!(!Path::new(from).join(path).exists(), "{path} did not move");
     }
     forget();
-    Client::check(clients, "moves to another branch");
+    HoldingClient::check(clients, "moves to another branch");
 }
 
-/// What is on a branch that is away is waited for, and is there when the branch is back. (By v3: clients of v4 must claim
-/// back what they have open before the server's grace ends.)
-fn without_a_branch(ground: &Ground) {
+/// Clients wait for objects on a branch that is away, and find them when the branch is back. By v3 only: clients of v4
+/// must reclaim open files before the server's grace period ends.
+fn without_a_branch(test_bed: &TestBed) {
     let mut held = [hold("/mnt/v3")];
-    again(ground, "/mnt/a");
+    again(test_bed, "/mnt/a");
     forget();
     thread::scope(|scope| {
-        let checks = scope.spawn(|| Client::check(&mut held, "a branch was away"));
+        let checks = scope.spawn(|| HoldingClient::check(&mut held, "a branch was away"));
         thread::sleep(Duration::from_secs(4));
-        again(ground, "/mnt/a:/mnt/b");
+        again(test_bed, "/mnt/a:/mnt/b");
         checks.join().unwrap();
     });
 }
 
-fn hold(client: &str) -> Client {
+fn hold(client: &str) -> HoldingClient {
     let here = format!("{client}/{}", Path::new(client).file_name().unwrap().to_str().unwrap());
     let make = || -> std::io::Result<()> {
         fs::create_dir_all(format!("{here}/dir/sub"))?;
@@ -208,8 +208,8 @@ fn hold(client: &str) -> Client {
         ("dir/sub", Sort::Dir),
         ("", Sort::Dir),
     ];
-    let held = names.iter().map(|(name, sort)| Held::new(&here, name, *sort)).collect();
-    Client { events: Events::of(if client == CLIENTS[0] { "knfsd v3" } else { "knfsd v4.2" }), held }
+    let held = names.iter().map(|(name, sort)| HeldHandle::new(&here, name, *sort)).collect();
+    HoldingClient { events: Events::of(if client == CLIENTS[0] { "knfsd v3" } else { "knfsd v4.2" }), held }
 }
 
 /// Names change in the pool, past NFS.
@@ -230,9 +230,9 @@ fn rename_behind() {
         done; done 2>/dev/null; true");
 }
 
-/// What is gone is stale, and stays so when new files come. (A newer server lets a file live on that a client of v4 has open, as
-/// file systems do: without a name, until the server lets go of it.)
-fn removed(ground: &Ground, clients: &mut [Client]) {
+/// Removed objects are stale, and stay so when new files come. A newer server keeps a file alive that a client of v4 has
+/// open, as file systems do: without a name, until the server lets go of it.
+fn removed(test_bed: &TestBed, clients: &mut [HoldingClient]) {
     sh("rm -rf /mnt/pool/*");
     for n in 0..200 {
         fs::write(in_pool(&format!("new{n}")), "new").unwrap();
@@ -243,15 +243,15 @@ fn removed(ground: &Ground, clients: &mut [Client]) {
     let live_on = held().filter(|held| !is_gone(held, |file| file.nlink() == 0)).count();
     if live_on > 0 {
         say(&format!("{live_on} live on without a name: the server is restarted"));
-        ground.stop_server();
-        ground.start_server();
+        test_bed.stop_server();
+        test_bed.start_server();
         held().for_each(|held| assert!(is_gone(held, |_| false)));
     }
     assert_eq!(told("ls /mnt/v4 | wc -l").stdout.trim(), "200");
 }
 
 /// Waits until it is stale, or `lives_on` of a file that v4 has open.
-fn is_gone(held: &Held, lives_on: impl Fn(&fs::Metadata) -> bool) -> bool {
+fn is_gone(held: &HeldHandle, lives_on: impl Fn(&fs::Metadata) -> bool) -> bool {
     let may_live_on = held.sort != Sort::Dir && held.path.starts_with(CLIENTS[1]);
     let mut gone = false;
     // (An NFS client renames what is open there, but these were removed past it.)

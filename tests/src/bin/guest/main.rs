@@ -1,24 +1,24 @@
-//! What a guest runs (`tests/nfs_guest`): a pool, exported by the kernel's own NFS server, mounted by its client, and one
-//! story lived with them. It ends with 0 when all of it came true.
+//! The program of a guest (`tests/nfs_guest`): a pool, exported by the kernel's own NFS server, mounted by its client, and
+//! one scenario run on them. It ends with 0 when every check held.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a story that cannot go on ends there")]
 
 mod figures;
-mod ground;
 mod handles;
 mod names;
 mod operator;
 mod requests;
 mod rights;
+mod test_bed;
 mod work;
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ground::{Ground, Root};
+use test_bed::{Root, TestBed};
 
-type Story = fn(&mut Ground);
+type Story = fn(&mut TestBed);
 
 /// By name: how many connections a client has, who its root is, and what happens.
 const STORIES: &[(&str, u32, Root, Story)] = &[
@@ -41,9 +41,9 @@ fn main() -> ExitCode {
     let (_, nconnect, root, story) =
         STORIES.iter().find(|(known, ..)| *known == name).expect("a story of ours");
     let began = Instant::now();
-    let mut ground = Ground::new(*nconnect, *root);
-    story(&mut ground);
-    ground.end();
+    let mut test_bed = TestBed::new(*nconnect, *root);
+    story(&mut test_bed);
+    test_bed.end();
     println!("{name}: {} s", began.elapsed().as_secs());
     ExitCode::SUCCESS
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::io::Errno;
 
-use crate::ground::{CLIENTS, Ground, in_pool, say, sh, told, until};
+use crate::test_bed::{CLIENTS, TestBed, in_pool, say, sh, told, until};
 
 /// Files of the directories that are removed.
 const GO: usize = 3000;
@@ -21,7 +21,7 @@ const LARGE: usize = 10_000;
 /// How many of the files that come are there at a time.
 const KEPT: usize = 20;
 
-pub(crate) fn story(_: &mut Ground) {
+pub(crate) fn story(_: &mut TestBed) {
     thread::scope(|scope| {
         // Who locks waits most of the time, for a client or a server that asks again.
         scope.spawn(|| {
@@ -59,9 +59,9 @@ fn removed_at_once() {
     });
 }
 
-/// A client of v3 that reads a few pages of a listing at a time, and believes a directory's times for half a minute, as clients
-/// do unless they are told otherwise. At each change the other one throws away what the server has read ahead for it:
-/// emulated, there is always one, and it reads most of a large directory several times.
+/// A client of v3 that reads a few pages of a listing at a time, and caches a directory's times for half a minute, the
+/// default of clients. At each change the other client discards what the server has read ahead for it: under emulation
+/// there is always a change, and it reads most of a large directory several times.
 const PATIENT: &str = "/mnt/patient";
 
 /// A listing has each entry that stays once, and none twice.
@@ -102,7 +102,7 @@ fn listed_while_files_come_and_go() {
     sh(&format!("umount {PATIENT}"));
 }
 
-/// The names in `dir`; `seen` is told how many were read, after each.
+/// The names in `dir`; `seen` gets the count after each.
 fn names_in(dir: &Path, seen: impl Fn(usize)) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -131,7 +131,7 @@ fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
-/// What the lock says to whoever does not wait for it: somebody else holds it.
+/// Answer to a lock request that does not wait: another owner holds the lock.
 fn is_held(file: &File) -> bool {
     match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => false,
@@ -159,8 +159,8 @@ fn locked_by_two() {
     }
 }
 
-/// Whoever waits for a lock has it next: within half a minute, as the server tells nobody of a lock on a FUSE file
-/// system that has become free, and clients ask again after 30 s.
+/// A waiter for a lock gets it next: within half a minute, as the server notifies no client of a released lock on a FUSE
+/// file system, and clients ask again after 30 s.
 fn waited_for() {
     say("waiting for locks");
     for name in ["for-v3", "for-v4"] {

@@ -1,4 +1,4 @@
-//! What an operator does with a server that runs: exports the pool, takes it from the server, and mounts it late.
+//! An operator's work on a running server: exports the pool, takes it from the server, and mounts it late.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -6,11 +6,11 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use crate::ground::{CLIENTS, Ground, forget, in_pool, say, sh, told, until};
+use crate::test_bed::{CLIENTS, TestBed, forget, in_pool, say, sh, told, until};
 
-pub(crate) fn story(ground: &Ground) {
+pub(crate) fn story(test_bed: &TestBed) {
     installed();
-    lets_go(ground);
+    lets_go(test_bed);
 }
 
 /// `fsstack nfs`: the running server exports what was installed, unless the pool is exported already.
@@ -49,7 +49,7 @@ fn installed() {
 }
 
 /// The commands that the check prints do what they say.
-fn lets_go(ground: &Ground) {
+fn lets_go(test_bed: &TestBed) {
     say("letting go");
     fs::write(in_pool("held"), "held").unwrap();
     let held = CLIENTS.map(|client| File::open(Path::new(client).join("held")).unwrap());
@@ -57,9 +57,9 @@ fn lets_go(ground: &Ground) {
     let way = checked.lines().find(|line| line.contains("to unmount: the kernel's NFS server")).unwrap();
     assert!(way.contains(": rpc.nfsd 0; or "), "{way}");
     sh("rpc.nfsd 0");
-    ground.unmount_pool();
-    ground.mount_pool();
-    ground.start_server();
+    test_bed.unmount_pool();
+    test_bed.mount_pool();
+    test_bed.start_server();
     forget();
     for mut file in held {
         let mut text = String::new();
@@ -72,9 +72,9 @@ fn lets_go(ground: &Ground) {
     let (alone, _) = alone.split_once("; then unmount").unwrap();
     assert!(alone.contains("exportfs -u 127.0.0.1:/mnt/pool; "), "{alone}");
     sh(alone);
-    ground.unmount_pool();
+    test_bed.unmount_pool();
     assert_ne!(fs::read_to_string("/proc/fs/nfsd/threads").unwrap().trim(), "0");
-    ground.mount_pool();
+    test_bed.mount_pool();
     sh("exportfs -r && mount -t nfs -o vers=4.2,nconnect=1,hard,actimeo=1 127.0.0.1:/mnt/pool /mnt/v4");
 }
 
@@ -85,11 +85,11 @@ fn asked() -> u64 {
 
 /// The server exports a pool that is not mounted: with `mountpoint` who holds something waits for it. A story of its own:
 /// mountd asks itself again after two minutes.
-pub(crate) fn comes_late(ground: &mut Ground) {
+pub(crate) fn comes_late(test_bed: &mut TestBed) {
     fs::write(in_pool("late"), "late").unwrap();
     let held = CLIENTS.map(|client| File::open(Path::new(client).join("late")).unwrap());
-    ground.stop_server();
-    ground.unmount_pool();
+    test_bed.stop_server();
+    test_bed.unmount_pool();
     sh("exportfs -r && rpc.nfsd 8");
     forget();
     let before = asked();
@@ -103,7 +103,7 @@ pub(crate) fn comes_late(ground: &mut Ground) {
     // Long enough for an answer.
     thread::sleep(Duration::from_secs(3));
     assert!(reading.iter().all(|reading| !reading.is_finished()), "nobody has what they read");
-    ground.mount_pool();
+    test_bed.mount_pool();
     // (That does not hasten it.)
     sh("exportfs -f");
     say("the pool has come");

@@ -1,4 +1,4 @@
-//! What an operation of a client costs the pool: the calls that reach the server, and the requests that the server's kernel
+//! Cost of a client's operation for the pool: the calls that reach the server, and the requests that the server's kernel
 //! makes of the daemon for them.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use fsstack_lab::Requests;
 use rustix::fs::OFlags;
 
 use crate::figures::{mounted_by_a_client, serve_both, unmount};
-use crate::ground::{Ground, say};
+use crate::test_bed::{TestBed, say};
 
 /// Names, or pieces of 1 MiB.
 const COUNT: usize = 32;
@@ -43,8 +43,8 @@ fn at(n: usize) -> u64 {
     (n * MIB) as u64
 }
 
-pub(crate) fn story(ground: &mut Ground) {
-    serve_both(ground);
+pub(crate) fn story(test_bed: &mut TestBed) {
+    serve_both(test_bed);
     for target in mounted_by_a_client() {
         let Some((name, path)) = target.split_once('=').filter(|(name, _)| name.starts_with("pool")) else {
             continue;

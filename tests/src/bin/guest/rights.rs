@@ -1,4 +1,4 @@
-//! Who may what over NFS, and what NFS 4.2 has for sparse files, copies and attributes.
+//! Permissions over NFS, and the NFS 4.2 operations for sparse files, copies and attributes.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
 
-use crate::ground::{CLIENTS, Ground, forget, in_pool, say, sh, told};
 use crate::operator;
+use crate::test_bed::{CLIENTS, TestBed, forget, in_pool, say, sh, told};
 
 const MIB: u64 = 1 << 20;
 
@@ -17,7 +17,7 @@ fn mebibyte(of: u8) -> Vec<u8> {
     vec![of; 1 << 20]
 }
 
-pub(crate) fn story(ground: &mut Ground) {
+pub(crate) fn story(test_bed: &mut TestBed) {
     more_groups_than_the_protocol_has();
     no_more_than_their_groups();
     access_control_lists();
@@ -26,7 +26,7 @@ pub(crate) fn story(ground: &mut Ground) {
     sparse_files();
     copies();
     committed();
-    operator::story(ground);
+    operator::story(test_bed);
 }
 
 /// Whether the user `who` may read `path`.
@@ -101,7 +101,7 @@ fn no_more_than_their_groups() {
     assert_eq!(fs::metadata(in_pool("of3000")).unwrap().gid(), 3000);
 }
 
-/// What is allowed by one client is enforced for the other.
+/// A rule set by one client is enforced for the other.
 fn access_control_lists() {
     say("access control lists");
     fs::write(in_pool("listed"), "secret").unwrap();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::ground::{CLIENTS, Ground, forget, in_pool, say, sh};
+use crate::test_bed::{CLIENTS, TestBed, forget, in_pool, say, sh};
 
 /// How long all of it goes on.
 const LONG: Duration = Duration::from_secs(120);
@@ -15,7 +15,7 @@ const WORKERS: u64 = 4;
 /// Files that a worker has at most.
 const FILES: u64 = 24;
 
-pub(crate) fn story(_: &mut Ground) {
+pub(crate) fn story(_: &mut TestBed) {
     // Emulated, each takes minutes beside the workers.
     thread::scope(|scope| {
         scope.spawn(|| checked_out("/mnt/v4"));
@@ -32,9 +32,9 @@ pub(crate) fn story(_: &mut Ground) {
     });
 }
 
-/// Somebody who writes, reads, renames and removes files of his own, and knows what must be in each.
+/// A worker that writes, reads, renames and removes its own files, and knows what must be in each.
 struct Worker {
-    /// By this client he writes, and by the other he looks.
+    /// Writes by this client, and reads by the other.
     dirs: [PathBuf; 2],
     name: String,
     random: u64,

@@ -5,11 +5,11 @@ use std::path::Path;
 use tempfile::TempDir;
 
 /// Branches `a`, `b` and `c` and a mount point `mnt` in a directory shown as `$D`.
-pub(crate) struct Ground {
+pub(crate) struct TestBed {
     dir: TempDir,
 }
 
-impl Ground {
+impl TestBed {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         ["a", "b", "c", "mnt"].iter().for_each(|name| fs::create_dir(dir.path().join(name)).unwrap());

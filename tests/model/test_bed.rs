@@ -20,7 +20,7 @@ use crate::act::Step;
 use crate::tree::{DIR_MODE, FILE_MODE, NOWHERE, Node, SPAN, Seen, Told, VALUE, Xattrs};
 
 /// A file system that steps are taken on.
-pub(crate) trait Ground {
+pub(crate) trait TestBed {
     /// Takes a step.
     fn take(&mut self, step: &Step) -> Told;
     /// The whole tree.
@@ -36,7 +36,7 @@ impl Directory {
     }
 }
 
-impl Ground for Directory {
+impl TestBed for Directory {
     fn take(&mut self, step: &Step) -> Told {
         on_path(self.0.path(), step)
     }
@@ -55,7 +55,7 @@ impl PoolGround {
     }
 }
 
-impl Ground for PoolGround {
+impl TestBed for PoolGround {
     fn take(&mut self, step: &Step) -> Told {
         match step {
             Step::Crash => {

@@ -10,17 +10,17 @@ use fsstack_lab::shell::{Finished, command};
 /// Longer than anything takes here.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Who root on a client is to the server.
+/// The server's user for root on a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Root {
-    /// As exports(5) has it, and `fsstack nfs show`.
+    /// The options as in exports(5), and in `fsstack nfs show`.
     Nobody,
     /// By an option more.
     Itself,
 }
 
-/// What a story is lived on.
-pub(crate) struct Ground {
+/// Mounts that a scenario runs on.
+pub(crate) struct TestBed {
     /// Connections of each client; 0: the story mounts its own.
     nconnect: u32,
 }
@@ -39,7 +39,7 @@ pub(crate) fn sh(line: &str) -> String {
     sh_within(LIMIT, line)
 }
 
-/// As [`sh`], of what may take longer.
+/// Like [`sh`], for commands that may take longer.
 #[track_caller]
 pub(crate) fn sh_within(limit: Duration, line: &str) -> String {
     let told = command("sh").args(["-c", line]).limit(limit).output().unwrap();
@@ -63,7 +63,7 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Says where the story is, for whoever reads the console of one that failed.
+/// Prints the step of the scenario, for readers of a failed run's console.
 pub(crate) fn say(line: &str) {
     let up = fs::read_to_string("/proc/uptime").unwrap();
     println!("[{}] {line}", up.split(' ').next().unwrap());
@@ -74,7 +74,7 @@ pub(crate) fn forget() {
     fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
 }
 
-impl Ground {
+impl TestBed {
     pub(crate) fn new(nconnect: u32, root: Root) -> Self {
         for module in ["xfs", "fuse", "nfsd", "nfsv3", "nfsv4", "sch_fq"] {
             sh(&format!("modprobe {module}"));
@@ -87,17 +87,17 @@ impl Ground {
             rpcbind -w && rpc.statd --no-notify && rpc.mountd --manage-gids -p 20048");
         fs::write("/proc/fs/nfsd/nfsv4leasetime", "10").unwrap();
         fs::write("/proc/fs/nfsd/nfsv4gracetime", "10").unwrap();
-        let ground = Self { nconnect };
-        ground.mount_pool();
+        let test_bed = Self { nconnect };
+        test_bed.mount_pool();
         export(root);
-        ground.start_server();
+        test_bed.start_server();
         // Nobody has anything to claim back.
         fs::write("/proc/fs/nfsd/v4_end_grace", "Y").unwrap();
         if nconnect > 0 {
-            ground.mount_clients();
+            test_bed.mount_clients();
         }
         say("mounted");
-        ground
+        test_bed
     }
 
     pub(crate) fn mount_pool(&self) {
@@ -116,7 +116,7 @@ impl Ground {
 
     pub(crate) fn start_server(&self) {
         sh("exportfs -r && rpc.nfsd 8");
-        // Locks of v3: nobody comes to claim any, as nobody was told to.
+        // Locks of v3: no client reclaims any, as none was notified.
         if Path::new("/proc/fs/lockd/nlm_end_grace").exists() {
             fs::write("/proc/fs/lockd/nlm_end_grace", "Y").unwrap();
         }
@@ -143,7 +143,7 @@ impl Ground {
         assert_eq!(connections.trim(), (2 * n).to_string(), "connections of both clients");
     }
 
-    /// What it cost, for whoever wonders why it took so long. (100 ticks are a second.)
+    /// Its cost, to explain a long run. 100 ticks are a second.
     fn account(&self) {
         let ticks = |path: &str, fields: std::ops::Range<usize>| -> u64 {
             let stat = fs::read_to_string(path).unwrap();

@@ -18,7 +18,7 @@ pub(crate) fn builder() -> lab::Builder {
     pool.option("write-path=stacked").option("nfs-export").option(&identity())
 }
 
-/// What is held: paths, and what is there.
+/// Held objects: paths, and their content.
 const HELD: [(&str, Sort); 6] = [
     ("d/file", Sort::File),
     ("d/hard", Sort::HardLink),
@@ -28,22 +28,22 @@ const HELD: [(&str, Sort); 6] = [
     ("", Sort::Dir),
 ];
 
-pub(crate) struct Ground {
+pub(crate) struct TestBed {
     // The server goes first: it uses the pool.
     pub(crate) server: Ganesha,
     pub(crate) pool: Pool,
-    pub(crate) held: Vec<Held>,
+    pub(crate) held: Vec<HeldHandle>,
     pub(crate) events: Events,
 }
 
-pub(crate) struct Held {
+pub(crate) struct HeldHandle {
     pub(crate) path: &'static str,
     sort: Sort,
     pub(crate) handle: Vec<u8>,
     fileid: u64,
 }
 
-impl Held {
+impl HeldHandle {
     /// It leads to its object.
     pub(crate) fn try_it(&self, client: &mut Client) -> Result<(), String> {
         let fileid = client.fileid(&self.handle).map_err(|e| format!("`{}`: {e}", self.path))?;
@@ -64,7 +64,7 @@ impl Held {
     }
 }
 
-impl Ground {
+impl TestBed {
     pub(crate) fn new() -> Self {
         Self::over(builder().mount())
     }
@@ -76,21 +76,21 @@ impl Ground {
         }
         fs::hard_link(pool.at("d/hard"), pool.at("d/sub/hard2")).unwrap();
         let server = Ganesha::serve(pool.path(), &home(&pool));
-        let mut ground = Self { server, pool, held: Vec::new(), events: Events::of("ganesha v4") };
-        ground.held = HELD.iter().map(|(path, sort)| ground.hold(path, *sort)).collect();
-        ground.check("nothing");
-        ground
+        let mut test_bed = Self { server, pool, held: Vec::new(), events: Events::of("ganesha v4") };
+        test_bed.held = HELD.iter().map(|(path, sort)| test_bed.hold(path, *sort)).collect();
+        test_bed.check("nothing");
+        test_bed
     }
 
     pub(crate) fn client(&self) -> Client {
         Client::new(self.server.address(), ROOT).unwrap()
     }
 
-    pub(crate) fn hold(&self, path: &'static str, sort: Sort) -> Held {
+    pub(crate) fn hold(&self, path: &'static str, sort: Sort) -> HeldHandle {
         let mut client = self.client();
         let handle = client.handle(path).unwrap();
         let fileid = client.fileid(&handle).unwrap();
-        Held { path, sort, handle, fileid }
+        HeldHandle { path, sort, handle, fileid }
     }
 
     /// Each handle leads to its object, after `event`: at once, and when the kernel has forgotten it.

@@ -1,19 +1,19 @@
-//! Ground of plain branches: directories of the machine, or, by FSSTACK_GROUND=gluster, volumes of every kind.
+//! Test bed of plain branches: directories of the machine, or, by FSSTACK_GROUND=gluster, volumes of every kind.
 //!
-//! So a test that does not name its ground runs on another one unchanged.
+//! So a test that does not name its file systems runs on others unchanged.
 
 use anyhow::Result;
 
 use crate::branch::Kind;
 use crate::gluster;
 
-/// The variable that names the ground.
+/// The variable that names the test bed.
 pub const VARIABLE: &str = "FSSTACK_GROUND";
 
 /// Whether plain branches are to lie on GlusterFS.
 #[must_use]
 pub fn is_gluster() -> bool {
-    std::env::var_os(VARIABLE).is_some_and(|ground| ground == "gluster")
+    std::env::var_os(VARIABLE).is_some_and(|name| name == "gluster")
 }
 
 /// Kind of the n-th branch of a pool, where `kind` was requested.

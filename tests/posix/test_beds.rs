@@ -13,40 +13,40 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// A pool that a suite runs on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ground {
-    /// What `expected.txt` calls pools like this one.
+pub(crate) struct TestBed {
+    /// Name of such pools in `expected.txt`.
     pub(crate) place: &'static str,
     options: &'static [&'static str],
 }
 
 /// Every new file goes to the first branch, the daemon writes.
-pub(crate) const ONE_BRANCH_STACKED: Ground =
-    Ground { place: "one-branch", options: &["create=ff", "write-path=stacked"] };
+pub(crate) const ONE_BRANCH_STACKED: TestBed =
+    TestBed { place: "one-branch", options: &["create=ff", "write-path=stacked"] };
 /// Every new file goes to the first branch, the kernel writes.
-pub(crate) const ONE_BRANCH_PASSTHROUGH: Ground =
-    Ground { place: "one-branch", options: &["create=ff", "write-path=passthrough"] };
+pub(crate) const ONE_BRANCH_PASSTHROUGH: TestBed =
+    TestBed { place: "one-branch", options: &["create=ff", "write-path=passthrough"] };
 /// New files go anywhere, the daemon writes.
-pub(crate) const SPREAD_STACKED: Ground =
-    Ground { place: "spread", options: &["create=rand", "write-path=stacked"] };
+pub(crate) const SPREAD_STACKED: TestBed =
+    TestBed { place: "spread", options: &["create=rand", "write-path=stacked"] };
 /// New files go anywhere, the kernel writes.
-pub(crate) const SPREAD_PASSTHROUGH: Ground =
-    Ground { place: "spread", options: &["create=rand", "write-path=passthrough"] };
+pub(crate) const SPREAD_PASSTHROUGH: TestBed =
+    TestBed { place: "spread", options: &["create=rand", "write-path=passthrough"] };
 /// The kernel keeps neither names nor attributes: every look is a request.
-pub(crate) const SPREAD_UNREMEMBERED: Ground = Ground {
+pub(crate) const SPREAD_UNREMEMBERED: TestBed = TestBed {
     place: "spread",
     options: &["create=rand", "write-path=auto", "attr-timeout=0", "entry-timeout=0"],
 };
 /// The kernel keeps pages of its own and writes them later.
-pub(crate) const SPREAD_WRITEBACK: Ground =
-    Ground { place: "spread", options: &["create=rand", "write-path=stacked", "page-cache=writeback"] };
-/// As a pool is mounted that says nothing.
-pub(crate) const SPREAD_AUTO: Ground =
-    Ground { place: "spread", options: &["create=rand", "write-path=auto"] };
+pub(crate) const SPREAD_WRITEBACK: TestBed =
+    TestBed { place: "spread", options: &["create=rand", "write-path=stacked", "page-cache=writeback"] };
+/// A pool that is mounted without options.
+pub(crate) const SPREAD_AUTO: TestBed =
+    TestBed { place: "spread", options: &["create=rand", "write-path=auto"] };
 
-/// A test a ground, each with the same body.
+/// A test a test bed, each with the same body.
 macro_rules! on_each_ground {
     ($body:ident) => {
-        $crate::grounds::on_each_ground!(
+        $crate::test_beds::on_each_ground!(
             $body;
             one_branch_stacked ONE_BRANCH_STACKED,
             one_branch_passthrough ONE_BRANCH_PASSTHROUGH,
@@ -57,16 +57,16 @@ macro_rules! on_each_ground {
             spread_auto SPREAD_AUTO,
         );
     };
-    ($body:ident; $($test:ident $ground:ident),+ $(,)?) => {
+    ($body:ident; $($test:ident $test_bed:ident),+ $(,)?) => {
         $(#[test]
         fn $test() {
-            $body($crate::grounds::$ground);
+            $body($crate::test_beds::$test_bed);
         })+
     };
 }
 pub(crate) use on_each_ground;
 
-impl Ground {
+impl TestBed {
     /// Why this machine has no such pool.
     pub(crate) fn able() -> Result<(), Skip> {
         needs::mounting()?;

@@ -23,7 +23,7 @@ use fsstack_sys::{Errno, OFlags, identity};
 use tempfile::TempDir;
 
 /// The pool and the kernel's side of it.
-pub(crate) struct Ground {
+pub(crate) struct TestBed {
     pub(crate) union: Union,
     specs: Vec<BranchSpec>,
     settings: Settings,
@@ -31,7 +31,7 @@ pub(crate) struct Ground {
     lookups: RefCell<BTreeMap<u64, u64>>,
     files: RefCell<Vec<Handle>>,
     dirs: RefCell<Vec<Handle>>,
-    /// As whom files and directories are made.
+    /// The owner of new files and directories.
     caller: Cell<Caller>,
     /// Removed at the end.
     homes: Vec<TempDir>,
@@ -80,7 +80,7 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// A ground that asks all branches for a directory's copies at each lookup.
+/// A test bed that asks all branches for a directory's copies at each lookup.
 pub(crate) fn wary() -> Settings {
     Settings { recheck: Duration::ZERO, ..settings() }
 }
@@ -96,7 +96,7 @@ pub(crate) fn distinct_homes() -> Result<Vec<TempDir>, Skip> {
     Ok(vec![disk, memory])
 }
 
-impl Ground {
+impl TestBed {
     /// A pool of `branches` empty directories.
     pub(crate) fn new(branches: usize) -> Self {
         Self::with(&vec![BranchMode::ReadWrite; branches], settings())
@@ -114,9 +114,9 @@ impl Ground {
             fs::set_permissions(home.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         }
         let paths: Vec<_> = homes.iter().map(|home| home.path().to_owned()).collect();
-        let mut ground = Self::at(&paths, modes, settings);
-        ground.homes = homes;
-        ground
+        let mut test_bed = Self::at(&paths, modes, settings);
+        test_bed.homes = homes;
+        test_bed
     }
 
     /// A pool over directories that somebody else removes.
@@ -353,7 +353,7 @@ impl Ground {
         file.ino
     }
 
-    /// What the pool shows as a file's content.
+    /// The content of a file as the pool shows it.
     pub(crate) fn read(&self, path: &str) -> Result<String, Errno> {
         let ino = self.find(path)?.ino;
         self.read_ino(ino)
@@ -468,7 +468,7 @@ impl Ground {
     }
 }
 
-impl Drop for Ground {
+impl Drop for TestBed {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.let_go();
