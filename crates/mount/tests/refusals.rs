@@ -1,6 +1,6 @@
 //! Every refusal as a user reads it, from the real helper: one line each, all at once, nothing mounted.
 
-#![allow(clippy::unwrap_used, reason = "a test whose test_bed cannot be made has failed")]
+#![allow(clippy::unwrap_used, reason = "a test whose test bed cannot be made has failed")]
 
 mod test_bed;
 

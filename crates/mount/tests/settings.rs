@@ -1,6 +1,6 @@
 //! Settings from typed options: defaults, spellings, precedence, privilege, waiting.
 
-#![allow(clippy::unwrap_used, reason = "a test whose test_bed cannot be made has failed")]
+#![allow(clippy::unwrap_used, reason = "a test whose test bed cannot be made has failed")]
 #![allow(clippy::too_many_lines, reason = "what is expected stands beside what is typed")]
 
 mod test_bed;

@@ -1,6 +1,7 @@
 //! The rules of STYLE and ARCHITECTURE that no compiler knows, each a function from sources to complaints.
 
 mod manual;
+mod names;
 mod pages;
 mod prose;
 mod rules;
@@ -46,6 +47,8 @@ const RULES: &[Rule] = &[
     ("every warning and error can be looked up", pages::log_lines),
     ("a doc comment begins with a noun or a verb", prose::openings),
     ("no part of the program is a person", prose::persons),
+    ("a type has its name alone in its crate", names::unique_types),
+    ("a type says what it is", names::telling_types),
     ("prose fits the width", prose::wide_lines),
 ];
 
