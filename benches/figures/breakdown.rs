@@ -194,7 +194,7 @@ struct Seen {
     threads: BTreeMap<i32, Thread>,
 }
 
-/// The calls by which a door takes requests.
+/// The calls by which a transport takes requests.
 fn takes(call: i64) -> bool {
     [libc::SYS_read, libc::SYS_readv, libc::SYS_io_uring_enter].contains(&call)
 }
@@ -328,7 +328,7 @@ impl Sums {
         for (_, asked) in &create.asked {
             waited += self.request(asked);
             self.count(0, &asked.name, 1.0);
-            self.count(2, "system calls of the daemon, without those of its door", calls(asked));
+            self.count(2, "system calls of the daemon, without those of its transport", calls(asked));
         }
         self.count(1, "switches between threads", f64::from(create.switches));
         let within = (create.returned - create.began).saturating_sub(waited);

@@ -1,4 +1,4 @@
-//! A file system that does nothing, behind the doors that the pool has: what the kernel, the door and the machine
+//! A file system that does nothing, behind the pool's transports: what the kernel, the transport and the machine
 //! cost before a branch is asked for anything.
 //!
 //! Names that begin with `c` are directories, with `u` files; all others are missing. This program serves it when it

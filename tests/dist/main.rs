@@ -143,7 +143,7 @@ fn systemd_starts_the_pool_in_a_group_of_its_own_and_again_when_it_dies() {
         # In a group of its own, where SCHED_IDLE threads do not starve.
         pid=$(systemctl show -P MainPID fsstack@media)
         grep -q 'fsstack@media.service$' /proc/$pid/cgroup
-        chrt -p $(grep -l door-0 /proc/$pid/task/*/comm | head -1 | cut -d/ -f5) | grep -o SCHED_IDLE
+        chrt -p $(grep -l -e fuse-0 -e ring-0 /proc/$pid/task/*/comm | head -1 | cut -d/ -f5) | grep -o SCHED_IDLE
         # A daemon that died is replaced, and what it left cleared away.
         systemctl kill --signal=KILL --kill-whom=main fsstack@media
         for i in $(seq 300); do

@@ -1,5 +1,5 @@
 //! Callers that are interrupted or killed while their requests are in a branch that hangs: each is answered once, and the
-//! pool goes on. On both doors.
+//! pool goes on. On both transports.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! A branch whose daemon is frozen: its requests cost a deadline, everybody else's nothing; and all is as before when it
-//! is thawed. On both doors.
+//! is thawed. On both transports.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};

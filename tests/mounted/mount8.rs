@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::command::nfs_identity::fresh_identity;
 use crate::command::{at, told};
-use crate::schedules::{Doors, doors_become};
+use crate::schedules::{WorkerSchedule, workers_become};
 use crate::script::{STRANGER, refused, sh};
 
 /// Where mount(8) looks for the helper of a type: as it stands in fstab, and in the mount table, from which a remount
@@ -92,7 +92,7 @@ fn a_daemon_that_mount_starts_in_a_cpu_cgroup_is_alone_there() {
     let enters = format!("echo $$ >'{}' && exec mount -t fsstack \"$@\"", group.members().display());
     command("sh").args(["-c", &enters, "sh", &source(&pool, ":")]).arg(pool.path()).run().unwrap();
     let daemon = daemon::server_of(pool.path()).unwrap();
-    doors_become(daemon.pid, Doors::Idle);
+    workers_become(daemon.pid, WorkerSchedule::Idle);
     mount.undo().unwrap();
     daemon.wait(Duration::from_secs(10)).unwrap();
 }

@@ -179,7 +179,7 @@ fn shared(file: &std::path::Path) -> Vec<String> {
     extents.filter_map(|line| Some(line.split(':').nth(2)?.split("..").next()?.trim().to_owned())).collect()
 }
 
-/// More files move than the door has threads: they are read, and others' files are served, all the same.
+/// More files move than there are worker threads: they are read, and others' files are served, all the same.
 fn only_the_writers_of_moving_files_wait(transport: &str, threads: usize) {
     let options = ["relocate-speed=1M", &format!("max-threads={threads}"), transport];
     let pool = nearly_full(MiB(40), &options);

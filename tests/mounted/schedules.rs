@@ -38,11 +38,14 @@ fn threads(pid: i32) -> Vec<(String, Schedule)> {
     tasks.filter_map(|task| told(&task.unwrap().path())).collect()
 }
 
-fn is_door(name: &str) -> bool {
-    name.strip_prefix("door-").is_some_and(|n| n.parse::<usize>().is_ok())
+/// True for the name of a worker thread: `fuse-0`, `ring-1`.
+pub(crate) fn is_worker(name: &str) -> bool {
+    ["fuse-", "ring-"]
+        .iter()
+        .any(|transport| name.strip_prefix(transport).is_some_and(|n| n.parse::<usize>().is_ok()))
 }
 
-fn threads_that_doors_start_are_ordinary(transport: &str) {
+fn threads_that_workers_start_are_ordinary(transport: &str) {
     let branches = lab::pool().tmp_branch("b").served_branch("a");
     let pool = filled(
         lasting_a_second(branches)
@@ -76,13 +79,13 @@ fn threads_that_doors_start_are_ordinary(transport: &str) {
     let (_, ordinary) = told(Path::new(&format!("/proc/{pid}"))).unwrap();
     assert_eq!(ordinary.policy, "0");
     // A thread has its name a moment before it has anything else.
-    until("all but the doors are ordinary", || {
-        let mut others = threads(pid).into_iter().filter(|(name, _)| !is_door(name));
+    until("all but the workers are ordinary", || {
+        let mut others = threads(pid).into_iter().filter(|(name, _)| !is_worker(name));
         seen("branch-space") && others.all(|(_, schedule)| schedule == ordinary)
     });
-    // The doors have a CPU each. (How they compete there changes with what else there is to do.)
-    let doors: Vec<_> = threads(pid).into_iter().filter(|(name, _)| is_door(name)).collect();
-    assert!(doors.iter().all(|(_, schedule)| schedule.cpus.parse::<u32>().is_ok()), "{doors:?}");
+    // The workers have a CPU each. (How they compete there changes with what else there is to do.)
+    let workers: Vec<_> = threads(pid).into_iter().filter(|(name, _)| is_worker(name)).collect();
+    assert!(workers.iter().all(|(_, schedule)| schedule.cpus.parse::<u32>().is_ok()), "{workers:?}");
 
     enough.store(true, Relaxed);
     drop(frozen);
@@ -94,38 +97,38 @@ fn threads_that_doors_start_are_ordinary(transport: &str) {
 #[test]
 fn threads_that_the_devices_threads_start_are_ordinary() {
     needs!(mounting(), program("mergerfs"));
-    threads_that_doors_start_are_ordinary("dev");
+    threads_that_workers_start_are_ordinary("dev");
 }
 
 #[test]
 fn threads_that_the_rings_threads_start_are_ordinary() {
     needs!(mounting(), program("mergerfs"), rings());
-    threads_that_doors_start_are_ordinary("ring");
+    threads_that_workers_start_are_ordinary("ring");
 }
 
-/// How a door's thread is scheduled.
+/// How a worker thread is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doors {
+pub(crate) enum WorkerSchedule {
     /// Under `SCHED_IDLE`, where niceness says nothing.
     Idle,
     /// Ordinary, with nice -5.
     Nice,
 }
 
-/// Waits until all threads of the doors of the daemon `pid` are scheduled so.
-pub(crate) fn doors_become(pid: i32, wanted: Doors) {
+/// Waits until all threads of the workers of the daemon `pid` are scheduled so.
+pub(crate) fn workers_become(pid: i32, wanted: WorkerSchedule) {
     let so = |schedule: &Schedule| match wanted {
-        Doors::Idle => schedule.policy == "5",
-        Doors::Nice => schedule.policy == "0" && schedule.nice == "-5",
+        WorkerSchedule::Idle => schedule.policy == "5",
+        WorkerSchedule::Nice => schedule.policy == "0" && schedule.nice == "-5",
     };
-    until(&format!("the doors of {pid} are {wanted:?}"), || {
-        let doors: Vec<_> = threads(pid).into_iter().filter(|(name, _)| is_door(name)).collect();
-        !doors.is_empty() && doors.iter().all(|(_, schedule)| so(schedule))
+    until(&format!("the workers of {pid} are {wanted:?}"), || {
+        let workers: Vec<_> = threads(pid).into_iter().filter(|(name, _)| is_worker(name)).collect();
+        !workers.is_empty() && workers.iter().all(|(_, schedule)| so(schedule))
     });
 }
 
-/// A pool whose daemon is started in `group`, as systemd starts those of its units: how its doors are scheduled.
-fn started_in(group: &CpuGroup, doors: Doors) {
+/// A pool whose daemon is started in `group`, as systemd starts those of its units: how its workers are scheduled.
+fn started_in(group: &CpuGroup, workers: WorkerSchedule) {
     let scripts = tempfile::tempdir().unwrap();
     let script = scripts.path().join("start");
     let (members, helper) = (group.members(), daemon::helper().unwrap());
@@ -134,29 +137,31 @@ fn started_in(group: &CpuGroup, doors: Doors) {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let pool = lab::pool().tmp_branch("a").no_others().helper(&script).mount();
     pool.write("file", b"x");
-    doors_become(pool.daemon().pid, doors);
+    workers_become(pool.daemon().pid, workers);
 }
 
 #[test]
-fn doors_are_scheduled_as_asked() {
+fn workers_are_scheduled_as_asked() {
     needs!(mounting(), niceness());
-    for (asked, doors) in [("idle", Doors::Idle), ("nice", Doors::Nice)] {
+    for (asked, workers) in [("idle", WorkerSchedule::Idle), ("nice", WorkerSchedule::Nice)] {
         let pool =
             lab::pool().tmp_branch("a").no_others().option(&format!("door-scheduling={asked}")).mount();
         pool.write("file", b"x");
-        doors_become(pool.daemon().pid, doors);
+        workers_become(pool.daemon().pid, workers);
     }
     let pool = lab::pool().tmp_branch("a").no_others().option("door-scheduling=plain").mount();
     let (_, ordinary) = told(Path::new(&format!("/proc/{}", pool.daemon().pid))).unwrap();
-    let mut doors = threads(pool.daemon().pid).into_iter().filter(|(name, _)| is_door(name));
-    assert!(doors.all(|(_, own)| (own.policy, own.nice) == (ordinary.policy.clone(), ordinary.nice.clone())));
+    let mut workers = threads(pool.daemon().pid).into_iter().filter(|(name, _)| is_worker(name));
+    assert!(
+        workers.all(|(_, own)| (own.policy, own.nice) == (ordinary.policy.clone(), ordinary.nice.clone()))
+    );
 }
 
 #[test]
 fn a_daemon_in_a_cpu_cgroup_of_its_own_is_idle() {
     needs!(mounting(), niceness(), cpu_groups());
     let group = CpuGroup::new("own").unwrap();
-    started_in(&group, Doors::Idle);
+    started_in(&group, WorkerSchedule::Idle);
 }
 
 /// Where the daemon's session, which it leads, is no scheduling group, whatever autogroup says.
@@ -165,5 +170,5 @@ fn a_daemon_in_a_cpu_cgroup_with_others_is_nice() {
     needs!(mounting(), niceness(), cpu_groups());
     let group = CpuGroup::new("shared").unwrap();
     let _joined = group.join().unwrap();
-    started_in(&group, Doors::Nice);
+    started_in(&group, WorkerSchedule::Nice);
 }

@@ -82,7 +82,7 @@ pub(crate) fn python(dir: impl AsRef<Path>, script: &str) -> String {
     told(command("python3").arg("-c").arg(script).dir(dir))
 }
 
-/// Descriptors of the daemon that lead to branches. (Its doors open and close others as the load goes.)
+/// Descriptors of the daemon that lead to branches. Its worker threads open and close others as the load goes.
 pub(crate) fn files_held(pool: &Pool) -> usize {
     std::thread::sleep(Duration::from_millis(100));
     let leads_in = |link: &PathBuf| pool.branches().iter().any(|branch| link.starts_with(branch.path()));

@@ -8,25 +8,24 @@ use std::path::Path;
 use fsstack_lab::{self as lab, Pool, RingSwitch, needs};
 
 use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, until};
+use crate::schedules::is_worker;
 use crate::script::{log_with, sh};
 
-/// How many threads of the pool's daemon answer requests: `door-0`, `door-1` ...
-fn door_threads(pool: &Pool) -> usize {
+/// How many threads of the pool's daemon answer requests: `fuse-0`, `ring-1` ...
+fn worker_threads(pool: &Pool) -> usize {
     let tasks = fs::read_dir(format!("/proc/{}/task", pool.daemon().pid)).unwrap();
     let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default());
-    let answers =
-        |name: &String| name.trim().strip_prefix("door-").is_some_and(|n| n.parse::<usize>().is_ok());
-    names.filter(answers).count()
+    names.filter(|name| is_worker(name.trim())).count()
 }
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 #[test]
-fn the_log_and_the_root_tell_which_door_it_is() {
+fn the_log_and_the_root_tell_which_transport_it_is() {
     needs!(mounting(), program("getfattr"));
     let ring = lab::needs::rings().is_ok();
     let on = fs::read_to_string(SWITCH).is_ok_and(|value| value.starts_with('Y'));
-    for (option, door, said) in [
+    for (option, transport, said) in [
         ("dev", "dev", "/dev/fuse"),
         ("ring", "ring", "io_uring"),
         ("auto", if on { "ring" } else { "dev" }, "requests by"),
@@ -38,7 +37,7 @@ fn the_log_and_the_root_tell_which_door_it_is() {
         let pool = lab::pool().tmp_branch("a").option(&format!("transport={option}"));
         let mut pool = pool.option(&format!("log={}", log.path().display())).mount();
         let told = sh(pool.path(), "getfattr --only-values -n user.fsstack.transport .");
-        assert_eq!(told, door, "transport={option}");
+        assert_eq!(told, transport, "transport={option}");
         pool.unmount();
         let log = fs::read_to_string(log.path()).unwrap();
         let line = log.lines().find(|line| line.contains("requests by"));
@@ -70,7 +69,7 @@ fn a_ring_that_cannot_be_had_is_refused_with_its_reason() {
 fn max_threads_holds_from_the_start() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").option("transport=dev").option("max-threads=1").mount();
-    assert_eq!(door_threads(&pool), 1);
+    assert_eq!(worker_threads(&pool), 1);
     needs!(rings());
     // One for each CPU that there may be: the kernel uses no queue before all have an entry.
     let possible = fsstack_sys::thread::possible_cpus();
@@ -80,12 +79,12 @@ fn max_threads_holds_from_the_start() {
         pool.write("file", b"bytes");
         let bound = wanted.max(possible);
         // So many at work at once, on whatever CPU: no queue has more, and each may once have had all.
-        assert!((possible..=possible * bound).contains(&door_threads(&pool)), "max-threads={wanted}");
+        assert!((possible..=possible * bound).contains(&worker_threads(&pool)), "max-threads={wanted}");
         // Three a CPU that all stay busy for a while: what is left of them waits.
         sh(pool.path(), "for n in $(seq 50); do (stat file; ls; cat file) > /dev/null & done; wait");
         // In front of a volume that has all its calls threads step aside, up to eight times as many beside.
         let most = if lab::test_bed::is_gluster() { 9 * bound } else { possible * bound };
-        assert!(door_threads(&pool) <= most, "max-threads={wanted}: {}", door_threads(&pool));
+        assert!(worker_threads(&pool) <= most, "max-threads={wanted}: {}", worker_threads(&pool));
     }
 }
 
@@ -98,7 +97,7 @@ fn helpers_at_the_device_come_for_who_waits_in_a_branch_and_go_again() {
     let pool = filled(builder);
     fs::write(pool.at("here"), "on b").unwrap();
     let (base, dir) = (fsstack_sys::thread::allowed_cpus().len(), pool.at("on-a"));
-    until("no helper is there", || door_threads(&pool) == base);
+    until("no helper is there", || worker_threads(&pool) == base);
     let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     let ask = |n: usize| {
         let at = dir.join((n % 40).to_string());
@@ -110,12 +109,12 @@ fn helpers_at_the_device_come_for_who_waits_in_a_branch_and_go_again() {
         assert_eq!(fs::read(pool.at("here")).unwrap(), b"on b");
     }
     assert!(callers.iter().all(|caller| !caller.is_finished()), "told before the branch was thawed");
-    assert!(base < door_threads(&pool));
+    assert!(base < worker_threads(&pool));
     drop(frozen);
     assert!(callers.into_iter().all(|caller| caller.join().unwrap()), "thawed in time: nobody is refused");
     until("the helpers have gone", || {
         assert!(fs::metadata(pool.at("here")).is_ok());
-        door_threads(&pool) == base
+        worker_threads(&pool) == base
     });
 }
 
@@ -133,7 +132,7 @@ fn has_free_thread(pool: &Pool, cpu: usize) -> bool {
         |task: &fs::DirEntry, what: &str| fs::read_to_string(task.path().join(what)).unwrap_or_default();
     tasks.any(|task| {
         let task = task.unwrap();
-        told(&task, "comm").trim() == format!("door-{cpu}") && told(&task, "wchan").contains("io_cqring_wait")
+        told(&task, "comm").trim() == format!("ring-{cpu}") && told(&task, "wchan").contains("io_cqring_wait")
     })
 }
 
@@ -178,13 +177,13 @@ fn threads_that_a_crowd_left_behind_keep_little_memory() {
     let pool = filled(described().option("transport=ring").option("branch-timeout=120"));
     let content = vec![7; 4 << 20];
     fs::write(pool.at("on-b/large"), &content).unwrap();
-    let (before, threads) = (resident(&pool), door_threads(&pool));
+    let (before, threads) = (resident(&pool), worker_threads(&pool));
     let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     let cpu = fsstack_sys::thread::allowed_cpus()[0];
     let callers: Vec<_> = (0..20).map(|n| calls_from(&pool, cpu, n)).collect();
     drop(frozen);
     assert!(callers.into_iter().all(|caller| caller.join().unwrap()));
-    let came = door_threads(&pool) - threads;
+    let came = worker_threads(&pool) - threads;
     assert!(16 <= came, "{came} threads came");
     // Each carries much.
     let readers: Vec<_> = (0..came)

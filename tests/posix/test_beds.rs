@@ -1,4 +1,4 @@
-//! The ways of mounting a pool that the suites run on; which door requests come by says FSSTACK_TEST_TRANSPORT
+//! The ways of mounting a pool that the suites run on; FSSTACK_TEST_TRANSPORT names the transport
 //! (`cargo xtask test` runs all of them by both).
 
 use std::time::Duration;

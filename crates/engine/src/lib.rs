@@ -1,6 +1,6 @@
 //! The union file system: requests in, answers out.
 //!
-//! It knows nothing of FUSE: a door's adapter calls one method an operation (`ops`) and turns the answer into
+//! It knows nothing of FUSE: a transport's adapter calls one method an operation (`ops`) and turns the answer into
 //! protocol structs. Every operation takes one snapshot of the pool, resolves the inode, and makes its calls
 //! through `fsstack-sys`, each relative to a directory descriptor of a branch.
 

@@ -50,19 +50,19 @@ struct LookupQueue {
 
 impl std::fmt::Debug for ParallelLookup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scouts").field("threads", &self.0.state.lock().threads).finish()
+        f.debug_struct("ParallelLookups").field("threads", &self.0.state.lock().threads).finish()
     }
 }
 
 impl ParallelLookup {
-    /// Makes sure that there are enough for `pool`. Not for a door's thread: threads inherit where they may run.
+    /// Makes sure that there are enough for `pool`. Not for a worker thread: threads inherit where they may run.
     pub(crate) fn start_threads(&self, pool: &Pool) {
         let remote = pool.branches.iter().filter(|branch| !branch.kind.is_local()).count();
         // The only one is asked by the thread that serves the request.
         let wanted = if remote < 2 { 0 } else { (remote * EACH).min(MOST) };
         while self.0.state.lock().threads < wanted {
             let shared = self.0.clone();
-            let started = std::thread::Builder::new().name("scout".into()).stack_size(128 << 10);
+            let started = std::thread::Builder::new().name("lookup".into()).stack_size(128 << 10);
             if let Err(error) = started.spawn(move || shared.work()) {
                 return tracing::warn!(%error, "parallel lookup: cannot start a thread; branches are asked one after the other");
             }

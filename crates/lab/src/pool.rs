@@ -380,7 +380,7 @@ impl Pool {
         if !options.iter().any(|option| option.starts_with("state-dir=")) {
             options.push(format!("state-dir={}", self.state_dir().display()));
         }
-        // (Locks on the branch are for one door only: see docs/options.md.)
+        // Locks on the branch are for one transport only: see docs/options.md.
         for (variable, name, against) in
             [(TRANSPORT, "transport=", "locks=branch"), (SECCOMP, "seccomp=", "seccomp=")]
         {

@@ -169,7 +169,7 @@ mod tests {
         );
         assert_eq!(what("sys_enter: NR 437 (ffffff9c, 7f00, 7f10, 18, 0, 0)"), Some(What::Enter(437)));
         assert_eq!(what("sys_exit: NR 437 = -2"), Some(What::Exit(437)));
-        let switch = "sched_switch: prev_comm=a b prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=door-0 next_pid=9 next_prio=120";
+        let switch = "sched_switch: prev_comm=a b prev_pid=7 prev_prio=120 prev_state=S ==> next_comm=fuse-0 next_pid=9 next_prio=120";
         assert_eq!(what(switch), Some(What::Switch { from: 7, to: 9 }));
         assert_eq!(read(switch).map(|event| event.thread), Some(7));
         for other in ["", "# tracer: nop", "sched_waking: comm=a pid=1", "sys_exit: NR x = 1"] {

@@ -1,4 +1,4 @@
-//! Where the floors meet: settings become an engine behind the kernel's doors, served until it is unmounted.
+//! Start of a pool: settings become an engine, served over a transport until it is unmounted.
 
 use crate::background::Ready;
 use crate::confine::give_up_rights;

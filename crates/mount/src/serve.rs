@@ -1,4 +1,4 @@
-//! The engine behind the kernel's doors, from the mount to the unmount.
+//! Serving the engine over a transport, from the mount to the unmount.
 
 use std::io;
 use std::path::PathBuf;
@@ -94,7 +94,7 @@ pub(crate) fn serve(
         Remembered::in_dir(settings.state_dir.as_deref()).note(&settings.branches, &World::here());
         log_mounted(settings, &mounted);
         log_want_of_room(settings, &union);
-        let waiting = std::thread::Builder::new().name("door-wait".into());
+        let waiting = std::thread::Builder::new().name("fuse-wait".into());
         let waits_for = union.clone();
         waiting
             .spawn(move || {
@@ -299,7 +299,7 @@ fn control(settings: &Settings, listed: Option<&Registration>, served: &Arc<Serv
     Some(server)
 }
 
-/// The door that requests come through, and what an operator can do with the pool behind it.
+/// The transport of a pool, and the operations that an operator has.
 fn open_transport(
     settings: &Settings,
     pool: Pool,
@@ -441,7 +441,7 @@ fn listen(
                             holders.iter().for_each(|holder| tracing::warn!("pool held by {holder}"));
                         }
                         match done {
-                            // The door's threads see it.
+                            // The worker threads see it.
                             Ok(Unmount::Gone | Unmount::Aborted) => {}
                             Ok(Unmount::Detached) => {
                                 let _heard = end.send(End::Detached);

@@ -56,13 +56,13 @@ pub struct Settings {
     pub out_of_band: OutOfBand,
     /// Timeouts of names and of missing names while notices come for every change.
     pub watched_timeouts: (Duration, Duration),
-    /// Which door requests come through.
+    /// Transport of the requests.
     pub transport: Transport,
-    /// How the door's threads are scheduled.
+    /// Scheduling of the worker threads.
     pub transport_scheduling: TransportScheduling,
     /// Handling of a system call outside the daemon's list.
     pub seccomp: Seccomp,
-    /// The most door threads; `None` leaves it to the door.
+    /// The most worker threads; `None` leaves it to the transport.
     pub max_threads: Option<NonZeroUsize>,
     /// The largest request in bytes.
     pub max_write: u32,
@@ -167,7 +167,7 @@ pub enum OutOfBand {
     Never,
 }
 
-/// Which door requests come through.
+/// Transport of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// io_uring where the kernel has it switched on, else the device.
@@ -203,7 +203,7 @@ impl Seccomp {
     }
 }
 
-/// How a door's threads are scheduled.
+/// Scheduling of worker threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportScheduling {
     /// `Idle` in a scheduling group of its own, else `Nice`.

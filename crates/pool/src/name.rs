@@ -1,4 +1,4 @@
-//! The name of one directory entry: checked once at the door, trusted below it.
+//! The name of one directory entry: checked once where bytes become a name, trusted below.
 
 use std::borrow::Borrow;
 use std::ffi::{CStr, CString};

@@ -36,7 +36,7 @@ pub const KEPT: &[(CapabilitySet, &str)] = &[
     ),
     (CapabilitySet::MAC_OVERRIDE, "files whose Smack label is another than the daemon's"),
     (CapabilitySet::SYS_ADMIN, "passthrough, trusted.* attributes, fanotify, unmounting"),
-    (CapabilitySet::SYS_NICE, "threads of the doors under door-scheduling=nice, and back to ordinary ones"),
+    (CapabilitySet::SYS_NICE, "worker threads under door-scheduling=nice, and back to ordinary ones"),
     (CapabilitySet::SYS_PTRACE, "who holds the pool, by /proc/PID/fd, when it is to be unmounted"),
     (CapabilitySet::NET_BIND_SERVICE, "metrics= at a port below 1024"),
 ];

@@ -1,6 +1,6 @@
 //! Safe system calls relative to a directory descriptor: labelled errors, EINTR, counters, injectable faults.
 //!
-//! The only floor, besides the kernel's doors, with `unsafe`. It has no policy. Linux only.
+//! The only crate, besides the transports of `fuse`, with `unsafe`. It has no policy. Linux only.
 
 #[cfg(feature = "allocations")]
 pub mod allocations;

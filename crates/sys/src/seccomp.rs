@@ -63,7 +63,7 @@ macro_rules! always {
     ($($name:ident)*) => { &[$((libc::$name, When::Always)),*] };
 }
 
-/// Calls of requests, of the doors, and of whatever runs all the time.
+/// Calls of requests, of the transports, and of threads that run all the time.
 const OFTEN: &[(c_long, When)] = always![
     SYS_io_uring_enter SYS_read SYS_writev SYS_write SYS_readv SYS_openat2 SYS_statx SYS_close SYS_ioctl SYS_setfsuid SYS_setfsgid
     SYS_setgroups SYS_umask SYS_futex SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2 SYS_getdents64

@@ -75,7 +75,7 @@ enum TestTransport {
 }
 
 impl TestTransport {
-    /// A tier by this door, as the table has it.
+    /// A tier over this transport, as the table has it.
     fn of(self, tier: Tier) -> &'static str {
         match (tier, self) {
             (Tier::Unit, _) => "unit",
@@ -118,11 +118,11 @@ impl Tier {
     /// Those that run when none is named.
     const ALWAYS: &[Self] = &[Self::Unit, Self::Model, Self::Faults, Self::Power, Self::Mounted, Self::Posix];
 
-    /// The doors that it runs by, one after the other.
+    /// Its transports, one after the other.
     fn transports(self) -> &'static [TestTransport] {
         match self {
             Self::Mounted | Self::Posix | Self::Long => &[TestTransport::Dev, TestTransport::Ring],
-            // The model's own tests say which door they are about; the faults are below the doors.
+            // The model's own tests say which transport they are about; the faults are below the transports.
             Self::Unit
             | Self::Model
             | Self::Faults
@@ -219,15 +219,16 @@ impl Test {
         let mut helpers = HashMap::new();
         // A pool by the ring switches that on for the whole machine.
         let _as_before = RingSwitch::kept();
-        for (tier, door) in tiers.iter().flat_map(|tier| tier.transports().iter().map(|door| (*tier, *door)))
+        for (tier, transport) in
+            tiers.iter().flat_map(|tier| tier.transports().iter().map(|transport| (*tier, *transport)))
         {
-            let name = door.of(tier);
+            let name = transport.of(tier);
             let helper =
                 helpers.entry(tier.profile()).or_insert_with_key(|profile| exec::build_helper(profile));
-            report.add(match (&*helper, tier.able().and_then(|()| door.able())) {
+            report.add(match (&*helper, tier.able().and_then(|()| transport.able())) {
                 (Err(e), _) => ReportRow::new(name).failed(format!("{e:#}")),
                 (Ok(_), Err(skip)) => ReportRow::new(name).skipped(skip.to_string()),
-                (Ok(helper), Ok(())) => timed(|| run_tier(tier, door, runner, helper)),
+                (Ok(helper), Ok(())) => timed(|| run_tier(tier, transport, runner, helper)),
             });
         }
         if tiers.contains(&Tier::Long) {
@@ -258,8 +259,8 @@ fn checks() -> Vec<ReportRow> {
     ]
 }
 
-fn run_tier(tier: Tier, door: TestTransport, runner: Runner, helper: &PathBuf) -> ReportRow {
-    let mut row = ReportRow::new(door.of(tier));
+fn run_tier(tier: Tier, transport: TestTransport, runner: Runner, helper: &PathBuf) -> ReportRow {
+    let mut row = ReportRow::new(transport.of(tier));
     // Here and not in the tests, so that compiling a suite takes none of a test's time.
     let installed = match tier {
         Tier::Posix => install::suites(),
@@ -280,7 +281,7 @@ fn run_tier(tier: Tier, door: TestTransport, runner: Runner, helper: &PathBuf) -
         return power::run(row, &tier.commands(runner), helper, tier == Tier::PowerLong);
     }
     for args in tier.commands(runner) {
-        row = match run_counted(door.told_to(exec::cargo().args(&args)), helper) {
+        row = match run_counted(transport.told_to(exec::cargo().args(&args)), helper) {
             Ok((tally, skips)) => row.counted(tally, skips),
             Err(e) => row.failed(format!("{e:#}")),
         };

@@ -32,7 +32,7 @@ impl Branch {
     pub(crate) fn is_silent(&self) -> bool {
         let (tell, answer) = mpsc::channel();
         let root = self.root();
-        let asked = std::thread::Builder::new().name("silence".into()).spawn(move || {
+        let asked = std::thread::Builder::new().name("branch-abort".into()).spawn(move || {
             let _said = fsstack_sys::file::statfs(root.as_fd());
             // Nobody may be waiting any more.
             let _heard = tell.send(());

@@ -389,8 +389,8 @@ mod tests {
     fn the_door_is_told_which_request_to_refuse() {
         let inflight_limit = InflightLimit::new(Duration::from_millis(1), 1);
         let transport = Arc::new(Refused::default());
-        let at_door: Arc<dyn reply_takeover::ReplyTakeover> = transport.clone();
-        reply_takeover::at(&at_door, 7, || {
+        let responder: Arc<dyn reply_takeover::ReplyTakeover> = transport.clone();
+        reply_takeover::at(&responder, 7, || {
             let _stuck = inflight_limit.enter(CallKind::Short, || true).unwrap();
             looked_until(&inflight_limit, false, |look| look.overstayed);
         });

@@ -157,7 +157,7 @@ impl Branch {
             .begin(self.health.inflight_limit.as_ref().map_or(Duration::ZERO, InflightLimit::now));
         drop(monitor_state);
         let (me, health) = (self.me.clone(), self.health.clone());
-        let thread = std::thread::Builder::new().name(format!("examine-{}", self.ix.0)).stack_size(256 << 10);
+        let thread = std::thread::Builder::new().name(format!("probe-{}", self.ix.0)).stack_size(256 << 10);
         let started = thread.spawn(move || {
             if let Some(branch) = me.upgrade() {
                 let result = branch.probe();

@@ -108,7 +108,7 @@ impl PreopenedPath {
     /// Starts the thread. It ends with the sender, or stays where the client hangs.
     fn attend(self: Arc<Self>) -> Sender<PreopenedFd> {
         let (used, to_close) = mpsc::channel::<PreopenedFd>();
-        let builder = std::thread::Builder::new().name("branch-parts".into()).stack_size(64 << 10);
+        let builder = std::thread::Builder::new().name("gluster-meta".into()).stack_size(64 << 10);
         let started = thread::start(builder, move || {
             for file in to_close {
                 let next = self.open_after(&file).ok();

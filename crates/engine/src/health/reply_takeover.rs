@@ -6,9 +6,8 @@
 //! whether the request is still the same and not answered yet. A request that only reads is served again: by then the branch
 //! is closed, and the answer comes from the other branches.
 //!
-//! A request may also have to wait for another one: for a place in a branch, or until the file that it is about has been
-//! moved. So that not all threads come to wait like that, a door's thread steps aside meanwhile ([`of`], `aside`), and the
-//! door may have another one in its place.
+//! A request may also wait for another one: for a permit of a branch, or until its file has been moved. A worker thread
+//! steps aside meanwhile ([`of`], `aside`), and the transport may start another one in its place.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;

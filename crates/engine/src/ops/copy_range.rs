@@ -1,6 +1,6 @@
 //! Copying inside the pool: the branch's own way on one branch, read and write across branches.
 //!
-//! A copy that may take long steps aside: the door has another thread meanwhile.
+//! A copy that may take long steps aside: the transport has another thread meanwhile.
 
 use std::os::fd::AsFd;
 

@@ -112,7 +112,7 @@ impl DevTransport {
         }
         // Also where no more threads may be: those that step aside do not count.
         let watched = shared.clone();
-        let watcher = std::thread::Builder::new().name("door-watch".into());
+        let watcher = std::thread::Builder::new().name("fuse-watch".into());
         threads.push(watcher.spawn(move || watched.watch())?);
         Ok(Self { shared, threads })
     }
@@ -133,7 +133,7 @@ impl DevShared {
         let shared = self.clone();
         let cpu = self.readers.cpu(index);
         let membership = self.workers.enter(index);
-        std::thread::Builder::new().name(format!("door-{index}")).spawn(move || {
+        std::thread::Builder::new().name(format!("fuse-{index}")).spawn(move || {
             shared.scheduling.apply(cpu);
             if let Err(error) = identity::keep_capabilities() {
                 tracing::warn!(%error, "transport: a thread cannot take callers' identities");
@@ -276,7 +276,7 @@ impl DevShared {
         let membership = self.workers.enter(self.readers.number_of_substitute(number));
         let started = device.try_clone().and_then(|device| {
             let at_hand = RequestAtHand::new(self, &device, Some(membership.worker()))?;
-            let thread = std::thread::Builder::new().name("door-again".into());
+            let thread = std::thread::Builder::new().name("fuse-again".into());
             thread.spawn(move || {
                 scheduling::leave();
                 if let Err(error) = identity::keep_capabilities() {

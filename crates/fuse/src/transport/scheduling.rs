@@ -47,7 +47,7 @@ impl Scheduling {
         if let Some(cpu) = cpu
             && let Err(error) = thread::pin_to_cpu(cpu)
         {
-            tracing::debug!(%error, cpu, "a door's thread is not pinned");
+            tracing::debug!(%error, cpu, "a worker thread is not pinned");
         }
         let applied = match self {
             Self::Idle => thread::set_policy(Policy::Idle),
@@ -72,7 +72,7 @@ fn has_own_group(of_controller: CpuGroup) -> bool {
 /// the kernel lets it only as far as RLIMIT_NICE goes: by default, never.
 fn comes_back() -> bool {
     let there_and_back = || thread::set_policy(Policy::Idle).and_then(|()| thread::set_policy(Policy::Other));
-    let trial = std::thread::Builder::new().name("door-trial".into()).spawn(there_and_back);
+    let trial = std::thread::Builder::new().name("sched-trial".into()).spawn(there_and_back);
     trial.is_ok_and(|trial| trial.join().is_ok_and(|back| back.is_ok()))
 }
 
@@ -248,7 +248,7 @@ impl WatchedThread<'_> {
 
 fn report(done: std::io::Result<()>) {
     if let Err(error) = done {
-        tracing::debug!(%error, "a door's thread is scheduled as it was");
+        tracing::debug!(%error, "a worker thread is scheduled as it was");
     }
 }
 

@@ -127,7 +127,7 @@ impl UringTransport {
         });
         let mut threads = Vec::with_capacity(queues * AT_FIRST + 2);
         let watched = shared.clone();
-        let forgets = std::thread::Builder::new().name("door-forgets".into());
+        let forgets = std::thread::Builder::new().name("ring-forgets".into());
         threads.push(forgets.spawn(move || forgets::serve(&watched))?);
         // A queue whose CPU is not there, or not for us, still needs its entry.
         let (registered_sender, made) = channel();
@@ -141,7 +141,7 @@ impl UringTransport {
                 threads.push(shared.start(queue, FirstEntry::More)?);
             }
         }
-        let grower = std::thread::Builder::new().name("door-keeper".into());
+        let grower = std::thread::Builder::new().name("ring-grow".into());
         let kept = shared.clone();
         threads.push(grower.spawn(move || kept.start_wanted())?);
         Ok(Self { threads, shared })
@@ -163,7 +163,7 @@ impl RingShared {
     fn start(self: &Arc<Self>, queue: usize, first: FirstEntry) -> io::Result<JoinHandle<()>> {
         let shared = self.clone();
         let membership = self.workers.enter(queue);
-        std::thread::Builder::new().name(format!("door-{queue}")).spawn(move || {
+        std::thread::Builder::new().name(format!("ring-{queue}")).spawn(move || {
             shared.scheduling.apply(Some(queue));
             if let Err(error) = identity::keep_capabilities() {
                 tracing::warn!(%error, "transport: a thread cannot take callers' identities");
