@@ -11,8 +11,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::daemon;
-use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::needs;
 use fsstack_lab::rival::Union;
 use fsstack_lab::shell::command;
@@ -79,7 +79,7 @@ const WAYS: &[CopyWay] = &[
 ];
 
 pub(crate) fn run(test_bed: &TestBed, amount: CopyAmount, tables: &mut Vec<Table>) -> Result<()> {
-    let home = ledger::fresh("figures-copy")?;
+    let home = cleanup::fresh("figures-copy")?;
     let _home = Entry::dir(&home)?;
     let small = home.join("small");
     lay_out_small(&small, amount.files)?;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use fsstack_lab::branch::{Kind, Layout};
+use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::daemon;
-use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::shell::{command, which};
 use fsstack_lab::{Branch, Skip};
 use rustix::process::Signal;
@@ -30,7 +30,7 @@ pub(crate) fn run(rounds: usize, tables: &mut Vec<Table>) -> Result<()> {
         Skip::because("needs mergerfs, which serves the branches").announce();
         return Ok(());
     }
-    let home = ledger::fresh("figures-frozen")?;
+    let home = cleanup::fresh("figures-frozen")?;
     let _home = Entry::dir(&home)?;
     let branches = ["a", "b", "c", "d"].map(|name| Branch::make(name, Kind::Served, Layout::Sparse, &home));
     let [a, b, c, d] = branches;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use fsstack_lab::branch::{Kind, Layout};
+use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::daemon;
-use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::shell::command;
 use fsstack_lab::{Branch, MiB};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -33,7 +33,7 @@ pub(crate) struct RelocateAmount {
 }
 
 pub(crate) fn run(amount: RelocateAmount, tables: &mut Vec<Table>) -> Result<()> {
-    let home = ledger::fresh("figures-relocate")?;
+    let home = cleanup::fresh("figures-relocate")?;
     let _home = Entry::dir(&home)?;
     let make = |name: &str, size| Branch::make(name, Kind::Xfs(MiB(size)), Layout::Preallocated, &home);
     let (a, b) = (make("a", amount.mib + 400)?, make("b", amount.mib + 700)?);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use fsstack_lab::branch::{Kind, Layout};
+use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::daemon::{self, Process};
-use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::shell::{command, which};
 use fsstack_lab::{Branch, MiB, Skip};
 use rustix::fs::statvfs;
@@ -33,7 +33,7 @@ const TRANSPORTS: [&str; 2] = ["dev", "ring"];
 
 /// `mib` is the size of each file that moves.
 pub(crate) fn run(rounds: usize, mib: u64, tables: &mut Vec<Table>) -> Result<()> {
-    let home = ledger::fresh("figures-standstill")?;
+    let home = cleanup::fresh("figures-standstill")?;
     let _home = Entry::dir(&home)?;
     tables.push(beside_moves(&home, rounds, mib)?);
     if which("mergerfs").is_none() {

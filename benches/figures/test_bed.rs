@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fsstack_lab::branch::{Kind, Layout};
+use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::daemon::{self, Process};
-use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::rival::Union;
 use fsstack_lab::shell::command;
 use fsstack_lab::{Branch, MiB};
@@ -101,7 +101,7 @@ pub(crate) struct TestBed {
 impl TestBed {
     /// That many XFS branches on images in memory whose blocks are there from the start.
     pub(crate) fn new(count: usize, size: MiB) -> Result<Self> {
-        let home = ledger::fresh("figures")?;
+        let home = cleanup::fresh("figures")?;
         let entry = Entry::dir(&home)?;
         let made = |n| Branch::make(&format!("b{n}"), Kind::Xfs(size), Layout::Preallocated, &home);
         Ok(Self { branches: (0..count).map(made).collect::<Result<_>>()?, home, _home: entry })

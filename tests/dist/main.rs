@@ -134,7 +134,7 @@ fn the_unit_mounts_and_clears_up_and_the_log_is_rotated() {
 #[test]
 fn systemd_starts_the_pool_in_a_group_of_its_own_and_again_when_it_dies() {
     needs!(mounting(), program("mmdebstrap"), program("unshare"));
-    let story = r#"
+    let scenario = r#"
         mkdir -p /srv/disk1 /srv/disk2 /srv/pool; mount -t tmpfs a /srv/disk1; mount -t tmpfs b /srv/disk2
         apt-get install -qq -y ./fsstack_*.deb > /dev/null
         sed '/^OPTIONS/d' /etc/fsstack/example.conf > /etc/fsstack/media.conf
@@ -158,7 +158,7 @@ fn systemd_starts_the_pool_in_a_group_of_its_own_and_again_when_it_dies() {
         cat /srv/disk?/file; find /etc /run /usr /var -xdev -name '*fsstack*' | grep -v '^/var/lib/dpkg\|^/var/cache\|/run/systemd' || echo nothing left"#;
     let told = dist().and_then(|dist| {
         let system = fresh(&file(&dist, ".deb"))?;
-        let ended = system.boot(story).unwrap().output().unwrap();
+        let ended = system.boot(scenario).unwrap().output().unwrap();
         let read = |name: &str| fs::read_to_string(system.root().join("root").join(name));
         let why =
             || Skip::because(format!("needs systemd in cgroups of its own: {}", ended.stderr.trim_end()));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fsstack_engine::ops::WriteTerms;
 use fsstack_engine::settings::{Relocation, Settings};
-use fsstack_lab::ledger::Entry;
+use fsstack_lab::cleanup::Entry;
 use fsstack_lab::needs;
 use fsstack_lab::needs::Skip;
 use fsstack_lab::shell::command;

@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 
 use fsstack_lab::needs;
 
-use crate::story::{
+use crate::scenario::{
     Breakable, EIO, beside_a_local_branch, errno, eventually, is_not_made, is_out_of_reach, listing, volume,
 };
 

@@ -8,7 +8,7 @@ use std::thread;
 use fsstack_lab::gluster::{KINDS, Which};
 use fsstack_lab::{MiB, Pool, needs};
 
-use crate::story::{
+use crate::scenario::{
     Breakable, EIO, PATIENCE, errno, eventually, is_not_made, is_out_of_reach, listing, over_all_kinds,
     volume,
 };

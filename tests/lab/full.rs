@@ -6,7 +6,7 @@ use std::io::Write;
 use fsstack_lab::shell::command;
 use fsstack_lab::{MiB, Pool, needs};
 
-use crate::story::{Breakable, beside_a_local_branch};
+use crate::scenario::{Breakable, beside_a_local_branch};
 
 fn mib(n: u64) -> Vec<u8> {
     (0..1_u64 << 17).flat_map(|word| (n << 17 | word).to_le_bytes()).collect()

@@ -6,6 +6,6 @@ mod command;
 mod dead;
 mod four;
 mod full;
+mod scenario;
 mod silent;
-mod story;
 mod whole;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fsstack_lab::gluster::Which;
 use fsstack_lab::{Pool, needs};
 
-use crate::story::{
+use crate::scenario::{
     Breakable, EIO, PATIENCE, beside_a_local_branch, errno, eventually, is_out_of_reach, volume,
 };
 

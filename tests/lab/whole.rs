@@ -8,7 +8,7 @@ use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, daemon, needs};
 use rustix::fs::RenameFlags;
 
-use crate::story::{eventually, over_all_kinds};
+use crate::scenario::{eventually, over_all_kinds};
 
 #[test]
 fn files_lie_whole_on_volumes_of_every_kind() {

@@ -143,7 +143,7 @@ fn a_storm_of_processes_leaves_nothing_behind() {
 /// Mounts, works, and unmounts, so many times.
 fn cycles(count: usize) {
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();
-    let _mount = lab::ledger::Entry::mount(pool.path()).unwrap();
+    let _mount = lab::cleanup::Entry::mount(pool.path()).unwrap();
     let (mount, target) = (pool.mount_command().unwrap().line(), pool.path().to_owned());
     let before = left(&target);
     for _ in 0..count.div_ceil(25) {

@@ -40,8 +40,8 @@ impl Caller {
             _ => format!("rm {}", file.display()),
         };
         let _of_the_round_before = fs::remove_file(&note);
-        let story = format!("echo $$ > {0}.new; mv {0}.new {0}; exec {work}", note.display());
-        let run = command("sh").args(["-c", &story]).limit(Duration::from_secs(100));
+        let scenario = format!("echo $$ > {0}.new; mv {0}.new {0}; exec {work}", note.display());
+        let run = command("sh").args(["-c", &scenario]).limit(Duration::from_secs(100));
         let end = thread::spawn(move || drop(run.output().unwrap()));
         until("a caller begins", || note.exists());
         Self { pid: fs::read_to_string(&note).unwrap().trim().parse().unwrap(), end }

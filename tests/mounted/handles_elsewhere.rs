@@ -89,8 +89,8 @@ fn a_handle_is_found_among_many_names() {
     held.iter().rev().for_each(|held| check(&pool, held));
 }
 
-/// Runs `act` again and again in another thread while `story` goes on.
-fn beside(act: impl Fn() + Sync, story: impl FnOnce()) {
+/// Runs `act` again and again in another thread while `scenario` goes on.
+fn beside(act: impl Fn() + Sync, scenario: impl FnOnce()) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -98,7 +98,7 @@ fn beside(act: impl Fn() + Sync, story: impl FnOnce()) {
                 act();
             }
         });
-        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(story));
+        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(scenario));
         over.store(true, Relaxed);
         told.unwrap();
     });

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use fsstack_lab::cleanup::Entry;
 use fsstack_lab::daemon::{self, Process};
-use fsstack_lab::ledger::Entry;
 use fsstack_lab::pool::{Builder, Pool};
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, needs};
@@ -230,7 +230,7 @@ fn waiting(branch: &Path) -> usize {
 
 /// Calls that were given up leave nothing behind: the daemon logs its tables at its end.
 fn nothing_is_left_behind(builder: Builder) {
-    let log = lab::ledger::fresh("log").unwrap();
+    let log = lab::cleanup::fresh("log").unwrap();
     fs::create_dir_all(&log).unwrap();
     let file = log.join("daemon.log");
     let mut pool = filled(builder.option(&format!("log={}", file.display())).option("log-level=debug"));

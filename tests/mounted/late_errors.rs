@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use fsstack_lab::ledger::Entry;
+use fsstack_lab::cleanup::Entry;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use tempfile::TempDir;
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use fsstack_lab::{self as lab, daemon, ledger::Entry, mounts, needs};
+use fsstack_lab::{self as lab, cleanup::Entry, daemon, mounts, needs};
 use rustix::process::Signal;
 
 use crate::script::{files_held, sh};

@@ -35,7 +35,7 @@ fn a_mount_that_is_as_asked_says_nothing_and_its_log_tells_what_follows() {
     needs!(mounting());
     let log = tempfile::NamedTempFile::new().unwrap();
     let pool = lab::pool().tmpfs_branch("a", MiB(16)).tmpfs_branch("b", MiB(16)).unmounted();
-    let _mount = lab::ledger::Entry::mount(pool.path()).unwrap();
+    let _mount = lab::cleanup::Entry::mount(pool.path()).unwrap();
     let options = format!("page-cache=writeback,create=rand,minfreespace=4G,log={}", log.path().display());
     let run = pool.mount_command().unwrap().arg("-o").arg(options);
     assert_eq!(run.output().unwrap().stderr, "");
@@ -163,7 +163,7 @@ fn without_a_word_the_log_goes_to_syslog() {
     needs!(mounting(), program("unshare"), program("python3"));
     let pool = lab::pool().tmp_branch("a").unmounted();
     let mount = lab::daemon::helper().unwrap();
-    let story = format!(
+    let scenario = format!(
         r#"mount -t tmpfs tmpfs /dev; mknod -m 666 /dev/fuse c 10 229; mknod -m 666 /dev/null c 1 3
         python3 -c 'import socket
 log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); log.bind("/dev/log"); log.settimeout(60)
@@ -176,8 +176,8 @@ print(log.recv(9999).decode())' > said &
         at(&pool),
     );
     let home = pool.path().parent().unwrap();
-    fs::write(home.join("story"), story).unwrap();
-    let said = sh(home, "unshare --mount --propagation private bash -euo pipefail story");
+    fs::write(home.join("scenario"), scenario).unwrap();
+    let said = sh(home, "unshare --mount --propagation private bash -euo pipefail scenario");
     // Facility "daemon", severity "informational".
     assert!(said.starts_with("<30>fsstack[") && said.contains("1 branches mounted"), "{said}");
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use fsstack_lab::ledger::{self, Entry};
+use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, Branch, CpuGroup, Kind, Layout, MiB, Pool, Skip, daemon, mounts, needs};
 use rustix::fs::{FlockOperation, flock};
@@ -27,7 +27,7 @@ struct Installed {
 
 /// Links the helper into place, unless another one is installed.
 fn install() -> Result<Installed, Skip> {
-    let turn = fs::File::create(ledger::state_dir().unwrap().join("sbin.lock")).unwrap();
+    let turn = fs::File::create(cleanup::state_dir().unwrap().join("sbin.lock")).unwrap();
     flock(&turn, FlockOperation::LockExclusive).unwrap();
     let link = |at: &str| {
         if fs::symlink_metadata(at).is_ok() {
@@ -263,7 +263,7 @@ fn a_user_mounts_through_fusermount3() {
     let home = pool.path().parent().unwrap();
     fs::copy(daemon::helper().unwrap(), home.join("mount.fsstack")).unwrap();
     let user = format!("setpriv --reuid {STRANGER} --regid {STRANGER} --clear-groups");
-    let story = format!(
+    let scenario = format!(
         r#"mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
         trap 'umount -l pool 2>/dev/null || :' EXIT
         {user} ./mount.fsstack {source} pool 2> said; grep -q fusermount3 said
@@ -276,10 +276,10 @@ fn a_user_mounts_through_fusermount3() {
         for i in $(seq 100); do [ -e /proc/$pid/fd/0 ] || break; sleep 0.05; done; [ ! -e /proc/$pid/fd/0 ] && echo ended"#,
         source = source(&pool, ":"),
     );
-    let script = home.join("story");
-    fs::write(&script, story).unwrap();
-    let story = format!("unshare --mount --propagation private bash -euo pipefail {}", script.display());
-    let told = sh(home, &story);
+    let script = home.join("scenario");
+    fs::write(&script, scenario).unwrap();
+    let scenario = format!("unshare --mount --propagation private bash -euo pipefail {}", script.display());
+    let told = sh(home, &scenario);
     let (mount, rest) = told.split_once('\n').unwrap();
     assert!(mount.contains("nosuid") && mount.contains(&format!("user_id={STRANGER}")), "{mount}");
     assert_eq!(rest, format!("bytes\nstacked\nclosed to root\n{STRANGER}\nended"));

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::thread;
 
-use fsstack_lab::ledger::Entry;
+use fsstack_lab::cleanup::Entry;
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, MiB, daemon, needs};
 

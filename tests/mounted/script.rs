@@ -1,4 +1,4 @@
-//! Programs at work in a pool: a line of a story may be a shell or Python script.
+//! Programs at work in a pool: a line of a scenario may be a shell or Python script.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

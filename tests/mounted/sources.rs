@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use fsstack_lab::ledger::Entry;
+use fsstack_lab::cleanup::Entry;
 use fsstack_lab::shell::command;
 use fsstack_lab::{self as lab, daemon, needs};
 

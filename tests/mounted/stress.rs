@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fsstack_lab::cleanup::Entry;
 use fsstack_lab::daemon::{self, Process};
-use fsstack_lab::ledger::Entry;
 use fsstack_lab::shell::{command, which};
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use rustix::process::Signal;

@@ -33,12 +33,12 @@ const LIMIT: Duration = Duration::from_secs(1200);
 /// Two disks of files.
 const DISKS: GuestDisks = GuestDisks { size: MiB(512), filled: &[] };
 
-fn live(story: &str) {
-    live_with(story, &[], DISKS, LIMIT);
+fn live(scenario: &str) {
+    live_with(scenario, &[], DISKS, LIMIT);
 }
 
-/// Lives a story that needs further programs.
-fn live_with(story: &str, more: &[PathBuf], disks: GuestDisks, limit: Duration) {
+/// Lives a scenario that needs further programs.
+fn live_with(scenario: &str, more: &[PathBuf], disks: GuestDisks, limit: Duration) {
     if let Err(skip) = PROGRAMS.iter().copied().try_for_each(needs::program).and_then(|()| Guest::able()) {
         return skip.announce();
     }
@@ -50,7 +50,7 @@ fn live_with(story: &str, more: &[PathBuf], disks: GuestDisks, limit: Duration) 
         &helper,
         &programs.chain(compiler()).chain(more.iter().cloned()).collect::<Vec<_>>(),
     );
-    let lived = guest.live(story, disks, limit);
+    let lived = guest.live(scenario, disks, limit);
     println!("{}", lived.console);
 }
 
@@ -129,11 +129,11 @@ fn figures_of_requests() {
     measure("requests");
 }
 
-fn measure(story: &str) {
+fn measure(scenario: &str) {
     let bench = daemon::helper().unwrap().with_file_name("fsstack-bench");
     if !bench.exists() {
         return fsstack_lab::Skip::because(format!("needs {}", bench.display())).announce();
     }
     let Some(ip) = which("ip") else { return fsstack_lab::Skip::because("needs the program ip").announce() };
-    live_with(story, &[bench, ip], GuestDisks { size: MiB(2048), ..DISKS }, Duration::from_secs(2400));
+    live_with(scenario, &[bench, ip], GuestDisks { size: MiB(2048), ..DISKS }, Duration::from_secs(2400));
 }

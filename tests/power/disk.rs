@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use fsstack_lab::ledger::Entry;
+use fsstack_lab::cleanup::Entry;
 use fsstack_lab::shell::command;
 use fsstack_sys::loop_device::LoopDevice;
 use rustix::fs::{SeekFrom, seek};
@@ -126,7 +126,7 @@ const MOUNTS: usize = 4;
 
 impl Home {
     pub(crate) fn new() -> Self {
-        let name = fsstack_lab::ledger::fresh("power").unwrap();
+        let name = fsstack_lab::cleanup::fresh("power").unwrap();
         let path = Path::new("/dev/shm").join(name.file_name().unwrap());
         // Dropped last.
         let dir = Entry::new_dir(&path).unwrap();

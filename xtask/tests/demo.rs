@@ -30,7 +30,7 @@ fn without_root_it_says_so() {
 #[test]
 fn without_the_devices_it_names_them() {
     needs!(root(), program("unshare"));
-    let story = format!("mount -t tmpfs tmpfs /dev; exec {} demo", env!("CARGO_BIN_EXE_xtask"));
-    let run = command("unshare").args(["--mount", "--propagation", "private", "bash", "-ec", &story]);
+    let scenario = format!("mount -t tmpfs tmpfs /dev; exec {} demo", env!("CARGO_BIN_EXE_xtask"));
+    let run = command("unshare").args(["--mount", "--propagation", "private", "bash", "-ec", &scenario]);
     refused(&run.dir("/").output().unwrap(), &["/dev/fuse", "/dev/loop-control"]);
 }

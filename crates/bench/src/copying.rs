@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::daemon;
-use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::shell::command;
 use rustix::fs::{statvfs, syncfs};
 
@@ -71,7 +71,7 @@ pub(crate) struct Source {
 impl Source {
     /// A directory in the lab's, with room for so many bytes.
     pub(crate) fn with_room(needed: u64) -> Result<Self> {
-        let path = ledger::fresh("copied")?;
+        let path = cleanup::fresh("copied")?;
         let dir = Entry::new_dir(&path)?;
         let told = statvfs(&path).context("the room for what is copied")?;
         let free = told.f_bavail.saturating_mul(told.f_frsize);

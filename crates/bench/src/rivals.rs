@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use fsstack_lab::ledger::{self, Entry};
+use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::rival::{Rival, Union};
 
 use crate::machine;
@@ -45,7 +45,7 @@ impl Rivals {
             );
         }
         let parts: Vec<&Path> = branches.iter().map(PathBuf::as_path).collect();
-        let home = ledger::fresh("rivals")?;
+        let home = cleanup::fresh("rivals")?;
         self._home = Some(Entry::dir(&home)?);
         for union in [Union::Mhddfs, Union::Mergerfs] {
             let name = union.program().to_owned();

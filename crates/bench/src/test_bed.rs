@@ -9,11 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use fsstack_lab::branch::{Kind, Layout};
+use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::daemon::{self, Process};
 use fsstack_lab::disks::{Disks, Stack};
 use fsstack_lab::ganesha::{self, Ganesha};
 use fsstack_lab::gluster::{self, Gluster, Purge, Steps, Volume};
-use fsstack_lab::ledger::{self, Entry};
 use fsstack_lab::network::Rate;
 use fsstack_lab::rival::{Rival, Union};
 use fsstack_lab::shell::command;
@@ -109,7 +109,7 @@ impl Lab {
         room(self.needed)?;
         // Each may have to take all of it, and the file system's own needs some.
         let size = MiB(((self.needed / 8 * 9) >> 20) + 1024).max(MiB(2 << 10));
-        let home = ledger::fresh("bench")?;
+        let home = cleanup::fresh("bench")?;
         let mut parts = Parts { _home: Some(Entry::dir(&home)?), ..Parts::default() };
         for n in 1..=count {
             let name = format!("xfs{n}");
@@ -132,7 +132,7 @@ impl Lab {
 
 /// Refuses what the disk below the lab's images cannot hold: they are sparse, and promise more.
 pub(crate) fn room(needed: u64) -> Result<()> {
-    let dir = ledger::state_dir()?;
+    let dir = cleanup::state_dir()?;
     let told = statvfs(&dir)?;
     let free = told.f_bavail.saturating_mul(told.f_frsize);
     ensure!(
@@ -193,7 +193,7 @@ impl TestBed {
     }
 
     fn home(&mut self) -> Result<PathBuf> {
-        let home = ledger::fresh("bench")?;
+        let home = cleanup::fresh("bench")?;
         self.homes.push(Entry::dir(&home)?);
         Ok(home)
     }

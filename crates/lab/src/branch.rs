@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FallocateFlags, fallocate, statvfs, syncfs};
 use rustix::io::Errno;
 
+use crate::cleanup::Entry;
 use crate::daemon::{self, Process};
 use crate::gluster::{Part, Volume};
-use crate::ledger::Entry;
 use crate::shell::command;
 use crate::{MiB, mounts, must};
 
@@ -104,7 +104,7 @@ impl Branch {
         Ok(branch)
     }
 
-    /// The name it has in the pool's story.
+    /// The name it has in the pool's scenario.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

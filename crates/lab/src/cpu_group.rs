@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::ledger::Entry;
+use crate::cleanup::Entry;
 
 /// The file by which a process enters a group.
 const MEMBERS: &str = "cgroup.procs";

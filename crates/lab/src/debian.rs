@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::ledger::{self, Entry, Standing, state_dir};
+use crate::cleanup::{self, Entry, Standing, state_dir};
 use crate::mounts;
 use crate::shell::{Run, command, which};
 
@@ -43,9 +43,9 @@ pub fn bootstrap(dir: &Path, packages: &[&str]) -> Result<()> {
     run.arg(&codename).arg(dir).args(mirrors).limit(LIMIT).run().map(drop)
 }
 
-/// Runs the story, and ends the system with what came of it.
-const STORY: &str = "[Service]\nType=oneshot\nEnvironment=LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive\n\
-    WorkingDirectory=/root\nExecStart=/bin/bash -euo pipefail /root/story\nStandardOutput=file:/root/told\n\
+/// Runs the scenario, and ends the system with what came of it.
+const SCENARIO: &str = "[Service]\nType=oneshot\nEnvironment=LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive\n\
+    WorkingDirectory=/root\nExecStart=/bin/bash -euo pipefail /root/scenario\nStandardOutput=file:/root/told\n\
     StandardError=file:/root/said\nExecStopPost=/bin/sh -c 'systemctl exit $$EXIT_STATUS'\n";
 
 /// A fresh system that programs can be run in; it goes when this drops.
@@ -82,7 +82,7 @@ impl System {
             fs::rename(&unfinished, &model).context("the finished system")?;
         }
         drop(turn);
-        let root = ledger::fresh("system")?;
+        let root = cleanup::fresh("system")?;
         let entry = Entry::dir(&root)?;
         command("cp").args(["-a", "--reflink=auto", "-T"]).args([&model, &root]).limit(LIMIT).run()?;
         Ok(Self { root, _entry: entry })
@@ -120,11 +120,11 @@ impl System {
     /// The script cannot be written.
     pub fn boot(&self, script: &str) -> Result<Run> {
         let put = |at: &str, text: &str| fs::write(self.root.join(at), text).with_context(|| at.to_owned());
-        put("root/story", script)?;
-        put("etc/systemd/system/story.service", STORY)?;
+        put("root/scenario", script)?;
+        put("etc/systemd/system/scenario.service", SCENARIO)?;
         let (units, wants) = ("etc/systemd/system", "etc/systemd/system/multi-user.target.wants");
         fs::create_dir_all(self.root.join(wants))?;
-        symlink("../story.service", self.root.join(wants).join("story.service"))?;
+        symlink("../scenario.service", self.root.join(wants).join("scenario.service"))?;
         for login in ["getty.target", "console-getty.service"] {
             symlink("/dev/null", self.root.join(units).join(login))?;
         }
@@ -137,7 +137,7 @@ impl System {
     /// # Errors
     /// Something is mounted in it.
     pub fn forget() -> Result<()> {
-        ledger::take_down(BOOK).map(drop)
+        cleanup::take_down(BOOK).map(drop)
     }
 }
 

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
+use crate::cleanup::{Standing, fresh, state_dir};
 use crate::daemon::{self, Process};
 use crate::gluster::{Purge, Steps, server};
-use crate::ledger::{Standing, fresh, state_dir};
 use crate::shell::{command, which};
 use crate::{MiB, mounts};
 

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::cleanup::Entry;
 use crate::daemon::{self, Process};
 use crate::gluster::server;
-use crate::ledger::Entry;
 use crate::{must, needs};
 
 /// How long the server may take to come up, and to go.

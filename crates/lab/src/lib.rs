@@ -1,6 +1,6 @@
 //! Real loop-mounted branches, mounted pools and rivals, as objects that clean up in Drop.
 //!
-//! A test reads as a story; the lab hides images, loop devices, daemons and cleanup:
+//! A test reads as a scenario; the lab hides images, loop devices, daemons and cleanup:
 //!
 //! ```no_run
 //! use fsstack_lab::{self as lab, MiB, zeros};
@@ -11,10 +11,11 @@
 //! assert_eq!(pool.holders("film.mkv"), ["b"]);
 //! ```
 //!
-//! Whatever is made is first written into a ledger (`ledger`), so that what a killed run left is
+//! Whatever is made is first written into the cleanup journal (`cleanup`), so that what a killed run left is
 //! taken down by the next one. Linux only.
 
 pub mod branch;
+pub mod cleanup;
 pub mod cpu_group;
 pub mod daemon;
 pub mod debian;
@@ -22,7 +23,6 @@ pub mod disks;
 pub mod ganesha;
 pub mod gluster;
 pub mod guest;
-pub mod ledger;
 pub mod mounts;
 pub mod needs;
 pub mod network;
@@ -36,11 +36,11 @@ pub mod trace;
 mod watchdog;
 
 pub use branch::{Branch, Kind, Layout};
+pub use cleanup::{sweep, take_down};
 pub use cpu_group::CpuGroup;
 pub use disks::Disks;
 pub use gluster::Gluster;
 pub use guest::{Guest, GuestDisks};
-pub use ledger::{sweep, take_down};
 pub use needs::{RingSwitch, Skip};
 pub use pool::{Builder, MountRefused, Pool};
 pub use requests::Requests;

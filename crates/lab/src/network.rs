@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result};
 
-use crate::ledger::Standing;
+use crate::cleanup::Standing;
 use crate::shell::{Run, command};
 
 /// The server's address inside the namespace.

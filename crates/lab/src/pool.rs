@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::branch::{Branch, Kind, Layout};
+use crate::cleanup::{self, Entry};
 use crate::daemon::{self, Process, SECCOMP};
-use crate::ledger::{self, Entry};
 use crate::rival::{Rival, Union};
 use crate::shell::{Run, command};
 use crate::watchdog::Watchdog;
@@ -204,7 +204,7 @@ impl Builder {
 
     /// Makes the branches only, for callers that are no tests.
     pub fn build(mut self) -> Result<Pool> {
-        let home = self.home.take().map_or_else(|| ledger::fresh("pool"), Ok)?;
+        let home = self.home.take().map_or_else(|| cleanup::fresh("pool"), Ok)?;
         let home_entry = Entry::dir(&home)?;
         let target = home.join("pool");
         fs::create_dir_all(&target)?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::cleanup::Entry;
 use crate::daemon::{self, Process};
-use crate::ledger::Entry;
 use crate::needs::{self, Skip};
 use crate::shell::command;
 

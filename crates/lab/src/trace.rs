@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::ledger::{self, Entry};
+use crate::cleanup::{self, Entry};
 use crate::shell::command;
 
 /// Where tracefs is mounted, if it is.
@@ -27,7 +27,7 @@ impl Trace {
         let (top, mount) = if Path::new(TRACING).join("instances").exists() {
             (PathBuf::from(TRACING), None)
         } else {
-            let at = ledger::fresh("tracefs")?;
+            let at = cleanup::fresh("tracefs")?;
             let dir = Entry::dir(&at)?;
             let entries = (Entry::mount(&at)?, dir);
             command("mount").args(["-t", "tracefs", "tracefs"]).arg(&at).run()?;

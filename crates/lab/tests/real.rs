@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use fsstack_lab::rival::Union;
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, Branch, Kind, Layout, MiB, ledger, mounts, needs};
+use fsstack_lab::{self as lab, Branch, Kind, Layout, MiB, cleanup, mounts, needs};
 
 #[test]
 fn a_branch_fills_turns_read_only_and_goes() {
     needs!(loops());
-    let place = ledger::fresh("branches").unwrap();
-    let home = ledger::Entry::dir(&place).unwrap();
+    let place = cleanup::fresh("branches").unwrap();
+    let home = cleanup::Entry::dir(&place).unwrap();
     for kind in [Kind::Xfs(MiB(300)), Kind::Ext4(MiB(32)), Kind::Tmpfs(MiB(16))] {
         let mut branch = Branch::make("a", kind, Layout::Sparse, &place).unwrap();
         let path = branch.path().to_owned();
@@ -82,7 +82,7 @@ fn what_a_killed_run_left_is_swept() {
         let _branch = Branch::make("a", Kind::Xfs(MiB(300)), Layout::Sparse, Path::new(&place)).unwrap();
         std::process::abort();
     }
-    let place = ledger::fresh("killed").unwrap();
+    let place = cleanup::fresh("killed").unwrap();
     let me = std::env::current_exe().unwrap();
     let died = command(me)
         .args(["--exact", "what_a_killed_run_left_is_swept", "--nocapture"])

@@ -1,4 +1,4 @@
-//! The ledger of live pools: which branches a running daemon serves, so that no second pool takes them too.
+//! The registry of live pools: which branches a running daemon serves, so that no second pool takes them too.
 //!
 //! Each daemon claims a name when it mounts, and releases it when it ends: `<id>.json` describes the pool, and `<id>.sock`
 //! is its control socket. A killed daemon leaves both behind. An entry counts only while its process runs (its start time
@@ -19,7 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where root's daemons keep their ledger.
+/// Where root's daemons keep their registry.
 pub const REGISTRY: &str = "/run/fsstack";
 
 /// Identity of a directory, whatever path leads to it.
@@ -100,7 +100,7 @@ impl RegistryEntry {
         PathBuf::from(std::ffi::OsString::from_vec(self.mount_point.clone()))
     }
 
-    /// Whether its daemon runs: a process here, or one of another PID namespace (a container's, which has this ledger too)
+    /// Whether its daemon runs: a process here, or one of another PID namespace (a container's, which has this registry too)
     /// that listens.
     fn is_live(&self, registry: &Path) -> bool {
         start_of(self.pid) == Some(self.started) || Client::new(socket_of(registry, &self.id)).is_answered()
@@ -109,7 +109,7 @@ impl RegistryEntry {
 
 /// A claimed name; dropping it gives it back.
 #[derive(Debug)]
-#[must_use = "the entry leaves the ledger when this drops"]
+#[must_use = "the entry leaves the registry when this drops"]
 pub struct Registration {
     registry: PathBuf,
     id: String,
@@ -126,7 +126,7 @@ impl Registration {
         socket_of(&self.registry, &self.id)
     }
 
-    /// The ledger it is in.
+    /// The registry it is in.
     pub fn registry(&self) -> &Path {
         &self.registry
     }
@@ -155,7 +155,7 @@ pub fn write(registry: &Path, entry: &RegistryEntry) -> io::Result<Registration>
 /// Writes the entry of a claimed name.
 ///
 /// # Errors
-/// The ledger cannot be written.
+/// The registry cannot be written.
 pub fn rewrite(registry: &Path, id: &str, entry: &RegistryEntry) -> io::Result<()> {
     let draft = registry.join(format!("{id}.new"));
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&draft)?;
@@ -163,7 +163,7 @@ pub fn rewrite(registry: &Path, id: &str, entry: &RegistryEntry) -> io::Result<(
     fs::rename(&draft, file_of(registry, id))
 }
 
-/// The pools whose daemons still run; a ledger that is not there is empty, an entry that cannot be read is skipped.
+/// The pools whose daemons still run; a registry that is not there is empty, an entry that cannot be read is skipped.
 pub fn read(registry: &Path) -> Vec<RegistryEntry> {
     let mut live: Vec<RegistryEntry> = entries(registry)
         .into_iter()
@@ -177,7 +177,7 @@ pub fn read(registry: &Path) -> Vec<RegistryEntry> {
 /// Takes away what daemons that were killed left behind: their names.
 ///
 /// # Errors
-/// The ledger cannot be locked: it is not the caller's.
+/// The registry cannot be locked: it is not the caller's.
 pub fn sweep(registry: &Path) -> io::Result<Vec<String>> {
     let _locked = lock(registry)?;
     Ok(sweep_locked(registry))

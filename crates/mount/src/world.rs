@@ -61,7 +61,7 @@ impl World {
     }
 
     /// Whether what is mounted at this path, on top, may be a pool: by the mount table, which tells of places too that
-    /// the caller may not look at. Whose it is the ledger tells: a pool is called as its `subtype=` says.
+    /// the caller may not look at. Whose it is the registry tells: a pool is called as its `subtype=` says.
     pub(crate) fn may_be_pool(path: &Path) -> bool {
         let table = fsstack_sys::mounts::list().unwrap_or_default();
         table.iter().rev().find(|mount| mount.mount_point == path).is_some_and(MountInfo::is_fuse)

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 
-use fsstack_lab::{self as lab, ledger, needs};
+use fsstack_lab::{self as lab, cleanup, needs};
 
 use crate::script::sh;
 
@@ -12,8 +12,8 @@ use super::*;
 fn a_branch_comes_and_goes() {
     needs!(mounting());
     let pool = pool();
-    let home = ledger::fresh("extra").unwrap();
-    let _home = ledger::Entry::dir(&home).unwrap();
+    let home = cleanup::fresh("extra").unwrap();
+    let _home = cleanup::Entry::dir(&home).unwrap();
     let extra = home.to_str().unwrap().to_owned();
     fs::write(home.join("there already"), "x").unwrap();
     let added = json("branch", &["branch", "add", &at(&pool), &format!("{extra}=RW,1M")]);
@@ -159,8 +159,8 @@ fn abort_brings_the_kernels_switches_or_says_that_it_cannot() {
     let above = lab::pool().tmp_branch("mine").mount();
     told(&["branch", "add", &at(&above), &source]);
     let abort_after = |first: &str| {
-        let story = format!("{first}; exec \"$0\" branch abort \"$1\" \"$2\"");
-        let run = command("unshare").args(["--mount", "--propagation", "private", "sh", "-c", &story]);
+        let scenario = format!("{first}; exec \"$0\" branch abort \"$1\" \"$2\"");
+        let run = command("unshare").args(["--mount", "--propagation", "private", "sh", "-c", &scenario]);
         run.arg(binary()).args([&at(&above), &source]).output().unwrap()
     };
     let hidden = abort_after("mount -t tmpfs none /sys/fs/fuse");

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use fsstack_lab::{ledger::Entry, needs};
+use fsstack_lab::{cleanup::Entry, needs};
 
 use super::*;
 use crate::script::STRANGER;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fsstack_lab::{self as lab, ledger, needs};
+use fsstack_lab::{self as lab, cleanup, needs};
 
 use super::*;
 
@@ -84,8 +84,8 @@ fn no_call_fails_and_no_byte_is_wrong() {
     let seconds = std::env::var("FSSTACK_SWITCH_SECONDS").map_or(12, |text| text.parse().unwrap());
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").mount();
     pool.mkdir("fuss");
-    let home = ledger::fresh("extra").unwrap();
-    let _home = ledger::Entry::dir(&home).unwrap();
+    let home = cleanup::fresh("extra").unwrap();
+    let _home = cleanup::Entry::dir(&home).unwrap();
     let extra = home.to_str().unwrap().to_owned();
     let mut there = false;
     let at = at(&pool);

@@ -27,7 +27,7 @@ fn a_users_pool_is_his_to_ask() {
     fs::copy(daemon::helper().unwrap(), home.join("mount.fsstack")).unwrap();
     fs::copy(binary(), home.join("fsstack")).unwrap();
     let branches = format!("{}:{}", branch(&pool, "a"), branch(&pool, "b"));
-    let story = format!(
+    let scenario = format!(
         r#"as() {{ user=$1; shift; setpriv --reuid $user --regid $user --clear-groups "$@"; }}
         mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
         export XDG_RUNTIME_DIR="$PWD/run"
@@ -54,8 +54,8 @@ fn a_users_pool_is_his_to_ask() {
         gone; mountpoint -q pool || echo unmounted"#,
         other = STRANGER - 1,
     );
-    fs::write(home.join("story"), story).unwrap();
-    let told = sh(home, "unshare --mount --propagation private bash -euo pipefail story");
+    fs::write(home.join("scenario"), scenario).unwrap();
+    let told = sh(home, "unshare --mount --propagation private bash -euo pipefail scenario");
     let expected = format!(
         "socket 600 {STRANGER}\nhis ff\nchanged mfs\nanother 5\nanother 5\nelsewhere 3\nconfined NoNewPrivs: 1 Seccomp: 2\nunmounted"
     );

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use fsstack_lab::shell::command;
-use fsstack_lab::{self as lab, Branch, MiB, Pool, ledger, mounts, needs};
+use fsstack_lab::{self as lab, Branch, MiB, Pool, cleanup, mounts, needs};
 
 use crate::{exec, install};
 
-/// The name the standing pool has in the lab's ledger, and its directory.
+/// The name the standing pool has in the lab's cleanup journal, and its directory.
 const NAME: &str = "demo";
 
 /// How branches are chosen here: by chance, weighted by free space, so that all three take part.
@@ -36,7 +36,7 @@ impl Demo {
     /// Brings the demo up, or takes it down.
     pub(crate) fn run(self) -> Result<()> {
         able()?;
-        let home = ledger::state_dir()?.join(NAME);
+        let home = cleanup::state_dir()?.join(NAME);
         let target = home.join("pool");
         if self.down {
             let things = lab::take_down(NAME)?;
@@ -64,7 +64,7 @@ impl Demo {
 
     /// Brings it up and takes it down, as a user does one after the other: nothing of it is left.
     pub(crate) fn up_and_down() -> Result<()> {
-        let home = ledger::state_dir()?.join(NAME);
+        let home = cleanup::state_dir()?.join(NAME);
         ensure!(mounts::at(&home.join("pool"))?.is_none(), "a demo is up: cargo xtask demo --down");
         let demo = |down| Self { down, size: SIZES.to_vec() };
         demo(false).run()?;

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fsstack_lab::ledger::{self, Entry};
+use fsstack_lab::cleanup::{self, Entry};
 use fsstack_lab::{daemon, mounts, needs};
 
 use self::kept::Kept;
@@ -206,7 +206,7 @@ fn gluster_missing() -> Option<String> {
 
 /// Brings the fault about for one union, in a thread whose mounts are aborted when its time is over.
 fn judge(case: &'static Case, subject: Subject, helper: &Path) -> Result<Reported> {
-    let home = ledger::fresh("faults")?;
+    let home = cleanup::fresh("faults")?;
     let _home = Entry::dir(&home)?;
     let (tell, told) = channel();
     let (at, helper) = (home.clone(), helper.to_owned());

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use fsstack_lab::cleanup::Entry;
 use fsstack_lab::daemon::{self, Process};
-use fsstack_lab::ledger::Entry;
 use fsstack_lab::mounts;
 use fsstack_lab::shell::command;
 use serde::{Deserialize, Serialize};

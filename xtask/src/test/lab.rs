@@ -25,7 +25,7 @@ pub(super) fn able() -> Result<(), Skip> {
     })
 }
 
-/// Faults first; then the stories, which want nothing broken.
+/// Faults first; then the scenarios, which want nothing broken.
 pub(super) fn commands(
     with: &dyn Fn(&[&'static str]) -> Vec<&'static str>,
     runner: Runner,
@@ -73,9 +73,9 @@ fn up() -> Result<Gluster> {
     Ok(lab)
 }
 
-/// The fault stories name the file system of each branch themselves.
+/// The fault scenarios name the file system of each branch themselves.
 fn ground_of(args: &[&str]) -> &'static str {
-    if ["mounted", "nfs"].iter().any(|stories| args.contains(stories)) { "gluster" } else { "machine" }
+    if ["mounted", "nfs"].iter().any(|scenarios| args.contains(scenarios)) { "gluster" } else { "machine" }
 }
 
 fn first_line(e: &anyhow::Error) -> String {

@@ -53,7 +53,7 @@ enum Tier {
     /// The pool exported by the kernel's own NFS server to its own client, in a virtual machine. Runs only when it is
     /// named.
     NfsGuest,
-    /// Volumes of a real GlusterFS as branches: the stories of the mounted tier, and faults. Runs only when it is
+    /// Volumes of a real GlusterFS as branches: the scenarios of the mounted tier, and faults. Runs only when it is
     /// named.
     Lab,
     /// The packages that `cargo xtask dist` makes, installed, used and removed in a fresh system. Runs only when it is

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fsstack_lab::branch::{Kind, Layout};
 use fsstack_lab::daemon::Process;
 use fsstack_lab::shell::{Finished, Run, command};
-use fsstack_lab::{Branch, MiB, ledger};
+use fsstack_lab::{Branch, MiB, cleanup};
 
 /// Longer than anything takes that does not hang.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -41,13 +41,13 @@ pub(crate) fn results(out: &Path) -> serde_json::Value {
 pub(crate) struct Tmpfs {
     // Dropped in this order.
     branch: Branch,
-    _home: ledger::Entry,
+    _home: cleanup::Entry,
 }
 
 /// A tmpfs of its own.
 pub(crate) fn tmpfs(name: &str, size: MiB) -> Tmpfs {
-    let home = ledger::fresh("bench-test").unwrap();
-    let entry = ledger::Entry::dir(&home).unwrap();
+    let home = cleanup::fresh("bench-test").unwrap();
+    let entry = cleanup::Entry::dir(&home).unwrap();
     Tmpfs { branch: Branch::make(name, Kind::Tmpfs(size), Layout::Sparse, &home).unwrap(), _home: entry }
 }
 

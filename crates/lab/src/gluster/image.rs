@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::steps::Steps;
-use crate::ledger::{Standing, state_dir};
-use crate::{debian, ledger, mounts};
+use crate::cleanup::{Standing, state_dir};
+use crate::{cleanup, debian, mounts};
 
 /// The book of what belongs to no single lab.
 pub(super) const BOOK: &str = "gluster-image";
@@ -31,7 +31,7 @@ pub(super) fn ensure(steps: Steps) -> Result<PathBuf> {
 
 /// Removes it.
 pub(super) fn remove() -> Result<()> {
-    ledger::take_down(BOOK).map(drop)
+    cleanup::take_down(BOOK).map(drop)
 }
 
 fn build(rootfs: &Path) -> Result<()> {

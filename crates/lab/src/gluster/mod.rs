@@ -1,7 +1,7 @@
 //! A real GlusterFS on this machine: brick images, a server in a container, volumes, and their mounts.
 //!
 //! One lab is one directory; all users of that directory share it. `up` checks each thing before it makes it, so it repairs
-//! what is broken and goes on where a killed run left off. Everything that it makes is in the ledger first.
+//! what is broken and goes on where a killed run left off. Everything that it makes is in the cleanup journal first.
 
 mod bricks;
 mod client;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::ledger::{Standing, state_dir};
+use crate::cleanup::{Standing, state_dir};
 use crate::network::{Namespace, Rate};
 use crate::shell::Run;
 use crate::{MiB, mounts};

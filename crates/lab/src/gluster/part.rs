@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::{Gluster, Plan, Steps, Volume};
-use crate::ledger::fresh;
+use crate::cleanup::fresh;
 use crate::{MiB, mounts};
 
 /// The lab that tests share; `cargo xtask test` brings it up before them and takes it down after.

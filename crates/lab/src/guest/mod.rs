@@ -2,7 +2,7 @@
 //! kernel's NFS server and client.
 //!
 //! Its root file system is made of this machine's programs ([`root`]), its kernel comes from the distribution's packages
-//! ([`packages`]): its own, or, if `FSSTACK_GUEST_KERNEL=backports` asks for it, a newer one. It lives for one story, run by
+//! ([`packages`]): its own, or, if `FSSTACK_GUEST_KERNEL=backports` asks for it, a newer one. It lives for one scenario, run by
 //! the program that it is given, and powers itself off. All it writes is gone then: its disks are fresh, its root is written
 //! to a scratch file of QEMU's.
 
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::ledger::{self, Entry};
+use crate::cleanup::{self, Entry};
 use crate::shell::command;
 use crate::{MiB, must, needs};
 
@@ -63,7 +63,7 @@ impl GuestDisks {
     }
 }
 
-/// The console of a guest that lived its story.
+/// The console of a guest that lived its scenario.
 #[derive(Debug)]
 pub struct Lived {
     /// All that was written to it.
@@ -91,7 +91,7 @@ impl Guest {
         fetched.map(drop).map_err(|e| needs::Skip::because(format!("needs a kernel for a guest: {e:#}")))
     }
 
-    /// A machine that runs its stories by the program `teller`, mounts pools by `helper`, and has further files of this
+    /// A machine that runs its scenarios by the program `teller`, mounts pools by `helper`, and has further files of this
     /// machine in their places, programs with the libraries that they need.
     #[track_caller]
     pub fn new(teller: &Path, helper: &Path, files: &[PathBuf]) -> Self {
@@ -100,23 +100,23 @@ impl Guest {
 
     fn make(teller: &Path, helper: &Path, files: &[PathBuf]) -> Result<Self> {
         let packages = Packages::fetched(Kernel::chosen()?)?;
-        let home = ledger::fresh("guest")?;
+        let home = cleanup::fresh("guest")?;
         let entry = Entry::dir(&home)?;
         let root = root::image(&home, &packages, teller, helper, files)?;
         root::initrd(&home, &packages)?;
         Ok(Self { packages, root, home, _home: entry })
     }
 
-    /// Starts it, has it live `story` with such disks, and waits for its end.
+    /// Starts it, has it live `scenario` with such disks, and waits for its end.
     #[track_caller]
-    pub fn live(&self, story: &str, disks: GuestDisks, limit: Duration) -> Lived {
-        let console = must(self.boot(story, disks, limit), "running a guest");
+    pub fn live(&self, scenario: &str, disks: GuestDisks, limit: Duration) -> Lived {
+        let console = must(self.boot(scenario, disks, limit), "running a guest");
         let done = console.lines().any(|line| line.trim_end() == DONE);
-        assert!(done, "the guest did not live `{story}` to its end:\n{console}");
+        assert!(done, "the guest did not live `{scenario}` to its end:\n{console}");
         Lived { console }
     }
 
-    fn boot(&self, story: &str, disks: GuestDisks, limit: Duration) -> Result<String> {
+    fn boot(&self, scenario: &str, disks: GuestDisks, limit: Duration) -> Result<String> {
         let accelerator = std::env::var(ACCELERATOR);
         let accelerator = accelerator.as_deref().unwrap_or("tcg,thread=multi,tb-size=256");
         let console = self.home.join("console");
@@ -132,7 +132,7 @@ impl Guest {
             .arg(self.home.join("initrd"))
             .arg("-append")
             .arg(format!(
-                "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off random.trust_cpu=on tsc=reliable story={story}"
+                "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off random.trust_cpu=on tsc=reliable scenario={scenario}"
             ));
         let drive = |image: &Path, more: &str| {
             format!("file={},if=virtio,format=raw,cache=unsafe{more}", image.display())

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 
 use super::apt::{Apt, LIMIT};
-use crate::ledger::{Standing, state_dir};
+use crate::cleanup::{Standing, state_dir};
 use crate::needs;
 use crate::shell::{Run, command};
 

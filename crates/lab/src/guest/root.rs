@@ -32,7 +32,7 @@ const PROGRAMS: &[&str] = &[
 const SERVER: &[&str] = &["usr/sbin/exportfs", "usr/sbin/rpc.mountd", "usr/sbin/rpc.nfsd"];
 /// Modules without which the root is not seen.
 const DISKS: &[&str] = &["virtio_pci", "virtio_blk"];
-/// Enough for the programs, the modules, and what a story writes beside the disks.
+/// Enough for the programs, the modules, and what a scenario writes beside the disks.
 const SIZE: &str = "1G";
 
 /// The first thing that runs: finds the root.
@@ -44,7 +44,7 @@ busybox mount -t ext4 /dev/vda /root || exec busybox poweroff -f
 exec busybox switch_root /root /sbin/init
 ";
 
-/// The second: runs the story, and ends the machine.
+/// The second: runs the scenario, and ends the machine.
 const INIT: &str = "#!/bin/sh
 export PATH=/usr/sbin:/usr/bin HOME=/root
 mount -t devtmpfs dev /dev
@@ -55,7 +55,7 @@ mount -t tmpfs tmp /tmp
 ln -sf /proc/self/fd /dev/fd
 hostname guest
 ifconfig lo up
-/usr/bin/teller $story </dev/null 2>&1
+/usr/bin/teller $scenario </dev/null 2>&1
 ended=$?
 if [ $ended = 0 ]; then echo 'fsstack-guest: done'; else dmesg | tail -n 60; echo \"fsstack-guest: failed with $ended\"; fi
 exec poweroff -f

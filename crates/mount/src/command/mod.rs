@@ -1,6 +1,6 @@
 //! `fsstack`, the operator's command: shows, switches and explains the pools of this machine.
 //!
-//! It finds a pool in the ledger, asks its daemon over the socket, and prints the answer as a table or as JSON.
+//! It finds a pool in the registry, asks its daemon over the socket, and prints the answer as a table or as JSON.
 
 mod abort;
 mod args;

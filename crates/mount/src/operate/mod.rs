@@ -32,7 +32,7 @@ use std::time::Instant;
 /// A pool that is served, as its operator sees it.
 #[derive(Debug)]
 pub(crate) struct Served {
-    /// Its name in the ledger, and the ledger.
+    /// Its name in the registry, and the registry.
     pub(crate) id: String,
     pub(crate) registry: Option<PathBuf>,
     pub(crate) union: Arc<Union>,

@@ -77,7 +77,7 @@ impl HoldingClient {
     }
 }
 
-pub(crate) fn story(test_bed: &mut TestBed) {
+pub(crate) fn scenario(test_bed: &mut TestBed) {
     let mut clients: Vec<HoldingClient> = CLIENTS.iter().map(|client| hold(client)).collect();
     forget();
     HoldingClient::check(&mut clients, "drop_caches");

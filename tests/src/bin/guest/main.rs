@@ -1,7 +1,7 @@
 //! The program of a guest (`tests/nfs_guest`): a pool, exported by the kernel's own NFS server, mounted by its client, and
 //! one scenario run on them. It ends with 0 when every check held.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a story that cannot go on ends there")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a scenario that cannot go on ends there")]
 
 mod figures;
 mod handles;
@@ -18,18 +18,18 @@ use std::time::Instant;
 
 use test_bed::{Root, TestBed};
 
-type Story = fn(&mut TestBed);
+type Scenario = fn(&mut TestBed);
 
 /// By name: how many connections a client has, who its root is, and what happens.
-const STORIES: &[(&str, u32, Root, Story)] = &[
-    ("handles", 16, Root::Nobody, handles::story),
-    ("names", 4, Root::Itself, names::story),
-    ("rights", 1, Root::Itself, rights::story),
-    ("work", 16, Root::Itself, work::story),
+const SCENARIOS: &[(&str, u32, Root, Scenario)] = &[
+    ("handles", 16, Root::Nobody, handles::scenario),
+    ("names", 4, Root::Itself, names::scenario),
+    ("rights", 1, Root::Itself, rights::scenario),
+    ("work", 16, Root::Itself, work::scenario),
     ("late", 1, Root::Nobody, operator::comes_late),
     ("figures", 0, Root::Itself, figures::beside),
     ("connections", 0, Root::Itself, figures::connections),
-    ("requests", 0, Root::Itself, requests::story),
+    ("requests", 0, Root::Itself, requests::scenario),
 ];
 
 fn main() -> ExitCode {
@@ -38,11 +38,11 @@ fn main() -> ExitCode {
     if name == names::TRY_LOCK {
         return ExitCode::from(u8::from(!names::try_lock(Path::new(&words.next().expect("a file")))));
     }
-    let (_, nconnect, root, story) =
-        STORIES.iter().find(|(known, ..)| *known == name).expect("a story of ours");
+    let (_, nconnect, root, scenario) =
+        SCENARIOS.iter().find(|(known, ..)| *known == name).expect("a scenario of ours");
     let began = Instant::now();
     let mut test_bed = TestBed::new(*nconnect, *root);
-    story(&mut test_bed);
+    scenario(&mut test_bed);
     test_bed.end();
     println!("{name}: {} s", began.elapsed().as_secs());
     ExitCode::SUCCESS

@@ -21,7 +21,7 @@ const LARGE: usize = 10_000;
 /// How many of the files that come are there at a time.
 const KEPT: usize = 20;
 
-pub(crate) fn story(_: &mut TestBed) {
+pub(crate) fn scenario(_: &mut TestBed) {
     thread::scope(|scope| {
         // Who locks waits most of the time, for a client or a server that asks again.
         scope.spawn(|| {
@@ -190,7 +190,7 @@ fn free_for_others(path: &str) -> bool {
     told(&format!("teller {TRY_LOCK} {path}")).code == 0
 }
 
-/// Has the program ask for a lock, instead of telling a story.
+/// Has the program ask for a lock, instead of telling a scenario.
 pub(crate) const TRY_LOCK: &str = "try-lock";
 
 /// Whether the lock is free, as the exit status of that.

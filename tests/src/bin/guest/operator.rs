@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::test_bed::{CLIENTS, TestBed, forget, in_pool, say, sh, told, until};
 
-pub(crate) fn story(test_bed: &TestBed) {
+pub(crate) fn scenario(test_bed: &TestBed) {
     installed();
     lets_go(test_bed);
 }
@@ -83,7 +83,7 @@ fn asked() -> u64 {
     sh("sed -n 's/^rpc \\([0-9]*\\) .*/\\1/p' /proc/net/rpc/nfsd").trim().parse().unwrap()
 }
 
-/// The server exports a pool that is not mounted: with `mountpoint` who holds something waits for it. A story of its own:
+/// The server exports a pool that is not mounted: with `mountpoint` who holds something waits for it. A scenario of its own:
 /// mountd asks itself again after two minutes.
 pub(crate) fn comes_late(test_bed: &mut TestBed) {
     fs::write(in_pool("late"), "late").unwrap();

@@ -43,7 +43,7 @@ fn at(n: usize) -> u64 {
     (n * MIB) as u64
 }
 
-pub(crate) fn story(test_bed: &mut TestBed) {
+pub(crate) fn scenario(test_bed: &mut TestBed) {
     serve_both(test_bed);
     for target in mounted_by_a_client() {
         let Some((name, path)) = target.split_once('=').filter(|(name, _)| name.starts_with("pool")) else {

@@ -17,7 +17,7 @@ fn mebibyte(of: u8) -> Vec<u8> {
     vec![of; 1 << 20]
 }
 
-pub(crate) fn story(test_bed: &mut TestBed) {
+pub(crate) fn scenario(test_bed: &mut TestBed) {
     more_groups_than_the_protocol_has();
     no_more_than_their_groups();
     access_control_lists();
@@ -26,7 +26,7 @@ pub(crate) fn story(test_bed: &mut TestBed) {
     sparse_files();
     copies();
     committed();
-    operator::story(test_bed);
+    operator::scenario(test_bed);
 }
 
 /// Whether the user `who` may read `path`.

@@ -21,7 +21,7 @@ pub(crate) enum Root {
 
 /// Mounts that a scenario runs on.
 pub(crate) struct TestBed {
-    /// Connections of each client; 0: the story mounts its own.
+    /// Connections of each client; 0: the scenario mounts its own.
     nconnect: u32,
 }
 

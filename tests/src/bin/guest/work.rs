@@ -15,7 +15,7 @@ const WORKERS: u64 = 4;
 /// Files that a worker has at most.
 const FILES: u64 = 24;
 
-pub(crate) fn story(_: &mut TestBed) {
+pub(crate) fn scenario(_: &mut TestBed) {
     // Emulated, each takes minutes beside the workers.
     thread::scope(|scope| {
         scope.spawn(|| checked_out("/mnt/v4"));

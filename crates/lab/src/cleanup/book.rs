@@ -1,4 +1,4 @@
-//! Files of the ledger: the form of a line, the right to write, and how a thing is undone.
+//! Files of the cleanup journal: the form of a line, the right to write, and how a thing is undone.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -22,7 +22,7 @@ use book::{Thing, append, is_owned, myself, outstanding, own_book, stands, strik
 
 mod book;
 
-/// A thing in the ledger: undone and struck out when this drops.
+/// A thing in the cleanup journal: undone and struck out when this drops.
 #[derive(Debug)]
 #[must_use = "the thing is undone when this drops"]
 pub struct Entry {
