@@ -1,4 +1,4 @@
-//! A branch's health, as calls that fail and an examination find it.
+//! A branch's health, as failing calls and a probe find it.
 
 use fsstack_engine::health::BranchState;
 

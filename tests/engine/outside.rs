@@ -1,4 +1,4 @@
-//! Changes behind the pool's back: never a wrong file, and the next lookup sees what is there.
+//! Changes out of band: never a wrong file, and the next lookup sees what is there.
 
 use fsstack_engine::ops::{Change, WriteTerms};
 use fsstack_pool::BranchMode::ReadWrite;

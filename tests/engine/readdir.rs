@@ -285,7 +285,7 @@ fn a_kept_listing_is_used_until_a_copy_changes() {
     assert_eq!(pool.union.kept_listing(ino), KeptListing::Fill);
     assert_eq!(pool.union.kept_listing(ino), KeptListing::Valid);
     for branch in [0, 2] {
-        // Behind the pool's back.
+        // Out of band.
         pool.put(branch, "d/new", "");
         assert_eq!(pool.union.kept_listing(ino), KeptListing::None, "branch {branch}");
         a_moment_later();

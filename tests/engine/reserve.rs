@@ -1,4 +1,4 @@
-//! Bulk copy: a place is promised, filled past the pool, and gets its name in one step.
+//! Bulk copy: a place is promised, filled without the daemon, and gets its name in one step.
 
 use std::ffi::{CStr, CString};
 use std::fs;

@@ -164,7 +164,7 @@ impl TestBed {
         self.caller.set(caller);
     }
 
-    // ---- the branches, past the pool ---------------------------------------------------------------
+    // ---- the branches, out of band ------------------------------------------------------------------
     /// A branch's directory.
     pub(crate) fn branch(&self, at: usize) -> &Path {
         &self.specs[at].path

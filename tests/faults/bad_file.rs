@@ -1,4 +1,4 @@
-//! One call that fails is cause to examine a branch, and no reason to do without it.
+//! One call that fails starts a probe of the branch, and does not close it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -320,7 +320,7 @@ fn what_was_renamed_is_never_gone_where_objects_are_looked_for() {
     after_a_rename(looked_for());
 }
 
-/// One copy does not answer, and the other was removed behind the pool's back.
+/// One copy does not answer, and the other was removed out of band.
 #[test]
 fn a_directory_is_not_gone_while_one_of_its_copies_cannot_be_asked() {
     needs!(root());

@@ -88,7 +88,7 @@ fn a_copy_of_a_directory_that_cannot_be_synced_is_told() {
     let (homes, engine) = pool(3);
     let dir = engine.ino(Path::new("d")).unwrap();
     let sync = || engine.union.fsyncdir(dir, fsstack_pool::Handle(0), false);
-    // One that was removed behind the pool's back has nothing to be synced; one that cannot be asked may have.
+    // One that was removed out of band has nothing to be synced; one that cannot be asked may have.
     fs::remove_dir(homes[1].path().join("d")).unwrap();
     sync().unwrap();
     let (_, calls) = fault::count(sync);

@@ -81,7 +81,7 @@ impl Branches {
         self
     }
 
-    /// Those that gave cause were examined, and what was interrupted on them is settled.
+    /// Suspect branches were probed, and interrupted operations on them are settled.
     fn wait_until_up(engine: &Engine) {
         let began = Instant::now();
         while engine.union.pool().branches.iter().any(|branch| branch.state() != BranchState::Up) {
@@ -441,7 +441,7 @@ fn the_copy_that_is_shown_without_the_others_branch_is_the_file() {
 }
 
 /// The old branch goes when the old name was to be removed, and the file is open on the new one; the old copy gets another
-/// mode, past the pool, and its branch is back.
+/// mode, out of band, and its branch is back.
 #[test]
 fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
     needs!(root());
@@ -469,7 +469,7 @@ fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         fs::set_permissions(&a, mode).unwrap();
         let hosted = MountWatch::start(&engine.union).unwrap();
-        // Something gives cause to examine the old branch once more.
+        // Something gives cause to probe the old branch once more.
         let stat = || engine.find(Path::new("ballast")).map(drop);
         let (_, asked) = fault::fail(1, Errno::NOTCONN, stat);
         assert!(asked.is_some());

@@ -32,7 +32,7 @@ pub(crate) struct Engine {
     lookups: RefCell<BTreeMap<u64, u64>>,
 }
 
-/// Placement `create`, no floors; every change behind the pool's back is noticed at once.
+/// Placement `create`, no floors; every change out of band is noticed at once.
 pub(crate) fn settings(create: &str) -> Settings {
     Settings {
         create: create.parse().unwrap(),

@@ -109,7 +109,7 @@ fn a_listing_that_the_kernel_keeps_is_of_the_branches_as_they_are() {
     assert_eq!(kept(), ["old", "own", "past"]);
     fs::remove_file(holder.join("old")).unwrap();
     assert_eq!(pool.list("d"), ["own", "past"]);
-    // A new copy of the directory behind the pool's back shows when all branches are asked for copies again.
+    // A new copy of the directory out of band shows when all branches are asked for copies again.
     sh(pool.path(), "rm d/own; mkdir d/sub");
     assert_eq!(pool.list("d"), ["past", "sub"]);
 }

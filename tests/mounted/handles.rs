@@ -247,7 +247,7 @@ fn handles_outlive_a_move_to_another_branch() {
     pool.kill_daemon();
     pool.remount();
     check(&pool, &held);
-    // Behind the pool's back, on the new branch.
+    // Out of band, on the new branch.
     fs::rename(pool.branch("y").path().join("d/film"), pool.branch("y").path().join("reel")).unwrap();
     forget();
     check(&pool, &held);

@@ -32,7 +32,7 @@ fn whatever_happens(mut pool: Pool) {
             check(&pool, held);
         }
     }
-    // Behind the pool's back, and while there is no pool.
+    // Out of band, and while there is no pool.
     let branch = pool.branches()[0].path().to_owned();
     pool.unmount();
     sh(&branch, "mkdir new; mv moved new/file; mv e new/d; mv 'sub too' new/d/s");

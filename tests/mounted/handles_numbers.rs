@@ -120,7 +120,7 @@ fn listings_tell_the_numbers_that_names_and_handles_have() {
     let [x, y] = ["x", "y"].map(|branch| pool.branch(branch).path().to_owned());
     let Some(again) = in_its_place(&pool, &film, |path| fs::write(path, "new").unwrap()) else { return };
     sh(&x, "find . -name 'n*' ! -name NAME -delete".replace("NAME", &again).as_str());
-    // A directory with copies on both, one of which is renamed behind the pool's back: it is two. Links, and a symbolic one.
+    // A directory with copies on both, one of which is renamed out of band: it is two. Links, and a symbolic one.
     sh(&x, "mkdir parted both; touch parted/one both/one; ln both/one both/too; ln -s one both/link");
     sh(&y, "touch two three");
     sh(pool.path(), "mv two parted/two; mv three both/three; stat parted/* both/*");
@@ -160,7 +160,7 @@ fn a_moved_file_has_its_number_under_each_name_that_it_is_given() {
     needs!(mounting(), loops(), drop_caches());
     let (mut pool, held) = moved();
     fs::hard_link(pool.at("d/film"), pool.at("link")).unwrap();
-    // Past the pool, too.
+    // Out of band, too.
     let y = pool.branch("y").path().to_owned();
     fs::hard_link(y.join("d/film"), y.join("past")).unwrap();
     let names = ["d/film", "link", "past"];

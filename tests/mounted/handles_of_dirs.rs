@@ -1,5 +1,5 @@
 //! File handles of directories that have copies on several branches: of two that were there before the pool, of what joins
-//! later, and of what is parted behind the pool's back.
+//! later, and of what is parted out of band.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -91,7 +91,7 @@ fn a_directory_keeps_its_number_when_its_branch_goes_that_another_joined_live() 
     }
 }
 
-/// A copy that appears behind the pool's back beside one that is known: by a lookup, or found where one was to be made.
+/// A copy that appears out of band beside one that is known: by a lookup, or found where one was to be made.
 #[test]
 fn a_directory_keeps_its_number_when_a_copy_appeared_beside_the_first() {
     needs!(mounting(), loops(), drop_caches());

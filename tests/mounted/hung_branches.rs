@@ -136,7 +136,7 @@ fn a_frozen_branch_costs_its_own_requests_a_deadline(builder: Builder) {
     for _ in 0..200 {
         assert_eq!(errno(fs::read(pool.at("on-a/2"))), EIO);
     }
-    // Nothing of that went to the branch. (It may be examined, by one at a time.)
+    // Nothing of that went to the branch, except one probe at a time.
     let after = waiting(pool.branch("a").path());
     assert!(after <= before + 1, "{before} requests, then {after}");
     // The rest goes on.

@@ -136,10 +136,10 @@ fn a_directory_that_was_being_opened_on_the_old_mount_is_entered_on_the_new_one_
 }
 
 /// The branch is detached while what was interrupted on it is being settled, which another branch holds up: it is not up then,
-/// and the change of the mount table gives no cause to examine it anew. (The next change does: without the mend this fails only
+/// and the change of the mount table gives no cause to probe it anew. (The next change does: without the mend this fails only
 /// where nobody else mounts anything, as under `unshare --mount`.)
 #[test]
-fn a_branch_that_is_detached_while_it_is_being_examined_is_missed() {
+fn a_branch_that_is_detached_while_it_is_being_probed_is_missed() {
     needs!(mounting(), program("mergerfs"));
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("log");

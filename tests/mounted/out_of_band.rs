@@ -1,4 +1,4 @@
-//! Branches are changed behind the pool's back, and the pool is asked: with the system's notices, without them.
+//! Branches are changed out of band, and the pool is asked: with the system's notices, without them.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;

@@ -42,7 +42,7 @@ fn handles_outlive_every_event() {
         fs::rename(pool.at("d/file"), pool.at("sub2/file2")).unwrap();
         fs::rename(pool.at("d"), pool.at("e")).unwrap();
     });
-    test_bed.over_restart("renames behind the pool's back", |pool| {
+    test_bed.over_restart("renames out of band", |pool| {
         pool.unmount();
         let x = pool.branch("x").path();
         fs::rename(x.join("sub2"), x.join("d")).unwrap();

@@ -105,10 +105,10 @@ pub struct Branch {
     pub(crate) staged: StagedNames,
     /// Names that went here and may be back after a power cut.
     pub(crate) unsynced: UnsyncedDirs,
-    /// Itself, for its keeper.
+    /// Itself, for its monitor.
     pub(crate) me: Weak<Self>,
     space: Ranked<(Instant, FsSpace), SPACE>,
-    /// A thread is at asking for it: of which mount (its epoch, plus one); 0: none is.
+    /// Mount generation, plus one, that a thread is asking it of; 0: none is.
     asking_space: AtomicU64,
     /// Bytes that this pool has written since the space was asked, and files and directories that it has made.
     placed: AtomicU64,
@@ -133,7 +133,7 @@ impl Branch {
         proof: Option<Proof>,
         settings: &Settings,
     ) -> Result<Arc<Self>, SysError> {
-        // What the kernel has kept of it may be another number than examinations will get.
+        // What the kernel has kept of it may be another number than probes will get.
         let stat = sys::at::stat_now(root.as_fd())?;
         let space = sys::file::statfs(root.as_fd())?;
         let kind = FsKind::of(space.f_type);
@@ -287,7 +287,7 @@ impl Branch {
         Ok(())
     }
 
-    /// Marks `sys` as this branch's answer. If it says that the branch is out of order, it is examined; if it says
+    /// Marks `sys` as this branch's answer. If it says that the branch is out of order, it is probed; if it says
     /// "not there", the branch must be whole to know that.
     pub fn said(&self, sys: SysError) -> OpError {
         let sys = match sys.errno {

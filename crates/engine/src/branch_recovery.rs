@@ -16,7 +16,7 @@ use crate::health::inflight_limit::InflightLimit;
 use crate::recover::Interrupted;
 use crate::union::Union;
 
-/// How long the tree's shape is waited for, and how long a branch that is back is kept closed for all of this.
+/// How long the tree lock is waited for, and how long a branch that is back is kept closed for all of this.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Union {

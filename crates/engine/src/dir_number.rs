@@ -4,7 +4,7 @@
 //! came to the pool first, by its birth or with its branch; of those that came together, the oldest. Whatever comes later is marked with that number when it is seen
 //! beside the first, if the pool is exported: should the first copy go, the others lead to it.
 //!
-//! A directory may be renamed behind the pool's back on some of its branches. Then one half has the first copy, and the number;
+//! A directory may be renamed out of band on some of its branches. Then one half has the first copy, and the number;
 //! the marks on the other half mean nothing, and go: each half is a directory of its own from then on.
 
 use std::ffi::CStr;
@@ -141,7 +141,7 @@ impl Union {
     }
 
     /// Whether `name`, by which the live directory `dir` was seen last, leads to none of its copies any more: it was renamed
-    /// behind the pool's back.
+    /// out of band.
     ///
     /// # Errors
     /// That is not known.

@@ -95,7 +95,7 @@ const SUMS: usize = ERRORS + ErrorClass::ALL.len();
 const INSIDE: usize = SUMS + 4;
 const BRANCH: usize = INSIDE + 1;
 
-/// The tally of one branch.
+/// Counters of one branch.
 #[derive(Debug)]
 pub(crate) struct BranchMetrics {
     numbers: Sharded,
@@ -273,7 +273,7 @@ pub struct PoolMetricsSnapshot {
     pub opens_stacked: u64,
 }
 
-/// The tally of the pool itself.
+/// Counters of the pool itself.
 #[derive(Debug)]
 pub(crate) struct PoolMetrics(Sharded);
 

@@ -1,6 +1,6 @@
 //! Where a branch is: its root by descriptor, exchanged when its mount was replaced.
 //!
-//! `health/probe.rs` finds out. Descriptors remember the epoch they were opened in; those of an earlier one lead to a
+//! `health/probe.rs` finds out. Descriptors remember the mount generation they were opened in; those of an earlier one lead to a
 //! mount that is gone, and are opened anew.
 
 use std::ffi::CStr;
@@ -103,7 +103,7 @@ impl Branch {
         self.mount_root.now.load().mnt_id
     }
 
-    /// How often it was found again: descriptors of an earlier epoch are dead.
+    /// How often it was found again: descriptors of an earlier mount generation are dead.
     pub fn mount_generation(&self) -> u32 {
         self.mount_root.now.load().root.mount_generation
     }

@@ -1,7 +1,7 @@
 //! Descriptors that carry the mount of their branch.
 //!
-//! A branch may be mounted again at any moment, and its epoch with it. A call that was slow returns a descriptor on the old
-//! mount, so the epoch is never asked for when a call has returned: it is that of the descriptor that was opened by.
+//! A branch may be mounted again at any moment, with a new mount generation. A slow call returns a descriptor on the old
+//! mount. So the generation is never asked for after a call: it is that of the descriptor that was opened by.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -62,7 +62,7 @@ impl Drop for AtWork {
 }
 
 impl Branch {
-    /// A name for what will be in the hidden folder for longer than the tree's shape is held.
+    /// A name for what will be in the hidden folder for longer than the tree lock is held.
     pub(crate) fn stage(&self, suffix: &CStr) -> AtWork {
         let name = fresh_name(suffix);
         self.staged.lock().insert(name.clone());

@@ -98,7 +98,7 @@ impl Union {
             let copy = |at: BranchIx| self.dirfd(pool, dir, at).map(|fd| (at, fd));
             let (Ok(first), Ok(later)) = (copy(*first_at), copy(*at)) else { return };
             // A change or a new copy that is under way is the reason, or may be. (With this in hand no way is walked: that
-            // may wait for the tree's shape.)
+            // may wait for the tree lock.)
             let Some(_changes) = dir.change().filter(AttributeGuard::has_all) else { return };
             if self.unlike.tell(reported) != ClashReport::Before {
                 self.settle_rights(pool, dir, &first, &later);

@@ -149,7 +149,7 @@ fn make_like(
     }
     let before = sys::at::stat_fd(parent)?;
     let apart = || make_in_folder(branch, parent, name, source, model, id);
-    // (What it is dressed in is as good as nothing: another host's mount clears it, and it is made anew.)
+    // An unfinished copy may go at any time: another host's mount clears the folder, and the copy is made anew.
     let made = match recover::unless_removed(apart) {
         // An ACL that cannot be had in the folder cannot be had in place either.
         Err(error) if error.call == sys::Call::Setxattr => return Err(error),
@@ -223,17 +223,17 @@ fn make_in_place(
         }
         Err(error) => return Err(error),
     }
-    let dressed = sys::at::open_dir(parent, name, branch.mounts).and_then(|fd| {
+    let filled = sys::at::open_dir(parent, name, branch.mounts).and_then(|fd| {
         check_made(fd.as_fd(), model)?;
         clone_dir_metadata(fd.as_fd(), source, model, id).map(|()| fd)
     });
-    if dressed.is_err()
+    if filled.is_err()
         // Better none than a wrong one.
         && let Err(error) = sys::at::rmdir(parent, name)
     {
         tracing::warn!(%error, ?name, branch = %branch.path.display(), "copy of a directory: rollback failed; an incomplete directory of mode 0700 stays");
     }
-    dressed
+    filled
 }
 
 /// Whether `fd` may be the directory that was just made for the owner of `model`: the same owner, and empty. Another one is

@@ -1,13 +1,13 @@
 //! Tree lock: held shared to give a branch a directory that it lacks, exclusively to remove or rename a directory, on all
 //! branches.
 //!
-//! A walk down to a directory holds nothing, so a rename above it can lead it astray. Whatever it then does not
-//! find is looked for once more with the shape held: only what is missing then is gone. A thread knows whether it
-//! holds the shape already, since the same walk serves those who rename.
+//! A walk down to a directory holds nothing, so a rename above it can lead it astray. A name that it does not find is
+//! looked up once more with the lock held: only a name that is missing then is gone. The same walk serves renames, so a
+//! thread knows whether it holds the lock already.
 //!
-//! Shared holders follow each other without a gap where a branch is slow. So a thread that has waited for a while for
-//! exclusive access claims it: no further thread shares it then, until the present holders are done. Where a branch hangs or
-//! stalls, one of these may be stuck there, and the claim does not count: threads on other branches go on.
+//! Where a branch is slow, shared holders follow each other without a gap. So a thread that has waited for a while for
+//! exclusive access claims it: then no further thread shares the lock until the present holders are done. If a branch
+//! hangs or stalls, a holder may be stuck there. The claim does not count then: threads on other branches go on.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -41,16 +41,16 @@ pub(crate) struct TreeLock {
     /// Holders.
     holders: Mutex<Vec<ThreadInCalls>>,
     /// Threads that claim it.
-    copy_guards: AtomicUsize,
+    claims: AtomicUsize,
 }
 
-/// A claim to have the shape alone.
+/// A claim to have the tree lock alone.
 struct TreeLockClaim<'a>(&'a AtomicUsize);
 
 impl<'a> TreeLockClaim<'a> {
-    fn on(copy_guards: &'a AtomicUsize) -> Self {
-        copy_guards.fetch_add(1, SeqCst);
-        Self(copy_guards)
+    fn on(claims: &'a AtomicUsize) -> Self {
+        claims.fetch_add(1, SeqCst);
+        Self(claims)
     }
 }
 
@@ -61,8 +61,8 @@ impl Drop for TreeLockClaim<'_> {
     }
 }
 
-/// The shape stays as it is, or is this thread's to change, until this drops.
-#[must_use = "the shape is free again when this drops"]
+/// Holder of the tree lock: until this drops, the tree stays as it is, or is this thread's to change.
+#[must_use = "the tree lock is free again when this drops"]
 pub(crate) struct TreeLockGuard<'a, G> {
     _guard: G,
     tree_lock: &'a TreeLock,
@@ -93,9 +93,9 @@ impl TreeLock {
         let attempt = || {
             // A thread that waits for exclusive access keeps others from sharing it: only for a moment each time.
             let guard = self.lock.try_write_for(LOCK_ATTEMPT);
-            let copy_guards = guard.is_none() && (SHARED_FOR..CLAIM_VALID_FOR).contains(&came.elapsed());
+            let claims = guard.is_none() && (SHARED_FOR..CLAIM_VALID_FOR).contains(&came.elapsed());
             let before = claim.take();
-            claim.set(copy_guards.then(|| before.unwrap_or_else(|| TreeLockClaim::on(&self.copy_guards))));
+            claim.set(claims.then(|| before.unwrap_or_else(|| TreeLockClaim::on(&self.claims))));
             guard
         };
         let alone = reply_takeover::aside(|| unless_stuck(pool, attempt, || self.is_stuck()));
@@ -105,7 +105,7 @@ impl TreeLock {
     /// Whether a thread is to have it exclusively next, and can: no shared holder may be stuck.
     fn is_claimed(&self, pool: &Pool) -> bool {
         let all_answer = || pool.branches.iter().all(|branch| branch.is_open() && !branch.stalls());
-        self.copy_guards.load(SeqCst) > 0 && !self.is_stuck() && all_answer()
+        self.claims.load(SeqCst) > 0 && !self.is_stuck() && all_answer()
     }
 
     /// Takes it for a change, unless somebody keeps it for longer than `timeout`. Not for a thread that holds it.

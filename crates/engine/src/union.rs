@@ -243,7 +243,7 @@ impl Union {
                 return Ok(());
             }
             let hopeless = stuck.iter().all(|branch| !branch.is_open());
-            // (The keeper sees that a call has overstayed a moment later.)
+            // (The monitor sees that a call has overstayed a moment later.)
             if began.elapsed() > timeout + timeout / 4 + MONITOR_DELAY
                 || hopeless && began.elapsed() > MONITOR_DELAY
             {

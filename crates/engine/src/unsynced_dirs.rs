@@ -74,7 +74,7 @@ struct Went {
     /// Hashes of those that were renamed away; more than [`RENAMED`] stand for all.
     renamed: Vec<u64>,
     /// The directory's own mode, owner, attributes or flags were changed.
-    dressed: bool,
+    attributes_changed: bool,
     mark: Mark,
 }
 
@@ -86,7 +86,7 @@ enum Event {
     /// It was renamed away.
     Renamed(u64),
     /// The directory's own attributes were changed.
-    Dressed,
+    AttributesChanged,
 }
 
 /// Tells the state of a directory's names from a later one.
@@ -116,7 +116,7 @@ impl UnsyncedDirs {
             });
             return;
         }
-        let none = Went { names: SmallVec::new(), renamed: Vec::new(), dressed: false, mark };
+        let none = Went { names: SmallVec::new(), renamed: Vec::new(), attributes_changed: false, mark };
         let went = dirs.known.entry(dir).or_insert(none);
         went.mark.at = mark.at;
         let name = match event {
@@ -127,8 +127,8 @@ impl UnsyncedDirs {
                 }
                 name
             }
-            Event::Dressed => {
-                went.dressed = true;
+            Event::AttributesChanged => {
+                went.attributes_changed = true;
                 return;
             }
         };
@@ -141,7 +141,7 @@ impl UnsyncedDirs {
     fn of(&self, dir: Ino, name: u64) -> Option<Mark> {
         let dirs = self.dirs.lock();
         let went = dirs.known.get(&dir)?;
-        (went.dressed || went.has(name)).then_some(went.mark)
+        (went.attributes_changed || went.has(name)).then_some(went.mark)
     }
 
     /// Whether the name may have been renamed away.
@@ -155,7 +155,7 @@ impl UnsyncedDirs {
 
     /// The state of `dir`, if its own attributes were changed.
     fn of_dressed(&self, dir: Ino) -> Option<Mark> {
-        self.dirs.lock().known.get(&dir).filter(|went| went.dressed).map(|went| went.mark)
+        self.dirs.lock().known.get(&dir).filter(|went| went.attributes_changed).map(|went| went.mark)
     }
 
     fn of_others(&self) -> Option<Mark> {
@@ -225,10 +225,10 @@ impl Union {
     }
 
     /// Mode, owner, attributes or flags of `dir` were changed, on all of its copies.
-    pub(crate) fn dressed(&self, pool: &Pool, dir: &Inode) {
+    pub(crate) fn attributes_changed(&self, pool: &Pool, dir: &Inode) {
         if pool.branches.len() > 1 {
             for branch in dir.copies().into_iter().map(|at| pool.branch(at)) {
-                branch.unsynced.note(dir.id.ino, Event::Dressed, branch.mount_generation());
+                branch.unsynced.note(dir.id.ino, Event::AttributesChanged, branch.mount_generation());
             }
         }
     }
@@ -400,7 +400,7 @@ mod tests {
         assert!(!unsynced.is_renamed(D, 1));
         unsynced.note(D, Event::Renamed(2), 0);
         assert!(unsynced.is_renamed(D, 2) && !unsynced.is_renamed(D, 3) && unsynced.of(D, 3).is_none());
-        unsynced.note(D, Event::Dressed, 0);
+        unsynced.note(D, Event::AttributesChanged, 0);
         assert!(unsynced.of(D, 3).is_some(), "on the way to whatever is in it");
         unsynced.settled(D, unsynced.of_dir(D).unwrap());
         assert!(!unsynced.any() && !unsynced.is_renamed(D, 2));

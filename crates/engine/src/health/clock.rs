@@ -1,7 +1,7 @@
 //! Time that calls spend in a branch, as the daemon sees it: time during which the daemon itself stands still (SIGSTOP, a
 //! frozen cgroup, a suspended machine) says nothing of a branch.
 
-/// Clock in milliseconds that stands still while the daemon does: the keeper's looks move it on, each by no more than the
+/// Clock in milliseconds that stands still while the daemon does: the monitor's looks move it on, each by no more than the
 /// pause that was planned between two of them.
 #[derive(Debug)]
 pub(super) struct Clock {

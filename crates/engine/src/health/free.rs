@@ -28,7 +28,7 @@ pub(crate) const FUSE: u64 = 0x6573_5546;
 
 impl Branch {
     /// Whether it does not answer a question that it is asked now. A file that is being closed there is no call that
-    /// the keeper would see.
+    /// the monitor would see.
     pub(crate) fn is_silent(&self) -> bool {
         let (tell, answer) = mpsc::channel();
         let root = self.root();

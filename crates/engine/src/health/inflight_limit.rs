@@ -1,9 +1,9 @@
 //! Calls inside a remote branch, with their start times and the responders that can answer in their place.
 //!
 //! A branch whose server hangs keeps the threads that asked it. So that some are left for the other branches, only a
-//! few calls are let in at once, each with a permit (`inflight.rs`); the others queue. The branch's keeper looks at the calls
+//! few calls are let in at once, each with a permit (`inflight.rs`); the others queue. The branch's monitor looks at the calls
 //! while there are any: one that has overstayed is answered for by another thread, and its thread is written off
-//! until the call returns. Nothing is armed or started for a call; local disks have no crowd at all.
+//! until the call returns. Nothing is armed or started for a call; local disks have none.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -22,7 +22,7 @@ pub const MOST_INFLIGHT: usize = 64;
 /// A brief call that has been inside for longer than this, or than a part of the limit, counts as stalled: optional requests
 /// then skip the branch.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
-/// Pauses between two looks of the keeper.
+/// Pauses between two looks of the monitor.
 const LOOK_PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_secs(1));
 
 /// Class of a call, by its expected duration.
@@ -95,7 +95,7 @@ pub(crate) struct InflightLook {
     pub(crate) inside: usize,
     /// A call that should have been brief has been inside for longer than it may, since the last look.
     pub(crate) overstayed: bool,
-    /// A call that may take long has, and the branch has not answered its keeper since.
+    /// A call that may take long has, and the branch has not answered its monitor since.
     pub(crate) doubtful: bool,
     /// The daemon stood still: no call was judged.
     pub(crate) late: bool,
@@ -126,7 +126,7 @@ impl InflightLimit {
         }
     }
 
-    /// How long the keeper pauses between two looks.
+    /// How long the monitor pauses between two looks.
     pub(crate) fn pause(&self) -> Duration {
         self.timeout().map_or(LOOK_PAUSES.1, |limit| (limit / 8).clamp(LOOK_PAUSES.0, LOOK_PAUSES.1))
     }
@@ -221,7 +221,7 @@ impl InflightLimit {
         self.inner.lock().calls.entered()
     }
 
-    /// The branch has answered its keeper: calls that may take long are given more time.
+    /// The branch has answered its monitor: calls that may take long are given more time.
     pub(crate) fn has_answered(&self) {
         self.with(Inflight::has_answered);
     }

@@ -1,8 +1,8 @@
 //! Health of a branch: up, suspect, down, and the parts that find out.
 //!
 //! Nothing is asked of a branch to find out how it is, until a call gives cause: it answered with a fault
-//! (`error.rs::is_branch_fault`), it overstayed, or the branch's mount left the mount table. Then the branch's keeper
-//! (`monitor.rs`), a thread that otherwise sleeps or is not there at all, has the branch examined (`probe.rs`), at once
+//! (`error.rs::is_branch_fault`), it overstayed, or the branch's mount left the mount table. Then the branch's monitor
+//! (`monitor.rs`), a thread that otherwise sleeps or is not there at all, has the branch probed (`probe.rs`), at once
 //! and from then on every second, until it is up again. What is known decides who is let in:
 //!
 //! - **up**: everybody.
@@ -10,7 +10,7 @@
 //! - **lacking** (shown as suspect): it answers, without a part of it (`subvolumes.rs`). Calls go on; a name that is not found is
 //!   unknown.
 //! - **hung** (shown as suspect): a call or the probe overstayed. Requests are refused at once.
-//! - **down**: the examination failed. No call goes to the branch but the examination's.
+//! - **down**: the probe failed. No call goes to the branch but the probe's.
 
 mod clock;
 mod closers;
@@ -54,7 +54,7 @@ const OPTIONAL_CALL_WAIT: Duration = Duration::from_secs(1);
 pub enum BranchState {
     /// It answers.
     Up,
-    /// A call said that something is wrong, or does not return; it is being examined.
+    /// A call said that something is wrong, or does not return; it is being probed.
     Suspect,
     /// It is out of reach; it is looked for every second.
     Down,
@@ -86,7 +86,7 @@ pub(crate) struct Health {
     state: AtomicU8,
     /// Calls inside a branch that others serve; None: a local disk.
     pub(crate) inflight_limit: Option<InflightLimit>,
-    /// The keeper sleeps until it is woken.
+    /// The monitor sleeps until it is woken.
     asleep: AtomicBool,
     closers: Closers,
     monitor_state: Mutex<monitor::MonitorState>,
@@ -118,7 +118,7 @@ impl Health {
         self.state.load(Relaxed) >= HUNG
     }
 
-    /// The branch is dropped: its keeper ends.
+    /// The branch is dropped: its monitor ends.
     pub(crate) fn end(&self) {
         self.monitor_state.lock().ended = true;
         self.bell.notify_all();
@@ -156,7 +156,7 @@ impl Branch {
         self.health.inflight_limit.is_some()
     }
 
-    /// Whether some thread of the daemon is inside a call there now: its own examination and closers count, too.
+    /// Whether some thread of the daemon is inside a call there now: its own probe and closers count, too.
     pub(crate) fn is_stuck(&self) -> bool {
         let by_itself = || self.is_being_probed() || self.health.closers.are_busy();
         self.inside() > 0 || self.health.inflight_limit.is_some() && by_itself()
@@ -210,7 +210,7 @@ impl Branch {
         OpError::Branch { branch: self.ix, sys: SysError { call: Call::Access, errno } }
     }
 
-    /// A call answered with a fault, or something else gives cause to examine the branch.
+    /// A call answered with a fault, or something else gives cause to probe the branch.
     pub(crate) fn suspect(&self, cause: Errno) {
         let cools_down = || self.health.found_good.lock().is_some_and(|good| good.elapsed() < PROBE_COOLDOWN);
         if cause == Errno::IO && cools_down() {

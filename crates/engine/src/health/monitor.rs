@@ -1,8 +1,8 @@
-//! A branch's keeper: the thread that looks at who is inside, and has the branch examined when there is cause.
+//! A branch's monitor: the thread that looks at who is inside, and has the branch probed when there is cause.
 //!
 //! It is started when it is first needed. While calls go in and out of a branch that others serve it looks at them
 //! every now and then; when all is quiet and well it sleeps until somebody comes (a local disk's ends: nobody comes).
-//! An examination may hang as any call does, so each has a thread of its own, at most one at a time on one mount, and no more
+//! A probe may hang as any call does, so each has a thread of its own, at most one at a time on one mount, and no more
 //! than a few that hang on mounts that were given up for another.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -17,9 +17,9 @@ use super::{DOWN, HUNG, Health, SUSPECT, UP};
 use crate::branch::Branch;
 use crate::thread;
 
-/// How often a branch that is not up is examined.
+/// How often a branch that is not up is probed.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// How long an examination may take where calls may stay for ever.
+/// How long a probe may take where calls may stay for ever.
 const DEFAULT_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State shared by the monitor, the threads that wake it, and probes.
@@ -29,57 +29,57 @@ pub(super) struct MonitorState {
     running: bool,
     pub(super) ended: bool,
     woken: bool,
-    probing: Option<Examining>,
-    /// When the last examination ended.
+    probing: Option<RunningProbe>,
+    /// When the last probe ended.
     probed: Option<Instant>,
     probes: u64,
-    /// Threads that examine, those that were given up among them.
+    /// Threads that probe, those that were given up among them.
     inside: usize,
 }
 
-/// The examination that is under way.
+/// The probe that is under way.
 #[derive(Clone, Copy, Debug)]
-struct Examining {
+struct RunningProbe {
     number: u64,
-    /// When it began, by the crowd's clock.
+    /// When it began, by the branch's clock.
     since: Duration,
     /// It acts on what it found.
     acts: bool,
 }
 
 impl MonitorState {
-    /// An examination begins at `now`: its number.
+    /// A probe begins at `now`: its number.
     fn begin(&mut self, now: Duration) -> u64 {
         self.probes += 1;
-        self.probing = Some(Examining { number: self.probes, since: now, acts: false });
+        self.probing = Some(RunningProbe { number: self.probes, since: now, acts: false });
         self.inside += 1;
         self.probes
     }
 
-    /// Whether the examination `number` may act on what it found: not if it was given up. From now on it is not.
+    /// Whether the probe `number` may act on what it found: not if it was given up. From now on it is not.
     fn takes_turn(&mut self, number: u64) -> bool {
         let current = self.probing.as_mut().filter(|current| current.number == number);
         current.map(|current| current.acts = true).is_some()
     }
 
-    /// Another examination may begin, though the current one has not ended; not if it acts, nor if too many hang.
+    /// Another probe may begin, though the current one has not ended; not if it acts, nor if too many hang.
     fn give_up(&mut self) {
         if self.inside < MOST_HUNG_PROBES {
             self.probing.take_if(|current| !current.acts);
         }
     }
 
-    /// The current examination has ended.
+    /// The current probe has ended.
     fn end(&mut self) {
         (self.probing, self.probed) = (None, Some(Instant::now()));
     }
 }
 
-/// Examinations that hang at once at most: of as many mounts, one after the other at one place.
+/// Probes that hang at once at most: of as many mounts, one after the other at one place.
 const MOST_HUNG_PROBES: usize = 4;
 
 impl Branch {
-    /// There is something for the keeper to do.
+    /// There is something for the monitor to do.
     pub(super) fn wake_monitor(&self) {
         let mut monitor_state = self.health.monitor_state.lock();
         monitor_state.woken = true;
@@ -103,7 +103,7 @@ impl Branch {
         self.health.monitor_state.lock().probing.is_some()
     }
 
-    /// One look: at the calls inside, and at whether an examination is due.
+    /// One look: at the calls inside, and at whether a probe is due.
     fn keep_once(&self) -> InflightLook {
         let health = &self.health;
         let state = health.state.load(SeqCst);
@@ -117,7 +117,7 @@ impl Branch {
             .as_ref()
             .map_or_else(InflightLook::default, |inflight_limit| inflight_limit.look(state == HUNG, close));
         if look.late {
-            return look; // the examination may have ended, too
+            return look; // the probe may have ended, too
         }
         if health.closers.lack_thread() {
             self.start_all_closers();
@@ -133,7 +133,7 @@ impl Branch {
 
     fn probe_when_due(&self) {
         let mut monitor_state = self.health.monitor_state.lock();
-        if let Some(Examining { since, .. }) = monitor_state.probing {
+        if let Some(RunningProbe { since, .. }) = monitor_state.probing {
             let inflight_limit = self.health.inflight_limit.as_ref();
             let overdue = inflight_limit.is_some_and(|inflight_limit| {
                 inflight_limit.now() > since + inflight_limit.timeout().unwrap_or(DEFAULT_PROBE_TIMEOUT)
@@ -143,7 +143,7 @@ impl Branch {
                 self.closes("its probe has not returned in time");
             }
             if overdue && self.has_another_mount() {
-                // The old mount may hang for ever: the new one is examined all the same. (Which may hang as well.)
+                // The old mount may hang for ever: the new one is probed all the same. (Which may hang as well.)
                 self.health.monitor_state.lock().give_up();
             }
             return;
@@ -173,13 +173,13 @@ impl Branch {
         }
     }
 
-    /// An examination has ended.
+    /// A probe has ended.
     fn probed(&self, result: ProbeResult, number: u64) {
         let health = &self.health;
         if !health.monitor_state.lock().takes_turn(number) {
             return; // another one is on its way
         }
-        // No call on the branch from here on: nobody takes the turn of an examination that acts.
+        // No call on the branch from here on: nobody takes the turn of a probe that acts.
         match result {
             ProbeResult::Good(missing) => self.returns(&missing, "branch up: it answers again"),
             ProbeResult::Elsewhere(mounted, missing) => {
@@ -222,8 +222,8 @@ impl Branch {
             self.distrust_space();
             tracing::warn!(branch = %self.path.display(), "{why}");
         }
-        // Its mount may have gone since the examination looked: a thread that saw that found the branch not up, and left it to
-        // this examination (`suspect`). A thread that sees it from now on finds it up.
+        // Its mount may have gone since the probe looked: a thread that saw that found the branch not up, and left it to
+        // this probe (`suspect`). A thread that sees it from now on finds it up.
         if self.is_unmounted() {
             self.suspect(Errno::NOTCONN);
         }
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_examination_acts_at_a_time() {
+    fn one_probe_acts_at_a_time() {
         let mut monitor_state = MonitorState::default();
         let first = monitor_state.begin(Duration::ZERO);
         monitor_state.give_up();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_a_few_examinations_hang_at_once() {
+    fn no_more_than_a_few_probes_hang_at_once() {
         let mut monitor_state = MonitorState::default();
         for _ in 0..MOST_HUNG_PROBES {
             assert!(monitor_state.probing.is_none());

@@ -20,7 +20,7 @@ pub struct MountWatch {
 }
 
 impl MountWatch {
-    /// Has the branches of `union` examined whose mount goes, and those that are down at every change; and what was
+    /// Has the branches of `union` probed whose mount goes, and those that are down at every change; and what was
     /// interrupted on one settled when it is back.
     ///
     /// # Errors

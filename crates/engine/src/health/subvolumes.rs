@@ -133,7 +133,7 @@ impl Branch {
         Err(unknown(Call::Read))
     }
 
-    /// Its examination found that it lacks these.
+    /// Its probe found that it lacks these.
     pub(super) fn lacks(&self, missing: &[String]) {
         if self.health.state.swap(LACKING_SUBVOLUME, SeqCst) != LACKING_SUBVOLUME {
             self.tell_missing(missing);

@@ -54,7 +54,7 @@ pub(super) struct Copy {
     pub(super) reported: Option<Box<Stat>>,
     /// When it was given to the branch, on the clock of [`GIVEN`]; 0: it was found there.
     pub(super) given: u64,
-    /// On which mount of the branch a name in it was changed, since it was synced: its epoch, plus one.
+    /// Mount generation of the branch, plus one, at which a name in it was changed since the last sync.
     pub(super) changed: Option<NonZeroU32>,
 }
 

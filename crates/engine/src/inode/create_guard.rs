@@ -15,7 +15,7 @@ use crate::health::holder::ThreadInCalls;
 
 /// Nobody else makes this name in this directory until it drops.
 ///
-/// Order: before an open file's place and the tree's shape; the holder makes calls on branches.
+/// Order: before an open file's place and the tree lock; the holder makes calls on branches.
 #[must_use = "others may make the name when this drops"]
 #[derive(Debug)]
 pub(crate) struct CreateGuard {

@@ -82,7 +82,7 @@ impl WriteBackErrors {
         self.reported.load(Relaxed)
     }
 
-    /// Asks the branch by `ask`: an error that `is_late`, about what others may have written, is owed to all other handles.
+    /// Asks the branch by `ask`: an error that `is_late`, about what others may have written, goes to all other handles too.
     ///
     /// # Errors
     /// What `ask` answers.
@@ -115,7 +115,7 @@ impl WriteBackErrors {
     /// Like [`Self::ask`], for the call `asks`: returns others' errors too.
     ///
     /// # Errors
-    /// What `ask` answers; an error that is owed to the handle; what `timeout` answers, which is asked every `piece` while others
+    /// What `ask` answers; an error pending for the handle; what `timeout` answers, which is asked every `piece` while others
     /// are waited for.
     pub(crate) fn settle(
         &self,
@@ -151,7 +151,7 @@ impl WriteBackErrors {
     /// Pending error of a handle at the close of one of its descriptors, without a call to the branch.
     ///
     /// # Errors
-    /// An error that is owed to it.
+    /// An error pending for it.
     pub(crate) fn tell(&self, to: ReportTo) -> Result<()> {
         if self.so_far() == to.since {
             return Ok(());

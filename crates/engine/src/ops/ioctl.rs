@@ -90,7 +90,7 @@ impl Union {
                 }
             }
         }
-        self.dressed(&pool, &dir);
+        self.attributes_changed(&pool, &dir);
         Ok(())
     }
 

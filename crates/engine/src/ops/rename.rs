@@ -5,7 +5,7 @@
 //! light under the old name), then hidden copies of the target, then the file is renamed, which replaces a
 //! target on the same branch in one step. A target that is visible on another branch: `replace.rs`.
 //!
-//! A directory is renamed on every branch that has a copy, under the tree's shape held exclusively: no thread
+//! A directory is renamed on every branch that has a copy, under the tree lock held exclusively: no thread
 //! gives a branch a new copy meanwhile. All branches are checked before any is changed. What a branch refuses
 //! in the middle is undone on the others.
 //!

@@ -1,6 +1,6 @@
 //! Removing a directory.
 //!
-//! All copies are looked into before any is removed. They are removed while the tree's shape is held, so that
+//! All copies are looked into before any is removed. They are removed while the tree lock is held, so that
 //! no thread gives a branch a new copy meanwhile; the hidden copies first, so that what is left, should a
 //! branch fail in between, is the directory as it was.
 //!

@@ -143,7 +143,7 @@ impl Union {
         }
         let applied = self.on_all_copies(pool, dir, |fd| apply(fd, change));
         if change.mode.or(change.uid).or(change.gid).is_some() {
-            self.dressed(pool, dir);
+            self.attributes_changed(pool, dir);
         }
         applied?;
         self.dir_attr(pool, dir)
@@ -176,7 +176,7 @@ impl Union {
     /// copy cannot be changed; ESTALE.
     pub(crate) fn copies_to_change<'a>(&self, pool: &Pool, dir: &'a Arc<Inode>) -> Result<AllCopies<'a>> {
         loop {
-            // The way to a copy may wait for the tree's shape, whose holder may wait to give the directory a copy.
+            // The way to a copy may wait for the tree lock, whose holder may wait to give the directory a copy.
             let (listed, copies) = self.changeable(pool, dir)?;
             let changes = unless_stuck(pool, || dir.change(), || dir.is_kept_by_stuck())?;
             unless_stuck(pool, || changes.has_all().then_some(()), || dir.is_grown_by_stuck())?;

@@ -105,7 +105,7 @@ impl Union {
                 // The kernel says so of either list; the default one has no part in the mode.
                 if kill_sgid && name.to_bytes() == ACL_ACCESS { clear_sgid(fd) } else { Ok(()) }
             });
-            self.dressed(&pool, &inode);
+            self.attributes_changed(&pool, &inode);
             return set;
         }
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;
@@ -143,7 +143,7 @@ impl Union {
                 Err(error) if error.errno == Errno::NODATA => Ok(()), // a copy that never had it
                 removed => removed.map(|()| look_anew(fd, name, &[])),
             });
-            self.dressed(&pool, &inode);
+            self.attributes_changed(&pool, &inode);
             return removed;
         }
         pool.branch(inode.branch().ok_or(OpError::STALE)?).check_mode()?;

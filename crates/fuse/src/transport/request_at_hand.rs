@@ -39,7 +39,7 @@ enum Phase {
 }
 
 impl RequestAtHand {
-    /// A seat for the thread `worker`, which reads `device`.
+    /// The request at hand of the thread `worker`, which reads `device`.
     pub(super) fn new(
         transport: &Arc<DevShared>,
         device: &OwnedFd,

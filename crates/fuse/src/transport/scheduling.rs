@@ -230,7 +230,7 @@ impl WatchedThread<'_> {
         }
     }
 
-    /// Does as the tempo says.
+    /// Switches between SCHED_IDLE and ordinary scheduling.
     fn follow(&mut self) {
         self.ordinary = !self.ordinary;
         self.requests = 0;

@@ -45,10 +45,10 @@ pub(super) struct Pair {
     /// Names that were in the target before.
     there: Arc<HashSet<CString>>,
     /// Final attributes of the target.
-    dressed: Option<Stat>,
+    final_stat: Option<Stat>,
     /// Something is missing: the mark stays, for the next copy to bring it.
     lacks: AtomicBool,
-    /// It is dressed after this one.
+    /// Its attributes are set after these.
     _above: Option<Arc<Self>>,
     report: Arc<CopyReport>,
 }
@@ -69,7 +69,7 @@ impl Pair {
             ino: into.stat.ino,
             path: path.to_vec(),
             below: Vec::new(),
-            dressed: None,
+            final_stat: None,
             lacks: AtomicBool::new(false),
             _above: None,
             report: report.clone(),
@@ -122,7 +122,7 @@ impl Pair {
             path: above.path_of(name),
             below: join(&above.below, name),
             there: Arc::new(there),
-            dressed: ours.then_some(stat),
+            final_stat: ours.then_some(stat),
             lacks: AtomicBool::new(false),
             _above: Some(above.clone()),
             report: above.report.clone(),
@@ -165,16 +165,15 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        let Some(stat) = self.dressed.take().filter(|_| !self.report.is_stopped()) else { return };
+        let Some(stat) = self.final_stat.take().filter(|_| !self.report.is_stopped()) else { return };
         // The mark goes last: a killed copy leaves it for the next. So do flags that keep the directory as it is.
         let (target, lacks) = (self.target.as_fd(), self.lacks.load(Relaxed));
-        let dressed =
-            metadata::directory(target, self.source.as_fd(), &stat).and_then(|frozen| match frozen {
-                _ if lacks => Ok(()),
-                None => unmark(&self.target),
-                Some(flags) => unmark(&self.target).and_then(|()| metadata::freeze(target, flags)),
-            });
-        match dressed {
+        let set = metadata::directory(target, self.source.as_fd(), &stat).and_then(|frozen| match frozen {
+            _ if lacks => Ok(()),
+            None => unmark(&self.target),
+            Some(flags) => unmark(&self.target).and_then(|()| metadata::freeze(target, flags)),
+        });
+        match set {
             Ok(()) => self.report.count(Count::Directories),
             Err(error) => self.report.fail(&self.path, format_args!("its attributes: {}", error.errno)),
         }

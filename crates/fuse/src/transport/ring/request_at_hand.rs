@@ -42,7 +42,7 @@ struct UnansweredRequest {
 }
 
 impl EntryAtHand {
-    /// A seat for the thread `worker`.
+    /// The request at hand of the thread `worker`.
     pub(super) fn new(transport: &Arc<RingShared>, worker: &Arc<Worker>) -> Arc<Self> {
         Arc::new(Self { transport: transport.clone(), worker: worker.clone(), taken_entry: Mutex::new(None) })
     }
