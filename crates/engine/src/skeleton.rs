@@ -76,7 +76,7 @@ impl Union {
         if !below.is_empty() {
             // Were a rename on its way lost by a power cut and the copy kept, one directory would be two.
             self.sync_way(pool, dir, Some(at))?;
-            self.sync_dressed(pool, dir, at)?;
+            self.sync_attributes(pool, dir, at)?;
         }
         while let Some((inode, name)) = below.pop() {
             let branch = pool.branch(at);

@@ -154,7 +154,7 @@ impl UnsyncedDirs {
     }
 
     /// The state of `dir`, if its own attributes were changed.
-    fn of_dressed(&self, dir: Ino) -> Option<Mark> {
+    fn of_attributes(&self, dir: Ino) -> Option<Mark> {
         self.dirs.lock().known.get(&dir).filter(|went| went.attributes_changed).map(|went| went.mark)
     }
 
@@ -291,9 +291,9 @@ impl Union {
     ///
     /// # Errors
     /// What the branch answered; EIO if its mount is gone, and the change may be lost.
-    pub(crate) fn sync_dressed(&self, pool: &Pool, dir: &Arc<Inode>, own: BranchIx) -> Result<()> {
+    pub(crate) fn sync_attributes(&self, pool: &Pool, dir: &Arc<Inode>, own: BranchIx) -> Result<()> {
         for branch in pool.branches.iter().filter(|branch| branch.ix != own && branch.unsynced.any()) {
-            let Some(mark) = branch.unsynced.of_dressed(dir.id.ino) else { continue };
+            let Some(mark) = branch.unsynced.of_attributes(dir.id.ino) else { continue };
             self.sync_copy(pool, dir, branch.ix)?;
             check_mount_generation(branch, mark.mount_generation)?;
         }
