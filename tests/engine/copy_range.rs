@@ -65,7 +65,7 @@ fn across_branches_holes_stay_holes() {
 }
 
 #[test]
-fn of_a_sparse_file_one_call_copies_across_branches_what_it_does_within_one() {
+fn one_call_copies_as_much_of_a_sparse_file_across_branches_as_within_one() {
     let pool = TestBed::new(2);
     pool.put(1, "b", "");
     let source = pool.create("a").unwrap();
@@ -108,7 +108,7 @@ fn within_one_file() {
 
 /// An open handle may still write, a new one may not: across branches the daemon would write.
 #[test]
-fn what_may_not_be_changed_is_not_copied_into() {
+fn immutable_files_are_not_copied_into() {
     needs!(root());
     let homes = match distinct_homes() {
         Err(skip) => return skip.announce(),

@@ -21,7 +21,7 @@ fn syncs(pool: &TestBed, file: File) -> u64 {
 }
 
 #[test]
-fn what_went_from_another_branch_is_synced_before_what_takes_its_place() {
+fn a_name_that_left_another_branch_is_synced_before_its_replacement() {
     let pool = test_bed();
     pool.put(0, "file", "old");
     pool.unlink("file").unwrap();

@@ -36,7 +36,7 @@ fn order(pool: &TestBed) -> Vec<u16> {
 }
 
 #[test]
-fn what_an_added_branch_has_is_there_at_once() {
+fn the_content_of_an_added_branch_is_there_at_once() {
     let pool = TestBed::new(1);
     pool.put(0, "d/e/here", "x");
     // The directories are known, and are not asked for again for an hour.

@@ -64,7 +64,7 @@ fn a_wait_ends_when_the_lock_is_free_or_the_caller_is_interrupted() {
 
 /// The kernel's NFS server opens the file once more to ask for an owner, and closes that.
 #[test]
-fn who_only_asks_by_a_handle_keeps_its_locks_when_that_is_closed() {
+fn an_owner_keeps_its_locks_when_a_handle_that_only_asked_is_closed() {
     let pool = TestBed::new(1);
     let file = pool.create("film").unwrap();
     lock(&pool, file, range(1, LockType::Write, 0, 9)).unwrap();

@@ -62,7 +62,7 @@ fn refused(pool: &TestBed, (ino, generation): (Ino, u64)) -> Option<Errno> {
 }
 
 #[test]
-fn what_was_forgotten_is_found_by_its_number() {
+fn a_forgotten_object_is_found_by_its_number() {
     let pool = pool_or_skip!();
     let held = forgotten(&pool, &["d/sub/f", "d/g", "d/sub", "d"]);
     for (ino, generation) in held.iter().chain(held.iter().rev()) {
@@ -91,7 +91,7 @@ fn a_directory_tells_the_one_that_it_lies_in() {
 }
 
 #[test]
-fn what_was_renamed_behind_the_pools_back_is_found_again() {
+fn an_object_renamed_out_of_band_is_found_again() {
     let pool = pool_or_skip!();
     let (file, sub, dir) = (pool.ino("d/sub/f"), pool.ino("d/sub"), pool.ino("d"));
     fs::rename(pool.on(0, "d/sub/f"), pool.on(0, "f2")).unwrap();
@@ -106,7 +106,7 @@ fn what_was_renamed_behind_the_pools_back_is_found_again() {
 }
 
 #[test]
-fn what_was_removed_is_stale() {
+fn a_removed_object_is_stale() {
     let pool = pool_or_skip!();
     let held = forgotten(&pool, &["d/sub/f", "d/sub"]);
     fs::remove_dir_all(pool.on(0, "d/sub")).unwrap();
@@ -116,7 +116,7 @@ fn what_was_removed_is_stale() {
 }
 
 #[test]
-fn what_is_on_a_branch_out_of_the_pool_is_an_error_and_not_gone() {
+fn an_object_on_a_branch_out_of_the_pool_is_an_error_and_not_gone() {
     let mut pool = pool_or_skip!();
     let held = forgotten(&pool, &["d/sub/f", "d/g"]);
     let mut taken = None;
@@ -132,7 +132,7 @@ fn what_is_on_a_branch_out_of_the_pool_is_an_error_and_not_gone() {
 /// Any process id, also one that cannot be seen from here (0): a daemon in a container sees neither the kernel's
 /// server nor a server process in another container (docs/dev/decisions/0026).
 #[test]
-fn who_asks_for_what_is_out_of_reach_is_told_to_ask_again() {
+fn a_request_for_an_object_out_of_reach_is_to_be_repeated() {
     let home = tempfile::tempdir().unwrap();
     let exported = Settings { nfs_export: true, ..settings() };
     let pool = Pool::open(&[BranchSpec::new(home.path().to_owned())], exported).unwrap();
@@ -160,7 +160,7 @@ fn who_asks_for_what_is_out_of_reach_is_told_to_ask_again() {
 
 /// The file system opens all of its inodes by number, wherever they lie.
 #[test]
-fn what_is_not_in_the_pool_is_not_reached_by_a_number() {
+fn objects_outside_of_the_pool_are_not_reached_by_a_number() {
     let pool = pool_or_skip!();
     until_marks_are_known(&pool);
     let branch = pool.ino("d/g").0 >> 48 << 48;

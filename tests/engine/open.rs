@@ -94,7 +94,7 @@ fn flush_and_sync_answer() {
 
 /// Neither finds it open, and one gives up what it has opened for what the other has.
 #[test]
-fn of_two_first_opens_each_may_do_what_it_was_opened_for() {
+fn two_first_opens_each_have_their_own_access() {
     let pool = TestBed::new(1);
     let ino = pool.write("log", "x");
     let raw = std::fs::File::open(pool.on(0, "log")).unwrap();

@@ -91,7 +91,7 @@ fn cookies_are_good_after_a_remount_and_a_reorder() {
 }
 
 #[test]
-fn what_is_deleted_meanwhile_skips_and_repeats_nothing_else() {
+fn a_deletion_meanwhile_skips_and_repeats_nothing_else() {
     let pool = spread(300);
     let ino = pool.ino("d");
     let mut cookie = 0;

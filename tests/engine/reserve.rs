@@ -113,7 +113,7 @@ fn a_name_that_came_meanwhile_is_kept() {
 
 /// The kernel lets one at a time make a name in a directory, but does not know of a copy.
 #[test]
-fn of_a_copy_and_others_who_make_a_name_one_wins() {
+fn one_wins_where_a_copy_and_others_make_a_name() {
     let pool = TestBed::new(2);
     let dir = pool.mkdir("d").unwrap();
     pool.put_dir(1, "d");
@@ -195,7 +195,7 @@ fn the_file_follows_its_directory() {
 }
 
 #[test]
-fn what_is_promised_counts_as_taken_and_keeps_the_branch() {
+fn promised_space_counts_as_taken_and_keeps_the_branch() {
     let pool = TestBed::new(2);
     let free = |at: usize| pool.union.status().branches[at].space.unwrap().available;
     let most = free(0) / 2 + (1 << 20);
@@ -226,7 +226,7 @@ fn what_is_promised_counts_as_taken_and_keeps_the_branch() {
 
 /// The file system counts what a file has; the promise counts what is still to come.
 #[test]
-fn what_has_come_is_not_counted_twice() {
+fn written_bytes_are_not_counted_twice() {
     const LARGE: u64 = 1 << 30;
     let pool = TestBed::new(1);
     let free = || pool.union.status().branches[0].space.unwrap().available;
@@ -259,7 +259,7 @@ fn a_branch_that_could_not_take_it_is_passed_over() {
 }
 
 #[test]
-fn what_a_killed_daemon_left_of_a_copy_is_cleared_by_the_next_mount() {
+fn leftovers_of_a_copy_are_cleared_by_the_next_mount_after_a_kill() {
     let mut pool = TestBed::new(1);
     let left = pool.on(0, ".fsstack.moving/0123456789abcdef.copy");
     for dir in [left.parent().unwrap(), &left] {

@@ -75,7 +75,7 @@ fn ways(passthrough: usize, stacked: usize, other_way: usize) -> OpenByWritePath
 }
 
 #[test]
-fn all_that_is_asked_for_changes_at_once_and_is_told() {
+fn all_settings_change_at_once_and_are_reported() {
     let pool = TestBed::new(1);
     let edit = |now: &mut Settings| {
         now.create = "mfs".parse().unwrap();
@@ -100,7 +100,7 @@ fn all_that_is_asked_for_changes_at_once_and_is_told() {
 }
 
 #[test]
-fn what_cannot_change_says_so_and_nothing_does() {
+fn a_setting_that_cannot_change_is_refused_and_nothing_changes() {
     let pool = TestBed::new(1);
     let both = |now: &mut Settings| {
         now.relocate = true;
@@ -199,7 +199,7 @@ fn auto_tells_why_it_is_stacked() {
 
 /// A mapping has the file open on the branch, as any other descriptor.
 #[test]
-fn what_may_be_mapped_past_the_daemon_is_stacked_beside_passthrough() {
+fn a_file_that_may_be_mapped_by_passthrough_is_stacked_beside_it() {
     for page_cache in [PageCache::Off, PageCache::On] {
         let stacked = if page_cache == PageCache::On { Route::Cached } else { Route::Direct };
         let pool = Pooled::new(WritePath::Passthrough);
@@ -221,7 +221,7 @@ fn what_may_be_mapped_past_the_daemon_is_stacked_beside_passthrough() {
 }
 
 #[test]
-fn what_is_not_mapped_any_more_is_stacked_as_any_file() {
+fn a_file_that_is_not_mapped_any_more_is_stacked_as_any_file() {
     let pool = Pooled::new(WritePath::Passthrough);
     assert!(pool.is_passthrough("top"));
     pool.union.change(|now| now.write_path = WritePath::Stacked).unwrap();

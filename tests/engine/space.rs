@@ -27,7 +27,7 @@ fn taken(pool: &TestBed, act: impl Fn(u32)) -> (u64, u64) {
 }
 
 #[test]
-fn what_was_placed_since_is_subtracted() {
+fn space_of_new_objects_is_subtracted() {
     let pool = TestBed::new(1);
     let made = taken(&pool, |round| {
         pool.write(&format!("film{round}"), "four");
@@ -67,7 +67,7 @@ fn space_is_asked_once_a_second_a_branch() {
 
 /// Space taken and given back in the same second still counts as taken, until nothing else is left.
 #[test]
-fn what_was_given_back_keeps_no_file_out() {
+fn space_given_back_keeps_no_file_out() {
     const PIECE: u64 = 64 << 20;
     let settings = Settings { floor: Floor::Bytes(1), ..settings() };
     let pool = TestBed::with(&[fsstack_pool::BranchMode::ReadWrite; 2], settings);

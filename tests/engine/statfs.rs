@@ -32,7 +32,7 @@ fn two_file_systems_add_up() {
 }
 
 #[test]
-fn what_cannot_be_written_is_not_available() {
+fn space_of_read_only_branches_is_not_available() {
     assert_eq!(bytes(&TestBed::with(&[ReadOnly], settings())).1, 0);
     assert!(bytes(&TestBed::with(&[NoCreate], settings())).1 > 0);
     // One file system, by a branch that can be written and one that cannot, in either order.

@@ -90,7 +90,7 @@ fn the_pools_own_attributes_are_hidden_and_cannot_be_set() {
 
 /// mergerfs stores what is set under its prefix and is no name of its own; it does not read it.
 #[test]
-fn what_is_stored_under_the_prefixes_is_listed_only_if_it_can_be_read() {
+fn attributes_stored_under_the_prefixes_are_listed_only_if_they_can_be_read() {
     let pool = TestBed::new(1);
     let ino = pool.write("film", "x");
     let file = std::fs::File::open(pool.on(0, "film")).unwrap();

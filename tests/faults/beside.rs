@@ -129,7 +129,7 @@ pub(crate) fn moved_with(text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_another_client_appends_while_a_file_moves_is_kept() {
+fn bytes_that_another_client_appends_while_a_file_moves_are_kept() {
     needs!(mounting());
     let test_bed = MovingFile::served();
     let append = || opened_past_the_pool(&test_bed.source).write_all_at(b"appended", SIZE as u64).unwrap();
@@ -147,7 +147,7 @@ fn a_file_that_another_client_cuts_while_it_moves_is_not_filled_up() {
 }
 
 #[test]
-fn what_another_client_overwrites_while_a_file_moves_is_kept() {
+fn bytes_that_another_client_overwrites_while_a_file_moves_are_kept() {
     needs!(mounting());
     let test_bed = MovingFile::served();
     let overwrite = || opened_past_the_pool(&test_bed.source).write_all_at(b"other", 0).unwrap();

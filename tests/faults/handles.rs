@@ -297,25 +297,25 @@ fn looked_for() -> Pool {
 }
 
 #[test]
-fn what_lives_is_never_gone_where_objects_are_opened_by_number() {
+fn existing_objects_are_never_gone_where_they_are_opened_by_number() {
     needs!(root(), loops());
     after_a_mount(by_number());
 }
 
 #[test]
-fn what_was_renamed_is_never_gone_where_objects_are_opened_by_number() {
+fn renamed_objects_are_never_gone_where_they_are_opened_by_number() {
     needs!(root(), loops());
     after_a_rename(by_number());
 }
 
 #[test]
-fn what_lives_is_never_gone_where_objects_are_looked_for() {
+fn existing_objects_are_never_gone_where_they_are_searched() {
     needs!(root());
     after_a_mount(looked_for());
 }
 
 #[test]
-fn what_was_renamed_is_never_gone_where_objects_are_looked_for() {
+fn renamed_objects_are_never_gone_where_they_are_searched() {
     needs!(root());
     after_a_rename(looked_for());
 }

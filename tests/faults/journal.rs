@@ -131,7 +131,7 @@ fn a_branch_that_comes_back_later_follows() {
 
 /// A branch that is given up follows nobody: what waited for it goes.
 #[test]
-fn what_waits_for_a_branch_that_was_given_up_goes() {
+fn records_that_wait_for_a_branch_that_was_given_up_go() {
     let scenario = scenario::named("rename_a_directory_of_three_branches");
     let fresh = || {
         let branches: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
@@ -205,7 +205,7 @@ fn a_second_crash_while_a_record_is_settled_leaves_one_record() {
 /// A directory replaced another, and the process was killed before the old one went from the last branch. The pool shows that as
 /// done: it is never taken back, though the old one cannot go any more.
 #[test]
-fn what_the_pool_has_shown_as_done_is_not_taken_back() {
+fn changes_shown_as_done_are_not_taken_back() {
     let scenario = scenario::named("rename_over_an_empty_directory_elsewhere");
     let mut rounds = 0;
     for nth in 1.. {
@@ -297,7 +297,7 @@ fn text_of(tree: &Tree, name: &str) -> Option<String> {
 
 /// A number that has become free is soon another file's: the record means the one that was there.
 #[test]
-fn what_has_got_the_number_of_a_file_that_was_to_go_stays() {
+fn a_new_file_with_the_number_of_one_that_was_to_go_stays() {
     needs!(root(), loops());
     let pool = lab::pool().xfs_branch("a", MiB(310)).tmp_branch("b").tmp_branch("c").unmounted();
     let paths = ["a", "b", "c"].map(|name| pool.branch(name).path());
@@ -323,7 +323,7 @@ fn what_has_got_the_number_of_a_file_that_was_to_go_stays() {
 }
 
 #[test]
-fn what_was_written_to_a_file_that_was_to_go_stays() {
+fn a_written_file_that_was_to_go_stays() {
     let branches: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
     let paths = branches.each_ref().map(TempDir::path);
     killed_before_the_replaced_file_goes(&paths);

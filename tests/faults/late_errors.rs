@@ -110,7 +110,7 @@ fn served_pool() -> (Served, TempDir, Engine) {
 
 /// A process that inherited a descriptor closes it, and looks at no answer.
 #[test]
-fn what_a_close_was_told_the_fsync_is_told_too() {
+fn the_fsync_reports_the_error_of_the_close_too() {
     needs!(mounting());
     let (_served, _home, engine) = served_pool();
     let [one, two] = open(&engine, [OFlags::RDWR, OFlags::RDWR]);

@@ -166,7 +166,7 @@ fn a_move_fails_at_every_call() {
 }
 
 #[test]
-fn what_is_written_after_a_move_was_cut_off_counts() {
+fn writes_after_an_interrupted_move_count() {
     needs!(root());
     let branches = Branches::fresh();
     let engine = branches.mount();
@@ -242,7 +242,7 @@ fn the_target_is_back_while_the_file_is_open(branches: &Branches) {
 }
 
 #[test]
-fn what_is_written_to_a_file_whose_move_could_not_be_undone_counts() {
+fn writes_to_a_file_whose_move_could_not_be_undone_count() {
     needs!(root());
     the_target_is_back_while_the_file_is_open(&Branches::fresh());
 }

@@ -105,7 +105,7 @@ fn a_link_made_on_its_way_keeps_the_file_where_it_is() {
 }
 
 #[test]
-fn what_is_changed_on_its_way_is_changed_where_it_arrives() {
+fn changes_of_a_moving_file_arrive_with_it() {
     needs!(root());
     let Some(it) = OnItsWay::new() else { return };
     let change = || {

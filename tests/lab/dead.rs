@@ -33,7 +33,7 @@ fn lost_bricks(kind: &str) -> &'static [usize] {
 }
 
 #[test]
-fn what_a_volume_without_a_brick_does_not_find_is_an_error() {
+fn a_name_that_a_volume_without_a_brick_does_not_find_is_an_error() {
     needs!(mounting(), gluster());
     for kind in ["dt4", "dt2rp2", "dt2dp3rd1"] {
         let pool = beside_a_local_branch(kind, &[]);

@@ -70,7 +70,7 @@ except OSError as error: closed = error.errno
 print(refused, closed)";
 
 #[test]
-fn what_was_acknowledged_and_cannot_be_stored_is_told() {
+fn acknowledged_writes_that_cannot_be_stored_are_reported() {
     needs!(mounting(), gluster(), program("python3"));
     for way in ["write-path=stacked", "write-path=auto"] {
         let options = [way, "relocate=off", "minfreespace=0", "passthrough-headroom=0"];

@@ -17,7 +17,7 @@ use crate::hung_branches::{FrozenDaemon, callers_waiting, described, filled, las
 
 /// The directories on the way are on the frozen branch too. A stuck caller waits, and then gets what the other branch
 /// has: names and attributes that were known, and names that were not.
-fn what_another_branch_has_is_told_whoever_is_caught(builder: Builder) {
+fn names_of_other_branches_are_answered_while_callers_are_stuck(builder: Builder) {
     let mut pool = filled(builder);
     pool.unmount();
     for branch in ["a", "b"] {
@@ -63,29 +63,29 @@ fn what_another_branch_has_is_told_whoever_is_caught(builder: Builder) {
 }
 
 #[test]
-fn what_another_branch_has_is_told_whoever_is_caught_by_the_device() {
+fn names_of_other_branches_are_answered_while_callers_are_stuck_by_the_device() {
     needs!(mounting(), program("mergerfs"));
-    what_another_branch_has_is_told_whoever_is_caught(described().option("transport=dev"));
+    names_of_other_branches_are_answered_while_callers_are_stuck(described().option("transport=dev"));
 }
 
 #[test]
-fn what_another_branch_has_is_told_whoever_is_caught_by_the_ring() {
+fn names_of_other_branches_are_answered_while_callers_are_stuck_by_the_ring() {
     needs!(mounting(), program("mergerfs"), rings());
-    what_another_branch_has_is_told_whoever_is_caught(described().option("transport=ring"));
+    names_of_other_branches_are_answered_while_callers_are_stuck(described().option("transport=ring"));
 }
 
 /// The frozen branch is the first: its copies are those that the pool shows.
 #[test]
-fn what_another_branch_has_is_told_if_the_first_is_frozen() {
+fn names_of_another_branch_are_answered_if_the_first_is_frozen() {
     needs!(mounting(), program("mergerfs"));
     let first = lab::pool().served_branch("a").tmp_branch("b");
-    what_another_branch_has_is_told_whoever_is_caught(lasting_a_second(first));
+    names_of_other_branches_are_answered_while_callers_are_stuck(lasting_a_second(first));
 }
 
 /// More callers are caught than the branch lets in: those who do not need it are not kept in front of it. (By the
 /// device: the kernel gives what came while a queue of the ring had no entry to no entry that is added.)
 #[test]
-fn what_another_branch_has_is_told_while_all_places_in_the_frozen_one_are_taken() {
+fn names_of_another_branch_are_answered_while_all_permits_of_the_frozen_one_are_taken() {
     needs!(mounting(), program("mergerfs"));
     let builder = described().option("transport=dev").option("branch-timeout=60").option("branch-inflight=4");
     let pool = Arc::new(filled(builder));

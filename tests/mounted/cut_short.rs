@@ -14,7 +14,7 @@ const BROKEN: usize = 512 << 10 | 64 << 10;
 
 /// A file system that notices what its disk has got wrong.
 #[test]
-fn what_cannot_be_read_is_an_error_wherever_it_lies() {
+fn unreadable_bytes_are_an_error_wherever_they_lie() {
     needs!(mounting(), loops(), drop_caches(), program("mkfs.btrfs"));
     let mut pool = lab::pool().btrfs_branch("b", MiB(200)).unmounted();
     let stored = pool.branch("b").path().join("film");
@@ -53,7 +53,7 @@ fn found(image: &File, page: &[u8]) -> u64 {
 
 /// One write of the page cache has room for a part of it.
 #[test]
-fn what_the_page_cache_cannot_write_back_is_an_error() {
+fn pages_that_cannot_be_written_back_are_an_error() {
     needs!(mounting(), program("python3"));
     for way in ways().filter(|way| way.contains(&"write-path=stacked")) {
         let mut pool = lab::pool().tmpfs_branch("a", MiB(4)).unmounted();

@@ -64,7 +64,7 @@ fn pool_of_two() -> Pool {
 }
 
 #[test]
-fn what_a_dead_branch_may_have_is_an_error_and_the_rest_works() {
+fn names_that_a_dead_branch_may_have_are_an_error_and_the_rest_works() {
     needs!(mounting(), program("mergerfs"));
     let pool = pool_of_two();
     assert_eq!(listed(&pool.at("alone")).unwrap(), ["on-b"]);
@@ -130,7 +130,7 @@ fn with_degraded_read_what_can_be_reached_is_served() {
 }
 
 #[test]
-fn what_is_served_without_a_branch_is_switched_at_run_time() {
+fn degraded_mode_is_switched_at_run_time() {
     needs!(mounting(), program("mergerfs"));
     let pool = pool_of_two();
     let at = crate::command::at(&pool);
@@ -176,7 +176,7 @@ fn a_branch_whose_daemon_is_started_again_comes_back_by_itself() {
 }
 
 #[test]
-fn what_was_interrupted_is_cleared_when_the_branch_is_back() {
+fn interrupted_operations_are_cleared_when_the_branch_is_back() {
     needs!(mounting(), program("mergerfs"));
     let mut pool = pool_of_two();
     let folder = pool.branch("a").below().join(".fsstack.moving");

@@ -70,7 +70,7 @@ fn lose_the_index(pool: &mut Pool) {
 
 /// A new file may get the inode number of a file that is not found yet.
 #[test]
-fn what_is_made_before_a_file_is_found_has_another_number_for_good() {
+fn a_file_made_before_another_is_found_has_another_number_for_good() {
     needs!(mounting(), loops(), drop_caches());
     type Make = fn(&Path) -> std::io::Result<()>;
     let makes: [Make; 3] = [

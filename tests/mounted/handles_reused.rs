@@ -170,7 +170,7 @@ fn a_number_used_again_on_ext4_is_stale_for_the_old_handle() {
 }
 
 #[test]
-fn what_was_removed_from_btrfs_is_stale() {
+fn a_file_removed_from_btrfs_is_stale() {
     needs!(mounting(), loops(), drop_caches(), program("mkfs.btrfs"));
     numbers_used_again(Kind::Btrfs(MiB(200)));
 }

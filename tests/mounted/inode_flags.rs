@@ -72,7 +72,7 @@ fn below_a_directory_that_may_not_be_added_to_files_go_where_it_can() {
 }
 
 #[test]
-fn who_comes_later_feels_the_flag_though_others_have_the_file_open() {
+fn later_opens_honour_the_flag_though_others_have_the_file_open() {
     needs!(mounting(), loops(), program("chattr"), program("truncate"));
     let pool = lab::pool().xfs_branch("a", MiB(300)).mount();
     for way in ["exec 8<> file", "exec 8>> file"] {
@@ -94,7 +94,7 @@ fn who_comes_later_feels_the_flag_though_others_have_the_file_open() {
 }
 
 #[test]
-fn who_comes_when_the_flag_is_gone_feels_it_no_more() {
+fn opens_after_the_flag_is_gone_do_not_honour_it() {
     needs!(mounting(), loops(), program("chattr"));
     for way in ["write-path=stacked", "write-path=auto"] {
         let pool = lab::pool().xfs_branch("a", MiB(300)).option(way).mount();
@@ -126,7 +126,7 @@ fn the_time_of_change_is_told_at_once() {
 }
 
 #[test]
-fn who_comes_when_the_flag_is_gone_feels_it_no_more_though_it_came_past_the_pool() {
+fn opens_after_an_out_of_band_flag_is_gone_do_not_honour_it() {
     needs!(mounting(), loops(), program("chattr"));
     for off in ["chattr -a file", "chattr -a BRANCH/file"] {
         let pool = lab::pool().xfs_branch("a", MiB(300)).option("write-path=stacked").mount();
@@ -141,7 +141,7 @@ fn who_comes_when_the_flag_is_gone_feels_it_no_more_though_it_came_past_the_pool
 
 /// An append-only file is mapped and stored into, and written at its beginning by a handle that gave O_APPEND up.
 #[test]
-fn what_may_only_be_added_to_is_not_overwritten() {
+fn append_only_files_are_not_overwritten() {
     needs!(mounting(), loops(), program("chattr"), program("python3"));
     for way in ways() {
         let mut pool = lab::pool().xfs_branch("a", MiB(300)).unmounted();
@@ -178,7 +178,7 @@ print(seen == open('file', 'rb').read() == b'0123456789' * 1000 + b'added')
 }
 
 #[test]
-fn who_appends_goes_on_when_the_branch_is_mounted_again() {
+fn an_appending_handle_goes_on_when_the_branch_is_mounted_again() {
     needs!(mounting(), loops(), program("chattr"));
     let pool = lab::pool().xfs_branch("a", MiB(300)).option("write-path=stacked").option("attr-timeout=0");
     let mut pool = pool.mount();
@@ -269,7 +269,7 @@ fn nobody_has_content_journaled_by_way_of_the_daemon() {
 }
 
 #[test]
-fn who_comes_when_a_file_may_only_be_added_to_does_though_others_have_it_open() {
+fn opens_of_an_append_only_file_append_though_others_have_it_open() {
     needs!(mounting(), loops(), program("chattr"), program("python3"));
     for way in ways() {
         let mut pool = lab::pool().xfs_branch("a", MiB(300)).unmounted();

@@ -83,7 +83,7 @@ fn sync<const N: usize>(files: [&File; N]) -> [i32; N] {
 
 /// A mount is gone, and with it maybe what was acknowledged on it.
 #[test]
-fn what_a_dead_mount_may_have_taken_with_it_is_told() {
+fn losses_of_a_dead_mount_are_reported() {
     needs!(mounting(), program("mergerfs"));
     let pool = lab::pool().served_branch("a").tmp_branch("b").option("create=ff").option("attr-timeout=0");
     let mut pool = pool.option("write-path=stacked").option("entry-timeout=0").mount();

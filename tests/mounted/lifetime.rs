@@ -109,7 +109,7 @@ fn in_a_container_that_has_its_session_from_outside_it_mounts() {
 
 /// A script that holds a lock mounts a pool: the lock ends with the script.
 #[test]
-fn what_the_starting_program_has_open_is_closed() {
+fn descriptors_of_the_starting_program_are_closed() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").unmounted();
     let _mount = Entry::mount(pool.path()).unwrap();

@@ -130,7 +130,7 @@ print(told.count(errno.ENOLCK), told.count(0))";
 }
 
 #[test]
-fn what_an_open_file_description_locked_goes_with_its_last_descriptor() {
+fn locks_of_an_open_file_description_go_with_its_last_descriptor() {
     needs!(mounting(), program("python3"));
     for locks in CHOICES {
         let pool = lab::pool().tmp_branch("a").option(locks).mount();

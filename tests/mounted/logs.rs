@@ -49,7 +49,7 @@ fn a_mount_that_is_as_asked_says_nothing_and_its_log_tells_what_follows() {
 }
 
 #[test]
-fn what_is_a_file_here_and_a_directory_there_is_told_once() {
+fn a_file_here_and_a_directory_there_are_logged_once() {
     needs!(mounting());
     let log = tempfile::NamedTempFile::new().unwrap();
     let pool = lab::pool().tmp_branch("a").tmp_branch("b");

@@ -44,7 +44,7 @@ print('same')
 }
 
 #[test]
-fn what_is_written_is_seen_in_a_map() {
+fn writes_are_seen_in_a_map() {
     needs!(mounting(), program("python3"));
     for way in ways() {
         let mut pool = lab::pool().tmp_branch("a").unmounted();
@@ -74,7 +74,7 @@ fn a_program_runs_from_the_pool() {
 }
 
 #[test]
-fn what_was_stored_into_a_map_is_no_hole() {
+fn stores_into_a_map_are_no_hole() {
     needs!(mounting(), program("python3"));
     for way in ways() {
         // A volume takes it for a hole without a pool, too: so does a pool that leaves it to the kernel, as `auto` does.

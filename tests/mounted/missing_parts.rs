@@ -95,7 +95,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn what_a_volume_without_a_brick_does_not_find_is_an_error() {
+fn a_name_that_a_volume_without_a_brick_does_not_find_is_an_error() {
     needs!(mounting());
     let volume = Volume::mount();
     let pool = volume.below().mount();

@@ -216,7 +216,7 @@ fn flags_reach_the_kernel() {
 }
 
 #[test]
-fn what_the_mount_of_a_branch_forbids_the_pools_does() {
+fn the_pool_has_the_restrictions_of_a_branchs_mount() {
     needs!(mounting(), root());
     let _installed = installed!();
     let mut pool = lab::pool().tmpfs_branch("a", MiB(16)).tmpfs_branch("b", MiB(16)).unmounted();

@@ -43,7 +43,7 @@ fn soon<T: PartialEq + std::fmt::Debug>(wanted: T, ask: impl Fn() -> T) {
 }
 
 #[test]
-fn what_is_done_on_a_watched_branch_is_seen_at_once() {
+fn changes_on_a_watched_branch_are_seen_at_once() {
     needs!(mounting());
     let pool = match watched() {
         Ok(pool) => pool,
@@ -148,7 +148,7 @@ fn without_notices_changes_are_seen_after_the_timeouts() {
 }
 
 #[test]
-fn what_nobody_changes_is_believed_for_long() {
+fn unchanged_names_are_cached_for_long() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("out-of-band=never").mount();
     pool.mkdir("d");
@@ -176,7 +176,7 @@ fn switches(pool: &Pool) -> u64 {
 }
 
 #[test]
-fn what_the_pool_does_itself_is_no_news_and_an_idle_pool_sleeps() {
+fn the_pools_own_changes_cause_no_event_and_an_idle_pool_sleeps() {
     needs!(mounting(), loops());
     let pool = lab::pool().xfs_branch("a", lab::MiB(300)).option("out-of-band=watch").mount();
     sh(

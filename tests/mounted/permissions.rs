@@ -8,7 +8,7 @@ use fsstack_lab::{self as lab, needs};
 use crate::script::{STRANGER, refused_to_stranger, sh, sh_as_stranger};
 
 #[test]
-fn what_a_user_makes_is_his() {
+fn new_objects_of_a_user_belong_to_that_user() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").mount();
     fs::set_permissions(pool.path(), fs::Permissions::from_mode(0o1777)).unwrap();

@@ -41,7 +41,7 @@ fn keep(pool: &Pool, name: &str, text: &str) {
 }
 
 #[test]
-fn what_was_fsynced_is_not_hidden_by_what_had_gone() {
+fn fsynced_files_are_not_hidden_by_removed_ones() {
     needs!(mounting(), loops(), program("xfs_io"));
     let prepare =
         "echo old > file; echo old > log; mkdir -m 777 dir; echo old > was; mkdir from; echo old > from/old";

@@ -187,7 +187,7 @@ fn holes_stay_holes() {
 }
 
 #[test]
-fn what_belongs_to_a_file_goes_with_it() {
+fn attributes_of_a_file_go_with_it() {
     needs!(mounting(), loops(), program("setfacl"), program("setfattr"), program("chattr"));
     let pool = nearly_full(MiB(24), &[]);
     let script = "touch film; setfattr -n user.rating -v good film; chown 1:2 film; setfacl -m u:3:rw film; \
@@ -248,7 +248,7 @@ fn preallocation_moves_a_file() {
 }
 
 #[test]
-fn what_is_allocated_for_a_file_is_allocated_where_it_moves() {
+fn space_allocated_for_a_file_is_allocated_where_it_moves() {
     needs!(mounting(), loops());
     let pool = nearly_full(MiB(24), &[]);
     let file = writer(pool.at("film"));

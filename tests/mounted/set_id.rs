@@ -40,7 +40,7 @@ fn a_write_by_a_stranger_takes_set_uid_away() {
 }
 
 #[test]
-fn who_is_of_the_group_leaves_set_gid_where_the_group_may_not_execute() {
+fn a_member_of_the_group_leaves_set_gid_where_the_group_may_not_execute() {
     needs!(mounting(), program("setpriv"));
     for way in ways() {
         let mut pool = lab::pool().tmp_branch("a").unmounted();

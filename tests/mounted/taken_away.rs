@@ -36,7 +36,7 @@ fn stacked(transport: &str) -> Builder {
 }
 
 /// The page cache has it, and the file stays open.
-fn what_was_written_is_kept(transport: &str) {
+fn written_bytes_are_kept(transport: &str) {
     let pool = stacked(transport).option("page-cache=writeback").mount();
     let mut file =
         OpenOptions::new().read(true).write(true).create(true).truncate(true).open(pool.at("file")).unwrap();
@@ -55,19 +55,19 @@ fn what_was_written_is_kept(transport: &str) {
 }
 
 #[test]
-fn what_was_written_is_kept_by_the_device() {
+fn written_bytes_are_kept_by_the_device() {
     needs!(mounting());
-    what_was_written_is_kept("dev");
+    written_bytes_are_kept("dev");
 }
 
 #[test]
-fn what_was_written_is_kept_by_the_ring() {
+fn written_bytes_are_kept_by_the_ring() {
     needs!(mounting(), rings());
-    what_was_written_is_kept("ring");
+    written_bytes_are_kept("ring");
 }
 
 #[test]
-fn what_was_stored_into_a_map_is_kept() {
+fn stores_into_a_map_are_kept() {
     needs!(mounting(), program("python3"));
     for transport in ["dev", "auto"] {
         let pool = stacked(transport).mount();

@@ -36,7 +36,7 @@ fn a_project_and_flags_move_with_a_file() {
 }
 
 #[test]
-fn what_another_file_system_does_not_know_is_left_and_its_own_stays() {
+fn flags_unknown_to_another_file_system_are_left_and_its_own_stay() {
     needs!(mounting(), loops(), program("chattr"));
     let pool = lab::pool().xfs_branch("a", MiB(310)).ext4_branch("b", MiB(300));
     let pool = pool.option("create=ff").option("write-path=stacked").option("relocate").mount();

@@ -184,7 +184,7 @@ fn the_pool_says_where_a_file_is() {
 }
 
 #[test]
-fn what_the_kernel_opens_on_a_served_branch_is_open_by_its_name() {
+fn files_that_the_kernel_opens_on_a_remote_branch_are_open_by_name() {
     needs!(mounting(), program("mergerfs"), program("getfattr"));
     if let Err(skip) = passthrough() {
         return skip.announce();
@@ -215,7 +215,7 @@ fn what_the_kernel_opens_on_a_served_branch_is_open_by_its_name() {
 }
 
 #[test]
-fn what_a_new_file_costs_the_server_of_its_branch() {
+fn cost_of_a_new_file_for_the_server_of_its_branch() {
     needs!(mounting(), program("mergerfs"), counted_requests());
     const FILES: usize = 50;
     let mut pool = lab::pool().served_branch("a").mount();

@@ -202,7 +202,7 @@ fn a_file_is_made_by_one_alone_also_when_the_call_is_sent_again() {
 
 /// Committed data is on the branch, whatever becomes of the daemon.
 #[test]
-fn what_is_committed_is_there_after_a_crash() {
+fn committed_bytes_are_there_after_a_crash() {
     needs_ganesha!();
     let mut test_bed = TestBed::new();
     let mut client = test_bed.client();

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_first_is_told() {
+    fn the_first_failure_is_reported() {
         let gone = Path::new("/no/such/place");
         let small = Workload { file_size: Bytes(1 << 20), ..Workload::default() };
         let told = failure(gone, &small);

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_bytes_are_read_back() {
         let path = b"a b/%&=\xff\n".to_vec();
         for route in [
             Route::Status,

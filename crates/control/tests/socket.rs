@@ -82,7 +82,7 @@ impl Operator for Parrot {
 }
 
 #[test]
-fn what_is_asked_is_answered_and_the_socket_goes_with_the_server() {
+fn requests_are_answered_and_the_socket_goes_with_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("parrot.sock");
     let listen_at = ListenAt { socket: Some(socket.clone()), metrics: None };
@@ -167,7 +167,7 @@ fn bytes_that_are_no_request_cost_their_sender_the_connection() {
 const HALF: &[u8] = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n";
 
 #[test]
-fn who_asks_slowly_at_the_tcp_port_keeps_neither_the_operator_nor_the_end_waiting() {
+fn a_slow_client_at_the_tcp_port_delays_neither_the_operator_nor_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("parrot.sock");
     let listen_at = ListenAt { socket: Some(socket.clone()), metrics: Some(([127, 0, 0, 1], 0).into()) };

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allocated_for_a_file_is_allocated_for_its_copy() {
+    fn space_allocated_for_a_file_is_allocated_for_its_copy() {
         let Some((old, new)) = files() else { return };
         // Behind the end, too, which keeps the size.
         sys::file::fallocate(old.as_fd(), 0x01, 2 << 20, 14 << 20).unwrap();
@@ -143,7 +143,7 @@ mod tests {
 
     /// The file system in memory does not tell where.
     #[test]
-    fn what_is_allocated_for_a_whole_file_is_allocated_for_its_copy() {
+    fn space_allocated_for_a_whole_file_is_allocated_for_its_copy() {
         let Some((new, old)) = files() else { return };
         new.set_len(0).unwrap();
         sys::file::fallocate(old.as_fd(), 0, 0, 8 << 20).unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_branch_cannot_hold_is_refused_before_any_content_is_copied() {
+    fn attributes_that_a_branch_cannot_hold_are_refused_before_any_content_is_copied() {
         let Some((old, new)) = files() else { return };
         let flags = sys::ioctl::getflags(old.as_fd()).unwrap_or(0);
         if sys::ioctl::setflags(old.as_fd(), flags | sys::ioctl::FS_SYNC_FL).is_err() {

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_settled_backwards_is_the_reverse() {
+    fn a_record_settled_backwards_is_the_reverse() {
         let reversed: Vec<_> = names().parts.into_iter().filter_map(Part::reversed).collect();
         assert_eq!(reversed.len(), 3);
         let Act::Swap { other } = reversed[1].act else { panic!("{:?}", reversed[1]) };

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gains_nothing_is_known() {
+    fn a_change_that_gives_nobody_a_right_is_recognised() {
         let old = rights(7, 8, 0o755);
         for new in [(7, 8, 0o700), (7, 8, 0o1755), (0, 8, 0o755), (0, 0, 0o755), (7, 9, 0o755), (0, 0, 0o700)]
         {

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_directory_below_the_root_is_refused() {
+    fn a_path_that_is_no_directory_below_the_root_is_refused() {
         for bad in ["", "/", "a/../b", "./a", "a\0b"] {
             assert!(Rules::default().with(bad.as_bytes(), Some(WritePath::Auto)).is_err(), "{bad:?}");
         }

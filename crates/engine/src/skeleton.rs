@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_in_the_place_of_a_new_directory_is_not_taken_for_it() {
+    fn an_object_put_in_place_of_a_new_directory_is_not_taken_for_it() {
         if !identity::is_root() {
             return;
         }

@@ -215,7 +215,7 @@ mod tests {
 
     /// Two share it in turn, and neither lets go before the other has come again, as long as that comes within a moment.
     #[test]
-    fn who_wants_it_alone_has_it_though_others_share_it_without_a_gap() {
+    fn exclusive_access_comes_though_others_share_the_lock_without_a_gap() {
         let mount_root = tempfile::tempdir().unwrap();
         let (pool, tree_lock) = (Arc::new(pool_of(mount_root.path())), Arc::new(TreeLock::default()));
         let (done, came) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_ground_lacks_is_named_with_its_package() {
+    fn a_missing_program_is_named_with_its_package() {
         let raidz: Stack = "zfs-raidz-lzjb".parse().unwrap();
         let lacks = raidz.able(|_| false).unwrap_err().to_string();
         assert_eq!(lacks, "zfs-raidz-lzjb needs the program zfs-fuse, which is in the package zfs-fuse");

@@ -466,7 +466,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cut_short_is_an_error() {
+    fn a_short_answer_is_an_error() {
         let whole = Words::of(&[7]).opaque(b"seven b").long(9).0;
         for len in 0..whole.len() {
             let mut answer = Answer(&whole[..len]);

@@ -75,7 +75,7 @@ fn a_dead_daemon_and_a_stuck_one_are_taken_down() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_swept() {
+fn leftovers_of_a_killed_run_are_swept() {
     needs!(loops());
     // This test, run again as a process of its own, makes a branch and dies there.
     if let Some(place) = std::env::var_os("FSSTACK_LAB_DIES") {
@@ -85,7 +85,7 @@ fn what_a_killed_run_left_is_swept() {
     let place = cleanup::fresh("killed").unwrap();
     let me = std::env::current_exe().unwrap();
     let died = command(me)
-        .args(["--exact", "what_a_killed_run_left_is_swept", "--nocapture"])
+        .args(["--exact", "leftovers_of_a_killed_run_are_swept", "--nocapture"])
         .env("FSSTACK_LAB_DIES", &place)
         .output()
         .unwrap();

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_at_once() {
+    fn all_defects_are_reported_at_once() {
         check(
             "/a -q --frob -o",
             expect![[r#"

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_exported_already_is_found_with_its_file_and_line() {
+    fn an_existing_export_is_found_with_its_file_and_line() {
         let etc = tempfile::tempdir().unwrap();
         let own = etc.path().join("exports.d/fsstack-pool.exports");
         let found = || named_elsewhere(etc.path(), &own, Path::new("/srv/pool"));

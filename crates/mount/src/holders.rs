@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_something_open_is_named() {
+    fn a_process_with_an_open_file_is_named() {
         let proc = tempfile::tempdir().unwrap();
         let (ganesha, forger) = (&b"ganesha.nfsd\n"[..], &b"x\nok\x1b[2m\xff \n"[..]);
         for (pid, comm, to) in [
@@ -202,7 +202,7 @@ mod tests {
 
     /// A program of the pool, or a library of it; a file that was closed when it had been mapped.
     #[test]
-    fn who_runs_or_maps_something_is_named() {
+    fn a_process_that_runs_or_maps_a_file_is_named() {
         let proc = tempfile::tempdir().unwrap();
         for (pid, exe, map) in [
             ("7000001", "/bin/sh", "/srv/pool/lib.so (deleted)"),

@@ -157,7 +157,7 @@ mod tests {
 
     /// The daemon has no umask; a process of its own has none here, since the others share theirs.
     #[test]
-    fn what_is_made_is_for_us_alone_and_follows_nobodys_link() {
+    fn a_new_file_is_private_and_follows_no_link() {
         if let Some(folder) = std::env::var_os(CHILD).map(std::path::PathBuf::from) {
             fsstack_sys::process::umask(0);
             private(&folder).unwrap();
@@ -168,7 +168,7 @@ mod tests {
         let (folder, theirs) = (dir.path().join("above/state"), dir.path().join("above/state.theirs"));
         fs::create_dir(dir.path().join("above")).unwrap();
         fs::write(&theirs, "theirs").unwrap();
-        let name = "identity::tests::what_is_made_is_for_us_alone_and_follows_nobodys_link";
+        let name = "identity::tests::a_new_file_is_private_and_follows_no_link";
         let ourselves = std::env::current_exe().unwrap();
         let anew = crate::program::output(ourselves.to_str().unwrap(), "this test", |child| {
             child.args(["--exact", name]).env(CHILD, &folder)

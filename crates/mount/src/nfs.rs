@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_clients_is_refused() {
+    fn a_bad_list_of_clients_is_refused() {
         let refused = |text: &str| text.parse::<Clients>().unwrap_err();
         for nobody in ["", " ", "\t"] {
             assert_eq!(refused(nobody), BadClients::Nobody);

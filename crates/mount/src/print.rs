@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_readme_shows_is_current() {
+    fn the_readme_is_current() {
         let shown = most_asked_for();
         assert_eq!(shown.lines().count(), MOST_ASKED_FOR.len() + 2, "{shown}");
         assert!(include_str!("../../../README.md").contains(&shown), "run `cargo xtask docs`: {shown}");

@@ -52,14 +52,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_a_program_says_is_told() {
+    fn all_output_of_a_program_is_returned() {
         let run = |line: &'static str| run("sh", "dash", |sh| sh.args(["-c", line]));
         assert_eq!(run("echo done"), Ok("done\n".to_owned()));
         assert_eq!(run("printf 'one\\n\\n two\\n' >&2; exit 1"), Err("sh: one; two".to_owned()));
     }
 
     #[test]
-    fn what_is_not_installed_names_its_package() {
+    fn a_missing_program_names_its_package() {
         let why = run("no-such-program-x", "nothing", |command| command).unwrap_err();
         assert_eq!(why, "no-such-program-x is not installed: install the package nothing");
     }

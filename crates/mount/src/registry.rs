@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_daemon_left_is_swept_away() {
+    fn leftovers_of_a_killed_daemon_are_swept_away() {
         let dir = tempfile::tempdir().unwrap();
         let mut stale = entry("/mnt/pool");
         stale.started += 1;

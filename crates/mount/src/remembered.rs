@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_a_mount_point_is_remembered_until_it_is_used_without() {
+    fn a_mount_point_is_remembered_until_it_is_used_without() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         let remembered = Remembered::in_dir(Some(&state));

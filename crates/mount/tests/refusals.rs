@@ -24,7 +24,7 @@ fn check(test_bed: &TestBed, source: &str, options: &str, expected: Expect) {
 }
 
 #[test]
-fn what_is_right_passes_without_a_word() {
+fn correct_options_pass_without_a_word() {
     let test_bed = TestBed::new();
     let fstab = "rw,defaults,nofail,_netdev,noauto,user,x-systemd.automount,x-gvfs-hide,comment=a pool,noatime,nodev,nosuid,noexec,uhelper=x";
     check(&test_bed, "$D/a:$D/b:$D/c", fstab, expect!["exit 0"]);
@@ -100,7 +100,7 @@ fn bad_values_say_what_would_be_right() {
 }
 
 #[test]
-fn what_mergerfs_knows_and_we_do_not_is_refused_by_name() {
+fn options_of_mergerfs_without_a_meaning_here_are_refused_by_name() {
     let test_bed = TestBed::new();
     check(
         &test_bed,
@@ -393,7 +393,7 @@ fn a_name_cannot_forge_a_line() {
 }
 
 #[test]
-fn what_never_ends_is_no_config_file() {
+fn an_endless_file_is_no_config_file() {
     let test_bed = TestBed::new();
     check(
         &test_bed,

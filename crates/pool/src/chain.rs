@@ -215,7 +215,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_back(
+        fn printed_values_are_read_back(
             names in prop::collection::vec(prop::sample::select(POLICIES), 1..6),
             any: bool,
             gib in 1_u64..100,

@@ -331,7 +331,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_back(bytes: u64, shift in 0_u32..60, thousandths in 0_u16..=1000) {
+        fn printed_values_are_read_back(bytes: u64, shift in 0_u32..60, thousandths in 0_u16..=1000) {
             let size = Size(bytes >> shift << shift);
             prop_assert_eq!(size.to_string().parse(), Ok(size));
             for floor in [Floor::Bytes(size.0), Floor::PerMille(thousandths)] {

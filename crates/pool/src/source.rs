@@ -475,7 +475,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_back(branches in prop::collection::vec(any_branch(), 1..5), comma: bool) {
+        fn printed_values_are_read_back(branches in prop::collection::vec(any_branch(), 1..5), comma: bool) {
             let texts: Vec<String> = branches.iter().map(ToString::to_string).collect();
             prop_assert_eq!(parse_source(OsStr::new(&texts.join(":"))), Ok(branches.clone()));
             if comma && branches.iter().all(|b| b.path.has_root()) {

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_kept_is_gone_and_threads_are_started_without_it() {
+    fn dropped_capabilities_are_gone_and_threads_start_without_them() {
         if !crate::identity::is_root() {
             println!("skipped: not root");
             return;

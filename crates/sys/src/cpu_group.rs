@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_else_is_in_the_group_or_below_counts() {
+    fn other_processes_in_the_group_or_below_count() {
         let alone = tree(&[("cgroup.procs", "7\n9\n"), ("sub/cgroup.procs", "")]);
         assert!(only_these(alone.path(), &[7, 9, 11]).unwrap());
         assert!(!only_these(alone.path(), &[7]).unwrap());
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ran_this_test_is_no_companion() {
+    fn the_process_that_ran_this_test_is_no_companion() {
         let own = std::process::id();
         assert_eq!(companions(), [own]);
         assert!(parent(own).is_some());

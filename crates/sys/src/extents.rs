@@ -86,7 +86,7 @@ mod tests {
     use crate::call::SysError;
 
     #[test]
-    fn what_is_allocated_and_not_written_is_told() {
+    fn unwritten_allocated_space_is_reported() {
         let file = tempfile::tempfile().unwrap();
         match crate::file::fallocate(file.as_fd(), 0, 1 << 20, 1 << 20)
             .and_then(|()| extents(file.as_fd(), 0))

@@ -186,7 +186,7 @@ mod tests {
     use crate::handle::name_to_handle;
 
     #[test]
-    fn what_is_done_in_a_directory_is_told() {
+    fn changes_in_a_directory_are_reported() {
         let group = match Group::new() {
             Err(error) if error.errno == Errno::PERM => return println!("skipped: needs CAP_SYS_ADMIN"),
             group => group.unwrap(),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_no_event() {
+    fn a_short_record_is_no_event() {
         let mut bytes = vec![0_u8; 40];
         bytes[0] = 40;
         bytes[24] = DFID_NAME;

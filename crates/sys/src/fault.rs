@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_reach_stays_so() {
+    fn a_descriptor_out_of_range_stays_so() {
         let (answers, failed) = cut_off(2, Errno::NOTCONN, three);
         let refused = |call| Err(SysError::new(call, Errno::NOTCONN));
         assert_eq!(answers, [Ok(1), refused(Call::Stat), refused(Call::Mkdir)]);

@@ -278,7 +278,7 @@ mod tests {
     use std::os::fd::AsFd as _;
 
     #[test]
-    fn what_is_written_is_read_at_its_offset() {
+    fn written_bytes_are_read_at_their_offset() {
         let file = tempfile::tempfile().unwrap();
         let fd = file.as_fd();
         let plain = WriteFlags::default();

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_set_is_where_the_kernel_has_it() {
+    fn settable_flags_are_where_the_kernel_has_them() {
         let raw: FsXattr = std::array::from_fn(|at| u8::try_from(at).unwrap());
         let told = Extended::of(&raw);
         assert_eq!(told.project, u32::from_ne_bytes([12, 13, 14, 15]));

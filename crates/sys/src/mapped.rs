@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_copied_in_is_in_the_file_and_can_be_copied_out() {
+    fn bytes_copied_in_are_in_the_file_and_can_be_copied_out() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(8192).unwrap();
         let mut map = Mapped::to_write(&file, 4096, 4096).unwrap();

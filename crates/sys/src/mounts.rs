@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_mounted_is_not_unmounted() {
+    fn a_bare_directory_is_not_unmounted() {
         let dir = tempfile::tempdir().unwrap();
         let flags = UmountFlags { nofollow: true, ..UmountFlags::default() };
         assert_eq!(umount(dir.path(), flags).unwrap_err().call, Call::Mount);

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_carried_is_the_same_and_lies_at_its_place() {
+    fn carried_attributes_are_the_same_and_in_place() {
         let Some(mut carrier) = carrier() else { return };
         let data: Vec<u8> = (0..250_000_u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
         let (from, mut to) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn who_inherits_a_schedule_can_be_ordinary() {
+    fn a_thread_that_inherits_a_schedule_can_be_ordinary() {
         /// Policy, niceness and CPUs of the thread at `task` of proc(5).
         fn schedule(task: &str) -> (String, String, String) {
             let stat = std::fs::read_to_string(format!("/proc/{task}/stat")).unwrap();

@@ -57,7 +57,7 @@ fn the_write_path_switches_at_the_next_first_open() {
 }
 
 #[test]
-fn what_is_persisted_holds_at_the_next_mount_and_comments_stay() {
+fn persisted_settings_hold_at_the_next_mount_and_comments_stay() {
     needs!(mounting());
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("pool.toml");

@@ -172,7 +172,7 @@ fn files_are_placed_by_the_policy_and_seen_at_once() {
 }
 
 #[test]
-fn what_has_the_name_is_kept() {
+fn an_existing_name_is_kept() {
     needs!(mounting());
     let pool = pool();
     let (_home, tree) = source();
@@ -386,7 +386,7 @@ impl Drop for ClearedFlags {
 }
 
 #[test]
-fn what_is_immutable_or_append_only_arrives_so_with_all_its_names() {
+fn immutable_and_append_only_files_arrive_so_with_all_their_names() {
     needs!(mounting(), root(), loops(), program("chattr"));
     let sources = lab::pool().xfs_branch("s", MiB(300)).unmounted();
     let pool = lab::pool().xfs_branch("a", MiB(300)).mount();
@@ -449,7 +449,7 @@ fn sources_that_vanish_on_the_way_are_told_and_the_rest_is_whole() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_told_in_one_line() {
+fn failures_of_a_copy_are_one_line_each() {
     needs!(mounting());
     let pool = pool();
     let (home, tree) = source();

@@ -106,7 +106,7 @@ fn the_check_tells_of_an_index_that_does_not_last() {
 }
 
 #[test]
-fn who_holds_an_exported_pool_is_named() {
+fn programs_that_hold_an_exported_pool_are_named() {
     needs!(mounting());
     let log = tempfile::NamedTempFile::new().unwrap();
     let builder = lab::pool().tmp_branch("a").option("nfs-export");
@@ -181,7 +181,7 @@ fn a_daemon_that_stands_still_does_not_keep_the_check() {
 
 /// Nothing of it is open: it runs, or is mapped.
 #[test]
-fn who_runs_something_of_an_exported_pool_is_named() {
+fn programs_that_run_from_an_exported_pool_are_named() {
     needs!(mounting(), root());
     let pool = lab::pool().tmp_branch("a").option("nfs-export").mount();
     // A program, and a library: the loader closes it when it has mapped it.

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_builds_is_not_in_the_programs() {
+    fn build_dependencies_are_not_in_the_programs() {
         let contents = sample();
         let names: Vec<&str> = contents.crates.values().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["ours", "used"]);

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_recordings_saw_is_one_row() {
+    fn several_recordings_make_one_row() {
         let seen = "row\tmove\tbranch away\tkept\nrow\tlink\tafter a sync\tdone\nfew\t1\t2\t0\n\
                     row\tmove\tbranch away\tnot always kept\nrow\ta; b\tafter a sync\tdone\n";
         let table = super::table(seen);

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_by_a_ring_is_read_by_a_ring() {
+    fn bytes_written_by_a_ring_are_read_by_a_ring() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         for registered in [false, true] {

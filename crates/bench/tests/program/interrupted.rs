@@ -68,7 +68,7 @@ fn a_second_run_in_the_same_place_is_refused_and_disturbs_nothing() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_cleared_by_the_next() {
+fn leftovers_of_a_killed_run_are_cleared_by_the_next() {
     let home = tempfile::tempdir().unwrap();
     let (work, out) = (home.path().join("work"), home.path().join("out"));
     fs::create_dir(&work).unwrap();

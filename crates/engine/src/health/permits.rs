@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_first_goes_in_first_and_nobody_overtakes() {
+    fn calls_go_in_by_order_of_arrival() {
         let (mut calls, mut answers) = (Inflight::new(1), Answers::default());
         let first = enter(&mut calls, "first");
         for who in ["second", "third"] {
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_refused_when_no_permit_has_become_free_for_the_limit() {
+    fn a_waiting_call_is_refused_when_no_permit_becomes_free_within_the_limit() {
         let (mut calls, mut answers) = (Inflight::new(1), Answers::default());
         let mut inside = enter(&mut calls, "0");
         ["1", "2", "3"].into_iter().for_each(|who| calls.wait(CallKind::Long, who, 1));

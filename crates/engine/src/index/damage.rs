@@ -94,7 +94,7 @@ fn a_flipped_bit_is_found_out_or_means_nothing() {
 }
 
 #[test]
-fn what_rots_while_it_is_open_is_an_error() {
+fn damage_of_an_open_index_is_an_error() {
     let dir = dir();
     let path = dir.path().join("index.redb");
     fill(&path);

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_in_is_found_and_little_else() {
+    fn added_keys_are_found_and_few_others() {
         let filter = Filter::default();
         assert!(!filter.may_have(Ino(7)));
         for n in 0..100_000 {

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_a_member_is_known_until_it_is_given_up_and_again_when_it_is_back() {
+    fn a_member_is_known_until_it_is_given_up_and_again_when_it_is_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("index.redb");
         let store = Store::make(Some(&path), [9; 16]).unwrap();

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_is_found_both_ways_and_after_it_was_closed() {
+    fn entries_are_found_both_ways_and_after_the_index_was_closed() {
         let (dir, store) = fresh();
         store.note(StoreWhen::Now, EntryKind::File, &[(id(5), Ino(1005), 3)]).unwrap();
         store.note(StoreWhen::Soon, EntryKind::Dir, &[(id(6), Ino(1006), 0), (id(6), Ino(2006), 0)]).unwrap();

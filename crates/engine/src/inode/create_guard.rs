@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn who_makes_a_name_does_not_wait_for_himself_with_another_of_its_hash() {
+    fn a_guard_does_not_wait_for_its_own_name_of_the_same_hash() {
         let id = Identity { ino: Ino(7), generation: 0 };
         let dir = || Arc::new(Inode::dir(id, &Copies::known([(BranchIx(0), 10)])));
         let (dir, elsewhere) = (dir(), dir());

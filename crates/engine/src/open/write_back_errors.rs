@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_at_the_same_time_is_told_too() {
+    fn concurrent_callers_get_the_error_too() {
         let write_back_errors = WriteBackErrors::default();
         let (asks, is_asking) = channel();
         let (tell, reported) = channel();

@@ -478,7 +478,7 @@ mod tests {
 
     /// ENOSYS is final: the kernel never sends that request again.
     #[test]
-    fn what_one_branch_cannot_do_is_not_switched_off_for_all() {
+    fn a_call_that_one_branch_lacks_is_not_switched_off_for_all() {
         let sys = SysError { call: Call::Open, errno: Errno::NOSYS };
         assert_eq!(errno(OpError::Branch { branch: BranchIx(1), sys }), Errno::OPNOTSUPP);
         assert_eq!(errno(OpError::Sys(sys)), Errno::OPNOTSUPP);

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_zero_and_can_be_used_again() {
+    fn released_pages_are_zero_and_can_be_used_again() {
         let mut buffer = Buffer::new(64 * PAGE, 80).unwrap();
         buffer.space().fill(1);
         buffer.give_back();

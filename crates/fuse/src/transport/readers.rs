@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_in_place_of_another_runs_where_that_did() {
+    fn a_substitute_thread_runs_on_the_same_cpu() {
         for base in 1..5 {
             let readers = Readers::new(base, &[3, 5, 7, 9], false);
             for number in 0..3 * base {

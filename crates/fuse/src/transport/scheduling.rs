@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_starves_again_at_once_waits_longer_each_time() {
+    fn repeated_starvation_doubles_the_wait() {
         let queue_scheduling = QueueScheduling::default();
         let mut now = Instant::now();
         for pause in [10, 20, 40, 80, 160, 160] {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn who_could_not_be_ordinary_again_is_not_made_idle() {
+    fn a_thread_that_cannot_become_ordinary_again_is_not_made_idle() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_thread_finds_out_another_follows() {
+    fn threads_of_a_queue_share_their_scheduling() {
         let queue_scheduling = QueueScheduling::default();
         let mut guard = StarvationGuard::new(Scheduling::Idle, &queue_scheduling);
         let ordinary = |guard: &StarvationGuard<'_>| guard.watched.as_ref().map(|watched| watched.ordinary);

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_caught_while_aside_is_counted_once() {
+    fn a_thread_stuck_while_aside_is_counted_once() {
         let workers = Workers::new(1);
         let (caught, other) = (workers.enter(0), workers.enter(0));
         assert!(caught.worker().steps_aside());

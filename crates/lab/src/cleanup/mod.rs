@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_run_left_is_swept() {
+    fn leftovers_of_a_dead_run_are_swept() {
         let path = fresh("ledger-dead").unwrap();
         fs::create_dir(&path).unwrap();
         left_by_a_dead_run(&book_of_nobody("1"), &path);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_in_another_pid_namespace_has_stays_while_it_lives() {
+    fn things_of_a_run_in_another_pid_namespace_stay_while_it_lives() {
         let path = fresh("ledger-elsewhere").unwrap();
         fs::create_dir(&path).unwrap();
         // A number that nobody here has: only the lock tells that somebody does.
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_taken_down_by_name() {
+    fn standing_things_are_taken_down_by_name() {
         let path = fresh("ledger-kept").unwrap();
         let name = format!("test-{}", std::process::id());
         Entry::dir(&path).unwrap().keep(&name).unwrap();

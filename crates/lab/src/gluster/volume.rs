@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_type_is_refused_by_name() {
+    fn an_unknown_type_is_refused_by_name() {
         for name in
             ["", "dt", "dt0", "dt08", "rp1", "dp4", "dp4rd2", "dp4rd9", "dt8x", "rp2dt4", "xfs", "dt100"]
         {

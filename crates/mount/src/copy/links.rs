@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_taken_the_first_name_meanwhile_is_given_no_other() {
+    fn an_object_that_took_the_first_name_meanwhile_gets_no_other() {
         let home = tempfile::tempdir().unwrap();
         let first = home.path().join("first");
         std::fs::write(&first, "ours").unwrap();

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_logs_does_not_wait_for_a_reader_that_does_not_read_and_what_was_dropped_is_counted() {
+    fn logging_does_not_wait_for_a_stuck_reader_and_dropped_lines_are_counted() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pipe");
         rustix::fs::mknodat(

@@ -78,7 +78,7 @@ fn a_missing_name_has_no_node_but_a_timeout() {
 }
 
 #[test]
-fn what_is_created_is_entry_and_handle() {
+fn a_creation_is_an_entry_and_a_handle() {
     let opened = Opened { fh: 21, open_flags: abi::FOPEN_PASSTHROUGH, backing_id: 22 };
     let bytes = built(144, |answer| answer.created(&entry(), opened));
     assert_eq!(read::<abi::EntryOut>(&bytes[..128]), abi::EntryOut::from(&entry()));

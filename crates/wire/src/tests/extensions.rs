@@ -27,7 +27,7 @@ fn groups_follow_a_security_context() {
 }
 
 #[test]
-fn what_comes_after_our_time_is_skipped() {
+fn unknown_trailing_fields_are_skipped() {
     let later = extension(16, 99, &[7; 8]);
     assert_eq!(groups(&[later, encode::groups_extension(&[1])].concat()), Ok(vec![1]));
 }

@@ -75,7 +75,7 @@ proptest! {
 }
 
 #[test]
-fn what_we_do_not_speak_is_enosys() {
+fn unknown_requests_are_enosys() {
     for (raw, opcode) in [(26, Opcode::Init), (48, Opcode::SetupMapping)] {
         let why = Why::UnknownOpcode(raw);
         assert_eq!(refused(&message(opcode, &[], &[])), Refused { unique: Some(77), why });
@@ -89,7 +89,7 @@ fn what_we_do_not_speak_is_enosys() {
 }
 
 #[test]
-fn what_waits_for_no_answer_gets_none() {
+fn requests_without_an_answer_get_none() {
     for opcode in [Opcode::Forget, Opcode::BatchForget, Opcode::Interrupt, Opcode::NotifyReply] {
         assert_eq!(refused(&message(opcode, &[1], &[])).unique, None);
     }

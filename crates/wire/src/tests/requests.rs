@@ -11,7 +11,7 @@ use crate::*;
 
 proptest! {
     #[test]
-    fn what_is_built_parses_back(seed in seed(), stale in any::<u8>()) {
+    fn built_requests_parse_back(seed in seed(), stale in any::<u8>()) {
         for op in seed.operations() {
             let slices = encode::request(seed.abi, &seed.header(), &op, &seed.groups);
             let message = slices.contiguous();
@@ -42,7 +42,7 @@ proptest! {
 
     /// An accepted request has one meaning: built again from its parsed form, it parses to the same.
     #[test]
-    fn what_is_accepted_can_be_built(
+    fn accepted_requests_can_be_built(
         mut bytes in vec(any::<u8>(), 40..200), opcode in 0u32..60, extensions in 0u16..3, setxattr_ext in any::<bool>()
     ) {
         let abi = Abi { setxattr_ext };

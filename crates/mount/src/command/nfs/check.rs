@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_handles_stale_is_told() {
+    fn options_that_make_handles_stale_are_reported() {
         let levels = |options: &str| {
             let table = format!("/srv/pool\t*({options})\n");
             told(table.as_bytes()).into_iter().map(|(level, _)| level).collect::<Vec<_>>()
