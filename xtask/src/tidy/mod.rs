@@ -44,6 +44,7 @@ const RULES: &[Rule] = &[
     ("every section of the manual has its tests", manual::headings),
     ("every promise names its test", manual::promises),
     ("every link leads to a file and a heading", pages::links),
+    ("every file that is named is there", pages::named_files),
     ("every warning and error can be looked up", pages::log_lines),
     ("a doc comment begins with a noun or a verb", prose::openings),
     ("no part of the program is a person", prose::persons),

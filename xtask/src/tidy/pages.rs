@@ -28,6 +28,34 @@ pub(super) fn links(sources: &[Source]) -> Vec<String> {
     complaints
 }
 
+/// Complaints about source files that pages and comments name in backquotes, and that are not there.
+/// `engine/watch.rs` is short for `crates/engine/src/watch.rs`.
+pub(super) fn named_files(sources: &[Source]) -> Vec<String> {
+    let is_there = |name: &str| {
+        let full = name.split_once('/').map(|(first, rest)| format!("crates/{first}/src/{rest}"));
+        let names =
+            |path: &str| path.strip_suffix(name).is_some_and(|dir| dir.is_empty() || dir.ends_with('/'));
+        sources.iter().any(|source| names(&source.path) || full.as_deref() == Some(source.path.as_str()))
+    };
+    let is_name = |word: &&str| {
+        word.ends_with(".rs") && word.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c))
+    };
+    let missing = |source: &Source, line: &str| {
+        let quoted = line.split('`').skip(1).step_by(2).map(|word| word.split("::").next().unwrap_or(word));
+        let missing = quoted.filter(is_name).find(|name| !is_there(name))?;
+        Some(format!("{}: `{missing}` is no file", source.path))
+    };
+    let checked = sources
+        .iter()
+        .filter(|source| source.is_rust() || source.path.ends_with(".md") && source.path != "CHANGELOG.md");
+    let found = checked.flat_map(|source| {
+        let lines =
+            source.text.lines().filter(|line| !source.is_rust() || line.trim_start().starts_with("//"));
+        lines.filter_map(|line| missing(source, line)).collect::<Vec<_>>()
+    });
+    found.collect()
+}
+
 /// Where operators look lines of the log up.
 const LOG_LINES: &str = "docs/log-lines.md";
 
@@ -101,6 +129,20 @@ fn headings(text: &str) -> BTreeSet<String> {
 mod tests {
     use super::super::source;
     use super::*;
+
+    #[test]
+    fn a_named_file_is_there() {
+        let sources = [
+            source(
+                "crates/engine/src/watch.rs",
+                "//! See `watch.rs`, `engine/watch.rs` and `gone.rs`.\nlet x = \"`no.rs`\";\n",
+            ),
+            source("docs/a.md", "`crates/engine/src/watch.rs::read`, `src/watch.rs`, `atch.rs`\n"),
+        ];
+        let expected =
+            ["crates/engine/src/watch.rs: `gone.rs` is no file", "docs/a.md: `atch.rs` is no file"];
+        assert_eq!(named_files(&sources), expected);
+    }
 
     #[test]
     fn warnings_can_be_looked_up() {

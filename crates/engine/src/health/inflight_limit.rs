@@ -1,7 +1,7 @@
 //! Calls inside a remote branch, with their start times and the responders that can answer in their place.
 //!
 //! A branch whose server hangs keeps the threads that asked it. So that some are left for the other branches, only a
-//! few calls are let in at once, each with a permit (`inflight.rs`); the others queue. The branch's monitor looks at the calls
+//! few calls are let in at once, each with a permit (`permits.rs`); the others queue. The branch's monitor looks at the calls
 //! while there are any: one that has overstayed is answered for by another thread, and its thread is written off
 //! until the call returns. Nothing is armed or started for a call; local disks have none.
 

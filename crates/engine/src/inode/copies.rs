@@ -40,7 +40,7 @@ pub(super) struct DirCopies {
     /// Stamp of the state of all copies when the kernel began to keep the listing.
     pub(super) listed: Option<u64>,
     pub(super) copy_guards: CopyGuards,
-    /// Names that a thread each is making (`creating.rs`): their hashes.
+    /// Hashes of the names that threads are creating (`create_guard.rs`).
     pub(super) creating: SmallVec<[(u64, ThreadInCalls); 1]>,
 }
 

@@ -51,7 +51,7 @@ impl OpenFile {
 
     /// A handle opened to append appends, whatever offset a write names.
     fn stop_appending(&self) -> Result<()> {
-        // Exclusively: `quiet.rs` reads and sets the descriptor's flags, too.
+        // Exclusively: `noatime.rs` reads and sets the descriptor's flags, too.
         let mut placed = self.hold_exclusively()?;
         if placed.access == Access::Append {
             placed.branch.ask(|| sys::file::stop_appending(placed.fd.as_fd()))?;

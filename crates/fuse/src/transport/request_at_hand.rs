@@ -1,8 +1,8 @@
 //! The request that a thread of the /dev/fuse transport is at, where another thread may answer it.
 //!
-//! One lock decides which thread answers: the one that served the request, or another that takes over because the first will
-//! not come back. The thread's buffers are its own, so only the answer itself is at stake. A request that only reads is kept
-//! here too, for another thread to serve again (`again.rs`).
+//! One lock decides which thread answers: the one that serves the request, or another that takes over because the first is
+//! stuck. The thread's buffers are its own, so only the answer itself is at stake. A request that only reads is kept here
+//! too, for another thread to serve again (`repeatable.rs`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 //! The transport over io_uring: a queue a CPU, its threads pinned there, each with a ring and one entry of its own.
 //!
-//! The kernel puts a request into the queue of the CPU that the caller runs on, and hands it to the entry that
-//! became free last: so a request may run to its end in its thread, blocking or not, and the next one finds
-//! another thread of the queue. When none of a queue is free, one more is started, as long as fewer threads of all
-//! queues are at work than may be: those that wait for a request stop nobody. The kernel takes no entry back, so that threads
-//! stay; but one that has had nothing to do for a while gives the memory of its buffers back (`grower.rs`). All queues
-//! must have an entry before the kernel uses any: until then callers wait, for ever if one cannot be made, so that
-//! the transport is not open before all are. FORGET and INTERRUPT always come by the device.
+//! The kernel puts a request into the queue of the caller's CPU and hands it to the entry that became free last. So a
+//! request runs to its end in its thread, blocking or not, and the next one finds another thread of the queue. When a
+//! queue has no free thread, one more is started, unless `max-threads` are at work in all queues. The kernel takes no entry
+//! back, so threads stay; an idle one gives the memory of its buffers back (`extra_workers.rs`).
+//!
+//! The kernel uses no queue before all have an entry, and callers wait until then. So the transport opens only when every
+//! entry is made. FORGET and INTERRUPT always come by the device.
 
 mod entry;
 mod extra_workers;
