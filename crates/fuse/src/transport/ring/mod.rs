@@ -65,7 +65,7 @@ pub(super) struct RingShared {
     /// How many threads may be at work: at least one a queue, without which the kernel uses none.
     max: usize,
     ending: Arc<Ending>,
-    /// A queue wants one more thread, or the mount is gone: the keeper sleeps on it.
+    /// A queue wants one more thread, or the mount is gone: the thread `ring-grow` sleeps on it.
     ordered: (Mutex<bool>, Condvar),
 }
 
@@ -85,7 +85,7 @@ enum FirstEntry {
 struct Queue {
     /// Threads that wait for a request.
     free: AtomicUsize,
-    /// It has no free thread, and the keeper has not looked yet.
+    /// It has no free thread, and `ring-grow` has not looked yet.
     wanted: AtomicBool,
     /// How they are scheduled.
     queue_scheduling: QueueScheduling,
