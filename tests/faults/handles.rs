@@ -87,7 +87,7 @@ impl ExportedPool {
 
     /// One of each sort, and their handles.
     fn filled(branches: Pool) -> (Self, Vec<HeldHandle>) {
-        // (In memory: it is mounted a thousand times.)
+        // In memory: it is mounted a thousand times.
         let state = tempfile::tempdir_in("/dev/shm").unwrap();
         let test_bed = Self { branches, state };
         let [a, b] = test_bed.roots();
@@ -252,7 +252,7 @@ fn every_call_fails_once(
 /// For a daemon that was just started, and objects where they were seen last.
 fn after_a_mount(branches: Pool) {
     let (test_bed, held) = ExportedPool::filled(branches);
-    // (A mount for each is dear: the others are as NOMEM to the engine.)
+    // A mount for each is dear: the others are as NOMEM to the engine.
     every_call_fails_once(&held, &ERRNOS[..3], |question, held, nth, errno| {
         let engine = test_bed.mount();
         (question.before)(&engine, held);

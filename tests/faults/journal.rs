@@ -188,7 +188,7 @@ fn a_second_crash_while_a_record_is_settled_leaves_one_record() {
         let branches = fresh();
         let paths = branches.each_ref().map(TempDir::path);
         assert!(kill::child(scenario, &paths, first).is_none());
-        // (It finds no directory to create in: it mounts.)
+        // It finds no directory to create in: it mounts.
         let ended = kill::child(scenario::named("create"), &paths[..2], Some(nth));
         assert!(records(&paths) <= 1, "killed at {nth}");
         let all = shown(&paths);

@@ -92,7 +92,7 @@ fn a_branch_that_hangs_goes_whatever_is_stuck_there(transport: &str) {
     assert_eq!(read.read_at(&mut [0; 8], 0).unwrap_err().raw_os_error(), Some(5));
     assert_eq!(operator::run(&["branch", "remove", &at, &a]).code, 1, "files are open there");
     drop(files);
-    // (They are closed some moments after their programs went on.)
+    // They are closed some moments after their programs went on.
     until("the branch goes", || operator::run(&["branch", "remove", &at, &a]).code == 0);
     assert!(!operator::told(&["status", &at]).contains(&a));
     assert_eq!(pool.read("on-b/1"), b"on-b/1");

@@ -321,7 +321,7 @@ fn the_number_of_a_branch_that_is_gone_is_nobodys() {
     let over = |branch: &Pool| lab::pool().tmp_branch("b").over(&[branch.path().to_str().unwrap()]);
     let pool = over(&branch).option("attr-timeout=0").option("entry-timeout=0").mount();
     branch.kill_daemon();
-    // (In use by the pool over it, it does not come down else.)
+    // In use by the pool over it, it does not come down else.
     command("umount").arg("-l").arg(branch.path()).run().unwrap();
     branch.remount();
     until("the branch is found again", || fs::read(pool.at("film")).is_ok());

@@ -23,7 +23,7 @@ fn as_many_as_there_are(open: impl Fn(usize) -> std::io::Result<File>) -> (Vec<F
 }
 
 fn programs_are_told_enfile(pool: &Pool) {
-    // (The limit of this test's own process is another one.)
+    // The limit of this test's own process is another one.
     fsstack_sys::thread::raise_nofile_limit();
     sh("/", &format!("prlimit --pid {} --nofile=300", pool.daemon().pid));
     let new = |n: usize| File::create_new(pool.at(format!("file-{n}")));

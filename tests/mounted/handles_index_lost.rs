@@ -120,7 +120,7 @@ fn marks_that_were_put_by_way_of_another_index_are_found() {
     for ending in [Pool::unmount, |pool: &mut Pool| pool.kill_daemon()] {
         pool.remount_with(&[&ours[..], &[&theirs]].concat());
         let name = if pool.holders("d/film") == ["x"] { "d/film" } else { "d/first" };
-        // (Nothing is written, and the look goes on.)
+        // Nothing is written, and the look goes on.
         sh(pool.path(), &format!("fallocate -l 24M {name}"));
         assert_eq!(pool.holders(name), ["y"]);
         let first = held(&pool, "d/first");

@@ -289,7 +289,7 @@ fn handles_outlive_another_order_of_branches_that_cannot_be_written() {
     let base = lab::pool().tmpfs_branch("base", MiB(10)).unmounted();
     let shelf = base.branch("base").path();
     sh(shelf, "mkdir a b; echo of a > a/f; echo of b > b/f; echo a > a/only-a; echo b > b/only-b");
-    // (Directories of one tmpfs made in turn: their inode numbers are alike too.)
+    // Directories of one tmpfs made in turn: their inode numbers are alike too.
     sh("/", &format!("mount -o remount,ro '{}'", shelf.display()));
     let branches = ["a", "b"].map(|dir| shelf.join(dir).display().to_string());
     let mounted = |branches: &[String]| lab::pool().over(branches).option("nfs-export").no_others().mount();

@@ -109,7 +109,7 @@ fn numbers_used_again(kind: Kind) {
 /// The new object has the old one's name, too, and the kernel has forgotten nothing.
 fn the_same_name(pool: &Pool, kind: Kind, sort: Sort) {
     let branch = pool.branch("b").path().join("d");
-    // (A directory that the pool knows it holds open, and its number is not free.)
+    // A directory that the pool knows it holds open, and its number is not free.
     let may_reuse = reuses(kind) && !matches!(sort, Sort::Dir);
     until_reused(may_reuse, &format!("{kind:?} {sort:?}, the same name"), || {
         sort.make(&branch.join("f"), "old");
@@ -122,13 +122,13 @@ fn the_same_name(pool: &Pool, kind: Kind, sort: Sort) {
         }
         match sort {
             Sort::Symlink => {
-                // (What has no name any more may be looked at through the kernel's memory, and tells nothing of another.)
+                // What has no name any more may be looked at through the kernel's memory, and tells nothing of another.
                 let opened = open(pool, &old, OFlags::PATH | OFlags::NOFOLLOW);
                 let told = opened.map(|fd| fsstack_sys::at::readlink(std::os::fd::AsFd::as_fd(&fd), c""));
                 assert!(!matches!(&told, Ok(Ok(target)) if target == b"new"), "{told:?}");
             }
             Sort::Dir => {
-                // (An empty one, by the kernel's memory of it: nothing of the new one's.)
+                // An empty one, by the kernel's memory of it: nothing of the new one's.
                 fs::create_dir(branch.join("f/in the new one")).unwrap();
                 let opened = open(pool, &old, OFlags::RDONLY | OFlags::DIRECTORY);
                 let names = opened.map(names);

@@ -370,7 +370,7 @@ fn a_name_whose_maker_is_stuck_in_the_old_mount_is_an_error() {
     // The kernel knows it to be missing, and asks for it to be made.
     assert!(!pool.at("on-a/new").exists());
     let frozen = FrozenDaemon::new(pool.branch("a").daemon());
-    // (With O_EXCL it would ask for it first, and it is that which would hang.)
+    // With O_EXCL it would ask for it first, and it is that which would hang.
     let create = |path: &Path| errno(OpenOptions::new().append(true).create(true).open(path));
     assert_eq!(create(&pool.at("on-a/new")), EIO);
     pool.branch_mut("a").unmount_lazily();

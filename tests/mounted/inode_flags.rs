@@ -229,7 +229,7 @@ fn a_directorys_flags_change_on_copies_on_other_file_systems() {
         sh(pool.path(), "chattr -d d; chattr +S d");
         assert_eq!(flags_of_copies(&pool, ["e", "x"]), ["SAe", "S"], "{order:?}");
         if order[0] == "x" {
-            // (This ext4 has no projects.)
+            // This ext4 has no projects.
             sh(pool.path(), "chattr -p 7 d");
             assert!(sh(pool.branch("x").path(), "lsattr -pd d").trim_start().starts_with("7 "));
             assert_eq!(flags_of_copies(&pool, ["e", "x"]), ["SAe", "S"]);

@@ -56,7 +56,7 @@ print(told)";
 #[test]
 fn each_open_file_is_told_once() {
     needs!(mounting(), root(), loops(), program("python3"), program("mkfs.ext4"));
-    // (The twin is the first one's description.)
+    // The twin is the first one's description.
     let expected = "[[0, 0, 0], [28, 28, 28, 0], [0, 0, 0, 0], [28, 28, 28, 0], [0, 0, 0, 0]]";
     assert_eq!(python(&Leaky::new().disk, LOSE), expected, "on the disk itself");
     for way in ways() {

@@ -164,7 +164,7 @@ fn a_volume_without_a_brick_is_not_looked_through_to_its_end() {
     until("marks are looked for in vain", || {
         lines("index: cannot scan the branch now; it is tried again later") > 0
     });
-    // (Kernels tell programs that a handle is stale whatever the answer was; their NFS servers do not.)
+    // Kernels tell programs that a handle is stale whatever the answer was; their NFS servers do not.
     handles::open(&pool, &held, OFlags::PATH).unwrap_err();
     // It was not answered as gone.
     log_with(log.path(), "a branch is at fault");

@@ -101,7 +101,7 @@ fn is_not_entered_by_the_old_mount(transport: &str) {
     pool.remount();
     let dir = pool.at("d/e");
     // The kernel knows `e`, the daemon has `d` open and `e` not.
-    // (What somebody has open is not forgotten when the branch is mounted again.)
+    // What somebody has open is not forgotten when the branch is mounted again.
     let _known = fs::File::open(&dir).unwrap();
 
     let old = pool.branch("a").daemon();

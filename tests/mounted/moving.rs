@@ -84,7 +84,7 @@ fn a_branch_that_cannot_hold_an_attribute_takes_no_file_that_has_it() {
     command(daemon::helper().unwrap()).arg(source).arg(outer.path()).args(options).run().unwrap();
     a.fill_until_free(MiB(24));
     let marked = |name: &str| {
-        // (Not by the pool: the space of a file that left may not be free yet.)
+        // Not by the pool: the space of a file that left may not be free yet.
         sh(a.path(), &format!("touch {name}; setfattr -n user.fsstack.kept -v yes {name}"));
         writer(outer.at(name))
     };

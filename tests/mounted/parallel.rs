@@ -32,7 +32,7 @@ fn four_network_branches_are_asked_at_once() {
     let branches: Vec<String> = servers.iter().map(|server| server.path().display().to_string()).collect();
     servers.iter().for_each(|server| server.mkdir("d"));
     servers[2].write("d/film", b"on the third");
-    // (The directory itself is not to be looked up anew, which begins with its first copy, however slow the machine is.)
+    // The directory itself is not to be looked up anew, which begins with its first copy, however slow the machine is.
     let pool = lab::pool().over(&branches).option("branch-timeout=0").option("entry-timeout=60").mount();
     assert_eq!(pool.list("d"), ["film"]);
     // Known from now on: the directory's copies are open, and so is each way to them.

@@ -228,7 +228,7 @@ fn branches(test_bed: &TestBed<'_>, cut: &Cut, names: &Names) -> Vec<Fault> {
                         format!("{} on branch {at} is another directory", path.display()),
                     ));
                 }
-                // (Narrower is the answer to copies that differ after a cut.)
+                // Narrower is the answer to copies that differ after a cut.
                 if copy.owner != shown.owner || copy.mode & !shown.mode != 0 {
                     let is = format!("{:o} of {:?}", copy.mode, copy.owner);
                     let what = format!("{} on branch {at} lets in more users: {is}", path.display());

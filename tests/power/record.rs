@@ -282,7 +282,7 @@ impl Watched {
         let since = self.changed.get(&ino).is_some_and(|at| self.floor < *at);
         let unknown = !self.scan.values().any(|mark| mark.ino == ino);
         if reach == Reach::FileSystem || since || unknown {
-            // (With it came data.)
+            // With it came data.
             let path = self
                 .scan
                 .iter()

@@ -222,7 +222,7 @@ fn moves() -> [Act; 2] {
 const START: Progress = Progress { started: 0, answered: 0 };
 
 fn kept_by(mut recorder: Arc<Recorder>) -> Kept {
-    // (A thread of the pool may be on its way out of it.)
+    // A thread of the pool may be on its way out of it.
     loop {
         match Arc::try_unwrap(recorder) {
             Ok(recorder) => return recorder.into_kept(),

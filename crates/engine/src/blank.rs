@@ -59,7 +59,7 @@ pub(crate) fn blank(
     let root = to.root(); // the folder is below this one, or below a later one
     let (_, fd) = recover::in_folder(to, |folder| {
         let fd = sys::at::open(folder, &name, how, 0o600, to.mounts)?;
-        // (Another host's mount leaves it alone.)
+        // Another host's mount leaves it alone.
         record::hold_new(&fd, folder, &name).map(|()| fd)
     })?;
     Ok((root.opened(fd), Some(StagedCopy(name))))

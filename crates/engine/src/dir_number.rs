@@ -132,7 +132,7 @@ impl Union {
             && match self.open_raw(branch, own) {
                 Ok(None) => true,
                 Ok(Some((_, stat))) => {
-                    // (It may have been marked while generations were not exact.)
+                    // It may have been marked while generations were not exact.
                     let plain = sys::Stat { version: None, ..stat };
                     [stat, plain].iter().all(|stat| number::identity(branch, stat) != marked)
                 }
@@ -187,7 +187,7 @@ impl Union {
         };
         // What cannot be asked is out of reach.
         let (fd, stat) = there.ok().flatten()?;
-        // (It may have been marked while generations were not exact.)
+        // It may have been marked while generations were not exact.
         let plain = sys::Stat { version: None, ..stat };
         let is_it = stat.is_dir() && [stat, plain].iter().any(|stat| number::identity(branch, stat) == id);
         if is_it { self.path_of(branch, fd.as_fd()).ok().flatten() } else { None }

@@ -82,7 +82,7 @@ impl Union {
         } else {
             self.index.note_new(branch, other, natural.ino, birth(stat));
         }
-        // (The thread may be who asked for it.)
+        // The thread may be who asked for it.
         let marked = sys::identity::become_daemon()
             .map_err(OpError::Sys)
             .and_then(|()| branch.ask(|| mark::put(on, which, other, stat.ino)));
@@ -203,7 +203,7 @@ impl Union {
     ) -> Result<Ino> {
         let natural = number::number(branch, stat.dev, stat.ino);
         // The branch says whose index has its marks before there is one.
-        // (An index that fails is made anew: once more.)
+        // An index that fails is made anew: once more.
         let noted = (0..2).any(|_| self.index.note_file(branch, id, natural, birth(stat)));
         let marked = branch.ask(|| mark::put(On::Fd(fd.as_fd()), mark::FILE, id, stat.ino)).is_ok();
         let lasts = marked || self.index.lasts() || !self.index.exports();

@@ -291,7 +291,7 @@ impl FlagsRequest {
                 if nth.is_none_or(|nth| nth == PROJECT) {
                     now.project = one(own.project, new.project, old.project);
                 }
-                // (A size goes with its flag, where that is changed.)
+                // A size goes with its flag, where that is changed.
                 if nth
                     .is_none_or(|nth| nth == PROJECT + 1 || SIZES & 1_u32.checked_shl(nth).unwrap_or(0) != 0)
                 {

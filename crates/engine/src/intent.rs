@@ -314,7 +314,7 @@ fn settle_copies(
     let keeps_old = match decided {
         Some(Decided::Old) => true,
         Some(Decided::New) | None => false,
-        // (Without an old copy there is nothing to go on with: the new one is the file.)
+        // Without an old copy there is nothing to go on with: the new one is the file.
         Some(Decided::Not) => match used {
             Some(used) => used == from.ix,
             None if old_there.is_some() => joining == Some(to.id) && new.is_written_as(&is_new),

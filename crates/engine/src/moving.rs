@@ -48,7 +48,7 @@ impl<'a> Move<'a> {
     /// Whether its name still means the file that was copied, unchanged: not replaced, linked or written to out of band.
     pub(crate) fn is(&self, there: &Stat) -> bool {
         let same = there.ino == self.stat.ino && there.nlink == 1;
-        // (A server may tell other times of change for old writes.)
+        // A server may tell other times of change for old writes.
         let unchanged = self.from.is_remote() || there.ctime == self.stat.ctime;
         same && unchanged && (there.size, there.mtime) == (self.stat.size, self.modified.get())
     }

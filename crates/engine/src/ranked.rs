@@ -114,7 +114,7 @@ mod held {
 
     impl<const RANK: u8> Drop for HeldRank<RANK> {
         fn drop(&mut self) {
-            // (A thread that ends may have lost the list already.)
+            // A thread that ends may have lost the list already.
             _ = RANKS.try_with(|ranks| {
                 let mut ranks = ranks.borrow_mut();
                 if let Some(at) = ranks.iter().rposition(|rank| *rank == RANK) {

@@ -256,7 +256,7 @@ fn drop_about(branch: &Branch, away: BranchId) -> Result<bool, SysError> {
     let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
     let mut any = false;
     for name in &records {
-        // (The lock is held until the record is gone.)
+        // The lock is held until the record is gone.
         let found = record::take(branch, folder.as_fd(), name)?;
         let Some(FoundRecord::Whole(sort, body, _)) = &found else { continue };
         let left = (*sort == &journal::SORT).then(|| journal::without(body, away)).flatten();
@@ -360,7 +360,7 @@ fn clear_entry(
     occasion: Occasion<'_>,
 ) -> Result<bool, SysError> {
     let path = branch.path.display();
-    // (The lock is held until the record is gone.)
+    // The lock is held until the record is gone.
     let found = record::take(branch, folder.as_fd(), name)?;
     match &found {
         Some(FoundRecord::Whole(sort, body, _))

@@ -182,7 +182,7 @@ impl Union {
         fd: BorrowedFd<'a>,
     ) -> Result<Move<'a>> {
         let mut stat = from.ask(|| sys::at::stat_fd(fd))?;
-        // (Where flags cannot be asked for there are none.)
+        // Where flags cannot be asked for there are none.
         let flags = from.ask(|| Ok(sys::ioctl::getflags(fd).unwrap_or(0)))?;
         let name = inode.name().ok_or("it has no name").and_then(|name| {
             let mapped = || (inode.was_past() && may_be_mapped(&from, fd)).then_some(MAPPED);

@@ -204,7 +204,7 @@ impl Union {
         let mut last = None;
         for at in ranking.order.iter().filter(|at| !file.not_on.contains(at)) {
             let known = facts.iter_mut().find(|facts| facts.branch == *at);
-            // (The policy's last resort, under the floor, is not for what is known to be too large.)
+            // The policy's last resort, under the floor, is not for what is known to be too large.
             let Some(known) = known.filter(|facts| fits(facts, file.size)) else { continue };
             // When the file is whole it is too late for another branch.
             if !parent.is_on(*at)
@@ -318,7 +318,7 @@ impl Union {
             Err(error) if error.errno == Errno::XDEV => {
                 let file = sys::at::open(folder, &staged, OFlags::RDONLY, 0, mount_root.mounts)?;
                 let dir = sys::at::reopen(dir.as_fd(), OFlags::RDONLY)?;
-                // (Where that is not the reason, the first error is the one to tell.)
+                // Where that is not the reason, the first error is the one to tell.
                 inode_flags::put_into_project_of(dir.as_fd(), file.as_fd()).map_err(|_| error)?;
                 name_it()
             }

@@ -380,7 +380,7 @@ impl Union {
 }
 
 /// An object that is no directory any more, or was renamed, has no entries; nor has a mount point of another file system.
-/// (One that may not be read has.)
+/// One that may not be read has.
 fn is_elsewhere(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV)
 }

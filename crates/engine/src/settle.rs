@@ -299,7 +299,7 @@ pub(crate) fn walk(branch: &Branch, path: &[u8]) -> Result<Option<(OwnedFd, CStr
             return Ok(Some((dir, name)));
         }
         dir = match sys::at::open_dir(dir.as_fd(), &name, branch.mounts) {
-            // (A symbolic link or another mount by now: what was there is not.)
+            // A symbolic link or another mount by now: what was there is not.
             Err(error) if matches!(error.errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
                 return Ok(None);
             }

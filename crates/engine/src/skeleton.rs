@@ -125,7 +125,7 @@ impl Union {
             branch.ask(|| make_like(branch, parent.as_fd(), &name.name, source.as_fd(), &model, dir.id))?;
         let stat = branch.ask(|| sys::at::stat_fd(made.as_fd()))?;
         self.changed(pool, branch.ix, (&name.parent, &name.name), NameEvent::Came);
-        // (It may have been found there, unmarked.)
+        // It may have been found there, unmarked.
         self.note_copy(branch, On::Fd(made.as_fd()), dir.id, stat.ino);
         let fd = Arc::new(self.budget.count(parent.opened(made)));
         dir.add_copy(branch.ix, stat.ino, Some(fd.clone()), |at| pool.turn(at));
@@ -351,7 +351,7 @@ fn has(names: &[u8], name: &CStr) -> bool {
 /// # Errors
 /// EOPNOTSUPP if it does not keep a promise; the branch is out of order.
 fn copy_inode_flags(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<(), SysError> {
-    // (One that cannot be read is copied as far as can be seen.)
+    // One that cannot be read is copied as far as can be seen.
     let Ok(from) = sys::at::reopen(from, OFlags::RDONLY) else { return Ok(()) };
     let inode_flags = InodeFlags::of(from.as_fd())?;
     if inode_flags == InodeFlags::default() {

@@ -243,14 +243,14 @@ impl Union {
                 return Ok(());
             }
             let hopeless = stuck.iter().all(|branch| !branch.is_open());
-            // (The monitor sees that a call has overstayed a moment later.)
+            // The monitor sees that a call has overstayed a moment later.
             if began.elapsed() > timeout + timeout / 4 + MONITOR_DELAY
                 || hopeless && began.elapsed() > MONITOR_DELAY
             {
                 if aborted {
                     return Ok(()); // nothing more can be done for them
                 }
-                // (One that answers is busy: others may be using it, and it returns.)
+                // One that answers is busy: others may be using it, and it returns.
                 let remote = pool.branches.iter().filter(|branch| branch.is_remote());
                 for branch in remote.filter(|branch| !branch.is_open() || branch.is_silent()) {
                     if let Err(error) = branch.free_callers() {

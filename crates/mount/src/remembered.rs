@@ -80,7 +80,7 @@ fn change(folder: &Path, mounted: &[&Path], plain: &[&Path]) -> io::Result<()> {
     flock(&dir, FlockOperation::LockExclusive)?;
     let known = read(folder)?;
     let mut list = known.clone();
-    // (The others are not looked at: what is mounted there may hang.)
+    // The others are not looked at: what is mounted there may hang.
     list.retain(|path| !plain.contains(&path.as_path()));
     list.extend(mounted.iter().map(|path| path.to_path_buf()));
     if list == known {

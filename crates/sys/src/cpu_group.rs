@@ -23,7 +23,7 @@ pub enum CpuGroup {
 impl CpuGroup {
     /// The calling process's, as it is now.
     pub fn of_process() -> Self {
-        // (Names of groups may be any bytes.)
+        // Names of groups may be any bytes.
         let Ok(told) = std::fs::read("/proc/self/cgroup") else { return Self::Root };
         let Some(cgroup_path) = CgroupPath::told(&String::from_utf8_lossy(&told)) else { return Self::Root };
         // Without the mount table no group can be looked at.
@@ -73,7 +73,7 @@ impl CgroupPath {
 
     /// `sees_all`: the root that the process sees is that of all.
     fn found(&self, mounts: &[MountInfo], sees_all: bool) -> Found {
-        // (The last one covers those before.)
+        // The last one covers those before.
         let Some((top, below)) = mounts.iter().rev().find_map(|mount| self.under(mount)) else {
             return if sees_all && self.path == Path::new("/") { Found::Root } else { Found::Unseen };
         };

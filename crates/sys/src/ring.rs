@@ -137,7 +137,7 @@ impl Carrier {
         // SAFETY: the block is ours, as long as the request says, and no other request's until this one is answered; it
         // is not freed before either. The descriptor is open until then, or the request fails.
         let pushed = unsafe { self.ring.submission().push(&entry) };
-        // (There is room for a request of each block.)
+        // There is room for a request of each block.
         pushed.map_err(|_| SysError::new(trip.call, Errno::NOBUFS))?;
         self.out += 1;
         Ok(())

@@ -62,7 +62,7 @@ fn a_users_pool_is_his_to_ask() {
     assert_eq!(told, expected);
     let read = |name: &str| fs::read_to_string(home.join(name)).unwrap();
     let listed = checked("list", &read("list"));
-    // (Root's pools, of other tests, may be listed with it.)
+    // Root's pools, of other tests, may be listed with it.
     let pools = listed["pools"].as_array().unwrap();
     assert!(pools.iter().any(|one| one["mount_point"] == at(&pool).as_str()), "{listed:#}");
     checked("status", &read("status"));

@@ -99,7 +99,7 @@ fn table(lines: &str) -> String {
         });
         rows[at].1.entry(column).or_default().insert(said);
     }
-    // (What was recorded together with others in pairs has its own page: the tests.)
+    // What was recorded together with others in pairs has its own page: the tests.
     rows.retain(|(name, _)| !name.contains(';'));
     rows.sort_by_key(|(name, _)| *name);
     let mut table =

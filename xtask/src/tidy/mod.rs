@@ -48,6 +48,7 @@ const RULES: &[Rule] = &[
     ("every warning and error can be looked up", pages::log_lines),
     ("a doc comment begins with a noun or a verb", prose::openings),
     ("no part of the program is a person", prose::persons),
+    ("no comment is a sentence in parentheses", prose::parentheses),
     ("a type has its name alone in its crate", names::unique_types),
     ("a type says what it is", names::telling_types),
     ("prose fits the width", prose::wide_lines),

@@ -54,6 +54,13 @@ pub(super) fn persons(sources: &[Source]) -> Vec<String> {
     })
 }
 
+/// Complaints about sentences in parentheses: a comment says them plainly, or not at all.
+pub(super) fn parentheses(sources: &[Source]) -> Vec<String> {
+    complaints(sources, |comment| {
+        comment.text.strip_prefix('(').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+    })
+}
+
 fn complaints(sources: &[Source], wrong: impl Fn(&Comment<'_>) -> bool) -> Vec<String> {
     let found = sources.iter().flat_map(|source| {
         let wrong = comments(source).filter(|comment| wrong(comment));
@@ -93,6 +100,12 @@ mod tests {
         let sources = [source("crates/sys/src/a.rs", &code), source("tests/src/a.rs", &code)];
         assert_eq!(openings(&sources).len(), 4, "{:?}", openings(&sources));
         assert_eq!(persons(&sources).len(), 2, "{:?}", persons(&sources));
+    }
+
+    #[test]
+    fn sentences_in_parentheses_are_refused() {
+        let code = "// (It stays so.)\n/// (target, rate).\n// Goes (`by`\n// (`a.rs`) on.\n";
+        assert_eq!(parentheses(&[source("crates/sys/src/a.rs", code)]).len(), 1);
     }
 
     #[test]

@@ -152,7 +152,7 @@ fn a_terminal_is_shown_how_far_it_is_and_the_start_is_told() {
         env!("CARGO_BIN_EXE_fsstack-bench"),
         dir.path().display()
     );
-    // (Its own copy of what it showed goes to /dev/null.)
+    // Its own copy of what it showed goes to /dev/null.
     let told = command("script").args(["-qec", &run, "/dev/null"]).output().unwrap();
     assert_eq!(told.code, 0, "{}", told.stdout);
     assert!(told.stdout.contains("%, ") && told.stdout.contains(" left"), "{}", told.stdout);

@@ -19,7 +19,7 @@ pub(crate) struct ThreadInCalls(Arc<AtomicUsize>);
 impl ThreadInCalls {
     /// The calling thread.
     pub(crate) fn here() -> Self {
-        // (A thread that ends has nothing that others wait for.)
+        // A thread that ends has nothing that others wait for.
         HERE.try_with(Clone::clone).unwrap_or_default()
     }
 

@@ -252,7 +252,7 @@ impl InflightLimit {
             close();
         }
         for (permit, caller) in found.calls {
-            // (It may return at this moment: then its thread finds that its request was answered, and is not stuck.)
+            // It may return at this moment: then its thread finds that its request was answered, and is not stuck.
             if caller.responder.as_ref().is_none_or(Responder::refuse) {
                 self.with(|calls, _| {
                     if calls.give_up(permit, InflightCaller::tell) {

@@ -178,7 +178,7 @@ impl Index {
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let shared = self.shared.clone();
-            // (Often by a thread that serves a request.)
+            // Often by a thread that serves a request.
             let builder = std::thread::Builder::new().name("index".into());
             let started = crate::thread::start(builder, move || shared.work());
             match started {
@@ -418,7 +418,7 @@ impl SharedIndex {
 
     /// Deferred work.
     fn tend(&self) {
-        // (A root may hang.)
+        // A root may hang.
         if self.dirty.swap(false, Relaxed) {
             self.with(Store::flush);
         }

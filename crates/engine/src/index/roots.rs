@@ -117,7 +117,7 @@ impl SharedIndex {
     /// fail.
     fn learn_members(&self, come: &[Arc<Branch>]) {
         let reported: Vec<u16> = come.iter().flat_map(|branch| self.members_on(branch)).collect();
-        // (Not asked under the lock: one that fails is made anew with what is remembered.)
+        // Not asked under the lock: one that fails is made anew with what is remembered.
         if let Some(members) = self.with(|store| known(store, &reported)) {
             *self.members.lock() = members;
         }

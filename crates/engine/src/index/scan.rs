@@ -133,7 +133,7 @@ impl SharedIndex {
     fn finished(&self, branch: &Arc<Branch>) -> bool {
         let Some(store) = self.store.load_full() else { return true };
         if let Err(error) = store.flush() {
-            // (Its disk may be full. To leave it at that would be "not now" for what is gone, until the next mount.)
+            // Its disk may be full. To leave it at that would be "not now" for what is gone, until the next mount.
             self.start_over(&store, &error);
             return true;
         }
@@ -166,12 +166,12 @@ impl SharedIndex {
         let (mut failed, mut last) = (Vec::new(), None);
         let mut tended = Instant::now();
         while let Some(dir) = waiting.pop() {
-            // (A look may take hours, and what others put into the index is held in memory until it is on disk.)
+            // A look may take hours, and what others put into the index is held in memory until it is on disk.
             if tended.elapsed() > TEND_INTERVAL {
                 self.tend();
                 tended = Instant::now();
             }
-            // (One that has left answers that nothing is there.)
+            // One that has left answers that nothing is there.
             if self.jobs.lock().stopped() || branch.is_gone() {
                 return ScanResult::Stopped;
             }

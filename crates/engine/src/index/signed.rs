@@ -94,7 +94,7 @@ impl Store {
                 Some(session) => sessions.insert(branch.get(), session.as_slice())?,
                 None => sessions.remove(branch.get())?,
             };
-            // (One after the other: the last one to sign knows most.)
+            // One after the other: the last one to sign knows most.
             tables.open_table(BRANCHES)?.insert(branch.get(), level())?;
             Ok(())
         })?;
@@ -146,7 +146,7 @@ impl SharedIndex {
 
     fn sign_root(&self, store: &Store, branch: &Branch, before: Option<Session>) {
         let root = branch.root();
-        // (The fsync of a marked file does not store what its branch's root says, on btrfs at least.)
+        // The fsync of a marked file does not store what its branch's root says, on btrfs at least.
         let put = || {
             xattr::set(On::Fd(root.as_fd()), SIGNED, &store.session, 0)?;
             sync_dir(root.as_fd())

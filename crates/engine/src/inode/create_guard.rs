@@ -44,7 +44,7 @@ impl CreateGuard {
 impl Inode {
     /// Guard for making `name` in this directory. None while another thread has it.
     pub(crate) fn make(self: &Arc<Self>, name: &CStr) -> Option<CreateGuard> {
-        // (Two names of one hash only wait for each other.)
+        // Two names of one hash only wait for each other.
         let name = hash_name(self.id.ino, name.to_bytes());
         let alone = self.with_dir(|dir| {
             let alone = dir.creating.iter().all(|(other, _)| *other != name);
@@ -53,7 +53,7 @@ impl Inode {
             }
             alone
         });
-        // (What is no directory any more has no names to be made.)
+        // What is no directory any more has no names to be made.
         alone.unwrap_or(true).then(|| CreateGuard { dir: self.clone(), name })
     }
 

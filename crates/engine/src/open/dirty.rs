@@ -85,7 +85,7 @@ impl OpenFile {
         to: ReportTo,
         call: impl FnOnce(BorrowedFd<'_>) -> Result<(), SysError>,
     ) -> Result<()> {
-        // (What is acknowledged from now on says so again.)
+        // What is acknowledged from now on says so again.
         let unsynced = self.unsynced.0.swap(false, Relaxed);
         let touched = self.touched.swap(false, Relaxed);
         self.settle((to, Reporter::Sync), call).inspect_err(|_| {
@@ -136,7 +136,7 @@ impl OpenFile {
             return self.replace(was, access, fd);
         }
         let mut replaced = Ok(());
-        // (Who asks the new mount meanwhile waits for what the old one says.)
+        // Who asks the new mount meanwhile waits for what the old one says.
         let reported = self.write_back_errors.ask(None, OpError::is_of_a_sync, || {
             let (branch, gone) = match self.put(was, access, fd) {
                 Ok(put) => put,

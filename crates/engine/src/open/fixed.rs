@@ -42,10 +42,10 @@ impl OpenFile {
             && self.placed().is_ok_and(|placed| placed.access == Access::Append)
             && let Err(error) = self.stop_appending()
         {
-            // (It stays so here: a later open for writing elsewhere tries again.)
+            // It stays so here: a later open for writing elsewhere tries again.
             return tracing::warn!(%error, "file no longer append-only: cannot reopen it; writes go to its end until the next open");
         }
-        // (Not before: a writer meanwhile would write at the end.)
+        // Not before: a writer meanwhile would write at the end.
         self.append_only.store(stat.is_append_only(), Relaxed);
     }
 

@@ -186,7 +186,7 @@ impl Union {
         if cookie <= DOT_DOT || is_tail(cookie) {
             return is_tail(cookie);
         }
-        // (One that is short ends as such. One that is just going elsewhere has shown nothing there.)
+        // One that is short ends as such. One that is just going elsewhere has shown nothing there.
         let Some(turn) = turn_of(pool, cookie) else { return false };
         match turn.cmp(&pool.turn(from)) {
             std::cmp::Ordering::Less => false,

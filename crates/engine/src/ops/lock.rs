@@ -1,6 +1,6 @@
 //! Locks on the branch's file, for `locks=branch`: programs outside the pool see them.
 //!
-//! (By default the kernel keeps the locks of a mount itself and asks nobody.) A lock owner, a process or an
+//! By default the kernel keeps the locks of a mount itself and asks nobody. A lock owner, a process or an
 //! open file description of the caller's, gets an open file description of its own on the branch, since that is
 //! what owns a lock there. A lock that has to wait is asked for again and again, until the caller is
 //! interrupted: the branch's own wait could not be given up from outside.
@@ -92,7 +92,7 @@ impl Union {
     pub fn test_lock(&self, handle: Handle, request: LockRequest) -> Result<Option<Lock>> {
         let open = self.file(handle)?;
         let LockKind::Range { start, end } = request.kind else { return Err(Errno::INVAL.into()) };
-        // (It gets none by asking, and asks by whatever is at hand: the kernel's NFS server opens the file for it.)
+        // It gets none by asking, and asks by whatever is at hand: the kernel's NFS server opens the file for it.
         let fd = open.file.lock_fd(request.owner, None)?;
         let asked = Lock { start, end, kind: request.how, pid: 0 };
         open.file.branch().ask(|| locks::test_lock(fd.as_fd(), asked))

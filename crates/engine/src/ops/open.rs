@@ -222,7 +222,7 @@ impl Union {
     pub(crate) fn strip_now(&self, inode: &Inode, file: &OpenFile, caller: Caller) -> Result<()> {
         let reasons = file.reasons_to_strip();
         let kept = file.change(CallKind::Short, |fd| strip_fd(fd, caller))?;
-        // (Set-gid stays where who wrote is of the group: the next one may not be.)
+        // Set-gid stays where who wrote is of the group: the next one may not be.
         if kept & SET_ID == 0 {
             file.stripped(reasons);
         }

@@ -71,7 +71,7 @@ impl Union {
         if !is_stale && !error.is_missing() {
             return false;
         }
-        // (A branch that was mounted again says ESTALE of what it has.)
+        // A branch that was mounted again says ESTALE of what it has.
         let Some(name) = dir.name() else { return false };
         match self.stat_in(pool, &name.parent, at, &name.name) {
             Ok(there) => dir.copy_ino(at) != Some(there.ino),

@@ -304,7 +304,7 @@ fn look_anew(fd: BorrowedFd<'_>, name: &CStr, value: &[u8]) {
     if name.to_bytes() != ACL_ACCESS {
         return;
     }
-    // (The ACL was set, as the caller wanted: an error here is not the caller's.)
+    // The ACL was set, as the caller wanted: an error here is not the caller's.
     if let (Ok(stat), Some(bits)) = (sys::at::stat_now(fd), mode_of(value))
         && stat.mode & 0o777 != bits
         && let Err(error) = sys::at::chmod_fd(fd, stat.mode & 0o7000 | bits)

@@ -156,7 +156,7 @@ impl DevShared {
         let mut rested = None;
         loop {
             while helper && (self.waiting.load(Relaxed) >= self.base || self.readers.has_single_reader()) {
-                // (Where no branch may hang they came because a CPU was busy, and would only take turns with the others.)
+                // Where no branch may hang they came because a CPU was busy, and would only take turns with the others.
                 if !self.adapter.may_hang() || !self.rest(worker, *rested.get_or_insert_with(Instant::now)) {
                     return Ok(());
                 }
@@ -208,7 +208,7 @@ impl DevShared {
         if let Some(errno) = self.ending.refusal(&request.op) {
             return report(device::refuse(device.as_fd(), &OutHeader::refused(request.header.unique, errno)));
         }
-        // (flock(2) gives a lock up by a request that may wait, too.)
+        // flock(2) gives a lock up by a request that may wait, too.
         if matches!(&request.op, Operation::Setlkw(lk) if lk.lock.kind != UNLOCK) {
             return self.answer_later(device, request.header.unique, message.to_vec());
         }

@@ -152,7 +152,7 @@ impl Workers {
             let counts =
                 row.reasons.state() == WorkerState::Working && row.seen.1 + LONG_REQUEST_AFTER <= now;
             if counts && self.aside() < self.most_aside {
-                // (The request may end at this moment.)
+                // The request may end at this moment.
                 let marked = row.worker.pulse.compare_exchange(pulse, pulse | IS_LONG, SeqCst, SeqCst);
                 if marked.is_ok() {
                     self.change(&mut rows, at, |reasons| reasons.is_long = true);
@@ -258,7 +258,7 @@ impl Worker {
     fn change(&self, by: impl FnOnce(&mut Reasons)) {
         let mut rows = self.workers.rows.lock();
         let own = rows.iter().position(|row| std::ptr::eq(&raw const *row.worker, self));
-        // (It left: nobody counts it any more.)
+        // It left: nobody counts it any more.
         if let Some(at) = own {
             self.workers.change(&mut rows, at, by);
         }

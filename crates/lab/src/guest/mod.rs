@@ -48,7 +48,7 @@ pub struct GuestDisks {
     /// The size of each.
     pub size: MiB,
     /// Directories that the first one has from the beginning, and how many empty files are in each: `stays0` and so on.
-    /// (Making a hundred thousand takes an emulated machine a minute.)
+    /// Making a hundred thousand takes an emulated machine a minute.
     pub filled: &'static [(&'static str, usize)],
 }
 

@@ -128,7 +128,7 @@ impl Links {
         let LinkStage::Coming(waiting) = &mut first.stage else { return Vec::new() };
         let waiting = std::mem::take(waiting);
         match at {
-            // (The next name that is met is copied in its place.)
+            // The next name that is met is copied in its place.
             None => drop(known.remove(&key)),
             Some(_) if first.left == 0 => drop(known.remove(&key)),
             Some(at) => first.stage = LinkStage::There(at),

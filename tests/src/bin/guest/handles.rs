@@ -254,7 +254,7 @@ fn removed(test_bed: &TestBed, clients: &mut [HoldingClient]) {
 fn is_gone(held: &HeldHandle, lives_on: impl Fn(&fs::Metadata) -> bool) -> bool {
     let may_live_on = held.sort != Sort::Dir && held.path.starts_with(CLIENTS[1]);
     let mut gone = false;
-    // (An NFS client renames what is open there, but these were removed past it.)
+    // An NFS client renames what is open there, but these were removed past it.
     until("ESTALE", || match held.fd.metadata() {
         Err(e) => {
             assert_eq!(e.raw_os_error(), Some(116), "{}: {e}", held.path);

@@ -104,7 +104,7 @@ pub(crate) fn comes_late(test_bed: &mut TestBed) {
     thread::sleep(Duration::from_secs(3));
     assert!(reading.iter().all(|reading| !reading.is_finished()), "nobody has what they read");
     test_bed.mount_pool();
-    // (That does not hasten it.)
+    // That does not hasten it.
     sh("exportfs -f");
     say("the pool has come");
     for reading in reading {

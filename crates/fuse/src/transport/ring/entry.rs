@@ -146,7 +146,7 @@ impl Entry {
         let waited = if self.touched <= LEAST_GIVEN_BACK {
             self.ring.0.submit_and_wait(1)
         } else {
-            // (Only after much data: a timer costs less than that by far.)
+            // Only after much data: a timer costs less than that by far.
             let idle = Timespec::from(super::IDLE_BEFORE_GIVING_BACK);
             self.ring.0.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&idle))
         };

@@ -40,7 +40,7 @@ fn rounds(shared: &RingShared) -> std::io::Result<()> {
     let mut outgoing = Buffer::new(shared.payload + 4096, 0)?;
     let (incoming, outgoing) = (incoming.space(), outgoing.space());
     let mut idle = 0;
-    // (It is set elsewhere when the transport could not be opened.)
+    // It is set elsewhere when the transport could not be opened.
     while !shared.ending.is_gone() {
         let mut found = false;
         loop {

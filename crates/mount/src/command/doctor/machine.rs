@@ -114,7 +114,7 @@ pub(super) fn dead_mounts(live: &[Pool], report: &mut DoctorReport) {
     for mount in ours.filter(|mount| !served.contains(&mount.mount_point)) {
         let shown = Printable::path(&mount.mount_point).to_string();
         let mount_point = mount.mount_point.clone();
-        // (Its attributes may still be in the kernel's memory.)
+        // Its attributes may still be in the kernel's memory.
         match unless_it_hangs(HUNG_AFTER, move || rustix::fs::statfs(mount_point)) {
             Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => {
                 dead += 1;
