@@ -1,4 +1,4 @@
-//! A branch: a member directory of the pool, held by fd, with what is known of its file system.
+//! A branch: a member directory of the pool, held by a descriptor, and the known state of its file system.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,7 +31,7 @@ use crate::settings::Settings;
 use crate::unsynced_dirs::UnsyncedDirs;
 use crate::watch::BranchWatch;
 
-/// How long a file system's free space is believed.
+/// Validity of a file system's free space.
 const SPACE_AGE: Duration = Duration::from_secs(1);
 
 /// Attribute of a pool's root, for a pool above it: the number of stacked pools, itself included.
@@ -75,7 +75,7 @@ pub(crate) const NFS: u64 = 0x6969;
 pub struct Branch {
     /// Its slot in the pool: the same as long as it is there.
     pub ix: BranchIx,
-    /// Its durable id, stored with the branch: what inode numbers are made from.
+    /// Its durable id, stored with the branch: inode numbers contain it.
     pub id: BranchId,
     /// When it came to the pool.
     joined: OnceLock<u64>,
@@ -89,21 +89,21 @@ pub struct Branch {
     pub kind: FsKind,
     /// How its objects are opened by inode number, if they can be.
     pub by_number: Option<ByNumber>,
-    /// Generations are exact, at the price of a call: handles of NFS clients are made of them.
+    /// Generations are exact, at the price of a call: handles of NFS clients contain them.
     versions: bool,
-    /// Looks through it for what is asked by number, where that is how objects are found.
+    /// Searches it by number, where objects are found that way.
     pub(crate) searches: Searches,
     /// State of its marks.
     pub(crate) marks: BranchMarks,
     pub(crate) admin: AdminState,
-    /// How many pools are stacked below its root; 0: it is none.
+    /// Number of pools stacked below its root; 0: it is none.
     pub(crate) level: u8,
     pub(crate) mount_root: MountRoot,
     /// Watch to inform when it is mounted again.
     pub(crate) watch: OnceLock<Weak<BranchWatch>>,
     pub(crate) health: Arc<Health>,
     pub(crate) staged: StagedNames,
-    /// Names that went here and may be back after a power cut.
+    /// Names that left this branch, and may be back after a power cut.
     pub(crate) unsynced: UnsyncedDirs,
     /// Itself, for its monitor.
     pub(crate) me: Weak<Self>,
@@ -133,7 +133,7 @@ impl Branch {
         proof: Option<Proof>,
         settings: &Settings,
     ) -> Result<Arc<Self>, SysError> {
-        // What the kernel has kept of it may be another number than probes will get.
+        // The kernel's cached number may differ from the number that probes will get.
         let stat = sys::at::stat_now(root.as_fd())?;
         let space = sys::file::statfs(root.as_fd())?;
         let kind = FsKind::of(space.f_type);
@@ -169,7 +169,7 @@ impl Branch {
         }))
     }
 
-    /// Attributes of `name` in its directory `dir`: what an object's identity is made from. Inside of [`Self::ask`].
+    /// Attributes of `name` in its directory `dir`: the source of an object's identity. Inside of [`Self::ask`].
     pub(crate) fn stat(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat, SysError> {
         let stat = match self.by_number.filter(|_| self.versions) {
             Some(how) => how.stat(dir, name),
@@ -184,7 +184,7 @@ impl Branch {
         Ok(Stat { alias: alias.map(|id| (id.ino.0, id.generation)), ..stat })
     }
 
-    /// Whether files are asked for their marks: the index does not have all of them.
+    /// True if files are asked for their marks, because the index lacks some.
     pub(crate) fn asks_marks(&self) -> bool {
         self.marks.ask_files.load(Relaxed)
     }
@@ -194,7 +194,7 @@ impl Branch {
         self.stat(fd, c"")
     }
 
-    /// When it came to the pool, as it was stored with it then; one that cannot store it came last.
+    /// When it came to the pool, as stored on it then; a branch that cannot store it counts as the last.
     pub(crate) fn joined(&self) -> u64 {
         self.joined.get().copied().unwrap_or(u64::MAX)
     }
@@ -262,11 +262,11 @@ impl Branch {
         self.metrics.time(call).map_err(|sys| self.said(sys))
     }
 
-    /// The thread asks this branch as the daemon. A server looks at who calls, and the pool may have been all local
-    /// disks until a moment ago: then the thread still is who last made something on one (`Caller::done_in`).
+    /// Takes the daemon's identity for this thread. A server looks at the caller, and the pool may have been all local disks
+    /// until a moment ago: then the thread still acts as its last caller on one (`Caller::done_in`).
     ///
     /// # Errors
-    /// The kernel does not let the daemon be itself again.
+    /// The kernel does not let the daemon have its own identity again.
     pub(crate) fn as_daemon(&self) -> Result<()> {
         if self.kind.is_local() { Ok(()) } else { sys::identity::become_daemon().map_err(OpError::Sys) }
     }
@@ -277,7 +277,7 @@ impl Branch {
         self.mount_root.f_type == NFS
     }
 
-    /// Nothing is on a branch that has left the pool.
+    /// A branch that has left the pool is empty.
     fn check_there(&self) -> Result<()> {
         assert_none_held();
         if self.is_gone() {
@@ -287,11 +287,11 @@ impl Branch {
         Ok(())
     }
 
-    /// Marks `sys` as this branch's answer. If it says that the branch is out of order, it is probed; if it says
-    /// "not there", the branch must be whole to know that.
+    /// Records `sys` as this branch's answer. If it says that the branch is out of order, the branch is probed. If it says
+    /// "not there", the branch must be complete to know that.
     pub fn said(&self, sys: SysError) -> OpError {
         let sys = match sys.errno {
-            // A branch that lacks a part does not know.
+            // An incomplete branch does not know.
             sys::Errno::NOENT => self.check_subvolumes().map_or_else(|unknown| unknown, |()| sys),
             _ => sys,
         };
@@ -301,7 +301,7 @@ impl Branch {
         OpError::Branch { branch: self.ix, sys }
     }
 
-    /// Space of the file system: asked at most once a second. A remote one is not waited for long: its last figures are good
+    /// Space of the file system, asked at most once a second. A remote branch is not waited for long: its last figures are good
     /// enough to place a file elsewhere.
     ///
     /// # Errors
@@ -320,11 +320,11 @@ impl Branch {
         if self.is_remote() { self.space_soon() } else { self.ask_space() }
     }
 
-    /// Has a thread of its own ask for the space: placement on another branch must not get stuck in this one.
+    /// Asks for the space in another thread: placement on another branch must not get stuck in this one.
     fn space_soon(&self) -> Result<FsSpace> {
         let last_reported = || self.space.lock().1;
         let Some(me) = self.me.upgrade() else { return self.ask_space() };
-        // A thread that asked a mount that is gone may never come back: the present mount is asked all the same.
+        // A thread stuck in an old mount may never come back: the present mount is asked all the same.
         let asked_of = u64::from(self.mount_generation()) + 1;
         if self.asking_space.swap(asked_of, Relaxed) == asked_of {
             return Ok(last_reported());
@@ -335,7 +335,7 @@ impl Branch {
             // The thread that started it may be acting for a caller.
             let asked = sys::identity::become_daemon().map_err(OpError::Sys).and_then(|()| me.ask_space());
             let _later = me.asking_space.compare_exchange(asked_of, 0, Relaxed, Relaxed);
-            // Nobody may be waiting any more.
+            // Possibly no thread waits any more.
             let _heard = tell.send(asked);
         });
         if let Err(error) = asking {
@@ -362,13 +362,13 @@ impl Branch {
         Ok(asked)
     }
 
-    /// Whether it could only be read when its space was last asked.
+    /// True if it was read-only when its space was last asked.
     pub(crate) fn is_known_read_only(&self) -> bool {
         self.space.lock().1.read_only
     }
 
-    /// Like [`Self::fs_space`], in bytes, for placement: less what this pool has placed since the last query, as far as it
-    /// knows (writes by passthrough are unknown).
+    /// Like [`Self::fs_space`], in bytes, for placement: less the bytes that this pool has placed since the last query. Writes
+    /// by passthrough are unknown.
     ///
     /// # Errors
     /// The file system does not answer.
@@ -385,8 +385,7 @@ impl Branch {
         })
     }
 
-    /// Whether the file system was last asked for its space before `then`: it is asked anew, as what was removed since
-    /// still counts as taken.
+    /// True if the space was last asked before `then`, and must be asked anew: objects removed since still count as taken.
     pub(crate) fn recount(&self, then: Instant) -> bool {
         let old = self.space.lock().0 < then;
         if old {
@@ -400,7 +399,7 @@ impl Branch {
         self.made.fetch_add(1, Relaxed);
     }
 
-    /// `bytes` of this branch were taken, though nothing that the pool wrote.
+    /// Takes `bytes` of this branch that the pool has not written itself.
     pub(crate) fn note_placed_beside(&self, bytes: u64) {
         self.placed.fetch_add(bytes, Relaxed);
     }
@@ -411,7 +410,7 @@ impl Branch {
         self.metrics.add(BranchCounter::WrittenBytes, bytes as u64);
     }
 
-    /// The next question about space goes to the file system: it said that it is full.
+    /// Asks the file system again at the next question about space: it said that it is full.
     pub fn distrust_space(&self) {
         let mut known = self.space.lock();
         if let Some(past) = Instant::now().checked_sub(SPACE_AGE * 2) {
@@ -443,28 +442,28 @@ impl Branch {
         self.no_passthrough.load(Relaxed)
     }
 
-    /// Whether a file that the kernel opens by passthrough is rather not opened by the daemon, too: where an open is a
-    /// request to a FUSE server. (One of NFS may refuse an open that a look at the file does not foretell.)
+    /// True if the daemon should not open a file that the kernel opens by passthrough, because each open is a request to a FUSE
+    /// server. An NFS server may refuse an open that the file's attributes do not foretell.
     pub(crate) fn opens_by_name(&self) -> bool {
         self.mount_root.f_type == FUSE && !self.no_names.load(Relaxed)
     }
 
-    /// The kernel took a file of it only when it was opened in full: so are all others from now on.
+    /// The kernel took a file only when it was opened in full: so are all others from now on.
     pub(crate) fn opens_in_full(&self) {
         self.no_names.store(true, Relaxed);
     }
 
-    /// The kernel refused passthrough: said once, then files here go by the stacked path.
+    /// The kernel refused passthrough: logged once, and files here use the stacked path from then on.
     pub fn set_refuses_passthrough(&self, why: &std::io::Error) {
         if why.kind() != std::io::ErrorKind::Unsupported && !self.no_passthrough.swap(true, Relaxed) {
             tracing::warn!(branch = %self.path.display(), %why, "passthrough refused on this branch; its files use the stacked path");
         }
     }
 
-    /// Whether the kernel takes a file of this branch for passthrough: tried with one that has no name.
+    /// Checks by a file without a name that the kernel takes files of this branch for passthrough.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for which it does not.
     pub fn try_passthrough(&self, backings: &dyn Backings) -> std::io::Result<()> {
         let probe = self.ask(|| sys::at::tmpfile(self.root().as_fd(), sys::OFlags::RDWR, 0o600));
         let probe = match probe {

@@ -5,9 +5,8 @@
 //! stays, since quotas of that branch count by it. Refused flags are left out, as by cp(1), except promises to the writers
 //! of the file ([`PROMISES`]).
 //!
-//! Most must be there before the content: btrfs overwrites in place only what was so when it was empty, XFS wants to
-//! know the size of extents, and a project's limit holds for what is written from then on. That each write is synced
-//! comes last, for it would hold for the copying, too.
+//! Most must be set before the content. btrfs overwrites in place only files that were empty when the flag was set, XFS fixes
+//! the size of extents early, and a project's limit holds for later writes only. SYNC comes last: it would slow the copying.
 
 use std::os::fd::BorrowedFd;
 
@@ -26,17 +25,17 @@ const CARRIED: u32 = (ioctl::FS_FL_USER_MODIFIABLE & !ioctl::FREEZING)
     | ioctl::FS_PROJINHERIT_FL
     | ioctl::FS_CASEFOLD_FL;
 
-/// Those that come when the content is there.
+/// Flags that are set after the content.
 const LAST: u32 = ioctl::FS_SYNC_FL;
 
-/// Without these a copy would not be what its user was promised: on disk when a write, or a change of names, is answered,
-/// unreadable without a key, checked at each read. A directory gives the first and the third to what is made in it.
+/// Promises to the user: data on disk when a write, or a change of names, is answered; unreadable without a key; checked at
+/// each read. A directory passes the first and the third on to new entries.
 const PROMISES: u32 = ioctl::FS_SYNC_FL | ioctl::FS_DIRSYNC_FL | ioctl::FS_ENCRYPT_FL | ioctl::FS_VERITY_FL;
 
-/// Sizes of extents, which another file system may have no such blocks for.
+/// Sizes of extents, in blocks that another file system may not have.
 const SIZES: u32 = ioctl::FS_XFLAG_EXTSIZE | ioctl::FS_XFLAG_EXTSZINHERIT | ioctl::FS_XFLAG_COWEXTSIZE;
 
-/// Extended flags that a copy gets, and that are none of the others.
+/// Extended flags that a copy gets, besides the others.
 const EXTENDED: u32 = SIZES
     | ioctl::FS_XFLAG_PROJINHERIT
     | ioctl::FS_XFLAG_NOSYMLINKS
@@ -51,7 +50,7 @@ pub struct InodeFlags {
 }
 
 impl InodeFlags {
-    /// Those of `of`, which is open to be read; none where there is no such thing.
+    /// Reads the flags of `of`, which is open to be read; none where the file system has none.
     ///
     /// # Errors
     /// The branch is out of order.
@@ -61,7 +60,7 @@ impl InodeFlags {
         Ok(Self { flags, extended: extended.map_or_else(Extended::default, |raw| Extended::of(&raw)) })
     }
 
-    /// Without the project, which means something where it was given.
+    /// Without the project, which has a meaning only where it was given.
     #[must_use]
     pub fn without_project(mut self) -> Self {
         self.extended.project = 0;
@@ -70,12 +69,12 @@ impl InodeFlags {
         self
     }
 
-    /// The flags that keep a file as it is, and must wait until nothing more is to be done to it.
+    /// The flags that make a file unchangeable, and so are set last.
     pub fn freezing(&self) -> u32 {
         self.flags & ioctl::FREEZING
     }
 
-    /// Gives an empty `to` what must be there before its content.
+    /// Gives an empty `to` the flags that must precede its content.
     ///
     /// # Errors
     /// The branch is out of order, or has no room for one more file of the project.
@@ -117,7 +116,7 @@ impl InodeFlags {
         }
     }
 
-    /// Gives `to`, which has its content, the rest.
+    /// Gives `to`, which has its content, the remaining flags.
     ///
     /// # Errors
     /// The branch is out of order.
@@ -125,7 +124,7 @@ impl InodeFlags {
         add_flags(to, self.flags & LAST)
     }
 
-    /// Whether `to`, which has no content yet, can keep what its user was promised. Nothing of [`LAST`] stays set.
+    /// Checks that `to`, which has no content yet, can keep the promises. Nothing of [`LAST`] stays set.
     ///
     /// # Errors
     /// EOPNOTSUPP if it cannot; the branch is out of order.
@@ -138,7 +137,7 @@ impl InodeFlags {
         if self.flags & LAST == 0 { Ok(()) } else { ioctl::setflags(to, ioctl::getflags(to)? & !LAST) }
     }
 
-    /// Whether `to` keeps what its user was promised.
+    /// Checks that `to` keeps the promises.
     ///
     /// # Errors
     /// EOPNOTSUPP if it does not; the branch is out of order.
@@ -155,8 +154,8 @@ impl InodeFlags {
     }
 }
 
-/// Sets those of `wanted` that the file system takes, and keeps what is there: ext4 says by a flag how a file's blocks
-/// are found, and would find them another way without it.
+/// Sets those of `wanted` that the file system takes, and keeps the others: ext4 has flags for the layout of a file's
+/// blocks, and could not find them without.
 ///
 /// # Errors
 /// The branch is out of order.
@@ -179,17 +178,17 @@ fn add_flags(to: BorrowedFd<'_>, wanted: u32) -> Result<(), SysError> {
     Ok(())
 }
 
-/// From now on the space of `file` counts for the project of `dir`.
+/// Counts the space of `file` for the project of `dir` from now on.
 ///
 /// # Errors
-/// One of them has no such thing.
+/// One of them has no projects.
 pub(crate) fn put_into_project_of(dir: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<(), SysError> {
     let project = Extended::of(&ioctl::fsgetxattr(dir)?).project;
     let own = ioctl::fsgetxattr(file)?;
     ioctl::fssetxattr(file, &Extended { project, ..Extended::of(&own) }.within(own))
 }
 
-/// None if it is refused, as something that the file system has not, or not for this caller.
+/// None if the file system, or this caller, has no such flags.
 ///
 /// # Errors
 /// The branch is out of order.
@@ -209,7 +208,7 @@ pub(crate) enum FlagsRequest {
 }
 
 impl FlagsRequest {
-    /// Those of `fd`, of the same sort.
+    /// The same sort of flags, of `fd`.
     pub(crate) fn of(self, fd: BorrowedFd<'_>) -> Result<Self, SysError> {
         match self {
             Self::Flags(_) => ioctl::getflags(fd).map(Self::Flags),
@@ -265,7 +264,7 @@ impl FlagsRequest {
         }
     }
 
-    /// Whether it keeps a directory as it is in a way that `was` did not.
+    /// True if it makes a directory unchangeable in a way that `was` did not.
     fn freezes(self, was: Self) -> bool {
         match (self, was) {
             (Self::Flags(now), Self::Flags(was)) => now & !was & ioctl::FREEZING != 0,
@@ -276,7 +275,7 @@ impl FlagsRequest {
         }
     }
 
-    /// This, with the `nth` piece (None: all) of what is other in `new` than in `old` as it is in `new`.
+    /// This, with the `nth` piece (None: all) of the difference between `old` and `new` as in `new`.
     fn with(self, nth: Option<u32>, new: Self, old: Self) -> Self {
         let one = |own: u32, new: u32, old: u32| if new == old { own } else { new };
         let flags = |own: u32, new: u32, old: u32| {

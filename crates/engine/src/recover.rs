@@ -1,12 +1,10 @@
-//! The hidden folder of a branch: what is not whole yet is there, and what was interrupted is cleared at the
-//! next mount.
+//! The hidden folder of a branch: unfinished objects are there, and the next mount clears leftovers of interrupted operations.
 //!
-//! In it are copies and directories that have no name yet, what is known of moves that are about to get theirs
-//! (`intent.rs`), and of changes of names on several branches (`journal.rs`). A branch that was out of reach is
-//! cleared when it is found again, before anybody else is let in.
+//! It holds copies and directories that have no name yet, and the records of moves (`intent.rs`) and of renames on several
+//! branches (`journal.rs`). A branch that was out of reach is cleared when it is back, before it takes requests.
 //!
-//! A branch may be another pool, which keeps the folder's name for itself. So a pool tells its level, and a pool
-//! above it takes the next name for its own folder there, and hides that too.
+//! A branch may be another pool, which keeps the folder's name for itself. So each pool tells its level, and a pool above
+//! it takes the next name for its own folder there, and hides that too.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -27,17 +25,17 @@ use crate::pool::Pool;
 use crate::record::{self, FoundRecord, RecordKind};
 use crate::settle::{self, Occasion, SettledRename};
 
-/// The folder, in the root of a branch: never shown in the pool, and gone when nothing is in it. By the level of the
-/// branch: 0 is no pool.
+/// The folder, in the root of a branch: never shown in the pool, and removed when it is empty. Indexed by the level of
+/// the branch: 0 is no pool.
 const FOLDERS: [&CStr; 4] =
     [c".fsstack.moving", c".fsstack.moving.1", c".fsstack.moving.2", c".fsstack.moving.3"];
-/// How the directory of a bulk copy in the folder ends.
+/// Suffix of the directory of a bulk copy in the folder.
 pub(crate) const COPY: &CStr = c".copy";
 
-/// In a bulk copy's directory: locked as long as the copy lasts.
+/// Lock file in a bulk copy's directory: locked as long as the copy lasts.
 pub(crate) const LOCK: &CStr = c".lock";
 
-/// A name in a branch's hidden folder that the daemon is at work with: no leftover as long as this is there.
+/// A name in a branch's hidden folder that the daemon works with: no leftover while this exists.
 #[derive(Debug)]
 pub(crate) struct AtWork {
     name: CString,
@@ -62,7 +60,7 @@ impl Drop for AtWork {
 }
 
 impl Branch {
-    /// A name for what will be in the hidden folder for longer than the tree lock is held.
+    /// A name for an object that stays in the hidden folder for longer than the tree lock is held.
     pub(crate) fn stage(&self, suffix: &CStr) -> AtWork {
         let name = fresh_name(suffix);
         self.staged.lock().insert(name.clone());
@@ -87,13 +85,13 @@ impl Pool {
     }
 }
 
-/// Makes something in the branch's hidden folder, which is made if it is missing: returns the folder. Its last user removes
-/// it if it is empty, so it may be gone again before anything is in it.
+/// Runs `make` in the branch's hidden folder, and returns the folder. The folder is made if it is missing. Its last user
+/// removes it when it is empty, so it may be gone again before anything is in it.
 pub(crate) fn in_folder<T>(
     branch: &Branch,
     make: impl Fn(BorrowedFd<'_>) -> Result<T, SysError>,
 ) -> Result<(OwnedFd, T), SysError> {
-    // The thread may still be who made something a moment ago.
+    // The thread may still act as the caller that it made something for.
     sys::identity::become_daemon()?;
     let made = unless_removed(|| {
         let folder = folder(branch)?;
@@ -102,8 +100,8 @@ pub(crate) fn in_folder<T>(
     made.inspect_err(|_| leave(branch))
 }
 
-/// Tries again if the hidden folder was removed meanwhile, by another thread's [`leave`], or another host's mount has cleared what
-/// was made there: ENOENT, and of what a descriptor stands for ESTALE where others serve the branch.
+/// Tries again if the hidden folder was removed meanwhile, by another thread's [`leave`], or if another host's mount has
+/// cleared its content: ENOENT, and ESTALE for a descriptor on a remote branch.
 pub(crate) fn unless_removed<T>(mut attempt: impl FnMut() -> Result<T, SysError>) -> Result<T, SysError> {
     for _ in 1..16 {
         match attempt() {
@@ -140,7 +138,7 @@ fn check_own(folder: &OwnedFd) -> Result<(), SysError> {
     Ok(())
 }
 
-/// A name that nothing has yet.
+/// A name that is free.
 pub(crate) fn fresh_name(suffix: &CStr) -> CString {
     use std::hash::{BuildHasher, RandomState};
     let random = RandomState::new().hash_one(std::time::Instant::now());
@@ -149,10 +147,10 @@ pub(crate) fn fresh_name(suffix: &CStr) -> CString {
     CString::new(name).unwrap_or_default()
 }
 
-/// Finishes or clears what moves onto and from the branch `added` left behind, which is about to join a pool at work.
+/// Finishes or clears leftovers of moves onto and from the branch `added`, which is about to join a pool at work.
 pub(crate) fn clear_added(pool: &Pool, added: &Branch) {
-    // On the others, what is in the folder may be at work; not so what was settled without the branch that was away,
-    // or moved from it.
+    // On the other branches, objects in the folder may be in use. Records that were settled without the absent branch are
+    // not, nor those of moves from it.
     if added.check_subvolumes().is_ok() {
         let others: Vec<BranchIx> = pool.branches.iter().map(|branch| branch.ix).collect();
         clear_about(pool, added, &others, journal::is_settled_without);
@@ -168,8 +166,8 @@ pub(crate) struct Interrupted {
 }
 
 impl Interrupted {
-    /// Records on `back`, which takes no requests yet, and those of the others about it. A branch that does not answer is
-    /// left out: its records are settled when it is back itself. None: nothing was interrupted.
+    /// Records on `back`, which takes no requests yet, and records of the other branches about it. A branch that does not answer
+    /// is left out: its records are settled when it is back itself. None: nothing was interrupted.
     pub(crate) fn of(pool: &Pool, back: &Branch) -> Option<Self> {
         let here = match names_in_folder(back) {
             Ok(names) => !names.is_empty(),
@@ -184,8 +182,8 @@ impl Interrupted {
         (here || !others.is_empty()).then_some(Self { here, others })
     }
 
-    /// Like [`clear_added`], while the branches `lacking` are away: whether anything was changed. The caller holds the tree lock
-    /// exclusively: no record is at work.
+    /// Like [`clear_added`], while the branches `lacking` are away. Returns whether anything was changed. The caller holds the
+    /// tree lock exclusively, so no record is in use.
     pub(crate) fn clear(&self, pool: &Pool, back: &Branch, lacking: &[BranchId]) -> bool {
         let occasion = Occasion { joining: Some(back.id), lacking };
         let here = self.here && back.is_writable() && report(back, clear_on(pool, back, occasion));
@@ -215,7 +213,7 @@ fn clear_others(pool: &Pool, branch: &Branch, others: &[BranchIx], about: About)
     changed
 }
 
-/// Whether anything was changed, or may have been.
+/// True if anything was changed, or may have been.
 fn report<E: Into<OpError>>(branch: &Branch, cleared: Result<bool, E>) -> bool {
     match cleared.map_err(E::into) {
         Err(error) if error.is_missing() => false,
@@ -227,8 +225,8 @@ fn report<E: Into<OpError>>(branch: &Branch, cleared: Result<bool, E>) -> bool {
     }
 }
 
-/// Finishes the moves onto `branch` that say that they come from `away`, and the changes of names that are about it.
-/// Whether there were any that could be.
+/// Finishes the moves onto `branch` that come from `away`, and the changes of names that concern it. Returns whether any
+/// could be finished.
 fn finish_about(pool: &Pool, branch: &Branch, away: BranchId, about: About) -> Result<bool, SysError> {
     let records = records_about(branch, away, about)?;
     let mut changed = false;
@@ -292,9 +290,9 @@ fn records_about(branch: &Branch, away: BranchId, about: About) -> Result<Vec<CS
     failed.map_or(Ok(names), Err)
 }
 
-/// Finishes or clears what moves onto the pool's branches left behind. Branches that cannot be written, or are not whole, are left.
+/// Finishes or clears leftovers of moves onto the pool's branches. Branches that are read-only or incomplete are left alone.
 pub(crate) fn clear(pool: &Pool) {
-    // What a branch does not find that lacks a part may be there.
+    // A name that an incomplete branch does not find may still exist.
     let (mut pool, mut lacking) = (pool.clone(), Vec::new());
     for branch in pool.branches.clone().iter().filter(|branch| branch.check_subvolumes().is_err()) {
         pool = pool.without(branch.ix);
@@ -306,7 +304,7 @@ pub(crate) fn clear(pool: &Pool) {
     }
 }
 
-/// The names in the branch's hidden folder, but for those that the daemon is at work with.
+/// The names in the branch's hidden folder, without those that the daemon works with.
 fn names_in_folder(branch: &Branch) -> Result<Vec<CString>, SysError> {
     names_in(branch, branch.root().as_fd(), branch.folder())
 }
@@ -325,7 +323,7 @@ fn names_in(branch: &Branch, above: BorrowedFd<'_>, name: &CStr) -> Result<Vec<C
     Ok(names)
 }
 
-/// Whether there was anything that could be cleared.
+/// True if anything could be cleared.
 fn clear_on(pool: &Pool, branch: &Branch, occasion: Occasion<'_>) -> Result<bool, SysError> {
     let names = names_in_folder(branch)?;
     let mut changed = false;
@@ -339,7 +337,7 @@ fn clear_on(pool: &Pool, branch: &Branch, occasion: Occasion<'_>) -> Result<bool
     }
 }
 
-/// An error with one leftover does not keep the others, unless it is the branch's.
+/// An error with one leftover does not stop the others, unless it is the branch's.
 fn one_of_many(branch: &Branch, name: &CStr, cleared: Result<bool, SysError>) -> Result<bool, SysError> {
     match cleared {
         Err(error) if !is_branch_fault(error.errno) => {
@@ -350,8 +348,8 @@ fn one_of_many(branch: &Branch, name: &CStr, cleared: Result<bool, SysError>) ->
     }
 }
 
-/// Settles and removes one entry of the hidden `folder`; false: it is for a mount with the branch that it is about, or none of
-/// this one's business.
+/// Settles and removes one entry of the hidden `folder`. False: the entry waits for a mount with its branch, or does not
+/// concern this mount.
 fn clear_entry(
     pool: &Pool,
     branch: &Branch,
@@ -393,15 +391,15 @@ fn clear_entry(
         },
         removed => removed?,
     }
-    // A record that comes back would be acted on again, whatever has happened meanwhile.
+    // A record that comes back after a power cut would be acted on again, whatever has happened meanwhile.
     if found.is_some() {
         sync_dir(folder.as_fd())?;
     }
     Ok(true)
 }
 
-/// Whether a living process, maybe of another host, is at work with `name` in the hidden `folder`: a file, or the directory of a
-/// bulk copy.
+/// True if a living process, possibly of another host, works with `name` in the hidden `folder`: a file, or the directory
+/// of a bulk copy.
 fn is_in_use(branch: &Branch, folder: &OwnedFd, name: &CStr) -> Result<bool, SysError> {
     let how = OFlags::RDWR | OFlags::NONBLOCK;
     let opened = match name.to_bytes().ends_with(COPY.to_bytes()) {
@@ -410,7 +408,7 @@ fn is_in_use(branch: &Branch, folder: &OwnedFd, name: &CStr) -> Result<bool, Sys
         false => sys::at::open(folder.as_fd(), name, how, 0, branch.mounts),
     };
     match opened {
-        // Nothing that anybody holds: a directory, somebody's fifo.
+        // Not lockable: a directory, or a fifo of another program.
         Err(error) if !is_branch_fault(error.errno) => Ok(false),
         opened => opened.map(|file| !record::try_hold(&file)),
     }
@@ -426,7 +424,7 @@ pub(crate) fn clear_dir(branch: &Branch, folder: BorrowedFd<'_>, name: &CStr) ->
     sys::at::rmdir(folder, name)
 }
 
-/// Does what it says. False: it is to stay.
+/// Settles a record. False: it stays.
 fn clear_record(
     pool: &Pool,
     branch: &Branch,

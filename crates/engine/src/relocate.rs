@@ -46,14 +46,14 @@ use crate::record::let_go;
 use crate::recover::sync_dir;
 use crate::union::Union;
 
-/// Why a file stays that would give way to another one.
+/// Reason for a file to stay that would hide another one.
 const HIDES: &str = "it hides files of its name on other branches";
 
-/// Why a file was not moved to a branch.
+/// Reason that a file was not moved to a branch.
 enum Unmoved {
     /// Nothing of it is there, nor will be after a power cut.
     Undone(OpError),
-    /// Something of it may be there, which goes when the branch is back, or becomes the file at the next mount.
+    /// Part of it may be there: cleared when the branch is back, or made the file by the next mount.
     Left(OpError),
 }
 
@@ -159,7 +159,7 @@ impl Union {
                     tracing::warn!(%error, name = ?moving.name.name, branch = %pool.branch(at).path.display(), "relocation to this branch failed; trying the next");
                     why = why_failed(error, why);
                     self.refusals.add((inode.id.ino, at), room, began, why);
-                    // What is not as it was would not be on another branch either, nor be alone there.
+                    // A file that has changed would differ on another branch, too.
                     if left || matches!(error.errno(), Errno::STALE | Errno::BUSY | Errno::EXIST) {
                         break;
                     }
@@ -215,8 +215,8 @@ impl Union {
         })
     }
 
-    /// Why a file of this name does not leave the branch `full`: hidden files would come to light, for the first branch in
-    /// order that has the name wins.
+    /// Reason that a file of this name does not leave the branch `full`: hidden files would come to light, since the first
+    /// branch in order that has the name wins.
     fn why_not_from(&self, pool: &Pool, name: &InodeName, full: BranchIx) -> Option<&'static str> {
         match self.find_all(pool, &name.parent, &name.name, Some(full)) {
             Ok(others) if others.is_empty() => None,
@@ -247,7 +247,7 @@ impl Union {
         let new = NewCopy { to, dir, fd, staged };
         let id = moving.inode.id;
         let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {
-            // What it is known by is on disk, on the copy and in the index, before the copy has a name.
+            // Its identity is on disk, on the copy and in the index, before the copy has a name.
             let natural = self.mark_moved(to, &new.fd, &made, id)?;
             copy_across(pool, moving, &new, departure)
                 .and_then(|()| alone())
@@ -286,8 +286,8 @@ impl Union {
         ino: u64,
     ) -> Result<OldName, Unmoved> {
         let _followed = self.listings_follow(pool, &moving.name, moving.from.ix);
-        // Until the intent, which names the way, is done with, no directory on the way is renamed, and no two names
-        // are exchanged: what is looked at now is what loses its name.
+        // Until the intent, which names the path, is settled, no directory on the path is renamed and no two names are
+        // exchanged. So the name that is checked now is the one that goes.
         let _tree_lock = self.tree_lock.read(pool)?;
         let old = self.exchange_names_under_tree_lock(pool, moving, new, ino)?;
         // Settling intents when a branch is back, with the tree lock held exclusively, asks where an open file is.
@@ -314,8 +314,8 @@ impl Union {
             return Err(OpError::from(Errno::EXIST).into());
         }
         let path = moving.inode.path().ok_or(OpError::STALE)?;
-        // The way to the new name may just have been made, and the one to the old name renamed: without them, what is on disk
-        // could not be found.
+        // The path to the new name may just have been made, and the one to the old name renamed. Unless both are on disk, the
+        // file could not be found after a power cut.
         for (above, on) in
             ancestors(&moving.name.parent).iter().flat_map(|above| [(above, *to), (above, from)])
         {
@@ -332,7 +332,7 @@ impl Union {
             Ok(Err(error)) => match self.stands(moving, &old_dir) {
                 Ok(stands) => stands.then_some(error),
                 Err(unknown) => {
-                    // The new one, which is whole and has its name, counts; the old one goes when its branch is back.
+                    // The new copy is whole and has its name, so it counts; the old one goes when its branch is back.
                     tracing::warn!(%error, name = ?moving.name.name, branch = %moving.from.path.display(), %unknown, "relocation: the old name may remain; the next mount settles it");
                     intent.keeps_new();
                     return Ok(OldName::MayStand);
@@ -353,7 +353,7 @@ impl Union {
         Ok(OldName::Gone)
     }
 
-    /// The copy gets the name, unless somebody else has it by now; that is on disk then.
+    /// Gives the copy its name, unless another object has it by now, and makes that durable.
     fn give_name(&self, moving: &Move<'_>, new: &NewCopy<'_>, old_dir: &DirFd) -> Result<()> {
         let NewCopy { to, dir, fd, staged } = new;
         let name = &*moving.name.name;
@@ -367,10 +367,10 @@ impl Union {
             }
             sync_dir(dir.as_fd())
         })?;
-        // Before the old name goes: a lookup that saw neither the new name nor the old one asks again.
+        // Before the old name goes: a lookup that saw neither name asks again.
         moving.name.parent.has_new(name);
         self.moves.fetch_add(1, SeqCst);
-        // The copies were synced meanwhile: looked at once more.
+        // The copies were synced meanwhile: compared once more.
         match moving.look(old_dir) {
             Ok(there) if !moving.is(&there) => Err(OpError::STALE),
             _ => Ok(()), // what cannot be asked cannot be removed: reported below
@@ -387,8 +387,8 @@ impl Union {
     }
 }
 
-/// Copies all of the file, with a permit in both branches, so that whichever hangs the caller is answered. (In the order of
-/// the branches: a copy the other way does not hold one and wait for the other.)
+/// Copies all of the file, with a permit in both branches, so that its caller is answered whichever hangs. Permits are
+/// taken in the order of the branches: a copy the other way does not hold one and wait for the other.
 fn copy_across(pool: &Pool, moving: &Move<'_>, new: &NewCopy<'_>, departure: &Departure) -> Result<()> {
     let (from, to) = (&*moving.from, new.to);
     let (first, second) = if from.ix < to.ix { (from, to) } else { (to, from) };
@@ -398,7 +398,7 @@ fn copy_across(pool: &Pool, moving: &Move<'_>, new: &NewCopy<'_>, departure: &De
     moving.check(new.fd.as_fd())
 }
 
-/// The place of the file, which is copied, if the move is still to be.
+/// Locks the place of the copied file, if the move is still wanted.
 ///
 /// # Errors
 /// EIO if another holder of the file is stuck in its branch; ESTALE if the file has changed; EINTR if the move was
@@ -418,8 +418,7 @@ fn alone<'f>(
     if departure.name() { Ok(placed) } else { Err(Errno::INTR.into()) }
 }
 
-/// Unreported write-back errors of the old copy go to all handles of the file: the new copy may lack those bytes, and its
-/// branch knows nothing of it.
+/// Write-back errors of the old copy that no handle got yet go to all handles of the file: the new copy may lack those bytes.
 fn ask_for_late_errors(file: &OpenFile, moving: &Move<'_>) {
     let (from, old) = (&moving.from, moving.source);
     let how = if from.is_remote() { sys::file::flush } else { sys::file::await_written };
@@ -429,7 +428,7 @@ fn ask_for_late_errors(file: &OpenFile, moving: &Move<'_>) {
     }
 }
 
-/// The new copy, number `ino`, must not stay beside the old one; somebody else's file of that name is left alone.
+/// Removes the new copy, number `ino`, so that it does not stay beside the old one. Another object of that name stays.
 fn give_up(
     pool: &Pool,
     new: &NewCopy<'_>,
@@ -443,7 +442,7 @@ fn give_up(
         Err(error) if !error.is_missing() => Err(error),
         _ => Ok(()),
     };
-    // With the intent gone first a power cut would leave both copies for good.
+    // If the intent went first, a power cut would leave both copies for good.
     let undone = undone.and_then(|()| to.ask(|| sync_dir(dir.as_fd())));
     tracing::warn!(%error, ?undone, ?name, branch = %to.path.display(), "relocation given up; the file stays where it was");
     if undone.is_ok() {
@@ -455,7 +454,7 @@ fn give_up(
     }
 }
 
-/// Why no branch took the file, after one failed with `error` and the others for what is `known`.
+/// Reason that no branch took the file, after one failed with `error` and the others as in `known`.
 fn why_failed(error: OpError, known: &'static str) -> &'static str {
     match error.errno() {
         Errno::OPNOTSUPP | Errno::PERM => "no branch with room for it can hold its attributes",

@@ -1,8 +1,8 @@
-//! From a name in a directory to what the branches have under it.
+//! From a name in a directory to its copies on the branches.
 //!
-//! The first branch in order that has the name decides: a file there hides all others; a directory there
-//! is merged with the directories on the branches after it. A branch that cannot be asked makes "not there"
-//! unknowable: then the answer is an I/O error, never ENOENT.
+//! The first branch in order that has the name decides: a file there hides all others; a directory there is merged with the
+//! directories on the branches after it. A branch that cannot be asked makes "not there" unknowable: then the answer is an
+//! I/O error, never ENOENT.
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -49,7 +49,7 @@ impl Union {
         loop {
             let moves = self.moves.load(SeqCst);
             match self.find_once(pool, parent, name) {
-                // One that was moved meanwhile was on no branch when that was asked.
+                // A file that moved meanwhile was on no branch at the moment it was asked.
                 Err(error) if error.is_missing_for_sure() && self.moves.load(SeqCst) != moves => {}
                 found => return found,
             }
@@ -94,8 +94,8 @@ impl Union {
         }
     }
 
-    /// Whether the name was last seen to mean what is on a branch that cannot be asked (`unsure`): a file of that name
-    /// on a later branch is another one.
+    /// True if the name was last seen as an object of a branch that cannot be asked (`unsure`): a file of that name on a later
+    /// branch is another one.
     fn is_known_elsewhere(&self, pool: &Pool, parent: &Inode, name: &CStr, unsure: &Copies) -> bool {
         if pool.settings.degraded == Degraded::Read {
             return false;
@@ -105,12 +105,12 @@ impl Union {
         known.or_else(|| pool.branch_of(number)).is_some_and(|at| unsure.is_unsure_of(at))
     }
 
-    /// Whether some branch that might have a copy of `dir` was never asked for it. One that can be asked by now is.
+    /// True if some branch that might have a copy of `dir` was never asked for it. A branch that can be asked by now is asked.
     pub(crate) fn is_unsure(&self, pool: &Pool, dir: &Arc<Inode>) -> bool {
         if !dir.is_unsure() {
             return false;
         }
-        // From the top, for a directory is found in its parent: as deep as the tree may be, without recursion.
+        // From the top, since a directory is found in its parent: as deep as the tree may be, without recursion.
         let mut unsure = vec![dir.clone()];
         while let Some(name) = unsure.last().and_then(|last| last.name()) {
             if !name.parent.is_unsure() {
@@ -142,7 +142,7 @@ impl Union {
         dir.copies().into_iter().try_for_each(|at| pool.branch(at).check_open())
     }
 
-    /// Every branch (but `but`) that has `name` in `parent`, in order, with what it has.
+    /// Every branch (except `but`) that has `name` in `parent`, in order, with its object.
     ///
     /// # Errors
     /// A branch that might have it could not be asked.
@@ -168,8 +168,8 @@ impl Union {
         Ok(holders)
     }
 
-    /// Makes sure that nothing has `name` in `parent`: for free when a lookup has just found that out. And that nobody
-    /// else makes it until the caller is done.
+    /// Makes sure that no branch has `name` in `parent`, without a call if a lookup has just found that out. Keeps other
+    /// threads from making it until the caller is done.
     ///
     /// # Errors
     /// EEXIST, or EIO if that cannot be known.
@@ -194,17 +194,17 @@ impl Union {
         }
     }
 
-    /// Nobody else makes `name` in `parent` until the caller is done.
+    /// Keeps other threads from making `name` in `parent` until the caller is done.
     ///
     /// # Errors
-    /// EIO if the thread that makes it does not come back from a branch that hangs.
+    /// EIO if the thread that makes it is stuck in a hung branch.
     pub(crate) fn create_guard(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<CreateGuard> {
         let attempt = || parent.make(name);
         let is_stuck = || parent.is_made_by_stuck(name);
         unless_stuck(pool, attempt, is_stuck)
     }
 
-    /// The kernel gets `name`: the inode has one more lookup.
+    /// Gives the kernel `name`: the inode has one more lookup.
     pub(crate) fn admit(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr, found: Found) -> Result<Entry> {
         match found {
             Found::File(at, stat) => Ok(self.admit_file(pool, parent, name, at, stat)),
@@ -224,7 +224,7 @@ impl Union {
         self.admit_file_as(id, parent, name, at, stat)
     }
 
-    /// Like [`Self::admit`], of a file that is known by `id`.
+    /// Like [`Self::admit`], for a file that is known by `id`.
     pub(crate) fn admit_file_as(
         &self,
         id: Identity,
@@ -257,7 +257,7 @@ impl Union {
         Ok(entry)
     }
 
-    /// Like [`Self::admit`], of the directory `name` that was made on the branch `at` just now: it has no mark.
+    /// Like [`Self::admit`], for the directory `name` that was just made on the branch `at`: it has no mark.
     pub(crate) fn admit_new_dir(
         &self,
         pool: &Pool,
@@ -290,7 +290,7 @@ impl Union {
         entry(&inode, merge(stats))
     }
 
-    /// A file and a directory have the same name in `parent`: the first branch wins, and the log says once what is hidden.
+    /// A file and a directory have the same name in `parent`: the first branch wins, and the log names the hidden one once.
     pub(crate) fn report_clash(&self, pool: &Pool, parent: &Inode, at: BranchIx, name: &CStr) {
         let reported = self.clashes.tell(mix(hash_name(parent.id.ino, name.to_bytes()) ^ u64::from(at.0)));
         if reported == ClashReport::Before {
@@ -309,7 +309,7 @@ impl Union {
         // Of several errors the one that leaves open whether it is there.
         let mut last = OpError::STALE;
         for at in dir.copies() {
-            // What the pool shows is the first copy's: that one is worth a wait.
+            // The pool shows the first copy's attributes: that copy is worth a wait.
             let reported = if stats.is_empty() {
                 self.stat_copy(pool, dir, at, CallKind::Short)
             } else {
@@ -346,7 +346,7 @@ impl Union {
         Ok(stat)
     }
 
-    /// Like [`Self::stat_copy`], of a copy that adds to another's answer: a branch that may hang is not waited for.
+    /// Like [`Self::stat_copy`], for a copy whose answer is not essential: a branch that may hang is not waited for.
     pub(crate) fn ask_copy(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<Stat> {
         let branch = pool.branch(at);
         if branch.stalls() {

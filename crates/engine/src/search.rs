@@ -39,38 +39,38 @@ const ROOT: Ino = Ino(0);
 const BATCH: usize = 4096;
 /// Deeper than trees are: entries of different moments may go in a circle.
 const DEEPEST: usize = 4096;
-/// How long somebody else's look is waited for.
+/// How long another thread's walk is waited for.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How often it is looked whether the branch answers meanwhile.
+/// Interval at which a waiting thread checks that the branch answers.
 const SEARCH_TURN_POLL: Duration = Duration::from_millis(50);
 
 /// How long renames under way are waited for.
 const HALF_DONE_AFTER: Duration = Duration::from_secs(2);
 
-/// Looks through a branch.
+/// Walks through a branch.
 #[derive(Debug, Default)]
 pub(crate) struct Searches {
     /// Held by the walking thread. Order: before `still`.
     turn: Mutex<()>,
-    /// How many looks have begun.
+    /// Number of walks begun.
     begun: AtomicU64,
     /// Distinguishes the last walk that began from those of earlier mounts, too.
     stamp: AtomicU64,
-    /// The last that saw everything.
+    /// The last walk that saw everything.
     whole: Mutex<Option<CompleteSearch>>,
-    /// Held shared by renames in directories that the branch has; exclusively where nothing may be half done.
+    /// Held shared by renames in directories that the branch has; exclusively where no rename may be half done.
     still: RwLock<()>,
     /// Held shared by threads that give a file another name; exclusively to count a file's links and remove one. Order:
     /// after `still`.
     links: RwLock<()>,
     /// Objects that were renamed and are not indexed by their new name.
     moved: AtomicU64,
-    /// New names of files, since the look began that is under way.
+    /// New names of files since the current walk began.
     renamed: Mutex<Option<Vec<(Ino, Name)>>>,
 }
 
-/// A look that saw everything.
+/// A walk that saw everything.
 #[derive(Clone, Copy, Debug)]
 struct CompleteSearch {
     look: u64,
@@ -81,7 +81,7 @@ struct CompleteSearch {
 }
 
 impl Searches {
-    /// Nobody gives a file of the branch another name until this drops. None: somebody does for longer than `timeout`.
+    /// Keeps files of the branch from getting another name until this drops. None: such a rename takes longer than `timeout`.
     pub(crate) fn exclusively(&self, timeout: Duration) -> Option<RwLockWriteGuard<'_, ()>> {
         self.links.try_write_for(timeout)
     }
@@ -89,7 +89,7 @@ impl Searches {
     /// Right to walk `branch`, for one thread at a time.
     ///
     /// # Errors
-    /// Somebody looks for longer than is waited for; or is stuck in the branch, which does not answer.
+    /// Another thread walks for longer than the limit, or is stuck in the branch, which does not answer.
     fn take_turn(&self, branch: &Branch) -> Result<MutexGuard<'_, ()>> {
         let began = Instant::now();
         loop {
@@ -103,19 +103,19 @@ impl Searches {
         }
     }
 
-    /// By what the look that began after the first `asked` is remembered, if one saw everything.
+    /// Index of the walk that began after the first `asked`, if one saw everything.
     fn seen_since(&self, asked: u64) -> Option<KeptBy> {
         let whole = self.whole.lock().filter(|whole| whole.look > asked);
         whole.filter(|whole| whole.moved == self.moved.load(SeqCst)).map(|whole| whole.kept_by)
     }
 }
 
-/// Something is being renamed in the pool, until this drops.
+/// A rename in the pool, until this drops.
 #[must_use = "a look through a branch meanwhile may miss it"]
 pub(crate) struct RenameGuard<'a>(SmallVec<[(&'a Arc<Branch>, RwLockReadGuard<'a, ()>); 1]>);
 
 impl Pool {
-    /// Something in one of these directories is about to be renamed.
+    /// Announces a rename in one of these directories.
     ///
     /// # Errors
     /// The thread that walks a branch of theirs is stuck in it.
@@ -129,7 +129,7 @@ impl Pool {
 }
 
 impl Branch {
-    /// A file of the branch is about to get another name: what is counted of its links holds (`removed.rs`).
+    /// Announces that a file of the branch gets another name: counts of its links hold (`removed.rs`).
     ///
     /// # Errors
     /// The thread that counts them is stuck in the branch.
@@ -138,7 +138,7 @@ impl Branch {
     }
 }
 
-/// The exclusive holder may be stuck in the branch: then the wait is not longer than the branch's own.
+/// The exclusive holder may be stuck in the branch, so the wait is no longer than the branch's own.
 fn share<'a>(branch: &Branch, lock: &'a RwLock<()>) -> Result<RwLockReadGuard<'a, ()>> {
     if let Some(held) = lock.try_read() {
         return Ok(held);
@@ -185,14 +185,14 @@ impl Union {
     /// Object with the number `natural` on `branch`.
     ///
     /// # Errors
-    /// That cannot be known.
+    /// The branch cannot be asked, or the answer is unknown.
     pub(crate) fn search(&self, branch: &Branch, natural: Ino) -> Result<Option<(MountedFd, Stat)>> {
         let searches = &branch.searches;
         let asked = searches.begun.load(SeqCst);
         match self.where_it_was(branch, natural) {
             Ok(Some(found)) => return Ok(Some(found)),
             Ok(None) => {}
-            // What has its place now may not be looked into: the object may be elsewhere.
+            // The object that has its place now may be unreadable: the one in question may be elsewhere.
             Err(error) if error.errno() == Errno::ACCESS => {}
             Err(error) => return Err(error),
         }
@@ -201,26 +201,26 @@ impl Union {
             let _turn = searches.take_turn(branch)?;
             Ok::<_, OpError>(if searches.seen_since(asked).is_none() { self.look(branch) } else { Ok(()) })
         })?;
-        // Also by a look that did not see everything.
+        // A walk that did not see everything may have found it, too.
         if let Some(found) = self.where_it_was(branch, natural)? {
             return Ok(Some(found));
         }
         looked?;
-        // It may just have been renamed, and not be remembered yet.
+        // It may just have been renamed, and not be indexed yet.
         let still = || searches.still.try_write_for(HALF_DONE_AFTER);
         let _still =
             searches.still.try_write().or_else(|| reply_takeover::aside(still)).ok_or(OpError::UNSURE)?;
         match self.where_it_was(branch, natural)? {
             Some(found) => Ok(Some(found)),
             None => {
-                // What remembers may have failed in between, and then it knew nothing.
+                // The index may have failed in between, and then it knew nothing.
                 let seen = searches.seen_since(asked).filter(|by| self.index.monitor() == Some(*by));
                 seen.map(|_| None).ok_or(OpError::UNSURE)
             }
         }
     }
 
-    /// Looks through the branch, with `turn` held.
+    /// Walks the branch, with `turn` held.
     fn look(&self, branch: &Branch) -> Result<()> {
         let searches = &branch.searches;
         *searches.renamed.lock() = Some(Vec::new());
@@ -236,7 +236,7 @@ impl Union {
             return Ok(()); // what is still being renamed is not among them
         }
         for row in renamed {
-            // The look may have come by the file under its old name, later than it was remembered under the new one.
+            // The walk may have met the file under its old name, later than it was indexed under the new one.
             if self.where_it_was(branch, row.0)?.is_none()
                 && self.index.note_names(&mut vec![row]) != Some(kept_by)
             {
@@ -250,7 +250,7 @@ impl Union {
         Ok(())
     }
 
-    /// The file is `name` in `dir` on the branch `at` now: it is remembered so, and nothing else was renamed.
+    /// Indexes the file as `name` in `dir` on the branch `at`; nothing else was renamed.
     pub(crate) fn file_was_renamed(
         &self,
         pool: &Pool,
@@ -259,14 +259,14 @@ impl Union {
         at: BranchIx,
     ) {
         moving.0.retain(|(branch, _)| {
-            // Before the first look nothing is believed to be gone.
+            // Before the first walk nothing is believed to be gone.
             branch.ix == at
                 && branch.searches.begun.load(SeqCst) > 0
                 && self.remember(pool, branch, dir, name).is_none()
         });
     }
 
-    /// None: it is not remembered.
+    /// None: it is not indexed.
     fn remember(&self, pool: &Pool, branch: &Branch, dir: &Arc<Inode>, name: &CStr) -> Option<()> {
         let stat = self.stat_in(pool, dir, branch.ix, name).ok().filter(|stat| stat.nlink == 1)?;
         let natural = number::number(branch, stat.dev, stat.ino);
@@ -280,7 +280,7 @@ impl Union {
                 number::number(branch, branch.dev(), dir.copy_ino(branch.ix)?)
             };
             rows.push((own, Name { branch: branch.id, look, parent, name: name.to_bytes().to_vec() }));
-            // The way there may be newer than what is remembered, or the other way round.
+            // The path there may be newer than the index, or the other way round.
             if parent == ROOT || self.where_it_was(branch, parent).ok()?.is_some() {
                 break;
             }
@@ -336,10 +336,10 @@ impl Union {
         Some(names)
     }
 
-    /// Remembers where everything on `branch` is: what has it.
+    /// Indexes everything on `branch`, in the index that has it.
     ///
     /// # Errors
-    /// The branch cannot be seen as a whole, or not all of it is remembered.
+    /// The branch cannot be seen as a whole, or not all of it is indexed.
     fn look_through(&self, branch: &Branch) -> Result<KeptBy> {
         tracing::info!(branch = %branch.path.display(), "looking for an object by its number: the branch's file system cannot open by number, so its names are searched");
         let look = branch.searches.stamp.load(SeqCst);
@@ -356,7 +356,7 @@ impl Union {
                 branch.ask(|| open_path(branch, &dir.path())).and_then(|fd| Entries::of(branch, fd.as_fd()));
             let mut entries = match opened {
                 Err(error) if is_elsewhere(error.errno()) => continue,
-                // What it has is not known. What is asked for may be in another.
+                // Its content is unknown: the object may be in it, or in another.
                 Err(error) if error.errno() == Errno::ACCESS => {
                     unseen = Some(error);
                     continue;

@@ -1,16 +1,15 @@
 //! Giving a branch the directories that it lacks.
 //!
-//! A skeleton is made with the tree lock held shared, so that no directory of it is renamed or removed meanwhile. Removal of
-//! a directory's only copy holds the tree lock shared too, and the directory itself (`Inode::go`), and a change of its
-//! attributes keeps new copies away meanwhile (`inode/copy_guards.rs`). Two threads may make the same one: the later finds it
-//! there. It is made with the owner, mode, attributes and times of the directory it is a copy of before its name shows (a
-//! directory that is already in the pool, under attributes that the pool already shows, can only be entered by users with
-//! the right to).
+//! A skeleton is made with the tree lock held shared, so that no directory of it is renamed or removed meanwhile. The removal
+//! of a directory's only copy holds the tree lock shared too, and the directory itself (`Inode::go`). A change of its
+//! attributes keeps new copies away meanwhile (`inode/copy_guards.rs`). Two threads may make the same skeleton: the later one
+//! finds it there. It gets owner, mode, attributes and times of its model before its name shows. An existing directory shows
+//! its attributes already, and can only be entered by users with the right to.
 //!
-//! What was renamed or removed on the way to it on other branches is on disk before: each branch is a journal of its own.
+//! Renames and removals on the path to it on other branches are on disk before: each branch is a journal of its own.
 //!
-//! A branch that cannot hold an ACL, or keep what an inode flag promises, is given no copy: with the mode alone the
-//! copy would let in more users than the directory does, and what is made in it would lack what was promised.
+//! A branch that cannot hold an ACL, or keep the promise of an inode flag, is given no copy. With the mode alone the copy
+//! would let in more users than the directory does, and new entries would lack the promise.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,7 +40,7 @@ impl Union {
     /// The descriptor of `dir` on the branch `at`, which is given a copy if it has none.
     ///
     /// # Errors
-    /// ENOENT if the directory was removed; what the branch answered.
+    /// ENOENT if the directory was removed; the branch's error.
     pub(crate) fn skeleton(&self, pool: &Pool, dir: &Arc<Inode>, at: BranchIx) -> Result<Arc<DirFd>> {
         match self.dirfd(pool, dir, at) {
             Err(error) if error.is_missing() || error.errno() == Errno::STALE => {}
@@ -74,7 +73,7 @@ impl Union {
             upper = parent;
         };
         if !below.is_empty() {
-            // Were a rename on its way lost by a power cut and the copy kept, one directory would be two.
+            // If a power cut lost a rename on the path and kept the copy, one directory would be two.
             self.sync_way(pool, dir, Some(at))?;
             self.sync_attributes(pool, dir, at)?;
         }
@@ -93,7 +92,7 @@ impl Union {
         Ok(fd)
     }
 
-    /// Says once that new entries of `dir` are not put on `branch`.
+    /// Logs once that new entries of `dir` are not put on `branch`.
     fn report_unfit(&self, branch: &Branch, dir: &Arc<Inode>) {
         if self.unfit.tell(mix(dir.id.ino.0 ^ u64::from(branch.ix.0))) == ClashReport::Before {
             return;
@@ -174,7 +173,7 @@ fn make_like(
     Ok(made)
 }
 
-/// In the branch's hidden folder, and then it gets its name: nobody sees it half made, whatever happens.
+/// Makes it in the branch's hidden folder and then gives it its name: it never shows half made.
 fn make_in_folder(
     branch: &Branch,
     parent: BorrowedFd<'_>,
@@ -203,8 +202,8 @@ fn make_in_folder(
     }
 }
 
-/// Under its name: owned by the right user from the first moment, and closed until all of it is in place. Users with write
-/// access to `parent`, out of band, may put another directory in its place meanwhile.
+/// Makes it under its name: owned by the right user from the first moment, and closed until it is complete. Users with
+/// write access to `parent`, out of band, may put another directory in its place meanwhile.
 fn make_in_place(
     branch: &Branch,
     parent: BorrowedFd<'_>,
@@ -228,7 +227,7 @@ fn make_in_place(
         clone_dir_metadata(fd.as_fd(), source, model, id).map(|()| fd)
     });
     if filled.is_err()
-        // Better none than a wrong one.
+        // No copy is better than a wrong one.
         && let Err(error) = sys::at::rmdir(parent, name)
     {
         tracing::warn!(%error, ?name, branch = %branch.path.display(), "copy of a directory: rollback failed; an incomplete directory of mode 0700 stays");
@@ -236,11 +235,11 @@ fn make_in_place(
     filled
 }
 
-/// Whether `fd` may be the directory that was just made for the owner of `model`: the same owner, and empty. Another one is
-/// not to be changed: a user may have put it there to have it given away, or opened.
+/// True if `fd` may be the directory that was just made for the owner of `model`: the same owner, and empty. Another one
+/// must not change: a user may have put it there to have it given away, or opened.
 ///
 /// # Errors
-/// EPERM if it is another; it could not be looked at.
+/// EPERM if it is another directory; the error of looking at it.
 fn check_made(fd: BorrowedFd<'_>, model: &Stat) -> Result<(), SysError> {
     let is_his = sys::at::stat_fd(fd)?.uid == model.uid;
     let mut entries = Dirents::new(sys::at::reopen(fd, OFlags::RDONLY | OFlags::DIRECTORY)?, 1024);
@@ -280,25 +279,24 @@ fn is_private(name: &[u8]) -> bool {
 /// Handling of an attribute that the other file system cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// It is left out: better a directory without it than none. Not so an ACL, without which the mode would let in more users.
+    /// It is left out: better a directory without it than none. An ACL is not: without it the mode would let in more users.
     LeftOut,
     /// The copy fails: read access to a file may depend on it.
     Refused,
 }
 
-/// Attributes that a file system makes from what is copied anyway, and others have no place for.
+/// Attributes that a file system derives from copied ones, and others have no place for.
 const DERIVED: [&[u8]; 5] =
     [b"security.selinux", b"security.ima", b"security.evm", b"system.nfs4_acl", b"system.cifs_acl"];
 
-/// Access lists, which whatever is made inherits from the directory that it is made in.
+/// Access lists, which new entries inherit from their directory.
 const INHERITED: [&CStr; 2] = [c"system.posix_acl_access", c"system.posix_acl_default"];
 
-/// Gives `to` the extended attributes of `from`, access lists among them, but for those that belong to a file system
-/// itself, or to a pool. An access list that `from` does not have is taken away: it was meant for what is made where
-/// `to` was made.
+/// Copies the extended attributes of `from` to `to`, access lists among them, except those of a file system itself or of a
+/// pool. An access list that `from` does not have is removed: it came from the directory where `to` was made.
 ///
 /// # Errors
-/// One cannot be read, or not be had and `unfit` says so; one cannot be taken away.
+/// One cannot be read or removed, or `to` cannot have it and `unfit` says so.
 pub fn copy_xattrs(to: BorrowedFd<'_>, from: BorrowedFd<'_>, unfit: Unfit) -> Result<(), SysError> {
     let names = names_of(from)?;
     let own = names_of(to)?;
@@ -322,7 +320,7 @@ pub fn copy_xattrs(to: BorrowedFd<'_>, from: BorrowedFd<'_>, unfit: Unfit) -> Re
             Err(error) => return Err(error),
         };
         match xattr::set(On::Fd(to), name, &value, 0) {
-            // What the other file system, or an unprivileged daemon, cannot have.
+            // Attributes that the other file system, or an unprivileged daemon, cannot have.
             Err(error)
                 if matches!(error.errno, Errno::OPNOTSUPP | Errno::PERM)
                     && (DERIVED.contains(&name.to_bytes())
@@ -333,7 +331,7 @@ pub fn copy_xattrs(to: BorrowedFd<'_>, from: BorrowedFd<'_>, unfit: Unfit) -> Re
     Ok(())
 }
 
-/// The names of all attributes, each with a NUL after it; none where there can be none.
+/// The names of all attributes, each with a NUL after it; none where the file system has none.
 fn names_of(fd: BorrowedFd<'_>) -> Result<Vec<u8>, SysError> {
     match xattr::list_vec(On::Fd(fd)) {
         Err(error) if error.errno == Errno::OPNOTSUPP => Ok(Vec::new()),
@@ -345,13 +343,12 @@ fn has(names: &[u8], name: &CStr) -> bool {
     names.split_inclusive(|byte| *byte == 0).any(|other| other == name.to_bytes_with_nul())
 }
 
-/// Gives `to` what `chattr` gave a directory, and what it then gives to what is made in it, as far as the other file system
-/// has it.
+/// Copies the flags of a directory, which new entries inherit, as far as the other file system has them.
 ///
 /// # Errors
 /// EOPNOTSUPP if it does not keep a promise; the branch is out of order.
 fn copy_inode_flags(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<(), SysError> {
-    // One that cannot be read is copied as far as can be seen.
+    // Flags that cannot be read are left out.
     let Ok(from) = sys::at::reopen(from, OFlags::RDONLY) else { return Ok(()) };
     let inode_flags = InodeFlags::of(from.as_fd())?;
     if inode_flags == InodeFlags::default() {

@@ -52,12 +52,12 @@ use write_back_errors::{ReportTo, WriteBackErrors};
 /// Set-uid, set-gid.
 pub(crate) const SET_ID: u32 = 0o6000;
 
-/// Why a file is not moved that the kernel reads or writes.
+/// Reason that a file is not moved while the kernel reads or writes it.
 pub(crate) const WRITTEN_PAST: &str = "it is open by passthrough, past the daemon";
-/// Why a file is not moved that was read or written by the kernel.
+/// Reason that a file is not moved after the kernel has read or written it.
 pub(crate) const MAPPED: &str =
     "it may be mapped: a program that had it open by passthrough may store into it";
-/// How often a file is looked at that seems to be mapped, and how long after another: a descriptor of it may be about to be closed.
+/// Tries for a file that seems to be mapped, and the pause between them: a descriptor of it may be about to be closed.
 const LOOKS: usize = 4;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
@@ -68,18 +68,18 @@ pub struct OpenFile {
     placed: RwLock<BranchFile>,
     /// The thread that has `placed` alone.
     alone: Mutex<Option<ThreadInCalls>>,
-    /// The branch that it is on, and whether the descriptor is good for writing: for those who only look.
+    /// The branch that it is on, and whether the descriptor is good for writing: for readers without the lock.
     at: ArcSwap<Branch>,
     writable: AtomicBool,
     /// How the kernel reaches the bytes.
     io_mode: Ranked<IoMode, IO_MODE>,
     /// The file has set-uid or set-gid bits, or a file capability, which writes by others strip.
-    /// 0: nothing is to be stripped. Else how often there was a reason.
+    /// 0: nothing is to be stripped. Otherwise the number of reasons so far.
     strips: AtomicU32,
     /// `chattr +i`, and `+a`, when it was opened or since: for opens that the branch is not asked for.
     immutable: AtomicBool,
     append_only: AtomicBool,
-    /// The daemon was asked to change the content since it was opened, or since the last fsync that went well.
+    /// The daemon changed the content since the open, or since the last successful fsync.
     touched: AtomicBool,
     unsynced: DirtyFlag,
     /// Write-back errors of the branch, and the handles that got them.
@@ -129,7 +129,7 @@ impl OpenFile {
     /// Runs a call on the file where it is; its error carries the branch.
     ///
     /// # Errors
-    /// What the call answered.
+    /// The call's error.
     pub fn ask<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
         let placed = self.readable()?;
         placed.branch.as_daemon()?;
@@ -139,7 +139,7 @@ impl OpenFile {
     /// Like [`Self::ask`], for a call that changes the file.
     ///
     /// # Errors
-    /// What the call answered.
+    /// The call's error.
     pub(crate) fn change<T>(
         &self,
         kind: CallKind,
@@ -153,7 +153,7 @@ impl OpenFile {
     /// Its attributes.
     ///
     /// # Errors
-    /// What the branch answered.
+    /// The branch's error.
     pub fn stat(&self) -> Result<Stat> {
         let placed = self.placed()?;
         placed.branch.as_daemon()?;
@@ -163,7 +163,7 @@ impl OpenFile {
     /// Like [`Self::ask`], for calls that may take long on a branch in good order.
     ///
     /// # Errors
-    /// What the call answered.
+    /// The call's error.
     pub fn ask_long<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
         let placed = self.readable()?;
         placed.branch.as_daemon()?;
@@ -175,26 +175,26 @@ impl OpenFile {
     /// name only.
     ///
     /// # Errors
-    /// What the call answered.
+    /// The call's error.
     pub fn ask_inside<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
         let placed = self.held()?;
         placed.branch.ask_inside(|| call(placed.fd.as_fd()))
     }
 
-    /// Why the file was not moved when its branch was full; true if that is news.
+    /// Notes why the file was not moved when its branch was full; true if that is news.
     pub(crate) fn set_why(&self, why: &'static str) -> bool {
         self.why.lock().replace(why) != Some(why)
     }
 
-    /// Why the file was not moved when its branch was full, or would not be.
+    /// Reason that the file was not moved when its branch was full, or would not be.
     pub fn why(&self) -> Option<&'static str> {
         let reported = *self.why.lock();
-        // Such a writer gets ENOSPC from the kernel, without the daemon.
+        // A passthrough writer gets ENOSPC from the kernel, without the daemon.
         let passed = || (!self.io_mode.lock().writers.is_empty()).then_some(WRITTEN_PAST);
         reported.or_else(passed)
     }
 
-    /// The branch that the file is on now. Waits for nobody.
+    /// The branch that the file is on now. Never blocks.
     pub fn branch(&self) -> Arc<Branch> {
         self.at.load_full()
     }
@@ -242,8 +242,8 @@ impl OpenFile {
         }
     }
 
-    /// A name of it is about to go, maybe the last, by which it could be opened. What cannot be opened now loses its name
-    /// all the same: the kernel has it open for those who read it.
+    /// Prepares for the loss of a name, maybe the last, by which the file could be opened. A file that cannot be opened now loses
+    /// its name all the same: the kernel has it open for its readers.
     pub(crate) fn outlives_name(&self) {
         if let Err(error) = self.readable() {
             tracing::debug!(%error, "an open file that is removed cannot be opened by the daemon");
@@ -281,7 +281,7 @@ impl OpenFile {
         self.strips.load(SeqCst)
     }
 
-    /// The file was stripped of what there was a reason for; there may be another one since.
+    /// The file was stripped for the reasons up to then; there may be another one since.
     pub(crate) fn stripped(&self, reasons: u32) {
         _ = self.strips.compare_exchange(reasons, 0, SeqCst, SeqCst);
     }
@@ -335,22 +335,22 @@ impl OpenFile {
         self.io_mode.lock().writers.iter().any(|uid| *uid != 0 && *uid != owner)
     }
 
-    /// Why the first open decided as it did.
+    /// Reason for the first open's decision.
     pub fn because(&self) -> Option<PathDecision> {
         self.io_mode.lock().because.clone()
     }
 
-    /// Whether anybody has opened it for writing.
+    /// True if any handle is open for writing.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable.load(SeqCst)
     }
 
-    /// Whether the kernel reads or writes it, or its mappings, past the daemon.
+    /// True if the kernel reads or writes it, or its mappings, past the daemon.
     pub(crate) fn is_past_us(&self) -> bool {
         matches!(self.route(), Some(Route::Passthrough(_) | Route::DirectBeside(_)))
     }
 
-    /// The way the first open decided on, if any is open.
+    /// The route of the first open, if any is open.
     pub fn route(&self) -> Option<Route> {
         self.io_mode.lock().decided
     }
@@ -371,7 +371,7 @@ pub struct FileHandle {
     pub inode: Arc<Inode>,
     /// Its open file.
     pub file: Arc<OpenFile>,
-    /// How this handle's reads and writes go.
+    /// Route of this handle's reads and writes.
     pub route: Route,
     /// Whether it may write, and its user.
     pub writer: Option<u32>,
@@ -383,11 +383,11 @@ pub struct FileHandle {
     pub(crate) mappable: bool,
     /// Its reads leave the access time alone.
     pub(crate) noatime: bool,
-    /// It was opened when the file could only be added to.
+    /// It was opened while the file was append-only.
     pub(crate) appends: bool,
 }
 
-/// How far a write must have gone before it is answered.
+/// Durability of a write before it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sync {
     /// Data, and the metadata needed to read it (`O_DSYNC`).
@@ -416,8 +416,8 @@ pub struct DirHandle {
     pub inode: Arc<Inode>,
     /// Its listing, as far as it has come.
     pub listing: Mutex<Listing>,
-    /// Names in it that leave the branch that they are on.
+    /// Names in it that move to another branch.
     pub(crate) followed: Followed,
-    /// Losses of the directory that this handle has reported, or that were before it.
+    /// Losses of the directory that this handle has reported, or that are older than it.
     pub(crate) losses: AtomicU32,
 }

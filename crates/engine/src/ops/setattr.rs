@@ -1,7 +1,6 @@
 //! Changing attributes.
 //!
-//! A directory's are changed on every branch that has a copy, the first one last: what the pool shows changes
-//! when all the others have.
+//! A directory's attributes change on every branch that has a copy, the shown one last.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -55,8 +54,8 @@ impl Change {
         !named && !strips
     }
 
-    /// It may be no more than the time of the last write, which the kernel sends before a close. (A call that sets this one
-    /// time looks the same.)
+    /// It may be no more than the time of the last write, which the kernel sends before a close. A call that sets this one time
+    /// looks the same.
     fn tells_of_writes(self) -> bool {
         let Self { mode, uid, gid, size, atime, mtime, strips: _, held } = self;
         let more = mode.or(uid).or(gid).is_some() || size.is_some() || atime.is_some();
@@ -81,7 +80,7 @@ impl Union {
     /// Changes attributes of `ino`: the attributes then.
     ///
     /// # Errors
-    /// ETXTBSY for a set-id bit on a file that a stranger is writing past the daemon; what the branch answered.
+    /// ETXTBSY for a set-id bit on a file that a stranger is writing past the daemon; the branch's error.
     pub fn setattr(&self, ino: Ino, handle: Option<Handle>, change: Change, caller: Caller) -> Result<Attr> {
         let pool = self.pool.load();
         let inode = self.inode(ino)?;
@@ -106,7 +105,7 @@ impl Union {
             }
             self.truncate(&pool, &inode, &pin, size)?;
         }
-        // A kernel that decides this itself says so; for one that does not, a stranger's truncation strips.
+        // A kernel that decides this itself says so; with one that does not, a stranger's truncation strips.
         let strips = change.strips || change.size.is_some() && !caller.is_root();
         if strips && change.mode.is_none() {
             pin.change(&pool, |fd| strip_fd(fd, caller))?;
@@ -152,7 +151,7 @@ impl Union {
     /// Runs `act` on every copy of a directory, the first one last.
     ///
     /// # Errors
-    /// EROFS before anything is changed if a copy cannot be; else the first error, at which it ends.
+    /// EROFS before anything is changed if a copy is read-only; else the first error, at which it ends.
     pub(crate) fn on_all_copies(
         &self,
         pool: &Pool,
@@ -169,11 +168,11 @@ impl Union {
         Ok(())
     }
 
-    /// The copies of `dir` that a change of it is to be made on.
+    /// The copies of `dir` that a change must reach.
     ///
     /// # Errors
-    /// EIO if a branch is out of reach, or who gives one a copy does not come back from one that hangs; EROFS if the shown
-    /// copy cannot be changed; ESTALE.
+    /// EIO if a branch is out of reach, or if a thread that gives one a copy is stuck in a hung branch; EROFS if the shown copy
+    /// cannot be changed; ESTALE.
     pub(crate) fn copies_to_change<'a>(&self, pool: &Pool, dir: &'a Arc<Inode>) -> Result<AllCopies<'a>> {
         loop {
             // The way to a copy may wait for the tree lock, whose holder may wait to give the directory a copy.
@@ -186,7 +185,7 @@ impl Union {
         }
     }
 
-    /// The branches that have a copy of `dir` now, and those copies that a change of it is to be made on, never none.
+    /// The branches that have a copy of `dir` now, and the copies that a change must reach, never none.
     fn changeable(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<(CopyBranches, SmallVec<[CopyFd; 2]>)> {
         self.check_whole(pool, dir)?;
         let copies = dir.copies();
@@ -194,7 +193,7 @@ impl Union {
         if let Some(fixed) = fixed
             && copies.first() == Some(fixed)
         {
-            // The copy that the pool shows. One that is hidden below may stay as it is.
+            // The shown copy. A hidden one may stay as it is.
             let sys = SysError { call: sys::Call::Chmod, errno: Errno::ROFS };
             return Err(pool.branch(*fixed).said(sys));
         }
@@ -209,9 +208,9 @@ impl Union {
     }
 }
 
-/// A set-uid program must not be written by a stranger's open descriptor: the kernel would not clear the bit,
-/// since it writes past the daemon. (Root keeps the bit when it writes anyway, and the owner can set it again.)
-/// A stranger who is just opening it goes by the daemon: see [`Inode::guard_set_id`].
+/// A set-uid program must not be written by a stranger's open descriptor: the kernel writes past the daemon and would not
+/// clear the bit. Root keeps the bit when it writes anyway, and the owner can set it again. A stranger's open under way goes
+/// by the daemon: see [`Inode::guard_set_id`].
 fn check_set_id(inode: &Inode, pin: &Pin, pool: &Pool, mode: u32) -> Result<()> {
     if mode & SET_ID == 0 {
         return Ok(());
@@ -225,8 +224,8 @@ fn check_set_id(inode: &Inode, pin: &Pin, pool: &Pool, mode: u32) -> Result<()> 
     Ok(())
 }
 
-/// A chown(2) to nobody (-1, -1), as the kernel sends it, which takes set-uid and set-gid away on any local file system. A
-/// stranger, who would be refused there, looks the same as one whose write the kernel cleans up after: nothing is done.
+/// A chown(2) to nobody (-1, -1), as the kernel sends it, which clears set-uid and set-gid on any local file system. A
+/// stranger would be refused there, but looks like a writer that the kernel cleans up after: nothing is done.
 fn chown_to_nobody(pin: &Pin, pool: &Pool, caller: Caller) -> Result<()> {
     let stat = pin.ask(pool, sys::at::stat_fd)?;
     if stat.mode & SET_ID != 0 && (caller.is_root() || caller.uid == stat.uid) {
@@ -236,7 +235,7 @@ fn chown_to_nobody(pin: &Pin, pool: &Pool, caller: Caller) -> Result<()> {
 }
 
 fn apply(fd: BorrowedFd<'_>, change: Change) -> Result<(), SysError> {
-    // Owner before mode: a change of owner clears set-uid, which the new mode may have.
+    // Owner before mode: a change of owner clears the set-uid bit that the new mode may have.
     if change.uid.is_some() || change.gid.is_some() {
         sys::at::chown_fd(fd, change.uid, change.gid)?;
     }
@@ -249,8 +248,8 @@ fn apply(fd: BorrowedFd<'_>, change: Change) -> Result<(), SysError> {
             mtime: change.mtime.unwrap_or(SetTime::Omit),
         };
         match sys::at::utimens_fd(fd, times) {
-            // GlusterFS looks for the file by its number even so, and does not find one that was removed. The kernel
-            // sends such times by itself, before it truncates what it has written back.
+            // GlusterFS looks the file up by its number all the same, and does not find a removed one. The kernel sends such times
+            // itself, before it truncates what it has written back.
             Err(error) if error.errno == Errno::STALE && is_removed(fd) => {}
             // Append-only, or immutable since: its branch has noted the time of the write itself.
             Err(error) if error.errno == Errno::PERM && change.tells_of_writes() => {}
