@@ -1,10 +1,10 @@
-//! From a number to the object, when no name is known that leads to it: what an NFS server holds after a restart
-//! is a number and a generation, and the names may have changed meanwhile.
+//! From a number to the object, when no name is known that leads to it. After a restart an NFS server holds a number and a
+//! generation, and names may have changed meanwhile.
 //!
 //! The number contains branch and inode number (`inode/number.rs`), and the branch's file system opens an inode by its
-//! number. The opened object is checked: only with the very number in the pool is it the right one. The generation is
-//! compared by the requester: the kernel, which has it, or the caller here, who knows the inode. So a number that was used
-//! again leads to the new object under its own generation, never to the old one under a wrong name.
+//! number. The opened object must have that very number in the pool. The requester compares the generation: the kernel has
+//! it, or the caller here, which has the inode. So a reused number leads to the new object under its own generation, never
+//! to the old one under a wrong name.
 //!
 //! A branch that cannot be asked, or is not in the pool now, makes "gone" unknowable: an I/O error, never ESTALE.
 
@@ -28,11 +28,11 @@ use crate::pool::Pool;
 use crate::resolve::{DirStats, Found};
 use crate::union::Union;
 
-/// How often a path is read anew that led elsewhere: somebody renames on the way.
+/// Tries for a path that changes under renames while it is read.
 const ATTEMPTS: usize = 8;
 
 thread_local! {
-    /// This thread looks for a directory that is not under its name: the way there is walked by name.
+    /// This thread looks for a directory that is not under its name: the path to it is walked by name.
     static REJOINS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -70,8 +70,8 @@ impl Union {
     /// ESTALE if none has; EIO if that cannot be known.
     pub(crate) fn resolve_number(&self, pool: &Pool, ino: Ino) -> Result<ResolvedNumber> {
         sys::identity::become_daemon().map_err(OpError::Sys)?;
-        // Where the index says, for what was moved; then where the number says. Of a directory that is its first copy: what
-        // the index has may have been parted from it.
+        // For moved objects, where the index says; then where the number says. For a directory that is its first copy: the index's
+        // copy may have been parted from it.
         let places = self.index.places(ino);
         let own_first = places.iter().any(IndexEntry::is_dir)
             && pool.branch_of(ino).is_some_and(|at| pool.branch(at).by_number.is_some());
@@ -87,7 +87,7 @@ impl Union {
                 Err(error) => unsure = Some(error),
             }
         }
-        // A copy of a directory on a branch that is away may not be all that there is.
+        // A copy of a directory on an absent branch may not be the only one.
         let known =
             pool.branches.iter().all(|branch| branch.marks.are_known()) && !self.index.lacks_away(pool);
         tracing::debug!(%ino, tried, known, "nothing has the number");
@@ -119,7 +119,7 @@ impl Union {
         let exported = pool.settings.nfs_export;
         let Some(inode) = number::inode_of(natural) else {
             let found = if exported { self.search_all(pool, natural)? } else { None };
-            // It may be of something on a branch that is not in the pool now.
+            // It may be of an object on a branch that is not in the pool now.
             return found.ok_or_else(|| match self.index.lacks_hashed(pool) {
                 true => OpError::UNSURE,
                 false => OpError::STALE,
@@ -145,7 +145,7 @@ impl Union {
         Ok((stat.nlink > 0 && stat.ino == inode).then_some((root.opened(fd), stat)))
     }
 
-    /// Where the directory `fd` of the branch `at` is in the pool, by the path that the kernel knows it by.
+    /// Place in the pool of the directory `fd` of the branch `at`, by the path that the kernel knows.
     ///
     /// # Errors
     /// ESTALE if it is not in the pool; EIO if that cannot be known.
@@ -167,16 +167,16 @@ impl Union {
             }
             unsure |= last.replace(path.clone()).is_some_and(|last| last != path);
         }
-        // It stays where the pool has something else, or it is renamed faster than it is walked to, or its branch did not answer.
+        // It stays where the pool has another object, or is renamed faster than the walk, or its branch did not answer.
         Err(if unsure { OpError::UNSURE } else { OpError::STALE })
     }
 
-    /// A file system opens any of its inodes by number, also outside of a branch that is a directory in it, and what the
-    /// pool keeps for itself. Where the kernel knows a path of the file `fd`, that tells. (After a restart it may know
-    /// none: `docs/nfs.md` says what that means.)
+    /// Checks that `fd` is an object of the pool. A file system opens any of its inodes by number, also outside of a branch that
+    /// is a directory in it, and the pool's own files. The path that the kernel knows decides. After a restart it may know
+    /// none: docs/nfs.md, "Not promised".
     ///
     /// # Errors
-    /// ESTALE if it is nothing of the pool's.
+    /// ESTALE if it is no object of the pool.
     fn check_inside(&self, pool: &Pool, at: BranchIx, fd: BorrowedFd<'_>, stat: &Stat) -> Result<()> {
         let branch = pool.branch(at);
         if branch.by_number.is_none() {
@@ -209,11 +209,11 @@ impl Union {
         (self.identity(pool, branch, &there) == reached.id).then_some((parent, name))
     }
 
-    /// The path below the branch's root that the kernel knows. It tells none that is longer than a page: of a directory that
-    /// lies deeper the last names are read, each in the directory above.
+    /// The path below the branch's root that the kernel knows. The kernel gives at most a page: for a deeper directory the last
+    /// names are read, each in the directory above.
     ///
     /// # Errors
-    /// What the branch answered; EIO if it is renamed, or one above it, faster than their names are read.
+    /// The branch's error; EIO if a directory on the path is renamed faster than the names are read.
     pub(crate) fn path_of(&self, branch: &Branch, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
         let (mut climbed, mut below) = (None::<OwnedFd>, Vec::new());
         let mut attempts = ATTEMPTS;
@@ -299,7 +299,7 @@ impl Union {
         })
     }
 
-    /// A file by its number where none of its names is known any more, for pools that find objects so.
+    /// A file by its number where none of its names is known any more, for pools that search.
     pub(crate) fn file_by_number(&self, pool: &Pool, inode: &Inode, failed: OpError) -> Result<ByNumber> {
         if failed.errno() != Errno::STALE || !pool.settings.nfs_export {
             return Err(failed);

@@ -1,8 +1,8 @@
-//! Which number a directory has, and what sees to it that it keeps it.
+//! The number of a directory, and how it stays the same.
 //!
-//! It is that of its first copy, where "first" does not depend on the branches' order: of the copies that bear no mark, the one that
-//! came to the pool first, by its birth or with its branch; of those that came together, the oldest. Whatever comes later is marked with that number when it is seen
-//! beside the first, if the pool is exported: should the first copy go, the others lead to it.
+//! It is the number of the first copy, whatever the branches' order. Of the copies without a mark, the first is the one that
+//! came to the pool first, by its birth or with its branch; of those that came together, the oldest. If the pool is exported,
+//! later copies are marked with that number when they are seen beside the first. Should the first copy go, they lead to it.
 //!
 //! A directory may be renamed out of band on some of its branches. Then one half has the first copy, and the number;
 //! the marks on the other half mean nothing, and go: each half is a directory of its own from then on.
@@ -25,7 +25,7 @@ use crate::resolve::DirStats;
 use crate::tree_lock::TreeLock;
 use crate::union::{Union, is_astray};
 
-/// Copies of a directory: what each would be known by, its branch, and the branch's inode number.
+/// Copies of a directory: its identity by each, its branch, and the branch's inode number.
 type Naturals = SmallVec<[(Identity, BranchIx, u64); 2]>;
 
 /// In nanoseconds, as [`Branch::joined`].
@@ -91,8 +91,8 @@ impl Union {
         Ok(id)
     }
 
-    /// Whether the directory with the number that all copies of `name` in `parent` are marked with is another one. If that
-    /// is for good their marks go.
+    /// Whether the number that all copies of `name` in `parent` are marked with belongs to another directory. If that is for
+    /// good their marks go.
     ///
     /// # Errors
     /// That is not known.
@@ -118,7 +118,7 @@ impl Union {
         Ok(elsewhere || parted)
     }
 
-    /// Whether the number `marked` may be another object's at any time: the copy that it was made of is gone from a branch that
+    /// Whether the number `marked` may become another object's at any time: the copy that gave it is gone from a branch that
     /// answers, and without NFS clients no index guards it.
     fn is_free(&self, pool: &Pool, marked: Identity) -> bool {
         if pool.settings.nfs_export {
@@ -156,9 +156,9 @@ impl Union {
         Ok(true)
     }
 
-    /// Whether the copy that the number `id` was made of is in the pool under another path than `copies`, which are `name`
-    /// in `parent`. They are only what one look saw, maybe in the middle of a rename, a fault, or a branch's coming: a
-    /// first copy with their path is one of them, and what cannot be known is not parted.
+    /// Whether the copy that gave the number `id` is in the pool under another path than `copies`, which are `name` in `parent`.
+    /// These are only the result of one look, maybe in the middle of a rename, a fault, or a branch's arrival. A first copy with
+    /// their path is one of them, and an unknown one is not parted.
     fn is_parted(
         &self,
         pool: &Pool,
@@ -174,7 +174,7 @@ impl Union {
         })
     }
 
-    /// Where the copy is that the number `id` was made of, if it is none of `copies`.
+    /// Place of the copy that gave the number `id`, if it is none of `copies`.
     fn path_of_first(&self, pool: &Pool, id: Identity, copies: &Naturals) -> Option<Vec<u8>> {
         let (at, own) = pool.branch_of(id.ino).zip(number::inode_of(id.ino))?;
         let branch = pool.branch(at);
@@ -185,7 +185,7 @@ impl Union {
             Some(_) => self.open_raw(branch, own),
             None => self.where_it_was(branch, id.ino),
         };
-        // What cannot be asked is out of reach.
+        // A branch that cannot be asked is out of reach.
         let (fd, stat) = there.ok().flatten()?;
         // It may have been marked while generations were not exact.
         let plain = sys::Stat { version: None, ..stat };
@@ -208,12 +208,12 @@ impl Union {
         if is_it { self.path_of(branch, fd.as_fd()) } else { Ok(None) }
     }
 
-    /// These copies, which are marked as the directory `id`, are not of it any more.
+    /// Removes the marks of these copies, which carry the number `id` and are not of that directory any more.
     fn part(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr, id: Identity, copies: &Naturals) {
         if !pool.settings.nfs_export || TreeLock::is_held_here() {
             return;
         }
-        // No rename is half done, of which they were seen to be the one half.
+        // No rename is half done that these are one half of.
         let Ok(_tree_lock) = self.tree_lock.read(pool) else { return };
         for (_, at, own) in copies {
             let branch = pool.branch(*at);
@@ -230,8 +230,7 @@ impl Union {
         }
     }
 
-    /// The marks of these copies, as far as they count. One that bears its own other number (`identify.rs`) has that, and is
-    /// no later copy.
+    /// The marks of these copies, as far as they count. A copy with a number of its own (`identify.rs`) is no later copy.
     fn copy_marks(
         &self,
         pool: &Pool,
@@ -284,7 +283,7 @@ impl Union {
         }
     }
 
-    /// The directory `id` is found to have the copy `name` in `parent` on the branch `at`, too.
+    /// Records that the directory `id` has the copy `name` in `parent` on the branch `at`, too.
     pub(crate) fn new_copy(
         &self,
         pool: &Pool,

@@ -1,8 +1,8 @@
-//! Which object of the pool something on a branch is.
+//! The pool's identity of an object on a branch.
 //!
-//! Mostly branch and inode number say it. Not so for a file that was moved here: it keeps what it was known by, and the
-//! index, or its mark, says what that is. And the branch that it was moved from may use its inode number again:
-//! the new object gets another number in the pool while the moved one lives.
+//! Mostly branch and inode number are the identity. A file that was moved here keeps its former one, which the index or its
+//! mark tells. The branch that it was moved from may use its inode number again: the new object gets another number in the
+//! pool while the moved one lives.
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -21,8 +21,8 @@ use crate::resolve::DirStats;
 use crate::union::Union;
 
 impl Union {
-    /// The identity of what `stat`, which `branch` was asked for by [`Branch::stat`], describes there. Of a directory,
-    /// that of the copy: see [`Union::dir_identity`].
+    /// The identity of the object with the attributes `stat`, as [`Branch::stat`] gave them. For a directory, that of the copy:
+    /// see [`Union::dir_identity`].
     pub(crate) fn identity(&self, pool: &Pool, branch: &Branch, stat: &Stat) -> Identity {
         let natural = number::identity(branch, stat);
         if let Some((ino, generation)) = stat.alias {
@@ -39,7 +39,7 @@ impl Union {
         if let Some(id) = self.index.known(natural.ino, birth(stat)) {
             return id;
         }
-        // It may have failed just now: then what was looked at before is looked at again, with its mark.
+        // It may have failed just now: then the object is looked at again, with its mark.
         if branch.asks_marks()
             && let Ok(Some((_, again))) = self.open_raw(branch, stat.ino)
             && let Some((ino, generation)) = again.alias.filter(|_| birth(&again) == birth(stat))
@@ -57,13 +57,13 @@ impl Union {
         other
     }
 
-    /// Like [`Self::identity`], for the object of `on`, which was made on `branch` just now and is unknown.
+    /// Like [`Self::identity`], for the object of `on`, which was just made on `branch` and is unknown.
     pub(crate) fn new_identity(&self, pool: &Pool, branch: &Branch, stat: &Stat, on: On<'_>) -> Identity {
         self.other_for_new(pool, branch, stat, on).unwrap_or_else(|| self.identity(pool, branch, stat))
     }
 
-    /// While not all marks are known, the number of what was just made may be that of something that was moved away and is
-    /// not found yet: it gets another one at once, and keeps it. None: it needs none, or cannot be marked.
+    /// Another number for a new object while not all marks are known: its own may be that of a moved object that is not found
+    /// yet. It keeps that number. None: it needs none, or cannot be marked.
     pub(crate) fn other_for_new(
         &self,
         pool: &Pool,
@@ -92,7 +92,7 @@ impl Union {
         marked.is_ok().then_some(other)
     }
 
-    /// Like [`Self::identity`], of a directory whose copies are `siblings`.
+    /// Like [`Self::identity`], for a directory whose copies are `siblings`.
     pub(crate) fn copy_identity(
         &self,
         pool: &Pool,
@@ -110,7 +110,7 @@ impl Union {
             return natural;
         }
         let other = number::another(natural);
-        // Without NFS clients nobody comes by the number alone.
+        // Without NFS clients no request comes by the number alone.
         if pool.settings.nfs_export && self.index.note_dir(branch, other, natural.ino) {
             self.mark_other(branch, stat, mark::DIR, other);
         }
@@ -140,8 +140,8 @@ impl Union {
         })
     }
 
-    /// The branch tells objects with one number after the other not apart (it has neither generations nor birth times), and the
-    /// one that was known by this number was moved away. (While it is being moved it is the one.)
+    /// True if the branch cannot distinguish objects with one number (it has neither generations nor birth times), and the one
+    /// known by this number was moved away. While it is being moved it is that one.
     fn has_left(&self, pool: &Pool, natural: Identity) -> bool {
         if natural.generation != 0 {
             return false;
@@ -150,7 +150,7 @@ impl Union {
         lives.is_none_or(|live| live.branch() != pool.branch_of(natural.ino))
     }
 
-    /// Whether the object `id` is where its number would be `natural`. If that cannot be known it may be.
+    /// Whether the object `id` is where its number would be `natural`. If that cannot be known, true.
     fn lives_at(&self, pool: &Pool, id: Identity, natural: Ino) -> bool {
         let (Some(at), Some(inode)) = (pool.branch_of(natural), number::inode_of(natural)) else {
             return !self.index.is_of_a_gone_branch(natural);
@@ -174,14 +174,14 @@ impl Union {
         }
     }
 
-    /// `d_ino` of something that a listing of `dir` tells the inode number of, if that says it.
+    /// `d_ino` of an entry that a listing of `dir` gives the inode number of, if that is enough.
     pub(crate) fn plain_number(&self, branch: &Branch, inode: u64) -> Option<Ino> {
         let natural = number::number(branch, branch.dev(), inode);
         let plain = !branch.asks_marks() && self.index.knows_nothing_of(natural);
         plain.then_some(natural)
     }
 
-    /// A name of the object `id` was removed: if it was the last, the index need not know it any more.
+    /// A name of the object `id` was removed: after the last, the index forgets it.
     pub(crate) fn forget_removed(&self, pool: &Pool, id: Identity) {
         for IndexEntry { id: known, naturals, .. } in self.index.places(id.ino) {
             if known == id && !naturals.iter().any(|at| self.lives_at(pool, id, *at)) {
@@ -193,7 +193,7 @@ impl Union {
     /// Marks the file behind `fd` on `branch`, which has no name yet, as the object `id`.
     ///
     /// # Errors
-    /// EIO if nothing would know it by that.
+    /// EIO if neither mark nor index would have it.
     pub(crate) fn mark_moved(
         &self,
         branch: &Branch,
@@ -202,7 +202,7 @@ impl Union {
         id: Identity,
     ) -> Result<Ino> {
         let natural = number::number(branch, stat.dev, stat.ino);
-        // The branch says whose index has its marks before there is one.
+        // The branch names the index that has its marks before there is one.
         // An index that fails is made anew: once more.
         let noted = (0..2).any(|_| self.index.note_file(branch, id, natural, birth(stat)));
         let marked = branch.ask(|| mark::put(On::Fd(fd.as_fd()), mark::FILE, id, stat.ino)).is_ok();

@@ -1,20 +1,19 @@
-//! A move that is about to get its name: what is written down before, and how it is settled if it was interrupted.
+//! Intents of moves: a record made before the new copy gets its name, and how an interrupted move is settled.
 //!
-//! An intent is a file in the hidden folder of the target branch, and, if there is room for it, of the source branch: which file,
-//! from which branch to which. It is on disk before the new copy gets its name and goes after the old copy has lost it. Its last
-//! word is a checksum: an intent that was cut short was never acted on.
+//! An intent is a file in the hidden folder of the target branch, and, if there is room for it, of the source branch. It names
+//! the file and both branches. It is on disk before the new copy gets its name and goes after the old copy has lost it. Its
+//! last word is a checksum: an intent that was cut short was never acted on.
 //!
-//! A branch may go out of reach in the middle, and the daemon live on: with the file where it was, and writers who
-//! change it there while the new copy cannot be removed. So the intent says how both copies were, and of the two
-//! the one goes that nobody has changed since. As long as that daemon lives it knows better: the file that it had to leave
-//! where it was may be open there, so that copy stays whether it has been changed or not ([`TakenBack`]).
-//! Another daemon may find an intent while it is at work, on a branch that is added or back. Then the copy stays that is
-//! open; and of two that are not, the one that anybody may open meanwhile, not the one on the branch that nobody is let
-//! into yet.
+//! A branch may go out of reach in the middle of a move while the daemon lives on. The file then stays where it was, and may
+//! be changed there while the new copy cannot be removed. So the intent records how both copies were, and of the two the one
+//! goes that has not changed since. As long as that daemon lives it knows better: the file may be open where it was left, so
+//! that copy stays, changed or not ([`TakenBack`]). Another daemon may find an intent in use, on a branch that is added or
+//! back. Then the open copy stays. If neither is open, the one stays that may be opened meanwhile, not the one on the branch
+//! that takes no requests yet.
 //!
-//! A mount that has one of the two branches shows the copy that is there, which may then be renamed or removed: the path says
-//! nothing any more. So such a mount writes into the intent of its branch which copy it shows ([`Decided`]), and the other copy
-//! goes when its branch is back.
+//! A mount with only one of the two branches shows the copy there, which may then be renamed or removed: the path says nothing
+//! any more. So such a mount records in its branch's intent which copy it shows ([`Decided`]). The other copy goes when its
+//! branch is back.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -45,13 +44,13 @@ const COPY: usize = 8 + 4 + 8 + 2 * (8 + 4);
 pub(crate) struct Intent<'a> {
     pub(crate) from: &'a Branch,
     pub(crate) to: &'a Branch,
-    /// The old copy, and the new one, as nobody has changed them yet.
+    /// The old copy and the new one, as they are if unchanged.
     pub(crate) old: Stamp,
     pub(crate) new: Stamp,
     pub(crate) path: &'a [u8],
 }
 
-/// Which copy is the file, whatever became of it: a mount without the other's branch has shown it.
+/// The copy that is the file from now on: a mount without the other's branch has shown it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Decided {
     Not = 0,
@@ -59,7 +58,7 @@ enum Decided {
     New = 2,
 }
 
-/// Intents of moves that were given up after the new copy may have got its name, which then could not be removed: the file is
+/// Intents of moves that were given up after the new copy may have got its name, and could not be removed then: the file is
 /// used where it was.
 #[derive(Debug, Default)]
 pub(crate) struct TakenBack(Mutex<HashSet<CString>>);
@@ -154,19 +153,19 @@ impl Stamp {
         self.ino == stat.ino && self.born == birth(stat)
     }
 
-    /// Nobody has written to it. (Its name is new: that changes the inode.)
+    /// True if it was not written to. Its name is new, which changes the inode.
     fn is_written_as(&self, stat: &Stat) -> bool {
         (self.size, self.modified) == (stat.size, stat.mtime)
     }
 
-    /// Nobody has changed it.
+    /// True if it was not changed.
     fn is_unchanged(&self, stat: &Stat) -> bool {
         self.changed == stat.ctime && self.is_written_as(stat)
     }
 }
 
 impl<'a> Intent<'a> {
-    /// Puts it on disk. On the branch that it comes from there may be no room.
+    /// Puts it on disk. The source branch may have no room.
     pub(crate) fn write(&self) -> OpResult<Noted<'a>> {
         let Self { from, to, .. } = *self;
         let mut body = Vec::with_capacity(HEAD + self.path.len());
@@ -339,7 +338,7 @@ fn settle_copies(
     } else {
         let (from, to) = (from.path.display(), to.path.display());
         tracing::warn!(%from, %to, "interrupted move: both copies have changed; both stay until one is removed by hand");
-        // The record on the other branch may know of no decision: settled alone it would remove one of them.
+        // The record on the other branch may lack the decision: settled alone it would remove one of them.
         if decided != Some(Decided::Not) {
             return Ok(SettledMove::Later(None));
         }

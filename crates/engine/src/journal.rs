@@ -1,13 +1,13 @@
-//! Changes of names on several branches that are under way: a record says what is to be done on each, so that
-//! the next mount finishes what was interrupted, or takes it back.
+//! Records of changes of names on several branches: a record says what is to be done on each, so that the next mount
+//! finishes an interrupted change, or undoes it.
 //!
-//! The record is a file in the hidden folder of one branch. It is on disk before the first name changes, and it
-//! goes after the last has changed and is on disk too (`record.rs`). The next mount compares it with the branches (`settle.rs`) by
-//! inode number and what else tells an object from a later one that has got its number ([`Object`]). If no name has changed, nothing was promised, and it is dropped. If one has, the others are
-//! changed now; where a branch refuses, those that have are taken back.
+//! The record is a file in the hidden folder of one branch. It is on disk before the first name changes. It is removed after
+//! the last name has changed and is on disk too (`record.rs`). The next mount compares it with the branches (`settle.rs`), by
+//! the identity of the objects ([`Object`]). If no name has changed, the record is dropped: nothing was promised. If one has,
+//! the others are changed now. If a branch refuses, the changed ones are undone.
 //!
-//! A branch of the record may be missing from the pool at the next mount. What was settled for the others is then
-//! settled for it too: the record is replaced by one for that branch alone, which stays until it is back.
+//! A branch of the record may be missing from the pool at the next mount. The outcome for the others then holds for it too:
+//! the record is replaced by one for that branch alone, which stays until it is back.
 //!
 //! Why on the branches and not under the pool's state directory: docs/dev/decisions/.
 
@@ -49,8 +49,8 @@ pub(crate) struct Part {
     pub(crate) act: Act,
 }
 
-/// Identity of an object on a branch: a branch may be away for long, and used without the pool meanwhile, and a number that
-/// has become free is soon another object's.
+/// Identity of an object on a branch. The branch may be away for long, and used without the pool meanwhile; a number that has
+/// become free is soon another object's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Object {
     /// The branch's inode number.
@@ -78,12 +78,12 @@ impl Object {
         self.ino == stat.ino && (self.born == 0 || born == 0 || self.born == born)
     }
 
-    /// It is no file that is to go.
+    /// It is not a file to be removed.
     pub(crate) fn is_no_file(self) -> bool {
         self.written == 0
     }
 
-    /// It is to go, and somebody has written to it since, or to another of its number.
+    /// It is to be removed, and was written to since, or is another object of its number.
     pub(crate) fn is_changed(self, stat: &Stat) -> bool {
         self.written != 0 && self.written != Self::to_go(stat).written
     }
@@ -110,13 +110,13 @@ fn mark(what: &[u8], size: u64, time: Time) -> u64 {
     mix(hash_name(Ino(0), &of)) | 1
 }
 
-/// A change of names: two paths below the pool's root, and what happens on which branch, in order.
+/// A change of names: two paths below the pool's root, and the change on each branch, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NameChange {
     pub(crate) first: Vec<u8>,
     pub(crate) second: Vec<u8>,
     pub(crate) parts: Vec<Part>,
-    /// It was settled that this is done: nothing of it need have been done already.
+    /// The change is decided: no part of it need have been made already.
     pub(crate) settled: bool,
 }
 
@@ -131,11 +131,11 @@ impl NameChange {
         Some(path)
     }
 
-    /// Puts it on a branch: one that takes part if it can, any other if not. None: no branch takes it, and the
-    /// change goes on without, as a branch that is full to the last block must not forbid it.
+    /// Puts it on a branch: one that takes part if it can, any other if not. None: no branch takes it, and the change goes on
+    /// without, since a branch that is full to the last block must not forbid it.
     ///
-    /// Of those that take part the first that is given a name comes first: its journal keeps the record's end in order with
-    /// what is done to that name later.
+    /// Of the branches that take part, the first one with a new name is preferred: its journal keeps the record's end in order
+    /// with later changes of that name.
     pub(crate) fn begin(&self, pool: &Pool) -> Option<(BranchIx, Written)> {
         let part_of = |branch: &Branch| self.parts.iter().find(|part| part.branch == branch.id);
         let mut order: Vec<_> = pool.branches.iter().filter(|branch| branch.is_writable()).collect();
@@ -173,7 +173,7 @@ impl NameChange {
         record
     }
 
-    /// None: it is not whole.
+    /// None: it is cut short.
     pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         let (settled, mut rest) = record.split_first()?;
         let mut path = || {
@@ -202,7 +202,7 @@ impl NameChange {
     }
 }
 
-/// Whether `record` was settled while `away` was not there.
+/// Whether `record` was settled while `away` was absent.
 pub(crate) fn is_settled_without(record: &[u8], away: BranchId) -> bool {
     NameChange::decode(record)
         .is_some_and(|names| names.settled && names.parts.iter().any(|part| part.branch == away))
@@ -215,7 +215,7 @@ pub(crate) fn without(record: &[u8], away: BranchId) -> Option<NameChange> {
     Some(names)
 }
 
-/// Whether `away` takes part in what `record` says.
+/// Whether `away` takes part in the change of `record`.
 pub(crate) fn is_about(record: &[u8], away: BranchId) -> bool {
     NameChange::decode(record).is_some_and(|names| names.parts.iter().any(|part| part.branch == away))
 }

@@ -6,11 +6,11 @@
 //! A branch that is added becomes part of the snapshot first, then of the root's copies; then every directory that
 //! the kernel knows learns of its copy there, and what was believed to be missing is asked for again.
 //!
-//! A branch that is being removed takes nothing new; requests about to put something there are waited for. Then it leaves
-//! the snapshot and all directories, and requests still at work on it finish. Only then is it shut, in one step with the
-//! check of its open files: had one been opened in between, the branch is put back as it was. Requests on other branches
-//! never see any of this. A call that hangs on the branch is not waited for longer than [`CHANGE_TIMEOUT`]; it may then answer
-//! that nothing is there.
+//! A branch that is being removed takes nothing new; requests about to place something there are waited for. Then it leaves
+//! the snapshot and all directories, and requests still at work on it finish. Only then is it closed, in one step with the
+//! check of its open files: if one was opened in between, the branch is put back as it was. Requests on other branches never
+//! see any of this. A call that hangs on the branch is not waited for longer than [`CHANGE_TIMEOUT`], and may then find nothing
+//! there.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -33,7 +33,7 @@ pub const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of the tree lock: other requests wait for it meanwhile, and a holder may hang.
 const TREE_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How often it is looked whether a branch's files are closed.
+/// Interval of the check that a branch's files are closed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Why the branches stay as they are.
@@ -129,13 +129,13 @@ pub(crate) struct MembershipChanges {
     vacant: Vec<BranchIx>,
     /// Earlier snapshots that requests may still hold.
     past: Vec<Weak<Pool>>,
-    /// Snapshots whose wait timed out. They are not waited for again: removing a branch that hangs waits for its hung calls
-    /// once, not at every step.
+    /// Snapshots whose wait timed out. They are not waited for again: the removal of a hung branch waits for its hung calls once,
+    /// not at every step.
     overdue: Vec<Weak<Pool>>,
 }
 
 impl Union {
-    /// Adds the branch `spec` to the pool: its slot. What moves left behind on it is cleared.
+    /// Adds the branch `spec` to the pool, and returns its slot. Leftovers of moves on it are cleared.
     ///
     /// # Errors
     /// The pool stays as it is then.
@@ -167,10 +167,10 @@ impl Union {
         Ok(ix)
     }
 
-    /// Nobody else adds or removes a branch until the guard drops.
+    /// Keeps others from adding or removing a branch until the guard drops.
     ///
     /// # Errors
-    /// Somebody does, and is waiting for a disk that may hang.
+    /// Another thread does, and is waiting for a disk that may hang.
     pub(crate) fn change_branches(&self) -> Result<MutexGuard<'_, ()>, BadChange> {
         self.membership.try_lock_for(CHANGE_TIMEOUT).ok_or(BadChange::Busy)
     }
@@ -200,7 +200,7 @@ impl Union {
         Ok(branch)
     }
 
-    /// Removes the branch `ix` from the pool. What only it holds is not there any more; what it hid comes to light.
+    /// Removes the branch `ix` from the pool. Names that only it holds are gone then; names that it hid come to light.
     ///
     /// # Errors
     /// The pool stays as it is then.
@@ -262,7 +262,7 @@ impl Union {
             self.join(branch, index);
             return Err(in_use(open));
         }
-        // A request at work may have remembered something once more.
+        // A request at work may have cached something once more.
         for inode in self.inodes.all() {
             if inode.leave(ix) {
                 inode.lose();
@@ -322,7 +322,7 @@ impl Union {
         for (_, dir) in dirs {
             let Ok(_tree_lock) = self.tree_lock.read(pool) else { continue };
             let Some(name) = dir.name().filter(|name| name.parent.is_on(branch.ix)) else { continue };
-            // What is no directory there, or does not answer, is for the next lookup to judge.
+            // A name that is no directory there, or does not answer, is left to the next lookup.
             if let Ok(stat) = self.stat_in(pool, &name.parent, branch.ix, &name.name)
                 && stat.is_dir()
             {
@@ -332,7 +332,7 @@ impl Union {
         }
     }
 
-    /// Where names were seen is not believed any more, but for directories: by its name one keeps its number.
+    /// Drops cached locations, except those of directories, which keep their numbers by them.
     pub(crate) fn forget_hints(&self) {
         self.seen.clear();
         for inode in self.inodes.all().into_iter().filter(|inode| inode.is_dir()) {
@@ -353,7 +353,7 @@ impl Union {
         }
     }
 
-    /// `pool` is what requests see from now on.
+    /// Makes `pool` the snapshot of later requests.
     pub(crate) fn publish(&self, changes: &mut MembershipChanges, pool: Pool) {
         let past = self.pool.swap(Arc::new(pool));
         self.refusals.forget_all();

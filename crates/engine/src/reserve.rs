@@ -1,12 +1,10 @@
-//! Bulk copy's side of the pool: places for files, promised before they are written, and their names when they are
-//! whole.
+//! Bulk copy's side of the pool: reserved places for files, and their names when they are whole.
 //!
-//! The copying process writes to the branch's file system directly, past the pool: into a directory of its own in the
-//! branch's hidden folder, which the pool never shows. So no half file is visible, and leftovers of an interrupted copy are
-//! cleared when it ends, or by the next mount. A file gets its name here, in one step, in the intended directory, whatever
-//! that is called by then; and the kernel, which may have cached that the name is missing, is notified. Reserved bytes count
-//! as taken until then, so that concurrent copies do not overfill a branch; a branch with something of a copy on it is in
-//! use, and does not leave the pool.
+//! The copying process writes to the branch's file system itself: into a directory of its own in the branch's hidden folder,
+//! which the pool never shows. So no half file is visible. Leftovers of an interrupted copy are cleared when it ends, or by
+//! the next mount. A file gets its name here, in one step, in the intended directory, whatever that is called by then. The
+//! kernel, which may have cached that the name is missing, is notified. Reserved bytes count as taken until then, so that
+//! concurrent copies do not overfill a branch. A branch with part of a copy on it is in use, and does not leave the pool.
 //!
 //! The kernel is notified with no lock held: it may wait for a request that waits for a lock's holder.
 
@@ -49,7 +47,7 @@ pub struct Wanted {
     pub not_on: Vec<BranchIx>,
 }
 
-/// A place for a file that is to be copied.
+/// A reserved place for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved {
     /// By this it is committed or abandoned; in decimal digits it is the file's name in the staging directory.
@@ -65,7 +63,7 @@ pub struct StagingPlace {
     pub branch: PathBuf,
     /// The directory's path below it.
     pub folder: PathBuf,
-    /// Its inode number: at the path must be what was meant.
+    /// Its inode number, to check that the path leads to it.
     pub ino: u64,
     /// The branch is a disk of this machine.
     pub local: bool,
@@ -93,7 +91,7 @@ impl Drop for Reservation {
     }
 }
 
-/// A directory in the hidden folder of a branch; it goes when the copy ends, with all that is in it.
+/// A directory in the hidden folder of a branch; it goes with its content when the copy ends.
 #[derive(Debug)]
 struct Staging {
     mount_root: OpenFileRef,
@@ -161,8 +159,8 @@ impl Union {
         CopyId(id)
     }
 
-    /// Places for files in the directory `dir`, which the kernel knows: each on the first branch of the ranking that has
-    /// room for it and the branch's floor, what was promised before counted as taken.
+    /// Reserves places for files in the directory `dir`, which the kernel knows. Each is on the first branch of the ranking that
+    /// has room for it and the branch's floor; reserved space counts as taken.
     ///
     /// # Errors
     /// ESTALE if there is no such directory. Of a file: ENOSPC if no branch has room, or why none takes any.
@@ -177,7 +175,7 @@ impl Union {
         for file in wanted {
             let mut one = self.reserve_one(&pool, copy, &parent, &mut facts, file);
             if matches!(one, Err(error) if error.errno() == Errno::NOSPC) && !asked_again {
-                // What is known of the branches' space may be a second old.
+                // The known space of the branches may be a second old.
                 asked_again = true;
                 pool.branches.iter().for_each(|branch| branch.distrust_space());
                 facts = known();
@@ -204,7 +202,7 @@ impl Union {
         let mut last = None;
         for at in ranking.order.iter().filter(|at| !file.not_on.contains(at)) {
             let known = facts.iter_mut().find(|facts| facts.branch == *at);
-            // The policy's last resort, under the floor, is not for what is known to be too large.
+            // The policy's last resort, under the floor, is not for files that are known to be too large.
             let Some(known) = known.filter(|facts| fits(facts, file.size)) else { continue };
             // When the file is whole it is too late for another branch.
             if !parent.is_on(*at)
@@ -261,8 +259,7 @@ impl Union {
         self.staging_on(copy, at).map(|staging| staging.place())
     }
 
-    /// The files that were reserved as `ids` are whole: they get their names. What they hold must be on disk by then if
-    /// it is to outlive a power cut.
+    /// Gives the whole files `ids` their names. Their content must be on disk by then if it is to outlive a power cut.
     ///
     /// # Errors
     /// Of a file: EEXIST if the name is taken by now, ENOENT if the directory is gone, or there is no such reservation.
@@ -330,8 +327,7 @@ impl Union {
         Ok(())
     }
 
-    /// The files that were reserved as `ids` will not come: what there is of them is removed. One that is not known
-    /// is none of the pool's business.
+    /// Removes the reserved files `ids`, which will not come. An unknown one is not of the pool.
     pub fn abandon(&self, copy: CopyId, ids: &[u64]) {
         for id in ids {
             if let Some(kept) = self.take_reservation(copy, *id) {
@@ -346,7 +342,7 @@ impl Union {
         self.copies.lock().get_mut(&copy.0)?.reservations.remove(&id)
     }
 
-    /// The copy is over, or its process is gone: uncommitted files are removed.
+    /// Ends the copy, also if its process is gone: uncommitted files are removed.
     pub fn end_copy(&self, copy: CopyId) {
         let ended = self.copies.lock().remove(&copy.0);
         drop(ended);

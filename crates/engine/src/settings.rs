@@ -8,7 +8,7 @@ use fsstack_pool::{Chain, Floor, Policy, Rank, Scope};
 
 use crate::rules::Rules;
 
-/// How a file's bytes reach its branch.
+/// Path of a file's bytes to its branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WritePath {
     /// Decided at each file's first open.
@@ -98,18 +98,18 @@ pub enum Degraded {
 /// When changes are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Synced {
-    /// When somebody asks for it.
+    /// When a program asks for it.
     ByRequest,
-    /// Names before a change of them is answered (`dirsync`); what is written when somebody asks for it.
+    /// Names before a change of them is answered (`dirsync`); data when a program asks for it.
     Names,
-    /// Names, and what is written, before that is answered (`sync`).
+    /// Names and data before a change is answered (`sync`).
     All,
 }
 
 /// The settings of a pool. Replaced as a whole, never changed in place: every request sees one.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How a branch is chosen for what is created.
+    /// Placement policy of new objects.
     pub create: Chain,
     /// Free space below which a branch takes no new files, unless it has a floor of its own.
     pub floor: Floor,
@@ -133,7 +133,7 @@ pub struct Settings {
     pub statfs: StatfsMode,
     /// Where locks are kept.
     pub locks: Locks,
-    /// How long a call may be inside a branch that others serve before its request is refused; zero: for ever.
+    /// How long a call may be inside a remote branch before its request is refused; zero: for ever.
     pub branch_timeout: Duration,
     /// Calls that are let into such a branch at once, 1 to 64.
     pub branch_inflight: usize,

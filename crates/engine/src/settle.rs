@@ -1,4 +1,4 @@
-//! A record of a change of names is compared with the branches, and what it says is finished or taken back (`journal.rs`).
+//! Settling records of changed names: compares a record with the branches, and finishes or undoes it (`journal.rs`).
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,20 +23,20 @@ pub(crate) enum SettledRename {
     Left(NameChange),
 }
 
-/// How far a part has come, as the branch shows it.
+/// Progress of a part, as the branch shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PartStage {
     Before,
     /// The object has both names.
     Midway,
     After,
-    /// Somebody else has changed it: nothing to do.
+    /// Another program has changed it: nothing to do.
     Strange,
-    /// The object to remove was written since: it stays, and its name is not replaced.
+    /// The object to remove was written to since: it stays, and its name is not replaced.
     Stays,
 }
 
-/// A part whose branch is there, with where it acts.
+/// A part whose branch is present, with its directories there.
 struct PartAtBranch<'a> {
     part: Part,
     branch: &'a Branch,
@@ -45,10 +45,10 @@ struct PartAtBranch<'a> {
     second: Option<(OwnedFd, CString)>,
 }
 
-/// Finishes what `record` says, or takes it back.
+/// Finishes the change of `record`, or undoes it.
 ///
 /// # Errors
-/// What a branch answered: the record is to stay.
+/// The branch's error: the record is to stay.
 pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<SettledRename, SysError> {
     let Some(names) = NameChange::decode(record) else { return Ok(SettledRename::Whole) };
     let mut parts_at = Vec::new();
@@ -79,12 +79,12 @@ pub(crate) fn settle(pool: &Pool, record: &[u8]) -> Result<SettledRename, SysErr
     })
 }
 
-/// Does what is left of the parts. False: a branch refused, and all were taken back.
+/// Makes the remaining changes. False: a branch refused, and all were undone.
 fn finish(pool: &Pool, parts_at: &mut [PartAtBranch<'_>]) -> Result<bool, SysError> {
     let is_shown: Vec<bool> = parts_at.iter().map(|part_at| part_at.is_behind(pool, parts_at)).collect();
     for (part_at, _) in parts_at.iter_mut().zip(is_shown).filter(|(_, is_shown)| *is_shown) {
         match part_at.stage {
-            // Its name has meant the new directory since: what came to be in it is in that.
+            // Its name has meant the new directory since: new entries are in that.
             PartStage::Before if part_at.removes_filled()? => part_at.stage = PartStage::Strange,
             PartStage::Stays => {
                 let branch = part_at.branch.path.display();
@@ -100,7 +100,7 @@ fn finish(pool: &Pool, parts_at: &mut [PartAtBranch<'_>]) -> Result<bool, SysErr
         take_back(parts_at)?;
         return Ok(false);
     }
-    // What must go first, or it would hide or forbid what comes in its place.
+    // Removals first: these objects would hide or forbid their replacements.
     parts_at.sort_by_key(|part_at| part_at.part.act != Act::Remove);
     for at in 0..parts_at.len() {
         let part_at = &mut parts_at[at];
@@ -207,8 +207,8 @@ impl<'a> PartAtBranch<'a> {
         }
     }
 
-    /// It is to go, and hides nothing: the name has meant what takes its place for as long as the record lies here. That is not
-    /// taken back.
+    /// Removes an object that hides nothing: its name has meant the replacement for as long as the record lies here. That is not
+    /// undone.
     fn is_behind(&self, pool: &Pool, all: &[Self]) -> bool {
         let mut moved = all.iter().filter(|part_at| part_at.part.act != Act::Remove).peekable();
         let is_later =
@@ -219,7 +219,7 @@ impl<'a> PartAtBranch<'a> {
             && moved.all(|part_at| part_at.stage == PartStage::After)
     }
 
-    /// Whether it is a directory that is to go and has entries.
+    /// Whether it is a directory to be removed that has entries.
     fn removes_filled(&self) -> Result<bool, SysError> {
         let Some((dir, name)) = &self.second else { return Ok(false) };
         let how = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -251,7 +251,7 @@ impl<'a> PartAtBranch<'a> {
         if self.stage == PartStage::Midway {
             return sys::at::unlink(from_dir.as_fd(), from); // the second name is there already
         }
-        // A directory may replace an empty one; a file nothing that came meanwhile.
+        // A directory may replace an empty one; a file replaces nothing that came meanwhile.
         let is_dir = sys::at::stat(from_dir.as_fd(), from)?.is_dir();
         let how = if is_dir { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         sys::at::rename(from_dir.as_fd(), from, to_dir.as_fd(), to, how)
@@ -270,10 +270,10 @@ impl<'a> PartAtBranch<'a> {
     }
 }
 
-/// When the hidden folder of a branch is cleared.
+/// Occasion on which the hidden folder of a branch is cleared.
 #[derive(Clone, Copy)]
 pub(crate) struct Occasion<'a> {
-    /// A branch that nobody is let into yet, while the others are at work.
+    /// A branch that takes no requests yet, while the others are at work.
     pub(crate) joining: Option<BranchId>,
     /// Branches of the pool that are left alone: they are away, or lack parts.
     pub(crate) lacking: &'a [BranchId],
@@ -299,7 +299,7 @@ pub(crate) fn walk(branch: &Branch, path: &[u8]) -> Result<Option<(OwnedFd, CStr
             return Ok(Some((dir, name)));
         }
         dir = match sys::at::open_dir(dir.as_fd(), &name, branch.mounts) {
-            // A symbolic link or another mount by now: what was there is not.
+            // A symbolic link or another mount by now: the object is gone.
             Err(error) if matches!(error.errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
                 return Ok(None);
             }

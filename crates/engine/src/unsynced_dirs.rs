@@ -1,16 +1,16 @@
-//! Names that changed on a branch and are not surely on its disk.
+//! Names that changed on a branch and may not be on its disk.
 //!
-//! Each branch is a journal of its own. What takes the place of a name that went from one branch may be on the disk of another
-//! first: after a power cut the old one is back, and may hide the new. So a branch knows which names went from which of its
-//! directories, or came there by a rename, since these were synced, and an fsync first syncs those on the way to what is synced.
-//! Where one branch took part there is nothing to do: its own journal keeps the order.
-//! The same holds for a directory's rights, which decide who may read what is synced below it.
+//! Each branch is a journal of its own. The object that replaces a name on another branch may be on disk first: after a power
+//! cut the old name is back, and may hide the new object. So a branch knows the names that left each of its directories, or
+//! came there by a rename, since their last sync. An fsync first syncs those on the path to its object. If only one branch
+//! took part, its own journal keeps the order.
+//! The same holds for a directory's rights, which decide who may read the synced objects below it.
 //!
-//! A name that was renamed away is synced before another branch is given something under it, which would hide the renamed file
-//! if the rename were lost: it would have no name then.
+//! A name that was renamed away is synced before another branch gets an object of that name. If the rename were lost, that
+//! object would hide the renamed file, which would have no name then.
 //!
-//! Besides, each copy of a directory knows whether any name changed in it, and on which mount of its branch (`inode/copies.rs`).
-//! With a mount that is gone that may be gone too: the directory's fsync tells so, once to each who has it open.
+//! Besides, each copy of a directory knows whether any name changed in it, and on which mount of its branch
+//! (`inode/copies.rs`). A change on a lost mount may be lost too: the directory's fsync says so, once to each handle.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -32,18 +32,18 @@ use crate::recover::sync_dir;
 use crate::settings::Synced;
 use crate::union::Union;
 
-/// Directories of a branch that are kept in mind; with more, the whole branch counts as changed.
+/// Directories of a branch that are remembered; with more, the whole branch counts as changed.
 const DIRS: usize = 4096;
-/// Names of one directory that are kept in mind; with more, all of its names count as changed.
+/// Names of one directory that are remembered; with more, all of its names count as changed.
 const NAMES: usize = 4;
-/// Names renamed away in one directory that are kept in mind; with more, any of its names may have been. Programs that write
+/// Names renamed away in one directory that are remembered; with more, any of its names may have been. Programs that write
 /// aside and rename leave one for each file, and a name that counts as renamed costs the next user of it an fsync.
 const RENAMED: usize = 256;
 
 /// Change of a name in a branch's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameEvent {
-    /// It is new. That another branch had it before is known there.
+    /// It is new. Whether another branch had it before is recorded there.
     Came,
     /// It was removed, or means another object.
     Went,
@@ -89,12 +89,12 @@ enum Event {
     AttributesChanged,
 }
 
-/// Tells the state of a directory's names from a later one.
+/// State of a directory's names, distinct from later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
     /// When the last name went.
     at: u64,
-    /// On which mount of the branch the first did.
+    /// Mount of the branch on which the first did.
     mount_generation: u32,
 }
 
@@ -162,7 +162,7 @@ impl UnsyncedDirs {
         self.dirs.lock().others
     }
 
-    /// All that went from `dir` until `mark` is on disk, or is known to be lost.
+    /// Names that left `dir` up to `mark` are on disk, or known to be lost.
     fn settled(&self, dir: Ino, mark: Mark) {
         let mut dirs = self.dirs.lock();
         if dirs.known.get(&dir).is_some_and(|went| went.mark == mark) {
@@ -176,7 +176,7 @@ impl UnsyncedDirs {
         self.dirs.lock().clock
     }
 
-    /// All that went from any directory until then is on disk, or is known to be lost.
+    /// Names that left any directory up to then are on disk, or known to be lost.
     pub(crate) fn settled_until(&self, then: u64) {
         let mut dirs = self.dirs.lock();
         dirs.known.retain(|_, went| went.mark.at > then);
@@ -202,7 +202,7 @@ impl Went {
     }
 }
 
-/// A name in a directory, as it is kept in mind.
+/// A name in a directory, as a hash.
 fn hash(dir: &Inode, name: &CStr) -> u64 {
     hash_name(dir.id.ino, name.to_bytes())
 }
@@ -233,8 +233,8 @@ impl Union {
         }
     }
 
-    /// Syncs the new names of objects renamed away from `name` in `dir` on other branches than `own`, which are about to be
-    /// given something of that name. A branch that cannot be asked does not prevent it: no sync was requested.
+    /// Syncs the new names of objects renamed away from `name` in `dir` on branches other than `own`, which is about to get an
+    /// object of that name. A branch that cannot be asked does not prevent it: no sync was requested.
     pub(crate) fn sync_renamed(&self, pool: &Pool, (dir, name): (&Arc<Inode>, &CStr), own: &[BranchIx]) {
         for branch in pool.branches.iter().filter(|branch| branch.unsynced.any()) {
             if !own.contains(&branch.ix)
@@ -250,7 +250,7 @@ impl Union {
     /// about to be synced. Also syncs the rights of the directories on the way.
     ///
     /// # Errors
-    /// What the branch answered; EIO if its mount is gone, and what went may be back.
+    /// The branch's error; EIO if its mount is gone, and removed names may be back.
     pub(crate) fn sync_way(&self, pool: &Pool, inode: &Arc<Inode>, own: Option<BranchIx>) -> Result<()> {
         let is_other = |branch: &&Arc<Branch>| Some(branch.ix) != own && branch.unsynced.any();
         if !pool.branches.iter().any(|branch| is_other(&branch)) {
@@ -276,7 +276,7 @@ impl Union {
                 let dir = &name.parent;
                 let Some(mark) = branch.unsynced.of(dir.id.ino, hash(dir, &name.name)) else { continue };
                 match self.sync_copy(pool, dir, branch.ix) {
-                    // The copy went itself: that is known of the directory above.
+                    // The copy itself was removed: that is recorded in the directory above.
                     Err(error) if error.is_missing() => branch.unsynced.settled(dir.id.ino, mark),
                     synced => synced?,
                 }
@@ -286,11 +286,11 @@ impl Union {
         Ok(())
     }
 
-    /// Rights and marks of `dir` are on disk on other branches than `own`, which is about to be given a copy of it: the copies
-    /// must not differ after a power cut.
+    /// Syncs rights and marks of `dir` on branches other than `own`, which is about to get a copy of it: the copies must not
+    /// differ after a power cut.
     ///
     /// # Errors
-    /// What the branch answered; EIO if its mount is gone, and the change may be lost.
+    /// The branch's error; EIO if its mount is gone, and the change may be lost.
     pub(crate) fn sync_attributes(&self, pool: &Pool, dir: &Arc<Inode>, own: BranchIx) -> Result<()> {
         for branch in pool.branches.iter().filter(|branch| branch.ix != own && branch.unsynced.any()) {
             let Some(mark) = branch.unsynced.of_attributes(dir.id.ino) else { continue };
@@ -335,11 +335,10 @@ impl Union {
         synced
     }
 
-    /// Names in `dir` were changed, which is about to be answered: with `dirsync` and `sync` they are on disk before, and so is
-    /// the way to them.
+    /// With `dirsync` and `sync`, syncs changed names in `dir`, and the path to them, before the answer.
     ///
     /// # Errors
-    /// What the branch answered: the change stays.
+    /// The branch's error: the change stays.
     pub(crate) fn sync_changed(&self, pool: &Pool, dir: &Arc<Inode>) -> Result<()> {
         if pool.settings.synced == Synced::ByRequest {
             return Ok(());
@@ -362,7 +361,7 @@ fn sync_all(root: BorrowedFd<'_>) -> Result<(), SysError> {
     sys::file::syncfs(root.as_fd())
 }
 
-/// Changes on a mount of `branch` that is gone may be gone with it.
+/// Changes on a lost mount of `branch` may be lost with it.
 fn check_mount_generation(branch: &Branch, mount_generation: u32) -> Result<()> {
     if mount_generation == branch.mount_generation() { Ok(()) } else { Err(lost(branch.ix)) }
 }

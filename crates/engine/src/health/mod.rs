@@ -1,11 +1,10 @@
 //! Health of a branch: up, suspect, down, and the parts that find out.
 //!
-//! Nothing is asked of a branch to find out how it is, until a call gives cause: it answered with a fault
-//! (`error.rs::is_branch_fault`), it overstayed, or the branch's mount left the mount table. Then the branch's monitor
-//! (`monitor.rs`), a thread that otherwise sleeps or is not there at all, has the branch probed (`probe.rs`), at once
-//! and from then on every second, until it is up again. What is known decides who is let in:
+//! A branch is not asked for its health until a call gives cause: the call returned a fault (`error.rs::is_branch_fault`) or
+//! overstayed, or the branch's mount left the mount table. Then the branch's monitor (`monitor.rs`) has it probed
+//! (`probe.rs`), at once and from then on every second, until it is up again. The state decides which calls are let in:
 //!
-//! - **up**: everybody.
+//! - **up**: all.
 //! - **doubted** (shown as suspect): a call reported a fault. One bad file is not a bad branch: calls go on.
 //! - **lacking** (shown as suspect): it answers, without a part of it (`subvolumes.rs`). Calls go on; a name that is not found is
 //!   unknown.
@@ -46,10 +45,10 @@ pub use mounts::MountWatch;
 /// For this long after a successful probe, EIO on single files triggers no new probe.
 const PROBE_COOLDOWN: Duration = Duration::from_secs(1);
 
-/// How long a branch is waited for, at most, for what can be done without it.
+/// How long a branch is waited for, at most, by requests that can do without it.
 const OPTIONAL_CALL_WAIT: Duration = Duration::from_secs(1);
 
-/// How a branch is, for people.
+/// State of a branch, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchState {
     /// It answers.
@@ -58,7 +57,7 @@ pub enum BranchState {
     Suspect,
     /// It is out of reach; it is looked for every second.
     Down,
-    /// It answers, and can only be read: it was mounted so, or turned so.
+    /// It answers, and is read-only: it was mounted so, or turned so.
     ReadOnly,
 }
 
@@ -84,7 +83,7 @@ const DOWN: u8 = 4;
 #[derive(Debug)]
 pub(crate) struct Health {
     state: AtomicU8,
-    /// Calls inside a branch that others serve; None: a local disk.
+    /// Calls inside a remote branch; None: a local disk.
     pub(crate) inflight_limit: Option<InflightLimit>,
     /// The monitor sleeps until it is woken.
     asleep: AtomicBool,
@@ -126,7 +125,7 @@ impl Health {
 }
 
 impl Branch {
-    /// How it is.
+    /// State of the branch.
     pub fn state(&self) -> BranchState {
         match self.health.state.load(Relaxed) {
             UP if self.is_known_read_only() => BranchState::ReadOnly,
@@ -151,7 +150,7 @@ impl Branch {
         self.health.inflight_limit.as_ref().is_some_and(InflightLimit::stalls)
     }
 
-    /// Whether others serve it.
+    /// True for a remote branch.
     pub fn is_remote(&self) -> bool {
         self.health.inflight_limit.is_some()
     }
@@ -194,13 +193,13 @@ impl Branch {
         }
     }
 
-    /// How long this branch is waited for where that can be done without it.
+    /// How long this branch is waited for by requests that can do without it.
     pub(crate) fn timeout(&self) -> Duration {
         let limit = self.health.inflight_limit.as_ref().and_then(InflightLimit::timeout);
         limit.map_or(OPTIONAL_CALL_WAIT, |limit| OPTIONAL_CALL_WAIT.min(limit / 2))
     }
 
-    /// The branch may hang, and what was asked can be done without it.
+    /// The branch may hang, and the request can do without it.
     pub(crate) fn not_waited_for(&self) -> OpError {
         OpError::Branch { branch: self.ix, sys: SysError { call: Call::Access, errno: Errno::TIMEDOUT } }
     }
@@ -221,7 +220,7 @@ impl Branch {
         }
     }
 
-    /// Takes the settings that bear on who is let in.
+    /// Takes the settings that concern admission.
     pub(crate) fn limit_calls(&self, timeout: Duration, inflight: usize) {
         if let Some(inflight_limit) = &self.health.inflight_limit {
             inflight_limit.set(timeout, inflight);

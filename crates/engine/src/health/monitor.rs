@@ -1,9 +1,8 @@
-//! A branch's monitor: the thread that looks at who is inside, and has the branch probed when there is cause.
+//! Monitor of a branch: the thread that watches the calls inside, and has the branch probed when there is cause.
 //!
-//! It is started when it is first needed. While calls go in and out of a branch that others serve it looks at them
-//! every now and then; when all is quiet and well it sleeps until somebody comes (a local disk's ends: nobody comes).
-//! A probe may hang as any call does, so each has a thread of its own, at most one at a time on one mount, and no more
-//! than a few that hang on mounts that were given up for another.
+//! It is started when it is first needed. While calls go in and out of a remote branch it looks at them at intervals; when
+//! all is well it sleeps until it is woken (a local disk's ends). A probe may hang as any call does. So each has a thread of
+//! its own: one at a time on one mount, and no more than a few that hang on former mounts.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Weak};
@@ -43,7 +42,7 @@ struct RunningProbe {
     number: u64,
     /// When it began, by the branch's clock.
     since: Duration,
-    /// It acts on what it found.
+    /// It acts on its result.
     acts: bool,
 }
 
@@ -143,7 +142,7 @@ impl Branch {
                 self.closes("its probe has not returned in time");
             }
             if overdue && self.has_another_mount() {
-                // The old mount may hang for ever: the new one is probed all the same. (Which may hang as well.)
+                // The old mount may hang for ever: the new one is probed all the same, and may hang as well.
                 self.health.monitor_state.lock().give_up();
             }
             return;
@@ -196,7 +195,7 @@ impl Branch {
         health.bell.notify_all();
     }
 
-    /// It answers, and is itself, but for the parts that are `missing`.
+    /// It answers, and is the same branch, except for the parts that are `missing`.
     fn returns(&self, missing: &[String], why: &str) {
         if let Some(inflight_limit) = &self.health.inflight_limit {
             inflight_limit.has_answered();

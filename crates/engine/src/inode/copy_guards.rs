@@ -1,9 +1,9 @@
 //! Claims on a directory's set of copies: giving it one more, changing all of them, removing the only one.
 //!
-//! A new copy is made with the attributes of the first one, and counts only when it is complete. A change of
-//! attributes is made on the copies that count. Were both to go on at once, the change would be missing on the new
-//! copy, and the pool would show the old rights again. So a change lets no copy be begun, and waits for those that
-//! are. (The kernel's lock of the directory does not help: the new copy may be for something made further down.)
+//! A new copy is made with the attributes of the first one, and counts only when it is complete. A change of attributes is
+//! made on the copies that count. If both went on at once, the new copy would lack the change, and the pool would show the
+//! old rights again. So a change lets no copy begin, and waits for those under way. The kernel's lock of the directory does
+//! not help: the new copy may be for an object further down.
 
 use std::time::{Duration, Instant};
 
@@ -30,15 +30,15 @@ pub(super) struct CopyGuards {
     unfit: Option<(u64, Instant)>,
 }
 
-/// A branch may be given a copy of the directory until this drops: nobody removes the only one, and nobody changes attributes.
+/// Right to give a branch a copy of the directory, until this drops: the only copy is not removed, and attributes do not change.
 #[must_use = "the directory may be removed or changed when this drops"]
 pub(crate) struct CopyGuard<'a>(&'a Inode);
 
-/// No branch is given a copy until this drops, and nobody else changes attributes on all of them.
+/// Right to change attributes on all copies: until this drops no branch gets a copy, and no other thread changes them.
 #[must_use = "the directory may get another copy when this drops"]
 pub(crate) struct AttributeGuard<'a>(&'a Inode);
 
-/// The directory has this only copy, and gets no other until this drops.
+/// Right to remove the only copy: the directory gets no other until this drops.
 #[must_use = "the directory may get another copy when this drops"]
 pub(crate) struct RmdirGuard<'a> {
     dir: &'a Inode,
@@ -60,7 +60,7 @@ impl Drop for CopyGuard<'_> {
 
 impl Drop for AttributeGuard<'_> {
     fn drop(&mut self) {
-        // What a branch could not hold may be gone.
+        // The reason for which a branch could not hold the attributes may be gone.
         self.0.with_dir(|dir| (dir.copy_guards.changing, dir.copy_guards.unfit) = (None, None));
     }
 }
@@ -99,7 +99,7 @@ impl Inode {
             .unwrap_or(false)
     }
 
-    /// Lets the caller change attributes on all copies, as soon as [`AttributeGuard::has_all`]. None while somebody else does.
+    /// Lets the caller change attributes on all copies, as soon as [`AttributeGuard::has_all`]. None while another thread does.
     pub(crate) fn change(&self) -> Option<AttributeGuard<'_>> {
         let changes = self.with_dir(|dir| {
             let free = dir.copy_guards.changing.is_none();
@@ -116,8 +116,8 @@ impl Inode {
         self.with_dir(|dir| dir.copy_guards.growing.iter().any(ThreadInCalls::is_stuck)).unwrap_or(false)
     }
 
-    /// Lets the caller remove the directory. None if it has several copies or may be getting another, if a branch could
-    /// not be asked for one, or somebody else removes it.
+    /// Lets the caller remove the directory. None if it has several copies or may be getting another, if a branch could not be
+    /// asked for one, or if another thread removes it.
     pub(crate) fn go(&self) -> Option<RmdirGuard<'_>> {
         let at = self.with_dir(|dir| {
             let [only] = &dir.copies[..] else { return None };
@@ -131,7 +131,7 @@ impl Inode {
         Some(RmdirGuard { dir: self, at })
     }
 
-    /// The attributes cannot be had on `branch`.
+    /// Notes that `branch` cannot hold the attributes.
     pub(crate) fn note_unfit(&self, branch: BranchIx) {
         self.with_dir(|dir| {
             let known = dir.known_unfit();

@@ -1,14 +1,14 @@
-//! The position in a listing of a directory that is on one branch or several.
+//! Position in a listing of a directory that is on one branch or several.
 //!
-//! A cookie says where a listing goes on: the durable id of the branch and the place in that branch's own
-//! directory, never a count. So it means the same after a rewind, in another handle, after entries were
-//! removed, and for an NFS server that opens the directory anew for each request. Entries stream through: what
-//! is kept is a hash for each name of the branches before the last, to show a name once.
+//! A cookie says where a listing goes on: the durable id of the branch and the place in that branch's own directory, never a
+//! count. So it means the same after a rewind, in another handle, after removals, and for an NFS server that opens the
+//! directory anew for each request. Entries stream through. Only a hash is kept for each name of the branches before the
+//! last, to show a name once.
 //!
-//! With `degraded=strict` a copy that cannot be read is passed over, the others' entries are listed, and the end is an error
-//! in place of the end. So a search for one name (the kernel's, for a directory whose handle was opened) finds it, and no
-//! reader takes the listing for whole. From that copy on cookies are good in this handle only: where another one went on,
-//! the end would look like one when the branch is back by then.
+//! With `degraded=strict` a copy that cannot be read is skipped: the others' entries are listed, and the end is an error. So a
+//! search for one name (the kernel's, for a directory whose handle was opened) finds it, and no reader takes the listing for
+//! whole. From that copy on cookies are good in this handle only: another handle that went on there would end without an
+//! error if the branch is back by then.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
@@ -38,7 +38,7 @@ pub(crate) const DOT_DOT: u64 = 2;
 /// The first cookie that is good in one handle only. Others have the id of a branch in their high bits.
 const FIRST_OWN: u64 = 3;
 
-/// The first cookie of what is shown at the end (`followed.rs`).
+/// The first cookie of entries that are shown at the end (`followed.rs`).
 pub(crate) const TAIL: u64 = 1 << 47;
 
 const PLACE_BITS: u32 = 48;
@@ -74,7 +74,7 @@ pub struct Listing {
     wide: HashMap<u64, u64>,
     /// A copy was passed over: the listing must not end as if it were whole.
     short: bool,
-    /// The cookies of what was read since then: the n-th is handed out as [`FIRST_OWN`] + n.
+    /// Cookies of the entries read since then: the n-th is handed out as [`FIRST_OWN`] + n.
     own: Vec<u64>,
     /// It leaves the copies' access times alone.
     noatime: bool,
@@ -133,7 +133,7 @@ impl Listing {
         if cookie == self.position && (cookie > DOT_DOT || self.stream.is_none()) {
             return Ok(());
         }
-        // No position until it is there: a repeated request after an error must not read as the end.
+        // No position until then: a repeated request after an error must not read as the end.
         self.position = u64::MAX;
         self.stream = None;
         self.pending = None;
@@ -155,7 +155,7 @@ impl Listing {
             return Ok(()); // behind all copies
         }
         let cookie = if cookie >> PLACE_BITS == 0 {
-            // Of another handle: what that one passed over may be missing before it.
+            // A cookie of another handle: entries that it skipped may be missing before it.
             let own = usize::try_from(cookie - FIRST_OWN).ok().and_then(|nth| self.own.get(nth));
             *own.ok_or(OpError::UNSURE)?
         } else {
@@ -169,7 +169,7 @@ impl Listing {
         let copies = dir.copies();
         let branch = pool.branches.iter().find(|branch| Some(branch.id) == id);
         let Some(branch) = branch.filter(|branch| copies.contains(&branch.ix)) else {
-            // The copy is gone, and all that it had: the listing goes on with the next one.
+            // The copy is gone with all its entries: the listing goes on with the next one.
             let next = copies.iter().copied().find(|at| pool.turn(*at) > turn);
             return next.map_or(Ok(()), |next| self.enter(union, pool, dir, next));
         };
@@ -228,7 +228,7 @@ impl Listing {
                 return Ok(());
             }
         }
-        // What was there has been removed: from the beginning, since to repeat names is better than to leave some out.
+        // The entry there was removed: from the beginning, since repeated names are better than missing ones.
         branch.ask(|| stream.entries.seek(0))
     }
 
@@ -289,7 +289,7 @@ impl Listing {
         self.short
     }
 
-    /// Whether the copy that answered so is passed over.
+    /// Whether a copy with this answer is skipped.
     fn passes_over(&mut self, pool: &Pool, error: OpError) -> bool {
         self.short |= error.is_fault() && pool.settings.degraded == Degraded::Strict;
         error.is_fault()
@@ -356,7 +356,7 @@ impl Listing {
             return;
         }
         if !matches!(self.next_branch(union, pool, dir), Ok(true)) {
-            // The end; or the next call finds out again what the next copy answers.
+            // The end; otherwise the next call finds out again how the next copy answers.
             self.stream = None;
             self.position = self.position.max(DOT_DOT + 1);
         }
@@ -384,7 +384,7 @@ impl Listing {
         let Some(stream) = &mut self.stream else { return Ok(None) };
         let branch = pool.branch(stream.at);
         loop {
-            // A place inside the branch is for when it is asked, not for each entry.
+            // A permit of the branch is for the call, not for each entry.
             let inside = if stream.entries.has_next() { None } else { branch.come_in(CallKind::Short)? };
             let entry = match stream.entries.next().map_err(|sys| branch.said(sys)) {
                 // A copy that was removed while it is listed has no more entries.
@@ -419,11 +419,11 @@ impl Listing {
         }
     }
 
-    /// The listing of a branch that lacks a part is short. The branch is checked before it is listed and after.
+    /// The listing of an incomplete branch is short. The branch is checked before it is listed and after.
     fn check_subvolumes(&mut self, pool: &Pool, at: BranchIx) -> Result<()> {
         let branch = pool.branch(at);
         match branch.ask(|| branch.check_subvolumes()) {
-            // What is left of it is listed.
+            // The rest of it is listed.
             Err(error) if error.is_fault() => _ = self.passes_over(pool, error),
             checked => checked?,
         }

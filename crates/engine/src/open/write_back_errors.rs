@@ -1,13 +1,13 @@
 //! Write-back errors: errors of earlier writes, reported once to each handle of the file.
 //!
 //! A write is answered before its bytes are on disk. If they never get there, the branch reports it once to each open file
-//! description (the kernel's errseq), and of a file the daemon has one for all its handles. So its errors are recorded here,
-//! for each handle that was open by then, until an fsync by that handle has answered them. The close of a descriptor reports
-//! them too; but one handle may have several descriptors, and a program may ignore the result of close.
+//! description (the kernel's errseq), and the daemon has one for all handles of a file. So errors are recorded here for each
+//! handle of that time, until an fsync by that handle has returned them. The close of a descriptor reports them too. But one
+//! handle may have several descriptors, and a program may ignore the result of close.
 //!
-//! Of two concurrent calls one may get success because the other got the error: some file systems report a loss long before
-//! they return. So a successful call waits for those that began before it returned. (A file that one program syncs at a time
-//! waits for none.)
+//! Of two concurrent calls one may succeed because the other got the error: some file systems report a loss long before they
+//! return. So a successful call waits for those that began before it returned. A file that one program syncs at a time waits
+//! for none.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -36,11 +36,11 @@ pub(crate) struct WriteBackErrors {
 struct ReportedErrors {
     /// The last of them.
     last: Option<OpError>,
-    /// How many of them handles have answered; those that are not here, as many as there were when they were opened.
+    /// Number of errors that each handle has returned; handles that are not here, as many as at their open.
     answered: HashMap<Handle, u64>,
-    /// How often the branch was asked.
+    /// Number of calls that asked the branch.
     begun: u64,
-    /// Which of these times have not ended.
+    /// Those of them that have not ended.
     under_way: SmallVec<[u64; 2]>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct ReportTo {
 /// Kind of call that asks about earlier writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reporter {
-    /// An fsync: its error is answered for good.
+    /// An fsync: its error is final.
     Sync,
     /// The close of a descriptor, maybe by a process that only inherited it and ignores the result: the handle's fsync
     /// reports the error all the same.
@@ -85,7 +85,7 @@ impl WriteBackErrors {
     /// Asks the branch by `ask`: an error that `is_late`, about what others may have written, goes to all other handles too.
     ///
     /// # Errors
-    /// What `ask` answers.
+    /// The error of `ask`.
     pub(crate) fn ask<T>(
         &self,
         to: Option<ReportTo>,
@@ -115,7 +115,7 @@ impl WriteBackErrors {
     /// Like [`Self::ask`], for the call `asks`: returns others' errors too.
     ///
     /// # Errors
-    /// What `ask` answers; an error pending for the handle; what `timeout` answers, which is asked every `piece` while others
+    /// The error of `ask`; an error pending for the handle; the error of `timeout`, which is called every `piece` while others
     /// are waited for.
     pub(crate) fn settle(
         &self,
@@ -164,7 +164,7 @@ impl WriteBackErrors {
         state.last.filter(|_| answered < self.so_far())
     }
 
-    /// No further reports by this handle.
+    /// Forgets this handle: it reports no more.
     pub(crate) fn closed(&self, handle: Handle) {
         if self.so_far() > 0 {
             self.state.lock().answered.remove(&handle);
@@ -176,7 +176,7 @@ impl OpenFile {
     /// Like [`Self::ask_long`], for calls that report on earlier writes.
     ///
     /// # Errors
-    /// What the call answered, to this handle or to another one while this was open.
+    /// The call's error, reported to this handle or to another one while this was open.
     pub(crate) fn settle(
         &self,
         who: (ReportTo, Reporter),
@@ -229,7 +229,7 @@ mod tests {
             [Err(Errno::IO), Err(Errno::IO), Ok(())]
         );
         write_back_errors.closed(Handle(1));
-        // What is no word about what was written is nobody else's.
+        // An error that is not about earlier writes concerns no other handle.
         let shut = OpError::UNSURE;
         assert_eq!(sync(&write_back_errors, two, Err(shut)), Err(Errno::IO));
         assert_eq!([two, late].map(|to| sync(&write_back_errors, to, Ok(()))), [Ok(()); 2]);
@@ -255,7 +255,7 @@ mod tests {
                 )
             });
             is_asking.recv().unwrap();
-            // The branch answers success, having reported to the first, or being about to.
+            // The branch answers success, as the first caller got the error, or is about to.
             let waits = || {
                 let _once = tell.send(Err(LOST));
                 Ok(())

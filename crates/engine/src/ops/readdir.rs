@@ -21,7 +21,7 @@ use crate::pool::Pool;
 use crate::resolve::Found;
 use crate::union::Union;
 
-/// How long a listing is waited for that somebody else reads by the same handle.
+/// How long another reader of the same handle is waited for.
 const LISTING_LOCK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Two changes of a directory within this may have the same time.
@@ -32,13 +32,13 @@ const TICK: Duration = Duration::from_millis(50);
 pub enum KeptListing {
     /// Neither keep it nor use one that it has.
     None,
-    /// Keep the one that it reads now.
+    /// Keep the listing that it reads now.
     Fill,
-    /// Use the one that it has.
+    /// Use the kept listing.
     Valid,
 }
 
-/// Where entries go.
+/// Receiver of entries.
 pub trait Sink {
     /// Whether the answer has room for an entry with a name this long.
     fn fits(&self, name: usize) -> bool;
@@ -65,8 +65,8 @@ impl Union {
 
     /// Whether the kernel may keep the listing of `ino` that it is about to read, and use one that it has kept.
     ///
-    /// It may where every change shows in the times of a copy: on disks of this machine. They are asked at each
-    /// opening, so that what others change on the branches is seen at the next one.
+    /// It may where every change shows in the times of a copy: on local disks. They are asked at each opening, so that
+    /// out-of-band changes are seen at the next one.
     pub fn kept_listing(&self, ino: Ino) -> KeptListing {
         let pool = self.pool.load();
         let Ok(dir) = self.dir(ino) else { return KeptListing::None };
@@ -108,7 +108,7 @@ impl Union {
     /// whose attributes were not sent to the kernel within that time have them.
     ///
     /// # Errors
-    /// EIO at its end, if the listing is short because a branch cannot be asked; what a branch answered before the
+    /// EIO at its end, if the listing is short because a branch cannot be asked; the branch's error before the first entry.
     /// first entry.
     pub fn readdir(
         &self,
@@ -139,7 +139,7 @@ impl Union {
                 {
                     return Ok(());
                 }
-                // What was read is right; the error comes again when the listing goes on from here.
+                // The entries so far are right; the error comes again when the listing goes on from here.
                 Err(error) => return if count > 0 { Ok(()) } else { Err(error) },
             };
             if !sink.fits(read.name.to_bytes().len()) {
@@ -161,7 +161,7 @@ impl Union {
         }
     }
 
-    /// The next entry of the copies, and behind them of what has moved past the listing.
+    /// The next entry of the copies, and behind them of the entries that have moved past the listing.
     fn next_read(&self, pool: &Pool, open: &DirHandle, listing: &mut Listing) -> Result<Option<Read>> {
         if let Some(read) = listing.next(self, pool, &open.inode)? {
             return Ok(Some(read));
@@ -173,7 +173,7 @@ impl Union {
                     let name = name.as_ref().into();
                     return Ok(Some(Read { at, ino: stat.ino, cookie, kind: Some(stat.kind()), name }));
                 }
-                // Another was made of that name.
+                // Another object got that name.
                 Ok(Found::Dir(..)) => {}
                 Err(error) if error.is_missing() => {}
                 Err(error) => return Err(error),
