@@ -18,8 +18,7 @@ use crate::poolid::PoolId;
 /// Memory limit of the database's cache.
 const CACHE: usize = 16 << 20;
 
-/// From the number that branch and inode number make, to the birth of the object that had it and the identity in
-/// force.
+/// From the number of branch and inode number to the birth of the object that had it, and the identity in force.
 const KNOWN: TableDefinition<'_, u64, (u32, u64, u32)> = TableDefinition::new("known");
 /// From the identity in force to the numbers that branch and inode number make: one for a file, one for each copy of a
 /// directory but its first. The first byte of the value is [`EntryKind`].
@@ -77,7 +76,7 @@ impl StoreError {
         matches!(*self.0, redb::Error::DatabaseAlreadyOpen)
     }
 
-    /// True if the file is no index, or not all of one. (Any other error may be over the next time.)
+    /// True if the file is no index, or not all of one. Any other error may be over the next time.
     pub(super) fn is_damage(&self) -> bool {
         use std::io::ErrorKind::{InvalidData, UnexpectedEof};
         match &*self.0 {
@@ -222,11 +221,11 @@ impl Store {
     /// The object `id` is, or a copy of it too, what would have the number `natural`.
     pub(super) fn note(
         &self,
-        when: StoreWhen,
+        at: StoreWhen,
         sort: EntryKind,
         rows: &[(Identity, Ino, u32)],
     ) -> StoreResult<()> {
-        self.change(when, |tables| {
+        self.change(at, |tables| {
             let mut known = tables.open_table(KNOWN)?;
             let mut places = tables.open_table(PLACES)?;
             for (id, natural, birth) in rows {
