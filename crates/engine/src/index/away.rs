@@ -53,7 +53,7 @@ impl Index {
     }
 }
 
-fn note(store: &Store, branch: &Branch, exports: bool) -> super::store::StoreResult<()> {
+fn note(store: &Store, branch: &Branch, exports: bool) -> super::store::DbResult<()> {
     store.note_member(branch.id, &branch.path)?;
     let has_long_numbers = exports && branch.by_number.is_none() && !branch.kind.is_local();
     if has_long_numbers && !store.hashed()?.contains(&branch.id) {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use fsstack_pool::{BranchId, Ino};
 
-use super::store::{EntryKind, IndexEntry, Store, StoreResult, StoreWhen};
+use super::store::{DbResult, EntryKind, IndexEntry, Store, StoreWhen};
 use crate::inode::number::Identity;
 
 /// Objects in it.
@@ -39,7 +39,7 @@ struct IndexContent {
     about: ([u8; 16], bool),
 }
 
-fn content(store: &Store) -> StoreResult<IndexContent> {
+fn content(store: &Store) -> DbResult<IndexContent> {
     let mut numbers = Vec::new();
     store.numbers(|ino| numbers.push(ino))?;
     let (mut known, mut places) = (Vec::new(), Vec::new());

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::store::{Store, StoreError, StoreResult};
+use super::store::{DbResult, Store, StoreError};
 
 /// The database in the pool's folder.
 const FILE: &str = "index.redb";
@@ -38,7 +38,7 @@ pub(super) fn open(folder: &Path, exports: bool) -> (Option<PathBuf>, Option<Sto
 }
 
 /// None: there is none.
-fn open_unless_in_use(file: &Path) -> StoreResult<Option<Store>> {
+fn open_unless_in_use(file: &Path) -> DbResult<Option<Store>> {
     let began = Instant::now();
     loop {
         match Store::open(file) {
@@ -51,7 +51,7 @@ fn open_unless_in_use(file: &Path) -> StoreResult<Option<Store>> {
 }
 
 /// A new one, in the place of one that is damaged if there is one.
-pub(super) fn make(file: &Path, id: [u8; 16]) -> StoreResult<Store> {
+pub(super) fn make(file: &Path, id: [u8; 16]) -> DbResult<Store> {
     fsstack_sys::state::make_room(file).map_err(|error| StoreError::from(redb::StorageError::Io(error)))?;
     Store::make(Some(file), id)
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use fsstack_pool::BranchId;
 use redb::{ReadableTable, TableDefinition};
 
-use super::store::{Store, StoreResult, StoreWhen, table};
+use super::store::{DbResult, Store, StoreWhen, table};
 
 /// Branches that were part of the pool while it was exported, and where each was last.
 const MEMBERS: TableDefinition<'_, u16, &[u8]> = TableDefinition::new("members");
@@ -18,7 +18,7 @@ const GONE: TableDefinition<'_, u16, ()> = TableDefinition::new("gone");
 
 impl Store {
     /// The branch is part of the pool, whatever was said of it before.
-    pub(super) fn note_member(&self, branch: BranchId, path: &Path) -> StoreResult<()> {
+    pub(super) fn note_member(&self, branch: BranchId, path: &Path) -> DbResult<()> {
         let path = path.as_os_str().as_bytes();
         let read = self.begin_read()?;
         let noted = match table(&read, MEMBERS)? {
@@ -37,7 +37,7 @@ impl Store {
     }
 
     /// The branches that were part of the pool and were not given up, each with its path if that is known.
-    pub(super) fn members(&self) -> StoreResult<Vec<(BranchId, PathBuf)>> {
+    pub(super) fn members(&self) -> DbResult<Vec<(BranchId, PathBuf)>> {
         let read = self.begin_read()?;
         let mut members = Vec::new();
         if let Some(table) = table(&read, MEMBERS)? {
@@ -56,7 +56,7 @@ impl Store {
     }
 
     /// The branch will not be part of the pool again. On disk when this returns.
-    pub(super) fn give_up(&self, branch: BranchId) -> StoreResult<()> {
+    pub(super) fn give_up(&self, branch: BranchId) -> DbResult<()> {
         self.change(StoreWhen::Now, |tables| {
             tables.open_table(MEMBERS)?.remove(branch.get())?;
             tables.open_table(HASHED)?.remove(branch.get())?;
@@ -66,7 +66,7 @@ impl Store {
     }
 
     /// Whether that was said of the branch.
-    pub(super) fn is_gone(&self, branch: BranchId) -> StoreResult<bool> {
+    pub(super) fn is_gone(&self, branch: BranchId) -> DbResult<bool> {
         let read = self.begin_read()?;
         Ok(match table(&read, GONE)? {
             None => false,
@@ -75,7 +75,7 @@ impl Store {
     }
 
     /// Objects of this branch may have numbers that do not tell it.
-    pub(super) fn note_hashed(&self, branch: BranchId) -> StoreResult<()> {
+    pub(super) fn note_hashed(&self, branch: BranchId) -> DbResult<()> {
         self.change(StoreWhen::Now, |tables| {
             tables.open_table(HASHED)?.insert(branch.get(), ())?;
             Ok(())
@@ -83,7 +83,7 @@ impl Store {
     }
 
     /// The branches of which that was said.
-    pub(super) fn hashed(&self) -> StoreResult<Vec<BranchId>> {
+    pub(super) fn hashed(&self) -> DbResult<Vec<BranchId>> {
         let read = self.begin_read()?;
         let mut branches = Vec::new();
         if let Some(hashed) = table(&read, HASHED)? {

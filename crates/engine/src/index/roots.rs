@@ -15,7 +15,7 @@ use fsstack_pool::BranchId;
 use fsstack_sys::xattr::{self, On};
 
 use super::signed::FILES;
-use super::store::{Store, StoreResult};
+use super::store::{DbResult, Store};
 use super::{Index, SharedIndex};
 use crate::branch::Branch;
 use crate::pool::Pool;
@@ -60,7 +60,7 @@ impl Index {
 }
 
 /// Whether files' marks on a member that is away are not all in the index.
-fn lacks(store: &Store, is_here: &dyn Fn(BranchId) -> bool) -> StoreResult<bool> {
+fn lacks(store: &Store, is_here: &dyn Fn(BranchId) -> bool) -> DbResult<bool> {
     for (id, _) in store.members()? {
         if !is_here(id) && !store.had_files_of(id)? {
             return Ok(true);
@@ -70,7 +70,7 @@ fn lacks(store: &Store, is_here: &dyn Fn(BranchId) -> bool) -> StoreResult<bool>
 }
 
 /// Members known to the index, and those on the roots of branches. Branches that were given up are left out.
-fn known(store: &Store, reported: &[u16]) -> StoreResult<Members> {
+fn known(store: &Store, reported: &[u16]) -> DbResult<Members> {
     let mut members = Members::new();
     for (id, path) in store.members()? {
         members.insert(id, (path, false));

@@ -19,7 +19,7 @@ use fsstack_sys::{Errno, SysError};
 use redb::TableDefinition;
 
 use super::SharedIndex;
-use super::store::{Store, StoreResult, StoreWhen, table};
+use super::store::{DbResult, Store, StoreWhen, table};
 use crate::branch::Branch;
 use crate::recover::sync_dir;
 
@@ -40,7 +40,7 @@ pub(super) type Session = [u8; 16];
 
 impl Store {
     /// How far the marks on a branch that bears `by` are in here: 0 not at all, 1 those of files, 2 those of directories too.
-    pub(super) fn covered(&self, branch: BranchId, by: Session) -> StoreResult<u8> {
+    pub(super) fn covered(&self, branch: BranchId, by: Session) -> DbResult<u8> {
         if !self.is_signed(branch, by)? {
             return Ok(0);
         }
@@ -50,29 +50,29 @@ impl Store {
     }
 
     /// Whether `by` is what the branch bears as far as is known here.
-    fn is_signed(&self, branch: BranchId, by: Session) -> StoreResult<bool> {
+    fn is_signed(&self, branch: BranchId, by: Session) -> DbResult<bool> {
         Ok(by == self.session_of(branch)?.unwrap_or(self.id))
     }
 
     /// Whether files' marks on a branch that is not there to be asked were all in here when it was.
-    pub(super) fn had_files_of(&self, branch: BranchId) -> StoreResult<bool> {
+    pub(super) fn had_files_of(&self, branch: BranchId) -> DbResult<bool> {
         Ok(self.level(branch)? >= FILES)
     }
 
-    fn level(&self, branch: BranchId) -> StoreResult<u8> {
+    fn level(&self, branch: BranchId) -> DbResult<u8> {
         let read = self.begin_read()?;
         let level = table(&read, BRANCHES)?.map(|table| table.get(branch.get())).transpose()?;
         Ok(level.flatten().map_or(0, |level| level.value()))
     }
 
-    fn session_of(&self, branch: BranchId) -> StoreResult<Option<Session>> {
+    fn session_of(&self, branch: BranchId) -> DbResult<Option<Session>> {
         let read = self.begin_read()?;
         let session = table(&read, SESSIONS)?.map(|table| table.get(branch.get())).transpose()?;
         Ok(session.flatten().and_then(|session| session.value().try_into().ok()))
     }
 
     /// Says how far they are. On disk when this returns.
-    pub(super) fn set_covered(&self, branch: BranchId, level: u8) -> StoreResult<()> {
+    pub(super) fn set_covered(&self, branch: BranchId, level: u8) -> DbResult<()> {
         self.change(StoreWhen::Now, |tables| {
             tables.open_table(BRANCHES)?.insert(branch.get(), level)?;
             Ok(())
@@ -86,7 +86,7 @@ impl Store {
         branch: BranchId,
         session: Option<Session>,
         level: impl FnOnce() -> u8,
-    ) -> StoreResult<Option<Session>> {
+    ) -> DbResult<Option<Session>> {
         let before = self.session_of(branch)?;
         self.change(StoreWhen::Now, |tables| {
             let mut sessions = tables.open_table(SESSIONS)?;

@@ -23,8 +23,7 @@ const KNOWN: TableDefinition<'_, u64, (u32, u64, u32)> = TableDefinition::new("k
 /// From the identity in force to the numbers that branch and inode number make: one for a file, one for each copy of a
 /// directory but its first. The first byte of the value is [`EntryKind`].
 const PLACES: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("places");
-/// From the number that branch and inode number make to branch, directory and name, where the object was seen last, and by
-/// which look.
+/// From the number of branch and inode number to branch, directory and name of the last sighting, and its look.
 const NAMES: TableDefinition<'_, u64, (u16, u64, u64, &[u8])> = TableDefinition::new("seen");
 /// Old form of [`NAMES`], from before scans were distinguished: removed.
 const OUTDATED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("names");
@@ -89,7 +88,7 @@ impl StoreError {
     }
 }
 
-pub(super) type StoreResult<T> = std::result::Result<T, StoreError>;
+pub(super) type DbResult<T> = std::result::Result<T, StoreError>;
 
 /// An open index.
 #[derive(Debug)]
@@ -116,11 +115,11 @@ pub(super) enum StoreWhen {
 
 impl Store {
     /// Opens the index at `path`, and looks at all of it: None if there is none.
-    pub(super) fn open(path: &Path) -> StoreResult<Option<Self>> {
+    pub(super) fn open(path: &Path) -> DbResult<Option<Self>> {
         Self::open_with(path, CACHE)
     }
 
-    pub(super) fn open_with(path: &Path, cache: usize) -> StoreResult<Option<Self>> {
+    pub(super) fn open_with(path: &Path, cache: usize) -> DbResult<Option<Self>> {
         match path.metadata() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             // A database would be made in it.
@@ -148,7 +147,7 @@ impl Store {
     }
 
     /// Makes a new one; in memory without a path.
-    pub(super) fn make(path: Option<&Path>, id: [u8; 16]) -> StoreResult<Self> {
+    pub(super) fn make(path: Option<&Path>, id: [u8; 16]) -> DbResult<Self> {
         let db = match path {
             Some(path) => builder().create_with_backend(Pages::open(path)?)?,
             None => builder().create_with_backend(InMemoryBackend::new())?,
@@ -167,8 +166,8 @@ impl Store {
     pub(super) fn change(
         &self,
         when: StoreWhen,
-        act: impl FnOnce(&redb::WriteTransaction) -> StoreResult<()>,
-    ) -> StoreResult<()> {
+        act: impl FnOnce(&redb::WriteTransaction) -> DbResult<()>,
+    ) -> DbResult<()> {
         let mut change = self.db.begin_write()?;
         if when == StoreWhen::Soon {
             change.set_durability(Durability::None).map_err(redb::Error::from)?;
@@ -179,17 +178,17 @@ impl Store {
     }
 
     /// All that is in here at this moment.
-    pub(super) fn begin_read(&self) -> StoreResult<redb::ReadTransaction> {
+    pub(super) fn begin_read(&self) -> DbResult<redb::ReadTransaction> {
         Ok(self.db.begin_read()?)
     }
 
     /// All changes so far are on disk.
-    pub(super) fn flush(&self) -> StoreResult<()> {
+    pub(super) fn flush(&self) -> DbResult<()> {
         self.change(StoreWhen::Now, |_| Ok(()))
     }
 
     /// Whether it counts as closed in order.
-    pub(super) fn set_closed(&self, closed: bool) -> StoreResult<()> {
+    pub(super) fn set_closed(&self, closed: bool) -> DbResult<()> {
         self.change(StoreWhen::Now, |tables| {
             tables.open_table(ABOUT)?.insert(CLOSED, [u8::from(closed)].as_slice())?;
             Ok(())
@@ -197,7 +196,7 @@ impl Store {
     }
 
     /// The identity in force for what was born at `birth` and would have the number `natural`.
-    pub(super) fn known(&self, natural: Ino, birth: u32) -> StoreResult<Option<Identity>> {
+    pub(super) fn known(&self, natural: Ino, birth: u32) -> DbResult<Option<Identity>> {
         let read = self.db.begin_read()?;
         let found = read.open_table(KNOWN)?.get(natural.0)?.map(|found| found.value());
         Ok(found
@@ -206,7 +205,7 @@ impl Store {
     }
 
     /// Places of the objects that have, or had, the number `ino`.
-    pub(super) fn places(&self, ino: Ino) -> StoreResult<SmallVec<[IndexEntry; 1]>> {
+    pub(super) fn places(&self, ino: Ino) -> DbResult<SmallVec<[IndexEntry; 1]>> {
         let read = self.db.begin_read()?;
         let table = read.open_table(PLACES)?;
         let mut found = SmallVec::new();
@@ -219,16 +218,11 @@ impl Store {
     }
 
     /// The object `id` is, or a copy of it too, what would have the number `natural`.
-    pub(super) fn note(
-        &self,
-        at: StoreWhen,
-        sort: EntryKind,
-        rows: &[(Identity, Ino, u32)],
-    ) -> StoreResult<()> {
+    pub(super) fn note(&self, at: StoreWhen, sort: EntryKind, new: &[(Identity, Ino, u32)]) -> DbResult<()> {
         self.change(at, |tables| {
             let mut known = tables.open_table(KNOWN)?;
             let mut places = tables.open_table(PLACES)?;
-            for (id, natural, birth) in rows {
+            for (id, natural, birth) in new {
                 let key = (id.ino.0, id.generation);
                 let before = places.get(key)?.and_then(|value| parse(*id, value.value()));
                 if sort == EntryKind::File {
@@ -248,7 +242,7 @@ impl Store {
     }
 
     /// Removes the object `id`; with `only`, just its entry at that number.
-    pub(super) fn forget(&self, id: Identity, only: Option<Ino>) -> StoreResult<()> {
+    pub(super) fn forget(&self, id: Identity, only: Option<Ino>) -> DbResult<()> {
         self.change(StoreWhen::Soon, |tables| {
             let mut known = tables.open_table(KNOWN)?;
             let mut places = tables.open_table(PLACES)?;
@@ -273,7 +267,7 @@ impl Store {
     }
 
     /// Where these objects were seen.
-    pub(super) fn note_names(&self, rows: &[(Ino, Name)]) -> StoreResult<()> {
+    pub(super) fn note_names(&self, rows: &[(Ino, Name)]) -> DbResult<()> {
         self.change(StoreWhen::Soon, |tables| {
             let mut names = tables.open_table(NAMES)?;
             for (natural, at) in rows {
@@ -284,7 +278,7 @@ impl Store {
     }
 
     /// Forgets what was seen on the branch by other looks than this one.
-    pub(super) fn forget_names(&self, branch: BranchId, look: u64) -> StoreResult<()> {
+    pub(super) fn forget_names(&self, branch: BranchId, look: u64) -> DbResult<()> {
         self.change(StoreWhen::Soon, |tables| {
             let mut names = tables.open_table(NAMES)?;
             names.retain(|_, (at, by, ..)| at != branch.get() || by == look)?;
@@ -293,7 +287,7 @@ impl Store {
     }
 
     /// Where the object with this number was seen last.
-    pub(super) fn name(&self, natural: Ino) -> StoreResult<Option<Name>> {
+    pub(super) fn name(&self, natural: Ino) -> DbResult<Option<Name>> {
         let read = self.db.begin_read()?;
         let Some(table) = table(&read, NAMES)? else { return Ok(None) };
         let found = table.get(natural.0)?;
@@ -304,7 +298,7 @@ impl Store {
     }
 
     /// Up to `count` objects: those from the number `from` on, then from the first on.
-    pub(super) fn some(&self, from: u64, count: usize) -> StoreResult<Vec<Identity>> {
+    pub(super) fn some(&self, from: u64, count: usize) -> DbResult<Vec<Identity>> {
         let read = self.db.begin_read()?;
         let table = read.open_table(PLACES)?;
         let mut found = Vec::new();
@@ -316,7 +310,7 @@ impl Store {
     }
 
     /// All numbers that something is known of.
-    pub(super) fn numbers(&self, mut each: impl FnMut(Ino)) -> StoreResult<()> {
+    pub(super) fn numbers(&self, mut each: impl FnMut(Ino)) -> DbResult<()> {
         let read = self.db.begin_read()?;
         for row in read.open_table(KNOWN)?.iter()? {
             each(Ino(row?.0.value()));
@@ -328,7 +322,7 @@ impl Store {
     }
 
     /// How many objects are in here.
-    pub(super) fn len(&self) -> StoreResult<u64> {
+    pub(super) fn len(&self) -> DbResult<u64> {
         use redb::ReadableTableMetadata;
         Ok(self.db.begin_read()?.open_table(PLACES)?.len()?)
     }
@@ -338,7 +332,7 @@ impl Store {
 pub(super) fn table<K: Key + 'static, V: Value + 'static>(
     read: &ReadTransaction,
     which: TableDefinition<'_, K, V>,
-) -> StoreResult<Option<redb::ReadOnlyTable<K, V>>> {
+) -> DbResult<Option<redb::ReadOnlyTable<K, V>>> {
     match read.open_table(which) {
         Err(TableError::TableDoesNotExist(_)) => Ok(None),
         table => Ok(Some(table?)),
