@@ -26,8 +26,8 @@ const WORKERS: usize = 4;
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ControlAmount {
-    pub(crate) metadata: metadata::ControlAmount,
-    pub(crate) data: data::ControlAmount,
+    pub(crate) metadata: metadata::MetadataAmount,
+    pub(crate) data: data::DataAmount,
     /// How often a status is asked for while it is timed.
     pub(crate) statuses: usize,
 }
@@ -68,7 +68,7 @@ fn ask_until(over: &AtomicBool, pool: &Path) -> Result<()> {
     Ok(())
 }
 
-fn metadata_table(standing: &Stands<'_>, amount: metadata::ControlAmount) -> Result<Table> {
+fn metadata_table(standing: &Stands<'_>, amount: metadata::MetadataAmount) -> Result<Table> {
     let mut table =
         Table::new("Operations a second, one client, of a pool that is asked", Sense::MoreIsBetter);
     table.compare(ASKED, &[ALONE], "asked to left alone");
@@ -76,7 +76,7 @@ fn metadata_table(standing: &Stands<'_>, amount: metadata::ControlAmount) -> Res
     Ok(table)
 }
 
-fn data_table(standing: &Stands<'_>, amount: data::ControlAmount) -> Result<Table> {
+fn data_table(standing: &Stands<'_>, amount: data::DataAmount) -> Result<Table> {
     let mut table = Table::new("MiB a second by passthrough, of a pool that is asked", Sense::MoreIsBetter);
     table.compare(ASKED, &[ALONE], "asked to left alone");
     data::rounds(standing, amount, &mut table)?;

@@ -141,13 +141,13 @@ pub(crate) fn run_busy(test_bed: &TestBed, amount: MetadataAmount, tables: &mut 
 fn measure(
     test_bed: &TestBed,
     amount: MetadataAmount,
-    crowds: &[Clients],
+    client_counts: &[Clients],
     tables: &mut Vec<Table>,
 ) -> Result<()> {
     let (here, skipped): (Vec<_>, Vec<_>) =
         contenders().into_iter().partition(|contender| contender.missing().is_none());
     let standing = test_bed.stand_all(&here)?;
-    for clients in crowds {
+    for clients in client_counts {
         let mut table = Table::new(clients.title, Sense::MoreIsBetter);
         let mut slowest = Table::new(&format!("{}: 99th percentile, us", clients.title), Sense::LessIsBetter);
         for table in [&mut table, &mut slowest] {

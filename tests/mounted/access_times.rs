@@ -25,7 +25,7 @@ fn seen(pool: &Pool) -> String {
 const READ: &str = "
 import os
 def read(fd): assert os.pread(fd, 10, 0) == b'x\\n'
-def quiet(how = os.O_RDONLY): return os.open('d/film', how | os.O_NOATIME)
+def without_atime(how = os.O_RDONLY): return os.open('d/film', how | os.O_NOATIME)
 ";
 
 #[test]
@@ -33,13 +33,19 @@ fn a_handle_that_asks_for_it_leaves_no_trace() {
     needs!(mounting(), loops(), program("python3"));
     let pool = pool(&["write-path=stacked"]);
     let steps: [(&str, &str); 7] = [
-        ("read(quiet())", ""),
-        ("read(quiet(os.O_RDWR))", ""),
+        ("read(without_atime())", ""),
+        ("read(without_atime(os.O_RDWR))", ""),
         ("read(os.open('d/film', os.O_RDONLY))", "d/film "),
         // Beside others, who came before or after it, and wrote in between.
-        ("loud = os.open('d/film', os.O_RDONLY); read(quiet())", ""),
-        ("hush = quiet(); loud = os.open('d/film', os.O_RDWR); os.pwrite(loud, b'x', 0); read(hush)", ""),
-        ("hush = quiet(); loud = os.open('d/film', os.O_RDONLY); read(hush); read(loud)", "d/film "),
+        ("plain = os.open('d/film', os.O_RDONLY); read(without_atime())", ""),
+        (
+            "noatime = without_atime(); plain = os.open('d/film', os.O_RDWR); os.pwrite(plain, b'x', 0); read(noatime)",
+            "",
+        ),
+        (
+            "noatime = without_atime(); plain = os.open('d/film', os.O_RDONLY); read(noatime); read(plain)",
+            "d/film ",
+        ),
         ("os.listdir(os.open('d', os.O_RDONLY | os.O_DIRECTORY | os.O_NOATIME))", ""),
     ];
     for (step, told) in steps {

@@ -77,9 +77,9 @@ fn signals_turn_the_level_up_and_down() {
     let option = format!("log={}", log.path().display());
     let mut pool = lab::pool().tmp_branch("a").option(&option).mount();
     let level = |wanted: &str| {
-        let patience = std::time::Instant::now();
+        let began = std::time::Instant::now();
         while told(&["get", &at(&pool), "log-level"]).trim() != wanted {
-            assert!(patience.elapsed().as_secs() < 20, "the level does not become {wanted}");
+            assert!(began.elapsed().as_secs() < 20, "the level does not become {wanted}");
         }
     };
     level("info");

@@ -170,7 +170,7 @@ fn a_burst_on_one_cpu_leaves_threads_for_another() {
     }
 }
 
-/// Threads that came for a crowd stay with the ring, but not what they had in memory.
+/// Threads that came for many callers stay with the ring, but not what they had in memory.
 #[test]
 fn threads_that_a_crowd_left_behind_keep_little_memory() {
     needs!(mounting(), program("mergerfs"), rings());

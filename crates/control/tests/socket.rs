@@ -119,11 +119,11 @@ fn a_copy_has_a_connection_of_its_own_for_as_long_as_it_lives() {
         assert_eq!(client.status().unwrap().id, "parrot", "others are answered meanwhile");
     }
     // The most connections of copies leave room for other requests; one more is refused with the reason.
-    let crowd: Vec<_> = (0..63).map(|_| client.copy().unwrap()).collect();
+    let clients: Vec<_> = (0..63).map(|_| client.copy().unwrap()).collect();
     let Err(ClientError::Refused(why)) = client.copy() else { panic!("not refused") };
     assert!(why.error.contains("64 threads copy"), "{why}");
     assert_eq!(client.status().unwrap().id, "parrot");
-    drop(crowd);
+    drop(clients);
 }
 
 #[test]

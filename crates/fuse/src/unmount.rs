@@ -83,11 +83,11 @@ pub(crate) fn device_at(target: &Path) -> Option<u64> {
 
 impl Unmounter {
     /// Unmounts. If programs still use the mount, takes it from them when acknowledged writes have been stored, or when
-    /// `patience` is over. `closer` closes its transport; None: nothing was served yet.
+    /// `timeout` is over. `closer` closes its transport; None: nothing was served yet.
     ///
     /// # Errors
     /// What the system said.
-    pub fn unmount(&self, closer: Option<&Closer>, patience: Duration) -> io::Result<Unmount> {
+    pub fn unmount(&self, closer: Option<&Closer>, timeout: Duration) -> io::Result<Unmount> {
         if self.dev.is_some() && device_at(&self.target) != self.dev {
             return Err(io::Error::other("another file system is mounted over it"));
         }
@@ -100,7 +100,7 @@ impl Unmounter {
             tracing::warn!("pool in use: it is synced and detached; programs that use it see errors");
         }
         if let Some(closer) = closer {
-            self.settle(closer, Instant::now() + patience);
+            self.settle(closer, Instant::now() + timeout);
         }
         self.take_away()
     }

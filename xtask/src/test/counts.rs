@@ -22,14 +22,14 @@ pub(crate) fn read(output: &str) -> TestCounts {
 }
 
 fn sum<'t>(summaries: impl Iterator<Item = &'t str>) -> TestCounts {
-    summaries.flat_map(|counts| counts.split([',', ';'])).fold(TestCounts::default(), |tally, part| {
+    summaries.flat_map(|counts| counts.split([',', ';'])).fold(TestCounts::default(), |counted, part| {
         let mut words = part.split_whitespace();
         let count = words.next().and_then(|n| n.parse().ok()).unwrap_or(0);
         match words.next() {
-            Some("passed") => TestCounts { passed: tally.passed + count, ..tally },
+            Some("passed") => TestCounts { passed: counted.passed + count, ..counted },
             // "3 timed out", "1 exec failed"
-            Some("failed" | "timed" | "exec") => TestCounts { failed: tally.failed + count, ..tally },
-            _ => tally,
+            Some("failed" | "timed" | "exec") => TestCounts { failed: counted.failed + count, ..counted },
+            _ => counted,
         }
     })
 }

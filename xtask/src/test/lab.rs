@@ -52,7 +52,7 @@ pub(super) fn run(mut row: ReportRow, commands: &[Vec<&'static str>], helper: &P
         let told =
             super::run_counted(exec::cargo().args(args).env(test_bed::VARIABLE, ground_of(args)), helper);
         row = match told {
-            Ok((tally, skips)) => row.counted(tally, skips),
+            Ok((counted, skips)) => row.counted(counted, skips),
             Err(e) => row.failed(format!("{e:#}")),
         };
     }

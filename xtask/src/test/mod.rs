@@ -282,7 +282,7 @@ fn run_tier(tier: Tier, transport: TestTransport, runner: Runner, helper: &PathB
     }
     for args in tier.commands(runner) {
         row = match run_counted(transport.told_to(exec::cargo().args(&args)), helper) {
-            Ok((tally, skips)) => row.counted(tally, skips),
+            Ok((counted, skips)) => row.counted(counted, skips),
             Err(e) => row.failed(format!("{e:#}")),
         };
     }
@@ -304,13 +304,13 @@ fn run_counted(run: Run, helper: &PathBuf) -> Result<(counts::TestCounts, Vec<St
     // A system call that the daemon is not known to make ends it, and the test with it.
     let run = run.env("FSSTACK_BIN", helper).env("FSSTACK_SKIPS", list.path()).env(SECCOMP, "kill");
     let told = run.env("FSSTACK_DIST", dist::default_out()?).output()?;
-    let mut tally = counts::read(&format!("{}\n{}", told.stdout, told.stderr));
-    if told.code != 0 && tally.failed == 0 {
+    let mut counted = counts::read(&format!("{}\n{}", told.stdout, told.stderr));
+    if told.code != 0 && counted.failed == 0 {
         // It did not come to running tests, or not to their end.
-        tally.failed = 1;
+        counted.failed = 1;
     }
     let skips = fs::read_to_string(list.path())?.lines().map(str::to_owned).collect();
-    Ok((tally, skips))
+    Ok((counted, skips))
 }
 
 /// Leftovers of killed tests are taken down; one that cannot be is a failure.

@@ -10,7 +10,7 @@ use super::report::ReportRow;
 use crate::exec;
 
 /// Where the tests write a line for each family of scenarios: its name, scenarios, states, wrong ones.
-const TALLY: &str = "FSSTACK_POWER";
+const RECORDS: &str = "FSSTACK_POWER";
 /// The page that says what holds of an operation, and the comments around what is printed into it.
 const PAGE: &str = "docs/dev/semantics.md";
 const BEGIN: &str = "<!-- printed by cargo xtask test --tier power -->\n";
@@ -42,10 +42,10 @@ pub(super) fn run(
         Err(error) => return row.failed(error.to_string()),
     };
     for args in commands {
-        let run = exec::cargo().args(args).env(TALLY, list.path());
+        let run = exec::cargo().args(args).env(RECORDS, list.path());
         let run = if long { run.env(LONG, "1") } else { run };
         row = match super::run_counted(run, helper) {
-            Ok((tally, skips)) => row.counted(tally, skips),
+            Ok((counted, skips)) => row.counted(counted, skips),
             Err(e) => row.failed(format!("{e:#}")),
         };
     }

@@ -62,11 +62,11 @@ impl ReportRow {
     }
 
     /// Adds a run's counts; a test that announced a skip has not passed.
-    pub(crate) fn counted(mut self, tally: TestCounts, skips: Vec<String>) -> Self {
+    pub(crate) fn counted(mut self, counted: TestCounts, skips: Vec<String>) -> Self {
         let names: BTreeSet<&str> =
             skips.iter().map(|line| line.split(": ").next().unwrap_or(line)).collect();
-        self.passed += tally.passed.saturating_sub(names.len());
-        self.failed += tally.failed;
+        self.passed += counted.passed.saturating_sub(names.len());
+        self.failed += counted.failed;
         self.skips.extend(skips);
         self
     }

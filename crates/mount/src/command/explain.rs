@@ -58,7 +58,7 @@ fn placement(told: &PlacementExplained) -> String {
         ("WHY", Left),
     ]);
     for branch in &told.ranking {
-        let doubt = if branch.fits { "" } else { "; no room for that size and its floor" };
+        let lacks_room = if branch.fits { "" } else { "; no room for that size and its floor" };
         table.row([
             branch.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
             branch.branch.clone(),
@@ -67,7 +67,7 @@ fn placement(told: &PlacementExplained) -> String {
             size(Some(branch.floor)),
             branch.holds.to_string(),
             if branch.holds_parent { "yes" } else { "no" }.to_owned(),
-            format!("{}{doubt}", branch.why),
+            format!("{}{lacks_room}", branch.why),
         ]);
     }
     format!("create /{} by {}\n\n{}\n{}\n", told.path, told.create, table.text(), told.verdict)
