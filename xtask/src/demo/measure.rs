@@ -48,10 +48,10 @@ pub(crate) fn table(pool: &mut Pool, placement: &str) -> Result<()> {
 }
 
 /// Asks for the names once, prints the line, and removes what was measured on.
-fn row(name: &str, Speeds { write, read, create }: &Speeds, dir: &Path) -> Result<()> {
+fn row(label: &str, Speeds { write, read, create }: &Speeds, dir: &Path) -> Result<()> {
     let asked = timed(|| Ok((0..NAMES).try_for_each(|n| fs::symlink_metadata(name(dir, n)).map(drop))?))?;
     let stat = each(asked);
-    println!("{name:<12} {write:>11.0} {read:>11.0} {create:>10.0} {stat:>10.0}");
+    println!("{label:<12} {write:>11.0} {read:>11.0} {create:>10.0} {stat:>10.0}");
     Ok(fs::remove_dir_all(dir)?)
 }
 
