@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::act::Act;
 use crate::engine::Engine;
-use crate::judge::{Fault, Ground, Names, again, fault, mounted, numbers, tree};
+use crate::judge::{Fault, Names, TestBed, again, fault, mounted, numbers, tree};
 use crate::model::Object;
 use crate::plan::Meanwhile;
 use crate::recording::Cut;
@@ -78,8 +78,8 @@ impl Meanwhile {
 }
 
 /// The branch `away` is away at one mount and back at the next. What was done meanwhile is not undone.
-pub(crate) fn away(ground: &Ground<'_>, cut: &Cut, (away, meanwhile): (usize, Meanwhile)) -> Vec<Fault> {
-    let engine = ground.recording.plan.mount(&ground.paths, &ground.state, Some(away));
+pub(crate) fn away(test_bed: &TestBed<'_>, cut: &Cut, (away, meanwhile): (usize, Meanwhile)) -> Vec<Fault> {
+    let engine = test_bed.recording.plan.mount(&test_bed.paths, &test_bed.state, Some(away));
     let first = match shown(&engine) {
         Ok(first) => first,
         Err(error) => return vec![fault("tree", error)],
@@ -93,16 +93,16 @@ pub(crate) fn away(ground: &Ground<'_>, cut: &Cut, (away, meanwhile): (usize, Me
     };
     drop(engine);
     let mut faults: Vec<Fault> = numbers(&names).into_iter().collect();
-    let is_linked = ground.recording.plan.acts.iter().any(|act| matches!(act, Act::Link(..)));
+    let is_linked = test_bed.recording.plan.acts.iter().any(|act| matches!(act, Act::Link(..)));
     faults.extend(check(&done, &first, &names, is_linked));
-    if matches!(meanwhile, Meanwhile::Fill) && ground.is_answered(cut) {
+    if matches!(meanwhile, Meanwhile::Fill) && test_bed.is_answered(cut) {
         // Nothing that was answered is changed by that.
         let is_new = |name: &Shown| name.text.as_ref().is_some_and(|text| done.made.contains(text));
         let old = names.iter().filter(|(_, name)| !is_new(name));
         let old = old.map(|(path, name)| (path.clone(), name.clone())).collect();
-        faults.extend(tree(ground.recording, cut, &old));
+        faults.extend(tree(test_bed.recording, cut, &old));
     }
-    if ground.paths.iter().any(|root| on_branch(root).1) {
+    if test_bed.paths.iter().any(|root| on_branch(root).1) {
         faults.push(fault("left", "a hidden folder"));
     }
     faults.extend(again(test_bed, &names));
@@ -122,7 +122,7 @@ fn check(done: &Done, first: &Names, names: &Names, is_linked: bool) -> Vec<Faul
     let (before, after) = (places(first), places(names));
     let mut faults = Vec::new();
     let mut wrong = |kind, what: String| faults.push(fault(kind, format!("{what} (shown: {})", line(names))));
-    // (One that had two names in the middle of an exchange may have been given two others.)
+    // One that had two names in the middle of an exchange may have been given two others.
     let had_two = |object: &Object| is_linked || before.get(object).is_some_and(|paths| paths.len() > 1);
     for (object, paths) in after.iter().filter(|(object, paths)| paths.len() > 1 && !had_two(object)) {
         wrong("twice", format!("#{object} is at {paths:?}"));

@@ -48,10 +48,10 @@ fn a_copier() {
 }
 
 /// A name of the copied tree: kind and mode, owner, and content, target or none.
-type Names = BTreeMap<PathBuf, (u32, u32, String)>;
+type CopiedNames = BTreeMap<PathBuf, (u32, u32, String)>;
 
-fn names_below(root: &Path) -> Names {
-    let mut found = Names::new();
+fn names_below(root: &Path) -> CopiedNames {
+    let mut found = CopiedNames::new();
     let mut waiting = vec![root.to_owned()];
     while let Some(path) = waiting.pop() {
         let meta = path.symlink_metadata().unwrap();
@@ -173,7 +173,7 @@ impl Bench {
     }
 
     /// Copies to the end: what is wrong then.
-    fn finished(&self, source: &Path, whole: &Names) -> Option<String> {
+    fn finished(&self, source: &Path, whole: &CopiedNames) -> Option<String> {
         let ended = self.copier(source).output().unwrap();
         let name = self.pool.at(source.file_name().unwrap());
         if ended.code != 0 {
@@ -192,7 +192,7 @@ impl Bench {
     }
 }
 
-fn difference(whole: &Names, found: &Names) -> String {
+fn difference(whole: &CopiedNames, found: &CopiedNames) -> String {
     let paths: BTreeSet<&PathBuf> = whole.keys().chain(found.keys()).collect();
     let told = |name: Option<&(u32, u32, String)>| match name {
         None => "not there".to_owned(),
@@ -214,7 +214,7 @@ struct Left {
 }
 
 /// Mounts what a cut has left, and says what is wrong with it.
-fn judge(left: &Left, home: &Home, whole: &Names) -> Option<String> {
+fn judge(left: &Left, home: &Home, whole: &CopiedNames) -> Option<String> {
     let disks: Vec<Disk> =
         left.images.iter().enumerate().map(|(at, image)| home.mount(at, image, Format::Ext4)).collect();
     let specs = || disks.iter().map(|disk| BranchSpec::new(disk.path().to_owned())).collect();
@@ -242,7 +242,7 @@ fn judge(left: &Left, home: &Home, whole: &Names) -> Option<String> {
 }
 
 /// Judges all states: what is wrong with them.
-fn judge_all(all: &[Left], whole: &Names) -> Vec<String> {
+fn judge_all(all: &[Left], whole: &CopiedNames) -> Vec<String> {
     let next = AtomicUsize::new(0);
     let faults = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -259,9 +259,9 @@ fn judge_all(all: &[Left], whole: &Names) -> Vec<String> {
     faults.into_inner().unwrap()
 }
 
-/// What the pool shows of the copied tree.
-fn names_of(engine: &Engine) -> Result<Names, String> {
-    let mut found = Names::new();
+/// The copied tree as the pool shows it.
+fn names_of(engine: &Engine) -> Result<CopiedNames, String> {
+    let mut found = CopiedNames::new();
     let mut waiting = vec![PathBuf::new()];
     while let Some(dir) = waiting.pop() {
         let names = engine

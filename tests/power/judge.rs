@@ -84,9 +84,9 @@ pub(crate) fn judge(recording: &Recording, cut: &Cut, home: &Home) -> Verdict {
     let paths = disks.iter().map(|disk| disk.path().to_owned()).collect();
     let test_bed = TestBed { recording, paths, state };
     let verdict = match plan.then {
-        Then::Mount => mounted(&ground, cut),
-        Then::Reversed => after::reversed(&ground, cut).into(),
-        Then::Away(away, meanwhile) => after::away(&ground, cut, (away, meanwhile)).into(),
+        Then::Mount => mounted(&test_bed, cut),
+        Then::Reversed => after::reversed(&test_bed, cut).into(),
+        Then::Away(away, meanwhile) => after::away(&test_bed, cut, (away, meanwhile)).into(),
     };
     disks.into_iter().for_each(Disk::unmount);
     verdict
@@ -109,8 +109,8 @@ pub(crate) fn mounted(test_bed: &TestBed<'_>, cut: &Cut) -> Verdict {
             test_bed.recording.handles.iter().filter(|handle| !test_bed.is_loose_at(cut, &handle.path));
         faults.extend(handles.filter_map(|handle| opens(&engine, handle, &names, &trees)));
     }
-    if ground.recording.plan.begin != Begin::Mounted && is_told {
-        faults.extend(ground.recording.handles.iter().filter_map(|handle| renumbered(handle, &names)));
+    if test_bed.recording.plan.begin != Begin::Mounted && is_told {
+        faults.extend(test_bed.recording.handles.iter().filter_map(|handle| renumbered(handle, &names)));
     }
     drop(engine);
     faults.extend(branches(test_bed, cut, &names));

@@ -51,7 +51,7 @@ fn plan(first_act: &str, second_act: &str, formats: [Format; 2], old: usize, exp
         file(old, "d/film", "film"),
         file(old, "d/show", "show"),
     ];
-    // (Clients of NFS have handles.)
+    // Clients of NFS have handles.
     let export = export || second_act.contains("COMMIT");
     let [a, b] = formats.map(Format::name);
     let export_text = if export { ", exported" } else { "" };

@@ -29,7 +29,7 @@ impl Given {
         self.text.is_none()
     }
 
-    /// As somebody would type it beside the branches.
+    /// The command as a person would type it beside the branches.
     fn typed(&self) -> String {
         let Self { disks, path, mode, text } = self;
         let path = path.display();
@@ -151,7 +151,7 @@ impl Plan {
         all.map(spec).collect()
     }
 
-    /// What is typed before the first act.
+    /// Commands before the first act.
     pub(crate) fn typed(&self) -> Vec<String> {
         let branch = |(at, branch): (usize, &BranchPlan)| {
             let full = if branch.full { ", all but 64 KiB of it allocated" } else { "" };

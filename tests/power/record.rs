@@ -23,7 +23,7 @@ use crate::shown::FOLDER;
 
 /// A disk at one moment.
 #[derive(Clone, Debug)]
-pub(crate) struct State {
+pub(crate) struct DiskState {
     image: Image,
     /// [`Self::image`] after its journal was replayed.
     replayed: OnceLock<Image>,
@@ -33,7 +33,7 @@ pub(crate) struct State {
     pub(crate) is_left: bool,
 }
 
-impl State {
+impl DiskState {
     /// The file system as a mount after the cut makes it: its journal is replayed once, whatever the other disks are like.
     pub(crate) fn image(&self, home: &Home, at: usize, format: Format) -> &Image {
         self.replayed.get_or_init(|| {
@@ -53,10 +53,10 @@ pub(crate) struct Moment {
     pub(crate) progress: Progress,
 }
 
-/// What is kept.
+/// Recorded states.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    pub(crate) disks: Vec<Vec<State>>,
+    pub(crate) disks: Vec<Vec<DiskState>>,
     pub(crate) index: Vec<IndexState>,
     pub(crate) moments: Vec<Moment>,
 }
@@ -67,13 +67,13 @@ pub(crate) type Files = Vec<(PathBuf, Vec<u8>)>;
 /// The file system of the index at one moment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum IndexState {
-    /// What is on its disk.
+    /// Content of its disk.
     OnDisk(Image),
     /// Files as the daemon sees them: what would be on disk if all of it were written back now.
     Cached(Files),
 }
 
-/// What tells one state of an object from another.
+/// Key that distinguishes states of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mark {
     ino: u64,
@@ -275,7 +275,7 @@ impl Watched {
         self.scan = scan(self.disk.path());
         let folder = Path::new(FOLDER);
         let is_left = self.scan.keys().any(|path| path.parent() == Some(folder));
-        self.states.push(State { image: self.disk.image(), replayed: OnceLock::new(), what, is_left });
+        self.states.push(DiskState { image: self.disk.image(), replayed: OnceLock::new(), what, is_left });
     }
 
     fn synced(&mut self, ino: u64, reach: Reach) {

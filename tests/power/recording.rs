@@ -14,7 +14,7 @@ use crate::disk::{Format, Home};
 use crate::engine::Engine;
 use crate::model::{Object, Progress, Tree};
 use crate::plan::{Begin, Plan};
-use crate::record::{Files, IndexState, Kept, Moment, Recorder, State, files_below};
+use crate::record::{DiskState, Files, IndexState, Kept, Moment, Recorder, files_below};
 
 /// An object as an NFS client knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,19 +32,19 @@ pub(crate) struct Recording {
     pub(crate) plan: Plan,
     pub(crate) given: Tree,
     /// States of each disk.
-    pub(crate) disks: Arc<Vec<Vec<State>>>,
+    pub(crate) disks: Arc<Vec<Vec<DiskState>>>,
     /// States of the index.
     pub(crate) index: Arc<Vec<Files>>,
     pub(crate) handles: Vec<HandleOf>,
     pub(crate) cuts: Vec<Cut>,
     /// Acts between the recorded ones and the cut.
     pub(crate) between: Option<String>,
-    pub(crate) way: Way,
+    pub(crate) way: RecordedFrom,
 }
 
 /// How a recording comes of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum RecordedFrom {
     Acts,
     /// The acts are killed, and the mount after them, without a branch maybe, is recorded.
     Recovery(Option<usize>),
@@ -111,7 +111,7 @@ impl Recording {
         let (index, numbers) = index_states(&home, &kept.index);
         let cuts = cuts(&kept.moments, &numbers, plan.index_alone);
         let (disks, between) = (kept.disks.into(), None);
-        Ok(Self { plan, given, disks, index, handles, cuts, between, way: Way::Acts })
+        Ok(Self { plan, given, disks, index, handles, cuts, between, way: RecordedFrom::Acts })
     }
 
     /// The cuts at which the daemon was killed, as it were, and left something to settle: once for each state of the branches.
@@ -161,7 +161,7 @@ impl Recording {
             handles: self.handles.clone(),
             cuts,
             between,
-            way: Way::Recovery(without),
+            way: RecordedFrom::Recovery(without),
         }
     }
 }
@@ -208,7 +208,7 @@ fn run(plan: &Plan, act: &Act, engine: &Engine, (tree, n): (&mut Tree, usize)) -
     tree.apply(act, n).map(drop).ok_or_else(|| failed("it should have been refused".to_owned()))
 }
 
-/// What outgrew its branch has left it.
+/// A file that outgrew its branch has left it.
 fn all_moved(plan: &Plan, paths: &[PathBuf], tree: &Tree) -> Result<(), String> {
     let stay = plan.unmoved(paths, tree);
     if stay.is_empty() { Ok(()) } else { Err(format!("{}: {stay:?} stay", plan.name)) }

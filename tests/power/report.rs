@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::judge::Fault;
 use crate::plan::{Plan, Then};
-use crate::recording::{Cut, Recording, Way};
+use crate::recording::{Cut, RecordedFrom, Recording};
 use crate::run::{Outcome, judge_all};
 use crate::second::with;
 use crate::shrink::shortest;
@@ -70,11 +70,11 @@ fn wrong_state(plan: &Plan, like: &Recording, kind: &str) -> Option<WrongState> 
     let base = Plan { then: Then::Mount, name: "shortest".to_owned(), ..plan.clone() };
     let recording = Recording::tried(base).ok()?;
     let recordings = match (like.way, plan.then) {
-        (Way::Recovery(without), _) => {
+        (RecordedFrom::Recovery(without), _) => {
             recording.kills().iter().map(|cut| recording.recovered(cut, without)).collect()
         }
-        (Way::Acts, Then::Mount) => vec![recording],
-        (Way::Acts, then) => vec![with(&recording, then)],
+        (RecordedFrom::Acts, Then::Mount) => vec![recording],
+        (RecordedFrom::Acts, then) => vec![with(&recording, then)],
     };
     let wrong = judge_all(recordings).into_iter().filter_map(|Outcome { recording, wrong, .. }| {
         let (cut, faults) = least(&wrong, kind)?.clone();

@@ -18,7 +18,7 @@ use crate::report::report;
 /// So many states are mounted at the same time: much of it is waiting.
 pub(crate) const WORKERS: usize = 4;
 
-/// What came of one scenario.
+/// Result of one scenario.
 pub(crate) struct Outcome {
     pub(crate) recording: Recording,
     pub(crate) wrong: Vec<(Cut, Vec<Fault>)>,

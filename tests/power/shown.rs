@@ -99,7 +99,7 @@ pub(crate) fn is(shown: &Shown, object: Object, node: &Node) -> bool {
 /// Synced bytes are there; of the rest any part may be, and missing parts may be zeros.
 pub(crate) fn has_content(shown: &str, text: &str, synced: usize) -> bool {
     let (shown, text) = (shown.as_bytes(), text.as_bytes());
-    // (The usual case first: one by one is slow.)
+    // The usual case first: one by one is slow.
     shown == text
         || shown.len() >= synced
             && shown.len() <= text.len()

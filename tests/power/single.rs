@@ -227,7 +227,7 @@ fn of_the_index() -> Vec<Single> {
     vec![over("index opened again", Begin::Again), over("index lost", Begin::Lost)]
 }
 
-/// What programs do in a few steps to keep what they write.
+/// Sequences by which programs make their writes durable.
 pub(crate) fn programs() -> Vec<Single> {
     vec![
         single(

@@ -45,7 +45,7 @@ mod tests {
         };
         assert_eq!(nfs("nfs", "vers=3,nolock,local_lock=all"), Some("nolock".to_owned()));
         assert_eq!(nfs("nfs4", "vers=4.2,local_lock=posix"), Some("local_lock=posix".to_owned()));
-        // (BSD locks are not what the pool takes.)
+        // BSD locks are not what the pool takes.
         for passed_on in ["vers=3,local_lock=none", "vers=3,local_lock=flock"] {
             assert_eq!(nfs("nfs", passed_on), None, "{passed_on}");
         }
