@@ -11,11 +11,9 @@ use fsstack_engine::answer::{Entry, Listed};
 use fsstack_engine::inode::location_cache::LocationCache;
 use fsstack_engine::open::route::NoBackings;
 use fsstack_engine::ops::Sink;
-use fsstack_engine::settings::{
-    Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, Synced, WritePath,
-};
+use fsstack_engine::settings::Settings;
 use fsstack_engine::{Pool, Union};
-use fsstack_pool::{BranchSpec, Chain, EntryName, Floor, Ino};
+use fsstack_pool::{BranchSpec, Chain, EntryName, Ino};
 use fsstack_sys::OFlags;
 use tempfile::TempDir;
 
@@ -34,26 +32,9 @@ impl EngineBed {
             homes.iter().map(|home| BranchSpec::new(home.path().to_owned())).collect();
         let settings = Settings {
             create: Chain::default_create(),
-            floor: Floor::NONE,
-            min_inodes: 0,
-            synced: Synced::ByRequest,
-            write_path: WritePath::Stacked,
-            rules: fsstack_engine::rules::Rules::default(),
-            page_cache: PageCache::Off,
-            passthrough_headroom: 0,
-            relocate: false,
-            relocation: Relocation::to_the_roomiest(),
-            statfs: StatfsMode::All,
-            locks: Locks::Local,
-            branch_timeout: Duration::from_secs(10),
-            branch_inflight: 24,
-            degraded: Degraded::Strict,
             recheck: Duration::from_secs(1),
             privileged: fsstack_sys::identity::is_root(),
-            nfs_export: false,
-            state_dir: None,
-            dir_fds: 512,
-            listing_entries: 1 << 20,
+            ..Settings::plain()
         };
         let pool = Pool::open(&specs, settings).unwrap_or_else(|error| panic!("{error}"));
         Self { union: Union::new(pool, Arc::new(NoBackings)), homes }

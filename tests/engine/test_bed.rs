@@ -14,10 +14,10 @@ use std::time::Duration;
 use fsstack_engine::answer::{Attr, Created, Entry, Listed};
 use fsstack_engine::open::route::NoBackings;
 use fsstack_engine::ops::{Change, New, Sink, WriteTerms};
-use fsstack_engine::settings::{Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, WritePath};
+use fsstack_engine::settings::Settings;
 use fsstack_engine::{Caller, Pool, Result, TableCounts, Union};
 use fsstack_lab::needs::Skip;
-use fsstack_pool::{BranchMode, BranchSpec, EntryNameBuf, Floor, Handle, Ino};
+use fsstack_pool::{BranchMode, BranchSpec, EntryNameBuf, Handle, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{Errno, OFlags, identity};
 use tempfile::TempDir;
@@ -55,29 +55,7 @@ pub(crate) struct Row {
 
 /// Settings that leave nothing to chance: files go to the first branch, copies are believed for long.
 pub(crate) fn settings() -> Settings {
-    Settings {
-        create: "ff".parse().unwrap(),
-        floor: Floor::NONE,
-        min_inodes: 0,
-        synced: fsstack_engine::settings::Synced::ByRequest,
-        write_path: WritePath::Stacked,
-        rules: fsstack_engine::rules::Rules::default(),
-        page_cache: PageCache::Off,
-        passthrough_headroom: 0,
-        relocate: false,
-        relocation: Relocation::to_the_roomiest(),
-        statfs: StatfsMode::All,
-        locks: Locks::Local,
-        branch_timeout: Duration::from_secs(10),
-        branch_inflight: 24,
-        degraded: Degraded::Strict,
-        recheck: Duration::from_secs(3600),
-        privileged: identity::is_root(),
-        nfs_export: false,
-        state_dir: None,
-        dir_fds: 512,
-        listing_entries: 1 << 20,
-    }
+    Settings { privileged: identity::is_root(), ..Settings::plain() }
 }
 
 /// A test bed that asks all branches for a directory's copies at each lookup.

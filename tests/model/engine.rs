@@ -12,11 +12,9 @@ use std::time::Duration;
 use fsstack_engine::answer::{Entry, Listed};
 use fsstack_engine::open::route::NoBackings;
 use fsstack_engine::ops::{Change, New, Sink, WriteTerms};
-use fsstack_engine::settings::{
-    Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, Synced, Verify, WritePath,
-};
+use fsstack_engine::settings::{Relocation, Settings, Verify};
 use fsstack_engine::{Caller, Pool, Union};
-use fsstack_pool::{BranchSpec, EntryNameBuf, Floor, Handle, Ino};
+use fsstack_pool::{BranchSpec, EntryNameBuf, Handle, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{Errno, Kind, OFlags, identity};
 
@@ -36,26 +34,12 @@ pub(crate) struct Engine {
 pub(crate) fn settings(create: &str) -> Settings {
     Settings {
         create: create.parse().unwrap(),
-        floor: Floor::NONE,
-        min_inodes: 0,
-        synced: Synced::ByRequest,
-        write_path: WritePath::Stacked,
-        rules: fsstack_engine::rules::Rules::default(),
-        page_cache: PageCache::Off,
-        passthrough_headroom: 0,
         relocate: true,
         relocation: Relocation { verify: Verify::Content, ..Relocation::to_the_roomiest() },
-        statfs: StatfsMode::All,
-        locks: Locks::Local,
-        recheck: Duration::from_secs(3600),
         privileged: identity::is_root(),
-        nfs_export: false,
-        state_dir: None,
         dir_fds: 64,
-        listing_entries: 1 << 20,
         branch_timeout: Duration::ZERO,
-        branch_inflight: 24,
-        degraded: Degraded::Strict,
+        ..Settings::plain()
     }
 }
 

@@ -3,23 +3,8 @@
 //! Requests that have begun go on with the settings that they began with. A write path holds for files that are
 //! opened from then on; those that are open keep theirs until their last close.
 
-use std::fmt::Display;
-
-use fsstack_pool::Size;
-
-use crate::settings::{Degraded, Locks, PageCache, Settings, StatfsMode, Verify};
+use crate::settings::{PageCache, Settings};
 use crate::union::Union;
-
-/// A setting that is not what it was.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
-    /// Its name, as that of the mount option.
-    pub key: &'static str,
-    /// Former value.
-    pub from: String,
-    /// New value.
-    pub to: String,
-}
 
 /// Why the settings stay as they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,34 +25,21 @@ pub enum BadSettings {
 }
 
 impl Union {
-    /// Changes the settings as `edit` does, for all requests that begin from now on: what is different then.
+    /// Changes the settings as `edit` does, for all requests that begin from now on.
     ///
     /// # Errors
-    /// Something was changed that cannot change, or cannot be so: nothing is changed then.
-    pub fn change(&self, edit: impl FnOnce(&mut Settings)) -> Result<Vec<Difference>, BadSettings> {
+    /// Something was changed that cannot change: nothing is changed then.
+    pub fn change(&self, edit: impl FnOnce(&mut Settings)) -> Result<(), BadSettings> {
         let mut changes = self.changes.lock();
         let pool = self.pool.load();
         let mut settings = pool.settings.clone();
         edit(&mut settings);
-        let differences = self.check(&settings)?;
+        check_fixed(&pool.settings, &settings)?;
         for branch in &pool.branches {
             branch.limit_calls(settings.branch_timeout, settings.branch_inflight);
         }
         self.publish(&mut changes, pool.with_settings(settings));
-        for Difference { key, from, to } in &differences {
-            tracing::info!(key, from, to, "setting changed");
-        }
-        Ok(differences)
-    }
-
-    /// Result that [`Self::change`] would have; nothing is changed.
-    ///
-    /// # Errors
-    /// As those of [`Self::change`].
-    pub fn would_change(&self, edit: impl FnOnce(&mut Settings)) -> Result<Vec<Difference>, BadSettings> {
-        let mut settings = self.pool.load().settings.clone();
-        edit(&mut settings);
-        self.check(&settings)
+        Ok(())
     }
 
     /// Whether a promise of passthrough can be kept: to be asked before it is made by [`Self::change`], which asks no
@@ -86,12 +58,6 @@ impl Union {
         }
         Ok(())
     }
-
-    fn check(&self, new: &Settings) -> Result<Vec<Difference>, BadSettings> {
-        let pool = self.pool.load();
-        check_fixed(&pool.settings, new)?;
-        Ok(differences(&pool.settings, new))
-    }
 }
 
 fn check_fixed(old: &Settings, new: &Settings) -> Result<(), BadSettings> {
@@ -108,91 +74,5 @@ fn check_fixed(old: &Settings, new: &Settings) -> Result<(), BadSettings> {
     match fixed.into_iter().find(|(_, same)| !same) {
         Some((key, _)) => Err(BadSettings::Fixed(key)),
         None => Ok(()),
-    }
-}
-
-fn differences(old: &Settings, new: &Settings) -> Vec<Difference> {
-    let rows = |of: &Settings| -> Vec<(&'static str, String)> {
-        vec![
-            ("create", of.create.to_string()),
-            ("minfreespace", of.floor.to_string()),
-            ("min-inodes", of.min_inodes.to_string()),
-            ("write-path", of.write_path.to_string()),
-            ("write-rules", of.rules.to_string()),
-            ("page-cache", of.page_cache.to_string()),
-            ("passthrough-headroom", Size(of.passthrough_headroom).to_string()),
-            ("relocate", switch(of.relocate)),
-            ("relocate-policy", of.relocation.policy.to_string()),
-            ("relocate-verify", of.relocation.verify.to_string()),
-            (
-                "relocate-speed",
-                of.relocation.speed.map_or_else(String::new, |speed| Size(speed.get()).to_string()),
-            ),
-            ("statfs", of.statfs.to_string()),
-            ("recheck", seconds(of.recheck)),
-            ("branch-timeout", seconds(of.branch_timeout)),
-            ("branch-inflight", of.branch_inflight.to_string()),
-            ("degraded", of.degraded.to_string()),
-        ]
-    };
-    let pairs = rows(old).into_iter().zip(rows(new));
-    pairs
-        .filter(|((_, from), (_, to))| from != to)
-        .map(|((key, from), (_, to))| Difference { key, from, to })
-        .collect()
-}
-
-fn switch(on: bool) -> String {
-    (if on { "on" } else { "off" }).to_owned()
-}
-
-fn seconds(time: std::time::Duration) -> String {
-    let shown: &dyn Display = &time.as_secs_f64();
-    shown.to_string()
-}
-
-impl Display for PageCache {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(match self {
-            Self::Off => "off",
-            Self::On => "on",
-            Self::WriteBack => "writeback",
-        })
-    }
-}
-
-impl Display for Degraded {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(match self {
-            Self::Strict => "strict",
-            Self::Read => "read",
-        })
-    }
-}
-
-impl Display for StatfsMode {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(match self {
-            Self::All => "all",
-            Self::AsPlaced => "as-placed",
-        })
-    }
-}
-
-impl Display for Verify {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(match self {
-            Self::Size => "size",
-            Self::Content => "checksum",
-        })
-    }
-}
-
-impl Display for Locks {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(match self {
-            Self::Local => "local",
-            Self::Branch => "branch",
-        })
     }
 }

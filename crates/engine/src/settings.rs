@@ -8,64 +8,7 @@ use fsstack_pool::{Chain, Floor, Policy, Rank, Scope};
 
 use crate::rules::Rules;
 
-/// Path of a file's bytes to its branch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WritePath {
-    /// Decided at each file's first open.
-    Auto,
-    /// The kernel reads and writes the branch's file itself.
-    Passthrough,
-    /// The daemon reads and writes.
-    Stacked,
-}
-
-impl std::fmt::Display for WritePath {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str(match self {
-            Self::Auto => "auto",
-            Self::Passthrough => "passthrough",
-            Self::Stacked => "stacked",
-        })
-    }
-}
-
-/// Whether stacked files use the page cache of the FUSE layer, besides the branch's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageCache {
-    /// No: requests go straight to the branch, whose own page cache is below.
-    Off,
-    /// Yes, writes go through.
-    On,
-    /// Yes, and writes are kept back.
-    WriteBack,
-}
-
-/// Space that `statfs` calls available.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StatfsMode {
-    /// All that is free on branches that can be written.
-    All,
-    /// Only what is free above the floors of branches that take new files.
-    AsPlaced,
-}
-
-/// Where file locks are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Locks {
-    /// In the kernel, for this mount.
-    Local,
-    /// On the branch's file too, where programs outside the pool see them.
-    Branch,
-}
-
-/// Check before the old copy of a moved file is removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verify {
-    /// Its size.
-    Size,
-    /// Its content too, read again from the new branch.
-    Content,
-}
+pub use fsstack_pool::settings::{Degraded, Locks, PageCache, StatfsMode, Verify, WritePath};
 
 /// How a file is moved whose branch is full.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,15 +29,6 @@ impl Relocation {
     }
 }
 
-/// Answers while a branch is out of reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Degraded {
-    /// An I/O error for names that may be on it; no such name is answered as missing.
-    Strict,
-    /// Reachable objects, as if there were no more. Nothing is made under a name that might be out of reach.
-    Read,
-}
-
 /// When changes are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Synced {
@@ -107,7 +41,7 @@ pub enum Synced {
 }
 
 /// The settings of a pool. Replaced as a whole, never changed in place: every request sees one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Placement policy of new objects.
     pub create: Chain,
@@ -151,4 +85,33 @@ pub struct Settings {
     pub dir_fds: usize,
     /// Names and offsets that open listings keep at most, all together.
     pub listing_entries: usize,
+}
+
+impl Settings {
+    /// Settings of a pool that does nothing by itself: the first branch takes all, the daemon reads and writes.
+    pub fn plain() -> Self {
+        Self {
+            create: Chain::only(Policy { scope: Scope::AnyBranch, rank: Rank::InOrder }),
+            floor: Floor::NONE,
+            min_inodes: 0,
+            synced: Synced::ByRequest,
+            write_path: WritePath::Stacked,
+            rules: Rules::default(),
+            page_cache: PageCache::Off,
+            passthrough_headroom: 0,
+            relocate: false,
+            relocation: Relocation::to_the_roomiest(),
+            statfs: StatfsMode::All,
+            locks: Locks::Local,
+            branch_timeout: Duration::from_secs(10),
+            branch_inflight: 24,
+            degraded: Degraded::Strict,
+            recheck: Duration::from_secs(3600),
+            privileged: false,
+            nfs_export: false,
+            state_dir: None,
+            dir_fds: 512,
+            listing_entries: 1 << 20,
+        }
+    }
 }

@@ -181,34 +181,18 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::thread;
 
-    use fsstack_pool::{BranchSpec, Floor};
+    use fsstack_pool::BranchSpec;
 
     use super::*;
-    use crate::settings::{Degraded, Locks, PageCache, Relocation, Settings, StatfsMode, Verify, WritePath};
+    use crate::settings::Settings;
 
     fn pool_of(mount_root: &std::path::Path) -> Pool {
         let settings = Settings {
-            synced: crate::settings::Synced::ByRequest,
-            create: "ff".parse().unwrap(),
-            floor: Floor::NONE,
-            min_inodes: 0,
-            write_path: WritePath::Stacked,
-            rules: crate::rules::Rules::default(),
-            page_cache: PageCache::Off,
-            passthrough_headroom: 0,
-            relocate: false,
-            relocation: Relocation { verify: Verify::Size, ..Relocation::to_the_roomiest() },
-            statfs: StatfsMode::All,
-            locks: Locks::Local,
             recheck: Duration::ZERO,
-            privileged: false,
-            nfs_export: false,
-            state_dir: None,
             dir_fds: 64,
             listing_entries: 64,
             branch_timeout: Duration::ZERO,
-            branch_inflight: 24,
-            degraded: Degraded::Strict,
+            ..Settings::plain()
         };
         Pool::open(&[BranchSpec::new(mount_root.to_owned())], settings).unwrap()
     }

@@ -46,7 +46,7 @@ pub(crate) fn start(settings: Settings) -> Result<(), LaunchError> {
     // Options were read before: `config=` may name an inherited descriptor.
     process::close_inherited()
         .map_err(|error| LaunchError::system(format!("inherited descriptors: {error}")))?;
-    match settings.run_in {
+    match settings.options.run_in {
         RunIn::Foreground => {
             take_limits();
             launch(settings, Ready::default())

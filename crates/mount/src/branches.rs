@@ -3,8 +3,9 @@
 use crate::problem::Problems;
 use crate::registry::{DirectoryId, RegistryBranch, RegistryEntry};
 use crate::remembered::Remembered;
-use crate::settings::{Branch, Require};
+use crate::settings::Branch;
 use crate::world::World;
+use fsstack_pool::settings::Require;
 use fsstack_pool::{BranchSpec, Printable};
 use fsstack_sys as sys;
 use std::fs;

@@ -5,7 +5,8 @@ use std::io;
 use fsstack_sys::seccomp::{self, Violation};
 use fsstack_sys::{capabilities, identity};
 
-use crate::settings::{Seccomp, Settings};
+use crate::settings::Settings;
+use fsstack_pool::settings::Seccomp;
 
 /// Gives up the capabilities that the daemon has no use for. For the start, while there is one thread.
 ///
@@ -20,13 +21,13 @@ pub(crate) fn give_up_rights() -> io::Result<()> {
 ///
 /// A kernel that has no such filter serves pools all the same.
 pub(crate) fn keep_to_known_calls(settings: &Settings) {
-    let violation = match settings.seccomp {
+    let violation = match settings.options.seccomp {
         Seccomp::Off => return,
         Seccomp::On => Violation::Refuse,
         Seccomp::Log => Violation::Log,
         Seccomp::Kill => Violation::Kill,
     };
     if let Err(error) = seccomp::confine(violation) {
-        tracing::warn!("seccomp={}: {error}: the daemon runs without a filter", settings.seccomp.name());
+        tracing::warn!("seccomp={}: {error}: the daemon runs without a filter", settings.options.seccomp);
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn gather_words(words: &[Named], sloppy: bool, problems: &mut Problem
         }
     }
     let mut raw = RawOptions::default();
-    for file in &first.config {
+    for file in &first.options.config {
         read_config(&mut raw, file, unknown, problems);
     }
     for (name, value) in words {
@@ -70,12 +70,7 @@ pub(crate) fn words_of(list: &OsStr, problems: &mut Problems) -> Vec<Named> {
 
 fn take(raw: &mut RawOptions, typed: &Typed<'_>, unknown: Unknown) -> Result<(), String> {
     match options::find(typed.name) {
-        Some(row) => {
-            if typed.origin == Origin::CommandLine {
-                raw.note_given(row.name());
-            }
-            options::apply(raw, row, typed)
-        }
+        Some(row) => options::apply(raw, row, typed),
         None if unknown == Unknown::Noticed => {
             raw.notice(format!("{typed}: unknown option, passed over because of -s"));
             Ok(())

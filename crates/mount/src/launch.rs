@@ -36,10 +36,10 @@ pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
     // Before any thread: all of them leave the signals to the one that waits for them.
     let signals = hold_signals().map_err(|error| LaunchError::system(format!("signals: {error}")))?;
     give_up_rights().map_err(|error| LaunchError::system(format!("capabilities: {error}")))?;
-    let log = log::start(&settings.log)
+    let log = log::start(&settings.options.log)
         .map_err(|error| LaunchError::system(format!("log: cannot be opened: {error}")))?;
     // Where the log is the helper's own stderr, its lines say these things already.
-    let told_by_helper = settings.log.target == LogTarget::Stderr;
+    let told_by_helper = settings.options.log.target == LogTarget::Stderr;
     for notice in settings.notices.iter().filter(|_| !told_by_helper) {
         tracing::warn!("{notice}");
     }

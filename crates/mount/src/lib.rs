@@ -90,8 +90,8 @@ fn describe(settings: &Settings) {
     tell(&format!(
         "mount point {}, create={}, floor {}",
         fsstack_pool::Printable::path(&settings.mount_point),
-        settings.create,
-        settings.floor
+        settings.options.engine.create,
+        settings.options.engine.floor
     ));
 }
 

@@ -8,7 +8,8 @@ use fsstack_engine::Union;
 use fsstack_fuse::notify::Kernel;
 use fsstack_fuse::{Mounted, Timeouts};
 
-use crate::settings::{OutOfBand, Settings};
+use crate::settings::Options;
+use fsstack_pool::settings::OutOfBand;
 
 /// Timeout of names while notices come for every change; a change that crosses with a lookup is noticed twice.
 pub(crate) const WATCHED: Duration = Duration::from_secs(60);
@@ -16,31 +17,31 @@ pub(crate) const WATCHED: Duration = Duration::from_secs(60);
 pub(crate) const NEVER_CHANGED: Duration = Duration::from_secs(3600);
 
 /// Timeouts of the kernel's caches.
-pub(crate) fn timeouts(settings: &Settings) -> Timeouts {
+pub(crate) fn timeouts(options: &Options) -> Timeouts {
     Timeouts {
-        entry: settings.entry_timeout,
-        attr: settings.attr_timeout,
-        negative: settings.negative_timeout,
-        watched: settings.watched_timeouts,
+        entry: options.entry_timeout,
+        attr: options.attr_timeout,
+        negative: options.negative_timeout,
+        watched: options.watched_timeouts,
     }
 }
 
 /// How long the engine believes that it knows all copies of a directory: as long as the kernel may believe names, there
 /// and missing, and a second at least.
-pub(crate) fn recheck(settings: &Settings) -> Duration {
-    match settings.out_of_band {
+pub(crate) fn recheck(options: &Options) -> Duration {
+    match options.out_of_band {
         OutOfBand::Never => NEVER_CHANGED,
         OutOfBand::Watch | OutOfBand::Timeout => {
-            settings.entry_timeout.min(settings.negative_timeout).max(Duration::from_secs(1))
+            options.entry_timeout.min(options.negative_timeout).max(Duration::from_secs(1))
         }
     }
 }
 
 /// From now on the kernel gets a notice of every change.
-pub(crate) fn keep_informed(settings: &Settings, union: &Arc<Union>, mounted: &Mounted) -> io::Result<()> {
+pub(crate) fn keep_informed(options: &Options, union: &Arc<Union>, mounted: &Mounted) -> io::Result<()> {
     let kernel = Arc::new(Kernel::behind(mounted.device())?);
     union.set_invalidator(kernel.clone());
-    if settings.out_of_band != OutOfBand::Watch {
+    if options.out_of_band != OutOfBand::Watch {
         return Ok(());
     }
     match union.watch(kernel) {

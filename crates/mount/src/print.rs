@@ -1,6 +1,6 @@
 //! The pages printed from the option table: help, docs/options.md, the man page, completions.
 
-use crate::options::{Effect, Group, OPTIONS, Row, Shown, Takes};
+use crate::options::{CREATE, Effect, Group, OPTIONS, Row, Shown, Takes, WRITE_PATH};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, ArgAction, Command, ValueHint};
 use clap_complete::{Shell, generate};
@@ -187,7 +187,7 @@ const HEADED: &str = "| option | default | |\n|---|---|---|\n";
 
 /// Options in README.md.
 const MOST_ASKED_FOR: [&str; 6] =
-    ["create", "minfreespace", "write-path", "page-cache", "passthrough-headroom", "require"];
+    [CREATE, "minfreespace", WRITE_PATH, "page-cache", "passthrough-headroom", "require"];
 
 fn most_asked_for() -> String {
     let mut text = HEADED.to_owned();

@@ -1,65 +1,12 @@
 //! The options as typed, before anything is looked at in the world: later ones win, policies are all kept.
 
-use crate::log::LogTarget;
-use crate::options::{Origin, Typed};
-use crate::settings::{
-    AccessTimes, Degraded, Locks, OutOfBand, PageCache, Relocate, Require, RunIn, Seccomp, StatfsView,
-    Transport, TransportScheduling, Verify, WritePath,
-};
-use fsstack_engine::poolid::PoolId;
-use fsstack_engine::rules::Rules;
-use fsstack_pool::{Chain, Floor, Size};
-use std::ffi::OsString;
-use std::net::SocketAddr;
-use std::num::{NonZeroU64, NonZeroUsize};
-use std::path::PathBuf;
-use std::time::Duration;
-use tracing::Level;
-
-/// Given value of one option; knows its spelling for the messages that refuse it.
-#[derive(Clone, Debug)]
-pub(crate) struct Given<T>(Option<Gift<T>>);
-
-#[derive(Clone, Debug)]
-struct Gift<T> {
-    value: T,
-    spelled: String,
-    origin: Origin,
-}
-
-impl<T> Default for Given<T> {
-    fn default() -> Self {
-        Self(None)
-    }
-}
-
-impl<T> Given<T> {
-    /// Takes the value in place of any before it. Never fails, so that a table's setter can end with it.
-    pub(crate) fn give(&mut self, typed: &Typed<'_>, value: T) -> Result<(), String> {
-        self.0 = Some(Gift { value, spelled: typed.to_string(), origin: typed.origin });
-        Ok(())
-    }
-
-    pub(crate) fn get(&self) -> Option<&T> {
-        self.0.as_ref().map(|gift| &gift.value)
-    }
-
-    pub(crate) fn or(&self, default: T) -> T
-    where
-        T: Clone,
-    {
-        self.get().cloned().unwrap_or(default)
-    }
-
-    /// Its spelling; only for options that were given.
-    pub(crate) fn spelled(&self) -> &str {
-        self.0.as_ref().map_or("", |gift| &gift.spelled)
-    }
-
-    pub(crate) fn origin(&self) -> Option<Origin> {
-        self.0.as_ref().map(|gift| gift.origin)
-    }
-}
+use crate::options::{self, Effect, Origin, Typed};
+use crate::outside::WATCHED;
+use crate::settings::{AccessTimes, Options};
+use fsstack_pool::settings::PageCache;
+use fsstack_pool::{Chain, Floor};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 
 /// A placement policy under one of the names that choose it.
 #[derive(Clone, Debug)]
@@ -70,57 +17,41 @@ pub(crate) struct PolicyChoice {
     pub(crate) chain: Chain,
 }
 
-/// Everything that was typed.
-#[derive(Clone, Debug, Default)]
+/// Spelling and origin of an option that was given.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    spelled: String,
+    origin: Origin,
+}
+
+/// Everything that was typed, over the defaults.
+#[derive(Clone, Debug)]
 pub struct RawOptions {
+    pub(crate) options: Options,
     pub(crate) policies: Vec<PolicyChoice>,
-    pub(crate) floor: Given<Floor>,
-    pub(crate) mlimit: Given<Floor>,
-    pub(crate) min_inodes: Given<u64>,
-    pub(crate) relocate: Given<bool>,
-    pub(crate) relocate_policy: Given<Chain>,
-    pub(crate) relocate_verify: Given<Verify>,
-    pub(crate) relocate_speed: Given<Option<NonZeroU64>>,
-    pub(crate) require: Given<Require>,
-    pub(crate) branches_timeout: Given<Duration>,
-    pub(crate) wait_for_mounts: Given<bool>,
-    pub(crate) write_path: Given<WritePath>,
-    pub(crate) page_cache: Given<PageCache>,
-    pub(crate) cache_files: Given<PageCache>,
-    pub(crate) cache_writeback: Given<bool>,
-    pub(crate) passthrough_headroom: Given<Size>,
-    pub(crate) attr_timeout: Given<Duration>,
-    pub(crate) entry_timeout: Given<Duration>,
-    pub(crate) negative_timeout: Given<Duration>,
-    pub(crate) branch_timeout: Given<Duration>,
-    pub(crate) out_of_band: Given<OutOfBand>,
-    pub(crate) branch_inflight: Given<usize>,
-    pub(crate) degraded: Given<Degraded>,
-    pub(crate) transport: Given<Transport>,
-    pub(crate) transport_scheduling: Given<TransportScheduling>,
-    pub(crate) seccomp: Given<Seccomp>,
-    pub(crate) max_threads: Given<NonZeroUsize>,
-    pub(crate) max_write: Given<u32>,
-    pub(crate) statfs: Given<StatfsView>,
-    pub(crate) locks: Given<Locks>,
-    pub(crate) nfs_export: Given<bool>,
-    pub(crate) nfs_identity: Given<PoolId>,
-    pub(crate) state_dir: Given<PathBuf>,
-    pub(crate) allow_other: Given<bool>,
-    pub(crate) default_permissions: Given<bool>,
-    pub(crate) fsname: Given<OsString>,
-    pub(crate) subtype: Given<String>,
-    pub(crate) nonempty: Given<bool>,
-    pub(crate) run_in: Given<RunIn>,
-    pub(crate) log: Given<LogTarget>,
-    pub(crate) log_level: Given<Level>,
-    pub(crate) config: Vec<PathBuf>,
-    pub(crate) metrics: Given<SocketAddr>,
-    pub(crate) write_rules: Given<Rules>,
+    pub(crate) mlimit: Option<Floor>,
+    pub(crate) wait_for_mounts: bool,
+    pub(crate) cache_files: Option<PageCache>,
+    pub(crate) cache_writeback: bool,
     pub(crate) flags: RawFlags,
-    given: Vec<&'static str>,
+    pub(crate) given: BTreeMap<&'static str, Given>,
     notices: Vec<String>,
     remarks: Vec<String>,
+}
+
+impl Default for RawOptions {
+    /// The defaults of the option table.
+    fn default() -> Self {
+        let mut raw = Self::over(Options::unset());
+        for row in options::rows().filter(|row| !row.settled_later) {
+            if let (Effect::Set(set), false) = (row.effect, row.default.is_empty()) {
+                let typed =
+                    Typed { name: row.name(), value: Some(OsStr::new(row.default)), origin: Origin::Config };
+                let _ = set(&mut raw, &typed); // A test reads every default back.
+            }
+        }
+        Self::over(Options { watched_timeouts: (WATCHED, WATCHED), ..raw.options })
+    }
 }
 
 /// A restriction that mount(8) and mount.fuse always write the opposite of when it is not given (`rw`, `suid`,
@@ -178,16 +109,56 @@ impl RawOptions {
         self.policies.push(PolicyChoice { name, spelled: typed.to_string(), origin: typed.origin, chain });
     }
 
-    /// Remembers that an option was typed behind `-o`.
-    pub(crate) fn note_given(&mut self, name: &'static str) {
-        if !self.given.contains(&name) {
-            self.given.push(name);
+    /// Options as they are now, before anything is typed.
+    pub(crate) fn over(options: Options) -> Self {
+        Self {
+            options,
+            policies: Vec::new(),
+            mlimit: None,
+            wait_for_mounts: false,
+            cache_files: None,
+            cache_writeback: false,
+            flags: RawFlags::default(),
+            given: BTreeMap::new(),
+            notices: Vec::new(),
+            remarks: Vec::new(),
         }
     }
 
+    /// Remembers how an option was typed; the last one counts.
+    pub(crate) fn note(&mut self, name: &'static str, typed: &Typed<'_>) {
+        self.given.insert(name, Given { spelled: typed.to_string(), origin: typed.origin });
+    }
+
+    /// Takes `value` for the option `name` of ours, which another program's option `typed` means.
+    pub(crate) fn take_as(&mut self, name: &str, value: &str, typed: &Typed<'_>) -> Result<(), String> {
+        let Some(row) = options::find(name) else { return Ok(()) };
+        if let Effect::Set(set) = row.effect {
+            set(self, &Typed { name, value: Some(OsStr::new(value)), origin: typed.origin })?;
+            self.note(row.name(), typed);
+        }
+        Ok(())
+    }
+
+    /// Whether an option was given.
+    pub(crate) fn is_given(&self, name: &str) -> bool {
+        self.given.contains_key(name)
+    }
+
+    /// Spelling of an option that was given.
+    pub(crate) fn spelled(&self, name: &str) -> &str {
+        self.given.get(name).map_or("", |given| &given.spelled)
+    }
+
+    /// Origin of an option that was given.
+    pub(crate) fn origin(&self, name: &str) -> Option<Origin> {
+        self.given.get(name).map(|given| given.origin)
+    }
+
     /// The options that were typed behind `-o`.
-    pub(crate) fn given(&self) -> &[&'static str] {
-        &self.given
+    pub(crate) fn behind_o(&self) -> Vec<&'static str> {
+        let typed = self.given.iter().filter(|(_, given)| given.origin == Origin::CommandLine);
+        typed.map(|(name, _)| *name).collect()
     }
 
     /// Something the user should know.
@@ -208,9 +179,5 @@ impl RawOptions {
 
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
-    }
-
-    pub(crate) fn relocation(&self) -> Relocate {
-        if self.relocate.or(true) { Relocate::On } else { Relocate::Off }
     }
 }

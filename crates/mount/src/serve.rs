@@ -9,12 +9,12 @@ use fsstack_control::{ListenAt, Server};
 use fsstack_engine::health::MountWatch;
 use fsstack_engine::open::noatime::NoatimeScope;
 use fsstack_engine::open::route::{Backings, NoBackings};
-use fsstack_engine::settings as engine;
+use fsstack_engine::settings::{self as engine, Locks, PageCache, WritePath};
 use fsstack_engine::{Pool, Union};
 use fsstack_fuse::mount::mount;
 use fsstack_fuse::transport::device::DeviceBackings;
 use fsstack_fuse::unmount::{Unmount, Unmounter};
-use fsstack_fuse::{Adapter, Closer, Mounted, OpenTransport, Plan, Scheduling, Transport};
+use fsstack_fuse::{Adapter, Closer, Mounted, OpenTransport, Plan, Transport};
 use fsstack_pool::{BranchSpec, Printable};
 use fsstack_sys::mounts::MountFlags as KernelFlags;
 use fsstack_sys::process::{Signal, SignalFd, block_signals};
@@ -34,10 +34,7 @@ use crate::outside;
 use crate::registry::Registration;
 use crate::remembered::Remembered;
 use crate::restrictions;
-use crate::settings::{
-    self, AccessTimes, Locks, MountFlags, PageCache, Privilege, Settings, StatfsView, TransportScheduling,
-    Verify, WritePath,
-};
+use crate::settings::{AccessTimes, MountFlags, Privilege, Settings};
 use crate::world::World;
 
 /// Names and offsets that open listings keep at most, all together: some 13 bytes each.
@@ -77,7 +74,7 @@ pub(crate) fn serve(
     let ended = opened.and_then(|(transport, served)| {
         let (end, ended) = mpsc::channel();
         let told = end.clone();
-        let exported = settings.nfs_export.then(|| settings.mount_point.clone());
+        let exported = settings.options.engine.nfs_export.then(|| settings.mount_point.clone());
         let taker =
             Taker { unmounter: unmounter.clone(), closer: transport.closer(), union: served.union.clone() };
         listen(signals, taker, log.clone(), end, exported).map_err(|error| system("thread", error))?;
@@ -91,7 +88,8 @@ pub(crate) fn serve(
         }
         keep_to_known_calls(settings);
         ready.announce();
-        Remembered::in_dir(settings.state_dir.as_deref()).note(&settings.branches, &World::here());
+        Remembered::in_dir(settings.options.engine.state_dir.as_deref())
+            .note(&settings.branches, &World::here());
         log_mounted(settings, &mounted);
         log_want_of_room(settings, &union);
         let waiting = std::thread::Builder::new().name("fuse-wait".into());
@@ -130,7 +128,7 @@ fn timeout(union: &Union) -> Duration {
 }
 
 fn log_mounted(settings: &Settings, mounted: &Mounted) {
-    let passthrough = mounted.granted.passthrough && settings.write_path != WritePath::Stacked;
+    let passthrough = mounted.granted.passthrough && settings.options.engine.write_path != WritePath::Stacked;
     tracing::info!(
         "{}: {} branches mounted, {}, requests by {}",
         Printable::path(&settings.mount_point),
@@ -145,7 +143,7 @@ fn log_want_of_room(settings: &Settings, union: &Union) {
     if let Some(reasons) = union.nothing_fits() {
         tracing::warn!(
             "create={}: nothing can be made now: {}; set a lower minfreespace=, or end create= with >any",
-            settings.create,
+            settings.options.engine.create,
             reasons.join("; ")
         );
     }
@@ -175,65 +173,31 @@ pub(crate) fn engine_settings(settings: &Settings) -> engine::Settings {
             MountFlags { synchronous_directories: true, .. } => engine::Synced::Names,
             _ => engine::Synced::ByRequest,
         },
-        create: settings.create.clone(),
-        floor: settings.floor,
-        min_inodes: settings.min_inodes,
-        write_path: settings.write_path.for_engine(),
-        rules: settings.write_rules.clone(),
-        page_cache: match settings.page_cache {
-            PageCache::Off => engine::PageCache::Off,
-            PageCache::On => engine::PageCache::On,
-            PageCache::Writeback => engine::PageCache::WriteBack,
-        },
-        relocate: settings.relocate == settings::Relocate::On,
-        relocation: engine::Relocation {
-            policy: settings.relocate_policy.clone(),
-            verify: match settings.relocate_verify {
-                Verify::Size => engine::Verify::Size,
-                Verify::Content => engine::Verify::Content,
-            },
-            speed: settings.relocate_speed,
-        },
-        passthrough_headroom: settings.passthrough_headroom.0,
-        statfs: match settings.statfs {
-            StatfsView::All => engine::StatfsMode::All,
-            StatfsView::AsPlaced => engine::StatfsMode::AsPlaced,
-        },
-        locks: match settings.locks {
-            Locks::Local => engine::Locks::Local,
-            Locks::Branch => engine::Locks::Branch,
-        },
-        branch_timeout: settings.branch_timeout,
-        branch_inflight: settings.branch_inflight,
-        degraded: match settings.degraded {
-            settings::Degraded::Strict => engine::Degraded::Strict,
-            settings::Degraded::Read => engine::Degraded::Read,
-        },
-        recheck: outside::recheck(settings),
+        recheck: outside::recheck(&settings.options),
         privileged: settings.privilege == Privilege::Root,
-        nfs_export: settings.nfs_export,
-        state_dir: settings.state_dir.clone(),
         // Half of what may be open is for directories, half for files.
         // Each keeps a directory of its branch in the kernel's memory.
         listing_entries: LISTING_ENTRIES,
         dir_fds: usize::try_from(fsstack_sys::thread::raise_nofile_limit() / 2).unwrap_or(512).min(1 << 18),
+        ..settings.options.engine.clone()
     }
 }
 
 fn settle_transport(settings: &Settings) -> Result<Transport, LaunchError> {
-    if settings.locks == Locks::Branch {
+    if settings.options.engine.locks == Locks::Branch {
         return Ok(Transport::Dev); // the ring beside it was refused
     }
-    let wanted = match settings.transport {
-        settings::Transport::Auto => Transport::Auto,
-        settings::Transport::Ring => Transport::Ring,
-        settings::Transport::Dev => Transport::Dev,
-    };
-    wanted.settled().map_err(|why| LaunchError::mount(format!("transport=ring: {why}: use transport=auto")))
+    settings
+        .options
+        .transport
+        .settled()
+        .map_err(|why| LaunchError::mount(format!("transport=ring: {why}: use transport=auto")))
 }
 
 fn identity_device(settings: &Settings) -> Result<Option<Device>, LaunchError> {
-    let Some((uuid, folder)) = settings.nfs_identity.zip(settings.state_dir.as_deref()) else {
+    let Some((uuid, folder)) =
+        settings.options.nfs_identity.zip(settings.options.engine.state_dir.as_deref())
+    else {
         return Ok(None);
     };
     Device::make(folder, uuid).map(Some).map_err(LaunchError::mount)
@@ -243,19 +207,20 @@ fn plan(settings: &Settings, transport: Transport, device: Option<&Device>) -> P
     Plan {
         device: device.map(Device::path),
         target: settings.mount_point.clone(),
-        fsname: settings.fsname.clone(),
-        subtype: settings.subtype.clone(),
+        fsname: settings.options.fsname.clone(),
+        subtype: settings.options.subtype.clone(),
         flags: kernel_flags(&settings.flags),
-        allow_other: settings.allow_other,
-        default_permissions: settings.default_permissions,
+        allow_other: settings.options.allow_other,
+        default_permissions: settings.options.default_permissions,
         privileged: settings.privilege == Privilege::Root,
-        max_write: settings.max_write,
+        max_write: settings.options.max_write,
         // Also where nothing goes by it now: the write path may change while the pool is mounted.
-        passthrough: settings.page_cache != PageCache::Writeback && settings.privilege == Privilege::Root,
-        writeback: settings.page_cache == PageCache::Writeback,
+        passthrough: settings.options.engine.page_cache != PageCache::WriteBack
+            && settings.privilege == Privilege::Root,
+        writeback: settings.options.engine.page_cache == PageCache::WriteBack,
         ring: transport == Transport::Ring,
-        forward_locks: settings.locks == Locks::Branch,
-        export: settings.nfs_export,
+        forward_locks: settings.options.engine.locks == Locks::Branch,
+        export: settings.options.engine.nfs_export,
     }
 }
 
@@ -280,7 +245,7 @@ pub(crate) fn kernel_flags(flags: &MountFlags) -> KernelFlags {
 
 /// A pool that cannot be asked is a pool all the same.
 fn control(settings: &Settings, listed: Option<&Registration>, served: &Arc<Served>) -> Option<Server> {
-    let listen_at = ListenAt { socket: listed.map(Registration::socket), metrics: settings.metrics };
+    let listen_at = ListenAt { socket: listed.map(Registration::socket), metrics: settings.options.metrics };
     let start = |listen_at: &ListenAt| {
         if listen_at.socket.is_none() && listen_at.metrics.is_none() {
             return None;
@@ -293,9 +258,10 @@ fn control(settings: &Settings, listed: Option<&Registration>, served: &Arc<Serv
             .ok()
     };
     // A port that is taken does not cost the socket.
-    let server = start(&listen_at)
-        .or_else(|| settings.metrics.and_then(|_| start(&ListenAt { metrics: None, ..listen_at.clone() })))?;
-    served.settings.lock().metrics = server.metrics();
+    let server = start(&listen_at).or_else(|| {
+        settings.options.metrics.and_then(|_| start(&ListenAt { metrics: None, ..listen_at.clone() }))
+    })?;
+    served.settings.lock().options.metrics = server.metrics();
     Some(server)
 }
 
@@ -308,16 +274,17 @@ fn open_transport(
     listed: Option<&Registration>,
 ) -> Result<(OpenTransport, Arc<Served>), LaunchError> {
     let system = |error: io::Error| LaunchError::system(format!("{}: {error}", "/dev/fuse"));
+    let options = &settings.options;
     let backings: Arc<dyn Backings> = if mounted.granted.passthrough {
         let backings = DeviceBackings::new(mounted.device()).map_err(system)?;
         check_passthrough(settings, &pool, &backings)?;
         Arc::new(backings)
-    } else if settings.write_path == WritePath::Passthrough {
+    } else if settings.options.engine.write_path == WritePath::Passthrough {
         let text = "write-path=passthrough: this kernel has no FUSE passthrough (Linux 6.9 and later have it): \
                     use write-path=auto";
         return Err(LaunchError::mount(text));
     } else {
-        if settings.write_path == WritePath::Auto {
+        if settings.options.engine.write_path == WritePath::Auto {
             tracing::info!("kernel without FUSE passthrough; files use the stacked path");
         }
         Arc::new(NoBackings)
@@ -328,26 +295,26 @@ fn open_transport(
         files,
         directories: files || !settings.flags.directory_access_times,
     });
-    outside::keep_informed(settings, &union, mounted).map_err(system)?;
-    if settings.transport == settings::Transport::Ring && !mounted.granted.ring {
+    outside::keep_informed(options, &union, mounted).map_err(system)?;
+    if options.transport == Transport::Ring && !mounted.granted.ring {
         let text =
             "transport=ring: the kernel did not grant FUSE over io_uring to this mount: use transport=auto";
         return Err(LaunchError::mount(text));
     }
     let abi = Abi { setxattr_ext: mounted.granted.setxattr_ext };
-    let adapter = Arc::new(Adapter::new(union.clone(), outside::timeouts(settings), abi));
+    let adapter = Arc::new(Adapter::new(union.clone(), outside::timeouts(options), abi));
     let device = mounted.device().try_clone_to_owned().map_err(system)?;
-    let threads = settings.max_threads.map(std::num::NonZeroUsize::get);
+    let threads = settings.options.max_threads.map(std::num::NonZeroUsize::get);
     union.set_transport(if mounted.granted.ring { "ring" } else { "dev" });
-    let scheduling = match settings.transport_scheduling {
-        TransportScheduling::Auto => Scheduling::Auto,
-        TransportScheduling::Idle => Scheduling::Idle,
-        TransportScheduling::Nice => Scheduling::Nice,
-        TransportScheduling::Plain => Scheduling::Plain,
-    };
     let granted = mounted.granted;
-    let transport =
-        OpenTransport::open(granted.ring, adapter.clone(), device, granted.payload, threads, scheduling);
+    let transport = OpenTransport::open(
+        granted.ring,
+        adapter.clone(),
+        device,
+        granted.payload,
+        threads,
+        options.scheduling,
+    );
     let served = Served {
         id: listed.map(|listed| listed.id().to_owned()).unwrap_or_default(),
         registry: listed.map(|listed| listed.registry().to_owned()),
@@ -371,7 +338,7 @@ fn open_transport(
 
 /// `write-path=passthrough` is a promise: every branch that takes writes must be able to keep it.
 fn check_passthrough(settings: &Settings, pool: &Pool, backings: &DeviceBackings) -> Result<(), LaunchError> {
-    if settings.write_path != WritePath::Passthrough {
+    if settings.options.engine.write_path != WritePath::Passthrough {
         return Ok(());
     }
     for branch in &pool.branches {

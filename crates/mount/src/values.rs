@@ -2,11 +2,10 @@
 
 use crate::log::{LEVELS, LogTarget};
 use crate::options::Typed;
-use crate::settings::WritePath;
 use fsstack_engine::rules::Rules;
 use fsstack_pool::{Chain, Floor, Size, nearest};
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use tracing::Level;
 
 /// How `Chain::default_create` is written: tests hold the two together.
@@ -18,8 +17,6 @@ pub(crate) const DEFAULT_HEADROOM: &str = "1G";
 /// Largest request that the kernel takes without a change of its limits.
 pub(crate) const DEFAULT_MAX_WRITE: &str = "1M";
 
-/// Calls that a branch's server gets at once.
-pub(crate) const DEFAULT_INFLIGHT: usize = 24;
 /// Worker threads unless max-threads is given.
 pub(crate) const DEFAULT_THREADS: usize = 64;
 
@@ -30,12 +27,23 @@ pub(crate) fn chain(text: &str) -> Result<Chain, String> {
     text.parse().map_err(said)
 }
 
-pub(crate) fn floor(text: &str) -> Result<Floor, String> {
-    text.parse().map_err(said)
-}
-
 pub(crate) fn mlimit(text: &str) -> Result<Floor, String> {
     Floor::from_mlimit(text).map_err(said)
+}
+
+/// Bytes.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    size(text).map(|Size(bytes)| bytes)
+}
+
+/// Bytes a second at most; 0: no limit.
+pub(crate) fn speed(text: &str) -> Result<Option<NonZeroU64>, String> {
+    bytes(text).map(NonZeroU64::new)
+}
+
+/// A whole number.
+pub(crate) fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "not a whole number".to_owned())
 }
 
 pub(crate) fn size(text: &str) -> Result<Size, String> {
@@ -83,11 +91,8 @@ pub(crate) fn max_write(text: &str) -> Result<u32, String> {
 }
 
 /// mergerfs counts in pages where there is no unit.
-pub(crate) fn message_size(text: &str) -> Result<u32, String> {
-    match text.parse::<u64>() {
-        Ok(pages) => max_write(&pages.saturating_mul(PAGE).to_string()),
-        Err(_) => max_write(text),
-    }
+pub(crate) fn message_size(text: &str) -> String {
+    text.parse::<u64>().map_or_else(|_| text.to_owned(), |pages| pages.saturating_mul(PAGE).to_string())
 }
 
 /// It stands in the mount table, where these bytes mean something.
@@ -137,8 +142,8 @@ pub(crate) fn write_rules(text: &str) -> Result<Rules, String> {
     let wrong = || "not rules as /dir=stacked:/other=passthrough".to_owned();
     text.split(':').filter(|rule| !rule.is_empty()).try_fold(Rules::default(), |rules, rule| {
         let (directory, path) = rule.rsplit_once('=').ok_or_else(wrong)?;
-        let path = WritePath::by_name(path).ok_or_else(wrong)?;
-        rules.with(directory.as_bytes(), Some(path.for_engine())).map_err(said)
+        let path = path.parse().map_err(|_| wrong())?;
+        rules.with(directory.as_bytes(), Some(path)).map_err(said)
     })
 }
 

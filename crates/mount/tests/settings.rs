@@ -6,8 +6,8 @@
 mod test_bed;
 
 use expect_test::{Expect, expect};
-use fsstack_mount::problem::Problems;
 use fsstack_mount::registry::{self, DirectoryId, RegistryBranch, RegistryEntry};
+use fsstack_mount::problem::Problems;
 use fsstack_mount::settings::{Privilege, Settings};
 use fsstack_mount::{Request, World, parse, resolve};
 use std::ffi::OsString;
@@ -32,10 +32,10 @@ fn check(test_bed: &TestBed, options: &str, expected: Expect) {
     let lines = |options: &str| match settle(test_bed, Privilege::Root, &["$D/a", "$D/mnt", "-o", options]) {
         Ok(settings) => {
             let settings = Settings { given: Vec::new(), ..settings };
-            let create = settings.create.to_string();
+            let create = settings.options.engine.create.to_string();
             let text = format!("{settings:#?}");
-            let (before, rest) = text.split_once("    create: ").unwrap();
-            let (_, after) = rest.split_once("\n    },\n").unwrap();
+            let (before, rest) = text.split_once("            create: ").unwrap();
+            let (_, after) = rest.split_once("\n            },\n").unwrap();
             format!("{before}    create: {create}\n{after}")
         }
         Err(problems) => told(&problems),
@@ -65,7 +65,7 @@ fn a_mount_is_refused_where_nobody_knows_what_was_mounted() {
 fn the_defaults() {
     let test_bed = TestBed::new();
     let settings = settle(&test_bed, Privilege::Root, &["$D/a=NC,1G:$D/b", "$D/mnt"]).unwrap();
-    expect!["mspmfs>any"].assert_eq(&settings.create.to_string());
+    expect!["mspmfs>any"].assert_eq(&settings.options.engine.create.to_string());
     let branches: Vec<_> =
         settings.branches.iter().map(|branch| test_bed.hide(&branch.spec.to_string())).collect();
     expect!["$D/a=NC,1G $D/b=RW"].assert_eq(&branches.join(" "));
@@ -75,65 +75,93 @@ fn the_defaults() {
             source: "$D/a=NC,1G:$D/b",
             branches: [],
             mount_point: "$D/mnt",
-            create: Chain {
-                policies: [
-                    Policy {
-                        scope: DeepestParent,
-                        rank: MostFree,
+            options: Options {
+                engine: Settings {
+                    create: Chain {
+                        policies: [
+                            Policy {
+                                scope: DeepestParent,
+                                rank: MostFree,
+                            },
+                        ],
+                        limit: Bytes(
+                            4294967296,
+                        ),
+                        last_resort: true,
                     },
-                ],
-                limit: Bytes(
-                    4294967296,
-                ),
-                last_resort: true,
-            },
-            floor: Bytes(
-                4294967296,
-            ),
-            min_inodes: 0,
-            relocate: On,
-            relocate_policy: Chain {
-                policies: [
-                    Policy {
-                        scope: AnyBranch,
-                        rank: MostFree,
+                    floor: Bytes(
+                        4294967296,
+                    ),
+                    min_inodes: 0,
+                    synced: ByRequest,
+                    write_path: Auto,
+                    rules: Rules(
+                        [],
+                    ),
+                    page_cache: Off,
+                    passthrough_headroom: 1073741824,
+                    relocate: true,
+                    relocation: Relocation {
+                        policy: Chain {
+                            policies: [
+                                Policy {
+                                    scope: AnyBranch,
+                                    rank: MostFree,
+                                },
+                            ],
+                            limit: Bytes(
+                                4294967296,
+                            ),
+                            last_resort: false,
+                        },
+                        verify: Size,
+                        speed: None,
                     },
-                ],
-                limit: Bytes(
-                    4294967296,
+                    statfs: All,
+                    locks: Local,
+                    branch_timeout: 10s,
+                    branch_inflight: 24,
+                    degraded: Strict,
+                    recheck: 3600s,
+                    privileged: false,
+                    nfs_export: false,
+                    state_dir: Some(
+                        "/var/lib/fsstack",
+                    ),
+                    dir_fds: 512,
+                    listing_entries: 1048576,
+                },
+                require: Same,
+                branches_timeout: 0ns,
+                attr_timeout: 1s,
+                entry_timeout: 1s,
+                negative_timeout: 0ns,
+                watched_timeouts: (
+                    60s,
+                    60s,
                 ),
-                last_resort: false,
+                out_of_band: Timeout,
+                transport: Auto,
+                scheduling: Auto,
+                seccomp: On,
+                max_threads: None,
+                max_write: 1048576,
+                nfs_identity: None,
+                fsname: "$D/a=NC,1G:$D/b",
+                subtype: "fsstack",
+                allow_other: true,
+                default_permissions: true,
+                nonempty: false,
+                run_in: Background,
+                log: LogSettings {
+                    target: Syslog,
+                    level: Level(
+                        Info,
+                    ),
+                },
+                config: [],
+                metrics: None,
             },
-            relocate_verify: Size,
-            relocate_speed: None,
-            write_path: Auto,
-            page_cache: Off,
-            passthrough_headroom: Size(
-                1073741824,
-            ),
-            branch_timeout: 10s,
-            branch_inflight: 24,
-            degraded: Strict,
-            attr_timeout: 1s,
-            entry_timeout: 1s,
-            negative_timeout: 0ns,
-            out_of_band: Timeout,
-            watched_timeouts: (
-                60s,
-                60s,
-            ),
-            transport: Auto,
-            transport_scheduling: Auto,
-            seccomp: On,
-            max_threads: None,
-            max_write: 1048576,
-            statfs: All,
-            locks: Local,
-            nfs_export: false,
-            nfs_identity: None,
-            state_dir: Some(
-                "/var/lib/fsstack",
-            ),
             flags: MountFlags {
                 read_only: false,
                 access_times: Relative,
@@ -144,28 +172,11 @@ fn the_defaults() {
                 synchronous: false,
                 synchronous_directories: false,
             },
-            fsname: "$D/a=NC,1G:$D/b",
-            subtype: "fsstack",
-            allow_other: true,
-            default_permissions: true,
             privilege: Root,
-            run_in: Background,
-            log: LogSettings {
-                target: Syslog,
-                level: Level(
-                    Info,
-                ),
-            },
-            require: Same,
             registry: Some(
                 "$D/run",
             ),
-            config: None,
             given: [],
-            metrics: None,
-            write_rules: Rules(
-                [],
-            ),
             notices: [],
             remarks: [],
         }"#]]
@@ -190,7 +201,7 @@ fn our_spellings() {
         expect![[r#"
             write_path: Passthrough,
             page_cache: On,
-            10737418240,
+            passthrough_headroom: 10737418240,
             branch_inflight: 7,
             max_threads: Some(
             8,
@@ -286,7 +297,7 @@ fn spellings_of_mhddfs_and_mergerfs() {
         "cache.writeback=true",
         expect![[r#"
             write_path: Stacked,
-            page_cache: Writeback,
+            page_cache: WriteBack,
             remarks: [
             "page-cache=writeback: the kernel has no passthrough beside it; all data goes through the daemon","#]],
     );
@@ -312,9 +323,10 @@ fn the_later_wins_and_the_command_line_before_the_file() {
             attr_timeout: 9s,
             entry_timeout: 2.5s,
             2.5s,
-            read_only: true,
-            config: Some(
+            config: [
             "$D/pool.toml",
+            ],
+            read_only: true,
             notices: [
             "cache.files=full: is page-cache=on; leave it out, and no second copy of data is kept in memory","#]],
     );
@@ -327,9 +339,10 @@ fn the_later_wins_and_the_command_line_before_the_file() {
             attr_timeout: 7s,
             entry_timeout: 2.5s,
             2.5s,
-            read_only: true,
-            config: Some(
+            config: [
             "$D/pool.toml",
+            ],
+            read_only: true,
             notices: [
             "cache.files=full: is page-cache=on; leave it out, and no second copy of data is kept in memory","#]],
     );
@@ -340,9 +353,9 @@ fn a_user_has_the_stacked_path_and_is_told() {
     let test_bed = TestBed::new();
     let settings = settle(&test_bed, Privilege::User, &["$D/a", "$D/mnt"]).unwrap();
     let seen = (
-        settings.write_path,
-        settings.allow_other,
-        settings.default_permissions,
+        settings.options.engine.write_path,
+        settings.options.allow_other,
+        settings.options.default_permissions,
         settings.registry,
         settings.notices,
     );

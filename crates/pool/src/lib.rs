@@ -14,6 +14,7 @@ mod space;
 mod turn;
 
 pub mod policy;
+pub mod settings;
 
 pub use branch::{BranchMode, BranchSpec, UnknownMode};
 pub use candidate::{Candidate, Rejection, explain, verdict};

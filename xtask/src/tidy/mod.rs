@@ -2,6 +2,7 @@
 
 mod manual;
 mod names;
+mod options;
 mod pages;
 mod prose;
 mod rules;
@@ -38,6 +39,7 @@ const RULES: &[Rule] = &[
     ("unsafe lives on its floor", rules::unsafe_floor),
     ("programs are started in lab::shell", rules::one_shell),
     ("only main ends the process", rules::one_exit),
+    ("an option is named in at most four files", options::few_files),
     ("no util, common or helpers files", rules::no_drawers),
     ("every operation has its engine test", rules::op_tests),
     ("no registry but crates.io, no package index", rules::no_registries),

@@ -23,11 +23,14 @@ use dev::DevTransport;
 pub use ending::Closer;
 use ring::UringTransport;
 use scheduling::Scheduling;
+use strum::{Display, EnumString, VariantNames};
 
 /// Which transport requests come through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum Transport {
     /// The ring where the kernel has it and it is switched on; else the device.
+    #[default]
     Auto,
     /// FUSE over io_uring.
     Ring,
@@ -60,15 +63,6 @@ impl Transport {
                     .map_err(|error| format!("this process may not use io_uring: {error}"))?;
                 Ok(Self::Ring)
             }
-        }
-    }
-
-    /// For people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Ring => "ring",
-            Self::Dev => "dev",
         }
     }
 }

@@ -12,12 +12,15 @@ use fsstack_sys::cpu_group::CpuGroup;
 use fsstack_sys::process;
 use fsstack_sys::thread::{self, Policy, RunDelay};
 use parking_lot::Mutex;
+use strum::{Display, EnumString, VariantNames};
 
 /// How the threads of a transport are scheduled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum Scheduling {
     /// Chosen by the process's own state: `Idle` in a scheduling group of its own, else `Nice`; `Plain` where neither could
     /// be undone.
+    #[default]
     Auto,
     /// `SCHED_IDLE`.
     Idle,

@@ -81,8 +81,8 @@ impl Served {
         };
         let mut problems = Problems::default();
         let (require, remembered) = {
-            let settings = self.settings.lock();
-            (settings.require, Remembered::in_dir(settings.state_dir.as_deref()))
+            let options = &self.settings.lock().options;
+            (options.require, Remembered::in_dir(options.engine.state_dir.as_deref()))
         };
         let timeout = Duration::ZERO;
         let demand = Demand { require, remembered: remembered.clone(), wait_for_mounts: false, timeout };

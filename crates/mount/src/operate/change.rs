@@ -3,13 +3,13 @@
 //! The settings are locked while they change, and requests for the pool's state wait for them. So no branch is asked
 //! anything meanwhile: trials on branches come before.
 
-use super::keys::{self, KEYS, KeyRow};
 use super::{Served, persist};
-use crate::options::{self, Origin, Typed};
+use crate::options::{self, Key, Origin, Row, Typed};
 use crate::outside::timeouts;
 use crate::raw::RawOptions;
+use crate::resolve::place_by_mlimit;
 use crate::serve::engine_settings;
-use crate::settings::{PageCache, Privilege, Settings, WritePath};
+use crate::settings::{Privilege, Settings};
 use crate::values::{self, suggestion};
 use crate::whole_file;
 use fsstack_control::Refusal;
@@ -17,6 +17,7 @@ use fsstack_control::api::{
     Assignment, Change, Changed, SettingsRequest, WritePathChanged, WritePathRequest,
 };
 use fsstack_pool::Printable;
+use fsstack_pool::settings::{PageCache, Words as _, WritePath};
 use std::ffi::OsStr;
 
 impl Served {
@@ -31,14 +32,14 @@ impl Served {
         };
         let tried = self.try_promise(|held| Ok(assigned(held)?.0))?;
         let mut held = self.settings.lock();
-        held.log.level = self.level.get();
+        held.options.log.level = self.level.get();
         let (wanted, mut named) = assigned(&held)?;
         self.check(&held, &wanted, tried)?;
         let changes = difference(&held, &wanted);
         let mut notes = Vec::new();
         let mut persisted = None;
         if request.persist {
-            named.retain(|name| KEYS.iter().any(|row| row.name == *name && row.set.is_some()));
+            named.retain(|row| row.is_live());
             notes.extend(shadowed(&wanted, &named));
             persisted = self.persist(&wanted, &named, request.dry_run)?;
         }
@@ -52,7 +53,7 @@ impl Served {
     }
 
     pub(super) fn switch_write_path(&self, request: &WritePathRequest) -> Result<WritePathChanged, Refusal> {
-        let path = WritePath::by_name(&request.write_path);
+        let path = request.write_path.parse::<WritePath>().ok();
         let switched = |held: &Settings| {
             let mut wanted = held.clone();
             match &request.subtree {
@@ -60,12 +61,14 @@ impl Served {
                     if path.is_none() && request.write_path != "inherit" {
                         return Err(no_path(&request.write_path));
                     }
-                    let rules =
-                        wanted.write_rules.with(directory.as_bytes(), path.map(WritePath::for_engine));
-                    wanted.write_rules =
-                        rules.map_err(|error| Refusal::usage(format!("--subtree: {error}")))?;
+                    let rules = &mut wanted.options.engine.rules;
+                    *rules = rules
+                        .with(directory.as_bytes(), path)
+                        .map_err(|error| Refusal::usage(format!("--subtree: {error}")))?;
                 }
-                None => wanted.write_path = path.ok_or_else(|| no_path(&request.write_path))?,
+                None => {
+                    wanted.options.engine.write_path = path.ok_or_else(|| no_path(&request.write_path))?;
+                }
             }
             Ok(wanted)
         };
@@ -74,13 +77,14 @@ impl Served {
         let wanted = switched(&held)?;
         self.check(&held, &wanted, tried)?;
         let (from, key) = match &request.subtree {
-            Some(directory) => (rule_of(&held, directory), "write-rules"),
-            None => (held.write_path.name().to_owned(), "write-path"),
+            Some(directory) => (rule_of(&held, directory), options::WRITE_RULES),
+            None => (held.options.engine.write_path.to_string(), options::WRITE_PATH),
         };
         let mut persisted = None;
         if !request.only_count {
             if request.persist {
-                persisted = self.persist(&wanted, &[key], false)?;
+                let row = options::find(key);
+                persisted = self.persist(&wanted, row.as_slice(), false)?;
             }
             self.put_in_force(&wanted)?;
             *held = wanted;
@@ -111,14 +115,15 @@ impl Served {
 
     /// Promises that only the kernel can keep must be those it made at the mount.
     fn check(&self, held: &Settings, wanted: &Settings, tried: Tried) -> Result<(), Refusal> {
-        let buffered = |settings: &Settings| settings.page_cache == PageCache::Writeback;
+        let buffered = |settings: &Settings| settings.options.engine.page_cache == PageCache::WriteBack;
         if buffered(held) != buffered(wanted) {
             return Err(Refusal::usage(
                 "page-cache=writeback: the kernel is told when the pool is mounted: unmount it and mount it with the other value",
             ));
         }
-        if let Some(why) = values::too_many_inflight(wanted.branch_inflight, wanted.max_threads) {
-            return Err(Refusal::usage(format!("branch-inflight={}: {why}", wanted.branch_inflight)));
+        let calls = wanted.options.engine.branch_inflight;
+        if let Some(why) = values::too_many_inflight(calls, wanted.options.max_threads) {
+            return Err(Refusal::usage(format!("branch-inflight={calls}: {why}")));
         }
         if !promises(held, wanted) {
             return Ok(());
@@ -142,9 +147,9 @@ impl Served {
     fn put_in_force(&self, settings: &Settings) -> Result<(), Refusal> {
         let engine = engine_settings(settings);
         self.union.change(|now| *now = engine).map_err(|error| Refusal::usage(error.to_string()))?;
-        self.adapter.set_timeouts(timeouts(settings));
-        if self.level.get() != settings.log.level {
-            self.level.set(settings.log.level);
+        self.adapter.set_timeouts(timeouts(&settings.options));
+        if self.level.get() != settings.options.log.level {
+            self.level.set(settings.options.log.level);
         }
         Ok(())
     }
@@ -152,16 +157,16 @@ impl Served {
     fn persist(
         &self,
         wanted: &Settings,
-        names: &[&'static str],
+        rows: &[&'static Row],
         dry_run: bool,
     ) -> Result<Option<String>, Refusal> {
-        let Some(file) = &wanted.config else {
+        let Some(file) = wanted.options.config.last() else {
             return Err(Refusal::usage(
                 "--persist: this pool has no config file: mount it with config=FILE, or change its line in fstab",
             ));
         };
-        let rows = names.iter().filter_map(|name| KEYS.iter().find(|row| row.name == *name));
-        let values: Vec<(&str, String)> = rows.map(|row| (row.name, (row.get)(wanted))).collect();
+        let value = |row: &&'static Row| Some((row.name(), row.get(&wanted.options)?));
+        let values: Vec<(&str, String)> = rows.iter().filter_map(value).collect();
         let shown = Printable::path(file).to_string();
         let edited =
             persist::edited(file, &values).map_err(|why| Refusal::failed(format!("{shown}: {why}")))?;
@@ -182,50 +187,56 @@ enum Tried {
 
 /// Whether the change to `wanted` is a promise of passthrough.
 fn promises(held: &Settings, wanted: &Settings) -> bool {
-    keys::needs_passthrough(wanted) && !keys::needs_passthrough(held)
+    needs_passthrough(wanted) && !needs_passthrough(held)
 }
 
-/// Takes one assignment over into `wanted`: the name of its key.
-fn assign(wanted: &mut Settings, assignment: &Assignment, remount: bool) -> Result<&'static str, Refusal> {
+/// The write paths that depend on what the kernel granted when the pool was mounted.
+fn needs_passthrough(settings: &Settings) -> bool {
+    let engine = &settings.options.engine;
+    engine.write_path == WritePath::Passthrough
+        || engine.rules.iter().any(|rule| rule.how == WritePath::Passthrough)
+}
+
+/// Takes one assignment over into `wanted`; returns the row that it changes.
+fn assign(wanted: &mut Settings, assignment: &Assignment, remount: bool) -> Result<&'static Row, Refusal> {
     let Assignment { key, value } = assignment;
     let row = options::find(key).ok_or_else(|| {
-        let known = KEYS.iter().map(|row| row.name);
+        let known = options::keys().map(Row::name);
         Refusal::usage(format!("{}: unknown key{}", Printable(key.as_bytes()), suggestion(key, known)))
     })?;
     let typed = Typed { name: key, value: value.as_deref().map(OsStr::new), origin: Origin::CommandLine };
-    let mut raw = RawOptions::default();
+    let mut raw = RawOptions::over(wanted.options.clone());
     options::apply(&mut raw, row, &typed).map_err(Refusal::usage)?;
-    if let Some(limit) = raw.mlimit.get() {
-        keys::set_mlimit(wanted, *limit);
-        return Ok("create");
+    if let Some(limit) = raw.mlimit {
+        place_by_mlimit(&mut wanted.options, limit);
+        return Ok(options::find(options::CREATE).unwrap_or(row));
     }
-    let name = row.name();
-    match KEYS.iter().find(|known| known.name == name) {
-        Some(KeyRow { set: Some(set), .. }) => set(wanted, &raw),
-        Some(_) | None if remount => {}
-        Some(_) => {
+    match row.key {
+        Key::Live(_) => wanted.options = raw.options,
+        Key::Settled(_) | Key::None if remount => {}
+        Key::Settled(_) => {
             let text =
                 format!("{typed}: settled when the pool is mounted: unmount it and mount it with this value");
             return Err(Refusal::usage(text));
         }
-        None => {
+        Key::None => {
             return Err(Refusal::usage(format!("{typed}: no key of a mounted pool: it says how to mount")));
         }
     }
-    Ok(name)
+    Ok(row)
 }
 
 fn difference(held: &Settings, wanted: &Settings) -> Vec<Change> {
-    let change = |row: &KeyRow| {
-        let (from, to) = ((row.get)(held), (row.get)(wanted));
-        (from != to).then(|| Change { key: row.name.to_owned(), from, to })
+    let change = |row: &Row| {
+        let (from, to) = (row.get(&held.options)?, row.get(&wanted.options)?);
+        (from != to).then(|| Change { key: row.name().to_owned(), from, to })
     };
-    KEYS.iter().filter_map(change).collect()
+    options::keys().filter_map(change).collect()
 }
 
 /// Options given with `-o` apply again at the next mount, whatever the file says.
-fn shadowed(settings: &Settings, names: &[&'static str]) -> Vec<String> {
-    let given = names.iter().filter(|name| settings.given.contains(name));
+fn shadowed(settings: &Settings, rows: &[&'static Row]) -> Vec<String> {
+    let given = rows.iter().map(|row| row.name()).filter(|name| settings.given.contains(name));
     given
         .map(|name| {
             format!("{name}: also stands behind -o (in fstab?), which goes before the file at the next mount")
@@ -234,18 +245,18 @@ fn shadowed(settings: &Settings, names: &[&'static str]) -> Vec<String> {
 }
 
 fn no_path(text: &str) -> Refusal {
-    let known = WritePath::NAMES.map(|(name, _)| name);
+    let known = WritePath::VARIANTS;
     Refusal::usage(format!(
         "{}: not a write path: {}{}",
         Printable(text.as_bytes()),
         known.join(", "),
-        suggestion(text, known)
+        suggestion(text, known.iter().copied())
     ))
 }
 
 /// The rule that a directory has of its own.
 fn rule_of(settings: &Settings, directory: &str) -> String {
     let plain = directory.trim_matches('/').as_bytes();
-    let own = settings.write_rules.iter().find(|rule| &*rule.dir == plain);
+    let own = settings.options.engine.rules.iter().find(|rule| &*rule.dir == plain);
     own.map_or_else(|| "inherit".to_owned(), |rule| rule.how.to_string())
 }

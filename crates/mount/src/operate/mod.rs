@@ -8,12 +8,12 @@ mod change;
 mod copying;
 mod explain;
 mod handles;
-mod keys;
 mod metrics;
 mod persist;
 mod status;
 
 use crate::log::LogLevel;
+use crate::options;
 use crate::settings::Settings;
 pub(crate) use branches::Leaving;
 use fsstack_control::api::{
@@ -23,7 +23,6 @@ use fsstack_control::api::{
 use fsstack_control::{Copying, Operator, Refusal};
 use fsstack_engine::Union;
 use fsstack_fuse::Adapter;
-use keys::KEYS;
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,14 +56,14 @@ impl Operator for Served {
     fn keys(&self) -> Keys {
         let mut settings = self.settings.lock().clone();
         // SIGUSR1 and SIGUSR2 change it too.
-        settings.log.level = self.level.get();
-        let key = |row: &keys::KeyRow| Key {
-            key: row.name.to_owned(),
-            value: (row.get)(&settings),
-            changes: if row.set.is_some() { When::AtOnce } else { When::AtMount },
-            help: crate::options::find(row.name).map(|option| option.help.to_owned()).unwrap_or_default(),
+        settings.options.log.level = self.level.get();
+        let key = |row: &options::Row| Key {
+            key: row.name().to_owned(),
+            value: row.get(&settings.options).unwrap_or_default(),
+            changes: if row.is_live() { When::AtOnce } else { When::AtMount },
+            help: row.help.to_owned(),
         };
-        Keys { keys: KEYS.iter().map(key).collect() }
+        Keys { keys: options::keys().map(key).collect() }
     }
 
     fn change(&self, request: &SettingsRequest) -> Result<Changed, Refusal> {

@@ -29,9 +29,9 @@ impl Served {
             uptime_seconds: self.since.elapsed().as_secs(),
             transport: self.transport.to_owned(),
             passthrough: self.passthrough,
-            create: settings.create.to_string(),
-            write_path: settings.write_path.name().to_owned(),
-            write_rules: settings.write_rules.iter().map(rule).collect(),
+            create: settings.options.engine.create.to_string(),
+            write_path: settings.options.engine.write_path.to_string(),
+            write_rules: settings.options.engine.rules.iter().map(rule).collect(),
             branches: known.branches.iter().map(|branch| self.tell_branch(branch)).collect(),
             open_files: OpenFiles {
                 passthrough: values::count(known.open.passthrough),

@@ -1,8 +1,8 @@
 //! Options of mhddfs, mergerfs and libfuse in fstab lines: taken, passed over, or refused by name.
 
 use super::{Row, Takes, no_meaning, only, option, refused};
-use crate::settings::{PageCache, Require, StatfsView, WritePath};
 use crate::values;
+use fsstack_pool::settings::PageCache;
 
 const BOOLEAN: Takes = Takes::Value("true|false");
 
@@ -14,19 +14,20 @@ pub(super) const MEANT: &[Row] = &[
         "off",
         "\"off\" is page-cache=off, all others are page-cache=on.",
         |raw, typed| {
-            if typed.raw() == "off" {
-                return raw.cache_files.give(typed, PageCache::Off);
+            let is_off = typed.raw() == "off";
+            raw.cache_files = Some(if is_off { PageCache::Off } else { PageCache::On });
+            if !is_off {
+                let whose =
+                    if typed.raw() == "per-process" { " for every process, not only for some" } else { "" };
+                raw.notice(format!(
+                    "{typed}: is page-cache=on{whose}; leave it out, and no second copy of data is kept in memory"
+                ));
             }
-            let whose =
-                if typed.raw() == "per-process" { " for every process, not only for some" } else { "" };
-            raw.notice(format!(
-                "{typed}: is page-cache=on{whose}; leave it out, and no second copy of data is kept in memory"
-            ));
-            raw.cache_files.give(typed, PageCache::On)
+            Ok(())
         },
     ),
     option(&["cache.writeback"], BOOLEAN, "false", "\"true\" is page-cache=writeback.", |raw, typed| {
-        raw.cache_writeback.give(typed, typed.switch()?)
+        typed.by_switch(&mut raw.cache_writeback)
     }),
     option(
         &["passthrough.io", "passthrough"],
@@ -34,8 +35,8 @@ pub(super) const MEANT: &[Row] = &[
         "",
         "\"off\" is write-path=stacked, \"rw\" is write-path=auto; \"ro\" and \"wo\" are refused, because all openers of a file share one write path.",
         |raw, typed| {
-            let path = if typed.raw() == "off" { WritePath::Stacked } else { WritePath::Auto };
-            raw.write_path.give(typed, path)
+            let path = if typed.raw() == "off" { "stacked" } else { "auto" };
+            raw.take_as("write-path", path, typed)
         },
     ),
     option(
@@ -44,7 +45,7 @@ pub(super) const MEANT: &[Row] = &[
         "0",
         "A positive count is max-threads; 0 and negative counts leave it to fsstack.",
         |raw, typed| match typed.text()?.parse::<i32>() {
-            Ok(count) if 0 < count => raw.max_threads.give(typed, values::threads(typed.text()?)?),
+            Ok(count) if 0 < count => raw.take_as("max-threads", typed.text()?, typed),
             Ok(_) => Ok(()),
             Err(_) => Err("not a whole number".to_owned()),
         },
@@ -54,7 +55,7 @@ pub(super) const MEANT: &[Row] = &[
         Takes::Value("SIZE|PAGES"),
         "1M",
         "max-write; without a unit, in pages.",
-        |raw, typed| raw.max_write.give(typed, values::message_size(typed.text()?)?),
+        |raw, typed| raw.take_as("max-write", &values::message_size(typed.text()?), typed),
     ),
     option(
         &["branches-mount-timeout"],
@@ -62,8 +63,9 @@ pub(super) const MEANT: &[Row] = &[
         "0",
         "branches-timeout that also waits for branches to be mount points. After it, missing branches are refused; for branches that are no mount points require= decides.",
         |raw, typed| {
-            raw.wait_for_mounts.give(typed, true)?;
-            raw.branches_timeout.give(typed, typed.seconds()?)
+            raw.take_as("branches-timeout", typed.text()?, typed)?;
+            raw.wait_for_mounts = true;
+            Ok(())
         },
     ),
     option(
@@ -72,8 +74,8 @@ pub(super) const MEANT: &[Row] = &[
         "false",
         "\"true\" is require=mountpoint.",
         |raw, typed| {
-            let require = if typed.switch()? { Require::MountPoint } else { Require::Same };
-            raw.require.give(typed, require)
+            let require = if typed.switch()? { "mountpoint" } else { "same" };
+            raw.take_as("require", require, typed)
         },
     ),
     option(
@@ -82,17 +84,11 @@ pub(super) const MEANT: &[Row] = &[
         "none",
         "\"ro\" and \"nc\" are statfs=as-placed.",
         |raw, typed| {
-            if typed.raw() != "none" {
-                raw.statfs.give(typed, StatfsView::AsPlaced)?;
-            }
-            Ok(())
+            if typed.raw() == "none" { Ok(()) } else { raw.take_as("statfs", "as-placed", typed) }
         },
     ),
     option(&["debug"], Takes::Switch, "false", "log-level=debug.", |raw, typed| {
-        if typed.switch()? {
-            raw.log_level.give(typed, tracing::Level::DEBUG)?;
-        }
-        Ok(())
+        if typed.switch()? { raw.take_as("log-level", "debug", typed) } else { Ok(()) }
     }),
 ];
 

@@ -5,9 +5,11 @@ mod mount8;
 mod pool;
 mod typed;
 
+pub(crate) use pool::{CREATE, WRITE_PATH, WRITE_RULES};
 pub use typed::{Origin, Typed};
 
 use crate::raw::RawOptions;
+use crate::settings::Options;
 use std::ffi::OsStr;
 
 /// Value of an option.
@@ -42,6 +44,17 @@ pub enum Effect {
     Refuse(&'static str),
 }
 
+/// What `fsstack get` and `set` can do with an option of a mounted pool.
+#[derive(Clone, Copy)]
+pub enum Key {
+    /// Nothing: it says how to mount.
+    None,
+    /// Its value is shown as it would be typed, and is settled when the pool is mounted.
+    Settled(fn(&Options) -> String),
+    /// Its value is shown, and can change while the pool is mounted.
+    Live(fn(&Options) -> String),
+}
+
 /// One option.
 #[derive(Clone, Copy)]
 pub struct Row {
@@ -53,8 +66,12 @@ pub struct Row {
     pub default: &'static str,
     /// Its purpose, or the reason of its refusal.
     pub help: &'static str,
+    /// Whether its default depends on other options or on the user.
+    pub settled_later: bool,
     /// Its effect.
     pub effect: Effect,
+    /// Its use while the pool is mounted.
+    pub key: Key,
 }
 
 impl Row {
@@ -73,6 +90,31 @@ impl Row {
             Takes::Choice(words) => format!("{name}={}", words.join("|")),
             Takes::SwitchOr(kind) => format!("{name}[=on|off|{kind}]"),
         }
+    }
+
+    /// Its value in a mounted pool, as it would be typed; None: it is no key.
+    pub fn get(&self, now: &Options) -> Option<String> {
+        match self.key {
+            Key::None => None,
+            Key::Settled(get) | Key::Live(get) => Some(get(now)),
+        }
+    }
+
+    /// Whether it can change while the pool is mounted.
+    pub fn is_live(&self) -> bool {
+        matches!(self.key, Key::Live(_))
+    }
+
+    const fn live(self, get: fn(&Options) -> String) -> Self {
+        Self { key: Key::Live(get), ..self }
+    }
+
+    const fn settled(self, get: fn(&Options) -> String) -> Self {
+        Self { key: Key::Settled(get), ..self }
+    }
+
+    const fn settled_later(self) -> Self {
+        Self { settled_later: true, ..self }
     }
 
     fn is_called(&self, name: &str) -> bool {
@@ -134,6 +176,11 @@ pub fn find(name: &str) -> Option<&'static Row> {
     rows().find(|row| row.is_called(name))
 }
 
+/// The rows of the keys of `fsstack get`.
+pub fn keys() -> impl Iterator<Item = &'static Row> {
+    rows().filter(|row| !matches!(row.key, Key::None))
+}
+
 /// Whether it is an option that the pool itself does something with, not a flag of the mount.
 pub(crate) fn is_of_the_pool(name: &str) -> bool {
     let flag = mount8::FLAGS.iter().any(|row| row.is_called(name));
@@ -144,7 +191,11 @@ pub(crate) fn is_of_the_pool(name: &str) -> bool {
 pub fn apply(raw: &mut RawOptions, row: &'static Row, typed: &Typed<'_>) -> Result<(), String> {
     check_shape(row, typed)?;
     match row.effect {
-        Effect::Set(set) => set(raw, typed).map_err(|right| format!("{typed}: {right}")),
+        Effect::Set(set) => {
+            set(raw, typed).map_err(|right| format!("{typed}: {right}"))?;
+            raw.note(row.name(), typed);
+            Ok(())
+        }
         Effect::Quiet => Ok(()),
         Effect::NoMeaning => {
             raw.notice(format!("{typed}: no meaning here: {}", row.help));
@@ -191,15 +242,19 @@ const fn option(
     help: &'static str,
     set: fn(&mut RawOptions, &Typed<'_>) -> Result<(), String>,
 ) -> Row {
-    Row { names, takes, default, help, effect: Effect::Set(set) }
+    Row { names, takes, default, help, settled_later: false, effect: Effect::Set(set), key: Key::None }
+}
+
+const fn foreign(names: &'static [&'static str], takes: Takes, help: &'static str, effect: Effect) -> Row {
+    Row { names, takes, default: "", help, settled_later: false, effect, key: Key::None }
 }
 
 const fn quiet(names: &'static [&'static str], help: &'static str) -> Row {
-    Row { names, takes: Takes::Anything, default: "", help, effect: Effect::Quiet }
+    foreign(names, Takes::Anything, help, Effect::Quiet)
 }
 
 const fn no_meaning(names: &'static [&'static str], reason: &'static str) -> Row {
-    Row { names, takes: Takes::Anything, default: "", help: reason, effect: Effect::NoMeaning }
+    foreign(names, Takes::Anything, reason, Effect::NoMeaning)
 }
 
 const fn only(
@@ -207,11 +262,11 @@ const fn only(
     accepted: &'static [&'static str],
     reason: &'static str,
 ) -> Row {
-    Row { names, takes: Takes::Value("WORD"), default: "", help: reason, effect: Effect::Only(accepted) }
+    foreign(names, Takes::Value("WORD"), reason, Effect::Only(accepted))
 }
 
 const fn refused(names: &'static [&'static str], whose: &'static str, reason: &'static str) -> Row {
-    Row { names, takes: Takes::Anything, default: "", help: reason, effect: Effect::Refuse(whose) }
+    foreign(names, Takes::Anything, reason, Effect::Refuse(whose))
 }
 
 #[cfg(test)]
@@ -245,6 +300,21 @@ mod tests {
         for (name, value) in example {
             let default = find(&name).unwrap().default.split(';').next();
             assert_eq!(value.as_str(), default, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_option_of_ours_is_a_key_unless_it_says_how_to_mount() {
+        let ours = OPTIONS.iter().filter(|group| group.shown == Shown::InHelp).flat_map(|group| group.rows);
+        let no_keys: Vec<_> = ours.filter(|row| matches!(row.key, Key::None)).map(Row::name).collect();
+        assert_eq!(no_keys, ["mlimit", "require", "branches-timeout", "nonempty", "foreground"]);
+    }
+
+    #[test]
+    fn a_default_is_read_and_shown_as_it_is_documented() {
+        let defaults = RawOptions::default().options;
+        for row in keys().filter(|row| !row.settled_later) {
+            assert_eq!(row.get(&defaults).as_deref(), Some(row.default), "{}", row.name());
         }
     }
 

@@ -4,6 +4,7 @@ use fsstack_pool::Printable;
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Where an option was given; what comes later in this order wins.
@@ -51,8 +52,31 @@ impl<'a> Typed<'a> {
         }
     }
 
-    pub(crate) fn count(&self) -> Result<u64, String> {
-        self.text()?.parse().map_err(|_| "not a whole number".to_owned())
+    /// Reads the value into `setting`.
+    pub(crate) fn read<T: FromStr<Err: fmt::Display>>(&self, setting: &mut T) -> Result<(), String> {
+        self.by(|text| text.parse().map_err(|error: T::Err| error.to_string()), setting)
+    }
+
+    /// Reads the value into `setting` by `parse`.
+    pub(crate) fn by<T>(
+        &self,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+        setting: &mut T,
+    ) -> Result<(), String> {
+        *setting = parse(self.text()?)?;
+        Ok(())
+    }
+
+    /// Reads a switch into `setting`.
+    pub(crate) fn by_switch(&self, setting: &mut bool) -> Result<(), String> {
+        *setting = self.switch()?;
+        Ok(())
+    }
+
+    /// Reads seconds into `setting`.
+    pub(crate) fn by_seconds(&self, setting: &mut Duration) -> Result<(), String> {
+        *setting = self.seconds()?;
+        Ok(())
     }
 
     /// Seconds, with a fraction if need be; bounded so that adding them to a time cannot overflow.
