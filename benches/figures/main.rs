@@ -124,7 +124,7 @@ fn build() -> Result<()> {
         return Ok(());
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = command(cargo).args(["build", "--release", "--package", "fsstack"]);
+    let built = command(cargo).args(["build", "--release", "-p", "fsstack-daemon", "-p", "fsstack-cli"]);
     built.dir(env!("CARGO_MANIFEST_DIR")).limit(Duration::from_secs(900)).run().map(drop)
 }
 

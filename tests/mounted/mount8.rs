@@ -182,7 +182,7 @@ fn by_mount_fuse_and_the_type_before_the_source() {
     let _mount = Entry::mount(pool.path()).unwrap();
     // mount.fuse runs the program that stands before the `#`, from PATH.
     let programs = tempfile::tempdir().unwrap();
-    symlink(daemon::helper().unwrap(), programs.path().join("fsstack")).unwrap();
+    symlink(daemon::helper().unwrap().with_file_name("fsstack"), programs.path().join("fsstack")).unwrap();
     let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap());
     let mount = command(lab::shell::which("mount.fuse3").unwrap()).env("PATH", path);
     let source = format!("fsstack#{}", source(&pool, ","));

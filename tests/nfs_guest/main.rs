@@ -104,7 +104,7 @@ fn clients_wait_for_a_pool_that_comes_later_than_its_server() {
 }
 
 /// The figures of docs/nfs.md: the pool beside its branch. Needs `fsstack-bench` beside the helper:
-/// `cargo build --release -p fsstack -p fsstack-bench`, and FSSTACK_BIN=target/release/mount-fsstack.
+/// `cargo build --release -p fsstack-daemon -p fsstack-cli -p fsstack-bench`, and FSSTACK_BIN=target/release/mount-fsstack.
 #[test]
 #[ignore = "takes minutes: run for its figures"]
 fn figures_of_the_pool_beside_its_branch() {

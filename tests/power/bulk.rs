@@ -44,7 +44,7 @@ fn a_copier() {
     let [number, from, into]: [&str; 3] = order.split('\n').collect::<Vec<_>>().try_into().unwrap();
     fs::write(number, std::process::id().to_string()).unwrap();
     let arguments = ["copy", "--jobs", "1", from, into].map(OsString::from);
-    assert_eq!(fsstack_mount::command::run(arguments), 0);
+    assert_eq!(fsstack_cli::command::run(arguments), 0);
 }
 
 /// A name of the copied tree: kind and mode, owner, and content, target or none.

@@ -40,7 +40,10 @@ pub(crate) fn target_dir() -> Result<PathBuf> {
 /// Builds the mount helper; `profile` is `debug` or `release`. Returns where it is, under its right name.
 pub(crate) fn build_helper(profile: &str) -> Result<PathBuf> {
     let how: &[&str] = if profile == "release" { &["--release"] } else { &[] };
-    cargo().args(["build", "--quiet", "-p", "fsstack", "--bins"]).args(how).run()?;
+    cargo()
+        .args(["build", "--quiet", "-p", "fsstack-daemon", "-p", "fsstack-cli", "--bins"])
+        .args(how)
+        .run()?;
     let dir = target_dir()?.join(profile);
     // Cargo allows no dot in a binary's name, mount(8) wants one.
     let (built, named) = (dir.join("mount-fsstack"), dir.join("mount.fsstack"));

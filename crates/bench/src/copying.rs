@@ -57,7 +57,11 @@ impl Copier {
 /// The operator's command beside the mount helper.
 pub(crate) fn operator() -> Result<PathBuf> {
     let path = daemon::helper()?.with_file_name("fsstack");
-    ensure!(path.is_file(), "there is no {}: build it by `cargo build -p fsstack`", path.display());
+    ensure!(
+        path.is_file(),
+        "there is no {}: build it by `cargo build -p fsstack-daemon -p fsstack-cli`",
+        path.display()
+    );
     Ok(path)
 }
 

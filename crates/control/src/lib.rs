@@ -1,7 +1,8 @@
 //! The operator's requests to a running pool: HTTP and JSON over a Unix socket. Linux only.
 //!
 //! `api` has what is asked and answered, `server` is the daemon's side, `client` the command's. Neither knows how a pool
-//! works: the daemon hands in an [`Operator`], whose methods are the requests.
+//! works: the daemon hands in an [`Operator`], whose methods are the requests. `registry` lists the live pools; `exports` and
+//! `holders` find what keeps an exported pool mounted.
 
 mod peer;
 mod route;
@@ -9,7 +10,11 @@ mod route;
 pub mod api;
 pub mod client;
 pub mod copying;
+pub mod exports;
+pub mod holders;
+pub mod local_locks;
 pub mod operator;
+pub mod registry;
 pub mod server;
 
 pub use client::{Client, ClientError};

@@ -165,7 +165,7 @@ pub fn helper() -> Result<PathBuf> {
     let dirs = near.chain(targets).flat_map(|dir| [dir.clone(), dir.join("release"), dir.join("debug")]);
     dirs.map(|dir| dir.join(BUILT))
         .find(|candidate| candidate.is_file())
-        .context("no mount-fsstack: run `cargo build -p fsstack`, or set FSSTACK_BIN")
+        .context("no mount-fsstack: run `cargo build -p fsstack-daemon -p fsstack-cli`, or set FSSTACK_BIN")
 }
 
 #[cfg(test)]

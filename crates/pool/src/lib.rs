@@ -21,7 +21,7 @@ pub use candidate::{Candidate, Rejection, explain, verdict};
 pub use chain::{Chain, ChainError};
 pub use ids::{BranchId, BranchIx, Handle, Ino};
 pub use name::{BadName, EntryName, EntryNameBuf, NAME_MAX};
-pub use nearest::nearest;
+pub use nearest::{nearest, suggestion};
 pub use policy::{Policy, Rank, Scope};
 pub use printable::Printable;
 pub use ranking::{Ranking, rank};

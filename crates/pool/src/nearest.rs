@@ -33,6 +33,11 @@ fn distance(from: &str, to: &str) -> usize {
     above[to.len()]
 }
 
+/// `; did you mean "nearest"?`, or nothing where nothing is near.
+pub fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(text, known).map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

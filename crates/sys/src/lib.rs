@@ -24,11 +24,13 @@ pub mod loop_device;
 pub mod mapped;
 pub mod mounts;
 pub mod process;
+pub mod program;
 pub mod ring;
 pub mod seccomp;
 pub mod stat;
 pub mod state;
 pub mod thread;
+pub mod whole_file;
 #[cfg(feature = "fault")]
 pub mod witness;
 pub mod xattr;

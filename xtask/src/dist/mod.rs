@@ -25,7 +25,7 @@ const TO_PACK: &[Need] =
     &[("dpkg-deb", "dpkg"), ("dpkg-shlibdeps", "dpkg-dev"), ("strip", "binutils"), ("gzip", "gzip")];
 
 /// The crates with the programs that are released.
-const RELEASED: [&str; 2] = ["fsstack", "fsstack-bench"];
+const RELEASED: [&str; 3] = ["fsstack-daemon", "fsstack-cli", "fsstack-bench"];
 
 /// The file with the sums of the others.
 const SUMS: &str = "SHA256SUMS";

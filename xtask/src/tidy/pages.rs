@@ -61,7 +61,7 @@ const LOG_LINES: &str = "docs/log-lines.md";
 
 /// The crates that the daemon is made of.
 const DAEMON: [&str; 4] =
-    ["crates/engine/src/", "crates/fuse/src/", "crates/mount/src/", "crates/control/src/"];
+    ["crates/engine/src/", "crates/fuse/src/", "crates/daemon/src/", "crates/control/src/"];
 
 /// Complaints about warnings and errors of the daemon that operators cannot look up.
 pub(super) fn log_lines(sources: &[Source]) -> Vec<String> {

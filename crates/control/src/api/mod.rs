@@ -4,8 +4,10 @@
 
 use serde::{Deserialize, Serialize};
 
+mod keys;
 mod shown;
 
+pub use keys::*;
 pub use shown::*;
 
 /// Sizes and counts are plain numbers: bytes, files, microseconds where the name says so.
@@ -145,39 +147,6 @@ pub struct Tables {
     pub opens_passthrough: u64,
     /// Opens whose bytes the daemon carries.
     pub opens_stacked: u64,
-}
-
-/// Every key of a pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Keys {
-    /// In the order of the documentation.
-    pub keys: Vec<Key>,
-}
-
-/// One key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Key {
-    /// Its name, as behind `-o`.
-    pub key: String,
-    /// Its value now.
-    pub value: String,
-    /// When a change of it takes effect.
-    pub changes: When,
-    /// Purpose of the key.
-    pub help: String,
-}
-
-/// When a change takes effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum When {
-    /// At once.
-    AtOnce,
-    /// When the pool is mounted again.
-    AtMount,
 }
 
 /// Asks for changes: all of them are made or none.

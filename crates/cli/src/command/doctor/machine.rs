@@ -1,0 +1,153 @@
+//! The kernel, its limits, and mounts whose daemons are gone.
+
+use super::DoctorReport;
+use crate::command::pool::Pool;
+use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
+use fsstack_pool::Printable;
+use fsstack_sys::mounts;
+use rustix::io::Errno;
+use std::fs;
+use std::path::Path;
+
+/// Our types in the mount table; the second with `nfs-identity`.
+const OURS: [&str; 2] = ["fuse.fsstack", "fuseblk.fsstack"];
+
+/// Descriptors that a daemon needs at most for a pool of some size: one for each open file and directory.
+const ENOUGH_FILES: u64 = 16_384;
+
+/// Pages of a request at most, by default.
+const USUAL_PAGES: u64 = 256;
+
+pub(super) fn kernel(report: &mut DoctorReport) {
+    let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
+    match version(&release) {
+        Some(version) if version < (5, 6) => {
+            report.fail(
+                "kernel",
+                format!("{release}: older than 5.6, which has openat2(2): no pool can be mounted"),
+            );
+        }
+        Some(version) if version < (6, 9) => {
+            report.warn(
+                "kernel",
+                format!("{release}: no FUSE passthrough before 6.9: all data goes through the daemon"),
+            );
+        }
+        _ => report.ok("kernel", format!("{release}: has FUSE passthrough")),
+    }
+    match fs::metadata("/dev/fuse") {
+        Ok(_) => report.ok("kernel", "/dev/fuse is there"),
+        Err(error) => report.fail("kernel", format!("/dev/fuse: {error}: load the module fuse")),
+    }
+    match read("/sys/module/fuse/parameters/enable_uring").as_deref() {
+        Some("Y" | "1") => report.ok("kernel", "FUSE over io_uring is switched on"),
+        Some(_) => report.warn(
+            "kernel",
+            "FUSE over io_uring is switched off: transport=ring switches it on, or enable_uring=1 of the module fuse",
+        ),
+        None => report.warn("kernel", "no FUSE over io_uring (Linux 6.14 and later have it): requests come by /dev/fuse"),
+    }
+    match read("/proc/sys/kernel/io_uring_disabled").as_deref() {
+        None | Some("0") => report.ok("kernel", "io_uring may be used"),
+        Some(level) => report.warn(
+            "kernel",
+            format!("kernel.io_uring_disabled={level}: without io_uring requests come by /dev/fuse"),
+        ),
+    }
+}
+
+pub(super) fn limits(report: &mut DoctorReport) {
+    match read("/proc/sys/fs/fuse/max_pages_limit").and_then(|text| text.parse::<u64>().ok()) {
+        Some(pages) if pages < USUAL_PAGES => {
+            report.warn(
+                "limits",
+                format!("fs.fuse.max_pages_limit={pages}: requests are small: set {USUAL_PAGES} or more"),
+            );
+        }
+        Some(pages) => {
+            report.ok("limits", format!("fs.fuse.max_pages_limit={pages}: requests of {} KiB", pages * 4))
+        }
+        None => report.ok("limits", "requests of 1 MiB (this kernel has no fs.fuse.max_pages_limit)"),
+    }
+    match read("/proc/sys/fs/nr_open").and_then(|text| text.parse::<u64>().ok()) {
+        Some(most) if most < ENOUGH_FILES => {
+            report.warn("limits", format!("fs.nr_open={most}: few open files: set {ENOUGH_FILES} or more"));
+        }
+        Some(most) => report.ok("limits", format!("fs.nr_open={most}")),
+        None => {}
+    }
+}
+
+/// How near the daemon is to its limit of open descriptors.
+pub(super) fn descriptors(pid: u32, shown: &str, report: &mut DoctorReport) {
+    let limits = read(&format!("/proc/{pid}/limits")).unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let most: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    let open =
+        fs::read_dir(format!("/proc/{pid}/fd")).map(|files| u64::try_from(files.count()).unwrap_or(u64::MAX));
+    match (open, most) {
+        (Ok(open), Some(most)) if most / 10 * 9 < open => {
+            report.fail(
+                shown,
+                format!("{open} of {most} descriptors are open: raise the limit (LimitNOFILE=, ulimit -n)"),
+            );
+        }
+        (Ok(open), Some(most)) if most < ENOUGH_FILES => {
+            report.warn(
+                shown,
+                format!(
+                    "may open {most} descriptors ({open} are open): raise the limit (LimitNOFILE=, ulimit -n)"
+                ),
+            );
+        }
+        (Ok(open), Some(most)) => report.ok(shown, format!("{open} of {most} descriptors are open")),
+        _ => report.warn(shown, "its descriptors cannot be counted by this user"),
+    }
+}
+
+/// Mounts of ours without a daemon. Those of `live` are left out: their daemons are asked by their sockets, because a
+/// request to a mount whose daemon is stopped may block, killed or not.
+pub(super) fn dead_mounts(live: &[Pool], report: &mut DoctorReport) {
+    let Ok(table) = mounts::list() else { return };
+    let served: Vec<_> = live.iter().map(|pool| pool.entry.mount_point()).collect();
+    let ours = table.iter().filter(|mount| OURS.iter().any(|ours| mount.fs_type == *ours));
+    let mut dead = 0;
+    for mount in ours.filter(|mount| !served.contains(&mount.mount_point)) {
+        let shown = Printable::path(&mount.mount_point).to_string();
+        let mount_point = mount.mount_point.clone();
+        // Its attributes may still be in the kernel's memory.
+        match unless_it_hangs(HUNG_AFTER, move || rustix::fs::statfs(mount_point)) {
+            Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => {
+                dead += 1;
+                report
+                    .fail("leftovers", format!("{shown}: a dead mount, its daemon is gone: umount {shown}"));
+            }
+            Some(_) => {}
+            None => report.fail(&shown, "it does not answer: its daemon stands still"),
+        }
+    }
+    if dead == 0 {
+        report.ok("leftovers", "no dead mounts of fsstack");
+    }
+}
+
+fn read(file: &str) -> Option<String> {
+    Some(fs::read_to_string(Path::new(file)).ok()?.trim().to_owned())
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_told_apart() {
+        assert_eq!(version("6.18.0-rc3+deb14"), Some((6, 18)));
+        assert_eq!(version("5.4"), Some((5, 4)));
+        assert_eq!(version("odd"), None);
+    }
+}

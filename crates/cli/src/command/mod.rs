@@ -1,0 +1,114 @@
+//! `fsstack`, the operator's command: shows, switches and explains the pools of this machine.
+//!
+//! It finds a pool in the registry, asks its daemon over the socket, and prints the answer as a table or as JSON.
+
+mod abort;
+mod args;
+mod branch;
+mod copy;
+mod doctor;
+mod explain;
+mod failure;
+mod list;
+mod nfs;
+mod pages;
+mod pool;
+mod settings;
+mod show;
+mod status;
+mod table;
+mod time_limit;
+mod top;
+mod whereis;
+mod write_path;
+
+pub use args::Arguments;
+pub use failure::{EXIT_CODES, Failed};
+
+use args::Command;
+use clap::Parser;
+use clap::error::ErrorKind;
+use fsstack_pool::Printable;
+use fsstack_sys::program;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Does what the arguments behind the program's name ask for, and returns the exit code.
+///
+/// A first argument that begins with `/` is no command: mount.fuse calls the program that stands before the `#` of
+/// an fstab line, `fsstack#/a,/b /mnt fuse`, in the grammar of mount(8).
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if arguments.first().is_some_and(|first| first.as_bytes().starts_with(b"/")) {
+        return settle(Err(become_helper(arguments)));
+    }
+    let named = std::iter::once(OsString::from("fsstack")).chain(arguments);
+    match Arguments::try_parse_from(named) {
+        Ok(arguments) => settle(obey(&arguments)),
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => settle(show::text(&error.to_string())),
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                tell(&error.to_string());
+                Failed::Usage(String::new()).exit_code()
+            }
+            _ => settle(Err(Failed::Usage(first_line(&error)))),
+        },
+    }
+}
+
+/// Becomes the mount helper, which lies beside this program or where mount(8) finds it; returns why it cannot.
+fn become_helper(arguments: Vec<OsString>) -> Failed {
+    let beside = std::env::current_exe().unwrap_or_default().with_file_name("mount-fsstack");
+    let helper = if beside.exists() { beside } else { PathBuf::from("/sbin/mount.fsstack") };
+    let error = program::become_program(&helper, arguments);
+    Failed::system(Printable::path(&helper), &error)
+}
+
+fn obey(arguments: &Arguments) -> Result<(), Failed> {
+    let style = arguments.style();
+    match &arguments.command {
+        Command::List => list::run(style),
+        Command::Status { pool } => status::run(pool.as_deref(), style),
+        Command::Get { pool, key } => settings::get(pool, key.as_deref(), style),
+        Command::Set(wish) => settings::set(wish, style),
+        Command::WritePath(wish) => write_path::run(wish, style),
+        Command::Branch(wish) => branch::run(wish, style),
+        Command::Where { paths } => whereis::run(paths, style),
+        Command::Explain(wish) => explain::run(wish, style),
+        Command::Copy(wish) => copy::run(wish, style),
+        Command::Nfs(wish) => nfs::run(wish, style),
+        Command::Doctor { pool } => doctor::run(pool.as_deref(), style),
+        Command::Top { pool } => top::run(pool, style),
+        Command::Metrics { pool } => show::text(&pool::find(pool)?.client().metrics()?),
+        Command::Print { page } => pages::print(page),
+    }
+}
+
+/// Clap's error on one line: the reason, without the usage after it.
+fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let reason = text.split("\n\n").next().unwrap_or(text);
+    let words: Vec<&str> = reason.split_whitespace().collect();
+    format!("{} (see fsstack --help)", words.join(" "))
+}
+
+fn settle(done: Result<(), Failed>) -> u8 {
+    match done {
+        Ok(()) => 0,
+        Err(failed) => {
+            let text = failed.to_string();
+            if !text.is_empty() {
+                tell(&format!("fsstack: {text}\n"));
+            }
+            failed.exit_code()
+        }
+    }
+}
+
+/// There is nothing to do where stderr is closed.
+fn tell(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}

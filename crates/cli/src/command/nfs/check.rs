@@ -1,0 +1,271 @@
+//! Checks whether an export keeps file handles valid, and lists the holders of the pool. A branch that hangs, or a stopped
+//! daemon, does not keep other findings from being shown.
+
+use super::{Mounted, attribute, handles, id};
+use crate::command::Failed;
+use crate::command::pool::Pool;
+use crate::command::show::{self, Style};
+use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
+use fsstack_control::api::{Finding, Findings, Level};
+use fsstack_control::exports::{self, ETAB, ExportClient, ExportLine};
+use fsstack_control::holders;
+use fsstack_pool::Printable;
+use fsstack_sys::handle::ByNumber;
+use fsstack_sys::{at, file};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+pub(super) fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
+    let mut findings = Vec::new();
+    let mut add = |level, about: &str, text: String| {
+        findings.push(Finding { level, about: about.to_owned(), text });
+    };
+    let mount_point = pool.entry.mount_point();
+    let exported = mounted(pool, &mut add);
+    // A request that a daemon has taken and does not answer keeps who asked from ending.
+    if exported.is_some() {
+        stored(&mount_point, &mut add);
+    }
+    branches(pool, &mut add);
+    exports(&mount_point, &mut add);
+    held(&mount_point, &mut add);
+    if exported == Some(true) {
+        handles::tried(pool, &mount_point, &mut add);
+    }
+    let findings = Findings { findings };
+    show::answer(style, &findings, crate::command::doctor::human)?;
+    match findings.findings.iter().filter(|finding| finding.level == Level::Fail).count() {
+        0 => Ok(()),
+        count => Err(Failed::Refused(format!("nfs: checks that failed: {count}"))),
+    }
+}
+
+/// Mount options of the pool: whether handles are to last, as far as known; None: the daemon does not answer.
+fn mounted(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) -> Option<bool> {
+    let Mounted { exported, identity } = match Mounted::of(pool) {
+        Ok(mounted) => mounted,
+        Err(Failed::Dead(why)) => {
+            add(Level::Fail, "pool", format!("its daemon stands still, and is asked nothing more: {why}"));
+            return None;
+        }
+        Err(failed) => {
+            add(Level::Fail, "options", failed.to_string());
+            return Some(false);
+        }
+    };
+    match exported {
+        true => add(Level::Ok, "nfs-export", "on".into()),
+        false => add(
+            Level::Fail,
+            "nfs-export",
+            "off: handles go stale when the kernel forgets; mount the pool with nfs-export".into(),
+        ),
+    }
+    match identity {
+        Some(uuid) => add(Level::Ok, "nfs-identity", uuid),
+        None => add(
+            Level::Warn,
+            "nfs-identity",
+            "none: nfs-ganesha's handles go stale over a remount; the kernel's server needs none".into(),
+        ),
+    }
+    Some(exported)
+}
+
+/// Lifetime of an index that is in memory only.
+const SHORT_LIVED: &str = "until the pool is unmounted";
+
+/// State that the pool has stored.
+fn stored(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
+    let asked = mount_point.to_owned();
+    let told = unless_it_hangs(HUNG_AFTER, move || (id(&asked), attribute(&asked, "user.fsstack.index")));
+    let Some((id, index)) = told else {
+        return add(Level::Fail, "pool", "it does not answer: its daemon stands still".into());
+    };
+    match id {
+        Ok(id) => add(Level::Ok, "fsid", id.to_string()),
+        Err(failed) => add(Level::Fail, "fsid", failed.to_string()),
+    }
+    match index {
+        Ok(told) if told.ends_with(SHORT_LIVED) => add(
+            Level::Warn,
+            "index",
+            format!("{told}: what only it finds is out of reach then; the log says why it cannot be kept"),
+        ),
+        Ok(told) if told.starts_with("complete") => add(Level::Ok, "index", told),
+        Ok(told) => add(
+            Level::Warn,
+            "index",
+            format!("{told}: what only it finds cannot be opened until it is complete"),
+        ),
+        Err(error) => add(Level::Fail, "index", error.to_string()),
+    }
+}
+
+/// How each branch finds what the kernel forgot.
+fn branches(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) {
+    for branch in &pool.entry.branches {
+        let path = branch.path();
+        let about = Printable::path(&path).to_string();
+        let Some((by_number, tells_births)) =
+            unless_it_hangs(HUNG_AFTER, move || (by_number(&path), tells_births(&path)))
+        else {
+            add(Level::Fail, &about, "it hangs: clients wait for what is there".into());
+            continue;
+        };
+        match by_number {
+            Ok(true) => add(Level::Ok, &about, "opens files by number".into()),
+            Ok(false) => add(
+                Level::Warn,
+                &about,
+                "neither ext4, XFS nor btrfs: what the kernel forgot is looked for through all of the branch"
+                    .into(),
+            ),
+            Err(error) => add(Level::Fail, &about, error.to_string()),
+        }
+        if tells_births.is_ok_and(|tells| !tells) {
+            add(
+                Level::Warn,
+                &about,
+                "tells no birth times: where an inode number is used again, an old handle opens the new file"
+                    .into(),
+            );
+        }
+    }
+}
+
+/// Whether the branch tells apart objects that have the same inode number one after the other.
+fn tells_births(branch: &Path) -> io::Result<bool> {
+    let root = at::open_root(branch).map_err(|error| error.errno)?;
+    let root = at::stat_fd(root.as_fd()).map_err(|error| error.errno)?;
+    Ok(root.btime.is_some())
+}
+
+fn by_number(branch: &Path) -> io::Result<bool> {
+    let root = at::open_root(branch).map_err(|error| error.errno)?;
+    let space = file::statfs(root.as_fd()).map_err(|error| error.errno)?;
+    Ok(ByNumber::of(root.as_fd(), space.f_type).is_some())
+}
+
+/// Exports of the pool by the kernel's server.
+fn exports(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
+    let Ok(table) = exports::exported() else {
+        return add(Level::Warn, "exports", format!("{ETAB}: the kernel's server is not set up here"));
+    };
+    let ours: Vec<&ExportLine> = table.iter().filter(|line| line.is_of(mount_point)).collect();
+    if ours.is_empty() {
+        add(Level::Warn, "exports", "the kernel's server does not export the pool".into());
+    }
+    for line in ours {
+        for client in &line.clients {
+            let to = format!("{}({})", client.name, client.options);
+            let shown = format!("{} {}", Printable::path(&line.path), Printable(to.as_bytes()));
+            let defects = judged(line, client, &table);
+            if defects.is_empty() {
+                add(Level::Ok, "exports", shown);
+                continue;
+            }
+            for (level, text) in defects {
+                add(level, "exports", format!("{shown}: {text}"));
+            }
+        }
+    }
+}
+
+/// Findings that put file handles at risk.
+fn judged(line: &ExportLine, client: &ExportClient, table: &[ExportLine]) -> Vec<(Level, String)> {
+    let mut defects = Vec::new();
+    let has = |option: &str| client.option(option).is_some();
+    match client.option("fsid") {
+        None => defects.push((Level::Fail, "without fsid= every handle is stale after a remount".to_owned())),
+        Some(fsid) => {
+            let same =
+                |client: &ExportClient| client.option("fsid").is_some_and(|other| is_same_fsid(fsid, other));
+            let twin = table.iter().find(|other| other.path != line.path && other.clients.iter().any(same));
+            if let Some(twin) = twin {
+                let path = Printable::path(&twin.path);
+                defects.push((
+                    Level::Fail,
+                    format!(
+                        "{path} has the same fsid: handles lead to the one or the other; give that another"
+                    ),
+                ));
+            }
+        }
+    }
+    if !has("no_subtree_check") {
+        defects.push((Level::Warn, "with subtree_check every rename makes handles stale".to_owned()));
+    }
+    if !has("mountpoint") && !has("mp") {
+        defects.push((
+            Level::Warn,
+            "without mountpoint the bare directory is exported while the pool is not mounted, and handles are stale"
+                .to_owned(),
+        ));
+    }
+    if has("async") {
+        defects
+            .push((Level::Warn, "with async what was acknowledged is lost when the machine is".to_owned()));
+    }
+    defects
+}
+
+/// A UUID has its hyphens where one likes, and 0 has a name.
+fn is_same_fsid(one: &str, other: &str) -> bool {
+    let plain = |fsid: &str| match fsid {
+        "root" => "0".to_owned(),
+        fsid => fsid.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase(),
+    };
+    plain(one) == plain(other)
+}
+
+/// Processes that keep the pool from being unmounted.
+fn held(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
+    holders::of(mount_point).iter().for_each(|holder| add(Level::Ok, "to unmount", holder.to_string()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Findings about the pool's lines in a table.
+    fn told(table: &[u8]) -> Vec<(Level, String)> {
+        let table = exports::parse(table);
+        let ours = table.iter().filter(|line| line.is_of(Path::new("/srv/pool")));
+        ours.flat_map(|line| line.clients.iter().flat_map(|client| judged(line, client, &table))).collect()
+    }
+
+    #[test]
+    fn options_that_make_handles_stale_are_reported() {
+        let levels = |options: &str| {
+            let table = format!("/srv/pool\t*({options})\n");
+            told(table.as_bytes()).into_iter().map(|(level, _)| level).collect::<Vec<_>>()
+        };
+        assert_eq!(levels("rw,sync,no_subtree_check,mountpoint,fsid=1"), []);
+        assert_eq!(levels("rw,sync,no_subtree_check,mountpoint=/srv/pool,fsid=1"), []);
+        assert_eq!(levels("rw,sync,no_subtree_check,mp"), [Level::Fail]);
+        assert_eq!(levels("rw,sync,subtree_check,mountpoint,fsid=1"), [Level::Warn]);
+        assert_eq!(levels("rw,sync,no_subtree_check,fsid=1"), [Level::Warn]);
+        assert_eq!(levels("rw,async,no_subtree_check,mountpoint,fsid=1"), [Level::Warn]);
+        assert_eq!(levels("rw,async"), [Level::Fail, Level::Warn, Level::Warn, Level::Warn]);
+    }
+
+    #[test]
+    fn an_fsid_that_another_path_has_too_is_told() {
+        let with = |other: &str, fsid: &str, others: &str| {
+            let options = "rw,no_subtree_check,mountpoint,fsid";
+            let table = format!("/srv/pool\t*({options}={fsid})\n{other}\t*({options}={others})\n");
+            let told = told(table.as_bytes());
+            told.into_iter().any(|(level, text)| level == Level::Fail && text.starts_with(other))
+        };
+        let uuid = "0a0b0c0d-0102-4304-8506-0708090a0b0c";
+        assert!(with("/srv/other", uuid, uuid));
+        assert!(with("/srv/other", uuid, "0A0B0C0D:01024304:85060708:090A0B0C"));
+        assert!(with("/srv/pool/sub", uuid, uuid));
+        assert!(with("/srv/other", "0", "root"));
+        assert!(!with("/srv/other", uuid, "1"));
+        // The same path for another client.
+        assert!(!with("/srv/pool", uuid, uuid));
+    }
+}

@@ -1,0 +1,152 @@
+//! `fsstack nfs`: export lines for servers, and checks of an export.
+
+mod check;
+mod handles;
+
+use super::Failed;
+use super::args::{Nfs, NfsAction};
+use super::pool::{self, Pool};
+use super::show::{self, Style};
+use crate::nfs::{Clients, Export, REASONS};
+use fsstack_control::api::ExportShown;
+use fsstack_control::exports::named_elsewhere;
+use fsstack_control::holders;
+use fsstack_engine::poolid::PoolId;
+use fsstack_pool::Printable;
+use fsstack_sys::{program, whole_file};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where the kernel's server reads what it is to export.
+const ETC: &str = "/etc";
+
+pub(crate) fn run(wish: &Nfs, style: Style) -> Result<(), Failed> {
+    match &wish.action {
+        NfsAction::Show { pool, clients, install } => {
+            let pool = pool::find(pool)?;
+            let mut shown = described(&pool, clients.as_ref().unwrap_or(&Clients::not_named()))?;
+            if *install {
+                shown.installed = Some(self::install(&pool, &shown)?);
+            }
+            show::answer(style, &shown, |shown| human(shown, clients.as_ref()))
+        }
+        NfsAction::Check { pool } => check::check(&pool::find(pool)?, style),
+    }
+}
+
+/// Mount options that make handles last.
+struct Mounted {
+    /// `nfs-export`.
+    exported: bool,
+    /// `nfs-identity`.
+    identity: Option<String>,
+}
+
+impl Mounted {
+    fn of(pool: &Pool) -> Result<Self, Failed> {
+        let keys = pool.client().keys()?;
+        let value = |name: &str| keys.keys.iter().find(|key| key.key == name).map(|key| key.value.clone());
+        Ok(Self {
+            exported: value("nfs-export").as_deref() == Some("true"),
+            identity: value("nfs-identity").filter(|uuid| !uuid.is_empty()),
+        })
+    }
+}
+
+fn described(pool: &Pool, clients: &Clients) -> Result<ExportShown, Failed> {
+    let mounted = Mounted::of(pool)?;
+    let mount_point = pool.entry.mount_point();
+    let export = Export { mount_point: &mount_point, id: id(&mount_point)? };
+    Ok(ExportShown {
+        mount_point: pool.shown(),
+        nfs_export: mounted.exported,
+        nfs_identity: mounted.identity,
+        exports_line: export.exports_line(clients),
+        exports_file: Printable::path(&file_of(pool)).to_string(),
+        installed: None,
+        ganesha_block: export.ganesha_block(),
+    })
+}
+
+/// An installed line is shown alone.
+fn human(shown: &ExportShown, clients: Option<&Clients>) -> String {
+    let ExportShown { exports_file, exports_line, ganesha_block, .. } = shown;
+    if let Some(installed) = &shown.installed {
+        return format!("wrote {exports_file}; {installed}\n");
+    }
+    let warning = if shown.nfs_export {
+        ""
+    } else {
+        "# NOT YET: the pool is mounted without nfs-export, so that handles go stale when the kernel forgets.\n\n"
+    };
+    let identity = match &shown.nfs_identity {
+        Some(uuid) => {
+            format!("# The pool has nfs-identity={uuid}, so that ganesha's handles survive remounts.")
+        }
+        None => {
+            "# Mount the pool with nfs-identity=UUID besides, so that ganesha's handles survive remounts."
+                .into()
+        }
+    };
+    let to_name = match clients {
+        Some(_) => String::new(),
+        None => format!(
+            "# {}: the hosts and networks that may mount it, as --clients takes them; with --install the line is written.\n",
+            Clients::NOT_NAMED
+        ),
+    };
+    format!(
+        "{warning}# For the kernel's server, in {exports_file}:\n{REASONS}{to_name}{exports_line}\n\n# For nfs-ganesha.\n{identity}\n{ganesha_block}"
+    )
+}
+
+/// Writes the line, and has a running server read it: what came of that.
+fn install(pool: &Pool, shown: &ExportShown) -> Result<String, Failed> {
+    let ExportShown { mount_point, exports_file, exports_line, .. } = shown;
+    if !shown.nfs_export {
+        return Err(Failed::Refused(format!(
+            "{mount_point}: mounted without nfs-export: handles would go stale when the kernel forgets; mount it with nfs-export"
+        )));
+    }
+    let path = file_of(pool);
+    if let Some(line) = named_elsewhere(Path::new(ETC), &path, &pool.entry.mount_point()) {
+        return Err(Failed::Refused(format!(
+            "{line} exports {mount_point} already: take that line out first"
+        )));
+    }
+    let failed = |error: io::Error| Failed::system(exports_file, &error);
+    path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
+    whole_file::replace(&path, &format!("{REASONS}{exports_line}\n")).map_err(failed)?;
+    match holders::is_serving() {
+        true => reload().map_err(|why| Failed::Refused(format!("wrote {exports_file}; {why}"))),
+        false => Ok("no server runs: it reads that when it is started".to_owned()),
+    }
+}
+
+/// The running server exports what was written; what exportfs(8) has to say.
+fn reload() -> Result<String, String> {
+    let told = program::output("exportfs", "nfs-kernel-server", |exportfs| exportfs.arg("-r"))?;
+    let said = program::said(&told);
+    match (told.status.success(), said.as_str()) {
+        (true, "") => Ok("the server has read it".to_owned()),
+        (true, said) => Ok(format!("the server has read it, and exportfs said: {said}")),
+        (false, said) => Err(format!("exportfs -r: {said}")),
+    }
+}
+
+fn file_of(pool: &Pool) -> PathBuf {
+    Path::new(ETC).join(format!("exports.d/fsstack-{}.exports", pool.entry.id))
+}
+
+fn id(mount_point: &Path) -> Result<PoolId, Failed> {
+    let failed = |error: io::Error| Failed::system(Printable::path(mount_point), &error);
+    let told = attribute(mount_point, "user.fsstack.id").map_err(failed)?;
+    told.parse().map_err(|why| Failed::Refused(format!("{}: {why}", Printable::path(mount_point))))
+}
+
+fn attribute(path: &Path, name: &str) -> io::Result<String> {
+    let mut value = [0; 256];
+    let len = rustix::fs::getxattr(path, name, &mut value)?;
+    Ok(String::from_utf8_lossy(value.get(..len).unwrap_or_default()).into_owned())
+}

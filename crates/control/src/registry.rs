@@ -1,0 +1,360 @@
+//! The registry of live pools: which branches a running daemon serves, so that no second pool takes them too.
+//!
+//! Each daemon claims a name when it mounts, and releases it when it ends: `<id>.json` describes the pool, and `<id>.sock`
+//! is its control socket. A killed daemon leaves both behind. An entry counts only while its process runs (its start time
+//! distinguishes it from a later process of the same number), or a process listens at its socket. Claiming a name and
+//! listing the pools remove dead entries. The directory is locked meanwhile, so that a name claimed a moment ago is not
+//! removed. A second daemon on the same mount point (the first was unmounted lazily, and is in use) gets `<id>-2`. Two pools
+//! that are mounted in the same moment may both miss the other's branches: the registry is a guard against mistakes there,
+//! not a lock.
+
+use crate::Client;
+use fsstack_sys::process::start_time;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Where root's daemons keep their registry.
+pub const REGISTRY: &str = "/run/fsstack";
+
+/// Where this user's daemons keep theirs: a user's is in the directory that the system provides while the user is logged in.
+pub fn own() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some(PathBuf::from(REGISTRY));
+    }
+    let run = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
+    run.is_absolute().then(|| run.join("fsstack"))
+}
+
+/// Identity of a directory, whatever path leads to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct DirectoryId {
+    /// `st_dev`.
+    pub device: u64,
+    /// `st_ino`.
+    pub inode: u64,
+}
+
+impl DirectoryId {
+    /// The identity of the directory at the absolute `path`, asked of the server of its file system. (The kernel's cached
+    /// one may be wrong: GlusterFS's client answers a change of the root of a mounted subdirectory with another number than
+    /// it has, which is cached for a second.)
+    ///
+    /// # Errors
+    /// It is not there, no directory, or out of reach.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let dir = fsstack_sys::at::open_root(path).map_err(|error| error.errno)?;
+        let stat = fsstack_sys::at::stat_now(dir.as_fd()).map_err(|error| error.errno)?;
+        Ok(Self { device: stat.dev, inode: stat.ino })
+    }
+}
+
+/// A branch of a live pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegistryBranch {
+    /// The directory itself.
+    pub id: DirectoryId,
+    path: Vec<u8>,
+}
+
+impl RegistryBranch {
+    /// A branch at its canonical path.
+    pub fn new(id: DirectoryId, path: &Path) -> Self {
+        Self { id, path: path.as_os_str().as_bytes().to_vec() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(std::ffi::OsString::from_vec(self.path.clone()))
+    }
+}
+
+/// One live pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegistryEntry {
+    /// The pool's name, as its file is called; empty until it is claimed.
+    #[serde(skip)]
+    pub id: String,
+    /// The daemon.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot.
+    pub started: u64,
+    mount_point: Vec<u8>,
+    /// Branches of the pool.
+    pub branches: Vec<RegistryBranch>,
+}
+
+impl RegistryEntry {
+    /// The entry of the calling process.
+    pub fn of_this_process(mount_point: &Path, branches: Vec<RegistryBranch>) -> io::Result<Self> {
+        let pid = std::process::id();
+        let started =
+            start_of(pid).ok_or_else(|| io::Error::other("/proc does not tell when this process started"))?;
+        Ok(Self {
+            id: String::new(),
+            pid,
+            started,
+            mount_point: mount_point.as_os_str().as_bytes().to_vec(),
+            branches,
+        })
+    }
+
+    /// Where the pool is mounted.
+    pub fn mount_point(&self) -> PathBuf {
+        PathBuf::from(std::ffi::OsString::from_vec(self.mount_point.clone()))
+    }
+
+    /// Whether its daemon runs: a process here, or one of another PID namespace (a container's, which has this registry too)
+    /// that listens.
+    fn is_live(&self, registry: &Path) -> bool {
+        start_of(self.pid) == Some(self.started) || Client::new(socket_of(registry, &self.id)).is_answered()
+    }
+}
+
+/// A claimed name; dropping it gives it back.
+#[derive(Debug)]
+#[must_use = "the entry leaves the registry when this drops"]
+pub struct Registration {
+    registry: PathBuf,
+    id: String,
+}
+
+impl Registration {
+    /// The pool's name.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Where the daemon can be asked.
+    pub fn socket(&self) -> PathBuf {
+        socket_of(&self.registry, &self.id)
+    }
+
+    /// The registry it is in.
+    pub fn registry(&self) -> &Path {
+        &self.registry
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // An entry that stays names a process that is gone: it is swept away by the next who comes.
+        let _ = fs::remove_file(file_of(&self.registry, &self.id));
+    }
+}
+
+/// Claims a name and writes the entry; readers see it whole or not at all.
+pub fn write(registry: &Path, entry: &RegistryEntry) -> io::Result<Registration> {
+    // The daemon's umask is 0: every mode is said.
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(registry)?;
+    let _locked = lock(registry)?;
+    sweep_locked(registry);
+    let name = pool_id(&entry.mount_point());
+    let names = std::iter::once(name.clone()).chain((2..).map(|count: u32| format!("{name}-{count}")));
+    let id = names.into_iter().find(|id| !file_of(registry, id).exists()).unwrap_or(name);
+    rewrite(registry, &id, entry)?;
+    Ok(Registration { registry: registry.to_owned(), id })
+}
+
+/// Writes the entry of a claimed name.
+///
+/// # Errors
+/// The registry cannot be written.
+pub fn rewrite(registry: &Path, id: &str, entry: &RegistryEntry) -> io::Result<()> {
+    let draft = registry.join(format!("{id}.new"));
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&draft)?;
+    file.write_all(&serde_json::to_vec(entry)?)?;
+    fs::rename(&draft, file_of(registry, id))
+}
+
+/// The pools whose daemons still run; a registry that is not there is empty, an entry that cannot be read is skipped.
+pub fn read(registry: &Path) -> Vec<RegistryEntry> {
+    let mut live: Vec<RegistryEntry> = entries(registry)
+        .into_iter()
+        .filter_map(|(_, entry)| entry)
+        .filter(|entry| entry.is_live(registry))
+        .collect();
+    live.sort_by_key(|entry| (entry.mount_point.clone(), entry.pid));
+    live
+}
+
+/// Takes away what daemons that were killed left behind: their names.
+///
+/// # Errors
+/// The registry cannot be locked: it is not the caller's.
+pub fn sweep(registry: &Path) -> io::Result<Vec<String>> {
+    let _locked = lock(registry)?;
+    Ok(sweep_locked(registry))
+}
+
+/// Where the daemon of the pool `id` can be asked.
+pub fn socket_of(registry: &Path, id: &str) -> PathBuf {
+    registry.join(format!("{id}.sock"))
+}
+
+fn file_of(registry: &Path, id: &str) -> PathBuf {
+    registry.join(format!("{id}.json"))
+}
+
+fn lock(registry: &Path) -> io::Result<fs::File> {
+    let dir = fs::File::open(registry)?;
+    flock(&dir, FlockOperation::LockExclusive)?;
+    Ok(dir)
+}
+
+fn sweep_locked(registry: &Path) -> Vec<String> {
+    let dead = entries(registry)
+        .into_iter()
+        .filter(|(_, entry)| !entry.as_ref().is_some_and(|entry| entry.is_live(registry)));
+    let swept = dead
+        .filter(|(id, _)| {
+            let _ = fs::remove_file(socket_of(registry, id));
+            fs::remove_file(file_of(registry, id)).is_ok()
+        })
+        .map(|(id, _)| id)
+        .collect();
+    // A name is claimed before its socket is made, and given back after it is gone.
+    for id in names(registry, ".sock").into_iter().filter(|id| !file_of(registry, id).exists()) {
+        let _ = fs::remove_file(socket_of(registry, &id));
+    }
+    swept
+}
+
+/// Stems of the files with that suffix.
+fn names(registry: &Path, suffix: &str) -> Vec<String> {
+    let Ok(files) = fs::read_dir(registry) else { return Vec::new() };
+    files.filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(suffix)?.to_owned())).collect()
+}
+
+/// Every name, with its entry if it can be read.
+fn entries(registry: &Path) -> Vec<(String, Option<RegistryEntry>)> {
+    let ids = names(registry, ".json").into_iter();
+    ids.map(|id| {
+        let text = fs::read(file_of(registry, &id)).ok();
+        let entry = text.and_then(|text| serde_json::from_slice::<RegistryEntry>(&text).ok());
+        let entry = entry.map(|entry| RegistryEntry { id: id.clone(), ..entry });
+        (id, entry)
+    })
+    .collect()
+}
+
+/// The longest name: a socket's address takes 107 bytes, and has the folder and the suffixes too.
+const LONGEST_NAME: usize = 64;
+
+/// A pool's name in `/run/fsstack`: its mount point with `-` for `/`, cut where a socket's address would be too long.
+pub fn pool_id(mount_point: &Path) -> String {
+    let bytes = mount_point.as_os_str().as_bytes();
+    let plain: String = bytes
+        .strip_prefix(b"/")
+        .unwrap_or(bytes)
+        .iter()
+        .map(|byte| match byte {
+            b'/' => "-".to_owned(),
+            plain if plain.is_ascii_alphanumeric() || b"._".contains(plain) => char::from(*plain).to_string(),
+            other => format!("\\x{other:02x}"),
+        })
+        .collect();
+    match plain.len() {
+        0 => "-".to_owned(),
+        1..=LONGEST_NAME => plain,
+        // FNV-1a: what the cut took away must still tell two pools apart.
+        _ => {
+            let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            format!("{}-{hash:016x}", &plain[..LONGEST_NAME - 17])
+        }
+    }
+}
+
+fn start_of(pid: u32) -> Option<u64> {
+    start_time(i32::try_from(pid).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(mount_point: &str) -> RegistryEntry {
+        let id = DirectoryId { device: 1, inode: 2 };
+        let branches = vec![RegistryBranch::new(id, Path::new("/srv/a"))];
+        RegistryEntry::of_this_process(Path::new(mount_point), branches).unwrap()
+    }
+
+    #[test]
+    fn an_entry_is_read_while_it_is_held() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = dir.path().join("run");
+        assert_eq!(read(&registry), []);
+        let entry = entry("/mnt/pool");
+        let listed = write(&registry, &entry).unwrap();
+        assert_eq!(read(&registry), [RegistryEntry { id: "mnt-pool".into(), ..entry }]);
+        drop(listed);
+        assert_eq!(read(&registry), []);
+    }
+
+    #[test]
+    fn two_daemons_of_one_mount_point_have_a_name_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = write(dir.path(), &entry("/mnt/pool")).unwrap();
+        let second = write(dir.path(), &entry("/mnt/pool")).unwrap();
+        assert_eq!((first.id(), second.id()), ("mnt-pool", "mnt-pool-2"));
+        drop(first);
+        let left: Vec<String> = read(dir.path()).into_iter().map(|entry| entry.id).collect();
+        assert_eq!(left, ["mnt-pool-2"]);
+    }
+
+    #[test]
+    fn leftovers_of_a_killed_daemon_are_swept_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut stale = entry("/mnt/pool");
+        stale.started += 1;
+        let dead = write(dir.path(), &stale).unwrap();
+        fs::write(dead.socket(), b"").unwrap();
+        std::mem::forget(dead);
+        fs::write(socket_of(dir.path(), "of-nobody"), b"").unwrap();
+        assert_eq!(sweep(dir.path()).unwrap(), ["mnt-pool"]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let _again = write(dir.path(), &stale).unwrap();
+        let claimed = write(dir.path(), &entry("/mnt/pool")).unwrap();
+        assert_eq!(claimed.id(), "mnt-pool", "a dead daemon keeps no name");
+    }
+
+    #[test]
+    fn a_daemon_of_another_pid_namespace_lives_while_it_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut foreign = entry("/mnt/pool");
+        foreign.started += 1;
+        let listed = write(dir.path(), &foreign).unwrap();
+        let listening = std::os::unix::net::UnixListener::bind(listed.socket()).unwrap();
+        assert_eq!(read(dir.path()).len(), 1);
+        assert!(sweep(dir.path()).unwrap().is_empty() && listed.socket().exists());
+        drop(listening);
+        assert_eq!((read(dir.path()).len(), sweep(dir.path()).unwrap().len()), (0, 1));
+    }
+
+    #[test]
+    fn a_dead_process_and_a_later_one_of_its_number_do_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut stale = entry("/mnt/pool");
+        stale.started += 1;
+        let _listed = write(dir.path(), &stale).unwrap();
+        fs::write(dir.path().join("torn.json"), b"{").unwrap();
+        assert_eq!(read(dir.path()), []);
+    }
+
+    #[test]
+    fn names_of_pools_are_plain_and_differ() {
+        assert_eq!(pool_id(Path::new("/srv/storage01")), "srv-storage01");
+        assert_eq!(pool_id(Path::new("/srv/a-b")), r"srv-a\x2db");
+        assert_eq!(pool_id(Path::new("/")), "-");
+        let long = |last: &str| pool_id(Path::new(&format!("/{}/{last}", "d".repeat(300))));
+        assert_eq!(long("a").len(), LONGEST_NAME);
+        assert_ne!(long("a"), long("b"));
+    }
+}

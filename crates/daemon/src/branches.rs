@@ -1,0 +1,231 @@
+//! The branches of a source as they stand in the world: patterns expanded, directories found, doubles refused.
+
+use crate::problem::Problems;
+use crate::remembered::Remembered;
+use crate::settings::Branch;
+use crate::world::World;
+use fsstack_control::registry::{DirectoryId, RegistryBranch, RegistryEntry};
+use fsstack_pool::settings::Require;
+use fsstack_pool::{BranchSpec, Printable};
+use fsstack_sys as sys;
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How often a branch that is waited for is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// `*` finds no hidden directory.
+const AS_THE_SHELL: glob::MatchOptions = glob::MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
+
+/// Demands on every branch, and the time it has to meet them.
+pub(crate) struct Demand {
+    pub(crate) require: Require,
+    pub(crate) remembered: Remembered,
+    pub(crate) wait_for_mounts: bool,
+    pub(crate) timeout: Duration,
+}
+
+impl Demand {
+    /// Why the branch must be a mount point, and what can be done about that, if it must.
+    fn mount_point(&self, path: &Path) -> Option<&'static str> {
+        match self.require {
+            Require::MountPoint => Some("which require=mountpoint asks for; mount its disk first"),
+            Require::Same if self.remembered.was_mount_point(path) => Some(
+                "as it was when it was last used; mount its disk first, or say require=directory to use what is there now",
+            ),
+            Require::Same | Require::Directory => None,
+        }
+    }
+}
+
+/// Finds every branch, waiting for late ones, and refuses those that cannot be.
+pub(crate) fn find(
+    specs: &[BranchSpec],
+    demand: &Demand,
+    world: &World,
+    problems: &mut Problems,
+) -> Vec<Branch> {
+    if demand.require == Require::Same
+        && let Some(why) = demand.remembered.cannot_tell()
+    {
+        problems.mount(why);
+        return Vec::new();
+    }
+    wait(specs, demand, world);
+    let mut branches = Vec::new();
+    let found: Vec<_> = specs.iter().flat_map(|spec| expand(spec, problems)).collect();
+    for spec in found {
+        match look(&spec.path) {
+            Ok((path, id)) => {
+                if let Some(why) = demand.mount_point(&path)
+                    && !world.is_mount_point(&path)
+                {
+                    problems.mount(format!("branch {}: not a mount point, {why}", Printable::path(&path)));
+                }
+                let branch = Branch { spec: spec.at(path), id };
+                branches.push((spec.path, branch));
+            }
+            Err(reason) => problems.mount(format!("branch {}: {reason}", Printable::path(&spec.path))),
+        }
+    }
+    refuse_doubles(&branches, problems);
+    branches.into_iter().map(|(_, branch)| branch).collect()
+}
+
+/// Returns when all are as demanded, or when the time is over.
+fn wait(specs: &[BranchSpec], demand: &Demand, world: &World) {
+    let started = Instant::now();
+    let must_be_mounted = |path: &Path| demand.wait_for_mounts || demand.mount_point(path).is_some();
+    let is_ready = |path: &Path| {
+        look(path).is_ok_and(|(path, _)| !must_be_mounted(&path) || world.is_mount_point(&path))
+    };
+    let all_ready = || {
+        specs.iter().all(|spec| {
+            let found = expand(spec, &mut Problems::default());
+            !found.is_empty() && found.iter().all(|spec| is_ready(&spec.path))
+        })
+    };
+    while started.elapsed() < demand.timeout && !all_ready() {
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// The directories that a pattern stands for, sorted; a plain path stands for itself.
+fn expand(spec: &BranchSpec, problems: &mut Problems) -> Vec<BranchSpec> {
+    let Some(pattern) = spec.pattern() else { return vec![spec.clone()] };
+    let paths = match glob::glob_with(pattern, AS_THE_SHELL) {
+        // A directory that cannot be read holds no match; `glob` sorts what it finds.
+        Ok(paths) => paths.filter_map(Result::ok).filter(|path| path.is_dir()).collect::<Vec<_>>(),
+        Err(error) => {
+            problems.usage(format!("branch {}: not a pattern: {}", Printable(pattern.as_bytes()), error.msg));
+            return Vec::new();
+        }
+    };
+    if paths.is_empty() {
+        problems.mount(format!(
+            "branch {}: no directory matches; mount the branches first, or wait for them with branches-timeout=",
+            Printable(pattern.as_bytes())
+        ));
+    }
+    paths.into_iter().map(|path| spec.at(path)).collect()
+}
+
+fn look(path: &Path) -> Result<(PathBuf, DirectoryId), String> {
+    let absent = |error: std::io::Error| {
+        match error.kind() {
+        // A floor or mode with a slip in it is a path too, for a comma also stands between branches.
+        std::io::ErrorKind::NotFound if path.is_relative() => {
+            "missing (a relative path); an attribute of the branch before it would be RW, NC or RO, a floor as 50G or 5%, min-inodes=N or cross-mounts".to_owned()
+        }
+        std::io::ErrorKind::NotFound => {
+            "missing; create or mount it first, or wait for it with branches-timeout=".to_owned()
+        }
+        _ => format!("cannot be reached: {error}"),
+    }
+    };
+    let metadata = fs::metadata(path).map_err(absent)?;
+    if !metadata.is_dir() {
+        return Err("not a directory; a branch is the root of a tree".to_owned());
+    }
+    let path = fs::canonicalize(path).map_err(absent)?;
+    let id = DirectoryId::at(&path).map_err(absent)?;
+    Ok((path, id))
+}
+
+/// Each branch comes with the path as typed, which is what a line about it should show.
+fn refuse_doubles(branches: &[(PathBuf, Branch)], problems: &mut Problems) {
+    for (place, (typed, branch)) in branches.iter().enumerate() {
+        let clash = branches[..place].iter().find_map(|(before, earlier)| {
+            let (path, earlier_path) = (&branch.spec.path, &earlier.spec.path);
+            let shown = Printable::path(before);
+            if branch.id == earlier.id && typed == before {
+                Some("named twice; name it once".to_owned())
+            } else if branch.id == earlier.id {
+                Some(format!("the same directory as branch {shown}; leave one out"))
+            } else if path.starts_with(earlier_path) {
+                Some(format!("lies in branch {shown}; its files would show twice"))
+            } else if earlier_path.starts_with(path) {
+                Some(format!("contains branch {shown}; its files would show twice"))
+            } else {
+                None
+            }
+        });
+        if let Some(clash) = clash {
+            problems.mount(format!("branch {}: {clash}", Printable::path(typed)));
+        }
+    }
+}
+
+/// Refuses branches that the mount point would cover or be part of.
+pub(crate) fn refuse_around(mount_point: &Path, branches: &[Branch], problems: &mut Problems) {
+    let id = DirectoryId::at(mount_point).ok();
+    for branch in branches {
+        let path = &branch.spec.path;
+        let reason = if path == mount_point || Some(branch.id) == id {
+            "is the mount point itself; mount the pool on a directory of its own"
+        } else if mount_point.starts_with(path) {
+            "contains the mount point, so that the pool would hold itself; mount the pool outside of it"
+        } else if path.starts_with(mount_point) {
+            "lies in the mount point and would vanish beneath the pool; mount the pool elsewhere"
+        } else {
+            continue;
+        };
+        problems.mount(format!("branch {}: {reason}", Printable::path(path)));
+    }
+}
+
+/// Refuses branches that share a tree with a branch of a pool that is mounted.
+pub(crate) fn refuse_taken(branches: &[Branch], world: &World, problems: &mut Problems) {
+    let shares =
+        |pool: &RegistryEntry| pool.branches.iter().any(|taken| branches.iter().any(|b| b.id == taken.id));
+    let live = world.live_pools(shares);
+    for branch in branches {
+        let above = identities_above(&branch.spec.path);
+        for (pool, taken) in live.iter().flat_map(|pool| pool.branches.iter().map(move |taken| (pool, taken)))
+        {
+            let how = if branch.id == taken.id && !has_gone(taken) {
+                "is a branch of"
+            } else if above.contains(&taken.id) {
+                "lies in a branch of"
+            } else if identities_above(&taken.path()).contains(&branch.id) {
+                "contains a branch of"
+            } else {
+                continue;
+            };
+            let (path, place) = (Printable::path(&branch.spec.path), pool.mount_point());
+            let (place, pid) = (Printable::path(&place), pool.pid);
+            let later = |other: &RegistryEntry| {
+                other.mount_point() == pool.mount_point() && pool.started < other.started
+            };
+            problems.mount(if World::may_be_pool(&pool.mount_point()) && !live.iter().any(later) {
+                format!("branch {path}: {how} the pool mounted on {place}; unmount that pool first")
+            } else {
+                format!(
+                    "branch {path}: {how} the pool of {place}, which is being mounted, or was unmounted and is in use; wait for it, or close its files (its daemon is process {pid})"
+                )
+            });
+        }
+    }
+}
+
+/// Another directory is at its path: its disk was unmounted, and the number of that may be another disk's by now. Of one
+/// that does not answer the kernel knows the device.
+fn has_gone(taken: &RegistryBranch) -> bool {
+    let path = taken.path();
+    match DirectoryId::at(&path) {
+        Ok(now) => now != taken.id,
+        Err(_) => sys::at::open_root(&path)
+            .and_then(|dir| sys::at::stat_kept(dir.as_fd()))
+            .is_ok_and(|kept| kept.dev != taken.id.device),
+    }
+}
+
+fn identities_above(path: &Path) -> Vec<DirectoryId> {
+    path.ancestors().skip(1).filter_map(|above| DirectoryId::at(above).ok()).collect()
+}

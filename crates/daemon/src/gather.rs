@@ -1,0 +1,165 @@
+//! Gathers a mount's options: the config file first, then every `-o` list; reports all problems together.
+
+use crate::cli::Invocation;
+use crate::options::{self, Origin, Typed};
+use crate::optlist;
+use crate::problem::Problems;
+use crate::raw::RawOptions;
+use fsstack_pool::Printable;
+use fsstack_pool::suggestion;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use toml::Value;
+
+/// An unknown option: refused, or with mount(8)'s `-s` passed over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unknown {
+    Refused,
+    Noticed,
+}
+
+/// An option as typed: its name, and what stands behind `=`.
+pub(crate) type Named = (String, Option<OsString>);
+
+/// Reads all options of an invocation.
+pub(crate) fn gather(typed: &Invocation, problems: &mut Problems) -> RawOptions {
+    let words: Vec<_> = typed.lists.iter().flat_map(|list| words_of(list, problems)).collect();
+    gather_words(&words, typed.sloppy, problems)
+}
+
+/// Reads these options; `sloppy` passes unknown ones over.
+pub(crate) fn gather_words(words: &[Named], sloppy: bool, problems: &mut Problems) -> RawOptions {
+    let unknown = if sloppy { Unknown::Noticed } else { Unknown::Refused };
+    // The command line is read twice: once to learn of config files, then over what they say.
+    let mut first = RawOptions::default();
+    for (name, value) in words.iter().filter(|(name, _)| name == "config") {
+        let row = options::find("config");
+        let typed = Typed { name, value: value.as_deref(), origin: Origin::CommandLine };
+        if let Some(row) = row {
+            let _ = options::apply(&mut first, row, &typed); // Told below, with the rest.
+        }
+    }
+    let mut raw = RawOptions::default();
+    for file in &first.options.config {
+        read_config(&mut raw, file, unknown, problems);
+    }
+    for (name, value) in words {
+        let typed = Typed { name, value: value.as_deref(), origin: Origin::CommandLine };
+        if let Err(text) = take(&mut raw, &typed, unknown) {
+            problems.usage(text);
+        }
+    }
+    raw
+}
+
+/// The options of one `-o` list.
+pub(crate) fn words_of(list: &OsStr, problems: &mut Problems) -> Vec<Named> {
+    let words = optlist::split(list).unwrap_or_else(|unclosed| {
+        problems.usage(format!("-o {}: {unclosed}", Printable::os(list)));
+        Vec::new()
+    });
+    let mut named = Vec::new();
+    for word in words {
+        match word.name.into_string() {
+            Ok(name) => named.push((name, word.value)),
+            Err(name) => problems.usage(format!("{}: unknown option", Printable::os(&name))),
+        }
+    }
+    named
+}
+
+fn take(raw: &mut RawOptions, typed: &Typed<'_>, unknown: Unknown) -> Result<(), String> {
+    match options::find(typed.name) {
+        Some(row) => options::apply(raw, row, typed),
+        None if unknown == Unknown::Noticed => {
+            raw.notice(format!("{typed}: unknown option, passed over because of -s"));
+            Ok(())
+        }
+        None => {
+            let known = options::rows().flat_map(|row| row.names).filter(|name| !name.ends_with('*'));
+            let near = suggestion(typed.name, known.copied());
+            let way_out =
+                if near.is_empty() { "; leave it out, or have mount -s pass over it" } else { &near };
+            Err(format!("{typed}: unknown option{way_out}"))
+        }
+    }
+}
+
+fn read_config(raw: &mut RawOptions, file: &Path, unknown: Unknown, problems: &mut Problems) {
+    let shown = Printable::path(file);
+    let text = match config_text(file) {
+        Ok(text) => text,
+        Err(error) => return problems.usage(format!("config={shown}: cannot be read: {error}")),
+    };
+    let table = match text.parse::<toml::Table>() {
+        Ok(table) => table,
+        Err(error) => {
+            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+            let reason = error.message().replace('\n', " ");
+            return problems.usage(format!(
+                "config={shown}: line {line}: {reason}; write it as TOML: create = \"mfs\" (a config file of mergerfs is not read)"
+            ));
+        }
+    };
+    for (name, value) in flatten(table) {
+        if let Err(text) = take_config(raw, &name, &value, unknown) {
+            problems.usage(format!("config={shown}: {text}"));
+        }
+    }
+}
+
+/// More than any list of options.
+const CONFIG_AT_MOST: u64 = 1 << 20;
+
+/// A device or a pipe might never end, or never begin.
+fn config_text(file: &Path) -> std::io::Result<String> {
+    let kind = std::fs::metadata(file)?;
+    if !kind.is_file() {
+        return Err(std::io::Error::other("it is not a regular file"));
+    }
+    if CONFIG_AT_MOST < kind.len() {
+        return Err(std::io::Error::other("it is larger than 1 MiB"));
+    }
+    std::fs::read_to_string(file)
+}
+
+fn take_config(raw: &mut RawOptions, name: &str, value: &Value, unknown: Unknown) -> Result<(), String> {
+    let words: Option<OsString> = match value {
+        Value::Boolean(true) => None,
+        // A bare flag that is switched off is one that is not given.
+        Value::Boolean(false)
+            if options::find(name).is_some_and(|row| matches!(row.takes, options::Takes::Nothing)) =>
+        {
+            return Ok(());
+        }
+        Value::Boolean(false) => Some("false".into()),
+        Value::String(text) => Some(text.into()),
+        Value::Integer(number) => Some(number.to_string().into()),
+        Value::Float(number) => Some(number.to_string().into()),
+        Value::Datetime(_) | Value::Array(_) | Value::Table(_) => {
+            return Err(format!("{name}: neither text, a number, true nor false"));
+        }
+    };
+    let takes_text = options::find(name).is_some_and(|row| matches!(row.takes, options::Takes::Value(_)));
+    let words = if words.is_none() && takes_text { Some("true".into()) } else { words };
+    if options::find(name).is_some_and(|row| row.name() == "config") {
+        return Err("config: a config file cannot name another".to_owned());
+    }
+    take(raw, &Typed { name, value: words.as_deref(), origin: Origin::Config }, unknown)
+}
+
+/// `cache.files = "off"` is a table within a table to TOML, and one option to us.
+fn flatten(table: toml::Table) -> Vec<(String, Value)> {
+    let mut flat = Vec::new();
+    for (name, value) in table {
+        match value {
+            Value::Table(inner) => {
+                flat.extend(
+                    flatten(inner).into_iter().map(|(rest, value)| (format!("{name}.{rest}"), value)),
+                );
+            }
+            plain => flat.push((name, plain)),
+        }
+    }
+    flat
+}

@@ -1,0 +1,68 @@
+//! Start of a pool: settings become an engine, served over a transport until it is unmounted.
+
+use crate::background::Ready;
+use crate::confine::give_up_rights;
+use crate::log::{self, LogTarget};
+use crate::problem::Failure;
+use crate::serve::{hold_signals, serve};
+use crate::settings::Settings;
+use fsstack_control::registry::{self, RegistryBranch, RegistryEntry};
+use fsstack_pool::Printable;
+
+/// Why a pool is not served: the line that the helper prints, and what its exit code says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct LaunchError {
+    /// Kind of failure, for the exit code.
+    pub failure: Failure,
+    /// Subject, reason and remedy.
+    pub text: String,
+}
+
+impl LaunchError {
+    /// It could not be mounted.
+    pub fn mount(text: impl Into<String>) -> Self {
+        Self { failure: Failure::Mount, text: text.into() }
+    }
+
+    /// The system could not do what any program may ask of it.
+    pub fn system(text: impl Into<String>) -> Self {
+        Self { failure: Failure::System, text: text.into() }
+    }
+}
+
+/// Mounts and serves in this process until the pool is unmounted; reports to `ready` when the mount answers.
+pub fn launch(settings: Settings, ready: Ready) -> Result<(), LaunchError> {
+    // Before any thread: all of them leave the signals to the one that waits for them.
+    let signals = hold_signals().map_err(|error| LaunchError::system(format!("signals: {error}")))?;
+    give_up_rights().map_err(|error| LaunchError::system(format!("capabilities: {error}")))?;
+    let log = log::start(&settings.options.log)
+        .map_err(|error| LaunchError::system(format!("log: cannot be opened: {error}")))?;
+    // Where the log is the helper's own stderr, its lines say these things already.
+    let told_by_helper = settings.options.log.target == LogTarget::Stderr;
+    for notice in settings.notices.iter().filter(|_| !told_by_helper) {
+        tracing::warn!("{notice}");
+    }
+    settings.remarks.iter().for_each(|remark| tracing::info!("{remark}"));
+    let mount_point = Printable::path(&settings.mount_point).to_string();
+    let listed = list(&settings);
+    let served = serve(&settings, &ready, signals, &log, listed.as_ref());
+    match &served {
+        Ok(()) => tracing::info!("{mount_point}: unmounted"),
+        Err(error) if !told_by_helper => tracing::error!("{error}"),
+        Err(_) => {}
+    }
+    drop(listed);
+    log.flush();
+    served
+}
+
+/// A pool that cannot be listed is served all the same: the list guards against mistakes only.
+fn list(settings: &Settings) -> Option<registry::Registration> {
+    let place = settings.registry.as_deref()?;
+    let branches =
+        settings.branches.iter().map(|branch| RegistryBranch::new(branch.id, &branch.spec.path)).collect();
+    let written = RegistryEntry::of_this_process(&settings.mount_point, branches)
+        .and_then(|entry| registry::write(place, &entry));
+    written.inspect_err(|error| tracing::warn!("{}: cannot be written: {error}", Printable::path(place))).ok()
+}

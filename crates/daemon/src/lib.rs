@@ -1,0 +1,117 @@
+//! The mount(8) helper: reads what it is asked for, refuses what cannot be, and starts the daemon. Linux only.
+
+mod background;
+mod branches;
+mod cli;
+mod confine;
+mod gather;
+mod identity;
+mod launch;
+mod operate;
+mod optlist;
+mod outside;
+mod print;
+mod raw;
+mod remembered;
+mod remount;
+mod resolve;
+mod restrictions;
+mod serve;
+mod values;
+mod world;
+
+pub mod log;
+pub mod options;
+pub mod problem;
+pub mod settings;
+
+pub use background::Ready;
+pub use cli::{Invocation, Request, parse};
+pub use launch::{LaunchError, launch};
+pub use print::Page;
+pub use raw::RawOptions;
+pub use resolve::resolve;
+pub use world::World;
+
+use problem::{Failure, Problems};
+use settings::Settings;
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+/// Does what the arguments behind the program's name ask for, and returns the exit code of mount(8).
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    match parse(arguments) {
+        Ok(Request::Print(page)) => print(page),
+        Ok(Request::Version) => out(concat!("mount.fsstack ", env!("CARGO_PKG_VERSION"), "\n").as_bytes()),
+        Ok(Request::Mount(typed)) => mount(&typed),
+        Err(problems) => refuse(&problems),
+    }
+}
+
+fn mount(typed: &Invocation) -> u8 {
+    if remount::is_asked_for(typed) {
+        return remount::remount(typed, &World::here()).map_or_else(|problems| refuse(&problems), |()| 0);
+    }
+    let settings = match resolve(typed, &World::here()) {
+        Ok(settings) => settings,
+        Err(problems) => return refuse(&problems),
+    };
+    for notice in &settings.notices {
+        tell(notice);
+    }
+    if typed.verbose {
+        describe(&settings);
+    }
+    if typed.fake {
+        return 0;
+    }
+    match background::start(settings) {
+        Ok(()) => 0,
+        Err(error) => {
+            tell(&error.text);
+            error.failure.exit_code()
+        }
+    }
+}
+
+fn describe(settings: &Settings) {
+    for branch in &settings.branches {
+        tell(&format!("branch {}", branch.spec));
+    }
+    tell(&format!(
+        "mount point {}, create={}, floor {}",
+        fsstack_pool::Printable::path(&settings.mount_point),
+        settings.options.engine.create,
+        settings.options.engine.floor
+    ));
+}
+
+fn refuse(problems: &Problems) -> u8 {
+    for problem in problems {
+        tell(&problem.text);
+    }
+    problems.failure().exit_code()
+}
+
+fn print(page: Page) -> u8 {
+    match page.render() {
+        Ok(text) => out(&text),
+        Err(error) => {
+            tell(&format!("cannot make that page: {error}"));
+            Failure::System.exit_code()
+        }
+    }
+}
+
+/// A reader that went away early (`| head`) is no failure.
+fn out(text: &[u8]) -> u8 {
+    match io::stdout().write_all(text) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Failure::System.exit_code(),
+        _ => 0,
+    }
+}
+
+/// Prints one line for the caller; there is nothing to do where stderr is closed.
+fn tell(text: &str) {
+    let _ = writeln!(io::stderr(), "mount.fsstack: {text}");
+}

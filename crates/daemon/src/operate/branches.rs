@@ -1,0 +1,270 @@
+//! Branches that come, go and change while the pool is served.
+//!
+//! A branch with open files is removed by a thread of its own, which waits for them to be closed; the client repeats its
+//! request until the branch is gone. Giving the branch a mode cancels that. The first request for a branch registers it in
+//! one step, before it begins, so that there is one thread for a branch and one flag that cancels it.
+
+use super::Served;
+use crate::branches::{self, Demand};
+use crate::problem::Problems;
+use crate::remembered::Remembered;
+use crate::remount::held_flags;
+use crate::restrictions::Restrictions;
+use crate::values;
+use crate::world::World;
+use fsstack_control::Refusal;
+use fsstack_control::api::{BranchChanged, BranchRequest};
+use fsstack_control::local_locks;
+use fsstack_control::registry::{self, DirectoryId, RegistryBranch, RegistryEntry};
+use fsstack_engine::branch::Branch;
+use fsstack_engine::live::{BadChange, Position, Removal};
+use fsstack_pool::{BranchIx, BranchMode, Floor, Printable, parse_source};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Branches that go when their files are closed, each with what calls that off.
+pub(crate) type Leaving = Arc<Mutex<HashMap<BranchIx, Arc<AtomicBool>>>>;
+
+/// The one removal of a branch that waits for files to be closed; noted as long as this lives.
+struct Departure {
+    of: BranchIx,
+    called_off: Arc<AtomicBool>,
+    noted: Leaving,
+}
+
+impl Departure {
+    /// None: the branch has one already.
+    fn note(of: BranchIx, noted: &Leaving) -> Option<Self> {
+        match noted.lock().entry(of) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(free) => {
+                let called_off = free.insert(Arc::default()).clone();
+                Some(Self { of, called_off, noted: noted.clone() })
+            }
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.called_off.load(Relaxed)
+    }
+}
+
+impl Drop for Departure {
+    fn drop(&mut self) {
+        self.noted.lock().remove(&self.of);
+    }
+}
+
+impl Served {
+    pub(super) fn change_branch(&self, request: &BranchRequest) -> Result<BranchChanged, Refusal> {
+        let changed = match request {
+            BranchRequest::Add { branch } => self.add(branch),
+            BranchRequest::Remove { branch, only_ask: true, .. } => self.removal(branch),
+            BranchRequest::Remove { branch, when_idle, .. } => self.remove(branch, *when_idle),
+            BranchRequest::Mode { branch, mode } => self.set_mode(branch, mode),
+            BranchRequest::Floor { branch, floor } => self.set_floor(branch, floor),
+            BranchRequest::Forget { branch } => self.forget_branch(branch),
+        };
+        changed.inspect(|_| self.relist())
+    }
+
+    fn add(&self, text: &str) -> Result<BranchChanged, Refusal> {
+        let specs = parse_source(OsStr::new(text)).map_err(|error| Refusal::usage(error.to_string()))?;
+        let [spec] = specs.as_slice() else {
+            return Err(Refusal::usage(format!("{text}: one branch at a time")));
+        };
+        let mut problems = Problems::default();
+        let (require, remembered) = {
+            let options = &self.settings.lock().options;
+            (options.require, Remembered::in_dir(options.engine.state_dir.as_deref()))
+        };
+        let timeout = Duration::ZERO;
+        let demand = Demand { require, remembered: remembered.clone(), wait_for_mounts: false, timeout };
+        let world = World::here();
+        let found = branches::find(std::slice::from_ref(spec), &demand, &world, &mut problems);
+        // The settings are not locked while a file system is asked: it may hang.
+        let mount_point = self.settings.lock().mount_point.clone();
+        branches::refuse_around(&mount_point, &found, &mut problems);
+        branches::refuse_taken(&found, &world, &mut problems);
+        if let Some(problem) = problems.into_iter().next() {
+            return Err(Refusal::usage(problem.text.clone()));
+        }
+        let [branch] = found.as_slice() else {
+            return Err(Refusal::usage(format!(
+                "{text}: a pattern for several directories: add them one by one"
+            )));
+        };
+        check_restrictions(&branch.spec.path, &mount_point)?;
+        self.union.add_branch(&branch.spec, Position::Last).map_err(refused)?;
+        remembered.note(&found, &world);
+        Ok(BranchChanged {
+            branch: Printable::path(&branch.spec.path).to_string(),
+            from: String::new(),
+            to: branch.spec.to_string(),
+            waits_for: 0,
+        })
+    }
+
+    fn remove(&self, text: &str, when_idle: bool) -> Result<BranchChanged, Refusal> {
+        let branch = self.known(text)?;
+        let gone = |waits_for| gone(&branch, waits_for);
+        if !when_idle {
+            return self.union.remove_branch(branch.ix, Removal::IfIdle).map(|()| gone(0)).map_err(refused);
+        }
+        let departure = Departure::note(branch.ix, &self.leaving).filter(|_| !branch.is_leaving());
+        let Some(departure) = departure else {
+            // The thread that waits for it may take a moment more than its last file.
+            return Ok(gone(branch.open_files().max(1)));
+        };
+        match self.union.remove_branch(branch.ix, Removal::IfIdle) {
+            Ok(()) => Ok(gone(0)),
+            Err(BadChange::InUse { open, .. }) => self.wait_for(departure).map(|()| gone(open)),
+            Err(error) => Err(refused(error)),
+        }
+    }
+
+    /// How far a removal has come; a branch that is gone is not known any more.
+    fn removal(&self, text: &str) -> Result<BranchChanged, Refusal> {
+        let branch = self.known(text)?;
+        // Noted before its thread begins.
+        if branch.is_leaving() || self.leaving.lock().contains_key(&branch.ix) {
+            return Ok(gone(&branch, branch.open_files().max(1)));
+        }
+        let shown = Printable::path(&branch.path);
+        Err(Refusal::busy(format!("{shown}: it stays: its removal was called off")))
+    }
+
+    fn wait_for(&self, departure: Departure) -> Result<(), Refusal> {
+        let union = self.union.clone();
+        let thread = std::thread::Builder::new().name("branch-leaving".into());
+        let waiting = move || {
+            let removed = union.remove_branch(departure.of, Removal::WhenIdle(&|| departure.goes_on()));
+            if let Err(why) = removed {
+                tracing::info!(%why, "branch not removed");
+            }
+        };
+        thread.spawn(waiting).map(drop).map_err(|error| Refusal::failed(format!("thread: {error}")))
+    }
+
+    fn set_mode(&self, text: &str, mode: &str) -> Result<BranchChanged, Refusal> {
+        let branch = self.known(text)?;
+        let to: BranchMode = mode.parse().map_err(|error| Refusal::usage(format!("{error}")))?;
+        if let Some(called_off) = self.leaving.lock().get(&branch.ix) {
+            called_off.store(true, Relaxed);
+        }
+        let from = branch.given_mode();
+        self.union.set_branch_mode(branch.ix, to).map_err(refused)?;
+        Ok(changed(&branch, from.name(), to.name()))
+    }
+
+    fn set_floor(&self, text: &str, floor: &str) -> Result<BranchChanged, Refusal> {
+        let branch = self.known(text)?;
+        let to: Option<Floor> = match floor {
+            "pool" => None,
+            own => Some(own.parse().map_err(|error| Refusal::usage(format!("{error}")))?),
+        };
+        let shown = |floor: Option<Floor>| floor.map_or_else(|| "pool".to_owned(), |floor| floor.to_string());
+        let from = branch.floor();
+        self.union.set_branch_floor(branch.ix, to, branch.min_inodes()).map_err(refused)?;
+        Ok(changed(&branch, &shown(from), &shown(to)))
+    }
+
+    /// The branch that `text` means: its path, or where that leads.
+    fn known(&self, text: &str) -> Result<Arc<Branch>, Refusal> {
+        let pool = self.union.pool();
+        let path = std::path::Path::new(text);
+        let of = |leads: &std::path::Path| pool.branches.iter().find(|branch| branch.path == leads);
+        let as_shown =
+            || pool.branches.iter().find(|branch| Printable::path(&branch.path).to_string() == text);
+        // Its path is resolved last: removing a branch that hangs must not ask the branch anything.
+        let found = of(path)
+            .or_else(as_shown)
+            .or_else(|| std::fs::canonicalize(path).ok().and_then(|leads| of(&leads)));
+        found.cloned().ok_or_else(|| {
+            let known: Vec<String> =
+                pool.branches.iter().map(|branch| Printable::path(&branch.path).to_string()).collect();
+            Refusal::missing(format!(
+                "{}: no branch of this pool; there are {}",
+                Printable(text.as_bytes()),
+                known.join(", ")
+            ))
+        })
+    }
+
+    /// Other pools shall see which branches are taken now.
+    fn relist(&self) {
+        let Some(registry) = &self.registry else { return };
+        let pool = self.union.pool();
+        let of = |branch: &Arc<Branch>| {
+            RegistryBranch::new(DirectoryId { device: branch.dev(), inode: branch.root_ino }, &branch.path)
+        };
+        let mount_point = self.settings.lock().mount_point.clone();
+        let written = RegistryEntry::of_this_process(&mount_point, pool.branches.iter().map(of).collect())
+            .and_then(|entry| registry::rewrite(registry, &self.id, &entry));
+        if let Err(error) = written {
+            tracing::warn!("{}: cannot be written: {error}", Printable::path(registry));
+        }
+    }
+}
+
+fn changed(branch: &Branch, from: &str, to: &str) -> BranchChanged {
+    BranchChanged {
+        branch: Printable::path(&branch.path).to_string(),
+        from: from.to_owned(),
+        to: to.to_owned(),
+        waits_for: 0,
+    }
+}
+
+/// Restrictions of a new branch's mount would hold in the whole pool: an operator decides that, not the branch.
+///
+/// # Errors
+/// The pool's mount, which cannot change by itself, lacks a restriction of the branch's.
+fn check_restrictions(branch: &Path, pool: &Path) -> Result<(), Refusal> {
+    let table = fsstack_sys::mounts::list().map_err(|error| Refusal::failed(error.to_string()))?;
+    let Some(held) = table.iter().rfind(|mount| mount.mount_point == pool).map(held_flags) else {
+        return Ok(()); // detached: nobody comes in any more
+    };
+    let lacking = Restrictions::at(branch, &table).beyond(&held);
+    if lacking.is_none() {
+        local_locks::warn(branch, &table);
+        return Ok(());
+    }
+    let (branch, pool) = (Printable::path(branch), Printable::path(pool));
+    Err(Refusal::usage(format!(
+        "branch {branch}: its mount has {lacking}, which would not hold by way of the pool: mount -o remount,{lacking} {pool} \
+         first, or mount the branch without"
+    )))
+}
+
+fn gone(branch: &Branch, waits_for: usize) -> BranchChanged {
+    BranchChanged {
+        branch: Printable::path(&branch.path).to_string(),
+        from: branch.given_mode().name().to_owned(),
+        to: if waits_for == 0 { String::new() } else { "leaving".to_owned() },
+        waits_for: values::count(waits_for),
+    }
+}
+
+pub(super) fn refused(error: BadChange) -> Refusal {
+    match &error {
+        BadChange::InUse { .. } => Refusal::busy(format!("{error} (--when-idle)")),
+        BadChange::Busy | BadChange::Last | BadChange::Leaving(_) | BadChange::InPool(_) => {
+            Refusal::busy(error.to_string())
+        }
+        BadChange::NoBranch(_) => Refusal::missing(error.to_string()),
+        BadChange::NotKept => Refusal::failed(error.to_string()),
+        BadChange::Unopened { .. }
+        | BadChange::Double { .. }
+        | BadChange::SameId(_)
+        | BadChange::TooMany
+        | BadChange::NotExported
+        | BadChange::NoPassthrough { .. } => Refusal::usage(error.to_string()),
+    }
+}

@@ -1,0 +1,263 @@
+//! Changing settings while the pool is served: all that is asked for, or nothing.
+//!
+//! The settings are locked while they change, and requests for the pool's state wait for them. So no branch is asked
+//! anything meanwhile: trials on branches come before.
+
+use super::{Served, persist};
+use crate::options::{self, Key, Origin, Row, Typed};
+use crate::outside::timeouts;
+use crate::raw::RawOptions;
+use crate::resolve::place_by_mlimit;
+use crate::serve::engine_settings;
+use crate::settings::{Privilege, Settings};
+use crate::values;
+use fsstack_control::Refusal;
+use fsstack_control::api::{
+    Assignment, Change, Changed, SettingsRequest, WritePathChanged, WritePathRequest,
+};
+use fsstack_pool::Printable;
+use fsstack_pool::settings::{PageCache, Words as _, WritePath};
+use fsstack_pool::suggestion;
+use fsstack_sys::whole_file;
+use std::ffi::OsStr;
+
+impl Served {
+    pub(super) fn make_changes(&self, request: &SettingsRequest) -> Result<Changed, Refusal> {
+        let assigned = |held: &Settings| {
+            let mut wanted = held.clone();
+            let mut named = Vec::new();
+            for assignment in &request.changes {
+                named.push(assign(&mut wanted, assignment, request.remount)?);
+            }
+            Ok((wanted, named))
+        };
+        let tried = self.try_promise(|held| Ok(assigned(held)?.0))?;
+        let mut held = self.settings.lock();
+        held.options.log.level = self.level.get();
+        let (wanted, mut named) = assigned(&held)?;
+        self.check(&held, &wanted, tried)?;
+        let changes = difference(&held, &wanted);
+        let mut notes = Vec::new();
+        let mut persisted = None;
+        if request.persist {
+            named.retain(|row| row.is_live());
+            notes.extend(shadowed(&wanted, &named));
+            persisted = self.persist(&wanted, &named, request.dry_run)?;
+        }
+        if !request.dry_run && !changes.is_empty() {
+            self.put_in_force(&wanted)?;
+            *held = wanted;
+            let told: Vec<String> = changes.iter().map(|c| format!("{}={}", c.key, c.to)).collect();
+            tracing::info!("changed by the operator: {}", told.join(", "));
+        }
+        Ok(Changed { changes, dry_run: request.dry_run, persisted, notes })
+    }
+
+    pub(super) fn switch_write_path(&self, request: &WritePathRequest) -> Result<WritePathChanged, Refusal> {
+        let path = request.write_path.parse::<WritePath>().ok();
+        let switched = |held: &Settings| {
+            let mut wanted = held.clone();
+            match &request.subtree {
+                Some(directory) => {
+                    if path.is_none() && request.write_path != "inherit" {
+                        return Err(no_path(&request.write_path));
+                    }
+                    let rules = &mut wanted.options.engine.rules;
+                    *rules = rules
+                        .with(directory.as_bytes(), path)
+                        .map_err(|error| Refusal::usage(format!("--subtree: {error}")))?;
+                }
+                None => {
+                    wanted.options.engine.write_path = path.ok_or_else(|| no_path(&request.write_path))?;
+                }
+            }
+            Ok(wanted)
+        };
+        let tried = self.try_promise(switched)?;
+        let mut held = self.settings.lock();
+        let wanted = switched(&held)?;
+        self.check(&held, &wanted, tried)?;
+        let (from, key) = match &request.subtree {
+            Some(directory) => (rule_of(&held, directory), options::WRITE_RULES),
+            None => (held.options.engine.write_path.to_string(), options::WRITE_PATH),
+        };
+        let mut persisted = None;
+        if !request.only_count {
+            if request.persist {
+                let row = options::find(key);
+                persisted = self.persist(&wanted, row.as_slice(), false)?;
+            }
+            self.put_in_force(&wanted)?;
+            *held = wanted;
+        }
+        Ok(WritePathChanged {
+            from,
+            to: request.write_path.clone(),
+            subtree: request.subtree.clone(),
+            other_way: values::count(self.union.open_by_write_path().other_way),
+            persisted,
+        })
+    }
+
+    /// If `change` makes a promise of passthrough: whether every branch can keep it. A branch may hang: nothing is
+    /// locked meanwhile.
+    fn try_promise(
+        &self,
+        change: impl FnOnce(&Settings) -> Result<Settings, Refusal>,
+    ) -> Result<Tried, Refusal> {
+        let held = self.settings.lock().clone();
+        let wanted = change(&held)?;
+        if !promises(&held, &wanted) || !self.passthrough {
+            return Ok(Tried::Not);
+        }
+        self.union.try_passthrough().map_err(|error| Refusal::usage(error.to_string()))?;
+        Ok(Tried::EveryBranch)
+    }
+
+    /// Promises that only the kernel can keep must be those it made at the mount.
+    fn check(&self, held: &Settings, wanted: &Settings, tried: Tried) -> Result<(), Refusal> {
+        let buffered = |settings: &Settings| settings.options.engine.page_cache == PageCache::WriteBack;
+        if buffered(held) != buffered(wanted) {
+            return Err(Refusal::usage(
+                "page-cache=writeback: the kernel is told when the pool is mounted: unmount it and mount it with the other value",
+            ));
+        }
+        let calls = wanted.options.engine.branch_inflight;
+        if let Some(why) = values::too_many_inflight(calls, wanted.options.max_threads) {
+            return Err(Refusal::usage(format!("branch-inflight={calls}: {why}")));
+        }
+        if !promises(held, wanted) {
+            return Ok(());
+        }
+        if !self.passthrough {
+            let why = if wanted.privilege == Privilege::User {
+                "it needs root"
+            } else if buffered(wanted) {
+                "page-cache=writeback excludes it"
+            } else {
+                "this kernel has no FUSE passthrough (Linux 6.9 and later have it)"
+            };
+            return Err(Refusal::usage(format!("write-path=passthrough: {why}: use write-path=auto")));
+        }
+        match tried {
+            Tried::EveryBranch => Ok(()),
+            Tried::Not => Err(Refusal::busy("another change came at the same time: ask again")),
+        }
+    }
+
+    fn put_in_force(&self, settings: &Settings) -> Result<(), Refusal> {
+        let engine = engine_settings(settings);
+        self.union.change(|now| *now = engine).map_err(|error| Refusal::usage(error.to_string()))?;
+        self.adapter.set_timeouts(timeouts(&settings.options));
+        if self.level.get() != settings.options.log.level {
+            self.level.set(settings.options.log.level);
+        }
+        Ok(())
+    }
+
+    fn persist(
+        &self,
+        wanted: &Settings,
+        rows: &[&'static Row],
+        dry_run: bool,
+    ) -> Result<Option<String>, Refusal> {
+        let Some(file) = wanted.options.config.last() else {
+            return Err(Refusal::usage(
+                "--persist: this pool has no config file: mount it with config=FILE, or change its line in fstab",
+            ));
+        };
+        let value = |row: &&'static Row| Some((row.name(), row.get(&wanted.options)?));
+        let values: Vec<(&str, String)> = rows.iter().filter_map(value).collect();
+        let shown = Printable::path(file).to_string();
+        let edited =
+            persist::edited(file, &values).map_err(|why| Refusal::failed(format!("{shown}: {why}")))?;
+        if !dry_run {
+            whole_file::replace(file, &edited)
+                .map_err(|error| Refusal::failed(format!("{shown}: {error}")))?;
+        }
+        Ok(Some(shown))
+    }
+}
+
+/// Whether branches were asked if they can keep a promise of passthrough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tried {
+    EveryBranch,
+    Not,
+}
+
+/// Whether the change to `wanted` is a promise of passthrough.
+fn promises(held: &Settings, wanted: &Settings) -> bool {
+    needs_passthrough(wanted) && !needs_passthrough(held)
+}
+
+/// The write paths that depend on what the kernel granted when the pool was mounted.
+fn needs_passthrough(settings: &Settings) -> bool {
+    let engine = &settings.options.engine;
+    engine.write_path == WritePath::Passthrough
+        || engine.rules.iter().any(|rule| rule.how == WritePath::Passthrough)
+}
+
+/// Takes one assignment over into `wanted`; returns the row that it changes.
+fn assign(wanted: &mut Settings, assignment: &Assignment, remount: bool) -> Result<&'static Row, Refusal> {
+    let Assignment { key, value } = assignment;
+    let row = options::find(key).ok_or_else(|| {
+        let known = options::keys().map(Row::name);
+        Refusal::usage(format!("{}: unknown key{}", Printable(key.as_bytes()), suggestion(key, known)))
+    })?;
+    let typed = Typed { name: key, value: value.as_deref().map(OsStr::new), origin: Origin::CommandLine };
+    let mut raw = RawOptions::over(wanted.options.clone());
+    options::apply(&mut raw, row, &typed).map_err(Refusal::usage)?;
+    if let Some(limit) = raw.mlimit {
+        place_by_mlimit(&mut wanted.options, limit);
+        return Ok(options::find(options::CREATE).unwrap_or(row));
+    }
+    match row.key {
+        Key::Live(_) => wanted.options = raw.options,
+        Key::Settled(_) | Key::None if remount => {}
+        Key::Settled(_) => {
+            let text =
+                format!("{typed}: settled when the pool is mounted: unmount it and mount it with this value");
+            return Err(Refusal::usage(text));
+        }
+        Key::None => {
+            return Err(Refusal::usage(format!("{typed}: no key of a mounted pool: it says how to mount")));
+        }
+    }
+    Ok(row)
+}
+
+fn difference(held: &Settings, wanted: &Settings) -> Vec<Change> {
+    let change = |row: &Row| {
+        let (from, to) = (row.get(&held.options)?, row.get(&wanted.options)?);
+        (from != to).then(|| Change { key: row.name().to_owned(), from, to })
+    };
+    options::keys().filter_map(change).collect()
+}
+
+/// Options given with `-o` apply again at the next mount, whatever the file says.
+fn shadowed(settings: &Settings, rows: &[&'static Row]) -> Vec<String> {
+    let given = rows.iter().map(|row| row.name()).filter(|name| settings.given.contains(name));
+    given
+        .map(|name| {
+            format!("{name}: also stands behind -o (in fstab?), which goes before the file at the next mount")
+        })
+        .collect()
+}
+
+fn no_path(text: &str) -> Refusal {
+    let known = WritePath::VARIANTS;
+    Refusal::usage(format!(
+        "{}: not a write path: {}{}",
+        Printable(text.as_bytes()),
+        known.join(", "),
+        suggestion(text, known.iter().copied())
+    ))
+}
+
+/// The rule that a directory has of its own.
+fn rule_of(settings: &Settings, directory: &str) -> String {
+    let plain = directory.trim_matches('/').as_bytes();
+    let own = settings.options.engine.rules.iter().find(|rule| &*rule.dir == plain);
+    own.map_or_else(|| "inherit".to_owned(), |rule| rule.how.to_string())
+}

@@ -1,0 +1,102 @@
+//! The daemon's side of the control socket: the operator's requests to this process's pool.
+//!
+//! Settings are replaced whole under one lock, so that changes that come at the same time come one after the other, and
+//! a request of the pool sees all of a change or nothing of it.
+
+mod branches;
+mod change;
+mod copying;
+mod explain;
+mod handles;
+mod metrics;
+mod persist;
+mod status;
+
+use crate::log::LogLevel;
+use crate::options;
+use crate::settings::Settings;
+pub(crate) use branches::Leaving;
+use fsstack_control::api::{
+    BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, Key, Keys,
+    PlacementExplained, SettingsRequest, Status, When, WritePathChanged, WritePathRequest,
+};
+use fsstack_control::{Copying, Operator, Refusal};
+use fsstack_engine::Union;
+use fsstack_fuse::Adapter;
+use parking_lot::Mutex;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A pool that is served, as its operator sees it.
+#[derive(Debug)]
+pub(crate) struct Served {
+    /// Its name in the registry, and the registry.
+    pub(crate) id: String,
+    pub(crate) registry: Option<PathBuf>,
+    pub(crate) union: Arc<Union>,
+    pub(crate) adapter: Arc<Adapter>,
+    pub(crate) level: LogLevel,
+    /// How requests come.
+    pub(crate) transport: &'static str,
+    /// The kernel has passthrough for this mount.
+    pub(crate) passthrough: bool,
+    pub(crate) since: Instant,
+    /// Order: before anything of the engine.
+    pub(crate) settings: Mutex<Settings>,
+    /// Branches that go when their files are closed, each with what calls that off.
+    pub(crate) leaving: Leaving,
+}
+
+impl Operator for Served {
+    fn status(&self) -> Status {
+        self.tell_status()
+    }
+
+    fn keys(&self) -> Keys {
+        let mut settings = self.settings.lock().clone();
+        // SIGUSR1 and SIGUSR2 change it too.
+        settings.options.log.level = self.level.get();
+        let key = |row: &options::Row| Key {
+            key: row.name().to_owned(),
+            value: row.get(&settings.options).unwrap_or_default(),
+            changes: if row.is_live() { When::AtOnce } else { When::AtMount },
+            help: row.help.to_owned(),
+            also: row.names.iter().skip(1).map(|name| (*name).to_owned()).collect(),
+        };
+        Keys { keys: options::keys().map(key).collect() }
+    }
+
+    fn change(&self, request: &SettingsRequest) -> Result<Changed, Refusal> {
+        self.make_changes(request)
+    }
+
+    fn write_path(&self, request: &WritePathRequest) -> Result<WritePathChanged, Refusal> {
+        self.switch_write_path(request)
+    }
+
+    fn branch(&self, request: &BranchRequest) -> Result<BranchChanged, Refusal> {
+        self.change_branch(request)
+    }
+
+    fn handles(&self, request: &HandlesRequest) -> HandlesTried {
+        self.try_handles(request)
+    }
+
+    fn explain(&self, path: &[u8]) -> Result<Explained, Refusal> {
+        self.explain_path(path)
+    }
+
+    fn explain_create(&self, path: &[u8], size: u64) -> Result<PlacementExplained, Refusal> {
+        self.explain_placement(path, size)
+    }
+
+    fn copy(&self) -> Box<dyn Copying> {
+        self.begin_copy()
+    }
+
+    fn metrics(&self) -> String {
+        let known = self.union.status();
+        metrics::page(&self.told_of(&known), &known)
+    }
+}

@@ -1,0 +1,111 @@
+//! `mount -o remount,...`: the daemon takes over what can change while it runs, the kernel the flags of the mount.
+//!
+//! mount(8) hands in the options that the mount table shows beside those that were typed, so an option passes that
+//! could not change if it says what holds already; only what it would change is refused.
+
+use crate::cli::Invocation;
+use crate::gather::{gather_words, words_of};
+use crate::options;
+use crate::problem::Problems;
+use crate::raw::RawOptions;
+use crate::resolve::flags;
+use crate::restrictions::Restrictions;
+use crate::serve::kernel_flags;
+use crate::settings::{AccessTimes, MountFlags};
+use crate::world::World;
+use fsstack_control::Client;
+use fsstack_control::api::{Assignment, SettingsRequest};
+use fsstack_control::registry::{self, RegistryBranch};
+use fsstack_pool::Printable;
+use fsstack_sys::mounts::{self, MountInfo};
+use std::path::{Path, PathBuf};
+
+/// Options in the mount table that kernel and daemon settle between them.
+const OF_THE_KERNEL: [&str; 5] = ["fd", "rootmode", "user_id", "group_id", "blksize"];
+
+/// Whether this is asked for.
+pub(crate) fn is_asked_for(typed: &Invocation) -> bool {
+    let mut problems = Problems::default();
+    typed.lists.iter().flat_map(|list| words_of(list, &mut problems)).any(|(name, _)| name == "remount")
+}
+
+/// Changes the pool at the target.
+pub(crate) fn remount(typed: &Invocation, world: &World) -> Result<(), Problems> {
+    let mut problems = Problems::default();
+    let shown = Printable::os(&typed.target).to_string();
+    let (raw, assignments) = read(typed, &mut problems);
+    let entry = std::fs::canonicalize(&typed.target).ok().and_then(|target| {
+        world.registries().find_map(|registry| {
+            let pool = registry::read(registry).into_iter().rfind(|pool| pool.mount_point() == target)?;
+            let branches: Vec<PathBuf> = pool.branches.iter().map(RegistryBranch::path).collect();
+            Some((target.clone(), registry::socket_of(registry, &pool.id), branches))
+        })
+    });
+    let Some((target, socket, branches)) = entry else {
+        problems.mount(format!("remount of {shown}: no pool is mounted there; mount it first"));
+        return Err(problems);
+    };
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let request = SettingsRequest { changes: assignments, remount: true, ..SettingsRequest::default() };
+    if !typed.fake {
+        Client::new(socket)
+            .change(&request)
+            .map(drop)
+            .unwrap_or_else(|error| problems.mount(error.to_string()));
+        if problems.is_empty() {
+            set_flags(&target, &raw, &branches, world)
+                .unwrap_or_else(|why| problems.mount(format!("remount of {shown}: {why}")));
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// The options for the daemon, and all of them as read, for the flags.
+fn read(typed: &Invocation, problems: &mut Problems) -> (RawOptions, Vec<Assignment>) {
+    let mut words: Vec<_> = typed.lists.iter().flat_map(|list| words_of(list, problems)).collect();
+    words.retain(|(name, _)| !OF_THE_KERNEL.contains(&name.as_str()));
+    let raw = gather_words(&words, typed.sloppy, problems);
+    words.retain(|(name, _)| options::is_of_the_pool(name));
+    let assignments = words.into_iter().map(|(key, value)| Assignment {
+        key,
+        value: value.map(|value| value.to_string_lossy().into_owned()),
+    });
+    (raw, assignments.collect())
+}
+
+/// The kernel's own flags, if they are not these already. What a branch restricts stays so.
+fn set_flags(target: &Path, raw: &RawOptions, branches: &[PathBuf], world: &World) -> Result<(), String> {
+    let mut wanted = flags(raw, world);
+    let table = mounts::list().map_err(|error| error.to_string())?;
+    branches.iter().for_each(|branch| Restrictions::at(branch, &table).put_on(&mut wanted));
+    let held = table.iter().rfind(|mount| mount.mount_point == target).map(held_flags);
+    if held == Some(wanted) {
+        return Ok(());
+    }
+    mounts::remount(target, kernel_flags(&wanted)).map_err(|error| error.to_string())
+}
+
+pub(crate) fn held_flags(mount: &MountInfo) -> MountFlags {
+    let has = |word: &str| {
+        mount.options.split(',').chain(mount.super_options.split(',')).any(|option| option == word)
+    };
+    let access_times = if has("noatime") {
+        AccessTimes::Never
+    } else if has("relatime") {
+        AccessTimes::Relative
+    } else {
+        AccessTimes::Strict
+    };
+    MountFlags {
+        read_only: has("ro"),
+        access_times,
+        directory_access_times: !has("nodiratime"),
+        suid: !has("nosuid"),
+        devices: !has("nodev"),
+        execute: !has("noexec"),
+        synchronous: has("sync"),
+        synchronous_directories: has("dirsync"),
+    }
+}

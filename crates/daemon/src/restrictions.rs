@@ -1,0 +1,105 @@
+//! Flags of mounts that take rights away: `nosuid`, `nodev`, `noexec`.
+//!
+//! The administrator who mounted a branch with one of them does not trust its content that far. Through the pool the kernel
+//! looks only at the flags of the pool's own mount, whatever branch a file is on. So the pool's mount has each flag that the
+//! mount of one of its branches has.
+
+use crate::settings::{MountFlags, Settings};
+use fsstack_control::local_locks::mount_of;
+use fsstack_pool::Printable;
+use fsstack_sys::mounts::MountInfo;
+use std::fmt;
+use std::path::Path;
+
+/// Restrictions of a mount on its files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Restrictions {
+    no_suid: bool,
+    no_devices: bool,
+    no_programs: bool,
+}
+
+impl Restrictions {
+    /// Those of the mount that `path` is on; none if the mount table does not tell.
+    pub(crate) fn at(path: &Path, table: &[MountInfo]) -> Self {
+        mount_of(path, table).map(Self::of).unwrap_or_default()
+    }
+
+    fn of(mount: &MountInfo) -> Self {
+        let has = |word: &str| mount.options.split(',').any(|option| option == word);
+        Self { no_suid: has("nosuid"), no_devices: has("nodev"), no_programs: has("noexec") }
+    }
+
+    /// Those that a mount with `flags` does not have.
+    pub(crate) fn beyond(self, flags: &MountFlags) -> Self {
+        Self {
+            no_suid: self.no_suid && flags.suid,
+            no_devices: self.no_devices && flags.devices,
+            no_programs: self.no_programs && flags.execute,
+        }
+    }
+
+    /// Takes away from `flags` what these do.
+    pub(crate) fn put_on(self, flags: &mut MountFlags) {
+        flags.suid &= !self.no_suid;
+        flags.devices &= !self.no_devices;
+        flags.execute &= !self.no_programs;
+    }
+
+    pub(crate) fn is_none(self) -> bool {
+        self == Self::default()
+    }
+}
+
+impl fmt::Display for Restrictions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [(self.no_suid, "nosuid"), (self.no_devices, "nodev"), (self.no_programs, "noexec")];
+        let words: Vec<_> = all.into_iter().filter(|(on, _)| *on).map(|(_, word)| word).collect();
+        f.write_str(&words.join(","))
+    }
+}
+
+/// The settings, with the restrictions of all branches on the mount's flags; one line of the log for each branch that adds one.
+pub(crate) fn inherited(settings: &Settings, table: &[MountInfo]) -> Settings {
+    let mut settings = settings.clone();
+    for branch in &settings.branches {
+        let new = Restrictions::at(&branch.spec.path, table).beyond(&settings.flags);
+        if !new.is_none() {
+            let (pool, branch) = (Printable::path(&settings.mount_point), Printable::path(&branch.spec.path));
+            tracing::info!(
+                "{pool}: mounted {new}, as branch {branch} is; mount the branch without it to lift that"
+            );
+            new.put_on(&mut settings.flags);
+        }
+    }
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::AccessTimes;
+
+    #[test]
+    fn restrictions_add_up_and_lift_nothing() {
+        let mut flags = MountFlags {
+            read_only: false,
+            access_times: AccessTimes::Relative,
+            directory_access_times: true,
+            suid: true,
+            devices: false,
+            execute: true,
+            synchronous: false,
+            synchronous_directories: false,
+        };
+        let untrusted = Restrictions { no_suid: true, no_devices: true, no_programs: false };
+        assert_eq!(untrusted.to_string(), "nosuid,nodev");
+        let new = untrusted.beyond(&flags);
+        assert_eq!(new.to_string(), "nosuid");
+        new.put_on(&mut flags);
+        assert!(!flags.suid && !flags.devices && flags.execute);
+        assert!(untrusted.beyond(&flags).is_none());
+        Restrictions::default().put_on(&mut flags);
+        assert!(!flags.suid && !flags.devices && flags.execute);
+    }
+}

@@ -1,0 +1,418 @@
+//! Serving the engine over a transport, from the mount to the unmount.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use fsstack_control::{ListenAt, Server};
+use fsstack_engine::health::MountWatch;
+use fsstack_engine::open::noatime::NoatimeScope;
+use fsstack_engine::open::route::{Backings, NoBackings};
+use fsstack_engine::settings::{self as engine, Locks, PageCache, WritePath};
+use fsstack_engine::{Pool, Union};
+use fsstack_fuse::mount::mount;
+use fsstack_fuse::transport::device::DeviceBackings;
+use fsstack_fuse::unmount::{Unmount, Unmounter};
+use fsstack_fuse::{Adapter, Closer, Mounted, OpenTransport, Plan, Transport};
+use fsstack_pool::{BranchSpec, Printable};
+use fsstack_sys::mounts::MountFlags as KernelFlags;
+use fsstack_sys::process::{Signal, SignalFd, block_signals};
+use fsstack_wire::Abi;
+
+use parking_lot::Mutex;
+
+use crate::background::Ready;
+use crate::confine::keep_to_known_calls;
+use crate::identity::Device;
+use crate::launch::LaunchError;
+use crate::log::{LogHandle, LogLevel};
+use crate::operate::{Leaving, Served};
+use crate::outside;
+use crate::remembered::Remembered;
+use crate::restrictions;
+use crate::settings::{AccessTimes, MountFlags, Privilege, Settings};
+use crate::world::World;
+use fsstack_control::holders;
+use fsstack_control::local_locks;
+use fsstack_control::registry::Registration;
+
+/// Names and offsets that open listings keep at most, all together: some 13 bytes each.
+const LISTING_ENTRIES: usize = 4 << 20;
+
+/// Signals that the daemon answers to.
+const SIGNALS: [Signal; 5] = [Signal::Term, Signal::Int, Signal::Hup, Signal::Usr1, Signal::Usr2];
+
+/// Blocks the daemon's signals in this thread and all that it starts from now on, and makes them events.
+pub(crate) fn hold_signals() -> io::Result<SignalFd> {
+    block_signals(&SIGNALS)?;
+    SignalFd::new(&SIGNALS)
+}
+
+/// Mounts the pool and serves it until it is unmounted.
+pub(crate) fn serve(
+    settings: &Settings,
+    ready: &Ready,
+    signals: SignalFd,
+    log: &LogHandle,
+    listed: Option<&Registration>,
+) -> Result<(), LaunchError> {
+    let system = |what: &str, error: io::Error| LaunchError::system(format!("{what}: {error}"));
+    std::env::set_current_dir("/").map_err(|error| system("/", error))?;
+    let table = fsstack_sys::mounts::list().map_err(|error| system("the mount table", error))?;
+    let settings = &restrictions::inherited(settings, &table);
+    settings.branches.iter().for_each(|branch| local_locks::warn(&branch.spec.path, &table));
+    let pool = open_pool(settings)?;
+    let transport = settle_transport(settings)?;
+    let device = identity_device(settings)?;
+    let plan = plan(settings, transport, device.as_ref());
+    let mounted = mount(&plan).map_err(|error| LaunchError::mount(error.to_string()))?;
+    // Given up now, it goes with the mount.
+    drop(device);
+    let unmounter = mounted.unmounter();
+    let opened = open_transport(settings, pool, &mounted, log.level.clone(), listed);
+    let ended = opened.and_then(|(transport, served)| {
+        let (end, ended) = mpsc::channel();
+        let told = end.clone();
+        let exported = settings.options.engine.nfs_export.then(|| settings.mount_point.clone());
+        let taker =
+            Taker { unmounter: unmounter.clone(), closer: transport.closer(), union: served.union.clone() };
+        listen(signals, taker, log.clone(), end, exported).map_err(|error| system("thread", error))?;
+        answers(settings)?;
+        let _control = control(settings, listed, &served);
+        let union = served.union.clone();
+        // A branch that is unmounted under the pool is seen in the mount table; the pool does without.
+        let watch = MountWatch::start(&union);
+        if let Err(error) = &watch {
+            tracing::warn!(%error, "mount table not watched; unmounts are noticed at the next call only");
+        }
+        keep_to_known_calls(settings);
+        ready.announce();
+        Remembered::in_dir(settings.options.engine.state_dir.as_deref())
+            .note(&settings.branches, &World::here());
+        log_mounted(settings, &mounted);
+        log_want_of_room(settings, &union);
+        let waiting = std::thread::Builder::new().name("fuse-wait".into());
+        let waits_for = union.clone();
+        waiting
+            .spawn(move || {
+                transport.wait(timeout(&waits_for));
+                // Nobody may be listening any more.
+                let _heard = told.send(End::Unmounted);
+            })
+            .map_err(|error| system("thread", error))?;
+        let end = ended.recv();
+        drop(watch);
+        if end == Ok(End::Detached) {
+            // Programs that still use the pool get errors from here on: the connection ends with the process.
+            tracing::warn!("daemon ends while the pool is in use; programs that use it see errors");
+        }
+        let held = union.held();
+        union.end(timeout(&union)).map_err(|error| system("thread", error))?;
+        tracing::debug!(?held, "unmounted");
+        Ok(())
+    });
+    if ended.is_err()
+        && let Err(error) = unmounter.unmount(None, Duration::ZERO)
+    {
+        tracing::error!(%error, "failed mount still there; use umount -l");
+    }
+    mounted.ended();
+    ended
+}
+
+/// How long the end of the pool waits for what may not end by itself.
+fn timeout(union: &Union) -> Duration {
+    let timeout = union.pool().settings.branch_timeout;
+    if timeout.is_zero() { Duration::from_secs(10) } else { timeout }
+}
+
+fn log_mounted(settings: &Settings, mounted: &Mounted) {
+    let passthrough = mounted.granted.passthrough && settings.options.engine.write_path != WritePath::Stacked;
+    tracing::info!(
+        "{}: {} branches mounted, {}, requests by {}",
+        Printable::path(&settings.mount_point),
+        settings.branches.len(),
+        if passthrough { "passthrough" } else { "stacked path only" },
+        if mounted.granted.ring { "io_uring" } else { "/dev/fuse" },
+    );
+}
+
+/// A pool in which nothing can be made is mounted all the same: what is there can be read, and room may come.
+fn log_want_of_room(settings: &Settings, union: &Union) {
+    if let Some(reasons) = union.nothing_fits() {
+        tracing::warn!(
+            "create={}: nothing can be made now: {}; set a lower minfreespace=, or end create= with >any",
+            settings.options.engine.create,
+            reasons.join("; ")
+        );
+    }
+}
+
+fn open_pool(settings: &Settings) -> Result<Pool, LaunchError> {
+    let specs: Vec<BranchSpec> = settings.branches.iter().map(|branch| branch.spec.clone()).collect();
+    let pool = Pool::open(&specs, engine_settings(settings))
+        .map_err(|error| LaunchError::mount(error.to_string()))?;
+    // What was checked before must be what was opened now.
+    for (branch, checked) in pool.branches.iter().zip(&settings.branches) {
+        if (branch.dev(), branch.root_ino) != (checked.id.device, checked.id.inode) {
+            let path = Printable::path(&branch.path);
+            return Err(LaunchError::mount(format!(
+                "branch {path}: another directory is there than a moment ago: mount again when it is settled"
+            )));
+        }
+    }
+    Ok(pool)
+}
+
+/// The engine's part of the settings.
+pub(crate) fn engine_settings(settings: &Settings) -> engine::Settings {
+    engine::Settings {
+        synced: match settings.flags {
+            MountFlags { synchronous: true, .. } => engine::Synced::All,
+            MountFlags { synchronous_directories: true, .. } => engine::Synced::Names,
+            _ => engine::Synced::ByRequest,
+        },
+        recheck: outside::recheck(&settings.options),
+        privileged: settings.privilege == Privilege::Root,
+        // Half of what may be open is for directories, half for files.
+        // Each keeps a directory of its branch in the kernel's memory.
+        listing_entries: LISTING_ENTRIES,
+        dir_fds: usize::try_from(fsstack_sys::thread::raise_nofile_limit() / 2).unwrap_or(512).min(1 << 18),
+        ..settings.options.engine.clone()
+    }
+}
+
+fn settle_transport(settings: &Settings) -> Result<Transport, LaunchError> {
+    if settings.options.engine.locks == Locks::Branch {
+        return Ok(Transport::Dev); // the ring beside it was refused
+    }
+    settings
+        .options
+        .transport
+        .settled()
+        .map_err(|why| LaunchError::mount(format!("transport=ring: {why}: use transport=auto")))
+}
+
+fn identity_device(settings: &Settings) -> Result<Option<Device>, LaunchError> {
+    let Some((uuid, folder)) =
+        settings.options.nfs_identity.zip(settings.options.engine.state_dir.as_deref())
+    else {
+        return Ok(None);
+    };
+    Device::make(folder, uuid).map(Some).map_err(LaunchError::mount)
+}
+
+fn plan(settings: &Settings, transport: Transport, device: Option<&Device>) -> Plan {
+    Plan {
+        device: device.map(Device::path),
+        target: settings.mount_point.clone(),
+        fsname: settings.options.fsname.clone(),
+        subtype: settings.options.subtype.clone(),
+        flags: kernel_flags(&settings.flags),
+        allow_other: settings.options.allow_other,
+        default_permissions: settings.options.default_permissions,
+        privileged: settings.privilege == Privilege::Root,
+        max_write: settings.options.max_write,
+        // Also where nothing goes by it now: the write path may change while the pool is mounted.
+        passthrough: settings.options.engine.page_cache != PageCache::WriteBack
+            && settings.privilege == Privilege::Root,
+        writeback: settings.options.engine.page_cache == PageCache::WriteBack,
+        ring: transport == Transport::Ring,
+        forward_locks: settings.options.engine.locks == Locks::Branch,
+        export: settings.options.engine.nfs_export,
+    }
+}
+
+/// Flags for mount(2).
+pub(crate) fn kernel_flags(flags: &MountFlags) -> KernelFlags {
+    let times = match flags.access_times {
+        AccessTimes::Relative => KernelFlags::RELATIME,
+        AccessTimes::Strict => KernelFlags::STRICTATIME,
+        AccessTimes::Never => KernelFlags::NOATIME,
+    };
+    let chosen = [
+        (flags.read_only, KernelFlags::RDONLY),
+        (!flags.directory_access_times, KernelFlags::NODIRATIME),
+        (!flags.suid, KernelFlags::NOSUID),
+        (!flags.devices, KernelFlags::NODEV),
+        (!flags.execute, KernelFlags::NOEXEC),
+        (flags.synchronous, KernelFlags::SYNCHRONOUS),
+        (flags.synchronous_directories, KernelFlags::DIRSYNC),
+    ];
+    chosen.into_iter().filter(|(on, _)| *on).fold(times, |all, (_, flag)| all | flag)
+}
+
+/// A pool that cannot be asked is a pool all the same.
+fn control(settings: &Settings, listed: Option<&Registration>, served: &Arc<Served>) -> Option<Server> {
+    let listen_at = ListenAt { socket: listed.map(Registration::socket), metrics: settings.options.metrics };
+    let start = |listen_at: &ListenAt| {
+        if listen_at.socket.is_none() && listen_at.metrics.is_none() {
+            return None;
+        }
+        let started = Server::start(listen_at, served.clone());
+        started
+            .inspect_err(|error| {
+                tracing::warn!("control socket: {error}; the fsstack command cannot reach the pool")
+            })
+            .ok()
+    };
+    // A port that is taken does not cost the socket.
+    let server = start(&listen_at).or_else(|| {
+        settings.options.metrics.and_then(|_| start(&ListenAt { metrics: None, ..listen_at.clone() }))
+    })?;
+    served.settings.lock().options.metrics = server.metrics();
+    Some(server)
+}
+
+/// The transport of a pool, and the operations that an operator has.
+fn open_transport(
+    settings: &Settings,
+    pool: Pool,
+    mounted: &Mounted,
+    level: LogLevel,
+    listed: Option<&Registration>,
+) -> Result<(OpenTransport, Arc<Served>), LaunchError> {
+    let system = |error: io::Error| LaunchError::system(format!("{}: {error}", "/dev/fuse"));
+    let options = &settings.options;
+    let backings: Arc<dyn Backings> = if mounted.granted.passthrough {
+        let backings = DeviceBackings::new(mounted.device()).map_err(system)?;
+        check_passthrough(settings, &pool, &backings)?;
+        Arc::new(backings)
+    } else if settings.options.engine.write_path == WritePath::Passthrough {
+        let text = "write-path=passthrough: this kernel has no FUSE passthrough (Linux 6.9 and later have it): \
+                    use write-path=auto";
+        return Err(LaunchError::mount(text));
+    } else {
+        if settings.options.engine.write_path == WritePath::Auto {
+            tracing::info!("kernel without FUSE passthrough; files use the stacked path");
+        }
+        Arc::new(NoBackings)
+    };
+    let union = Arc::new(Union::new(pool, backings));
+    let files = settings.flags.access_times == AccessTimes::Never;
+    union.set_noatime_scope(NoatimeScope {
+        files,
+        directories: files || !settings.flags.directory_access_times,
+    });
+    outside::keep_informed(options, &union, mounted).map_err(system)?;
+    if options.transport == Transport::Ring && !mounted.granted.ring {
+        let text =
+            "transport=ring: the kernel did not grant FUSE over io_uring to this mount: use transport=auto";
+        return Err(LaunchError::mount(text));
+    }
+    let abi = Abi { setxattr_ext: mounted.granted.setxattr_ext };
+    let adapter = Arc::new(Adapter::new(union.clone(), outside::timeouts(options), abi));
+    let device = mounted.device().try_clone_to_owned().map_err(system)?;
+    let (threads, scheduling) = (options.max_threads.map(NonZeroUsize::get), options.scheduling);
+    union.set_transport(if mounted.granted.ring { "ring" } else { "dev" });
+    let granted = mounted.granted;
+    let transport =
+        OpenTransport::open(granted.ring, adapter.clone(), device, granted.payload, threads, scheduling);
+    let served = Served {
+        id: listed.map(|listed| listed.id().to_owned()).unwrap_or_default(),
+        registry: listed.map(|listed| listed.registry().to_owned()),
+        union,
+        adapter,
+        level,
+        transport: if granted.ring { "ring" } else { "dev" },
+        passthrough: granted.passthrough,
+        since: Instant::now(),
+        settings: Mutex::new(settings.clone()),
+        leaving: Leaving::default(),
+    };
+    let transport = transport.map_err(|error| match granted.ring {
+        true => {
+            LaunchError::mount(format!("FUSE over io_uring: no thread or ring: {error}: use transport=dev"))
+        }
+        false => system(error),
+    });
+    Ok((transport?, Arc::new(served)))
+}
+
+/// `write-path=passthrough` is a promise: every branch that takes writes must be able to keep it.
+fn check_passthrough(settings: &Settings, pool: &Pool, backings: &DeviceBackings) -> Result<(), LaunchError> {
+    if settings.options.engine.write_path != WritePath::Passthrough {
+        return Ok(());
+    }
+    for branch in &pool.branches {
+        let path = Printable::path(&branch.path);
+        match branch.try_passthrough(backings) {
+            Ok(()) => {}
+            Err(error) => {
+                return Err(LaunchError::mount(format!(
+                    "branch {path}: the kernel refuses passthrough there ({error}): use write-path=auto"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The mount answers when it tells its size.
+fn answers(settings: &Settings) -> Result<(), LaunchError> {
+    std::fs::metadata(&settings.mount_point).map(drop).map_err(|error| {
+        let mount_point = Printable::path(&settings.mount_point);
+        LaunchError::mount(format!("{mount_point}: mounted, but it does not answer: {error}"))
+    })
+}
+
+/// How serving came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The mount is gone.
+    Unmounted,
+    /// The mount is gone from the tree, but programs still use it.
+    Detached,
+}
+
+/// Removes the mount at a signal.
+struct Taker {
+    unmounter: Unmounter,
+    closer: Closer,
+    union: Arc<Union>,
+}
+
+impl Taker {
+    fn unmount(&self) -> io::Result<Unmount> {
+        self.unmounter.unmount(Some(&self.closer), timeout(&self.union))
+    }
+}
+
+fn listen(
+    signals: SignalFd,
+    taker: Taker,
+    log: LogHandle,
+    end: mpsc::Sender<End>,
+    exported: Option<PathBuf>,
+) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name("signals".into());
+    thread
+        .spawn(move || {
+            while let Ok(signal) = signals.wait() {
+                match signal {
+                    Signal::Usr1 => log.level.raise(),
+                    Signal::Usr2 => log.level.lower(),
+                    Signal::Hup => log.reopen(),
+                    Signal::Term | Signal::Int => {
+                        // Looked for while it has a path.
+                        let holders = exported.as_deref().map(holders::of).unwrap_or_default();
+                        let done = taker.unmount();
+                        if !matches!(done, Ok(Unmount::Gone)) {
+                            holders.iter().for_each(|holder| tracing::warn!("pool held by {holder}"));
+                        }
+                        match done {
+                            // The worker threads see it.
+                            Ok(Unmount::Gone | Unmount::Aborted) => {}
+                            Ok(Unmount::Detached) => {
+                                let _heard = end.send(End::Detached);
+                            }
+                            Err(error) => tracing::error!(%error, "pool cannot be unmounted"),
+                        }
+                    }
+                }
+            }
+        })
+        .map(drop)
+}

@@ -1,7 +1,0 @@
-//! Mount helper of the type `fsstack`, installed as `/sbin/mount.fsstack`: Cargo allows no dot in a name.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    ExitCode::from(fsstack_mount::run(std::env::args_os().skip(1)))
-}

@@ -1,0 +1,73 @@
+//! Programs of others, found where root finds them.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Runs a program to its end, however that is.
+///
+/// # Errors
+/// One line: why it did not run.
+pub fn output(
+    program: &str,
+    package: &str,
+    args: impl FnOnce(&mut Command) -> &mut Command,
+) -> Result<Output, String> {
+    let mut command = Command::new(program);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let everywhere = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    if let Ok(path) = std::env::join_paths(everywhere) {
+        command.env("PATH", path);
+    }
+    args(&mut command).output().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("{program} is not installed: install the package {package}"),
+        _ => format!("{program}: {error}"),
+    })
+}
+
+/// Error text of the program, on one line.
+pub fn said(told: &Output) -> String {
+    let said = String::from_utf8_lossy(&told.stderr);
+    said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// Runs a program: what it wrote.
+///
+/// # Errors
+/// One line: why it did not run, or what it said when it failed.
+pub fn run(
+    program: &str,
+    package: &str,
+    args: impl FnOnce(&mut Command) -> &mut Command,
+) -> Result<String, String> {
+    let told = output(program, package, args)?;
+    match told.status.success() {
+        true => Ok(String::from_utf8_lossy(&told.stdout).into_owned()),
+        false => Err(format!("{program}: {}", said(&told))),
+    }
+}
+
+/// Becomes another program: returns only where it cannot.
+pub fn become_program(program: &Path, args: impl IntoIterator<Item = OsString>) -> io::Error {
+    Command::new(program).args(args).exec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_output_of_a_program_is_returned() {
+        let run = |line: &'static str| run("sh", "dash", |sh| sh.args(["-c", line]));
+        assert_eq!(run("echo done"), Ok("done\n".to_owned()));
+        assert_eq!(run("printf 'one\\n\\n two\\n' >&2; exit 1"), Err("sh: one; two".to_owned()));
+    }
+
+    #[test]
+    fn a_missing_program_names_its_package() {
+        let why = run("no-such-program-x", "nothing", |command| command).unwrap_err();
+        assert_eq!(why, "no-such-program-x is not installed: install the package nothing");
+    }
+}
