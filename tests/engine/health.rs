@@ -1,6 +1,6 @@
 //! A branch's health, as failing calls and a probe find it.
 
-use fsstack_engine::health::BranchState;
+use fsstack_branch::health::BranchState;
 
 use crate::test_bed::TestBed;
 

@@ -1,6 +1,6 @@
 //! Counters of the pool: calls by branch, bytes, errors, and where lookups are answered.
 
-use fsstack_engine::metrics::{BranchMetricsSnapshot, ErrorClass};
+use fsstack_branch::metrics::{BranchMetricsSnapshot, ErrorClass};
 use fsstack_engine::ops::WriteTerms;
 use fsstack_sys::{Call, Errno, OFlags};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use fsstack_engine::health::BranchState;
+use fsstack_branch::health::BranchState;
 use fsstack_sys::{Errno, fault};
 
 use tempfile::TempDir;

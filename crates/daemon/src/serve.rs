@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use fsstack_control::{ListenAt, Server};
-use fsstack_engine::health::MountWatch;
+use fsstack_engine::mount_watch::MountWatch;
 use fsstack_engine::open::noatime::NoatimeScope;
 use fsstack_engine::open::route::{Backings, NoBackings};
 use fsstack_engine::settings::{self as engine, Locks, PageCache, WritePath};

@@ -3,13 +3,13 @@
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 
+use fsstack_branch::caller::as_owner;
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
-use crate::branch::Branch;
-use crate::caller::as_owner;
-use crate::inode::dirfd::DirFd;
-use crate::mounted_fd::MountedFd;
+use crate::member::Member;
 use crate::record;
 use crate::recover::{self, AtWork};
 
@@ -17,7 +17,7 @@ use crate::recover::{self, AtWork};
 pub(crate) struct StagedCopy(AtWork);
 
 impl StagedCopy {
-    pub(crate) fn name(&self, to: &Branch, dir: &DirFd, name: &CStr) -> Result<(), SysError> {
+    pub(crate) fn name(&self, to: &Member, dir: &DirFd, name: &CStr) -> Result<(), SysError> {
         let folder = recover::folder(to)?;
         let rename = |how| sys::at::rename(folder.as_fd(), &self.0, dir.as_fd(), name, how);
         match rename(RenameFlags::NOREPLACE) {
@@ -31,7 +31,7 @@ impl StagedCopy {
         }
     }
 
-    pub(crate) fn discard(&self, to: &Branch) {
+    pub(crate) fn discard(&self, to: &Member) {
         if let Ok(folder) = recover::folder(to)
             && let Err(error) = sys::at::unlink(folder.as_fd(), &self.0)
         {
@@ -43,7 +43,7 @@ impl StagedCopy {
 
 /// An empty file below `dir` on the branch `to`, which has no name there yet: for a copy of the file with the attributes `stat`.
 pub(crate) fn blank(
-    to: &Branch,
+    to: &Member,
     dir: &DirFd,
     stat: &Stat,
 ) -> Result<(MountedFd, Option<StagedCopy>), SysError> {

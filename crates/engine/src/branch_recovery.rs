@@ -6,13 +6,14 @@
 //! for that is short.
 
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use fsstack_pool::BranchId;
+use fsstack_branch::branch::Branch;
+use fsstack_branch::events::BranchEvents;
+use fsstack_pool::{BranchId, BranchIx};
 
-use crate::branch::Branch;
-use crate::health::inflight_limit::InflightLimit;
+use crate::inode::table::Table;
 use crate::recover::Interrupted;
 use crate::union::Union;
 
@@ -22,16 +23,14 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 impl Union {
     /// From now on branches that come back are settled with this pool.
     pub(crate) fn host(self: &Arc<Self>) {
-        let me = self.me.get_or_init(|| Arc::downgrade(self));
-        self.pool.load().branches.iter().for_each(|branch| branch.hosted_by(me));
+        self.events.union.get_or_init(|| Arc::downgrade(self));
     }
 
     /// The branch `back` answers again, and nobody else is let in yet.
-    fn recover(&self, back: &Branch) {
+    fn recover(&self, back: (BranchIx, BranchId)) {
         let mut pool = self.pool.load_full();
-        if pool.live(back.ix).is_none() {
-            return;
-        }
+        let Some(back) = pool.live(back.0).filter(|live| live.id == back.1).cloned() else { return };
+        let back = &*back;
         // What is about others that are away waits for them.
         let away: Vec<_> = pool
             .branches
@@ -60,28 +59,58 @@ impl Union {
     }
 }
 
-impl Branch {
-    pub(crate) fn hosted_by(&self, union: &Weak<Union>) {
-        self.health.host.get_or_init(|| union.clone());
+/// The part of a pool that acts on events of its branches.
+#[derive(Debug)]
+pub(crate) struct PoolEvents {
+    inodes: Weak<Table>,
+    /// Union that settles interrupted changes, once it is at work.
+    union: OnceLock<Weak<Union>>,
+}
+
+impl PoolEvents {
+    pub(crate) fn new(inodes: &Arc<Table>) -> Self {
+        Self { inodes: Arc::downgrade(inodes), union: OnceLock::new() }
+    }
+
+    /// The inodes of the pool.
+    pub(crate) fn inodes(&self) -> Option<Arc<Table>> {
+        self.inodes.upgrade()
+    }
+
+    /// The union, once it is at work.
+    pub(crate) fn union(&self) -> Option<Arc<Union>> {
+        self.union.get().and_then(Weak::upgrade)
+    }
+}
+
+impl BranchEvents for PoolEvents {
+    fn mount_gone(&self, branch: &Branch) {
+        if let Some(inodes) = self.inodes() {
+            inodes.close_on(branch.ix);
+        }
+    }
+
+    fn mount_replaced(&self, branch: &Branch) {
+        self.mount_gone(branch);
+        if let Some(union) = self.union() {
+            union.has_returned(branch);
+        }
     }
 
     /// Settles what was interrupted, as far as that can be done soon: the others are asked too, and one of them may hang.
-    pub(crate) fn settle_with_pool(&self) {
-        let (Some(union), Some(me)) = (self.health.host.get().and_then(Weak::upgrade), self.me.upgrade())
-        else {
-            return;
-        };
+    fn answered(&self, branch: &Branch) {
+        let Some(union) = self.union() else { return };
         let (settled, wait) = std::sync::mpsc::channel();
-        let thread = std::thread::Builder::new().name(format!("settle-{}", self.ix.0));
-        let thread = thread.spawn(move || {
-            union.recover(&me);
+        let (ix, id) = (branch.ix, branch.id);
+        let thread = std::thread::Builder::new().name(format!("settle-{}", ix.0));
+        let thread = fsstack_branch::thread::start(thread, move || {
+            union.recover((ix, id));
             // Before the answer: the waiting thread must not keep the pool alive.
             drop(union);
             _ = settled.send(());
         });
-        let timeout = self.health.inflight_limit.as_ref().and_then(InflightLimit::timeout);
-        let timeout = timeout.map_or(SETTLE_TIMEOUT, |timeout| SETTLE_TIMEOUT.min(timeout / 2));
-        let branch = self.path.display();
+        let timeout = branch.call_timeout().map_or(SETTLE_TIMEOUT, |timeout| SETTLE_TIMEOUT.min(timeout / 2));
+        let branch = branch.path.display();
         match thread {
             Ok(_) if wait.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) => {
                 tracing::warn!(%branch, "recovery of the branch not finished: the tree is busy, or another branch does not answer");

@@ -13,17 +13,17 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::Whereabouts;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
-use crate::branch::Branch;
 use crate::entries::Entries;
-use crate::error::{OpError, Result};
 use crate::index::IndexEntry;
 use crate::inode::number::{self, Identity};
 use crate::inode::{Copies, Inode};
-use crate::mounted_fd::MountedFd;
+use crate::member::Member;
 use crate::pool::Pool;
 use crate::resolve::{DirStats, Found};
 use crate::union::Union;
@@ -69,7 +69,6 @@ impl Union {
     /// # Errors
     /// ESTALE if none has; EIO if that cannot be known.
     pub(crate) fn resolve_number(&self, pool: &Pool, ino: Ino) -> Result<ResolvedNumber> {
-        sys::identity::become_daemon().map_err(OpError::Sys)?;
         // For moved objects, where the index says; then where the number says. For a directory that is its first copy: the index's
         // copy may have been parted from it.
         let places = self.index.places(ino);
@@ -137,7 +136,7 @@ impl Union {
     }
 
     /// Opens the object with the inode number `inode` on `branch`; returns its attributes too.
-    pub(crate) fn open_raw(&self, branch: &Branch, inode: u64) -> Result<Option<(MountedFd, Stat)>> {
+    pub(crate) fn open_raw(&self, branch: &Member, inode: u64) -> Result<Option<(MountedFd, Stat)>> {
         let Some(how) = branch.by_number else { return Ok(None) };
         let root = branch.root();
         let Some(fd) = branch.ask(|| how.open(root.as_fd(), inode))? else { return Ok(None) };
@@ -214,7 +213,7 @@ impl Union {
     ///
     /// # Errors
     /// The branch's error; EIO if a directory on the path is renamed faster than the names are read.
-    pub(crate) fn path_of(&self, branch: &Branch, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn path_of(&self, branch: &Member, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
         let (mut climbed, mut below) = (None::<OwnedFd>, Vec::new());
         let mut attempts = ATTEMPTS;
         loop {
@@ -339,7 +338,7 @@ enum ParentOf {
 }
 
 /// The name of the directory `fd`, and the one that has it.
-fn name_above(branch: &Branch, fd: BorrowedFd<'_>) -> Result<ParentOf> {
+fn name_above(branch: &Member, fd: BorrowedFd<'_>) -> Result<ParentOf> {
     let stat = branch.ask(|| sys::at::stat_fd(fd))?;
     if !stat.is_dir() {
         return Ok(ParentOf::Nothing);

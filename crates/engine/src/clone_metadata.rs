@@ -5,12 +5,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use fsstack_branch::caller::as_owner;
 use fsstack_sys::at::{SetTime, Times};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use crate::allocation::allocate_as;
-use crate::caller::as_owner;
 use crate::inode_flags::InodeFlags;
 use crate::settings::{Relocation, Verify};
 use crate::skeleton::{Unfit, copy_xattrs};

@@ -11,15 +11,15 @@ use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Time};
 use smallvec::SmallVec;
 
-use crate::branch::Branch;
-use crate::error::{OpError, Result};
 use crate::inode::number::{self, Identity};
 use crate::inode::{Inode, InodeName, mark};
+use crate::member::Member;
 use crate::pool::Pool;
 use crate::resolve::DirStats;
 use crate::tree_lock::TreeLock;
@@ -301,7 +301,7 @@ impl Union {
     }
 
     /// Like [`Self::new_copy`], which `on` stands for. Known ones are skipped.
-    pub(crate) fn note_copy(&self, branch: &Branch, on: On<'_>, id: Identity, own: u64) {
+    pub(crate) fn note_copy(&self, branch: &Member, on: On<'_>, id: Identity, own: u64) {
         let natural = number::number(branch, branch.dev(), own);
         if self.index.note_dir(branch, id, natural)
             && branch.is_writable()
@@ -313,6 +313,6 @@ impl Union {
 }
 
 /// Marks a copy on `branch`. One that cannot be marked stays unmarked.
-fn put(branch: &Branch, on: On<'_>, id: Identity, own: u64) {
+fn put(branch: &Member, on: On<'_>, id: Identity, own: u64) {
     let _put = branch.ask(|| mark::put(on, mark::DIR, id, own));
 }

@@ -6,11 +6,11 @@
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use fsstack_branch::branch::Branch;
+use fsstack_branch::error::Result;
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Kind, OFlags};
 
-use crate::branch::Branch;
-use crate::error::Result;
 use crate::ops::rmdir::is_dot;
 
 /// Rest of a directory to read.

@@ -3,11 +3,11 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
 use fsstack_sys as sys;
 use fsstack_sys::at::RenameFlags;
 
-use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::journal::{Act, Object};
 use crate::names::{End, Half, begin, finish, has_no_links, note};

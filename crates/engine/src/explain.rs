@@ -6,11 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, Candidate, Printable, Rejection, rank, turn};
-use fsstack_sys::{Errno, Kind, identity};
+use fsstack_sys::{Errno, Kind};
 
 use crate::by_number::ConnectedDir;
-use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::open::decision::PathDecision;
 use crate::place::random;
@@ -203,7 +203,6 @@ impl Union {
 
     /// Follows `names` as far down as there are directories: returns the last one, and the number of names that lead to it.
     pub(crate) fn walk_down(&self, pool: &Pool, names: &[CString]) -> Result<(Arc<Inode>, usize)> {
-        identity::become_daemon().map_err(OpError::Sys)?;
         let mut dir = self.inodes.root().clone();
         for (done, name) in names.iter().enumerate() {
             match self.find(pool, &dir, name) {

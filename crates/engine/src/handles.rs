@@ -7,9 +7,9 @@ use std::hash::{BuildHasher, RandomState};
 use fsstack_pool::Ino;
 use fsstack_sys::Errno;
 
-use crate::branch::Branch;
 use crate::by_number::ResolvedNumber;
 use crate::inode::number::{self, Identity};
+use crate::member::Member;
 use crate::pool::Pool;
 use crate::union::Union;
 
@@ -59,7 +59,7 @@ impl Union {
     fn is_found_at_once(&self, pool: &Pool, ino: Ino) -> bool {
         let indexed = self.index.places(ino).into_iter().flat_map(|place| place.naturals);
         indexed.chain(std::iter::once(ino)).all(|natural| {
-            let known = |branch: &Branch| branch.by_number.is_some() || self.remembers(branch, natural);
+            let known = |branch: &Member| branch.by_number.is_some() || self.remembers(branch, natural);
             if number::inode_of(natural).is_none() {
                 let mut searched =
                     pool.branches.iter().filter(|branch| branch.by_number.is_none()).peekable();

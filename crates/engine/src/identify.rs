@@ -7,15 +7,15 @@
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::Ino;
+use fsstack_sys::Stat;
 use fsstack_sys::xattr::On;
-use fsstack_sys::{self as sys, Stat};
 
-use crate::branch::Branch;
-use crate::error::{OpError, Result};
 use crate::index::{IndexEntry, birth};
 use crate::inode::mark;
 use crate::inode::number::{self, Identity};
+use crate::member::Member;
 use crate::pool::Pool;
 use crate::resolve::DirStats;
 use crate::union::Union;
@@ -23,7 +23,7 @@ use crate::union::Union;
 impl Union {
     /// The identity of the object with the attributes `stat`, as [`Branch::stat`] gave them. For a directory, that of the copy:
     /// see [`Union::dir_identity`].
-    pub(crate) fn identity(&self, pool: &Pool, branch: &Branch, stat: &Stat) -> Identity {
+    pub(crate) fn identity(&self, pool: &Pool, branch: &Member, stat: &Stat) -> Identity {
         let natural = number::identity(branch, stat);
         if let Some((ino, generation)) = stat.alias {
             let id = Identity { ino: Ino(ino), generation };
@@ -58,7 +58,7 @@ impl Union {
     }
 
     /// Like [`Self::identity`], for the object of `on`, which was just made on `branch` and is unknown.
-    pub(crate) fn new_identity(&self, pool: &Pool, branch: &Branch, stat: &Stat, on: On<'_>) -> Identity {
+    pub(crate) fn new_identity(&self, pool: &Pool, branch: &Member, stat: &Stat, on: On<'_>) -> Identity {
         self.other_for_new(pool, branch, stat, on).unwrap_or_else(|| self.identity(pool, branch, stat))
     }
 
@@ -67,7 +67,7 @@ impl Union {
     pub(crate) fn other_for_new(
         &self,
         pool: &Pool,
-        branch: &Branch,
+        branch: &Member,
         stat: &Stat,
         on: On<'_>,
     ) -> Option<Identity> {
@@ -83,9 +83,7 @@ impl Union {
             self.index.note_new(branch, other, natural.ino, birth(stat));
         }
         // The thread may be who asked for it.
-        let marked = sys::identity::become_daemon()
-            .map_err(OpError::Sys)
-            .and_then(|()| branch.ask(|| mark::put(on, which, other, stat.ino)));
+        let marked = branch.ask(|| mark::put(on, which, other, stat.ino));
         if marked.is_err() {
             self.index.forget(other, Some(natural.ino));
         }
@@ -96,7 +94,7 @@ impl Union {
     pub(crate) fn copy_identity(
         &self,
         pool: &Pool,
-        branch: &Branch,
+        branch: &Member,
         stat: &Stat,
         siblings: &DirStats,
     ) -> Identity {
@@ -119,7 +117,7 @@ impl Union {
 
     /// The object of `stat` on `branch` is known by `other`, whose number leads nowhere by itself: a lost index is rebuilt
     /// from the marks, and the object that it is distinguished from may be gone by then.
-    fn mark_other(&self, branch: &Branch, stat: &Stat, which: &CStr, other: Identity) {
+    fn mark_other(&self, branch: &Member, stat: &Stat, which: &CStr, other: Identity) {
         if branch.is_writable()
             && let Ok(Some((fd, there))) = self.open_raw(branch, stat.ino)
             && birth(&there) == birth(stat)
@@ -175,7 +173,7 @@ impl Union {
     }
 
     /// `d_ino` of an entry that a listing of `dir` gives the inode number of, if that is enough.
-    pub(crate) fn plain_number(&self, branch: &Branch, inode: u64) -> Option<Ino> {
+    pub(crate) fn plain_number(&self, branch: &Member, inode: u64) -> Option<Ino> {
         let natural = number::number(branch, branch.dev(), inode);
         let plain = !branch.asks_marks() && self.index.knows_nothing_of(natural);
         plain.then_some(natural)
@@ -196,7 +194,7 @@ impl Union {
     /// EIO if neither mark nor index would have it.
     pub(crate) fn mark_moved(
         &self,
-        branch: &Branch,
+        branch: &Member,
         fd: impl AsFd,
         stat: &Stat,
         id: Identity,

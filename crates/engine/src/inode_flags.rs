@@ -10,10 +10,9 @@
 
 use std::os::fd::BorrowedFd;
 
+use fsstack_branch::error::is_branch_fault;
 use fsstack_sys::ioctl::{self, Extended, FsXattr};
 use fsstack_sys::{self as sys, Errno, SysError};
-
-use crate::error::is_branch_fault;
 
 /// Flags of a file that its copy gets. Append-only and immutable are not among them: such a file is not moved, and a
 /// directory is about to be filled.

@@ -19,13 +19,13 @@ use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
+use fsstack_branch::branch::Branch;
+use fsstack_branch::error::Result as OpResult;
 use fsstack_pool::{BranchId, BranchIx};
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Stat, SysError, Time};
 use parking_lot::Mutex;
 
-use crate::branch::Branch;
-use crate::error::Result as OpResult;
 use crate::index::birth;
 use crate::inode::mark;
 use crate::inode::number::number;
@@ -245,7 +245,8 @@ pub(crate) fn settle(
         let lacks = occasion.lacking.iter().any(|lacking| lacking.get() == other);
         return if lacks { Ok(SettledMove::Later(None)) } else { decide(on, &reported, record) };
     };
-    let twin = match sys::at::open_dir(other.root().as_fd(), other.folder(), other.mounts) {
+    let twin = match sys::at::open_dir(other.root().as_fd(), crate::recover::folder_name(other), other.mounts)
+    {
         Err(error) if error.errno == Errno::NOENT => None,
         folder => match record::peek(other, folder?.as_fd(), name) {
             Err(error) if error.errno == Errno::NOENT => None,
@@ -361,7 +362,9 @@ fn used_on(
     (to, new): (&Branch, &Stat),
     (dir, name): &(OwnedFd, CString),
 ) -> Result<Option<BranchIx>, SysError> {
-    let Some(inodes) = pool.branches.iter().find_map(|branch| branch.inodes()) else { return Ok(None) };
+    let Some(inodes) = pool.branches.iter().find_map(|branch| branch.events()?.inodes()) else {
+        return Ok(None);
+    };
     // The new copy is known by the number of the old one, and by its own to earlier users of that.
     let numbers = [number(from, from.dev(), old), number(to, new.dev, new.ino)];
     let alias = mark::of(to, On::Name(dir.as_fd(), name), mark::FILE, new.ino)?.map(|id| id.ino);

@@ -14,10 +14,10 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
+use fsstack_branch::branch::Branch;
 use fsstack_pool::{BranchId, BranchIx, Ino};
 use fsstack_sys::{Stat, Time};
 
-use crate::branch::Branch;
 use crate::inode::Inode;
 use crate::inode::number::{hash_name, mix};
 use crate::pool::Pool;

@@ -4,24 +4,19 @@
 //! protocol structs. Every operation takes one snapshot of the pool, resolves the inode, and makes its calls
 //! through `fsstack-sys`, each relative to a directory descriptor of a branch.
 
-pub mod admin_state;
 mod allocation;
 pub mod answer;
 mod blank;
-pub mod branch;
 mod branch_recovery;
 mod by_number;
-pub mod caller;
 pub mod change;
 mod clashes;
 mod clone_metadata;
 mod dir_number;
 mod entries;
-pub mod error;
 mod exchange;
 pub mod explain;
 pub mod handles;
-pub mod health;
 mod identify;
 mod index;
 pub mod inode;
@@ -29,9 +24,8 @@ mod inode_flags;
 mod intent;
 mod journal;
 pub mod live;
-pub mod metrics;
-pub mod mount_root;
-mod mounted_fd;
+pub mod member;
+pub mod mount_watch;
 mod movers;
 mod moving;
 mod names;
@@ -41,7 +35,6 @@ mod parallel_lookup;
 mod place;
 pub mod pool;
 pub mod poolid;
-mod ranked;
 mod record;
 mod recover;
 mod refusals;
@@ -57,7 +50,6 @@ pub mod settings;
 mod settle;
 mod skeleton;
 pub mod status;
-mod thread;
 mod transfer;
 mod tree_lock;
 pub mod union;
@@ -72,8 +64,7 @@ pub mod carry {
     pub use crate::transfer::is_same;
 }
 
-pub use caller::Caller;
-pub use error::{OpError, Result};
+pub use fsstack_branch::{Caller, OpError, Result};
 pub use index::{AwayBranch, IndexHealth};
 pub use pool::Pool;
 pub use union::{TableCounts, Union};

@@ -17,12 +17,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use fsstack_branch::branch::Branch;
 use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Floor};
 use fsstack_sys::{self as sys, SysError};
 use parking_lot::MutexGuard;
 
-use crate::branch::Branch;
 use crate::inode::Inode;
+use crate::member::Member;
 use crate::pool::{MAX_BRANCHES, Pool, Stored, durable_id};
 use crate::settings::WritePath;
 use crate::union::Union;
@@ -175,12 +176,12 @@ impl Union {
         self.membership.try_lock_for(CHANGE_TIMEOUT).ok_or(BadChange::Busy)
     }
 
-    fn open_branch(&self, pool: &Pool, spec: &BranchSpec, ix: BranchIx) -> Result<Arc<Branch>, BadChange> {
+    fn open_branch(&self, pool: &Pool, spec: &BranchSpec, ix: BranchIx) -> Result<Arc<Member>, BadChange> {
         let path = spec.path.display().to_string();
         let failed = |error| BadChange::Unopened { path: path.clone(), error };
         let root = sys::at::open_root(&spec.path).map_err(failed)?;
         let stat = sys::at::stat_now(root.as_fd()).map_err(failed)?;
-        let same = |known: &&Arc<Branch>| (known.dev(), known.root_ino) == (stat.dev, stat.ino);
+        let same = |known: &&Arc<Member>| (known.dev(), known.root_ino) == (stat.dev, stat.ino);
         if let Some(known) = pool.branches.iter().find(same) {
             return Err(BadChange::Double { path, known: known.path.display().to_string() });
         }
@@ -191,7 +192,7 @@ impl Union {
         if by_order && settings.nfs_export {
             return Err(BadChange::SameId(path));
         }
-        let branch = Branch::open(ix, id, spec, root, proof, settings).map_err(failed)?;
+        let branch = Member::open((ix, id), spec, root, proof, settings).map_err(failed)?;
         if settings.write_path == WritePath::Passthrough
             && let Err(why) = branch.try_passthrough(&*self.backings)
         {
@@ -220,7 +221,7 @@ impl Union {
         }
     }
 
-    fn begin_removal(&self, ix: BranchIx) -> Result<Arc<Branch>, BadChange> {
+    fn begin_removal(&self, ix: BranchIx) -> Result<Arc<Member>, BadChange> {
         let _membership = self.change_branches()?;
         let mut changes = self.changes.lock();
         let branch = self.pool.load().live(ix).cloned().ok_or(BadChange::NoBranch(ix))?;
@@ -234,7 +235,7 @@ impl Union {
         Ok(branch)
     }
 
-    fn try_removal(&self, branch: &Arc<Branch>) -> Result<(), BadChange> {
+    fn try_removal(&self, branch: &Arc<Member>) -> Result<(), BadChange> {
         let ix = branch.ix;
         let in_use = |open| BadChange::InUse { path: branch.path.display().to_string(), open };
         let open = branch.open_files() + branch.closing();
@@ -283,11 +284,8 @@ impl Union {
     }
 
     /// `branch` becomes a member of the pool, as the one number `index`.
-    fn join(&self, branch: &Arc<Branch>, index: usize) {
-        branch.serves(&self.inodes);
-        if let Some(me) = self.me.get() {
-            branch.hosted_by(me);
-        }
+    fn join(&self, branch: &Arc<Member>, index: usize) {
+        branch.reports_to(&self.events);
         if !branch.kind.is_local() {
             self.may_hang.store(true, Relaxed);
         }

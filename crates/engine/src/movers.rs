@@ -5,18 +5,17 @@
 //! who ordered them wait aside. A mover that hangs in a branch does not count: another one comes in its place.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use fsstack_branch::thread;
 use fsstack_pool::BranchIx;
-use fsstack_sys as sys;
 use parking_lot::Mutex;
 
 use crate::inode::Inode;
 use crate::open::OpenFile;
 use crate::open::departure::{Departure, DepartureOutcome};
-use crate::thread;
 use crate::union::Union;
 
 /// Moves off one branch at a time.
@@ -126,7 +125,7 @@ impl Movers {
 impl Union {
     /// Has a mover carry `order` out; without a host for movers the calling thread does.
     pub(crate) fn have_moved(&self, order: OrderedMove) {
-        if self.me.get().is_none() {
+        if self.events.union().is_none() {
             return self.carry_out(&order);
         }
         let full = order.full;
@@ -144,7 +143,7 @@ impl Union {
     pub(crate) fn start_movers(&self, full: BranchIx) {
         let next = || self.movers.0.lock().lanes.get_mut(&full).and_then(BranchMoves::next);
         while let Some(order) = next() {
-            let Some(me) = self.me.get().and_then(Weak::upgrade) else { return };
+            let Some(me) = self.events.union() else { return };
             let mover = std::thread::Builder::new().name("mover".into());
             let first = order.clone();
             if let Err(error) = thread::start(mover, move || me.move_queued(first)) {
@@ -155,11 +154,6 @@ impl Union {
     }
 
     fn move_queued(&self, first: Arc<OrderedMove>) {
-        // The thread that started it may be acting for a caller.
-        if let Err(error) = sys::identity::become_daemon() {
-            tracing::warn!(%error, "relocation: the thread cannot take the daemon's identity; the file stays");
-            first.departure.call_off(DepartureOutcome::Stays);
-        }
         let mut next = Some(first);
         while let Some(order) = next {
             self.carry_out(&order);

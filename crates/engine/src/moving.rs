@@ -7,11 +7,11 @@ use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use fsstack_branch::branch::Branch;
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::error::{OpError, Result};
 use fsstack_sys::{self as sys, Stat, Time};
 
-use crate::branch::Branch;
-use crate::error::{OpError, Result};
-use crate::inode::dirfd::DirFd;
 use crate::inode::{Inode, InodeName};
 use crate::transfer;
 

@@ -3,10 +3,10 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
 use fsstack_sys::{Errno, Kind, Stat};
 
-use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::journal::{Act, NameChange, Object, Part};
 use crate::pool::Pool;

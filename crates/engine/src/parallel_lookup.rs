@@ -11,14 +11,14 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
+use fsstack_branch::error::Result;
 use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
-use crate::branch::Branch;
-use crate::error::Result;
 use crate::inode::Inode;
+use crate::member::Member;
 use crate::pool::Pool;
 use crate::union::Union;
 
@@ -63,7 +63,7 @@ impl ParallelLookup {
         while self.0.state.lock().threads < wanted {
             let shared = self.0.clone();
             let started = std::thread::Builder::new().name("lookup".into()).stack_size(128 << 10);
-            if let Err(error) = started.spawn(move || shared.work()) {
+            if let Err(error) = fsstack_branch::thread::start(started, move || shared.work()) {
                 return tracing::warn!(%error, "parallel lookup: cannot start a thread; branches are asked one after the other");
             }
             self.0.state.lock().threads += 1;
@@ -91,10 +91,6 @@ impl Drop for ParallelLookup {
 
 impl LookupThreads {
     fn work(&self) {
-        // The thread that started it may have been acting for a caller.
-        if let Err(error) = sys::identity::become_daemon() {
-            return tracing::warn!(%error, "parallel lookup: a thread cannot take the daemon's identity; it does no work");
-        }
         let mut state = self.state.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {
@@ -144,7 +140,7 @@ impl BranchAnswers<'_> {
         for at in after.filter(|at| !self.pool.branch(*at).kind.is_local()) {
             // Opening the directory first, where it is not open, is left to the thread that takes the answer.
             let Some(dir) = self.dir.cached_dirfd(at) else { continue };
-            let branch: Arc<Branch> = self.pool.branch(at).clone();
+            let branch: Arc<Member> = self.pool.branch(at).clone();
             if dir.mount_generation != branch.mount_generation() {
                 continue;
             }

@@ -4,11 +4,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+use fsstack_branch::branch::Branch;
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, Candidate, Chain, Ranking, Rejection, Space, rank};
 use fsstack_sys as sys;
 
-use crate::branch::Branch;
-use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::inode::number::mix;
 use crate::pool::Pool;
@@ -59,7 +59,9 @@ impl Union {
                 // A branch that is out of order takes nothing new; the next one may. Not where it may have been made,
                 // and its answer was lost: there would be two of them.
                 Err(error)
-                    if error.is_fault() && ranking.order.len() > 1 && noatime_scope(pool, *at, error) =>
+                    if error.is_fault()
+                        && ranking.order.len() > 1
+                        && surely_made_nothing(pool, *at, error) =>
                 {
                     tracing::warn!(%error, branch = %pool.branch(*at).path.display(), "create failed on this branch; trying the next");
                     refused.push((*at, Rejection::Unreachable));
@@ -141,11 +143,11 @@ pub(crate) fn ancestors(dir: &Arc<Inode>) -> Vec<Arc<Inode>> {
 
 /// Whether the branch `at`, which answered with a fault, has surely made nothing: it was not asked, nobody was there to
 /// ask, or it is a disk of this machine, which has no answer to lose.
-fn noatime_scope(pool: &Pool, at: BranchIx, error: OpError) -> bool {
+fn surely_made_nothing(pool: &Pool, at: BranchIx, error: OpError) -> bool {
     let branch = pool.branch(at);
     let unasked = match error {
         // The kernel says so of a FUSE server that is gone; a volume's client of what is under way to its bricks too.
-        OpError::Branch { sys, .. } if sys.errno == sys::Errno::NOTCONN => branch.subvolumes().is_none(),
+        OpError::Branch { sys, .. } if sys.errno == sys::Errno::NOTCONN => !branch.has_subvolumes(),
         OpError::Branch { sys, .. } => sys.call == sys::Call::Access,
         OpError::Sys(_) | OpError::NoBranch(_) | OpError::Refused(_) => false,
     };

@@ -6,15 +6,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use fsstack_branch::mount_root::Proof;
 use fsstack_pool::BranchSpec;
 use fsstack_pool::{BranchId, BranchIx, Ino};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, SysError};
 
-use crate::branch::Branch;
 use crate::inode::number::{self, hash_name, mix};
 use crate::intent::TakenBack;
-use crate::mount_root::Proof;
+use crate::member::Member;
 use crate::recover::sync_dir;
 use crate::settings::Settings;
 
@@ -25,13 +25,13 @@ pub const MAX_BRANCHES: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Pool {
     /// The branches in order.
-    pub branches: Vec<Arc<Branch>>,
+    pub branches: Vec<Arc<Member>>,
     /// By slot: the branch that has it, or had it last.
-    slots: Vec<Arc<Branch>>,
+    slots: Vec<Arc<Member>>,
     /// By slot: its place in `line`.
     turns: Vec<usize>,
     /// In a slot that this snapshot does not know yet: a branch that has left before it came.
-    nobody: Arc<Branch>,
+    nobody: Arc<Member>,
     /// The ids of the branches in order, with those that have left in between: a listing that stands at one of
     /// them goes on with what came after it.
     line: Vec<BranchId>,
@@ -75,7 +75,7 @@ impl Pool {
         if specs.is_empty() || specs.len() > MAX_BRANCHES {
             return Err(BadPool::Number(specs.len()));
         }
-        let mut branches: Vec<Arc<Branch>> = Vec::with_capacity(specs.len());
+        let mut branches: Vec<Arc<Member>> = Vec::with_capacity(specs.len());
         for (at, spec) in specs.iter().enumerate() {
             let failed = |error| BadPool::Branch { path: spec.path.display().to_string(), error };
             let root = sys::at::open_root(&spec.path).map_err(failed)?;
@@ -86,10 +86,10 @@ impl Pool {
                 return Err(BadPool::SameId { path: spec.path.display().to_string() });
             }
             let ix = BranchIx::at(at).ok_or(BadPool::Number(specs.len()))?;
-            branches.push(Branch::open(ix, id, spec, root, proof, &settings).map_err(failed)?);
+            branches.push(Member::open((ix, id), spec, root, proof, &settings).map_err(failed)?);
         }
         let nobody =
-            Branch::nobody().map_err(|error| BadPool::Branch { path: "(none)".to_owned(), error })?;
+            Member::nobody().map_err(|error| BadPool::Branch { path: "(none)".to_owned(), error })?;
         let line: Vec<BranchId> = branches.iter().map(|branch| branch.id).collect();
         let turns = (0..branches.len()).collect();
         let (slots, nobody, taken_back) = (branches.clone(), Arc::new(nobody), Arc::default());
@@ -102,7 +102,7 @@ impl Pool {
     }
 
     /// The pool with one branch more, in the slot that it names, after `before` others.
-    pub(crate) fn with_branch(&self, branch: Arc<Branch>, before: usize) -> Self {
+    pub(crate) fn with_branch(&self, branch: Arc<Member>, before: usize) -> Self {
         let mut more = self.clone();
         more.line.retain(|id| *id != branch.id);
         let at = match before.checked_sub(1).and_then(|last| self.branches.get(last)) {
@@ -116,7 +116,7 @@ impl Pool {
             more.slots[branch.ix.index()] = branch.clone();
         }
         more.branches.insert(before.min(more.branches.len()), branch);
-        let turn = |branch: &Arc<Branch>| more.line.iter().position(|id| *id == branch.id);
+        let turn = |branch: &Arc<Member>| more.line.iter().position(|id| *id == branch.id);
         more.turns = more.slots.iter().map(|branch| turn(branch).unwrap_or(usize::MAX)).collect();
         more
     }
@@ -155,12 +155,12 @@ impl Pool {
     }
 
     /// The branch in the slot `ix`; one that has left answers that nothing is there.
-    pub fn branch(&self, ix: BranchIx) -> &Arc<Branch> {
+    pub fn branch(&self, ix: BranchIx) -> &Arc<Member> {
         self.slots.get(ix.index()).unwrap_or(&self.nobody)
     }
 
     /// The branch in the slot `ix`, if it is part of the pool.
-    pub fn live(&self, ix: BranchIx) -> Option<&Arc<Branch>> {
+    pub fn live(&self, ix: BranchIx) -> Option<&Arc<Member>> {
         self.branches.iter().find(|branch| branch.ix == ix)
     }
 

@@ -7,10 +7,11 @@ use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use fsstack_branch::branch::Branch;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{Errno, SysError};
 
-use crate::branch::Branch;
+use crate::member::Member;
 use crate::pool::sync_root;
 
 /// The attribute of a branch's root.
@@ -41,7 +42,7 @@ impl PoolId {
 
     /// The id that most of the branches have, of several the one that comes first; a fresh one if none has any. All
     /// that can store it have it afterwards. None: they may have one, and cannot tell it now.
-    pub fn of(branches: &[Arc<Branch>]) -> Option<Self> {
+    pub fn of(branches: &[Arc<Member>]) -> Option<Self> {
         let stored: Vec<_> = branches.iter().map(|branch| Self::stored(branch)).collect();
         let count = |id: Self| stored.iter().filter(|known| **known == Ok(Some(id))).count();
         let mut best: Option<(usize, Self)> = None;

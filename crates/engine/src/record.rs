@@ -10,11 +10,11 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use fsstack_branch::branch::Branch;
 use fsstack_pool::Ino;
 use fsstack_sys::locks::{self, Lock, LockType, TO_THE_END};
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 
-use crate::branch::Branch;
 use crate::inode::number::{hash_name, mix};
 use crate::recover::{fresh_name, in_folder, leave, sync_dir};
 use crate::{intent, journal};
@@ -202,7 +202,7 @@ impl Written {
     /// # Errors
     /// This one stays.
     pub(crate) fn replace(&self, on: &Branch, sort: &RecordKind, body: &[u8]) -> Result<(), SysError> {
-        let folder = sys::at::open_dir(on.root().as_fd(), on.folder(), on.mounts)?;
+        let folder = sys::at::open_dir(on.root().as_fd(), crate::recover::folder_name(on), on.mounts)?;
         replace(on, folder.as_fd(), &self.name, sort, body)
     }
 
@@ -212,7 +212,7 @@ impl Written {
 
     /// Its change is over, done or undone.
     pub(crate) fn done(self, on: &Branch) {
-        let removed = sys::at::open_dir(on.root().as_fd(), on.folder(), on.mounts)
+        let removed = sys::at::open_dir(on.root().as_fd(), crate::recover::folder_name(on), on.mounts)
             .and_then(|folder| sys::at::unlink(folder.as_fd(), &self.name));
         if let Err(error) = removed {
             tracing::warn!(%error, branch = %on.path.display(), "record of a change cannot be removed; it is settled when the branch is back, or by the next mount");

@@ -11,15 +11,16 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use fsstack_branch::branch::Branch;
+use fsstack_branch::error::{OpError, is_branch_fault};
 use fsstack_pool::{BranchId, BranchIx};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 use parking_lot::Mutex;
 
-use crate::branch::Branch;
-use crate::error::{OpError, is_branch_fault};
 use crate::intent;
 use crate::journal;
+use crate::member::Member;
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::record::{self, FoundRecord, RecordKind};
@@ -59,18 +60,18 @@ impl Drop for AtWork {
     }
 }
 
-impl Branch {
+impl Member {
     /// A name for an object that stays in the hidden folder for longer than the tree lock is held.
     pub(crate) fn stage(&self, suffix: &CStr) -> AtWork {
         let name = fresh_name(suffix);
         self.staged.lock().insert(name.clone());
         AtWork { name, all: self.staged.clone() }
     }
+}
 
-    /// The name of the hidden folder here.
-    pub(crate) fn folder(&self) -> &'static CStr {
-        FOLDERS[usize::from(self.level).min(FOLDERS.len() - 1)]
-    }
+/// The name of the hidden folder on `branch`.
+pub(crate) fn folder_name(branch: &Branch) -> &'static CStr {
+    FOLDERS[usize::from(branch.level).min(FOLDERS.len() - 1)]
 }
 
 impl Pool {
@@ -91,8 +92,6 @@ pub(crate) fn in_folder<T>(
     branch: &Branch,
     make: impl Fn(BorrowedFd<'_>) -> Result<T, SysError>,
 ) -> Result<(OwnedFd, T), SysError> {
-    // The thread may still act as the caller that it made something for.
-    sys::identity::become_daemon()?;
     let made = unless_removed(|| {
         let folder = folder(branch)?;
         make(folder.as_fd()).map(|made| (folder, made))
@@ -114,16 +113,16 @@ pub(crate) fn unless_removed<T>(mut attempt: impl FnMut() -> Result<T, SysError>
 
 /// Removes the hidden folder if nothing is in it.
 pub(crate) fn leave(branch: &Branch) {
-    let _busy = sys::at::rmdir(branch.root().as_fd(), branch.folder());
+    let _busy = sys::at::rmdir(branch.root().as_fd(), folder_name(branch));
 }
 
 /// The branch's hidden folder, made if it is not there.
 pub(crate) fn folder(branch: &Branch) -> Result<OwnedFd, SysError> {
-    match sys::at::mkdir(branch.root().as_fd(), branch.folder(), 0o700) {
+    match sys::at::mkdir(branch.root().as_fd(), folder_name(branch), 0o700) {
         Err(error) if error.errno != Errno::EXIST => return Err(error),
         _ => {}
     }
-    let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
+    let folder = sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts)?;
     check_own(&folder)?;
     Ok(folder)
 }
@@ -148,7 +147,7 @@ pub(crate) fn fresh_name(suffix: &CStr) -> CString {
 }
 
 /// Finishes or clears leftovers of moves onto and from the branch `added`, which is about to join a pool at work.
-pub(crate) fn clear_added(pool: &Pool, added: &Branch) {
+pub(crate) fn clear_added(pool: &Pool, added: &Member) {
     // On the other branches, objects in the folder may be in use. Records that were settled without the absent branch are
     // not, nor those of moves from it.
     if added.check_subvolumes().is_ok() {
@@ -168,7 +167,7 @@ pub(crate) struct Interrupted {
 impl Interrupted {
     /// Records on `back`, which takes no requests yet, and records of the other branches about it. A branch that does not answer
     /// is left out: its records are settled when it is back itself. None: nothing was interrupted.
-    pub(crate) fn of(pool: &Pool, back: &Branch) -> Option<Self> {
+    pub(crate) fn of(pool: &Pool, back: &Member) -> Option<Self> {
         let here = match names_in_folder(back) {
             Ok(names) => !names.is_empty(),
             Err(error) => error.errno != Errno::NOENT,
@@ -184,7 +183,7 @@ impl Interrupted {
 
     /// Like [`clear_added`], while the branches `lacking` are away. Returns whether anything was changed. The caller holds the
     /// tree lock exclusively, so no record is in use.
-    pub(crate) fn clear(&self, pool: &Pool, back: &Branch, lacking: &[BranchId]) -> bool {
+    pub(crate) fn clear(&self, pool: &Pool, back: &Member, lacking: &[BranchId]) -> bool {
         let occasion = Occasion { joining: Some(back.id), lacking };
         let here = self.here && back.is_writable() && report(back, clear_on(pool, back, occasion));
         clear_others(pool, back, &self.others, journal::is_about) || here
@@ -194,7 +193,7 @@ impl Interrupted {
 /// Whether the record of a change of names is about a branch.
 type About = fn(&[u8], BranchId) -> bool;
 
-fn clear_about(pool: &Pool, branch: &Branch, others: &[BranchIx], about: About) {
+fn clear_about(pool: &Pool, branch: &Member, others: &[BranchIx], about: About) {
     if branch.is_writable() {
         report(branch, clear_on(pool, branch, Occasion::joins(branch.id)));
     }
@@ -202,7 +201,7 @@ fn clear_about(pool: &Pool, branch: &Branch, others: &[BranchIx], about: About) 
 }
 
 /// Clears the records of `others` about `branch`: whether anything was changed.
-fn clear_others(pool: &Pool, branch: &Branch, others: &[BranchIx], about: About) -> bool {
+fn clear_others(pool: &Pool, branch: &Member, others: &[BranchIx], about: About) -> bool {
     let mut changed = false;
     for other in pool.branches.iter().filter(|other| other.ix != branch.ix && others.contains(&other.ix)) {
         if other.is_writable() {
@@ -227,10 +226,10 @@ fn report<E: Into<OpError>>(branch: &Branch, cleared: Result<bool, E>) -> bool {
 
 /// Finishes the moves onto `branch` that come from `away`, and the changes of names that concern it. Returns whether any
 /// could be finished.
-fn finish_about(pool: &Pool, branch: &Branch, away: BranchId, about: About) -> Result<bool, SysError> {
+fn finish_about(pool: &Pool, branch: &Member, away: BranchId, about: About) -> Result<bool, SysError> {
     let records = records_about(branch, away, about)?;
     let mut changed = false;
-    let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
+    let folder = sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts)?;
     for name in records {
         changed |=
             one_of_many(branch, &name, clear_entry(pool, branch, &folder, &name, Occasion::joins(away)))?;
@@ -249,9 +248,9 @@ pub(crate) fn give_up(pool: &Pool, away: BranchId) -> bool {
     any
 }
 
-fn drop_about(branch: &Branch, away: BranchId) -> Result<bool, SysError> {
+fn drop_about(branch: &Member, away: BranchId) -> Result<bool, SysError> {
     let records = records_about(branch, away, journal::is_settled_without)?;
-    let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
+    let folder = sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts)?;
     let mut any = false;
     for name in &records {
         // The lock is held until the record is gone.
@@ -269,9 +268,9 @@ fn drop_about(branch: &Branch, away: BranchId) -> Result<bool, SysError> {
     Ok(any)
 }
 
-fn records_about(branch: &Branch, away: BranchId, about: About) -> Result<Vec<CString>, SysError> {
+fn records_about(branch: &Member, away: BranchId, about: About) -> Result<Vec<CString>, SysError> {
     let mut names = names_in_folder(branch)?;
-    let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
+    let folder = sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts)?;
     let mut failed = None;
     names.retain(|name| match record::peek(branch, folder.as_fd(), name) {
         Ok(Some((sort, body))) => {
@@ -305,8 +304,11 @@ pub(crate) fn clear(pool: &Pool) {
 }
 
 /// The names in the branch's hidden folder, without those that the daemon works with.
-fn names_in_folder(branch: &Branch) -> Result<Vec<CString>, SysError> {
-    names_in(branch, branch.root().as_fd(), branch.folder())
+fn names_in_folder(branch: &Member) -> Result<Vec<CString>, SysError> {
+    let mut names = names_in(branch, branch.root().as_fd(), folder_name(branch))?;
+    let staged = branch.staged.lock();
+    names.retain(|name| !staged.contains(name));
+    Ok(names)
 }
 
 fn names_in(branch: &Branch, above: BorrowedFd<'_>, name: &CStr) -> Result<Vec<CString>, SysError> {
@@ -316,7 +318,7 @@ fn names_in(branch: &Branch, above: BorrowedFd<'_>, name: &CStr) -> Result<Vec<C
     let mut names = Vec::new();
     let mut entries = Dirents::new(folder, 4096);
     while let Some(entry) = entries.next()? {
-        if !is_dot(entry.name) && !branch.staged.lock().contains(entry.name) {
+        if !is_dot(entry.name) {
             names.push(CString::from(entry.name));
         }
     }
@@ -324,14 +326,14 @@ fn names_in(branch: &Branch, above: BorrowedFd<'_>, name: &CStr) -> Result<Vec<C
 }
 
 /// True if anything could be cleared.
-fn clear_on(pool: &Pool, branch: &Branch, occasion: Occasion<'_>) -> Result<bool, SysError> {
+fn clear_on(pool: &Pool, branch: &Member, occasion: Occasion<'_>) -> Result<bool, SysError> {
     let names = names_in_folder(branch)?;
     let mut changed = false;
-    let folder = sys::at::open_dir(branch.root().as_fd(), branch.folder(), branch.mounts)?;
+    let folder = sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts)?;
     for name in names {
         changed |= one_of_many(branch, &name, clear_entry(pool, branch, &folder, &name, occasion))?;
     }
-    match sys::at::rmdir(branch.root().as_fd(), branch.folder()) {
+    match sys::at::rmdir(branch.root().as_fd(), folder_name(branch)) {
         Err(error) if error.errno == Errno::NOTEMPTY => Ok(changed),
         removed => removed.map(|()| changed),
     }
@@ -352,7 +354,7 @@ fn one_of_many(branch: &Branch, name: &CStr, cleared: Result<bool, SysError>) ->
 /// concern this mount.
 fn clear_entry(
     pool: &Pool,
-    branch: &Branch,
+    branch: &Member,
     folder: &OwnedFd,
     name: &CStr,
     occasion: Occasion<'_>,
@@ -427,7 +429,7 @@ pub(crate) fn clear_dir(branch: &Branch, folder: BorrowedFd<'_>, name: &CStr) ->
 /// Settles a record. False: it stays.
 fn clear_record(
     pool: &Pool,
-    branch: &Branch,
+    branch: &Member,
     folder: &OwnedFd,
     (name, sort, body): (&CStr, &RecordKind, &[u8]),
     occasion: Occasion<'_>,

@@ -20,21 +20,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
+use fsstack_branch::branch::Branch;
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::inflight_limit::CallKind;
+use fsstack_branch::health::reply_takeover;
+use fsstack_branch::metrics::BranchCounter;
+use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::{BranchIx, BranchMode, Ranking};
 use fsstack_sys::{self as sys, Errno, Stat};
 
 use crate::blank::{StagedCopy, blank};
-use crate::branch::Branch;
 use crate::clone_metadata::clone_metadata;
-use crate::error::{OpError, Result};
-use crate::health::inflight_limit::CallKind;
-use crate::health::reply_takeover;
 use crate::index::birth;
-use crate::inode::dirfd::DirFd;
 use crate::inode::{Inode, InodeName, number};
 use crate::intent::{Intent, Noted, Stamp};
-use crate::metrics::BranchCounter;
-use crate::mounted_fd::MountedFd;
+use crate::member::Member;
 use crate::movers::OrderedMove;
 use crate::moving::Move;
 use crate::open::departure::{Departure, DepartureOutcome};
@@ -72,7 +73,7 @@ impl From<OpError> for Unmoved {
 
 /// Its copy, which has no name yet.
 struct NewCopy<'a> {
-    to: &'a Branch,
+    to: &'a Member,
     dir: Arc<DirFd>,
     fd: MountedFd,
     staged: Option<StagedCopy>,
@@ -238,7 +239,7 @@ impl Union {
         &self,
         pool: &Pool,
         moving: &Move<'_>,
-        to: &Branch,
+        to: &Member,
         departure: &Departure,
         alone: impl FnOnce() -> Result<ExclusiveFile<'f>>,
     ) -> Result<(MountedFd, ExclusiveFile<'f>), Unmoved> {
@@ -316,11 +317,11 @@ impl Union {
         let path = moving.inode.path().ok_or(OpError::STALE)?;
         // The path to the new name may just have been made, and the one to the old name renamed. Unless both are on disk, the
         // file could not be found after a power cut.
-        for (above, on) in
-            ancestors(&moving.name.parent).iter().flat_map(|above| [(above, *to), (above, from)])
+        for (above, at) in
+            ancestors(&moving.name.parent).iter().flat_map(|above| [(above, to.ix), (above, from.ix)])
         {
-            let above = self.dirfd(pool, above, on.ix)?;
-            on.ask_long(|| sync_dir(above.as_fd()))?;
+            let above = self.dirfd(pool, above, at)?;
+            pool.branch(at).ask_long(|| sync_dir(above.as_fd()))?;
         }
         let (old, new_stamp) = (Stamp::of(&there), Stamp::of(&to.ask(|| sys::at::stat_fd(fd.as_fd()))?));
         let intent = Intent { from, to, old, new: new_stamp, path: &path }.write()?;
@@ -390,7 +391,7 @@ impl Union {
 /// Copies all of the file, with a permit in both branches, so that its caller is answered whichever hangs. Permits are
 /// taken in the order of the branches: a copy the other way does not hold one and wait for the other.
 fn copy_across(pool: &Pool, moving: &Move<'_>, new: &NewCopy<'_>, departure: &Departure) -> Result<()> {
-    let (from, to) = (&*moving.from, new.to);
+    let (from, to): (&Branch, &Branch) = (&moving.from, new.to);
     let (first, second) = if from.ix < to.ix { (from, to) } else { (to, from) };
     let _inside = (first.come_in(CallKind::Long)?, second.come_in(CallKind::Long)?);
     let (how, goes_on) = (&pool.settings.relocation, || departure.goes_on());

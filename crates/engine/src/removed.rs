@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fsstack_branch::dir_fd::DirFd;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 use parking_lot::RwLockWriteGuard;
@@ -17,7 +18,6 @@ use smallvec::SmallVec;
 
 use crate::index::IndexEntry;
 use crate::inode::Inode;
-use crate::inode::dirfd::DirFd;
 use crate::inode::number::{self, Identity};
 use crate::pool::Pool;
 use crate::union::Union;

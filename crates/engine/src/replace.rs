@@ -6,12 +6,12 @@
 
 use std::os::fd::AsFd;
 
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::error::Result;
 use fsstack_pool::BranchIx;
 use fsstack_sys as sys;
 use fsstack_sys::at::RenameFlags;
 
-use crate::error::Result;
-use crate::inode::dirfd::DirFd;
 use crate::journal::{Act, Object};
 use crate::names::{End, Half, begin, finish, has_no_links, note};
 use crate::pool::Pool;

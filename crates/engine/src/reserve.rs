@@ -14,17 +14,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use fsstack_branch::admin_state::{OpenFileRef, staged};
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, Candidate, Ino, rank, verdict};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::xattr::On;
-use fsstack_sys::{self as sys, Errno, OFlags, identity};
+use fsstack_sys::{self as sys, Errno, OFlags};
 
-use crate::admin_state::{OpenFileRef, staged};
-use crate::branch::Branch;
-use crate::error::{OpError, Result};
 use crate::explain::fits;
 use crate::inode::Inode;
 use crate::inode_flags;
+use crate::member::Member;
 use crate::place::random;
 use crate::pool::Pool;
 use crate::record;
@@ -79,7 +79,7 @@ pub(crate) struct Copying {
 #[derive(Debug)]
 struct Reservation {
     id: u64,
-    mount_root: Arc<Staging>,
+    staging: Arc<Staging>,
     parent: Arc<Inode>,
     name: CString,
     size: u64,
@@ -87,14 +87,16 @@ struct Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.mount_root.mount_root.give_back(self.id, self.size);
+        self.staging.branch.give_back(self.id, self.size);
     }
 }
 
 /// A directory in the hidden folder of a branch; it goes with its content when the copy ends.
 #[derive(Debug)]
 struct Staging {
-    mount_root: OpenFileRef,
+    branch: Arc<Member>,
+    /// The branch cannot leave the pool meanwhile.
+    _stays: OpenFileRef,
     name: AtWork,
     dir: Arc<OwnedFd>,
     ino: u64,
@@ -103,51 +105,49 @@ struct Staging {
 }
 
 impl Staging {
-    fn make(branch: &Arc<Branch>) -> Result<Self> {
-        let mount_root = branch.acquire()?;
-        let name = mount_root.stage(recover::COPY);
-        let (dir, ino, lock) = mount_root.ask(|| {
-            let made = recover::in_folder(&mount_root, |folder| {
+    fn make(branch: &Arc<Member>) -> Result<Self> {
+        let stays = branch.acquire()?;
+        let name = branch.stage(recover::COPY);
+        let (dir, ino, lock) = branch.ask(|| {
+            let made = recover::in_folder(branch, |folder| {
                 sys::at::mkdir(folder, &name, 0o700)?;
-                let opened = sys::at::open_dir(folder, &name, mount_root.mounts).and_then(|dir| {
+                let opened = sys::at::open_dir(folder, &name, branch.mounts).and_then(|dir| {
                     let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-                    let lock = sys::at::open(dir.as_fd(), recover::LOCK, how, 0o600, mount_root.mounts)?;
+                    let lock = sys::at::open(dir.as_fd(), recover::LOCK, how, 0o600, branch.mounts)?;
                     record::hold_new(&lock, dir.as_fd(), recover::LOCK)?;
                     Ok((sys::at::stat_fd(dir.as_fd())?.ino, dir, lock))
                 });
                 opened.inspect_err(|_| {
-                    let _left = recover::clear_dir(&mount_root, folder, &name); // for the next mount, if it must be
+                    let _left = recover::clear_dir(branch, folder, &name); // for the next mount, if it must be
                 })
             });
             made.map(|(_, (ino, dir, lock))| (dir, ino, lock))
         })?;
-        Ok(Self { mount_root, name, dir: Arc::new(dir), ino, _lock: lock })
+        Ok(Self { branch: branch.clone(), _stays: stays, name, dir: Arc::new(dir), ino, _lock: lock })
     }
 
     fn place(&self) -> StagingPlace {
         let name = |name: &CStr| PathBuf::from(os(name.to_bytes()));
         StagingPlace {
-            branch: self.mount_root.path.clone(),
-            folder: name(self.mount_root.folder()).join(name(&self.name)),
+            branch: self.branch.path.clone(),
+            folder: name(crate::recover::folder_name(&self.branch)).join(name(&self.name)),
             ino: self.ino,
-            local: self.mount_root.kind.is_local(),
+            local: self.branch.kind.is_local(),
         }
     }
 }
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        let mount_root = &self.mount_root;
-        let cleared = identity::become_daemon().map_err(OpError::Sys).and_then(|()| {
-            mount_root.ask_long(|| {
-                let folder = recover::folder(mount_root)?;
-                recover::clear_dir(mount_root, folder.as_fd(), &self.name)
-            })
+        let branch = &self.branch;
+        let cleared = branch.ask_long(|| {
+            let folder = recover::folder(branch)?;
+            recover::clear_dir(branch, folder.as_fd(), &self.name)
         });
         if let Err(error) = cleared {
-            tracing::warn!(%error, branch = %mount_root.path.display(), "bulk copy: partial copy not removed; the next mount clears it");
+            tracing::warn!(%error, branch = %branch.path.display(), "bulk copy: partial copy not removed; the next mount clears it");
         }
-        recover::leave(mount_root);
+        recover::leave(branch);
     }
 }
 
@@ -165,7 +165,6 @@ impl Union {
     /// # Errors
     /// ESTALE if there is no such directory. Of a file: ENOSPC if no branch has room, or why none takes any.
     pub fn reserve(&self, copy: CopyId, dir: Ino, wanted: &[Wanted]) -> Result<Vec<Result<Reserved>>> {
-        identity::become_daemon().map_err(OpError::Sys)?;
         let pool = self.pool.load();
         let parent = self.dir(dir)?;
         let known = || self.candidates(&pool, &parent, &pool.settings.create, |_, _| true);
@@ -213,16 +212,16 @@ impl Union {
                 continue;
             }
             match self.staging(pool, copy, *at) {
-                Ok(mount_root) => {
+                Ok(staging) => {
                     let id = self.new_handle().0;
-                    mount_root.mount_root.promise(id, file.size, &mount_root.dir);
+                    staging.branch.promise(id, file.size, &staging.dir);
                     let space = &mut known.space;
                     space.available = space.available.saturating_sub(file.size);
                     space.free = space.free.saturating_sub(file.size);
                     space.inodes_free = space.inodes_free.saturating_sub(1);
                     let kept = Reservation {
                         id,
-                        mount_root,
+                        staging,
                         parent: parent.clone(),
                         name: file.name.clone(),
                         size: file.size,
@@ -251,7 +250,7 @@ impl Union {
 
     fn staging_on(&self, copy: CopyId, at: BranchIx) -> Option<Arc<Staging>> {
         let copies = self.copies.lock();
-        copies.get(&copy.0)?.stagings.iter().find(|staging| staging.mount_root.ix == at).cloned()
+        copies.get(&copy.0)?.stagings.iter().find(|staging| staging.branch.ix == at).cloned()
     }
 
     /// Where the copy makes its files on the branch `at`, once something is reserved there.
@@ -293,27 +292,26 @@ impl Union {
     }
 
     fn name_staged(&self, pool: &Pool, of: &Reservation) -> Result<()> {
-        let Reservation { id, mount_root: staging, parent, name, size } = of;
-        let mount_root = &staging.mount_root;
-        identity::become_daemon().map_err(OpError::Sys)?;
+        let Reservation { id, staging, parent, name, size } = of;
+        let branch = &staging.branch;
         if parent.name().is_none() && !parent.is_root() {
             return Err(OpError::MISSING);
         }
         let _create_guard = self.must_be_missing(pool, parent, name)?;
         let staged = staged(*id);
         // The branch's copy of the directory may have been removed with its last entry.
-        let dir = self.skeleton(pool, parent, mount_root.ix)?;
-        self.sync_renamed(pool, (parent, name), &[mount_root.ix]);
+        let dir = self.skeleton(pool, parent, branch.ix)?;
+        self.sync_renamed(pool, (parent, name), &[branch.ix]);
         let folder = staging.dir.as_fd();
         if self.index.may_lack(pool) {
-            let stat = mount_root.ask(|| mount_root.stat(folder, &staged))?;
-            self.other_for_new(pool, mount_root, &stat, On::Name(folder, &staged));
+            let stat = branch.ask(|| branch.stat(folder, &staged))?;
+            self.other_for_new(pool, branch, &stat, On::Name(folder, &staged));
         }
         let name_it = || sys::at::rename(folder, &staged, dir.as_fd(), name, RenameFlags::NOREPLACE);
-        mount_root.ask(|| match name_it() {
+        branch.ask(|| match name_it() {
             // The directory gives a project to what is made in it, and takes nothing of another one.
             Err(error) if error.errno == Errno::XDEV => {
-                let file = sys::at::open(folder, &staged, OFlags::RDONLY, 0, mount_root.mounts)?;
+                let file = sys::at::open(folder, &staged, OFlags::RDONLY, 0, branch.mounts)?;
                 let dir = sys::at::reopen(dir.as_fd(), OFlags::RDONLY)?;
                 // Where that is not the reason, the first error is the one to tell.
                 inode_flags::put_into_project_of(dir.as_fd(), file.as_fd()).map_err(|_| error)?;
@@ -321,8 +319,8 @@ impl Union {
             }
             named => named,
         })?;
-        mount_root.note_placed_beside(size.saturating_sub(mount_root.arrived(*id)));
-        mount_root.note_made();
+        branch.note_placed_beside(size.saturating_sub(branch.arrived(*id)));
+        branch.note_made();
         parent.has_new(name);
         Ok(())
     }
@@ -332,7 +330,7 @@ impl Union {
         for id in ids {
             if let Some(kept) = self.take_reservation(copy, *id) {
                 // It may not have fitted: the branch tells its space anew.
-                kept.mount_root.mount_root.distrust_space();
+                kept.staging.branch.distrust_space();
                 discard(&kept);
             }
         }
@@ -361,13 +359,13 @@ impl Union {
 }
 
 fn discard(kept: &Reservation) {
-    let staging = &kept.mount_root;
-    let removed = staging.mount_root.ask(|| sys::at::unlink(staging.dir.as_fd(), &staged(kept.id)));
+    let staging = &kept.staging;
+    let removed = staging.branch.ask(|| sys::at::unlink(staging.dir.as_fd(), &staged(kept.id)));
     match removed {
         // It was never made.
         Err(error) if error.errno() == Errno::NOENT => {}
         Err(error) => {
-            tracing::warn!(%error, branch = %staging.mount_root.path.display(), "bulk copy: partial file not removed; it goes when the copy ends")
+            tracing::warn!(%error, branch = %staging.branch.path.display(), "bulk copy: partial file not removed; it goes when the copy ends")
         }
         Ok(()) => {}
     }

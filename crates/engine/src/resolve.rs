@@ -9,6 +9,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_pool::BranchIx;
 use fsstack_sys::Stat;
 use fsstack_sys::xattr::{self, On};
@@ -16,8 +18,6 @@ use smallvec::SmallVec;
 
 use crate::answer::{Attr, Entry};
 use crate::clashes::ClashReport;
-use crate::error::{OpError, Result};
-use crate::health::inflight_limit::CallKind;
 use crate::inode::number::{Identity, hash_name, mix};
 use crate::inode::{Copies, CreateGuard, Inode};
 use crate::pool::Pool;

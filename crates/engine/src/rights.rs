@@ -9,13 +9,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::error::Result;
 use fsstack_pool::BranchIx;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 
 use crate::clashes::ClashReport;
-use crate::error::Result;
-use crate::inode::dirfd::DirFd;
 use crate::inode::number::mix;
 use crate::inode::{AttributeGuard, Inode};
 use crate::pool::Pool;

@@ -18,18 +18,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::reply_takeover;
+use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
-use crate::branch::Branch;
 use crate::entries::{Entries, FoundEntry};
-use crate::error::{OpError, Result};
-use crate::health::reply_takeover;
 use crate::index::{DirPath, KeptBy, Name, open_path};
 use crate::inode::{Inode, number};
-use crate::mounted_fd::MountedFd;
+use crate::member::Member;
 use crate::pool::Pool;
 use crate::union::Union;
 
@@ -90,7 +90,7 @@ impl Searches {
     ///
     /// # Errors
     /// Another thread walks for longer than the limit, or is stuck in the branch, which does not answer.
-    fn take_turn(&self, branch: &Branch) -> Result<MutexGuard<'_, ()>> {
+    fn take_turn(&self, branch: &Member) -> Result<MutexGuard<'_, ()>> {
         let began = Instant::now();
         loop {
             branch.check_open()?;
@@ -112,7 +112,7 @@ impl Searches {
 
 /// A rename in the pool, until this drops.
 #[must_use = "a look through a branch meanwhile may miss it"]
-pub(crate) struct RenameGuard<'a>(SmallVec<[(&'a Arc<Branch>, RwLockReadGuard<'a, ()>); 1]>);
+pub(crate) struct RenameGuard<'a>(SmallVec<[(&'a Arc<Member>, RwLockReadGuard<'a, ()>); 1]>);
 
 impl Pool {
     /// Announces a rename in one of these directories.
@@ -121,14 +121,14 @@ impl Pool {
     /// The thread that walks a branch of theirs is stuck in it.
     pub(crate) fn moving(&self, dirs: [&Inode; 2]) -> Result<RenameGuard<'_>> {
         let concerned =
-            |branch: &&Arc<Branch>| branch.by_number.is_none() && dirs.iter().any(|dir| dir.is_on(branch.ix));
+            |branch: &&Arc<Member>| branch.by_number.is_none() && dirs.iter().any(|dir| dir.is_on(branch.ix));
         let searched = self.branches.iter().filter(|_| self.settings.nfs_export).filter(concerned);
         let held = searched.map(|branch| Ok((branch, share(branch, &branch.searches.still)?)));
         Ok(RenameGuard(held.collect::<Result<_>>()?))
     }
 }
 
-impl Branch {
+impl Member {
     /// Announces that a file of the branch gets another name: counts of its links hold (`removed.rs`).
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Branch {
 }
 
 /// The exclusive holder may be stuck in the branch, so the wait is no longer than the branch's own.
-fn share<'a>(branch: &Branch, lock: &'a RwLock<()>) -> Result<RwLockReadGuard<'a, ()>> {
+fn share<'a>(branch: &Member, lock: &'a RwLock<()>) -> Result<RwLockReadGuard<'a, ()>> {
     if let Some(held) = lock.try_read() {
         return Ok(held);
     }
@@ -186,7 +186,7 @@ impl Union {
     ///
     /// # Errors
     /// The branch cannot be asked, or the answer is unknown.
-    pub(crate) fn search(&self, branch: &Branch, natural: Ino) -> Result<Option<(MountedFd, Stat)>> {
+    pub(crate) fn search(&self, branch: &Member, natural: Ino) -> Result<Option<(MountedFd, Stat)>> {
         let searches = &branch.searches;
         let asked = searches.begun.load(SeqCst);
         match self.where_it_was(branch, natural) {
@@ -221,7 +221,7 @@ impl Union {
     }
 
     /// Walks the branch, with `turn` held.
-    fn look(&self, branch: &Branch) -> Result<()> {
+    fn look(&self, branch: &Member) -> Result<()> {
         let searches = &branch.searches;
         *searches.renamed.lock() = Some(Vec::new());
         let look = searches.begun.fetch_add(1, SeqCst) + 1;
@@ -267,7 +267,7 @@ impl Union {
     }
 
     /// None: it is not indexed.
-    fn remember(&self, pool: &Pool, branch: &Branch, dir: &Arc<Inode>, name: &CStr) -> Option<()> {
+    fn remember(&self, pool: &Pool, branch: &Member, dir: &Arc<Inode>, name: &CStr) -> Option<()> {
         let stat = self.stat_in(pool, dir, branch.ix, name).ok().filter(|stat| stat.nlink == 1)?;
         let natural = number::number(branch, stat.dev, stat.ino);
         let look = branch.searches.stamp.load(SeqCst);
@@ -295,7 +295,7 @@ impl Union {
     }
 
     /// The object, if it is where it was seen last.
-    pub(crate) fn where_it_was(&self, branch: &Branch, natural: Ino) -> Result<Option<(MountedFd, Stat)>> {
+    pub(crate) fn where_it_was(&self, branch: &Member, natural: Ino) -> Result<Option<(MountedFd, Stat)>> {
         let Some(path) = self.remembered(branch, natural) else { return Ok(None) };
         let root = branch.root();
         let opened = branch.ask(|| {
@@ -319,12 +319,12 @@ impl Union {
     }
 
     /// Whether the object is where it was seen last.
-    pub(crate) fn remembers(&self, branch: &Branch, natural: Ino) -> bool {
+    pub(crate) fn remembers(&self, branch: &Member, natural: Ino) -> bool {
         self.where_it_was(branch, natural).is_ok_and(|found| found.is_some())
     }
 
     /// The names that led to the object, the last one first.
-    fn remembered(&self, branch: &Branch, natural: Ino) -> Option<Vec<CString>> {
+    fn remembered(&self, branch: &Member, natural: Ino) -> Option<Vec<CString>> {
         let mut names = Vec::new();
         let mut at = natural;
         while at != ROOT {
@@ -340,7 +340,7 @@ impl Union {
     ///
     /// # Errors
     /// The branch cannot be seen as a whole, or not all of it is indexed.
-    fn look_through(&self, branch: &Branch) -> Result<KeptBy> {
+    fn look_through(&self, branch: &Member) -> Result<KeptBy> {
         tracing::info!(branch = %branch.path.display(), "looking for an object by its number: the branch's file system cannot open by number, so its names are searched");
         let look = branch.searches.stamp.load(SeqCst);
         let mut waiting = vec![(DirPath::from(Vec::new()), ROOT)];

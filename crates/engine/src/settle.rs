@@ -3,12 +3,12 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
+use fsstack_branch::branch::Branch;
 use fsstack_pool::BranchId;
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
-use crate::branch::Branch;
 use crate::journal::{Act, NameChange, Object, Part};
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;

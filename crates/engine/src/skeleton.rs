@@ -15,20 +15,21 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use fsstack_branch::branch::Branch;
+use fsstack_branch::caller::as_owner;
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
 use fsstack_sys::at::{RenameFlags, SetTime, Times};
 use fsstack_sys::dirents::Dirents;
-use fsstack_sys::identity::{self, Caller as As};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
-use crate::branch::Branch;
 use crate::clashes::ClashReport;
-use crate::error::{OpError, Result};
-use crate::inode::dirfd::DirFd;
 use crate::inode::number::{Identity, mix};
 use crate::inode::{Inode, InodeName, mark};
 use crate::inode_flags::InodeFlags;
+use crate::member::Member;
 use crate::ops::rmdir::is_dot;
 use crate::pool::Pool;
 use crate::recover;
@@ -58,7 +59,6 @@ impl Union {
         dir: &Arc<Inode>,
         at: BranchIx,
     ) -> Result<Arc<DirFd>> {
-        identity::become_daemon().map_err(OpError::Sys)?;
         let mut below: Vec<(Arc<Inode>, InodeName)> = Vec::new();
         let mut upper = dir.clone();
         let mut fd = loop {
@@ -105,7 +105,7 @@ impl Union {
     fn copy_dir(
         &self,
         pool: &Pool,
-        branch: &Branch,
+        branch: &Member,
         parent: &DirFd,
         dir: &Arc<Inode>,
         name: &InodeName,
@@ -212,10 +212,7 @@ fn make_in_place(
     model: &Stat,
     id: Identity,
 ) -> Result<OwnedFd, SysError> {
-    identity::become_(As { uid: model.uid, gid: model.gid, group: None, umask: 0 })?;
-    let made = sys::at::mkdir(parent, name, 0o700);
-    identity::become_daemon()?;
-    match made {
+    match as_owner(model, || sys::at::mkdir(parent, name, 0o700)) {
         Ok(()) => {}
         Err(error) if error.errno == Errno::EXIST => {
             return sys::at::open_dir(parent, name, branch.mounts);
@@ -369,7 +366,7 @@ mod tests {
 
     #[test]
     fn an_object_put_in_place_of_a_new_directory_is_not_taken_for_it() {
-        if !identity::is_root() {
+        if !fsstack_sys::identity::is_root() {
             return;
         }
         let mount_root = tempfile::tempdir().unwrap();

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use fsstack_branch::metrics::{BranchMetricsSnapshot, PoolMetricsSnapshot};
 use fsstack_pool::{BranchId, BranchIx, BranchMode, Floor, Space};
 
-use crate::branch::Branch;
 use crate::inode::Inode;
-use crate::metrics::{BranchMetricsSnapshot, PoolMetricsSnapshot};
+use crate::member::Member;
 use crate::open::OpenFile;
 use crate::open::decision::PathDecision;
 use crate::pool::Pool;
@@ -147,7 +147,7 @@ impl Union {
     }
 }
 
-fn branch_status(pool: &Pool, branch: &Arc<Branch>) -> BranchStatus {
+fn branch_status(pool: &Pool, branch: &Arc<Member>) -> BranchStatus {
     let space = branch.space().ok();
     let floor_set = branch.floor().unwrap_or(pool.settings.floor);
     BranchStatus {

@@ -13,11 +13,11 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::holder::ThreadInCalls;
+use fsstack_branch::health::reply_takeover;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::error::{OpError, Result};
-use crate::health::holder::ThreadInCalls;
-use crate::health::reply_takeover;
 use crate::pool::Pool;
 
 /// How long one attempt to take it lasts.

@@ -5,26 +5,29 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use fsstack_branch::branch::Branch;
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::metrics::PoolMetrics;
+use fsstack_branch::ranked::{CHANGES, COPIES, MOVING, Ranked};
 use fsstack_pool::{BranchIx, Handle, Ino};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::{self as sys, Errno, Stat, SysError};
 use parking_lot::Mutex;
 
-use crate::branch::Branch;
+use crate::branch_recovery::PoolEvents;
 use crate::clashes::Clashes;
-use crate::error::{OpError, Result};
 use crate::index::{Index, IndexHealth};
-use crate::inode::dirfd::{Budget, DirFd};
+use crate::inode::dirfd::Budget;
 use crate::inode::location_cache::LocationCache;
 use crate::inode::number::NumberMap;
 use crate::inode::table::Table;
 use crate::inode::{Inode, InodeName};
 use crate::live::MembershipChanges;
-use crate::metrics::PoolMetrics;
 use crate::movers::Movers;
 use crate::open::listing_memory::ListingMemory;
 use crate::open::noatime::NoatimeScope;
@@ -33,7 +36,6 @@ use crate::open::{DirHandle, FileHandle};
 use crate::parallel_lookup::ParallelLookup;
 use crate::pool::Pool;
 use crate::poolid::PoolId;
-use crate::ranked::{CHANGES, COPIES, MOVING, Ranked};
 use crate::refusals::Refusals;
 use crate::reserve::Copying;
 use crate::resolve::Found;
@@ -87,7 +89,7 @@ pub struct Union {
     transport: OnceLock<&'static str>,
     noatime_scope: OnceLock<NoatimeScope>,
     /// Itself, for branches that come back.
-    pub(crate) me: OnceLock<Weak<Self>>,
+    pub(crate) events: Arc<PoolEvents>,
     next_handle: AtomicU64,
 }
 
@@ -121,9 +123,8 @@ impl Union {
         let parallel_lookup = ParallelLookup::default();
         parallel_lookup.start_threads(&pool);
         let inodes = Arc::new(Table::new(root));
-        for branch in &pool.branches {
-            branch.serves(&inodes);
-        }
+        let events = Arc::new(PoolEvents::new(&inodes));
+        pool.branches.iter().for_each(|branch| branch.reports_to(&events));
         Self {
             inodes,
             seen: LocationCache::default(),
@@ -153,7 +154,7 @@ impl Union {
             may_hang: AtomicBool::new(!pool.is_local()),
             transport: OnceLock::new(),
             noatime_scope: OnceLock::new(),
-            me: OnceLock::new(),
+            events,
             next_handle: AtomicU64::new(1),
             pool: ArcSwap::from_pointee(pool),
         }
@@ -234,7 +235,7 @@ impl Union {
         let pool = self.pool();
         let ending = self.clone();
         let closer = std::thread::Builder::new().name("closing".into());
-        let closer = crate::thread::start(closer, move || ending.destroy())?;
+        let closer = fsstack_branch::thread::start(closer, move || ending.destroy())?;
         let began = Instant::now();
         let mut aborted = false;
         loop {
@@ -300,7 +301,6 @@ impl Union {
     pub(crate) fn dirfd(&self, pool: &Pool, dir: &Arc<Inode>, branch: BranchIx) -> Result<Arc<DirFd>> {
         let on = pool.branch(branch);
         let mount_generation = on.mount_generation();
-        on.as_daemon()?;
         // A descriptor from before the branch was mounted again leads to the mount that is gone.
         let known =
             |dir: &Inode| dir.cached_dirfd(branch).filter(|fd| fd.mount_generation == mount_generation);

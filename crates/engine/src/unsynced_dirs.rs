@@ -18,15 +18,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use fsstack_branch::branch::Branch;
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::branch::Branch;
-use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::inode::number::hash_name;
+use crate::member::Member;
 use crate::pool::Pool;
 use crate::recover::sync_dir;
 use crate::settings::Synced;
@@ -252,7 +253,7 @@ impl Union {
     /// # Errors
     /// The branch's error; EIO if its mount is gone, and removed names may be back.
     pub(crate) fn sync_way(&self, pool: &Pool, inode: &Arc<Inode>, own: Option<BranchIx>) -> Result<()> {
-        let is_other = |branch: &&Arc<Branch>| Some(branch.ix) != own && branch.unsynced.any();
+        let is_other = |branch: &&Arc<Member>| Some(branch.ix) != own && branch.unsynced.any();
         if !pool.branches.iter().any(|branch| is_other(&branch)) {
             return Ok(());
         }

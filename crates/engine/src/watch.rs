@@ -15,17 +15,17 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::fmt::Debug;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use fsstack_branch::branch::Branch;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::fanotify::{Event, EventMask, Group, events};
 use fsstack_sys::handle::{FileHandle, open_handle};
 use fsstack_sys::{self as sys, OFlags, SysError};
 use parking_lot::Mutex;
 
-use crate::branch::Branch;
 use crate::inode::Inode;
 use crate::inode::number;
 use crate::pool::Pool;
@@ -220,7 +220,6 @@ impl Union {
         });
         for branch in &self.pool.load().branches {
             watch.add(branch);
-            branch.watched_by(&watch);
         }
         Ok(self.watch.get_or_init(|| watch).clone())
     }
@@ -235,7 +234,6 @@ impl Union {
         if let Some(watch) = self.watch.get() {
             if let Some(branch) = joined {
                 watch.add(branch);
-                branch.watched_by(watch);
             }
             if let Some(at) = left {
                 watch.leave(at);
@@ -261,11 +259,14 @@ impl Union {
 
     /// The branch was mounted again: where names are is asked for again, and whether it has copies of directories that had
     /// none there.
-    pub(crate) fn has_returned(&self, at: BranchIx) {
+    pub(crate) fn has_returned(&self, branch: &Branch) {
         self.forget_hints();
         for inode in self.inodes.all() {
             inode.invalidate();
-            inode.invalidate_copy_on(at);
+            inode.invalidate_copy_on(branch.ix);
+        }
+        if let Some(watch) = self.watch.get() {
+            watch.returned(branch);
         }
     }
 
@@ -314,16 +315,5 @@ impl Union {
             at = next?;
         }
         Some(at)
-    }
-}
-
-impl Branch {
-    fn watched_by(&self, watch: &Arc<BranchWatch>) {
-        self.watch.get_or_init(|| Arc::downgrade(watch));
-    }
-
-    /// Watch of the pool.
-    pub(crate) fn watcher(&self) -> Option<Arc<BranchWatch>> {
-        self.watch.get().and_then(Weak::upgrade)
     }
 }

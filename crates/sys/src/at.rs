@@ -16,6 +16,7 @@ pub use procfd::{Whereabouts, path_below, whereabouts};
 pub use rustix::fs::RenameFlags;
 
 use crate::call::{Call, Result, SysError, call};
+use crate::identity;
 use crate::stat::Stat;
 use procfd::ProcFd;
 
@@ -71,6 +72,9 @@ pub fn open(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags, mode: u32, mounts: 
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     // openat2 refuses a mode that it would not use.
     let creates = flags.contains(OFlags::CREATE) || flags.contains(OFlags::TMPFILE);
+    if creates {
+        identity::before_making()?;
+    }
     let mode = if creates { permissions(mode) } else { Mode::empty() };
     let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
     if mounts == Mounts::Stay {
@@ -107,6 +111,7 @@ pub fn open_follow(dir: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<Ow
 
 /// A new file without a name in `dir`; `flags` say how it is open.
 pub fn tmpfile(dir: BorrowedFd<'_>, flags: OFlags, mode: u32) -> Result<OwnedFd> {
+    identity::before_making()?;
     // O_CREAT is refused beside O_TMPFILE.
     let flags = flags.difference(OFlags::CREATE) | OFlags::TMPFILE | OFlags::CLOEXEC;
     call(Call::Open, || rustix::fs::openat(dir, c".", flags, permissions(mode)))
@@ -131,6 +136,7 @@ pub fn reopen_quietly(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
 
 /// Makes a directory.
 pub fn mkdir(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> Result<()> {
+    identity::before_making()?;
     call(Call::Mkdir, || rustix::fs::mkdirat(dir, name, permissions(mode)))
 }
 
@@ -140,11 +146,13 @@ pub fn mknod(dir: BorrowedFd<'_>, name: &CStr, mode: u32, rdev: u64) -> Result<(
         FileType::Unknown if mode & libc::S_IFMT == 0 => FileType::RegularFile,
         kind => kind,
     };
+    identity::before_making()?;
     call(Call::Mknod, || rustix::fs::mknodat(dir, name, kind, permissions(mode), rdev))
 }
 
 /// Makes a symbolic link to `target`.
 pub fn symlink(target: &CStr, dir: BorrowedFd<'_>, name: &CStr) -> Result<()> {
+    identity::before_making()?;
     call(Call::Symlink, || rustix::fs::symlinkat(target, dir, name))
 }
 

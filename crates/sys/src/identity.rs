@@ -38,6 +38,10 @@ thread_local! {
     /// Identity of this thread; unknown until it was set here, because a thread inherits from its maker.
     static CURRENT: Cell<Option<Caller>> = const { Cell::new(None) };
     static PREPARED: Cell<Option<Prepared>> = const { Cell::new(None) };
+    /// The thread is inside of [`acting_as`].
+    static ACTS: Cell<bool> = const { Cell::new(false) };
+    /// The thread has the identity of the last [`acting_as`] still.
+    static LINGERS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Result of `keep_capabilities` on a thread.
@@ -63,7 +67,7 @@ pub fn is_root() -> bool {
     daemon().uid == 0
 }
 
-/// Prepares the calling thread for [`become_`]: it keeps its capabilities under every identity, except the one that ignores
+/// Prepares the calling thread for [`acting_as`]: it keeps its capabilities under every identity, except the one that ignores
 /// quotas and reserved blocks, and its umask is its own (and 0).
 ///
 /// A process that is not root has no capabilities to keep and gets only the umask.
@@ -106,11 +110,39 @@ fn obey_quotas() -> rustix::io::Result<()> {
     set_capabilities(None, sets)
 }
 
+/// Runs `work` with the calling thread acting as `caller`, with all of its `groups` for a server that decides by them.
+///
+/// A new identity costs the kernel microseconds. So the thread keeps this one until it makes something outside of this function
+/// ([`before_making`]), acts as somebody else, or is made the daemon again: next time the same caller costs nothing.
+pub fn acting_as<T>(caller: Caller, groups: Option<&[u32]>, work: impl FnOnce() -> T) -> Result<T> {
+    /// Ends the scope, also when `work` panics.
+    struct Scope;
+    impl Drop for Scope {
+        fn drop(&mut self) {
+            ACTS.set(false);
+        }
+    }
+    debug_assert!(!ACTS.get(), "a thread acts as one caller at a time");
+    LINGERS.set(true);
+    match groups {
+        Some(groups) => become_with_groups(caller, groups)?,
+        None => become_(caller)?,
+    }
+    ACTS.set(true);
+    let _scope = Scope;
+    Ok(work())
+}
+
+/// Before the calling thread makes a file or directory: it acts as the daemon, unless it is inside of [`acting_as`].
+pub(crate) fn before_making() -> Result<()> {
+    if LINGERS.get() && !ACTS.get() { become_daemon() } else { Ok(()) }
+}
+
 /// Makes the calling thread act as `caller`, changing only the parts that differ.
 ///
 /// After an error the thread's identity is unknown: nothing may be made until a later call succeeds. When the process is not
 /// root only the umask changes, and there is no error.
-pub fn become_(caller: Caller) -> Result<()> {
+fn become_(caller: Caller) -> Result<()> {
     let current = CURRENT.get();
     if current == Some(caller) {
         return Ok(());
@@ -135,7 +167,7 @@ pub fn become_(caller: Caller) -> Result<()> {
 /// Makes the calling thread act as `caller` with all of its supplementary `groups`, for a server that decides by them.
 ///
 /// The groups stay only until the next call of [`become_`] or [`become_daemon`].
-pub fn become_with_groups(caller: Caller, groups: &[u32]) -> Result<()> {
+fn become_with_groups(caller: Caller, groups: &[u32]) -> Result<()> {
     become_(caller)?;
     if !is_root() {
         return Ok(());
@@ -149,7 +181,9 @@ pub fn become_with_groups(caller: Caller, groups: &[u32]) -> Result<()> {
 
 /// Makes the calling thread act as the process itself: its own user and group, no other groups, umask 0.
 pub fn become_daemon() -> Result<()> {
-    become_(daemon())
+    become_(daemon())?;
+    LINGERS.set(false);
+    Ok(())
 }
 
 fn assume(current: Option<Caller>, caller: Caller) -> Result<()> {
@@ -187,6 +221,7 @@ fn setfsgid(gid: u32) -> libc::c_long {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
     use std::path::Path;
 
@@ -201,6 +236,32 @@ mod tests {
     fn make(path: &Path) -> std::fs::Metadata {
         let open = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o666).open(path).unwrap();
         open.metadata().unwrap()
+    }
+
+    #[test]
+    fn what_is_made_after_a_callers_file_is_the_daemons() {
+        if !is_root() {
+            println!("skipped: not root");
+            return;
+        }
+        on_a_thread(|| {
+            let dir = tempfile::tempdir().unwrap();
+            let root = crate::at::open_root(dir.path()).unwrap();
+            let owner = |name: &str| {
+                let meta = dir.path().join(name).symlink_metadata().unwrap();
+                (meta.uid(), meta.gid(), meta.mode() & 0o777)
+            };
+            let make = |name| crate::at::mkdir(root.as_fd(), name, 0o777);
+            acting_as(STRANGER, None, || make(c"theirs")).unwrap().unwrap();
+            assert_eq!(owner("theirs"), (STRANGER.uid, STRANGER.gid, 0o750));
+            make(c"own").unwrap();
+            assert_eq!(owner("own"), (0, 0, 0o777));
+            let theirs = || crate::at::symlink(c"x", root.as_fd(), c"link");
+            acting_as(STRANGER, Some(&[1, 2]), theirs).unwrap().unwrap();
+            crate::at::mknod(root.as_fd(), c"file", 0o666, 0).unwrap();
+            assert_eq!(owner("link").0, STRANGER.uid);
+            assert_eq!(owner("file"), (0, 0, 0o666));
+        });
     }
 
     #[test]

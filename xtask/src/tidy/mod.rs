@@ -36,6 +36,7 @@ const RULES: &[Rule] = &[
     ("sources are ASCII", rules::ascii),
     ("only crates/fuse names fuser", rules::fuser_in_one_crate),
     ("the engine knows neither FUSE nor command lines", rules::engine_floor),
+    ("a thread acts as a caller only inside of a call on a branch", rules::one_identity),
     ("unsafe lives on its floor", rules::unsafe_floor),
     ("programs are started in lab::shell", rules::one_shell),
     ("only main ends the process", rules::one_exit),

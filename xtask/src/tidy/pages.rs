@@ -60,8 +60,13 @@ pub(super) fn named_files(sources: &[Source]) -> Vec<String> {
 const LOG_LINES: &str = "docs/log-lines.md";
 
 /// The crates that the daemon is made of.
-const DAEMON: [&str; 4] =
-    ["crates/engine/src/", "crates/fuse/src/", "crates/daemon/src/", "crates/control/src/"];
+const DAEMON: [&str; 5] = [
+    "crates/branch/src/",
+    "crates/engine/src/",
+    "crates/fuse/src/",
+    "crates/daemon/src/",
+    "crates/control/src/",
+];
 
 /// Complaints about warnings and errors of the daemon that operators cannot look up.
 pub(super) fn log_lines(sources: &[Source]) -> Vec<String> {

@@ -55,7 +55,7 @@ pub(super) fn fuser_in_one_crate(sources: &[Source]) -> Vec<String> {
 }
 
 pub(super) fn engine_floor(sources: &[Source]) -> Vec<String> {
-    let engine = |path: &str| path.starts_with("crates/engine/");
+    let engine = |path: &str| ["crates/branch/", "crates/engine/"].iter().any(|own| path.starts_with(own));
     ["fsstack-fuse", "fsstack-wire", "clap", "fuser"]
         .iter()
         .flat_map(|name| depends(sources, &engine, name))
@@ -70,6 +70,17 @@ fn depends(sources: &[Source], of: &dyn Fn(&str) -> bool, name: &str) -> Vec<Str
             || line == format!("[dependencies.{name}]")
     };
     manifests.filter(|s| s.text.lines().any(names)).map(|s| format!("{} depends on {name}", s.path)).collect()
+}
+
+/// Complaints about code that sets a thread's identity by hand, in place of `Branch::ask_as`.
+pub(super) fn one_identity(sources: &[Source]) -> Vec<String> {
+    let outside = |source: &&Source| {
+        source.path.starts_with("crates/")
+            && !["crates/sys/", "crates/branch/"].iter().any(|own| source.path.starts_with(own))
+    };
+    let becomes =
+        |line: &str| ["identity::acting_as(", "become_daemon("].iter().any(|call| line.contains(call));
+    rust(sources).filter(outside).flat_map(|source| where_code(source, becomes)).collect()
 }
 
 pub(super) fn unsafe_floor(sources: &[Source]) -> Vec<String> {
@@ -149,7 +160,10 @@ mod tests {
     #[test]
     fn each_rule_finds_what_breaks_it() {
         let broken = [
-            source("crates/a/src/util.rs", "// no purpose\nuse fuser::Session;\nlet x = unsafe { y() };\n"),
+            source(
+                "crates/a/src/util.rs",
+                "// no purpose\nuse fuser::Session;\nlet x = unsafe { y() };\nidentity::acting_as(z);\n",
+            ),
             source(
                 "crates/a/src/b.rs",
                 "//! Umlaut: \u{e4}.\nuse std::process::{Command, Stdio};\nprocess::exit(1);\n",
@@ -160,11 +174,12 @@ mod tests {
             source("Cargo.lock", "source = \"git+https://example.org\"\n"),
         ];
         type Check = fn(&[Source]) -> Vec<String>;
-        let checks: [Check; 11] = [
+        let checks: [Check; 12] = [
             short_files,
             opening_line,
             ascii,
             engine_floor,
+            one_identity,
             unsafe_floor,
             one_shell,
             one_exit,

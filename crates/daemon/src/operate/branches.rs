@@ -16,8 +16,8 @@ use fsstack_control::Refusal;
 use fsstack_control::api::{BranchChanged, BranchRequest};
 use fsstack_control::local_locks;
 use fsstack_control::registry::{self, DirectoryId, RegistryBranch, RegistryEntry};
-use fsstack_engine::branch::Branch;
 use fsstack_engine::live::{BadChange, Position, Removal};
+use fsstack_engine::member::Member;
 use fsstack_pool::{BranchIx, BranchMode, Floor, Printable, parse_source};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -176,7 +176,7 @@ impl Served {
     }
 
     /// The branch that `text` means: its path, or where that leads.
-    fn known(&self, text: &str) -> Result<Arc<Branch>, Refusal> {
+    fn known(&self, text: &str) -> Result<Arc<Member>, Refusal> {
         let pool = self.union.pool();
         let path = std::path::Path::new(text);
         let of = |leads: &std::path::Path| pool.branches.iter().find(|branch| branch.path == leads);
@@ -201,7 +201,7 @@ impl Served {
     fn relist(&self) {
         let Some(registry) = &self.registry else { return };
         let pool = self.union.pool();
-        let of = |branch: &Arc<Branch>| {
+        let of = |branch: &Arc<Member>| {
             RegistryBranch::new(DirectoryId { device: branch.dev(), inode: branch.root_ino }, &branch.path)
         };
         let mount_point = self.settings.lock().mount_point.clone();
@@ -213,7 +213,7 @@ impl Served {
     }
 }
 
-fn changed(branch: &Branch, from: &str, to: &str) -> BranchChanged {
+fn changed(branch: &Member, from: &str, to: &str) -> BranchChanged {
     BranchChanged {
         branch: Printable::path(&branch.path).to_string(),
         from: from.to_owned(),
@@ -243,7 +243,7 @@ fn check_restrictions(branch: &Path, pool: &Path) -> Result<(), Refusal> {
     )))
 }
 
-fn gone(branch: &Branch, waits_for: usize) -> BranchChanged {
+fn gone(branch: &Member, waits_for: usize) -> BranchChanged {
     BranchChanged {
         branch: Printable::path(&branch.path).to_string(),
         from: branch.given_mode().name().to_owned(),

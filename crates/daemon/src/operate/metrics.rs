@@ -1,7 +1,7 @@
 //! The pool's figures in the text format of OpenMetrics.
 
+use fsstack_branch::metrics::{BUCKETS, BranchMetricsSnapshot, CallSnapshot, bucket_limit};
 use fsstack_control::api::{BranchStatus, Status};
-use fsstack_engine::metrics::{BUCKETS, BranchMetricsSnapshot, CallSnapshot, bucket_limit};
 use fsstack_engine::status::Status as Known;
 use std::fmt::Write as _;
 

@@ -2,8 +2,8 @@
 
 use super::Served;
 use crate::values;
+use fsstack_branch::metrics::{BranchMetricsSnapshot, ErrorClass};
 use fsstack_control::api::{BranchStatus, Descriptors, OpenFiles, Status, Tables, WriteRule};
-use fsstack_engine::metrics::{BranchMetricsSnapshot, ErrorClass};
 use fsstack_engine::status::BranchStatus as Known;
 use fsstack_pool::{BranchMode, Printable};
 use fsstack_sys::process::descriptors;

@@ -7,12 +7,12 @@
 
 use std::path::PathBuf;
 
+use fsstack_branch::branch::Branch;
+use fsstack_branch::error::OpError;
 use fsstack_pool::{BranchId, Ino};
 
 use super::Index;
 use super::store::Store;
-use crate::branch::Branch;
-use crate::error::OpError;
 use crate::inode::number;
 use crate::live::BadChange;
 use crate::pool::Pool;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Index, Store};
-use crate::branch::Branch;
 use crate::inode::number::Identity;
+use crate::member::Member;
 
 /// How the index does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl fmt::Display for IndexHealth {
 
 impl Index {
     /// How the index does.
-    pub(crate) fn health(&self, branches: &[Arc<Branch>]) -> IndexHealth {
+    pub(crate) fn health(&self, branches: &[Arc<Member>]) -> IndexHealth {
         let store = self.shared.store.load();
         IndexHealth {
             objects: store.as_ref().and_then(|store| store.len().ok()).unwrap_or(0),

@@ -38,8 +38,8 @@ use fsstack_pool::Ino;
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
 
-use crate::branch::Branch;
 use crate::inode::number::{self, Identity};
+use crate::member::Member;
 use crate::poolid::PoolId;
 use crate::settings::Settings;
 pub use away::AwayBranch;
@@ -91,7 +91,7 @@ struct SharedIndex {
     /// One makes it anew at a time.
     making: Mutex<()>,
     filter: Filter,
-    branches: Mutex<Vec<Weak<Branch>>>,
+    branches: Mutex<Vec<Weak<Member>>>,
     jobs: Mutex<Jobs>,
     wake: Condvar,
     /// Held shared by threads that rename something, until they have reported it; exclusively to declare a branch scanned.
@@ -134,7 +134,7 @@ impl Index {
     }
 
     /// `branch` is part of the pool.
-    pub(crate) fn join(&self, branch: &Arc<Branch>) {
+    pub(crate) fn join(&self, branch: &Arc<Member>) {
         let shared = &self.shared;
         shared.branches.lock().push(Arc::downgrade(branch));
         self.note_member(branch);
@@ -166,7 +166,7 @@ impl Index {
         }
     }
 
-    fn scan(&self, branch: &Arc<Branch>) {
+    fn scan(&self, branch: &Arc<Member>) {
         if self.shared.existing().is_some() {
             self.shared.jobs.lock().add(branch, Vec::new());
             self.start();
@@ -180,7 +180,7 @@ impl Index {
             let shared = self.shared.clone();
             // Often by a thread that serves a request.
             let builder = std::thread::Builder::new().name("index".into());
-            let started = crate::thread::start(builder, move || shared.work());
+            let started = fsstack_branch::thread::start(builder, move || shared.work());
             match started {
                 Ok(handle) => *thread = Some(handle),
                 Err(error) => tracing::error!(%error, "index: cannot start its thread; it stays incomplete"),
@@ -209,7 +209,7 @@ impl Index {
 
     /// The file `id` gets a copy on `branch` that would have the number `natural`: on disk when this returns.
     /// False: it could not be noted.
-    pub(crate) fn note_file(&self, branch: &Branch, id: Identity, natural: Ino, birth: u32) -> bool {
+    pub(crate) fn note_file(&self, branch: &Member, id: Identity, natural: Ino, birth: u32) -> bool {
         let noted = self.shared.put(StoreWhen::Now, EntryKind::File, &[(id, natural, birth)]);
         // Last: the branch is to bear the session of the index that it was put into, or of a later one.
         self.shared.cover(branch);
@@ -219,7 +219,7 @@ impl Index {
 
     /// Like [`Self::note_file`], for an object that was just made and is about to be marked: on disk within a second. (After
     /// a crash before that, it is found by its mark.)
-    pub(crate) fn note_new(&self, branch: &Branch, id: Identity, natural: Ino, birth: u32) {
+    pub(crate) fn note_new(&self, branch: &Member, id: Identity, natural: Ino, birth: u32) {
         self.shared.cover(branch);
         self.learn_file(id, natural, birth);
     }
@@ -242,7 +242,7 @@ impl Index {
 
     /// The directory `id` has a copy on `branch` that would have the number `natural`, and is about to be marked so. False: that
     /// was known.
-    pub(crate) fn note_dir(&self, branch: &Branch, id: Identity, natural: Ino) -> bool {
+    pub(crate) fn note_dir(&self, branch: &Member, id: Identity, natural: Ino) -> bool {
         if !self.shared.exports || id.ino == natural {
             return false;
         }
@@ -270,7 +270,7 @@ impl Index {
     }
 
     /// A directory got another path, below the root of `branch`: what is in it may have been passed by.
-    pub(crate) fn renamed(&self, branch: &Arc<Branch>, path: impl Fn() -> Option<Vec<u8>>) {
+    pub(crate) fn renamed(&self, branch: &Arc<Member>, path: impl Fn() -> Option<Vec<u8>>) {
         if branch.marks.ask_files.load(Relaxed) || branch.marks.ask_dirs.load(Relaxed) {
             self.shared.jobs.lock().add(branch, path().unwrap_or_default());
             self.start();

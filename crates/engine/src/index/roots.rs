@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
+use fsstack_branch::branch::Branch;
 use fsstack_pool::BranchId;
 use fsstack_sys::xattr::{self, On};
 
 use super::signed::FILES;
 use super::store::{DbResult, Store};
 use super::{Index, SharedIndex};
-use crate::branch::Branch;
+use crate::member::Member;
 use crate::pool::Pool;
 use crate::poolid::PoolId;
 
@@ -34,7 +35,7 @@ pub(super) type Members = BTreeMap<BranchId, (PathBuf, bool)>;
 impl Index {
     /// Other branches are in the pool, or were given up, than before: these have come. What they tell of others is known
     /// when this returns; all of them tell of all a moment later (one may hang).
-    pub(crate) fn admit(&self, come: &[Arc<Branch>]) {
+    pub(crate) fn admit(&self, come: &[Arc<Member>]) {
         let shared = &self.shared;
         if shared.exports && shared.existing().is_some() {
             shared.learn_members(come);
@@ -92,7 +93,7 @@ fn known(store: &Store, reported: &[u16]) -> DbResult<Members> {
 }
 
 impl SharedIndex {
-    pub(super) fn present(&self) -> Vec<Arc<Branch>> {
+    pub(super) fn present(&self) -> Vec<Arc<Member>> {
         let branches = self.branches.lock();
         branches.iter().filter_map(Weak::upgrade).filter(|branch| !branch.is_gone()).collect()
     }
@@ -115,7 +116,7 @@ impl SharedIndex {
 
     /// Adds the members listed on the roots of the joined branches to the index, and remembers the index's own, should it
     /// fail.
-    fn learn_members(&self, come: &[Arc<Branch>]) {
+    fn learn_members(&self, come: &[Arc<Member>]) {
         let reported: Vec<u16> = come.iter().flat_map(|branch| self.members_on(branch)).collect();
         // Not asked under the lock: one that fails is made anew with what is remembered.
         if let Some(members) = self.with(|store| known(store, &reported)) {

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use fsstack_branch::error::OpError;
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, SysError};
@@ -19,11 +20,10 @@ use fsstack_sys::{self as sys, Errno, Kind, OFlags, SysError};
 use super::dir_path::DirPath;
 use super::store::{EntryKind, Store, StoreWhen};
 use super::{SharedIndex, birth};
-use crate::branch::Branch;
 use crate::entries::{Entries, FoundEntry};
-use crate::error::OpError;
 use crate::inode::mark;
 use crate::inode::number::{self, Identity};
+use crate::member::Member;
 
 /// Marks that are put into the index at once.
 const BATCH: usize = 4096;
@@ -46,7 +46,7 @@ pub(super) struct Jobs {
 /// Directories of a branch, with all that is in them.
 #[derive(Debug)]
 pub(super) struct ScanJob {
-    branch: Weak<Branch>,
+    branch: Weak<Member>,
     dirs: Vec<Arc<DirPath>>,
     /// How often they could not be.
     failed: u32,
@@ -55,7 +55,7 @@ pub(super) struct ScanJob {
 }
 
 impl Jobs {
-    pub(super) fn add(&mut self, branch: &Arc<Branch>, path: Vec<u8>) {
+    pub(super) fn add(&mut self, branch: &Arc<Member>, path: Vec<u8>) {
         let dirs = vec![DirPath::from(path)];
         self.waiting.push_back(ScanJob {
             branch: Arc::downgrade(branch),
@@ -85,7 +85,7 @@ impl Jobs {
         self.stopped
     }
 
-    fn concern(&self, branch: &Arc<Branch>) -> bool {
+    fn concern(&self, branch: &Arc<Member>) -> bool {
         self.waiting.iter().any(|job| std::ptr::eq(job.branch.as_ptr(), Arc::as_ptr(branch)))
     }
 }
@@ -130,7 +130,7 @@ impl SharedIndex {
     }
 
     /// All marks of the branch are known, unless there is more to look through. False: that cannot be said now.
-    fn finished(&self, branch: &Arc<Branch>) -> bool {
+    fn finished(&self, branch: &Arc<Member>) -> bool {
         let Some(store) = self.store.load_full() else { return true };
         if let Err(error) = store.flush() {
             // Its disk may be full. To leave it at that would be "not now" for what is gone, until the next mount.
@@ -149,7 +149,7 @@ impl SharedIndex {
 
     /// Objects on the branch are not asked for their marks from now on, unless there is more to scan. None: a rename under
     /// way may have taken an object past the scan without reporting it yet.
-    fn is_through(&self, branch: &Arc<Branch>, store: &Arc<Store>) -> Option<bool> {
+    fn is_through(&self, branch: &Arc<Member>, store: &Arc<Store>) -> Option<bool> {
         // Somebody may be stuck in a branch with either: others rename meanwhile.
         let _no_renames = self.renames.try_write_for(WITHOUT_RENAMES)?;
         let _create_guard = self.making.try_lock()?;
@@ -161,7 +161,7 @@ impl SharedIndex {
         Some(true)
     }
 
-    fn look_through(&self, branch: &Branch, mut waiting: Vec<Arc<DirPath>>) -> ScanResult {
+    fn look_through(&self, branch: &Member, mut waiting: Vec<Arc<DirPath>>) -> ScanResult {
         let mut caught = FoundMarks::default();
         let (mut failed, mut last) = (Vec::new(), None);
         let mut tended = Instant::now();
@@ -196,7 +196,7 @@ impl SharedIndex {
     /// False: the pool is being unmounted.
     fn look_into(
         &self,
-        branch: &Branch,
+        branch: &Member,
         dir: &Arc<DirPath>,
         waiting: &mut Vec<Arc<DirPath>>,
         caught: &mut FoundMarks,
@@ -250,7 +250,7 @@ impl SharedIndex {
 impl FoundMarks {
     fn look(
         &mut self,
-        branch: &Branch,
+        branch: &Member,
         dir: BorrowedFd<'_>,
         name: &std::ffi::CStr,
         is_dir: bool,
@@ -279,7 +279,7 @@ impl FoundMarks {
 }
 
 /// The directory at `path` below the branch's root, which may be longer than a path can be.
-pub(crate) fn open_path(branch: &Branch, path: &[u8]) -> Result<OwnedFd, SysError> {
+pub(crate) fn open_path(branch: &Member, path: &[u8]) -> Result<OwnedFd, SysError> {
     let mut dir = sys::at::reopen(branch.root().as_fd(), OFlags::PATH | OFlags::DIRECTORY)?;
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
         let name = CString::new(name).map_err(|_| SysError { call: sys::Call::Open, errno: Errno::INVAL })?;

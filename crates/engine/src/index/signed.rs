@@ -20,7 +20,7 @@ use redb::TableDefinition;
 
 use super::SharedIndex;
 use super::store::{DbResult, Store, StoreWhen, table};
-use crate::branch::Branch;
+use crate::member::Member;
 use crate::recover::sync_dir;
 
 /// On the root of a branch: the session in which a mark was last put there. (Before there were sessions: the index's id.)
@@ -104,7 +104,7 @@ impl Store {
 
 impl SharedIndex {
     /// How far the marks of `branch`, which bears `by`, are in the index.
-    pub(super) fn level_of(&self, branch: &Branch, by: Session) -> u8 {
+    pub(super) fn level_of(&self, branch: &Member, by: Session) -> u8 {
         let Some(store) = self.store.load_full() else { return 0 };
         // One that is taken away before it was looked through has not been.
         let lacks = store.is_signed(branch.id, by).is_ok_and(|signed| !signed);
@@ -115,7 +115,7 @@ impl SharedIndex {
     }
 
     /// Before the session's first mark is put on a branch: it says so.
-    pub(super) fn cover(&self, branch: &Branch) {
+    pub(super) fn cover(&self, branch: &Member) {
         if branch.marks.signed.load(Relaxed) {
             return;
         }
@@ -126,7 +126,7 @@ impl SharedIndex {
 
     /// Index and branch say that the session's marks there are in this index, as far as it is looked through now. (By no lock:
     /// the branch may hang.) False: the index does not say so.
-    pub(super) fn sign(&self, store: &Arc<Store>, branch: &Branch) -> bool {
+    pub(super) fn sign(&self, store: &Arc<Store>, branch: &Member) -> bool {
         let mut store = store.clone();
         loop {
             let signed = store.sign(branch.id, Some(store.session), || self.level_now(branch));
@@ -144,7 +144,7 @@ impl SharedIndex {
         }
     }
 
-    fn sign_root(&self, store: &Store, branch: &Branch, before: Option<Session>) {
+    fn sign_root(&self, store: &Store, branch: &Member, before: Option<Session>) {
         let root = branch.root();
         // The fsync of a marked file does not store what its branch's root says, on btrfs at least.
         let put = || {
@@ -162,7 +162,7 @@ impl SharedIndex {
         branch.marks.signed.store(true, Relaxed);
     }
 
-    fn level_now(&self, branch: &Branch) -> u8 {
+    fn level_now(&self, branch: &Member) -> u8 {
         match (branch.marks.ask_files.load(Relaxed), branch.marks.ask_dirs.load(Relaxed)) {
             (true, _) => 0,
             (false, true) => FILES,
@@ -177,7 +177,7 @@ impl SharedIndex {
 }
 
 /// The session that the branch bears; None: it has no marks, or cannot have any.
-pub(super) fn signed_by(branch: &Branch) -> std::result::Result<Option<Session>, SysError> {
+pub(super) fn signed_by(branch: &Member) -> std::result::Result<Option<Session>, SysError> {
     let mut value = [0; 16];
     let root = branch.root();
     match xattr::get(On::Fd(root.as_fd()), SIGNED, &mut value) {

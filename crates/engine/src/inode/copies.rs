@@ -7,16 +7,16 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
+use fsstack_branch::branch::Branch;
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_pool::BranchIx;
 use fsstack_sys::Stat;
 use smallvec::SmallVec;
 
 use super::copy_guards::CopyGuards;
-use super::dirfd::DirFd;
 use super::number::hash_name;
 use super::{Inode, Location};
-use crate::branch::Branch;
-use crate::health::holder::ThreadInCalls;
 
 /// Lifetime of a missing name: it may be made out of band. The kernel looks a name up and then makes it, microseconds apart;
 /// an entry older than a busy machine makes of that is asked for again.

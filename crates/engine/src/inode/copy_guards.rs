@@ -7,12 +7,12 @@
 
 use std::time::{Duration, Instant};
 
+use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_pool::BranchIx;
 use smallvec::SmallVec;
 
 use super::Inode;
 use super::copies::{DirCopies, bit};
-use crate::health::holder::ThreadInCalls;
 
 /// Time without another try on a branch that could not hold the directory's attributes: they may be changed out of band.
 const UNFIT_FOR: Duration = Duration::from_secs(10);

@@ -8,10 +8,11 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
+use fsstack_branch::health::holder::ThreadInCalls;
+
 use super::Inode;
 use super::copies::DirCopies;
 use super::number::hash_name;
-use crate::health::holder::ThreadInCalls;
 
 /// Nobody else makes this name in this directory until it drops.
 ///

@@ -4,54 +4,16 @@
 //! never takes it away: what is closed is the inode's own reference.
 
 use std::collections::VecDeque;
-use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_branch::ranked::{BUDGET, Ranked};
 use fsstack_pool::{BranchIx, Ino};
 
 use super::Inode;
 use super::table::Table;
-use crate::mounted_fd::MountedFd;
-use crate::ranked::{BUDGET, Ranked};
-
-/// An open directory of a branch, or a file there that was removed (`O_PATH`).
-#[derive(Debug)]
-pub struct DirFd {
-    fd: MountedFd,
-    counted: Option<Arc<AtomicUsize>>,
-}
-
-impl DirFd {
-    /// A descriptor that stays open for the life of the pool: a branch's root.
-    pub fn pinned(fd: MountedFd) -> Self {
-        Self { fd, counted: None }
-    }
-}
-
-impl Deref for DirFd {
-    type Target = MountedFd;
-
-    fn deref(&self) -> &MountedFd {
-        &self.fd
-    }
-}
-
-impl AsFd for DirFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-impl Drop for DirFd {
-    fn drop(&mut self) {
-        if let Some(open) = &self.counted {
-            let before = open.fetch_sub(1, Relaxed);
-            debug_assert!(before > 0, "a directory descriptor was closed that was not counted");
-        }
-    }
-}
 
 /// How many directories may be open, and which are.
 #[derive(Debug)]
@@ -82,8 +44,7 @@ impl Budget {
 
     /// Counts `fd`.
     pub fn count(&self, fd: MountedFd) -> DirFd {
-        self.open.fetch_add(1, Relaxed);
-        DirFd { fd, counted: Some(self.open.clone()) }
+        DirFd::counted(fd, self.open.clone())
     }
 
     /// `dir`, one of `inodes`, has a descriptor on `branch` from now on: others are closed if they are too many.
@@ -105,6 +66,7 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
     use std::path::Path;
 
     use fsstack_sys::{self as sys, Kind};

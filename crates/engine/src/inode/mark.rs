@@ -8,12 +8,12 @@
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 
+use fsstack_branch::branch::Branch;
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{Errno, SysError};
 
 use super::number::Identity;
-use crate::branch::Branch;
 
 /// The attribute of directories' copies; only root can set it, and it does not show in the pool.
 pub const DIR: &CStr = c"trusted.fsstack.dir";

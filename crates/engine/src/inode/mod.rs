@@ -18,19 +18,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Instant;
 
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::ranked::{INODE, Ranked};
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::Kind;
 use smallvec::SmallVec;
 
 use crate::answer::Validity;
 use crate::open::OpenFile;
-use crate::ranked::{INODE, Ranked};
 pub use copies::Copies;
 use copies::{Copy, DirCopies};
 pub(crate) use copy_guards::AttributeGuard;
 use copy_guards::CopyGuards;
 pub(crate) use create_guard::CreateGuard;
-use dirfd::DirFd;
 use number::Identity;
 
 /// The file was open by passthrough for reading and writing: a shared mapping of it may outlive the descriptor.

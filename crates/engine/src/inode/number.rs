@@ -8,10 +8,9 @@
 use std::hash::{BuildHasherDefault, Hasher};
 
 use dashmap::DashMap;
+use fsstack_branch::branch::Branch;
 use fsstack_pool::{BranchId, Ino};
 use fsstack_sys::Stat;
-
-use crate::branch::Branch;
 
 /// Bits of the compact form that hold the branch's inode number.
 const INO_BITS: u32 = 48;

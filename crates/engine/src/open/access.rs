@@ -1,8 +1,7 @@
 //! Access that a descriptor on a file allows.
 
+use fsstack_branch::error::OpError;
 use fsstack_sys::{Errno, OFlags};
-
-use crate::error::OpError;
 
 /// Access that a descriptor on a file allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,18 +10,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use fsstack_branch::admin_state::OpenFileRef;
+use fsstack_branch::branch::Branch;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::holder::ThreadInCalls;
+use fsstack_branch::health::reply_takeover;
+use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Call, Errno, SysError};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::departure::{Departure, DepartureOutcome};
 use super::{Access, LOOK_AGAIN, LOOKS, OpenFile};
-use crate::admin_state::OpenFileRef;
-use crate::branch::Branch;
-use crate::error::{OpError, Result};
-use crate::health::holder::ThreadInCalls;
-use crate::health::reply_takeover;
-use crate::mounted_fd::MountedFd;
 
 /// How long one attempt to have a file alone lasts.
 pub(super) const LOCK_ATTEMPT: Duration = Duration::from_millis(20);
@@ -127,7 +127,6 @@ impl BranchFile {
 
     /// The file once more, to read it.
     pub(super) fn open_to_read(&self) -> Result<MountedFd> {
-        self.branch.as_daemon()?;
         let opened = self.branch.ask(|| sys::at::reopen(self.fd.as_fd(), Access::Read.flags()));
         opened.map(|fd| self.fd.opened(fd))
     }

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use fsstack_branch::branch::Branch;
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::Size;
 use fsstack_sys::{self as sys, Kind};
 
 use super::route::Route;
 use super::{OpenFile, SET_ID};
-use crate::branch::Branch;
-use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::ops::open::has_capability;
 use crate::pool::Pool;

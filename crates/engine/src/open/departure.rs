@@ -6,9 +6,8 @@
 
 use std::time::Duration;
 
+use fsstack_branch::health::holder::ThreadInCalls;
 use parking_lot::{Condvar, Mutex};
-
-use crate::health::holder::ThreadInCalls;
 
 /// How often waiters look at the mover.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

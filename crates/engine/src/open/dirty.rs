@@ -7,16 +7,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 
+use fsstack_branch::branch::Branch;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::inflight_limit::CallKind;
+use fsstack_branch::health::reply_takeover;
+use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_sys::{self as sys, Call, Errno, SysError};
 
 use super::write_back_errors::{ReportTo, Reporter};
 use super::{Access, FdOrigin, OLD_MOUNT_TIMEOUT, OpenFile, Sync};
-use crate::branch::Branch;
-use crate::error::{OpError, Result};
-use crate::health::inflight_limit::CallKind;
-use crate::health::reply_takeover;
 use crate::inode::Inode;
-use crate::mounted_fd::MountedFd;
 
 /// Something was acknowledged since the last fsync that went well.
 #[derive(Debug, Default)]

@@ -3,10 +3,10 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 
+use fsstack_branch::error::Result;
 use fsstack_sys::{self as sys, Errno, Stat};
 
 use super::{Access, FileHandle, OpenFile};
-use crate::error::Result;
 
 impl OpenFile {
     /// The branch's answer to a further open for writing, for which it is not asked once the file is open so.

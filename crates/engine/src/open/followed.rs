@@ -12,12 +12,12 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchIx;
 use parking_lot::Mutex;
 
 use super::DirHandle;
 use super::listing::{DOT_DOT, Listing, TAIL, is_tail, turn_of};
-use crate::error::{OpError, Result};
 use crate::inode::{Inode, InodeName};
 use crate::pool::Pool;
 use crate::union::Union;

@@ -15,13 +15,13 @@ use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use fsstack_branch::branch::{Branch, FsKind};
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_pool::{BranchId, BranchIx};
 use fsstack_sys::dirents::Dirents;
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
-use crate::branch::{Branch, FsKind};
-use crate::error::{OpError, Result};
-use crate::health::inflight_limit::CallKind;
 use crate::inode::Inode;
 use crate::inode::number::{hash_name, mix};
 use crate::open::listing_memory::{Allowance, ListingMemory};

@@ -23,19 +23,19 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqC
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use fsstack_branch::admin_state::OpenFileRef;
+use fsstack_branch::branch::Branch;
+use fsstack_branch::error::Result;
+use fsstack_branch::health::holder::ThreadInCalls;
+use fsstack_branch::health::inflight_limit::CallKind;
+use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_branch::ranked::{IO_MODE, OWNERS, Ranked};
 use fsstack_sys::{self as sys, OFlags, Stat, SysError};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use crate::admin_state::OpenFileRef;
-use crate::branch::Branch;
-use crate::error::Result;
-use crate::health::holder::ThreadInCalls;
-use crate::health::inflight_limit::CallKind;
 use crate::inode::Inode;
-use crate::mounted_fd::MountedFd;
 use crate::ops::lock::LockOwner;
 use crate::ops::open::has_capability;
-use crate::ranked::{IO_MODE, OWNERS, Ranked};
 pub use access::Access;
 pub(crate) use access::is_refused;
 pub use branch_file::BranchFile;
@@ -132,7 +132,6 @@ impl OpenFile {
     /// The call's error.
     pub fn ask<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
         let placed = self.readable()?;
-        placed.branch.as_daemon()?;
         placed.branch.ask(|| call(placed.fd.as_fd()))
     }
 
@@ -146,7 +145,6 @@ impl OpenFile {
         call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>,
     ) -> Result<T> {
         let placed = self.settled(Self::readable)?;
-        placed.branch.as_daemon()?;
         placed.branch.ask_for(kind, || call(placed.fd.as_fd()))
     }
 
@@ -156,7 +154,6 @@ impl OpenFile {
     /// The branch's error.
     pub fn stat(&self) -> Result<Stat> {
         let placed = self.placed()?;
-        placed.branch.as_daemon()?;
         placed.branch.ask(|| sys::at::stat_fd(placed.fd.as_fd()))
     }
 
@@ -166,7 +163,6 @@ impl OpenFile {
     /// The call's error.
     pub fn ask_long<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, SysError>) -> Result<T> {
         let placed = self.readable()?;
-        placed.branch.as_daemon()?;
         placed.branch.ask_long(|| call(placed.fd.as_fd()))
     }
 

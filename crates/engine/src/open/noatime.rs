@@ -11,13 +11,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use fsstack_branch::error::Result;
+use fsstack_branch::metrics::BranchCounter;
+use fsstack_branch::ranked::{NOATIME, Ranked};
 use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, OFlags, SysError};
 
 use super::{Access, BranchFile, OpenFile};
-use crate::error::Result;
-use crate::metrics::BranchCounter;
-use crate::ranked::{NOATIME, Ranked};
 
 /// Objects whose access times do not change by reads through the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,7 +99,6 @@ impl OpenFile {
         call: impl FnOnce(BorrowedFd<'_>) -> Result<usize, SysError>,
     ) -> Result<usize> {
         let placed = self.readable()?;
-        placed.branch.as_daemon()?;
         let read = match with_descriptor {
             true => self.with_descriptor(&placed, call)?,
             false => placed.branch.ask(|| call(placed.fd.as_fd()))?,

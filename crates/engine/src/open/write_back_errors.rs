@@ -14,14 +14,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::reply_takeover;
 use fsstack_pool::Handle;
 use fsstack_sys::SysError;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::{LOCK_ATTEMPT, OpenFile};
-use crate::error::{OpError, Result};
-use crate::health::reply_takeover;
 
 /// Errors that the branch reported of an open file.
 #[derive(Debug, Default)]

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use fsstack_branch::error::Result;
 use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{self as sys, Errno};
 
 use crate::answer::Attr;
-use crate::error::Result;
 use crate::inode::Inode;
 use crate::open::{Access, FileHandle, OpenFile, is_refused};
 use crate::ops::pin::unlinked_fd;

@@ -4,13 +4,13 @@
 
 use std::os::fd::AsFd;
 
+use fsstack_branch::caller::Caller;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::inflight_limit::CallKind;
+use fsstack_branch::health::reply_takeover;
 use fsstack_pool::Handle;
 use fsstack_sys::{self as sys, Errno, SysError};
 
-use crate::caller::Caller;
-use crate::error::{OpError, Result};
-use crate::health::inflight_limit::CallKind;
-use crate::health::reply_takeover;
 use crate::open::OpenFile;
 use crate::transfer;
 use crate::union::Union;
@@ -61,8 +61,6 @@ fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> R
     source.make_readable()?;
     let target = target.settled(OpenFile::readable)?;
     let source = source.held()?;
-    source.branch.as_daemon()?;
-    target.branch.as_daemon()?;
     let in_pool = |error: OpError| SysError { call: sys::Call::CopyRange, errno: error.errno() };
     let (source_fd, target_fd) = (source.fd.as_fd(), target.fd.as_fd());
     if source.branch.dev() == target.branch.dev() {

@@ -3,16 +3,16 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use fsstack_branch::caller::Caller;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
 use crate::answer::{Created, Entry, Opened, Validity};
-use crate::caller::Caller;
-use crate::error::{OpError, Result};
 use crate::inode::Inode;
-use crate::mounted_fd::MountedFd;
 use crate::open::{Access, OpenFile};
 use crate::pool::Pool;
 use crate::resolve::entry;
@@ -81,11 +81,8 @@ impl Union {
         self.sync_renamed(pool, (parent, name.as_cstr()), &[at]);
         let branch = pool.branch(at);
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
-        caller.act(branch)?;
-        let made =
-            branch.ask(|| sys::at::open(dir.as_fd(), name.as_cstr(), how, mode & 0o7777, branch.mounts));
-        caller.done_in(pool)?;
-        let fd = dir.opened(made?);
+        let make = || sys::at::open(dir.as_fd(), name.as_cstr(), how, mode & 0o7777, branch.mounts);
+        let fd = dir.opened(branch.ask_as(caller, make)?);
         // Another branch may be tried next: this one must not keep the name.
         let stat = branch
             .ask(|| branch.stat_fd(fd.as_fd()))
@@ -105,10 +102,8 @@ impl Union {
             let branch = pool.branch(at);
             // O_EXCL would keep it from ever getting a name.
             let how = OFlags::RDWR | flags & OFlags::EXCL;
-            caller.act(branch)?;
-            let made = branch.ask(|| sys::at::tmpfile(dir.as_fd(), how, mode & 0o7777));
-            caller.done_in(&pool)?;
-            let fd = dir.opened(made?);
+            let make = || sys::at::tmpfile(dir.as_fd(), how, mode & 0o7777);
+            let fd = dir.opened(branch.ask_as(caller, make)?);
             let stat = branch.ask(|| branch.stat_fd(fd.as_fd()))?;
             Ok(Made { at, fd, stat })
         })?;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use fsstack_branch::caller::Caller;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_pool::Handle;
 use fsstack_sys::file::WriteFlags;
 use fsstack_sys::{self as sys, Errno};
 
-use crate::caller::Caller;
-use crate::error::{OpError, Result};
-use crate::health::inflight_limit::CallKind;
 use crate::inode::Inode;
 use crate::open::route::Route;
 use crate::open::{FileHandle, OpenFile, Sync};

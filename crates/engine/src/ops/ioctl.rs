@@ -5,6 +5,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use fsstack_branch::error::Result;
+use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_pool::{BranchIx, Handle, Ino};
 use fsstack_sys::ioctl::{
     FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, FS_IOC_GETFLAGS, FS_IOC_GETVERSION, FS_IOC_SETFLAGS, fsgetxattr,
@@ -12,8 +14,6 @@ use fsstack_sys::ioctl::{
 };
 use fsstack_sys::{self as sys, Errno, OFlags, SysError};
 
-use crate::error::Result;
-use crate::health::inflight_limit::CallKind;
 use crate::inode_flags::FlagsRequest;
 use crate::union::Union;
 
@@ -96,7 +96,7 @@ impl Union {
 
     fn ask_dir(&self, ino: Ino, command: u32, input: &[u8]) -> Result<([u8; 28], usize)> {
         let (pool, dir) = (self.pool.load(), self.dir(ino)?);
-        let at = dir.copies().first().copied().ok_or(crate::error::OpError::STALE)?;
+        let at = dir.copies().first().copied().ok_or(fsstack_branch::error::OpError::STALE)?;
         let fd = self.dirfd(&pool, &dir, at)?;
         pool.branch(at).ask(|| {
             let fd = sys::at::reopen(fd.as_fd(), OFlags::RDONLY)?;

@@ -2,13 +2,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchMode;
 use fsstack_pool::EntryName;
 use fsstack_pool::Ino;
 use fsstack_sys::{self as sys, Errno, SysError};
 
 use crate::answer::Entry;
-use crate::error::{OpError, Result};
 use crate::union::Union;
 use crate::unsynced_dirs::NameEvent;
 

@@ -9,12 +9,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fsstack_branch::error::Result;
 use fsstack_pool::Handle;
 use fsstack_sys::locks::{self, FlockKind, Lock};
 use fsstack_sys::{self as sys, Errno, OFlags};
 use smallvec::SmallVec;
 
-use crate::error::Result;
 use crate::open::OpenFile;
 use crate::union::Union;
 
@@ -133,7 +133,6 @@ impl OpenFile {
         // known: a move in between would leave the lock on a file without a name.
         let placed = self.settled(Self::readable)?;
         let reopen = |how| placed.branch.ask(|| sys::at::reopen(placed.fd.as_fd(), how));
-        placed.branch.as_daemon()?;
         let fd = Arc::new(reopen(OFlags::RDWR).or_else(|_| reopen(OFlags::RDONLY))?);
         let Some(handle) = handle else { return Ok(fd) };
         let (mut owners, mount_generation) = (self.lock_owners.lock(), placed.fd.mount_generation);

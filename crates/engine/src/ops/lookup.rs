@@ -3,14 +3,14 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::metrics::PoolCounter;
 use fsstack_pool::EntryName;
 use fsstack_pool::Ino;
 use fsstack_sys as sys;
 
 use crate::answer::Entry;
-use crate::error::{OpError, Result};
 use crate::inode::Inode;
-use crate::metrics::PoolCounter;
 use crate::pool::Pool;
 use crate::resolve::{DirStats, entry, merge};
 use crate::settings::Degraded;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno};
 
 use crate::answer::Entry;
 use crate::by_number::{ByNumber, ConnectedDir, ResolvedNumber};
-use crate::error::{OpError, Result};
 use crate::inode::{Copies, Inode};
 use crate::pool::Pool;
 use crate::resolve::{entry, merge};

@@ -3,14 +3,14 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use fsstack_branch::caller::Caller;
+use fsstack_branch::error::Result;
 use fsstack_pool::EntryName;
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Stat, SysError};
 
 use crate::answer::Entry;
-use crate::caller::Caller;
-use crate::error::Result;
 use crate::ops::create::take_back;
 use crate::union::Union;
 use crate::unsynced_dirs::NameEvent;
@@ -58,10 +58,7 @@ impl Union {
             let dir = self.skeleton(&pool, &parent, at)?;
             self.sync_renamed(&pool, (&parent, name), &[at]);
             let branch = pool.branch(at);
-            caller.act(branch)?;
-            let made = branch.ask(|| new.make(dir.as_fd(), name));
-            caller.done_in(&pool)?;
-            made?;
+            branch.ask_as(caller, || new.make(dir.as_fd(), name))?;
             let stat = branch.ask(|| branch.stat(dir.as_fd(), name));
             // Another branch may be tried next: this one must not keep the name.
             let stat = stat.inspect_err(|_| take_back(new.take_back(dir.as_fd(), name)))?;

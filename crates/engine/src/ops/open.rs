@@ -4,16 +4,16 @@ use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use fsstack_branch::caller::Caller;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::inflight_limit::CallKind;
+use fsstack_branch::metrics::PoolCounter;
 use fsstack_pool::{Handle, Ino};
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 
 use crate::answer::{Opened, Validity};
-use crate::caller::Caller;
-use crate::error::{OpError, Result};
-use crate::health::inflight_limit::CallKind;
 use crate::inode::Inode;
-use crate::metrics::PoolCounter;
 use crate::open::decision::{Facts, StackedReason, stacked_route};
 use crate::open::route::Route;
 use crate::open::write_back_errors::{ReportTo, Reporter};
@@ -253,10 +253,4 @@ pub(crate) fn strip_fd(fd: std::os::fd::BorrowedFd<'_>, caller: Caller) -> Resul
 
 pub(crate) fn has_capability(fd: std::os::fd::BorrowedFd<'_>) -> bool {
     crate::resolve::has_xattr(On::Fd(fd), CAPABILITY)
-}
-
-impl From<OpError> for std::io::Error {
-    fn from(error: OpError) -> Self {
-        Self::from_raw_os_error(error.errno().raw_os_error())
-    }
 }

@@ -6,14 +6,14 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::inflight_limit::CallKind;
+use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat};
 
-use crate::error::{OpError, Result};
-use crate::health::inflight_limit::CallKind;
-use crate::inode::dirfd::DirFd;
 use crate::inode::{Inode, InodeName};
-use crate::mounted_fd::MountedFd;
 use crate::open::OpenFile;
 use crate::pool::Pool;
 use crate::union::Union;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
 use parking_lot::Mutex;
 
 use crate::answer::{Entry, Listed};
-use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::inode::number::number;
 use crate::open::DirHandle;

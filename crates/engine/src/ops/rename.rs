@@ -15,12 +15,12 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{self as sys, Errno, Kind, SysError};
 
-use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::journal::{Act, Object};
 use crate::names::{End, Half, begin, finish, own_kind};

@@ -12,14 +12,14 @@ use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::EntryName;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags};
 
 use crate::entries::Entries;
-use crate::error::{OpError, Result};
 use crate::inode::Inode;
-use crate::inode::dirfd::DirFd;
 use crate::pool::Pool;
 use crate::removed::NameRemoval;
 use crate::union::Union;

@@ -4,16 +4,16 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use fsstack_branch::caller::Caller;
+use fsstack_branch::dir_fd::DirFd;
+use fsstack_branch::error::{OpError, Result};
+use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_pool::{BranchIx, Handle, Ino};
 use fsstack_sys::at::Times;
 use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 use smallvec::SmallVec;
 
 use crate::answer::Attr;
-use crate::caller::Caller;
-use crate::error::{OpError, Result};
-use crate::health::inflight_limit::CallKind;
-use crate::inode::dirfd::DirFd;
 use crate::inode::{AttributeGuard, Inode};
 use crate::open::SET_ID;
 use crate::ops::open::strip_fd;

@@ -1,9 +1,9 @@
 //! The pool's size.
 
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::BranchMode;
 
 use crate::answer::Statfs;
-use crate::error::{OpError, Result};
 use crate::settings::StatfsMode;
 use crate::union::Union;
 

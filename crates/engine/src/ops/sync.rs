@@ -4,10 +4,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{BranchIx, Handle, Ino};
 use fsstack_sys::{self as sys, Errno, OFlags};
 
-use crate::error::{OpError, Result};
 use crate::inode::Inode;
 use crate::pool::Pool;
 use crate::union::Union;

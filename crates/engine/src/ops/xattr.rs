@@ -4,13 +4,13 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use fsstack_branch::branch::LEVEL;
+use fsstack_branch::caller::Caller;
+use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::Ino;
 use fsstack_sys::xattr::{self, On};
 use fsstack_sys::{self as sys, Errno};
 
-use crate::branch::LEVEL;
-use crate::caller::Caller;
-use crate::error::{OpError, Result};
 use crate::inode::{Inode, mark};
 use crate::open::route::Route;
 use crate::ops::open::CAPABILITY;

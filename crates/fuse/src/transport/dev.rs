@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, O
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fsstack_engine::health::reply_takeover::{self, ReplyTakeover};
+use fsstack_branch::health::reply_takeover::{self, ReplyTakeover};
 use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, Operation, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};

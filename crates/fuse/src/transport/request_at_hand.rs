@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use fsstack_engine::health::reply_takeover::{self, ReplyTakeover};
+use fsstack_branch::health::reply_takeover::{self, ReplyTakeover};
 use fsstack_wire::OutHeader;
 use parking_lot::Mutex;
 use rustix::io::Errno;

@@ -23,7 +23,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fsstack_engine::health::reply_takeover::{self, ReplyTakeover};
+use fsstack_branch::health::reply_takeover::{self, ReplyTakeover};
 use fsstack_sys::{identity, thread};
 use fsstack_wire::{Answer, OutHeader, Request};
 use parking_lot::{Condvar, Mutex};

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fsstack_engine::health::reply_takeover::{self, ReplyTakeover};
+use fsstack_branch::health::reply_takeover::{self, ReplyTakeover};
 use fsstack_wire::OutHeader;
 use parking_lot::Mutex;
 use rustix::io::Errno;

@@ -17,7 +17,7 @@ use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
 
 use super::subvolumes::Subvolumes;
 use crate::branch::Branch;
-use crate::inode::dirfd::DirFd;
+use crate::dir_fd::DirFd;
 use crate::mount_root::MountedRoot;
 use crate::mounted_fd::MountedFd;
 

@@ -79,7 +79,7 @@ thread_local! {
 }
 
 /// Waits for another request by `wait`, or does long work. A thread that is aside already stays so.
-pub(crate) fn aside<T>(wait: impl FnOnce() -> T) -> T {
+pub fn aside<T>(wait: impl FnOnce() -> T) -> T {
     /// Steps back, also when `wait` panics.
     struct StepBack(Option<Arc<dyn WorkerThread>>);
     impl Drop for StepBack {

@@ -50,7 +50,7 @@ struct AwaitedFile {
 const LARGE: u64 = 16 << 20;
 
 /// The name of a copy's file until it is whole.
-pub(crate) fn staged(id: u64) -> CString {
+pub fn staged(id: u64) -> CString {
     CString::new(id.to_string()).unwrap_or_default()
 }
 
@@ -96,7 +96,7 @@ impl OpenFileRef {
     }
 
     /// Nobody has the file open any more, though a thread may be stuck in a call on it: the branch may go.
-    pub(crate) fn move_out(&self) {
+    pub fn move_out(&self) {
         if !self.is_out.swap(true, SeqCst) {
             let before = self.branch.admin.open.fetch_sub(1, SeqCst);
             debug_assert!(0 < before && before < GONE, "a file was closed that was not open");
@@ -172,21 +172,22 @@ impl Branch {
     ///
     /// # Errors
     /// ESTALE if the branch has left the pool.
-    pub fn acquire(self: &Arc<Self>) -> Result<OpenFileRef> {
+    pub fn acquire(&self) -> Result<OpenFileRef> {
+        let branch = self.me.upgrade().ok_or(OpError::STALE)?;
         let taken = self.admin.open.fetch_update(SeqCst, SeqCst, |open| (open < GONE).then_some(open + 1));
         match taken {
-            Ok(_) => Ok(OpenFileRef { branch: self.clone(), is_out: AtomicBool::new(false) }),
+            Ok(_) => Ok(OpenFileRef { branch, is_out: AtomicBool::new(false) }),
             Err(_) => Err(OpError::STALE),
         }
     }
 
     /// Closes the branch for ever, unless files are open there: how many.
-    pub(crate) fn shut(&self) -> Result<(), usize> {
+    pub fn shut(&self) -> Result<(), usize> {
         self.admin.open.compare_exchange(0, GONE, SeqCst, SeqCst).map(drop)
     }
 
     /// `bytes` are for the file that will be number `id` in `dir`.
-    pub(crate) fn promise(&self, id: u64, bytes: u64, dir: &Arc<OwnedFd>) {
+    pub fn promise(&self, id: u64, bytes: u64, dir: &Arc<OwnedFd>) {
         self.admin.reserved.fetch_add(bytes, Relaxed);
         if LARGE <= bytes {
             self.admin.awaited.lock().insert(id, AwaitedFile { dir: dir.clone(), bytes, arrived: 0 });
@@ -194,7 +195,7 @@ impl Branch {
     }
 
     /// It is whole, or will not come.
-    pub(crate) fn give_back(&self, id: u64, bytes: u64) {
+    pub fn give_back(&self, id: u64, bytes: u64) {
         if let Some(awaited) = self.admin.awaited.lock().remove(&id) {
             let before = self.admin.arrived.fetch_sub(awaited.arrived, Relaxed);
             debug_assert!(before >= awaited.arrived, "less has arrived on a branch than of one file");
@@ -204,7 +205,7 @@ impl Branch {
     }
 
     /// Part of the reservation for the file `id` that its file system has counted.
-    pub(crate) fn arrived(&self, id: u64) -> u64 {
+    pub fn arrived(&self, id: u64) -> u64 {
         self.admin.awaited.lock().get(&id).map_or(0, |awaited| awaited.arrived)
     }
 
@@ -235,15 +236,18 @@ impl Branch {
         }
     }
 
-    pub(crate) fn set_mode(&self, mode: BranchMode) {
+    /// Changes its mode.
+    pub fn set_mode(&self, mode: BranchMode) {
         self.admin.mode.store(code(mode), Relaxed);
     }
 
-    pub(crate) fn set_leaving(&self, leaving: bool) {
+    /// Marks it as about to leave the pool, or not any more.
+    pub fn set_leaving(&self, leaving: bool) {
         self.admin.leaving.store(leaving, Relaxed);
     }
 
-    pub(crate) fn set_limits(&self, floor: Option<Floor>, min_inodes: Option<u64>) {
+    /// Changes its own floor and its own least number of free inodes; None: the pool's.
+    pub fn set_limits(&self, floor: Option<Floor>, min_inodes: Option<u64>) {
         *self.admin.limits.lock() = SpaceLimits { floor, min_inodes };
     }
 }

@@ -5,15 +5,15 @@
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use fsstack_sys::file::FsSpace;
 use fsstack_sys::{self as sys, Stat};
 
 use crate::branch::Branch;
+use crate::dir_fd::DirFd;
 use crate::health::subvolumes::Subvolumes;
-use crate::inode::dirfd::DirFd;
 use crate::mounted_fd::MountedFd;
 
 /// The id stored with a branch, by which it is known again.
@@ -29,22 +29,22 @@ pub struct Proof {
 #[derive(Debug)]
 pub(crate) struct MountRoot {
     now: ArcSwap<MountedRoot>,
-    pub(crate) f_type: u64,
-    pub(crate) fsid: u64,
-    pub(crate) proof: Option<Proof>,
+    pub f_type: u64,
+    pub fsid: u64,
+    pub proof: Option<Proof>,
     /// Its mount was in the mount table when it was opened (it is not in another namespace): it is gone when it is not.
-    pub(crate) was_listed: bool,
+    pub was_listed: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct MountedRoot {
-    pub(crate) root: Arc<DirFd>,
-    pub(crate) dev: u64,
-    pub(crate) mnt_id: u64,
+    pub root: Arc<DirFd>,
+    pub dev: u64,
+    pub mnt_id: u64,
     /// The mount is gone, and nothing of the pool's is left there.
-    pub(crate) left: bool,
+    pub left: bool,
     /// Parts that it may lack and answer all the same.
-    pub(crate) subvolumes: Option<Arc<Subvolumes>>,
+    pub subvolumes: Option<Arc<Subvolumes>>,
 }
 
 impl MountRoot {
@@ -93,6 +93,11 @@ impl Branch {
         self.mount_root.now.load().root.clone()
     }
 
+    /// Whether its mount was in the mount table when it was opened: it is gone when it is not there any more.
+    pub fn was_listed(&self) -> bool {
+        self.mount_root.was_listed
+    }
+
     /// Device of its root.
     pub fn dev(&self) -> u64 {
         self.mount_root.now.load().dev
@@ -109,7 +114,7 @@ impl Branch {
     }
 
     /// It has left the pool: its disk may be unmounted.
-    pub(crate) fn let_go(&self) {
+    pub fn let_go(&self) {
         match MountedRoot::nowhere_since(self.mount_generation() + 1) {
             Ok(mounted) => self.mount_root.now.store(Arc::new(mounted)),
             Err(error) => {
@@ -126,14 +131,8 @@ impl Branch {
         }
         self.mount_root.now.store(Arc::new(mounted));
         self.has_new_permits();
-        self.close_inodes();
         // What there is on it may have changed while it was away, without a word.
-        if let Some(union) = self.health.host.get().and_then(Weak::upgrade) {
-            union.has_returned(self.ix);
-        }
-        if let Some(watch) = self.watcher() {
-            watch.returned(self);
-        }
+        self.report(|pool| pool.mount_replaced(self));
     }
 
     /// Its mount is gone: lets go of it, so that its file system is free to be mounted anew as it is then.
@@ -152,7 +151,7 @@ impl Branch {
                     ..mounted
                 }));
                 self.has_new_permits();
-                self.close_inodes();
+                self.report(|pool| pool.mount_gone(self));
             }
             Err(error) => {
                 tracing::warn!(%error, branch = %self.path.display(), "cannot release the old mount of a branch; umount(8) of it fails with EBUSY")
@@ -165,6 +164,11 @@ impl Branch {
         if let Some(inflight_limit) = &self.health.inflight_limit {
             inflight_limit.renew(self.mount_generation());
         }
+    }
+
+    /// Whether it consists of parts that it may lack and answer all the same: a GlusterFS volume.
+    pub fn has_subvolumes(&self) -> bool {
+        self.subvolumes().is_some()
     }
 
     pub(crate) fn subvolumes(&self) -> Option<Arc<Subvolumes>> {

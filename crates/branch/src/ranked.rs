@@ -8,58 +8,62 @@ use std::ops::{Deref, DerefMut};
 use parking_lot::{Mutex, MutexGuard};
 
 /// Snapshots of the pool.
-pub(crate) const CHANGES: u8 = 10;
+pub const CHANGES: u8 = 10;
 /// How the kernel reaches an open file.
-pub(crate) const IO_MODE: u8 = 40;
+pub const IO_MODE: u8 = 40;
 /// Whether an open file's descriptor leaves the access time alone.
-pub(crate) const NOATIME: u8 = 41;
+pub const NOATIME: u8 = 41;
 /// The owners of locks on an open file.
-pub(crate) const OWNERS: u8 = 42;
+pub const OWNERS: u8 = 42;
 /// Bulk copies under way.
-pub(crate) const COPIES: u8 = 43;
+pub const COPIES: u8 = 43;
 /// Files that just leave their branch.
-pub(crate) const MOVING: u8 = 44;
+pub const MOVING: u8 = 44;
 /// The queue of directory descriptors.
-pub(crate) const BUDGET: u8 = 45;
+pub const BUDGET: u8 = 45;
 /// The space of a branch, as it last answered.
 pub(crate) const SPACE: u8 = 46;
 /// Large files that a branch has promised space to.
 pub(crate) const AWAITED: u8 = 47;
 /// Names of an inode and its places.
-pub(crate) const INODE: u8 = 50;
+pub const INODE: u8 = 50;
 /// The calls inside a branch, and who waits for a permit.
-pub(crate) const CALLS: u8 = 60;
+pub const CALLS: u8 = 60;
 
 /// A mutex of rank `RANK`: a thread that has it takes only those of higher ranks.
 #[derive(Debug, Default)]
-pub(crate) struct Ranked<T, const RANK: u8>(Mutex<T>);
+pub struct Ranked<T, const RANK: u8>(Mutex<T>);
 
 /// A ranked mutex, held.
 #[derive(Debug)]
-pub(crate) struct RankedGuard<'a, T, const RANK: u8> {
+pub struct RankedGuard<'a, T, const RANK: u8> {
     guard: MutexGuard<'a, T>,
     _held: HeldRank<RANK>,
 }
 
 impl<T, const RANK: u8> Ranked<T, RANK> {
-    pub(crate) const fn new(value: T) -> Self {
+    /// A mutex that nobody holds.
+    pub const fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
 
+    /// Takes the lock. A debug build panics if the thread has one of the same or a higher rank.
     #[track_caller]
-    pub(crate) fn lock(&self) -> RankedGuard<'_, T, RANK> {
+    pub fn lock(&self) -> RankedGuard<'_, T, RANK> {
         let held = HeldRank::new();
         RankedGuard { guard: self.0.lock(), _held: held }
     }
 
     #[track_caller]
-    pub(crate) fn try_lock(&self) -> Option<RankedGuard<'_, T, RANK>> {
+    /// Takes the lock if nobody has it; in any order, as it waits for nobody.
+    pub fn try_lock(&self) -> Option<RankedGuard<'_, T, RANK>> {
         let guard = self.0.try_lock()?;
         // It waits for nobody: any order is right.
         Some(RankedGuard { guard, _held: HeldRank::unordered() })
     }
 
-    pub(crate) fn get_mut(&mut self) -> &mut T {
+    /// The value, which the caller alone can reach.
+    pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
 }

@@ -14,7 +14,7 @@ use fsstack_sys::{Call, Errno, SysError, count};
 use crate::error::is_branch_fault;
 
 /// On local disks one call in eight is timed.
-pub const SAMPLE: u32 = 8;
+pub(crate) const SAMPLE: u32 = 8;
 
 /// Buckets of a histogram. The n-th holds what took less than [`bucket_limit`] of n, the last one all the rest.
 pub const BUCKETS: usize = 27;
@@ -73,19 +73,27 @@ impl ErrorClass {
 
 /// Counters of a branch besides its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BranchCounter {
+pub enum BranchCounter {
+    /// Bytes that the daemon read.
     ReadBytes,
+    /// Bytes that the daemon wrote.
     WrittenBytes,
+    /// Files moved to another branch.
     MovedAway,
+    /// Files moved here from another branch.
     MovedHere,
 }
 
 /// Counters of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PoolCounter {
+pub enum PoolCounter {
+    /// Lookups that asked the branch of the name alone.
     LookupKnown,
+    /// Lookups that asked several branches.
     LookupAsked,
+    /// Opens by passthrough.
     OpenPassthrough,
+    /// Opens by the stacked path.
     OpenStacked,
 }
 
@@ -97,7 +105,7 @@ const BRANCH: usize = INSIDE + 1;
 
 /// Counters of one branch.
 #[derive(Debug)]
-pub(crate) struct BranchMetrics {
+pub struct BranchMetrics {
     numbers: Sharded,
     sample: u32,
 }
@@ -156,11 +164,13 @@ impl BranchMetrics {
         }
     }
 
-    pub(crate) fn add(&self, sum: BranchCounter, number: u64) {
+    /// Adds `number` to a counter.
+    pub fn add(&self, sum: BranchCounter, number: u64) {
         add(self.numbers.shard(), SUMS + sum as usize, number);
     }
 
-    pub(crate) fn snapshot(&self) -> BranchMetricsSnapshot {
+    /// The sums of now.
+    pub fn snapshot(&self) -> BranchMetricsSnapshot {
         let all = self.numbers.sum();
         let row = |call: Call| {
             let row = &all[call as usize * ROW..][..ROW];
@@ -275,7 +285,7 @@ pub struct PoolMetricsSnapshot {
 
 /// Counters of the pool itself.
 #[derive(Debug)]
-pub(crate) struct PoolMetrics(Sharded);
+pub struct PoolMetrics(Sharded);
 
 impl Default for PoolMetrics {
     fn default() -> Self {
@@ -284,11 +294,13 @@ impl Default for PoolMetrics {
 }
 
 impl PoolMetrics {
-    pub(crate) fn note(&self, event: PoolCounter) {
+    /// Counts one event.
+    pub fn note(&self, event: PoolCounter) {
         add(self.0.shard(), event as usize, 1);
     }
 
-    pub(crate) fn snapshot(&self) -> PoolMetricsSnapshot {
+    /// The sums of now.
+    pub fn snapshot(&self) -> PoolMetricsSnapshot {
         let all = self.0.sum();
         PoolMetricsSnapshot {
             lookups_known: all[PoolCounter::LookupKnown as usize],

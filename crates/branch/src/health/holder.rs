@@ -14,17 +14,17 @@ thread_local! {
 
 /// A thread: how many of the calls that it is inside of were given up.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ThreadInCalls(Arc<AtomicUsize>);
+pub struct ThreadInCalls(Arc<AtomicUsize>);
 
 impl ThreadInCalls {
     /// The calling thread.
-    pub(crate) fn here() -> Self {
+    pub fn here() -> Self {
         // A thread that ends has nothing that others wait for.
         HERE.try_with(Clone::clone).unwrap_or_default()
     }
 
     /// Whether it is in a call that was given up, and may never return.
-    pub(crate) fn is_stuck(&self) -> bool {
+    pub fn is_stuck(&self) -> bool {
         self.0.load(SeqCst) > 0
     }
 
@@ -37,7 +37,8 @@ impl ThreadInCalls {
         debug_assert!(before > 0, "a thread is back from a call that was not given up");
     }
 
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    /// Whether both are one thread.
+    pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }

@@ -201,7 +201,7 @@ impl Branch {
             inflight_limit.has_answered();
         }
         if missing.is_empty() {
-            self.settle_with_pool();
+            self.report(|pool| pool.answered(self));
             self.opens(why);
         } else {
             self.lacks(missing);

@@ -11,31 +11,24 @@ use fsstack_pool::{BranchId, BranchIx, BranchMode, BranchSpec, Space};
 use fsstack_sys::at::Mounts;
 use fsstack_sys::file::FsSpace;
 use fsstack_sys::handle::ByNumber;
-use fsstack_sys::xattr::On;
-use fsstack_sys::{self as sys, Stat, SysError};
+use fsstack_sys::{self as sys, Stat, SysError, identity};
 
 use crate::admin_state::AdminState;
+use crate::caller::Caller;
 use crate::error::{OpError, Result, is_branch_fault};
+use crate::events::BranchEvents;
 use crate::health::Health;
 use crate::health::free::FUSE;
 use crate::health::inflight_limit::{CallKind, InflightLimit};
-use crate::index::BranchMarks;
-use crate::inode::mark;
 use crate::metrics::{BranchCounter, BranchMetrics};
 use crate::mount_root::{MountRoot, Proof};
-use crate::open::route::Backings;
 use crate::ranked::{Ranked, SPACE, assert_none_held};
-use crate::recover::StagedNames;
-use crate::search::Searches;
-use crate::settings::Settings;
-use crate::unsynced_dirs::UnsyncedDirs;
-use crate::watch::BranchWatch;
 
 /// Validity of a file system's free space.
 const SPACE_AGE: Duration = Duration::from_secs(1);
 
 /// Attribute of a pool's root, for a pool above it: the number of stacked pools, itself included.
-pub(crate) const LEVEL: &std::ffi::CStr = c"user.fsstack.level";
+pub const LEVEL: &std::ffi::CStr = c"user.fsstack.level";
 
 /// Kind of a branch's file system, as far as the pool treats kinds differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +61,20 @@ impl FsKind {
 }
 
 /// `f_type` of an NFS mount.
-pub(crate) const NFS: u64 = 0x6969;
+pub const NFS: u64 = 0x6969;
+
+/// Options of a branch that its pool decides.
+#[derive(Clone, Copy, Debug)]
+pub struct BranchOptions {
+    /// How long a call may stay inside a remote branch.
+    pub timeout: Duration,
+    /// Calls inside a remote branch at once.
+    pub inflight: usize,
+    /// Objects may be opened by number: the daemon has the capability.
+    pub privileged: bool,
+    /// Generations are read exactly, by a call of their own.
+    pub exact_generations: bool,
+}
 
 /// A member directory of the pool.
 #[derive(Debug)]
@@ -91,20 +97,13 @@ pub struct Branch {
     pub by_number: Option<ByNumber>,
     /// Generations are exact, at the price of a call: handles of NFS clients contain them.
     versions: bool,
-    /// Searches it by number, where objects are found that way.
-    pub(crate) searches: Searches,
-    /// State of its marks.
-    pub(crate) marks: BranchMarks,
     pub(crate) admin: AdminState,
     /// Number of pools stacked below its root; 0: it is none.
-    pub(crate) level: u8,
+    pub level: u8,
     pub(crate) mount_root: MountRoot,
-    /// Watch to inform when it is mounted again.
-    pub(crate) watch: OnceLock<Weak<BranchWatch>>,
+    /// The pool that it reports to.
+    events: OnceLock<Weak<dyn BranchEvents>>,
     pub(crate) health: Arc<Health>,
-    pub(crate) staged: StagedNames,
-    /// Names that left this branch, and may be back after a power cut.
-    pub(crate) unsynced: UnsyncedDirs,
     /// Itself, for its monitor.
     pub(crate) me: Weak<Self>,
     space: Ranked<(Instant, FsSpace), SPACE>,
@@ -117,7 +116,8 @@ pub struct Branch {
     no_passthrough: AtomicBool,
     /// The kernel takes no descriptors for passthrough that only name a file (before Linux 6.12).
     no_names: AtomicBool,
-    pub(crate) metrics: BranchMetrics,
+    /// Counters of its calls, bytes and moves.
+    pub metrics: BranchMetrics,
 }
 
 impl Branch {
@@ -131,14 +131,14 @@ impl Branch {
         spec: &BranchSpec,
         root: OwnedFd,
         proof: Option<Proof>,
-        settings: &Settings,
+        options: BranchOptions,
     ) -> Result<Arc<Self>, SysError> {
         // The kernel's cached number may differ from the number that probes will get.
         let stat = sys::at::stat_now(root.as_fd())?;
         let space = sys::file::statfs(root.as_fd())?;
         let kind = FsKind::of(space.f_type);
         let inflight_limit =
-            (!kind.is_local()).then(|| InflightLimit::new(settings.branch_timeout, settings.branch_inflight));
+            (!kind.is_local()).then(|| InflightLimit::new(options.timeout, options.inflight));
         Ok(Arc::new_cyclic(|me| Self {
             ix,
             id,
@@ -148,17 +148,13 @@ impl Branch {
             root_ino: stat.ino,
             kind,
             level: if kind.is_local() { 0 } else { pools_below(&root) },
-            by_number: ByNumber::of(root.as_fd(), space.f_type).filter(|_| settings.privileged),
-            searches: Searches::default(),
-            versions: settings.nfs_export,
-            marks: BranchMarks::default(),
+            by_number: ByNumber::of(root.as_fd(), space.f_type).filter(|_| options.privileged),
+            versions: options.exact_generations,
             health: Arc::new(Health::new(inflight_limit)),
-            staged: StagedNames::default(),
-            unsynced: UnsyncedDirs::default(),
             me: me.clone(),
             admin: AdminState::new(spec),
             mount_root: MountRoot::new(root, &stat, &space, proof),
-            watch: OnceLock::new(),
+            events: OnceLock::new(),
             space: Ranked::new((Instant::now(), space)),
             asking_space: AtomicU64::new(0),
             placed: AtomicU64::new(0),
@@ -169,42 +165,42 @@ impl Branch {
         }))
     }
 
-    /// Attributes of `name` in its directory `dir`: the source of an object's identity. Inside of [`Self::ask`].
-    pub(crate) fn stat(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat, SysError> {
-        let stat = match self.by_number.filter(|_| self.versions) {
+    /// Attributes of `name` in its directory `dir`, with the generation. Inside of [`Self::ask`].
+    ///
+    /// # Errors
+    /// What the branch answered.
+    pub fn stat_generation(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat, SysError> {
+        match self.by_number.filter(|_| self.versions) {
             Some(how) => how.stat(dir, name),
             None if name.is_empty() => sys::at::stat_fd(dir),
             None => sys::at::stat(dir, name),
-        }?;
-        if !self.asks_marks() || stat.is_dir() {
-            return Ok(stat);
         }
-        let on = if name.is_empty() { On::Fd(dir) } else { On::Name(dir, name) };
-        let alias = mark::of(self, on, mark::FILE, stat.ino)?;
-        Ok(Stat { alias: alias.map(|id| (id.ino.0, id.generation)), ..stat })
     }
 
-    /// True if files are asked for their marks, because the index lacks some.
-    pub(crate) fn asks_marks(&self) -> bool {
-        self.marks.ask_files.load(Relaxed)
+    /// From now on it reports to `pool`; the first one stays.
+    pub fn reports_to(&self, pool: Weak<dyn BranchEvents>) {
+        self.events.get_or_init(|| pool);
     }
 
-    /// Like [`Self::stat`], for the object of `fd`.
-    pub(crate) fn stat_fd(&self, fd: BorrowedFd<'_>) -> Result<Stat, SysError> {
-        self.stat(fd, c"")
+    /// Reports an event to the pool, if it is still there.
+    pub(crate) fn report(&self, event: impl FnOnce(&dyn BranchEvents)) {
+        if let Some(pool) = self.events.get().and_then(Weak::upgrade) {
+            event(&*pool);
+        }
     }
 
     /// When it came to the pool, as stored on it then; a branch that cannot store it counts as the last.
-    pub(crate) fn joined(&self) -> u64 {
+    pub fn joined(&self) -> u64 {
         self.joined.get().copied().unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn set_joined(&self, at: u64) {
+    /// Notes when it came to the pool; the first note stays.
+    pub fn set_joined(&self, at: u64) {
         self.joined.get_or_init(|| at);
     }
 
     /// A branch that is gone: nothing is on it.
-    pub(crate) fn nobody() -> Result<Self, SysError> {
+    pub fn nobody() -> Result<Self, SysError> {
         let branch = Self {
             ix: BranchIx(u16::MAX),
             id: BranchId::MAX,
@@ -215,16 +211,12 @@ impl Branch {
             kind: FsKind::Local,
             level: 0,
             by_number: None,
-            searches: Searches::default(),
             versions: false,
-            marks: BranchMarks::default(),
             health: Arc::new(Health::new(None)),
-            staged: StagedNames::default(),
-            unsynced: UnsyncedDirs::default(),
             me: Weak::new(),
             admin: AdminState::new(&BranchSpec::new("(left)".into())),
             mount_root: MountRoot::nowhere()?,
-            watch: OnceLock::new(),
+            events: OnceLock::new(),
             space: Ranked::new((Instant::now(), FsSpace::default())),
             asking_space: AtomicU64::new(0),
             placed: AtomicU64::new(0),
@@ -249,31 +241,40 @@ impl Branch {
     }
 
     /// Like [`Self::ask`], for a call of the class `kind`.
-    pub(crate) fn ask_for<T>(&self, kind: CallKind, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
+    pub fn ask_for<T>(&self, kind: CallKind, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
+        self.be_daemon()?;
         let _inside = self.come_in(kind)?;
         self.metrics.time(call).map_err(|sys| self.said(sys))
+    }
+
+    /// Like [`Self::ask`], acting as `caller`: for calls that make something, or that a server permits by who calls.
+    ///
+    /// # Errors
+    /// What the branch answered; the kernel does not let the daemon act as that user, or be itself again.
+    pub fn ask_as<T>(&self, caller: Caller, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
+        self.check_there()?;
+        let _inside = self.come_in(CallKind::Short)?;
+        let done = caller.acting_on(self, || self.metrics.time(call))?;
+        done.map_err(|sys| self.said(sys))
+    }
+
+    /// A server looks at who asks. A local disk does so only where something is made (`identity::before_making`).
+    fn be_daemon(&self) -> Result<()> {
+        if self.kind.is_local() { Ok(()) } else { identity::become_daemon().map_err(OpError::Sys) }
     }
 
     /// Like [`Self::ask`], inside of a call that has its permit already.
     pub fn ask_inside<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
+        self.be_daemon()?;
         self.check_open()?;
         self.metrics.time(call).map_err(|sys| self.said(sys))
     }
 
-    /// Takes the daemon's identity for this thread. A server looks at the caller, and the pool may have been all local disks
-    /// until a moment ago: then the thread still acts as its last caller on one (`Caller::done_in`).
-    ///
-    /// # Errors
-    /// The kernel does not let the daemon have its own identity again.
-    pub(crate) fn as_daemon(&self) -> Result<()> {
-        if self.kind.is_local() { Ok(()) } else { sys::identity::become_daemon().map_err(OpError::Sys) }
-    }
-
     /// Whether the file system keeps a removed open file under another name until its close (NFS): its directory could not
     /// be removed right after it.
-    pub(crate) fn renames_what_is_held(&self) -> bool {
+    pub fn renames_what_is_held(&self) -> bool {
         self.mount_root.f_type == NFS
     }
 
@@ -332,8 +333,7 @@ impl Branch {
         let (tell, reported) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("branch-space".into()).stack_size(128 << 10);
         let asking = crate::thread::start(thread, move || {
-            // The thread that started it may be acting for a caller.
-            let asked = sys::identity::become_daemon().map_err(OpError::Sys).and_then(|()| me.ask_space());
+            let asked = me.ask_space();
             let _later = me.asking_space.compare_exchange(asked_of, 0, Relaxed, Relaxed);
             // Possibly no thread waits any more.
             let _heard = tell.send(asked);
@@ -386,7 +386,7 @@ impl Branch {
     }
 
     /// True if the space was last asked before `then`, and must be asked anew: objects removed since still count as taken.
-    pub(crate) fn recount(&self, then: Instant) -> bool {
+    pub fn recount(&self, then: Instant) -> bool {
         let old = self.space.lock().0 < then;
         if old {
             self.distrust_space();
@@ -395,12 +395,12 @@ impl Branch {
     }
 
     /// A file or directory was made on this branch.
-    pub(crate) fn note_made(&self) {
+    pub fn note_made(&self) {
         self.made.fetch_add(1, Relaxed);
     }
 
     /// Takes `bytes` of this branch that the pool has not written itself.
-    pub(crate) fn note_placed_beside(&self, bytes: u64) {
+    pub fn note_placed_beside(&self, bytes: u64) {
         self.placed.fetch_add(bytes, Relaxed);
     }
 
@@ -444,12 +444,12 @@ impl Branch {
 
     /// True if the daemon should not open a file that the kernel opens by passthrough, because each open is a request to a FUSE
     /// server. An NFS server may refuse an open that the file's attributes do not foretell.
-    pub(crate) fn opens_by_name(&self) -> bool {
+    pub fn opens_by_name(&self) -> bool {
         self.mount_root.f_type == FUSE && !self.no_names.load(Relaxed)
     }
 
     /// The kernel took a file only when it was opened in full: so are all others from now on.
-    pub(crate) fn opens_in_full(&self) {
+    pub fn opens_in_full(&self) {
         self.no_names.store(true, Relaxed);
     }
 
@@ -458,25 +458,6 @@ impl Branch {
         if why.kind() != std::io::ErrorKind::Unsupported && !self.no_passthrough.swap(true, Relaxed) {
             tracing::warn!(branch = %self.path.display(), %why, "passthrough refused on this branch; its files use the stacked path");
         }
-    }
-
-    /// Checks by a file without a name that the kernel takes files of this branch for passthrough.
-    ///
-    /// # Errors
-    /// The reason for which it does not.
-    pub fn try_passthrough(&self, backings: &dyn Backings) -> std::io::Result<()> {
-        let probe = self.ask(|| sys::at::tmpfile(self.root().as_fd(), sys::OFlags::RDWR, 0o600));
-        let probe = match probe {
-            // A branch that cannot make one may still have files to read.
-            Err(error)
-                if matches!(error.errno(), sys::Errno::ROFS | sys::Errno::OPNOTSUPP | sys::Errno::NOSPC) =>
-            {
-                return Ok(());
-            }
-            probe => probe.map_err(|error| std::io::Error::from(error.errno()))?,
-        };
-        backings.close(backings.open(probe.as_fd())?);
-        Ok(())
     }
 }
 

@@ -13,20 +13,18 @@
 
 mod clock;
 mod closers;
-pub(crate) mod free;
-pub(crate) mod holder;
+pub mod free;
+pub mod holder;
 pub mod inflight_limit;
 mod monitor;
-mod mounts;
 mod permits;
 mod preopened;
 mod probe;
 pub mod reply_takeover;
-pub(crate) mod subvolumes;
+pub mod subvolumes;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use fsstack_sys::{Call, Errno, SysError};
@@ -34,13 +32,10 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
-use crate::inode::table::Table;
-use crate::union::Union;
 use closers::Closers;
 use inflight_limit::{CallKind, CallPermit, InflightLimit};
 
 pub use free::NotFreed;
-pub use mounts::MountWatch;
 
 /// For this long after a successful probe, EIO on single files triggers no new probe.
 const PROBE_COOLDOWN: Duration = Duration::from_secs(1);
@@ -81,7 +76,7 @@ const DOWN: u8 = 4;
 
 /// State of a branch's health.
 #[derive(Debug)]
-pub(crate) struct Health {
+pub struct Health {
     state: AtomicU8,
     /// Calls inside a remote branch; None: a local disk.
     pub(crate) inflight_limit: Option<InflightLimit>,
@@ -90,10 +85,6 @@ pub(crate) struct Health {
     closers: Closers,
     monitor_state: Mutex<monitor::MonitorState>,
     bell: Condvar,
-    /// The inodes of the pool: their descriptors on a mount that is gone are closed.
-    inodes: OnceLock<Weak<Table>>,
-    /// Union with which interrupted changes are settled.
-    pub(crate) host: OnceLock<Weak<Union>>,
     /// When the branch was last found good.
     found_good: Mutex<Option<Instant>>,
 }
@@ -107,8 +98,6 @@ impl Health {
             closers: Closers::default(),
             monitor_state: Mutex::default(),
             bell: Condvar::new(),
-            inodes: OnceLock::new(),
-            host: OnceLock::new(),
             found_good: Mutex::default(),
         }
     }
@@ -118,7 +107,7 @@ impl Health {
     }
 
     /// The branch is dropped: its monitor ends.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         self.monitor_state.lock().ended = true;
         self.bell.notify_all();
     }
@@ -146,7 +135,7 @@ impl Branch {
     }
 
     /// True if a short call has been pending longer than the stall limit; optional requests then skip this branch.
-    pub(crate) fn stalls(&self) -> bool {
+    pub fn stalls(&self) -> bool {
         self.health.inflight_limit.as_ref().is_some_and(InflightLimit::stalls)
     }
 
@@ -156,7 +145,7 @@ impl Branch {
     }
 
     /// Whether some thread of the daemon is inside a call there now: its own probe and closers count, too.
-    pub(crate) fn is_stuck(&self) -> bool {
+    pub fn is_stuck(&self) -> bool {
         let by_itself = || self.is_being_probed() || self.health.closers.are_busy();
         self.inside() > 0 || self.health.inflight_limit.is_some() && by_itself()
     }
@@ -168,7 +157,7 @@ impl Branch {
     }
 
     /// A place for a call on this branch; None where they are not counted.
-    pub(crate) fn come_in(&self, kind: CallKind) -> Result<Option<CallPermit<'_>>> {
+    pub fn come_in(&self, kind: CallKind) -> Result<Option<CallPermit<'_>>> {
         self.check_open()?;
         let Some(inflight_limit) = &self.health.inflight_limit else { return Ok(None) };
         let inside = inflight_limit.enter(kind, || self.is_open()).map_err(|_| self.refused())?;
@@ -179,7 +168,7 @@ impl Branch {
     }
 
     /// Waits for another thread's report on a call on this branch, for as long as the call may stay.
-    pub(crate) fn heard_of<T>(&self, reported: &Receiver<T>) -> std::result::Result<T, RecvTimeoutError> {
+    pub fn heard_of<T>(&self, reported: &Receiver<T>) -> std::result::Result<T, RecvTimeoutError> {
         let Some(inflight_limit) = &self.health.inflight_limit else {
             return reported.recv().map_err(Into::into);
         };
@@ -194,13 +183,18 @@ impl Branch {
     }
 
     /// How long this branch is waited for by requests that can do without it.
-    pub(crate) fn timeout(&self) -> Duration {
+    pub fn timeout(&self) -> Duration {
         let limit = self.health.inflight_limit.as_ref().and_then(InflightLimit::timeout);
         limit.map_or(OPTIONAL_CALL_WAIT, |limit| OPTIONAL_CALL_WAIT.min(limit / 2))
     }
 
+    /// How long a call may stay inside; None: for ever.
+    pub fn call_timeout(&self) -> Option<Duration> {
+        self.health.inflight_limit.as_ref().and_then(InflightLimit::timeout)
+    }
+
     /// The branch may hang, and the request can do without it.
-    pub(crate) fn not_waited_for(&self) -> OpError {
+    pub fn not_waited_for(&self) -> OpError {
         OpError::Branch { branch: self.ix, sys: SysError { call: Call::Access, errno: Errno::TIMEDOUT } }
     }
 
@@ -210,7 +204,7 @@ impl Branch {
     }
 
     /// A call answered with a fault, or something else gives cause to probe the branch.
-    pub(crate) fn suspect(&self, cause: Errno) {
+    pub fn suspect(&self, cause: Errno) {
         let cools_down = || self.health.found_good.lock().is_some_and(|good| good.elapsed() < PROBE_COOLDOWN);
         if cause == Errno::IO && cools_down() {
             return;
@@ -221,25 +215,9 @@ impl Branch {
     }
 
     /// Takes the settings that concern admission.
-    pub(crate) fn limit_calls(&self, timeout: Duration, inflight: usize) {
+    pub fn limit_calls(&self, timeout: Duration, inflight: usize) {
         if let Some(inflight_limit) = &self.health.inflight_limit {
             inflight_limit.set(timeout, inflight);
-        }
-    }
-
-    /// Descriptors that these inodes have on the branch are closed when its mount is gone.
-    pub(crate) fn serves(&self, inodes: &Arc<Table>) {
-        self.health.inodes.get_or_init(|| Arc::downgrade(inodes));
-    }
-
-    /// The inodes of the pool that is at work with it.
-    pub(crate) fn inodes(&self) -> Option<Arc<Table>> {
-        self.health.inodes.get().and_then(Weak::upgrade)
-    }
-
-    pub(crate) fn close_inodes(&self) {
-        if let Some(inodes) = self.inodes() {
-            inodes.close_on(self.ix);
         }
     }
 }

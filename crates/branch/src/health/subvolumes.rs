@@ -105,7 +105,7 @@ fn unreached(text: &str) -> Vec<String> {
 impl Branch {
     /// Whether it answers writes before they are stored, and may tell at a later one, and nowhere else, that they could not
     /// be: NFS, and a volume as it is set up by default. (Others tell that at the fsync.)
-    pub(crate) fn tells_at_writes(&self) -> bool {
+    pub fn tells_at_writes(&self) -> bool {
         let behind = |subvolumes: &Subvolumes| {
             let layers = self.ask(|| layers(subvolumes.root.as_fd(), WRITES_BEHIND));
             layers.map_or(true, |layers| !layers.is_empty()) // unknown: it may
@@ -115,7 +115,7 @@ impl Branch {
 
     /// # Errors
     /// A part of the branch is out of reach, or that is unknown: a name that is not found there may be there.
-    pub(crate) fn check_subvolumes(&self) -> Result<(), SysError> {
+    pub fn check_subvolumes(&self) -> Result<(), SysError> {
         let Some(subvolumes) = self.subvolumes() else { return Ok(()) };
         let unknown = |call| SysError { call, errno: Errno::IO };
         let missing = subvolumes

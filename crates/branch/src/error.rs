@@ -67,7 +67,7 @@ impl OpError {
     }
 
     /// The branch cannot hold what a directory that it is given has: an ACL, or a flag that is a promise.
-    pub(crate) fn is_unfit(self) -> bool {
+    pub fn is_unfit(self) -> bool {
         match self {
             Self::Branch { sys, .. } => {
                 matches!(
@@ -80,12 +80,12 @@ impl OpError {
     }
 
     /// Why a name cannot be in a directory that its branch cannot be given: elsewhere it could, by a copy.
-    pub(crate) fn of_a_new_parent(self) -> Self {
+    pub fn of_a_new_parent(self) -> Self {
         if self.is_unfit() { Self::Refused(Errno::XDEV) } else { self }
     }
 
     /// The branch was asked whether all is on disk, or to close the file, and says that something was lost.
-    pub(crate) fn is_of_a_sync(self) -> bool {
+    pub fn is_of_a_sync(self) -> bool {
         match self {
             Self::Branch { sys, .. } => matches!(sys.call, Call::Fsync | Call::Write),
             Self::Sys(_) | Self::NoBranch(_) | Self::Refused(_) => false,
@@ -102,7 +102,7 @@ impl OpError {
     }
 
     /// Why no copy of a directory answers, `other` being why the next one does not: ESTALE only if all of them are gone.
-    pub(crate) fn of_copies(self, other: Self) -> Self {
+    pub fn of_copies(self, other: Self) -> Self {
         if other.is_missing() || other.errno() == Errno::STALE { self } else { other }
     }
 
@@ -195,4 +195,10 @@ fn is_about_a_file(errno: Errno) -> bool {
 /// A refusal that names a call which no branch was asked for.
 pub fn refused(call: Call, errno: Errno) -> OpError {
     OpError::Sys(SysError { call, errno })
+}
+
+impl From<OpError> for std::io::Error {
+    fn from(error: OpError) -> Self {
+        Self::from_raw_os_error(error.errno().raw_os_error())
+    }
 }

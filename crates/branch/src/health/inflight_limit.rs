@@ -18,7 +18,7 @@ use super::reply_takeover::{self, Responder};
 use crate::ranked::{CALLS, Ranked};
 
 /// Most calls that `branch-inflight` may let in at once.
-pub const MOST_INFLIGHT: usize = 64;
+pub(crate) const MOST_INFLIGHT: usize = 64;
 /// A brief call that has been inside for longer than this, or than a part of the limit, counts as stalled: optional requests
 /// then skip the branch.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ const LOOK_PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::f
 
 /// Class of a call, by its expected duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallKind {
+pub enum CallKind {
     /// It returns soon where all is well.
     Short,
     /// Short and optional: it does not wait for a permit in a branch that may hang.
@@ -74,7 +74,7 @@ impl InflightCaller {
 
 /// A permit, given back when this drops.
 #[derive(Debug)]
-pub(crate) struct CallPermit<'a> {
+pub struct CallPermit<'a> {
     inflight_limit: &'a InflightLimit,
     permit: Permit,
 }
@@ -92,13 +92,13 @@ impl Drop for CallPermit<'_> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InflightLook {
     /// Calls inside.
-    pub(crate) inside: usize,
+    pub inside: usize,
     /// A call that should have been brief has been inside for longer than it may, since the last look.
-    pub(crate) overstayed: bool,
+    pub overstayed: bool,
     /// A call that may take long has, and the branch has not answered its monitor since.
     pub(crate) doubtful: bool,
     /// The daemon stood still: no call was judged.
-    pub(crate) late: bool,
+    pub late: bool,
 }
 
 impl InflightLimit {

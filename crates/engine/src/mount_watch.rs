@@ -58,7 +58,7 @@ fn look(union: &Weak<Union>) -> bool {
     let Ok(all) = mounts::list() else { return true };
     for branch in &union.pool().branches {
         let listed = all.iter().any(|mount| mount.id == branch.mnt_id());
-        if branch.mount_root.was_listed && !listed {
+        if branch.was_listed() && !listed {
             branch.suspect(Errno::NOTCONN);
         }
     }

@@ -24,12 +24,12 @@ pub enum NotFreed {
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `FUSE_SUPER_MAGIC`.
-pub(crate) const FUSE: u64 = 0x6573_5546;
+pub const FUSE: u64 = 0x6573_5546;
 
 impl Branch {
     /// Whether it does not answer a question that it is asked now. A file that is being closed there is no call that
     /// the monitor would see.
-    pub(crate) fn is_silent(&self) -> bool {
+    pub fn is_silent(&self) -> bool {
         let (tell, answer) = mpsc::channel();
         let root = self.root();
         let asked = std::thread::Builder::new().name("branch-abort".into()).spawn(move || {

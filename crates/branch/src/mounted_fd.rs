@@ -9,17 +9,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub struct MountedFd {
     fd: OwnedFd,
-    pub(crate) mount_generation: u32,
+    /// Mount of the branch that it was opened on: 0, and one more for each mount that replaced it.
+    pub mount_generation: u32,
 }
 
 impl MountedFd {
     /// The root of a branch, at its mount `mount_generation`.
-    pub(crate) fn root(fd: OwnedFd, mount_generation: u32) -> Self {
+    pub fn root(fd: OwnedFd, mount_generation: u32) -> Self {
         Self { fd, mount_generation }
     }
 
     /// `fd`, which was opened by this one: the same object, or one below it.
-    pub(crate) fn opened(&self, fd: OwnedFd) -> Self {
+    pub fn opened(&self, fd: OwnedFd) -> Self {
         Self { fd, mount_generation: self.mount_generation }
     }
 }

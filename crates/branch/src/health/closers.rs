@@ -111,7 +111,7 @@ impl Closers {
 
 impl Branch {
     /// Lets `thing` go, which holds descriptors on the mount `generation` of this branch.
-    pub(crate) fn dispose(&self, generation: u32, thing: impl Send + 'static) {
+    pub fn dispose(&self, generation: u32, thing: impl Send + 'static) {
         let closers = &self.health.closers;
         if self.health.inflight_limit.is_none() {
             return drop(thing);
@@ -128,7 +128,7 @@ impl Branch {
     }
 
     /// Like [`Self::dispose`], but at once if the branch answers: closing it releases a lock that others wait for.
-    pub(crate) fn dispose_now(&self, generation: u32, thing: impl Send + 'static) {
+    pub fn dispose_now(&self, generation: u32, thing: impl Send + 'static) {
         if self.health.inflight_limit.is_none() {
             return drop(thing);
         }
@@ -141,12 +141,12 @@ impl Branch {
     }
 
     /// Files that are being closed on the branch, or are to be; not those that a branch which hangs keeps.
-    pub(crate) fn closing(&self) -> usize {
+    pub fn closing(&self) -> usize {
         if self.is_open() { self.health.closers.of(self.mount_generation()) } else { 0 }
     }
 
     /// Has `close`, which closes a descriptor on the mount `generation`, done by a thread of its own, in its turn.
-    pub(crate) fn have_closed(&self, generation: u32, close: impl FnOnce() + Send + 'static) {
+    pub fn have_closed(&self, generation: u32, close: impl FnOnce() + Send + 'static) {
         self.health.closers.with(generation, |lane| lane.queue.push_back(Box::new(close)));
         self.start_closers(generation);
     }

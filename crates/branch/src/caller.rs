@@ -1,11 +1,10 @@
-//! Identity of callers.
+//! Identity of callers. No other part of the daemon makes a thread act as somebody else.
 
 use fsstack_sys::process::{groups_of, has_group};
 use fsstack_sys::{Stat, SysError, identity};
 
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
-use crate::pool::Pool;
 
 /// The process that made a request: what the kernel's request header tells about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,31 +25,22 @@ impl Caller {
     /// Root, for all requests: the daemon itself, and programs that use the engine without a kernel.
     pub const DAEMON: Self = Self { uid: 0, gid: 0, group: None, umask: 0, pid: 0 };
 
-    /// This thread creates files on `branch` as the caller from now on (a cheap comparison if it does so already).
+    /// Runs `work` with the calling thread acting as the caller on `branch`; whatever it makes afterwards is the daemon's again.
     ///
     /// A local disk is not asked for permission again: the kernel has decided, and the daemon keeps its capabilities. A
     /// server decides for itself, by all groups of the caller: the request tells only the directory's.
     ///
     /// # Errors
-    /// The kernel does not let the daemon act as that user.
-    pub(crate) fn act(self, branch: &Branch) -> Result<()> {
+    /// The kernel does not let the daemon act as that user, or be itself again.
+    pub(crate) fn acting_on<T>(self, branch: &Branch, work: impl FnOnce() -> T) -> Result<T> {
         let Self { uid, gid, group, umask, pid } = self;
         let caller = identity::Caller { uid, gid, group, umask };
         let groups = if branch.is_remote() { groups_of(pid, uid, gid) } else { None };
-        let acts = match groups {
-            Some(groups) => identity::become_with_groups(caller, &groups),
-            None => identity::become_(caller),
-        };
-        acts.map_err(OpError::Sys)
-    }
-
-    /// The call as the caller is made. On local disks the thread stays who it is until something is made as
-    /// somebody else: only ownership depends on it, capabilities are kept. A server asks who calls each time.
-    ///
-    /// # Errors
-    /// The kernel does not let the daemon be itself again.
-    pub(crate) fn done_in(self, pool: &Pool) -> Result<()> {
-        if pool.is_local() { Ok(()) } else { identity::become_daemon().map_err(OpError::Sys) }
+        let done = identity::acting_as(caller, groups.as_deref(), work).map_err(OpError::Sys)?;
+        if branch.is_remote() {
+            identity::become_daemon().map_err(OpError::Sys)?;
+        }
+        Ok(done)
     }
 
     /// Whether the caller keeps the privileges that a write by others strips. The kernel tells only the
@@ -70,9 +60,9 @@ impl Caller {
 ///
 /// # Errors
 /// Those of `work`; the kernel does not let the daemon act as that user, or be itself again.
-pub(crate) fn as_owner<T>(stat: &Stat, work: impl FnOnce() -> Result<T, SysError>) -> Result<T, SysError> {
-    identity::become_(identity::Caller { uid: stat.uid, gid: stat.gid, group: None, umask: 0 })?;
-    let done = work();
+pub fn as_owner<T>(stat: &Stat, work: impl FnOnce() -> Result<T, SysError>) -> Result<T, SysError> {
+    let owner = identity::Caller { uid: stat.uid, gid: stat.gid, group: None, umask: 0 };
+    let done = identity::acting_as(owner, None, work)?;
     identity::become_daemon()?;
     done
 }

@@ -13,7 +13,7 @@ use fsstack_sys as sys;
 ///
 /// # Errors
 /// No thread is to be had.
-pub(crate) fn start(thread: Builder, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+pub fn start(thread: Builder, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread.spawn(move || {
         if let Err(error) = sys::thread::be_ordinary() {
             tracing::debug!(%error, "a thread is scheduled as the one that started it");

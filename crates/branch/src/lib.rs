@@ -1,0 +1,22 @@
+//! A branch of a pool: a directory of another file system, held by descriptor.
+//!
+//! It may hang, die, and be mounted again. Calls to it go through [`branch::Branch::ask`], which bounds how many are inside, measures
+//! them, and finds out what is wrong when one fails or does not return. What a pool keeps of its branches (names, numbers,
+//! records) is not known here; the pool learns of changes by [`events::BranchEvents`].
+
+pub mod admin_state;
+pub mod branch;
+pub mod caller;
+pub mod dir_fd;
+pub mod error;
+pub mod events;
+pub mod health;
+pub mod metrics;
+pub mod mount_root;
+pub mod mounted_fd;
+pub mod ranked;
+pub mod thread;
+
+pub use branch::Branch;
+pub use caller::Caller;
+pub use error::{OpError, Result};

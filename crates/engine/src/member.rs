@@ -1,0 +1,133 @@
+//! A branch as a member of this pool: the branch, and what the pool keeps for each of its branches.
+
+use std::ffi::CStr;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock, Weak};
+
+use fsstack_branch::branch::{Branch, BranchOptions};
+use fsstack_branch::mount_root::Proof;
+use fsstack_pool::{BranchId, BranchIx, BranchSpec};
+use fsstack_sys::xattr::On;
+use fsstack_sys::{self as sys, Errno, Stat, SysError};
+
+use crate::branch_recovery::PoolEvents;
+use crate::index::BranchMarks;
+use crate::inode::mark;
+use crate::open::route::Backings;
+use crate::recover::StagedNames;
+use crate::search::Searches;
+use crate::settings::Settings;
+use crate::unsynced_dirs::UnsyncedDirs;
+
+/// A branch of this pool.
+#[derive(Debug)]
+pub struct Member {
+    branch: Arc<Branch>,
+    /// Walks through it for what is asked by number, where that is how objects are found.
+    pub(crate) searches: Searches,
+    /// State of its marks.
+    pub(crate) marks: BranchMarks,
+    /// Names in its hidden folder that the daemon is at work with.
+    pub(crate) staged: StagedNames,
+    /// Names that were removed here and may be back after a power cut.
+    pub(crate) unsynced: UnsyncedDirs,
+    events: OnceLock<Arc<PoolEvents>>,
+}
+
+impl Deref for Member {
+    type Target = Branch;
+
+    fn deref(&self) -> &Branch {
+        &self.branch
+    }
+}
+
+impl Member {
+    /// Opens the branch that `spec` names.
+    ///
+    /// # Errors
+    /// The directory cannot be opened, or its file system does not answer.
+    pub(crate) fn open(
+        (ix, id): (BranchIx, BranchId),
+        spec: &BranchSpec,
+        root: OwnedFd,
+        proof: Option<Proof>,
+        settings: &Settings,
+    ) -> Result<Arc<Self>, SysError> {
+        let options = BranchOptions {
+            timeout: settings.branch_timeout,
+            inflight: settings.branch_inflight,
+            privileged: settings.privileged,
+            exact_generations: settings.nfs_export,
+        };
+        Branch::open(ix, id, spec, root, proof, options).map(|branch| Arc::new(Self::of(branch)))
+    }
+
+    /// A branch that has left: nothing is on it.
+    pub(crate) fn nobody() -> Result<Self, SysError> {
+        Branch::nobody().map(|branch| Self::of(Arc::new(branch)))
+    }
+
+    fn of(branch: Arc<Branch>) -> Self {
+        Self {
+            branch,
+            searches: Searches::default(),
+            marks: BranchMarks::default(),
+            staged: StagedNames::default(),
+            unsynced: UnsyncedDirs::default(),
+            events: OnceLock::new(),
+        }
+    }
+
+    /// Its events are acted on by `events` from now on; the first one stays.
+    pub(crate) fn reports_to(&self, events: &Arc<PoolEvents>) {
+        let events = self.events.get_or_init(|| events.clone());
+        let pool: Weak<PoolEvents> = Arc::downgrade(events);
+        self.branch.reports_to(pool);
+    }
+
+    /// The part of the pool that acts on its events, once it is part of one.
+    pub(crate) fn events(&self) -> Option<&Arc<PoolEvents>> {
+        self.events.get()
+    }
+
+    /// Attributes of `name` in its directory `dir`: what an object's identity is made from. Inside of [`Branch::ask`].
+    pub(crate) fn stat(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat, SysError> {
+        let stat = self.stat_generation(dir, name)?;
+        if !self.asks_marks() || stat.is_dir() {
+            return Ok(stat);
+        }
+        let on = if name.is_empty() { On::Fd(dir) } else { On::Name(dir, name) };
+        let alias = mark::of(self, on, mark::FILE, stat.ino)?;
+        Ok(Stat { alias: alias.map(|id| (id.ino.0, id.generation)), ..stat })
+    }
+
+    /// Like [`Self::stat`], for the object of `fd`.
+    pub(crate) fn stat_fd(&self, fd: BorrowedFd<'_>) -> Result<Stat, SysError> {
+        self.stat(fd, c"")
+    }
+
+    /// Whether files are asked for their marks: the index does not have all of them.
+    pub(crate) fn asks_marks(&self) -> bool {
+        self.marks.ask_files.load(Relaxed)
+    }
+
+    /// Whether the kernel takes a file of this branch for passthrough: tried with one that has no name.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn try_passthrough(&self, backings: &dyn Backings) -> std::io::Result<()> {
+        let probe = self.ask(|| sys::at::tmpfile(self.root().as_fd(), sys::OFlags::RDWR, 0o600));
+        let probe = match probe {
+            // A branch that cannot make one may still have files to read.
+            Err(error) if matches!(error.errno(), Errno::ROFS | Errno::OPNOTSUPP | Errno::NOSPC) => {
+                return Ok(());
+            }
+            probe => probe.map_err(|error| std::io::Error::from(error.errno()))?,
+        };
+        backings.close(backings.open(probe.as_fd())?);
+        Ok(())
+    }
+}
