@@ -116,6 +116,8 @@ impl Union {
             return Err(branch.said(SysError { call: sys::Call::Rename, errno: Errno::ROFS }));
         }
         let known = self.known_or_found(pool, from.dir, from.name);
+        // It may have to open what is replaced: with no other file's place held, as another rename may hold these two.
+        let (replaced, targets) = self.targets_of(pool, to)?;
         let open = known.as_ref().and_then(|inode| inode.open_file());
         let _stays = open.as_ref().map(|file| file.hold()).transpose()?;
         let at = known.as_ref().and_then(|inode| inode.branch()).unwrap_or(at); // it may just have moved
@@ -127,7 +129,6 @@ impl Union {
             self.seen.set(from.dir.id.ino, from.name.to_bytes(), Ino(0));
             return Err(OpError::STALE);
         }
-        let (replaced, targets) = self.targets_of(pool, to)?;
         // What is replaced is not moved meanwhile either: it would come to light again on another branch.
         let replaced_open = replaced.as_ref().and_then(|inode| inode.open_file());
         let _stays_too = replaced_open.as_ref().map(|file| file.hold()).transpose()?;
