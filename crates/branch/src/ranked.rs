@@ -1,14 +1,22 @@
-//! Locks that are held for moments only, and know their place in the order.
+//! Locks that know their place in the order.
 //!
-//! A debug build asserts both: a thread takes them in the order of their ranks, and asks no branch while it has one, since a
-//! branch may hang, and all who want the lock with it. A release build has a plain mutex.
+//! A debug build asserts that a thread takes them in the order of their ranks. Most are held for moments only, and a debug
+//! build asserts that no branch is called under one of these: a branch may hang, and all threads that want the lock with it.
+//! Locks that are held during calls have the ranks from [`LISTING`] to below [`IO_MODE`]. A release build checks nothing.
 
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
 /// Snapshots of the pool.
 pub const CHANGES: u8 = 10;
+/// One listing of a directory.
+pub const LISTING: u8 = 20;
+/// The place of an open file.
+pub const PLACED: u8 = 30;
+/// The tree lock.
+pub const TREE: u8 = 32;
 /// How the kernel reaches an open file.
 pub const IO_MODE: u8 = 40;
 /// Whether an open file's descriptor leaves the access time alone.
@@ -62,6 +70,14 @@ impl<T, const RANK: u8> Ranked<T, RANK> {
         Some(RankedGuard { guard, _held: HeldRank::unordered() })
     }
 
+    /// None: another thread has it for longer than `timeout`.
+    #[track_caller]
+    pub fn try_lock_for(&self, timeout: Duration) -> Option<RankedGuard<'_, T, RANK>> {
+        let held = HeldRank::new();
+        let guard = self.0.try_lock_for(timeout)?;
+        Some(RankedGuard { guard, _held: held })
+    }
+
     /// The value, which the caller alone can reach.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
@@ -82,7 +98,7 @@ impl<T, const RANK: u8> DerefMut for RankedGuard<'_, T, RANK> {
     }
 }
 
-/// Asserts that the calling thread, which is about to ask a branch, has none of these locks.
+/// Asserts that the calling thread, which is about to ask a branch, has no lock that is held for moments only.
 #[track_caller]
 pub(crate) fn assert_none_held() {
     held::assert_none();
@@ -90,27 +106,40 @@ pub(crate) fn assert_none_held() {
 
 /// Rank of a lock that the thread holds, until it drops.
 #[derive(Debug)]
-struct HeldRank<const RANK: u8>;
+pub struct HeldRank<const RANK: u8>;
 
 #[cfg(debug_assertions)]
 mod held {
     use std::cell::RefCell;
 
-    use super::HeldRank;
+    use super::{HeldRank, IO_MODE, LISTING};
+
+    /// Ranks of locks that are held during calls on branches: waited for in pieces, or with a limit.
+    const HELD_IN_CALLS: std::ops::Range<u8> = LISTING..IO_MODE;
 
     thread_local! {
         static RANKS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     }
 
     impl<const RANK: u8> HeldRank<RANK> {
+        /// For a lock that is waited for: the thread has none of this rank or of a higher one.
         #[track_caller]
-        pub(super) fn new() -> Self {
-            let highest = RANKS.with_borrow(|ranks| ranks.iter().copied().max().unwrap_or(0));
+        pub fn new() -> Self {
+            let highest = highest();
             assert!(highest < RANK, "a lock of rank {RANK} is taken after one of rank {highest}");
             Self::unordered()
         }
 
-        pub(super) fn unordered() -> Self {
+        /// Like [`Self::new`], for a lock that is shared so that a thread may have two of its rank.
+        #[track_caller]
+        pub fn one_more() -> Self {
+            let highest = highest();
+            assert!(highest <= RANK, "a lock of rank {RANK} is shared after one of rank {highest}");
+            Self::unordered()
+        }
+
+        /// For a lock that is not waited for: any order is right.
+        pub fn unordered() -> Self {
             RANKS.with_borrow_mut(|ranks| ranks.push(RANK));
             Self
         }
@@ -128,10 +157,15 @@ mod held {
         }
     }
 
+    fn highest() -> u8 {
+        RANKS.with_borrow(|ranks| ranks.iter().copied().max().unwrap_or(0))
+    }
+
     #[track_caller]
     pub(super) fn assert_none() {
         RANKS.with_borrow(|ranks| {
-            assert!(ranks.is_empty(), "a branch is asked under locks of rank {ranks:?}")
+            let allowed = ranks.iter().all(|rank| HELD_IN_CALLS.contains(rank));
+            assert!(allowed, "a branch is asked under locks of rank {ranks:?}")
         });
     }
 }
@@ -141,11 +175,15 @@ mod held {
     use super::HeldRank;
 
     impl<const RANK: u8> HeldRank<RANK> {
-        pub(super) const fn new() -> Self {
+        pub const fn new() -> Self {
             Self
         }
 
-        pub(super) const fn unordered() -> Self {
+        pub const fn one_more() -> Self {
+            Self
+        }
+
+        pub const fn unordered() -> Self {
             Self
         }
     }
@@ -164,6 +202,22 @@ mod tests {
         drop((io_mode.lock(), inode.lock()));
         let _inode = inode.lock();
         let _tie = io_mode.lock();
+    }
+
+    #[test]
+    #[should_panic = "a lock of rank 30 is taken after one of rank 32"]
+    fn a_files_place_is_taken_before_the_tree() {
+        drop((HeldRank::<PLACED>::new(), HeldRank::<PLACED>::one_more(), HeldRank::<TREE>::new()));
+        let _tree = HeldRank::<TREE>::new();
+        let _placed = HeldRank::<PLACED>::new();
+    }
+
+    #[test]
+    fn branches_are_asked_under_locks_that_are_waited_for_in_pieces() {
+        let listing = Ranked::<_, LISTING>::new(());
+        let _held =
+            (listing.try_lock_for(Duration::ZERO), HeldRank::<PLACED>::new(), HeldRank::<TREE>::new());
+        assert_none_held();
     }
 
     #[test]

@@ -19,6 +19,7 @@ use fsstack_branch::health::reply_takeover;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::pool::Pool;
+use fsstack_branch::ranked::{HeldRank, TREE};
 
 /// How long one attempt to take it lasts.
 const LOCK_ATTEMPT: Duration = Duration::from_millis(20);
@@ -65,6 +66,7 @@ impl Drop for TreeLockClaim<'_> {
 #[must_use = "the tree lock is free again when this drops"]
 pub(crate) struct TreeLockGuard<'a, G> {
     _guard: G,
+    _rank: HeldRank<TREE>,
     tree_lock: &'a TreeLock,
 }
 
@@ -74,11 +76,12 @@ impl TreeLock {
     /// # Errors
     /// EIO if the thread that changes it does not come back from a branch that hangs.
     pub(crate) fn read(&self, pool: &Pool) -> Result<TreeLockGuard<'_, RwLockReadGuard<'_, ()>>> {
+        let rank = HeldRank::new();
         let share = || if self.is_claimed(pool) { None } else { self.lock.try_read() };
         let within = || if self.is_claimed(pool) { None } else { self.lock.try_read_for(LOCK_ATTEMPT) };
         let wait = || reply_takeover::aside(|| unless_stuck(pool, within, || self.is_stuck()));
         let shared = share().map_or_else(wait, Ok);
-        shared.map(|guard| self.guard(guard))
+        shared.map(|guard| self.guard(guard, rank))
     }
 
     /// Takes it for a change. Not for a thread that holds it.
@@ -86,8 +89,9 @@ impl TreeLock {
     /// # Errors
     /// EIO if a holder does not come back from a branch that hangs.
     pub(crate) fn write(&self, pool: &Pool) -> Result<TreeLockGuard<'_, RwLockWriteGuard<'_, ()>>> {
+        let rank = HeldRank::new();
         if let Some(guard) = self.lock.try_write() {
-            return Ok(self.guard(guard));
+            return Ok(self.guard(guard, rank));
         }
         let (came, claim) = (Instant::now(), Cell::new(None));
         let attempt = || {
@@ -99,7 +103,7 @@ impl TreeLock {
             guard
         };
         let alone = reply_takeover::aside(|| unless_stuck(pool, attempt, || self.is_stuck()));
-        alone.map(|guard| self.guard(guard))
+        alone.map(|guard| self.guard(guard, rank))
     }
 
     /// Whether a thread is to have it exclusively next, and can: no shared holder may be stuck.
@@ -110,10 +114,10 @@ impl TreeLock {
 
     /// Takes it for a change, unless somebody keeps it for longer than `timeout`. Not for a thread that holds it.
     pub(crate) fn try_write(&self, timeout: Duration) -> Option<TreeLockGuard<'_, RwLockWriteGuard<'_, ()>>> {
-        let came = Instant::now();
+        let (came, rank) = (Instant::now(), HeldRank::new());
         loop {
             match self.lock.try_write_for(LOCK_ATTEMPT) {
-                Some(guard) => return Some(self.guard(guard)),
+                Some(guard) => return Some(self.guard(guard, rank)),
                 None if came.elapsed() > timeout => return None,
                 None => std::thread::sleep(Duration::from_millis(1)), // others may share it meanwhile
             }
@@ -125,10 +129,10 @@ impl TreeLock {
         HELD_HERE.get()
     }
 
-    fn guard<G>(&self, guard: G) -> TreeLockGuard<'_, G> {
+    fn guard<G>(&self, guard: G, rank: HeldRank<TREE>) -> TreeLockGuard<'_, G> {
         HELD_HERE.set(true);
         self.holders.lock().push(ThreadInCalls::here());
-        TreeLockGuard { _guard: guard, tree_lock: self }
+        TreeLockGuard { _guard: guard, _rank: rank, tree_lock: self }
     }
 
     /// Whether one of those who hold it may never come back.

@@ -16,6 +16,7 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_branch::health::reply_takeover;
 use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_branch::ranked::{HeldRank, PLACED};
 use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, Call, Errno, SysError};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -43,10 +44,26 @@ pub struct BranchFile {
     pub(super) departure: Option<Arc<Departure>>,
 }
 
+/// A file's place, shared with other calls on the file.
+#[derive(Debug)]
+pub(crate) struct SharedFile<'a> {
+    placed: RwLockReadGuard<'a, BranchFile>,
+    _rank: HeldRank<PLACED>,
+}
+
+impl Deref for SharedFile<'_> {
+    type Target = BranchFile;
+
+    fn deref(&self) -> &BranchFile {
+        &self.placed
+    }
+}
+
 /// A file's place, held exclusively. Changes are published when this drops.
 #[derive(Debug)]
 pub(crate) struct ExclusiveFile<'a> {
     placed: RwLockWriteGuard<'a, BranchFile>,
+    _rank: HeldRank<PLACED>,
     file: &'a OpenFile,
 }
 
@@ -150,27 +167,28 @@ impl OpenFile {
     ///
     /// # Errors
     /// EIO if that thread does not come back from a branch that hangs.
-    pub(super) fn placed(&self) -> Result<RwLockReadGuard<'_, BranchFile>> {
-        self.share(RwLock::try_read, RwLock::try_read_for)
+    pub(super) fn placed(&self) -> Result<SharedFile<'_>> {
+        self.share(HeldRank::new(), RwLock::try_read, RwLock::try_read_for)
     }
 
     /// Like [`Self::placed`], but not held back by threads that wait for exclusive access. Two files may be held so at once.
-    pub(crate) fn held(&self) -> Result<RwLockReadGuard<'_, BranchFile>> {
-        self.share(RwLock::try_read_recursive, RwLock::try_read_recursive_for)
+    pub(crate) fn held(&self) -> Result<SharedFile<'_>> {
+        self.share(HeldRank::one_more(), RwLock::try_read_recursive, RwLock::try_read_recursive_for)
     }
 
     fn share<'a>(
         &'a self,
+        rank: HeldRank<PLACED>,
         at_once: impl Fn(&'a RwLock<BranchFile>) -> Option<RwLockReadGuard<'a, BranchFile>>,
         within: impl Fn(&'a RwLock<BranchFile>, Duration) -> Option<RwLockReadGuard<'a, BranchFile>>,
-    ) -> Result<RwLockReadGuard<'a, BranchFile>> {
+    ) -> Result<SharedFile<'a>> {
         if let Some(placed) = at_once(&self.placed) {
-            return Ok(placed);
+            return Ok(SharedFile { placed, _rank: rank });
         }
         reply_takeover::aside(|| {
             loop {
                 if let Some(placed) = within(&self.placed, LOCK_ATTEMPT) {
-                    return Ok(placed);
+                    return Ok(SharedFile { placed, _rank: rank });
                 }
                 self.check_holder()?;
             }
@@ -190,8 +208,8 @@ impl OpenFile {
     /// Those of `take`; EIO if the mover hangs with the names half exchanged.
     pub(crate) fn settled<'a>(
         &'a self,
-        take: impl Fn(&'a Self) -> Result<RwLockReadGuard<'a, BranchFile>>,
-    ) -> Result<RwLockReadGuard<'a, BranchFile>> {
+        take: impl Fn(&'a Self) -> Result<SharedFile<'a>>,
+    ) -> Result<SharedFile<'a>> {
         loop {
             let placed = take(self)?;
             let departure = placed.departure.as_ref().filter(|departure| !departure.is_over()).cloned();
@@ -253,7 +271,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// EIO if the mover hangs with the names half exchanged.
-    pub(crate) fn hold(&self) -> Result<RwLockReadGuard<'_, BranchFile>> {
+    pub(crate) fn hold(&self) -> Result<SharedFile<'_>> {
         let held = self.held()?;
         if let Some(departure) = &held.departure {
             departure.call_off(DepartureOutcome::TryAgain);
@@ -266,12 +284,13 @@ impl OpenFile {
     /// # Errors
     /// EIO if another holder of the file is stuck in its branch.
     pub(crate) fn hold_exclusively(&self) -> Result<ExclusiveFile<'_>> {
+        let rank = HeldRank::new();
         let placed = match self.placed.try_write() {
             Some(placed) => placed,
             None => reply_takeover::aside(|| self.wait_for_exclusive())?,
         };
         *self.alone.lock() = Some(ThreadInCalls::here());
-        Ok(ExclusiveFile { placed, file: self })
+        Ok(ExclusiveFile { placed, _rank: rank, file: self })
     }
 
     fn wait_for_exclusive(&self) -> Result<RwLockWriteGuard<'_, BranchFile>> {

@@ -29,9 +29,9 @@ use fsstack_branch::error::Result;
 use fsstack_branch::health::holder::ThreadInCalls;
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::mounted_fd::MountedFd;
-use fsstack_branch::ranked::{IO_MODE, OWNERS, Ranked};
+use fsstack_branch::ranked::{IO_MODE, LISTING, OWNERS, Ranked};
 use fsstack_sys::{self as sys, OFlags, Stat, SysError};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock};
 
 use crate::inode::Inode;
 use crate::ops::lock::LockOwner;
@@ -39,7 +39,7 @@ use crate::ops::open::has_capability;
 pub use access::Access;
 pub(crate) use access::is_refused;
 pub use branch_file::BranchFile;
-pub(crate) use branch_file::{ExclusiveFile, FdOrigin, MoveRequest, may_be_mapped};
+pub(crate) use branch_file::{ExclusiveFile, FdOrigin, MoveRequest, SharedFile, may_be_mapped};
 use branch_file::{LOCK_ATTEMPT, OLD_MOUNT_TIMEOUT};
 use decision::{PathDecision, StackedReason};
 use dirty::DirtyFlag;
@@ -254,7 +254,7 @@ impl OpenFile {
         self.readable().map(drop)
     }
 
-    pub(crate) fn readable(&self) -> Result<RwLockReadGuard<'_, BranchFile>> {
+    pub(crate) fn readable(&self) -> Result<SharedFile<'_>> {
         loop {
             let placed = self.placed()?;
             if placed.access != Access::Name {
@@ -411,7 +411,7 @@ pub struct DirHandle {
     /// The directory.
     pub inode: Arc<Inode>,
     /// Its listing, as far as it has come.
-    pub listing: Mutex<Listing>,
+    pub(crate) listing: Ranked<Listing, LISTING>,
     /// Names in it that move to another branch.
     pub(crate) followed: Followed,
     /// Losses of the directory that this handle has reported, or that are older than it.

@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::{Handle, Ino};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags};
-use parking_lot::Mutex;
 
 use crate::answer::{Entry, Listed};
 use crate::inode::Inode;
@@ -18,6 +17,7 @@ use crate::open::DirHandle;
 use crate::open::followed::Followed;
 use crate::open::listing::{DOT, DOT_DOT, Listing, Read, is_tail};
 use crate::pool::Pool;
+use fsstack_branch::ranked::Ranked;
 use crate::resolve::Found;
 use crate::union::Union;
 
@@ -55,7 +55,7 @@ impl Union {
         let inode = self.dir(ino)?;
         let handle = self.new_handle();
         let noatime = flags.contains(OFlags::NOATIME) || self.noatime_scope().directories;
-        let listing = Mutex::new(Listing::new(noatime, &self.listing_memory));
+        let listing = Ranked::new(Listing::new(noatime, &self.listing_memory));
         let losses = AtomicU32::new(inode.losses());
         let open = Arc::new(DirHandle { inode, listing, followed: Followed::default(), losses });
         self.dirs.insert(handle.0, open.clone());
