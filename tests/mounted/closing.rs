@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::Duration;
 
 use fsstack_lab::daemon::Process;
@@ -59,6 +60,68 @@ fn a_few_threads_close_all_files_of_a_branch_that_hangs_by_the_device() {
 fn a_few_threads_close_all_files_of_a_branch_that_hangs_by_the_ring() {
     needs!(mounting(), program("mergerfs"), rings());
     a_few_threads_close_all_files(lab::pool().option("transport=ring"));
+}
+
+/// A service with `TasksMax=`: no thread is to be had for what is to be closed on the branch that hangs.
+fn others_are_served_though_no_thread_can_start(transport: &str) {
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("log");
+    let builder = lab::pool().option(transport).option("max-threads=8");
+    let builder = builder.option(&format!("log={}", log.display()));
+    let group = lab::PidsGroup::new("closing").unwrap();
+    let mut pool = lasting_a_second(builder.tmp_branch("b").served_branch("a")).unmounted();
+    for n in 0..FILES {
+        fs::write(pool.branch("a").path().join(n.to_string()), "text").unwrap();
+    }
+    fs::write(pool.branch("b").path().join("on-b"), "text").unwrap();
+    pool.remount();
+    let open: Vec<_> = (0..FILES).map(|n| File::open(pool.at(n.to_string())).unwrap()).collect();
+    assert_eq!(pool.read("on-b"), b"text");
+    let daemon = pool.daemon();
+    group.enter(daemon.pid).unwrap();
+    let frozen = Frozen::new(pool.branch("a").daemon());
+    group.close().unwrap();
+    drop(open);
+    let (tell, told) = std::sync::mpsc::channel();
+    let path = pool.path().to_owned();
+    let asker = std::thread::spawn(move || {
+        for _ in 0..5 {
+            // What may be on the branch that hangs is an error.
+            let _listed = fs::read_dir(&path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+            let _stat = fs::metadata(path.join("missing"));
+            tell.send(fs::read(path.join("on-b")).is_ok()).unwrap();
+        }
+    });
+    for _ in 0..5 {
+        let answered = told.recv_timeout(Duration::from_secs(60));
+        assert_eq!(answered, Ok(true), "others are served");
+    }
+    asker.join().unwrap();
+    until("the log says what waits for a thread", || {
+        fs::read_to_string(&log).unwrap().contains("close of files: cannot start a thread")
+    });
+    group.open().unwrap();
+    drop(frozen);
+    let (of_a, fds) = (pool.branch("a").path().to_owned(), format!("/proc/{}/fd", daemon.pid));
+    until("all are closed", || {
+        let fds = fs::read_dir(&fds).unwrap().flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
+        !fds.filter_map(|file| file.strip_prefix(&of_a).map(Path::to_owned).ok())
+            .any(|file| file.to_str().is_some_and(|file| file.parse::<usize>().is_ok()))
+    });
+    pool.unmount();
+    daemon.wait(Duration::from_secs(60)).unwrap();
+}
+
+#[test]
+fn others_are_served_though_no_thread_can_start_by_the_device() {
+    needs!(mounting(), pids_groups(), program("mergerfs"));
+    others_are_served_though_no_thread_can_start("transport=dev");
+}
+
+#[test]
+fn others_are_served_though_no_thread_can_start_by_the_ring() {
+    needs!(mounting(), pids_groups(), program("mergerfs"), rings());
+    others_are_served_though_no_thread_can_start("transport=ring");
 }
 
 /// Files whose closes wait are no reason for the daemon to stay.

@@ -1,4 +1,4 @@
-//! Groups of the kernel's cpu controller (cgroup v1 or v2), below its root, for daemons and their clients.
+//! Groups of the kernel's cpu and pids controllers (cgroup v1 or v2), below their roots, for daemons and their clients.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,6 +56,39 @@ impl CpuGroup {
     }
 }
 
+/// A group whose threads are counted, and can be bounded, as by `TasksMax=` of a service. Removed when it drops.
+#[derive(Debug)]
+pub struct PidsGroup {
+    path: PathBuf,
+    _entry: Entry,
+}
+
+impl PidsGroup {
+    /// Makes one; its name differs from those of other runs.
+    pub fn new(name: &str) -> Result<Self> {
+        let top = top_of("pids")?.context("no pids controller is mounted here, or it is not switched on")?;
+        let path = top.join(format!("fsstack-{name}-{}", std::process::id()));
+        let entry = Entry::kernel_dir(&path)?;
+        Ok(Self { path, _entry: entry })
+    }
+
+    /// Puts a process there, with all of its threads.
+    pub fn enter(&self, pid: i32) -> Result<()> {
+        fs::write(self.path.join(MEMBERS), pid.to_string()).with_context(|| self.path.display().to_string())
+    }
+
+    /// Lets no further thread start.
+    pub fn close(&self) -> Result<()> {
+        let now = fs::read_to_string(self.path.join("pids.current"))?;
+        fs::write(self.path.join("pids.max"), now.trim()).with_context(|| self.path.display().to_string())
+    }
+
+    /// Lets threads start again.
+    pub fn open(&self) -> Result<()> {
+        fs::write(self.path.join("pids.max"), "max").with_context(|| self.path.display().to_string())
+    }
+}
+
 /// Where this process was before it joined a group, to which it goes back.
 #[derive(Debug)]
 pub struct Joined(PathBuf);
@@ -70,16 +103,20 @@ impl Drop for Joined {
 
 /// The top of the hierarchy that has the cpu controller, if it is mounted and on for groups.
 pub(crate) fn top() -> Result<Option<PathBuf>> {
+    top_of("cpu")
+}
+
+fn top_of(controller: &str) -> Result<Option<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let has_cpu = |mount: &[&str]| match mount {
+    let has_it = |mount: &[&str]| match mount {
         [_, at, "cgroup", options, ..] => {
-            options.split(',').any(|option| option == "cpu").then(|| PathBuf::from(at))
+            options.split(',').any(|option| option == controller).then(|| PathBuf::from(at))
         }
         [_, at, "cgroup2", ..] => {
             let on = fs::read_to_string(Path::new(at).join("cgroup.subtree_control")).unwrap_or_default();
-            on.split_whitespace().any(|name| name == "cpu").then(|| PathBuf::from(at))
+            on.split_whitespace().any(|name| name == controller).then(|| PathBuf::from(at))
         }
         _ => None,
     };
-    Ok(mounts.lines().find_map(|line| has_cpu(&line.split(' ').collect::<Vec<_>>())))
+    Ok(mounts.lines().find_map(|line| has_it(&line.split(' ').collect::<Vec<_>>())))
 }

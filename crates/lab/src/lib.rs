@@ -37,7 +37,7 @@ mod watchdog;
 
 pub use branch::{Branch, Kind, Layout};
 pub use cleanup::{sweep, take_down};
-pub use cpu_group::CpuGroup;
+pub use cpu_group::{CpuGroup, PidsGroup};
 pub use disks::Disks;
 pub use gluster::Gluster;
 pub use guest::{Guest, GuestDisks};

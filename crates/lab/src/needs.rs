@@ -102,6 +102,14 @@ pub fn drop_caches() -> Result<(), Skip> {
     opened.map(drop).map_err(|e| Skip::because(format!("needs /proc/sys/vm/drop_caches: {e}")))
 }
 
+/// Groups of the pids controller can be made: found out by making one.
+pub fn pids_groups() -> Result<(), Skip> {
+    root()?;
+    crate::PidsGroup::new("needed")
+        .map(drop)
+        .map_err(|e| Skip::because(format!("needs groups of the pids controller: {e:#}")))
+}
+
 /// Groups of the cpu controller can be made: found out by making one.
 pub fn cpu_groups() -> Result<(), Skip> {
     root()?;
