@@ -1,7 +1,7 @@
 //! Branches that cannot hold what a directory has: an ACL, or a flag that promises something.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::Duration;
@@ -31,6 +31,8 @@ struct Unlike {
 
 fn unlike(kind: Kind, modes: [BranchMode; 2]) -> Unlike {
     let home = tempfile::tempdir().unwrap();
+    // A server acts as its callers, from the root down.
+    fs::set_permissions(home.path(), Permissions::from_mode(0o755)).unwrap();
     let first = Branch::make("first", kind, Layout::Sparse, home.path()).unwrap();
     let disk: PathBuf = home.path().join("disk");
     fs::create_dir(&disk).unwrap();
@@ -76,6 +78,48 @@ fn a_directory_with_an_acl_is_not_given_to_a_branch_without() {
         for name in make_all(pool, "2") {
             assert_eq!(pool.holders(&name), [0], "{name}: there is no ACL any more");
         }
+    }
+}
+
+/// Neither extended attributes nor birth times; no birth times; an older ext; and a file system that forgets numbers.
+#[test]
+fn skeletons_and_what_is_made_in_them_are_right_on_branches_that_lack_something() {
+    needs!(root(), fuse(), loops(), program("mergerfs"));
+    let alice = Caller { uid: 1234, gid: 1235, group: None, umask: 0o027, pid: 0 };
+    for kind in [Kind::Bare, Kind::Served, Kind::Ext4(MiB(32)), Kind::Tmpfs(MiB(8))] {
+        let Unlike { pool, .. } = &mut unlike(kind, [ReadWrite, ReadWrite]);
+        pool.put_dir(1, "top/d");
+        run("chown", &["7:8"], &pool.on(1, "top"));
+        run("chown", &["9:77"], &pool.on(1, "top/d"));
+        run("chmod", &["1757"], &pool.on(1, "top"));
+        run("chmod", &["2777"], &pool.on(1, "top/d"));
+        run("touch", &["-d", "2001-02-03 04:05:06.5"], &pool.on(1, "top"));
+        let look = |at: usize, path: &str| {
+            let meta = fs::symlink_metadata(pool.on(at, path)).unwrap();
+            (meta.uid(), meta.gid(), meta.mode() & 0o7777)
+        };
+        pool.act_as(alice);
+        let name = |name: &str| format!("top/d/{name}");
+        pool.create_with(&name("file"), 0o666, OFlags::RDWR).unwrap();
+        pool.make(&name("dir"), New::Dir(0o777)).unwrap();
+        pool.make(&name("link"), New::Symlink(c"x")).unwrap();
+        pool.make(&name("fifo"), New::Node(0o10666, 0)).unwrap();
+        for dir in ["top", "top/d"] {
+            assert_eq!(pool.holders(dir), [0, 1], "{kind:?}");
+            assert_eq!(look(0, dir), look(1, dir), "{dir} on {kind:?}");
+        }
+        let changed = |at: usize| fs::metadata(pool.on(at, "top")).unwrap().modified().unwrap();
+        assert_eq!(changed(0), changed(1), "{kind:?}");
+        let made = [("file", 0o640), ("dir", 0o2750), ("link", 0o777), ("fifo", 0o640)];
+        for (made, mode) in made {
+            assert_eq!(pool.holders(&name(made)), [0], "{made} on {kind:?}");
+            assert_eq!(look(0, &name(made)), (1234, 77, mode), "{made} on {kind:?}");
+        }
+        pool.act_as(Caller::DAEMON);
+        let all = ["top", "top/d", "top/d/file", "top/d/dir", "top/d/link", "top/d/fifo"];
+        let numbers = all.map(|path| pool.ino(path));
+        pool.remount(|_| ());
+        assert_eq!(all.map(|path| pool.ino(path)), numbers, "{kind:?}");
     }
 }
 
