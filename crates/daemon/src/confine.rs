@@ -31,3 +31,57 @@ pub(crate) fn keep_to_known_calls(settings: &Settings) {
         tracing::warn!("seccomp={}: {error}: the daemon runs without a filter", settings.options.seccomp);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    use fsstack_sys::capabilities::KEPT;
+
+    /// The words of an option in the unit for systemd, from all of its lines.
+    fn words(option: &str) -> BTreeSet<String> {
+        let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/fsstack@.service");
+        let unit = fs::read_to_string(unit).unwrap();
+        let lines = unit.lines().filter_map(|line| line.strip_prefix(option)?.strip_prefix('='));
+        lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_unit_has_the_capabilities_that_the_daemon_keeps_and_two_for_its_start() {
+        let kept = KEPT.iter().flat_map(|(set, _)| set.iter_names()).map(|(name, _)| format!("CAP_{name}"));
+        let for_the_start = ["CAP_SETPCAP", "CAP_SYS_RESOURCE"].map(str::to_owned);
+        assert_eq!(words("CapabilityBoundingSet"), kept.chain(for_the_start).collect());
+    }
+
+    /// An option that makes a mount namespace would hide the pool from others.
+    #[test]
+    fn the_unit_has_every_restriction_that_needs_no_mount_namespace() {
+        for option in ["NoNewPrivileges", "RestrictNamespaces", "RestrictRealtime", "LockPersonality"] {
+            assert_eq!(words(option), ["yes".to_owned()].into(), "{option}");
+        }
+        assert_eq!(words("MemoryDenyWriteExecute"), ["yes".to_owned()].into());
+        assert_eq!(words("SystemCallArchitectures"), ["native".to_owned()].into());
+        assert_eq!(
+            words("RestrictAddressFamilies"),
+            ["AF_INET", "AF_INET6", "AF_UNIX"].map(str::to_owned).into()
+        );
+        assert!(words("SystemCallFilter").contains("@system-service"));
+        for option in [
+            "ProtectSystem",
+            "ProtectHome",
+            "ReadWritePaths",
+            "PrivateTmp",
+            "PrivateDevices",
+            "PrivateUsers",
+            "ProtectKernelTunables",
+            "ProtectKernelModules",
+            "ProtectKernelLogs",
+            "ProtectControlGroups",
+            "ProtectProc",
+            "User",
+        ] {
+            assert_eq!(words(option), BTreeSet::new(), "{option}");
+        }
+    }
+}

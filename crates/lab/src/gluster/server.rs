@@ -389,3 +389,65 @@ fn answers(home: &Path) -> Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::needs;
+
+    /// A network namespace that is removed when it drops.
+    struct Network(Namespace);
+
+    impl Network {
+        fn make(namespace: Namespace) -> Self {
+            command("ip").args(["netns", "add"]).arg(namespace.path().file_name().unwrap()).run().unwrap();
+            Self(namespace)
+        }
+    }
+
+    impl Drop for Network {
+        fn drop(&mut self) {
+            crate::network::remove_namespace(&self.0.path()).unwrap();
+        }
+    }
+
+    /// The first process of a process namespace in the lab's network, which is recorded as the server.
+    fn serve(home: &Path) -> Process {
+        let network = format!("--net={}", namespace(home).path().display());
+        let sleep_there = ["--fork", "nsenter", &network, "unshare", "--pid", "--fork", "--kill-child"];
+        command("setsid").args(sleep_there).args(["sleep", "1000"]).run().unwrap();
+        let began = Instant::now();
+        loop {
+            let sleeps = |process: &Process| arguments(*process).first().is_some_and(|name| name == "sleep");
+            if let Some(process) = processes(home).unwrap().into_iter().find(sleeps) {
+                let name = Engine::Chroot.name();
+                fs::write(home.join(RECORD), format!("{name}\n{} {}\n", process.pid, process.started))
+                    .unwrap();
+                return process;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "it does not begin");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// As after a crash of the machine's network: the namespace was removed and made anew.
+    #[test]
+    fn a_server_in_a_network_that_was_lost_does_not_count_and_is_ended() {
+        needs!(root(), program("ip"), program("nsenter"), program("unshare"));
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path();
+        let network = Network::make(namespace(home));
+        let lost = serve(home);
+        assert_eq!(init(home), Some(lost));
+        drop(network);
+        let _network = Network::make(namespace(home));
+        assert_eq!(init(home), None, "no client reaches it");
+        assert_eq!(engine(home), Some(Engine::Chroot), "it is started anew by the engine that it had");
+        remove(home).unwrap();
+        assert!(!lost.lives());
+        let anew = serve(home);
+        assert_eq!(init(home), Some(anew));
+        remove(home).unwrap();
+        assert!(!anew.lives());
+    }
+}
