@@ -1,12 +1,13 @@
 //! File handles, as an NFS server holds them: over whatever happens they mean the object that they were made of.
 
 use std::ffi::CString;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
+use fsstack_lab::branch::Kind;
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 use fsstack_sys::handle::{FileHandle, name_to_handle, open_handle};
 use fsstack_sys::{Errno, OFlags, at};
@@ -136,6 +137,37 @@ fn handles_outlive_what_the_kernel_forgets() {
     let mut pool = pool();
     over(&mut pool, |_| forget());
     over(&mut pool, |_| ());
+}
+
+/// Nothing has named it since the kernel forgot it, so no path tells where it is.
+#[test]
+fn what_lies_in_the_hidden_folder_is_not_reached_by_a_handle() {
+    needs!(mounting(), loops(), drop_caches());
+    for kind in [Kind::Xfs(MiB(300)), Kind::Ext4(MiB(100))] {
+        let pool = lab::pool().branch("x", kind).option("nfs-export").mount();
+        let held = ["half", "deep/copied"].map(|path| {
+            pool.mkdir("deep");
+            pool.write(path, b"a copy");
+            hold(&pool, path)
+        });
+        let (root, hidden) = (pool.branch("x").path(), pool.branch("x").path().join(".fsstack.moving"));
+        fs::create_dir(&hidden).unwrap();
+        fs::set_permissions(&hidden, Permissions::from_mode(0o700)).unwrap();
+        for name in ["half", "deep"] {
+            fs::rename(root.join(name), hidden.join(name)).unwrap();
+        }
+        for held in &held {
+            forget();
+            check_stale(&pool, held);
+        }
+        for name in ["half", "deep"] {
+            fs::rename(hidden.join(name), root.join(name)).unwrap();
+        }
+        for held in &held {
+            forget();
+            check(&pool, held);
+        }
+    }
 }
 
 #[test]

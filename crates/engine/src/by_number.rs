@@ -17,7 +17,7 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::at::Whereabouts;
-use fsstack_sys::{self as sys, Errno, OFlags, Stat};
+use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 
 use crate::entries::Entries;
 use crate::index::IndexEntry;
@@ -172,7 +172,7 @@ impl Union {
 
     /// Checks that `fd` is an object of the pool. A file system opens any of its inodes by number, also outside of a branch that
     /// is a directory in it, and the pool's own files. The path that the kernel knows decides. After a restart it may know
-    /// none: docs/nfs.md, "Not promised".
+    /// none: the hidden folders are looked through then, and docs/nfs.md, "Not promised", names the rest.
     ///
     /// # Errors
     /// ESTALE if it is no object of the pool.
@@ -189,9 +189,39 @@ impl Union {
             }
             // One that has several names may have another below the root.
             Whereabouts::Elsewhere => stat.nlink == 1,
-            Whereabouts::Unknown => false,
+            Whereabouts::Unknown => self.is_hidden(pool, branch, stat.ino)?,
         };
         if outside { Err(OpError::STALE) } else { Ok(()) }
+    }
+
+    /// Whether the file with the inode number `ino` lies in a hidden folder of the pool on `branch`.
+    fn is_hidden(&self, pool: &Pool, branch: &Branch, ino: u64) -> Result<bool> {
+        let root = branch.root();
+        let open = |dir: BorrowedFd<'_>, name: &CStr| {
+            match branch.ask(|| sys::at::open_dir(dir, name, branch.mounts)) {
+                // A user may have made something else of that name.
+                Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+                opened => opened.map(Some),
+            }
+        };
+        let mut dirs = Vec::new();
+        for folder in pool.hidden_folders() {
+            dirs.extend(open(root.as_fd(), folder)?);
+        }
+        while let Some(dir) = dirs.pop() {
+            let mut entries = Entries::of(branch, dir.as_fd())?;
+            while let Some(listed) = entries.next()? {
+                // It may get its name in the pool meanwhile.
+                let is_there = || branch.ask(|| sys::at::stat(dir.as_fd(), &listed.name));
+                if listed.ino == ino && is_there().is_ok_and(|there| there.ino == ino) {
+                    return Ok(true);
+                }
+                if listed.kind == Some(Kind::Dir) {
+                    dirs.extend(open(dir.as_fd(), &listed.name)?);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// The name that a file has, if the kernel knows one and it leads there.

@@ -80,9 +80,14 @@ impl Pool {
         self.branches.iter().map(|branch| branch.level).max().unwrap_or(0).saturating_add(1)
     }
 
+    /// The names of the pool's hidden folders, in the root of a branch.
+    pub(crate) fn hidden_folders(&self) -> &'static [&'static CStr] {
+        &FOLDERS[..usize::from(self.level()).min(FOLDERS.len())]
+    }
+
     /// Whether `name` in the pool's root is a hidden folder of this pool.
     pub(crate) fn hides(&self, name: &CStr) -> bool {
-        FOLDERS[..usize::from(self.level()).min(FOLDERS.len())].contains(&name)
+        self.hidden_folders().contains(&name)
     }
 }
 

@@ -34,7 +34,31 @@ fn an_exported_pool_tells_what_a_server_needs_and_passes_the_check() {
     );
     let checked = told(&["nfs", "check", &at(&pool)]);
     assert!(checked.contains("ok    nfs-export: on") && checked.contains("ok    handle:"), "{checked}");
+    assert!(checked.contains(": opens files by number\n"), "{checked}");
     assert!(checked.contains("ok    found anew: the daemon finds 0 of 0"), "{checked}");
+}
+
+#[test]
+fn the_check_warns_of_a_branch_that_is_a_directory_of_a_larger_file_system() {
+    needs!(mounting(), loops(), program("mkfs.btrfs"), program("btrfs"));
+    let disks = lab::pool().xfs_branch("x", MiB(300)).btrfs_branch("b", MiB(200)).mount();
+    let parts = ["x", "b"].map(|branch| disks.branch(branch).path().join("part"));
+    std::fs::create_dir(&parts[0]).unwrap();
+    sh(disks.branch("b").path(), "btrfs -q subvolume create part; mkdir part/deeper");
+    let [x, b] = parts.map(|part| part.to_str().unwrap().to_owned());
+    let deeper = format!("{b}/deeper");
+    let pool = lab::pool().over(&[x.clone(), b.clone()]).option("nfs-export").mount();
+    let checked = told(&["nfs", "check", &at(&pool)]);
+    let warned = |checked: &str, path: &str| {
+        let line = format!("warn  {path}: opens files by number, and is a directory of a larger file system");
+        checked.lines().any(|shown| shown.starts_with(&line))
+    };
+    assert!(warned(&checked, &x), "{checked}");
+    assert!(checked.contains(&format!("ok    {b}: opens files by number\n")), "{checked}");
+    drop(pool);
+    let pool = lab::pool().over(&[deeper.clone()]).option("nfs-export").mount();
+    let checked = told(&["nfs", "check", &at(&pool)]);
+    assert!(warned(&checked, &deeper), "{checked}");
 }
 
 /// Not from the kernel's memory: the daemon is asked to find the objects by their handles alone.

@@ -11,10 +11,13 @@ use fsstack_control::exports::{self, ETAB, ExportClient, ExportLine};
 use fsstack_control::holders;
 use fsstack_pool::Printable;
 use fsstack_sys::handle::ByNumber;
-use fsstack_sys::{at, file};
+use fsstack_sys::{at, file, mounts};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+
+/// The inode number of a btrfs subvolume's root.
+const SUBVOLUME_ROOT: u64 = 256;
 
 pub(super) fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
     let mut findings = Vec::new();
@@ -108,13 +111,19 @@ fn branches(pool: &Pool, add: &mut impl FnMut(Level, &str, String)) {
     for branch in &pool.entry.branches {
         let path = branch.path();
         let about = Printable::path(&path).to_string();
-        let Some((by_number, tells_births)) =
-            unless_it_hangs(HUNG_AFTER, move || (by_number(&path), tells_births(&path)))
+        let Some((by_number, tells_births, is_whole)) =
+            unless_it_hangs(HUNG_AFTER, move || (by_number(&path), tells_births(&path), is_whole(&path)))
         else {
             add(Level::Fail, &about, "it hangs: clients wait for what is there".into());
             continue;
         };
         match by_number {
+            Ok(true) if is_whole.is_ok_and(|whole| !whole) => add(
+                Level::Warn,
+                &about,
+                "opens files by number, and is a directory of a larger file system: clients that make up handles can reach files outside of it; make it a file system of its own, unless you trust them"
+                    .into(),
+            ),
             Ok(true) => add(Level::Ok, &about, "opens files by number".into()),
             Ok(false) => add(
                 Level::Warn,
@@ -140,6 +149,21 @@ fn tells_births(branch: &Path) -> io::Result<bool> {
     let root = at::open_root(branch).map_err(|error| error.errno)?;
     let root = at::stat_fd(root.as_fd()).map_err(|error| error.errno)?;
     Ok(root.btime.is_some())
+}
+
+/// Whether all of the file system is in the branch: what is opened by its number lies nowhere else.
+fn is_whole(branch: &Path) -> io::Result<bool> {
+    let root = at::open_root(branch).map_err(|error| error.errno)?;
+    let space = file::statfs(root.as_fd()).map_err(|error| error.errno)?;
+    let stat = at::stat_fd(root.as_fd()).map_err(|error| error.errno)?;
+    if let Some(ByNumber::Btrfs { .. }) = ByNumber::of(root.as_fd(), space.f_type) {
+        return Ok(stat.ino == SUBVOLUME_ROOT); // a number is one of the subvolume
+    }
+    let path = branch.canonicalize()?;
+    let mounts = mounts::list()?;
+    Ok(mounts
+        .iter()
+        .any(|mount| mount.id == stat.mnt_id && mount.mount_point == path && mount.root == Path::new("/")))
 }
 
 fn by_number(branch: &Path) -> io::Result<bool> {
