@@ -29,6 +29,7 @@ pub(crate) enum Part {
     Breakdown,
     Endurance,
     Standstill,
+    Waiting,
 }
 
 const PARTS: &[(&str, Part)] = &[
@@ -52,6 +53,7 @@ const PARTS: &[(&str, Part)] = &[
     ("breakdown", Part::Breakdown),
     ("endurance", Part::Endurance),
     ("standstill", Part::Standstill),
+    ("waiting", Part::Waiting),
 ];
 
 /// How long it may take.

@@ -61,6 +61,7 @@ const FIGURES: &[(Part, Figures)] = &[
         let (rounds, mib) = asked.standstill();
         standstill::run(rounds, mib, tables)
     }),
+    (Part::Waiting, |_, asked, tables| standstill::run_waiting(asked.rounds(), tables)),
     (Part::Copy, |test_bed, asked, tables| copy::run(test_bed, asked.copied(), tables)),
     (Part::Groups, |test_bed, asked, tables| groups::run(test_bed, asked.metadata(), tables)),
     (Part::Export, |test_bed, asked, tables| export::run(test_bed, asked.metadata(), tables)),

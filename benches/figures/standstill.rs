@@ -31,15 +31,22 @@ const LOOK: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(60);
 const TRANSPORTS: [&str; 2] = ["dev", "ring"];
 
-/// `mib` is the size of each file that moves.
+/// Files that move; `mib` is the size of each.
 pub(crate) fn run(rounds: usize, mib: u64, tables: &mut Vec<Table>) -> Result<()> {
     let home = cleanup::fresh("figures-standstill")?;
     let _home = Entry::dir(&home)?;
     tables.push(beside_moves(&home, rounds, mib)?);
+    Ok(())
+}
+
+/// Callers that wait for a branch that hangs, and files that are closed there.
+pub(crate) fn run_waiting(rounds: usize, tables: &mut Vec<Table>) -> Result<()> {
     if which("mergerfs").is_none() {
         Skip::because("needs mergerfs, which serves the branch that hangs").announce();
         return Ok(());
     }
+    let home = ledger::fresh("figures-waiting")?;
+    let _home = Entry::dir(&home)?;
     tables.push(beside_a_frozen_branch(&home, rounds)?);
     Ok(())
 }
