@@ -84,9 +84,11 @@ impl DerefMut for ExclusiveFile<'_> {
 impl Drop for ExclusiveFile<'_> {
     fn drop(&mut self) {
         let branch = self.placed.branch.branch();
-        if !Arc::ptr_eq(&self.file.at.load(), branch) {
-            self.file.at.store(branch.clone());
+        let mut at = self.file.at.lock();
+        if !Arc::ptr_eq(&at, branch) {
+            *at = branch.clone();
         }
+        drop(at);
         self.file.writable.store(self.placed.access.writes(), SeqCst);
         *self.file.alone.lock() = None;
     }

@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use fsstack_branch::admin_state::OpenFileRef;
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::Result;
@@ -68,8 +67,8 @@ pub struct OpenFile {
     placed: RwLock<BranchFile>,
     /// The thread that has `placed` alone.
     alone: Mutex<Option<ThreadInCalls>>,
-    /// The branch that it is on, and whether the descriptor is good for writing: for readers without the lock.
-    at: ArcSwap<Branch>,
+    /// The branch that it is on, held for moments, and whether the descriptor is good for writing.
+    at: Mutex<Arc<Branch>>,
     writable: AtomicBool,
     /// How the kernel reaches the bytes.
     io_mode: Ranked<IoMode, IO_MODE>,
@@ -100,7 +99,7 @@ impl OpenFile {
         stat: &Stat,
         backings: Arc<dyn Backings>,
     ) -> Self {
-        let at = ArcSwap::new(branch.branch().clone());
+        let at = Mutex::new(branch.branch().clone());
         Self {
             placed: RwLock::new(BranchFile { branch, fd, access, departure: None }),
             alone: Mutex::default(),
@@ -190,9 +189,9 @@ impl OpenFile {
         reported.or_else(passed)
     }
 
-    /// The branch that the file is on now. Never blocks.
+    /// The branch that the file is on now. Waits for no call on it.
     pub fn branch(&self) -> Arc<Branch> {
-        self.at.load_full()
+        self.at.lock().clone()
     }
 
     /// Makes sure that the descriptor can be written to.
