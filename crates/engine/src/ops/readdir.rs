@@ -17,9 +17,9 @@ use crate::open::DirHandle;
 use crate::open::followed::Followed;
 use crate::open::listing::{DOT, DOT_DOT, Listing, Read, is_tail};
 use crate::pool::Pool;
-use fsstack_branch::ranked::Ranked;
 use crate::resolve::Found;
 use crate::union::Union;
+use fsstack_branch::ranked::Ranked;
 
 /// How long another reader of the same handle is waited for.
 const LISTING_LOCK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
