@@ -89,7 +89,7 @@ fn skeletons_and_what_is_made_in_them_are_right_on_branches_that_lack_something(
     for kind in [Kind::Bare, Kind::Served, Kind::Ext4(MiB(32)), Kind::Tmpfs(MiB(8))] {
         let Unlike { pool, .. } = &mut unlike(kind, [ReadWrite, ReadWrite]);
         pool.put_dir(1, "top/d");
-        run("chown", &["7:8"], &pool.on(1, "top"));
+        run("chown", &["0:8"], &pool.on(1, "top"));
         run("chown", &["9:77"], &pool.on(1, "top/d"));
         run("chmod", &["1757"], &pool.on(1, "top"));
         run("chmod", &["2777"], &pool.on(1, "top/d"));
