@@ -77,14 +77,15 @@ impl PidsGroup {
         fs::write(self.path.join(MEMBERS), pid.to_string()).with_context(|| self.path.display().to_string())
     }
 
-    /// Lets no further thread start.
-    pub fn close(&self) -> Result<()> {
-        let now = fs::read_to_string(self.path.join("pids.current"))?;
-        fs::write(self.path.join("pids.max"), now.trim()).with_context(|| self.path.display().to_string())
+    /// Lets `more` threads start, and no others.
+    pub fn bound(&self, more: u64) -> Result<()> {
+        let now: u64 = fs::read_to_string(self.path.join("pids.current"))?.trim().parse()?;
+        let bound = (now + more).to_string();
+        fs::write(self.path.join("pids.max"), bound).with_context(|| self.path.display().to_string())
     }
 
     /// Lets threads start again.
-    pub fn open(&self) -> Result<()> {
+    pub fn unbound(&self) -> Result<()> {
         fs::write(self.path.join("pids.max"), "max").with_context(|| self.path.display().to_string())
     }
 }

@@ -41,7 +41,7 @@ fn an_exported_pool_tells_what_a_server_needs_and_passes_the_check() {
 #[test]
 fn the_check_warns_of_a_branch_that_is_a_directory_of_a_larger_file_system() {
     needs!(mounting(), loops(), program("mkfs.btrfs"), program("btrfs"));
-    let disks = lab::pool().xfs_branch("x", MiB(300)).btrfs_branch("b", MiB(200)).mount();
+    let disks = lab::pool().xfs_branch("x", MiB(300)).btrfs_branch("b", MiB(200)).unmounted();
     let parts = ["x", "b"].map(|branch| disks.branch(branch).path().join("part"));
     std::fs::create_dir(&parts[0]).unwrap();
     sh(disks.branch("b").path(), "btrfs -q subvolume create part; mkdir part/deeper");
