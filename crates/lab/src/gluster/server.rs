@@ -430,7 +430,7 @@ mod tests {
         }
     }
 
-    /// As after a crash of the machine's network: the namespace was removed and made anew.
+    /// The namespace was removed and made anew, as after a crash.
     #[test]
     fn a_server_in_a_network_that_was_lost_does_not_count_and_is_ended() {
         needs!(root(), program("ip"), program("nsenter"), program("unshare"));
