@@ -76,7 +76,7 @@ fn others_are_served_though_few_threads_can_start(transport: &str) {
     assert_eq!(pool.read("on-b"), b"text");
     let daemon = pool.daemon();
     group.enter(daemon.pid).unwrap();
-    let frozen = Frozen::new(pool.branch("a").daemon());
+    let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     group.bound(6).unwrap();
     drop(open);
     let (tell, told) = std::sync::mpsc::channel();
