@@ -56,7 +56,7 @@ fn the_check_warns_of_a_branch_that_is_a_directory_of_a_larger_file_system() {
     assert!(warned(&checked, &x), "{checked}");
     assert!(checked.contains(&format!("ok    {b}: opens files by number\n")), "{checked}");
     drop(pool);
-    let pool = lab::pool().over(&[deeper.clone()]).option("nfs-export").mount();
+    let pool = lab::pool().over(std::slice::from_ref(&deeper)).option("nfs-export").mount();
     let checked = told(&["nfs", "check", &at(&pool)]);
     assert!(warned(&checked, &deeper), "{checked}");
 }
