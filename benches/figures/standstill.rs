@@ -45,7 +45,7 @@ pub(crate) fn run_waiting(rounds: usize, tables: &mut Vec<Table>) -> Result<()> 
         Skip::because("needs mergerfs, which serves the branch that hangs").announce();
         return Ok(());
     }
-    let home = ledger::fresh("figures-waiting")?;
+    let home = cleanup::fresh("figures-waiting")?;
     let _home = Entry::dir(&home)?;
     tables.push(beside_a_frozen_branch(&home, rounds)?);
     Ok(())

@@ -195,7 +195,7 @@ impl Union {
     }
 
     /// Whether the file with the inode number `ino` lies in a hidden folder of the pool on `branch`.
-    fn is_hidden(&self, pool: &Pool, branch: &Branch, ino: u64) -> Result<bool> {
+    fn is_hidden(&self, pool: &Pool, branch: &Member, ino: u64) -> Result<bool> {
         let root = branch.root();
         let open = |dir: BorrowedFd<'_>, name: &CStr| {
             match branch.ask(|| sys::at::open_dir(dir, name, branch.mounts)) {
