@@ -46,12 +46,16 @@ impl Seen {
             return;
         }
         if let Some(done) = verdict.done.filter(|_| cut.progress.started > 0) {
+            // The index is written by a thread of its own: when it did so says nothing of the operation.
+            let is_later = |other: &Cut| other.states == cut.states && other.progress.answered > 0;
             let column = match cut.progress.answered {
                 0 => Column::CutUnderWay,
                 answered if is_first_synced(given, &plan.acts, answered, &plan.durable) => Column::CutSynced,
                 _ => Column::Cut,
             };
-            self.0.entry(column).or_default().insert(done);
+            if column != Column::CutUnderWay || !recording.cuts.iter().any(is_later) {
+                self.0.entry(column).or_default().insert(done);
+            }
             if let Some(whole) = cut.whole.filter(|whole| whole.started > 0) {
                 let column = if whole.answered == 0 { Column::KilledUnderWay } else { Column::Killed };
                 self.0.entry(column).or_default().insert(done);

@@ -95,8 +95,11 @@ fn replay(recording: &Recording, cut: &Cut, faults: &[Fault]) -> String {
     if let Some(between) = &recording.between {
         let _ = writeln!(text, "  # {between}");
     }
-    let _ =
-        writeln!(text, "  # {}", if cut.lost == 0 { "kill -9 of the daemon:" } else { "the power goes:" });
+    let _ = writeln!(
+        text,
+        "  # {}",
+        if cut.whole == Some(cut.progress) { "kill -9 of the daemon:" } else { "the power goes:" }
+    );
     for (at, state) in cut.states.iter().enumerate() {
         let lost: Vec<&str> =
             disks[at].iter().skip(state + 1).map(|state| state.what.as_str()).take(6).collect();
