@@ -57,8 +57,9 @@ impl Seen {
                 self.0.entry(column).or_default().insert(done);
             }
             if let Some(whole) = cut.whole.filter(|whole| whole.started > 0) {
-                let killed_later =
-                    |other: &Cut| other.states == cut.states && other.whole.is_some_and(|whole| whole.answered > 0);
+                let killed_later = |other: &Cut| {
+                    other.states == cut.states && other.whole.is_some_and(|whole| whole.answered > 0)
+                };
                 if whole.answered > 0 {
                     self.0.entry(Column::Killed).or_default().insert(done);
                 } else if !recording.cuts.iter().any(killed_later) {
