@@ -58,7 +58,7 @@ impl<T, const RANK: u8> Ranked<T, RANK> {
     /// Takes the lock. A debug build panics if the thread has one of the same or a higher rank.
     #[track_caller]
     pub fn lock(&self) -> RankedGuard<'_, T, RANK> {
-        let held = HeldRank::new();
+        let held = HeldRank::in_order();
         RankedGuard { guard: self.0.lock(), _held: held }
     }
 
@@ -73,7 +73,7 @@ impl<T, const RANK: u8> Ranked<T, RANK> {
     /// None: another thread has it for longer than `timeout`.
     #[track_caller]
     pub fn try_lock_for(&self, timeout: Duration) -> Option<RankedGuard<'_, T, RANK>> {
-        let held = HeldRank::new();
+        let held = HeldRank::in_order();
         let guard = self.0.try_lock_for(timeout)?;
         Some(RankedGuard { guard, _held: held })
     }
@@ -124,13 +124,13 @@ mod held {
     impl<const RANK: u8> HeldRank<RANK> {
         /// For a lock that is waited for: the thread has none of this rank or of a higher one.
         #[track_caller]
-        pub fn new() -> Self {
+        pub fn in_order() -> Self {
             let highest = highest();
             assert!(highest < RANK, "a lock of rank {RANK} is taken after one of rank {highest}");
             Self::unordered()
         }
 
-        /// Like [`Self::new`], for a lock that is shared so that a thread may have two of its rank.
+        /// Like [`Self::in_order`], for a lock that is shared so that a thread may have two of its rank.
         #[track_caller]
         pub fn one_more() -> Self {
             let highest = highest();
@@ -175,7 +175,7 @@ mod held {
     use super::HeldRank;
 
     impl<const RANK: u8> HeldRank<RANK> {
-        pub const fn new() -> Self {
+        pub const fn in_order() -> Self {
             Self
         }
 
@@ -207,16 +207,19 @@ mod tests {
     #[test]
     #[should_panic = "a lock of rank 30 is taken after one of rank 32"]
     fn a_files_place_is_taken_before_the_tree() {
-        drop((HeldRank::<PLACED>::new(), HeldRank::<PLACED>::one_more(), HeldRank::<TREE>::new()));
-        let _tree = HeldRank::<TREE>::new();
-        let _placed = HeldRank::<PLACED>::new();
+        drop((HeldRank::<PLACED>::in_order(), HeldRank::<PLACED>::one_more(), HeldRank::<TREE>::in_order()));
+        let _tree = HeldRank::<TREE>::in_order();
+        let _placed = HeldRank::<PLACED>::in_order();
     }
 
     #[test]
     fn branches_are_asked_under_locks_that_are_waited_for_in_pieces() {
         let listing = Ranked::<_, LISTING>::new(());
-        let _held =
-            (listing.try_lock_for(Duration::ZERO), HeldRank::<PLACED>::new(), HeldRank::<TREE>::new());
+        let _held = (
+            listing.try_lock_for(Duration::ZERO),
+            HeldRank::<PLACED>::in_order(),
+            HeldRank::<TREE>::in_order(),
+        );
         assert_none_held();
     }
 

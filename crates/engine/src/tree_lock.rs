@@ -76,7 +76,7 @@ impl TreeLock {
     /// # Errors
     /// EIO if the thread that changes it does not come back from a branch that hangs.
     pub(crate) fn read(&self, pool: &Pool) -> Result<TreeLockGuard<'_, RwLockReadGuard<'_, ()>>> {
-        let rank = HeldRank::new();
+        let rank = HeldRank::in_order();
         let share = || if self.is_claimed(pool) { None } else { self.lock.try_read() };
         let within = || if self.is_claimed(pool) { None } else { self.lock.try_read_for(LOCK_ATTEMPT) };
         let wait = || reply_takeover::aside(|| unless_stuck(pool, within, || self.is_stuck()));
@@ -89,7 +89,7 @@ impl TreeLock {
     /// # Errors
     /// EIO if a holder does not come back from a branch that hangs.
     pub(crate) fn write(&self, pool: &Pool) -> Result<TreeLockGuard<'_, RwLockWriteGuard<'_, ()>>> {
-        let rank = HeldRank::new();
+        let rank = HeldRank::in_order();
         if let Some(guard) = self.lock.try_write() {
             return Ok(self.guard(guard, rank));
         }
@@ -114,7 +114,7 @@ impl TreeLock {
 
     /// Takes it for a change, unless somebody keeps it for longer than `timeout`. Not for a thread that holds it.
     pub(crate) fn try_write(&self, timeout: Duration) -> Option<TreeLockGuard<'_, RwLockWriteGuard<'_, ()>>> {
-        let (came, rank) = (Instant::now(), HeldRank::new());
+        let (came, rank) = (Instant::now(), HeldRank::in_order());
         loop {
             match self.lock.try_write_for(LOCK_ATTEMPT) {
                 Some(guard) => return Some(self.guard(guard, rank)),

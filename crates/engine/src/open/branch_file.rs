@@ -170,7 +170,7 @@ impl OpenFile {
     /// # Errors
     /// EIO if that thread does not come back from a branch that hangs.
     pub(super) fn placed(&self) -> Result<SharedFile<'_>> {
-        self.share(HeldRank::new(), RwLock::try_read, RwLock::try_read_for)
+        self.share(HeldRank::in_order(), RwLock::try_read, RwLock::try_read_for)
     }
 
     /// Like [`Self::placed`], but not held back by threads that wait for exclusive access. Two files may be held so at once.
@@ -286,7 +286,7 @@ impl OpenFile {
     /// # Errors
     /// EIO if another holder of the file is stuck in its branch.
     pub(crate) fn hold_exclusively(&self) -> Result<ExclusiveFile<'_>> {
-        let rank = HeldRank::new();
+        let rank = HeldRank::in_order();
         let placed = match self.placed.try_write() {
             Some(placed) => placed,
             None => reply_takeover::aside(|| self.wait_for_exclusive())?,
