@@ -77,6 +77,8 @@ impl Seen {
             seen.contains(&true),
             seen.contains(&false),
         ) {
+            // Whether both come up depends on the moment: a request may always end either way before its answer.
+            (Column::KilledUnderWay | Column::CutUnderWay, ..) => "done or not",
             (Column::Away, _, false) => "kept",
             (Column::Away, ..) => "not always kept",
             (_, true, true) => "done or not",
