@@ -40,7 +40,7 @@ thread_local! {
     static PREPARED: Cell<Option<Prepared>> = const { Cell::new(None) };
     /// The thread is inside of [`acting_as`].
     static ACTS: Cell<bool> = const { Cell::new(false) };
-    /// The thread has the identity of the last [`acting_as`] still.
+    /// The thread has the identity of its last [`acting_as`] still, or one that it inherited.
     static LINGERS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -91,7 +91,9 @@ pub fn keep_capabilities() -> Result<()> {
     }
     rustix::process::umask(Mode::empty());
     PREPARED.set(Some(Prepared { own_umask: own.is_ok() }));
+    // The thread that started this one may have been acting as a caller: this one inherits it.
     CURRENT.set(None);
+    LINGERS.set(true);
     Ok(())
 }
 
@@ -261,6 +263,27 @@ mod tests {
             crate::at::mknod(root.as_fd(), c"file", 0o666, 0).unwrap();
             assert_eq!(owner("link").0, STRANGER.uid);
             assert_eq!(owner("file"), (0, 0, 0o666));
+        });
+    }
+
+    /// A transport starts threads while a worker still has the identity of its last caller.
+    #[test]
+    fn a_thread_started_under_a_callers_identity_makes_files_as_the_daemon() {
+        if !is_root() {
+            println!("skipped: not root");
+            return;
+        }
+        on_a_thread(|| {
+            let dir = tempfile::tempdir().unwrap();
+            let root = crate::at::open_root(dir.path()).unwrap();
+            acting_as(STRANGER, None, || ()).unwrap();
+            let inner = root.try_clone().unwrap();
+            on_a_thread(move || {
+                keep_capabilities().unwrap();
+                crate::at::mkdir(inner.as_fd(), c"own", 0o777).unwrap();
+            });
+            let made = dir.path().join("own").symlink_metadata().unwrap();
+            assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (0, 0, 0o777));
         });
     }
 
