@@ -251,7 +251,7 @@ impl Branch {
     /// Like [`Self::ask`], acting as `caller`: for calls that make something, or that a server permits by who calls.
     ///
     /// # Errors
-    /// What the branch answered; the kernel does not let the daemon act as that user, or be itself again.
+    /// The branch's error; the kernel does not let the daemon act as that user, or as itself again.
     pub fn ask_as<T>(&self, caller: Caller, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
         let _inside = self.come_in(CallKind::Short)?;

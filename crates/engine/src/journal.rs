@@ -134,8 +134,7 @@ impl NameChange {
     /// Puts it on a branch: one that takes part if it can, any other if not. None: no branch takes it, and the change goes on
     /// without, since a branch that is full to the last block must not forbid it.
     ///
-    /// Of the branches that take part, the first one with a new name is preferred: its journal keeps the record's end in order
-    /// with later changes of that name.
+    /// The first branch with a new name is preferred: its journal keeps the record's end in order with later changes of that name.
     pub(crate) fn begin(&self, pool: &Pool) -> Option<(BranchIx, Written)> {
         let part_of = |branch: &Branch| self.parts.iter().find(|part| part.branch == branch.id);
         let mut order: Vec<_> = pool.branches.iter().filter(|branch| branch.is_writable()).collect();

@@ -54,7 +54,7 @@ impl Inode {
             }
             alone
         });
-        // What is no directory any more has no names to be made.
+        // A directory that was removed meanwhile gets no names.
         alone.unwrap_or(true).then(|| CreateGuard { dir: self.clone(), name })
     }
 

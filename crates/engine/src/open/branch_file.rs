@@ -239,7 +239,7 @@ impl OpenFile {
     /// The file is to leave the branch `full`: from now on nobody changes it until the move is over.
     ///
     /// # Errors
-    /// As [`Self::hold_exclusively`].
+    /// The errors of [`Self::hold_exclusively`].
     pub(crate) fn leave(&self, full: BranchIx) -> Result<MoveRequest> {
         let mut placed = self.hold_exclusively()?;
         if placed.branch.ix != full {
@@ -337,7 +337,7 @@ impl OpenFile {
     /// came first.
     ///
     /// # Errors
-    /// As [`Self::hold_exclusively`].
+    /// The errors of [`Self::hold_exclusively`].
     pub(crate) fn replace(&self, was: FdOrigin, access: Access, fd: MountedFd) -> Result<()> {
         let (branch, gone) = self.put(was, access, fd)?; // a close may hang too
         branch.dispose(gone.fd.mount_generation, gone.fd);

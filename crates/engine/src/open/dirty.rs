@@ -85,7 +85,7 @@ impl OpenFile {
         to: ReportTo,
         call: impl FnOnce(BorrowedFd<'_>) -> Result<(), SysError>,
     ) -> Result<()> {
-        // What is acknowledged from now on says so again.
+        // Later acknowledged writes set these flags again.
         let unsynced = self.unsynced.0.swap(false, Relaxed);
         let touched = self.touched.swap(false, Relaxed);
         self.settle((to, Reporter::Sync), call).inspect_err(|_| {
@@ -130,13 +130,13 @@ impl OpenFile {
     /// past the daemon, are reported to all handles of the file.
     ///
     /// # Errors
-    /// As [`Self::hold_exclusively`].
+    /// The errors of [`Self::hold_exclusively`].
     pub(crate) fn replace_mount(&self, was: FdOrigin, access: Access, fd: MountedFd) -> Result<()> {
         if !(self.has_unsynced() || self.is_past_us() && was.access.writes()) {
             return self.replace(was, access, fd);
         }
         let mut replaced = Ok(());
-        // Who asks the new mount meanwhile waits for what the old one says.
+        // Calls on the new mount wait meanwhile for the old one's answer.
         let reported = self.write_back_errors.ask(None, OpError::is_of_a_sync, || {
             let (branch, gone) = match self.put(was, access, fd) {
                 Ok(put) => put,

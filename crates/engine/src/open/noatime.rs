@@ -58,7 +58,7 @@ impl OpenFile {
         if self.noatime.has_atime_reader.load(SeqCst) {
             return;
         }
-        // Who cannot have its place cannot read it either.
+        // A handle that cannot get the file's place cannot read it either.
         let Ok(placed) = self.placed() else { return };
         let (mut was, mut is_noatime) = {
             let mut state = self.noatime.state.lock();

@@ -5,8 +5,7 @@
 //! handle of that time, until an fsync by that handle has returned them. The close of a descriptor reports them too. But one
 //! handle may have several descriptors, and a program may ignore the result of close.
 //!
-//! Of two concurrent calls one may succeed because the other got the error: some file systems report a loss long before they
-//! return. So a successful call waits for those that began before it returned. A file that one program syncs at a time waits
+//! A call may succeed because a concurrent one got the error: some file systems report a loss long before they return. So a successful call waits for those that began before it returned. A file that one program syncs at a time waits
 //! for none.
 
 use std::collections::HashMap;
