@@ -157,15 +157,25 @@ pub fn write(registry: &Path, entry: &RegistryEntry) -> io::Result<Registration>
     let name = pool_id(&entry.mount_point());
     let names = std::iter::once(name.clone()).chain((2..).map(|count: u32| format!("{name}-{count}")));
     let id = names.into_iter().find(|id| !file_of(registry, id).exists()).unwrap_or(name);
-    rewrite(registry, &id, entry)?;
+    put(registry, &id, entry)?;
     Ok(Registration { registry: registry.to_owned(), id })
 }
 
-/// Writes the entry of a claimed name.
+/// Writes the entry of a claimed name anew; of several writers the last has asked for its entry last.
 ///
 /// # Errors
-/// The registry cannot be written.
-pub fn rewrite(registry: &Path, id: &str, entry: &RegistryEntry) -> io::Result<()> {
+/// `entry`'s own; the registry cannot be written.
+pub fn rewrite(
+    registry: &Path,
+    id: &str,
+    entry: impl FnOnce() -> io::Result<RegistryEntry>,
+) -> io::Result<()> {
+    let _locked = lock(registry)?;
+    put(registry, id, &entry()?)
+}
+
+/// Replaces the file of an entry in one step. Only under the lock: writers of one name share its draft.
+fn put(registry: &Path, id: &str, entry: &RegistryEntry) -> io::Result<()> {
     let draft = registry.join(format!("{id}.new"));
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&draft)?;
     file.write_all(&serde_json::to_vec(entry)?)?;
@@ -208,9 +218,12 @@ fn lock(registry: &Path) -> io::Result<fs::File> {
 }
 
 fn sweep_locked(registry: &Path) -> Vec<String> {
-    let dead = entries(registry)
-        .into_iter()
-        .filter(|(_, entry)| !entry.as_ref().is_some_and(|entry| entry.is_live(registry)));
+    // An entry that cannot be read may be one of another version.
+    let is_live = |id: &str, entry: &Option<RegistryEntry>| match entry {
+        Some(entry) => entry.is_live(registry),
+        None => Client::new(socket_of(registry, id)).is_answered(),
+    };
+    let dead = entries(registry).into_iter().filter(|(id, entry)| !is_live(id, entry));
     let swept = dead
         .filter(|(id, _)| {
             let _ = fs::remove_file(socket_of(registry, id));
@@ -346,6 +359,38 @@ mod tests {
         let _listed = write(dir.path(), &stale).unwrap();
         fs::write(dir.path().join("torn.json"), b"{").unwrap();
         assert_eq!(read(dir.path()), []);
+    }
+
+    /// Changes of branches at the same time each write the entry anew.
+    #[test]
+    fn an_entry_is_there_whole_while_several_threads_write_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let listed = write(dir.path(), &entry("/mnt/pool")).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        rewrite(dir.path(), listed.id(), || Ok(entry("/mnt/pool"))).unwrap();
+                    }
+                });
+            }
+            for _ in 0..200 {
+                assert_eq!(sweep(dir.path()).unwrap(), [""; 0]);
+                assert_eq!(read(dir.path()).len(), 1);
+            }
+        });
+    }
+
+    /// A daemon of another version may have written it.
+    #[test]
+    fn an_entry_that_cannot_be_read_stays_while_its_daemon_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let listed = write(dir.path(), &entry("/mnt/pool")).unwrap();
+        fs::write(file_of(dir.path(), listed.id()), b"{}").unwrap();
+        let listening = std::os::unix::net::UnixListener::bind(listed.socket()).unwrap();
+        assert_eq!(sweep(dir.path()).unwrap(), [""; 0]);
+        drop(listening);
+        assert_eq!(sweep(dir.path()).unwrap(), [listed.id()]);
     }
 
     #[test]

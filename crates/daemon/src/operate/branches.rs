@@ -200,13 +200,14 @@ impl Served {
     /// Other pools shall see which branches are taken now.
     fn relist(&self) {
         let Some(registry) = &self.registry else { return };
-        let pool = self.union.pool();
         let of = |branch: &Arc<Member>| {
             RegistryBranch::new(DirectoryId { device: branch.dev(), inode: branch.root_ino }, &branch.path)
         };
         let mount_point = self.settings.lock().mount_point.clone();
-        let written = RegistryEntry::of_this_process(&mount_point, pool.branches.iter().map(of).collect())
-            .and_then(|entry| registry::rewrite(registry, &self.id, &entry));
+        let entry = || {
+            RegistryEntry::of_this_process(&mount_point, self.union.pool().branches.iter().map(of).collect())
+        };
+        let written = registry::rewrite(registry, &self.id, entry);
         if let Err(error) = written {
             tracing::warn!("{}: cannot be written: {error}", Printable::path(registry));
         }
