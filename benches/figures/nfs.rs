@@ -12,6 +12,12 @@ use crate::test_bed::{Contender, Server, Standing, TestBed};
 
 const BRANCH: &str = "branch";
 const POOL: &str = "pool";
+/// Both as `fsstack nfs show --only-writer` has them: caches of server and pool keep attributes for a minute.
+const BRANCH_ALONE: &str = "branch, only writer";
+const POOL_ALONE: &str = "pool, only writer";
+const KEPT_SECONDS: u16 = 60;
+const KEPT: &[&str] = &["entry-timeout=60", "attr-timeout=60", "negative-timeout=60"];
+const EXPORTED: &[&str] = &["nfs-export", "minfreespace=64M"];
 const MIB: usize = 1 << 20;
 /// Clients at once, each by a connection of its own.
 const CLIENTS: [usize; 2] = [1, 2];
@@ -51,9 +57,12 @@ pub(crate) fn run(test_bed: &TestBed, amount: NfsAmount, tables: &mut Vec<Table>
     }
     let contenders = [
         Contender::new(BRANCH, Server::Branch, &[]),
-        Contender::new(POOL, Server::Fsstack, &[&["nfs-export", "minfreespace=64M"]]),
+        Contender::new(POOL, Server::Fsstack, &[EXPORTED]),
+        Contender::new(BRANCH_ALONE, Server::Branch, &[]),
+        Contender::new(POOL_ALONE, Server::Fsstack, &[EXPORTED, KEPT]),
     ];
     table.compare(POOL, &[BRANCH], "pool to branch");
+    table.compare(POOL_ALONE, &[BRANCH_ALONE], "pool to branch, only writer");
     let standing =
         contenders.iter().map(|of| Ok((of, test_bed.stand(of, 1)?))).collect::<Result<Vec<_>>>()?;
     let servers = standing.iter().map(|(of, at)| serve(of, at)).collect::<Result<Vec<_>>>()?;
@@ -80,7 +89,12 @@ pub(crate) fn run(test_bed: &TestBed, amount: NfsAmount, tables: &mut Vec<Table>
 fn serve(of: &Contender, at: &Standing) -> Result<Ganesha> {
     let part = at.parts().first().context("no branch")?;
     let beside = part.ancestors().nth(3).context("a branch has a home")?;
-    Ganesha::try_serve(at.path(), &beside.join(format!("ganesha-{}", of.name)))
+    let seconds = if [BRANCH_ALONE, POOL_ALONE].contains(&of.name) { KEPT_SECONDS } else { 0 };
+    Ganesha::try_serve_keeping(
+        seconds,
+        at.path(),
+        &beside.join(format!("ganesha-{}", of.name.replace(", only writer", "-alone"))),
+    )
 }
 
 /// Operations a second of all `clients` together.

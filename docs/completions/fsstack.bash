@@ -325,7 +325,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__nfs__subcmd__show)
-            opts="-h --clients --install --json --help"
+            opts="-h --clients --install --only-writer --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

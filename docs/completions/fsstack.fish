@@ -92,6 +92,7 @@ complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and not __fish_seen
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and not __fish_seen_subcommand_from show check" -f -a "check" -d 'Check an export: options, identity, index, branches, what the server exports, who holds the pool'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -l clients -d 'Clients as in exports(5), separated by blanks: hosts, networks, or "*" for everybody. Without this option the line has the word CLIENTS in their place' -r
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -l install -d 'Write the line to /etc/exports.d, and have a running server read it; only with --clients'
+complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -l only-writer -d 'Nobody changes files of the pool but clients of this server: caches may keep them for a minute'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -l json -d 'Print JSON (schemas: docs/schema)'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
 complete -c fsstack -n "__fish_fsstack_using_subcommand nfs; and __fish_seen_subcommand_from check" -l json -d 'Print JSON (schemas: docs/schema)'

@@ -94,7 +94,7 @@ fn the_block_that_is_printed_serves_the_pool() {
     pool.mkdir("d");
     pool.write("d/file", b"text");
     fs::set_permissions(pool.path(), Permissions::from_mode(0o777)).unwrap();
-    let block = printed(&pool);
+    let block = printed(&pool, &[]);
     let mut server = Ganesha::serve_block(&block, &home(&pool));
     let export = pool.path().to_str().unwrap().to_owned();
     let mut client = Client::new(server.address(), &export).unwrap();
@@ -109,7 +109,7 @@ fn the_block_that_is_printed_serves_the_pool() {
     pool.write("d/more", b"more");
     assert_eq!(client.list(&dir).unwrap(), ["file", "more"]);
     server.restart(|| pool.remount());
-    assert_eq!(printed(&pool), block);
+    assert_eq!(printed(&pool, &[]), block);
     let mut client = Client::new(server.address(), &export).unwrap();
     assert_eq!(client.fileid(&file), Ok(fileid));
     assert_eq!(client.read(&file, 0, 100).unwrap(), b"text");
@@ -117,10 +117,45 @@ fn the_block_that_is_printed_serves_the_pool() {
     assert_eq!(client.read(&made.handle, 0, 100).unwrap(), b"by a client");
 }
 
+/// With caches that keep names and attributes for a minute, in the server and in the pool.
+#[test]
+fn clients_of_the_only_writer_see_each_others_changes_at_once() {
+    needs_ganesha!();
+    let mut pool = builder();
+    for option in ["entry-timeout=60", "attr-timeout=60", "negative-timeout=60"] {
+        pool = pool.option(option);
+    }
+    let pool = pool.mount();
+    pool.mkdir("d");
+    fs::set_permissions(pool.at("d"), Permissions::from_mode(0o777)).unwrap();
+    let block = printed(&pool, &["--only-writer"]);
+    assert!(block.contains("Attr_Expiration_Time = 60;"), "{block}");
+    let server = Ganesha::serve_block(&block, &home(&pool));
+    let export = pool.path().to_str().unwrap().to_owned();
+    let [mut one, mut two] = [(); 2].map(|()| Client::new(server.address(), &export).unwrap());
+    let dir = one.handle("d").unwrap();
+    for n in 0..20 {
+        let name = format!("file{n}");
+        assert_eq!(two.stat(&dir, &name), Err(NfsError::NOENT));
+        assert_eq!(two.list(&dir).unwrap(), [""; 0]);
+        let made = one.open(&dir, &name, How::Made).unwrap();
+        assert_eq!(two.size(&made.handle), Ok(0));
+        assert_eq!(two.list(&dir).unwrap(), [name.as_str()]);
+        one.write(&made, 0, b"twelve bytes").unwrap();
+        assert_eq!(two.size(&made.handle), Ok(12));
+        assert_eq!(two.read(&made.handle, 0, 100).unwrap(), b"twelve bytes");
+        one.write(&made, 7, b"signs").unwrap();
+        assert_eq!(two.read(&made.handle, 0, 100).unwrap(), b"twelve signs");
+        one.close(&made).unwrap();
+        one.remove(&dir, &name).unwrap();
+        assert_eq!(two.stat(&dir, &name), Err(NfsError::NOENT));
+    }
+}
+
 /// The whole configuration that `fsstack nfs show` prints for nfs-ganesha.
-fn printed(pool: &Pool) -> String {
+fn printed(pool: &Pool, options: &[&str]) -> String {
     let fsstack = daemon::helper().unwrap().with_file_name("fsstack");
-    let shown = command(fsstack).args(["nfs", "show"]).arg(pool.path()).run().unwrap().stdout;
+    let shown = command(fsstack).args(["nfs", "show"]).arg(pool.path()).args(options).run().unwrap().stdout;
     let (_, block) = shown.split_once("# For nfs-ganesha.\n").unwrap();
     block.to_owned()
 }

@@ -16,6 +16,23 @@ pub const REASONS: &str = "\
 # sync: what was acknowledged is on disk.
 ";
 
+/// How long caches may keep names and attributes where one server is the only writer. A change that breaks the promise is
+/// seen after at most twice this time: the pool's caches and the server's run out one after the other.
+const ONLY_WRITER_SECONDS: u16 = 60;
+
+/// nfs-ganesha's parameters that make reads of a pool faster and promise nothing less. By default the server asks for a file's
+/// attributes after each read, for clients of VMware ESXi.
+pub const GANESHA_CORE: &str = "NFS_CORE_PARAM { Getattrs_In_Complete_Read = false; }\n";
+
+/// Programs that change the files of an exported pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writers {
+    /// Anybody: programs on the server, and other servers.
+    Anybody,
+    /// Clients of this server alone.
+    ThisServer,
+}
+
 /// A pool as a server sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Export<'a> {
@@ -23,6 +40,15 @@ pub struct Export<'a> {
     pub mount_point: &'a Path,
     /// Its stored id.
     pub id: PoolId,
+    /// Programs that change its files.
+    pub writers: Writers,
+}
+
+/// Mount options that let caches of the pool keep what only one server changes.
+pub fn only_writer_options() -> String {
+    ["entry-timeout", "attr-timeout", "negative-timeout"]
+        .map(|option| format!("{option}={ONLY_WRITER_SECONDS}"))
+        .join(",")
 }
 
 /// Clients that may mount it, each as in exports(5): a host, a network, `*`.
@@ -89,9 +115,13 @@ impl Export<'_> {
     /// nfs-ganesha's block. The number of the export is made from the pool's id: it is a part of every handle.
     pub fn ganesha_block(&self) -> String {
         let path = self.mount_point.display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
+        let (kept, because) = match self.writers {
+            Writers::Anybody => (0, "others write to the pool too"),
+            Writers::ThisServer => (ONLY_WRITER_SECONDS, "nobody else writes to the pool"),
+        };
         format!(
             "EXPORT {{\n    Export_Id = {};  # a part of every handle: keep it\n    Path = \"{path}\";\n    \
-             Pseudo = \"{path}\";\n    Access_Type = RW;\n    Attr_Expiration_Time = 0;  # others write to the pool too\n    \
+             Pseudo = \"{path}\";\n    Access_Type = RW;\n    Attr_Expiration_Time = {kept};  # {because}\n    \
              FSAL {{ Name = VFS; }}\n}}\n",
             self.export_number()
         )
@@ -108,7 +138,7 @@ mod tests {
 
     fn export(path: &str) -> Export<'_> {
         let id = "0a0b0c0d-0102-4304-8506-0708090a0b0c".parse().unwrap();
-        Export { mount_point: Path::new(path), id }
+        Export { mount_point: Path::new(path), id, writers: Writers::Anybody }
     }
 
     fn line(path: &str, clients: &str) -> String {
@@ -153,6 +183,15 @@ mod tests {
     fn a_path_may_have_blanks_and_quotes() {
         assert!(line("/srv/my \"pool\"#", "*").starts_with("/srv/my\\040\\042pool\\042\\043 *(rw"));
         assert!(export("/srv/my \"pool\"").ganesha_block().contains("Path = \"/srv/my \\\"pool\\\"\";"));
+    }
+
+    #[test]
+    fn attributes_are_kept_only_where_one_server_writes() {
+        let shared = export("/srv/pool");
+        assert!(shared.ganesha_block().contains("Attr_Expiration_Time = 0;"));
+        let alone = Export { writers: Writers::ThisServer, ..shared };
+        assert!(alone.ganesha_block().contains("Attr_Expiration_Time = 60;"));
+        assert_eq!(only_writer_options(), "entry-timeout=60,attr-timeout=60,negative-timeout=60");
     }
 
     #[test]

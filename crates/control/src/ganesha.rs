@@ -83,7 +83,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// What stands before the closing quote, and how many bytes that is with it.
+/// The text before the closing quote, and its length in bytes with the quote.
 fn quoted(text: &str, quote: char) -> (String, usize) {
     let mut plain = String::new();
     let mut is_escaped = false;
@@ -100,7 +100,7 @@ fn quoted(text: &str, quote: char) -> (String, usize) {
     (plain, text.len())
 }
 
-/// What the words say.
+/// The configuration that the words describe.
 fn of(words: &[String]) -> GaneshaConfig {
     let mut blocks: Vec<String> = Vec::new();
     let mut exports: Vec<(Option<PathBuf>, Option<i64>)> = Vec::new();

@@ -11,6 +11,7 @@ pub mod api;
 pub mod client;
 pub mod copying;
 pub mod exports;
+pub mod ganesha;
 pub mod holders;
 pub mod local_locks;
 pub mod operator;

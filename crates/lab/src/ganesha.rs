@@ -21,6 +21,8 @@ const PROGRAM: &str = "ganesha.nfsd";
 const BUFFERS_STAY: &str = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824";
 /// Name of the export below the server's root.
 pub const ROOT: &str = "t";
+/// Beginning of the server's parameters, as `fsstack nfs show` prints them.
+const SHOWN_CORE: &str = "NFS_CORE_PARAM {";
 /// A part of every handle: always the same.
 const EXPORT_ID: u32 = 20;
 
@@ -52,16 +54,22 @@ impl Ganesha {
 
     /// The same, with the reason where it cannot be.
     pub fn try_serve(export: &Path, home: &Path) -> Result<Self> {
+        Self::try_serve_keeping(0, export, home)
+    }
+
+    /// A server that keeps attributes for `seconds`.
+    pub fn try_serve_keeping(seconds: u16, export: &Path, home: &Path) -> Result<Self> {
         let exports = format!(
             "EXPORT_DEFAULTS {{ Access_Type = RW; Squash = No_Root_Squash; SecType = sys; Protocols = 4;
-               Transports = TCP; Attr_Expiration_Time = 0; }}
+               Transports = TCP; Attr_Expiration_Time = {seconds}; }}
+             {SHOWN_CORE} Getattrs_In_Complete_Read = false; }}
              EXPORT {{ Export_Id = {EXPORT_ID}; Path = {}; Pseudo = /{ROOT}; FSAL {{ Name = VFS; }} }}\n",
             export.display()
         );
         Self::started(exports, home)
     }
 
-    /// A server whose only export is `block`, as an operator would put it into its configuration.
+    /// A server with `block`, its parameters and its only export, as an operator would put them into its configuration.
     #[track_caller]
     pub fn serve_block(block: &str, home: &Path) -> Self {
         must(Self::started(block.to_owned(), home), "starting nfs-ganesha")
@@ -139,15 +147,18 @@ impl Ganesha {
     }
 
     fn config(&self) -> String {
+        // A second block of the same name is not merged: its values replace all of the first.
+        let core = format!(
+            "{SHOWN_CORE} Protocols = 4; NFS_Port = {}; Bind_addr = 127.0.0.1; Enable_NLM = false;
+             Enable_RQUOTA = false; Enable_UDP = false;",
+            self.port
+        );
+        let exports = self.exports.replacen(SHOWN_CORE, &core, 1);
         format!(
-            "NFS_CORE_PARAM {{ Protocols = 4; NFS_Port = {}; Bind_addr = 127.0.0.1; Enable_NLM = false;
-               Enable_RQUOTA = false; Enable_UDP = false; }}
-             NFSv4 {{ Graceless = true; RecoveryBackend = fs; RecoveryRoot = {home}/recovery; Only_Numeric_Owners = true; Minor_Versions = 0,1,2;
+            "NFSv4 {{ Graceless = true; RecoveryBackend = fs; RecoveryRoot = {home}/recovery; Only_Numeric_Owners = true; Minor_Versions = 0,1,2;
                Delegations = false; }}
              NFS_KRB5 {{ Active_krb5 = false; CCacheDir = {home}/krb5; }}
-             {}",
-            self.port,
-            self.exports,
+             {exports}",
             home = self.home.display()
         )
     }

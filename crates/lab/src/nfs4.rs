@@ -47,6 +47,8 @@ pub enum NfsError {
 impl NfsError {
     /// The object that the handle names is gone.
     pub const STALE: Self = Self::Status(70);
+    /// There is nothing of that name.
+    pub const NOENT: Self = Self::Status(2);
     /// There is something of that name.
     pub const EXIST: Self = Self::Status(17);
     /// Error of nfs-ganesha for a handle that cannot be followed now.
@@ -211,7 +213,20 @@ impl Client {
     /// # Errors
     /// As the server says.
     pub fn fileid(&mut self, handle: &[u8]) -> Told<u64> {
-        self.ask(&[putfh(handle), Words::of(&[GETATTR, 1, 1 << 20])], |answer| {
+        self.number(handle, 20)
+    }
+
+    /// The size of the file that the handle leads to.
+    ///
+    /// # Errors
+    /// As the server says.
+    pub fn size(&mut self, handle: &[u8]) -> Told<u64> {
+        self.number(handle, 4)
+    }
+
+    /// An attribute that is a number of 64 bits, by its own number (RFC 7531).
+    fn number(&mut self, handle: &[u8], attribute: u32) -> Told<u64> {
+        self.ask(&[putfh(handle), Words::of(&[GETATTR, 1, 1 << attribute])], |answer| {
             answer.operations(2)?;
             answer.bitmap()?;
             answer.word()?; // length of the values

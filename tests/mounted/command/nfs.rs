@@ -38,6 +38,30 @@ fn an_exported_pool_tells_what_a_server_needs_and_passes_the_check() {
     assert!(checked.contains("ok    found anew: the daemon finds 0 of 0"), "{checked}");
 }
 
+/// Where clients of one server alone write; the printed options are those of `fsstack set`.
+#[test]
+fn the_only_writer_is_given_options_that_keep_names() {
+    needs!(mounting());
+    let pool = lab::pool().tmp_branch("a").option("nfs-export").mount();
+    let at = at(&pool);
+    let shared = json("nfs-show", &["nfs", "show", &at]);
+    assert!(shared["ganesha_block"].as_str().unwrap().contains("Attr_Expiration_Time = 0;"), "{shared}");
+    assert!(
+        shared["ganesha_core"].as_str().unwrap().contains("Getattrs_In_Complete_Read = false;"),
+        "{shared}"
+    );
+    assert_eq!(shared["only_writer_options"], Value::Null);
+    let alone = json("nfs-show", &["nfs", "show", &at, "--only-writer"]);
+    assert!(alone["ganesha_block"].as_str().unwrap().contains("Attr_Expiration_Time = 60;"), "{alone}");
+    let options = alone["only_writer_options"].as_str().unwrap();
+    let shown = told(&["nfs", "show", &at, "--only-writer"]);
+    assert!(shown.contains(&format!("# Mount the pool with {options}, for both servers")), "{shown}");
+    told(&[&["set", at.as_str()], options.split(',').collect::<Vec<_>>().as_slice()].concat());
+    for option in ["entry-timeout", "attr-timeout", "negative-timeout"] {
+        assert_eq!(told(&["get", &at, option]), "60\n", "{option}");
+    }
+}
+
 #[test]
 fn the_check_warns_of_a_branch_that_is_a_directory_of_a_larger_file_system() {
     needs!(mounting(), loops(), program("mkfs.btrfs"), program("btrfs"));

@@ -246,6 +246,9 @@ pub enum NfsAction {
         /// Write the line to /etc/exports.d, and have a running server read it; only with --clients.
         #[arg(long, requires = "clients")]
         install: bool,
+        /// Nobody changes files of the pool but clients of this server: caches may keep them for a minute.
+        #[arg(long)]
+        only_writer: bool,
     },
     /// Check an export: options, identity, index, branches, what the server exports, who holds the pool.
     Check {

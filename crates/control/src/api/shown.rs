@@ -46,8 +46,12 @@ pub struct ExportShown {
     pub exports_file: String,
     /// Result of installing the line; null: not requested.
     pub installed: Option<String>,
-    /// nfs-ganesha's block.
+    /// nfs-ganesha's block of the export.
     pub ganesha_block: String,
+    /// nfs-ganesha's parameters of the whole server.
+    pub ganesha_core: String,
+    /// Mount options of the pool that fit `--only-writer`; null: not requested.
+    pub only_writer_options: Option<String>,
 }
 
 /// Output of `fsstack status`.

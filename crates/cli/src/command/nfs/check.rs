@@ -8,6 +8,7 @@ use crate::command::show::{self, Style};
 use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
 use fsstack_control::api::{Finding, Findings, Level};
 use fsstack_control::exports::{self, ETAB, ExportClient, ExportLine};
+use fsstack_control::ganesha::{self, CONFIG, GaneshaConfig};
 use fsstack_control::holders;
 use fsstack_pool::Printable;
 use fsstack_sys::handle::ByNumber;
@@ -32,6 +33,7 @@ pub(super) fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
     }
     branches(pool, &mut add);
     exports(&mount_point, &mut add);
+    by_ganesha(&mount_point, &mut add);
     held(&mount_point, &mut add);
     if exported == Some(true) {
         handles::tried(pool, &mount_point, &mut add);
@@ -197,6 +199,50 @@ fn exports(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     }
 }
 
+/// Exports of the pool by nfs-ganesha.
+fn by_ganesha(mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
+    match ganesha::read(Path::new(CONFIG)) {
+        Ok(config) => {
+            judged_ganesha(&config, mount_point)
+                .into_iter()
+                .for_each(|(level, text)| add(level, "nfs-ganesha", text));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => add(Level::Warn, "nfs-ganesha", format!("{CONFIG}: {error}")),
+    }
+}
+
+/// Findings of late changes and slow reads.
+fn judged_ganesha(config: &GaneshaConfig, mount_point: &Path) -> Vec<(Level, String)> {
+    let ours: Vec<_> = config.exports.iter().filter(|export| export.path.starts_with(mount_point)).collect();
+    let mut found: Vec<(Level, String)> = ours
+        .iter()
+        .map(|export| {
+            let path = Printable::path(&export.path);
+            match export.attributes_kept {
+                0 => (Level::Ok, format!("{path}: clients see at once what others change")),
+                kept => {
+                    let late = if kept < 0 { "never".to_owned() } else { format!("up to {kept} s late") };
+                    (
+                        Level::Warn,
+                        format!(
+                            "{path}: Attr_Expiration_Time = {kept}: clients see changes that others make {late}; right only if clients of this server alone write, else set 0"
+                        ),
+                    )
+                }
+            }
+        })
+        .collect();
+    if !ours.is_empty() && config.attributes_after_reads {
+        found.push((
+            Level::Warn,
+            "Getattrs_In_Complete_Read is true: each read asks for attributes, too; set it to false in NFS_CORE_PARAM unless clients are VMware ESXi"
+                .to_owned(),
+        ));
+    }
+    found
+}
+
 /// Findings that put file handles at risk.
 fn judged(line: &ExportLine, client: &ExportClient, table: &[ExportLine]) -> Vec<(Level, String)> {
     let mut defects = Vec::new();
@@ -273,6 +319,22 @@ mod tests {
         assert_eq!(levels("rw,sync,no_subtree_check,fsid=1"), [Level::Warn]);
         assert_eq!(levels("rw,async,no_subtree_check,mountpoint,fsid=1"), [Level::Warn]);
         assert_eq!(levels("rw,async"), [Level::Fail, Level::Warn, Level::Warn, Level::Warn]);
+    }
+
+    #[test]
+    fn late_changes_and_slow_reads_by_ganesha_are_reported() {
+        let export =
+            |path: &str, attributes_kept| ganesha::GaneshaExport { path: path.into(), attributes_kept };
+        let told = |exports: &[ganesha::GaneshaExport], attributes_after_reads| {
+            let config = GaneshaConfig { exports: exports.to_vec(), attributes_after_reads };
+            judged_ganesha(&config, Path::new("/srv/pool"))
+        };
+        let levels =
+            |found: Vec<(Level, String)>| found.into_iter().map(|(level, _)| level).collect::<Vec<_>>();
+        assert_eq!(levels(told(&[export("/srv/pool", 0)], false)), [Level::Ok]);
+        assert_eq!(levels(told(&[export("/srv/pool/sub", 60)], true)), [Level::Warn, Level::Warn]);
+        assert_eq!(told(&[export("/srv/other", 60)], true), []);
+        assert!(told(&[export("/srv/pool", -1)], false)[0].1.contains("never"));
     }
 
     #[test]

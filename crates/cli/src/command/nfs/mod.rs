@@ -7,7 +7,7 @@ use super::Failed;
 use super::args::{Nfs, NfsAction};
 use super::pool::{self, Pool};
 use super::show::{self, Style};
-use crate::nfs::{Clients, Export, REASONS};
+use crate::nfs::{Clients, Export, GANESHA_CORE, REASONS, Writers, only_writer_options};
 use fsstack_control::api::ExportShown;
 use fsstack_control::exports::named_elsewhere;
 use fsstack_control::holders;
@@ -23,9 +23,10 @@ const ETC: &str = "/etc";
 
 pub(crate) fn run(wish: &Nfs, style: Style) -> Result<(), Failed> {
     match &wish.action {
-        NfsAction::Show { pool, clients, install } => {
+        NfsAction::Show { pool, clients, install, only_writer } => {
             let pool = pool::find(pool)?;
-            let mut shown = described(&pool, clients.as_ref().unwrap_or(&Clients::not_named()))?;
+            let writers = if *only_writer { Writers::ThisServer } else { Writers::Anybody };
+            let mut shown = described(&pool, clients.as_ref().unwrap_or(&Clients::not_named()), writers)?;
             if *install {
                 shown.installed = Some(self::install(&pool, &shown)?);
             }
@@ -54,10 +55,10 @@ impl Mounted {
     }
 }
 
-fn described(pool: &Pool, clients: &Clients) -> Result<ExportShown, Failed> {
+fn described(pool: &Pool, clients: &Clients, writers: Writers) -> Result<ExportShown, Failed> {
     let mounted = Mounted::of(pool)?;
     let mount_point = pool.entry.mount_point();
-    let export = Export { mount_point: &mount_point, id: id(&mount_point)? };
+    let export = Export { mount_point: &mount_point, id: id(&mount_point)?, writers };
     Ok(ExportShown {
         mount_point: pool.shown(),
         nfs_export: mounted.exported,
@@ -66,12 +67,20 @@ fn described(pool: &Pool, clients: &Clients) -> Result<ExportShown, Failed> {
         exports_file: Printable::path(&file_of(pool)).to_string(),
         installed: None,
         ganesha_block: export.ganesha_block(),
+        ganesha_core: GANESHA_CORE.to_owned(),
+        only_writer_options: (writers == Writers::ThisServer).then(only_writer_options),
     })
 }
 
+/// Why the parameters of the server are set, and where they go.
+const CORE_REASON: &str = "\
+# Once for the server: if ganesha.conf has such a block, put the line into it, for a second block is not merged.
+# It saves a request for attributes at each read, which only VMware ESXi clients need.
+";
+
 /// An installed line is shown alone.
 fn human(shown: &ExportShown, clients: Option<&Clients>) -> String {
-    let ExportShown { exports_file, exports_line, ganesha_block, .. } = shown;
+    let ExportShown { exports_file, exports_line, ganesha_block, ganesha_core, .. } = shown;
     if let Some(installed) = &shown.installed {
         return format!("wrote {exports_file}; {installed}\n");
     }
@@ -96,8 +105,16 @@ fn human(shown: &ExportShown, clients: Option<&Clients>) -> String {
             Clients::NOT_NAMED
         ),
     };
+    let options = match &shown.only_writer_options {
+        Some(options) => format!(
+            "# Mount the pool with {options}, for both servers; or: fsstack set {} {}\n\n",
+            shown.mount_point,
+            options.replace(',', " ")
+        ),
+        None => String::new(),
+    };
     format!(
-        "{warning}# For the kernel's server, in {exports_file}:\n{REASONS}{to_name}{exports_line}\n\n# For nfs-ganesha.\n{identity}\n{ganesha_block}"
+        "{warning}{options}# For the kernel's server, in {exports_file}:\n{REASONS}{to_name}{exports_line}\n\n# For nfs-ganesha.\n{identity}\n{ganesha_block}\n{CORE_REASON}{ganesha_core}"
     )
 }
 
