@@ -13,6 +13,7 @@ mod given_up;
 mod handles;
 mod journal;
 mod kill;
+mod lacking;
 mod late_errors;
 mod marks;
 mod moves;

@@ -14,7 +14,7 @@ use fsstack_branch::events::BranchEvents;
 use fsstack_pool::{BranchId, BranchIx};
 
 use crate::inode::table::Table;
-use crate::recover::Interrupted;
+use crate::recover::{Interrupted, without_lacking};
 use crate::union::Union;
 
 /// How long the tree lock is waited for, and how long a branch that is back is kept closed for all of this.
@@ -28,20 +28,11 @@ impl Union {
 
     /// The branch `back` answers again, and nobody else is let in yet.
     fn recover(&self, back: (BranchIx, BranchId)) {
-        let mut pool = self.pool.load_full();
+        let pool = self.pool.load_full();
         let Some(back) = pool.live(back.0).filter(|live| live.id == back.1).cloned() else { return };
         let back = &*back;
         // What is about others that are away waits for them.
-        let away: Vec<_> = pool
-            .branches
-            .iter()
-            .filter(|other| other.ix != back.ix && other.ask(|| other.check_subvolumes()).is_err())
-            .map(|other| (other.ix, other.id))
-            .collect();
-        for (other, _) in &away {
-            pool = Arc::new(pool.without(*other));
-        }
-        let away: Vec<BranchId> = away.into_iter().map(|(_, id)| id).collect();
+        let (pool, away) = without_lacking(&pool, Some(back.ix));
         let Some(interrupted) = Interrupted::of(&pool, back) else { return };
         let changed = {
             let Some(_tree_lock) = self.tree_lock.try_write(SETTLE_TIMEOUT) else {

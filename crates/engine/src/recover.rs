@@ -153,12 +153,31 @@ pub(crate) fn fresh_name(suffix: &CStr) -> CString {
 
 /// Finishes or clears leftovers of moves onto and from the branch `added`, which is about to join a pool at work.
 pub(crate) fn clear_added(pool: &Pool, added: &Member) {
+    if added.check_subvolumes().is_err() {
+        return;
+    }
+    let (pool, lacking) = without_lacking(pool, Some(added.ix));
+    if added.is_writable() {
+        let occasion = Occasion { joining: Some(added.id), lacking: &lacking };
+        report(added, clear_on(&pool, added, occasion));
+    }
     // On the other branches, objects in the folder may be in use. Records that were settled without the absent branch are
     // not, nor those of moves from it.
-    if added.check_subvolumes().is_ok() {
-        let others: Vec<BranchIx> = pool.branches.iter().map(|branch| branch.ix).collect();
-        clear_about(pool, added, &others, journal::is_settled_without);
+    let others: Vec<BranchIx> = pool.branches.iter().map(|branch| branch.ix).collect();
+    clear_others(&pool, added, &others, journal::is_settled_without);
+}
+
+/// The pool without the branches that lack parts or do not answer, and the ids of these: a name that such a branch does not find
+/// may still exist. The branch `joining` takes no requests yet, and is not asked.
+pub(crate) fn without_lacking(pool: &Pool, joining: Option<BranchIx>) -> (Pool, Vec<BranchId>) {
+    let (mut whole, mut lacking) = (pool.clone(), Vec::new());
+    for branch in pool.branches.iter().filter(|branch| Some(branch.ix) != joining) {
+        if branch.ask(|| branch.check_subvolumes()).is_err() {
+            whole = whole.without(branch.ix);
+            lacking.push(branch.id);
+        }
     }
+    (whole, lacking)
 }
 
 /// Interrupted changes that concern a branch that is back.
@@ -197,13 +216,6 @@ impl Interrupted {
 
 /// Whether the record of a change of names is about a branch.
 type About = fn(&[u8], BranchId) -> bool;
-
-fn clear_about(pool: &Pool, branch: &Member, others: &[BranchIx], about: About) {
-    if branch.is_writable() {
-        report(branch, clear_on(pool, branch, Occasion::joins(branch.id)));
-    }
-    clear_others(pool, branch, others, about);
-}
 
 /// Clears the records of `others` about `branch`: whether anything was changed.
 fn clear_others(pool: &Pool, branch: &Member, others: &[BranchIx], about: About) -> bool {
@@ -296,15 +308,10 @@ fn records_about(branch: &Member, away: BranchId, about: About) -> Result<Vec<CS
 
 /// Finishes or clears leftovers of moves onto the pool's branches. Branches that are read-only or incomplete are left alone.
 pub(crate) fn clear(pool: &Pool) {
-    // A name that an incomplete branch does not find may still exist.
-    let (mut pool, mut lacking) = (pool.clone(), Vec::new());
-    for branch in pool.branches.clone().iter().filter(|branch| branch.check_subvolumes().is_err()) {
-        pool = pool.without(branch.ix);
-        lacking.push(branch.id);
-    }
-    let (pool, occasion) = (&pool, Occasion { joining: None, lacking: &lacking });
+    let (pool, lacking) = without_lacking(pool, None);
+    let occasion = Occasion { joining: None, lacking: &lacking };
     for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
-        report(branch, clear_on(pool, branch, occasion));
+        report(branch, clear_on(&pool, branch, occasion));
     }
 }
 
