@@ -1,14 +1,19 @@
 //! Records of renames that no mount can settle any more.
 
 use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use fsstack_engine::live::BadChange;
+use fsstack_sys::fault;
+use fsstack_sys::locks::{Lock, LockType, TO_THE_END, try_lock};
 use tempfile::TempDir;
 
 use crate::engine::{Engine, settings};
-use crate::journal::{records, shown};
-use crate::kill;
+use crate::journal::{FOLDER, records, shown};
 use crate::scenario;
+use crate::{ERRNOS, kill};
 
 /// The branches after each kill within the rename of a directory of three branches.
 fn killed_renames() -> impl Iterator<Item = [TempDir; 3]> {
@@ -24,6 +29,16 @@ fn killed_renames() -> impl Iterator<Item = [TempDir; 3]> {
         assert!(kill::child(scenario, &branches.each_ref().map(TempDir::path), Some(nth)).is_none());
         branches
     })
+}
+
+/// Branches of which the first two have a record that waits for the third.
+fn waiting_for_the_third() -> [TempDir; 3] {
+    let left = killed_renames().find(|branches| {
+        let paths = branches.each_ref().map(TempDir::path);
+        drop(Engine::over(paths[..2].iter().copied(), settings("ff")));
+        records(&paths[..2]) > 0
+    });
+    left.expect("nothing was ever left for the third branch")
 }
 
 #[test]
@@ -44,6 +59,78 @@ fn what_waits_for_several_branches_goes_with_the_last_of_them() {
         return;
     }
     panic!("nothing was ever left for two branches");
+}
+
+/// Whichever call fails: either no record is left, or the answer names the branch that has it, and another try removes it.
+#[test]
+fn a_branch_is_forgotten_only_if_no_record_waits_for_it() {
+    let branches = waiting_for_the_third();
+    let paths = branches.each_ref().map(TempDir::path);
+    let id = Engine::over(paths[2..].iter().copied(), settings("ff")).union.pool().branches[0].id;
+    let folder = paths.iter().map(|path| path.join(FOLDER)).find(|folder| folder.exists()).unwrap();
+    let kept: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let kept: Vec<_> = kept.into_iter().map(|path| (fs::read(&path).unwrap(), path)).collect();
+    let put_back = || {
+        if !folder.exists() {
+            fs::create_dir(&folder).unwrap();
+            fs::set_permissions(&folder, PermissionsExt::from_mode(0o700)).unwrap();
+        }
+        kept.iter().for_each(|(record, path)| fs::write(path, record).unwrap());
+    };
+    let mount = || Engine::over(paths[..2].iter().copied(), settings("ff"));
+    let engine = mount();
+    let (done, calls) = fault::count(|| engine.union.give_up_branch(id));
+    assert_eq!((done, records(&paths[..2])), (Ok(()), 0));
+    drop(engine);
+    let (mut refused, mut wrong) = (0, Vec::new());
+    for (errno, nth) in ERRNOS.into_iter().flat_map(|errno| (1..=calls).map(move |nth| (errno, nth))) {
+        put_back();
+        let engine = mount();
+        let (told, failed) = fault::fail(nth, errno, || engine.union.give_up_branch(id));
+        let is_named = |path: &str| paths[..2].iter().any(|branch| *branch == Path::new(path));
+        match &told {
+            Ok(()) if records(&paths[..2]) == 0 => continue,
+            Err(BadChange::Remembered { path, .. }) if is_named(path) => refused += 1,
+            _ => {
+                let left = records(&paths[..2]);
+                wrong.push(format!("{nth} ({failed:?}) {errno:?}: {told:?}, {left} records"));
+            }
+        }
+        drop(engine);
+        let again = mount().union.give_up_branch(id);
+        if !matches!(again, Ok(()) | Err(BadChange::NotExported)) || records(&paths[..2]) != 0 {
+            wrong.push(format!("{nth} ({failed:?}) {errno:?}: {again:?} when tried again"));
+        }
+    }
+    assert!(wrong.is_empty(), "of {calls} calls:\n{}", wrong.join("\n"));
+    assert!(refused > 0, "no call of {calls} was refused");
+}
+
+/// A record that another process works with, and a folder that is somebody else's.
+#[test]
+fn a_record_in_use_is_not_forgotten_and_somebody_elses_folder_is_none() {
+    let branches = waiting_for_the_third();
+    let paths = branches.each_ref().map(TempDir::path);
+    let id = Engine::over(paths[2..].iter().copied(), settings("ff")).union.pool().branches[0].id;
+    let with_record = paths.iter().position(|path| path.join(FOLDER).exists()).unwrap();
+    let folder = paths[with_record].join(FOLDER);
+    let other = paths[1 - with_record].join(FOLDER);
+    fs::create_dir(&other).unwrap();
+    fs::set_permissions(&other, PermissionsExt::from_mode(0o777)).unwrap();
+    let engine = Engine::over(paths[..2].iter().copied(), settings("ff"));
+    let record = fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    let held = fs::File::options().read(true).write(true).open(&record).unwrap();
+    let lock = Lock { start: 0, end: TO_THE_END, kind: LockType::Write, pid: 0 };
+    try_lock(held.as_fd(), lock).unwrap();
+    let told = engine.union.give_up_branch(id);
+    assert!(
+        matches!(&told, Err(BadChange::Remembered { path, .. }) if Path::new(path) == paths[with_record]),
+        "{told:?}"
+    );
+    drop(held);
+    engine.union.give_up_branch(id).unwrap();
+    assert_eq!(records(&paths[..2]), 0);
+    assert!(other.exists());
 }
 
 /// The rename can be neither finished nor undone: another mount would only say so again.

@@ -17,7 +17,7 @@ use crate::kill;
 use crate::moves::Branches;
 use crate::scenario::{self, MOVE, Scenario};
 
-const FOLDER: &str = ".fsstack.moving";
+pub(crate) const FOLDER: &str = ".fsstack.moving";
 
 /// The record on one of the branches, whose name ends with `suffix`.
 fn record(branches: &[&Path], suffix: &str) -> Option<PathBuf> {

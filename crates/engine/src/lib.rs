@@ -16,6 +16,7 @@ mod dir_number;
 mod entries;
 mod exchange;
 pub mod explain;
+mod give_up;
 pub mod handles;
 mod identify;
 mod index;

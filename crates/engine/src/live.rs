@@ -93,6 +93,16 @@ pub enum BadChange {
     /// There is no index, or it failed.
     #[error("the pool's index failed: the log says why")]
     NotKept,
+    /// A branch in the pool keeps records of interrupted changes for the branch that was to be given up.
+    #[error(
+        "branch {path}: what it has for the branch to forget could not be removed ({error}): try again when it answers"
+    )]
+    Remembered {
+        /// Its path.
+        path: String,
+        /// Why.
+        error: String,
+    },
     /// The pool promises passthrough, which the kernel does not do there.
     #[error("branch {path}: the kernel refuses passthrough there ({why}): set write-path=auto first")]
     NoPassthrough {

@@ -134,12 +134,24 @@ pub(crate) fn folder(branch: &Branch) -> Result<OwnedFd, SysError> {
 
 /// Users with write access to a branch's root may have made the folder first: records in theirs are ignored.
 fn check_own(folder: &OwnedFd) -> Result<(), SysError> {
+    if is_own(folder)? { Ok(()) } else { Err(SysError { call: Call::Open, errno: Errno::PERM }) }
+}
+
+fn is_own(folder: &OwnedFd) -> Result<bool, SysError> {
     let stat = sys::at::stat_fd(folder.as_fd())?;
     let strange = sys::identity::is_root() && stat.uid != 0;
-    if strange || stat.mode & 0o022 != 0 {
-        return Err(SysError { call: Call::Open, errno: Errno::PERM });
+    Ok(!strange && stat.mode & 0o022 == 0)
+}
+
+/// The branch's hidden folder. None: what has its name is somebody else's.
+///
+/// # Errors
+/// ENOENT if it is not there; another if that cannot be known.
+pub(crate) fn own_folder(branch: &Branch) -> Result<Option<OwnedFd>, SysError> {
+    match sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts) {
+        Err(error) if matches!(error.errno, Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(None),
+        folder => folder.and_then(|folder| is_own(&folder).map(|own| own.then_some(folder))),
     }
-    Ok(())
 }
 
 /// A name that is free.
@@ -215,7 +227,7 @@ impl Interrupted {
 }
 
 /// Whether the record of a change of names is about a branch.
-type About = fn(&[u8], BranchId) -> bool;
+pub(crate) type About = fn(&[u8], BranchId) -> bool;
 
 /// Clears the records of `others` about `branch`: whether anything was changed.
 fn clear_others(pool: &Pool, branch: &Member, others: &[BranchIx], about: About) -> bool {
@@ -255,37 +267,8 @@ fn finish_about(pool: &Pool, branch: &Member, away: BranchId, about: About) -> R
     Ok(changed)
 }
 
-/// The branch `away` will not come back: what the others have for it goes, and is not acted on should a branch of its id come one
-/// day. Whether there was anything.
-pub(crate) fn give_up(pool: &Pool, away: BranchId) -> bool {
-    let mut any = false;
-    for branch in pool.branches.iter().filter(|branch| branch.is_writable()) {
-        any |= report(branch, branch.ask_long(|| drop_about(branch, away)));
-    }
-    any
-}
-
-fn drop_about(branch: &Member, away: BranchId) -> Result<bool, SysError> {
-    let records = records_about(branch, away, journal::is_settled_without)?;
-    let folder = sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts)?;
-    let mut any = false;
-    for name in &records {
-        // The lock is held until the record is gone.
-        let found = record::take(branch, folder.as_fd(), name)?;
-        let Some(FoundRecord::Whole(sort, body, _)) = &found else { continue };
-        let left = (*sort == &journal::SORT).then(|| journal::without(body, away)).flatten();
-        match left.filter(|left| !left.parts.is_empty()) {
-            Some(left) => record::replace(branch, folder.as_fd(), name, sort, &left.encode())?,
-            None => sys::at::unlink(folder.as_fd(), name)?,
-        }
-        any = true;
-    }
-    sync_dir(folder.as_fd())?;
-    leave(branch);
-    Ok(any)
-}
-
-fn records_about(branch: &Member, away: BranchId, about: About) -> Result<Vec<CString>, SysError> {
+/// The records of `branch` about the branch `away`.
+pub(crate) fn records_about(branch: &Member, away: BranchId, about: About) -> Result<Vec<CString>, SysError> {
     let mut names = names_in_folder(branch)?;
     let folder = sys::at::open_dir(branch.root().as_fd(), folder_name(branch), branch.mounts)?;
     let mut failed = None;
@@ -298,6 +281,7 @@ fn records_about(branch: &Member, away: BranchId, about: About) -> Result<Vec<CS
             }
         }
         Ok(None) => false,
+        Err(error) if error.errno == Errno::NOENT => false, // settled meanwhile
         Err(error) => {
             failed = Some(error);
             false

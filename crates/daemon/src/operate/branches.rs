@@ -260,7 +260,7 @@ pub(super) fn refused(error: BadChange) -> Refusal {
             Refusal::busy(error.to_string())
         }
         BadChange::NoBranch(_) => Refusal::missing(error.to_string()),
-        BadChange::NotKept => Refusal::failed(error.to_string()),
+        BadChange::NotKept | BadChange::Remembered { .. } => Refusal::failed(error.to_string()),
         BadChange::Unopened { .. }
         | BadChange::Double { .. }
         | BadChange::SameId(_)

@@ -13,10 +13,10 @@ use fsstack_pool::{BranchId, Ino};
 
 use super::Index;
 use super::store::Store;
+use crate::give_up::give_up;
 use crate::inode::number;
 use crate::live::BadChange;
 use crate::pool::Pool;
-use crate::recover;
 use crate::union::Union;
 
 /// A branch that was part of the pool while it was exported, and is not now.
@@ -76,7 +76,7 @@ impl Union {
     /// was lost has forgotten it.
     ///
     /// # Errors
-    /// The branch is in the pool; the pool is not exported and nothing waits for the branch, or has nothing that would remember it.
+    /// The branch is in the pool, or one of the pool's keeps a record for it; the pool is not exported and nothing waits for the branch, or has nothing that would remember it.
     pub fn give_up_branch(&self, id: BranchId) -> Result<(), BadChange> {
         // No branch comes or goes meanwhile.
         let _membership = self.change_branches()?;
@@ -84,7 +84,7 @@ impl Union {
         if let Some(branch) = pool.branches.iter().find(|branch| branch.id == id) {
             return Err(BadChange::InPool(branch.path.display().to_string()));
         }
-        let waited = recover::give_up(&pool, id);
+        let waited = give_up(&pool, id)?;
         if !pool.settings.nfs_export {
             return if waited { Ok(()) } else { Err(BadChange::NotExported) };
         }
