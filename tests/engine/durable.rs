@@ -5,6 +5,7 @@ use fsstack_engine::ops::{Change, SetTime};
 use fsstack_engine::settings::{Settings, Synced};
 use fsstack_pool::BranchMode::{NoCreate, ReadWrite};
 use fsstack_pool::{Handle, Ino};
+use fsstack_sys::at::RenameFlags;
 use fsstack_sys::{Call, count};
 
 use crate::test_bed::{File, TestBed, settings};
@@ -83,6 +84,18 @@ fn a_renamed_file_has_its_new_name_on_disk_before_another_branch_gets_the_old_on
     assert_eq!(synced_by(&|| pool.mkdir("log").map(drop).unwrap()), 0, "on disk by now");
     pool.rename("log.1", "log.2").unwrap();
     assert_eq!(synced_by(&|| pool.rename("log", "log.1").unwrap()), 1, "by a rename");
+}
+
+#[test]
+fn exchanged_files_have_their_new_names_on_disk_before_another_branch_gets_either() {
+    for name in ["a", "b"] {
+        let pool = test_bed();
+        ["a", "b"].iter().for_each(|name| pool.put(0, name, name));
+        pool.rename_with("a", "b", RenameFlags::EXCHANGE).unwrap();
+        pool.unlink(name).unwrap();
+        let made = count::scope(|| pool.create(name).map(drop).unwrap()).1;
+        assert_eq!(made.of(Call::Fsync), 1, "the other file had the name {name}");
+    }
 }
 
 #[test]

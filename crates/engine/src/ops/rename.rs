@@ -398,6 +398,9 @@ impl Union {
         let to_fd = self.dirfd(pool, to.dir, at)?;
         pool.branch(at).ask(|| sys::at::rename(from_fd.as_fd(), from.name, to_fd.as_fd(), to.name, flags))?;
         self.both_changed(pool, at, from, to);
+        if flags.contains(RenameFlags::EXCHANGE) {
+            self.changed(pool, at, (to.dir, to.name), NameEvent::Renamed);
+        }
         Ok(())
     }
 
