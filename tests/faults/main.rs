@@ -16,6 +16,7 @@ mod kill;
 mod lacking;
 mod late_errors;
 mod marks;
+mod moved_out;
 mod moves;
 mod on_its_way;
 mod races;

@@ -22,6 +22,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use fsstack_branch::branch::Branch;
 use fsstack_branch::error::Result as OpResult;
 use fsstack_pool::{BranchId, BranchIx};
+use fsstack_sys::at::Whereabouts;
 use fsstack_sys::xattr::On;
 use fsstack_sys::{self as sys, Errno, Stat, SysError, Time};
 use parking_lot::Mutex;
@@ -31,7 +32,7 @@ use crate::inode::mark;
 use crate::inode::number::number;
 use crate::pool::Pool;
 use crate::record::{self, RecordKind, Written};
-use crate::recover::{fresh_name, sync_dir};
+use crate::recover::{fresh_name, own_folder, sync_dir};
 use crate::settle::{Occasion, walk};
 
 /// Records of moves.
@@ -245,14 +246,15 @@ pub(crate) fn settle(
         let lacks = occasion.lacking.iter().any(|lacking| lacking.get() == other);
         return if lacks { Ok(SettledMove::Later(None)) } else { decide(on, &reported, record) };
     };
-    let twin = match sys::at::open_dir(other.root().as_fd(), crate::recover::folder_name(other), other.mounts)
-    {
+    let folder = match own_folder(other) {
         Err(error) if error.errno == Errno::NOENT => None,
-        folder => match record::peek(other, folder?.as_fd(), name) {
-            Err(error) if error.errno == Errno::NOENT => None,
-            twin => twin?.and_then(|(_, body)| Told::parse(&body).map(|twin| twin.decided)),
-        },
+        folder => folder?,
     };
+    let twin = match folder.map(|folder| record::peek(other, folder.as_fd(), name)) {
+        Some(Err(error)) if error.errno == Errno::NOENT => None,
+        twin => twin.transpose()?.flatten(),
+    };
+    let twin = twin.and_then(|(_, body)| Told::parse(&body).map(|twin| twin.decided));
     let decisions = [reported.decided, twin.unwrap_or(Decided::Not)];
     let is = |decided| decisions.contains(&decided);
     let other: &Branch = other;
@@ -381,10 +383,19 @@ fn there((dir, name): &(OwnedFd, CString), stamp: Stamp) -> Result<Option<Stat>,
     }
 }
 
-/// Whether the file of that stamp is on the branch, whatever its name is, where the branch finds files by number.
+/// Whether the file of that stamp is on the branch, whatever its name is, where the branch finds files by number. One that may lie
+/// outside of the branch, which is a directory of a larger file system, is none: the new copy would go for it.
 fn lives(branch: &Branch, stamp: Stamp) -> Result<bool, SysError> {
     let Some(how) = branch.by_number.filter(|_| stamp.born != 0) else { return Ok(false) };
-    let Some(fd) = how.open(branch.root().as_fd(), stamp.ino)? else { return Ok(false) };
+    let root = branch.root();
+    let Some(fd) = how.open(root.as_fd(), stamp.ino)? else { return Ok(false) };
     let stat = sys::at::stat_fd(fd.as_fd())?;
-    Ok(stat.nlink > 0 && stamp.is_of(&stat))
+    if stat.nlink == 0 || !stamp.is_of(&stat) {
+        return Ok(false);
+    }
+    Ok(match sys::at::whereabouts(root.as_fd(), fd.as_fd())? {
+        Whereabouts::Below(_) => true,
+        Whereabouts::Elsewhere => false,
+        Whereabouts::Unknown => how.is_all_below(root.as_fd(), &branch.path).unwrap_or(false),
+    })
 }

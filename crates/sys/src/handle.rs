@@ -2,7 +2,9 @@
 #![allow(unsafe_code, reason = "file handles have no safe wrapper")]
 
 use std::ffi::CStr;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -10,6 +12,7 @@ use rustix::ioctl::{Opcode, Updater, ioctl};
 
 use crate::at;
 use crate::call::{Call, Result, SysError, call};
+use crate::mounts::{self, MountInfo};
 use crate::stat::Stat;
 
 /// The most bytes that a handle has (`MAX_HANDLE_SZ`).
@@ -105,6 +108,8 @@ const INO32_GEN: i32 = 1;
 const XFS_INO64_GEN: i32 = 0x81;
 /// Inode number and subvolume of 64 bits each, and a generation of 32: btrfs's own.
 const BTRFS: i32 = 0x4d;
+/// The inode number of a btrfs subvolume's root.
+const SUBVOLUME_ROOT: u64 = 256;
 
 impl ByNumber {
     /// From `f_type` of statfs(2) of the directory `root`.
@@ -123,6 +128,21 @@ impl ByNumber {
         let (own, subvolume) = raw.bytes.first_chunk::<16>().map(|ids| ids.split_at(8))?;
         let how = Self::Btrfs { subvolume: u64::from_ne_bytes(subvolume.try_into().ok()?) };
         how.open(root, u64::from_ne_bytes(own.try_into().ok()?)).ok()?.map(|_| how)
+    }
+
+    /// Whether all objects that have a number here are below the directory `root`, which is at `path`: it is all of the file
+    /// system, or of a btrfs subvolume.
+    ///
+    /// # Errors
+    /// The mount table cannot be read, or the directory is not there.
+    pub fn is_all_below(self, root: BorrowedFd<'_>, path: &Path) -> io::Result<bool> {
+        let stat = at::stat_fd(root).map_err(|error| error.errno)?;
+        if let Self::Btrfs { .. } = self {
+            return Ok(stat.ino == SUBVOLUME_ROOT);
+        }
+        let path = path.canonicalize()?;
+        let is_it = |mount: &MountInfo| mount.id == stat.mnt_id && mount.mount_point == path;
+        Ok(mounts::list()?.iter().any(|mount| is_it(mount) && mount.root == Path::new("/")))
     }
 
     /// Attributes of `name` in `dir`, links not followed, or of `dir` itself if `name` is empty, with its version.

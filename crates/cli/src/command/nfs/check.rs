@@ -12,13 +12,10 @@ use fsstack_control::ganesha::{self, CONFIG, GaneshaConfig};
 use fsstack_control::holders;
 use fsstack_pool::Printable;
 use fsstack_sys::handle::ByNumber;
-use fsstack_sys::{at, file, mounts};
+use fsstack_sys::{at, file};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-
-/// The inode number of a btrfs subvolume's root.
-const SUBVOLUME_ROOT: u64 = 256;
 
 pub(super) fn check(pool: &Pool, style: Style) -> Result<(), Failed> {
     let mut findings = Vec::new();
@@ -157,15 +154,7 @@ fn tells_births(branch: &Path) -> io::Result<bool> {
 fn is_whole(branch: &Path) -> io::Result<bool> {
     let root = at::open_root(branch).map_err(|error| error.errno)?;
     let space = file::statfs(root.as_fd()).map_err(|error| error.errno)?;
-    let stat = at::stat_fd(root.as_fd()).map_err(|error| error.errno)?;
-    if let Some(ByNumber::Btrfs { .. }) = ByNumber::of(root.as_fd(), space.f_type) {
-        return Ok(stat.ino == SUBVOLUME_ROOT); // a number is one of the subvolume
-    }
-    let path = branch.canonicalize()?;
-    let mounts = mounts::list()?;
-    Ok(mounts
-        .iter()
-        .any(|mount| mount.id == stat.mnt_id && mount.mount_point == path && mount.root == Path::new("/")))
+    ByNumber::of(root.as_fd(), space.f_type).map_or(Ok(true), |how| how.is_all_below(root.as_fd(), branch))
 }
 
 fn by_number(branch: &Path) -> io::Result<bool> {
