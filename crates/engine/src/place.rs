@@ -18,8 +18,8 @@ impl Union {
     /// Runs `make` on the branches in the order of the ranking for something new in `parent`, until one takes it.
     ///
     /// # Errors
-    /// What the first branch answered that does not say "full" or "read-only", nor that it cannot be given the directory;
-    /// else the most telling reason.
+    /// If every branch refused for a reason of its own (full, read-only, out of order, cannot be given the directory), the
+    /// most telling of those reasons. Any other error of a branch ends the search and is returned as it is.
     pub(crate) fn place<T>(
         &self,
         pool: &Pool,
@@ -72,8 +72,8 @@ impl Union {
         Err(fixed.filter(|_| refused.is_empty()).unwrap_or_else(|| no_branch(pool, &refused)))
     }
 
-    /// The order in which `chain` tries the branches for something in `parent`; only those that `fits` says yes to
-    /// are asked about, with their space.
+    /// Order in which the policies of `chain` try the branches for something in `parent`. Branches that `fits` refuses are
+    /// left out.
     pub(crate) fn ranking(
         &self,
         pool: &Pool,
@@ -84,7 +84,7 @@ impl Union {
         rank(chain, &self.candidates(pool, parent, chain, fits), &mut random)
     }
 
-    /// Facts about each branch that `fits`, when `chain` is to place something in `parent`.
+    /// Facts about each branch that `fits` accepts, by which `chain` places something in `parent`.
     pub(crate) fn candidates(
         &self,
         pool: &Pool,

@@ -150,13 +150,18 @@ impl Branch {
         self.inside() > 0 || self.health.inflight_limit.is_some() && by_itself()
     }
 
+    /// Fails if calls are not let in now.
+    ///
     /// # Errors
-    /// The branch is out of reach: its fault, without a call to it.
+    /// The branch hangs or is down.
     pub fn check_open(&self) -> Result<()> {
         if self.health.is_closed() { Err(self.refused()) } else { Ok(()) }
     }
 
-    /// A place for a call on this branch; None where they are not counted.
+    /// Lets a call into this branch, with a permit for it; None on a local disk, where calls are not counted.
+    ///
+    /// # Errors
+    /// The branch hangs or is down, now or before a permit is free: at once, without a call to it.
     pub fn come_in(&self, kind: CallKind) -> Result<Option<CallPermit<'_>>> {
         self.check_open()?;
         let Some(inflight_limit) = &self.health.inflight_limit else { return Ok(None) };
@@ -193,11 +198,12 @@ impl Branch {
         self.health.inflight_limit.as_ref().and_then(InflightLimit::timeout)
     }
 
-    /// The branch may hang, and the request can do without it.
+    /// Error of a call on a branch that may hang, for a request that can do without it.
     pub fn not_waited_for(&self) -> OpError {
         OpError::Branch { branch: self.ix, sys: SysError { call: Call::Access, errno: Errno::TIMEDOUT } }
     }
 
+    /// Error of a call that is not let in. Programs get EIO of either errno ([`OpError::errno`]).
     fn refused(&self) -> OpError {
         let errno = if self.health.state.load(Relaxed) == DOWN { Errno::NOTCONN } else { Errno::TIMEDOUT };
         OpError::Branch { branch: self.ix, sys: SysError { call: Call::Access, errno } }
