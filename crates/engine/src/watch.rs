@@ -8,8 +8,8 @@
 //! events invalidate everything. Growth of a file that is kept open for writing is not reported (each write by passthrough
 //! would be an event): it shows when the attributes expire.
 //!
-//! While nothing happens the thread sleeps for good. While much does, it comes by every few milliseconds and takes all
-//! there is: a sleeping reader costs nobody a wake-up.
+//! While nothing happens the thread sleeps until an event. While events come, it polls every few milliseconds instead:
+//! processes that make changes then need not wake it.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -32,33 +32,33 @@ use crate::pool::Pool;
 use crate::resolve::Found;
 use crate::union::Union;
 
-/// Between two looks, while there is something to see.
+/// Pause between two polls while events come.
 const READ_PAUSE: Duration = Duration::from_millis(5);
 /// Empty polls before it sleeps until it is woken.
 const QUIET_ROUNDS: u32 = 20;
-/// After which a name is doubted again.
+/// Delay after which a changed name is invalidated a second time.
 const INVALIDATE_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// Receiver of invalidations: the kernel, which caches answers.
 pub trait Invalidator: Send + Sync + Debug {
-    /// `name` in `parent` is to be asked for again at its next use.
+    /// Makes the kernel ask for `name` in `parent` again at its next use.
     fn name(&self, parent: Ino, name: &CStr);
-    /// Every name is, and what was believed to be missing. False: the kernel has no such notice.
+    /// Makes it ask again for every name, missing ones too. False: this kernel has no such notification.
     fn all_names(&self) -> bool;
-    /// The attributes of `ino` are.
+    /// Makes it ask again for the attributes of `ino`.
     fn attributes(&self, ino: Ino);
-    /// The attributes of `ino` are, and what is kept of its data is not to be read.
+    /// Makes it ask again for the attributes of `ino`, and drop its cached data.
     fn data(&self, ino: Ino);
 }
 
-/// The branches that are watched.
+/// fanotify watch over the pool's branches.
 #[derive(Debug)]
 pub struct BranchWatch {
     group: Group,
     invalidator: Arc<dyn Invalidator>,
-    /// Never held while the kernel is notified: it may wait for a request that waits for a change of this.
+    /// Never held while the kernel is notified: that may wait for a request that needs this lock.
     roots: Mutex<Vec<Arc<WatchedRoot>>>,
-    /// All branches are.
+    /// Every branch is watched.
     complete: AtomicBool,
 }
 
@@ -66,11 +66,11 @@ pub struct BranchWatch {
 struct WatchedRoot {
     at: BranchIx,
     fsid: u64,
-    /// Readable: handles are opened by it.
+    /// Open for reading: open_by_handle_at(2) takes no O_PATH descriptor.
     fd: OwnedFd,
 }
 
-/// Findings of one round of reading.
+/// Inode numbers that were found in one round of reading; None: the kernel does not know the object.
 type KnownHandles = HashMap<(BranchIx, FileHandle), Option<Ino>>;
 
 impl BranchWatch {
@@ -100,7 +100,7 @@ impl BranchWatch {
         Ok(())
     }
 
-    /// Nobody passes on what happens any more.
+    /// Records that events are no longer read, and invalidates all names.
     pub fn give_up(&self) {
         self.complete.store(false, Relaxed);
         self.invalidator.all_names();
@@ -110,13 +110,13 @@ impl BranchWatch {
         self.roots.lock().retain(|root| root.at != at);
     }
 
-    /// The branch was mounted again: what happened on it meanwhile is not known.
+    /// Watches a branch that was mounted again. Its changes meanwhile are unknown, so all names are invalidated.
     pub(crate) fn returned(&self, branch: &Branch) {
         self.add(branch);
         self.invalidator.all_names();
     }
 
-    /// Passes on what happens, for as long as the process lives.
+    /// Reads events and invalidates what they change, for as long as the process lives.
     ///
     /// # Errors
     /// Events cannot be read any more.
@@ -182,7 +182,7 @@ impl BranchWatch {
                     union.invalidate_name(parent, name) && event.mask.has(EventMask::OF_DIRECTORY);
                 self.invalidator.name(parent, name);
                 if is_known_dir && event.mask.has(EventMask::CAME) {
-                    // What is below may mean something else too, and what was missing may be there.
+                    // Names below it may mean other objects now, and missing names may exist.
                     self.invalidator.all_names();
                 }
                 again.push((Instant::now() + INVALIDATE_AGAIN_AFTER, parent, name.to_owned()));
@@ -205,10 +205,10 @@ impl Union {
         self.invalidator.get_or_init(|| invalidator);
     }
 
-    /// Watches all branches; `serve` of what is answered passes on what happens.
+    /// Watches all branches. A thread must run [`BranchWatch::serve`] of the result.
     ///
     /// # Errors
-    /// The kernel does not tell, or not this process.
+    /// fanotify is not available, or not to this process.
     pub fn watch(&self, invalidator: Arc<dyn Invalidator>) -> Result<Arc<BranchWatch>, SysError> {
         let group = Group::new()?;
         self.set_invalidator(invalidator.clone());
@@ -224,12 +224,12 @@ impl Union {
         Ok(self.watch.get_or_init(|| watch).clone())
     }
 
-    /// Every change on every branch is noticed at once: the kernel may cache answers for long.
+    /// True if every change on every branch is noticed at once, so that the kernel may cache answers for long.
     pub fn is_watched(&self) -> bool {
         self.watch.get().is_some_and(|watch| watch.complete.load(Relaxed))
     }
 
-    /// A branch joined the pool, or left it.
+    /// Follows branches that joined or left: changes the watch, and invalidates everything.
     pub(crate) fn branches_changed(&self, joined: Option<&Branch>, left: Option<BranchIx>) {
         if let Some(watch) = self.watch.get() {
             if let Some(branch) = joined {
@@ -243,7 +243,7 @@ impl Union {
         self.invalidate_all();
     }
 
-    /// Nothing is believed any more: all is asked for again at its next use.
+    /// Invalidates everything: locations, names, attributes and data are asked for again at their next use.
     pub fn invalidate_all(&self) {
         self.forget_hints();
         let Some(invalidator) = self.invalidator.get() else { return };
@@ -257,8 +257,7 @@ impl Union {
         }
     }
 
-    /// The branch was mounted again: where names are is asked for again, and whether it has copies of directories that had
-    /// none there.
+    /// Forgets the locations of names after `branch` was mounted again, and which directories had no copy there.
     pub(crate) fn has_returned(&self, branch: &Branch) {
         self.forget_hints();
         for inode in self.inodes.all() {
@@ -270,7 +269,7 @@ impl Union {
         }
     }
 
-    /// The hint of `name` in `parent` goes. Whether the kernel knows a directory by it.
+    /// Removes `name` in `parent` from the location cache. True if the kernel knows a directory by it.
     fn invalidate_name(&self, parent: Ino, name: &CStr) -> bool {
         let Some(parent) = self.inodes.get(parent) else { return false };
         let child = self.known(&parent, name);
@@ -280,7 +279,7 @@ impl Union {
         dir.inspect(|dir| dir.invalidate()).is_some()
     }
 
-    /// The number by which the kernel knows what `handle` names on a branch; None if it does not know it.
+    /// Inode number of the object that `handle` names on a branch; None if the kernel does not know the object.
     fn number_of(&self, pool: &Pool, root: &WatchedRoot, handle: &FileHandle) -> Option<Ino> {
         let branch = pool.live(root.at)?;
         let fd = open_handle(root.fd.as_fd(), handle, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
@@ -295,7 +294,7 @@ impl Union {
         let own = self.inodes.get(number::number(branch, stat.dev, stat.ino));
         let own = own.filter(|dir| dir.is_dir() && dir.copy_ino(root.at) == Some(stat.ino));
         own.or_else(|| {
-            // A copy of a directory that has another copy's number.
+            // A later copy of a directory, which has the first copy's number.
             let path = sys::at::path_below(root.fd.as_fd(), fd.as_fd()).ok()??;
             self.known_dir(pool, &path)
         })

@@ -1,7 +1,7 @@
 //! Removing a file's name.
 //!
-//! Every copy goes, the hidden ones first, and surely before the one that hides them: whatever interrupts it, no old copy
-//! comes to light.
+//! Every copy is removed, hidden ones first. Their removal is on disk before the copy that hides them goes, so that no
+//! old copy shows after a crash or a power cut.
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -32,7 +32,7 @@ impl Union {
         let pool = self.pool.load();
         let parent = self.dir(parent)?;
         let name = name.as_cstr();
-        // Nothing goes while a copy might be left that comes to light later.
+        // A copy that stays behind would show later, so all must be removable before one is removed.
         self.check_whole(&pool, &parent)?;
         self.check_removable(&pool, &parent, name)?;
         let known = self.known_or_found(&pool, &parent, name);
@@ -50,7 +50,8 @@ impl Union {
         let mut hidden: SmallVec<[BranchIx; 2]> = SmallVec::new();
         let mut reported = OpError::MISSING;
         for at in parent.copies().into_iter().rev() {
-            // Each branch is a journal of its own: what was hidden could be back after a power cut, and show.
+            // Each branch is a journal of its own: after a power cut hidden copies could be back, and show. So their
+            // removal is synced before the shown copy goes.
             if shown.is_none_or(|shown| shown == at) {
                 hidden.drain(..).try_for_each(|other| self.sync_copy(&pool, &parent, other))?;
             }
@@ -60,7 +61,7 @@ impl Union {
                     hidden.push(at);
                 }
                 Err(error) if error.is_missing() => {}
-                // Hidden by the file on an earlier branch, or else what the name shows.
+                // A directory: hidden by a file on an earlier branch, or, if there is none, what the name shows.
                 Err(error) if error.errno() == Errno::ISDIR => reported = error,
                 Err(error) => return Err(error),
             }
@@ -77,7 +78,8 @@ impl Union {
         self.sync_changed(&pool, &parent)
     }
 
-    /// `name` is about to be removed from `inode`, which the kernel knows: the object stays until it forgets it.
+    /// Holds `inode`, whose `name` is about to be removed, until the kernel forgets it: its number must not be used
+    /// again meanwhile.
     pub(crate) fn keep_removed(&self, pool: &Pool, inode: &Inode, parent: &Arc<Inode>, name: &CStr) {
         if inode.unlinked_fd().is_some() || !self.unlinked_inodes.has_room() {
             return;
@@ -91,9 +93,9 @@ impl Union {
             let opened = branch.ask(|| sys::at::open(dir.as_fd(), name, sys::OFlags::PATH, 0, branch.mounts));
             opened.map(|fd| dir.opened(fd))
         });
-        // A kernel that holds writes back sends the times of a removed file too, and takes ESTALE for a failed write.
+        // With page-cache=writeback the kernel sends times of removed files too, and takes ESTALE for a failed write.
         let writes_back = pool.settings.page_cache == PageCache::WriteBack;
-        // What cannot be held is removed all the same; so is what is large, whose space is wanted back at once.
+        // An object that cannot be held is removed all the same. So is a large one: its space is wanted back at once.
         if let Ok(fd) = held
             && (writes_back
                 || branch.ask(|| sys::at::stat_fd(fd.as_fd())).is_ok_and(|stat| stat.blocks <= SMALL))
@@ -102,7 +104,10 @@ impl Union {
         }
     }
 
-    /// Nothing is removed while a copy is where it cannot be.
+    /// Checks that every copy of `name` can be removed.
+    ///
+    /// # Errors
+    /// EROFS if a copy is on a branch that cannot be written; the error of a branch that cannot be asked.
     pub(crate) fn check_removable(&self, pool: &Pool, parent: &Arc<Inode>, name: &CStr) -> Result<()> {
         for at in parent.copies() {
             let branch = pool.branch(at);
@@ -118,7 +123,7 @@ impl Union {
         Ok(())
     }
 
-    /// Removes the copy on one branch, and what is remembered of it.
+    /// Removes the copy of `name` on the branch `at`, and reports the change of names.
     pub(crate) fn unlink_on(
         &self,
         pool: &Pool,

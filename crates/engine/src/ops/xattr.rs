@@ -17,16 +17,17 @@ use crate::ops::open::CAPABILITY;
 use crate::pool::Pool;
 use crate::union::Union;
 
-/// The prefix of the attributes that the pool answers itself: nobody can set one, and what a branch has under it does not show.
+/// Prefix of the attributes that the pool answers itself. They cannot be set, and those that a branch has stored do not
+/// show.
 const OURS: &[u8] = b"user.fsstack.";
-/// Names of mergerfs that the pool answers, too. Other attributes under that prefix are the users' own.
+/// Attributes of mergerfs that the pool answers, too. Others under that prefix belong to the users.
 const OURS_OF_MERGERFS: [&[u8]; 4] = [
     b"user.mergerfs.basepath",
     b"user.mergerfs.relpath",
     b"user.mergerfs.fullpath",
     b"user.mergerfs.allpaths",
 ];
-/// The namespace that belongs to file systems themselves.
+/// Namespace whose permissions the kernel leaves to the file system.
 const SYSTEM: &[u8] = b"system.";
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -36,10 +37,11 @@ fn is_acl(name: &CStr) -> bool {
 }
 
 impl Union {
-    /// The attribute `name` of `ino` into `into`: its length. An empty `into` asks for the length.
+    /// Reads the attribute `name` of `ino` into `into`, and returns its length. An empty `into` asks for the length
+    /// only.
     ///
     /// # Errors
-    /// ENODATA if there is none; ERANGE if `into` is too small; what the branch answered.
+    /// ENODATA if there is none; ERANGE if `into` is too small; the branch's error.
     pub fn getxattr(&self, ino: Ino, name: &CStr, into: &mut [u8]) -> Result<usize> {
         let pool = self.pool.load();
         let inode = self.inode(ino)?;
@@ -53,16 +55,16 @@ impl Union {
         self.with_one(&pool, &inode, |on| xattr::get(on, name, into))
     }
 
-    /// The names of the attributes of `ino`, NUL-terminated, into `into`: their length. An empty `into` asks
-    /// for the length.
+    /// Lists the names of the attributes of `ino`, NUL-terminated, in `into`, and returns their length. An empty `into`
+    /// asks for the length only.
     ///
     /// # Errors
-    /// ERANGE if `into` is too small; what the branch answered.
+    /// ERANGE if `into` is too small; the branch's error.
     pub fn listxattr(&self, ino: Ino, caller: Caller, into: &mut [u8]) -> Result<usize> {
         let pool = self.pool.load();
         let inode = self.inode(ino)?;
         let mut names = self.with_one(&pool, &inode, xattr::list_vec)?;
-        // The daemon sees attributes that only root may; the caller may not be root.
+        // The daemon sees `trusted.` attributes, which only root may.
         let shown = |name: &[u8]| !is_hidden(name) && (caller.is_root() || !name.starts_with(b"trusted."));
         if !names.split(|byte| *byte == 0).all(shown) {
             names = names
@@ -79,7 +81,7 @@ impl Union {
     /// have it. `kill_sgid`: the kernel has decided that an ACL set by this caller clears set-gid.
     ///
     /// # Errors
-    /// EPERM for the pool's own names, and for those that are for root and the owner; what the branch answered.
+    /// EPERM for the pool's own names, and for those that are for root and the owner; the branch's error.
     pub fn setxattr(
         &self,
         ino: Ino,
@@ -95,14 +97,14 @@ impl Union {
         if inode.is_dir() {
             let mut on_copy = flags;
             if flags != 0 && inode.copies().len() > 1 {
-                // Whether it is there is what the pool shows, not what a hidden copy has.
+                // `flags` ask whether the attribute is there: in what the pool shows, not on a later copy.
                 self.check_there(&pool, &inode, name, flags)?;
                 on_copy = 0;
             }
             let set = self.on_all_copies(&pool, &inode, |fd| {
                 xattr::set(On::Fd(fd), name, value, on_copy)?;
                 look_anew(fd, name, value);
-                // The kernel says so of either list; the default one has no part in the mode.
+                // The kernel sets `kill_sgid` for either ACL; the default one has no part in the mode.
                 if kill_sgid && name.to_bytes() == ACL_ACCESS { clear_sgid(fd) } else { Ok(()) }
             });
             self.attributes_changed(&pool, &inode);
@@ -129,13 +131,13 @@ impl Union {
     /// Removes the attribute `name` of `ino`; of a directory on all branches that have it.
     ///
     /// # Errors
-    /// ENODATA if there is none; EPERM as for [`Self::setxattr`]; what the branch answered.
+    /// ENODATA if there is none; EPERM as for [`Self::setxattr`]; the branch's error.
     pub fn removexattr(&self, ino: Ino, name: &CStr, caller: Caller) -> Result<()> {
         let pool = self.pool.load();
         let inode = self.inode(ino)?;
         self.check_settable(&pool, &inode, name, caller)?;
         if inode.is_dir() {
-            // Taking away an ACL that is not there is no error on any file system.
+            // Removing an ACL that is not there is no error on any file system.
             if !is_acl(name) {
                 self.with_one(&pool, &inode, |on| xattr::get(on, name, &mut []))?;
             }
@@ -156,9 +158,9 @@ impl Union {
         Ok(())
     }
 
-    /// Whether `caller` may set or remove the attribute `name`. The kernel checks all namespaces but `system.`, which it
-    /// leaves to the file system; the branch's would see the daemon's rights in place of the caller's. The kernel does
-    /// check the two POSIX ACLs.
+    /// Checks that `caller` may set or remove the attribute `name`. The kernel has checked the two POSIX ACLs and all
+    /// namespaces but `system.`, which it leaves to the file system. The branch would check the daemon's rights, not
+    /// the caller's.
     ///
     /// # Errors
     /// EPERM for the pool's own names, and for others of `system.` unless the caller is root or the owner.
@@ -186,7 +188,7 @@ impl Union {
         }
     }
 
-    /// Asks the object, or of a directory the first copy that answers.
+    /// Runs `ask` on the object; of a directory on the first copy that can be opened.
     fn with_one<T>(
         &self,
         pool: &Pool,
@@ -206,7 +208,7 @@ impl Union {
         Err(last)
     }
 
-    /// The pool's facts about the object. None: no such attribute.
+    /// Value of the pool's own attribute `name` of the object; None if there is no such attribute.
     fn about(&self, pool: &Pool, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let at = inode.branch().ok_or(OpError::STALE)?;
         let branch = pool.branch(at).path.as_os_str().as_encoded_bytes().to_vec();
@@ -234,7 +236,7 @@ impl Union {
         })
     }
 
-    /// The paths of all copies, hidden ones too, on their branches.
+    /// Paths on the branches of all copies, hidden ones too.
     fn all_paths(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Vec<Vec<u8>>> {
         let relative = relative(inode)?;
         let holders = match inode.name() {
@@ -260,7 +262,7 @@ impl Union {
         Ok(if passthrough { b"passthrough" } else { b"stacked" })
     }
 
-    /// Why a file's bytes go as they do, and why it stayed on a branch that was full.
+    /// Value of `user.fsstack.why`: what chose the write path, and why an open file stayed on a full branch.
     fn why(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<String> {
         if inode.kind != sys::Kind::File {
             return Err(Errno::NODATA.into());
@@ -292,14 +294,14 @@ fn is_ours(name: &[u8]) -> bool {
     name.starts_with(OURS) || OURS_OF_MERGERFS.contains(&name)
 }
 
-/// Attributes on the branches that are hidden: the pool's own, and those it would answer otherwise than stored.
+/// True for attributes whose stored form does not show: the pool's own, and those that it answers itself.
 fn is_hidden(name: &[u8]) -> bool {
     name.starts_with(mark::OWN_PREFIX) || is_ours(name)
 }
 
-/// An ACL changes the mode. On a FUSE mount that leaves ACLs to its server, GlusterFS's, the kernel does not know
-/// that, and would tell the old mode for a second; and so does GlusterFS's client itself, when it is asked. Only a change of
-/// the mode is believed at once: to what it is already.
+/// Makes a GlusterFS branch show the mode that an ACL has changed. The kernel leaves ACLs to that mount's server and
+/// shows the old mode for a second, and so does GlusterFS's client. A chmod to the mode that is in force already is
+/// noticed at once.
 fn look_anew(fd: BorrowedFd<'_>, name: &CStr, value: &[u8]) {
     if name.to_bytes() != ACL_ACCESS {
         return;
@@ -313,7 +315,7 @@ fn look_anew(fd: BorrowedFd<'_>, name: &CStr, value: &[u8]) {
     }
 }
 
-/// The permission bits that an object with this ACL has; None if it is none.
+/// Permission bits of an object with this ACL; None if `acl` is not one.
 fn mode_of(acl: &[u8]) -> Option<u32> {
     const VERSION: u32 = 2;
     const OWNER: u16 = 0x01;
