@@ -1,9 +1,9 @@
 //! Branches that were part of the pool and are not now.
 //!
-//! Handles of their objects wait: an I/O error, never ESTALE. Mostly the number contains the branch. It does not where the
-//! branch's own numbers fill 64 bits (GlusterFS): while such a branch is not in the pool, an object with such a number that
-//! is not found is not known to be gone. Only the operator knows that a branch will not come back; once that is declared,
-//! its objects are gone. If it comes back nevertheless it is a branch as before.
+//! Handles of their objects get an I/O error, never ESTALE. Most numbers contain the branch's id, except where the
+//! branch's own inode numbers fill 64 bits (GlusterFS). While such a branch is away, a number of that form that is not
+//! found may be on it. The operator can give a branch up: its objects are then gone. If it comes back nevertheless, it
+//! is a branch as before.
 
 use std::path::PathBuf;
 
@@ -24,30 +24,30 @@ use crate::union::Union;
 pub struct AwayBranch {
     /// The id that is stored on it.
     pub id: BranchId,
-    /// Where it was; empty: that was not noted.
+    /// Path where it was last; empty if that was not recorded.
     pub path: PathBuf,
 }
 
 impl Index {
-    /// `branch` is part of the pool, now and maybe later.
+    /// Records `branch` as a member, if the pool is exported or the branch was given up.
     pub(super) fn note_member(&self, branch: &Branch) {
         if (self.shared.exports || self.is_gone(branch.id)) && self.shared.existing().is_some() {
             self.shared.with(|store| note(store, branch, self.shared.exports));
         }
     }
 
-    /// Whether a number that tells no branch may be of something on a branch that is not in the pool now.
+    /// True if a number that contains no branch id may belong to an object on a branch that is away.
     pub(crate) fn lacks_hashed(&self, pool: &Pool) -> bool {
         let lacks = |id: &BranchId| pool.branches.iter().all(|branch| branch.id != *id);
         self.shared.with(Store::hashed).unwrap_or_default().iter().any(lacks)
     }
 
-    /// The operator said that this branch will not come back.
+    /// True if the operator has given the branch up.
     fn is_gone(&self, branch: BranchId) -> bool {
         self.shared.with(|store| store.is_gone(branch)).unwrap_or(false)
     }
 
-    /// Whether the number is of something that was on a branch that will not come back.
+    /// True if the number belongs to a branch that was given up.
     pub(crate) fn is_of_a_gone_branch(&self, natural: Ino) -> bool {
         number::branch_of(natural).is_some_and(|branch| self.is_gone(branch))
     }
@@ -63,7 +63,7 @@ fn note(store: &Store, branch: &Branch, exports: bool) -> super::store::DbResult
 }
 
 impl Union {
-    /// The branches that were part of the pool while it was exported, and are not now.
+    /// Returns the branches that were part of the pool while it was exported, and are not now.
     pub fn away(&self) -> Vec<AwayBranch> {
         let pool = self.pool.load();
         let known = self.index.shared.with(Store::members).unwrap_or_default();

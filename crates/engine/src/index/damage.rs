@@ -10,14 +10,14 @@ use fsstack_pool::{BranchId, Ino};
 use super::store::{DbResult, EntryKind, IndexEntry, Store, StoreWhen};
 use crate::inode::number::Identity;
 
-/// Objects in it.
+/// Number of objects in the index under test.
 const MANY: u64 = 100;
 
 fn row(n: u64) -> (Identity, Ino, u32) {
     (Identity { ino: Ino(1 << 48 | n), generation: 7 }, Ino(2 << 48 | n), 3)
 }
 
-/// Files and directories, closed in order.
+/// Makes an index with files and directories, closed cleanly.
 fn fill(path: &Path) {
     let store = Store::make(Some(path), [9; 16]).unwrap();
     let rows: Vec<_> = (0..MANY).map(row).collect();
@@ -28,7 +28,7 @@ fn fill(path: &Path) {
     store.set_closed(true).unwrap();
 }
 
-/// All that it says.
+/// Everything that an index contains.
 #[derive(Debug, PartialEq)]
 struct IndexContent {
     numbers: Vec<Ino>,
@@ -102,7 +102,7 @@ fn damage_of_an_open_index_is_an_error() {
     let mut damaged = 0;
     for page in (1..sound.len() / 4096).filter(|n| sound[n * 4096..][..4096].iter().any(|byte| *byte != 0)) {
         fs::write(&path, &sound).unwrap();
-        // Nothing is kept in memory.
+        // Without a cache every page is read from the file.
         let store = Store::open_with(&path, 0).unwrap().unwrap();
         let expected = content(&store).unwrap();
         let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();

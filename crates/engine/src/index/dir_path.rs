@@ -1,12 +1,12 @@
-//! Directories that are still to be looked into: each has its own name only, and refers to the one above.
+//! Paths of directories that are still to be scanned: each holds its own name and refers to its parent.
 
 use std::sync::Arc;
 
-/// A directory, and the way to it from the root of its branch.
+/// Path of a directory from the root of its branch.
 #[derive(Debug)]
 pub(crate) struct DirPath {
     above: Option<Arc<DirPath>>,
-    /// Name; the first one is a path.
+    /// Name below `above`; without it, a path.
     name: Vec<u8>,
 }
 
@@ -35,7 +35,7 @@ impl DirPath {
 }
 
 impl Drop for DirPath {
-    /// Frees a path as deep as the tree may be, without recursion.
+    /// Frees the parents without recursion, however deep the path is.
     fn drop(&mut self) {
         let mut above = self.above.take();
         while let Some(mut last) = above.and_then(Arc::into_inner) {

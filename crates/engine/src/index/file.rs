@@ -11,11 +11,11 @@ use super::store::{DbResult, Store, StoreError};
 
 /// The database in the pool's folder.
 const FILE: &str = "index.redb";
-/// How long a daemon that is just ending may still have it.
+/// How long to wait for a daemon that is just ending and still has the file open.
 const IN_USE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The index in `folder`, as it was left, and where it is or may be made. From now on it counts as not closed in order if
-/// the pool `exports`.
+/// Opens the index in `folder`. Returns the file's path, None if no file may be made there, and the index, None if
+/// there is none yet. If the pool `exports`, the index counts as not closed cleanly from now on.
 pub(super) fn open(folder: &Path, exports: bool) -> (Option<PathBuf>, Option<Store>) {
     let file = folder.join(FILE);
     let opened = open_unless_in_use(&file).and_then(|store| {
@@ -37,7 +37,7 @@ pub(super) fn open(folder: &Path, exports: bool) -> (Option<PathBuf>, Option<Sto
     }
 }
 
-/// None: there is none.
+/// Opens the index once no other daemon has it open. None: there is no file.
 fn open_unless_in_use(file: &Path) -> DbResult<Option<Store>> {
     let began = Instant::now();
     loop {
@@ -50,7 +50,7 @@ fn open_unless_in_use(file: &Path) -> DbResult<Option<Store>> {
     }
 }
 
-/// A new one, in the place of one that is damaged if there is one.
+/// Makes a new index. A damaged file in its place is kept beside it.
 pub(super) fn make(file: &Path, id: [u8; 16]) -> DbResult<Store> {
     fsstack_sys::state::make_room(file).map_err(|error| StoreError::from(redb::StorageError::Io(error)))?;
     Store::make(Some(file), id)
@@ -77,7 +77,7 @@ mod tests {
         assert!(matches!(open(dir.path(), true), (Some(_), None)));
         std::fs::write(&file, &whole).unwrap();
         assert!(matches!(open(dir.path(), true), (Some(_), Some(_))));
-        // What is no file now may be one later.
+        // A path that is no file is left alone: it may be one at the next mount.
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();
         assert!(matches!(open(dir.path(), true), (None, None)));

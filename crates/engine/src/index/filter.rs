@@ -1,5 +1,6 @@
-//! Numbers that the index may know something of: a set of fixed size that never forgets, and may be wrong in one
-//! direction only (Bloom, "Space/time trade-offs in hash coding with allowable errors", 1970).
+//! Bloom filter over the numbers in the index: spares a query for a number that is surely not there (Bloom, "Space/time
+//! trade-offs in hash coding with allowable errors", 1970). It has a fixed size and never forgets. "Maybe" can be
+//! wrong, "no" cannot.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -9,25 +10,25 @@ use fsstack_pool::Ino;
 use crate::inode::number::mix;
 use crate::zeros::zeros;
 
-/// 2 MiB: with two million numbers one query in twenty finds nothing.
+/// 2 MiB: with two million numbers in it, one absent number in twenty is a "maybe".
 const WORDS: usize = 1 << 18;
 
-/// The set.
+/// The filter.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
     /// Made when the first number is put in.
     bits: OnceLock<Box<[AtomicU64]>>,
-    /// Not all is in it yet: everything may be.
+    /// Not filled yet: every number is a "maybe".
     open: AtomicBool,
 }
 
 impl Filter {
-    /// Everything may be in it, until [`Self::close`].
+    /// Makes every number a "maybe" until [`Self::close`].
     pub(super) fn open(&self) {
         self.open.store(true, Relaxed);
     }
 
-    /// All is in it.
+    /// Records that the filter is filled.
     pub(super) fn close(&self) {
         self.open.store(false, Relaxed);
     }
@@ -40,7 +41,7 @@ impl Filter {
         }
     }
 
-    /// Whether the number may have been put in.
+    /// False if the number was surely never put in.
     pub(super) fn may_have(&self, ino: Ino) -> bool {
         if self.open.load(Relaxed) {
             return true;

@@ -7,14 +7,14 @@ use super::{Index, Store};
 use crate::inode::number::Identity;
 use crate::member::Member;
 
-/// How the index does.
+/// Health and size of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexHealth {
-    /// Objects in it.
+    /// Number of objects in the index.
     pub objects: u64,
-    /// All marks of all branches are in it.
+    /// True if all marks of all branches are in it.
     pub complete: bool,
-    /// It outlives the daemon.
+    /// True if it outlives the daemon.
     pub durable: bool,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for IndexHealth {
 }
 
 impl Index {
-    /// How the index does.
+    /// Returns the health of the index over `branches`.
     pub(crate) fn health(&self, branches: &[Arc<Member>]) -> IndexHealth {
         let store = self.shared.store.load();
         IndexHealth {
@@ -37,7 +37,7 @@ impl Index {
         }
     }
 
-    /// Up to `count` of its objects: those from the number `from` on, then from the first on.
+    /// Returns up to `count` objects by ascending number, from `from` on, then from the first on.
     pub(crate) fn some(&self, from: u64, count: usize) -> Vec<Identity> {
         self.shared.with(|store: &Store| store.some(from, count)).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! The tables of the index that tell which branches the pool has had, and which of them are gone for good.
+//! Tables of the index: branches that the pool has had, and branches that the operator gave up.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,13 +11,13 @@ use super::store::{DbResult, Store, StoreWhen, table};
 
 /// Branches that were part of the pool while it was exported, and where each was last.
 const MEMBERS: TableDefinition<'_, u16, &[u8]> = TableDefinition::new("members");
-/// Branches whose objects may have numbers that do not tell the branch.
+/// Branches whose objects may have numbers that do not contain the branch's id.
 const HASHED: TableDefinition<'_, u16, ()> = TableDefinition::new("hashed");
 /// Branches that the operator gave up.
 const GONE: TableDefinition<'_, u16, ()> = TableDefinition::new("gone");
 
 impl Store {
-    /// The branch is part of the pool, whatever was said of it before.
+    /// Records `branch` as a member, last at `path`. A branch that was given up is a member again.
     pub(super) fn note_member(&self, branch: BranchId, path: &Path) -> DbResult<()> {
         let path = path.as_os_str().as_bytes();
         let read = self.begin_read()?;
@@ -48,14 +48,14 @@ impl Store {
             }
         }
         drop(read);
-        // Noted by a daemon that did not note where they were.
+        // Recorded by a daemon that recorded no paths.
         let unplaced = self.hashed()?.into_iter().filter(|id| members.iter().all(|(known, _)| known != id));
         let unplaced: Vec<BranchId> = unplaced.collect();
         members.extend(unplaced.into_iter().map(|id| (id, PathBuf::new())));
         Ok(members)
     }
 
-    /// The branch will not be part of the pool again. On disk when this returns.
+    /// Gives the branch up. On disk when this returns.
     pub(super) fn give_up(&self, branch: BranchId) -> DbResult<()> {
         self.change(StoreWhen::Now, |tables| {
             tables.open_table(MEMBERS)?.remove(branch.get())?;
@@ -65,7 +65,7 @@ impl Store {
         })
     }
 
-    /// Whether that was said of the branch.
+    /// True if the branch was given up.
     pub(super) fn is_gone(&self, branch: BranchId) -> DbResult<bool> {
         let read = self.begin_read()?;
         Ok(match table(&read, GONE)? {
@@ -74,7 +74,7 @@ impl Store {
         })
     }
 
-    /// Objects of this branch may have numbers that do not tell it.
+    /// Records that objects of this branch may have numbers that do not contain its id.
     pub(super) fn note_hashed(&self, branch: BranchId) -> DbResult<()> {
         self.change(StoreWhen::Now, |tables| {
             tables.open_table(HASHED)?.insert(branch.get(), ())?;
@@ -82,7 +82,7 @@ impl Store {
         })
     }
 
-    /// The branches of which that was said.
+    /// Returns the branches whose objects may have numbers that do not contain the branch's id.
     pub(super) fn hashed(&self) -> DbResult<Vec<BranchId>> {
         let read = self.begin_read()?;
         let mut branches = Vec::new();

@@ -1,14 +1,16 @@
-//! Objects whose number does not tell where they are: files that were moved to another branch, and directories that
-//! have further copies. What they are known by is marked on them (`inode/mark.rs`); the index is the way from the
-//! number to the object, and from the object to its number without a look at the mark.
+//! The index: where objects are whose number does not lead to them. These are files that were moved to another branch,
+//! and directories with further copies. Each has its number in a mark on the branch (`inode/mark.rs`). The index leads
+//! from the number to the object, and from the object to its number without a read of the mark.
 //!
-//! It is a database in the pool's state directory. What a file is known by is on disk before the file gets its name
-//! on the new branch; directories are on disk within a second, and are looked for after a crash. The index is made
-//! when there is something to put into it, and anew from the marks when it is lost, damaged, of another pool, or an
-//! earlier copy: that a branch's marks are all in it is known by what both say (`signed.rs`). Until a branch's marks are
-//! all known, every object there is asked for its mark, a number that leads nowhere is an I/O error, never "gone", and what is
-//! made has a number that nothing had (`identify.rs`): its own may be that of something that is not found yet. The
-//! same goes for a branch that is away, if the index was lost meanwhile: the others remember it (`roots.rs`).
+//! It is a database in the pool's state directory, made with its first entry. A moved file's entry is on disk before
+//! the file gets its name on the new branch. A directory's is on disk within a second; after a crash the branches are
+//! scanned for directories.
+//!
+//! The index is rebuilt from the marks when it is lost, damaged, of another pool, or an earlier copy. Equal session ids
+//! in the index and on a branch prove that it has all marks of the branch (`signed.rs`). Until all marks of a branch
+//! are known, each object there is asked for its mark, and a number that leads nowhere is an I/O error, never "gone". A
+//! new object then gets a number that no object had (`identify.rs`): its own may belong to an object that is not found
+//! yet. The same holds for a branch that is away if the index was lost meanwhile: the others remember it (`roots.rs`).
 //!
 //! An entry of the index counts only when the object is there: an entry left by an object that was removed out of band means
 //! nothing.
@@ -64,7 +66,7 @@ pub(crate) struct BranchMarks {
     pub(crate) ask_files: AtomicBool,
     /// Not all marks of directories are in the index.
     pub(crate) ask_dirs: AtomicBool,
-    /// The branch bears the index's session: a mark may be put there.
+    /// The branch bears the index's session: objects there may be marked.
     signed: AtomicBool,
 }
 
@@ -83,12 +85,12 @@ struct SharedIndex {
     pool: Option<PoolId>,
     /// Branches that this pool has or had: for an index that is made anew.
     members: Mutex<Members>,
-    /// The branches' roots do not say that yet.
+    /// The branches' roots do not have the latest members yet.
     roots_due: AtomicBool,
     /// A branch that is away may have files' marks that are not in the index.
     lacks_away: AtomicBool,
     store: ArcSwapOption<Store>,
-    /// One makes it anew at a time.
+    /// Held while the index is made or rebuilt.
     making: Mutex<()>,
     filter: Filter,
     branches: Mutex<Vec<Weak<Member>>>,
@@ -97,12 +99,12 @@ struct SharedIndex {
     /// Held shared by threads that rename something, until they have reported it; exclusively to declare a branch scanned.
     /// Order: before `making`.
     renames: RwLock<()>,
-    /// Something is not on disk yet.
+    /// Some changes are not on disk yet.
     dirty: AtomicBool,
 }
 
 impl Index {
-    /// The index of the pool `id`, as it was left.
+    /// Opens the index of the pool `id`, as it was left.
     pub(crate) fn open(id: Option<PoolId>, settings: &Settings) -> Self {
         let folder = settings.state_dir.as_ref().zip(id).map(|(dir, id)| dir.join(id.to_string()));
         let (file, store) = folder.map_or((None, None), |folder| file::open(&folder, settings.nfs_export));
@@ -133,14 +135,15 @@ impl Index {
         index
     }
 
-    /// `branch` is part of the pool.
+    /// Takes `branch` in, which joins the pool: scans it unless the index has all of its marks.
     pub(crate) fn join(&self, branch: &Arc<Member>) {
         let shared = &self.shared;
         shared.branches.lock().push(Arc::downgrade(branch));
         self.note_member(branch);
         let by = match signed_by(branch) {
             Ok(Some(by)) => by,
-            // No file there is marked. Directories may be: pools that are not exported do not say so.
+            // Unsigned: no file there is marked. Directories may be, as pools that are not exported mark them without
+            // signing.
             Ok(None) if !shared.exports => return,
             Ok(None) => {
                 shared.has_no_file(branch);
@@ -158,7 +161,7 @@ impl Index {
         branch.marks.ask_files.store(level < FILES, Relaxed);
         branch.marks.ask_dirs.store(level < ALL && shared.exports, Relaxed);
         if level > shared.most() {
-            // From now on directories are marked without a word to the index.
+            // From now on directories are marked without an entry in the index.
             shared.cover(branch);
         }
         if level < shared.most() {
@@ -173,12 +176,12 @@ impl Index {
         }
     }
 
-    /// The thread that scans, and writes what need not be written at once.
+    /// Starts or wakes the thread that scans branches and writes deferred changes.
     fn start(&self) {
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let shared = self.shared.clone();
-            // Often by a thread that serves a request.
+            // Often called by a thread that serves a request, whose identity and scheduling the new one must not keep.
             let builder = std::thread::Builder::new().name("index".into());
             let started = fsstack_branch::thread::start(builder, move || shared.work());
             match started {
@@ -189,17 +192,18 @@ impl Index {
         self.shared.wake.notify_one();
     }
 
-    /// Nothing was ever moved, as far as `ino` goes.
+    /// True if the index surely has nothing about the number `ino`.
     pub(crate) fn knows_nothing_of(&self, ino: Ino) -> bool {
         !self.shared.filter.may_have(ino)
     }
 
-    /// The identity in force for the file born at `birth` that would have the number `natural`.
+    /// Returns the identity in force of the file born at `birth` that would have the number `natural`, if the index has
+    /// it.
     pub(crate) fn known(&self, natural: Ino, birth: u32) -> Option<Identity> {
         self.shared.with(|store| store.known(natural, birth)).flatten()
     }
 
-    /// Where the objects with the number `ino` are.
+    /// Returns where the objects with the number `ino` are.
     pub(crate) fn places(&self, ino: Ino) -> Places {
         if self.knows_nothing_of(ino) {
             return Places::new();
@@ -207,11 +211,11 @@ impl Index {
         self.shared.with(|store| store.places(ino)).unwrap_or_default()
     }
 
-    /// The file `id` gets a copy on `branch` that would have the number `natural`: on disk when this returns.
-    /// False: it could not be noted.
+    /// Records that the file `id` gets a copy on `branch` that would have the number `natural`. On disk when this
+    /// returns. False: it could not be recorded.
     pub(crate) fn note_file(&self, branch: &Member, id: Identity, natural: Ino, birth: u32) -> bool {
         let noted = self.shared.put(StoreWhen::Now, EntryKind::File, &[(id, natural, birth)]);
-        // Last: the branch is to bear the session of the index that it was put into, or of a later one.
+        // Last: the branch must bear the session of the index that has the entry, or of a later one.
         self.shared.cover(branch);
         self.start();
         noted
@@ -224,24 +228,24 @@ impl Index {
         self.learn_file(id, natural, birth);
     }
 
-    /// Entries outlive the daemon.
+    /// True if entries outlive the daemon.
     pub(crate) fn lasts(&self) -> bool {
         self.shared.store.load().as_ref().is_some_and(|store| store.durable)
     }
 
-    /// Numbers must stay valid for all their holders, whatever happens.
+    /// True if the pool is exported: clients hold numbers, which must stay valid whatever happens.
     pub(crate) fn exports(&self) -> bool {
         self.shared.exports
     }
 
-    /// Like [`Self::note_file`], for an entry that can be found out again: on disk within a second.
+    /// Like [`Self::note_file`], for an entry that a mark can give again: on disk within a second.
     pub(crate) fn learn_file(&self, id: Identity, natural: Ino, birth: u32) {
         self.shared.put(StoreWhen::Soon, EntryKind::File, &[(id, natural, birth)]);
         self.start();
     }
 
-    /// The directory `id` has a copy on `branch` that would have the number `natural`, and is about to be marked so. False: that
-    /// was known.
+    /// Records that the directory `id` has a copy on `branch` that would have the number `natural` and is about to be
+    /// marked. False: there was nothing to record.
     pub(crate) fn note_dir(&self, branch: &Member, id: Identity, natural: Ino) -> bool {
         if !self.shared.exports || id.ino == natural {
             return false;
@@ -256,7 +260,7 @@ impl Index {
         !known
     }
 
-    /// The object `id` is no more, or not at `natural` any more.
+    /// Removes the entry of the object `id`; with `natural`, that place only.
     pub(crate) fn forget(&self, id: Identity, natural: Option<Ino>) {
         if !self.knows_nothing_of(id.ino) {
             self.shared.with(|store| store.forget(id, natural));
@@ -264,12 +268,14 @@ impl Index {
         }
     }
 
-    /// A rename is about to begin: until this drops, no branch is declared scanned. ([`Self::renamed`] is called before.)
+    /// Returns the guard of a rename: until it drops, no branch is declared scanned. [`Self::renamed`] must be called
+    /// before.
     pub(crate) fn renaming(&self) -> RwLockReadGuard<'_, ()> {
         self.shared.renames.read()
     }
 
-    /// A directory got another path, below the root of `branch`: what is in it may have been passed by.
+    /// Has a renamed directory of `branch` scanned again under its new `path`, if the branch is being scanned: the scan
+    /// may have missed its content.
     pub(crate) fn renamed(&self, branch: &Arc<Member>, path: impl Fn() -> Option<Vec<u8>>) {
         if branch.marks.ask_files.load(Relaxed) || branch.marks.ask_dirs.load(Relaxed) {
             self.shared.jobs.lock().add(branch, path().unwrap_or_default());
@@ -279,7 +285,7 @@ impl Index {
 }
 
 impl BranchMarks {
-    /// A number that leads nowhere on this branch leads nowhere.
+    /// True if all marks are in the index: a number that it does not have is of nothing on this branch.
     pub(crate) fn are_known(&self) -> bool {
         !self.ask_files.load(Relaxed) && !self.ask_dirs.load(Relaxed)
     }
@@ -292,7 +298,7 @@ impl Drop for Index {
 }
 
 impl Index {
-    /// The pool is unmounted: all is on disk, and the next mount may rely on it.
+    /// Closes the index at unmount: all is on disk, and the next mount may rely on it.
     pub(crate) fn close(&self) {
         self.shared.jobs.lock().stop();
         self.shared.wake.notify_all();
@@ -309,14 +315,14 @@ impl Index {
 }
 
 impl SharedIndex {
-    /// Asks the index, if there is one. One that fails is made anew.
+    /// Runs `ask` on the index, if there is one. An index that fails is rebuilt.
     fn with<T>(&self, ask: impl FnOnce(&Store) -> Result<T, StoreError>) -> Option<T> {
         let store = self.store.load_full()?;
         ask(&store).inspect_err(|error| self.start_over(&store, error)).ok()
     }
 
     fn put(&self, when: StoreWhen, sort: EntryKind, rows: &[(Identity, Ino, u32)]) -> bool {
-        // First the filter: a query meanwhile looks into the database and finds nothing yet.
+        // The filter first: a query in between asks the database, which answers as before.
         for (id, natural, _) in rows {
             self.filter.put(id.ino);
             self.filter.put(*natural);
@@ -327,7 +333,7 @@ impl SharedIndex {
         self.existing().is_some() && self.with(|store| store.note(when, sort, rows)).is_some()
     }
 
-    /// The index, made if there is none.
+    /// Returns the index, and makes it if there is none.
     fn existing(&self) -> Option<Arc<Store>> {
         if let Some(store) = self.store.load_full() {
             return Some(store);
@@ -362,11 +368,11 @@ impl SharedIndex {
         self.store.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, store))
     }
 
-    /// The index failed: it is made anew, from the marks.
+    /// Replaces the index that has `failed`, and has it rebuilt from the marks.
     fn start_over(&self, failed: &Arc<Store>, error: &StoreError) {
         let making = self.making.lock();
         if !self.is_current(failed) {
-            return; // somebody has done it
+            return; // another thread has done it
         }
         tracing::error!(%error, "index failed; rebuilding it from the marks on the branches");
         let branches: Vec<_> = self.branches.lock().iter().filter_map(Weak::upgrade).collect();
@@ -379,7 +385,7 @@ impl SharedIndex {
         if error.is_damage() {
             self.make();
         } else {
-            // Its disk may be full for a moment: the file is good at the next mount, for branches that it is still the one of.
+            // Its disk may be full for a moment. The next mount uses the file for branches that still bear its session.
             self.make_in(None);
         }
         self.note_members();
@@ -390,7 +396,7 @@ impl SharedIndex {
         self.wake.notify_one();
     }
 
-    /// Work of the thread until the index is closed.
+    /// Runs the index's thread until the index is closed.
     fn work(&self) {
         if let Some(store) = self.store.load_full() {
             match store.numbers(|ino| self.filter.put(ino)) {
@@ -416,9 +422,9 @@ impl SharedIndex {
         }
     }
 
-    /// Deferred work.
+    /// Writes what was deferred.
     fn tend(&self) {
-        // A root may hang.
+        // The roots come last: a branch may hang.
         if self.dirty.swap(false, Relaxed) {
             self.with(Store::flush);
         }

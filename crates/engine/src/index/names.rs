@@ -1,6 +1,6 @@
-//! Under which name an object was last seen on a branch that does not open objects by number (`search.rs`).
+//! Names under which objects were last seen, on branches that cannot open by inode number (`search.rs`).
 //!
-//! Only a memory: what it says is looked at before it is believed, and losing it costs one look through the branch.
+//! A cache: each entry is verified on the branch before it is used, and a lost one costs a walk through the branch.
 
 use fsstack_pool::{BranchId, Ino};
 
@@ -10,18 +10,19 @@ use super::{Index, Relaxed};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) branch: BranchId,
-    /// By which look, or since which.
+    /// Stamp of the walk that saw the name, or of the last walk before it was seen.
     pub(crate) look: u64,
     pub(crate) parent: Ino,
     pub(crate) name: Vec<u8>,
 }
 
-/// Which database has something: one that fails is replaced by another, which does not have it.
+/// Id of the database that holds the names: one that fails is replaced by another, which lacks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeptBy([u8; 16]);
 
 impl Index {
-    /// Remembers these, and forgets them in `rows`: by which database. On disk within a second. None: they were not kept.
+    /// Moves `rows` into the index, and returns the database that holds them; None if they were not stored. On disk
+    /// within a second.
     pub(crate) fn note_names(&self, rows: &mut Vec<(Ino, Name)>) -> Option<KeptBy> {
         self.shared.existing()?;
         let noted = self.shared.with(|store| store.note_names(rows).map(|()| KeptBy(store.id)));
@@ -31,18 +32,18 @@ impl Index {
         noted
     }
 
-    /// A look that saw all of the branch is over: what it has not seen is not there.
+    /// Removes the names on `branch` that the walk `look` has not seen. It has seen all of the branch.
     pub(crate) fn forget_names(&self, branch: BranchId, look: u64) {
         self.shared.with(|store| store.forget_names(branch, look));
         self.shared.dirty.store(true, Relaxed);
     }
 
-    /// The database that is asked now.
+    /// Returns the id of the database in use.
     pub(crate) fn monitor(&self) -> Option<KeptBy> {
         self.shared.store.load().as_ref().map(|store| KeptBy(store.id))
     }
 
-    /// Where the object with the number `natural` was seen last.
+    /// Returns the name under which the object with the number `natural` was last seen.
     pub(crate) fn name(&self, natural: Ino) -> Option<Name> {
         self.shared.with(|store| store.name(natural)).flatten()
     }

@@ -1,8 +1,8 @@
-//! The database's file, of which no page is taken for what it was that has changed meanwhile.
+//! File of the index's database. Finds pages that something else has changed while it is open.
 //!
-//! The database checks all that is in it when it is opened, and believes what it reads later: what a bad disk, or somebody
-//! else, makes of a page while it is open would end the daemon. So what each page was when it was last read or written is kept in
-//! mind, in four bytes, and what is read is compared: another page is an error, for which the index is made anew.
+//! The database checks its whole file when it is opened and trusts later reads: a page that a bad disk or another
+//! program changes would end the daemon. So a checksum of four bytes is kept of each page that was read or written, and
+//! compared at each read. A difference is an error, after which the index is rebuilt.
 
 use std::io;
 use std::ops::Bound;
@@ -18,10 +18,10 @@ use crate::inode::number::mix;
 
 /// Unit of comparison: the database reads and writes whole pages of this size but for its header.
 const PAGE: usize = 4096;
-/// Nothing is known of a page.
+/// Checksum of a page whose content is unknown.
 const UNKNOWN: u32 = 0;
 
-/// The file.
+/// The file, with the checksums of its pages.
 #[derive(Debug)]
 pub(super) struct Pages {
     file: FileBackend,
@@ -40,7 +40,7 @@ impl Pages {
     }
 }
 
-/// Whole pages in so many bytes.
+/// Number of whole pages in `len` bytes.
 fn count(len: u64) -> usize {
     usize::try_from(len).unwrap_or(0) / PAGE
 }
@@ -52,7 +52,7 @@ fn sum(page: &[u8]) -> u32 {
     u32::try_from(sum >> 32).unwrap_or(0).max(1)
 }
 
-/// The pages that lie wholly in `bytes`, which begin at `offset`: the number of each, and what is in it.
+/// Number and content of the pages that lie wholly in `bytes`, which begin at `offset`.
 fn whole(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let offset = usize::try_from(offset).unwrap_or(usize::MAX);
     let skipped = (PAGE - offset % PAGE) % PAGE;
@@ -103,7 +103,7 @@ impl StorageBackend for Pages {
         let mut sums = self.sums.write();
         let begin = usize::try_from(offset).unwrap_or(usize::MAX);
         let end = begin.saturating_add(data.len()).div_ceil(PAGE);
-        // What is there should it fail is not known.
+        // Unknown, should the write fail.
         for known in sums.iter_mut().take(end).skip(begin / PAGE) {
             *known.get_mut() = UNKNOWN;
         }
@@ -168,14 +168,14 @@ mod tests {
                 reported.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::InvalidData)
             }));
         }
-        // Part of a page is not compared, and what is written in part not known.
+        // A read of part of a page is not compared. A page that is written in part is unknown.
         pages.read(4096, &mut one[..64]).unwrap();
         pages.write(8192, &[8; 64]).unwrap();
         pages.write(4096, &[9; PAGE]).unwrap();
         pages.read(0, &mut all).unwrap();
         beside.write_at(b"x", 4096).unwrap();
         assert!(pages.read(4096, &mut one).is_err());
-        // It grows, and what grew is known from the first look on.
+        // The file grows: a new page is known from its first read on.
         pages.set_len(4096).unwrap();
         pages.set_len(4 * 4096).unwrap();
         pages.read(4096, &mut one).unwrap();

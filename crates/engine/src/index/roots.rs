@@ -1,5 +1,5 @@
-//! The branches that the pool has, on the root of each of them: should the index be lost while one is away, the others still tell that
-//! there may be something on it.
+//! The pool's members, recorded on the root of each branch. If the index is lost while a branch is away, the others
+//! still tell that objects may be on it.
 //!
 //! Each root has the pool's id and the ids of its branches, without those that were given up (`trusted.fsstack.members`). It
 //! is read when a branch joins, and written when it differs from the index. Entries of another pool are ignored.
@@ -24,17 +24,17 @@ use crate::poolid::PoolId;
 
 /// The attribute of a branch's root.
 const MEMBERS: &CStr = c"trusted.fsstack.members";
-/// Beside a branch's id, which has 15 bits: its objects may have numbers that do not tell the branch.
+/// Bit beside a branch's id of 15 bits: objects of the branch may have numbers that do not contain its id.
 const HASHED: u16 = 1 << 15;
-/// Branches that are written down at most: more than one pool ever had.
+/// Maximum number of members that are recorded: more than one pool ever had.
 const MOST: usize = 512;
 
-/// Branches of the pool, where each was last if that is known, and whether it has numbers that do not tell it.
+/// Members: where each was last if that is known, and whether its objects may have numbers that do not contain its id.
 pub(super) type Members = BTreeMap<BranchId, (PathBuf, bool)>;
 
 impl Index {
-    /// Other branches are in the pool, or were given up, than before: these have come. What they tell of others is known
-    /// when this returns; all of them tell of all a moment later (one may hang).
+    /// Follows a change of the members; the branches `come` have joined. Members recorded on their roots are known when
+    /// this returns. The roots are written a moment later by the index's thread, since a branch may hang.
     pub(crate) fn admit(&self, come: &[Arc<Member>]) {
         let shared = &self.shared;
         if shared.exports && shared.existing().is_some() {
@@ -51,8 +51,8 @@ impl Index {
         self.shared.with(|store| lacks(store, &has)).unwrap_or(false)
     }
 
-    /// Something that was there before may be known by the number that is the natural one of what is new. (As of the last
-    /// change of the branches: no call is made.)
+    /// True if the number that a new object would have may belong to an older one whose mark is not in the index. No
+    /// call is made: the answer is of the last change of the branches.
     pub(crate) fn may_lack(&self, pool: &Pool) -> bool {
         let shared = &self.shared;
         shared.exports
@@ -98,7 +98,7 @@ impl SharedIndex {
         branches.iter().filter_map(Weak::upgrade).filter(|branch| !branch.is_gone()).collect()
     }
 
-    /// Whether what is away lacks marks is looked at anew.
+    /// Determines again whether marks of branches that are away may be missing.
     pub(super) fn review(&self) {
         let present = self.present();
         let has = |id: BranchId| present.iter().any(|branch| branch.id == id);
@@ -106,7 +106,7 @@ impl SharedIndex {
         self.lacks_away.store(lacks, Relaxed);
     }
 
-    /// No file on the branch is marked.
+    /// Records that no file on the branch is marked.
     pub(super) fn has_no_file(&self, branch: &Branch) {
         self.with(|store| match store.had_files_of(branch.id)? {
             true => Ok(()),
@@ -118,13 +118,13 @@ impl SharedIndex {
     /// fail.
     fn learn_members(&self, come: &[Arc<Member>]) {
         let reported: Vec<u16> = come.iter().flat_map(|branch| self.members_on(branch)).collect();
-        // Not asked under the lock: one that fails is made anew with what is remembered.
+        // Asked without the lock: an index that fails here is rebuilt with the remembered members, under the lock.
         if let Some(members) = self.with(|store| known(store, &reported)) {
             *self.members.lock() = members;
         }
     }
 
-    /// The index was made anew: it has the branches that the last one had.
+    /// Records the members of the last index in one that was made anew.
     pub(super) fn note_members(&self) {
         let Some(store) = self.store.load_full() else { return };
         let members = self.members.lock().clone();
@@ -149,7 +149,7 @@ impl SharedIndex {
         }
     }
 
-    /// Each branch has on its root which there are.
+    /// Writes the members to the root of each branch that has others.
     pub(super) fn write_roots(&self) {
         let Some(PoolId(pool)) = self.pool else { return };
         let known = self.with(|store| Ok((store.members()?, store.hashed()?)));

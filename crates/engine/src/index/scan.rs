@@ -1,4 +1,4 @@
-//! Looking through a branch for marks, in the background.
+//! Scan of a branch for marks, in the background.
 //!
 //! Directories are taken one after the other by their paths; a path that cannot be opened has gone meanwhile. A directory
 //! that is renamed in the pool during the scan is scanned once more under its new path: it may have been moved from a part
@@ -25,15 +25,15 @@ use crate::inode::mark;
 use crate::inode::number::{self, Identity};
 use crate::member::Member;
 
-/// Marks that are put into the index at once.
+/// Marks that are put into the index in one transaction.
 const BATCH: usize = 4096;
-/// How long what could not be looked through is left alone, the first time; twice as long each time after, six times.
+/// Pause before directories that could not be scanned are tried again; doubled up to six times.
 const SCAN_PAUSE: Duration = Duration::from_secs(1);
-/// How long renames may be kept waiting for one that is under way.
+/// How long the end of a scan may hold up renames while it waits for one under way.
 const WITHOUT_RENAMES: Duration = Duration::from_millis(20);
-/// How often it is seen to what is not done at once.
+/// Interval of deferred work during a scan.
 const TEND_INTERVAL: Duration = Duration::from_secs(1);
-/// With more directories that cannot be looked through than this the branch is left alone.
+/// With this many directories that cannot be scanned, the scan of the branch is put off.
 const FAILURES: usize = 64;
 
 /// Branches and directories still to scan.
@@ -43,14 +43,14 @@ pub(super) struct Jobs {
     stopped: bool,
 }
 
-/// Directories of a branch, with all that is in them.
+/// Directories of a branch to scan, with all that is in them.
 #[derive(Debug)]
 pub(super) struct ScanJob {
     branch: Weak<Member>,
     dirs: Vec<Arc<DirPath>>,
-    /// How often they could not be.
+    /// How often that has failed.
     failed: u32,
-    /// Not before then.
+    /// Time before which it is not tried again.
     due: Instant,
 }
 
@@ -65,7 +65,7 @@ impl Jobs {
         });
     }
 
-    /// The first that is due.
+    /// Removes and returns the first job that is due.
     pub(super) fn take(&mut self) -> Option<ScanJob> {
         let now = Instant::now();
         let at = self.waiting.iter().position(|job| job.due <= now)?;
@@ -93,7 +93,7 @@ impl Jobs {
 /// Result of a scan.
 enum ScanResult {
     Through,
-    /// These could not be looked through.
+    /// These directories could not be scanned.
     Not(Vec<Arc<DirPath>>, OpError),
     /// The pool is being unmounted, or the branch leaves it.
     Stopped,
@@ -129,11 +129,12 @@ impl SharedIndex {
         }
     }
 
-    /// All marks of the branch are known, unless there is more to look through. False: that cannot be said now.
+    /// Declares that all marks of the branch are known, unless there is more to scan. False: that cannot be decided
+    /// now.
     fn finished(&self, branch: &Arc<Member>) -> bool {
         let Some(store) = self.store.load_full() else { return true };
         if let Err(error) = store.flush() {
-            // Its disk may be full. To leave it at that would be "not now" for what is gone, until the next mount.
+            // Its disk may be full. Without a new index, objects that are gone would be "not now" until the next mount.
             self.start_over(&store, &error);
             return true;
         }
@@ -141,7 +142,7 @@ impl SharedIndex {
             Some(true) => {}
             through => return through.is_some(),
         }
-        // Neither disk nor branch is waited for with a lock.
+        // Signing waits for disk and branch: no lock is held.
         self.sign(&store, branch);
         tracing::info!(branch = %branch.path.display(), objects = store.len().unwrap_or(0), "index: all marks of the branch recorded");
         true
@@ -150,7 +151,7 @@ impl SharedIndex {
     /// Objects on the branch are not asked for their marks from now on, unless there is more to scan. None: a rename under
     /// way may have taken an object past the scan without reporting it yet.
     fn is_through(&self, branch: &Arc<Member>, store: &Arc<Store>) -> Option<bool> {
-        // Somebody may be stuck in a branch with either: others rename meanwhile.
+        // A thread may be stuck in a branch with either lock held: other renames must go on.
         let _no_renames = self.renames.try_write_for(WITHOUT_RENAMES)?;
         let _create_guard = self.making.try_lock()?;
         if self.jobs.lock().concern(branch) || !self.is_current(store) {
@@ -166,12 +167,12 @@ impl SharedIndex {
         let (mut failed, mut last) = (Vec::new(), None);
         let mut tended = Instant::now();
         while let Some(dir) = waiting.pop() {
-            // A look may take hours, and what others put into the index is held in memory until it is on disk.
+            // A scan may take hours, and new entries are held in memory until they are on disk.
             if tended.elapsed() > TEND_INTERVAL {
                 self.tend();
                 tended = Instant::now();
             }
-            // One that has left answers that nothing is there.
+            // A branch that has left the pool answers that nothing is there.
             if self.jobs.lock().stopped() || branch.is_gone() {
                 return ScanResult::Stopped;
             }
@@ -193,7 +194,7 @@ impl SharedIndex {
         last.map_or(ScanResult::Through, |error| ScanResult::Not(failed, error))
     }
 
-    /// False: the pool is being unmounted.
+    /// Scans one directory: its marks go to `caught`, its directories to `waiting`. False: the pool is being unmounted.
     fn look_into(
         &self,
         branch: &Member,
@@ -240,7 +241,7 @@ impl SharedIndex {
             if !rows.is_empty() {
                 self.put(StoreWhen::Soon, sort, rows);
                 rows.clear();
-                // What is not on disk yet is held in memory.
+                // Entries are held in memory until they are on disk.
                 self.with(Store::flush);
             }
         }
@@ -278,7 +279,7 @@ impl FoundMarks {
     }
 }
 
-/// The directory at `path` below the branch's root, which may be longer than a path can be.
+/// Opens the directory at `path` below the branch's root. The path may be longer than PATH_MAX.
 pub(crate) fn open_path(branch: &Member, path: &[u8]) -> Result<OwnedFd, SysError> {
     let mut dir = sys::at::reopen(branch.root().as_fd(), OFlags::PATH | OFlags::DIRECTORY)?;
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {

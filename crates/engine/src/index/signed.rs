@@ -5,8 +5,8 @@
 //! prove that the index has every mark of that branch: none was set through another index, nor through this one after it was
 //! closed and an old copy was put back.
 //!
-//! A copy taken in the middle of a session is like the index after a crash, which has all marks of files: docs/nfs.md does
-//! not promise it. The index also holds how much of a branch was scanned.
+//! A copy taken in the middle of a session counts as the index after a crash, which has all marks of files. It may lack
+//! some: docs/nfs.md promises nothing for it. The index also holds how much of a branch was scanned: its level.
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -26,11 +26,12 @@ use crate::recover::sync_dir;
 /// On the root of a branch: the session in which a mark was last put there. (Before there were sessions: the index's id.)
 const SIGNED: &CStr = c"trusted.fsstack.index";
 
-/// Files' marks are all in the index; directories' too.
+/// Level of a branch: all marks of files are in the index. Without that it is 0.
 pub(super) const FILES: u8 = 1;
+/// Level of a branch: all marks of files and of directories are in the index.
 pub(super) const ALL: u8 = 2;
 
-/// Branches, and how far their marks are in here.
+/// Level of each branch.
 const BRANCHES: TableDefinition<'_, u16, u8> = TableDefinition::new("branches");
 /// Session that each branch has on its root.
 const SESSIONS: TableDefinition<'_, u16, &[u8]> = TableDefinition::new("sessions");
@@ -39,22 +40,22 @@ const SESSIONS: TableDefinition<'_, u16, &[u8]> = TableDefinition::new("sessions
 pub(super) type Session = [u8; 16];
 
 impl Store {
-    /// How far the marks on a branch that bears `by` are in here: 0 not at all, 1 those of files, 2 those of directories too.
+    /// Returns the level of a branch that bears the session `by`: 0, [`FILES`] or [`ALL`].
     pub(super) fn covered(&self, branch: BranchId, by: Session) -> DbResult<u8> {
         if !self.is_signed(branch, by)? {
             return Ok(0);
         }
-        // What was noted of directories in the last second before a crash is lost.
+        // Entries of directories from the last second before a crash are lost.
         let most = if self.was_closed { ALL } else { FILES };
         Ok(self.level(branch)?.min(most))
     }
 
-    /// Whether `by` is what the branch bears as far as is known here.
+    /// True if `by` is the session that the branch bears according to the index.
     fn is_signed(&self, branch: BranchId, by: Session) -> DbResult<bool> {
         Ok(by == self.session_of(branch)?.unwrap_or(self.id))
     }
 
-    /// Whether files' marks on a branch that is not there to be asked were all in here when it was.
+    /// True if all marks of files on a branch that is away were in the index when it was last in the pool.
     pub(super) fn had_files_of(&self, branch: BranchId) -> DbResult<bool> {
         Ok(self.level(branch)? >= FILES)
     }
@@ -71,7 +72,7 @@ impl Store {
         Ok(session.flatten().and_then(|session| session.value().try_into().ok()))
     }
 
-    /// Says how far they are. On disk when this returns.
+    /// Sets the level of a branch. On disk when this returns.
     pub(super) fn set_covered(&self, branch: BranchId, level: u8) -> DbResult<()> {
         self.change(StoreWhen::Now, |tables| {
             tables.open_table(BRANCHES)?.insert(branch.get(), level)?;
@@ -79,8 +80,8 @@ impl Store {
         })
     }
 
-    /// The branch is about to bear `session`, and its marks are in here as far as `level` says then. On disk when this
-    /// returns: what it was to bear before.
+    /// Records that the branch is about to bear `session`, with the level that `level` returns inside the transaction.
+    /// On disk when this returns. Returns the session that was recorded before.
     fn sign(
         &self,
         branch: BranchId,
@@ -94,7 +95,7 @@ impl Store {
                 Some(session) => sessions.insert(branch.get(), session.as_slice())?,
                 None => sessions.remove(branch.get())?,
             };
-            // One after the other: the last one to sign knows most.
+            // Transactions run one after the other, so the last one has the latest level.
             tables.open_table(BRANCHES)?.insert(branch.get(), level())?;
             Ok(())
         })?;
@@ -103,10 +104,11 @@ impl Store {
 }
 
 impl SharedIndex {
-    /// How far the marks of `branch`, which bears `by`, are in the index.
+    /// Returns the level of `branch`, which bears the session `by`. If the index expects another session, the level is 0,
+    /// and the index records that.
     pub(super) fn level_of(&self, branch: &Member, by: Session) -> u8 {
         let Some(store) = self.store.load_full() else { return 0 };
-        // One that is taken away before it was looked through has not been.
+        // Recorded now: the branch may be removed before it is scanned.
         let lacks = store.is_signed(branch.id, by).is_ok_and(|signed| !signed);
         if lacks && store.set_covered(branch.id, 0).is_err() {
             tracing::warn!(branch = %branch.path.display(), "index: cannot record that it lacks marks of the branch");
@@ -114,7 +116,7 @@ impl SharedIndex {
         store.covered(branch.id, by).unwrap_or(0)
     }
 
-    /// Before the session's first mark is put on a branch: it says so.
+    /// Signs the branch before the session's first mark there.
     pub(super) fn cover(&self, branch: &Member) {
         if branch.marks.signed.load(Relaxed) {
             return;
@@ -124,8 +126,8 @@ impl SharedIndex {
         }
     }
 
-    /// Index and branch say that the session's marks there are in this index, as far as it is looked through now. (By no lock:
-    /// the branch may hang.) False: the index does not say so.
+    /// Signs the branch: the index records its session and level, then the branch's root the session. No lock is held,
+    /// since the branch may hang. False: the index could not record it.
     pub(super) fn sign(&self, store: &Arc<Store>, branch: &Member) -> bool {
         let mut store = store.clone();
         loop {
@@ -136,7 +138,7 @@ impl SharedIndex {
                     tracing::warn!(%error, branch = %branch.path.display(), "index: cannot sign the branch; the next mount scans it again");
                 }
             }
-            // The index may have failed meanwhile, and the one in its place have signed before.
+            // The index may have been replaced meanwhile, and its successor have signed before this one did.
             match self.store.load_full() {
                 Some(current) if !Arc::ptr_eq(&current, &store) => store = current,
                 _ => return signed.is_ok(),
@@ -146,13 +148,14 @@ impl SharedIndex {
 
     fn sign_root(&self, store: &Store, branch: &Member, before: Option<Session>) {
         let root = branch.root();
-        // The fsync of a marked file does not store what its branch's root says, on btrfs at least.
+        // The fsync of a marked file does not store the xattrs of its branch's root, on btrfs at least.
         let put = || {
             xattr::set(On::Fd(root.as_fd()), SIGNED, &store.session, 0)?;
             sync_dir(root.as_fd())
         };
         if let Err(error) = branch.ask_long(put) {
-            // What cannot say so can have no marks, and bears what it bore. (Another thread may have noted its own try meanwhile.)
+            // A branch that cannot store the session can have no marks. The index records what the branch really bears,
+            // as another thread may have recorded its own attempt meanwhile.
             tracing::debug!(%error, branch = %branch.path.display(), "the branch keeps no marks");
             let bears = branch.ask(|| signed_by(branch)).unwrap_or(before);
             if let Err(error) = store.sign(branch.id, bears, || self.level_now(branch)) {
@@ -170,7 +173,7 @@ impl SharedIndex {
         }
     }
 
-    /// Directories are marked without a word to the index of a pool that is not exported.
+    /// Highest level in this pool: without `nfs-export` directories are marked without an entry in the index.
     pub(super) fn most(&self) -> u8 {
         if self.exports { ALL } else { FILES }
     }
@@ -229,7 +232,7 @@ mod tests {
         store.sign(branch, Some(session), || ALL).unwrap();
         assert_eq!((store.covered(branch, session).unwrap(), store.covered(branch, next).unwrap()), (ALL, 0));
         drop(store);
-        // Not closed in order: directories of the last second are missing.
+        // Not closed cleanly: directories of the last second are missing.
         let store = open();
         assert_eq!(store.covered(branch, session).unwrap(), FILES);
         assert!(store.had_files_of(branch).unwrap() && !store.had_files_of(BranchId::MAX).unwrap());

@@ -18,16 +18,16 @@ use crate::poolid::PoolId;
 /// Memory limit of the database's cache.
 const CACHE: usize = 16 << 20;
 
-/// From the number of branch and inode number to the birth of the object that had it, and the identity in force.
+/// From the number that branch and inode number make to the birth of the object that had it, and the identity in force.
 const KNOWN: TableDefinition<'_, u64, (u32, u64, u32)> = TableDefinition::new("known");
 /// From the identity in force to the numbers that branch and inode number make: one for a file, one for each copy of a
 /// directory but its first. The first byte of the value is [`EntryKind`].
 const PLACES: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("places");
-/// From the number of branch and inode number to branch, directory and name of the last sighting, and its look.
+/// From the number that branch and inode number make to branch, walk, directory and name of the last sighting.
 const NAMES: TableDefinition<'_, u64, (u16, u64, u64, &[u8])> = TableDefinition::new("seen");
 /// Old form of [`NAMES`], from before scans were distinguished: removed.
 const OUTDATED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("names");
-/// The index's own id, under the key 0; whether it was closed in order, under 1.
+/// The index's own id, under the key 0; whether it was closed cleanly, under 1.
 const ABOUT: TableDefinition<'_, u8, &[u8]> = TableDefinition::new("about");
 
 const ID: u8 = 0;
@@ -94,13 +94,13 @@ pub(super) type DbResult<T> = std::result::Result<T, StoreError>;
 #[derive(Debug)]
 pub(super) struct Store {
     db: Database,
-    /// Made with it.
+    /// Random id, made with the database.
     pub(super) id: [u8; 16],
-    /// Made when it was opened: what branches bear (`signed.rs`).
+    /// Random id of this session, made when it was opened; branches bear it (`signed.rs`).
     pub(super) session: [u8; 16],
-    /// It was closed in order the last time.
+    /// True if it was closed cleanly the last time.
     pub(super) was_closed: bool,
-    /// It is a file: it outlives the daemon.
+    /// True if it is a file, which outlives the daemon.
     pub(super) durable: bool,
 }
 
@@ -109,12 +109,12 @@ pub(super) struct Store {
 pub(super) enum StoreWhen {
     /// When the call returns.
     Now,
-    /// With the next that is, or within a second.
+    /// With the next change that is on disk, or within a second.
     Soon,
 }
 
 impl Store {
-    /// Opens the index at `path`, and looks at all of it: None if there is none.
+    /// Opens the index at `path`, and checks all of it. None: there is no file.
     pub(super) fn open(path: &Path) -> DbResult<Option<Self>> {
         Self::open_with(path, CACHE)
     }
@@ -122,7 +122,7 @@ impl Store {
     pub(super) fn open_with(path: &Path, cache: usize) -> DbResult<Option<Self>> {
         match path.metadata() {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            // A database would be made in it.
+            // redb would make a new database in an empty file.
             Ok(meta) if meta.is_file() && meta.len() == 0 => {
                 return Err(redb::StorageError::Corrupted("the file is empty".into()).into());
             }
@@ -146,7 +146,7 @@ impl Store {
         Ok(id.map(|id| Self { db, id, session, was_closed, durable: true }))
     }
 
-    /// Makes a new one; in memory without a path.
+    /// Makes a new index; in memory without a path.
     pub(super) fn make(path: Option<&Path>, id: [u8; 16]) -> DbResult<Self> {
         let db = match path {
             Some(path) => builder().create_with_backend(Pages::open(path)?)?,
@@ -177,17 +177,17 @@ impl Store {
         Ok(())
     }
 
-    /// All that is in here at this moment.
+    /// Returns a snapshot of the index.
     pub(super) fn begin_read(&self) -> DbResult<redb::ReadTransaction> {
         Ok(self.db.begin_read()?)
     }
 
-    /// All changes so far are on disk.
+    /// Writes all changes so far to disk.
     pub(super) fn flush(&self) -> DbResult<()> {
         self.change(StoreWhen::Now, |_| Ok(()))
     }
 
-    /// Whether it counts as closed in order.
+    /// Records whether it counts as closed cleanly.
     pub(super) fn set_closed(&self, closed: bool) -> DbResult<()> {
         self.change(StoreWhen::Now, |tables| {
             tables.open_table(ABOUT)?.insert(CLOSED, [u8::from(closed)].as_slice())?;
@@ -195,7 +195,7 @@ impl Store {
         })
     }
 
-    /// The identity in force for what was born at `birth` and would have the number `natural`.
+    /// Returns the identity in force of the object born at `birth` that would have the number `natural`.
     pub(super) fn known(&self, natural: Ino, birth: u32) -> DbResult<Option<Identity>> {
         let read = self.db.begin_read()?;
         let found = read.open_table(KNOWN)?.get(natural.0)?.map(|found| found.value());
@@ -204,7 +204,7 @@ impl Store {
             .map(|(_, ino, generation)| Identity { ino: Ino(ino), generation }))
     }
 
-    /// Places of the objects that have, or had, the number `ino`.
+    /// Returns the entries of the objects that have, or had, the number `ino`.
     pub(super) fn places(&self, ino: Ino) -> DbResult<SmallVec<[IndexEntry; 1]>> {
         let read = self.db.begin_read()?;
         let table = read.open_table(PLACES)?;
@@ -217,7 +217,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The object `id` is, or a copy of it too, what would have the number `natural`.
+    /// Records for each identity that the object, or a copy of it, would have the number `natural` where it is.
     pub(super) fn note(&self, at: StoreWhen, sort: EntryKind, new: &[(Identity, Ino, u32)]) -> DbResult<()> {
         self.change(at, |tables| {
             let mut known = tables.open_table(KNOWN)?;
@@ -228,7 +228,7 @@ impl Store {
                 if sort == EntryKind::File {
                     known.insert(natural.0, (*birth, id.ino.0, id.generation))?;
                 }
-                // A file that is just moved again is still where it was. A directory has one copy on a branch.
+                // A file that is moved again is still in its old place, too. A directory has one copy on a branch.
                 let branch = number::branch_of(*natural).filter(|_| sort == EntryKind::Dir);
                 let stays =
                     |at: &Ino| at != natural && (branch.is_none() || number::branch_of(*at) != branch);
@@ -266,7 +266,7 @@ impl Store {
         })
     }
 
-    /// Where these objects were seen.
+    /// Records where objects were seen.
     pub(super) fn note_names(&self, rows: &[(Ino, Name)]) -> DbResult<()> {
         self.change(StoreWhen::Soon, |tables| {
             let mut names = tables.open_table(NAMES)?;
@@ -277,7 +277,7 @@ impl Store {
         })
     }
 
-    /// Forgets what was seen on the branch by other looks than this one.
+    /// Removes names on the branch that other walks than `look` have seen.
     pub(super) fn forget_names(&self, branch: BranchId, look: u64) -> DbResult<()> {
         self.change(StoreWhen::Soon, |tables| {
             let mut names = tables.open_table(NAMES)?;
@@ -286,7 +286,7 @@ impl Store {
         })
     }
 
-    /// Where the object with this number was seen last.
+    /// Returns where the object with this number was seen last.
     pub(super) fn name(&self, natural: Ino) -> DbResult<Option<Name>> {
         let read = self.db.begin_read()?;
         let Some(table) = table(&read, NAMES)? else { return Ok(None) };
@@ -297,7 +297,7 @@ impl Store {
         }))
     }
 
-    /// Up to `count` objects: those from the number `from` on, then from the first on.
+    /// Returns up to `count` objects by ascending number, from `from` on, then from the first on.
     pub(super) fn some(&self, from: u64, count: usize) -> DbResult<Vec<Identity>> {
         let read = self.db.begin_read()?;
         let table = read.open_table(PLACES)?;
@@ -309,7 +309,7 @@ impl Store {
         Ok(found)
     }
 
-    /// All numbers that something is known of.
+    /// Calls `each` with every number in the index.
     pub(super) fn numbers(&self, mut each: impl FnMut(Ino)) -> DbResult<()> {
         let read = self.db.begin_read()?;
         for row in read.open_table(KNOWN)?.iter()? {
@@ -321,14 +321,14 @@ impl Store {
         Ok(())
     }
 
-    /// How many objects are in here.
+    /// Returns the number of objects in the index.
     pub(super) fn len(&self) -> DbResult<u64> {
         use redb::ReadableTableMetadata;
         Ok(self.db.begin_read()?.open_table(PLACES)?.len()?)
     }
 }
 
-/// None: nothing was ever put into it.
+/// Opens a table. None: nothing was ever put into it.
 pub(super) fn table<K: Key + 'static, V: Value + 'static>(
     read: &ReadTransaction,
     which: TableDefinition<'_, K, V>,
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(store.name(Ino(5)).unwrap(), Some(name(b"c")));
         assert_eq!(store.name(Ino(6)).unwrap(), Some(name(b"b")));
         assert_eq!((store.name(Ino(7)).unwrap(), store.len().unwrap()), (None, 0));
-        // Another look has seen one of them, and nothing was asked of another branch.
+        // Another walk has seen one of them; the other branch was not walked.
         let (again, elsewhere) = (seen(b"c", BranchId::MIN, 2), seen(b"e", BranchId::MAX, 1));
         store.note_names(&[(Ino(5), again.clone()), (Ino(9), elsewhere.clone())]).unwrap();
         store.forget_names(BranchId::MIN, 2).unwrap();
@@ -452,7 +452,7 @@ mod tests {
         assert!(Store::open(std::path::Path::new("/nonexistent/index.redb")).unwrap().is_none());
     }
 
-    /// The figures in docs/nfs.md: `cargo test --release -p fsstack-engine -- --ignored --nocapture a_million`.
+    /// Prints figures: `cargo test --release -p fsstack-engine -- --ignored --nocapture a_million`.
     #[test]
     #[ignore = "takes a while: run for its figures"]
     fn a_million_moved_files_take_little_memory() {
