@@ -13,8 +13,8 @@ use crate::test_bed::{Contender, Server, Standing, TestBed};
 const BRANCH: &str = "branch";
 const POOL: &str = "pool";
 /// Both as `fsstack nfs show --only-writer` has them: caches of server and pool keep attributes for a minute.
-const BRANCH_ALONE: &str = "branch, only writer";
-const POOL_ALONE: &str = "pool, only writer";
+const BRANCH_ALONE: &str = "branch-alone";
+const POOL_ALONE: &str = "pool-alone";
 const KEPT_SECONDS: u16 = 60;
 const KEPT: &[&str] = &["entry-timeout=60", "attr-timeout=60", "negative-timeout=60"];
 const EXPORTED: &[&str] = &["nfs-export", "minfreespace=64M"];
@@ -55,17 +55,34 @@ pub(crate) fn run(test_bed: &TestBed, amount: NfsAmount, tables: &mut Vec<Table>
         tables.push(table);
         return Ok(());
     }
-    let contenders = [
-        Contender::new(BRANCH, Server::Branch, &[]),
-        Contender::new(POOL, Server::Fsstack, &[EXPORTED]),
-        Contender::new(BRANCH_ALONE, Server::Branch, &[]),
-        Contender::new(POOL_ALONE, Server::Fsstack, &[EXPORTED, KEPT]),
-    ];
     table.compare(POOL, &[BRANCH], "pool to branch");
     table.compare(POOL_ALONE, &[BRANCH_ALONE], "pool to branch, only writer");
-    let standing =
-        contenders.iter().map(|of| Ok((of, test_bed.stand(of, 1)?))).collect::<Result<Vec<_>>>()?;
-    let servers = standing.iter().map(|(of, at)| serve(of, at)).collect::<Result<Vec<_>>>()?;
+    let pairs = [
+        (0, [(BRANCH, Server::Branch, &[][..]), (POOL, Server::Fsstack, &[EXPORTED][..])]),
+        (
+            KEPT_SECONDS,
+            [(BRANCH_ALONE, Server::Branch, &[][..]), (POOL_ALONE, Server::Fsstack, &[EXPORTED, KEPT][..])],
+        ),
+    ];
+    for (seconds, pair) in pairs {
+        let pair = pair.map(|(name, server, options)| Contender::new(name, server, options));
+        measure(test_bed, amount, seconds, &pair, &mut table)?;
+        table.notes.extend(pair.iter().map(Contender::described));
+    }
+    tables.push(table);
+    Ok(())
+}
+
+/// Measures pool and branch in turn, by servers that keep attributes for `seconds`.
+fn measure(
+    test_bed: &TestBed,
+    amount: NfsAmount,
+    seconds: u16,
+    pair: &[Contender; 2],
+    table: &mut Table,
+) -> Result<()> {
+    let standing = pair.iter().map(|of| Ok((of, test_bed.stand(of, 1)?))).collect::<Result<Vec<_>>>()?;
+    let servers = standing.iter().map(|(of, at)| serve(of, at, seconds)).collect::<Result<Vec<_>>>()?;
     for round in 0..amount.rounds {
         for clients in CLIENTS {
             for (act, label) in ACTS {
@@ -80,21 +97,15 @@ pub(crate) fn run(test_bed: &TestBed, amount: NfsAmount, tables: &mut Vec<Table>
             servers.iter().try_for_each(|server| tidy_up(server, clients, amount))?;
         }
     }
+    servers.iter().try_for_each(remove_data)?;
     drop(servers);
-    table.notes.extend(contenders.iter().map(Contender::described));
-    tables.push(table);
     standing.into_iter().try_for_each(|(_, at)| at.fall())
 }
 
-fn serve(of: &Contender, at: &Standing) -> Result<Ganesha> {
+fn serve(of: &Contender, at: &Standing, seconds: u16) -> Result<Ganesha> {
     let part = at.parts().first().context("no branch")?;
     let beside = part.ancestors().nth(3).context("a branch has a home")?;
-    let seconds = if [BRANCH_ALONE, POOL_ALONE].contains(&of.name) { KEPT_SECONDS } else { 0 };
-    Ganesha::try_serve_keeping(
-        seconds,
-        at.path(),
-        &beside.join(format!("ganesha-{}", of.name.replace(", only writer", "-alone"))),
-    )
+    Ganesha::try_serve_keeping(seconds, at.path(), &beside.join(format!("ganesha-{}", of.name)))
 }
 
 /// Operations a second of all `clients` together.
@@ -123,7 +134,7 @@ impl Worker {
     fn new(server: &Ganesha, number: usize) -> Result<Self> {
         let mut client = Client::new(server.address(), ROOT)?;
         let root = client.handle("")?;
-        let file = client.open(&root, &format!("data-{number}"), How::Made)?;
+        let file = client.open(&root, &data(number), How::Made)?;
         Ok(Self { client, number, root, file })
     }
 
@@ -177,4 +188,18 @@ fn tidy_up(server: &Ganesha, clients: usize, amount: NfsAmount) -> Result<()> {
         worker.client.close(&worker.file)?;
     }
     Ok(())
+}
+
+/// The files of all clients go, so that the next pair has their room.
+fn remove_data(server: &Ganesha) -> Result<()> {
+    for number in 0..CLIENTS.into_iter().max().unwrap_or(0) {
+        let mut worker = Worker::new(server, number)?;
+        worker.client.close(&worker.file)?;
+        worker.client.remove(&worker.root, &data(number))?;
+    }
+    Ok(())
+}
+
+fn data(number: usize) -> String {
+    format!("data-{number}")
 }
