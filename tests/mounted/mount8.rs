@@ -232,6 +232,12 @@ fn the_pool_has_the_restrictions_of_a_branchs_mount() {
     assert!(refused(pool.path(), "./true").contains("denied"));
     let told = std::fs::read_to_string(log.path()).unwrap();
     assert!(told.contains("mounted nosuid,noexec, as branch"), "{told}");
+    let checked = crate::command::run(&["doctor", &at(&pool)]).stdout;
+    let branch = pool.branch("b").path().display();
+    assert!(
+        checked.contains(&format!("warn  {branch}: mounted nosuid,noexec, and so is the whole pool")),
+        "{checked}"
+    );
     // It cannot be lifted from the pool alone.
     sh("/", &format!("mount -o remount,exec,suid {}", pool.path().display()));
     assert!(has(&pool, "noexec") && has(&pool, "nosuid"));

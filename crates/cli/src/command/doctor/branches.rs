@@ -6,6 +6,7 @@ use crate::command::time_limit::{HUNG_AFTER, unless_it_hangs};
 use fsstack_control::api::{BranchStatus, Finding, Level, Status};
 use fsstack_control::local_locks;
 use fsstack_pool::Printable;
+use fsstack_sys::mounts::MountInfo;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -105,6 +106,13 @@ fn ask(path: &Path, writable: bool) -> Answer {
         _ => add(Level::Ok, "has POSIX ACLs".to_owned()),
     }
     let table = fsstack_sys::mounts::list().unwrap_or_default();
+    let restrictions = local_locks::mount_of(path, &table).map(restrictions).unwrap_or_default();
+    if !restrictions.is_empty() {
+        let text = format!(
+            "mounted {restrictions}, and so is the whole pool: mount the branch without, unless that is meant"
+        );
+        add(Level::Warn, text);
+    }
     if let Some(option) = local_locks::mount_of(path, &table).and_then(local_locks::option) {
         let text = format!(
             "its NFS mount keeps locks on this machine ({option}): if several hosts use it, mount it without that option"
@@ -126,6 +134,13 @@ fn ask(path: &Path, writable: bool) -> Answer {
     }
     let id = IDS.iter().find_map(|name| attribute(path, name).ok());
     Answer { device: Some(metadata.dev()), id, findings }
+}
+
+/// Options of a branch's mount that the pool's mount has, too, separated by commas.
+fn restrictions(mount: &MountInfo) -> String {
+    let taken = ["nosuid", "nodev", "noexec"].into_iter();
+    let taken: Vec<_> = taken.filter(|word| mount.options.split(',').any(|option| option == *word)).collect();
+    taken.join(",")
 }
 
 /// How far the clock that stamps its files is from ours, by a file that never has a name.

@@ -69,6 +69,12 @@ pub(super) fn limits(report: &mut DoctorReport) {
         }
         None => report.ok("limits", "requests of 1 MiB (this kernel has no fs.fuse.max_pages_limit)"),
     }
+    for key in ["default_request_timeout", "max_request_timeout"] {
+        match read(&format!("/proc/sys/fs/fuse/{key}")).as_deref() {
+            None | Some("0") => {}
+            Some(seconds) => report.warn("limits", request_timeout(key, seconds)),
+        }
+    }
     match read("/proc/sys/fs/nr_open").and_then(|text| text.parse::<u64>().ok()) {
         Some(most) if most < ENOUGH_FILES => {
             report.warn("limits", format!("fs.nr_open={most}: few open files: set {ENOUGH_FILES} or more"));
@@ -76,6 +82,13 @@ pub(super) fn limits(report: &mut DoctorReport) {
         Some(most) => report.ok("limits", format!("fs.nr_open={most}")),
         None => {}
     }
+}
+
+/// The kernel takes down the connection of a FUSE mount that has not answered a request in time.
+fn request_timeout(key: &str, seconds: &str) -> String {
+    format!(
+        "fs.fuse.{key}={seconds}: the kernel ends a pool in which a request takes longer, as on a hung branch: set it to 0"
+    )
 }
 
 /// How near the daemon is to its limit of open descriptors.
@@ -143,6 +156,12 @@ fn version(release: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_limit_of_the_kernel_is_told_with_its_value() {
+        let text = request_timeout("max_request_timeout", "30");
+        assert!(text.starts_with("fs.fuse.max_request_timeout=30: "), "{text}");
+    }
 
     #[test]
     fn kernels_are_told_apart() {
