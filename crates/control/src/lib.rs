@@ -6,6 +6,7 @@
 
 mod peer;
 mod route;
+mod status_page;
 
 pub mod api;
 pub mod client;

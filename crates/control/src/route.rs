@@ -17,6 +17,7 @@ pub(crate) enum Route {
     ExplainCreate { path: Vec<u8>, size: u64 },
     Copy,
     Metrics,
+    StatusPage,
 }
 
 impl Route {
@@ -39,6 +40,7 @@ impl Route {
             }
             "/v1/copy" => Self::Copy,
             "/metrics" => Self::Metrics,
+            "/" => Self::StatusPage,
             _ => return None,
         })
     }
@@ -57,6 +59,7 @@ impl Route {
             }
             Self::Copy => "/v1/copy".to_owned(),
             Self::Metrics => "/metrics".to_owned(),
+            Self::StatusPage => "/".to_owned(),
         }
     }
 }
@@ -76,6 +79,7 @@ mod tests {
             Route::Handles,
             Route::Copy,
             Route::Metrics,
+            Route::StatusPage,
             Route::Explain { path: path.clone() },
             Route::ExplainCreate { path, size: 7 },
         ] {

@@ -25,10 +25,12 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use crate::api::Status;
 use crate::copying;
 use crate::operator::{Operator, Refusal, RefusalKind};
 use crate::peer;
 use crate::route::Route;
+use crate::status_page;
 
 /// Connections served at once at each place; more wait to be taken.
 const CONNECTIONS: usize = 32;
@@ -46,7 +48,7 @@ const LONGEST: usize = 1 << 20;
 pub struct ListenAt {
     /// The socket for everything.
     pub socket: Option<PathBuf>,
-    /// An address for the figures alone.
+    /// An address for the metrics and the status page alone.
     pub metrics: Option<SocketAddr>,
 }
 
@@ -131,6 +133,7 @@ struct Listening {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     All,
+    /// The metrics and the status page.
     Metrics,
     Nothing,
 }
@@ -228,7 +231,8 @@ async fn answer(
     let route = Route::parse(request.uri().path(), request.uri().query());
     let route = match (access, route) {
         (Access::Nothing, _) => return refused(StatusCode::FORBIDDEN, &Refusal::usage("only root may ask")),
-        (Access::All, Some(route)) | (Access::Metrics, Some(route @ Route::Metrics)) => route,
+        (Access::All, Some(route))
+        | (Access::Metrics, Some(route @ (Route::Metrics | Route::StatusPage))) => route,
         _ => return refused(StatusCode::NOT_FOUND, &Refusal::missing("no such request")),
     };
     let method = request.method().clone();
@@ -315,6 +319,7 @@ fn run(operator: &dyn Operator, method: &Method, route: &Route, body: &[u8]) -> 
         (&Method::GET, Route::Explain { path }) => answered(operator.explain(path)),
         (&Method::GET, Route::ExplainCreate { path, size }) => answered(operator.explain_create(path, *size)),
         (&Method::GET, Route::Metrics) => text(operator.metrics()),
+        (&Method::GET, Route::StatusPage) => html(&operator.status()),
         _ => refused(StatusCode::METHOD_NOT_ALLOWED, &Refusal::usage("not by this method")),
     }
 }
@@ -352,6 +357,15 @@ fn json<T: Serialize>(status: StatusCode, value: &T) -> Response<Full<Bytes>> {
 fn text(metrics: String) -> Response<Full<Bytes>> {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     with_type(StatusCode::OK, kind, metrics.into_bytes())
+}
+
+fn html(status: &Status) -> Response<Full<Bytes>> {
+    let page = status_page::page(status).into_bytes();
+    let mut response = with_type(StatusCode::OK, "text/html; charset=utf-8", page);
+    for (name, value) in status_page::HEADERS {
+        response.headers_mut().insert(name, header::HeaderValue::from_static(value));
+    }
+    response
 }
 
 fn with_type(status: StatusCode, kind: &'static str, bytes: Vec<u8>) -> Response<Full<Bytes>> {

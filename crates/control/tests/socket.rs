@@ -127,7 +127,7 @@ fn a_copy_has_a_connection_of_its_own_for_as_long_as_it_lives() {
 }
 
 #[test]
-fn the_tcp_port_has_the_figures_and_nothing_else() {
+fn the_tcp_port_has_the_metrics_the_status_page_and_nothing_else() {
     let listen_at = ListenAt { socket: None, metrics: Some(([127, 0, 0, 1], 0).into()) };
     let server = Server::start(&listen_at, Arc::new(Parrot)).unwrap();
     let get = |path: &str| {
@@ -140,6 +140,9 @@ fn the_tcp_port_has_the_figures_and_nothing_else() {
     let figures = get("/metrics");
     assert!(figures.starts_with("HTTP/1.1 200") && figures.contains("openmetrics-text"), "{figures}");
     assert!(figures.ends_with("# EOF\n"), "{figures}");
+    let page = get("/");
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("text/html"), "{page}");
+    assert!(page.contains("content-security-policy: default-src 'none'") && page.contains("<h1>"), "{page}");
     assert!(get("/v1/status").starts_with("HTTP/1.1 404"));
     assert!(get("/v1/settings").starts_with("HTTP/1.1 404"));
 }

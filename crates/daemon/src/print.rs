@@ -219,7 +219,12 @@ fn accepted(row: &Row) -> String {
     }
 }
 
+/// The text as a sentence; the name of an option in front stays as it is typed.
 fn capital(text: &str) -> String {
+    let first = text.split(' ').next().unwrap_or_default();
+    if first.contains(['=', '_']) {
+        return text.to_owned();
+    }
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }

@@ -15,6 +15,7 @@
 //! taken down by the next one. Linux only.
 
 pub mod branch;
+pub mod browser;
 pub mod cleanup;
 pub mod cpu_group;
 pub mod daemon;

@@ -5,7 +5,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 
-use fsstack_lab::{self as lab, needs};
+use fsstack_lab::browser::Window;
+use fsstack_lab::{self as lab, MiB, needs};
 
 use super::*;
 
@@ -133,6 +134,37 @@ fn metrics_are_openmetrics_at_the_socket_and_by_tcp() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("# EOF\n"), "{answer}");
+}
+
+/// By the port of the metrics, on a screen and on a phone.
+#[test]
+fn the_status_page_shows_the_branches_in_a_browser() {
+    needs!(mounting(), program("chromium"));
+    let pool = lab::pool()
+        .tmpfs_branch("a", MiB(64))
+        .tmpfs_branch("a-branch-with-a-name-of-some-length-that-does-not-fit-on-a-phone", MiB(16))
+        .option("metrics=127.0.0.1:0")
+        .mount();
+    let address = told(&["get", &at(&pool), "metrics"]);
+    let url = format!("http://{}/", address.trim());
+    let home = tempfile::tempdir().unwrap();
+    let shot = home.path().join("shot.png");
+    let screen = Window { size: (1200, 1000), dark: false };
+    let page = screen.render(&url, &shot).unwrap();
+    assert!(page.contains("all 2 branches are up") && page.contains(&branch(&pool, "a")), "{page}");
+    told(&["branch", "mode", &at(&pool), &branch(&pool, "a"), "RO"]);
+    let page = screen.render(&url, &shot).unwrap();
+    assert!(page.contains("<dd>RO</dd>"), "{page}");
+
+    // A copy tells how it comes out on a phone; the page itself may run no script.
+    let probe = "<script>document.body.insertAdjacentHTML('beforeend', `<p>sideways ${\
+         document.documentElement.scrollWidth - document.documentElement.clientWidth} paper ${\
+         getComputedStyle(document.body).backgroundColor}</p>`)</script>";
+    let copy = home.path().join("copy.html");
+    std::fs::write(&copy, format!("{page}{probe}").replace("http-equiv", "data-was")).unwrap();
+    let phone = Window { size: (500, 900), dark: true };
+    let told = phone.render(&format!("file://{}", copy.display()), &shot).unwrap();
+    assert!(told.contains("sideways 0 paper rgb(13, 17, 23)"), "{told}");
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::started::{bench, results, run};
 use expect_test::expect_file;
+use fsstack_lab::browser::Window;
 use fsstack_lab::needs;
-use fsstack_lab::shell::{command, which};
 
 /// A run with everything in it: a sweep, bars, names, published figures.
 fn reports(home: &Path) -> Vec<PathBuf> {
@@ -102,26 +102,13 @@ fn in_a_browser(out: &Path) {
          paper ${getComputedStyle(document.body).backgroundColor}</p>`);</script></body>";
     let asked = out.join("asked.html");
     fs::write(&asked, page.replace("</body>", probe)).unwrap();
-    for (size, dark) in [("1200,1000", false), ("500,900", true)] {
-        let profile = tempfile::tempdir().unwrap();
+    for (size, dark) in [((1200, 1000), false), ((500, 900), true)] {
         let shot = out.join(format!("shot-{dark}.png"));
-        let mut browser = command(which("chromium").unwrap())
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
-            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-            .args(["--disable-dev-shm-usage", "--enable-logging=stderr", "--dump-dom"])
-            .arg(format!("--user-data-dir={}", profile.path().display()))
-            .arg(format!("--window-size={size}"))
-            .arg(format!("--screenshot={}", shot.display()))
-            .limit(Duration::from_secs(100));
-        if dark {
-            browser = browser.arg("--blink-settings=preferredColorScheme=0");
-        }
-        let told = browser.arg(format!("file://{}", asked.display())).output().unwrap();
-        assert!(!told.stderr.contains("CONSOLE"), "{}", told.stderr);
+        let told = Window { size, dark }.render(&format!("file://{}", asked.display()), &shot).unwrap();
         let paper = if dark { "rgb(13, 17, 23)" } else { "rgb(255, 255, 255)" };
         let wanted = format!("plots {plots} sideways 0 paper {paper}");
-        let said = told.stdout.lines().find(|line| line.contains("plots ")).unwrap_or("nothing");
-        assert!(told.stdout.contains(&wanted), "{} at {size}: {said}, not {wanted}", out.display());
+        let said = told.lines().find(|line| line.contains("plots ")).unwrap_or("nothing");
+        assert!(told.contains(&wanted), "{} at {size:?}: {said}, not {wanted}", out.display());
         // Eight bytes tell a PNG; a blank one would be smaller.
         let picture = fs::read(&shot).unwrap();
         assert!(picture.starts_with(b"\x89PNG") && 20_000 < picture.len(), "{}", picture.len());

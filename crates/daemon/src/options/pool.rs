@@ -345,7 +345,7 @@ pub(super) const RUNNING: &[Row] = &[
         &["metrics"],
         Takes::Value("[ADDR:]PORT"),
         "",
-        "Serve the pool's metrics (OpenMetrics) by HTTP at this port, on 127.0.0.1 unless an address is given; the control socket always serves them.",
+        "Serve a status page (`/`) and OpenMetrics (`/metrics`) by HTTP at this port, on 127.0.0.1 unless an address is given.",
         |raw, typed| typed.by(|text| values::metrics(text).map(Some), &mut raw.options.metrics),
     )
     .settled(|now| now.metrics.map(|at| at.to_string()).unwrap_or_default()),

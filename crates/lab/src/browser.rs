@@ -1,0 +1,45 @@
+//! Headless Chromium, which renders a page and tells the document that came of it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::shell::{command, which};
+
+/// How long a page may take.
+const RENDERED: Duration = Duration::from_secs(100);
+
+/// A window for one page.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// Width and height in pixels.
+    pub size: (u32, u32),
+    /// Whether the reader prefers dark pages.
+    pub dark: bool,
+}
+
+impl Window {
+    /// Renders the page at `url`, with a picture of it in the file `shot`: the document, when its scripts have run.
+    ///
+    /// # Errors
+    /// Chromium is not there, failed, or had to say something on its console.
+    pub fn render(self, url: &str, shot: &Path) -> Result<String> {
+        let profile = tempfile::tempdir()?;
+        let (width, height) = self.size;
+        let mut browser = command(which("chromium").context("chromium is not there")?)
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+            .args(["--disable-dev-shm-usage", "--enable-logging=stderr", "--dump-dom"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .arg(format!("--window-size={width},{height}"))
+            .arg(format!("--screenshot={}", shot.display()))
+            .limit(RENDERED);
+        if self.dark {
+            browser = browser.arg("--blink-settings=preferredColorScheme=0");
+        }
+        let told = browser.arg(url).output()?;
+        ensure!(!told.stderr.contains("CONSOLE"), "{url}: {}", told.stderr);
+        Ok(told.stdout)
+    }
+}
