@@ -4,7 +4,7 @@ use std::fs;
 
 use fsstack_lab::{self as lab, MiB, Pool, needs};
 
-use crate::script::sh;
+use crate::script::{STRANGER, sh, sh_as_stranger};
 
 /// A deep directory on `a` alone, then a file that only `b` may take.
 fn skeleton_of(dress: &str) -> Pool {
@@ -82,4 +82,24 @@ fn a_renamed_file_takes_its_new_parents_along() {
     fs::rename(pool.at("on b"), pool.at("deep/er/moved")).unwrap();
     assert_eq!(pool.holders("deep/er/moved"), ["b"]);
     assert_eq!(sh(pool.branch("b").path(), "stat -c '%u %g %a' deep deep/er"), "5 6 755\n0 0 711");
+}
+
+/// mergerfs knows no rename that takes nobody's name away, and decides by the rights of who asks.
+#[test]
+fn a_server_is_given_the_directory_of_a_user_who_may_not_write_above() {
+    needs!(mounting(), program("mergerfs"), program("setpriv"));
+    let mut pool = lab::pool().tmp_branch("a").mode("NC").served_branch("b").unmounted();
+    sh(
+        pool.branch("a").path(),
+        &format!(
+            "mkdir -p home/user/closed; chmod 755 home; chmod 2751 home/user; chmod 500 home/user/closed; chown -R {STRANGER}:7 home/user; chmod 2751 home/user"
+        ),
+    );
+    pool.remount();
+    sh_as_stranger(pool.path(), "mkdir home/user/new; echo text > home/user/file");
+    assert_eq!(pool.holders("home/user/new"), ["b"]);
+    // What root puts into it does not need its owner's rights.
+    pool.write("home/user/closed/file", b"text");
+    let look = "stat -c '%n %u %g %a' home home/user home/user/closed";
+    assert_eq!(sh(pool.branch("b").path(), look), sh(pool.branch("a").path(), look));
 }

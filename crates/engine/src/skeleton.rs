@@ -2,9 +2,9 @@
 //!
 //! A skeleton is made with the tree lock held shared, so that no directory of it is renamed or removed meanwhile. The removal
 //! of a directory's only copy holds the tree lock shared too, and the directory itself (`Inode::go`). A change of its
-//! attributes keeps new copies away meanwhile (`inode/copy_guards.rs`). Two threads may make the same skeleton: the later one
-//! finds it there. It gets owner, mode, attributes and times of its model before its name shows. An existing directory shows
-//! its attributes already, and can only be entered by users with the right to.
+//! attributes keeps new copies away meanwhile (`inode/copy_guards.rs`). Of two threads that want the same skeleton the later one
+//! waits, and finds it there. It gets owner, mode, attributes and times of its model before its name shows; where the server
+//! cannot give a directory a name without taking another's away, it is made under its name, and is closed until it is complete.
 //!
 //! Renames and removals on the path to it on other branches are on disk before: each branch is a journal of its own.
 //!
@@ -110,7 +110,7 @@ impl Union {
         dir: &Arc<Inode>,
         name: &InodeName,
     ) -> Result<Arc<DirFd>> {
-        let _copy_guard = unless_stuck(pool, || dir.grow(), || dir.is_kept_by_stuck())?;
+        let _copy_guard = unless_stuck(pool, || dir.grow(branch.ix), || dir.is_kept_by_stuck_at(branch.ix))?;
         let source_at = dir.copies().first().copied().ok_or(OpError::STALE)?;
         let source = self.dirfd(pool, dir, source_at)?;
         let model = pool.branch(source_at).ask(|| sys::at::stat_fd(source.as_fd()))?;
@@ -202,8 +202,9 @@ fn make_in_folder(
     }
 }
 
-/// Makes it under its name: owned by the right user from the first moment, and closed until it is complete. Users with
-/// write access to `parent`, out of band, may put another directory in its place meanwhile.
+/// Makes it under its name, never wider than its model: as its owner, so that it is theirs from the first moment, or, where
+/// a server does not let them make a name there, as the daemon (everybody's directory in `/home` is made by root). Users
+/// with write access to `parent`, out of band, may put another directory in its place meanwhile.
 fn make_in_place(
     branch: &Branch,
     parent: BorrowedFd<'_>,
@@ -212,7 +213,17 @@ fn make_in_place(
     model: &Stat,
     id: Identity,
 ) -> Result<OwnedFd, SysError> {
-    match as_owner(model, || sys::at::mkdir(parent, name, 0o700)) {
+    // A daemon without root's rights has to look into it.
+    let closed = if sys::identity::is_root() { 0o700 & model.mode } else { 0o700 };
+    let mut is_owners = true;
+    let made = as_owner(model, || sys::at::mkdir(parent, name, closed)).or_else(|error| {
+        if !sys::identity::is_root() || !matches!(error.errno, Errno::ACCESS | Errno::PERM) {
+            return Err(error);
+        }
+        is_owners = false;
+        sys::at::mkdir(parent, name, 0)
+    });
+    match made {
         Ok(()) => {}
         Err(error) if error.errno == Errno::EXIST => {
             return sys::at::open_dir(parent, name, branch.mounts);
@@ -220,32 +231,39 @@ fn make_in_place(
         Err(error) => return Err(error),
     }
     let filled = sys::at::open_dir(parent, name, branch.mounts).and_then(|fd| {
-        check_made(fd.as_fd(), model)?;
+        if is_owners {
+            check_made(fd.as_fd(), model.uid)?;
+        } else {
+            check_made(fd.as_fd(), 0)?;
+            // A kill from here on leaves what one leaves that its owner made.
+            sys::at::chown_fd(fd.as_fd(), Some(model.uid), Some(model.gid))?;
+            sys::at::chmod_fd(fd.as_fd(), closed)?;
+        }
         clone_dir_metadata(fd.as_fd(), source, model, id).map(|()| fd)
     });
     if filled.is_err()
         // No copy is better than a wrong one.
         && let Err(error) = sys::at::rmdir(parent, name)
     {
-        tracing::warn!(%error, ?name, branch = %branch.path.display(), "copy of a directory: rollback failed; an incomplete directory of mode 0700 stays");
+        tracing::warn!(%error, ?name, branch = %branch.path.display(), "copy of a directory: rollback failed; an incomplete directory stays, which its owner alone can enter");
     }
     filled
 }
 
-/// True if `fd` may be the directory that was just made for the owner of `model`: the same owner, and empty. Another one
-/// must not change: a user may have put it there to have it given away, or opened.
+/// Asserts that `fd` may be the directory that was just made by `uid`: it is theirs, and empty. Another one must not
+/// change: a user may have put it there to have it given away, or opened.
 ///
 /// # Errors
 /// EPERM if it is another directory; the error of looking at it.
-fn check_made(fd: BorrowedFd<'_>, model: &Stat) -> Result<(), SysError> {
-    let is_his = sys::at::stat_fd(fd)?.uid == model.uid;
+fn check_made(fd: BorrowedFd<'_>, uid: u32) -> Result<(), SysError> {
+    let is_theirs = sys::at::stat_fd(fd)?.uid == uid;
     let mut entries = Dirents::new(sys::at::reopen(fd, OFlags::RDONLY | OFlags::DIRECTORY)?, 1024);
     let mut is_empty = true;
     while let Some(entry) = entries.next()? {
         is_empty &= is_dot(entry.name);
     }
     let refused = SysError { call: sys::Call::Stat, errno: Errno::PERM };
-    if is_his && is_empty { Ok(()) } else { Err(refused) }
+    if is_theirs && is_empty { Ok(()) } else { Err(refused) }
 }
 
 fn clone_dir_metadata(
@@ -373,8 +391,7 @@ mod tests {
         let open = || sys::at::open_root(mount_root.path()).unwrap();
         let is = |owner| {
             chown(mount_root.path(), Some(owner), None).unwrap();
-            let model = Stat { uid: 1234, ..sys::at::stat_fd(open().as_fd()).unwrap() };
-            check_made(open().as_fd(), &model)
+            check_made(open().as_fd(), 1234)
         };
         is(1234).unwrap();
         assert_eq!(is(0).unwrap_err().errno, Errno::PERM);

@@ -20,8 +20,8 @@ const UNFIT_FOR: Duration = Duration::from_secs(10);
 /// Threads that have a claim on the set of copies.
 #[derive(Debug, Default)]
 pub(super) struct CopyGuards {
-    /// Those that give a branch a copy.
-    growing: SmallVec<[ThreadInCalls; 1]>,
+    /// Those that give a branch a copy: one thread a branch.
+    growing: SmallVec<[(BranchIx, ThreadInCalls); 1]>,
     /// The one that changes attributes on all copies.
     changing: Option<ThreadInCalls>,
     /// The one that removes the only copy.
@@ -32,7 +32,10 @@ pub(super) struct CopyGuards {
 
 /// Right to give a branch a copy of the directory, until this drops: the only copy is not removed, and attributes do not change.
 #[must_use = "the directory may be removed or changed when this drops"]
-pub(crate) struct CopyGuard<'a>(&'a Inode);
+pub(crate) struct CopyGuard<'a> {
+    dir: &'a Inode,
+    at: BranchIx,
+}
 
 /// Right to change attributes on all copies: until this drops no branch gets a copy, and no other thread changes them.
 #[must_use = "the directory may get another copy when this drops"]
@@ -48,13 +51,7 @@ pub(crate) struct RmdirGuard<'a> {
 
 impl Drop for CopyGuard<'_> {
     fn drop(&mut self) {
-        let here = ThreadInCalls::here();
-        self.0.with_dir(|dir| {
-            let growing = &mut dir.copy_guards.growing;
-            if let Some(at) = growing.iter().position(|holder| holder.is(&here)) {
-                growing.swap_remove(at);
-            }
-        });
+        self.dir.with_dir(|dir| dir.copy_guards.growing.retain(|(at, _)| *at != self.at));
     }
 }
 
@@ -79,24 +76,34 @@ impl AttributeGuard<'_> {
 }
 
 impl Inode {
-    /// Lets the caller give a branch a copy. None while the only copy is removed, or attributes are changed.
-    pub(crate) fn grow(&self) -> Option<CopyGuard<'_>> {
+    /// Lets the caller give the branch `at` a copy. None while the only copy is removed, attributes are changed, or another
+    /// thread gives that branch a copy: one that is made under its name shows before it is complete.
+    pub(crate) fn grow(&self, at: BranchIx) -> Option<CopyGuard<'_>> {
         let copy_guard = self.with_dir(|dir| {
             let copy_guards = &mut dir.copy_guards;
-            let may = copy_guards.removing.is_none() && copy_guards.changing.is_none();
+            let may = copy_guards.removing.is_none()
+                && copy_guards.changing.is_none()
+                && copy_guards.growing.iter().all(|(other, _)| *other != at);
             if may {
-                copy_guards.growing.push(ThreadInCalls::here());
+                copy_guards.growing.push((at, ThreadInCalls::here()));
             }
             may
         });
-        copy_guard.unwrap_or(true).then(|| CopyGuard(self))
+        copy_guard.unwrap_or(true).then(|| CopyGuard { dir: self, at })
     }
 
-    /// Whether [`Self::grow`] waits for a thread that may never come back.
+    /// Whether [`Self::change`] waits for a thread that may never come back.
     pub(crate) fn is_kept_by_stuck(&self) -> bool {
         let stuck = |holder: &Option<ThreadInCalls>| holder.as_ref().is_some_and(ThreadInCalls::is_stuck);
         self.with_dir(|dir| stuck(&dir.copy_guards.removing) || stuck(&dir.copy_guards.changing))
             .unwrap_or(false)
+    }
+
+    /// Whether [`Self::grow`] for the branch `at` waits for a thread that may never come back.
+    pub(crate) fn is_kept_by_stuck_at(&self, at: BranchIx) -> bool {
+        let stuck_there = |(other, by): &(BranchIx, ThreadInCalls)| *other == at && by.is_stuck();
+        self.is_kept_by_stuck()
+            || self.with_dir(|dir| dir.copy_guards.growing.iter().any(stuck_there)).unwrap_or(false)
     }
 
     /// Lets the caller change attributes on all copies, as soon as [`AttributeGuard::has_all`]. None while another thread does.
@@ -113,7 +120,7 @@ impl Inode {
 
     /// Whether a copy is being made by a thread that may never come back.
     pub(crate) fn is_grown_by_stuck(&self) -> bool {
-        self.with_dir(|dir| dir.copy_guards.growing.iter().any(ThreadInCalls::is_stuck)).unwrap_or(false)
+        self.with_dir(|dir| dir.copy_guards.growing.iter().any(|(_, by)| by.is_stuck())).unwrap_or(false)
     }
 
     /// Lets the caller remove the directory. None if it has several copies or may be getting another, if a branch could not be
@@ -170,10 +177,11 @@ mod tests {
         let dir = dir();
         let rmdir_guard = dir.go().expect("one copy");
         assert_eq!(rmdir_guard.at, X);
-        assert!(dir.grow().is_none() && dir.go().is_none());
+        assert!(dir.grow(X).is_none() && dir.go().is_none());
         drop(rmdir_guard);
-        let copy_guard = dir.grow().expect("nobody removes it");
-        assert!(dir.go().is_none() && dir.grow().is_some());
+        let copy_guard = dir.grow(X).expect("nobody removes it");
+        assert!(dir.go().is_none() && dir.grow(BranchIx(1)).is_some());
+        assert!(dir.grow(X).is_none(), "one thread gives one branch a copy");
         drop(copy_guard);
         assert!(dir.go().is_some());
     }
@@ -181,14 +189,14 @@ mod tests {
     #[test]
     fn no_copy_is_begun_while_attributes_change_and_those_that_are_count_first() {
         let dir = dir();
-        let copy_guard = dir.grow().expect("nothing else goes on");
+        let copy_guard = dir.grow(X).expect("nothing else goes on");
         let changes = dir.change().expect("nobody else changes it");
         assert!(!changes.has_all() && dir.change().is_none());
-        assert!(dir.grow().is_none(), "another copy would be made with the old attributes");
+        assert!(dir.grow(BranchIx(1)).is_none(), "another copy would be made with the old attributes");
         drop(copy_guard);
         assert!(changes.has_all());
         drop(changes);
-        assert!(dir.grow().is_some() && dir.change().is_some());
+        assert!(dir.grow(X).is_some() && dir.change().is_some());
     }
 
     #[test]
