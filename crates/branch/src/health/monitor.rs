@@ -243,17 +243,38 @@ impl Branch {
     }
 }
 
+/// One look, and the calls that ever came in as the monitor knows them: what decides whether it may sleep.
+#[derive(Debug)]
+struct Round {
+    entered: u64,
+    /// Nobody was inside, and nobody came since the look before.
+    idle: bool,
+}
+
+impl Round {
+    /// `entered` is read once, before the look: a call that comes in later is not in the number that sleep is decided by.
+    fn of(before: u64, entered: impl Fn() -> u64, look: impl FnOnce() -> InflightLook) -> Self {
+        let entered = entered();
+        let look = look();
+        Self { entered, idle: look.inside == 0 && entered == before }
+    }
+
+    /// Whether nobody came in since the look began.
+    fn nobody_came(&self, entered: impl Fn() -> u64) -> bool {
+        entered() == self.entered
+    }
+}
+
 fn keep(health: &Arc<Health>, branch: &Weak<Branch>) {
     let mut before = 0;
     loop {
-        // Read once, before the look: a call that comes in later is not in the number that sleep is decided by.
-        let entered = health.inflight_limit.as_ref().map_or(0, InflightLimit::entered);
         let Some(kept) = branch.upgrade() else { return };
-        let look = kept.keep_once();
-        drop(kept);
         let inflight_limit = health.inflight_limit.as_ref();
-        let idle = look.inside == 0 && entered == before && !health.closers.lack_thread();
-        before = entered;
+        let entered = || inflight_limit.map_or(0, InflightLimit::entered);
+        let round = Round::of(before, entered, || kept.keep_once());
+        drop(kept);
+        let idle = round.idle && !health.closers.lack_thread();
+        before = round.entered;
         let mut monitor_state = health.monitor_state.lock();
         if monitor_state.ended {
             return;
@@ -273,9 +294,7 @@ fn keep(health: &Arc<Health>, branch: &Weak<Branch>) {
         }
         health.asleep.store(true, SeqCst);
         // A call may have come in since, before `asleep` could be seen: both sides store first and look then.
-        if inflight_limit.is_some_and(|inflight_limit| inflight_limit.entered() == entered)
-            && health.state.load(SeqCst) == UP
-        {
+        if round.nobody_came(entered) && health.state.load(SeqCst) == UP {
             while !monitor_state.woken && !monitor_state.ended {
                 health.bell.wait(&mut monitor_state);
             }
@@ -287,6 +306,25 @@ fn keep(health: &Arc<Health>, branch: &Weak<Branch>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    /// The caller found the monitor awake, so it wakes nobody.
+    #[test]
+    fn the_monitor_does_not_sleep_while_a_call_is_inside_that_came_during_its_look() {
+        let entered = Cell::new(7);
+        let look = || {
+            let seen = InflightLook::default();
+            entered.set(8);
+            seen
+        };
+        let round = Round::of(7, || entered.get(), look);
+        assert!(round.idle, "it came too late for the look");
+        assert!(!round.nobody_came(|| entered.get()), "the monitor would sleep with a call inside");
+        let round = Round::of(round.entered, || entered.get(), InflightLook::default);
+        assert!(!round.idle);
+        let round = Round::of(round.entered, || entered.get(), InflightLook::default);
+        assert!(round.idle && round.nobody_came(|| entered.get()));
+    }
 
     #[test]
     fn one_probe_acts_at_a_time() {
