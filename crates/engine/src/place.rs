@@ -158,7 +158,7 @@ fn surely_made_nothing(pool: &Pool, at: BranchIx, error: OpError) -> bool {
 fn no_branch(pool: &Pool, refused: &[(BranchIx, Rejection)]) -> OpError {
     let verdict = fsstack_pool::verdict(refused);
     let reasons: Vec<String> =
-        refused.iter().map(|(at, why)| format!("{}: {why:?}", pool.branch(*at).path.display())).collect();
+        refused.iter().map(|(at, why)| format!("{}: {why}", pool.branch(*at).path.display())).collect();
     tracing::warn!(reasons = %reasons.join("; "), "create refused: no branch can take a new file");
     OpError::NoBranch(verdict)
 }

@@ -50,6 +50,18 @@ pub enum Rejection {
     ReadOnly,
 }
 
+impl fmt::Display for Rejection {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::PathMissing => "does not hold the parent directory",
+            Self::Unfit => "cannot hold the ACL or keep the inode flags of the directory",
+            Self::Unreachable => "cannot be reached",
+            Self::TooFull => "full, or under its floor",
+            Self::ReadOnly => "read-only",
+        })
+    }
+}
+
 /// The one reason for a request that no branch can take. Read-only only if all are: one that could be
 /// written to is what the user can do something about.
 pub fn verdict(refused: &[(BranchIx, Rejection)]) -> Rejection {
@@ -94,9 +106,7 @@ pub fn explain<'a>(path: &'a Path, candidate: &'a Candidate, why: Rejection) -> 
     fmt::from_fn(move |out| {
         write!(out, "{}: ", Printable::path(path))?;
         match why {
-            Rejection::PathMissing => out.write_str("does not hold the parent directory"),
-            Rejection::Unfit => out.write_str("cannot hold the ACL or keep the inode flags of the directory"),
-            Rejection::Unreachable => out.write_str("cannot be reached"),
+            Rejection::PathMissing | Rejection::Unfit | Rejection::Unreachable => write!(out, "{why}"),
             Rejection::TooFull => explain_full(candidate, out),
             Rejection::ReadOnly => explain_read_only(candidate, out),
         }
