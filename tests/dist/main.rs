@@ -30,6 +30,12 @@ fn file(dist: &Path, ending: &str) -> PathBuf {
     dist.join(found[0])
 }
 
+/// The Debian package of that name.
+fn package(dist: &Path, name: &str) -> PathBuf {
+    let architecture = command("dpkg").arg("--print-architecture").run().unwrap().stdout;
+    dist.join(format!("{name}_{}-1_{}.deb", env!("CARGO_PKG_VERSION"), architecture.trim()))
+}
+
 /// A fresh system with the package in /root.
 fn fresh(package: &Path) -> Result<System, Skip> {
     let system = System::fresh().map_err(|e| Skip::because(format!("needs a fresh system: {e:#}")))?;
@@ -80,8 +86,8 @@ fn a_package_is_installed_used_and_purged() {
         apt-get install -qq -y --reinstall ./fsstack_*.deb > /dev/null 2>&1
         cat /srv/pool/file
         umount /srv/pool; ended; cat /srv/disk?/file"#;
-    let told =
-        dist().and_then(|dist| in_a_fresh_system(&file(&dist, ".deb"), &[PREPARE, INSTALL, used, PURGE]));
+    let told = dist()
+        .and_then(|dist| in_a_fresh_system(&package(&dist, "fsstack"), &[PREPARE, INSTALL, used, PURGE]));
     let told = match told {
         Ok(told) => told,
         Err(skip) => return skip.announce(),
@@ -120,8 +126,8 @@ fn the_unit_mounts_and_clears_up_and_the_log_is_rotated() {
         logrotate --force --state /run/rotated /etc/logrotate.d/fsstack
         stat -c '%n %s' /var/log/fsstack/pool.log; ls /var/log/fsstack/pool.log.1
         umount /srv/pool; ended; grep -o unmounted /var/log/fsstack/pool.log"#;
-    let told =
-        dist().and_then(|dist| in_a_fresh_system(&file(&dist, ".deb"), &[PREPARE, INSTALL, used, PURGE]));
+    let told = dist()
+        .and_then(|dist| in_a_fresh_system(&package(&dist, "fsstack"), &[PREPARE, INSTALL, used, PURGE]));
     let told = match told {
         Ok(told) => told,
         Err(skip) => return skip.announce(),
@@ -157,7 +163,7 @@ fn systemd_starts_the_pool_in_a_group_of_its_own_and_again_when_it_dies() {
         apt-get purge -qq -y fsstack > /dev/null; findmnt /srv/pool || echo purged
         cat /srv/disk?/file; find /etc /run /usr /var -xdev -name '*fsstack*' | grep -v '^/var/lib/dpkg\|^/var/cache\|/run/systemd' || echo nothing left"#;
     let told = dist().and_then(|dist| {
-        let system = fresh(&file(&dist, ".deb"))?;
+        let system = fresh(&package(&dist, "fsstack"))?;
         let ended = system.boot(scenario).unwrap().output().unwrap();
         let read = |name: &str| fs::read_to_string(system.root().join("root").join(name));
         let why =
@@ -193,7 +199,7 @@ fn the_tarball_has_what_the_package_has_and_the_sums_are_right() {
         };
         listed.lines().map(part).collect()
     };
-    let package = command("dpkg-deb").arg("--contents").arg(file(&dist, ".deb")).run().unwrap().stdout;
+    let package = command("dpkg-deb").arg("--contents").arg(package(&dist, "fsstack")).run().unwrap().stdout;
     let tarball =
         command("tar").args(["--list", "-v", "-f"]).arg(file(&dist, ".tar.gz")).run().unwrap().stdout;
     let package = parts(&package, &|path| path.trim_start_matches('.').to_owned());
@@ -212,6 +218,40 @@ fn the_tarball_has_what_the_package_has_and_the_sums_are_right() {
         .unwrap();
     let version = command(dir.path().join("usr/sbin/mount.fsstack")).arg("--version").run().unwrap().stdout;
     assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+}
+
+/// A debugger looks for them by the build id of a program, and finds its functions.
+#[test]
+fn the_symbols_of_each_program_are_in_a_package_of_their_own() {
+    needs!(program("dpkg-deb"), program("readelf"), program("nm"), program("addr2line"));
+    let dist = match dist() {
+        Ok(dist) => dist,
+        Err(skip) => return skip.announce(),
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let packages = ["fsstack", "fsstack-dbgsym"].map(|name| package(&dist, name));
+    for package in &packages {
+        command("dpkg-deb").arg("--extract").args([package, dir.path()]).run().unwrap();
+    }
+    let field = |package: &Path, name: &str| {
+        command("dpkg-deb").arg("--field").arg(package).arg(name).run().unwrap().stdout.trim().to_owned()
+    };
+    assert_eq!(field(&packages[1], "Depends"), format!("fsstack (= {})", field(&packages[0], "Version")));
+    let ids = field(&packages[1], "Build-Ids");
+    for program in ["usr/sbin/mount-fsstack", "usr/sbin/fsstack", "usr/bin/fsstack-bench"] {
+        let program = dir.path().join(program);
+        let notes = command("readelf").args(["--notes", "--wide"]).arg(&program).run().unwrap().stdout;
+        let id = notes.lines().find_map(|line| line.split_once("Build ID: ")).unwrap().1.trim();
+        assert!(ids.split(' ').any(|one| one == id), "{id}: {ids}");
+        let symbols = format!("usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
+        let symbols = dir.path().join(symbols);
+        let functions = command("nm").args(["--defined-only"]).arg(&symbols).run().unwrap().stdout;
+        let main = functions.lines().find_map(|line| line.strip_suffix(" T main")).unwrap();
+        let named = command("addr2line").args(["-f", "-e"]).arg(&symbols).arg(main).run().unwrap().stdout;
+        assert!(named.starts_with("main\n"), "{named}");
+        let left = command("nm").arg(&program).output().unwrap();
+        assert!(left.stdout.is_empty(), "{}: not stripped", program.display());
+    }
 }
 
 #[test]

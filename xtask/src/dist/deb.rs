@@ -1,4 +1,4 @@
-//! The Debian package, built by dpkg's own programs from the staged files.
+//! The Debian packages, built by dpkg's own programs from the staged files.
 
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::stage::Stage;
+use super::symbols::Symbols;
 use super::{Release, exec};
 
-/// The package's own number, behind the version of what it packs.
+/// The packages' own number, behind the version of what they pack.
 const REVISION: u32 = 1;
 
 /// Scripts for dpkg; in packaging/debian.
@@ -23,28 +24,62 @@ const DESCRIPTION: &str = "stacks several file systems into one tree\n \
     the daemon. fsstack shows and changes mounted pools; fsstack-bench measures what a stack\n \
     of file systems costs.\n";
 
-/// Builds it; returns the file.
+/// Builds the package of the programs; returns the file.
 pub(super) fn pack(stage: &Stage, release: &Release) -> Result<PathBuf> {
+    let fields = format!(
+        "Section: admin\nPriority: optional\nDepends: {}, mount\nRecommends: fuse3\nSuggests: logrotate, glusterfs-client\n\
+         Description: {DESCRIPTION}",
+        libraries(stage)?
+    );
+    build(stage, release, "fsstack", &fields, |about| {
+        write(about, "conffiles", &conffiles(stage)?, 0o644)?;
+        for script in SCRIPTS {
+            let text =
+                fs::read_to_string(exec::root().join("packaging/debian").join(script)).context(script)?;
+            write(about, script, &text, 0o755)?;
+        }
+        Ok(())
+    })
+}
+
+/// Builds the package of the programs' symbols; returns the file.
+pub(super) fn pack_symbols(symbols: &Symbols, release: &Release) -> Result<PathBuf> {
+    let fields = format!(
+        "Section: debug\nPriority: optional\nDepends: fsstack (= {})\nBuild-Ids: {}\n\
+         Description: symbols of the programs of fsstack\n Debuggers and crash reports find functions and lines by them.\n",
+        revised(release),
+        symbols.ids.join(" ")
+    );
+    build(&symbols.stage, release, "fsstack-dbgsym", &fields, |_| Ok(()))
+}
+
+/// The version of the packages.
+fn revised(release: &Release) -> String {
+    format!("{}-{REVISION}", release.version)
+}
+
+/// Builds the package `name` of the staged files, with `fields` in its control file, and what `more` writes beside that.
+fn build(
+    stage: &Stage,
+    release: &Release,
+    name: &str,
+    fields: &str,
+    more: impl FnOnce(&Path) -> Result<()>,
+) -> Result<PathBuf> {
     let architecture = exec::quiet("dpkg").arg("--print-architecture").run()?.stdout.trim().to_owned();
-    let version = format!("{}-{REVISION}", release.version);
+    let version = revised(release);
+    let (size, sums) = (kilobytes(stage)?, sums(stage)?);
     let about = stage.root().join("DEBIAN");
     fs::create_dir(&about)?;
     fs::set_permissions(&about, Permissions::from_mode(0o755))?;
     let control = format!(
-        "Package: fsstack\nVersion: {version}\nArchitecture: {architecture}\nSection: admin\nPriority: optional\n\
-         Maintainer: The fsstack developers <fsstack@localhost>\nInstalled-Size: {}\nDepends: {}, mount\n\
-         Recommends: fuse3\nSuggests: logrotate, glusterfs-client\nDescription: {DESCRIPTION}",
-        kilobytes(stage)?,
-        libraries(stage)?,
+        "Package: {name}\nVersion: {version}\nArchitecture: {architecture}\n\
+         Maintainer: The fsstack developers <fsstack@localhost>\nInstalled-Size: {size}\n{fields}"
     );
     write(&about, "control", &control, 0o644)?;
-    write(&about, "conffiles", &conffiles(stage)?, 0o644)?;
-    write(&about, "md5sums", &sums(stage)?, 0o644)?;
-    for script in SCRIPTS {
-        let text = fs::read_to_string(exec::root().join("packaging/debian").join(script)).context(script)?;
-        write(&about, script, &text, 0o755)?;
-    }
-    let file = release.out.join(format!("fsstack_{version}_{architecture}.deb"));
+    write(&about, "md5sums", &sums, 0o644)?;
+    more(&about)?;
+    let file = release.out.join(format!("{name}_{version}_{architecture}.deb"));
     exec::shown("dpkg-deb")
         .args(["--root-owner-group", "-Zxz", "--build"])
         .args([stage.root(), &file])
@@ -82,7 +117,7 @@ fn conffiles(stage: &Stage) -> Result<String> {
 
 fn sums(stage: &Stage) -> Result<String> {
     let files = stage.files()?;
-    let files = files.iter().filter(|file| !file.starts_with("DEBIAN") && !file.starts_with("etc"));
+    let files = files.iter().filter(|file| !file.starts_with("etc"));
     Ok(exec::quiet("md5sum").args(files).dir(stage.root()).run()?.stdout)
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: what others are given: a Debian package, a tarball, what is in them and by which licences, sums.
+//! `cargo xtask dist`: what others are given: a Debian package and one of its symbols, a tarball, what is in them and by which licences, sums.
 //!
 //! Nothing depends on the time or the user of the build: times are those of the last commit, owners are root.
 
@@ -7,6 +7,7 @@ mod deb;
 mod licences;
 mod sbom;
 mod stage;
+mod symbols;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,13 +20,17 @@ use crate::exec;
 use crate::install::{self, Need};
 use contents::Contents;
 use stage::Stage;
+use symbols::Symbols;
 
 /// Programs that make packages.
 const TO_PACK: &[Need] =
     &[("dpkg-deb", "dpkg"), ("dpkg-shlibdeps", "dpkg-dev"), ("strip", "binutils"), ("gzip", "gzip")];
 
-/// The crates with the programs that are released.
+/// The crates with the programs that are released, in the order of the programs.
 const RELEASED: [&str; 3] = ["fsstack-daemon", "fsstack-cli", "fsstack-bench"];
+
+/// The programs' symbols are found by it; not every linker writes one by itself.
+const WITH_BUILD_ID: [&str; 3] = ["--", "-C", "link-arg=-Wl,--build-id=sha1"];
 
 /// The file with the sums of the others.
 const SUMS: &str = "SHA256SUMS";
@@ -73,8 +78,10 @@ impl Dist {
         let contents = Contents::read(&RELEASED, &target)?;
         licences::check(&contents)?;
         licences::deny()?;
-        let programs = RELEASED.iter().flat_map(|package| ["--package", package]);
-        exec::cargo().args(["build", "--release", "--locked", "--bins"]).args(programs).run()?;
+        for (package, program) in RELEASED.into_iter().zip(stage::programs()) {
+            let which = ["--package", package, "--bin", program];
+            exec::cargo().args(["rustc", "--release", "--locked"]).args(which).args(WITH_BUILD_ID).run()?;
+        }
         let release = Release {
             version: contents.version()?.to_owned(),
             target,
@@ -83,8 +90,10 @@ impl Dist {
         };
         let licences = licences::texts(&contents)?;
         let stage = Stage::fill(&exec::target_dir()?.join("release"), &licences)?;
+        let symbols = Symbols::split_off(&stage)?;
         let mut made = vec![
             deb::pack(&stage, &release)?,
+            deb::pack_symbols(&symbols, &release)?,
             tarball(&stage, &release)?,
             written(&release, "cdx.json", &sbom::document(&contents)?)?,
             written(&release, "licences.txt", &licences)?,

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::exec;
 
-/// Programs, stripped: what each is called where it is built, and where it lies.
+/// Programs: what each is called where it is built, and where it lies.
 const PROGRAMS: &[(&str, &str)] = &[
     ("mount-fsstack", "usr/sbin/mount-fsstack"),
     ("fsstack", "usr/sbin/fsstack"),
@@ -55,6 +55,11 @@ const LOGS: &str = "var/log/fsstack";
 /// The licences of the libraries in the programs.
 const LICENCES: &str = "usr/share/doc/fsstack/THIRD-PARTY-LICENSES";
 
+/// Names of the programs where they are built.
+pub(super) fn programs() -> impl Iterator<Item = &'static str> {
+    PROGRAMS.iter().map(|(name, _)| *name)
+}
+
 /// The directory; it goes when this drops.
 #[derive(Debug)]
 pub(super) struct Stage {
@@ -62,13 +67,18 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Everything that is released, with the programs in `built`.
-    pub(super) fn fill(built: &Path, licences: &str) -> Result<Self> {
+    /// Nothing yet.
+    pub(super) fn empty() -> Result<Self> {
         let stage = Self { dir: tempfile::tempdir()? };
         fs::set_permissions(stage.root(), Permissions::from_mode(0o755))?;
+        Ok(stage)
+    }
+
+    /// Everything that is released, with the programs in `built`.
+    pub(super) fn fill(built: &Path, licences: &str) -> Result<Self> {
+        let stage = Self::empty()?;
         for (name, to) in PROGRAMS {
-            let to = stage.put(&built.join(name), to, 0o755)?;
-            exec::quiet("strip").args(["--strip-unneeded"]).arg(to).run()?;
+            stage.put(&built.join(name), to, 0o755)?;
         }
         for helper in HELPERS {
             symlink("mount-fsstack", stage.root().join(helper))?;
@@ -118,7 +128,7 @@ impl Stage {
     }
 
     /// Where something will lie, with the directories to it.
-    fn place(&self, to: &str) -> Result<PathBuf> {
+    pub(super) fn place(&self, to: &str) -> Result<PathBuf> {
         let to = self.root().join(to);
         let mut missing: Vec<&Path> = to.ancestors().skip(1).take_while(|dir| !dir.exists()).collect();
         while let Some(dir) = missing.pop() {
