@@ -22,6 +22,15 @@ fn threads(daemon: Process) -> (usize, usize) {
     (names.len(), names.iter().filter(|name| name.trim() == "branch-close").count())
 }
 
+/// The threads of the daemon that are in close(2), by name.
+fn stuck_in_close(daemon: Process) -> Vec<String> {
+    let close = if cfg!(target_arch = "x86_64") { "3" } else { "57" };
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid)).unwrap().flatten();
+    let of = |task: &fs::DirEntry, what: &str| fs::read_to_string(task.path().join(what)).unwrap_or_default();
+    let closing = tasks.filter(|task| of(task, "syscall").split(' ').next() == Some(close));
+    closing.map(|task| of(&task, "comm").trim().to_owned()).collect()
+}
+
 fn a_few_threads_close_all_files(builder: Builder) {
     let mut pool = lasting_a_second(builder.tmp_branch("b").served_branch("a")).unmounted();
     for n in 0..FILES {
@@ -37,9 +46,10 @@ fn a_few_threads_close_all_files(builder: Builder) {
     until("all files are closed", || {
         operator::json("status", &["status", &at])["pools"][0]["tables"]["files"] == 0
     });
-    let (all, closing) = threads(daemon);
-    assert!(closing <= 4, "{closing} threads close files");
-    println!("{before} threads before, {all} after, {closing} of them close files");
+    // With those of the transport, whose places others take. What more a burst of requests starts is not for the branch.
+    let (all, stuck) = (threads(daemon).0, stuck_in_close(daemon));
+    println!("{before} threads before, {all} after, {stuck:?} close a file");
+    assert!(!stuck.is_empty() && stuck.len() <= 3, "{stuck:?} close files");
     // The branch can be looked for, and others are served.
     fs::write(pool.branch("b").path().join("on-b"), "text").unwrap();
     until("other branches are served", || fs::read(pool.at("on-b")).is_ok());

@@ -1,8 +1,8 @@
 //! Closing descriptors on a branch that others serve.
 //!
 //! A close asks the server, and waits for as long as it hangs: 300 files that a program had open there would take 300
-//! threads. So no more than a few threads close files of one mount of a branch at a time, two of those that serve requests
-//! and two of the branch's own; what else is to be closed waits in a queue. A mount that was replaced has a queue of its
+//! threads. So no more than three threads close files of one mount of a branch at a time, up to two of those that serve
+//! requests and up to two of the branch's own; what else is to be closed waits in a queue. A mount that was replaced has a queue of its
 //! own: what hangs there holds up nothing in the present one, and no thread that serves requests ever closes a file there.
 
 use std::collections::VecDeque;
@@ -15,6 +15,9 @@ use crate::thread;
 
 /// Threads that close files of one mount: of those that serve requests, and of the branch's own.
 const EACH: usize = 2;
+/// Threads of both kinds that close files of one mount. In the place of each that serves requests its transport starts
+/// another, and a burst of closes may have it start one more: four in all while the branch hangs.
+const MOST: usize = 3;
 /// Most descriptors that wait to be closed on a branch that answers; beyond, the owner of one closes it.
 const QUEUED: usize = 1024;
 
@@ -62,7 +65,8 @@ impl Closers {
     /// Whether a thread that serves requests may close a file itself.
     fn begin(&self, generation: u32) -> bool {
         self.with(generation, |lane| {
-            let may = lane.callers < EACH || QUEUED <= lane.queue.len();
+            let has_room = lane.callers < EACH && lane.callers + lane.closers < MOST;
+            let may = has_room || QUEUED <= lane.queue.len();
             lane.callers += usize::from(may);
             may
         })
@@ -85,7 +89,8 @@ impl Closers {
     /// Whether one more closer is to be started: it is counted.
     fn wants_closer(&self, generation: u32) -> bool {
         self.with(generation, |lane| {
-            let wants = lane.closers < EACH.min(lane.queue.len());
+            let most = MOST.saturating_sub(lane.callers).clamp(1, EACH);
+            let wants = lane.closers < most.min(lane.queue.len());
             lane.closers += usize::from(wants);
             wants
         })
