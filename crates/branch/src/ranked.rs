@@ -13,10 +13,16 @@ use parking_lot::{Mutex, MutexGuard};
 pub const CHANGES: u8 = 10;
 /// One listing of a directory.
 pub const LISTING: u8 = 20;
+/// A name that is being made.
+pub const NAME: u8 = 26;
 /// The place of an open file.
 pub const PLACED: u8 = 30;
 /// The tree lock.
 pub const TREE: u8 = 32;
+/// A claim on the copies of a directory.
+pub const COPY_CLAIM: u8 = 34;
+/// The turn of a walk through a branch, by number.
+pub const WALK: u8 = 36;
 /// How the kernel reaches an open file.
 pub const IO_MODE: u8 = 40;
 /// Whether an open file's descriptor leaves the access time alone.

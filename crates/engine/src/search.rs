@@ -21,9 +21,10 @@ use std::time::{Duration, Instant};
 use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::reply_takeover;
 use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_branch::ranked::{Ranked, RankedGuard, WALK};
 use fsstack_pool::{BranchIx, Ino};
 use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use smallvec::SmallVec;
 
 use crate::entries::{Entries, FoundEntry};
@@ -51,8 +52,8 @@ const HALF_DONE_AFTER: Duration = Duration::from_secs(2);
 /// Walks through a branch.
 #[derive(Debug, Default)]
 pub(crate) struct Searches {
-    /// Held by the walking thread. Order: before `still`.
-    turn: Mutex<()>,
+    /// Held by the walking thread, which takes none of the locks that others hold when they search. Order: before `still`.
+    turn: Ranked<(), WALK>,
     /// Number of walks begun.
     begun: AtomicU64,
     /// Distinguishes the last walk that began from those of earlier mounts, too.
@@ -90,7 +91,7 @@ impl Searches {
     ///
     /// # Errors
     /// Another thread walks for longer than the limit, or is stuck in the branch, which does not answer.
-    fn take_turn(&self, branch: &Member) -> Result<MutexGuard<'_, ()>> {
+    fn take_turn(&self, branch: &Member) -> Result<RankedGuard<'_, (), WALK>> {
         let began = Instant::now();
         loop {
             branch.check_open()?;

@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 use fsstack_branch::health::holder::ThreadInCalls;
+use fsstack_branch::ranked::{COPY_CLAIM, HeldRank};
 use fsstack_pool::BranchIx;
 use smallvec::SmallVec;
 
@@ -35,11 +36,15 @@ pub(super) struct CopyGuards {
 pub(crate) struct CopyGuard<'a> {
     dir: &'a Inode,
     at: BranchIx,
+    _rank: HeldRank<COPY_CLAIM>,
 }
 
 /// Right to change attributes on all copies: until this drops no branch gets a copy, and no other thread changes them.
 #[must_use = "the directory may get another copy when this drops"]
-pub(crate) struct AttributeGuard<'a>(&'a Inode);
+pub(crate) struct AttributeGuard<'a> {
+    dir: &'a Inode,
+    _rank: HeldRank<COPY_CLAIM>,
+}
 
 /// Right to remove the only copy: the directory gets no other until this drops.
 #[must_use = "the directory may get another copy when this drops"]
@@ -47,6 +52,7 @@ pub(crate) struct RmdirGuard<'a> {
     dir: &'a Inode,
     /// The branch of the only copy.
     pub(crate) at: BranchIx,
+    _rank: HeldRank<COPY_CLAIM>,
 }
 
 impl Drop for CopyGuard<'_> {
@@ -58,7 +64,7 @@ impl Drop for CopyGuard<'_> {
 impl Drop for AttributeGuard<'_> {
     fn drop(&mut self) {
         // The reason for which a branch could not hold the attributes may be gone.
-        self.0.with_dir(|dir| (dir.copy_guards.changing, dir.copy_guards.unfit) = (None, None));
+        self.dir.with_dir(|dir| (dir.copy_guards.changing, dir.copy_guards.unfit) = (None, None));
     }
 }
 
@@ -71,7 +77,7 @@ impl Drop for RmdirGuard<'_> {
 impl AttributeGuard<'_> {
     /// Whether all copies that were begun before are complete.
     pub(crate) fn has_all(&self) -> bool {
-        self.0.with_dir(|dir| dir.copy_guards.growing.is_empty()).unwrap_or(true)
+        self.dir.with_dir(|dir| dir.copy_guards.growing.is_empty()).unwrap_or(true)
     }
 }
 
@@ -79,6 +85,7 @@ impl Inode {
     /// Lets the caller give the branch `at` a copy. None while the only copy is removed, attributes are changed, or another
     /// thread gives that branch a copy: one that is made under its name shows before it is complete.
     pub(crate) fn grow(&self, at: BranchIx) -> Option<CopyGuard<'_>> {
+        let rank = HeldRank::in_order();
         let copy_guard = self.with_dir(|dir| {
             let copy_guards = &mut dir.copy_guards;
             let may = copy_guards.removing.is_none()
@@ -89,7 +96,7 @@ impl Inode {
             }
             may
         });
-        copy_guard.unwrap_or(true).then(|| CopyGuard { dir: self, at })
+        copy_guard.unwrap_or(true).then(|| CopyGuard { dir: self, at, _rank: rank })
     }
 
     /// Whether [`Self::change`] waits for a thread that may never come back.
@@ -108,6 +115,7 @@ impl Inode {
 
     /// Lets the caller change attributes on all copies, as soon as [`AttributeGuard::has_all`]. None while another thread does.
     pub(crate) fn change(&self) -> Option<AttributeGuard<'_>> {
+        let rank = HeldRank::in_order();
         let changes = self.with_dir(|dir| {
             let free = dir.copy_guards.changing.is_none();
             if free {
@@ -115,7 +123,7 @@ impl Inode {
             }
             free
         });
-        changes.unwrap_or(true).then(|| AttributeGuard(self))
+        changes.unwrap_or(true).then(|| AttributeGuard { dir: self, _rank: rank })
     }
 
     /// Whether a copy is being made by a thread that may never come back.
@@ -126,6 +134,7 @@ impl Inode {
     /// Lets the caller remove the directory. None if it has several copies or may be getting another, if a branch could not be
     /// asked for one, or if another thread removes it.
     pub(crate) fn go(&self) -> Option<RmdirGuard<'_>> {
+        let rank = HeldRank::in_order();
         let at = self.with_dir(|dir| {
             let [only] = &dir.copies[..] else { return None };
             let copy_guards = &mut dir.copy_guards;
@@ -135,7 +144,7 @@ impl Inode {
             copy_guards.removing = Some(ThreadInCalls::here());
             Some(only.branch)
         })??;
-        Some(RmdirGuard { dir: self, at })
+        Some(RmdirGuard { dir: self, at, _rank: rank })
     }
 
     /// Notes that `branch` cannot hold the attributes.
@@ -166,6 +175,11 @@ mod tests {
     use crate::inode::Copies;
     use crate::inode::number::Identity;
 
+    /// On another thread: none has two claims.
+    fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| scope.spawn(work).join().unwrap())
+    }
+
     const X: BranchIx = BranchIx(0);
 
     fn dir() -> Inode {
@@ -177,11 +191,11 @@ mod tests {
         let dir = dir();
         let rmdir_guard = dir.go().expect("one copy");
         assert_eq!(rmdir_guard.at, X);
-        assert!(dir.grow(X).is_none() && dir.go().is_none());
+        assert!(elsewhere(|| dir.grow(X).is_none() && dir.go().is_none()));
         drop(rmdir_guard);
         let copy_guard = dir.grow(X).expect("nobody removes it");
-        assert!(dir.go().is_none() && dir.grow(BranchIx(1)).is_some());
-        assert!(dir.grow(X).is_none(), "one thread gives one branch a copy");
+        assert!(elsewhere(|| dir.go().is_none() && dir.grow(BranchIx(1)).is_some()));
+        assert!(elsewhere(|| dir.grow(X).is_none()), "one thread gives one branch a copy");
         drop(copy_guard);
         assert!(dir.go().is_some());
     }
@@ -190,13 +204,17 @@ mod tests {
     fn no_copy_is_begun_while_attributes_change_and_those_that_are_count_first() {
         let dir = dir();
         let copy_guard = dir.grow(X).expect("nothing else goes on");
-        let changes = dir.change().expect("nobody else changes it");
-        assert!(!changes.has_all() && dir.change().is_none());
-        assert!(dir.grow(BranchIx(1)).is_none(), "another copy would be made with the old attributes");
+        let changes = elsewhere(|| dir.change()).expect("nobody else changes it");
+        assert!(!changes.has_all() && elsewhere(|| dir.change().is_none()));
+        assert!(
+            elsewhere(|| dir.grow(BranchIx(1)).is_none()),
+            "another copy would be made with the old attributes"
+        );
         drop(copy_guard);
         assert!(changes.has_all());
         drop(changes);
-        assert!(dir.grow(X).is_some() && dir.change().is_some());
+        assert!(dir.grow(X).is_some());
+        assert!(dir.change().is_some());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use fsstack_branch::health::holder::ThreadInCalls;
+use fsstack_branch::ranked::{HeldRank, NAME};
 
 use super::Inode;
 use super::copies::DirCopies;
@@ -22,6 +23,7 @@ use super::number::hash_name;
 pub(crate) struct CreateGuard {
     dir: Arc<Inode>,
     name: u64,
+    _rank: HeldRank<NAME>,
 }
 
 impl Drop for CreateGuard {
@@ -47,6 +49,8 @@ impl Inode {
     pub(crate) fn make(self: &Arc<Self>, name: &CStr) -> Option<CreateGuard> {
         // Two names of one hash only wait for each other.
         let name = hash_name(self.id.ino, name.to_bytes());
+        // An exchange holds two.
+        let rank = HeldRank::one_more();
         let alone = self.with_dir(|dir| {
             let alone = dir.creating.iter().all(|(other, _)| *other != name);
             if alone {
@@ -55,7 +59,7 @@ impl Inode {
             alone
         });
         // A directory that was removed meanwhile gets no names.
-        alone.unwrap_or(true).then(|| CreateGuard { dir: self.clone(), name })
+        alone.unwrap_or(true).then(|| CreateGuard { dir: self.clone(), name, _rank: rank })
     }
 
     /// Whether `name` is being made by a thread that may never come back.
