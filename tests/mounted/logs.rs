@@ -25,9 +25,10 @@ fn the_log_tells_what_is_hidden_and_why_nothing_could_be_made() {
     pool.unmount();
     let said = fs::read_to_string(log.path()).unwrap();
     assert!(said.lines().any(|line| line.contains("hidden") && line.contains("clash")), "{said}");
-    let reasons = said.lines().find(|line| line.contains("branches/a") && line.contains("branches/c"));
-    assert!(reasons.is_some(), "one line has each branch's reason: {said}");
-    assert!(reasons.is_some_and(|line| line.contains("full, or under its floor")), "in words: {said}");
+    let mut refused = said.lines().filter(|line| line.contains("create refused"));
+    let reasons =
+        |line: &str| line.contains("branches/a: full, or under its floor; ") && line.contains("branches/c: ");
+    assert!(refused.any(reasons), "one line has each branch's reason: {said}");
 }
 
 /// Consequences of the options go to the log: a script that mounts sees no line.
