@@ -125,11 +125,11 @@ impl Branch {
 
     /// It is mounted here from now on.
     pub(crate) fn replace_root(&self, mounted: MountedRoot) {
-        // It left the pool while the probe looked.
-        if mounted.root.mount_generation <= self.mount_generation() {
-            return;
-        }
         self.mount_root.now.store(Arc::new(mounted));
+        // It has left the pool since the probe ended, and its former root may have been released before this one was stored.
+        if self.is_gone() {
+            return self.let_go();
+        }
         self.has_new_permits();
         // What there is on it may have changed while it was away, without a word.
         self.report(|pool| pool.mount_replaced(self));

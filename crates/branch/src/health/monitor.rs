@@ -124,7 +124,8 @@ impl Branch {
         if look.doubtful && !look.overstayed {
             self.suspect(Errno::TIMEDOUT);
         }
-        if health.state.load(SeqCst) != UP {
+        // One that has left the pool is looked at for the callers that are stuck in it, and comes back to nobody.
+        if health.state.load(SeqCst) != UP && !self.is_gone() {
             self.probe_when_due();
         }
         look
@@ -180,6 +181,7 @@ impl Branch {
         }
         // No call on the branch from here on: nobody takes the turn of a probe that acts.
         match result {
+            _ if self.is_gone() => {}
             ProbeResult::Good(missing) => self.returns(&missing, "branch up: it answers again"),
             ProbeResult::Elsewhere(mounted, missing) => {
                 self.replace_root(mounted);
@@ -305,8 +307,12 @@ fn keep(health: &Arc<Health>, branch: &Weak<Branch>) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::cell::Cell;
+
+    use fsstack_pool::{BranchId, BranchIx, BranchSpec};
+
+    use super::*;
+    use crate::branch::BranchOptions;
 
     /// The caller found the monitor awake, so it wakes nobody.
     #[test]
@@ -324,6 +330,34 @@ mod tests {
         assert!(!round.idle);
         let round = Round::of(round.entered, || entered.get(), InflightLook::default);
         assert!(round.idle && round.nobody_came(|| entered.get()));
+    }
+
+    /// It has left its pool, and a thread still holds it.
+    #[test]
+    fn a_removed_branch_is_neither_probed_nor_used_where_it_is_mounted_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = fsstack_sys::at::open_root(dir.path()).unwrap();
+        let spec = BranchSpec::new(dir.path().to_owned());
+        let options = BranchOptions {
+            timeout: Duration::ZERO,
+            inflight: 1,
+            privileged: false,
+            exact_generations: false,
+        };
+        let branch = Branch::open(BranchIx(0), BranchId::MAX, &spec, root, None, options).unwrap();
+        branch.health.state.store(DOWN, SeqCst);
+        let number = branch.health.monitor_state.lock().begin(Duration::ZERO);
+        branch.shut().unwrap();
+        branch.let_go();
+        let result = branch.probe();
+        assert!(matches!(result, ProbeResult::Elsewhere(..)), "{result:?}");
+        branch.probed(result, number);
+        assert_eq!(branch.dev(), 0, "its disk is free to be unmounted");
+        assert_eq!(branch.health.state.load(SeqCst), DOWN);
+        assert!(!branch.is_being_probed());
+        branch.health.monitor_state.lock().probed = None;
+        branch.keep_once();
+        assert_eq!(branch.health.monitor_state.lock().probes, number, "no further one");
     }
 
     #[test]
