@@ -21,6 +21,7 @@ mod moves;
 mod on_its_way;
 mod races;
 mod scenario;
+mod two_hosts;
 
 use check::Tree;
 use fsstack_sys::{Call, Errno, fault};

@@ -54,13 +54,14 @@ pub(crate) fn blank(
             if matches!(error.errno, Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOSYS | Errno::INVAL) => {}
         made => return made.map(|fd| (dir.opened(fd), None)),
     }
-    let name = to.stage(c".part");
     let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
     let root = to.root(); // the folder is below this one, or below a later one
-    let (_, fd) = recover::in_folder(to, |folder| {
+    let (_, (name, fd)) = recover::in_folder(to, |folder| {
+        // A new name at each try: the one before may be another host's to clear.
+        let name = to.stage(c".part");
         let fd = sys::at::open(folder, &name, how, 0o600, to.mounts)?;
         // Another host's mount leaves it alone.
-        record::hold_new(&fd, folder, &name).map(|()| fd)
+        record::hold_new(&fd, folder, &name).map(|()| (name, fd))
     })?;
     Ok((root.opened(fd), Some(StagedCopy(name))))
 }
