@@ -106,6 +106,45 @@ fn a_file_whose_mapping_outlives_its_descriptor_stays_until_it_is_unmapped() {
     }
 }
 
+/// Handles that leave the access time alone, beside one that does not, are read by a second descriptor of the daemon's.
+#[test]
+fn a_file_that_was_open_by_passthrough_moves_though_the_daemon_has_it_open_twice() {
+    needs!(mounting(), program("python3"));
+    if let Err(skip) = passthrough() {
+        return skip.announce();
+    }
+    let builder = lab::pool().tmpfs_branch("a", MiB(24)).tmpfs_branch("b", MiB(400));
+    let builder = builder.option("create=ff").option("minfreespace=0").option("page-cache=off");
+    let pool = builder.option("write-path=passthrough").mount();
+    pool.branch("a").fill_until_free(MiB(8));
+    let told = run(
+        &pool,
+        "
+make('film')
+write_path('stacked')
+# The daemon is told of a close after it has returned: an open before that joins the open file as it was.
+until = time.monotonic() + 20
+said = ''
+while said != 'grown':
+    assert time.monotonic() < until, said
+    seen, quiet = os.open('film', RDONLY), os.open('film', RDONLY | os.O_NOATIME)
+    fd = os.open('film', os.O_WRONLY | os.O_APPEND)
+    assert os.pread(seen, 5, 0) == os.pread(quiet, 5, 0) == b'FIRST'
+    try:
+        for _ in range(40): os.write(fd, bytes(SIZE))
+        said = 'grown'
+    except OSError as error:
+        said = errno.errorcode[error.errno] + ' ' + os.getxattr('film', 'user.fsstack.why').decode()
+        os.truncate('film', SIZE)
+    assert os.pread(quiet, 5, 0) == b'FIRST'
+    for handle in seen, quiet, fd: os.close(handle)
+print(said)
+",
+    );
+    assert_eq!((told.as_str(), pool.holders("film")), ("grown", vec!["b"]));
+    assert_clean(&pool);
+}
+
 #[test]
 fn a_mapping_that_outlives_its_descriptor_and_later_opens_see_the_same() {
     needs!(mounting(), program("python3"));

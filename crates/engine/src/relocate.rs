@@ -40,7 +40,7 @@ use crate::movers::OrderedMove;
 use crate::moving::Move;
 use crate::open::departure::{Departure, DepartureOutcome};
 use crate::open::route::Route;
-use crate::open::{ExclusiveFile, FdOrigin, MAPPED, MoveRequest, OpenFile, WRITTEN_PAST, may_be_mapped};
+use crate::open::{ExclusiveFile, FdOrigin, MAPPED, MoveRequest, OpenFile, WRITTEN_PAST};
 use crate::place::ancestors;
 use crate::pool::Pool;
 use crate::record::let_go;
@@ -186,7 +186,7 @@ impl Union {
         // Where flags cannot be asked for there are none.
         let flags = from.ask(|| Ok(sys::ioctl::getflags(fd).unwrap_or(0)))?;
         let name = inode.name().ok_or("it has no name").and_then(|name| {
-            let mapped = || (inode.was_past() && may_be_mapped(&from, fd)).then_some(MAPPED);
+            let mapped = || (inode.was_past() && file.may_be_mapped(&from, fd)).then_some(MAPPED);
             let why = why_not(file, &stat, flags)
                 .or_else(mapped)
                 .or_else(|| self.why_not_from(pool, &name, from.ix));

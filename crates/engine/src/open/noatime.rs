@@ -11,13 +11,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use fsstack_branch::branch::Branch;
 use fsstack_branch::error::Result;
 use fsstack_branch::metrics::BranchCounter;
 use fsstack_branch::ranked::{NOATIME, Ranked};
 use fsstack_pool::BranchIx;
 use fsstack_sys::{self as sys, OFlags, SysError};
 
-use super::{Access, BranchFile, OpenFile};
+use super::{Access, BranchFile, OpenFile, may_be_mapped};
 
 /// Objects whose access times do not change by reads through the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,6 +88,16 @@ impl OpenFile {
         if is_noatime {
             set_noatime(placed, true);
         }
+    }
+
+    /// Like [`may_be_mapped`], of the file's first descriptor `fd`. The second one would count as another process's: it is closed,
+    /// and opened again by the next read that needs it.
+    pub(crate) fn may_be_mapped(&self, branch: &Branch, fd: BorrowedFd<'_>) -> bool {
+        let second = self.noatime.state.lock().noatime_fd.take();
+        if let Some(second) = second {
+            branch.dispose(second.on.1, second); // (not under the lock)
+        }
+        may_be_mapped(branch, fd)
     }
 
     /// Like [`Self::ask`], for reads: `with_descriptor` or not. The bytes are counted.
