@@ -31,6 +31,9 @@ _fsstack() {
             fsstack,get)
                 cmd="fsstack__subcmd__get"
                 ;;
+            fsstack,job)
+                cmd="fsstack__subcmd__job"
+                ;;
             fsstack,list)
                 cmd="fsstack__subcmd__list"
                 ;;
@@ -64,6 +67,9 @@ _fsstack() {
             fsstack__subcmd__branch,add)
                 cmd="fsstack__subcmd__branch__subcmd__add"
                 ;;
+            fsstack__subcmd__branch,drain)
+                cmd="fsstack__subcmd__branch__subcmd__drain"
+                ;;
             fsstack__subcmd__branch,floor)
                 cmd="fsstack__subcmd__branch__subcmd__floor"
                 ;;
@@ -75,6 +81,15 @@ _fsstack() {
                 ;;
             fsstack__subcmd__branch,remove)
                 cmd="fsstack__subcmd__branch__subcmd__remove"
+                ;;
+            fsstack__subcmd__job,cancel)
+                cmd="fsstack__subcmd__job__subcmd__cancel"
+                ;;
+            fsstack__subcmd__job,list)
+                cmd="fsstack__subcmd__job__subcmd__list"
+                ;;
+            fsstack__subcmd__job,status)
+                cmd="fsstack__subcmd__job__subcmd__status"
                 ;;
             fsstack__subcmd__nfs,check)
                 cmd="fsstack__subcmd__nfs__subcmd__check"
@@ -89,7 +104,7 @@ _fsstack() {
 
     case "${cmd}" in
         fsstack)
-            opts="-h -V --json --help --version list status get set write-path branch where explain copy nfs doctor top metrics print"
+            opts="-h -V --json --help --version list status get set write-path branch job where explain copy nfs doctor top metrics print"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -103,7 +118,7 @@ _fsstack() {
             return 0
             ;;
         fsstack__subcmd__branch)
-            opts="-h --json --help add remove mode floor forget abort"
+            opts="-h --json --help add remove drain mode floor forget abort"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -137,6 +152,35 @@ _fsstack() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__branch__subcmd__drain)
+            opts="-h --to --hidden --rate --dry-run --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --to)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
+                    return 0
+                    ;;
+                --hidden)
+                    COMPREPLY=($(compgen -W "stop" -- "${cur}"))
+                    return 0
+                    ;;
+                --rate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -257,6 +301,62 @@ _fsstack() {
         fsstack__subcmd__get)
             opts="-h --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__job)
+            opts="-h --json --help list status cancel"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__job__subcmd__cancel)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__job__subcmd__list)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        fsstack__subcmd__job__subcmd__status)
+            opts="-h --why --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use crate::api::{
-    BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, Keys, PlacementExplained,
-    SettingsRequest, Status, WritePathChanged, WritePathRequest,
+    BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, JobRequest, Jobs, Keys,
+    PlacementExplained, SettingsRequest, Status, WritePathChanged, WritePathRequest,
 };
 use crate::copying::CopyClient;
 use crate::operator::Refusal;
@@ -107,6 +107,14 @@ impl Client {
     /// As [`ClientError`] says.
     pub fn handles(&self, request: &HandlesRequest) -> Result<HandlesTried, ClientError> {
         self.post(&Route::Handles, request)
+    }
+
+    /// Begins, shows or calls off jobs.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says.
+    pub fn jobs(&self, request: &JobRequest) -> Result<Jobs, ClientError> {
+        self.post(&Route::Jobs, request)
     }
 
     /// Why what is at `path` is where it is.

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::{
-    BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, Keys, PlacementExplained,
-    SettingsRequest, Status, WritePathChanged, WritePathRequest,
+    BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, JobRequest, Jobs, Keys,
+    PlacementExplained, SettingsRequest, Status, WritePathChanged, WritePathRequest,
 };
 use crate::copying::Copying;
 
@@ -31,6 +31,11 @@ pub trait Operator: Send + Sync + 'static {
     fn branch(&self, request: &BranchRequest) -> Result<BranchChanged, Refusal>;
     /// Where handles lead, as for a kernel that has forgotten what they are of.
     fn handles(&self, request: &HandlesRequest) -> HandlesTried;
+    /// Begins, shows or calls off jobs: those concerned.
+    ///
+    /// # Errors
+    /// No such branch or job, or it cannot begin.
+    fn jobs(&self, request: &JobRequest) -> Result<Jobs, Refusal>;
     /// Why what is at a path of the pool is where it is, and goes as it goes.
     ///
     /// # Errors

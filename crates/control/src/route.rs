@@ -13,6 +13,7 @@ pub(crate) enum Route {
     WritePath,
     Branches,
     Handles,
+    Jobs,
     Explain { path: Vec<u8> },
     ExplainCreate { path: Vec<u8>, size: u64 },
     Copy,
@@ -33,6 +34,7 @@ impl Route {
             "/v1/write-path" => Self::WritePath,
             "/v1/branches" => Self::Branches,
             "/v1/handles" => Self::Handles,
+            "/v1/jobs" => Self::Jobs,
             "/v1/explain" => Self::Explain { path: bytes(of("path")?) },
             "/v1/explain-create" => {
                 let size = of("size").map_or(Some(0), |text| text.parse().ok())?;
@@ -53,6 +55,7 @@ impl Route {
             Self::WritePath => "/v1/write-path".to_owned(),
             Self::Branches => "/v1/branches".to_owned(),
             Self::Handles => "/v1/handles".to_owned(),
+            Self::Jobs => "/v1/jobs".to_owned(),
             Self::Explain { path } => format!("/v1/explain?path={}", percent_encode(path, ESCAPED)),
             Self::ExplainCreate { path, size } => {
                 format!("/v1/explain-create?path={}&size={size}", percent_encode(path, ESCAPED))
@@ -77,6 +80,7 @@ mod tests {
             Route::WritePath,
             Route::Branches,
             Route::Handles,
+            Route::Jobs,
             Route::Copy,
             Route::Metrics,
             Route::StatusPage,

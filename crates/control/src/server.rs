@@ -316,6 +316,7 @@ fn run(operator: &dyn Operator, method: &Method, route: &Route, body: &[u8]) -> 
             answered(asked(body).and_then(|request| operator.branch(&request)))
         }
         (&Method::POST, Route::Handles) => answered(asked(body).map(|request| operator.handles(&request))),
+        (&Method::POST, Route::Jobs) => answered(asked(body).and_then(|request| operator.jobs(&request))),
         (&Method::GET, Route::Explain { path }) => answered(operator.explain(path)),
         (&Method::GET, Route::ExplainCreate { path, size }) => answered(operator.explain_create(path, *size)),
         (&Method::GET, Route::Metrics) => text(operator.metrics()),

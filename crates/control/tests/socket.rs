@@ -35,6 +35,7 @@ impl Operator for Parrot {
             branches: Vec::new(),
             open_files: OpenFiles::default(),
             tables: Tables::default(),
+            jobs: Vec::new(),
             descriptors: Descriptors::default(),
         }
     }
@@ -67,6 +68,10 @@ impl Operator for Parrot {
             away: Vec::new(),
         }
     }
+    fn jobs(&self, request: &JobRequest) -> Result<Jobs, Refusal> {
+        Err(Refusal::missing(format!("{request:?}")))
+    }
+
     fn explain(&self, path: &[u8]) -> Result<Explained, Refusal> {
         Err(Refusal::missing(format!("{path:?}")))
     }

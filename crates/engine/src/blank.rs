@@ -14,7 +14,7 @@ use crate::record;
 use crate::recover::{self, AtWork};
 
 /// A copy that has a name in the branch's hidden folder, where the branch has no nameless files.
-pub(crate) struct StagedCopy(AtWork);
+pub(crate) struct StagedCopy(pub(crate) AtWork);
 
 impl StagedCopy {
     pub(crate) fn name(&self, to: &Member, dir: &DirFd, name: &CStr) -> Result<(), SysError> {

@@ -68,6 +68,11 @@ impl InodeFlags {
         self
     }
 
+    /// Promises to the user, and the flags that make a file unchangeable: no two copies of a directory may differ in them.
+    pub fn promises(&self) -> u32 {
+        self.flags & (PROMISES | ioctl::FREEZING)
+    }
+
     /// The flags that make a file unchangeable, and so are set last.
     pub fn freezing(&self) -> u32 {
         self.flags & ioctl::FREEZING

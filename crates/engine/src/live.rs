@@ -368,6 +368,11 @@ impl Union {
         changes.past.push(Arc::downgrade(&past));
     }
 
+    /// Waits for all requests that began before; the caller holds no snapshot of the pool. False: some have not ended.
+    pub(crate) fn requests_ended(&self) -> bool {
+        self.settle(&mut self.changes.lock())
+    }
+
     /// Waits for all requests that began before. False: some have not ended, and may be hanging.
     fn settle(&self, changes: &mut MembershipChanges) -> bool {
         let same = Pool::clone(&self.pool.load());

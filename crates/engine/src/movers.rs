@@ -1,4 +1,4 @@
-//! Threads that move files off full branches.
+//! Threads that move files off full branches, and off those that a job empties.
 //!
 //! A move may take as long as the file is large, and longer where `relocate-speed` is set: no thread that answers the
 //! kernel makes one. A few movers work at a time for each branch that files leave; further moves wait in a queue, and those
@@ -14,6 +14,7 @@ use fsstack_pool::BranchIx;
 use parking_lot::Mutex;
 
 use crate::inode::Inode;
+use crate::moves::MoveCause;
 use crate::open::OpenFile;
 use crate::open::departure::{Departure, DepartureOutcome};
 use crate::union::Union;
@@ -23,15 +24,14 @@ const AT_ONCE: usize = 2;
 /// How long movers are waited for when the daemon ends.
 const QUEUED_MOVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A file that is to leave a full branch.
+/// A file that is to leave its branch.
 #[derive(Debug)]
 pub(crate) struct OrderedMove {
     pub(crate) inode: Arc<Inode>,
     pub(crate) file: Arc<OpenFile>,
     pub(crate) departure: Arc<Departure>,
     pub(crate) full: BranchIx,
-    /// Bytes that the target needs besides those of the file.
-    pub(crate) more: u64,
+    pub(crate) cause: MoveCause,
     /// The inode counts a handle for the move: the file stays open until the move is over, even after its last close.
     kept: AtomicBool,
 }
@@ -41,10 +41,11 @@ impl OrderedMove {
         inode: &Arc<Inode>,
         file: &Arc<OpenFile>,
         departure: Arc<Departure>,
-        (full, more): (BranchIx, u64),
+        full: BranchIx,
+        cause: MoveCause,
     ) -> Self {
         let kept = AtomicBool::new(inode.keep_open(file));
-        Self { inode: inode.clone(), file: file.clone(), departure, full, more, kept }
+        Self { inode: inode.clone(), file: file.clone(), departure, full, cause, kept }
     }
 
     fn let_go(&self) {

@@ -38,6 +38,11 @@ impl<'a> Move<'a> {
         Self { inode, name, from, source, stat, modified: Cell::new(stat.mtime) }
     }
 
+    /// It is a file with content, not a symbolic link, fifo, socket or device.
+    pub(crate) fn is_content(&self) -> bool {
+        self.stat.is_file()
+    }
+
     /// The object under its name on the branch that it comes from. The branch's server is asked: another client may have
     /// written to it.
     pub(crate) fn look(&self, old_dir: &DirFd) -> Result<Stat> {

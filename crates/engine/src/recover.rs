@@ -15,7 +15,7 @@ use fsstack_branch::branch::Branch;
 use fsstack_branch::error::{OpError, is_branch_fault};
 use fsstack_pool::{BranchId, BranchIx};
 use fsstack_sys::dirents::Dirents;
-use fsstack_sys::{self as sys, Call, Errno, OFlags, SysError};
+use fsstack_sys::{self as sys, Call, Errno, Kind, OFlags, SysError};
 use parking_lot::Mutex;
 
 use crate::intent;
@@ -399,6 +399,10 @@ fn clear_entry(
 /// True if a living process, possibly of another host, works with `name` in the hidden `folder`: a file, or the directory
 /// of a bulk copy.
 fn is_in_use(branch: &Branch, folder: &OwnedFd, name: &CStr) -> Result<bool, SysError> {
+    // A device is not opened: that may do something.
+    if !matches!(sys::at::stat(folder.as_fd(), name)?.kind(), Kind::File | Kind::Dir) {
+        return Ok(false);
+    }
     let how = OFlags::RDWR | OFlags::NONBLOCK;
     let opened = match name.to_bytes().ends_with(COPY.to_bytes()) {
         true => sys::at::open_dir(folder.as_fd(), name, branch.mounts)

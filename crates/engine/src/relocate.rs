@@ -28,7 +28,7 @@ use fsstack_branch::health::reply_takeover;
 use fsstack_branch::metrics::BranchCounter;
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::{BranchIx, BranchMode, Ranking};
-use fsstack_sys::{self as sys, Errno, Stat};
+use fsstack_sys::{self as sys, Errno};
 
 use crate::blank::{StagedCopy, blank};
 use crate::clone_metadata::clone_metadata;
@@ -37,18 +37,16 @@ use crate::inode::{Inode, InodeName, number};
 use crate::intent::{Intent, Noted, Stamp};
 use crate::member::Member;
 use crate::movers::OrderedMove;
+use crate::moves::reasons::{HIDES, why_failed, why_not};
+use crate::moves::{self, JobMove, MoveCause};
 use crate::moving::Move;
 use crate::open::departure::{Departure, DepartureOutcome};
-use crate::open::route::Route;
-use crate::open::{ExclusiveFile, FdOrigin, MAPPED, MoveRequest, OpenFile, WRITTEN_PAST};
+use crate::open::{Access, ExclusiveFile, FdOrigin, MAPPED, MoveRequest, OpenFile};
 use crate::place::ancestors;
 use crate::pool::Pool;
 use crate::record::let_go;
 use crate::recover::sync_dir;
 use crate::union::Union;
-
-/// Reason for a file to stay that would hide another one.
-const HIDES: &str = "it hides files of its name on other branches";
 
 /// Reason that a file was not moved to a branch.
 enum Unmoved {
@@ -77,6 +75,8 @@ struct NewCopy<'a> {
     dir: Arc<DirFd>,
     fd: MountedFd,
     staged: Option<StagedCopy>,
+    /// The times of the directories on both branches stay: the pool's directory does not change.
+    quiet: bool,
 }
 
 impl Union {
@@ -100,7 +100,8 @@ impl Union {
             MoveRequest::Gone => return Ok(()), // another writer had it moved
             MoveRequest::UnderWay(departure) => departure,
             MoveRequest::Ordered(departure) => {
-                self.have_moved(OrderedMove::new(inode, file, departure.clone(), (full, more)));
+                let cause = MoveCause::Full { more };
+                self.have_moved(OrderedMove::new(inode, file, departure.clone(), full, cause));
                 departure
             }
         };
@@ -113,16 +114,26 @@ impl Union {
 
     /// Moves the file to a branch that has room, on the calling thread.
     pub(crate) fn move_file(&self, order: &OrderedMove) -> DepartureOutcome {
-        if self.try_to_move(order).is_ok() { DepartureOutcome::TryAgain } else { DepartureOutcome::Stays }
+        match (self.try_to_move(order), order.cause.job()) {
+            (Ok(()), None) => DepartureOutcome::TryAgain,
+            (Err(_), None) => DepartureOutcome::Stays,
+            // Those who wait came for something else.
+            (moved, Some(job)) => {
+                if moved.is_ok() {
+                    job.is_done();
+                }
+                DepartureOutcome::TryAgain
+            }
+        }
     }
 
     fn try_to_move(&self, order: &OrderedMove) -> Result<()> {
-        let OrderedMove { inode, file, departure, more, .. } = order;
+        let OrderedMove { inode, file, departure, cause, .. } = order;
         let pool = &*self.pool.load_full();
         let (was, from, source) = file.source()?;
-        let moving = self.begin(pool, inode, file, from, source.as_fd())?;
-        let need = moving.stat.blocks.saturating_mul(512).saturating_add(*more);
-        let ranking = self.targets(pool, &moving, need);
+        let moving = self.begin(pool, order, from, source.as_fd())?;
+        let need = moving.stat.blocks.saturating_mul(512).saturating_add(cause.more());
+        let ranking = self.targets(pool, &moving, need, cause.job());
         let mut why = match (ranking.order.is_empty(), ranking.refused.is_empty()) {
             (true, false) => "the policy for moves takes none of the branches that have room for it",
             _ => "no other branch has room for the whole of it",
@@ -135,20 +146,29 @@ impl Union {
             }
             let began = Instant::now();
             let Ok(mount_root) = pool.branch(at).acquire() else { continue };
-            match self
-                .move_to(pool, &moving, pool.branch(at), departure, || alone(&moving, file, was, departure))
+            match self.move_to(pool, &moving, pool.branch(at), order, || alone(&moving, file, was, departure))
             {
                 Ok((fd, mut placed)) => {
-                    tracing::info!(
-                        name = ?moving.name.name, from = %moving.from.path.display(),
-                        to = %pool.branch(at).path.display(), "file relocated to a roomier branch"
-                    );
+                    let (from, to) = (moving.from.path.display(), pool.branch(at).path.display());
+                    match cause {
+                        MoveCause::Full { .. } => {
+                            tracing::info!(name = ?moving.name.name, %from, %to, "file relocated to a roomier branch");
+                        }
+                        MoveCause::Job(_) => {
+                            tracing::debug!(name = ?moving.name.name, %from, %to, "moved by a job")
+                        }
+                    }
                     moving.from.metrics.add(BranchCounter::MovedAway, 1);
                     pool.branch(at).metrics.add(BranchCounter::MovedHere, 1);
-                    ask_for_late_errors(file, &moving);
-                    file.is_synced();
-                    let gone = placed.arrive(mount_root, fd);
-                    file.set_noatime_again(&placed);
+                    let access = if moving.is_content() { Access::Write } else { Access::Name };
+                    if moving.is_content() {
+                        ask_for_late_errors(file, &moving);
+                        file.is_synced();
+                    }
+                    let gone = placed.arrive(mount_root, fd, access);
+                    if moving.is_content() {
+                        file.set_noatime_again(&placed);
+                    }
                     drop(placed); // a close may hang
                     moving.from.clone().dispose(was.mount_generation, (gone, source));
                     return Ok(());
@@ -167,7 +187,7 @@ impl Union {
                 }
             }
         }
-        Err(self.not_moved(file, inode, why))
+        Err(self.not_moved(order, why))
     }
 
     /// The open file as it is on the branch `from`, where it is `fd`, if it may be moved from there.
@@ -177,11 +197,11 @@ impl Union {
     fn begin<'a>(
         &self,
         pool: &Pool,
-        inode: &'a Arc<Inode>,
-        file: &OpenFile,
+        order: &'a OrderedMove,
         from: Arc<Branch>,
         fd: BorrowedFd<'a>,
     ) -> Result<Move<'a>> {
+        let (inode, file) = (&order.inode, &order.file);
         let mut stat = from.ask(|| sys::at::stat_fd(fd))?;
         // Where flags cannot be asked for there are none.
         let flags = from.ask(|| Ok(sys::ioctl::getflags(fd).unwrap_or(0)))?;
@@ -192,24 +212,23 @@ impl Union {
                 .or_else(|| self.why_not_from(pool, &name, from.ix));
             why.map_or(Ok(name), Err)
         });
-        let name = name.map_err(|why| self.not_moved(file, inode, why))?;
-        if from.is_remote() {
+        let name = name.map_err(|why| self.not_moved(order, why))?;
+        if from.is_remote() && stat.is_file() {
             let stored = file.store_all(&from, fd);
-            stored.map_err(|_| {
-                self.not_moved(file, inode, "what was written to it before may not be stored")
-            })?;
+            stored.map_err(|_| self.not_moved(order, "what was written to it before may not be stored"))?;
             stat = from.ask(|| sys::at::stat_now(fd))?;
         }
         Ok(Move::new(inode, name, from, fd, stat))
     }
 
-    /// Branches with room for `need` bytes and their floor, as the policy ranks them; never the one it comes from.
-    fn targets(&self, pool: &Pool, moving: &Move<'_>, need: u64) -> Ranking {
+    /// Branches with room for `need` bytes and their floor, as the policy ranks them; never the one it comes from, and of a
+    /// job's only those.
+    fn targets(&self, pool: &Pool, moving: &Move<'_>, need: u64, job: Option<&JobMove>) -> Ranking {
         pool.branches.iter().for_each(|branch| branch.distrust_space());
         self.ranking(pool, &moving.name.parent, &pool.settings.relocation.policy, |branch, space| {
             let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
             branch.ix != moving.from.ix
-                && branch.dev() != moving.from.dev()
+                && job.map_or_else(|| branch.dev() != moving.from.dev(), |job| job.takes(branch.ix))
                 && branch.mode() == BranchMode::ReadWrite
                 && branch.is_writable()
                 && space.available >= need.saturating_add(floor)
@@ -226,9 +245,11 @@ impl Union {
         }
     }
 
-    fn not_moved(&self, file: &OpenFile, inode: &Inode, why: &'static str) -> OpError {
-        if file.set_why(why) {
-            let name = inode.name().map(|name| name.name);
+    fn not_moved(&self, order: &OrderedMove, why: &'static str) -> OpError {
+        if let Some(job) = order.cause.job() {
+            job.stays(why);
+        } else if order.file.set_why(why) {
+            let name = order.inode.name().map(|name| name.name);
             tracing::warn!(?name, why, "branch full and the file not moved; its writer gets ENOSPC");
         }
         Errno::NOSPC.into()
@@ -240,17 +261,21 @@ impl Union {
         pool: &Pool,
         moving: &Move<'_>,
         to: &Member,
-        departure: &Departure,
+        order: &OrderedMove,
         alone: impl FnOnce() -> Result<ExclusiveFile<'f>>,
     ) -> Result<(MountedFd, ExclusiveFile<'f>), Unmoved> {
+        let departure = &*order.departure;
         let dir = self.skeleton(pool, &moving.name.parent, to.ix)?;
-        let (fd, staged) = to.ask(|| blank(to, &dir, &moving.stat))?;
-        let new = NewCopy { to, dir, fd, staged };
+        let (fd, staged) = match moving.is_content() {
+            true => to.ask(|| blank(to, &dir, &moving.stat))?,
+            false => moves::special::make(&moving.from, moving.source, &moving.stat, to)?,
+        };
+        let new = NewCopy { to, dir, fd, staged, quiet: order.cause.job().is_some() };
         let id = moving.inode.id;
         let done = to.ask(|| to.stat_fd(new.fd.as_fd())).map_err(Unmoved::from).and_then(|made| {
             // Its identity is on disk, on the copy and in the index, before the copy has a name.
             let natural = self.mark_moved(to, &new.fd, &made, id)?;
-            copy_across(pool, moving, &new, departure)
+            copy_across(pool, moving, &new, order)
                 .and_then(|()| alone())
                 .map_err(Unmoved::from)
                 .and_then(|alone| {
@@ -325,8 +350,14 @@ impl Union {
         }
         let (old, new_stamp) = (Stamp::of(&there), Stamp::of(&to.ask(|| sys::at::stat_fd(fd.as_fd()))?));
         let intent = Intent { from, to, old, new: new_stamp, path: &path }.write()?;
+        let (times_there, times_here) = match new.quiet {
+            true => (moves::times_of(to, &new.dir), moves::times_of(from, &old_dir)),
+            false => (None, None),
+        };
         let named = self.give_name(moving, new, &old_dir);
+        moves::set_times(to, &new.dir, times_there);
         let removed = named.map(|()| moving.from.ask(|| sys::at::unlink(old_dir.as_fd(), name)));
+        moves::set_times(from, &old_dir, times_here);
         let given_up = match removed {
             Err(error) => Some(error), // the old copy's name was not touched
             Ok(Ok(())) => None,
@@ -356,7 +387,7 @@ impl Union {
 
     /// Gives the copy its name, unless another object has it by now, and makes that durable.
     fn give_name(&self, moving: &Move<'_>, new: &NewCopy<'_>, old_dir: &DirFd) -> Result<()> {
-        let NewCopy { to, dir, fd, staged } = new;
+        let NewCopy { to, dir, fd, staged, quiet: _ } = new;
         let name = &*moving.name.name;
         to.ask(|| {
             match staged {
@@ -390,12 +421,16 @@ impl Union {
 
 /// Copies all of the file, with a permit in both branches, so that its caller is answered whichever hangs. Permits are
 /// taken in the order of the branches: a copy the other way does not hold one and wait for the other.
-fn copy_across(pool: &Pool, moving: &Move<'_>, new: &NewCopy<'_>, departure: &Departure) -> Result<()> {
+fn copy_across(pool: &Pool, moving: &Move<'_>, new: &NewCopy<'_>, order: &OrderedMove) -> Result<()> {
+    if !moving.is_content() {
+        return Ok(()); // made like it
+    }
+    let departure = &*order.departure;
     let (from, to): (&Branch, &Branch) = (&moving.from, new.to);
     let (first, second) = if from.ix < to.ix { (from, to) } else { (to, from) };
     let _inside = (first.come_in(CallKind::Long)?, second.come_in(CallKind::Long)?);
-    let (how, goes_on) = (&pool.settings.relocation, || departure.goes_on());
-    to.ask_inside(|| clone_metadata(new.fd.as_fd(), moving.source, &moving.stat, how, &goes_on))?;
+    let (how, goes_on) = (order.cause.how(&pool.settings.relocation), || departure.goes_on());
+    to.ask_inside(|| clone_metadata(new.fd.as_fd(), moving.source, &moving.stat, &how, &goes_on))?;
     moving.check(new.fd.as_fd())
 }
 
@@ -452,49 +487,5 @@ fn give_up(
     } else {
         intent.keeps_old(&pool.taken_back);
         Unmoved::Left(error)
-    }
-}
-
-/// Reason that no branch took the file, after one failed with `error` and the others as in `known`.
-fn why_failed(error: OpError, known: &'static str) -> &'static str {
-    match error.errno() {
-        Errno::OPNOTSUPP | Errno::PERM => "no branch with room for it can hold its attributes",
-        Errno::NOSPC | Errno::DQUOT => known,
-        Errno::EXIST => HIDES,
-        Errno::STALE | Errno::BUSY => "somebody else changed it while it was copied",
-        _ => "the branches that have room for it failed",
-    }
-}
-
-fn why_not(file: &OpenFile, stat: &Stat, flags: u32) -> Option<&'static str> {
-    if file.is_past_us() {
-        let beside = matches!(file.route(), Some(Route::DirectBeside(_)));
-        return Some(if beside { MAPPED } else { WRITTEN_PAST });
-    }
-    if !file.lock_owners.lock().is_empty() {
-        return Some("somebody has locks on it, which the branch keeps");
-    }
-    if flags & sys::ioctl::FREEZING != 0 {
-        return Some("it is append-only or immutable: its old name could not be removed");
-    }
-    match stat.nlink {
-        0 => Some("it has no name"),
-        1 => None,
-        _ => Some("it has several hard links"),
-    }
-}
-
-impl Inode {
-    /// The path below the pool's root, without a leading slash.
-    pub(crate) fn path(self: &Arc<Self>) -> Option<Vec<u8>> {
-        let mut names = Vec::new();
-        let mut at = self.clone();
-        while !at.is_root() {
-            let name = at.name()?;
-            names.push(name.name.to_bytes().to_vec());
-            at = name.parent;
-        }
-        names.reverse();
-        Some(names.join(&b'/'))
     }
 }

@@ -285,7 +285,7 @@ fn clone_dir_metadata(
 }
 
 /// Attributes that belong to the branch's own file system, or to the pool on that branch.
-fn is_private(name: &[u8]) -> bool {
+pub(crate) fn is_private(name: &[u8]) -> bool {
     [mark::OWN_PREFIX, b"trusted.glusterfs", b"trusted.gfid", b"trusted.overlay", b"glusterfs."]
         .iter()
         .any(|prefix| name.starts_with(prefix))
@@ -301,7 +301,7 @@ pub enum Unfit {
 }
 
 /// Attributes that a file system derives from copied ones, and others have no place for.
-const DERIVED: [&[u8]; 5] =
+pub(crate) const DERIVED: [&[u8]; 5] =
     [b"security.selinux", b"security.ima", b"security.evm", b"system.nfs4_acl", b"system.cifs_acl"];
 
 /// Access lists, which new entries inherit from their directory.
@@ -347,7 +347,7 @@ pub fn copy_xattrs(to: BorrowedFd<'_>, from: BorrowedFd<'_>, unfit: Unfit) -> Re
 }
 
 /// The names of all attributes, each with a NUL after it; none where the file system has none.
-fn names_of(fd: BorrowedFd<'_>) -> Result<Vec<u8>, SysError> {
+pub(crate) fn names_of(fd: BorrowedFd<'_>) -> Result<Vec<u8>, SysError> {
     match xattr::list_vec(On::Fd(fd)) {
         Err(error) if error.errno == Errno::OPNOTSUPP => Ok(Vec::new()),
         names => names,

@@ -27,6 +27,7 @@ use crate::inode::location_cache::LocationCache;
 use crate::inode::number::NumberMap;
 use crate::inode::table::Table;
 use crate::inode::{Inode, InodeName};
+use crate::jobs::JobList;
 use crate::live::MembershipChanges;
 use crate::movers::Movers;
 use crate::open::listing_memory::ListingMemory;
@@ -58,6 +59,7 @@ pub struct Union {
     /// Files that just leave their branch for another.
     pub(crate) moving: Ranked<Vec<InodeName>, MOVING>,
     pub(crate) movers: Movers,
+    pub(crate) jobs: JobList,
     pub(crate) refusals: Refusals,
     pub(crate) index: Index,
     id: Option<PoolId>,
@@ -133,6 +135,7 @@ impl Union {
             listing_memory: Arc::new(ListingMemory::new(pool.settings.listing_entries)),
             moving: Ranked::default(),
             movers: Movers::default(),
+            jobs: JobList::default(),
             refusals: Refusals::default(),
             index,
             id,
@@ -216,6 +219,7 @@ impl Union {
 
     /// The mount is gone: closes and forgets everything.
     pub fn destroy(&self) {
+        self.jobs.end();
         self.movers.end();
         self.end_all_copies();
         self.files.clear();

@@ -129,6 +129,11 @@ impl Stat {
         Kind::from_mode(self.mode)
     }
 
+    /// The device that this file is, as mknod takes it.
+    pub fn rdev(&self) -> u64 {
+        rustix::fs::makedev(self.rdev_major, self.rdev_minor)
+    }
+
     /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind() == Kind::Dir

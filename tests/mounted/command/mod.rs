@@ -5,6 +5,7 @@ mod branches;
 mod changes;
 mod copy;
 mod copy_durable;
+mod drain;
 mod life;
 mod nfs;
 pub(crate) mod nfs_identity;

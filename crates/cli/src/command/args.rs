@@ -54,6 +54,8 @@ pub enum Command {
     WritePath(WritePathArguments),
     /// Add, remove or change a branch of a mounted pool.
     Branch(BranchArguments),
+    /// List, show or cancel the jobs of a pool.
+    Job(Job),
     /// Show the branch of each path, and the path there.
     Where {
         /// Paths in a pool.
@@ -160,6 +162,8 @@ pub enum BranchAction {
         #[arg(long)]
         when_idle: bool,
     },
+    /// Move everything on a branch to the others, so that it can be removed; it takes nothing new from now on.
+    Drain(Drain),
     /// Change a branch's mode.
     Mode {
         /// The pool.
@@ -199,6 +203,73 @@ pub enum BranchAction {
         /// The branch's path.
         #[arg(value_hint = ValueHint::DirPath)]
         branch: PathBuf,
+    },
+}
+
+/// Arguments of `fsstack branch drain`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Files move one after the other, under their readers and writers; numbers and NFS handles stay. What cannot be \
+moved now (open by passthrough, locked) is waited for; what cannot be moved at all (hard links, hidden or immutable files) is \
+named and stays. Ctrl-C ends the display, not the job: see fsstack job. The job ends with the mount; starting it again \
+goes on where it was. The branch stays NC afterwards: fsstack branch mode POOL BRANCH RW takes it back."
+)]
+pub struct Drain {
+    /// The pool.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub pool: String,
+    /// The branch's path.
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub branch: PathBuf,
+    /// Only these branches take the files.
+    #[arg(long, value_name = "BRANCH,...", value_delimiter = ',', value_hint = ValueHint::DirPath)]
+    pub to: Vec<PathBuf>,
+    /// Names hidden by other branches: stop refuses to begin, and names them.
+    #[arg(long, value_name = "HOW", value_parser = ["stop"], default_value = "stop")]
+    pub hidden: String,
+    /// Maximum bytes a second (100M).
+    #[arg(long, value_name = "SIZE")]
+    pub rate: Option<String>,
+    /// Only show what would move, and what would stay.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Arguments of `fsstack job`.
+#[derive(Debug, Args)]
+pub struct Job {
+    /// Subcommand.
+    #[command(subcommand)]
+    pub action: JobAction,
+}
+
+/// Subcommands of `fsstack job`.
+#[derive(Debug, Subcommand)]
+pub enum JobAction {
+    /// List the jobs at work, and the last that have ended.
+    List {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+    },
+    /// Show a job.
+    Status {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+        /// Its number; default: the last one.
+        job: Option<u64>,
+        /// Name what stays, and why.
+        #[arg(long)]
+        why: bool,
+    },
+    /// Call a job off; what it has moved stays moved.
+    Cancel {
+        /// The pool.
+        #[arg(value_hint = ValueHint::DirPath)]
+        pool: String,
+        /// Its number.
+        job: u64,
     },
 }
 

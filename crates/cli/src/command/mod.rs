@@ -9,6 +9,7 @@ mod copy;
 mod doctor;
 mod explain;
 mod failure;
+mod job;
 mod list;
 mod nfs;
 mod pages;
@@ -75,6 +76,7 @@ fn obey(arguments: &Arguments) -> Result<(), Failed> {
         Command::Set(wish) => settings::set(wish, style),
         Command::WritePath(wish) => write_path::run(wish, style),
         Command::Branch(wish) => branch::run(wish, style),
+        Command::Job(wish) => job::run(wish, style),
         Command::Where { paths } => whereis::run(paths, style),
         Command::Explain(wish) => explain::run(wish, style),
         Command::Copy(wish) => copy::run(wish, style),

@@ -50,7 +50,22 @@ fn human(status: &Status) -> String {
         tables.dirs,
         tables.dir_fds
     );
-    let _ = writeln!(text, "{}\n", descriptors(status));
+    let _ = writeln!(text, "{}", descriptors(status));
+    for job in &status.jobs {
+        let (moved, files) = (job.moved_files, job.files);
+        let _ = writeln!(
+            text,
+            "job {}: {} of {}: {}, {moved} of {files} files, {} of {}, {} staying",
+            job.id,
+            job.kind,
+            job.branch,
+            job.state,
+            size(Some(job.moved_bytes)),
+            size(Some(job.bytes)),
+            job.staying
+        );
+    }
+    text.push('\n');
     text + &branches(status)
 }
 

@@ -4,9 +4,11 @@
 
 use serde::{Deserialize, Serialize};
 
+mod jobs;
 mod keys;
 mod shown;
 
+pub use jobs::*;
 pub use keys::*;
 pub use shown::*;
 
@@ -43,6 +45,9 @@ pub struct Status {
     /// The daemon's file descriptors.
     #[serde(default)]
     pub descriptors: Descriptors,
+    /// Jobs at work.
+    #[serde(default)]
+    pub jobs: Vec<JobStatus>,
 }
 
 /// A directory whose files have a write path of their own.
@@ -465,5 +470,8 @@ mod tests {
         check::<BranchRequest>("request-branch");
         check::<HandlesRequest>("request-handles");
         check::<HandlesTried>("handles");
+        check::<JobRequest>("request-job");
+        check::<Jobs>("jobs");
+        check::<JobStatus>("job");
     }
 }

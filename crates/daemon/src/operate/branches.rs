@@ -176,7 +176,7 @@ impl Served {
     }
 
     /// The branch that `text` means: its path, or where that leads.
-    fn known(&self, text: &str) -> Result<Arc<Member>, Refusal> {
+    pub(super) fn known(&self, text: &str) -> Result<Arc<Member>, Refusal> {
         let pool = self.union.pool();
         let path = std::path::Path::new(text);
         let of = |leads: &std::path::Path| pool.branches.iter().find(|branch| branch.path == leads);

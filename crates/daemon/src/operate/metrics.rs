@@ -1,7 +1,7 @@
 //! The pool's figures in the text format of OpenMetrics.
 
 use fsstack_branch::metrics::{BUCKETS, BranchMetricsSnapshot, CallSnapshot, bucket_limit};
-use fsstack_control::api::{BranchStatus, Status};
+use fsstack_control::api::{BranchStatus, JobStatus, Status};
 use fsstack_engine::status::Status as Known;
 use std::fmt::Write as _;
 
@@ -38,6 +38,7 @@ pub(super) fn page(status: &Status, known: &Known) -> String {
         page.sample(name, &[], count);
     }
     page.descriptors(status);
+    page.jobs(status);
     page.of_branches(status, "fsstack_branch_size_bytes", "gauge", "Size of the branch.", |b| b.total);
     page.of_branches(
         status,
@@ -63,6 +64,9 @@ pub(super) fn page(status: &Status, known: &Known) -> String {
     page.0
 }
 
+/// One figure of a job.
+type JobFigure = fn(&JobStatus) -> u64;
+
 struct MetricsPage(String);
 
 impl MetricsPage {
@@ -84,6 +88,26 @@ impl MetricsPage {
             "Calls to the branch that have not returned.",
             |b| Some(b.in_flight),
         );
+    }
+
+    fn jobs(&mut self, status: &Status) {
+        let figures: [(&str, &str, JobFigure); 5] = [
+            ("fsstack_job_files", "Files that a job at work is to move.", |job| job.files),
+            ("fsstack_job_bytes", "Their bytes.", |job| job.bytes),
+            ("fsstack_job_moved_files", "Files that it has moved.", |job| job.moved_files),
+            ("fsstack_job_moved_bytes", "Their bytes.", |job| job.moved_bytes),
+            ("fsstack_job_staying", "Objects that it could not move when it saw them last.", |job| {
+                job.staying
+            }),
+        ];
+        for (name, help, figure) in figures {
+            self.family(name, "gauge", help);
+            for job in &status.jobs {
+                let id = job.id.to_string();
+                let labels = [("job", id.as_str()), ("kind", &job.kind), ("branch", &job.branch)];
+                self.sample(name, &labels, figure(job));
+            }
+        }
     }
 
     fn descriptors(&mut self, status: &Status) {

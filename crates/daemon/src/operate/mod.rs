@@ -8,6 +8,7 @@ mod change;
 mod copying;
 mod explain;
 mod handles;
+mod jobs;
 mod metrics;
 mod persist;
 mod status;
@@ -17,8 +18,8 @@ use crate::options;
 use crate::settings::Settings;
 pub(crate) use branches::Leaving;
 use fsstack_control::api::{
-    BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, Key, Keys,
-    PlacementExplained, SettingsRequest, Status, When, WritePathChanged, WritePathRequest,
+    BranchChanged, BranchRequest, Changed, Explained, HandlesRequest, HandlesTried, JobRequest, Jobs, Key,
+    Keys, PlacementExplained, SettingsRequest, Status, When, WritePathChanged, WritePathRequest,
 };
 use fsstack_control::{Copying, Operator, Refusal};
 use fsstack_engine::Union;
@@ -81,6 +82,10 @@ impl Operator for Served {
 
     fn handles(&self, request: &HandlesRequest) -> HandlesTried {
         self.try_handles(request)
+    }
+
+    fn jobs(&self, request: &JobRequest) -> Result<Jobs, Refusal> {
+        self.obey_job(request)
     }
 
     fn explain(&self, path: &[u8]) -> Result<Explained, Refusal> {

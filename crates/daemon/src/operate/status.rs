@@ -50,6 +50,7 @@ impl Served {
                 opens_stacked: known.metrics.opens_stacked,
             },
             descriptors: Descriptors { open, limit },
+            jobs: self.jobs_at_work(),
         }
     }
 }

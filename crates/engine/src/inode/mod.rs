@@ -236,6 +236,19 @@ impl Inode {
         state.names.insert(0, InodeName::new(to.0, to.1));
     }
 
+    /// The path below the pool's root, without a leading slash.
+    pub(crate) fn path(self: &Arc<Self>) -> Option<Vec<u8>> {
+        let mut names = Vec::new();
+        let mut at = self.clone();
+        while !at.is_root() {
+            let name = at.name()?;
+            names.push(name.name.to_bytes().to_vec());
+            at = name.parent;
+        }
+        names.reverse();
+        Some(names.join(&b'/'))
+    }
+
     /// Keeps `fd`, the object itself, until the kernel forgets the inode. As long as the kernel may ask for it, the
     /// branch must not use its number for another object: a caller that is just opening the old one by its
     /// number would get the new one, or an error that no local disk gives.

@@ -128,10 +128,10 @@ impl BranchFile {
         FdOrigin { branch: self.branch.ix, access: self.access, mount_generation: self.fd.mount_generation }
     }
 
-    /// The file is `fd` on the branch `mount_root` from now on: what it was.
-    pub(crate) fn arrive(&mut self, mount_root: OpenFileRef, fd: MountedFd) -> MountedFd {
+    /// The file is `fd`, open for `access`, on the branch `mount_root` from now on: what it was.
+    pub(crate) fn arrive(&mut self, mount_root: OpenFileRef, fd: MountedFd, access: Access) -> MountedFd {
         self.branch = mount_root;
-        (self.access, self.departure) = (Access::Write, None);
+        (self.access, self.departure) = (access, None);
         std::mem::replace(&mut self.fd, fd)
     }
 

@@ -11,7 +11,7 @@ use fsstack_branch::error::{OpError, Result};
 use fsstack_branch::health::inflight_limit::CallKind;
 use fsstack_branch::mounted_fd::MountedFd;
 use fsstack_pool::BranchIx;
-use fsstack_sys::{self as sys, Errno, OFlags, Stat};
+use fsstack_sys::{self as sys, Errno, Kind, OFlags, Stat};
 
 use crate::inode::{Inode, InodeName};
 use crate::open::OpenFile;
@@ -78,7 +78,11 @@ impl Union {
     pub(crate) fn pin(&self, pool: &Pool, inode: &Arc<Inode>) -> Result<Pin> {
         if let Some(file) = inode.open_file() {
             self.freshen(inode, &file)?;
-            return Ok(Pin::Open(file));
+            if inode.kind == Kind::File {
+                return Ok(Pin::Open(file));
+            }
+            // A symbolic link, fifo, socket or device is held open by a move of it only, which this calls off.
+            drop(file.hold()?);
         }
         match self.open_checked(pool, inode, OFlags::PATH) {
             Ok((at, fd, _)) => Ok(Pin::Here(at, fd)),

@@ -14,6 +14,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use fsstack_branch::error::{OpError, Result};
 use fsstack_pool::EntryName;
@@ -117,6 +118,7 @@ impl Union {
         }
         let known = self.known_or_found(pool, from.dir, from.name);
         // It may have to open what is replaced: with no other file's place held, as another rename may hold these two.
+        let moves = self.moves.load(SeqCst);
         let (replaced, targets) = self.targets_of(pool, to)?;
         let open = known.as_ref().and_then(|inode| inode.open_file());
         let _stays = open.as_ref().map(|file| file.hold()).transpose()?;
@@ -132,7 +134,8 @@ impl Union {
         // What is replaced is not moved meanwhile either: it would come to light again on another branch.
         let replaced_open = replaced.as_ref().and_then(|inode| inode.open_file());
         let _stays_too = replaced_open.as_ref().map(|file| file.hold()).transpose()?;
-        let moved = replaced_open.is_some(); // maybe, before it was held
+        // Maybe, before it was held; or it was, and closed since.
+        let moved = replaced_open.is_some() || self.moves.load(SeqCst) != moves;
         let targets = if moved { self.find_all(pool, to.dir, to.name, None)? } else { targets };
         let targets = own_kind(targets, Kind::File, |other| pool.turn(other) <= pool.turn(at))?;
         self.check_writable(pool, &hidden)?;

@@ -190,6 +190,7 @@ mod tests {
                 branches: vec![branch("/srv/a", "up"), branch("/srv/b", "down")],
                 open_files: OpenFiles { passthrough: 2, stacked: 0, other_way: 0 },
                 tables: Tables::default(),
+                jobs: Vec::new(),
                 descriptors: Descriptors::default(),
             },
             branches: vec![

@@ -1,0 +1,111 @@
+//! Where the files of a branch that is emptied fit: pure, without I/O.
+
+use fsstack_pool::BranchIx;
+
+/// A branch that may take files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// The branch.
+    pub branch: BranchIx,
+    /// Bytes above its floor.
+    pub bytes: u64,
+}
+
+/// Share of a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The branch.
+    pub branch: BranchIx,
+    /// Files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    left: u64,
+}
+
+/// A plan in the making: files are put one by one on the branch with most room left, each whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    shares: Vec<Share>,
+    lacking: u64,
+}
+
+impl Plan {
+    /// Nothing is placed yet.
+    pub fn new(rooms: impl IntoIterator<Item = Room>) -> Self {
+        let share = |room: Room| Share { branch: room.branch, files: 0, bytes: 0, left: room.bytes };
+        Self { shares: rooms.into_iter().map(share).collect(), lacking: 0 }
+    }
+
+    /// The branch that takes a file of `bytes`. None: no branch has room for it.
+    pub fn place(&mut self, bytes: u64) -> Option<BranchIx> {
+        // The first of several with the same room.
+        let roomiest = self.shares.iter_mut().rev().max_by_key(|share| share.left);
+        let Some(share) = roomiest.filter(|share| share.left >= bytes) else {
+            self.lacking = self.lacking.saturating_add(bytes);
+            return None;
+        };
+        share.left -= bytes;
+        share.files += 1;
+        share.bytes += bytes;
+        Some(share.branch)
+    }
+
+    /// Bytes of files that fit nowhere.
+    pub fn lacking(&self) -> u64 {
+        self.lacking
+    }
+
+    /// Share of each branch.
+    pub fn shares(&self) -> &[Share] {
+        &self.shares
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rooms(bytes: &[u64]) -> Vec<Room> {
+        let room =
+            |(at, bytes): (usize, &u64)| Room { branch: BranchIx(u16::try_from(at).unwrap()), bytes: *bytes };
+        bytes.iter().enumerate().map(room).collect()
+    }
+
+    #[test]
+    fn files_go_where_most_room_is_left() {
+        let mut plan = Plan::new(rooms(&[10, 30, 10]));
+        let order: Vec<_> = (0..4).map(|_| plan.place(10).map(|at| at.0)).collect();
+        assert_eq!(order, [Some(1), Some(1), Some(0), Some(1)]);
+        assert_eq!((plan.place(11), plan.lacking()), (None, 11));
+    }
+
+    proptest! {
+        #[test]
+        fn no_branch_takes_more_than_its_room_and_every_byte_is_accounted_for(
+            has in prop::collection::vec(0_u64..1000, 0..5),
+            files in prop::collection::vec(0_u64..400, 0..60),
+        ) {
+            let mut plan = Plan::new(rooms(&has));
+            let placed = files.iter().filter(|bytes| plan.place(**bytes).is_some()).count();
+            prop_assert!(plan.shares().iter().zip(&has).all(|(share, has)| share.bytes <= *has));
+            prop_assert_eq!(plan.shares().iter().map(|share| share.files).sum::<u64>(), placed as u64);
+            let taken: u64 = plan.shares().iter().map(|share| share.bytes).sum();
+            prop_assert_eq!(taken + plan.lacking(), files.iter().sum::<u64>());
+        }
+
+        #[test]
+        fn what_fits_nowhere_is_larger_than_any_room_that_is_left(
+            has in prop::collection::vec(0_u64..1000, 1..5),
+            files in prop::collection::vec(1_u64..400, 0..60),
+        ) {
+            let mut plan = Plan::new(rooms(&has));
+            for bytes in files {
+                let most = plan.shares().iter().map(|share| share.left).max().unwrap_or(0);
+                prop_assert_eq!(plan.place(bytes).is_none(), bytes > most);
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Taking a directory's copy off a branch that is to be emptied.
+//!
+//! The directory keeps its number, attributes and times: another copy has the same attributes, or is made, and is on disk
+//! before this one goes. That is done with the tree lock held, so no directory is renamed, removed or given a copy meanwhile.
+//! The branch takes nothing new and has no file left: no request works in the copy.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use fsstack_branch::error::{OpError, Result};
+use fsstack_pool::{BranchIx, BranchMode};
+use fsstack_sys::at::{SetTime, Times};
+use fsstack_sys::xattr::{self, On};
+use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
+
+use crate::inode::{Inode, mark};
+use crate::inode_flags::InodeFlags;
+use crate::moves;
+use crate::place::ancestors;
+use crate::pool::Pool;
+use crate::recover::sync_dir;
+use crate::skeleton::{DERIVED, is_private, names_of};
+use crate::union::Union;
+use crate::unsynced_dirs::NameEvent;
+
+/// Name and value.
+type Attribute = (Vec<u8>, Vec<u8>);
+
+/// Reason for a directory to stay whose copies differ.
+pub(crate) const DIFFERS: &str = "its owner, mode, attributes or flags differ from those of its copies on other branches, which would show";
+/// Reason for a directory to stay that is not empty there.
+pub(crate) const NOT_EMPTY: &str = "it is not empty on the branch";
+
+impl Union {
+    /// Removes the copy of `dir` on the branch `from`; one of `targets` gets one if there is no other.
+    ///
+    /// # Errors
+    /// Why it stays.
+    pub(crate) fn drop_copy_on(
+        &self,
+        dir: &Arc<Inode>,
+        from: BranchIx,
+        targets: &[BranchIx],
+    ) -> Result<(), &'static str> {
+        let pool = self.pool();
+        let Some(name) = dir.name() else { return Ok(()) };
+        if dir.is_on(from) && dir.copies().len() == 1 {
+            self.copy_elsewhere(&pool, dir, &name.parent, targets)?;
+        }
+        let _tree_lock = self.tree_lock.write(&pool).map_err(moves::in_words)?;
+        let Some(name) = dir.name() else { return Ok(()) };
+        if !dir.is_on(from) {
+            return Ok(());
+        }
+        let kept = self.copies_kept(&pool, dir, from)?;
+        let said = |error: OpError| match error.errno() {
+            Errno::NOTEMPTY | Errno::EXIST => NOT_EMPTY,
+            Errno::PERM => "it is append-only or immutable",
+            _ => moves::in_words(error),
+        };
+        self.make_durable(&pool, dir, &kept).map_err(said)?;
+        let parent = self.dirfd(&pool, &name.parent, from).map_err(said)?;
+        let branch = pool.branch(from);
+        let times = moves::times_of(branch, &parent);
+        branch.ask(|| sys::at::rmdir(parent.as_fd(), &name.name)).map_err(said)?;
+        moves::set_times(branch, &parent, times);
+        dir.drop_copy(from);
+        self.changed(&pool, from, (&name.parent, &name.name), NameEvent::Went);
+        if let Err(error) = branch.ask(|| sync_dir(parent.as_fd())) {
+            tracing::debug!(%error, "an empty directory may be back after a power cut");
+        }
+        Ok(())
+    }
+
+    /// Whether the branches other than `from` show the root of the pool as it is now; times are made so.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn root_shows_without(&self, from: BranchIx) -> Result<(), &'static str> {
+        let pool = self.pool();
+        self.copies_kept(&pool, self.inodes.root(), from).map(drop)
+    }
+
+    fn copy_elsewhere(
+        &self,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        parent: &Arc<Inode>,
+        targets: &[BranchIx],
+    ) -> Result<(), &'static str> {
+        let ranking = self.ranking(pool, parent, &pool.settings.relocation.policy, |branch, space| {
+            let floor = branch.floor().unwrap_or(pool.settings.floor).bytes_of(space.total);
+            targets.contains(&branch.ix)
+                && branch.mode() == BranchMode::ReadWrite
+                && branch.is_writable()
+                && space.available > floor
+        });
+        let mut why = "no other branch has room for it";
+        for at in ranking.order {
+            match self.skeleton(pool, dir, at) {
+                Ok(_) => return Ok(()),
+                Err(error) if error.errno() == Errno::PERM => why = "it is append-only or immutable",
+                Err(error) if error.is_unfit() => why = "no other branch can hold its attributes",
+                Err(error) => why = moves::in_words(error),
+            }
+        }
+        Err(why)
+    }
+
+    /// The branches of the other copies of `dir`, the first of which shows what the copy on `from` shows. The later time of each kind
+    /// is given to it, as the pool shows the latest.
+    fn copies_kept(
+        &self,
+        pool: &Pool,
+        dir: &Arc<Inode>,
+        from: BranchIx,
+    ) -> Result<Vec<BranchIx>, &'static str> {
+        self.check_whole(pool, dir).map_err(moves::in_words)?;
+        let copies = dir.copies();
+        let kept: Vec<BranchIx> = copies.iter().copied().filter(|at| *at != from).collect();
+        let Some(first) = kept.first().copied() else { return Err("no other branch has a copy of it") };
+        if !copies.contains(&from) {
+            return Ok(kept);
+        }
+        let look = |at| {
+            let fd = self.dirfd(pool, dir, at)?;
+            let stat = pool.branch(at).ask(|| sys::at::stat_fd(fd.as_fd()))?;
+            Ok::<_, OpError>((fd, stat))
+        };
+        let (own, own_stat) = look(from).map_err(moves::in_words)?;
+        let (shown, shown_stat) = look(first).map_err(moves::in_words)?;
+        if copies.first() == Some(&from) {
+            let rights = |stat: &Stat| (stat.mode & 0o7777, stat.uid, stat.gid);
+            let like = || {
+                let own = pool.branch(from).ask(|| attributes(own.as_fd()))?;
+                Ok::<_, OpError>(own == pool.branch(first).ask(|| attributes(shown.as_fd()))?)
+            };
+            if rights(&own_stat) != rights(&shown_stat) || !like().map_err(moves::in_words)? {
+                return Err(DIFFERS);
+            }
+        }
+        if own_stat.mtime > shown_stat.mtime || own_stat.atime > shown_stat.atime {
+            let later = Times {
+                atime: SetTime::At(own_stat.atime.max(shown_stat.atime)),
+                mtime: SetTime::At(own_stat.mtime.max(shown_stat.mtime)),
+            };
+            moves::set_times(pool.branch(first), &shown, Some(later));
+        }
+        Ok(kept)
+    }
+
+    /// The other copies lead to the directory's number, and are found after a power cut.
+    fn make_durable(&self, pool: &Pool, dir: &Arc<Inode>, kept: &[BranchIx]) -> Result<()> {
+        for at in kept {
+            let branch = pool.branch(*at);
+            let Some(own) = dir.copy_ino(*at) else { continue };
+            let fd = self.dirfd(pool, dir, *at)?;
+            if branch.is_writable()
+                && branch.ask(|| mark::read(On::Fd(fd.as_fd()), mark::DIR, own))? != Some(dir.id)
+            {
+                // A branch without such attributes gives the directory another number at the next mount.
+                let _put = branch.ask(|| mark::put(On::Fd(fd.as_fd()), mark::DIR, dir.id, own));
+            }
+            self.note_copy(branch, On::Fd(fd.as_fd()), dir.id, own);
+            for above in ancestors(dir) {
+                let above = self.dirfd(pool, &above, *at)?;
+                branch.ask_long(|| sync_dir(above.as_fd()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Attributes and flags that the pool shows of a directory, besides owner, mode and times.
+fn attributes(dir: BorrowedFd<'_>) -> Result<(Vec<Attribute>, u32), SysError> {
+    let mut all = Vec::new();
+    for raw in names_of(dir)?.split_inclusive(|byte| *byte == 0) {
+        let Ok(name) = CStr::from_bytes_with_nul(raw) else { continue };
+        if is_private(name.to_bytes()) || DERIVED.contains(&name.to_bytes()) {
+            continue;
+        }
+        all.push((name.to_bytes().to_vec(), xattr::get_vec(On::Fd(dir), name)?));
+    }
+    all.sort();
+    let dir = sys::at::reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    Ok((all, InodeFlags::of(dir.as_fd())?.promises()))
+}

@@ -1,0 +1,51 @@
+//! Reasons for a file to stay where it is, in words.
+
+use fsstack_branch::error::OpError;
+use fsstack_sys::{self as sys, Errno, Stat};
+
+use crate::open::route::Route;
+use crate::open::{MAPPED, OpenFile, WRITTEN_PAST};
+
+/// Reason for a file to stay that would hide another one.
+pub(crate) const HIDES: &str = "it hides files of its name on other branches";
+
+/// Reason for a locked file to stay.
+pub(crate) const LOCKED: &str = "somebody has locks on it, which the branch keeps";
+/// Reason for a file to stay whose name the branch does not let go.
+pub(crate) const FROZEN: &str = "it is append-only or immutable: its old name could not be removed";
+/// Reason for a file to stay that has further names.
+pub(crate) const LINKED: &str = "it has several hard links";
+/// Reason for a file to stay that no branch can hold.
+pub(crate) const UNFIT: &str = "no branch with room for it can hold its attributes";
+/// Reason for a file to stay that was changed under the copy.
+pub(crate) const CHANGED: &str = "somebody else changed it while it was copied";
+
+/// Reason that no branch took the file, after one failed with `error` and the others as in `known`.
+pub(crate) fn why_failed(error: OpError, known: &'static str) -> &'static str {
+    match error.errno() {
+        Errno::OPNOTSUPP | Errno::PERM => UNFIT,
+        Errno::NOSPC | Errno::DQUOT => known,
+        Errno::EXIST => HIDES,
+        Errno::STALE | Errno::BUSY => CHANGED,
+        _ => "the branches that have room for it failed",
+    }
+}
+
+/// Reason that the open file may not be moved at all.
+pub(crate) fn why_not(file: &OpenFile, stat: &Stat, flags: u32) -> Option<&'static str> {
+    if file.is_past_us() {
+        let beside = matches!(file.route(), Some(Route::DirectBeside(_)));
+        return Some(if beside { MAPPED } else { WRITTEN_PAST });
+    }
+    if !file.lock_owners.lock().is_empty() {
+        return Some(LOCKED);
+    }
+    if flags & sys::ioctl::FREEZING != 0 {
+        return Some(FROZEN);
+    }
+    match stat.nlink {
+        0 => Some("it has no name"),
+        1 => None,
+        _ => Some(LINKED),
+    }
+}

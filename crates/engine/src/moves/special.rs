@@ -1,0 +1,66 @@
+//! Copies of symbolic links, fifos, sockets and devices, which have attributes and no content.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use fsstack_branch::branch::Branch;
+use fsstack_branch::error::Result;
+use fsstack_branch::mounted_fd::MountedFd;
+use fsstack_sys::at::{SetTime, Times};
+use fsstack_sys::{self as sys, Errno, OFlags, Stat, SysError};
+
+use crate::blank::StagedCopy;
+use crate::member::Member;
+use crate::recover;
+use crate::skeleton::{Unfit, copy_xattrs};
+
+/// A copy of `source`, which is on the branch `from` and has the attributes `stat`: in the hidden folder of the branch `to`.
+///
+/// # Errors
+/// A branch's error; EOPNOTSUPP or EPERM if `to` cannot hold an attribute.
+pub(crate) fn make(
+    from: &Branch,
+    source: BorrowedFd<'_>,
+    stat: &Stat,
+    to: &Member,
+) -> Result<(MountedFd, Option<StagedCopy>)> {
+    let target = match stat.is_symlink() {
+        true => Some(from.ask(|| link_target(source))?),
+        false => None,
+    };
+    let name = to.stage(c".part");
+    let mount_root = to.root();
+    let made = to.ask(|| {
+        let (_, fd) = recover::in_folder(to, |folder| {
+            match &target {
+                Some(target) => sys::at::symlink(target, folder, &name)?,
+                None => sys::at::mknod(folder, &name, stat.mode & !0o7777 | 0o600, stat.rdev())?,
+            }
+            sys::at::open(folder, &name, OFlags::PATH, 0, to.mounts)
+        })?;
+        Ok(fd)
+    })?;
+    let staged = StagedCopy(name);
+    let like = to.ask(|| make_like(made.as_fd(), source, stat));
+    match like {
+        Ok(()) => Ok((mount_root.opened(made), Some(staged))),
+        Err(error) => {
+            staged.discard(to);
+            Err(error)
+        }
+    }
+}
+
+fn link_target(link: BorrowedFd<'_>) -> Result<CString, SysError> {
+    let target = sys::at::readlink(link, c"")?;
+    CString::new(target).map_err(|_| SysError { call: sys::Call::Readlink, errno: Errno::INVAL })
+}
+
+fn make_like(made: BorrowedFd<'_>, source: BorrowedFd<'_>, stat: &Stat) -> Result<(), SysError> {
+    sys::at::chown_fd(made, Some(stat.uid), Some(stat.gid))?;
+    copy_xattrs(made, source, Unfit::Refused)?;
+    if !stat.is_symlink() {
+        sys::at::chmod_fd(made, stat.mode & 0o7777)?;
+    }
+    sys::at::utimens_fd(made, Times { atime: SetTime::At(stat.atime), mtime: SetTime::At(stat.mtime) })
+}
