@@ -18,7 +18,7 @@ use crate::open::departure::{Departure, DepartureOutcome};
 use crate::union::Union;
 use plan::Share;
 
-/// JobList that have ended and are shown.
+/// Ended jobs that are shown.
 const ENDED_SHOWN: usize = 16;
 /// Objects that stay and are named.
 const NAMED: usize = 1000;
