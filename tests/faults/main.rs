@@ -6,6 +6,7 @@
 mod bad_file;
 mod beside;
 mod check;
+mod drained;
 #[path = "../model/engine.rs"]
 #[expect(dead_code, reason = "shared with the tests against the model")]
 mod engine;

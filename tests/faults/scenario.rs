@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink as symlink_on};
 use std::path::Path;
 
 use fsstack_engine::Caller;
+use fsstack_engine::jobs::DrainOrder;
 use fsstack_engine::ops::{Change, New};
 use fsstack_sys::OFlags;
 use fsstack_sys::at::RenameFlags;
@@ -106,7 +107,7 @@ impl Scenario {
 
 /// The scenario called `name`.
 pub(crate) fn named(name: &str) -> &'static Scenario {
-    SCENARIOS.iter().chain([&MOVE, &MOVE_WITH_ROOM]).find(|scenario| scenario.name == name).unwrap()
+    SCENARIOS.iter().chain([&MOVE, &MOVE_WITH_ROOM, &DRAIN]).find(|scenario| scenario.name == name).unwrap()
 }
 
 /// The file that is moved.
@@ -141,6 +142,26 @@ pub(crate) static MOVE_WITH_ROOM: Scenario = Scenario {
         let taken = pool.union.fallocate(film, 0x01, 0, 300 << 10, Caller::DAEMON);
         pool.union.release(film);
         taken.map_err(|error| error.errno())
+    },
+    leaves: Leaves::Nothing,
+};
+
+/// The first branch is emptied of a symbolic link, a fifo and a directory.
+pub(crate) static DRAIN: Scenario = Scenario {
+    name: "drain",
+    prepare: |branches| {
+        put_dir(branches[0], "d");
+        symlink_on("target", branches[0].join("d/link")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, branches[0].join("d/fifo"), rustix::fs::Mode::RUSR).unwrap();
+    },
+    act: |pool| {
+        let from = pool.union.pool().branches[0].ix;
+        let order = DrainOrder { from, to: Vec::new(), rate: None, dry_run: false };
+        pool.union.start_drain(order).unwrap();
+        while pool.union.jobs().iter().any(|job| !job.state.is_over()) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Ok(())
     },
     leaves: Leaves::Nothing,
 };

@@ -374,10 +374,10 @@ fn used_on(
     Ok(known.find(|inode| inode.open_file().is_some()).and_then(|inode| inode.branch()))
 }
 
-/// The attributes of what has the name, if it is the file of that stamp.
+/// The attributes of what has the name, if it is the object of that stamp: a file, or a link, fifo, socket or device.
 fn there((dir, name): &(OwnedFd, CString), stamp: Stamp) -> Result<Option<Stat>, SysError> {
     match sys::at::stat(dir.as_fd(), name) {
-        Ok(stat) => Ok(Some(stat).filter(|stat| stamp.is_of(stat) && stat.is_file())),
+        Ok(stat) => Ok(Some(stat).filter(|stat| stamp.is_of(stat) && !stat.is_dir())),
         Err(error) if error.errno == Errno::NOENT => Ok(None),
         Err(error) => Err(error),
     }
