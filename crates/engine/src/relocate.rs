@@ -237,7 +237,7 @@ impl Union {
 
     /// Reason that a file of this name does not leave the branch `full`: hidden files would come to light, since the first
     /// branch in order that has the name wins.
-    fn why_not_from(&self, pool: &Pool, name: &InodeName, full: BranchIx) -> Option<&'static str> {
+    pub(crate) fn why_not_from(&self, pool: &Pool, name: &InodeName, full: BranchIx) -> Option<&'static str> {
         match self.find_all(pool, &name.parent, &name.name, Some(full)) {
             Ok(others) if others.is_empty() => None,
             Ok(_) => Some(HIDES),

@@ -171,6 +171,10 @@ fn a_file_open_by_passthrough_is_waited_for_and_named() {
         assert!(figures.contains("fsstack_job_moved_files{"), "{figures}");
         let (_, busy) = refused(&["branch", "drain", &at, &a]);
         assert!(busy.contains("job 1"), "{busy}");
+        for change in [&["branch", "mode", &at, &a, "RW"][..], &["branch", "remove", &at, &a]] {
+            let (_, why) = refused(change);
+            assert!(why.contains("job 1 empties it"), "{change:?}: {why}");
+        }
         file.write_all_at(&mib(1), 1 << 20).unwrap();
         drop(file);
         assert_eq!(drains.join().unwrap().code, 0);
@@ -178,6 +182,40 @@ fn a_file_open_by_passthrough_is_waited_for_and_named() {
     assert_mibs(&pool, "film", 2);
     told(&["branch", "remove", &at, &a]);
     assert_mibs(&pool, "film", 2);
+}
+
+#[test]
+fn a_job_whose_targets_were_all_taken_away_ends_and_says_so() {
+    needs!(mounting(), loops());
+    if let Err(skip) = passthrough() {
+        return skip.announce();
+    }
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300));
+    let pool = pool.option("create=ff").option("passthrough-headroom=0").mount();
+    let file = writer(pool.at("film"));
+    file.write_all_at(&mib(0), 0).unwrap();
+    let (at, a) = (at(&pool), branch(&pool, "a"));
+    std::thread::scope(|scope| {
+        let drains = scope.spawn(|| run(&["branch", "drain", &at, &a]));
+        until("the job waits", || run(&["job", "status", &at]).stdout.contains("waiting"));
+        told(&["branch", "mode", &at, &branch(&pool, "b"), "RO"]);
+        let Finished { code, stderr, .. } = drains.join().unwrap();
+        assert!(code == 1 && stderr.contains("no branch is left that takes its files"), "{stderr}");
+    });
+    assert_eq!(pool.holders("film"), ["a"]);
+}
+
+/// The pool learns of it within a second.
+#[test]
+fn a_directory_made_behind_the_pools_back_goes_and_is_counted_once() {
+    needs!(mounting(), loops());
+    let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).option("create=ff").mount();
+    fs::create_dir(pool.branch("b").path().join("x")).unwrap();
+    assert!(fs::metadata(pool.at("x")).unwrap().is_dir());
+    fs::create_dir(pool.branch("a").path().join("x")).unwrap();
+    let done = json("job", &["branch", "drain", &at(&pool), &branch(&pool, "a")]);
+    assert_eq!((&done["state"], &done["moved_directories"]), (&"done".into(), &1.into()), "{done}");
+    assert_empty(&pool, "a");
 }
 
 #[test]
@@ -206,7 +244,19 @@ fn hidden_names_are_told_before_anything_moves() {
     let (_, why) = refused(&["branch", "drain", &at(&pool), &branch(&pool, "b"), "--hidden=stop"]);
     assert!(why.contains("hidden") && why.contains("film"), "{why}");
     assert_eq!(pool.holders("other"), ["b"]);
-    // The one that hides another stays, with its reason.
+    // Names are shown as text, whatever they hold.
+    let odd = "film\u{1b}[31m\nred";
+    for name in ["a", "b"] {
+        fs::write(pool.branch(name).path().join(odd), "odd").unwrap();
+    }
+    let (_, why) = refused(&["branch", "drain", &at(&pool), &branch(&pool, "b")]);
+    assert!(why.contains("[31m") && !why.contains('\u{1b}'), "{why}");
+    fs::remove_file(pool.branch("a").path().join(odd)).unwrap();
+    fs::remove_file(pool.branch("b").path().join(odd)).unwrap();
+    // The one that hides another stays, with its reason; the dry run knows.
+    let Finished { code, stdout, .. } =
+        run(&["branch", "drain", &at(&pool), &branch(&pool, "a"), "--dry-run"]);
+    assert!(code == 1 && stdout.contains("film: it hides files"), "{stdout}");
     let Finished { code, stdout, .. } = run(&["branch", "drain", &at(&pool), &branch(&pool, "a")]);
     assert!(code == 1 && stdout.contains("film: it hides files"), "{stdout}");
     assert_eq!(pool.read("film"), b"shown");

@@ -48,11 +48,15 @@ pub(crate) fn drain(wish: &Drain, style: Style) -> Result<(), Failed> {
     }
     show::answer(style, &job, |job| summary(job) + &named(job, NAMED))?;
     match job.state.as_str() {
-        "done" | "planned" => Ok(()),
+        "done" => Ok(()),
+        "planned" if job.staying == 0 => Ok(()),
+        "planned" => {
+            Err(Failed::Refused(format!("{}: objects that would stay on it: {}", job.branch, job.staying)))
+        }
         "cancelled" => {
             Err(Failed::Refused(format!("job {} was cancelled; what was moved stays moved", job.id)))
         }
-        _ => Err(Failed::Refused(format!("{}: {} objects stay on it", job.branch, job.staying))),
+        _ => Err(Failed::Refused(format!("{}: objects that stay on it: {}", job.branch, job.staying))),
     }
 }
 

@@ -16,6 +16,7 @@ use fsstack_control::Refusal;
 use fsstack_control::api::{BranchChanged, BranchRequest};
 use fsstack_control::local_locks;
 use fsstack_control::registry::{self, DirectoryId, RegistryBranch, RegistryEntry};
+use fsstack_engine::jobs::JobView;
 use fsstack_engine::live::{BadChange, Position, Removal};
 use fsstack_engine::member::Member;
 use fsstack_pool::{BranchIx, BranchMode, Floor, Printable, parse_source};
@@ -113,6 +114,7 @@ impl Served {
 
     fn remove(&self, text: &str, when_idle: bool) -> Result<BranchChanged, Refusal> {
         let branch = self.known(text)?;
+        self.check_no_job(&branch)?;
         let gone = |waits_for| gone(&branch, waits_for);
         if !when_idle {
             return self.union.remove_branch(branch.ix, Removal::IfIdle).map(|()| gone(0)).map_err(refused);
@@ -152,8 +154,21 @@ impl Served {
         thread.spawn(waiting).map(drop).map_err(|error| Refusal::failed(format!("thread: {error}")))
     }
 
+    /// # Errors
+    /// A job empties the branch.
+    fn check_no_job(&self, branch: &Member) -> Result<(), Refusal> {
+        match self.union.jobs().iter().find(|job| job.branch == branch.ix && !job.state.is_over()) {
+            None => Ok(()),
+            Some(JobView { id, .. }) => {
+                let shown = Printable::path(&branch.path);
+                Err(Refusal::busy(format!("{shown}: job {id} empties it; fsstack job cancel ends that")))
+            }
+        }
+    }
+
     fn set_mode(&self, text: &str, mode: &str) -> Result<BranchChanged, Refusal> {
         let branch = self.known(text)?;
+        self.check_no_job(&branch)?;
         let to: BranchMode = mode.parse().map_err(|error| Refusal::usage(format!("{error}")))?;
         if let Some(called_off) = self.leaving.lock().get(&branch.ix) {
             called_off.store(true, Relaxed);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fsstack_branch::error::{OpError, Result};
-use fsstack_pool::{BranchIx, BranchMode, EntryName, Size};
+use fsstack_pool::{BranchIx, BranchMode, EntryName, Printable, Size};
 use fsstack_sys::{Errno, Kind};
 
 use super::plan::{Plan, Room};
@@ -39,6 +39,7 @@ const SHOWN: usize = 5;
 
 const HIDDEN: &str = "it is hidden by another branch's object of this name";
 const CHANGED_NOW: &str = "it was just used or changed";
+const MOUNTED: &str = "another file system is mounted there";
 const BUSY: &str = "earlier requests to the pool have not ended";
 
 /// An object that a walk has met: the pool knows it until this drops.
@@ -90,7 +91,7 @@ enum Hope {
 fn hope(why: &str) -> Hope {
     match why {
         WRITTEN_PAST | MAPPED | LOCKED => Hope::Waits,
-        FROZEN | HIDES | LINKED | UNFIT | HIDDEN | directories::DIFFERS => Hope::Never,
+        FROZEN | HIDES | LINKED | UNFIT | HIDDEN | MOUNTED | directories::DIFFERS => Hope::Never,
         _ => Hope::Tries,
     }
 }
@@ -128,13 +129,13 @@ impl Union {
     /// # Errors
     /// Why not, in a sentence.
     fn take_stock(&self, job: &Job) -> std::result::Result<(), String> {
-        let mut count = Count { job, plan: Plan::new(self.rooms(job)), hidden: Vec::new(), hides: 0 };
+        let mut count =
+            Count { union: self, job, plan: Plan::new(self.rooms(job)), hidden: Vec::new(), hides: 0 };
         self.walk_branch(job, &mut count);
         let Count { plan, hidden, hides, .. } = count;
         job.progress.lock().shares = plan.shares().to_vec();
         if hides > 0 {
-            let names: Vec<String> =
-                hidden.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
+            let names: Vec<String> = hidden.iter().map(|path| Printable(path).to_string()).collect();
             let more = if hides > names.len() as u64 { ", ..." } else { "" };
             return Err(format!(
                 "{}: {hides} of its objects are hidden by other branches' objects of the same name: {}{more}: move or remove \
@@ -166,9 +167,22 @@ impl Union {
         job.targets.iter().filter_map(room).collect()
     }
 
+    /// Whether a branch may still take files: the operator may take them away, or their modes.
+    fn has_target(&self, job: &Job) -> bool {
+        let pool = self.pool();
+        job.targets
+            .iter()
+            .any(|at| pool.live(*at).is_some_and(|at| at.mode() == BranchMode::ReadWrite && at.is_writable()))
+    }
+
     fn empty(&self, job: &Job) -> JobState {
         let (mut idle, mut pause, mut moved_away) = (0, SHORTEST_PAUSE, Vec::new());
         loop {
+            if !self.has_target(job) {
+                job.progress.lock().refusal =
+                    Some(format!("{}: no branch is left that takes its files", job.path));
+                return JobState::Incomplete;
+            }
             let mut pass = Pass {
                 union: self,
                 job,
@@ -296,7 +310,7 @@ impl Union {
         let entry = match self.lookup(dir.id.ino, entry_name) {
             Ok(entry) => entry,
             Err(error) if error.is_missing() => return, // removed since
-            Err(error) => return visitor.stays(path, moves::in_words(error)),
+            Err(error) => return visitor.stays(path, cannot_list(error)),
         };
         let Ok(inode) = self.inode(entry.ino) else { return };
         let met = Met { union: self, inode, counted: true };
@@ -320,7 +334,7 @@ impl Union {
 
 fn cannot_list(error: OpError) -> &'static str {
     match error.errno() {
-        Errno::XDEV => "another file system is mounted there",
+        Errno::XDEV => MOUNTED,
         Errno::ACCESS | Errno::PERM => "the branch does not let the daemon list it",
         _ => moves::in_words(error),
     }
@@ -328,6 +342,7 @@ fn cannot_list(error: OpError) -> &'static str {
 
 /// The first walk.
 struct Count<'a> {
+    union: &'a Union,
     job: &'a Job,
     plan: Plan,
     /// The first of the names that are hidden, and how many there are.
@@ -341,6 +356,15 @@ impl<'a> Visitor<'a> for Count<'_> {
         for file in files {
             if file.links > 1 && file.met.inode.kind == Kind::File {
                 self.stays(file.path, LINKED);
+                continue;
+            }
+            if let Some(why) = file
+                .met
+                .inode
+                .name()
+                .and_then(|name| self.union.why_not_from(&self.union.pool(), &name, self.job.order.from))
+            {
+                self.stays(file.path, why);
                 continue;
             }
             self.plan.place(file.bytes);
@@ -388,7 +412,7 @@ impl<'a> Visitor<'a> for Pass<'a> {
         for file in files {
             match union.hold_for_move(&file.met.inode, job.order.from) {
                 Ok(open) => held.push((open, file)),
-                Err(error) if error.is_missing() => self.moved += 1, // looked at again
+                Err(error) if error.is_missing() => self.stays(file.path, CHANGED_NOW),
                 Err(error) => self.stays(file.path, moves::in_words(error)),
             }
         }
@@ -415,6 +439,8 @@ impl<'a> Visitor<'a> for Pass<'a> {
                     self.moved += 1;
                     job.progress.lock().moved.add(file.bytes);
                 }
+                // Nothing is wrong with it.
+                Err(_) if job.is_called_off() => self.staying += 1,
                 Err(why) => self.stays(file.path, why.unwrap_or(CHANGED_NOW)),
             }
         }
@@ -447,7 +473,8 @@ impl<'a> Visitor<'a> for Directories<'_, 'a> {
     fn dir(&mut self, dir: &Arc<Inode>) {
         let Pass { union, job, .. } = *self.0;
         match union.drop_copy_on(dir, job.order.from, &job.targets) {
-            Ok(()) => {
+            Ok(false) => {}
+            Ok(true) => {
                 self.0.moved += 1;
                 job.progress.lock().dirs += 1;
             }

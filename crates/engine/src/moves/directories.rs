@@ -29,11 +29,14 @@ type Attribute = (Vec<u8>, Vec<u8>);
 
 /// Reason for a directory to stay whose copies differ.
 pub(crate) const DIFFERS: &str = "its owner, mode, attributes or flags differ from those of its copies on other branches, which would show";
+/// Reason for a directory to stay that was made on the branch, and not through the pool.
+pub(crate) const NOT_KNOWN: &str =
+    "it was made on the branch behind the pool's back, which has not seen it yet";
 /// Reason for a directory to stay that is not empty there.
 pub(crate) const NOT_EMPTY: &str = "it is not empty on the branch";
 
 impl Union {
-    /// Removes the copy of `dir` on the branch `from`; one of `targets` gets one if there is no other.
+    /// Removes the copy of `dir` on the branch `from`; one of `targets` gets one if there is no other. False: it is gone already.
     ///
     /// # Errors
     /// Why it stays.
@@ -42,16 +45,20 @@ impl Union {
         dir: &Arc<Inode>,
         from: BranchIx,
         targets: &[BranchIx],
-    ) -> Result<(), &'static str> {
+    ) -> Result<bool, &'static str> {
         let pool = self.pool();
-        let Some(name) = dir.name() else { return Ok(()) };
-        if dir.is_on(from) && dir.copies().len() == 1 {
+        let Some(name) = dir.name() else { return Ok(false) };
+        if !dir.is_on(from) {
+            // The walk has met it there.
+            return Err(NOT_KNOWN);
+        }
+        if dir.copies().len() == 1 {
             self.copy_elsewhere(&pool, dir, &name.parent, targets)?;
         }
         let _tree_lock = self.tree_lock.write(&pool).map_err(moves::in_words)?;
-        let Some(name) = dir.name() else { return Ok(()) };
+        let Some(name) = dir.name() else { return Ok(false) };
         if !dir.is_on(from) {
-            return Ok(());
+            return Ok(false);
         }
         let kept = self.copies_kept(&pool, dir, from)?;
         let said = |error: OpError| match error.errno() {
@@ -70,7 +77,7 @@ impl Union {
         if let Err(error) = branch.ask(|| sync_dir(parent.as_fd())) {
             tracing::debug!(%error, "an empty directory may be back after a power cut");
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Whether the branches other than `from` show the root of the pool as it is now; times are made so.
