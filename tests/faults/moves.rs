@@ -374,7 +374,7 @@ fn a_branch_that_is_added_takes_nothing_from_who_has_the_file_open() {
             _ => wrong.push(format!("killed at {nth}, open: {open}: on {:?}", branches.0.holders(FILM))),
         }
     }
-    assert!(both > 0, "never were there two of it");
+    assert!(both > 0, "never were there two of it, in {calls} calls");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -437,7 +437,7 @@ fn the_copy_that_is_shown_without_the_others_branch_is_the_file() {
             }
         }
     }
-    assert!(both > 0, "never were there two of it");
+    assert!(both > 0, "never were there two of it, in {calls} calls");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -483,5 +483,5 @@ fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
         engine.union.release(film);
         drop((hosted, engine));
     }
-    assert!(both > 0, "never were there two of it");
+    assert!(both > 0, "never were there two of it, in {calls} calls");
 }
