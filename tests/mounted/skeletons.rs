@@ -98,7 +98,7 @@ fn a_server_is_given_the_directory_of_a_user_who_may_not_write_above() {
     pool.remount();
     sh_as_stranger(pool.path(), "mkdir home/user/new; echo text > home/user/file");
     assert_eq!(pool.holders("home/user/new"), ["b"]);
-    // What root puts into it does not need its owner's rights.
+    // Root can write into it without being its owner.
     pool.write("home/user/closed/file", b"text");
     let look = "stat -c '%n %u %g %a' home home/user home/user/closed";
     assert_eq!(sh(pool.branch("b").path(), look), sh(pool.branch("a").path(), look));

@@ -112,7 +112,7 @@ impl Client {
     /// Begins, shows or calls off jobs.
     ///
     /// # Errors
-    /// As [`ClientError`] says.
+    /// See [`ClientError`].
     pub fn jobs(&self, request: &JobRequest) -> Result<Jobs, ClientError> {
         self.post(&Route::Jobs, request)
     }

@@ -219,7 +219,7 @@ impl Client {
     /// The size of the file that the handle leads to.
     ///
     /// # Errors
-    /// As the server says.
+    /// The server's error.
     pub fn size(&mut self, handle: &[u8]) -> Told<u64> {
         self.number(handle, 4)
     }

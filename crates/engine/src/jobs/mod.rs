@@ -272,7 +272,7 @@ impl Job {
     }
 }
 
-/// The thread of a job has ended, however it did.
+/// The thread of a job has ended, however it did, or was never started.
 struct Gone(Arc<Job>);
 
 impl Drop for Gone {
@@ -354,9 +354,9 @@ impl Union {
             state.jobs.push(job.clone());
             job
         };
-        let (me, at_work) = (Arc::downgrade(self), job.clone());
+        // It drops with the closure, also if no thread runs that: the branch is free for another job then.
+        let (me, gone) = (Arc::downgrade(self), Gone(job.clone()));
         let started = thread::start(std::thread::Builder::new().name("job".into()), move || {
-            let gone = Gone(at_work);
             if let Some(union) = me.upgrade() {
                 union.work(&gone.0, stays);
             }

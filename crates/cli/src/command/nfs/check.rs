@@ -211,11 +211,14 @@ fn judged_ganesha(config: &GaneshaConfig, mount_point: &Path) -> Vec<(Level, Str
             match export.attributes_kept {
                 0 => (Level::Ok, format!("{path}: clients see at once what others change")),
                 kept => {
-                    let late = if kept < 0 { "never".to_owned() } else { format!("up to {kept} s late") };
+                    let late = match kept {
+                        ..0 => "clients never see changes that others make".to_owned(),
+                        _ => format!("clients see changes that others make up to {kept} s late"),
+                    };
                     (
                         Level::Warn,
                         format!(
-                            "{path}: Attr_Expiration_Time = {kept}: clients see changes that others make {late}; right only if clients of this server alone write, else set 0"
+                            "{path}: Attr_Expiration_Time = {kept}: {late}; right only if clients of this server alone write, else set 0"
                         ),
                     )
                 }
