@@ -1,7 +1,7 @@
 //! Administrative state of a branch, which can change while the pool is mounted, and its open-file references.
 //!
-//! A branch that is to go is first left alone by placement, and goes when no file is open on it. Counting the open
-//! files and closing the branch to new ones is one step: an open that comes later finds the branch gone.
+//! A branch that is being removed first gets no new files, and leaves the pool when no file is open on it. Checking the
+//! number of open files and closing the branch to new ones is one atomic step: a later open finds the branch gone.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -17,23 +17,23 @@ use crate::branch::Branch;
 use crate::error::{OpError, Result};
 use crate::ranked::{AWAITED, Ranked};
 
-/// In place of the number of open files: the branch is no part of the pool any more.
+/// Value of the open-file counter after the branch has left the pool.
 const GONE: usize = usize::MAX / 2;
 
 /// Administrative state of a branch.
 #[derive(Debug)]
 pub(crate) struct AdminState {
     mode: AtomicU8,
-    /// It is to go: nothing new is put there.
+    /// The branch is being removed: nothing new is placed on it.
     leaving: AtomicBool,
     limits: Mutex<SpaceLimits>,
-    /// Open files, or [`GONE`].
+    /// Number of open files, or [`GONE`].
     open: AtomicUsize,
-    /// Bytes promised to copies that are under way.
+    /// Bytes reserved for copies in progress.
     reserved: AtomicU64,
-    /// Written part of these reservations when the file system was last asked for its space: it counts that itself.
+    /// Written part of these reservations when the file system's space was last queried: its figures include it.
     arrived: AtomicU64,
-    /// Large files that are promised space, by their numbers.
+    /// Large files with reserved space, by number.
     awaited: Ranked<HashMap<u64, AwaitedFile>, AWAITED>,
 }
 
@@ -46,10 +46,10 @@ struct AwaitedFile {
     arrived: u64,
 }
 
-/// Smaller files are whole before it matters that they are counted twice.
+/// Smaller files are complete before counting them twice matters.
 const LARGE: u64 = 16 << 20;
 
-/// The name of a copy's file until it is whole.
+/// Name of a copy's file until it is complete.
 pub fn staged(id: u64) -> CString {
     CString::new(id.to_string()).unwrap_or_default()
 }
@@ -76,13 +76,13 @@ impl AdminState {
 }
 
 impl AdminState {
-    /// From the beginning: nobody ever comes in.
+    /// Makes the branch gone from the beginning: no file can be opened on it.
     pub(crate) fn close(&self) {
         self.open.store(GONE, SeqCst);
     }
 }
 
-/// A file is open on the branch: it cannot leave the pool until this drops, or moves out.
+/// A file is open on the branch, which cannot leave the pool until this is dropped or released.
 #[derive(Debug)]
 pub struct OpenFileRef {
     branch: Arc<Branch>,
@@ -95,7 +95,7 @@ impl OpenFileRef {
         &self.branch
     }
 
-    /// Nobody has the file open any more, though a thread may be stuck in a call on it: the branch may go.
+    /// Releases the reference early: the file is closed to all users, though a thread may be stuck in a call on it.
     pub fn move_out(&self) {
         if !self.is_out.swap(true, SeqCst) {
             let before = self.branch.admin.open.fetch_sub(1, SeqCst);
@@ -118,7 +118,7 @@ impl Drop for OpenFileRef {
 }
 
 impl Branch {
-    /// Its mode. While it is being removed, nothing new is put there.
+    /// Returns its mode; no-create while it is being removed.
     pub fn mode(&self) -> BranchMode {
         match self.given_mode() {
             BranchMode::ReadWrite if self.is_leaving() => BranchMode::NoCreate,
@@ -126,7 +126,7 @@ impl Branch {
         }
     }
 
-    /// The mode that it was given.
+    /// Returns the mode that was configured.
     pub fn given_mode(&self) -> BranchMode {
         match self.admin.mode.load(Relaxed) {
             0 => BranchMode::ReadWrite,
@@ -135,17 +135,17 @@ impl Branch {
         }
     }
 
-    /// Its own floor, if it has one.
+    /// Returns its own floor, if it has one.
     pub fn floor(&self) -> Option<Floor> {
         self.admin.limits.lock().floor
     }
 
-    /// Its own least number of free inodes, if it has one.
+    /// Returns its own least number of free inodes, if it has one.
     pub fn min_inodes(&self) -> Option<u64> {
         self.admin.limits.lock().min_inodes
     }
 
-    /// Files that are open on it.
+    /// Returns the number of files open on it.
     pub fn open_files(&self) -> usize {
         match self.admin.open.load(SeqCst) {
             open if open < GONE => open,
@@ -153,24 +153,25 @@ impl Branch {
         }
     }
 
-    /// Bytes promised to copies that are under way.
+    /// Returns the bytes reserved for copies in progress.
     pub fn reserved(&self) -> u64 {
         self.admin.reserved.load(Relaxed)
     }
 
-    /// It goes when its files are closed.
+    /// True if it leaves the pool when its files are closed.
     pub fn is_leaving(&self) -> bool {
         self.admin.leaving.load(Relaxed)
     }
 
-    /// It has left the pool: calls on it find nothing.
+    /// True if it has left the pool: calls on it find nothing.
     pub fn is_gone(&self) -> bool {
         self.admin.open.load(Relaxed) >= GONE
     }
 
-    /// A file is about to be open here.
+    /// Takes a reference for a file about to be opened here.
     ///
     /// # Errors
+    ///
     /// ESTALE if the branch has left the pool.
     pub fn acquire(&self) -> Result<OpenFileRef> {
         let branch = self.me.upgrade().ok_or(OpError::STALE)?;
@@ -181,12 +182,12 @@ impl Branch {
         }
     }
 
-    /// Closes the branch for ever, unless files are open there: how many.
+    /// Makes the branch gone for good. If files are open there, returns their number and changes nothing.
     pub fn shut(&self) -> Result<(), usize> {
         self.admin.open.compare_exchange(0, GONE, SeqCst, SeqCst).map(drop)
     }
 
-    /// `bytes` are for the file that will be number `id` in `dir`.
+    /// Reserves `bytes` for the file that will be number `id` in `dir`.
     pub fn promise(&self, id: u64, bytes: u64, dir: &Arc<OwnedFd>) {
         self.admin.reserved.fetch_add(bytes, Relaxed);
         if LARGE <= bytes {
@@ -194,7 +195,7 @@ impl Branch {
         }
     }
 
-    /// It is whole, or will not come.
+    /// Releases a reservation: the copy is complete or has failed.
     pub fn give_back(&self, id: u64, bytes: u64) {
         if let Some(awaited) = self.admin.awaited.lock().remove(&id) {
             let before = self.admin.arrived.fetch_sub(awaited.arrived, Relaxed);
@@ -204,17 +205,18 @@ impl Branch {
         debug_assert!(before >= bytes, "more was given back than was promised");
     }
 
-    /// Part of the reservation for the file `id` that its file system has counted.
+    /// Returns how much of the reservation for file `id` the file system's figures include.
     pub fn arrived(&self, id: u64) -> u64 {
         self.admin.awaited.lock().get(&id).map_or(0, |awaited| awaited.arrived)
     }
 
-    /// Bytes that were promised and that the file system, when it was last asked, did not know of.
+    /// Reserved bytes that the file system's last figures do not include.
     pub(crate) fn still_to_come(&self) -> u64 {
         self.reserved().saturating_sub(self.admin.arrived.load(Relaxed))
     }
 
-    /// How much each of the promised files has: asked before the file system's space, so that nothing is counted by nobody.
+    /// Returns the current size of each file with a reservation. Called before the file system's space is queried, so
+    /// that no byte is missing from both figures.
     pub(crate) fn what_arrived(&self) -> Vec<(u64, u64)> {
         let awaited: Vec<(u64, AwaitedFile)> =
             self.admin.awaited.lock().iter().map(|(id, awaited)| (*id, awaited.clone())).collect();
@@ -225,7 +227,7 @@ impl Branch {
         awaited.into_iter().map(has).collect()
     }
 
-    /// The space that the file system tells now is without what those files have.
+    /// Records these sizes: the space just queried already excludes them.
     pub(crate) fn note_arrived(&self, files: &[(u64, u64)]) {
         let mut awaited = self.admin.awaited.lock();
         for (id, has) in files {
@@ -241,12 +243,12 @@ impl Branch {
         self.admin.mode.store(code(mode), Relaxed);
     }
 
-    /// Marks it as about to leave the pool, or not any more.
+    /// Marks it as being removed, or not.
     pub fn set_leaving(&self, leaving: bool) {
         self.admin.leaving.store(leaving, Relaxed);
     }
 
-    /// Changes its own floor and its own least number of free inodes; None: the pool's.
+    /// Changes its own floor and its own least number of free inodes; `None` means the pool's.
     pub fn set_limits(&self, floor: Option<Floor>, min_inodes: Option<u64>) {
         *self.admin.limits.lock() = SpaceLimits { floor, min_inodes };
     }

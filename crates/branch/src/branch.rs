@@ -24,16 +24,16 @@ use crate::metrics::{BranchCounter, BranchMetrics};
 use crate::mount_root::{MountRoot, Proof};
 use crate::ranked::{Ranked, SPACE, assert_none_held};
 
-/// Validity of a file system's free space.
+/// Lifetime of cached free-space figures.
 const SPACE_AGE: Duration = Duration::from_secs(1);
 
 /// Attribute of a pool's root, for a pool above it: the number of stacked pools, itself included.
 pub const LEVEL: &std::ffi::CStr = c"user.fsstack.level";
 
-/// Kind of a branch's file system, as far as the pool treats kinds differently.
+/// Kind of a branch's file system, as far as the pool distinguishes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FsKind {
-    /// A disk of this machine: calls do not wait for others, errors of writes come at the write.
+    /// A local disk: calls do not wait for other hosts or processes, and write errors are returned by the write.
     Local,
     /// Like `Local`, and positions in a directory are 63-bit hashes in ascending order (ext4).
     LocalHashed,
@@ -54,7 +54,7 @@ impl FsKind {
         }
     }
 
-    /// A disk of this machine.
+    /// True for a local disk.
     pub fn is_local(self) -> bool {
         self != Self::Remote
     }
@@ -63,67 +63,68 @@ impl FsKind {
 /// `f_type` of an NFS mount.
 pub const NFS: u64 = 0x6969;
 
-/// Options of a branch that its pool decides.
+/// Settings of a branch that come from its pool.
 #[derive(Clone, Copy, Debug)]
 pub struct BranchOptions {
-    /// How long a call may stay inside a remote branch.
+    /// Longest time that a call may stay inside a remote branch.
     pub timeout: Duration,
-    /// Calls inside a remote branch at once.
+    /// Maximum number of calls inside a remote branch.
     pub inflight: usize,
     /// Objects may be opened by number: the daemon has the capability.
     pub privileged: bool,
-    /// Generations are read exactly, by a call of their own.
+    /// Generations are read exactly, by an extra call.
     pub exact_generations: bool,
 }
 
 /// A member directory of the pool.
 #[derive(Debug)]
 pub struct Branch {
-    /// Its slot in the pool: the same as long as it is there.
+    /// Its slot in the pool, unchanged while it is a member.
     pub ix: BranchIx,
     /// Its durable id, stored with the branch: inode numbers contain it.
     pub id: BranchId,
-    /// When it came to the pool.
+    /// Join time: orders the branches by when they came to the pool.
     joined: OnceLock<u64>,
-    /// Where it was when it was added. For people: the pool uses the fd.
+    /// Its path when it was added, for messages only: the pool uses the descriptor.
     pub path: PathBuf,
-    /// Whether mounts inside of it are entered.
+    /// Whether mounts inside it are entered.
     pub mounts: Mounts,
     /// Inode number of its root.
     pub root_ino: u64,
     /// Kind of its file system.
     pub kind: FsKind,
-    /// How its objects are opened by inode number, if they can be.
+    /// Method to open objects by inode number, if there is one.
     pub by_number: Option<ByNumber>,
-    /// Generations are exact, at the price of a call: handles of NFS clients contain them.
+    /// Generations are exact, at the cost of a call: handles of NFS clients contain them.
     versions: bool,
     pub(crate) admin: AdminState,
-    /// Number of pools stacked below its root; 0: it is none.
+    /// Number of pools stacked below its root; 0 if it is not the root of a pool.
     pub level: u8,
     pub(crate) mount_root: MountRoot,
     /// The pool that it reports to.
     events: OnceLock<Weak<dyn BranchEvents>>,
     pub(crate) health: Arc<Health>,
-    /// Itself, for its monitor.
+    /// Weak reference to itself, for its monitor.
     pub(crate) me: Weak<Self>,
     space: Ranked<(Instant, FsSpace), SPACE>,
-    /// Mount generation, plus one, that a thread is asking it of; 0: none is.
+    /// Mount generation plus one of the space query in progress; 0 if there is none.
     asking_space: AtomicU64,
-    /// Bytes that this pool has written since the space was asked, and files and directories that it has made.
+    /// Bytes that this pool has written, and files and directories that it has made, since the last space query.
     placed: AtomicU64,
     made: AtomicU64,
-    /// The kernel refused passthrough to a file here; asked again only after a remount of the pool.
+    /// The kernel refused passthrough for a file here; tried again only after a remount of the pool.
     no_passthrough: AtomicBool,
-    /// The kernel takes no descriptors for passthrough that only name a file (before Linux 6.12).
+    /// The kernel does not accept `O_PATH` descriptors for passthrough (before Linux 6.12).
     no_names: AtomicBool,
     /// Counters of its calls, bytes and moves.
     pub metrics: BranchMetrics,
 }
 
 impl Branch {
-    /// Opens the branch that `spec` names.
+    /// Opens the branch in `spec`.
     ///
     /// # Errors
+    ///
     /// The directory cannot be opened, or its file system does not answer.
     pub fn open(
         ix: BranchIx,
@@ -165,10 +166,11 @@ impl Branch {
         }))
     }
 
-    /// Attributes of `name` in its directory `dir`, with the generation. Inside of [`Self::ask`].
+    /// Returns the attributes of `name` in its directory `dir`, with the generation. Called inside [`Self::ask`].
     ///
     /// # Errors
-    /// What the branch answered.
+    ///
+    /// The branch's error.
     pub fn stat_generation(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat, SysError> {
         match self.by_number.filter(|_| self.versions) {
             Some(how) => how.stat(dir, name),
@@ -177,29 +179,29 @@ impl Branch {
         }
     }
 
-    /// From now on it reports to `pool`; the first one stays.
+    /// Sets the pool that it reports to; only the first call has an effect.
     pub fn reports_to(&self, pool: Weak<dyn BranchEvents>) {
         self.events.get_or_init(|| pool);
     }
 
-    /// Reports an event to the pool, if it is still there.
+    /// Reports an event to the pool, if that still exists.
     pub(crate) fn report(&self, event: impl FnOnce(&dyn BranchEvents)) {
         if let Some(pool) = self.events.get().and_then(Weak::upgrade) {
             event(&*pool);
         }
     }
 
-    /// When it came to the pool, as stored on it then; a branch that cannot store it counts as the last.
+    /// Returns its join time, as stored on the branch; a branch that cannot store it counts as the last.
     pub fn joined(&self) -> u64 {
         self.joined.get().copied().unwrap_or(u64::MAX)
     }
 
-    /// Notes when it came to the pool; the first note stays.
+    /// Sets its join time; only the first call has an effect.
     pub fn set_joined(&self, at: u64) {
         self.joined.get_or_init(|| at);
     }
 
-    /// A branch that is gone: nothing is on it.
+    /// Makes an empty branch that is gone from the beginning.
     pub fn nobody() -> Result<Self, SysError> {
         let branch = Self {
             ix: BranchIx(u16::MAX),
@@ -234,7 +236,7 @@ impl Branch {
         self.ask_for(CallKind::Short, call)
     }
 
-    /// Like [`Self::ask`], for calls that may take long on a branch in good order (fsync, copies): they overstay only if a
+    /// Like [`Self::ask`], for calls that may take long on a healthy branch (fsync, copies): they overstay only if a
     /// probe fails too.
     pub fn ask_long<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.ask_for(CallKind::Long, call)
@@ -248,10 +250,11 @@ impl Branch {
         self.metrics.time(call).map_err(|sys| self.said(sys))
     }
 
-    /// Like [`Self::ask`], acting as `caller`: for calls that make something, or that a server permits by who calls.
+    /// Like [`Self::ask`], acting as `caller`: for calls that create objects, or that a server permits by caller.
     ///
     /// # Errors
-    /// The branch's error; the kernel does not let the daemon act as that user, or as itself again.
+    ///
+    /// The branch's error, or that of changing the thread's identity.
     pub fn ask_as<T>(&self, caller: Caller, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
         let _inside = self.come_in(CallKind::Short)?;
@@ -259,12 +262,13 @@ impl Branch {
         done.map_err(|sys| self.said(sys))
     }
 
-    /// A server looks at who asks. A local disk does so only where something is made (`identity::before_making`).
+    /// A server checks the caller's identity. On a local disk it matters only for creating objects
+    /// (`identity::before_making`).
     fn be_daemon(&self) -> Result<()> {
         if self.kind.is_local() { Ok(()) } else { identity::become_daemon().map_err(OpError::Sys) }
     }
 
-    /// Like [`Self::ask`], inside of a call that has its permit already.
+    /// Like [`Self::ask`], inside a call that has its permit already.
     pub fn ask_inside<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T> {
         self.check_there()?;
         self.be_daemon()?;
@@ -272,13 +276,13 @@ impl Branch {
         self.metrics.time(call).map_err(|sys| self.said(sys))
     }
 
-    /// Whether the file system keeps a removed open file under another name until its close (NFS): its directory could not
-    /// be removed right after it.
+    /// True if the file system keeps a removed open file under another name until its close (NFS), so that its
+    /// directory cannot be removed at once.
     pub fn renames_what_is_held(&self) -> bool {
         self.mount_root.f_type == NFS
     }
 
-    /// A branch that has left the pool is empty.
+    /// Calls on a branch that has left the pool fail with ENOENT.
     fn check_there(&self) -> Result<()> {
         assert_none_held();
         if self.is_gone() {
@@ -288,11 +292,11 @@ impl Branch {
         Ok(())
     }
 
-    /// Records `sys` as this branch's answer. If it says that the branch is out of order, the branch is probed. If it says
-    /// "not there", the branch must be complete to know that.
+    /// Records `sys` as this branch's error. If it is a fault of the branch, the branch is probed. ENOENT is believed
+    /// only if no subvolume of the branch is missing.
     pub fn said(&self, sys: SysError) -> OpError {
         let sys = match sys.errno {
-            // An incomplete branch does not know.
+            // A branch without one of its subvolumes cannot know that a name is missing.
             sys::Errno::NOENT => self.check_subvolumes().map_or_else(|unknown| unknown, |()| sys),
             _ => sys,
         };
@@ -302,10 +306,11 @@ impl Branch {
         OpError::Branch { branch: self.ix, sys }
     }
 
-    /// Space of the file system, asked at most once a second. A remote branch is not waited for long: its last figures are good
-    /// enough to place a file elsewhere.
+    /// Returns the file system's space, queried at most once a second. A remote branch is given a short time; after
+    /// that its last figures are good enough to place a file elsewhere.
     ///
     /// # Errors
+    ///
     /// The file system does not answer.
     pub fn fs_space(&self) -> Result<FsSpace> {
         self.check_open()?;
@@ -314,18 +319,18 @@ impl Branch {
             if known.0.elapsed() <= SPACE_AGE {
                 return Ok(known.1);
             }
-            // Asked by one thread at a time, without the lock: the branch may hang, and placement on any branch asks for its
-            // space.
+            // One thread queries at a time, without the lock: the branch may hang, and placement on any branch needs
+            // its space.
             known.0 = Instant::now();
         }
         if self.is_remote() { self.space_soon() } else { self.ask_space() }
     }
 
-    /// Asks for the space in another thread: placement on another branch must not get stuck in this one.
+    /// Queries the space in another thread, so that placement on another branch cannot get stuck in this one.
     fn space_soon(&self) -> Result<FsSpace> {
         let last_reported = || self.space.lock().1;
         let Some(me) = self.me.upgrade() else { return self.ask_space() };
-        // A thread stuck in an old mount may never come back: the present mount is asked all the same.
+        // A thread stuck in an old mount may never return, so the present mount is queried regardless.
         let asked_of = u64::from(self.mount_generation()) + 1;
         if self.asking_space.swap(asked_of, Relaxed) == asked_of {
             return Ok(last_reported());
@@ -335,7 +340,7 @@ impl Branch {
         let asking = crate::thread::start(thread, move || {
             let asked = me.ask_space();
             let _later = me.asking_space.compare_exchange(asked_of, 0, Relaxed, Relaxed);
-            // Possibly no thread waits any more.
+            // The receiver may have timed out.
             let _heard = tell.send(asked);
         });
         if let Err(error) = asking {
@@ -362,15 +367,16 @@ impl Branch {
         Ok(asked)
     }
 
-    /// True if it was read-only when its space was last asked.
+    /// True if the last space query found it read-only.
     pub(crate) fn is_known_read_only(&self) -> bool {
         self.space.lock().1.read_only
     }
 
-    /// Like [`Self::fs_space`], in bytes, for placement: less the bytes that this pool has placed since the last query. Writes
-    /// by passthrough are unknown.
+    /// Like [`Self::fs_space`], in bytes, for placement: less the bytes that this pool has placed since the last query.
+    /// Passthrough writes are unknown.
     ///
     /// # Errors
+    ///
     /// The file system does not answer.
     pub fn space(&self) -> Result<Space> {
         let fs = self.fs_space()?;
@@ -385,7 +391,7 @@ impl Branch {
         })
     }
 
-    /// True if the space was last asked before `then`, and must be asked anew: objects removed since still count as taken.
+    /// Returns true and drops cached figures from before `then`: they count objects that were removed since.
     pub fn recount(&self, then: Instant) -> bool {
         let old = self.space.lock().0 < then;
         if old {
@@ -394,23 +400,23 @@ impl Branch {
         old
     }
 
-    /// A file or directory was made on this branch.
+    /// Notes that a file or directory was made on this branch.
     pub fn note_made(&self) {
         self.made.fetch_add(1, Relaxed);
     }
 
-    /// Takes `bytes` of this branch that the pool has not written itself.
+    /// Counts `bytes` as used that the pool did not write itself.
     pub fn note_placed_beside(&self, bytes: u64) {
         self.placed.fetch_add(bytes, Relaxed);
     }
 
-    /// The pool has written `bytes` to this branch.
+    /// Counts `bytes` that the pool has written.
     pub fn note_placed(&self, bytes: usize) {
         self.placed.fetch_add(bytes as u64, Relaxed);
         self.metrics.add(BranchCounter::WrittenBytes, bytes as u64);
     }
 
-    /// Asks the file system again at the next question about space: it said that it is full.
+    /// Drops the cached figures: a call failed for lack of space.
     pub fn distrust_space(&self) {
         let mut known = self.space.lock();
         if let Some(past) = Instant::now().checked_sub(SPACE_AGE * 2) {
@@ -418,13 +424,14 @@ impl Branch {
         }
     }
 
-    /// Whether anything may be changed on this branch: its mode, and the mount's state now.
+    /// True if the branch can be changed, by its mode and its mount's present state.
     pub fn is_writable(&self) -> bool {
         self.mode() != BranchMode::ReadOnly && !self.is_mounted_read_only()
     }
 
     /// # Errors
-    /// EROFS if the branch may only be read, whatever its file system says.
+    ///
+    /// EROFS if the branch is read-only by its mode, whatever its file system says.
     pub fn check_mode(&self) -> Result<()> {
         if self.mode() == BranchMode::ReadOnly {
             return Err(self.said(SysError { call: sys::Call::Access, errno: sys::Errno::ROFS }));
@@ -432,28 +439,29 @@ impl Branch {
         Ok(())
     }
 
-    /// Whether the file system is mounted read-only, or turned so by itself.
+    /// True if the file system is mounted read-only, or has become so.
     pub fn is_mounted_read_only(&self) -> bool {
         self.fs_space().is_ok_and(|fs| fs.read_only)
     }
 
-    /// Whether the kernel has refused passthrough on this branch.
+    /// True if the kernel has refused passthrough on this branch.
     pub fn refuses_passthrough(&self) -> bool {
         self.no_passthrough.load(Relaxed)
     }
 
-    /// True if the daemon should not open a file that the kernel opens by passthrough, because each open is a request to a FUSE
+    /// True if the daemon should not open a file that the kernel opens by passthrough, because each open is a request
+    /// to a FUSE server. Not so on NFS, where the server may refuse an open that the file's attributes permit.
     /// server. An NFS server may refuse an open that the file's attributes do not foretell.
     pub fn opens_by_name(&self) -> bool {
         self.mount_root.f_type == FUSE && !self.no_names.load(Relaxed)
     }
 
-    /// The kernel took a file only when it was opened in full: so are all others from now on.
+    /// Notes that the kernel needs files opened in full for passthrough; applies to all later opens.
     pub fn opens_in_full(&self) {
         self.no_names.store(true, Relaxed);
     }
 
-    /// The kernel refused passthrough: logged once, and files here use the stacked path from then on.
+    /// Notes that the kernel refused passthrough. Logged once; files here use the stacked path from then on.
     pub fn set_refuses_passthrough(&self, why: &std::io::Error) {
         if why.kind() != std::io::ErrorKind::Unsupported && !self.no_passthrough.swap(true, Relaxed) {
             tracing::warn!(branch = %self.path.display(), %why, "passthrough refused on this branch; its files use the stacked path");
@@ -467,7 +475,7 @@ impl Drop for Branch {
     }
 }
 
-/// How many pools are stacked below the directory, if it is the root of one.
+/// Returns the number of pools stacked below the directory, if it is the root of one.
 fn pools_below(root: &OwnedFd) -> u8 {
     let mut level = [0; 4];
     let reported = sys::xattr::get(sys::xattr::On::Fd(root.as_fd()), LEVEL, &mut level).unwrap_or(0);

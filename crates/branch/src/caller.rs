@@ -1,4 +1,4 @@
-//! Identity of callers. No other part of the daemon makes a thread act as somebody else.
+//! Identity of callers. Only this module makes a thread of the daemon act as another user.
 
 use fsstack_sys::process::{groups_of, has_group};
 use fsstack_sys::{Stat, SysError, identity};
@@ -6,32 +6,34 @@ use fsstack_sys::{Stat, SysError, identity};
 use crate::branch::Branch;
 use crate::error::{OpError, Result};
 
-/// The process that made a request: what the kernel's request header tells about it.
+/// The process that made a request, from the kernel's request header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
     /// File-system user id.
     pub uid: u32,
     /// File-system group id.
     pub gid: u32,
-    /// The one supplementary group that bears on a create (the parent directory's), if the caller has it.
+    /// The parent directory's group, if it is one of the caller's supplementary groups.
     pub group: Option<u32>,
-    /// Mask of the mode of what is created.
+    /// File mode creation mask.
     pub umask: u32,
-    /// The thread that asks; 0: unknown, or not to be seen from here.
+    /// Thread id of the caller; 0 if unknown or in another PID namespace.
     pub pid: u32,
 }
 
 impl Caller {
-    /// Root, for all requests: the daemon itself, and programs that use the engine without a kernel.
+    /// Root: the daemon itself, and programs that use the engine without a kernel.
     pub const DAEMON: Self = Self { uid: 0, gid: 0, group: None, umask: 0, pid: 0 };
 
-    /// Runs `work` with the calling thread acting as the caller on `branch`; whatever it makes afterwards is the daemon's again.
+    /// Runs `work` with the calling thread acting as the caller on `branch`; objects that it makes later are the
+    /// daemon's again.
     ///
-    /// A local disk is not asked for permission again: the kernel has decided, and the daemon keeps its capabilities. A
-    /// server decides for itself, by all groups of the caller: the request tells only the directory's.
+    /// A local disk checks no permissions again: the kernel has done so, and the daemon keeps its capabilities. A
+    /// server checks for itself, by all groups of the caller, while the request has only the directory's group.
     ///
     /// # Errors
-    /// The kernel does not let the daemon act as that user, or be itself again.
+    ///
+    /// The kernel does not let the daemon act as that user, or as itself again.
     pub(crate) fn acting_on<T>(self, branch: &Branch, work: impl FnOnce() -> T) -> Result<T> {
         let Self { uid, gid, group, umask, pid } = self;
         let caller = identity::Caller { uid, gid, group, umask };
@@ -43,23 +45,24 @@ impl Caller {
         Ok(done)
     }
 
-    /// Whether the caller keeps the privileges that a write by others strips. The kernel tells only the
-    /// user id here, not the capabilities.
+    /// True if the caller keeps set-id bits that a write by other users clears. Decided by user id, because the request
+    /// does not contain capabilities.
     pub fn is_root(self) -> bool {
         self.uid == 0
     }
 
-    /// Whether set-gid of that group is the caller's to keep. All groups of the caller are looked through.
+    /// True if the caller is in `group`, so that it may keep set-gid of that group. Checks all of the caller's groups.
     pub fn is_of(self, group: u32) -> bool {
         self.is_root() || self.gid == group || has_group(self.pid, group)
     }
 }
 
-/// Runs `work` on a thread that acts as the owner of the file with the attributes `stat`, and as the daemon again afterwards. The
-/// thread keeps its capabilities, of which none lets it exceed a quota (`identity::keep_capabilities`).
+/// Runs `work` on a thread that acts as the owner of the file with the attributes `stat`, and as the daemon again
+/// afterwards. The thread keeps its capabilities, none of which exceeds a quota (`identity::keep_capabilities`).
 ///
 /// # Errors
-/// Those of `work`; the kernel does not let the daemon act as that user, or be itself again.
+///
+/// Those of `work`; or the kernel does not let the daemon act as that user, or as itself again.
 pub fn as_owner<T>(stat: &Stat, work: impl FnOnce() -> Result<T, SysError>) -> Result<T, SysError> {
     let owner = identity::Caller { uid: stat.uid, gid: stat.gid, group: None, umask: 0 };
     let done = identity::acting_as(owner, None, work)?;

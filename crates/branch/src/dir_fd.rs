@@ -1,4 +1,4 @@
-//! A descriptor of a directory on a branch, which many operations share.
+//! A shared descriptor of a directory on a branch.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::mounted_fd::MountedFd;
 
-/// An open directory of a branch, or a file there that was removed (`O_PATH`).
+/// An open directory of a branch, or a removed file there (`O_PATH`).
 #[derive(Debug)]
 pub struct DirFd {
     fd: MountedFd,

@@ -1,4 +1,4 @@
-//! Why an operation was refused: small, `Copy`, and mapped to one errno in one place.
+//! Errors of operations: small, `Copy`, and mapped to an errno in one place.
 
 use fsstack_pool::BranchIx;
 use fsstack_pool::Rejection;
@@ -7,13 +7,13 @@ use fsstack_sys::{Call, Errno, SysError};
 /// The result of an engine operation.
 pub type Result<T, E = OpError> = std::result::Result<T, E>;
 
-/// Why an operation was refused. The context (call, branch) is data; it is rendered only if it is logged.
+/// Reason why an operation failed. Its context (call, branch) is data and is rendered only for the log.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub enum OpError {
     /// A system call on a branch failed.
     #[error("{sys} on branch {branch}")]
     Branch {
-        /// The branch that answered so.
+        /// The branch that returned the error.
         branch: BranchIx,
         /// The call and its errno.
         sys: SysError,
@@ -21,30 +21,30 @@ pub enum OpError {
     /// A system call on no particular branch failed.
     #[error("{0}")]
     Sys(SysError),
-    /// No branch can take what was to be created.
+    /// No branch can take the new object.
     #[error("no branch can take it: {0:?}")]
     NoBranch(Rejection),
-    /// The pool itself says no: the name is there already, the handle is not open, and the like.
+    /// The pool itself refuses: the name exists already, the handle is not open, and the like.
     #[error("refused: {0}")]
     Refused(Errno),
 }
 
 impl OpError {
-    /// Nothing is there under that name, on any branch that could have it.
+    /// No branch that could have the name has it.
     pub const MISSING: Self = Self::Refused(Errno::NOENT);
-    /// The object that the kernel's number named is gone.
+    /// The object that the kernel's number names is gone.
     pub const STALE: Self = Self::Refused(Errno::STALE);
-    /// No reachable branch has the name, and the pool answers so (`degraded=read`). Not to be cached.
+    /// No reachable branch has the name, and the pool says so (`degraded=read`). Not to be cached.
     pub const OUT_OF_SIGHT: Self = Self::Sys(SysError::new(Call::Access, Errno::NOENT));
-    /// A name might be on a branch that does not answer.
+    /// A branch that does not answer might have the name.
     pub const UNSURE: Self = Self::Refused(Errno::IO);
 
-    /// Errno for the caller. A branch that is out of reach is an I/O error: its own errno (ENOTCONN, ESTALE and the like)
-    /// means nothing to a program, and less to an NFS server.
+    /// Returns the errno for the caller. Errors of an unreachable branch become EIO: its own errno (ENOTCONN, ESTALE
+    /// and the like) would mislead a program, and more so an NFS server.
     pub fn errno(self) -> Errno {
         match self {
             Self::Branch { sys, .. } if is_branch_fault(sys.errno) => Errno::IO,
-            // The caller asked for a file and can do nothing with it, and an NFS server does not know it.
+            // Such an errno is not about the file, and an NFS server does not know it.
             Self::Branch { sys, .. } | Self::Sys(sys) if !is_about_a_file(sys.errno) => Errno::IO,
             Self::Branch { sys, .. } | Self::Sys(sys) => sys.errno,
             Self::NoBranch(why) => match why {
@@ -58,7 +58,7 @@ impl OpError {
         }
     }
 
-    /// The branch's answer says that this branch cannot take more, while another might.
+    /// True if this branch cannot take more, while another one might.
     pub fn is_about_the_branch(self) -> bool {
         match self {
             Self::Branch { sys, .. } => matches!(sys.errno, Errno::NOSPC | Errno::DQUOT | Errno::ROFS),
@@ -66,7 +66,7 @@ impl OpError {
         }
     }
 
-    /// The branch cannot hold what a directory that it is given has: an ACL, or a flag that is a promise.
+    /// True if the branch cannot hold an ACL or a binding inode flag of the directory that it is given.
     pub fn is_unfit(self) -> bool {
         match self {
             Self::Branch { sys, .. } => {
@@ -79,12 +79,12 @@ impl OpError {
         }
     }
 
-    /// Why a name cannot be in a directory that its branch cannot be given: elsewhere it could, by a copy.
+    /// Maps the error of copying a parent directory to a branch: there the name cannot be made, elsewhere it could.
     pub fn of_a_new_parent(self) -> Self {
         if self.is_unfit() { Self::Refused(Errno::XDEV) } else { self }
     }
 
-    /// The branch was asked whether all is on disk, or to close the file, and says that something was lost.
+    /// True if an fsync or close reported lost data.
     pub fn is_of_a_sync(self) -> bool {
         match self {
             Self::Branch { sys, .. } => matches!(sys.call, Call::Fsync | Call::Write),
@@ -92,7 +92,7 @@ impl OpError {
         }
     }
 
-    /// The branch did not answer for itself: whether the name is there is not known.
+    /// True if the branch itself failed, so that it is unknown whether the name exists.
     pub fn is_fault(self) -> bool {
         match self {
             Self::Branch { sys, .. } => is_branch_fault(sys.errno),
@@ -101,17 +101,17 @@ impl OpError {
         }
     }
 
-    /// Why no copy of a directory answers, `other` being why the next one does not: ESTALE only if all of them are gone.
+    /// Combines the errors of two copies of a directory: ESTALE only if all copies are gone.
     pub fn of_copies(self, other: Self) -> Self {
         if other.is_missing() || other.errno() == Errno::STALE { self } else { other }
     }
 
-    /// Whether it may be remembered that the name is missing.
+    /// True if the kernel may cache that the name is missing.
     pub fn is_missing_for_sure(self) -> bool {
         matches!(self, Self::Refused(errno) if errno == Errno::NOENT)
     }
 
-    /// The branch answered, and the name is not there.
+    /// True if the branch answered that the name is missing.
     pub fn is_missing(self) -> bool {
         self.errno() == Errno::NOENT
     }
@@ -129,8 +129,8 @@ impl From<Errno> for OpError {
     }
 }
 
-/// The errnos by which a branch says that it is out of order itself (a dead FUSE daemon, a lost server, a
-/// shut-down disk), rather than something about the name it was asked for.
+/// True for errnos by which a branch reports a fault of its own (a dead FUSE daemon, a lost server, a shut-down disk),
+/// not one of the name in question.
 pub fn is_branch_fault(errno: Errno) -> bool {
     matches!(
         errno,
@@ -140,14 +140,14 @@ pub fn is_branch_fault(errno: Errno) -> bool {
             | Errno::IO
             | Errno::STALE
             | Errno::TIMEDOUT
-            // What was under way to a FUSE server over io_uring that ended.
+            // Requests in flight to a FUSE server over io_uring that ended.
             | Errno::CANCELED
             | Errno::HOSTDOWN
             | Errno::HOSTUNREACH
     ) || errno.raw_os_error() == 117 // EUCLEAN: a corrupted file system
 }
 
-/// Errnos that calls about files have. What else a branch answers (of connections, of its server's descriptors) is about
+/// True for errnos that calls on files have. Others (of connections, of a server's descriptors) are about the branch
 /// itself.
 fn is_about_a_file(errno: Errno) -> bool {
     matches!(
@@ -192,7 +192,7 @@ fn is_about_a_file(errno: Errno) -> bool {
     )
 }
 
-/// A refusal that names a call which no branch was asked for.
+/// Makes a refusal that names a call, without a branch.
 pub fn refused(call: Call, errno: Errno) -> OpError {
     OpError::Sys(SysError { call, errno })
 }

@@ -1,8 +1,8 @@
 //! A branch of a pool: a directory of another file system, held by descriptor.
 //!
-//! It may hang, die, and be mounted again. Calls to it go through [`branch::Branch::ask`], which bounds how many are inside, measures
-//! them, and finds out what is wrong when one fails or does not return. What a pool keeps of its branches (names, numbers,
-//! records) is not known here; the pool learns of changes by [`events::BranchEvents`].
+//! It may hang, die, and be mounted again. Calls to it go through [`branch::Branch::ask`], which limits how many are
+//! inside, measures them, and diagnoses a call that fails or does not return. This crate knows nothing of what a pool
+//! stores on its branches (names, numbers, records); the pool gets changes through [`events::BranchEvents`].
 
 pub mod admin_state;
 pub mod branch;

@@ -1,8 +1,8 @@
-//! Metrics of a branch: calls, times and errors, counted by the calling threads and summed up on request.
+//! Metrics of a branch: calls, times and errors, counted by the calling threads and summed on request.
 //!
-//! A counter is an atomic of the asking thread's shard, so that threads do not wait for each other's cache lines. A
-//! look at the clock costs more than the counting: on a local disk one visit in [`SAMPLE`] is timed, on a branch that
-//! others serve every one. A visit of several system calls counts as its last one.
+//! A counter is an atomic in the thread's shard, so that threads do not contend for cache lines. Reading the clock
+//! costs more than counting: on a local disk one visit in [`SAMPLE`] is timed, on a remote branch every one. A visit
+//! with several system calls is counted under its last one.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ use crate::error::is_branch_fault;
 /// On local disks one call in eight is timed.
 pub(crate) const SAMPLE: u32 = 8;
 
-/// Buckets of a histogram. The n-th holds what took less than [`bucket_limit`] of n, the last one all the rest.
+/// Buckets of a histogram. Bucket n holds times below [`bucket_limit`] of n; the last one holds all longer ones.
 pub const BUCKETS: usize = 27;
 
 const SHARDS: usize = 8;
@@ -24,25 +24,25 @@ const SHARDS: usize = 8;
 const ROW: usize = 2 + BUCKETS;
 const ROWS: usize = Call::COUNT * ROW;
 
-/// Kind of error that a branch answered.
+/// Class of an error that a branch returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// Nothing is there: an answer like any other.
+    /// Nothing has that name: an ordinary answer.
     Missing,
-    /// No room, no quota.
+    /// No space or quota left.
     Full,
-    /// It can only be read.
+    /// Read-only file system.
     ReadOnly,
-    /// Not allowed.
+    /// Permission denied.
     Denied,
-    /// The branch is out of order.
+    /// Fault of the branch itself.
     Fault,
     /// Another.
     Other,
 }
 
 impl ErrorClass {
-    /// All of them.
+    /// All classes.
     pub const ALL: [Self; 6] =
         [Self::Missing, Self::Full, Self::ReadOnly, Self::Denied, Self::Fault, Self::Other];
 
@@ -58,7 +58,7 @@ impl ErrorClass {
         }
     }
 
-    /// For tables and metrics.
+    /// Label in tables and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -71,7 +71,7 @@ impl ErrorClass {
     }
 }
 
-/// Counters of a branch besides its calls.
+/// Counters of a branch other than its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchCounter {
     /// Bytes that the daemon read.
@@ -87,7 +87,7 @@ pub enum BranchCounter {
 /// Counters of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolCounter {
-    /// Lookups that asked the branch of the name alone.
+    /// Lookups that asked only the branch where the name was seen last.
     LookupKnown,
     /// Lookups that asked several branches.
     LookupAsked,
@@ -99,7 +99,7 @@ pub enum PoolCounter {
 
 const ERRORS: usize = ROWS;
 const SUMS: usize = ERRORS + ErrorClass::ALL.len();
-/// Visits that have begun and not ended.
+/// Visits in progress.
 const INSIDE: usize = SUMS + 4;
 const BRANCH: usize = INSIDE + 1;
 
@@ -110,19 +110,19 @@ pub struct BranchMetrics {
     sample: u32,
 }
 
-/// A visit that has begun.
+/// A visit in progress.
 pub(crate) struct TimedVisit {
     calls: u64,
     began: Option<Instant>,
 }
 
 impl BranchMetrics {
-    /// Metrics of a branch, on a local disk or not.
+    /// Metrics of a branch; `local` for one on a local disk.
     pub(crate) fn new(local: bool) -> Self {
         Self { numbers: Sharded::new(BRANCH), sample: if local { SAMPLE } else { 1 } }
     }
 
-    /// Runs a visit's calls.
+    /// Runs and measures a visit's calls.
     pub(crate) fn time<T>(&self, call: impl FnOnce() -> Result<T, SysError>) -> Result<T, SysError> {
         let visit = self.begin();
         let shard = self.numbers.shard();
@@ -146,7 +146,7 @@ impl BranchMetrics {
         let (calls, last) = count::last();
         let call = match (error, last) {
             (Some(error), _) => error.call,
-            // Answered from a buffer: nobody was asked.
+            // Answered from a buffer, without a system call.
             (None, _) if calls == visit.calls => return,
             (None, Some(call)) => call,
             (None, None) => return,
@@ -169,7 +169,7 @@ impl BranchMetrics {
         add(self.numbers.shard(), SUMS + sum as usize, number);
     }
 
-    /// The sums of now.
+    /// Returns the current sums.
     pub fn snapshot(&self) -> BranchMetricsSnapshot {
         let all = self.numbers.sum();
         let row = |call: Call| {
@@ -194,7 +194,7 @@ impl BranchMetrics {
 /// Calls to a branch since it was added.
 #[derive(Clone, Debug)]
 pub struct BranchMetricsSnapshot {
-    /// By system call, without those that were never made.
+    /// By system call, without calls that were never made.
     pub calls: Vec<CallSnapshot>,
     /// Errors by kind.
     pub errors: [(ErrorClass, u64); ErrorClass::ALL.len()],
@@ -206,32 +206,32 @@ pub struct BranchMetricsSnapshot {
     pub moved_away: u64,
     /// Files moved to it.
     pub moved_here: u64,
-    /// Visits that have begun and not ended.
+    /// Visits in progress.
     pub in_flight: u64,
-    /// One visit of so many was timed.
+    /// One visit in this many was timed.
     pub sample: u32,
 }
 
 /// One system call on one branch.
 #[derive(Clone, Debug)]
 pub struct CallSnapshot {
-    /// Which.
+    /// The call.
     pub call: Call,
-    /// How often: exact.
+    /// Number of calls, exact.
     pub count: u64,
-    /// How long those that were timed took together.
+    /// Total time of the timed ones.
     pub timed: Duration,
-    /// How many of those that were timed took how long.
+    /// Histogram of the timed ones.
     pub buckets: [u64; BUCKETS],
 }
 
 impl BranchMetricsSnapshot {
-    /// All calls.
+    /// Returns the number of all calls.
     pub fn count(&self) -> u64 {
         self.calls.iter().map(|row| row.count).sum()
     }
 
-    /// How long `share` (of 1) of the calls took at most, to a factor of two; None: none was timed.
+    /// Returns the time within which `share` (0 to 1) of the calls ended, to a factor of two; `None` if none was timed.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let mut all = [0_u64; BUCKETS];
         for row in &self.calls {
@@ -260,7 +260,7 @@ fn quantile(buckets: &[u64; BUCKETS], share: f64) -> Option<Duration> {
     None
 }
 
-/// Upper limit of a bucket: 256 ns, and twice as much with every further one.
+/// Upper limit of a bucket: 256 ns for the first, doubled for each further one.
 pub fn bucket_limit(bucket: usize) -> Duration {
     Duration::from_nanos(256_u64 << bucket.min(BUCKETS - 1))
 }
@@ -275,11 +275,11 @@ fn bucket(took: Duration) -> usize {
 pub struct PoolMetricsSnapshot {
     /// Lookups answered by the one branch where the name was seen last.
     pub lookups_known: u64,
-    /// Lookups for which all branches that hold the directory were asked.
+    /// Lookups that asked all branches that hold the directory.
     pub lookups_asked: u64,
-    /// Opens whose bytes the kernel carries.
+    /// Opens whose data the kernel transfers.
     pub opens_passthrough: u64,
-    /// Opens whose bytes the daemon carries.
+    /// Opens whose data the daemon transfers.
     pub opens_stacked: u64,
 }
 
@@ -299,7 +299,7 @@ impl PoolMetrics {
         add(self.0.shard(), event as usize, 1);
     }
 
-    /// The sums of now.
+    /// Returns the current sums.
     pub fn snapshot(&self) -> PoolMetricsSnapshot {
         let all = self.0.sum();
         PoolMetricsSnapshot {
@@ -316,7 +316,7 @@ thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// Numbers that threads add to, each in a shard; a shard is made when its first thread comes.
+/// Counters in shards, one per group of threads; a shard is allocated by its first thread.
 #[derive(Debug)]
 struct Sharded {
     shards: [OnceLock<Box<[AtomicU64]>>; SHARDS],

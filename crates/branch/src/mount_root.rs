@@ -1,7 +1,7 @@
-//! Where a branch is: its root by descriptor, exchanged when its mount was replaced.
+//! Root of a branch as a descriptor, replaced when its mount was replaced.
 //!
-//! `health/probe.rs` finds out. Descriptors remember the mount generation they were opened in; those of an earlier one lead to a
-//! mount that is gone, and are opened anew.
+//! `health/probe.rs` detects that. Descriptors carry the mount generation in which they were opened; those of an
+//! earlier one belong to a mount that is gone, and are opened anew.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -16,23 +16,24 @@ use crate::dir_fd::DirFd;
 use crate::health::subvolumes::Subvolumes;
 use crate::mounted_fd::MountedFd;
 
-/// The id stored with a branch, by which it is known again.
+/// The id stored with a branch, by which it is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The attribute of the branch's root.
+    /// Attribute of the branch's root.
     pub attribute: &'static CStr,
     /// Its value.
     pub value: [u8; 16],
 }
 
-/// Where a branch is now, and what it must be.
+/// The present root of a branch, and the identity that it must have.
 #[derive(Debug)]
 pub(crate) struct MountRoot {
     now: ArcSwap<MountedRoot>,
     pub f_type: u64,
     pub fsid: u64,
     pub proof: Option<Proof>,
-    /// Its mount was in the mount table when it was opened (it is not in another namespace): it is gone when it is not.
+    /// Its mount was in the mount table when it was opened, so it is in this namespace: missing from the table later
+    /// means that it is gone.
     pub was_listed: bool,
 }
 
@@ -41,9 +42,9 @@ pub(crate) struct MountedRoot {
     pub root: Arc<DirFd>,
     pub dev: u64,
     pub mnt_id: u64,
-    /// The mount is gone, and nothing of the pool's is left there.
+    /// The mount is gone, and the pool holds nothing there any more.
     pub left: bool,
-    /// Parts that it may lack and answer all the same.
+    /// Subvolumes that it may lack while it answers.
     pub subvolumes: Option<Arc<Subvolumes>>,
 }
 
@@ -63,7 +64,7 @@ impl MountRoot {
         }
     }
 
-    /// Nowhere: nothing can be opened below it.
+    /// A root below which nothing can be opened.
     pub(crate) fn nowhere() -> Result<Self, sys::SysError> {
         Ok(Self {
             now: ArcSwap::from_pointee(MountedRoot::nowhere_since(0)?),
@@ -76,7 +77,7 @@ impl MountRoot {
 }
 
 impl MountedRoot {
-    /// A pipe has the place of a root: no directory.
+    /// A pipe in place of the root: opening below it fails, because it is no directory.
     fn nowhere_since(mount_generation: u32) -> Result<Self, sys::SysError> {
         let (end, _) = sys::process::readiness_pipe().map_err(|error| sys::SysError {
             call: sys::Call::Open,
@@ -88,12 +89,12 @@ impl MountedRoot {
 }
 
 impl Branch {
-    /// Its root directory.
+    /// Returns its root directory.
     pub fn root(&self) -> Arc<DirFd> {
         self.mount_root.now.load().root.clone()
     }
 
-    /// Whether its mount was in the mount table when it was opened: it is gone when it is not there any more.
+    /// True if its mount was in the mount table when it was opened.
     pub fn was_listed(&self) -> bool {
         self.mount_root.was_listed
     }
@@ -103,17 +104,17 @@ impl Branch {
         self.mount_root.now.load().dev
     }
 
-    /// Mount id of its root; 0 where the kernel does not tell.
+    /// Mount id of its root; 0 if the kernel does not return it.
     pub fn mnt_id(&self) -> u64 {
         self.mount_root.now.load().mnt_id
     }
 
-    /// How often it was found again: descriptors of an earlier mount generation are dead.
+    /// Number of mounts that have replaced the first one. Descriptors of earlier generations are dead.
     pub fn mount_generation(&self) -> u32 {
         self.mount_root.now.load().root.mount_generation
     }
 
-    /// It has left the pool: its disk may be unmounted.
+    /// Releases the root of a branch that has left the pool, so that its disk can be unmounted.
     pub fn let_go(&self) {
         match MountedRoot::nowhere_since(self.mount_generation() + 1) {
             Ok(mounted) => self.mount_root.now.store(Arc::new(mounted)),
@@ -123,20 +124,20 @@ impl Branch {
         }
     }
 
-    /// It is mounted here from now on.
+    /// Uses `mounted` as the root from now on.
     pub(crate) fn replace_root(&self, mounted: MountedRoot) {
         self.mount_root.now.store(Arc::new(mounted));
-        // It has left the pool since the probe ended, and its former root may have been released before this one was stored.
+        // The branch has left the pool since the probe, and its former root may have been released before this one was
+        // stored.
         if self.is_gone() {
             return self.let_go();
         }
         self.has_new_permits();
-        // What there is on it may have changed while it was away, without a word.
+        // Anything on it may have changed while it was away.
         self.report(|pool| pool.mount_replaced(self));
     }
 
-    /// Its mount is gone: lets go of it, so that its file system is free to be mounted anew as it is then.
-    /// What is still asked leads nowhere.
+    /// Releases the root of a mount that is gone, so that its file system can be mounted anew. Calls until then fail.
     pub(crate) fn leave_mount(&self) {
         if self.has_left_mount() {
             return;
@@ -159,14 +160,14 @@ impl Branch {
         }
     }
 
-    /// Calls that are stuck in the old mount take no permits of the new one.
+    /// Starts a full set of permits: calls stuck in the old mount take none of the new one.
     fn has_new_permits(&self) {
         if let Some(inflight_limit) = &self.health.inflight_limit {
             inflight_limit.renew(self.mount_generation());
         }
     }
 
-    /// Whether it consists of parts that it may lack and answer all the same: a GlusterFS volume.
+    /// True if it consists of subvolumes of which some may be missing while it answers: a GlusterFS volume.
     pub fn has_subvolumes(&self) -> bool {
         self.subvolumes().is_some()
     }

@@ -1,25 +1,26 @@
-//! Descriptors that carry the mount of their branch.
+//! Descriptors with the mount generation of their branch.
 //!
-//! A branch may be mounted again at any moment, with a new mount generation. A slow call returns a descriptor on the old
-//! mount. So the generation is never asked for after a call: it is that of the descriptor that was opened by.
+//! A branch may be mounted again at any moment, with a new mount generation, while a slow call returns a descriptor on
+//! the old mount. So the generation is never read after a call: it is taken from the descriptor through which the new
+//! one was opened.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A descriptor on a branch, and the mount of the branch that it was opened on.
+/// A descriptor on a branch, with the mount generation in which it was opened.
 #[derive(Debug)]
 pub struct MountedFd {
     fd: OwnedFd,
-    /// Mount of the branch that it was opened on: 0, and one more for each mount that replaced it.
+    /// Mount generation: 0, plus one for each mount that replaced another.
     pub mount_generation: u32,
 }
 
 impl MountedFd {
-    /// The root of a branch, at its mount `mount_generation`.
+    /// Root of a branch in its mount generation `mount_generation`.
     pub fn root(fd: OwnedFd, mount_generation: u32) -> Self {
         Self { fd, mount_generation }
     }
 
-    /// `fd`, which was opened by this one: the same object, or one below it.
+    /// Wraps `fd`, which was opened through this one: the same object, or one below it.
     pub fn opened(&self, fd: OwnedFd) -> Self {
         Self { fd, mount_generation: self.mount_generation }
     }

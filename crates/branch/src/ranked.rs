@@ -1,8 +1,8 @@
-//! Locks that know their place in the order.
+//! Locks with a rank that fixes their order.
 //!
-//! A debug build asserts that a thread takes them in the order of their ranks. Most are held for moments only, and a debug
-//! build asserts that no branch is called under one of these: a branch may hang, and all threads that want the lock with it.
-//! Locks that are held during calls have the ranks from [`LISTING`] to below [`IO_MODE`]. A release build checks nothing.
+//! Debug builds assert that a thread takes locks in the order of their ranks. Most are held only briefly, and debug
+//! builds assert that no branch is called under them: a branch may hang, and every thread that needs the lock with it.
+//! Locks held during calls have the ranks from [`LISTING`] to below [`IO_MODE`]. Release builds check nothing.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -13,38 +13,38 @@ use parking_lot::{Mutex, MutexGuard};
 pub const CHANGES: u8 = 10;
 /// One listing of a directory.
 pub const LISTING: u8 = 20;
-/// A name that is being made.
+/// A name that is being created.
 pub const NAME: u8 = 26;
-/// The place of an open file.
+/// Location of an open file.
 pub const PLACED: u8 = 30;
 /// The tree lock.
 pub const TREE: u8 = 32;
-/// A claim on the copies of a directory.
+/// Claim on the copies of a directory.
 pub const COPY_CLAIM: u8 = 34;
-/// The turn of a walk through a branch, by number.
+/// Walk through a branch to find an object by number.
 pub const WALK: u8 = 36;
-/// How the kernel reaches an open file.
+/// I/O mode of an open file.
 pub const IO_MODE: u8 = 40;
-/// Whether an open file's descriptor leaves the access time alone.
+/// Whether an open file's descriptor has O_NOATIME.
 pub const NOATIME: u8 = 41;
-/// The owners of locks on an open file.
+/// Lock owners of an open file.
 pub const OWNERS: u8 = 42;
-/// Bulk copies under way.
+/// Bulk copies in progress.
 pub const COPIES: u8 = 43;
-/// Files that just leave their branch.
+/// Files that are leaving their branch.
 pub const MOVING: u8 = 44;
 /// The queue of directory descriptors.
 pub const BUDGET: u8 = 45;
-/// The space of a branch, as it last answered.
+/// Cached space of a branch.
 pub(crate) const SPACE: u8 = 46;
-/// Large files that a branch has promised space to.
+/// Large files with reserved space on a branch.
 pub(crate) const AWAITED: u8 = 47;
-/// Names of an inode and its places.
+/// Names of an inode and the branches that have it.
 pub const INODE: u8 = 50;
-/// The calls inside a branch, and who waits for a permit.
+/// Calls inside a branch, and callers that wait for a permit.
 pub const CALLS: u8 = 60;
 
-/// A mutex of rank `RANK`: a thread that has it takes only those of higher ranks.
+/// A mutex of rank `RANK`: while it is held, only locks of higher ranks are taken.
 #[derive(Debug, Default)]
 pub struct Ranked<T, const RANK: u8>(Mutex<T>);
 
@@ -56,12 +56,12 @@ pub struct RankedGuard<'a, T, const RANK: u8> {
 }
 
 impl<T, const RANK: u8> Ranked<T, RANK> {
-    /// A mutex that nobody holds.
+    /// Makes an unlocked mutex.
     pub const fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
 
-    /// Takes the lock. A debug build panics if the thread has one of the same or a higher rank.
+    /// Takes the lock. Debug builds panic if the thread has one of the same or a higher rank.
     #[track_caller]
     pub fn lock(&self) -> RankedGuard<'_, T, RANK> {
         let held = HeldRank::in_order();
@@ -69,14 +69,14 @@ impl<T, const RANK: u8> Ranked<T, RANK> {
     }
 
     #[track_caller]
-    /// Takes the lock if nobody has it; in any order, as it waits for nobody.
+    /// Takes the lock if it is free. Allowed in any order, because it does not wait.
     pub fn try_lock(&self) -> Option<RankedGuard<'_, T, RANK>> {
         let guard = self.0.try_lock()?;
-        // It waits for nobody: any order is right.
+        // It did not wait, so any order is right.
         Some(RankedGuard { guard, _held: HeldRank::unordered() })
     }
 
-    /// None: another thread has it for longer than `timeout`.
+    /// Like `lock`, but returns `None` after `timeout`.
     #[track_caller]
     pub fn try_lock_for(&self, timeout: Duration) -> Option<RankedGuard<'_, T, RANK>> {
         let held = HeldRank::in_order();
@@ -84,7 +84,7 @@ impl<T, const RANK: u8> Ranked<T, RANK> {
         Some(RankedGuard { guard, _held: held })
     }
 
-    /// The value, which the caller alone can reach.
+    /// Returns the value; exclusive access needs no lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
@@ -104,7 +104,7 @@ impl<T, const RANK: u8> DerefMut for RankedGuard<'_, T, RANK> {
     }
 }
 
-/// Asserts that the calling thread, which is about to ask a branch, has no lock that is held for moments only.
+/// Asserts that the calling thread, about to call a branch, has no lock that must be held only briefly.
 #[track_caller]
 pub(crate) fn assert_none_held() {
     held::assert_none();
@@ -120,7 +120,7 @@ mod held {
 
     use super::{HeldRank, IO_MODE, LISTING};
 
-    /// Ranks of locks that are held during calls on branches: waited for in pieces, or with a limit.
+    /// Ranks of locks that are held during calls on branches; waits for them are interruptible or limited.
     const HELD_IN_CALLS: std::ops::Range<u8> = LISTING..IO_MODE;
 
     thread_local! {
@@ -128,7 +128,7 @@ mod held {
     }
 
     impl<const RANK: u8> HeldRank<RANK> {
-        /// For a lock that is waited for: the thread has none of this rank or of a higher one.
+        /// For a lock that is waited for: asserts that the thread has none of this rank or a higher one.
         #[track_caller]
         pub fn in_order() -> Self {
             let highest = highest();
@@ -136,7 +136,7 @@ mod held {
             Self::unordered()
         }
 
-        /// Like [`Self::in_order`], for a lock that is shared so that a thread may have two of its rank.
+        /// Like [`Self::in_order`], for a shared lock of which a thread may have two.
         #[track_caller]
         pub fn one_more() -> Self {
             let highest = highest();
@@ -144,7 +144,7 @@ mod held {
             Self::unordered()
         }
 
-        /// For a lock that is not waited for: any order is right.
+        /// For a lock that is not waited for, in any order.
         pub fn unordered() -> Self {
             RANKS.with_borrow_mut(|ranks| ranks.push(RANK));
             Self
@@ -153,7 +153,7 @@ mod held {
 
     impl<const RANK: u8> Drop for HeldRank<RANK> {
         fn drop(&mut self) {
-            // A thread that ends may have lost the list already.
+            // The list may already be gone on a thread that is ending.
             _ = RANKS.try_with(|ranks| {
                 let mut ranks = ranks.borrow_mut();
                 if let Some(at) = ranks.iter().rposition(|rank| *rank == RANK) {

@@ -1,18 +1,19 @@
-//! The engine's own threads, started with the process's identity and scheduling.
+//! Threads of the engine, started with the process's identity and scheduling.
 //!
-//! A thread inherits the scheduling of its starter, and worker threads are pinned to a CPU each, where they may be under
-//! SCHED_IDLE. A thread started here may be waited for, or watch over such a thread: it competes for processors as the
-//! process did when it was started. It also inherits its starter's identity, and begins as the daemon.
+//! A thread inherits its starter's scheduling. Worker threads are pinned to a CPU each and may run under SCHED_IDLE. A
+//! thread started here may watch over such a thread, or others may wait for it, so it gets the process's original
+//! scheduling. It also inherits its starter's identity, which is reset to the daemon's.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
 use fsstack_sys as sys;
 
-/// Starts `work` on a thread of its own, ordinarily scheduled and acting as the daemon.
+/// Starts `work` on a new thread with ordinary scheduling, acting as the daemon.
 ///
 /// # Errors
-/// No thread is to be had.
+///
+/// The thread cannot be started.
 pub fn start(thread: Builder, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread.spawn(move || {
         if let Err(error) = sys::thread::be_ordinary() {

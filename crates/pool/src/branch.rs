@@ -1,4 +1,4 @@
-//! One branch as its pool's source names it: where, in which mode, how much it keeps free.
+//! A branch as written in the pool's source: path, mode and floor.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ pub enum BranchMode {
     /// `RW`: anything.
     #[default]
     ReadWrite,
-    /// `NC`, "no create": files are changed and removed, none is placed here.
+    /// `NC`, "no create": files are changed and removed, but none is placed here.
     NoCreate,
     /// `RO`: nothing is changed.
     ReadOnly,
@@ -55,15 +55,15 @@ impl fmt::Display for BranchMode {
 /// A branch, or several if its path is a pattern. `None` leaves a setting to the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BranchSpec {
-    /// The directory; if [`BranchSpec::has_glob`], the pattern that stands for some.
+    /// The directory, or a pattern if [`BranchSpec::has_glob`].
     pub path: PathBuf,
     /// Whether `path` is a pattern in the notation of the `glob` crate, not a directory.
     pub has_glob: bool,
     /// Operations that it permits.
     pub mode: BranchMode,
-    /// How much it keeps free.
+    /// Space that it keeps free.
     pub floor: Option<Floor>,
-    /// How many inodes it keeps free.
+    /// Number of inodes that it keeps free.
     pub min_inodes: Option<u64>,
     /// Whether file systems mounted inside the branch are part of it.
     pub cross_mounts: bool,
@@ -87,17 +87,17 @@ impl BranchSpec {
         self.path.to_str().filter(|_| self.has_glob)
     }
 
-    /// This branch's settings for `path`: one of those its pattern stands for.
+    /// These settings for `path`, one of the directories that match the pattern.
     #[must_use]
     pub fn at(&self, path: PathBuf) -> Self {
         Self { path, has_glob: false, ..self.clone() }
     }
 }
 
-/// In the grammar of [`parse_source`](crate::parse_source), which reads it back as the same.
+/// Prints the grammar of [`parse_source`](crate::parse_source), which reads it back as the same value.
 impl fmt::Display for BranchSpec {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `#`: a path may begin with the prefix that is stripped from a source.
+        // `#` is escaped because a path may begin with a prefix that is stripped from a source.
         let special: &[char] = match self.has_glob {
             true => &['\\', ':', ',', '=', '#'],
             false => &['\\', ':', ',', '=', '#', '*', '?', '['],

@@ -1,4 +1,4 @@
-//! A branch as placement sees it, and why one is passed over.
+//! A branch as a placement policy sees it, and the reasons for rejecting one.
 
 use std::fmt;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::space::Space;
 /// Facts about a branch that placement needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
-    /// Which branch.
+    /// The branch.
     pub branch: BranchIx,
     /// Its mode in the pool.
     pub mode: BranchMode,
@@ -23,19 +23,19 @@ pub struct Candidate {
     pub reachable: bool,
     /// It holds the parent directory.
     pub holds_parent: bool,
-    /// How many leading components of the parent's path it holds: all, if it holds the parent.
+    /// Number of leading components of the parent's path that it holds: all, if it holds the parent.
     pub deepest: usize,
-    /// When its parent directory changed last (seconds, nanoseconds), if it has one.
+    /// Time of the last change of its parent directory (seconds, nanoseconds), if it has one.
     pub parent_mtime: Option<(i64, u32)>,
-    /// How much it could take.
+    /// Its space.
     pub space: Space,
-    /// How much it keeps free.
+    /// Space that it keeps free.
     pub floor: Floor,
-    /// How many inodes it keeps free.
+    /// Number of inodes that it keeps free.
     pub min_inodes: u64,
 }
 
-/// Why a branch was passed over, least telling first: of several reasons for a branch the greatest is given.
+/// Reason for rejecting a branch, least specific first: of several reasons the greatest is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rejection {
     /// It does not hold the parent directory (ENOENT).
@@ -62,8 +62,8 @@ impl fmt::Display for Rejection {
     }
 }
 
-/// The one reason for a request that no branch can take. Read-only only if all are: one that could be
-/// written to is what the user can do something about.
+/// Returns the one reason for a request that no branch can take. Read-only only if all branches are: the user can do
+/// something about a branch that can be written to.
 pub fn verdict(refused: &[(BranchIx, Rejection)]) -> Rejection {
     let reasons = || refused.iter().map(|(_, why)| *why);
     reasons()
@@ -74,7 +74,7 @@ pub fn verdict(refused: &[(BranchIx, Rejection)]) -> Rejection {
 }
 
 impl Candidate {
-    /// Whether `policy` accepts the branch. The order of the questions is mergerfs's.
+    /// Checks whether `policy` accepts the branch, in mergerfs's order of checks.
     pub(crate) fn admit(&self, policy: Policy) -> Result<(), Rejection> {
         if self.mode != BranchMode::ReadWrite || policy.rank == Rank::NoneReadOnly {
             return Err(Rejection::ReadOnly);
@@ -101,7 +101,7 @@ impl Candidate {
     }
 }
 
-/// One line for the log: which branch (by its `path`) was passed over and why, with the figures.
+/// One log line: the branch (by its `path`), the reason for rejecting it, and the figures.
 pub fn explain<'a>(path: &'a Path, candidate: &'a Candidate, why: Rejection) -> impl fmt::Display + use<'a> {
     fmt::from_fn(move |out| {
         write!(out, "{}: ", Printable::path(path))?;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_is_told_with_its_figures() {
+    fn each_reason_is_explained_with_its_figures() {
         check_line(TooFull, |_| (), expect!["/b: 1.2 GiB available, under its floor of 4 GiB"]);
         check_line(
             TooFull,

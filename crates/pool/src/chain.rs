@@ -1,4 +1,4 @@
-//! Policies one after the other: `epmfs>mfs>any`.
+//! Chains of policies: `epmfs>mfs>any`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,11 +8,11 @@ use smallvec::{SmallVec, smallvec};
 use crate::policy::{Policy, Rank, Scope, UnknownPolicy, by_name};
 use crate::size::{Floor, SizeError};
 
-/// How a pool places what is new: each policy adds the branches it accepts after those of the ones before.
+/// Placement of new objects: each policy adds the branches it accepts after those of the policies before it.
 ///
-/// Written with `>` between policies. `mlimit(8G)` gives that policy its limit. A final `any` is the last resort: branches
-/// refused only because they are below their floor are tried too, the roomiest first. So no caller gets "no space" while a
-/// branch has some.
+/// Written with `>` between policies. `mlimit(8G)` gives that policy its limit. A final `any` is the last resort:
+/// branches rejected only because they are below their floor are tried too, most free space first. So no caller gets
+/// ENOSPC while a branch has space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     policies: SmallVec<[Policy; 4]>,
@@ -20,7 +20,7 @@ pub struct Chain {
     last_resort: bool,
 }
 
-/// Why a text is not a chain.
+/// Reason why a text is not a chain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
     /// A name is missing at the start, at the end, or between two `>`.
@@ -29,13 +29,13 @@ pub enum ChainError {
     /// `any` elsewhere than at the end, after a policy.
     #[error("`any` goes last and after a policy in `{0}`: write for example mfs>any")]
     AnyNotLast(String),
-    /// Not a policy's name.
+    /// An unknown policy name.
     #[error(transparent)]
     Unknown(#[from] UnknownPolicy),
-    /// A limit that is not one.
+    /// A malformed limit.
     #[error("mlimit: {0}")]
     Limit(#[from] SizeError),
-    /// Two limits that differ.
+    /// Two different limits.
     #[error("`{0}` has two limits: write mlimit once")]
     TwoLimits(String),
 }
@@ -44,14 +44,14 @@ const LAST_RESORT: &str = "any";
 const MLIMIT: Policy = Policy { scope: Scope::AnyBranch, rank: Rank::MhddfsLimit };
 
 impl Chain {
-    /// Default of a pool: `mspmfs>any`. It keeps together what belongs together, prefers the roomiest branch, and has an
-    /// answer as long as any branch can be written to.
+    /// Default of a pool: `mspmfs>any`. It keeps related files together, prefers the branch with the most free space,
+    /// and places a file as long as any branch can be written to.
     pub fn default_create() -> Self {
         let policy = Policy { scope: Scope::DeepestParent, rank: Rank::MostFree };
         Self { last_resort: true, ..Self::only(policy) }
     }
 
-    /// One policy, as its authors meant it: without a last resort.
+    /// A single policy without a last resort.
     pub fn only(policy: Policy) -> Self {
         Self { policies: smallvec![policy], limit: Floor::MLIMIT_DEFAULT, last_resort: false }
     }
@@ -61,7 +61,7 @@ impl Chain {
         Self { limit, ..Self::only(MLIMIT) }
     }
 
-    /// The policies, in order; never none.
+    /// The policies, in order; at least one.
     pub fn policies(&self) -> &[Policy] {
         &self.policies
     }
@@ -76,23 +76,23 @@ impl Chain {
         self.last_resort
     }
 
-    /// Whether a candidate's `deepest` is looked at: it may cost calls to find out.
+    /// True if a candidate's `deepest` is used; finding it may cost system calls.
     pub fn needs_depth(&self) -> bool {
         self.policies.iter().any(|policy| policy.scope == Scope::DeepestParent)
     }
 
-    /// Whether a candidate's `holds_parent` is looked at.
+    /// True if a candidate's `holds_parent` is used.
     pub fn needs_parent(&self) -> bool {
         self.policies.iter().any(|policy| policy.scope == Scope::HoldsParent)
     }
 
-    /// Whether a candidate's `parent_mtime` is looked at.
+    /// True if a candidate's `parent_mtime` is used.
     pub fn needs_mtime(&self) -> bool {
         self.policies.iter().any(|policy| policy.rank == Rank::Newest)
     }
 }
 
-/// `mlimit(8G)` as its limit.
+/// Returns the limit in `mlimit(8G)`.
 fn limit_of(word: &str) -> Option<&str> {
     word.strip_prefix("mlimit(")?.strip_suffix(')')
 }
@@ -120,8 +120,8 @@ impl FromStr for Chain {
                 None => by_name(word)?,
             };
             if policy == MLIMIT {
-                let told = limit_of(word).map_or(Ok(Floor::MLIMIT_DEFAULT), Floor::from_mlimit)?;
-                if limit.replace(told).is_some_and(|before| before != told) {
+                let given = limit_of(word).map_or(Ok(Floor::MLIMIT_DEFAULT), Floor::from_mlimit)?;
+                if limit.replace(given).is_some_and(|before| before != given) {
                     return Err(ChainError::TwoLimits(text.to_owned()));
                 }
             }

@@ -1,19 +1,19 @@
-//! One type for each number that could be mistaken for another.
+//! Newtypes for numbers that could be confused.
 
 use std::fmt;
 
-/// The slot that a branch has while it is in its pool. It says nothing of the branch's place in the pool's order,
-/// and stays when other branches come and go.
+/// Slot of a branch while it is in its pool. It is not the branch's position in the pool's order, and does not change
+/// when other branches come and go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BranchIx(pub u16);
 
 impl BranchIx {
-    /// The branch at `index` of a list, unless no pool is that long.
+    /// The branch at `index` of a list, unless the index is too large.
     pub fn at(index: usize) -> Option<Self> {
         u16::try_from(index).ok().map(Self)
     }
 
-    /// For indexing a list of branches.
+    /// Index into a list of branches.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -24,12 +24,12 @@ impl BranchIx {
 pub struct BranchId(u16);
 
 impl BranchId {
-    /// The least number a branch can have: 0 is left for things that belong to no branch.
+    /// Least number of a branch: 0 is left for objects that belong to no branch.
     pub const MIN: Self = Self(1);
-    /// The greatest number a branch can have: 15 bits.
+    /// Greatest number of a branch: 15 bits.
     pub const MAX: Self = Self(0x7fff);
 
-    /// `number` as a branch's, if it is one.
+    /// Returns `number` as a branch's, if it is in range.
     pub const fn new(number: u16) -> Option<Self> {
         if Self::MIN.0 <= number && number <= Self::MAX.0 { Some(Self(number)) } else { None }
     }
@@ -40,16 +40,16 @@ impl BranchId {
     }
 }
 
-/// An inode of the union, as the kernel names it (nodeid).
+/// An inode of the union: the kernel's nodeid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ino(pub u64);
 
 impl Ino {
-    /// The root of the tree: FUSE fixes its number.
+    /// The root of the tree; FUSE fixes its number.
     pub const ROOT: Self = Self(1);
 }
 
-/// An open file or directory, as the kernel names it (fh).
+/// An open file or directory: the kernel's fh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub u64);
 

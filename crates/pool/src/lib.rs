@@ -1,4 +1,5 @@
-//! The pure idea of a pool: names, numbers, sizes, the branch grammar and placement. No I/O, no clock, no fd.
+//! Pure model of a pool: names, numbers, sizes, the grammar of branches, and placement. No I/O, no clock, no
+//! descriptors.
 
 mod branch;
 mod candidate;

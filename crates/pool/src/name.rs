@@ -1,4 +1,4 @@
-//! The name of one directory entry: checked once where bytes become a name, trusted below.
+//! Name of a directory entry: validated once, where bytes become a name.
 
 use std::borrow::Borrow;
 use std::ffi::{CStr, CString};
@@ -9,7 +9,7 @@ use crate::printable::Printable;
 /// The longest name of an entry, in bytes.
 pub const NAME_MAX: usize = 255;
 
-/// Why bytes are not the name of an entry.
+/// Reason why bytes are not a valid entry name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
     /// Empty, `.` or `..`.
@@ -18,10 +18,10 @@ pub enum BadName {
     /// More than [`NAME_MAX`] bytes.
     #[error("a name has at most {NAME_MAX} bytes")]
     TooLong,
-    /// A `/` in it.
+    /// A `/` in the name.
     #[error("a name cannot contain '/'")]
     Separator,
-    /// A NUL in it, or none at its end where one is due.
+    /// A NUL in the name, or a missing one at the end where it is required.
     #[error("a name ends with its first NUL")]
     Nul,
 }
@@ -36,7 +36,7 @@ impl<'a> EntryName<'a> {
         check(raw.to_bytes()).map(|()| Self(raw))
     }
 
-    /// Checks `raw`, whose last byte and no other must be NUL.
+    /// Checks `raw`, which must have one NUL, at its end.
     pub fn from_bytes_with_nul(raw: &'a [u8]) -> Result<Self, BadName> {
         CStr::from_bytes_with_nul(raw).map_err(|_| BadName::Nul).and_then(Self::new)
     }
@@ -46,12 +46,12 @@ impl<'a> EntryName<'a> {
         self.0
     }
 
-    /// Without the NUL at its end.
+    /// Returns the name without the NUL at its end.
     pub fn to_bytes(self) -> &'a [u8] {
         self.0.to_bytes()
     }
 
-    /// A copy to keep.
+    /// Copies the name.
     pub fn to_owned(self) -> EntryNameBuf {
         EntryNameBuf(self.0.into())
     }
@@ -66,7 +66,7 @@ fn check(bytes: &[u8]) -> Result<(), BadName> {
     }
 }
 
-/// An [`EntryName`] that owns its bytes. A map keyed by it is asked with `name.as_cstr()`.
+/// An [`EntryName`] that owns its bytes. A map keyed by it is searched with `name.as_cstr()`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryNameBuf(Box<CStr>);
 
@@ -87,7 +87,7 @@ impl EntryNameBuf {
         &self.0
     }
 
-    /// Without the NUL at its end.
+    /// Returns the name without the NUL at its end.
     pub fn to_bytes(&self) -> &[u8] {
         self.0.to_bytes()
     }

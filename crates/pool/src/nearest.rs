@@ -1,7 +1,7 @@
-//! "Did you mean": the candidate closest to a mistyped word.
+//! "Did you mean": the known word closest to a mistyped one.
 
-/// The candidate that most resembles `word`, if any is near enough to be what was meant: at most a third
-/// of its letters (and one at least) inserted, left out, changed or swapped. Case does not count.
+/// Returns the candidate closest to `word`, if at most a third of its letters (at least one) are inserted, left out,
+/// changed or swapped. Case does not count.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let tolerated = (word.chars().count() / 3).max(1);
     candidates
@@ -12,7 +12,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Edits between two words, a swap of neighbours being one (optimal string alignment).
+/// Number of edits between two words; a swap of neighbours counts as one (optimal string alignment).
 fn distance(from: &str, to: &str) -> usize {
     let from: Vec<char> = from.chars().map(|c| c.to_ascii_lowercase()).collect();
     let to: Vec<char> = to.chars().map(|c| c.to_ascii_lowercase()).collect();
@@ -33,7 +33,7 @@ fn distance(from: &str, to: &str) -> usize {
     above[to.len()]
 }
 
-/// `; did you mean "nearest"?`, or nothing where nothing is near.
+/// `; did you mean "nearest"?`, or nothing if no word is close enough.
 pub fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(text, known).map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default()
 }

@@ -1,24 +1,24 @@
 //! Placement policies: which branches qualify, and in which order they are tried.
 //!
-//! A policy is a scope and a rank, and the names people know are rows of one table. What a name means is
-//! what mergerfs means by it; only where mergerfs picks a winner, we have the order in which to try.
+//! A policy is a scope and a rank; the known names are rows of one table. Names mean what they mean in mergerfs, except
+//! that mergerfs picks one branch and a policy here returns an order of attempts.
 
 use std::fmt;
 
 use crate::nearest::nearest;
 
-/// Which branches qualify.
+/// Branches that qualify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// All of them.
+    /// All branches.
     AnyBranch,
-    /// Those that hold the parent directory already.
+    /// Branches that hold the parent directory already.
     HoldsParent,
-    /// Those that hold the parent first, then those that hold its parent, and so on to the root.
+    /// Branches that hold the parent first, then those that hold its parent, and so on to the root.
     DeepestParent,
 }
 
-/// In which order those that qualify are tried.
+/// Order in which qualifying branches are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rank {
     /// The order of the pool's branches.
@@ -29,19 +29,19 @@ pub enum Rank {
     LeastFree,
     /// Fewest bytes used first.
     LeastUsed,
-    /// Smallest used part of the whole first.
+    /// Smallest used fraction first.
     LeastUsedPercent,
-    /// By lot, each branch's chance being its bytes available.
+    /// Random, weighted by available bytes.
     RandomByFree,
-    /// By lot, all chances equal.
+    /// Random, all equal.
     Random,
     /// Latest change of the parent directory first.
     Newest,
     /// Like [`Rank::InOrder`]: mergerfs's `all` acts on every branch, but a new object is created once.
     All,
-    /// None: every branch is refused as if it were read-only.
+    /// No branch: each is rejected as read-only.
     NoneReadOnly,
-    /// mhddfs's: the first with room for its limit, then the roomiest. The limit takes the floors' place.
+    /// mhddfs's order: the first branch with room for its limit, then by free space. The limit replaces the floors.
     MhddfsLimit,
 }
 
@@ -58,7 +58,7 @@ const fn policy(scope: Scope, rank: Rank) -> Policy {
     Policy { scope, rank }
 }
 
-/// Every policy that has a name, with what it does: mergerfs's 21, and mhddfs's.
+/// All named policies: mergerfs's 21, and mhddfs's.
 #[rustfmt::skip]
 pub const POLICIES: &[(&str, Policy, &str)] = {
     use Rank::*;
@@ -89,13 +89,13 @@ pub const POLICIES: &[(&str, Policy, &str)] = {
     ]
 };
 
-/// A word that names no policy.
+/// A word that is no policy's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` is not a placement policy{}", suggestion(*.nearest))]
 pub struct UnknownPolicy {
     /// The word.
     pub name: String,
-    /// The name it most resembles.
+    /// The most similar policy name.
     pub nearest: Option<&'static str>,
 }
 
@@ -109,7 +109,7 @@ fn suggestion(nearest: Option<&'static str>) -> String {
     }
 }
 
-/// The policy called `name`.
+/// Returns the policy called `name`.
 pub fn by_name(name: &str) -> Result<Policy, UnknownPolicy> {
     match POLICIES.iter().find(|(known, ..)| *known == name) {
         Some((_, policy, _)) => Ok(*policy),

@@ -1,11 +1,11 @@
-//! Bytes of a name or path as one line of text, whatever they are.
+//! Prints any bytes of a name or path on one line.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Shows UTF-8 as it is; control characters and other bytes as `\012`, so that no name can forge a log line.
+/// Prints UTF-8 unchanged; control characters and invalid bytes as `\012`, so that no name can forge a log line.
 ///
 /// The escapes are those of the branch grammar and of fstab.
 #[derive(Clone, Copy)]

@@ -1,8 +1,7 @@
-//! From candidates to the order in which they are tried.
+//! Orders candidates by a policy.
 //!
-//! Every rank is a key, the smallest first, and equals keep the pool's order. So a lot is a key too: a branch
-//! draws the time of its turn from an exponential distribution whose rate is its weight, which makes
-//! the sorted times a weighted shuffle.
+//! Every rank is a sort key, smallest first; ties keep the pool's order. Random ranks are keys too: each branch draws a
+//! time from an exponential distribution whose rate is its weight, and sorting by these times is a weighted shuffle.
 
 use std::cmp::Reverse;
 
@@ -18,12 +17,12 @@ use crate::space::share;
 /// Pools up to this size are ranked without allocating.
 const USUAL: usize = 16;
 
-/// Every candidate, once: to be tried, or refused.
+/// All candidates, split into accepted and rejected ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranking {
     /// Branches to try, the best first.
     pub order: SmallVec<[BranchIx; USUAL]>,
-    /// The others, in the pool's order, each with its most telling reason.
+    /// The others, in the pool's order, each with its most specific reason.
     pub refused: SmallVec<[(BranchIx, Rejection); USUAL]>,
 }
 
@@ -33,10 +32,10 @@ enum Standing {
     Refused(Rejection),
 }
 
-/// Where a candidate comes in its policy's order: path first, key next, then place in the pool.
+/// Sort key of a candidate: depth of its parent first, then the policy's key, then its position in the pool.
 type SortKey = (Reverse<usize>, u128, usize);
 
-/// Ranks `candidates` by `chain`. `random` is asked only by policies that draw lots.
+/// Ranks `candidates` by `chain`. `random` is called only for random policies.
 pub fn rank(chain: &Chain, candidates: &[Candidate], random: &mut dyn FnMut() -> u64) -> Ranking {
     let mut ranking = Ranking::default();
     let mut standings: SmallVec<[Standing; USUAL]> =
@@ -108,7 +107,7 @@ fn most(bytes: u64) -> u128 {
     u128::from(u64::MAX - bytes)
 }
 
-/// A turn drawn with `weight`; nothing comes after what has no weight.
+/// Draws a sort key with `weight`; weight 0 sorts last.
 fn lot(weight: u64, random: u64) -> u128 {
     const STEPS: f64 = (1_u64 << 53) as f64;
     let uniform = ((random >> 11) + 1) as f64 / STEPS;
@@ -125,8 +124,8 @@ fn latest(mtime: Option<(i64, u32)>) -> u128 {
     u128::MAX - (u128::from(since_the_beginning) << 32 | u128::from(nanoseconds))
 }
 
-/// The branches with room for the limit first, equal to each other; then by room, or by its part of the
-/// whole if the limit is such a part.
+/// Branches with room for the limit first, as equals; then by free space, or by its fraction if the limit is a
+/// percentage.
 fn limit_key(limit: Floor, candidate: &Candidate) -> u128 {
     let space = &candidate.space;
     if limit.bytes_of(space.total) <= space.available && space.has_inodes(candidate.min_inodes) {

@@ -1,44 +1,44 @@
-//! The choices of a pool's administrator, each with its word: the options, `fsstack get` and the log say the same.
+//! A pool's settings that are a choice of words. Options, `fsstack get` and the log use the same words.
 
 use strum::{Display, EnumString, VariantNames};
 
 pub use strum::VariantNames as Words;
 
-/// How bytes reach a branch.
+/// I/O mode: how bytes reach a branch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum WritePath {
-    /// Decided at each file's first open: passthrough where kernel, privilege, branch and file allow it.
+    /// Passthrough where kernel, privilege, branch and file allow it, decided at each file's first open.
     #[default]
     Auto,
-    /// The kernel reads and writes the branch's file itself, or there is no mount.
+    /// The kernel reads and writes the branch's file itself; if it cannot, mounting fails.
     Passthrough,
     /// The daemon reads and writes.
     Stacked,
 }
 
-/// Whether stacked files use the page cache of the FUSE layer, besides the branch's own.
+/// Whether stacked files use the page cache of the FUSE layer in addition to the branch's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum PageCache {
-    /// No: requests go straight to the branch, whose own page cache is below.
+    /// No: requests go straight to the branch, which has its own page cache.
     #[default]
     Off,
-    /// Yes, writes go through.
+    /// Yes, write-through.
     On,
-    /// Yes, and writes are gathered; the kernel then has no passthrough.
+    /// Yes, with write-back; the kernel then has no passthrough.
     WriteBack,
 }
 
-/// Space that `statfs` calls available.
+/// Space that `statfs` reports as available.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "kebab-case")]
 pub enum StatfsMode {
-    /// All that is free on branches that can be written.
+    /// All free space on writable branches.
     #[default]
     #[strum(to_string = "all", serialize = "base")]
     All,
-    /// Only what is free above the floors of branches that take new files.
+    /// Only free space above the floors of branches that take new files.
     AsPlaced,
 }
 
@@ -53,30 +53,30 @@ pub enum Locks {
     Branch,
 }
 
-/// Check before the old copy of a moved file is removed.
+/// Check before a moved file's old copy is removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Verify {
-    /// Its size.
+    /// Size only.
     #[default]
     Size,
-    /// Its content too, read again from the new branch.
+    /// Content too, read back from the new branch.
     #[strum(to_string = "checksum")]
     Content,
 }
 
-/// Answers while a branch is out of reach.
+/// Replies while a branch is unreachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Degraded {
-    /// An I/O error for names that may be on it; no such name is answered as missing.
+    /// EIO for names that may be on it; no such name is reported as missing.
     #[default]
     Strict,
-    /// Reachable objects, as if there were no more. Nothing is made under a name that might be out of reach.
+    /// Reachable objects, as if there were no others. A name that the unreachable branch may hold cannot be created.
     Read,
 }
 
-/// Whether branches are changed out of band, and how that is noticed.
+/// Whether branches change out of band, and how that is noticed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum OutOfBand {
@@ -89,14 +89,14 @@ pub enum OutOfBand {
     Never,
 }
 
-/// Handling of a system call outside the daemon's list.
+/// Consequence of a system call outside the daemon's list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Seccomp {
-    /// It fails.
+    /// It fails with ENOSYS.
     #[default]
     On,
-    /// It ends the daemon.
+    /// It kills the daemon.
     Kill,
     /// It is made, and the kernel logs it.
     Log,
@@ -104,11 +104,11 @@ pub enum Seccomp {
     Off,
 }
 
-/// Demands on a branch's directory.
+/// Requirement on a branch's directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum Require {
-    /// Same as when a pool last used it: a mount point must be one again.
+    /// Same kind as when a pool last used it: a mount point must be one again.
     #[default]
     Same,
     /// Any directory.

@@ -1,4 +1,4 @@
-//! Sizes and floors as people write them: `4G`, `1.5T`, `5%`.
+//! Sizes and floors in the notation that users write: `4G`, `1.5T`, `5%`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ const UNITS: [(char, u32); 5] = [('P', 50), ('T', 40), ('G', 30), ('M', 20), ('K
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(pub u64);
 
-/// Why a text is not a size or floor.
+/// Reason why a text is not a size or floor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// Not a number with a unit.
@@ -20,16 +20,16 @@ pub enum SizeError {
     /// Neither a size nor a percentage.
     #[error("`{0}` is not a floor: write a size, as 50G or 100M, or a percentage, as 5%")]
     NotAFloor(String),
-    /// Past 64 bits.
+    /// More than 64 bits.
     #[error("`{0}` is too large: the most is 16383P")]
     TooLarge(String),
-    /// A percentage past 100.
+    /// More than 100 %.
     #[error("`{0}` is too large: the most is 100%")]
     PastWhole(String),
 }
 
 impl Size {
-    /// Rounded down for people: `1.2 GiB`.
+    /// Rounded down, for display: `1.2 GiB`.
     pub fn approx(self) -> impl fmt::Display {
         fmt::from_fn(move |out| {
             let Some((letter, shift)) = UNITS.into_iter().find(|(_, shift)| 0 < self.0 >> shift) else {
@@ -51,13 +51,13 @@ fn scaled(text: &str, places: usize) -> Option<u128> {
     if !digits(whole) || !digits(fraction) || places.max(1) < fraction.len() {
         return None;
     }
-    // All digits: the only failure left is too many of them.
+    // All digits, so the only possible error is overflow.
     let whole: u128 = whole.parse().unwrap_or(u128::MAX);
     let fraction: u128 = format!("{fraction:0<places$}").parse().unwrap_or(0);
     Some(whole.saturating_mul(10_u128.pow(u32::try_from(places).ok()?)).saturating_add(fraction))
 }
 
-/// The power of two that a unit stands for.
+/// Returns the power of two of a unit.
 fn shift(unit: &str) -> Option<u32> {
     let mut letters = unit.chars();
     let Some(letter) = letters.next() else { return Some(0) };
@@ -85,7 +85,7 @@ impl FromStr for Size {
     }
 }
 
-/// Exact, in the largest unit that is: what is printed is read back as the same.
+/// Exact, in the largest unit that divides it; the parser reads it back as the same value.
 impl fmt::Display for Size {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let exact = UNITS.into_iter().find(|(_, shift)| self.0 != 0 && self.0.is_multiple_of(1 << shift));
@@ -96,7 +96,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// How much a branch keeps free: nothing new is placed on it below that.
+/// Space that a branch keeps free: nothing new is placed on it below that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Floor {
     /// A number of bytes.
@@ -110,10 +110,10 @@ impl Floor {
     pub const NONE: Self = Self::Bytes(0);
     /// mhddfs's `mlimit` when none is given, and mergerfs's `minfreespace`.
     pub const MLIMIT_DEFAULT: Self = Self::Bytes(4 << 30);
-    /// The least `mlimit` in bytes: mhddfs raises what is smaller.
+    /// Smallest `mlimit` in bytes: mhddfs raises smaller ones to it.
     pub const MLIMIT_LEAST: u64 = 50 << 20;
 
-    /// In bytes, on a branch of `total` bytes.
+    /// Bytes of the floor on a branch of `total` bytes.
     pub fn bytes_of(self, total: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -157,7 +157,7 @@ impl FromStr for Floor {
     }
 }
 
-/// Like [`Size`]'s: the parser reads it back as the same value.
+/// Prints a form that the parser reads back as the same value.
 impl fmt::Display for Floor {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

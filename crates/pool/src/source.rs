@@ -1,12 +1,12 @@
 //! The grammar of a pool's source: `/a=RW,50G:/b=NC:/c*`.
 //!
-//! Branches are separated by `:` or `,`. After `=` come a branch's attributes, separated by `,`: a mode, a
-//! floor, `min-inodes=N`, `cross-mounts`, in any order. So `,` has two meanings; what follows one after an
-//! attribute is another attribute if it reads as one, and the next branch if not. A path that reads as an
-//! attribute is written `./RO`, or with an escape in it.
+//! Branches are separated by `:` or `,`. After `=` come a branch's attributes, separated by `,`: a mode, a floor,
+//! `min-inodes=N`, `cross-mounts`, in any order. So `,` has two meanings: the text after one that follows an attribute
+//! is another attribute if it parses as one, else the next branch. A path that looks like an attribute is written
+//! `./RO`, or with an escape in it.
 //!
-//! A backslash takes the meaning from the punctuation after it; `\054` is the byte with that octal number,
-//! without any meaning too. `*`, `?` and `[` make a path a pattern.
+//! A backslash makes the following punctuation literal; `\054` is the literal byte with that octal number. `*`, `?` and
+//! `[` make a path a pattern.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,16 +15,16 @@ use crate::branch::{BranchMode, BranchSpec};
 use crate::printable::Printable;
 use crate::size::{Floor, SizeError};
 
-/// Prefix of the branches in /etc/fstab's form for FUSE file systems.
+/// Prefix of the branches in an fstab line for FUSE file systems.
 const FUSE_PREFIX: &[u8] = b"fsstack#";
-/// The same of those whose lines people bring along.
+/// Prefixes of other union file systems, in lines that users copy.
 const OTHERS_PREFIXES: [&[u8]; 2] = [b"mhddfs#", b"mergerfs#"];
 
-/// A source that is not understood: the piece, and what is wrong with it.
+/// A part of a source that cannot be parsed, and the fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("branches: `{piece}`: {fault}")]
 pub struct SpecError {
-    /// The part of the source that is meant, printable.
+    /// The faulty part of the source, printable.
     pub piece: String,
     /// The fault.
     pub fault: SpecFault,
@@ -33,10 +33,10 @@ pub struct SpecError {
 /// Faults in a piece of a source, each with the right form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecFault {
-    /// No path where one is due.
+    /// A missing path.
     #[error("a branch's path is missing: write branches as /a:/b, with one `:` or `,` between two")]
     NoPath,
-    /// Not an attribute, right after `=`.
+    /// Not an attribute, directly after `=`.
     #[error(
         "not a branch attribute: after `=` write RW, NC or RO, a floor as 50G or 5%, min-inodes=N or \
          cross-mounts (a `=` in a path is written `\\=`)"
@@ -51,7 +51,7 @@ pub enum SpecFault {
     /// `min-inodes` without a number.
     #[error("not a number of inodes: write min-inodes=1000")]
     Inodes,
-    /// A backslash before something else than punctuation or three octal digits.
+    /// A backslash before neither punctuation nor three octal digits.
     #[error(
         "not an escape: write `\\\\` for a backslash, `\\:` `\\,` `\\=` for separators, `\\040` for a byte"
     )]
@@ -65,12 +65,12 @@ pub enum SpecFault {
     /// A pattern with bytes that are not UTF-8.
     #[error("a pattern must be UTF-8: write the directories one by one")]
     PatternNotUtf8,
-    /// An escape between brackets, where patterns have none.
+    /// An escape between brackets, where patterns allow none.
     #[error("nothing can be escaped between [ and ]: a `]` goes first, as []abc]")]
     EscapeInBrackets,
 }
 
-/// A byte of the source, and whether it keeps its meaning in the grammar.
+/// A byte of the source, and whether the grammar treats it as literal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Symbol {
     byte: u8,
@@ -90,7 +90,7 @@ enum Attribute {
     CrossMounts,
 }
 
-/// Reads the branches of a pool, in order; at least one.
+/// Parses the branches of a pool, in order; at least one.
 pub fn parse_source(source: &OsStr) -> Result<Vec<BranchSpec>, SpecError> {
     let bytes = source.as_bytes();
     if let Some(prefix) = OTHERS_PREFIXES.into_iter().find(|prefix| bytes.starts_with(prefix)) {
@@ -101,7 +101,7 @@ pub fn parse_source(source: &OsStr) -> Result<Vec<BranchSpec>, SpecError> {
     let mut rest = Some(symbols.as_slice());
     while let Some(here) = rest {
         let (branch, after) = parse_branch(here).map_err(|error| match error.fault {
-            // An empty piece names nothing: show where it was looked for.
+            // An empty piece says nothing, so the text around it is shown.
             SpecFault::NoPath => SpecError { piece: Printable(bytes).to_string(), ..error },
             _ => error,
         })?;
@@ -134,7 +134,7 @@ fn unescape(bytes: &[u8]) -> Result<Vec<Symbol>, SpecError> {
     Ok(symbols)
 }
 
-/// One branch from the start of `symbols`, and what follows its separator if there is one.
+/// Parses one branch from the start of `symbols`. Returns it and the rest after its separator, if any.
 fn parse_branch(symbols: &[Symbol]) -> Result<(BranchSpec, Option<&[Symbol]>), SpecError> {
     let (path, after) = cut(symbols, b":,=");
     let mut branch = parse_path(path)?;
@@ -177,7 +177,7 @@ fn parse_path(symbols: &[Symbol]) -> Result<BranchSpec, SpecError> {
     Ok(BranchSpec { has_glob, ..BranchSpec::new(path.into()) })
 }
 
-/// In the notation of the `glob` crate, which has no backslash: a character by itself is put in brackets.
+/// Converts to the notation of the `glob` crate, which has no backslash: literal characters are put in brackets.
 fn pattern(symbols: &[Symbol]) -> Result<String, SpecError> {
     let mut bytes = Vec::with_capacity(symbols.len());
     let mut in_brackets = false;

@@ -1,32 +1,32 @@
-//! How much a branch holds and could still take.
+//! Space of a branch.
 
-/// Space of a branch from statfs, in bytes and inodes. Arithmetic saturates: the figures are estimates.
+/// Space of a branch from statfs, in bytes and inodes. Arithmetic saturates, because the figures are estimates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Size of the file system.
     pub total: u64,
-    /// Not used by anyone.
+    /// Unused bytes.
     pub free: u64,
-    /// Free to unprivileged users: what placement counts with.
+    /// Bytes free for unprivileged users; placement uses these.
     pub available: u64,
-    /// Inodes in all; 0 where the file system does not count them.
+    /// Total inodes; 0 if the file system does not count them.
     pub inodes_total: u64,
-    /// Inodes not used.
+    /// Free inodes.
     pub inodes_free: u64,
 }
 
 impl Space {
-    /// Bytes that hold data, as df shows them.
+    /// Used bytes, as df reports them.
     pub fn used(&self) -> u64 {
         self.total.saturating_sub(self.free)
     }
 
-    /// Bytes that users cannot have: used, or reserved for root. What mergerfs means by "used".
+    /// Bytes that users cannot have: used, or reserved for root. mergerfs calls this "used".
     pub fn taken(&self) -> u64 {
         self.total.saturating_sub(self.available)
     }
 
-    /// After `bytes` more were placed here.
+    /// Space after `bytes` more were placed here.
     #[must_use]
     pub fn less(self, bytes: u64) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl Space {
         }
     }
 
-    /// After `bytes` were given back, never more than there is.
+    /// Space after `bytes` were freed, at most the total.
     #[must_use]
     pub fn more(self, bytes: u64) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Space {
         }
     }
 
-    /// Whether at least `least` inodes are free, as far as the file system counts them.
+    /// True if at least `least` inodes are free, or the file system does not count them.
     pub fn has_inodes(&self, least: u64) -> bool {
         self.inodes_total == 0 || least <= self.inodes_free
     }

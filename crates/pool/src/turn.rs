@@ -1,4 +1,4 @@
-//! Why a branch comes where it does in a ranking, in words.
+//! Explains a branch's rank in words.
 
 use std::fmt;
 
@@ -10,16 +10,17 @@ use crate::size::Size;
 /// Reason of a branch's rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// The first policy of the chain that accepts it.
+    /// The first policy of the chain accepts it.
     Policy(Policy),
-    /// It is under its floor, and the chain ends with `any`.
+    /// It is below its floor, and the chain ends with `any`.
     LastResort,
 }
 
-/// Returns the reason of `candidate`'s rank in `chain`, if it has one: by the same questions as [`rank`](crate::rank).
+/// Returns the reason for `candidate`'s rank in `chain`, by the same checks as [`rank`](crate::rank).
 ///
 /// # Errors
-/// The most telling reason of the policies, all of which refuse it.
+///
+/// The most specific reason, if all policies reject it.
 pub fn turn(chain: &Chain, candidate: &Candidate) -> Result<Turn, Rejection> {
     let mut refused = Rejection::PathMissing;
     for policy in chain.policies() {
@@ -35,12 +36,12 @@ pub fn turn(chain: &Chain, candidate: &Candidate) -> Result<Turn, Rejection> {
 }
 
 impl Turn {
-    /// Whether lots are drawn: the next ranking may be another.
+    /// True for random policies: the next ranking may differ.
     pub fn is_by_lot(self) -> bool {
         matches!(self, Self::Policy(Policy { rank: Rank::Random | Rank::RandomByFree, .. }))
     }
 
-    /// One line: which policy, and the figures by which it ranks this branch.
+    /// One line: the policy, and the figures by which it ranks this branch.
     pub fn explain<'a>(self, candidate: &'a Candidate) -> impl fmt::Display + use<'a> {
         fmt::from_fn(move |out| match self {
             Self::LastResort => {
@@ -103,17 +104,17 @@ mod tests {
         };
         change(&mut candidate);
         let chain: Chain = chain.parse().unwrap();
-        let told = match turn(&chain, &candidate) {
+        let explained = match turn(&chain, &candidate) {
             Ok(turn) => turn.explain(&candidate).to_string(),
             Err(why) => format!("refused: {why:?}"),
         };
-        expected.assert_eq(&told);
+        expected.assert_eq(&explained);
         let ranked = !crate::rank(&chain, &[candidate], &mut || 7).order.is_empty();
         assert_eq!(ranked, turn(&chain, &candidate).is_ok(), "rank says otherwise");
     }
 
     #[test]
-    fn a_turn_is_told_with_its_figures() {
+    fn a_turn_is_explained_with_its_figures() {
         check("ff", |_| (), expect!["ff: by the order of the branches"]);
         check("mfs", |_| (), expect!["mfs: 40 GiB available"]);
         check("mspmfs", |_| (), expect!["mspmfs: holds 2 of the directories on the way, 40 GiB available"]);

@@ -1,4 +1,4 @@
-//! Calls on one name in a directory that is known by its descriptor; a symbolic link there is never followed.
+//! Calls on one name in a directory given by its descriptor. A symbolic link at that name is never followed.
 
 pub(crate) mod procfd;
 
@@ -20,7 +20,7 @@ use crate::identity;
 use crate::stat::Stat;
 use procfd::ProcFd;
 
-/// How often an open is tried that a concurrent rename disturbs.
+/// Attempts at an open that a concurrent rename disturbs (openat2 fails with EAGAIN).
 const OPEN_ATTEMPTS: usize = 16;
 
 /// Whether a name may lead onto another mount.
@@ -37,25 +37,25 @@ pub fn stat(dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat> {
     statx(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT)
 }
 
-/// Attributes of what `fd`, which may be `O_PATH`, stands for.
+/// Returns the attributes of the object behind `fd`, which may be `O_PATH`.
 pub fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat> {
     statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT)
 }
 
-/// Like [`stat_fd`], from the kernel's cache only, without asking the file system's server: enough for device, mount and, of
-/// a mount's root, inode.
+/// Like [`stat_fd`], but from the kernel's cache, without a request to the file system's server. Reliable for the
+/// device, the mount id and the inode number of a mount's root.
 pub fn stat_kept(fd: BorrowedFd<'_>) -> Result<Stat> {
     let how = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     statx(fd, c"", how | AtFlags::STATX_DONT_SYNC)
 }
 
-/// Like [`stat_fd`], asking the file system's server.
+/// Like [`stat_fd`], but asks the file system's server.
 pub fn stat_now(fd: BorrowedFd<'_>) -> Result<Stat> {
     let how = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     statx(fd, c"", how | AtFlags::STATX_FORCE_SYNC)
 }
 
-/// Like [`stat`], asking the file system's server whatever attributes the kernel has cached.
+/// Like [`stat`], but asks the file system's server even if the kernel has the attributes cached.
 pub fn stat_by_name_now(dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat> {
     statx(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_FORCE_SYNC)
 }
@@ -65,9 +65,9 @@ fn statx(fd: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<Stat> {
     call(Call::Stat, || rustix::fs::statx(fd, name, flags, asked)).map(Stat::from)
 }
 
-/// Opens `name` in `dir`, beneath it. With `O_PATH` a symbolic link opens as itself, else it is ELOOP.
+/// Opens `name` in `dir`. With `O_PATH` a symbolic link is opened itself; without it the error is ELOOP.
 ///
-/// `mode` counts only if `flags` can create.
+/// `mode` is used only if `flags` can create.
 pub fn open(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags, mode: u32, mounts: Mounts) -> Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     // openat2 refuses a mode that it would not use.
@@ -104,29 +104,29 @@ pub fn open_root(path: &Path) -> Result<OwnedFd> {
     call(Call::Open, || rustix::fs::openat(CWD, path, flags, Mode::empty()))
 }
 
-/// Opens the relative `path` from `dir`; symbolic links are followed. For what a file system makes up itself.
+/// Opens the relative `path` from `dir`; symbolic links are followed. For virtual files that a file system generates.
 pub fn open_follow(dir: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<OwnedFd> {
     call(Call::Open, || rustix::fs::openat(dir, path, flags | OFlags::CLOEXEC, Mode::empty()))
 }
 
-/// A new file without a name in `dir`; `flags` say how it is open.
+/// Creates a file without a name in `dir`, open with `flags`.
 pub fn tmpfile(dir: BorrowedFd<'_>, flags: OFlags, mode: u32) -> Result<OwnedFd> {
     identity::before_making()?;
-    // O_CREAT is refused beside O_TMPFILE.
+    // O_CREAT together with O_TMPFILE is refused.
     let flags = flags.difference(OFlags::CREATE) | OFlags::TMPFILE | OFlags::CLOEXEC;
     call(Call::Open, || rustix::fs::openat(dir, c".", flags, permissions(mode)))
 }
 
-/// Opens anew, with other `flags`, what `fd` stands for: it may be `O_PATH`, its file may have no name left.
+/// Opens the object behind `fd` again with other `flags`. `fd` may be `O_PATH`, and its file may have no name left.
 ///
-/// Flags that create or look at the name are ignored.
+/// Flags that create a file or act on its name are ignored.
 pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
     let path = ProcFd::of(fd);
     let flags = flags.difference(OFlags::NOFOLLOW | OFlags::CREATE | OFlags::EXCL) | OFlags::CLOEXEC;
     call(Call::Open, || rustix::fs::openat(CWD, path.as_c_str(), flags, Mode::empty()))
 }
 
-/// Like [`reopen`], for reading, and with O_NOATIME if that is permitted.
+/// Like [`reopen`], read-only, with O_NOATIME where that is permitted.
 pub fn reopen_quietly(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
     match reopen(fd, flags | OFlags::NOATIME) {
         Err(error) if error.errno == Errno::PERM => reopen(fd, flags),
@@ -140,7 +140,7 @@ pub fn mkdir(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> Result<()> {
     call(Call::Mkdir, || rustix::fs::mkdirat(dir, name, permissions(mode)))
 }
 
-/// Makes a file of the type in `mode`; `rdev`, as makedev has it, is for devices.
+/// Makes a file of the type in `mode`. `rdev` is the device number in makedev's encoding, used for devices only.
 pub fn mknod(dir: BorrowedFd<'_>, name: &CStr, mode: u32, rdev: u64) -> Result<()> {
     let kind = match FileType::from_raw_mode(mode) {
         FileType::Unknown if mode & libc::S_IFMT == 0 => FileType::RegularFile,
@@ -156,21 +156,22 @@ pub fn symlink(target: &CStr, dir: BorrowedFd<'_>, name: &CStr) -> Result<()> {
     call(Call::Symlink, || rustix::fs::symlinkat(target, dir, name))
 }
 
-/// Gives a file another name; a symbolic link gets it itself.
+/// Makes a hard link; a symbolic link is linked itself.
 pub fn link(olddir: BorrowedFd<'_>, oldname: &CStr, newdir: BorrowedFd<'_>, newname: &CStr) -> Result<()> {
     call(Call::Link, || rustix::fs::linkat(olddir, oldname, newdir, newname, AtFlags::empty()))
 }
 
-/// Gives what `fd` stands for a name: a file of [`tmpfile`], or anything but a directory by `O_PATH`.
+/// Links the object behind `fd` to a name: a file of [`tmpfile`], or an `O_PATH` descriptor of anything but a
+/// directory.
 pub fn link_fd(fd: BorrowedFd<'_>, newdir: BorrowedFd<'_>, newname: &CStr) -> Result<()> {
     match call(Call::Link, || rustix::fs::linkat(fd, c"", newdir, newname, AtFlags::EMPTY_PATH)) {
-        // Without CAP_DAC_READ_SEARCH the kernel wants the way through /proc.
+        // Without CAP_DAC_READ_SEARCH, AT_EMPTY_PATH is refused and the path through /proc works.
         Err(SysError { errno: Errno::NOENT | Errno::PERM, .. }) => {
             let path = ProcFd::of(fd);
             let from = path.as_c_str();
             match call(Call::Link, || rustix::fs::linkat(CWD, from, newdir, newname, AtFlags::SYMLINK_FOLLOW))
             {
-                // What has no name any more seems to be in /proc itself.
+                // An object without a name appears to lie on procfs, so linkat answers EXDEV.
                 Err(SysError { errno: Errno::XDEV, call }) => Err(SysError::new(call, Errno::NOENT)),
                 linked => linked,
             }
@@ -179,7 +180,7 @@ pub fn link_fd(fd: BorrowedFd<'_>, newdir: BorrowedFd<'_>, newname: &CStr) -> Re
     }
 }
 
-/// Removes a name that is not a directory's.
+/// Removes a name of anything but a directory.
 pub fn unlink(dir: BorrowedFd<'_>, name: &CStr) -> Result<()> {
     call(Call::Unlink, || rustix::fs::unlinkat(dir, name, AtFlags::empty()))
 }
@@ -197,7 +198,7 @@ pub fn rename(
     new: &CStr,
     flags: RenameFlags,
 ) -> Result<()> {
-    // Some file systems refuse renameat2 as such.
+    // Some file systems refuse renameat2 itself, even without flags.
     if flags.is_empty() {
         call(Call::Rename, || rustix::fs::renameat(olddir, old, newdir, new))
     } else {
@@ -210,9 +211,9 @@ pub fn rename(
     }
 }
 
-/// Emulates `NOREPLACE` for a file where the file system knows no flags (GlusterFS), by link and unlink: the file always has
-/// a name, and no other file's name is taken. Objects that cannot have links, such as directories, are refused with
-/// `refused`.
+/// Emulates `NOREPLACE` by link and unlink on file systems without rename flags (GlusterFS). The file has a name at
+/// every moment, and no other file is replaced. Returns `refused` for objects that cannot be linked, such as
+/// directories.
 fn rename_by_link(
     olddir: BorrowedFd<'_>,
     old: &CStr,
@@ -225,11 +226,11 @@ fn rename_by_link(
         _ => error,
     })?;
     let Err(error) = unlink(olddir, old) else { return Ok(()) };
-    // It must not keep two names: the error is returned even if the new name cannot be removed.
+    // The file must not keep two names: the error is returned even if the new name cannot be removed.
     unlink(newdir, new).and(Err(error))
 }
 
-/// A symbolic link's target; with an empty name that of the link whose `O_PATH` descriptor `dir` is.
+/// Returns a symbolic link's target. With an empty name, `dir` is an `O_PATH` descriptor of the link.
 pub fn readlink(dir: BorrowedFd<'_>, name: &CStr) -> Result<Vec<u8>> {
     call(Call::Readlink, || rustix::fs::readlinkat(dir, name, Vec::new())).map(|target| target.into_bytes())
 }

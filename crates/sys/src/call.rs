@@ -1,11 +1,11 @@
-//! One throat for system calls: retry, label, count, and fail on demand.
+//! The one function through which every system call goes: it retries, labels, counts and injects faults.
 
 use rustix::io::Errno;
 
 /// The result of a system call.
 pub type Result<T, E = SysError> = std::result::Result<T, E>;
 
-/// Which system call (or family of them).
+/// A system call, or a family of related ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "the variants are named after the calls")]
@@ -104,13 +104,13 @@ pub struct SysError {
 }
 
 impl SysError {
-    /// `call` answered `errno`.
+    /// Error `errno` of `call`.
     pub const fn new(call: Call, errno: Errno) -> Self {
         Self { call, errno }
     }
 }
 
-/// Runs `attempt` until a signal does not interrupt it.
+/// Runs `attempt`, again for as long as it fails with EINTR.
 pub(crate) fn call<T>(call: Call, mut attempt: impl FnMut() -> rustix::io::Result<T>) -> Result<T> {
     loop {
         match once(call, &mut attempt) {
@@ -120,7 +120,7 @@ pub(crate) fn call<T>(call: Call, mut attempt: impl FnMut() -> rustix::io::Resul
     }
 }
 
-/// Runs `attempt` once: for calls that a signal is meant to interrupt.
+/// Runs `attempt` once. For calls that a signal is meant to interrupt.
 pub(crate) fn once<T>(call: Call, mut attempt: impl FnMut() -> rustix::io::Result<T>) -> Result<T> {
     crate::count::one(call);
     #[cfg(feature = "fault")]

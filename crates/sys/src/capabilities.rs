@@ -1,7 +1,7 @@
-//! The capabilities that the daemon keeps; all others it gives up before it has a second thread.
+//! The capabilities that the daemon keeps. It drops all others while it has one thread.
 //!
-//! A daemon with CAP_SYS_ADMIN and CAP_DAC_OVERRIDE is as good as root for an attacker. Dropped are capabilities that it has
-//! no use for: loading modules, network settings, raw devices, the clock, other processes' limits.
+//! With CAP_SYS_ADMIN and CAP_DAC_OVERRIDE it is still as powerful as root. Dropped are those it never uses: loading
+//! modules, network configuration, raw devices, the clock, limits of other processes.
 
 use rustix::io::Errno;
 use rustix::thread::{
@@ -11,7 +11,7 @@ use rustix::thread::{
 
 use crate::call::{Call, Result, call};
 
-/// Capabilities that stay, each with its reason.
+/// Capabilities that are kept, each with its reason.
 pub const KEPT: &[(CapabilitySet, &str)] = &[
     (CapabilitySet::CHOWN, "a copy that is made on another branch gets its file's owner"),
     (
@@ -41,11 +41,12 @@ pub const KEPT: &[(CapabilitySet, &str)] = &[
     (CapabilitySet::NET_BIND_SERVICE, "metrics= at a port below 1024"),
 ];
 
-/// Gives up every capability that is not [`KEPT`], for the calling thread and those that it starts, and for programs that
-/// they run. Nothing changes for a process that is not root, which has none.
+/// Drops every capability that is not in [`KEPT`], for the calling thread, threads that it starts, and programs that
+/// they execute. Does nothing in a process without root, which has none.
 ///
 /// # Errors
-/// The thread has some of them still.
+///
+/// The thread still has some of them.
 pub fn keep_needed() -> Result<()> {
     let kept = KEPT.iter().fold(CapabilitySet::empty(), |all, (one, _)| all | *one);
     call(Call::Identity, || {
@@ -55,7 +56,7 @@ pub fn keep_needed() -> Result<()> {
         }
         clear_ambient_capability_set()?;
         if now.effective.contains(CapabilitySet::SETPCAP) {
-            // Numbers that the kernel does not know yet are EINVAL.
+            // Capability numbers that the kernel does not know fail with EINVAL.
             for one in (CapabilitySet::all() - kept).iter() {
                 match remove_capability_from_bounding_set(one) {
                     Ok(()) | Err(Errno::INVAL) => {}
@@ -84,7 +85,7 @@ mod tests {
             crate::identity::keep_capabilities().unwrap();
             keep_needed().unwrap();
             keep_needed().unwrap();
-            // What each thread of the daemon does before it acts as somebody.
+            // Each thread of the daemon does this before it acts as a caller.
             std::thread::spawn(|| crate::identity::become_daemon().unwrap()).join().unwrap();
             let after = capabilities(None).unwrap();
             assert!(!after.permitted.intersects(CapabilitySet::SYS_MODULE | CapabilitySet::SETPCAP));

@@ -1,26 +1,26 @@
-//! How many system calls a thread has made, by call.
+//! Counts system calls per thread and per call.
 
 use std::cell::Cell;
 
 use crate::call::Call;
 
 thread_local! {
-    /// How many calls in all, times 256, and which was the last one, plus 1.
+    /// Number of calls so far times 256, plus the last call's number and 1.
     static LAST: Cell<u64> = const { Cell::new(0) };
     static MADE: [Cell<u64>; Call::COUNT] = const { [const { Cell::new(0) }; Call::COUNT] };
 }
 
-/// A thread's system calls.
+/// System calls of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts([u64; Call::COUNT]);
 
 impl Counts {
-    /// Calls of this kind.
+    /// Number of calls of this kind.
     pub fn of(&self, call: Call) -> u64 {
         self.0[call as usize]
     }
 
-    /// All calls.
+    /// Number of calls of all kinds.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -31,7 +31,7 @@ pub(crate) fn one(call: Call) {
     MADE.with(|made| made[call as usize].set(made[call as usize].get() + 1));
 }
 
-/// How many calls the calling thread has made so far, and which was the last.
+/// Returns how many calls the calling thread has made so far, and the last one.
 pub fn last() -> (u64, Option<Call>) {
     let last = LAST.get();
     let which = usize::try_from(last & 0xff).unwrap_or(0).checked_sub(1);
@@ -43,7 +43,7 @@ pub fn this_thread() -> Counts {
     MADE.with(|made| Counts(std::array::from_fn(|at| made[at].get())))
 }
 
-/// Runs `work` on the calling thread: its result, and the system calls that it made through this crate.
+/// Runs `work` on the calling thread. Returns its result and the system calls it made through this crate.
 pub fn scope<T>(work: impl FnOnce() -> T) -> (T, Counts) {
     let before = this_thread();
     let result = work();

@@ -1,8 +1,7 @@
-//! Which scheduling group the kernel's cpu controller has the process in, and whether anybody else is in it.
+//! Scheduling group of the process under the cpu controller, and whether other processes share it.
 //!
-//! The cpu controller is in the unified hierarchy (cgroup v2) or in one of its own (v1). Below its root it makes the
-//! scheduling groups, and sessions (autogroup) have none there. Members of a group are read once: processes come and go
-//! later.
+//! The cpu controller belongs to the unified hierarchy (cgroup v2) or has one of its own (v1). Below its root it makes
+//! scheduling groups, and autogroup has no effect there. Members are read once, although processes come and go later.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -12,21 +11,23 @@ use crate::mounts::{self, MountInfo};
 /// The process's group of the cpu controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuGroup {
-    /// The root: sessions have groups of their own there, where autogroup is on.
+    /// The root group, where autogroup gives each session a group of its own.
     Root,
-    /// One that nobody else is in, but who only waits for this process to be ready: a mount helper and its mount(8).
+    /// A group of this process alone, or shared only with a mount helper and mount(8) that wait for it to be ready.
     Own,
-    /// Other processes are in it or in groups below it, or that is unknown.
+    /// A group with other processes in it or below it, or with members that cannot be read.
     Shared,
 }
 
 impl CpuGroup {
-    /// The calling process's, as it is now.
+    /// Returns the current group of the calling process.
     pub fn of_process() -> Self {
-        // Names of groups may be any bytes.
-        let Ok(told) = std::fs::read("/proc/self/cgroup") else { return Self::Root };
-        let Some(cgroup_path) = CgroupPath::told(&String::from_utf8_lossy(&told)) else { return Self::Root };
-        // Without the mount table no group can be looked at.
+        // Group names may be any bytes.
+        let Ok(table) = std::fs::read("/proc/self/cgroup") else { return Self::Root };
+        let Some(cgroup_path) = CgroupPath::parse(&String::from_utf8_lossy(&table)) else {
+            return Self::Root;
+        };
+        // Without the mount table no group directory can be found.
         match cgroup_path.found(&mounts::list().unwrap_or_default(), sees_all()) {
             Found::Root => Self::Root,
             Found::Unseen => Self::Shared,
@@ -38,27 +39,27 @@ impl CpuGroup {
     }
 }
 
-/// Where `/proc/self/cgroup` says that the process is.
+/// Entry of `/proc/self/cgroup` for the cpu controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CgroupPath {
     /// The cpu controller has a hierarchy of its own.
     separate: bool,
-    /// From the root that the process sees.
+    /// Path from the root that the process sees.
     path: PathBuf,
 }
 
-/// The group that counts.
+/// Result of looking for the group's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Found {
     Root,
     /// Its directory.
     At(PathBuf),
-    /// It is outside of what the process sees.
+    /// It lies outside the part of the hierarchy that the process sees.
     Unseen,
 }
 
 impl CgroupPath {
-    fn told(table: &str) -> Option<Self> {
+    fn parse(table: &str) -> Option<Self> {
         let lines = table.lines().filter_map(|line| {
             let mut fields = line.splitn(3, ':').skip(1);
             Some((fields.next()?, PathBuf::from(fields.next()?)))
@@ -71,9 +72,9 @@ impl CgroupPath {
         separate.into_iter().next().map(|(_, path)| Self { separate: true, path }).or(unified)
     }
 
-    /// `sees_all`: the root that the process sees is that of all.
+    /// Finds the group's directory. `sees_all`: no cgroup namespace hides a part of the hierarchy.
     fn found(&self, mounts: &[MountInfo], sees_all: bool) -> Found {
-        // The last one covers those before.
+        // A later mount covers earlier ones.
         let Some((top, below)) = mounts.iter().rev().find_map(|mount| self.under(mount)) else {
             return if sees_all && self.path == Path::new("/") { Found::Root } else { Found::Unseen };
         };
@@ -81,18 +82,18 @@ impl CgroupPath {
             let at_root = below.as_os_str().is_empty() && top.join("release_agent").exists();
             return if at_root { Found::Root } else { Found::At(top.join(below)) };
         }
-        // The nearest group that the controller is switched on for; those below it have none of their own.
+        // Nearest group with the cpu controller enabled; groups below it have no weight of their own.
         let weighed =
             below.ancestors().map(|part| top.join(part)).find(|dir| dir.join("cpu.weight").exists());
         match weighed {
             Some(dir) => Found::At(dir),
-            // What all groups have but the root of all.
+            // Every group but the root of the whole hierarchy has this file.
             None if top.join("cgroup.events").exists() => Found::Unseen,
             None => Found::Root,
         }
     }
 
-    /// Where the hierarchy is mounted, and the way from there, if this is such a mount and the group is in it.
+    /// Mount point of the hierarchy and path of the group below it, if `mount` is such a mount and contains the group.
     fn under(&self, mount: &MountInfo) -> Option<(PathBuf, PathBuf)> {
         let hierarchy = if self.separate {
             mount.fs_type == "cgroup" && has_word(&mount.super_options, "cpu")
@@ -105,7 +106,7 @@ impl CgroupPath {
     }
 }
 
-/// Whether the process is in no cgroup namespace but the first, or the kernel has none.
+/// True if the process is in the first cgroup namespace, or the kernel has none.
 fn sees_all() -> bool {
     /// Link of the first cgroup namespace (`PROC_CGROUP_INIT_INO` in include/linux/proc_ns.h).
     const FIRST: &str = "cgroup:[4026531835]";
@@ -113,10 +114,10 @@ fn sees_all() -> bool {
     namespace.map_or(true, |namespace| namespace == Path::new(FIRST))
 }
 
-/// Whether no process is in the group at `dir`, or in one below, but these.
+/// True if no process but `these` is in the group at `dir` or in one below it.
 fn only_these(dir: &Path, these: &[u32]) -> io::Result<bool> {
     let listed = std::fs::read_to_string(dir.join("cgroup.procs"))?;
-    // One outside of this PID namespace is 0.
+    // A process outside this PID namespace is listed as 0.
     if !listed.split_whitespace().all(|pid| pid.parse().is_ok_and(|pid| these.contains(&pid))) {
         return Ok(false);
     }
@@ -129,7 +130,8 @@ fn only_these(dir: &Path, these: &[u32]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// This process, and those that only wait for it: the helper that it was forked from, and the mount(8) that started that.
+/// This process and those that only wait for it: the mount helper that it was forked from, and the mount(8) that
+/// started the helper.
 fn companions() -> Vec<u32> {
     let own = std::process::id();
     let mut found = vec![own];
@@ -149,7 +151,7 @@ fn companions() -> Vec<u32> {
 
 fn parent(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything: counted from the last one.
+    // The process name in parentheses may contain anything, so fields count from the last parenthesis.
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
@@ -167,7 +169,7 @@ mod tests {
         CgroupPath { separate, path: path.into() }
     }
 
-    /// A tree of directories with files in them, each with that content.
+    /// Makes a directory tree with these files, each with its content.
     fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for (name, content) in files {
@@ -188,16 +190,16 @@ mod tests {
     #[test]
     fn the_line_of_the_cpu_controller_counts() {
         assert_eq!(
-            CgroupPath::told("0::/system.slice/pool.service\n"),
+            CgroupPath::parse("0::/system.slice/pool.service\n"),
             Some(cgroup_path(false, "/system.slice/pool.service"))
         );
         let hybrid = "4:memory:/m\n3:cpu,cpuacct:/a:b\n1:name=systemd:/s\n0::/u\n";
-        assert_eq!(CgroupPath::told(hybrid), Some(cgroup_path(true, "/a:b")));
-        // cpuacct and cpuset are others.
-        assert_eq!(CgroupPath::told("2:cpuacct:/a\n3:cpuset:/b\n0::/u\n"), Some(cgroup_path(false, "/u")));
-        assert_eq!(CgroupPath::told("2:cpuacct:/a\n"), None);
-        assert_eq!(CgroupPath::told(""), None);
-        assert_eq!(CgroupPath::told("nonsense\n\n:\n0:"), None);
+        assert_eq!(CgroupPath::parse(hybrid), Some(cgroup_path(true, "/a:b")));
+        // cpuacct and cpuset are other controllers.
+        assert_eq!(CgroupPath::parse("2:cpuacct:/a\n3:cpuset:/b\n0::/u\n"), Some(cgroup_path(false, "/u")));
+        assert_eq!(CgroupPath::parse("2:cpuacct:/a\n"), None);
+        assert_eq!(CgroupPath::parse(""), None);
+        assert_eq!(CgroupPath::parse("nonsense\n\n:\n0:"), None);
     }
 
     #[test]
@@ -214,21 +216,21 @@ mod tests {
         assert_eq!(found("/on/off/deep"), Found::At(top.path().join("on")));
         assert_eq!(found("/no/deep"), Found::Root);
         assert_eq!(found("/"), Found::Root);
-        // Above what this process's namespace has.
+        // Above the root of this process's namespace.
         assert_eq!(found("/../other"), Found::Unseen);
         assert_eq!(cgroup_path(true, "/on").found(&mounts, true), Found::Unseen);
     }
 
     #[test]
     fn a_containers_root_is_not_the_root_of_all() {
-        // It has a weight, or one of its ancestors may have.
+        // The group has a weight, or one of its ancestors may have.
         let weighed = tree(&[("cgroup.events", ""), ("cpu.weight", "100")]);
         let mounts = mounted("/", weighed.path(), "cgroup2", "rw");
         assert_eq!(cgroup_path(false, "/").found(&mounts, true), Found::At(weighed.path().to_owned()));
         let plain = tree(&[("cgroup.events", "")]);
         let mounts = mounted("/", plain.path(), "cgroup2", "rw");
         assert_eq!(cgroup_path(false, "/").found(&mounts, true), Found::Unseen);
-        // A part of the hierarchy, as containers without such a namespace have it.
+        // A bind mount of a part of the hierarchy, as in containers without a cgroup namespace.
         let part = tree(&[("cgroup.events", ""), ("in/cpu.weight", "100")]);
         let mounts = mounted("/docker/c1", part.path(), "cgroup2", "rw");
         assert_eq!(
@@ -254,7 +256,7 @@ mod tests {
         assert_eq!(cgroup_path(true, "/").found(&[], true), Found::Root);
         assert_eq!(cgroup_path(false, "/").found(&[], true), Found::Root);
         assert_eq!(cgroup_path(false, "/somewhere").found(&[], true), Found::Unseen);
-        // A namespace of its own has a root of its own.
+        // A cgroup namespace has its own root.
         assert_eq!(cgroup_path(false, "/").found(&[], false), Found::Unseen);
     }
 
@@ -267,7 +269,7 @@ mod tests {
         assert!(!only_these(below.path(), &[7]).unwrap());
         let outside = tree(&[("cgroup.procs", "0\n7\n")]);
         assert!(!only_these(outside.path(), &[7]).unwrap());
-        // A group that does not tell.
+        // A group whose members cannot be read.
         assert!(only_these(tree(&[]).path(), &[7]).is_err());
     }
 

@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use crate::call::{Call, Result, SysError, call};
 use crate::stat::Kind;
 
-/// Room for an entry with the longest name, and some.
+/// Room for an entry with the longest name.
 const SMALLEST_BUFFER: usize = 512;
 
-/// Where the parts of a `struct linux_dirent64` are.
+/// Offsets of the fields of a `struct linux_dirent64`.
 const OFF: usize = 8;
 const RECLEN: usize = 16;
 const DTYPE: usize = 18;
@@ -36,9 +36,9 @@ pub struct Dirent<'a> {
     pub ino: u64,
     /// The position after this entry.
     pub off: u64,
-    /// The type, where the file system tells it here.
+    /// The type, if the file system returns it here.
     pub kind: Option<Kind>,
-    /// The name; `.` and `..` are among them.
+    /// The name; `.` and `..` are returned too.
     pub name: &'a CStr,
 }
 
@@ -54,12 +54,12 @@ impl Dirents {
         call(Call::Seek, || rustix::fs::seek(&self.fd, SeekFrom::Start(off))).map(drop)
     }
 
-    /// Whether the next entry was read ahead: it is had without asking the file system.
+    /// True if the next entry is in the buffer, so that it needs no system call.
     pub fn has_next(&self) -> bool {
         !self.unread.is_empty()
     }
 
-    /// The next entry, or none at the end.
+    /// Returns the next entry, or `None` at the end.
     #[expect(clippy::should_implement_trait, reason = "an iterator could not lend from its buffer")]
     pub fn next(&mut self) -> Result<Option<Dirent<'_>>> {
         if self.unread.is_empty() {
@@ -69,7 +69,7 @@ impl Dirents {
         if unread.is_empty() {
             return Ok(None);
         }
-        // Never from a sound kernel; to skip it silently would lose entries.
+        // A sound kernel never returns this. Skipping it silently would lose entries.
         let (entry, len) = parse(unread).ok_or(SysError::new(Call::Getdents, Errno::IO))?;
         self.unread.start += len;
         Ok(Some(entry))
@@ -92,7 +92,7 @@ impl fmt::Debug for Dirents {
     }
 }
 
-/// The first entry in `bytes` and its length; none if it is malformed.
+/// Parses the first entry in `bytes`. Returns it and its length, or `None` if it is malformed.
 fn parse(bytes: &[u8]) -> Option<(Dirent<'_>, usize)> {
     let len = usize::from(u16::from_ne_bytes(*bytes.get(RECLEN..)?.first_chunk()?));
     let record = bytes.get(..len)?;
@@ -143,7 +143,7 @@ mod tests {
             (c"sub", Kind::Dir),
             (c"link", Kind::Symlink),
         ] {
-            assert!(found[name].is_none_or(|told| told == kind), "{name:?}");
+            assert!(found[name].is_none_or(|known| known == kind), "{name:?}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Where a file has space on its disk (FIEMAP).
+//! Allocated extents of a file (FIEMAP).
 #![allow(unsafe_code, reason = "an ioctl is as safe as its number and its memory match")]
 
 use std::os::fd::BorrowedFd;
@@ -11,17 +11,17 @@ use crate::call::{Call, Result, call};
 const FS_IOC_FIEMAP: Opcode = 0xc020_660b;
 /// `FIEMAP_EXTENT_UNWRITTEN`.
 const UNWRITTEN: u32 = 0x0800;
-/// Extents asked for at a time.
+/// Extents per request.
 const AT_ONCE: u32 = 64;
 
-/// Part of a file that has space on the disk.
+/// Allocated part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Its first byte in the file.
     pub start: u64,
     /// Its length in bytes.
     pub len: u64,
-    /// It was allocated and not written to: it reads as zeros.
+    /// Allocated but not written: it reads as zeros.
     pub unwritten: bool,
 }
 
@@ -49,10 +49,12 @@ struct Request {
     extents: [RawExtent; AT_ONCE as usize],
 }
 
-/// Returns some extents of the file behind `fd` that end after `start`, in order; none: there are no more.
+/// Returns some extents of the file behind `fd` that end after `start`, in order. An empty list means that there are no
+/// more.
 ///
 /// # Errors
-/// EOPNOTSUPP or ENOTTY if the file system does not tell.
+///
+/// EOPNOTSUPP or ENOTTY if the file system does not report extents.
 pub fn extents(fd: BorrowedFd<'_>, start: u64) -> Result<Vec<Extent>> {
     let mut request = Request {
         start,
@@ -64,18 +66,19 @@ pub fn extents(fd: BorrowedFd<'_>, start: u64) -> Result<Vec<Extent>> {
         extents: [RawExtent::default(); AT_ONCE as usize],
     };
     call(Call::Ioctl, || {
-        // SAFETY: the number reads and writes a `struct fiemap` and the `count` extents behind it, which `request` has.
+        // SAFETY: the opcode reads and writes a `struct fiemap` and the `count` extents after it, which `request`
+        // contains.
         let asked = unsafe { Updater::<FS_IOC_FIEMAP, Request>::new(&mut request) };
         // SAFETY: as above; all of it is integers, of which any value is valid.
         unsafe { ioctl(fd, asked) }
     })?;
-    let told = request.extents.iter().take(usize::try_from(request.mapped).unwrap_or(0));
+    let extents = request.extents.iter().take(usize::try_from(request.mapped).unwrap_or(0));
     let extent = |raw: &RawExtent| Extent {
         start: raw.logical,
         len: raw.length,
         unwritten: raw.flags & UNWRITTEN != 0,
     };
-    Ok(told.map(extent).collect())
+    Ok(extents.map(extent).collect())
 }
 
 #[cfg(test)]
@@ -91,10 +94,10 @@ mod tests {
         match crate::file::fallocate(file.as_fd(), 0, 1 << 20, 1 << 20)
             .and_then(|()| extents(file.as_fd(), 0))
         {
-            Ok(told) => {
+            Ok(found) => {
                 let allocated: u64 =
-                    told.iter().filter(|extent| extent.unwritten).map(|extent| extent.len).sum();
-                assert_eq!((told[0].start, allocated), (1 << 20, 1 << 20), "{told:?}");
+                    found.iter().filter(|extent| extent.unwritten).map(|extent| extent.len).sum();
+                assert_eq!((found[0].start, allocated), (1 << 20, 1 << 20), "{found:?}");
                 assert_eq!(extents(file.as_fd(), 2 << 20).unwrap(), []);
             }
             Err(SysError { call: Call::Ioctl | Call::Fallocate, .. }) => {

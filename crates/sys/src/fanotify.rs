@@ -1,4 +1,4 @@
-//! Notices of changes on a file system by any process: fanotify with handles and names.
+//! Events for changes that any process makes on a file system: fanotify with handles and names.
 #![allow(unsafe_code, reason = "fanotify has no safe wrapper")]
 
 use std::ffi::CStr;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::call::{Call, Result, call, once};
 use crate::handle::FileHandle;
 
-/// A queue of events. The system keeps 16 384 at most, and says when it had to drop some.
+/// A queue of events. The kernel keeps at most 16 384 and reports when it dropped some.
 #[derive(Debug)]
 pub struct Group(OwnedFd);
 
@@ -23,17 +23,17 @@ impl EventMask {
     pub const ATTRIBUTES: Self = Self(libc::FAN_ATTRIB);
     /// A file that was open for writing was closed.
     pub const WRITTEN: Self = Self(libc::FAN_CLOSE_WRITE);
-    /// A name came, went, or means something else.
+    /// A name was made, removed, or now means another object.
     pub const NAMES: Self =
         Self(libc::FAN_CREATE | libc::FAN_DELETE | libc::FAN_MOVED_FROM | libc::FAN_MOVED_TO);
-    /// A name came.
+    /// A name was made.
     pub const CAME: Self = Self(libc::FAN_CREATE | libc::FAN_MOVED_TO);
-    /// The name is, or was, a directory's.
+    /// The object is, or was, a directory.
     pub const OF_DIRECTORY: Self = Self(libc::FAN_ONDIR);
     /// Events were dropped.
     pub const OVERFLOW: Self = Self(libc::FAN_Q_OVERFLOW);
 
-    /// Whether any of `other` was done.
+    /// True if the mask has any bit of `other`.
     #[must_use]
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
@@ -43,25 +43,26 @@ impl EventMask {
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event<'b> {
-    /// Kinds of change; several if they came close together.
+    /// Kinds of change; the kernel merges events that come close together.
     pub mask: EventMask,
-    /// The process that did it.
+    /// The process that made the change.
     pub pid: u32,
-    /// The file system, as statfs(2) has it.
+    /// The file system's id, as statfs(2) returns it.
     pub fsid: u64,
-    /// The directory that it was done in.
+    /// The directory of the change.
     pub dir: Option<FileHandle>,
-    /// Under which name there. None: it was done to the directory itself.
+    /// The name in that directory. `None` if the directory itself changed.
     pub name: Option<&'b CStr>,
-    /// The file that it was done to, where that is not a matter of names.
+    /// The changed file, for events that are not about names.
     pub object: Option<FileHandle>,
 }
 
 impl Group {
-    /// A group without marks. Needs `CAP_SYS_ADMIN`.
+    /// Makes a group without marks. Needs `CAP_SYS_ADMIN`.
     ///
     /// # Errors
-    /// The kernel cannot (before 5.9), or may not.
+    ///
+    /// The kernel is older than 5.9, or permission is missing.
     pub fn new() -> Result<Self> {
         const FLAGS: libc::c_uint = libc::FAN_CLASS_NOTIF
             | libc::FAN_CLOEXEC
@@ -72,7 +73,7 @@ impl Group {
             // SAFETY: takes integers.
             match unsafe { libc::fanotify_init(FLAGS, 0) } {
                 -1 => Err(last_error()),
-                // SAFETY: the descriptor was just made, and nobody else knows it.
+                // SAFETY: the descriptor was just made and has no other owner.
                 fd => Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) })),
             }
         })
@@ -81,7 +82,8 @@ impl Group {
     /// Marks the whole file system of `root`, which must not be `O_PATH`.
     ///
     /// # Errors
-    /// The file system has no handles or no id of its own.
+    ///
+    /// The file system has no file handles or no id of its own.
     pub fn watch(&self, root: BorrowedFd<'_>) -> Result<()> {
         let deeds =
             EventMask::ATTRIBUTES.0 | EventMask::WRITTEN.0 | EventMask::NAMES.0 | EventMask::OF_DIRECTORY.0;
@@ -98,16 +100,18 @@ impl Group {
     /// Sleeps until there are events.
     ///
     /// # Errors
-    /// What the kernel says.
+    ///
+    /// The error of poll(2).
     pub fn wait(&self) -> Result<()> {
         let ready = || poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None).map(drop);
         call(Call::Watch, ready)
     }
 
-    /// The events that wait, into `buffer` (at least 4 KiB): how many bytes; 0 if there are none.
+    /// Reads pending events into `buffer` (at least 4 KiB). Returns the number of bytes; 0 if no event is pending.
     ///
     /// # Errors
-    /// What the kernel says.
+    ///
+    /// The error of read(2).
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize> {
         match once(Call::Watch, || rustix::io::read(&self.0, &mut *buffer)) {
             Err(error) if matches!(error.errno, Errno::AGAIN | Errno::INTR) => Ok(0),
@@ -122,7 +126,7 @@ impl AsFd for Group {
     }
 }
 
-/// The events in what was read.
+/// Iterates over the events in `bytes`, as [`Self::read`] returned them.
 pub fn events(mut bytes: &[u8]) -> impl Iterator<Item = Event<'_>> {
     std::iter::from_fn(move || {
         let len = usize::try_from(word(bytes, 0)?).ok()?;
@@ -132,9 +136,9 @@ pub fn events(mut bytes: &[u8]) -> impl Iterator<Item = Event<'_>> {
     })
 }
 
-/// Bytes of `struct fanotify_event_metadata`.
+/// Size of `struct fanotify_event_metadata`.
 const METADATA: usize = 24;
-/// Bytes of `struct fanotify_event_info_fid` before the handle, and of the handle before its own.
+/// Size of `struct fanotify_event_info_fid` up to the handle, which is also that of the handle's header.
 const INFO: usize = 12;
 const HANDLE: usize = 8;
 
@@ -205,11 +209,11 @@ mod tests {
         let ours: Vec<Event<'_>> = events(&buffer[..len])
             .filter(|event| event.pid == std::process::id() && event.dir.as_ref() == Some(&handle))
             .collect();
-        let told = |name: &CStr, mask: EventMask| {
+        let has = |name: &CStr, mask: EventMask| {
             ours.iter().any(|event| event.name == Some(name) && event.mask.has(mask) && event.fsid == fsid)
         };
-        assert!(told(c"film", EventMask::NAMES) && told(c"movie", EventMask::NAMES), "{ours:?}");
-        assert!(told(c"sub", EventMask::OF_DIRECTORY), "{ours:?}");
+        assert!(has(c"film", EventMask::NAMES) && has(c"movie", EventMask::NAMES), "{ours:?}");
+        assert!(has(c"sub", EventMask::OF_DIRECTORY), "{ours:?}");
         let written = ours.iter().find(|event| event.mask.has(EventMask::WRITTEN)).unwrap();
         assert_eq!(written.object, Some(name_to_handle(dir.as_fd(), c"movie").unwrap()));
         while group.read(&mut buffer).unwrap() > 0 {}

@@ -1,4 +1,4 @@
-//! Failing system calls on demand: the n-th of a thread from a test, or of a process from its environment.
+//! Injects failures of system calls: the n-th of a thread, from a test, or of a process, from its environment.
 //!
 //! `FSSTACK_FAULT=kill:N` kills the process at its N-th call, before it is made; `stop:N` stops it there until it gets SIGCONT;
 //! `fail:N:ERRNO` fails that call with an error number. N starts at 1.
@@ -12,19 +12,19 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use crate::call::Call;
 
-/// Where the plan of a process comes from.
+/// Environment variable with the fault of a process.
 const VARIABLE: &str = "FSSTACK_FAULT";
 
-/// State of a thread's scope: calls counted and failures due.
+/// Fault injection of a thread: calls counted and failures due.
 #[derive(Clone, Copy)]
 struct Plan {
     made: u64,
     fails: Option<(u64, Errno)>,
-    /// Whether the calls after it fail too.
+    /// True if the calls after it fail too.
     for_good: bool,
-    /// Another call that fails; 0: none.
+    /// Number of a second call that fails; 0 for none.
     also: u64,
-    /// The first that failed.
+    /// The first call that failed.
     failed: Option<Call>,
 }
 
@@ -32,7 +32,7 @@ impl Plan {
     const NOTHING: Self = Self { made: 0, fails: None, for_good: false, also: 0, failed: None };
 }
 
-/// Faults that the environment asks for.
+/// A fault given in the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Kill { nth: u64 },
@@ -40,7 +40,7 @@ enum Order {
     Fail { nth: u64, errno: Errno },
 }
 
-/// Action before a call of the thread's scope: the call's number, and the action.
+/// Number of a call in the thread's scope, and the action before it.
 type FaultAction = (u64, Box<dyn FnOnce()>);
 
 thread_local! {
@@ -48,33 +48,33 @@ thread_local! {
     static DEED: RefCell<Option<FaultAction>> = const { RefCell::new(None) };
 }
 
-/// Runs `work` on the calling thread: its result, and how many calls it made that could have failed.
+/// Runs `work` on the calling thread. Returns its result and how many calls of it could have failed.
 pub fn count<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let (result, plan) = scope(Plan::NOTHING, work);
     (result, plan.made)
 }
 
-/// Runs `work` on the calling thread, its `nth` call (from 1) failing with `errno`: its result, and which call
-/// that was, if there were so many.
+/// Runs `work` on the calling thread; its `nth` call (from 1) fails with `errno`. Returns its result and the failed
+/// call, if there were that many.
 pub fn fail<T>(nth: u64, errno: Errno, work: impl FnOnce() -> T) -> (T, Option<Call>) {
     let (result, plan) = scope(Plan { fails: Some((nth, errno)), ..Plan::NOTHING }, work);
     (result, plan.failed)
 }
 
-/// Like [`fail`], and every call after the `nth` fails too, until `work` ends: the branch is out of reach.
+/// Like [`fail`], and every later call fails too until `work` ends, as for an unreachable branch.
 pub fn cut_off<T>(nth: u64, errno: Errno, work: impl FnOnce() -> T) -> (T, Option<Call>) {
     let (result, plan) = scope(Plan { fails: Some((nth, errno)), for_good: true, ..Plan::NOTHING }, work);
     (result, plan.failed)
 }
 
-/// Like [`fail`], and the call `later` calls after the `nth` fails too: one of the branches is out of reach, another is not.
+/// Like [`fail`], and the call `later` calls after the `nth` fails too: one branch is unreachable, another is not.
 pub fn fail_twice<T>(nth: u64, later: u64, errno: Errno, work: impl FnOnce() -> T) -> (T, Option<Call>) {
     let (result, plan) = scope(Plan { fails: Some((nth, errno)), also: nth + later, ..Plan::NOTHING }, work);
     (result, plan.failed)
 }
 
-/// Runs `work` on the calling thread, and `action` right before its `nth` call (from 1): its result, and whether there were so
-/// many calls. What another thread does in between is done there, and waited for.
+/// Runs `work` on the calling thread, and `action` right before its `nth` call (from 1). Returns its result and whether
+/// there were that many calls. `action` may wait for another thread's work at that point.
 pub fn before<T>(nth: u64, action: impl FnOnce() + 'static, work: impl FnOnce() -> T) -> (T, bool) {
     DEED.set(Some((nth, Box::new(action))));
     let (result, _) = scope(Plan::NOTHING, work);
@@ -82,7 +82,7 @@ pub fn before<T>(nth: u64, action: impl FnOnce() + 'static, work: impl FnOnce() 
 }
 
 fn scope<T>(plan: Plan, work: impl FnOnce() -> T) -> (T, Plan) {
-    /// Puts the outer scope's plan back, also when `work` panics.
+    /// Restores the outer scope's plan, also when `work` panics.
     struct Outer(Option<Plan>);
     impl Drop for Outer {
         fn drop(&mut self) {
@@ -94,7 +94,7 @@ fn scope<T>(plan: Plan, work: impl FnOnce() -> T) -> (T, Plan) {
     (result, PLAN.get().unwrap_or(plan))
 }
 
-/// Errno for the call about to be made, if a fault is due. Counts the call.
+/// Counts the call. Returns an errno if a fault is due for it.
 pub(crate) fn due(call: Call) -> Option<Errno> {
     by_thread(call).or_else(by_process)
 }
@@ -123,7 +123,7 @@ fn by_process() -> Option<Errno> {
     match order {
         Order::Kill { nth } if nth == made => die(),
         Order::Stop { nth } if nth == made => {
-            // It cannot fail for the process itself.
+            // Signalling one's own process cannot fail.
             let _ = kill_process(getpid(), Signal::STOP);
             None
         }
@@ -132,15 +132,16 @@ fn by_process() -> Option<Errno> {
     }
 }
 
-/// Ends the process as a power cut would: nothing is flushed, nothing unwinds.
+/// Ends the process like a power cut: nothing is flushed or unwound.
 fn die() -> ! {
-    // It cannot fail for the process itself; if it did, an abort comes next to it.
+    // Signalling one's own process cannot fail; if it did, the abort below ends it.
     let _ = kill_process(getpid(), Signal::KILL);
     std::process::abort()
 }
 
 /// # Panics
-/// If the variable is malformed: a fault that is silently not injected would make a test pass.
+///
+/// If the variable is malformed: a fault that is silently not injected would let a test pass.
 fn from_environment() -> Option<Order> {
     let value = std::env::var_os(VARIABLE)?;
     let order = value.to_str().and_then(parse);

@@ -13,27 +13,27 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::call::{Call, Result, call, once};
 
-/// How durable a write is when it returns, and where it goes.
+/// Durability and position of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteFlags {
-    /// The content is, and what it takes to read it back.
+    /// Write as with O_DSYNC: content, and the metadata needed to read it, are durable on return.
     pub dsync: bool,
-    /// So are all attributes.
+    /// Write as with O_SYNC: all attributes are durable too.
     pub sync: bool,
-    /// It goes to the end of the file, wherever it says that it goes.
+    /// Write to the end of the file, whatever the offset.
     pub append: bool,
 }
 
-/// Kind of a search in a sparse file.
+/// Target of a search in a sparse file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
     /// Data.
     Data,
-    /// A hole; the end of the file is one.
+    /// A hole; the end of the file counts as one.
     Hole,
 }
 
-/// Figures of a file system.
+/// Size and space of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsSpace {
     /// Its type's magic number.
@@ -44,33 +44,33 @@ pub struct FsSpace {
     pub block_size: u64,
     /// The unit of `blocks`, `free` and `avail`.
     pub frag_size: u64,
-    /// Size.
+    /// Size, in units of `frag_size`.
     pub blocks: u64,
-    /// Free space.
+    /// Free space, in units of `frag_size`.
     pub free: u64,
-    /// Free space for users without privileges.
+    /// Free space for unprivileged users, in units of `frag_size`.
     pub avail: u64,
-    /// Inodes.
+    /// Number of inodes.
     pub files: u64,
-    /// Inodes that are free.
+    /// Number of free inodes.
     pub files_free: u64,
-    /// The longest name.
+    /// Longest name, in bytes.
     pub name_max: u64,
-    /// Whether the mount is read-only.
+    /// True if the mount is read-only.
     pub read_only: bool,
 }
 
-/// Reads at `off`; how many bytes, 0 at the end.
+/// Reads at `off`. Returns the number of bytes; 0 at the end of the file.
 pub fn read_at(fd: BorrowedFd<'_>, buf: &mut [u8], off: u64) -> Result<usize> {
     call(Call::Read, || rustix::io::pread(fd, &mut *buf, off))
 }
 
-/// Writes at `off`; how many bytes.
+/// Writes at `off`. Returns the number of bytes.
 pub fn write_at(fd: BorrowedFd<'_>, data: &[u8], off: u64) -> Result<usize> {
     call(Call::Write, || rustix::io::pwrite(fd, data, off))
 }
 
-/// Writes at `off` as `flags` say; how many bytes.
+/// Writes at `off` with `flags`. Returns the number of bytes.
 pub fn write_at_flags(fd: BorrowedFd<'_>, data: &[u8], off: u64, flags: WriteFlags) -> Result<usize> {
     if flags == WriteFlags::default() {
         return write_at(fd, data, off);
@@ -85,7 +85,7 @@ pub fn write_at_flags(fd: BorrowedFd<'_>, data: &[u8], off: u64, flags: WriteFla
     })
 }
 
-/// Reports to an observer, in builds for tests, that the file is on disk if `done` says so.
+/// Reports to an observer, in builds for tests, that the file is on disk, if `done` is a success.
 fn synced<T>(fd: BorrowedFd<'_>, done: rustix::io::Result<T>) -> rustix::io::Result<T> {
     #[cfg(feature = "fault")]
     if done.is_ok() {
@@ -106,15 +106,15 @@ pub fn chmod(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
     call(Call::Chmod, || rustix::fs::fchmod(fd, rustix::fs::Mode::from_raw_mode(mode & 0o7777)))
 }
 
-/// Takes or gives back space; `mode` is of `FALLOC_FL_*`.
+/// Allocates or frees space; `mode` consists of `FALLOC_FL_*`.
 pub fn fallocate(fd: BorrowedFd<'_>, mode: u32, off: u64, len: u64) -> Result<()> {
     let mode = FallocateFlags::from_bits_retain(mode);
     call(Call::Fallocate, || rustix::fs::fallocate(fd, mode, off, len))
 }
 
-/// Where from `off` on the first data or hole is; ENXIO if there is none.
+/// Returns the offset of the first data or hole from `off` on; ENXIO if there is none.
 ///
-/// It moves the file's position, which nothing else here uses.
+/// It moves the descriptor's position, which nothing else here uses.
 pub fn seek(fd: BorrowedFd<'_>, off: u64, whence: Whence) -> Result<u64> {
     let to = || match whence {
         Whence::Data => SeekFrom::Data(off),
@@ -123,7 +123,7 @@ pub fn seek(fd: BorrowedFd<'_>, off: u64, whence: Whence) -> Result<u64> {
     call(Call::Seek, || rustix::fs::seek(fd, to()))
 }
 
-/// Copies a range inside the kernel; how many bytes, 0 at the end of `fd_in`.
+/// Copies a range inside the kernel. Returns the number of bytes; 0 at the end of `fd_in`.
 pub fn copy_range(
     fd_in: BorrowedFd<'_>,
     off_in: u64,
@@ -142,7 +142,7 @@ pub fn reflink(src: BorrowedFd<'_>, dst: BorrowedFd<'_>) -> Result<()> {
     call(Call::Ioctl, || rustix::fs::ioctl_ficlone(dst, src))
 }
 
-/// Lets go of what is cached of the content and is on disk: what is read next comes from there.
+/// Drops clean cached pages of the file, so that the next read comes from disk.
 pub fn drop_cached(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Read, || rustix::fs::fadvise(fd, 0, None, rustix::fs::Advice::DontNeed))
 }
@@ -152,7 +152,7 @@ pub fn fsync(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Fsync, || synced(fd, rustix::fs::fsync(fd)))
 }
 
-/// Makes content durable, and what it takes to read it back.
+/// Makes content durable, and the metadata needed to read it.
 pub fn fdatasync(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Fsync, || synced(fd, rustix::fs::fdatasync(fd)))
 }
@@ -166,17 +166,17 @@ pub fn set_noatime(fd: BorrowedFd<'_>, quiet: bool) -> Result<()> {
     })
 }
 
-/// Writes go where they say from now on, though the descriptor was opened with O_APPEND.
+/// Clears O_APPEND, so that writes go to the given offset.
 pub fn stop_appending(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Open, || rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? - OFlags::APPEND))
 }
 
-/// Whether all that is written by `fd` goes to the file's end.
+/// True if writes through `fd` are appended.
 pub fn appends(fd: BorrowedFd<'_>) -> Result<bool> {
     call(Call::Open, || Ok(rustix::fs::fcntl_getfl(fd)?.contains(OFlags::APPEND)))
 }
 
-/// Waits for what is on its way to the disk, and sends nothing more: what of it, or earlier, could not be stored.
+/// Waits for writes in progress and starts none. Returns their write-back error, or an earlier one.
 pub fn await_written(fd: BorrowedFd<'_>) -> Result<()> {
     call(Call::Fsync, || {
         // SAFETY: the descriptor is open while it is borrowed; the call touches no memory of the process.
@@ -187,15 +187,15 @@ pub fn await_written(fd: BorrowedFd<'_>) -> Result<()> {
     })
 }
 
-/// Whether this machine has the file open, or mapped, other than by `fd` and its duplicates.
+/// True if this machine has the file open or mapped other than through `fd` and its duplicates.
 ///
-/// A write lease is what the kernel gives only to a file's one opener; it is given back at once. EINVAL where the file system
-/// has no leases.
+/// The kernel grants a write lease only to the sole opener of a file; the lease is returned at once. EINVAL where the
+/// file system has no leases.
 pub fn is_open_elsewhere(fd: BorrowedFd<'_>) -> Result<bool> {
     /// `F_SETSIG` of fcntl(2).
     const SET_SIGNAL: libc::c_int = 10;
-    // An open of the file meanwhile breaks the lease; the holder gets SIGIO, which ends a process, unless
-    // it names another signal: this one is ignored.
+    // An open of the file in between breaks the lease and sends the holder SIGIO, which would end the process. So
+    // another signal is named, one that is ignored by default.
     let lease = |command: libc::c_int, argument: libc::c_int| {
         // SAFETY: the descriptor is open while it is borrowed; the arguments are numbers.
         match unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) } {
@@ -210,7 +210,7 @@ pub fn is_open_elsewhere(fd: BorrowedFd<'_>) -> Result<bool> {
             taken => taken?,
         }
         match lease(libc::F_SETLEASE, libc::F_UNLCK) {
-            // Another thread that asks the same by this descriptor has given it back.
+            // Another thread with the same question on this descriptor has returned the lease.
             Ok(()) | Err(Errno::AGAIN) => Ok(false),
             Err(kept) => Err(kept),
         }
@@ -227,14 +227,14 @@ pub fn syncfs(fd: BorrowedFd<'_>) -> Result<()> {
     })
 }
 
-/// Does to the file what closing a descriptor of it does, and relays close's errno.
+/// Runs the file's flush operation, as closing a descriptor does, and returns close's errno.
 pub fn flush(fd: BorrowedFd<'_>) -> Result<()> {
     let copy = call(Call::Open, || rustix::io::fcntl_dupfd_cloexec(fd, 0))?;
     let mut copy = Some(copy);
-    // A late error of a write is what close may answer; the descriptor is gone then, too: never twice.
+    // close may report a late write error; the descriptor is closed even then, so it is never retried.
     once(Call::Write, || {
         let Some(copy) = copy.take() else { return Ok(()) };
-        // SAFETY: the descriptor comes out of its owner, so nobody else closes or uses it.
+        // SAFETY: the descriptor was taken from its owner, so nothing else closes or uses it.
         match unsafe { libc::close(copy.into_raw_fd()) } {
             0 => Ok(()),
             _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
@@ -242,7 +242,7 @@ pub fn flush(fd: BorrowedFd<'_>) -> Result<()> {
     })
 }
 
-/// Asks the file system that `fd`, which may be `O_PATH`, is on.
+/// Returns the figures of the file system that `fd`, which may be `O_PATH`, is on.
 pub fn statfs(fd: BorrowedFd<'_>) -> Result<FsSpace> {
     let raw = call(Call::Statfs, || rustix::fs::fstatfs(fd))?;
     let block_size = raw.f_bsize.cast_unsigned();
@@ -262,7 +262,7 @@ pub fn statfs(fd: BorrowedFd<'_>) -> Result<FsSpace> {
     })
 }
 
-/// The two words in statvfs's order, the first one low.
+/// The two words of the id in statvfs's order, low word first.
 fn fsid(raw: Fsid) -> u64 {
     // SAFETY: `Fsid` is `repr(C)` and has nothing but two such words, of which any value is valid.
     let [low, high] = unsafe { std::mem::transmute::<Fsid, [i32; 2]>(raw) };
@@ -345,12 +345,12 @@ mod tests {
         assert_ne!(at, libc::MAP_FAILED);
         drop(other);
         assert!(elsewhere(), "by a mapping whose descriptor is closed");
-        // SAFETY: the mapping that was made above, which nothing refers to.
+        // SAFETY: the mapping made above; nothing refers to it.
         assert_eq!(unsafe { libc::munmap(at, 4096) }, 0);
         assert!(!elsewhere());
         let null = File::open("/dev/null").unwrap();
         assert_eq!(is_open_elsewhere(null.as_fd()).unwrap_err().errno, Errno::INVAL);
-        // Opens meanwhile wait for the lease, and its signal does not end the process.
+        // Opens in between wait for the lease; its signal does not end the process.
         std::thread::scope(|scope| {
             let opens = scope.spawn(|| (0..2000).for_each(|_| drop(File::open(&path).unwrap())));
             while !opens.is_finished() {
@@ -372,10 +372,10 @@ mod tests {
         let path = at::open_root(dir.path()).unwrap();
         let real = at::reopen(path.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
         let space = statfs(path.as_fd()).unwrap();
-        let told = rustix::fs::fstatvfs(&real).unwrap();
-        assert_eq!((space.fsid, space.frag_size), (told.f_fsid, told.f_frsize));
-        assert_eq!((space.blocks, space.name_max), (told.f_blocks, told.f_namemax));
-        assert_eq!(space.read_only, told.f_flag.contains(StatVfsMountFlags::RDONLY));
+        let expected = rustix::fs::fstatvfs(&real).unwrap();
+        assert_eq!((space.fsid, space.frag_size), (expected.f_fsid, expected.f_frsize));
+        assert_eq!((space.blocks, space.name_max), (expected.f_blocks, expected.f_namemax));
+        assert_eq!(space.read_only, expected.f_flag.contains(StatVfsMountFlags::RDONLY));
         assert!(space.avail <= space.free && space.f_type != 0);
         let proc = File::open("/proc").unwrap();
         assert_eq!(statfs(proc.as_fd()).unwrap().f_type, 0x9fa0);

@@ -1,4 +1,4 @@
-//! The kernel's switches for FUSE connections: an abort frees all callers stuck in the file system.
+//! Control files of FUSE connections. Aborting one frees all callers stuck in its file system.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,34 +7,34 @@ use std::path::{Path, PathBuf};
 use crate::call::{Call, call};
 use crate::mounts::{self, MountFlags};
 
-/// Where the switches are, once the kernel's own file system for them is mounted there.
+/// Mount point of fusectl, which has the control files.
 const SWITCHES: &str = "/sys/fs/fuse/connections";
-/// That file system.
+/// Type of that file system.
 const FUSECTL: &str = "fusectl";
 /// `FUSE_CTL_SUPER_MAGIC`.
 const MAGIC: u64 = 0x6573_5543;
 
-/// Why a connection goes on.
+/// Reason why a connection was not aborted.
 #[derive(Debug, thiserror::Error)]
 pub enum NotAborted {
-    /// The kernel's switches are not there, and cannot be had.
+    /// The control files are missing and fusectl cannot be mounted.
     #[error("fusectl is not mounted at {SWITCHES}, and could not be: {0}")]
     NoSwitches(io::Error),
-    /// This one is not there: nothing is connected by that number any more.
+    /// No connection has this number any more.
     #[error("{}: there is no such connection any more", .0.display())]
     Ended(PathBuf),
-    /// It cannot be written to.
+    /// The control file cannot be written.
     #[error("{}: {error}", switch.display())]
     Switch {
-        /// The file.
+        /// The control file.
         switch: PathBuf,
-        /// Error of the system.
+        /// The error of the write.
         error: io::Error,
     },
 }
 
 impl NotAborted {
-    /// Kind of the system's last error.
+    /// Kind of the underlying error.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::NoSwitches(error) | Self::Switch { error, .. } => error.kind(),
@@ -43,11 +43,13 @@ impl NotAborted {
     }
 }
 
-/// Aborts the connection of that number (the kernel's number of the file system's device): every call inside it fails, and
-/// every later one, until it is mounted again. Mounts fusectl where it is not, as systemd does, and leaves it there.
+/// Aborts the connection with this number (the kernel's number of the file system's device). All pending and later
+/// calls into it fail until it is mounted again. Mounts fusectl if it is missing, as systemd does, and leaves it
+/// mounted.
 ///
 /// # Errors
-/// The switch is not there, or not for the caller.
+///
+/// The control file is missing, or the caller may not write it.
 pub fn abort(connection: u64) -> Result<(), NotAborted> {
     let switch = PathBuf::from(format!("{SWITCHES}/{connection}/abort"));
     let write = || std::fs::write(&switch, "1");
@@ -69,8 +71,8 @@ pub fn abort(connection: u64) -> Result<(), NotAborted> {
     })
 }
 
-/// By what lies at the path: the mount table also lists what another mount hides.
+/// Checks the file system at the path: the mount table also lists mounts that another one hides.
 fn is_there() -> bool {
-    let told = call(Call::Statfs, || rustix::fs::statfs(SWITCHES));
-    told.is_ok_and(|told| told.f_type.cast_unsigned() == MAGIC)
+    let found = call(Call::Statfs, || rustix::fs::statfs(SWITCHES));
+    found.is_ok_and(|found| found.f_type.cast_unsigned() == MAGIC)
 }

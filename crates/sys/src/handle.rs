@@ -1,4 +1,4 @@
-//! File handles: names of files that outlive descriptors and renames.
+//! File handles: identifiers of files that survive closed descriptors and renames.
 #![allow(unsafe_code, reason = "file handles have no safe wrapper")]
 
 use std::ffi::CStr;
@@ -15,19 +15,19 @@ use crate::call::{Call, Result, SysError, call};
 use crate::mounts::{self, MountInfo};
 use crate::stat::Stat;
 
-/// The most bytes that a handle has (`MAX_HANDLE_SZ`).
+/// Largest handle in bytes (`MAX_HANDLE_SZ`).
 const HANDLE_MAX: usize = 128;
 
 /// File handle of a file system.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FileHandle {
-    /// How the file system made the bytes.
+    /// Type of the handle; the file system defines it.
     pub kind: i32,
     /// Bytes that only the file system understands.
     pub bytes: Vec<u8>,
 }
 
-/// A `struct file_handle` with as many bytes as one can have.
+/// A `struct file_handle` with room for the largest handle.
 #[repr(C)]
 struct RawHandle {
     len: u32,
@@ -35,7 +35,7 @@ struct RawHandle {
     bytes: [u8; HANDLE_MAX],
 }
 
-/// The handle of `name` in `dir`, links not followed; of `dir` itself if `name` is empty.
+/// Returns the handle of `name` in `dir`, links not followed, or of `dir` itself if `name` is empty.
 pub fn name_to_handle(dir: BorrowedFd<'_>, name: &CStr) -> Result<FileHandle> {
     let raw = raw_handle(dir, name)?;
     let bytes = usize::try_from(raw.len).ok().and_then(|len| raw.bytes.get(..len));
@@ -68,7 +68,7 @@ fn raw_handle(dir: BorrowedFd<'_>, name: &CStr) -> Result<RawHandle> {
 
 /// Opens the file that `handle` names on the file system of `mount`; `ESTALE` if it is gone.
 ///
-/// `mount` must not be `O_PATH`. Needs `CAP_DAC_READ_SEARCH`: no directory on the way is asked.
+/// `mount` must not be `O_PATH`. Needs `CAP_DAC_READ_SEARCH`, because no directory above the file is checked.
 pub fn open_handle(mount: BorrowedFd<'_>, handle: &FileHandle, flags: OFlags) -> Result<OwnedFd> {
     // Flags are a C int, whatever sign the wrapper gives them.
     let flags = (flags | OFlags::CLOEXEC).bits().cast_signed();
@@ -83,21 +83,21 @@ pub fn open_handle(mount: BorrowedFd<'_>, handle: &FileHandle, flags: OFlags) ->
             return Err(last_error());
         }
         let fd = libc::c_int::try_from(answer).map_err(|_| Errno::BADF)?;
-        // SAFETY: the descriptor was just made, and nobody else knows it.
+        // SAFETY: the descriptor was just made and has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     })
 }
 
-/// A file system whose handles can be made from an inode number (and what is the same for all) alone.
+/// A file system whose handles can be built from an inode number and constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByNumber {
-    /// ext4: a handle without a generation means the inode, whatever its generation.
+    /// ext4: a handle without a generation names the inode, whatever its generation.
     Ext,
-    /// XFS: the generation is asked of it.
+    /// XFS: the generation is read from the file system.
     Xfs,
-    /// btrfs: as ext4, within a subvolume.
+    /// btrfs: like ext4, within one subvolume.
     Btrfs {
-        /// The subvolume that the directory lies in.
+        /// The subvolume of the directory.
         subvolume: u64,
     },
 }
@@ -112,7 +112,7 @@ const BTRFS: i32 = 0x4d;
 const SUBVOLUME_ROOT: u64 = 256;
 
 impl ByNumber {
-    /// From `f_type` of statfs(2) of the directory `root`.
+    /// Returns the kind for the directory `root`, from its `f_type` of statfs(2).
     pub fn of(root: BorrowedFd<'_>, f_type: u64) -> Option<Self> {
         match f_type {
             0xef53 => Some(Self::Ext),
@@ -122,7 +122,7 @@ impl ByNumber {
         }
     }
 
-    /// Kernels differ in whether a handle without a generation will do: tried with the directory itself.
+    /// Kernels differ in whether they accept a handle without a generation, so the directory's own is tried.
     fn of_btrfs(root: BorrowedFd<'_>) -> Option<Self> {
         let raw = raw_handle(root, c"").ok().filter(|raw| raw.kind == BTRFS)?;
         let (own, subvolume) = raw.bytes.first_chunk::<16>().map(|ids| ids.split_at(8))?;
@@ -130,11 +130,12 @@ impl ByNumber {
         how.open(root, u64::from_ne_bytes(own.try_into().ok()?)).ok()?.map(|_| how)
     }
 
-    /// Whether all objects that have a number here are below the directory `root`, which is at `path`: it is all of the file
-    /// system, or of a btrfs subvolume.
+    /// True if every object with a number here is below the directory `root` at `path`, because that is the root of the
+    /// file system or of a btrfs subvolume.
     ///
     /// # Errors
-    /// The mount table cannot be read, or the directory is not there.
+    ///
+    /// The mount table cannot be read, or the directory is missing.
     pub fn is_all_below(self, root: BorrowedFd<'_>, path: &Path) -> io::Result<bool> {
         let stat = at::stat_fd(root).map_err(|error| error.errno)?;
         if let Self::Btrfs { .. } = self {
@@ -150,7 +151,7 @@ impl ByNumber {
         loop {
             let stat = if name.is_empty() { at::stat_fd(dir) } else { at::stat(dir, name) }?;
             let raw = match raw_handle(dir, name) {
-                // A mount of another kind below, whose objects are not opened by number.
+                // Another file system mounted below, whose objects are not opened by number.
                 Err(error) if error.errno == Errno::OPNOTSUPP => return Ok(stat),
                 raw => raw?,
             };
@@ -165,7 +166,7 @@ impl ByNumber {
         }
     }
 
-    /// Inode number and generation.
+    /// Returns the inode number and generation in a handle.
     fn parse(self, raw: &RawHandle) -> Option<(u64, u32)> {
         let word = |at: usize| Some(u32::from_ne_bytes(*raw.bytes.get(at..at + 4)?.first_chunk()?));
         match (self, raw.kind) {
@@ -176,12 +177,12 @@ impl ByNumber {
         }
     }
 
-    /// Opens (`O_PATH`) the inode `ino` of the file system that the directory `root` is on, under whatever name it
-    /// has now. None: the number is not in use.
+    /// Opens inode `ino` (`O_PATH`) of the file system of the directory `root`, under whatever name it has now. `None`
+    /// if the number is not in use.
     ///
-    /// Whether it is the object that was meant, and not a later one of the same number, is for the caller to see.
+    /// The caller checks that it is the expected object and not a later one with the same number.
     pub fn open(self, root: BorrowedFd<'_>, ino: u64) -> Result<Option<OwnedFd>> {
-        // `O_PATH` takes neither an ioctl nor a handle.
+        // An `O_PATH` descriptor serves neither for an ioctl nor for opening a handle.
         let root = at::reopen(root, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let known = match self {
             Self::Ext => u32::try_from(ino).ok().map(|ino| (INO32_GEN, ino.to_ne_bytes().to_vec(), 0)),
@@ -194,7 +195,7 @@ impl ByNumber {
         let Some((kind, mut bytes, generation)) = known else { return Ok(None) };
         bytes.extend_from_slice(&generation.to_ne_bytes());
         match open_handle(root.as_fd(), &FileHandle { kind, bytes }, OFlags::PATH | OFlags::NOFOLLOW) {
-            // Freed, or used again between the two calls.
+            // Freed, or reused, between the two calls.
             Err(error) if matches!(error.errno, Errno::STALE | Errno::NOENT | Errno::INVAL) => Ok(None),
             opened => opened.map(Some),
         }
@@ -213,7 +214,7 @@ struct BulkRequest {
     got: *mut i32,
 }
 
-/// A `struct xfs_bstat` of 136 bytes, and room to spare.
+/// A `struct xfs_bstat` of 136 bytes, with room to spare.
 #[repr(C)]
 struct BulkStat {
     ino: u64,
@@ -222,7 +223,7 @@ struct BulkStat {
     rest: [u64; 18],
 }
 
-/// The generation of XFS's inode `ino`; none if it is free.
+/// Returns the generation of XFS's inode `ino`; `None` if it is free.
 fn xfs_generation(root: &OwnedFd, ino: u64) -> Result<Option<u32>> {
     let asked = call(Call::Ioctl, || {
         let mut last = ino;
@@ -232,7 +233,8 @@ fn xfs_generation(root: &OwnedFd, ino: u64) -> Result<Option<u32>> {
             BulkRequest { last: &raw mut last, count: 1, buffer: &raw mut stat, got: &raw mut got };
         // SAFETY: the number reads and writes one such request.
         let answer = unsafe { Updater::<XFS_BULKSTAT_SINGLE, BulkRequest>::new(&mut request) };
-        // SAFETY: the request's pointers lead to locals that outlive the call, of at least the sizes that it writes.
+        // SAFETY: the request's pointers are to locals that outlive the call and have at least the sizes that it
+        // writes.
         unsafe { ioctl(root, answer) }?;
         Ok((stat.ino == ino).then_some(stat.generation))
     });
@@ -256,7 +258,7 @@ mod tests {
     #[test]
     fn a_handle_finds_its_file_after_a_rename() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("before"), "told").unwrap();
+        std::fs::write(dir.path().join("before"), "content").unwrap();
         let fd = File::open(dir.path()).unwrap();
         let handle = match name_to_handle(fd.as_fd(), c"before") {
             Err(error) if error.errno == Errno::OPNOTSUPP => return println!("skipped: no handles here"),
@@ -269,7 +271,7 @@ mod tests {
             opened => {
                 let mut text = String::new();
                 File::from(opened.unwrap()).read_to_string(&mut text).unwrap();
-                assert_eq!(text, "told");
+                assert_eq!(text, "content");
             }
         }
     }
@@ -289,7 +291,7 @@ mod tests {
         let Some(how) = ByNumber::of(fd.as_fd(), crate::file::statfs(fd.as_fd()).unwrap().f_type) else {
             return println!("skipped: neither ext4, XFS nor btrfs under /tmp");
         };
-        std::fs::write(dir.path().join("f"), "told").unwrap();
+        std::fs::write(dir.path().join("f"), "content").unwrap();
         let stat = at::stat(fd.as_fd(), c"f").unwrap();
         let found = match how.open(fd.as_fd(), stat.ino) {
             Err(error) if error.errno == Errno::PERM => return println!("skipped: may not open handles"),

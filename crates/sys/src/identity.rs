@@ -1,7 +1,8 @@
-//! Identity of the calling thread for making files: file-system user, groups and umask, each per thread.
+//! Identity of the calling thread when it makes files: file-system user, groups and umask, each per thread.
 //!
-//! The kernel keeps credentials per thread; the C library's wrappers change those of all threads, so the calls here are raw.
-//! A thread keeps its capabilities under every identity. The identity decides who owns new files and whose quota pays, not
+//! The kernel keeps credentials per thread; the C library's wrappers change those of all threads, so the calls here are
+//! raw. A thread keeps its capabilities under every identity. The identity decides the owner of new files and whose
+//! quota they use, not what is allowed.
 //! what is allowed.
 #![allow(unsafe_code, reason = "setfsuid and setfsgid have no safe wrapper, and unshare is unsafe in rustix")]
 
@@ -18,10 +19,10 @@ use rustix::thread::{
 
 use crate::call::{Call, Result, SysError, call};
 
-/// Never a user or a group: the kernel reads it as "leave it", so it is how to ask for the current one.
+/// Never a valid user or group. The kernel takes it as "no change" and returns the current id.
 const NOBODY: u32 = u32::MAX;
 
-/// Identity that a thread acts with.
+/// An identity to act with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// File-system user.
@@ -35,23 +36,23 @@ pub struct Caller {
 }
 
 thread_local! {
-    /// Identity of this thread; unknown until it was set here, because a thread inherits from its maker.
+    /// Identity of this thread. `None` until set here, because a thread inherits its parent's.
     static CURRENT: Cell<Option<Caller>> = const { Cell::new(None) };
     static PREPARED: Cell<Option<Prepared>> = const { Cell::new(None) };
-    /// The thread is inside of [`acting_as`].
+    /// True inside [`acting_as`].
     static ACTS: Cell<bool> = const { Cell::new(false) };
-    /// The thread has the identity of its last [`acting_as`] still, or one that it inherited.
+    /// True while the thread still has the identity of its last [`acting_as`], or one that it inherited.
     static LINGERS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Result of `keep_capabilities` on a thread.
 #[derive(Clone, Copy)]
 struct Prepared {
-    /// Nobody else sets this thread's umask.
+    /// This thread has a umask of its own.
     own_umask: bool,
 }
 
-/// The process's own identity, as it was at first use.
+/// Returns the process's own identity, read at first use.
 fn daemon() -> Caller {
     static DAEMON: OnceLock<Caller> = OnceLock::new();
     *DAEMON.get_or_init(|| Caller {
@@ -62,20 +63,20 @@ fn daemon() -> Caller {
     })
 }
 
-/// Whether the process runs as root, and so can act as somebody else.
+/// True if the process runs as root, and so can take other identities.
 pub fn is_root() -> bool {
     daemon().uid == 0
 }
 
-/// Prepares the calling thread for [`acting_as`]: it keeps its capabilities under every identity, except the one that ignores
-/// quotas and reserved blocks, and its umask is its own (and 0).
+/// Prepares the calling thread for [`acting_as`]. It keeps its capabilities under every identity, except
+/// CAP_SYS_RESOURCE, which ignores quotas and reserved blocks. It gets a umask of its own, 0.
 ///
-/// A process that is not root has no capabilities to keep and gets only the umask.
+/// A process without root has no capabilities to keep and gets only the umask.
 pub fn keep_capabilities() -> Result<()> {
     if PREPARED.get().is_some() {
         return Ok(());
     }
-    // Asked for before anything changes: it must name the process's identity, not an assumed one.
+    // Read before anything changes: it must be the process's identity, not an assumed one.
     let root = is_root();
     if root {
         call(Call::Identity, keep_on_setfsuid)?;
@@ -85,13 +86,13 @@ pub fn keep_capabilities() -> Result<()> {
     // become its own, on which no memory or descriptor safety depends.
     let own = call(Call::Identity, || unsafe { unshare_unsafe(UnshareFlags::FS) });
     match own {
-        // A sandbox may refuse it to those who are not root; they set the shared umask before each use.
+        // A sandbox may refuse this to processes without root; they set the shared umask before each use.
         Err(_) if !root => {}
         settled => settled?,
     }
     rustix::process::umask(Mode::empty());
     PREPARED.set(Some(Prepared { own_umask: own.is_ok() }));
-    // The thread that started this one may have been acting as a caller: this one inherits it.
+    // The thread that started this one may have been acting as a caller, whose identity this one inherited.
     CURRENT.set(None);
     LINGERS.set(true);
     Ok(())
@@ -112,10 +113,11 @@ fn obey_quotas() -> rustix::io::Result<()> {
     set_capabilities(None, sets)
 }
 
-/// Runs `work` with the calling thread acting as `caller`, with all of its `groups` for a server that decides by them.
+/// Runs `work` with the calling thread acting as `caller`, with all of its `groups` for servers that check them.
 ///
-/// A new identity costs the kernel microseconds. So the thread keeps this one until it makes something outside of this function
-/// ([`before_making`]), acts as somebody else, or is made the daemon again: next time the same caller costs nothing.
+/// Changing the identity costs microseconds in the kernel. So the thread keeps it after `work`, and the same caller
+/// costs nothing next time. It changes back before it makes something outside this function ([`before_making`]), acts
+/// as another caller, or becomes the daemon again.
 pub fn acting_as<T>(caller: Caller, groups: Option<&[u32]>, work: impl FnOnce() -> T) -> Result<T> {
     /// Ends the scope, also when `work` panics.
     struct Scope;
@@ -135,15 +137,16 @@ pub fn acting_as<T>(caller: Caller, groups: Option<&[u32]>, work: impl FnOnce() 
     Ok(work())
 }
 
-/// Before the calling thread makes a file or directory: it acts as the daemon, unless it is inside of [`acting_as`].
+/// Called before the calling thread makes a file or directory: resets its identity to the daemon's unless it is inside
+/// [`acting_as`].
 pub(crate) fn before_making() -> Result<()> {
     if LINGERS.get() && !ACTS.get() { become_daemon() } else { Ok(()) }
 }
 
 /// Makes the calling thread act as `caller`, changing only the parts that differ.
 ///
-/// After an error the thread's identity is unknown: nothing may be made until a later call succeeds. When the process is not
-/// root only the umask changes, and there is no error.
+/// After an error the thread's identity is unknown: nothing may be made until a later call succeeds. In a process
+/// without root only the umask changes, and there is no error.
 fn become_(caller: Caller) -> Result<()> {
     let current = CURRENT.get();
     if current == Some(caller) {
@@ -159,14 +162,14 @@ fn become_(caller: Caller) -> Result<()> {
     if current.is_none_or(|now| now.umask != caller.umask) {
         rustix::process::umask(Mode::from_raw_mode(caller.umask & 0o777));
     }
-    // A umask that others set too is not remembered.
+    // A umask shared with other threads is not remembered.
     if PREPARED.get().is_some_and(|prepared| prepared.own_umask) {
         CURRENT.set(Some(caller));
     }
     Ok(())
 }
 
-/// Makes the calling thread act as `caller` with all of its supplementary `groups`, for a server that decides by them.
+/// Makes the calling thread act as `caller` with all of its supplementary `groups`, for servers that check them.
 ///
 /// The groups stay only until the next call of [`become_`] or [`become_daemon`].
 fn become_with_groups(caller: Caller, groups: &[u32]) -> Result<()> {
@@ -174,7 +177,7 @@ fn become_with_groups(caller: Caller, groups: &[u32]) -> Result<()> {
     if !is_root() {
         return Ok(());
     }
-    // Unknown from here on: the next identity is set whole.
+    // Unknown from here on, so that the next identity is set completely.
     CURRENT.set(None);
     let groups: Vec<Gid> =
         groups.iter().filter(|group| **group != NOBODY).map(|id| Gid::from_raw(*id)).collect();
@@ -205,7 +208,7 @@ fn assume(current: Option<Caller>, caller: Caller) -> Result<()> {
     Ok(())
 }
 
-/// Sets an id and asks for it back: these calls answer the previous id, never an error.
+/// Sets an id and reads it back: these calls return the previous id, never an error.
 fn settle(set: fn(u32) -> libc::c_long, id: u32) -> rustix::io::Result<()> {
     set(id);
     if set(NOBODY) == libc::c_long::from(id) { Ok(()) } else { Err(Errno::PERM) }
@@ -266,7 +269,7 @@ mod tests {
         });
     }
 
-    /// A transport starts threads while a worker still has the identity of its last caller.
+    /// A transport starts threads while a worker still has its last caller's identity.
     #[test]
     fn a_thread_started_under_a_callers_identity_makes_files_as_the_daemon() {
         if !is_root() {

@@ -1,6 +1,7 @@
-//! Safe system calls relative to a directory descriptor: labelled errors, EINTR, counters, injectable faults.
+//! Safe system calls relative to a directory descriptor, with labelled errors, EINTR retries, counters and injectable
+//! faults.
 //!
-//! The only crate, besides the transports of `fuse`, with `unsafe`. It has no policy. Linux only.
+//! The only crate, besides the transports of `fuse`, with `unsafe`. It contains no policy. Linux only.
 
 #[cfg(feature = "allocations")]
 pub mod allocations;
@@ -38,7 +39,7 @@ pub mod xattr;
 pub use call::{Call, Result, SysError};
 pub use rustix::fs::OFlags;
 
-/// `O_DSYNC`. (rustix's `OFlags::DSYNC` is `O_SYNC`, which has another bit besides.)
+/// `O_DSYNC`. rustix's `OFlags::DSYNC` is `O_SYNC`, which has one more bit.
 pub const O_DSYNC: OFlags = OFlags::from_bits_retain(0o10000);
 pub use rustix::io::Errno;
 pub use stat::{Kind, Stat, Time};

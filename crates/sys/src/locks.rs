@@ -8,17 +8,17 @@ use rustix::io::Errno;
 
 use crate::call::{Call, Result, call, once};
 
-/// The last byte there can be: a lock up to it reaches to the end of the file, however it grows.
+/// Largest offset: a lock that ends here covers the end of the file, however the file grows.
 pub const TO_THE_END: u64 = u64::MAX >> 1;
 
-/// How a range is locked.
+/// Type of a byte-range lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockType {
     /// Shared.
     Read,
     /// Exclusive.
     Write,
-    /// Not at all.
+    /// No lock: releases the range.
     Unlock,
 }
 
@@ -27,15 +27,15 @@ pub enum LockType {
 pub struct Lock {
     /// First byte.
     pub start: u64,
-    /// Last byte; [`TO_THE_END`] or more for all that follow.
+    /// Last byte; [`TO_THE_END`] or more means through the end of the file.
     pub end: u64,
-    /// How it is locked.
+    /// Type of lock.
     pub kind: LockType,
-    /// Process that holds it: 0 for an open file description.
+    /// Process that holds the lock; 0 for an open file description.
     pub pid: u32,
 }
 
-/// Locks or unlocks a range for the open file description of `fd`; `EAGAIN` if another one holds it.
+/// Locks or unlocks a range for the open file description of `fd`; `EAGAIN` on conflict.
 pub fn try_lock(fd: BorrowedFd<'_>, lock: Lock) -> Result<()> {
     call(Call::Lock, || {
         let mut asked = to_kernel(lock)?;
@@ -43,7 +43,7 @@ pub fn try_lock(fd: BorrowedFd<'_>, lock: Lock) -> Result<()> {
     })
 }
 
-/// The first lock that keeps `lock` from being taken, if any.
+/// Returns the first lock that conflicts with `lock`, if any.
 pub fn test_lock(fd: BorrowedFd<'_>, lock: Lock) -> Result<Option<Lock>> {
     call(Call::Lock, || {
         let mut asked = to_kernel(lock)?;
@@ -67,7 +67,7 @@ fn to_kernel(lock: Lock) -> rustix::io::Result<libc::flock64> {
     if end < lock.start {
         return Err(Errno::INVAL);
     }
-    // A length of 0 reaches to the end, whatever it is.
+    // A length of 0 means through the end of the file.
     let len = if end == TO_THE_END { 0 } else { end - lock.start + 1 };
     let kind = match lock.kind {
         LockType::Read => libc::F_RDLCK,
@@ -97,23 +97,23 @@ fn from_kernel(raw: &libc::flock64) -> rustix::io::Result<Option<Lock>> {
     let start = u64::try_from(raw.l_start).map_err(|_| Errno::OVERFLOW)?;
     let len = u64::try_from(raw.l_len).map_err(|_| Errno::OVERFLOW)?;
     let end = if len == 0 { TO_THE_END } else { start + (len - 1) };
-    // A description's lock has no process: the kernel says -1.
+    // Locks of a description have no process: the kernel returns -1.
     Ok(Some(Lock { start, end, kind, pid: u32::try_from(raw.l_pid).unwrap_or(0) }))
 }
 
-/// How a whole file is locked.
+/// Type of a whole-file lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlockKind {
     /// With others.
     Shared,
     /// Alone.
     Exclusive,
-    /// Not at all.
+    /// No lock: releases it.
     Unlock,
 }
 
-/// Locks or unlocks the whole file for the open file description of `fd`. If another one holds it: `EAGAIN`
-/// where `nonblocking`, else waits, which a signal ends with `EINTR`.
+/// Locks or unlocks the whole file for the open file description of `fd`. On conflict fails with `EAGAIN` if
+/// `nonblocking`, else waits; a signal ends the wait with `EINTR`.
 pub fn flock(fd: BorrowedFd<'_>, kind: FlockKind, nonblocking: bool) -> Result<()> {
     let operation = match (kind, nonblocking) {
         (FlockKind::Shared, false) => FlockOperation::LockShared,
@@ -133,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// Two descriptions of one file.
+    /// Two open file descriptions of one file.
     fn two() -> (File, File) {
         let file = tempfile::NamedTempFile::new().unwrap();
         let again = File::options().read(true).write(true).open(file.path()).unwrap();

@@ -1,4 +1,4 @@
-//! A block device over a file, which goes with its last user from the moment that it is there.
+//! A loop device over a file, set to auto-clear when its last user closes it.
 #![allow(unsafe_code, reason = "an ioctl is as safe as its number and its memory match")]
 
 use std::ffi::c_void;
@@ -11,30 +11,30 @@ use std::time::{Duration, SystemTime};
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl};
 
-/// Gives out devices.
+/// Control device of the loop driver.
 const CONTROL: &str = "/dev/loop-control";
-/// Asks for the number of a device that is free.
+/// Returns the number of a free device.
 const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
-/// Makes a device that there was not before, and answers with its number.
+/// Makes a new device and returns its number.
 const LOOP_CTL_ADD: Opcode = 0x4c80;
-/// Puts a device over a file, with all that is to hold for it (Linux 5.8).
+/// Configures a device in one call (Linux 5.8).
 const LOOP_CONFIGURE: Opcode = 0x4c0a;
-/// The device goes with its last user.
+/// Detach the file when the last user closes the device.
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 
-/// How often a device is asked for while others are faster, and the time between.
+/// Attempts to get a device while other processes win it.
 const TRIES: u32 = 50;
-/// So often it is the one that is free; then it is a new one.
+/// The first attempts take a free device, later ones make a new one.
 const FREE_TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A `struct loop_config`, as the kernel lays it out; the descriptor comes first.
+/// A `struct loop_config`; its first field is the descriptor.
 type LoopConfig = [u8; 304];
-/// Where it has the flags.
+/// Byte offset of its flags.
 const FLAGS: usize = 60;
 
-/// A device, for as long as it is held here or in use elsewhere (mounted). So is the file's description with all of its
-/// locks.
+/// A loop device. It, and the file's open file description with all locks, lasts while this is held or the device is in
+/// use (mounted).
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -42,38 +42,39 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Over a file that is open for reading and writing.
+    /// Sets up a device over a file that is open for reading and writing.
     ///
     /// # Errors
+    ///
     /// There are no loop devices, or the kernel is older than 5.8 (EINVAL).
     pub fn over(file: &File) -> io::Result<Self> {
         let control = OpenOptions::new().read(true).write(true).open(CONTROL)?;
         let mut tries = 0;
         loop {
             let which = if tries < FREE_TRIES { Ask::Free } else { Ask::New };
-            // SAFETY: neither number takes memory.
+            // SAFETY: neither opcode takes memory.
             let number = unsafe { ioctl(&control, which) }?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = OpenOptions::new().read(true).write(true).open(&path)?;
             match configure(&device, file) {
-                // Another process was given it too, and was faster; or has it open exclusively, with nothing over it
-                // yet: then no other one is called free.
+                // Another process got the same device first; or holds it open exclusively without a file behind it, so
+                // that no other device is reported as free.
                 Err(Errno::BUSY) if tries + 1 < TRIES => {
                     tries += 1;
                     std::thread::sleep(PAUSE);
                 }
                 done => {
                     done?;
-                    // libblkid goes by what it has written down of the device before, for minutes, if this is not newer:
-                    // another pool's UUID. There is nothing to be done where the node cannot be changed.
-                    let _told = device.set_modified(SystemTime::now());
+                    // For minutes libblkid serves its cached data about the device, another pool's UUID, unless this
+                    // time is newer. A failure is ignored: nothing can be done where the node cannot be changed.
+                    let _set = device.set_modified(SystemTime::now());
                     return Ok(Self { path, _held: device });
                 }
             }
         }
     }
 
-    /// Where it is.
+    /// Path of the device.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -83,19 +84,19 @@ fn configure(device: &File, file: &File) -> rustix::io::Result<()> {
     let mut config: LoopConfig = [0; 304];
     config[..4].copy_from_slice(&file.as_raw_fd().to_ne_bytes());
     config[FLAGS..FLAGS + 4].copy_from_slice(&LO_FLAGS_AUTOCLEAR.to_ne_bytes());
-    // SAFETY: the number reads 304 bytes, which `config` has.
+    // SAFETY: the opcode reads 304 bytes, which `config` has.
     let request = unsafe { Setter::<LOOP_CONFIGURE, LoopConfig>::new(config) };
     // SAFETY: as above; the kernel reads memory only.
     unsafe { ioctl(device.as_fd(), request) }
 }
 
-/// Asks for the number of a device; takes no memory.
+/// Requests for a device number; they take no memory.
 enum Ask {
     Free,
     New,
 }
 
-// SAFETY: neither number reads or writes memory; the answer is what the call returns.
+// SAFETY: neither opcode reads or writes memory; the number is the call's return value.
 unsafe impl Ioctl for Ask {
     type Output = i32;
 
@@ -111,7 +112,7 @@ unsafe impl Ioctl for Ask {
     fn as_ptr(&mut self) -> *mut c_void {
         match self {
             Self::Free => std::ptr::null_mut(),
-            // -1: whichever number is next.
+            // -1: the kernel chooses the number.
             Self::New => std::ptr::without_provenance_mut(usize::MAX),
         }
     }

@@ -1,10 +1,9 @@
-//! A shared memory map of a file, copied from and to. A page that its file system cannot give is an error here, not
-//! the death of the process.
+//! A shared memory map of a file. A page that the file system cannot supply is an error here, and does not kill the
+//! process.
 //!
-//! The kernel answers a touch of such a page (the file was cut, its server is gone, its disk is full) with SIGBUS, on
-//! the thread that touched it. While a copy runs, that thread notes which addresses it copies; the handler puts an empty
-//! page under the faulting one, so that the copy goes on, and marks the copy as failed. A SIGBUS from elsewhere kills, as
-//! it should.
+//! When such a page is touched (file truncated, server gone, disk full), the kernel sends SIGBUS to the touching
+//! thread. During a copy the thread records the addresses it copies; the handler maps an empty page at the faulting
+//! address, so that the copy continues, and marks the copy as failed. Any other SIGBUS kills the process as usual.
 #![allow(unsafe_code, reason = "mmap, and the handler for SIGBUS, have no safe wrapper")]
 
 use std::cell::Cell;
@@ -15,10 +14,10 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::OnceLock;
 
-/// The granule of maps on every Linux this runs on; where pages are larger, more of them are replaced.
+/// Smallest page size of supported kernels; with larger pages, more than one is replaced.
 const PAGE: usize = 4096;
 
-/// Addresses that this thread copies just now, and whether one could not be had.
+/// Addresses that this thread is copying, and whether a page was missing.
 #[derive(Clone, Copy)]
 struct Copying {
     from: usize,
@@ -30,7 +29,7 @@ thread_local! {
     static COPYING: Cell<Copying> = const { Cell::new(Copying { from: 0, to: 0, failed: false }) };
 }
 
-/// Part of a file in memory, shared with all users of the file.
+/// A part of a file mapped into memory, shared with all users of the file.
 #[derive(Debug)]
 pub struct Mapped {
     at: *mut libc::c_void,
@@ -42,17 +41,17 @@ pub struct Mapped {
 unsafe impl Send for Mapped {}
 
 impl Mapped {
-    /// Maps `len` bytes from `offset` (a multiple of the page size) to be read.
+    /// Maps `len` bytes from `offset` (a multiple of the page size) read-only.
     pub fn to_read(file: &File, offset: u64, len: usize) -> io::Result<Self> {
         Self::map(file, offset, len, false)
     }
 
-    /// The same to be read and written; the file is open for both.
+    /// Maps a part for reading and writing; the file is open for both.
     pub fn to_write(file: &File, offset: u64, len: usize) -> io::Result<Self> {
         Self::map(file, offset, len, true)
     }
 
-    /// Copies from the map, beginning at `offset` in it. EFAULT past its end; EIO where a page cannot be had.
+    /// Copies from the map, from `offset` in it. EFAULT past its end; EIO if a page is missing.
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) -> io::Result<()> {
         let from = self.slice(offset, into.len())?;
         guarded(from as usize, into.len(), || {
@@ -62,7 +61,7 @@ impl Mapped {
         })
     }
 
-    /// Copies into the map, beginning at `offset` in it. EFAULT past its end or where it is only to be read.
+    /// Copies into the map, from `offset` in it. EFAULT past its end or if it is read-only.
     pub fn copy_in(&mut self, offset: usize, from: &[u8]) -> io::Result<()> {
         if !self.writable {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
@@ -78,7 +77,7 @@ impl Mapped {
         catch_bus_errors()?;
         let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
-        // SAFETY: a new map, where the kernel likes; nothing else is changed.
+        // SAFETY: a new map at an address that the kernel chooses; nothing else changes.
         let at = unsafe {
             libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), offset)
         };
@@ -103,7 +102,7 @@ impl Drop for Mapped {
     }
 }
 
-/// Runs a copy that touches `len` mapped bytes at `from`; EIO if a page was missing.
+/// Runs a copy that touches `len` mapped bytes at `from`; EIO if a page is missing.
 fn guarded(from: usize, len: usize, copy: impl FnOnce()) -> io::Result<()> {
     COPYING.set(Copying { from, to: from + len, failed: false });
     copy();
@@ -113,7 +112,7 @@ fn guarded(from: usize, len: usize, copy: impl FnOnce()) -> io::Result<()> {
     Ok(())
 }
 
-/// Installs the handler, once.
+/// Installs the SIGBUS handler once.
 fn catch_bus_errors() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let install = || {
@@ -121,7 +120,7 @@ fn catch_bus_errors() -> io::Result<()> {
         let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
         action.sa_sigaction = on_bus_error as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO;
-        // SAFETY: `action` is whole, and the handler does only what a handler may.
+        // SAFETY: `action` is fully initialised, and the handler does only async-signal-safe work.
         match unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)),
@@ -147,7 +146,7 @@ extern "C" fn on_bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut l
             return;
         }
     }
-    // SAFETY: the default action: the access is repeated when this returns, and kills.
+    // SAFETY: restores the default action: the access is repeated on return and kills the process.
     unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
 }
 

@@ -18,19 +18,19 @@ use crate::call::{Call, Result, SysError, call};
 /// One line of the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountInfo {
-    /// The mount; used again once it is gone.
+    /// Id of the mount; reused after it is unmounted.
     pub id: u64,
-    /// The mount on which it stands.
+    /// Id of the mount below it.
     pub parent: u64,
     /// Major and minor number of the file system's device.
     pub dev: (u32, u32),
-    /// The directory of the file system that is its root.
+    /// The directory of the file system that is mounted.
     pub root: PathBuf,
     /// Where it is mounted.
     pub mount_point: PathBuf,
     /// Type of the file system, with its subtype if any (`fuse.name`).
     pub fs_type: OsString,
-    /// Mounted object: a device or any words.
+    /// Mount source: a device or any text.
     pub source: OsString,
     /// Options of this mount, comma-separated.
     pub options: String,
@@ -39,14 +39,14 @@ pub struct MountInfo {
 }
 
 impl MountInfo {
-    /// Whether a process serves it by FUSE. (The words after the dot are the mounter's own.)
+    /// True if it is a FUSE mount. The subtype after the dot is free text.
     pub fn is_fuse(&self) -> bool {
         let kind = self.fs_type.as_encoded_bytes().split(|byte| *byte == b'.').next();
         matches!(kind, Some(b"fuse" | b"fuseblk"))
     }
 }
 
-/// The mounts that the calling process sees, in the order of the table: what is on top comes last.
+/// Returns the mounts that the calling process sees, in the table's order: a mount on top comes later.
 pub fn list() -> io::Result<Vec<MountInfo>> {
     parse(&std::fs::read("/proc/self/mountinfo")?)
 }
@@ -65,7 +65,7 @@ pub fn parse(table: &[u8]) -> io::Result<Vec<MountInfo>> {
         .collect()
 }
 
-/// Tells of changes of the mount table.
+/// Reports changes of the mount table.
 #[derive(Debug)]
 pub struct Changes {
     table: File,
@@ -73,13 +73,13 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Changes from now on.
+    /// Reports changes from now on.
     pub fn new() -> io::Result<Self> {
         let end = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
         Ok(Self { table: File::open("/proc/self/mountinfo")?, end })
     }
 
-    /// Waits for a change; false: [`Self::end`] was called.
+    /// Waits for a change. False if [`Self::end`] was called.
     pub fn wait(&self) -> bool {
         loop {
             let mut polled = [
@@ -95,15 +95,15 @@ impl Changes {
         }
     }
 
-    /// Wakes the waiting thread for good.
+    /// Ends all waits, now and later.
     pub fn end(&self) {
-        // It cannot fail: the counter is far from full.
-        let _told = rustix::io::write(&self.end, &1_u64.to_ne_bytes());
+        // Cannot fail: the counter is far from its maximum.
+        let _written = rustix::io::write(&self.end, &1_u64.to_ne_bytes());
     }
 }
 
 fn parse_line(line: &[u8]) -> Option<MountInfo> {
-    // An empty source leaves an empty field: every single space counts.
+    // An empty source leaves an empty field, so every single space separates.
     let mut fields = line.split(|byte| *byte == b' ');
     let id = number(fields.next()?)?;
     let parent = number(fields.next()?)?;
@@ -111,7 +111,7 @@ fn parse_line(line: &[u8]) -> Option<MountInfo> {
     let root = PathBuf::from(unescape(fields.next()?));
     let mount_point = PathBuf::from(unescape(fields.next()?));
     let options = text(fields.next()?);
-    // Any number of optional fields (propagation) ends with a dash.
+    // Any number of optional fields (propagation), ended by a dash.
     fields.find(|field| *field == b"-")?;
     let fs_type = unescape(fields.next()?);
     let source = unescape(fields.next()?);
@@ -128,7 +128,7 @@ fn text(field: &[u8]) -> String {
     unescape(field).to_string_lossy().into_owned()
 }
 
-/// Undoes the `\ooo` by which tables have spaces, tabs, newlines, backslashes and the like.
+/// Decodes `\ooo`, which stands for spaces, tabs, newlines, backslashes and similar characters in such tables.
 pub fn unescape(field: &[u8]) -> OsString {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -153,23 +153,23 @@ fn octal(digits: &[u8]) -> Option<u8> {
     u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
 }
 
-/// Mounts a FUSE file system at `target`; `data` has its options, `fd=` among them.
+/// Mounts a FUSE file system at `target`; `data` is its options, with `fd=`.
 pub fn mount_fuse(source: &OsStr, target: &Path, fs_type: &str, flags: MountFlags, data: &str) -> Result<()> {
     let data = CString::new(data).map_err(|_| SysError::new(Call::Mount, Errno::INVAL))?;
     call(Call::Mount, || rustix::mount::mount(source, target, fs_type, flags, data.as_c_str()))
 }
 
-/// Gives the mount at `target` and its file system other flags.
+/// Changes the flags of the mount at `target` and of its file system.
 pub fn remount(target: &Path, flags: MountFlags) -> Result<()> {
     call(Call::Mount, || rustix::mount::mount_remount(target, flags, c""))
 }
 
-/// How to unmount.
+/// Flags of umount2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UmountFlags {
-    /// Take it out of sight at once, and unmount it when nobody uses it any more.
+    /// Detach the mount now, and unmount it when its last user is gone (MNT_DETACH).
     pub detach: bool,
-    /// Abort what is under way.
+    /// Abort pending requests (MNT_FORCE).
     pub force: bool,
     /// Refuse a symbolic link as the target.
     pub nofollow: bool,
@@ -185,7 +185,7 @@ impl UmountFlags {
     }
 }
 
-/// Unmounts what is on top at `target`.
+/// Unmounts the topmost mount at `target`.
 pub fn umount(target: &Path, flags: UmountFlags) -> Result<()> {
     call(Call::Mount, || rustix::mount::unmount(target, flags.bits()))
 }

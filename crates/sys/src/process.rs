@@ -1,4 +1,4 @@
-//! The process: fork into the background, signals as events, and whether another process lives.
+//! Process control: forking into the background, signals as events, state of other processes.
 #![allow(unsafe_code, reason = "fork, signal masks and signalfd have no safe wrapper")]
 
 use std::io;
@@ -10,24 +10,24 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, WaitOptions, getrlimit, setrlimit};
 
-/// On which side of a fork the caller is.
+/// Side of a fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fork {
-    /// The process that forked, and the child's process id.
+    /// The process that forked, with the child's process id.
     Parent(i32),
     /// The new process.
     Child,
 }
 
-/// Forks the process, which must be single-threaded: an error (`EBUSY`) otherwise.
+/// Forks the process, which must have one thread; `EBUSY` otherwise.
 ///
-/// A child of a threaded process would find locks held by threads that it does not have.
+/// In a child of a process with more threads, locks could be held by threads that do not exist there.
 pub fn fork() -> io::Result<Fork> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(Errno::BUSY.into());
     }
-    // SAFETY: the process has this one thread, so that the child may do whatever the parent may. Another
-    // thread can only be started by this one, which is here.
+    // SAFETY: the process has this one thread, so the child may do whatever the parent may. Only this thread could
+    // start another one.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),
@@ -35,30 +35,30 @@ pub fn fork() -> io::Result<Fork> {
     }
 }
 
-/// Makes the process lead a new session, without a terminal.
+/// Makes the process the leader of a new session without a terminal.
 pub fn setsid() -> io::Result<()> {
     rustix::process::setsid()?;
     Ok(())
 }
 
-/// Whether the process leads its session. In a container the session may be one from outside, which has the number 0
-/// there: no process id, so that rustix's `getsid` must not be asked.
+/// True if the process leads its session. In a container the session may come from outside and have number 0, which
+/// rustix's `getsid` does not accept.
 pub fn leads_session() -> bool {
     // SAFETY: takes and returns integers.
     let session = unsafe { libc::getsid(0) };
     u32::try_from(session) == Ok(std::process::id())
 }
 
-/// Whether `group` is one of the supplementary groups of the thread `pid`, as its status in proc(5) says. Nobody who cannot
-/// be seen from here has any.
+/// True if `group` is a supplementary group of thread `pid`, by its status in proc(5). False for threads that are not
+/// visible.
 pub fn has_group(pid: u32, group: u32) -> bool {
     status_of(pid).is_some_and(|status| ids_in(&status, "Groups:").any(|known| known == group))
 }
 
-/// The supplementary groups of the thread `pid`, if it acts on files as `uid` and `gid`; None if it cannot be seen from
-/// here, or acts as somebody else: its number may have been given to another thread.
+/// Returns the supplementary groups of thread `pid` if its file-system ids are `uid` and `gid`. `None` if it is not
+/// visible, or has other ids: its number may have been reused.
 pub fn groups_of(pid: u32, uid: u32, gid: u32) -> Option<Vec<u32>> {
-    // Real, effective, saved, file system.
+    // Order: real, effective, saved, file system.
     const FILE_SYSTEM: usize = 3;
     let status = status_of(pid)?;
     let acts_as = |line, id| ids_in(&status, line).nth(FILE_SYSTEM) == Some(id);
@@ -70,13 +70,13 @@ fn status_of(pid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(&status).into_owned())
 }
 
-/// The numbers in the line of `status` that begins with `title`.
+/// Numbers in the line of `status` that begins with `title`.
 fn ids_in<'a>(status: &'a str, title: &str) -> impl Iterator<Item = u32> + use<'a> {
     let ids = status.lines().find_map(|line| line.strip_prefix(title)).unwrap_or_default();
     ids.split_ascii_whitespace().filter_map(|id| id.parse().ok())
 }
 
-/// Gives memory that was freed back to the system, where the C library would keep it.
+/// Returns freed memory to the system where the C library would keep it.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes an integer, may be called by any thread at any time, and touches free memory only.
@@ -85,8 +85,8 @@ pub fn give_memory_back() {
     }
 }
 
-/// Takes the process's limit on the size of files away, as far as it may. A write beyond what is left of it is EFBIG,
-/// and does not kill the process.
+/// Raises the process's file size limit as far as permitted. A write beyond a limit that remains fails with EFBIG and
+/// does not kill the process.
 pub fn lift_file_size_limit() {
     let limit = getrlimit(Resource::Fsize);
     let lifted = [Rlimit { current: None, maximum: None }, Rlimit { current: limit.maximum, ..limit }];
@@ -95,21 +95,21 @@ pub fn lift_file_size_limit() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// A pipe by which a child tells that it is ready: the end to read and the end to write. Closed on exec.
+/// A pipe by which a child reports that it is ready: read end and write end, both close-on-exec.
 pub fn readiness_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }
 
-/// Closes every descriptor beyond the standard ones: those that the starting program left open to this one.
+/// Closes every descriptor above the standard ones, which the starting program left open.
 ///
-/// For the start of a program, which owns none yet: an error (`EBUSY`) where other threads run.
+/// For the start of a program, which owns none yet; `EBUSY` if other threads run.
 pub fn close_inherited() -> io::Result<()> {
     let alone = std::fs::read_dir("/proc/self/task")?.count() == 1;
     if !alone {
         return Err(Errno::BUSY.into());
     }
-    // SAFETY: takes three integers. The process has one thread, which owns no descriptor yet: what is closed was open
-    // before the program began, so that no owner loses its descriptor.
+    // SAFETY: takes three integers. The process has one thread, which owns no descriptor yet: the closed ones were open
+    // before the program began, so no owner loses its descriptor.
     match unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -120,13 +120,12 @@ pub fn close_inherited() -> io::Result<()> {
 pub fn redirect_stdio_to_null() -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     for standard in 0..=2 {
-        // SAFETY: takes two integers; `null` is open, and the standard descriptors belong to the process as a
-        // whole: nothing owns them, so that nothing loses what it owns.
+        // SAFETY: takes two integers; `null` is open, and the standard descriptors have no owner.
         if unsafe { libc::dup2(null.as_raw_fd(), standard) } < 0 {
             return Err(io::Error::last_os_error());
         }
     }
-    // Opened where a standard descriptor was missing, it is that descriptor now and must stay.
+    // If a standard descriptor was missing, `null` has its number and must stay open.
     if null.as_raw_fd() <= 2 {
         rustix::io::fcntl_setfd(&null, rustix::io::FdFlags::empty())?;
         std::mem::forget(null);
@@ -134,7 +133,7 @@ pub fn redirect_stdio_to_null() -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for child `pid` to end: its exit code, or 128 + the signal that killed it, as shells say it.
+/// Waits for child `pid` to end. Returns its exit code, or 128 plus the signal that killed it, as shells do.
 pub fn wait_for(pid: i32) -> io::Result<i32> {
     let child = known(pid).ok_or(Errno::CHILD)?;
     let ended = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(child), WaitOptions::empty()))?;
@@ -148,7 +147,7 @@ fn known(pid: i32) -> Option<Pid> {
     if pid > 0 { Pid::from_raw(pid) } else { None }
 }
 
-/// A signal that a daemon takes as an event.
+/// A signal that a daemon handles as an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the variants are named after the signals")]
 pub enum Signal {
@@ -197,12 +196,12 @@ pub fn block_signals(signals: &[Signal]) -> io::Result<()> {
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
-/// Blocked signals, to be read as events.
+/// Blocked signals, read as events.
 #[derive(Debug)]
 pub struct SignalFd(OwnedFd);
 
 impl SignalFd {
-    /// For `signals`, which every thread must have blocked ([`block_signals`]) to see them here.
+    /// Makes a reader for `signals`, which every thread must have blocked ([`block_signals`]).
     pub fn new(signals: &[Signal]) -> io::Result<Self> {
         let set = set_of(signals);
         // SAFETY: the set is initialized and outlives the call.
@@ -210,11 +209,11 @@ impl SignalFd {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made, and nobody else knows it.
+        // SAFETY: the descriptor was just made and has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub fn wait(&self) -> io::Result<Signal> {
         let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
         rustix::io::retry_on_intr(|| rustix::io::read(&self.0, &mut info))?;
@@ -230,31 +229,31 @@ impl AsFd for SignalFd {
     }
 }
 
-/// Whether there is a process `pid`, be it ours to signal or not.
+/// True if process `pid` exists, even if this process may not signal it.
 pub fn is_alive(pid: i32) -> bool {
     known(pid).is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
-/// Whether the thread `pid` runs a program, and is no thread of the kernel's. False where proc(5) does not tell. Takes no
-/// descriptor.
+/// True if thread `pid` belongs to a program, not to the kernel. False if proc(5) cannot be read. Opens no descriptor.
 pub fn is_program(pid: u32) -> bool {
     let program = rustix::fs::readlink(format!("/proc/{pid}/exe"), Vec::new());
     pid != 0 && program.err() != Some(Errno::NOENT)
 }
 
-/// How many descriptors the process has open, if proc(5) tells; and its limit of them.
+/// Returns the number of open descriptors, where proc(5) reports it, and the limit.
 pub fn descriptors() -> (Option<u64>, u64) {
     let counted = || u64::try_from(std::fs::read_dir("/proc/self/fd").ok()?.count()).ok();
-    // Linux 6.2 and later tell the number as the directory's size: no descriptor is needed to ask.
-    let told = std::fs::metadata("/proc/self/fd").ok().map(|dir| dir.len()).filter(|open| 0 < *open);
-    (told.or_else(counted), getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+    // From Linux 6.2 on the directory's size is that number, so reading it takes no descriptor.
+    let by_size = std::fs::metadata("/proc/self/fd").ok().map(|dir| dir.len()).filter(|open| 0 < *open);
+    (by_size.or_else(counted), getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }
 
-/// When process `pid` started, in clock ticks since boot: with the id it names a process for good. None if it
-/// has ended, even if nobody has asked for its exit status yet.
+/// Returns the start time of process `pid` in clock ticks since boot, which with the id identifies a process. `None` if
+/// it has ended, even if its exit status is still pending.
 pub fn start_time(pid: i32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name may have spaces and parentheses: the last one closes it. Start time is field 22, the state 3.
+    // The name may contain spaces and parentheses; the last parenthesis closes it. State is field 3, start time field
+    // 22.
     let named = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[named + 1..]).ok()?;
     let mut fields = rest.split_ascii_whitespace();
@@ -262,7 +261,7 @@ pub fn start_time(pid: i32) -> Option<u64> {
     fields.nth(22 - 4)?.parse().ok().filter(|_| lives)
 }
 
-/// Sets the file mode creation mask of the process (of the thread, where it is the thread's own).
+/// Sets the file mode creation mask of the process, or of the thread if that has its own.
 pub fn umask(mask: u32) -> u32 {
     rustix::process::umask(Mode::from_raw_mode(mask & 0o777)).as_raw_mode()
 }
@@ -306,10 +305,10 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_from_the_kernels_threads() {
+    fn programs_are_distinguished_from_kernel_threads() {
         assert!(is_program(std::process::id()));
         assert!(!is_program(0) && !is_program(u32::MAX));
-        // The kernel's first thread, in a container a process or nobody.
+        // PID 2 is kthreadd, but in a container any process or none.
         let kernels = std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n");
         assert!(!kernels || !is_program(2));
     }
@@ -319,7 +318,7 @@ mod tests {
         let (before, limit) = descriptors();
         let held: Vec<_> = (0..100).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
         let (with, _) = descriptors();
-        // Other tests of this process open and close some meanwhile.
+        // Other tests of this process open and close descriptors meanwhile.
         assert!(before.unwrap() + 50 < with.unwrap() && with.unwrap() <= limit);
         drop(held);
     }
@@ -330,7 +329,7 @@ mod tests {
             let wanted = [Signal::Usr1, Signal::Usr2];
             block_signals(&wanted).unwrap();
             let events = SignalFd::new(&wanted).unwrap();
-            // SAFETY: signals this thread, which lives and has the signal blocked.
+            // SAFETY: signals this thread, which has the signal blocked.
             unsafe { libc::raise(libc::SIGUSR2) };
             assert_eq!(events.wait().unwrap(), Signal::Usr2);
         })
@@ -339,12 +338,12 @@ mod tests {
     }
 
     #[test]
-    fn readiness_is_told_through_the_pipe() {
+    fn readiness_is_reported_through_the_pipe() {
         let (read, write) = readiness_pipe().unwrap();
         rustix::io::write(&write, b"r").unwrap();
-        let mut told = [0; 2];
-        assert_eq!(rustix::io::read(&read, &mut told).unwrap(), 1);
+        let mut received = [0; 2];
+        assert_eq!(rustix::io::read(&read, &mut received).unwrap(), 1);
         drop(write);
-        assert_eq!(rustix::io::read(&read, &mut told).unwrap(), 0);
+        assert_eq!(rustix::io::read(&read, &mut received).unwrap(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Programs of others, found where root finds them.
+//! Runs external programs from root's search path.
 
 use std::ffi::OsString;
 use std::io;
@@ -6,9 +6,10 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Runs a program to its end, however that is.
+/// Runs a program and waits for its end, however it ends.
 ///
 /// # Errors
+///
 /// One line: why it did not run.
 pub fn output(
     program: &str,
@@ -27,29 +28,30 @@ pub fn output(
     })
 }
 
-/// Error text of the program, on one line.
-pub fn said(told: &Output) -> String {
-    let said = String::from_utf8_lossy(&told.stderr);
+/// The program's error output, on one line.
+pub fn said(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
     said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// Runs a program: what it wrote.
+/// Runs a program and returns its output.
 ///
 /// # Errors
-/// One line: why it did not run, or what it said when it failed.
+///
+/// One line: why it did not run, or its error output.
 pub fn run(
     program: &str,
     package: &str,
     args: impl FnOnce(&mut Command) -> &mut Command,
 ) -> Result<String, String> {
-    let told = output(program, package, args)?;
-    match told.status.success() {
-        true => Ok(String::from_utf8_lossy(&told.stdout).into_owned()),
-        false => Err(format!("{program}: {}", said(&told))),
+    let done = output(program, package, args)?;
+    match done.status.success() {
+        true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
+        false => Err(format!("{program}: {}", said(&done))),
     }
 }
 
-/// Becomes another program: returns only where it cannot.
+/// Replaces the process by another program; returns only on error.
 pub fn become_program(program: &Path, args: impl IntoIterator<Item = OsString>) -> io::Error {
     Command::new(program).args(args).exec()
 }

@@ -1,4 +1,4 @@
-//! Carrying a range of bytes from one file to another by io_uring: several blocks on their way at a time.
+//! Copies a range of bytes between files with io_uring, several blocks in flight at a time.
 #![allow(
     unsafe_code,
     reason = "the kernel reads and writes the blocks while a request of the ring is on its way"
@@ -13,10 +13,10 @@ use rustix::io::Errno;
 
 use crate::call::{Call, Result, SysError, call};
 
-/// Direct I/O wants blocks that lie so in memory.
+/// Memory alignment that direct I/O requires.
 pub const ALIGNMENT: usize = 4096;
 
-/// Buffers of a block.
+/// One buffer per block.
 #[derive(Clone)]
 #[repr(C, align(4096))]
 struct Page([u8; ALIGNMENT]);
@@ -25,17 +25,17 @@ struct Page([u8; ALIGNMENT]);
 pub struct Carrier {
     ring: IoUring,
     blocks: Vec<Box<[Page]>>,
-    /// Bytes of a block.
+    /// Block size in bytes.
     block: usize,
-    /// Requests that are not answered.
+    /// Number of requests in flight.
     out: usize,
 }
 
-/// Step of a block.
+/// A block's current read or write.
 #[derive(Clone, Copy)]
 struct Trip {
     call: Call,
-    /// Where in the files the block belongs, and how much of it is to be read or written.
+    /// Offset of the block in both files, and how much of it is to be read or written.
     at: u64,
     len: usize,
     /// Bytes of it that are done.
@@ -51,17 +51,18 @@ impl fmt::Debug for Carrier {
 impl Drop for Carrier {
     fn drop(&mut self) {
         if self.out > 0 {
-            // The kernel may still write there.
+            // The kernel may still write into the buffers, so they are leaked.
             std::mem::forget(std::mem::take(&mut self.blocks));
         }
     }
 }
 
 impl Carrier {
-    /// A ring with `depth` blocks of `block` bytes, which is a multiple of [`ALIGNMENT`].
+    /// Makes a ring with `depth` blocks of `block` bytes, a multiple of [`ALIGNMENT`].
     ///
     /// # Errors
-    /// The kernel has no io_uring, or not for this process.
+    ///
+    /// The kernel has no io_uring, or does not permit it here.
     pub fn new(depth: u16, block: usize) -> Result<Self> {
         let ring = call(Call::Open, || IoUring::new(u32::from(depth).next_power_of_two()).map_err(errno))?;
         let pages = block / ALIGNMENT;
@@ -69,11 +70,12 @@ impl Carrier {
         Ok(Self { ring, blocks, block: pages * ALIGNMENT, out: 0 })
     }
 
-    /// Copies `range` of `from` to the same place in `to` and reports written bytes to `carried`. Returns the end of the
-    /// copy: less than the range's end if the file ended before.
+    /// Copies `range` of `from` to the same offsets in `to` and reports written bytes to `carried`. Returns where the
+    /// copy ends: before the end of the range if the file is shorter.
     ///
     /// # Errors
-    /// What failed first; `to` is then half written.
+    ///
+    /// The first failure; `to` is then partly written.
     pub fn carry(
         &mut self,
         from: BorrowedFd<'_>,
@@ -82,7 +84,7 @@ impl Carrier {
         mut carried: impl FnMut(u64),
     ) -> Result<u64> {
         if self.out > 0 {
-            return Err(SysError::new(Call::Write, Errno::BUSY)); // an earlier one was given up
+            return Err(SysError::new(Call::Write, Errno::BUSY)); // an earlier copy failed with requests in flight
         }
         let (mut next, mut end) = (range.start, range.end);
         let mut trips: Vec<Option<Trip>> = vec![None; self.blocks.len()];
@@ -109,7 +111,7 @@ impl Carrier {
                 });
                 let Ok(onward) = onward else { continue };
                 if trip.call == Call::Read && onward.is_none_or(|onward| onward.len < trip.len) {
-                    // The file ends here.
+                    // End of the file.
                     end = end.min(trip.at + trip.done as u64);
                 }
                 if trip.call == Call::Write {
@@ -134,10 +136,10 @@ impl Carrier {
             _ => opcode::Write::new(fd, block, len).offset(at).build(),
         };
         let entry = entry.user_data(slot as u64);
-        // SAFETY: the block is ours, as long as the request says, and no other request's until this one is answered; it
-        // is not freed before either. The descriptor is open until then, or the request fails.
+        // SAFETY: the block has the request's length, belongs to no other request until this one completes, and is not
+        // freed before. The descriptor is open until then, or the request fails.
         let pushed = unsafe { self.ring.submission().push(&entry) };
-        // There is room for a request of each block.
+        // The queue has room for a request of each block.
         pushed.map_err(|_| SysError::new(trip.call, Errno::NOBUFS))?;
         self.out += 1;
         Ok(())
@@ -157,7 +159,7 @@ impl Carrier {
 }
 
 impl Trip {
-    /// Next step after `answer`; None: nothing.
+    /// Returns the next step after `answer`; `None` if the block is done.
     fn goes_on(self, answer: Result<usize, Errno>) -> Result<Option<Self>> {
         let moved = match answer {
             Ok(moved) => moved,
@@ -186,7 +188,7 @@ mod tests {
     use std::os::fd::AsFd as _;
     use std::os::unix::fs::FileExt as _;
 
-    /// None: this process may have no ring.
+    /// `None` if this process may not use io_uring.
     fn carrier() -> Option<Carrier> {
         Carrier::new(4, 2 * ALIGNMENT).ok()
     }
@@ -197,10 +199,10 @@ mod tests {
         let data: Vec<u8> = (0..250_000_u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
         let (from, mut to) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
         from.write_all_at(&data, 0).unwrap();
-        let mut told = 0;
+        let mut reported = 0;
         let range = 3..data.len() as u64;
-        let end = carrier.carry(from.as_fd(), to.as_fd(), range.clone(), |bytes| told += bytes).unwrap();
-        assert_eq!((end, told), (range.end, range.end - 3));
+        let end = carrier.carry(from.as_fd(), to.as_fd(), range.clone(), |bytes| reported += bytes).unwrap();
+        assert_eq!((end, reported), (range.end, range.end - 3));
         let mut copy = Vec::new();
         to.rewind().unwrap();
         to.read_to_end(&mut copy).unwrap();
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_ends_early_is_told_and_an_error_leaves_the_ring_usable() {
+    fn a_file_that_ends_early_is_reported_and_an_error_leaves_the_ring_usable() {
         let Some(mut carrier) = carrier() else { return };
         let (from, to) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
         from.set_len(100_001).unwrap();

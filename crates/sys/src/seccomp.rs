@@ -1,42 +1,45 @@
-//! The system calls that the daemon may make once it serves: a list, kept by the kernel (seccomp(2)) for all threads.
+//! The system calls that the daemon may make while it serves: a filter that the kernel applies to all threads
+//! (seccomp(2)).
 //!
-//! The list is what the pool's tests call, and what the C libraries need besides. Nothing in it starts a program or
-//! a process, makes a namespace, loads a module, or looks into another process. Arguments are looked at for rare calls only: a call that
-//! is allowed whatever its arguments costs a look into a bitmap (Linux 5.11 and later). Those that each request makes come first.
-//! io_uring is on the list and its operations are not seen here (docs/dev/decisions/0037).
+//! The list has the calls that the pool's tests make, and those that the C libraries need. Nothing in it starts a
+//! program or a process, makes a namespace, loads a module, or inspects another process. Only rare calls have their
+//! arguments checked: a call that is allowed with any arguments costs a bitmap lookup (Linux 5.11 and later). Calls of
+//! requests come first.
+//!
+//! io_uring is allowed, and the filter does not see its operations (docs/dev/decisions/0037).
 #![allow(unsafe_code, reason = "seccomp has no safe wrapper")]
 
 use std::io;
 
 use libc::{c_long, sock_filter};
 
-/// The fate of a call that is not on the list.
+/// Consequence of a call that is not on the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// It fails with ENOSYS, and the kernel's audit log tells.
+    /// It fails with ENOSYS and is written to the kernel's audit log.
     Refuse,
-    /// It is made, and the kernel's audit log tells.
+    /// It is made and written to the kernel's audit log.
     Log,
-    /// The process ends.
+    /// The process is killed.
     Kill,
 }
 
-/// When a call is allowed.
+/// Condition under which a call is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     /// Allowed with any arguments.
     Always,
-    /// The argument of this number, of 32 bits, is one of these.
+    /// The argument with this number, taken as 32 bits, is one of these.
     Is(u32, &'static [u32]),
-    /// The argument of this number has all of these bits.
+    /// The argument with this number has all of these bits.
     Has(u32, u32),
 }
 
-/// Number of the architecture: `AUDIT_ARCH_*` of `linux/audit.h`.
+/// Architecture number: `AUDIT_ARCH_*` of `linux/audit.h`.
 const ARCH: u32 = if cfg!(target_arch = "x86_64") { 0xC000_003E } else { 0xC000_00B7 };
-/// Calls of x86_64 with 32-bit pointers have this bit in their number.
+/// Bit in the numbers of x86_64 calls with 32-bit pointers (x32).
 const X32: u32 = 0x4000_0000;
-/// The part of `struct seccomp_data`: the number, the architecture, the first argument's lower half.
+/// Offsets in `struct seccomp_data`: call number, architecture, low half of the first argument.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const FIRST_ARGUMENT: u32 = 16;
@@ -48,7 +51,7 @@ const IF_AT_LEAST: u16 = 0x35;
 const AND: u16 = 0x54;
 const RETURN: u16 = 0x06;
 
-/// Allowed operations of prctl(2): names of threads and of memory, capabilities, dumpability.
+/// Allowed operations of prctl(2): names of threads and memory, capabilities, dumpability.
 const PRCTL: &[u32] = &[
     libc::PR_SET_NAME.cast_unsigned(),
     libc::PR_GET_NAME.cast_unsigned(),
@@ -63,7 +66,7 @@ macro_rules! always {
     ($($name:ident)*) => { &[$((libc::$name, When::Always)),*] };
 }
 
-/// Calls of requests, of the transports, and of threads that run all the time.
+/// Calls of requests, of the transports, and of threads that run continuously.
 const OFTEN: &[(c_long, When)] = always![
     SYS_io_uring_enter SYS_read SYS_writev SYS_write SYS_readv SYS_openat2 SYS_statx SYS_close SYS_ioctl SYS_setfsuid SYS_setfsgid
     SYS_setgroups SYS_umask SYS_futex SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2 SYS_getdents64
@@ -75,7 +78,7 @@ const OFTEN: &[(c_long, When)] = always![
     SYS_sync_file_range SYS_syncfs SYS_dup SYS_clock_gettime SYS_clock_nanosleep SYS_nanosleep
 ];
 
-/// Calls of other threads, of the start of threads, and of the C library.
+/// Calls of other threads, of thread start, and of the C library.
 const SELDOM: &[(c_long, When)] = always![
     SYS_ppoll SYS_pselect6 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2 SYS_signalfd4 SYS_pipe2
     SYS_dup3 SYS_socketpair SYS_bind SYS_listen SYS_accept4 SYS_accept SYS_connect SYS_getsockname SYS_getpeername SYS_getsockopt
@@ -92,7 +95,7 @@ const SELDOM: &[(c_long, When)] = always![
     SYS_umount2 SYS_fanotify_init SYS_fanotify_mark SYS_io_uring_setup SYS_io_uring_register SYS_wait4 SYS_waitid
 ];
 
-/// Calls that one architecture has besides, which its C libraries make.
+/// Further calls that exist on one architecture only and that its C libraries make.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[(c_long, When)] = always![
     SYS_poll SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_link SYS_symlink
@@ -102,27 +105,28 @@ const OLD: &[(c_long, When)] = always![
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[(c_long, When)] = &[];
 
-/// Calls that are allowed for what they are asked only.
+/// Calls that are allowed with certain arguments only.
 const SOMETIMES: &[(c_long, When)] = &[
-    // A thread, not a process.
+    // Starts a thread, not a process.
     (libc::SYS_clone, When::Has(0, libc::CLONE_THREAD.cast_unsigned())),
-    // A umask of the thread's own.
+    // Gives a thread a umask of its own.
     (libc::SYS_unshare, When::Is(0, &[libc::CLONE_FS.cast_unsigned()])),
     (libc::SYS_prctl, When::Is(0, PRCTL)),
-    // Syslog's, when it was started anew.
+    // For reconnecting to syslog after it restarted.
     (libc::SYS_socket, When::Is(0, &[libc::AF_UNIX.cast_unsigned()])),
-    // Whether a process lives.
+    // Checks whether a process exists.
     (libc::SYS_kill, When::Is(1, if cfg!(feature = "fault") { &[0, 9] } else { &[0] })),
 ];
 
-/// Lets all threads of the process, and those that they start, make the calls of the list only, and makes sure that no program
-/// of the process has more rights than it has itself.
+/// Restricts all threads of the process, and those that they start, to the calls on the list. Sets `no_new_privs`, so
+/// that no executed program gains rights.
 ///
 /// # Errors
-/// The kernel has no seccomp, or it is refused here; the process is as it was but for `no_new_privs` of this thread.
+///
+/// The kernel has no seccomp or refuses it. Nothing changed but `no_new_privs` of this thread.
 pub fn confine(violation: Violation) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
-    // A vulnerability of processors is mitigated for whole programs, or not, and not the more for this filter.
+    // The mitigation of speculative store bypass is set per program; this filter must not switch it on.
     let flags = libc::SECCOMP_FILTER_FLAG_TSYNC
         | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW
         | match violation {
@@ -136,16 +140,16 @@ fn install(program: &[sock_filter], flags: libc::c_ulong) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
     // SAFETY: the kernel copies `len` instructions from a slice that outlives the call, and writes nothing.
-    let told =
+    let installed =
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
-    match told {
+    match installed {
         0 => Ok(()),
         -1 => Err(io::Error::last_os_error()),
         thread => Err(io::Error::other(format!("thread {thread} has another filter"))),
     }
 }
 
-/// The filter, as the kernel takes it.
+/// Builds the filter program.
 fn program(violation: Violation) -> Vec<sock_filter> {
     let refused = step(
         RETURN,
@@ -173,12 +177,12 @@ fn program(violation: Violation) -> Vec<sock_filter> {
                 vec![load, step(AND, bits), jump(IF_EQUAL, bits, 0, 1), allowed, refused]
             }
         };
-        // No list is so long that its end cannot be jumped to.
+        // The list is short enough to be jumped over.
         let beyond = u8::try_from(then.len()).unwrap_or(u8::MAX);
         steps.push(jump(IF_EQUAL, u32::try_from(*number).unwrap_or(u32::MAX), 0, beyond));
         steps.extend(then);
     }
-    // The C library starts threads by clone(2) then, whose flags can be looked at.
+    // ENOSYS makes the C library start threads by clone(2), whose flags can be checked.
     let unknown = step(RETURN, libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned());
     steps.extend([jump(IF_EQUAL, u32::try_from(libc::SYS_clone3).unwrap_or(u32::MAX), 0, 1), unknown]);
     steps.push(refused);
@@ -197,7 +201,7 @@ const fn jump(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
 mod tests {
     use super::*;
 
-    /// A thread alone has the filter then, and ends with it.
+    /// Only this thread gets the filter, which ends with it.
     fn on_a_confined_thread(work: impl FnOnce() + Send + 'static) {
         let confined = move || {
             rustix::thread::set_no_new_privs(true).unwrap();
@@ -215,7 +219,7 @@ mod tests {
             let started = std::thread::spawn(|| std::process::Command::new("true").status());
             let refused = started.join().unwrap().unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(libc::ENOSYS), "a program");
-            // SAFETY: only a new namespace is asked for, which is refused.
+            // SAFETY: the call only asks for a new namespace, and is refused.
             let namespace = unsafe { libc::unshare(libc::CLONE_NEWUTS) };
             let why = io::Error::last_os_error().raw_os_error();
             assert_eq!((namespace, why), (-1, Some(libc::ENOSYS)));
@@ -236,7 +240,7 @@ mod tests {
         assert_eq!(numbers.len(), all);
     }
 
-    /// The kernel refuses longer ones.
+    /// The kernel refuses longer programs.
     #[test]
     fn the_filter_is_short_enough() {
         assert!(program(Violation::Kill).len() < libc::BPF_MAXINSNS.try_into().unwrap());

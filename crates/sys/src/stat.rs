@@ -2,7 +2,7 @@
 
 use rustix::fs::{FileType, Statx, StatxAttributes, StatxFlags, StatxTimestamp};
 
-/// The minor number of a device, as [`Stat::dev`] has it.
+/// Returns the minor number of a device number in [`Stat::dev`]'s encoding.
 pub fn minor(dev: u64) -> u32 {
     rustix::fs::minor(dev)
 }
@@ -36,7 +36,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The type in `mode`. A mode that has none is a regular file's, as it is to mknod.
+    /// Returns the type in `mode`. A mode without type bits means a regular file, as for mknod.
     pub fn from_mode(mode: u32) -> Self {
         match FileType::from_raw_mode(mode) {
             FileType::Directory => Self::Dir,
@@ -62,7 +62,7 @@ impl Kind {
         })
     }
 
-    /// The type that a `DT_*` value means: none for `DT_UNKNOWN` and values that are no file's.
+    /// Returns the type for a `DT_*` value; `None` for `DT_UNKNOWN` and unknown values.
     pub fn from_dtype(dtype: u8) -> Option<Self> {
         match dtype {
             libc::DT_REG => Some(Self::File),
@@ -80,29 +80,29 @@ impl Kind {
 /// Result of statx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// The device, as makedev has it.
+    /// Device number in makedev's encoding.
     pub dev: u64,
-    /// The mount that it was found on; 0 if the kernel does not tell.
+    /// Id of the mount through which it was found; 0 if the kernel does not return it.
     pub mnt_id: u64,
     /// The inode number.
     pub ino: u64,
     /// Type and permissions.
     pub mode: u32,
-    /// Number of names.
+    /// Number of hard links.
     pub nlink: u32,
     /// The owner.
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// Major number of the device that this file is.
+    /// Major number of the device, for device files.
     pub rdev_major: u32,
-    /// Minor number of the device that this file is.
+    /// Minor number of the device, for device files.
     pub rdev_minor: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Blocks of 512 bytes taken.
+    /// Allocated blocks of 512 bytes.
     pub blocks: u64,
-    /// Preferred size of a transfer.
+    /// Preferred I/O size in bytes.
     pub blksize: u32,
     /// Last access.
     pub atime: Time,
@@ -110,16 +110,16 @@ pub struct Stat {
     pub mtime: Time,
     /// Last change of the inode.
     pub ctime: Time,
-    /// Creation, where the file system keeps it.
+    /// Creation time, if the file system has one.
     pub btime: Option<Time>,
     /// `STATX_ATTR_*` that are set.
     pub attributes: u64,
-    /// `STATX_ATTR_*` that the file system knows.
+    /// `STATX_ATTR_*` that the file system supports.
     pub attributes_mask: u64,
-    /// Tells apart objects that have the same inode number one after the other; only where it was requested
-    /// ([`crate::handle::ByNumber::stat`]), statx does not return it.
+    /// Generation: distinguishes objects that have the same inode number one after the other. Set only by
+    /// [`crate::handle::ByNumber::stat`]; statx does not return it.
     pub version: Option<u32>,
-    /// Number and generation that the object is known by elsewhere; only where the caller has found that out.
+    /// Number and generation by which other hosts know the object, if the caller has determined them.
     pub alias: Option<(u64, u32)>,
 }
 
@@ -129,7 +129,7 @@ impl Stat {
         Kind::from_mode(self.mode)
     }
 
-    /// The device that this file is, as mknod takes it.
+    /// Device number of a device file, as mknod takes it.
     pub fn rdev(&self) -> u64 {
         rustix::fs::makedev(self.rdev_major, self.rdev_minor)
     }
@@ -149,12 +149,12 @@ impl Stat {
         self.kind() == Kind::Symlink
     }
 
-    /// Nobody may change it (`chattr +i`).
+    /// True if nobody may change it (`chattr +i`).
     pub fn is_immutable(&self) -> bool {
         self.attributes & StatxAttributes::IMMUTABLE.bits() != 0
     }
 
-    /// Nothing of it may be changed, only be added to (`chattr +a`).
+    /// True if it may only be appended to (`chattr +a`).
     pub fn is_append_only(&self) -> bool {
         self.attributes & StatxAttributes::APPEND.bits() != 0
     }
@@ -162,10 +162,10 @@ impl Stat {
 
 impl From<Statx> for Stat {
     fn from(raw: Statx) -> Self {
-        let told = StatxFlags::from_bits_retain(raw.stx_mask);
+        let returned = StatxFlags::from_bits_retain(raw.stx_mask);
         Self {
             dev: rustix::fs::makedev(raw.stx_dev_major, raw.stx_dev_minor),
-            mnt_id: if told.contains(StatxFlags::MNT_ID) { raw.stx_mnt_id } else { 0 },
+            mnt_id: if returned.contains(StatxFlags::MNT_ID) { raw.stx_mnt_id } else { 0 },
             ino: raw.stx_ino,
             mode: u32::from(raw.stx_mode),
             nlink: raw.stx_nlink,
@@ -179,7 +179,7 @@ impl From<Statx> for Stat {
             atime: raw.stx_atime.into(),
             mtime: raw.stx_mtime.into(),
             ctime: raw.stx_ctime.into(),
-            btime: told.contains(StatxFlags::BTIME).then(|| raw.stx_btime.into()),
+            btime: returned.contains(StatxFlags::BTIME).then(|| raw.stx_btime.into()),
             attributes: raw.stx_attributes.bits(),
             attributes_mask: raw.stx_attributes_mask.bits(),
             version: None,

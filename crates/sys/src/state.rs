@@ -1,5 +1,5 @@
-//! Files that the daemon keeps for itself, outside of all branches: made as the daemon, and believed only if nobody else can
-//! have written them.
+//! Files of the daemon's own outside of all branches. They are made as the daemon, and trusted only if no other user
+//! can have written them.
 
 use std::fs::File;
 use std::io;
@@ -11,16 +11,16 @@ use rustix::io::Errno;
 
 use crate::identity::become_daemon;
 
-/// Access for others than the owner.
+/// Mode bits of group and others.
 const OTHERS: u32 = 0o077;
-/// Mode bits that let others than the owner change something.
+/// Mode bits that let group and others write.
 const WRITE_BY_OTHERS: u32 = 0o022;
 
-/// Makes the folder of `file`, which only its owner may enter, and puts what was there under the file's name aside: `.bad` is
-/// added to its name.
+/// Makes the folder of `file`, accessible to its owner only, and renames an existing `file` to end in `.bad`.
 ///
 /// # Errors
-/// What the system said; EPERM if the folder is not the daemon's own.
+///
+/// The system's error; EPERM if the folder is not the daemon's own.
 pub fn make_room(file: &Path) -> io::Result<()> {
     as_daemon()?;
     let (folder, name) = parts(file)?;
@@ -34,10 +34,11 @@ pub fn make_room(file: &Path) -> io::Result<()> {
     }
 }
 
-/// A file that is read and written, and by nobody but the daemon, made if there is none.
+/// Opens `file` for reading and writing, made if missing, with access for the daemon only.
 ///
 /// # Errors
-/// What the system said; EPERM if the file or its folder is not the daemon's own.
+///
+/// The system's error; EPERM if the file or its folder is not the daemon's own.
 pub fn open(file: &Path) -> io::Result<File> {
     as_daemon()?;
     let (folder, name) = parts(file)?;
@@ -49,7 +50,7 @@ pub fn open(file: &Path) -> io::Result<File> {
         return Err(Errno::INVAL.into());
     }
     if stat.st_mode & OTHERS != 0 {
-        // Earlier versions made it so. Nobody came to it if nobody but the owner could enter the folder.
+        // Earlier versions made the file writable for all. It is trusted if only the owner could enter the folder.
         if stat.st_mode & WRITE_BY_OTHERS != 0 && about_folder.st_mode & OTHERS != 0 {
             return Err(Errno::PERM.into());
         }
@@ -69,7 +70,7 @@ fn parts(file: &Path) -> io::Result<(&Path, &Path)> {
     Ok((file.parent().unwrap_or(Path::new(".")), Path::new(name)))
 }
 
-/// Makes `folder`, and those above it that are missing.
+/// Makes `folder` and its missing parents.
 fn make_folders(folder: &Path) -> io::Result<()> {
     let make = || mkdirat(CWD, folder, Mode::RWXU);
     let made = match (make(), folder.parent()) {
@@ -85,7 +86,7 @@ fn make_folders(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// The folder, which nobody but the daemon may change.
+/// Opens the folder and checks that only the daemon can change it.
 fn open_own_folder(folder: &Path) -> io::Result<(OwnedFd, Stat)> {
     let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = openat(CWD, folder, how, Mode::empty())?;
@@ -136,12 +137,12 @@ mod tests {
         set_mode(dir.path(), 0o700);
         drop(open(&file).unwrap());
         assert_eq!(mode(&file), 0o600);
-        // As earlier versions left it.
+        // Left by an earlier version.
         set_mode(&file, 0o666);
         drop(open(&file).unwrap());
         assert_eq!(mode(&file), 0o600);
         let refused = || open(&file).unwrap_err().kind() == io::ErrorKind::PermissionDenied;
-        // Where others may come to it.
+        // In a folder that others can enter.
         set_mode(&file, 0o666);
         set_mode(dir.path(), 0o755);
         assert!(refused());

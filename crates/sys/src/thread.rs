@@ -1,4 +1,4 @@
-//! Where and how the calling thread is scheduled, and the limits of the process.
+//! Scheduling of the calling thread, and limits of the process.
 #![allow(unsafe_code, reason = "scheduling policies and a thread's niceness have no safe wrapper")]
 
 use std::ffi::CString;
@@ -11,17 +11,17 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 
-/// The longest name of a thread, without its NUL.
+/// Longest thread name in bytes, without its NUL.
 const NAME_MAX: usize = 15;
 /// Size of the first version of `struct sched_attr`.
 const SCHED_ATTR_SIZE: u32 = 48;
 
-/// How a thread competes for a processor.
+/// Scheduling policy of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Only when nothing else wants it.
+    /// Runs only when nothing else wants the CPU (SCHED_IDLE).
     Idle,
-    /// By niceness, as most threads.
+    /// Time-shared by niceness (SCHED_OTHER).
     Other,
 }
 
@@ -35,15 +35,15 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Sets how the calling thread competes for a processor.
+/// Sets the scheduling policy of the calling thread.
 pub fn set_policy(policy: Policy) -> io::Result<()> {
     let policy = match policy {
         Policy::Idle => libc::SCHED_IDLE,
         Policy::Other => libc::SCHED_OTHER,
     };
     let priority: libc::c_int = 0;
-    // SAFETY: the kernel reads one `struct sched_param`, which begins (and for these policies ends) with the
-    // int pointed to; thread 0 is the calling one. Raw, for musl's wrapper refuses.
+    // SAFETY: the kernel reads one `struct sched_param`, which for these policies is the int pointed to; thread 0 is
+    // the calling one. A raw call, because musl's wrapper always fails.
     let answer = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
     settled(answer)
 }
@@ -56,11 +56,12 @@ pub fn set_nice(nice: i32) -> io::Result<()> {
     settled(answer)
 }
 
-/// Makes the calling thread compete for a processor as the process's first thread does, on the CPUs that are allowed
-/// there: for one that was started by a thread that is pinned or has another policy, which it inherits.
+/// Gives the calling thread the policy, niceness and CPUs of the process's first thread. For threads started by one
+/// that is pinned or has another policy, which they inherit.
 ///
 /// # Errors
-/// The system refuses a part of it, which stays as it was.
+///
+/// The system refuses a part of it, which then stays unchanged.
 pub fn be_ordinary() -> io::Result<()> {
     let first = getpid();
     let placed = sched_getaffinity(Some(first)).and_then(|set| sched_setaffinity(None, &set));
@@ -76,9 +77,10 @@ pub fn be_ordinary() -> io::Result<()> {
     };
     let pid = first.as_raw_nonzero().get();
     let room = &raw mut attributes;
-    // SAFETY: the kernel writes at most the size given, which is the structure's, to a local that is not used meanwhile.
+    // SAFETY: the kernel writes at most the given size, which is the structure's, to a local that nothing else uses
+    // meanwhile.
     settled(unsafe { libc::syscall(libc::SYS_sched_getattr, pid, room, SCHED_ATTR_SIZE, 0) })?;
-    // Whether children inherit it is the first thread's own affair.
+    // The first thread's reset-on-fork flag is not copied.
     attributes.sched_flags = 0;
     // SAFETY: the kernel reads the structure, of the size in its first field.
     settled(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })?;
@@ -89,7 +91,7 @@ fn settled(answer: libc::c_long) -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// How many CPUs the machine can ever have; at least 1.
+/// Returns how many CPUs the machine can ever have; at least 1.
 pub fn possible_cpus() -> usize {
     std::fs::read_to_string("/sys/devices/system/cpu/possible")
         .ok()
@@ -97,12 +99,12 @@ pub fn possible_cpus() -> usize {
         .map_or_else(|| allowed_cpus().last().map_or(1, |last| last + 1), |last| last + 1)
 }
 
-/// The highest number of a list such as `0-3,8`.
+/// Returns the highest number in a list such as `0-3,8`.
 fn highest(list: &str) -> Option<usize> {
     list.rsplit([',', '-']).next()?.parse().ok()
 }
 
-/// The CPUs that the calling thread may run on, in order.
+/// Returns the CPUs that the calling thread may run on, in order.
 pub fn allowed_cpus() -> Vec<usize> {
     match sched_getaffinity(None) {
         Ok(set) => (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect(),
@@ -110,22 +112,22 @@ pub fn allowed_cpus() -> Vec<usize> {
     }
 }
 
-/// Whether the kernel groups sessions, so that niceness counts only inside one.
+/// True if autogroup is on, so that niceness counts only within a session.
 pub fn autogroup_enabled() -> bool {
     std::fs::read("/proc/sys/kernel/sched_autogroup_enabled").is_ok_and(|text| text.starts_with(b"1"))
 }
 
-/// How long a thread has waited for a processor while it could run.
+/// Time that a thread has waited for a CPU while runnable.
 #[derive(Debug)]
 pub struct RunDelay(File);
 
 impl RunDelay {
-    /// Scheduling of the calling thread, if the kernel returns it.
+    /// Opens the calling thread's statistics, if the kernel has them.
     pub fn own() -> Option<Self> {
         File::open("/proc/thread-self/schedstat").ok().map(Self)
     }
 
-    /// Since the thread began.
+    /// Total since the thread began.
     pub fn total(&self) -> Option<Duration> {
         let mut room = [0; 80];
         let filled = self.0.read_at(&mut room, 0).ok()?;
@@ -134,8 +136,8 @@ impl RunDelay {
     }
 }
 
-/// Raises the process's limit of open files as far as it may go: to what the kernel allows anybody (`fs.nr_open`), or to the
-/// hard limit; answers the limit now in force.
+/// Raises the limit of open files as far as permitted: to the kernel's maximum (`fs.nr_open`), or to the hard limit.
+/// Returns the limit now in force.
 pub fn raise_nofile_limit() -> u64 {
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|most| most.trim().parse().ok());
     if let Some(most) = most {
@@ -146,13 +148,13 @@ pub fn raise_nofile_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-        // Refused, the limit stays what it was, which the answer says.
+        // If this is refused, the limit stays, and is returned.
         let _ = setrlimit(Resource::Nofile, raised);
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Names the calling thread, as far as the name fits (15 bytes).
+/// Names the calling thread, truncated to 15 bytes.
 pub fn set_name(name: &str) -> io::Result<()> {
     let fits = &name[..name.floor_char_boundary(NAME_MAX)];
     Ok(rustix::thread::set_name(&CString::new(fits)?)?)
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_inherits_a_schedule_can_be_ordinary() {
-        /// Policy, niceness and CPUs of the thread at `task` of proc(5).
+        /// Policy, niceness and CPUs of the thread at `task` in proc(5).
         fn schedule(task: &str) -> (String, String, String) {
             let stat = std::fs::read_to_string(format!("/proc/{task}/stat")).unwrap();
             let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();

@@ -1,16 +1,17 @@
-//! Files that are there as they were, or whole: also when the machine loses power in between.
+//! Atomic replacement of files: after a crash or power loss a file has its old or its new content.
 
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Puts `text` in place of the file's, in one step, and on the disk before it returns.
+/// Replaces the content of `file` by `text` in one step, durable on return.
 ///
 /// # Errors
+///
 /// The directory cannot be written.
 pub fn replace(file: &Path, text: &str) -> io::Result<()> {
-    // A link is followed: what it points to is the file.
+    // A symbolic link is followed: its target is replaced.
     let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let folder = file.parent().unwrap_or(Path::new("/"));
     let mut name = file.file_name().unwrap_or_default().to_owned();

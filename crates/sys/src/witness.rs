@@ -1,7 +1,8 @@
-//! Reports each call that may have changed a file system to an observer, right after it was made: for tests that keep what
-//! is on disk at that moment.
+//! Reports each call that may have changed a file system to an observer, right after it was made. For tests that record
+//! the state on disk at that moment.
 //!
-//! Such calls of all threads are made one after the other while somebody observes, so that no change is seen with another
+//! While an observer is active, such calls of all threads are serialised, so that each change is seen with its own
+//! call. The observer's own calls must not go through this crate.
 //! one's call. The observer makes its own calls past this crate.
 
 use std::os::fd::BorrowedFd;
@@ -9,16 +10,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::call::Call;
 
-/// Looks on while calls are made.
+/// Observer of calls.
 pub trait Observer: Send + Sync {
-    /// A call that may have changed something was made, and succeeded.
+    /// A call that may have changed something succeeded.
     fn made(&self, call: Call);
 
-    /// The file of `fd`, or all of its file system, is on disk.
+    /// The file of `fd`, or its whole file system, was synced to disk.
     fn synced(&self, fd: BorrowedFd<'_>, reach: Reach);
 }
 
-/// How much a call synced.
+/// Extent of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// One file or directory.
@@ -30,7 +31,7 @@ pub enum Reach {
 static OBSERVER: RwLock<Option<Arc<dyn Observer>>> = RwLock::new(None);
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Runs `work` while `observer` looks on at the calls of all threads. One observer at a time.
+/// Runs `work` while `observer` sees the calls of all threads. One observer at a time.
 pub fn observed<T>(observer: Arc<dyn Observer>, work: impl FnOnce() -> T) -> T {
     /// Ends the observation, also when `work` panics.
     struct Over;
@@ -48,12 +49,12 @@ fn observer() -> Option<Arc<dyn Observer>> {
     OBSERVER.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// The calling thread's turn to make a call that may change something, if somebody observes.
+/// Lock that serialises calls which may change something, if an observer is active.
 pub(crate) fn turn(call: Call) -> Option<MutexGuard<'static, ()>> {
     (may_change(call) && observer().is_some()).then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// A call succeeded.
+/// Reports a call that succeeded.
 pub(crate) fn made(call: Call) {
     if may_change(call)
         && let Some(observer) = observer()
@@ -62,7 +63,7 @@ pub(crate) fn made(call: Call) {
     }
 }
 
-/// A call that syncs succeeded.
+/// Reports a sync that succeeded.
 pub(crate) fn synced(fd: BorrowedFd<'_>, reach: Reach) {
     if let Some(observer) = observer() {
         observer.synced(fd, reach);

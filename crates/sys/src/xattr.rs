@@ -1,4 +1,4 @@
-//! Extended attributes; a symbolic link's are its own.
+//! Extended attributes; a symbolic link is not followed.
 
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
@@ -9,18 +9,18 @@ use rustix::io::Errno;
 use crate::at::procfd::ProcFd;
 use crate::call::{Call, Result, SysError, call};
 
-/// Room of the first attempt at a value or a list.
+/// Buffer size of the first attempt at a value or a list.
 const FIRST_GUESS: usize = 256;
 
-/// No value and no list is larger.
+/// Largest value and largest list, in bytes.
 const LARGEST: usize = 64 << 10;
 
-/// Object whose attributes are meant.
+/// The object of a call.
 #[derive(Clone, Copy, Debug)]
 pub enum On<'a> {
-    /// This name's in a directory, whose descriptor may be `O_PATH`.
+    /// This name in a directory, whose descriptor may be `O_PATH`.
     Name(BorrowedFd<'a>, &'a CStr),
-    /// Object of a descriptor, `O_PATH` or not.
+    /// The object of a descriptor, `O_PATH` or not.
     Fd(BorrowedFd<'a>),
 }
 
@@ -28,13 +28,13 @@ pub enum On<'a> {
 enum By<'a> {
     /// By descriptor: the f* calls.
     Fd(BorrowedFd<'a>),
-    /// By the magic link in /proc: the calls that follow it.
+    /// By the magic link in /proc, with the calls that follow links.
     Magic(&'a CStr),
-    /// By a path whose last component is not followed: the l* calls.
+    /// By a path whose last component is not followed, with the l* calls.
     Path(&'a CStr),
 }
 
-/// Makes the call the way that serves `on`.
+/// Makes the call by the first address that works for `on`.
 fn attempt_on<T>(
     which: Call,
     on: On<'_>,
@@ -46,7 +46,7 @@ fn attempt_on<T>(
             call(which, || attempt(By::Path(path.as_c_str())))
         }
         On::Fd(fd) => match call(which, || attempt(By::Fd(fd))) {
-            // That is what O_PATH is answered.
+            // The f* calls refuse `O_PATH` with EBADF.
             Err(SysError { errno: Errno::BADF, .. }) => {
                 let path = ProcFd::of(fd);
                 call(which, || attempt(By::Magic(path.as_c_str())))
@@ -56,7 +56,7 @@ fn attempt_on<T>(
     }
 }
 
-/// Reads a value into `buf`: its length. ERANGE if it does not fit; an empty `buf` only asks.
+/// Reads a value into `buf` and returns its length. ERANGE if it does not fit; an empty `buf` only returns the length.
 pub fn get(on: On<'_>, name: &CStr, buf: &mut [u8]) -> Result<usize> {
     use rustix::fs::{fgetxattr, fgetxattr_query, getxattr, getxattr_query, lgetxattr, lgetxattr_query};
     let asks = buf.is_empty();
@@ -70,17 +70,17 @@ pub fn get(on: On<'_>, name: &CStr, buf: &mut [u8]) -> Result<usize> {
     })
 }
 
-/// A value.
+/// Returns a value.
 pub fn get_vec(on: On<'_>, name: &CStr) -> Result<Vec<u8>> {
     whole(|buf| get(on, name, buf))
 }
 
-/// `XATTR_CREATE`: the attribute must not be there yet.
+/// `XATTR_CREATE`: the attribute must not exist.
 pub const CREATE: u32 = XattrFlags::CREATE.bits();
-/// `XATTR_REPLACE`: it must be there.
+/// `XATTR_REPLACE`: the attribute must exist.
 pub const REPLACE: u32 = XattrFlags::REPLACE.bits();
 
-/// Sets a value; `flags` is of `XATTR_CREATE` and `XATTR_REPLACE`.
+/// Sets a value; `flags` consists of `XATTR_CREATE` and `XATTR_REPLACE`.
 pub fn set(on: On<'_>, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
     use rustix::fs::{fsetxattr, lsetxattr, setxattr};
     let flags = XattrFlags::from_bits_retain(flags);
@@ -91,8 +91,8 @@ pub fn set(on: On<'_>, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
     })
 }
 
-/// Reads the names, each with a NUL after it, into `buf`: their length. ERANGE if they do not fit; an empty
-/// `buf` only asks.
+/// Reads the names, each followed by a NUL, into `buf` and returns their length. ERANGE if they do not fit; an empty
+/// `buf` only returns the length.
 pub fn list(on: On<'_>, buf: &mut [u8]) -> Result<usize> {
     use rustix::fs::{
         flistxattr, flistxattr_query, listxattr, listxattr_query, llistxattr, llistxattr_query,
@@ -108,7 +108,7 @@ pub fn list(on: On<'_>, buf: &mut [u8]) -> Result<usize> {
     })
 }
 
-/// The names, each with a NUL after it.
+/// Returns the names, each followed by a NUL.
 pub fn list_vec(on: On<'_>) -> Result<Vec<u8>> {
     whole(|buf| list(on, buf))
 }
@@ -123,7 +123,7 @@ pub fn remove(on: On<'_>, name: &CStr) -> Result<()> {
     })
 }
 
-/// All of what `read` has, also if it grows between two attempts.
+/// Calls `read` with growing buffers until everything fits, also if it grows between two attempts.
 fn whole(read: impl Fn(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     let mut bytes = vec![0; FIRST_GUESS];
     loop {

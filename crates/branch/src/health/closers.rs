@@ -1,9 +1,9 @@
-//! Closing descriptors on a branch that others serve.
+//! Closing descriptors on a remote branch.
 //!
-//! A close asks the server, and waits for as long as it hangs: 300 files that a program had open there would take 300
-//! threads. So no more than three threads close files of one mount of a branch at a time, up to two of those that serve
-//! requests and up to two of the branch's own; what else is to be closed waits in a queue. A mount that was replaced has a queue of its
-//! own: what hangs there holds up nothing in the present one, and no thread that serves requests ever closes a file there.
+//! A close is a request to the server and waits for as long as the server hangs: 300 open files of a program would take
+//! 300 threads. So at most three threads close files of one mount of a branch at a time: up to two worker threads and
+//! up to two threads of the branch. Other descriptors wait in a queue. A replaced mount has a queue of its own: what
+//! hangs there does not block the present mount, and no worker thread closes a file there.
 
 use std::collections::VecDeque;
 
@@ -13,30 +13,30 @@ use super::inflight_limit::CallKind;
 use crate::branch::Branch;
 use crate::thread;
 
-/// Threads that close files of one mount: of those that serve requests, and of the branch's own.
+/// Threads of each kind that close files of one mount: worker threads, and threads of the branch.
 const EACH: usize = 2;
-/// Threads of both kinds that close files of one mount. In the place of each that serves requests its transport starts
-/// another, and a burst of closes may have it start one more: four in all while the branch hangs.
+/// Threads of both kinds that close files of one mount. The transport starts another thread for each worker that
+/// closes, and a burst of closes may start one more: four in all while the branch hangs.
 const MOST: usize = 3;
-/// Most descriptors that wait to be closed on a branch that answers; beyond, the owner of one closes it.
+/// Maximum queue length on a branch that answers; beyond it, the owner closes its descriptor itself.
 const QUEUED: usize = 1024;
 
 type CloseJob = Box<dyn FnOnce() + Send>;
 
-/// Descriptors of a branch that are being closed, and that are to be.
+/// Descriptors of a branch that are queued or being closed.
 #[derive(Default)]
 pub(super) struct Closers(Mutex<Vec<CloseQueue>>);
 
-/// The same for one mount; it is here as long as there are any.
+/// The same for one mount; kept while there are any.
 #[derive(Default)]
 struct CloseQueue {
     generation: u32,
-    /// Threads that serve requests, and close a file.
+    /// Worker threads that close a file.
     callers: usize,
-    /// Threads of the branch's own.
+    /// Threads of the branch.
     closers: usize,
     queue: VecDeque<CloseJob>,
-    /// No thread could be had for them.
+    /// Starting a thread for the queue failed.
     lacks_thread: bool,
 }
 
@@ -62,7 +62,7 @@ impl Closers {
         done
     }
 
-    /// Whether a thread that serves requests may close a file itself.
+    /// True if a worker thread may close a file itself; counts it.
     fn begin(&self, generation: u32) -> bool {
         self.with(generation, |lane| {
             let has_room = lane.callers < EACH && lane.callers + lane.closers < MOST;
@@ -76,7 +76,7 @@ impl Closers {
         self.with(generation, |lane| lane.callers -= 1);
     }
 
-    /// The next one to be closed. None: the calling closer is done.
+    /// Takes the next descriptor from the queue. `None`: the calling closer is done.
     fn next(&self, generation: u32) -> Option<CloseJob> {
         self.with(generation, |lane| {
             lane.lacks_thread = false;
@@ -86,7 +86,7 @@ impl Closers {
         })
     }
 
-    /// Whether one more closer is to be started: it is counted.
+    /// True if another closer is to be started; counts it.
     fn wants_closer(&self, generation: u32) -> bool {
         self.with(generation, |lane| {
             let most = MOST.saturating_sub(lane.callers).clamp(1, EACH);
@@ -96,26 +96,26 @@ impl Closers {
         })
     }
 
-    /// Whether files are being closed, or are to be.
+    /// True if files are queued or being closed.
     pub(super) fn are_busy(&self) -> bool {
         !self.0.lock().is_empty()
     }
 
-    /// Files of the mount `generation` that are being closed, or are to be.
+    /// Number of files of the mount `generation` that are queued or being closed.
     fn of(&self, generation: u32) -> usize {
         let lanes = self.0.lock();
         let lane = lanes.iter().find(|lane| lane.generation == generation);
         lane.map_or(0, |lane| lane.callers + lane.closers + lane.queue.len())
     }
 
-    /// Whether there was no thread to close a file.
+    /// True if starting a closer failed.
     pub(super) fn lack_thread(&self) -> bool {
         self.0.lock().iter().any(|lane| lane.lacks_thread)
     }
 }
 
 impl Branch {
-    /// Lets `thing` go, which holds descriptors on the mount `generation` of this branch.
+    /// Drops `thing`, which holds descriptors on the mount `generation` of this branch.
     pub fn dispose(&self, generation: u32, thing: impl Send + 'static) {
         let closers = &self.health.closers;
         if self.health.inflight_limit.is_none() {
@@ -132,7 +132,7 @@ impl Branch {
         self.have_closed(generation, move || drop(thing));
     }
 
-    /// Like [`Self::dispose`], but at once if the branch answers: closing it releases a lock that others wait for.
+    /// Like [`Self::dispose`], but at once if the branch answers: the close releases a lock that others wait for.
     pub fn dispose_now(&self, generation: u32, thing: impl Send + 'static) {
         if self.health.inflight_limit.is_none() {
             return drop(thing);
@@ -145,18 +145,19 @@ impl Branch {
         self.have_closed(generation, move || drop(thing));
     }
 
-    /// Files that are being closed on the branch, or are to be; not those that a branch which hangs keeps.
+    /// Number of files queued or being closed, without those on a branch that hangs.
     pub fn closing(&self) -> usize {
         if self.is_open() { self.health.closers.of(self.mount_generation()) } else { 0 }
     }
 
-    /// Has `close`, which closes a descriptor on the mount `generation`, done by a thread of its own, in its turn.
+    /// Runs `close`, which closes a descriptor on the mount `generation`, in a thread of the branch, in the queue's
+    /// order.
     pub fn have_closed(&self, generation: u32, close: impl FnOnce() + Send + 'static) {
         self.health.closers.with(generation, |lane| lane.queue.push_back(Box::new(close)));
         self.start_closers(generation);
     }
 
-    /// Starts threads for what waits to be closed, where none could be had before.
+    /// Starts closers for the queue where none could be started before.
     pub(super) fn start_all_closers(&self) {
         let lanes: Vec<u32> = self.health.closers.0.lock().iter().map(|lane| lane.generation).collect();
         lanes.into_iter().for_each(|generation| self.start_closers(generation));

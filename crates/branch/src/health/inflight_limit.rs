@@ -1,9 +1,9 @@
-//! Calls inside a remote branch, with their start times and the responders that can answer in their place.
+//! Calls inside a remote branch, with their start times and the responders that can answer for them.
 //!
-//! A branch whose server hangs keeps the threads that asked it. So that some are left for the other branches, only a
-//! few calls are let in at once, each with a permit (`permits.rs`); the others queue. The branch's monitor looks at the calls
-//! while there are any: one that has overstayed is answered for by another thread, and its thread is written off
-//! until the call returns. Nothing is armed or started for a call; local disks have none.
+//! A branch whose server hangs blocks the threads that called it. To leave threads for the other branches, only a few
+//! calls are inside at once, each with a permit (`permits.rs`); others queue. The branch's monitor checks the calls
+//! while there are any: one that has overstayed is answered by another thread, and its own thread is written off until
+//! the call returns. A call arms no timer and starts no thread; calls on local disks are not limited.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -17,22 +17,22 @@ use super::permits::{Inflight, Obstacle, Permit, QueueAnswer};
 use super::reply_takeover::{self, Responder};
 use crate::ranked::{CALLS, Ranked};
 
-/// Most calls that `branch-inflight` may let in at once.
+/// Largest value of `branch-inflight`.
 pub(crate) const MOST_INFLIGHT: usize = 64;
-/// A brief call that has been inside for longer than this, or than a part of the limit, counts as stalled: optional requests
-/// then skip the branch.
+/// A short call that has been inside for longer than this, or than a part of the limit, counts as stalled: optional
+/// requests then skip the branch.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
-/// Pauses between two looks of the monitor.
+/// Least and greatest pause between two checks of the monitor.
 const LOOK_PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_secs(1));
 
 /// Class of a call, by its expected duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallKind {
-    /// It returns soon where all is well.
+    /// Returns soon on a healthy branch.
     Short,
-    /// Short and optional: it does not wait for a permit in a branch that may hang.
+    /// Short, and optional: does not wait for a permit in a branch that may hang.
     Optional,
-    /// It may take long on a branch in good order (fsync, copies): it overstays only if the branch answers nobody.
+    /// May take long on a healthy branch (fsync, copies): overstays only if the branch fails its probes too.
     Long,
 }
 
@@ -40,9 +40,9 @@ pub enum CallKind {
 #[derive(Debug)]
 pub(crate) struct InflightLimit {
     since: Instant,
-    /// Held for moments; no call is made under it.
+    /// Held briefly; no call is made under it.
     inner: Ranked<InflightState, CALLS>,
-    /// How long a call may stay, in milliseconds.
+    /// Longest time that a call may stay, in milliseconds.
     timeout: AtomicU64,
 }
 
@@ -52,12 +52,12 @@ struct InflightState {
     calls: Inflight<InflightCaller>,
 }
 
-/// Caller of a branch.
+/// Caller inside a branch or in its queue.
 #[derive(Clone, Debug)]
 struct InflightCaller {
     /// Responder that can answer its request.
     responder: Option<Responder>,
-    /// The thread, which others may wait for.
+    /// Its thread, which other threads may wait for.
     thread: ThreadInCalls,
     /// Wakes it in the queue.
     bell: Option<SyncSender<QueueAnswer>>,
@@ -66,13 +66,13 @@ struct InflightCaller {
 impl InflightCaller {
     fn tell(&self, answer: QueueAnswer) {
         if let Some(bell) = &self.bell {
-            // One verdict, and room for it.
+            // The channel has room for the one answer that is sent.
             let _heard = bell.try_send(answer);
         }
     }
 }
 
-/// A permit, given back when this drops.
+/// A permit, returned when this is dropped.
 #[derive(Debug)]
 pub struct CallPermit<'a> {
     inflight_limit: &'a InflightLimit,
@@ -91,18 +91,18 @@ impl Drop for CallPermit<'_> {
 /// Result of the monitor's check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InflightLook {
-    /// Calls inside.
+    /// Number of calls inside.
     pub inside: usize,
-    /// A call that should have been brief has been inside for longer than it may, since the last look.
+    /// Since the last check, a short call has exceeded its time limit.
     pub overstayed: bool,
-    /// A call that may take long has, and the branch has not answered its monitor since.
+    /// A long call has exceeded it, and the branch has not answered a probe since.
     pub(crate) doubtful: bool,
-    /// The daemon stood still: no call was judged.
+    /// The daemon was stopped meanwhile, so no call was judged.
     pub late: bool,
 }
 
 impl InflightLimit {
-    /// `limit` calls at once may stay for `timeout`; zero: for ever.
+    /// `limit` calls at once may stay for `timeout`; zero means no limit of time.
     pub(crate) fn new(timeout: Duration, limit: usize) -> Self {
         let inner = InflightState { clock: Clock::new(0), calls: Inflight::new(1) };
         let inflight_limit =
@@ -118,7 +118,7 @@ impl InflightLimit {
         self.with(|calls, now| calls.set_limit(limit.clamp(1, MOST_INFLIGHT), now, InflightCaller::tell));
     }
 
-    /// How long a call may stay; None: for ever.
+    /// Returns how long a call may stay; `None` for no limit.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         match self.timeout.load(Relaxed) {
             u64::MAX => None,
@@ -126,16 +126,17 @@ impl InflightLimit {
         }
     }
 
-    /// How long the monitor pauses between two looks.
+    /// Returns the pause between two checks of the monitor.
     pub(crate) fn pause(&self) -> Duration {
         self.timeout().map_or(LOOK_PAUSES.1, |limit| (limit / 8).clamp(LOOK_PAUSES.0, LOOK_PAUSES.1))
     }
 
-    /// Takes a permit; waits in the queue if there is none.
+    /// Takes a permit, or waits in the queue for one.
     ///
     /// # Errors
-    /// ETIMEDOUT if the branch is not open, if all permits are lost to calls that do not return, or if none has become free
-    /// for as long as a call may stay.
+    ///
+    /// ETIMEDOUT if the branch is closed, if all permits are held by calls that were given up, or if no permit became
+    /// free for as long as a call may stay.
     pub(crate) fn enter(&self, kind: CallKind, is_open: impl Fn() -> bool) -> Result<CallPermit<'_>, Errno> {
         let caller = InflightCaller {
             responder: reply_takeover::responder(),
@@ -148,7 +149,7 @@ impl InflightLimit {
         }
     }
 
-    /// A permit if one is free, else the caller, which is in the queue if it has a bell.
+    /// Returns a permit if one is free. Otherwise returns the caller, which is in the queue if it has a bell.
     fn try_enter(
         &self,
         kind: CallKind,
@@ -157,7 +158,7 @@ impl InflightLimit {
     ) -> Result<Result<CallPermit<'_>, InflightCaller>, Errno> {
         let timeout = self.stall();
         self.with(|calls, now| {
-            // Under the lock: closing the branch refuses waiting calls, this one among them.
+            // Checked under the lock: closing the branch refuses all waiting calls, so that none is added after it.
             if !is_open() {
                 return Err(Errno::TIMEDOUT);
             }
@@ -191,22 +192,22 @@ impl InflightLimit {
         }
     }
 
-    /// The branch is closed: waiting calls are refused.
+    /// Refuses waiting calls, because the branch is closed.
     pub(crate) fn refuse_waiting(&self) {
         self.with(|calls, _| calls.refuse_all(InflightCaller::tell));
     }
 
-    /// The branch was mounted again, as `generation`.
+    /// Starts a new set of permits: the branch was mounted again, as `generation`.
     pub(crate) fn renew(&self, generation: u32) {
         self.with(|calls, now| calls.renew(generation, now));
     }
 
-    /// Calls inside.
+    /// Returns the number of calls inside.
     pub(crate) fn inside(&self) -> usize {
         self.inner.lock().calls.inside()
     }
 
-    /// Whether a call that should have been brief has been inside for a while: the branch may hang.
+    /// True if a short call has been inside for a while, so that the branch may hang.
     pub(crate) fn stalls(&self) -> bool {
         let timeout = self.stall();
         self.with(|calls, now| calls.stalls(now, timeout))
@@ -216,24 +217,24 @@ impl InflightLimit {
         millis(STALLED_AFTER).min(self.timeout.load(Relaxed) / 4)
     }
 
-    /// Calls that ever came in.
+    /// Returns the number of calls that ever entered.
     pub(crate) fn entered(&self) -> u64 {
         self.inner.lock().calls.entered()
     }
 
-    /// The branch has answered its monitor: calls that may take long are given more time.
+    /// Notes that the branch answered a probe: long calls get more time.
     pub(crate) fn has_answered(&self) {
         self.with(Inflight::has_answered);
     }
 
-    /// Time during which the daemon ran.
+    /// Returns the time during which the daemon ran.
     pub(crate) fn now(&self) -> Duration {
         Duration::from_millis(self.with(|_, now| now))
     }
 
-    /// Checks the calls inside and their times. Calls that have overstayed are answered by their responders: brief ones
-    /// always, long ones only if the branch is `hung`. Before a brief one is answered, `close` is called: its request may be
-    /// served again, and must not come in once more.
+    /// Checks the times of the calls inside. Calls that have overstayed are answered by their responders: short ones
+    /// always, long ones only if the branch is `hung`. Before a short one is answered, `close` is called: its request
+    /// may be served again and must not enter again.
     pub(crate) fn look(&self, hung: bool, close: impl Fn()) -> InflightLook {
         let (limit, timeout) = (self.timeout.load(Relaxed), self.stall());
         let found = {
@@ -252,7 +253,7 @@ impl InflightLimit {
             close();
         }
         for (permit, caller) in found.calls {
-            // It may return at this moment: then its thread finds that its request was answered, and is not stuck.
+            // If it returns at this moment, its thread finds the request answered and is not stuck.
             if caller.responder.as_ref().is_none_or(Responder::refuse) {
                 self.with(|calls, _| {
                     if calls.give_up(permit, InflightCaller::tell) {
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_overstays_is_told_once_and_leaves_its_place_at_its_end() {
+    fn a_call_that_overstays_is_reported_once_and_returns_its_permit_at_its_end() {
         let inflight_limit = InflightLimit::new(Duration::from_millis(1), 1);
         let stuck = inflight_limit.enter(CallKind::Short, || true).unwrap();
         assert_eq!(looked_until(&inflight_limit, false, |look| look.overstayed).inside, 1);
@@ -347,7 +348,7 @@ mod tests {
         looked_until(&inflight_limit, false, |_| inflight_limit.stalls());
         drop(long);
         assert!(inflight_limit.stalls());
-        // Given up: it says nothing of the branch any more.
+        // A call that was given up says nothing about the branch any more.
         looked_until(&inflight_limit, false, |look| look.overstayed);
         assert!(!inflight_limit.stalls());
         drop(brief);
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn the_door_is_told_which_request_to_refuse() {
+    fn the_transport_gets_the_request_to_refuse() {
         let inflight_limit = InflightLimit::new(Duration::from_millis(1), 1);
         let transport = Arc::new(Refused::default());
         let responder: Arc<dyn reply_takeover::ReplyTakeover> = transport.clone();

@@ -1,15 +1,15 @@
-//! Health of a branch: up, suspect, down, and the parts that find out.
+//! Health of a branch: its states, and how they are determined.
 //!
-//! A branch is not asked for its health until a call gives cause: the call returned a fault (`error.rs::is_branch_fault`) or
-//! overstayed, or the branch's mount left the mount table. Then the branch's monitor (`monitor.rs`) has it probed
-//! (`probe.rs`), at once and from then on every second, until it is up again. The state decides which calls are let in:
+//! A branch is probed only when there is cause: a call returned a fault (`error.rs::is_branch_fault`) or overstayed, or
+//! the branch's mount left the mount table. Then the branch's monitor (`monitor.rs`) has it probed (`probe.rs`) at once
+//! and every second until it is up again. The state decides which calls are admitted:
 //!
 //! - **up**: all.
-//! - **doubted** (shown as suspect): a call reported a fault. One bad file is not a bad branch: calls go on.
+//! - **doubted** (shown as suspect): a call reported a fault. That may be one bad file, so calls are admitted.
 //! - **lacking** (shown as suspect): it answers, without a part of it (`subvolumes.rs`). Calls go on; a name that is not found is
 //!   unknown.
-//! - **hung** (shown as suspect): a call or the probe overstayed. Requests are refused at once.
-//! - **down**: the probe failed. No call goes to the branch but the probe's.
+//! - **hung** (shown as suspect): a call or the probe overstayed. Requests fail at once.
+//! - **down**: the probe failed. Only probes call the branch.
 
 mod clock;
 mod closers;
@@ -40,24 +40,24 @@ pub use free::NotFreed;
 /// For this long after a successful probe, EIO on single files triggers no new probe.
 const PROBE_COOLDOWN: Duration = Duration::from_secs(1);
 
-/// How long a branch is waited for, at most, by requests that can do without it.
+/// Longest wait of optional requests for this branch.
 const OPTIONAL_CALL_WAIT: Duration = Duration::from_secs(1);
 
-/// State of a branch, for people.
+/// State of a branch, as shown to users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchState {
     /// It answers.
     Up,
-    /// A call said that something is wrong, or does not return; it is being probed.
+    /// A call failed or does not return; the branch is being probed.
     Suspect,
-    /// It is out of reach; it is looked for every second.
+    /// It is unreachable, and probed every second.
     Down,
-    /// It answers, and is read-only: it was mounted so, or turned so.
+    /// It answers and is read-only, by its mount or after an error.
     ReadOnly,
 }
 
 impl BranchState {
-    /// For people.
+    /// Name for users.
     pub fn name(self) -> &'static str {
         match self {
             Self::Up => "up",
@@ -78,14 +78,14 @@ const DOWN: u8 = 4;
 #[derive(Debug)]
 pub struct Health {
     state: AtomicU8,
-    /// Calls inside a remote branch; None: a local disk.
+    /// Calls inside a remote branch; `None` for a local disk.
     pub(crate) inflight_limit: Option<InflightLimit>,
     /// The monitor sleeps until it is woken.
     asleep: AtomicBool,
     closers: Closers,
     monitor_state: Mutex<monitor::MonitorState>,
     bell: Condvar,
-    /// When the branch was last found good.
+    /// Time of the last successful probe.
     found_good: Mutex<Option<Instant>>,
 }
 
@@ -106,7 +106,7 @@ impl Health {
         self.state.load(Relaxed) >= HUNG
     }
 
-    /// The branch is dropped: its monitor ends.
+    /// Ends the monitor, because the branch is dropped.
     pub fn end(&self) {
         self.monitor_state.lock().ended = true;
         self.bell.notify_all();
@@ -114,7 +114,7 @@ impl Health {
 }
 
 impl Branch {
-    /// State of the branch.
+    /// Returns the state of the branch.
     pub fn state(&self) -> BranchState {
         match self.health.state.load(Relaxed) {
             UP if self.is_known_read_only() => BranchState::ReadOnly,
@@ -124,12 +124,12 @@ impl Branch {
         }
     }
 
-    /// Whether calls are let in.
+    /// True if calls are admitted.
     pub fn is_open(&self) -> bool {
         !self.health.is_closed()
     }
 
-    /// Calls that are inside now; always 0 for a local disk, where they are not counted.
+    /// Returns the number of calls inside; always 0 for a local disk, where they are not counted.
     pub fn inside(&self) -> usize {
         self.health.inflight_limit.as_ref().map_or(0, InflightLimit::inside)
     }
@@ -144,7 +144,7 @@ impl Branch {
         self.health.inflight_limit.is_some()
     }
 
-    /// Whether some thread of the daemon is inside a call there now: its own probe and closers count, too.
+    /// True if any thread of the daemon is inside a call there, including probes and closers.
     pub fn is_stuck(&self) -> bool {
         let by_itself = || self.is_being_probed() || self.health.closers.are_busy();
         self.inside() > 0 || self.health.inflight_limit.is_some() && by_itself()
@@ -158,10 +158,11 @@ impl Branch {
         if self.health.is_closed() { Err(self.refused()) } else { Ok(()) }
     }
 
-    /// Lets a call into this branch, with a permit for it; None on a local disk, where calls are not counted.
+    /// Admits a call into this branch, with a permit for it; `None` on a local disk, where calls are not counted.
     ///
     /// # Errors
-    /// The branch hangs or is down, now or before a permit is free: at once, without a call to it.
+    ///
+    /// The branch hangs or is down, now or before a permit is free. Returned at once, without a call to the branch.
     pub fn come_in(&self, kind: CallKind) -> Result<Option<CallPermit<'_>>> {
         self.check_open()?;
         let Some(inflight_limit) = &self.health.inflight_limit else { return Ok(None) };
@@ -172,7 +173,7 @@ impl Branch {
         Ok(Some(inside))
     }
 
-    /// Waits for another thread's report on a call on this branch, for as long as the call may stay.
+    /// Waits for another thread's result of a call on this branch, for as long as the call may stay.
     pub fn heard_of<T>(&self, reported: &Receiver<T>) -> std::result::Result<T, RecvTimeoutError> {
         let Some(inflight_limit) = &self.health.inflight_limit else {
             return reported.recv().map_err(Into::into);
@@ -187,29 +188,29 @@ impl Branch {
         }
     }
 
-    /// How long this branch is waited for by requests that can do without it.
+    /// Returns how long optional requests wait for this branch.
     pub fn timeout(&self) -> Duration {
         let limit = self.health.inflight_limit.as_ref().and_then(InflightLimit::timeout);
         limit.map_or(OPTIONAL_CALL_WAIT, |limit| OPTIONAL_CALL_WAIT.min(limit / 2))
     }
 
-    /// How long a call may stay inside; None: for ever.
+    /// Returns how long a call may stay inside; `None` for no limit.
     pub fn call_timeout(&self) -> Option<Duration> {
         self.health.inflight_limit.as_ref().and_then(InflightLimit::timeout)
     }
 
-    /// Error of a call on a branch that may hang, for a request that can do without it.
+    /// Error for an optional request that does not wait for a branch that may hang.
     pub fn not_waited_for(&self) -> OpError {
         OpError::Branch { branch: self.ix, sys: SysError { call: Call::Access, errno: Errno::TIMEDOUT } }
     }
 
-    /// Error of a call that is not let in. Programs get EIO of either errno ([`OpError::errno`]).
+    /// Error of a call that is not admitted. Programs get EIO for either errno ([`OpError::errno`]).
     fn refused(&self) -> OpError {
         let errno = if self.health.state.load(Relaxed) == DOWN { Errno::NOTCONN } else { Errno::TIMEDOUT };
         OpError::Branch { branch: self.ix, sys: SysError { call: Call::Access, errno } }
     }
 
-    /// A call answered with a fault, or something else gives cause to probe the branch.
+    /// Notes a fault, or another reason to probe the branch.
     pub fn suspect(&self, cause: Errno) {
         let cools_down = || self.health.found_good.lock().is_some_and(|good| good.elapsed() < PROBE_COOLDOWN);
         if cause == Errno::IO && cools_down() {
@@ -220,7 +221,7 @@ impl Branch {
         }
     }
 
-    /// Takes the settings that concern admission.
+    /// Sets the limits of calls inside.
     pub fn limit_calls(&self, timeout: Duration, inflight: usize) {
         if let Some(inflight_limit) = &self.health.inflight_limit {
             inflight_limit.set(timeout, inflight);

@@ -1,8 +1,8 @@
-//! Monitor of a branch: the thread that watches the calls inside, and has the branch probed when there is cause.
+//! Monitor of a branch: a thread that checks the calls inside, and has the branch probed when there is cause.
 //!
-//! It is started when it is first needed. While calls go in and out of a remote branch it looks at them at intervals; when
-//! all is well it sleeps until it is woken (a local disk's ends). A probe may hang as any call does. So each has a thread of
-//! its own: one at a time on one mount, and no more than a few that hang on former mounts.
+//! It is started when first needed. While calls are inside a remote branch it checks them at intervals; otherwise it
+//! sleeps until it is woken (a local disk's monitor ends). A probe may hang like any call, so each has its own thread:
+//! one at a time on the present mount, and a limited number that hang on former mounts.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Weak};
@@ -16,38 +16,38 @@ use super::{DOWN, HUNG, Health, SUSPECT, UP};
 use crate::branch::Branch;
 use crate::thread;
 
-/// How often a branch that is not up is probed.
+/// Interval of probes of a branch that is not up.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a probe may take where calls may stay for ever.
+/// Time limit of a probe if calls have none.
 const DEFAULT_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State shared by the monitor, the threads that wake it, and probes.
 #[derive(Debug, Default)]
 pub(super) struct MonitorState {
-    /// The thread is there.
+    /// The monitor's thread is running.
     running: bool,
     pub(super) ended: bool,
     woken: bool,
     probing: Option<RunningProbe>,
-    /// When the last probe ended.
+    /// End of the last probe.
     probed: Option<Instant>,
     probes: u64,
-    /// Threads that probe, those that were given up among them.
+    /// Number of threads in a probe, including probes that were given up.
     inside: usize,
 }
 
-/// The probe that is under way.
+/// The current probe.
 #[derive(Clone, Copy, Debug)]
 struct RunningProbe {
     number: u64,
-    /// When it began, by the branch's clock.
+    /// Its start, by the branch's clock.
     since: Duration,
-    /// It acts on its result.
+    /// It is applying its result.
     acts: bool,
 }
 
 impl MonitorState {
-    /// A probe begins at `now`: its number.
+    /// Begins a probe at `now` and returns its number.
     fn begin(&mut self, now: Duration) -> u64 {
         self.probes += 1;
         self.probing = Some(RunningProbe { number: self.probes, since: now, acts: false });
@@ -55,30 +55,30 @@ impl MonitorState {
         self.probes
     }
 
-    /// Whether the probe `number` may act on what it found: not if it was given up. From now on it is not.
+    /// True if the probe `number` may apply its result: it was not given up. After that it cannot be.
     fn takes_turn(&mut self, number: u64) -> bool {
         let current = self.probing.as_mut().filter(|current| current.number == number);
         current.map(|current| current.acts = true).is_some()
     }
 
-    /// Another probe may begin, though the current one has not ended; not if it acts, nor if too many hang.
+    /// Lets another probe begin before the current one has ended, unless that applies its result or too many hang.
     fn give_up(&mut self) {
         if self.inside < MOST_HUNG_PROBES {
             self.probing.take_if(|current| !current.acts);
         }
     }
 
-    /// The current probe has ended.
+    /// Ends the current probe.
     fn end(&mut self) {
         (self.probing, self.probed) = (None, Some(Instant::now()));
     }
 }
 
-/// Probes that hang at once at most: of as many mounts, one after the other at one place.
+/// Maximum number of probes that hang at once, on successive mounts at one path.
 const MOST_HUNG_PROBES: usize = 4;
 
 impl Branch {
-    /// There is something for the monitor to do.
+    /// Wakes the monitor.
     pub(super) fn wake_monitor(&self) {
         let mut monitor_state = self.health.monitor_state.lock();
         monitor_state.woken = true;
@@ -92,7 +92,7 @@ impl Branch {
         match thread::start(monitor, move || keep(&health, &me)) {
             Ok(_) => monitor_state.running = true,
             Err(error) => {
-                self.health.asleep.store(true, SeqCst); // tried again by the next caller
+                self.health.asleep.store(true, SeqCst); // retried by the next caller
                 tracing::error!(%error, branch = %self.path.display(), "branch monitor: cannot start a thread; hung calls are not noticed until one starts");
             }
         }
@@ -102,7 +102,7 @@ impl Branch {
         self.health.monitor_state.lock().probing.is_some()
     }
 
-    /// One look: at the calls inside, and at whether a probe is due.
+    /// Runs one check: of the calls inside, and whether a probe is due.
     fn keep_once(&self) -> InflightLook {
         let health = &self.health;
         let state = health.state.load(SeqCst);
@@ -116,7 +116,7 @@ impl Branch {
             .as_ref()
             .map_or_else(InflightLook::default, |inflight_limit| inflight_limit.look(state == HUNG, close));
         if look.late {
-            return look; // the probe may have ended, too
+            return look; // the probe may have ended too
         }
         if health.closers.lack_thread() {
             self.start_all_closers();
@@ -124,7 +124,7 @@ impl Branch {
         if look.doubtful && !look.overstayed {
             self.suspect(Errno::TIMEDOUT);
         }
-        // One that has left the pool is looked at for the callers that are stuck in it, and comes back to nobody.
+        // A branch that has left the pool is checked only for callers stuck in it; it is not probed.
         if health.state.load(SeqCst) != UP && !self.is_gone() {
             self.probe_when_due();
         }
@@ -143,7 +143,7 @@ impl Branch {
                 self.closes("its probe has not returned in time");
             }
             if overdue && self.has_another_mount() {
-                // The old mount may hang for ever: the new one is probed all the same, and may hang as well.
+                // The old mount may hang for ever. The new one is probed regardless, and may hang as well.
                 self.health.monitor_state.lock().give_up();
             }
             return;
@@ -173,13 +173,13 @@ impl Branch {
         }
     }
 
-    /// A probe has ended.
+    /// Handles the end of a probe.
     fn probed(&self, result: ProbeResult, number: u64) {
         let health = &self.health;
         if !health.monitor_state.lock().takes_turn(number) {
-            return; // another one is on its way
+            return; // another probe is in progress
         }
-        // No call on the branch from here on: nobody takes the turn of a probe that acts.
+        // From here on no call to the branch: no other probe can start while this one applies its result.
         match result {
             _ if self.is_gone() => {}
             ProbeResult::Good(missing) => self.returns(&missing, "branch up: it answers again"),
@@ -197,7 +197,7 @@ impl Branch {
         health.bell.notify_all();
     }
 
-    /// It answers, and is the same branch, except for the parts that are `missing`.
+    /// Applies a good probe: the branch answers and is itself, except for its subvolumes in `missing`.
     fn returns(&self, missing: &[String], why: &str) {
         if let Some(inflight_limit) = &self.health.inflight_limit {
             inflight_limit.has_answered();
@@ -223,8 +223,8 @@ impl Branch {
             self.distrust_space();
             tracing::warn!(branch = %self.path.display(), "{why}");
         }
-        // Its mount may have gone since the probe looked: a thread that saw that found the branch not up, and left it to
-        // this probe (`suspect`). A thread that sees it from now on finds it up.
+        // Its mount may have gone since the probe. A thread that saw that before now found the branch not up and left
+        // it to this probe (`suspect`). A thread that sees it from now on finds the branch up.
         if self.is_unmounted() {
             self.suspect(Errno::NOTCONN);
         }
@@ -237,7 +237,7 @@ impl Branch {
         }
     }
 
-    /// The branch is closed: calls that wait for a permit are refused.
+    /// Refuses calls that wait for a permit, because the branch is closed.
     fn refuse_waiting(&self) {
         if let Some(inflight_limit) = &self.health.inflight_limit {
             inflight_limit.refuse_waiting();
@@ -245,23 +245,23 @@ impl Branch {
     }
 }
 
-/// One look, and the calls that ever came in as the monitor knows them: what decides whether it may sleep.
+/// One check, and the number of calls that ever entered: the basis for going to sleep.
 #[derive(Debug)]
 struct Round {
     entered: u64,
-    /// Nobody was inside, and nobody came since the look before.
+    /// No call was inside, and none entered since the check before.
     idle: bool,
 }
 
 impl Round {
-    /// `entered` is read once, before the look: a call that comes in later is not in the number that sleep is decided by.
+    /// Reads `entered` once, before the check: a call that enters later is not in the number that sleep is decided by.
     fn of(before: u64, entered: impl Fn() -> u64, look: impl FnOnce() -> InflightLook) -> Self {
         let entered = entered();
         let look = look();
         Self { entered, idle: look.inside == 0 && entered == before }
     }
 
-    /// Whether nobody came in since the look began.
+    /// True if no call has entered since the check began.
     fn nobody_came(&self, entered: impl Fn() -> u64) -> bool {
         entered() == self.entered
     }
@@ -295,7 +295,7 @@ fn keep(health: &Arc<Health>, branch: &Weak<Branch>) {
             return;
         }
         health.asleep.store(true, SeqCst);
-        // A call may have come in since, before `asleep` could be seen: both sides store first and look then.
+        // A call may have entered since, before it could see `asleep`: both sides store first and check afterwards.
         if round.nobody_came(entered) && health.state.load(SeqCst) == UP {
             while !monitor_state.woken && !monitor_state.ended {
                 health.bell.wait(&mut monitor_state);
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
     use crate::branch::BranchOptions;
 
-    /// The caller found the monitor awake, so it wakes nobody.
+    /// The caller found the monitor awake, so it does not wake it.
     #[test]
     fn the_monitor_does_not_sleep_while_a_call_is_inside_that_came_during_its_look() {
         let entered = Cell::new(7);
@@ -332,7 +332,7 @@ mod tests {
         assert!(round.idle && round.nobody_came(|| entered.get()));
     }
 
-    /// It has left its pool, and a thread still holds it.
+    /// The branch has left its pool while a thread still holds it.
     #[test]
     fn a_removed_branch_is_neither_probed_nor_used_where_it_is_mounted_again() {
         let dir = tempfile::tempdir().unwrap();
@@ -368,7 +368,7 @@ mod tests {
         let second = monitor_state.begin(Duration::ZERO);
         assert!(!monitor_state.takes_turn(first), "it was given up");
         assert!(monitor_state.takes_turn(second));
-        // It moves the branch to another mount: nobody else does meanwhile.
+        // It moves the branch to another mount; no other probe may do so meanwhile.
         monitor_state.give_up();
         assert!(monitor_state.probing.is_some());
         monitor_state.end();

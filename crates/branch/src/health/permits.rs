@@ -1,8 +1,8 @@
-//! In-flight limit of a branch as a state machine: no clock, lock or thread in here.
+//! In-flight limit of a branch as a pure state machine, without clock, lock or thread.
 //!
-//! A call needs a permit. Permits belong to a generation of the branch's mount: a branch that is mounted again has a full
-//! set at once, whatever is stuck in the old mount. Calls beyond the limit queue, and a permit that is given back goes to
-//! the first of them, so nobody overtakes and nobody polls. A call that was given up keeps its permit until it returns.
+//! A call needs a permit. Permits belong to a generation of the branch's mount: a branch that is mounted again has a
+//! full set at once, whatever is stuck in the old mount. Calls beyond the limit queue. A returned permit goes to the
+//! first of them, so no call overtakes and none polls. A call that was given up keeps its permit until it returns.
 //!
 //! `C` describes a caller. Times are milliseconds of the branch's clock (`clock.rs`).
 
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use super::inflight_limit::CallKind;
 
-/// Permit of a call inside. Permits are never reused: one of an earlier call means no later call.
+/// Permit of a call inside. Never reused: an earlier call's permit cannot match a later call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Permit {
     slot: usize,
@@ -20,18 +20,18 @@ pub(super) struct Permit {
 /// Answer to a caller in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueAnswer {
-    /// The call may go in.
+    /// The call may enter.
     Enter(Permit),
-    /// Nothing is to be expected of the branch.
+    /// The branch is not expected to answer.
     Refused,
 }
 
-/// Why a call cannot go in at once.
+/// Reason why a call cannot enter at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
     /// All permits are taken.
     Full,
-    /// All permits are taken by calls that were given up, or the branch may hang and the caller can do without it.
+    /// All permits are held by calls that were given up, or the call is optional and the branch may hang.
     Hopeless,
 }
 
@@ -39,14 +39,14 @@ pub(super) enum Obstacle {
 #[derive(Debug)]
 pub(super) struct Inflight<C> {
     limit: usize,
-    /// The last one is the present one. Earlier ones are here as long as calls are inside them.
+    /// Mount generations, the present one last. Earlier ones are kept while calls are inside them.
     generations: Vec<Generation>,
     calls: Vec<Option<Call<C>>>,
     vacant: Vec<usize>,
     queue: VecDeque<Waiting<C>>,
-    /// Calls that ever came in.
+    /// Number of calls that ever entered.
     entered: u64,
-    /// When the branch last answered a probe.
+    /// Time of the last successful probe.
     answered: u64,
 }
 
@@ -56,9 +56,9 @@ struct Generation {
     number: u32,
     since: u64,
     held: usize,
-    /// Held permits of calls that were given up.
+    /// Permits held by calls that were given up.
     lost: usize,
-    /// When a permit last became free.
+    /// Time when a permit last became free.
     moved: u64,
 }
 
@@ -84,16 +84,16 @@ struct Waiting<C> {
 #[derive(Debug)]
 pub(super) struct Overdue<C> {
     pub(super) inside: usize,
-    /// A brief call in the present mount has been inside for longer than it may.
+    /// A short call in the present mount has exceeded its time limit.
     pub(super) overstayed: bool,
     /// A long call has, and the branch has not answered a probe since.
     pub(super) doubtful: bool,
-    /// Calls to be given up.
+    /// Calls to give up.
     pub(super) calls: Vec<(Permit, C)>,
 }
 
 impl<C> Inflight<C> {
-    /// A branch that lets `limit` calls in at once.
+    /// State for a branch with `limit` permits.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -106,19 +106,19 @@ impl<C> Inflight<C> {
         }
     }
 
-    /// Lets `limit` calls in at once from now on.
+    /// Sets the number of permits.
     pub(super) fn set_limit(&mut self, limit: usize, now: u64, tell: impl FnMut(&C, QueueAnswer)) {
         self.limit = limit;
         self.admit(now, tell);
     }
 
-    /// The branch was mounted again, as `number`: a full set of permits.
+    /// Starts a full set of permits: the branch was mounted again, as `number`.
     pub(super) fn renew(&mut self, number: u32, now: u64) {
         self.generations.push(Generation { number, since: now, held: 0, lost: 0, moved: now });
         self.forget_generations();
     }
 
-    /// Whether a call may go in now.
+    /// Checks whether a call may enter now.
     pub(super) fn may_enter(&self, kind: CallKind, stalls: bool) -> Result<(), Obstacle> {
         let present = self.present();
         if kind == CallKind::Optional && stalls || present.lost >= self.limit {
@@ -127,18 +127,18 @@ impl<C> Inflight<C> {
         if present.held < self.limit { Ok(()) } else { Err(Obstacle::Full) }
     }
 
-    /// Lets a call of the present generation in.
+    /// Admits a call of the present generation.
     pub(super) fn enter(&mut self, kind: CallKind, caller: C, now: u64) -> Permit {
         self.enter_as(self.present().number, kind, caller, now)
     }
 
-    /// Puts `caller` at the end of the queue.
+    /// Appends `caller` to the queue.
     pub(super) fn wait(&mut self, kind: CallKind, caller: C, now: u64) {
         let generation = self.present().number;
         self.queue.push_back(Waiting { generation, came: now, kind, caller });
     }
 
-    /// The call is over: its caller, and whether it was given up.
+    /// Ends a call. Returns its caller, and whether it was given up.
     pub(super) fn leave(
         &mut self,
         permit: Permit,
@@ -157,7 +157,7 @@ impl<C> Inflight<C> {
         Some((call.caller, call.is_lost))
     }
 
-    /// The call's request was answered by another thread. False: it is over.
+    /// Gives a call up: its request was answered by another thread. False if it has ended.
     pub(super) fn give_up(&mut self, permit: Permit, mut tell: impl FnMut(&C, QueueAnswer)) -> bool {
         let Some(call) = self.calls.get_mut(permit.slot).and_then(Option::as_mut) else { return false };
         if call.number != permit.number || std::mem::replace(&mut call.is_lost, true) {
@@ -174,27 +174,28 @@ impl<C> Inflight<C> {
         true
     }
 
-    /// The branch lets nobody in.
+    /// Refuses all callers in the queue.
     pub(super) fn refuse_all(&mut self, mut tell: impl FnMut(&C, QueueAnswer)) {
         refuse(&mut self.queue, |_| true, &mut tell);
     }
 
-    /// The branch has answered a probe: long calls are given more time.
+    /// Notes a successful probe: long calls get more time.
     pub(super) fn has_answered(&mut self, now: u64) {
         self.answered = now;
     }
 
-    /// Calls inside, in any mount.
+    /// Returns the number of calls inside, in any mount.
     pub(super) fn inside(&self) -> usize {
         self.generations.iter().map(|generation| generation.held).sum()
     }
 
-    /// Calls that ever came in.
+    /// Returns the number of calls that ever entered.
     pub(super) fn entered(&self) -> u64 {
         self.entered
     }
 
-    /// Whether a brief call has been inside the present mount for longer than `timeout`. One that was given up says nothing.
+    /// True if a short call has been inside the present mount for longer than `timeout`. Calls that were given up do
+    /// not count.
     pub(super) fn stalls(&self, now: u64, timeout: u64) -> bool {
         let present = self.present().number;
         self.calls.iter().flatten().any(|call| {
@@ -203,9 +204,9 @@ impl<C> Inflight<C> {
         })
     }
 
-    /// Finds the calls that have been inside for longer than `limit`, and refuses callers that have waited for that long
-    /// without any permit becoming free. A call in an earlier mount says nothing of the present one. `hung`: long calls
-    /// are not waited for.
+    /// Finds the calls that have been inside for longer than `limit`, and refuses callers that have waited that long
+    /// without any permit becoming free. Calls in an earlier mount do not count against the present one. `hung`: long
+    /// calls overstay too.
     pub(super) fn look(
         &mut self,
         (now, limit, hung): (u64, u64, bool),
@@ -243,12 +244,12 @@ impl<C> Inflight<C> {
         found
     }
 
-    /// Refuses callers that can do without the branch, which may hang.
+    /// Refuses optional callers, because the branch may hang.
     pub(super) fn refuse_optional(&mut self, mut tell: impl FnMut(&C, QueueAnswer)) {
         refuse(&mut self.queue, |waiting| waiting.kind == CallKind::Optional, &mut tell);
     }
 
-    /// Gives free permits to those who wait for one of the same generation, in their order.
+    /// Gives free permits to waiting callers of the same generation, in order.
     fn admit(&mut self, now: u64, mut tell: impl FnMut(&C, QueueAnswer)) {
         let mut at = 0;
         while let Some(number) = self.queue.get(at).map(|waiting| waiting.generation) {
@@ -303,7 +304,7 @@ impl<C> Inflight<C> {
         }
     }
 
-    /// In debug builds: the counts are those of the calls, and nobody waits for a permit that is free.
+    /// In debug builds, checks that the counts match the calls, and that no caller waits while a permit is free.
     fn check(&self) {
         if cfg!(debug_assertions) {
             for generation in &self.generations {
@@ -370,7 +371,7 @@ mod tests {
         let [("second", QueueAnswer::Enter(second))] = answers.0[..] else { panic!("{:?}", answers.0) };
         calls.leave(second, 4, answers.by());
         assert_eq!(answers.entered(), ["second", "third"]);
-        // A permit is given back once.
+        // A permit is returned only once.
         assert_eq!(calls.leave(first, 5, answers.by()), None);
         assert_eq!(calls.inside(), 1);
     }
@@ -386,7 +387,7 @@ mod tests {
         calls.renew(1, 10);
         let fresh = [enter(&mut calls, "c"), enter(&mut calls, "d")];
         assert_eq!(calls.may_enter(CallKind::Short, false), Err(Obstacle::Full));
-        // What comes back from the old mount leaves no room in the new one.
+        // A permit returned from the old mount does not free one in the new mount.
         assert_eq!(calls.leave(stuck[0], 11, answers.by()), Some(("a", true)));
         assert_eq!(calls.may_enter(CallKind::Short, false), Err(Obstacle::Full));
         assert_eq!(calls.inside(), 3);
@@ -430,7 +431,7 @@ mod tests {
         let (mut calls, mut answers) = (Inflight::new(1), Answers::default());
         let mut inside = enter(&mut calls, "0");
         ["1", "2", "3"].into_iter().for_each(|who| calls.wait(CallKind::Long, who, 1));
-        // Busy: each takes 90 of 100.
+        // Busy: each call takes 90 of 100.
         for now in [90, 180] {
             calls.leave(inside, now, answers.by());
             let Some((_, QueueAnswer::Enter(next))) = answers.0.last() else { panic!("{:?}", answers.0) };

@@ -1,13 +1,13 @@
 //! Pre-opened descriptors of GlusterFS's virtual `.meta` files.
 //!
-//! The client makes the content of such a file at its first read, not at its open (`meta_default_readv` in GlusterFS), and
-//! returns the same content ever after. So a descriptor that was opened and never read answers a question with one request
-//! to the client in place of four (the link in the path, open, read, flush). The others happen before and after, on a thread
-//! of their own.
+//! The client generates the content of such a file at its first read, not at its open (`meta_default_readv` in
+//! GlusterFS), and returns the same content ever after. So a descriptor that was opened but never read answers with one
+//! request to the client instead of four (the link in the path, open, read, flush). The other three happen before and
+//! after, on a thread of their own.
 //!
-//! A descriptor belongs to the volume's graph at the time when its path was walked. After the graph was exchanged it would
-//! show the old one. So no descriptor waits for long, and a bad answer of one that has waited is asked for again. Within
-//! half of that time the next one is opened through the last one: its path has a link that costs a request each time.
+//! A descriptor belongs to the volume's graph at the time of the path walk; after a graph switch it shows the old one.
+//! So no descriptor is kept for long, and a bad answer from a kept one is read again. Within half of that time the next
+//! one is opened through the last one, because the path has a link that costs a request each time.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,23 +20,23 @@ use parking_lot::Mutex;
 
 use crate::thread;
 
-/// How long ago its path may have been walked.
+/// Longest time since the path walk.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 /// Maximum length of a layer's description.
 const LONGEST: usize = 256 << 10;
 
-/// A file of the client's, and a descriptor on it that was not read yet.
+/// A virtual file of the client, and a descriptor of it that is not yet read.
 #[derive(Debug)]
 pub(crate) struct PreopenedFile {
     path_below: Arc<PreopenedPath>,
-    /// Wakes the thread that closes what was read, and opens the next. None: no thread can be had.
+    /// Wakes the thread that closes used descriptors and opens the next. `None` if no thread could be started.
     used: Mutex<Option<Sender<PreopenedFd>>>,
 }
 
-/// A descriptor on it.
+/// A descriptor of it.
 #[derive(Debug)]
 struct PreopenedFd {
-    /// When its path was walked.
+    /// Time of the path walk.
     since: Instant,
     fd: OwnedFd,
 }
@@ -57,9 +57,10 @@ impl PreopenedFile {
         }
     }
 
-    /// Its content now, if that `is_good`, by a pre-opened descriptor; else by one that is opened now.
+    /// Returns its content now if that `is_good`, by a pre-opened descriptor, else by one opened now.
     ///
     /// # Errors
+    ///
     /// The client does not answer.
     pub(crate) fn read(&self, is_good: impl Fn(&str) -> bool) -> Result<String, SysError> {
         let waited = self.path_below.waiting.lock().take();
@@ -80,12 +81,12 @@ impl PreopenedFile {
         text
     }
 
-    /// Has `file` closed and another one opened, by somebody else.
+    /// Has the thread close `file` and open another one.
     fn is_used(&self, file: PreopenedFd) {
         let mut used = self.used.lock();
         let thread = used.get_or_insert_with(|| self.path_below.clone().attend());
         if thread.send(file).is_err() {
-            *used = None; // no thread could be had; the file is closed here
+            *used = None; // no thread; the file is closed here
         }
     }
 }
@@ -97,7 +98,7 @@ impl PreopenedPath {
             .map(|fd| PreopenedFd { since, fd })
     }
 
-    /// One more, as `last` was.
+    /// Opens the next descriptor through `last`.
     fn open_after(&self, last: &PreopenedFd) -> Result<PreopenedFd, SysError> {
         if FRESH_FOR / 2 < last.since.elapsed() {
             return self.open();
@@ -105,7 +106,7 @@ impl PreopenedPath {
         sys::at::reopen(last.fd.as_fd(), OFlags::RDONLY).map(|fd| PreopenedFd { since: last.since, fd })
     }
 
-    /// Starts the thread. It ends with the sender, or stays where the client hangs.
+    /// Starts the thread. It ends with the sender, or stays stuck if the client hangs.
     fn attend(self: Arc<Self>) -> Sender<PreopenedFd> {
         let (used, to_close) = mpsc::channel::<PreopenedFd>();
         let builder = std::thread::Builder::new().name("gluster-meta".into()).stack_size(64 << 10);
@@ -129,7 +130,7 @@ fn read_all(file: &OwnedFd) -> Result<String, SysError> {
     loop {
         let read = sys::file::read_at(file.as_fd(), &mut piece, text.len() as u64)?;
         text.extend_from_slice(&piece[..read]);
-        // Less than was asked for is the end: another question would cost as much as this one.
+        // A short read is the end: another read would cost a request.
         if read < piece.len() || LONGEST < text.len() {
             break;
         }

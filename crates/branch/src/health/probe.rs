@@ -1,11 +1,10 @@
-//! Whether a branch answers, and whether it is still itself.
+//! Probe: whether a branch answers, and whether it is still the same branch.
 //!
-//! A FUSE branch whose daemon died, or a disk that was taken out, answers with an error for ever, through every
-//! descriptor opened on it. When somebody mounts it again at its path it is another mount, and the pool has to
-//! open its root anew; but only if what lies at the path is the branch: the same type of file system, the same root
-//! inode, and the id that the pool stored there. The bare directory below a mount that vanished is none of that,
-//! and is not touched. A mount that was detached (umount -l) goes on answering through descriptors: that it is gone is
-//! seen in the mount table only.
+//! A FUSE branch whose daemon died, or a removed disk, returns an error for ever through every descriptor opened on it.
+//! When it is mounted again at its path, that is another mount, and the pool opens its root anew, provided that the
+//! mount is the branch: the same type of file system, the same root inode, and the id that the pool stored there. The
+//! bare directory below a vanished mount is none of these and is not used. A detached mount (umount -l) goes on
+//! answering through descriptors: only the mount table shows that it is gone.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,17 +23,17 @@ use crate::mounted_fd::MountedFd;
 /// Result of a probe.
 #[derive(Debug)]
 pub(super) enum ProbeResult {
-    /// It answers, without these of its parts.
+    /// It answers; these subvolumes are missing.
     Good(Vec<String>),
-    /// It is mounted again, here, without these of its parts.
+    /// It was mounted again, at this root; these subvolumes are missing.
     Elsewhere(MountedRoot, Vec<String>),
-    /// It does not answer, or not as itself.
+    /// It does not answer, or is not the same branch.
     Bad(ProbeFailure),
     /// Its mount is gone.
     Vanished,
 }
 
-/// Fault that a probe found.
+/// Fault found by a probe.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ProbeFailure {
     Sys(SysError),
@@ -51,7 +50,7 @@ impl fmt::Display for ProbeFailure {
 }
 
 impl Branch {
-    /// Asks the branch, which may take as long as it hangs.
+    /// Probes the branch. May block for as long as the branch hangs.
     pub(super) fn probe(&self) -> ProbeResult {
         match self.found() {
             Ok(Some(mounted)) => {
@@ -73,7 +72,7 @@ impl Branch {
         }
     }
 
-    /// The mount at the branch's path, if it is the branch and another mount than the one in use.
+    /// Returns the mount at the branch's path, if that is the branch and not the mount in use.
     fn found(&self) -> Result<Option<MountedRoot>, SysError> {
         let root = sys::at::open_root(&self.path)?;
         let here = sys::at::stat_kept(root.as_fd())?;
@@ -98,13 +97,13 @@ impl Branch {
         Ok(Some(MountedRoot { root, dev: stat.dev, mnt_id: stat.mnt_id, left: false, subvolumes }))
     }
 
-    /// Whether another mount than the one in use lies at the path: asked without asking either.
+    /// True if a mount other than the one in use is at the path. Makes no request to either.
     pub(super) fn has_another_mount(&self) -> bool {
         let here = sys::at::open_root(&self.path).and_then(|root| sys::at::stat_kept(root.as_fd()));
         here.is_ok_and(|here| (here.dev, here.mnt_id) != (self.dev(), self.mnt_id()))
     }
 
-    /// Whether the mount in use is no longer in the mount table, where it once was.
+    /// True if the mount in use was once in the mount table and is not any more.
     pub(super) fn is_unmounted(&self) -> bool {
         let mnt_id = self.mnt_id();
         self.mount_root.was_listed
@@ -116,18 +115,18 @@ fn bad(error: SysError) -> ProbeResult {
     ProbeResult::Bad(ProbeFailure::Sys(error))
 }
 
-/// Missing parts of a branch with these parts.
+/// Returns the missing ones of `subvolumes`.
 fn missing(subvolumes: Option<&Subvolumes>) -> Result<Vec<String>, SysError> {
     subvolumes.map_or(Ok(Vec::new()), Subvolumes::missing)
 }
 
-/// Has the file system itself answer: its size, the attributes of `root` now, and the first of its entries.
+/// Makes the file system itself answer: its space, fresh attributes of `root`, and the first entry.
 fn answers(root: BorrowedFd<'_>) -> Result<Stat, SysError> {
     sys::file::statfs(root)?;
     let stat = sys::at::stat_now(root)?;
     let dir = sys::at::reopen(root, OFlags::RDONLY | OFlags::DIRECTORY)?;
     match Dirents::new(dir, 1024).next() {
-        // The daemon may be kept from reading, not from entering.
+        // The daemon may lack read permission, which says nothing about the branch.
         Err(error) if !matches!(error.errno, Errno::ACCESS | Errno::PERM) => Err(error),
         _ => Ok(stat),
     }

@@ -1,11 +1,12 @@
-//! Whether a branch has all its parts.
+//! Whether a branch has all its subvolumes.
 //!
-//! A GlusterFS volume may spread its files over several bricks, or sets of them. When one is dead the volume answers on:
-//! files that are there are "not there", and listings are without them. So whenever such a branch says that something
-//! is not there, and when it has been listed, its client is asked whether it reaches all parts. It knows that by
-//! itself, and tells it in files below `.meta` in the root of its mount: no server is asked.
+//! A GlusterFS volume may distribute its files over several bricks or sets of them. When one is dead the volume still
+//! answers: files on it are reported as missing, and listings lack them. So whenever such a branch reports a name as
+//! missing, and after a listing, its client is asked whether it reaches all subvolumes. The client knows without asking
+//! a server, and shows it in virtual files below `.meta` in the root of its mount.
 //!
-//! Asked afterwards: a part that was lost in between makes the answer unknown, which costs an error, while one that was
+//! It is asked afterwards: a subvolume lost before the answer is noticed, and one lost between answer and check only
+//! turns a good answer into an error.
 //! lost before it was given is seen.
 
 use std::ffi::{CStr, CString};
@@ -22,31 +23,31 @@ use super::{LACKING_SUBVOLUME, SUSPECT, UP};
 use crate::branch::{Branch, NFS};
 use crate::error::is_branch_fault;
 
-/// The type of the mount of a volume's client.
+/// Mount type of a volume's client.
 const CLIENT: &str = "fuse.glusterfs";
-/// Where the client tells of the volume as it uses it now.
+/// Directory that describes the active graph.
 const GRAPH: &CStr = c".meta/graphs/active";
-/// Name suffix of the layers that spread files.
+/// Name suffix of the layers that distribute files.
 const SPREADS: &[u8] = b"-dht";
-/// And of the one that answers writes before they are stored.
+/// Name suffix of the layer that acknowledges writes before they are stored.
 const WRITES_BEHIND: &[u8] = b"-write-behind";
 
-/// The parts of a volume, as its client tells of them.
+/// The subvolumes of a volume, as its client describes them.
 #[derive(Debug)]
 pub(crate) struct Subvolumes {
-    /// Virtual files that show their state, below the root of the mount.
+    /// Virtual files with their state, below the root of the mount.
     sources: Vec<PreopenedFile>,
     root: Arc<OwnedFd>,
 }
 
 impl Subvolumes {
-    /// The parts of what is mounted as `mnt_id`. None: it cannot lack one and answer all the same.
+    /// Finds the subvolumes of the mount `mnt_id`. `None` if the file system cannot lose a part and still answer.
     pub(crate) fn of(mnt_id: u64, mounts: &[MountInfo]) -> Option<Arc<Self>> {
         let mount = mounts.iter().find(|mount| mount.id == mnt_id && mount.fs_type == CLIENT)?;
         let root = sys::at::open_root(&mount.mount_point).ok()?;
         let sources = match sys::at::stat_kept(root.as_fd()) {
             Ok(here) if here.mnt_id == mnt_id => layers(root.as_fd(), SPREADS).unwrap_or_default(),
-            _ => Vec::new(), // another mount lies on it
+            _ => Vec::new(), // covered by another mount
         };
         if sources.is_empty() {
             tracing::warn!(
@@ -60,9 +61,10 @@ impl Subvolumes {
         Some(Arc::new(Self { sources, root }))
     }
 
-    /// The names of those that cannot be reached.
+    /// Returns the names of the unreachable subvolumes.
     ///
     /// # Errors
+    ///
     /// The client does not answer.
     pub(crate) fn missing(&self) -> Result<Vec<String>, SysError> {
         let mut missing = Vec::new();
@@ -73,7 +75,7 @@ impl Subvolumes {
     }
 }
 
-/// Layers of the volume whose names end with `suffix`.
+/// Layers of the volume whose names end in `suffix`.
 fn layers(root: BorrowedFd<'_>, suffix: &[u8]) -> Result<Vec<CString>, SysError> {
     let graph = sys::at::open_follow(root, GRAPH, OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut entries = Dirents::new(graph, 16 << 10);
@@ -87,7 +89,7 @@ fn layers(root: BorrowedFd<'_>, suffix: &[u8]) -> Result<Vec<CString>, SysError>
     Ok(layers)
 }
 
-/// The parts that `text` says are not up.
+/// Names of the subvolumes that `text` reports as not up.
 fn unreached(text: &str) -> Vec<String> {
     let values = |key: &str| {
         let key = format!("{key}[");
@@ -103,18 +105,19 @@ fn unreached(text: &str) -> Vec<String> {
 }
 
 impl Branch {
-    /// Whether it answers writes before they are stored, and may tell at a later one, and nowhere else, that they could not
-    /// be: NFS, and a volume as it is set up by default. (Others tell that at the fsync.)
+    /// True if it acknowledges writes before they are stored and may report a failure only at a later write: NFS, and a
+    /// volume with default settings. Other file systems report it at fsync.
     pub fn tells_at_writes(&self) -> bool {
         let behind = |subvolumes: &Subvolumes| {
             let layers = self.ask(|| layers(subvolumes.root.as_fd(), WRITES_BEHIND));
-            layers.map_or(true, |layers| !layers.is_empty()) // unknown: it may
+            layers.map_or(true, |layers| !layers.is_empty()) // unknown, so assume it
         };
         self.mount_root.f_type == NFS || self.subvolumes().is_some_and(|subvolumes| behind(&subvolumes))
     }
 
     /// # Errors
-    /// A part of the branch is out of reach, or that is unknown: a name that is not found there may be there.
+    ///
+    /// A subvolume is unreachable, or that is unknown: a missing name may be there.
     pub fn check_subvolumes(&self) -> Result<(), SysError> {
         let Some(subvolumes) = self.subvolumes() else { return Ok(()) };
         let unknown = |call| SysError { call, errno: Errno::IO };
@@ -133,7 +136,7 @@ impl Branch {
         Err(unknown(Call::Read))
     }
 
-    /// Its probe found that it lacks these.
+    /// Notes the missing subvolumes that a probe found.
     pub(super) fn lacks(&self, missing: &[String]) {
         if self.health.state.swap(LACKING_SUBVOLUME, SeqCst) != LACKING_SUBVOLUME {
             self.tell_missing(missing);

@@ -36,7 +36,7 @@ fn floored(candidate: Candidate, gib: u64) -> Candidate {
     Candidate { floor: Floor::Bytes(gib * GIB), ..candidate }
 }
 
-/// A fixed sequence: each lot is lower than the one before.
+/// A fixed sequence of random numbers, each with a lower key than the one before.
 fn descending() -> impl FnMut() -> u64 {
     let mut next = u64::MAX;
     move || {
@@ -144,7 +144,7 @@ fn lots() {
 #[test]
 fn a_weighted_lot_falls_as_its_weights() {
     let pool = [branch(0, 10), branch(1, 30), branch(2, 60), branch(3, 0)];
-    // A full-period generator of its own: the test must not depend on luck.
+    // A full-period generator, so that the test is deterministic.
     let mut state = 1_u64;
     let mut random = || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -236,7 +236,7 @@ fn mlimit_in_bytes_takes_the_first_with_room_else_the_roomiest() {
     check_chain(&limit, &[branch(0, 5), branch(1, 29), branch(2, 7)], expect!["1 2 0"]);
     check_chain(&limit, &[branch(0, 0), branch(1, 30), branch(2, 1)], expect!["1 2 | 0 TooFull"]);
     check_chain(&limit, &[branch(0, 0), branch(1, 0)], expect![" | 0 TooFull, 1 TooFull"]);
-    // A floor is not consulted: the limit is in its place.
+    // The floor is ignored: the limit replaces it.
     check_chain(&limit, &[floored(branch(0, 31), 99), branch(1, 90)], expect!["0 1"]);
 }
 

@@ -1,4 +1,4 @@
-//! Changing the attributes of what a descriptor, which may be `O_PATH`, stands for.
+//! Changes attributes of the object behind a descriptor, which may be `O_PATH`.
 
 use std::os::fd::BorrowedFd;
 
@@ -15,9 +15,9 @@ use crate::stat::Time;
 pub enum SetTime {
     /// Unchanged.
     Omit,
-    /// The kernel's present.
+    /// The current time.
     Now,
-    /// This.
+    /// This time.
     At(Time),
 }
 
@@ -31,7 +31,7 @@ impl From<SetTime> for Timespec {
     }
 }
 
-/// New values of the two timestamps that can be set.
+/// New values of the two timestamps that callers can set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// Last access.
@@ -40,15 +40,15 @@ pub struct Times {
     pub mtime: SetTime,
 }
 
-/// Sets the permissions; a symbolic link has none that could be set and is EOPNOTSUPP.
+/// Sets the permissions. EOPNOTSUPP for a symbolic link, which has none.
 pub fn chmod_fd(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
     let path = ProcFd::of(fd);
     call(Call::Chmod, || rustix::fs::chmodat(CWD, path.as_c_str(), permissions(mode), AtFlags::empty()))
 }
 
-/// Sets owner and group, of which either may stay.
+/// Sets owner and group; `None` leaves one unchanged.
 pub fn chown_fd(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-    // All ones would mean "leave as it is" to the kernel.
+    // The kernel takes all ones as "leave unchanged".
     if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
         return Err(SysError::new(Call::Chown, Errno::INVAL));
     }

@@ -1,4 +1,4 @@
-//! Paths below `/proc/self/fd`: the way to what a descriptor stands for, where no call takes the descriptor.
+//! Paths below `/proc/self/fd`, for calls that take a path but no descriptor.
 
 use std::ffi::CStr;
 use std::io::{Cursor, Write as _};
@@ -8,14 +8,14 @@ use rustix::io::Errno;
 
 use crate::call::{Call, Result, call};
 
-/// The longest path, its NUL included: the prefix, a descriptor's digits, a slash and a name of 255 bytes fit.
+/// Longest path with its NUL: prefix, digits of a descriptor, a slash and a name of 255 bytes.
 const PATH_MAX: usize = 300;
 
-/// A path on the stack, so that making one allocates nothing.
+/// A path on the stack, so that building one allocates nothing.
 pub(crate) struct ProcFd([u8; PATH_MAX]);
 
 impl ProcFd {
-    /// `/proc/self/fd/N`: a magic link to the very file, also if that is a symbolic link or has no name left.
+    /// `/proc/self/fd/N`: a magic link to the object itself, even if that is a symbolic link or has no name left.
     pub(crate) fn of(fd: BorrowedFd<'_>) -> Self {
         let mut path = Cursor::new([0; PATH_MAX]);
         // A prefix and ten digits fit.
@@ -44,20 +44,20 @@ impl ProcFd {
     }
 }
 
-/// Where the kernel knows a file to be, seen from a directory.
+/// Location of a file as the kernel knows it, relative to a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whereabouts {
-    /// Below it, by this path, without a leading slash; empty for the directory itself.
+    /// Below the directory, by this path without a leading slash; empty for the directory itself.
     Below(Vec<u8>),
     /// Somewhere else.
     Elsewhere,
-    /// The kernel came to the file without a name.
+    /// The kernel reached the file without a name, as by a file handle.
     Unknown,
 }
 
-/// Where `fd` is, seen from the directory `root`, as the kernel knows it now.
+/// Returns the location of `fd` relative to the directory `root`, as the kernel knows it now.
 ///
-/// A hint: names move, so the caller walks the path and looks whether it leads there.
+/// A hint only: names move, so the caller resolves the path and compares what it finds.
 pub fn whereabouts(root: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<Whereabouts> {
     let read = |fd| {
         let path = ProcFd::of(fd);
@@ -74,14 +74,14 @@ pub fn whereabouts(root: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<Whereabou
     };
     Ok(match below {
         Some(below) => Whereabouts::Below(below.to_vec()),
-        // So it is written of what is connected to no directory.
+        // The kernel prints `/` for a dentry that is connected to no directory.
         None if path == b"/" => Whereabouts::Unknown,
         None => Whereabouts::Elsewhere,
     })
 }
 
-/// The path of `fd` below the directory `root`. None: it lies elsewhere, has no name, or the kernel came to it without one.
-/// As uncertain as [`whereabouts`].
+/// Returns the path of `fd` below the directory `root`. `None` if it lies elsewhere, has no name, or the kernel reached
+/// it without one. A hint, like [`whereabouts`].
 pub fn path_below(root: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
     Ok(match whereabouts(root, fd)? {
         Whereabouts::Below(path) => Some(path),
@@ -96,19 +96,19 @@ mod tests {
     use std::os::fd::AsFd as _;
 
     #[test]
-    fn the_path_below_a_directory_is_told() {
+    fn the_path_below_a_directory_is_returned() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
         let open = |path: &str| std::fs::File::open(dir.path().join(path)).unwrap();
         let (root, deep) = (open(""), open("a/b"));
-        let told = |root: &std::fs::File, fd: &std::fs::File| path_below(root.as_fd(), fd.as_fd()).unwrap();
-        assert_eq!(told(&root, &deep), Some(b"a/b".to_vec()));
-        assert_eq!(told(&root, &root), Some(Vec::new()));
-        assert_eq!(told(&deep, &root), None);
+        let path = |root: &std::fs::File, fd: &std::fs::File| path_below(root.as_fd(), fd.as_fd()).unwrap();
+        assert_eq!(path(&root, &deep), Some(b"a/b".to_vec()));
+        assert_eq!(path(&root, &root), Some(Vec::new()));
+        assert_eq!(path(&deep, &root), None);
         std::fs::create_dir(dir.path().join("ab")).unwrap();
-        assert_eq!(told(&open("a"), &open("ab")), None);
+        assert_eq!(path(&open("a"), &open("ab")), None);
         std::fs::rename(dir.path().join("a"), dir.path().join("c")).unwrap();
-        assert_eq!(told(&root, &deep), Some(b"c/b".to_vec()));
+        assert_eq!(path(&root, &deep), Some(b"c/b".to_vec()));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Every call of `at` on a directory of its own.
+//! Every call of `at`, on a temporary directory.
 
 use super::*;
 use crate::stat::{Kind, Time};
@@ -31,11 +31,14 @@ fn failed<T: std::fmt::Debug>(result: Result<T>) -> Errno {
 #[test]
 fn stat_tells_what_the_standard_library_tells() {
     let (keep, dir) = place();
-    let told = std::fs::symlink_metadata(keep.path().join("file")).unwrap();
+    let expected = std::fs::symlink_metadata(keep.path().join("file")).unwrap();
     let stat = stat(dir.as_fd(), c"file").unwrap();
-    assert_eq!((stat.dev, stat.ino, stat.size), (told.dev(), told.ino(), 7));
-    assert_eq!((stat.mode, stat.uid, stat.gid, stat.nlink), (told.mode(), told.uid(), told.gid(), 1));
-    assert_eq!((stat.mtime.sec, i64::from(stat.mtime.nsec)), (told.mtime(), told.mtime_nsec()));
+    assert_eq!((stat.dev, stat.ino, stat.size), (expected.dev(), expected.ino(), 7));
+    assert_eq!(
+        (stat.mode, stat.uid, stat.gid, stat.nlink),
+        (expected.mode(), expected.uid(), expected.gid(), 1)
+    );
+    assert_eq!((stat.mtime.sec, i64::from(stat.mtime.nsec)), (expected.mtime(), expected.mtime_nsec()));
     assert!(stat.is_file() && stat.mnt_id != 0);
     assert_eq!(stat_fd(o_path(&dir, c"file").as_fd()).unwrap(), stat);
 }
@@ -151,7 +154,7 @@ fn a_file_moves_without_flags_and_takes_no_name_away() {
 fn targets_are_read_whole() {
     let (_keep, dir) = place();
     let target = std::ffi::CString::new(vec![0xfe; 4095]).unwrap();
-    // Some file systems keep less.
+    // Some file systems limit targets to fewer bytes.
     let target = match symlink(&target, dir.as_fd(), c"long") {
         Ok(()) => target,
         Err(_) => std::ffi::CString::new(vec![0xfe; 1000]).unwrap(),
