@@ -14,7 +14,7 @@ impl Conditions {
     pub(crate) fn now(rounds: usize) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let memory = first_line("/proc/meminfo").replace("MemTotal:", "");
-        let mut told = vec![
+        let mut content = vec![
             ("commit", said("git", &["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"])),
             ("kernel", first_line("/proc/sys/kernel/osrelease")),
             ("machine", format!("{cpus} CPUs ({}), {} memory", processor(), memory.trim())),
@@ -25,9 +25,9 @@ impl Conditions {
         ];
         for union in [Union::Mergerfs, Union::Mhddfs] {
             let version = said("dpkg-query", &["-W", "-f", "${Version}", union.program()]);
-            told.push((union.program(), version));
+            content.push((union.program(), version));
         }
-        Self(told)
+        Self(content)
     }
 
     pub(crate) fn markdown(&self) -> String {
@@ -55,6 +55,6 @@ fn processor() -> String {
 }
 
 fn said(program: &str, arguments: &[&str]) -> String {
-    let told = command(program).args(arguments).run();
-    told.map_or("unknown".to_owned(), |finished| finished.stdout.trim().to_owned())
+    let content = command(program).args(arguments).run();
+    content.map_or("unknown".to_owned(), |finished| finished.stdout.trim().to_owned())
 }

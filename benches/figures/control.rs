@@ -102,8 +102,8 @@ fn status_table(test_bed: &TestBed, count: usize) -> Result<Table> {
             })
             .collect();
         let timed = (0..count).try_for_each(|_| {
-            let told = command("sh").args(["-c", script]).arg(&program).arg(at.path()).run()?;
-            table.put("fork to exit", "fsstack status", told.stdout.trim().parse::<f64>()? / 1e6);
+            let output = command("sh").args(["-c", script]).arg(&program).arg(at.path()).run()?;
+            table.put("fork to exit", "fsstack status", output.stdout.trim().parse::<f64>()? / 1e6);
             anyhow::Ok(())
         });
         over.store(true, Ordering::Relaxed);

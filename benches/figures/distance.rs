@@ -40,8 +40,8 @@ pub(crate) fn run(test_bed: &TestBed, rounds: usize, tables: &mut Vec<Table>) ->
             let began = Instant::now();
             for n in 0..NAMES {
                 let missing = CString::new(format!("m{round}-{n}"))?;
-                let told = statat(dir, &missing, AtFlags::empty()).map(drop);
-                ensure!(told == Err(Errno::NOENT), "{missing:?}: {told:?}");
+                let answer = statat(dir, &missing, AtFlags::empty()).map(drop);
+                ensure!(answer == Err(Errno::NOENT), "{missing:?}: {answer:?}");
             }
             table.put("stat of a missing name", name, began.elapsed().as_secs_f64() * 1e3 / f64::from(NAMES));
         }

@@ -138,9 +138,9 @@ fn remount(pool: &mut Pool, column: &str, files: usize, table: &mut Table) -> Re
 }
 
 fn is_complete(pool: &Pool) -> Result<bool> {
-    let mut told = [0; 256];
-    let len = rustix::fs::getxattr(pool.path(), c"user.fsstack.index", &mut told)?;
-    Ok(told[..len].starts_with(b"complete"))
+    let mut result = [0; 256];
+    let len = rustix::fs::getxattr(pool.path(), c"user.fsstack.index", &mut result)?;
+    Ok(result[..len].starts_with(b"complete"))
 }
 
 fn wait_for_index(pool: &Pool) -> Result<()> {

@@ -76,12 +76,12 @@ const FIGURES: &[(Part, Figures)] = &[
 ];
 
 fn main() -> ExitCode {
-    let told = match null::called(std::env::args().skip(1)) {
+    let failure = match null::called(std::env::args().skip(1)) {
         Ok(true) => Ok(()),
         Ok(false) => Arguments::read(std::env::args().skip(1)).and_then(|arguments| measure(&arguments)),
         Err(error) => Err(error),
     };
-    match told {
+    match failure {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _nobody_listens = writeln!(std::io::stderr(), "figures: {error:#}");
@@ -111,11 +111,11 @@ fn measure(arguments: &Arguments) -> Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "{}", conditions.markdown())?;
     let kept = target()?.join("figures.json");
-    let told = json!({
+    let failure = json!({
         "conditions": conditions.json(),
         "tables": tables.iter().map(Table::json).collect::<Vec<_>>(),
     });
-    std::fs::write(&kept, serde_json::to_string_pretty(&told)?)?;
+    std::fs::write(&kept, serde_json::to_string_pretty(&failure)?)?;
     Ok(writeln!(out, "Every sample is in {}.", kept.display())?)
 }
 

@@ -49,8 +49,8 @@ pub(crate) fn called(mut arguments: impl Iterator<Item = String>) -> Result<bool
     let (ready, tell) = process::readiness_pipe()?;
     if let Fork::Parent(_) = process::fork()? {
         drop(tell);
-        let mut told = [0];
-        ensure!(std::fs::File::from(ready).read(&mut told)? == 1, "the null file system is not mounted");
+        let mut result = [0];
+        ensure!(std::fs::File::from(ready).read(&mut result)? == 1, "the null file system is not mounted");
         return Ok(true);
     }
     process::setsid()?;

@@ -108,8 +108,8 @@ impl Table {
     pub(crate) fn json(&self) -> Value {
         let rows = self.rows.iter().map(|(label, cells)| {
             let cells = self.columns.iter().zip(cells).map(|(column, samples)| {
-                let told = json!({ "median": median(samples), "spread": spread(samples), "samples": samples });
-                (column.clone(), told)
+                let report = json!({ "median": median(samples), "spread": spread(samples), "samples": samples });
+                (column.clone(), report)
             });
             let ratios = self.ratios.iter().map(|r| (r.heading.to_owned(), json!(self.ratio(r, &self.rows.iter().find(|(l, _)| l == label).map(|(_, c)| c.clone()).unwrap_or_default()))));
             json!({ "what": label, "by": cells.collect::<serde_json::Map<_, _>>(), "ratios": ratios.collect::<serde_json::Map<_, _>>() })

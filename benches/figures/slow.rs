@@ -153,10 +153,10 @@ impl Waiting {
             state.working += 1;
             self.changed.notify_all();
             drop(state);
-            let told = self.ask(number, &mut asked);
+            let answer = self.ask(number, &mut asked);
             let mut state = self.state();
             state.working -= 1;
-            if let Err(error) = told {
+            if let Err(error) = answer {
                 state.failed = Some(format!("{error:#}"));
                 state.over = true;
             }

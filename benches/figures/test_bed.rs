@@ -145,9 +145,9 @@ impl TestBed {
         let (program, arguments) = contender.line(&parts, &path)?;
         // The shell tells the time: the lab looks for a command's end every few milliseconds only.
         let script = r#"began=$(date +%s%N); "$@" && stat -- "$AT" >&2; echo $(($(date +%s%N) - began))"#;
-        let told =
+        let output =
             command("sh").args(["-c", script, "sh"]).arg(program).args(arguments).env("AT", path.as_os_str());
-        let took: f64 = told.run()?.stdout.trim().parse()?;
+        let took: f64 = output.run()?.stdout.trim().parse()?;
         let daemon = daemon::server_of(&path)?;
         Ok((Standing { path, parts, mount: Some(Mount { daemon, mount, _dir: dir }) }, took / 1e6))
     }

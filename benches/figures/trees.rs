@@ -99,7 +99,7 @@ fn repository(at: &Path, files: usize) -> Result<()> {
 /// Seconds, as the shell tells them: the lab looks for a command's end every few milliseconds only.
 fn took(line: &[&str]) -> Result<f64> {
     let script = r#"began=$(date +%s%N); "$@" > /dev/null && echo $(($(date +%s%N) - began))"#;
-    let told = command("sh").args(["-c", script, "sh"]).args(line).limit(LIMIT).run()?;
-    let nanoseconds: f64 = told.stdout.trim().parse().context("no time was told")?;
+    let output = command("sh").args(["-c", script, "sh"]).args(line).limit(LIMIT).run()?;
+    let nanoseconds: f64 = output.stdout.trim().parse().context("no time in the output")?;
     Ok(nanoseconds / 1e9)
 }

@@ -86,13 +86,14 @@ fn a_package_is_installed_used_and_purged() {
         apt-get install -qq -y --reinstall ./fsstack_*.deb > /dev/null 2>&1
         cat /srv/pool/file
         umount /srv/pool; ended; cat /srv/disk?/file"#;
-    let told = dist()
+    let answer_of = dist()
         .and_then(|dist| in_a_fresh_system(&package(&dist, "fsstack"), &[PREPARE, INSTALL, used, PURGE]));
-    let told = match told {
-        Ok(told) => told,
+    let answer_of = match answer_of {
+        Ok(answer_of) => answer_of,
         Err(skip) => return skip.announce(),
     };
-    let (versions, rest) = told.split_at(told.find("fuse.fsstack").unwrap_or_else(|| panic!("{told}")));
+    let (versions, rest) =
+        answer_of.split_at(answer_of.find("fuse.fsstack").unwrap_or_else(|| panic!("{answer_of}")));
     assert_eq!(versions.lines().count(), 3, "{versions}");
     let expected = "fuse.fsstack\nwords\n2\n.ie\n.ie\n-F _fsstack\nunmount them first\nwords\nwords\n";
     assert_eq!(rest, expected);
@@ -126,14 +127,14 @@ fn the_unit_mounts_and_clears_up_and_the_log_is_rotated() {
         logrotate --force --state /run/rotated /etc/logrotate.d/fsstack
         stat -c '%n %s' /var/log/fsstack/pool.log; ls /var/log/fsstack/pool.log.1
         umount /srv/pool; ended; grep -o unmounted /var/log/fsstack/pool.log"#;
-    let told = dist()
+    let answer_of = dist()
         .and_then(|dist| in_a_fresh_system(&package(&dist, "fsstack"), &[PREPARE, INSTALL, used, PURGE]));
-    let told = match told {
-        Ok(told) => told,
+    let answer_of = match answer_of {
+        Ok(answer_of) => answer_of,
         Err(skip) => return skip.announce(),
     };
     let expected = "fuse.fsstack\nmspmfs>any\ndirectory\n/var/log/fsstack/pool.log 0\n/var/log/fsstack/pool.log.1\nunmounted\n";
-    assert_eq!(told, expected);
+    assert_eq!(answer_of, expected);
 }
 
 /// The unit in a system that has booted: what systemd makes of it, when the daemon dies, and when the package goes.
@@ -162,23 +163,23 @@ fn systemd_starts_the_pool_in_a_group_of_its_own_and_again_when_it_dies() {
         systemctl start fsstack@media; findmnt -no FSTYPE /srv/pool
         apt-get purge -qq -y fsstack > /dev/null; findmnt /srv/pool || echo purged
         cat /srv/disk?/file; find /etc /run /usr /var -xdev -name '*fsstack*' | grep -v '^/var/lib/dpkg\|^/var/cache\|/run/systemd' || echo nothing left"#;
-    let told = dist().and_then(|dist| {
+    let answer_of = dist().and_then(|dist| {
         let system = fresh(&package(&dist, "fsstack"))?;
         let ended = system.boot(scenario).unwrap().output().unwrap();
         let read = |name: &str| fs::read_to_string(system.root().join("root").join(name));
         let why =
             || Skip::because(format!("needs systemd in cgroups of its own: {}", ended.stderr.trim_end()));
-        let told = read("told").map_err(|_| why())?;
-        assert_eq!(ended.code, 0, "{told}{}", read("said").unwrap());
-        Ok(told)
+        let answer_of = read("told").map_err(|_| why())?;
+        assert_eq!(ended.code, 0, "{answer_of}{}", read("said").unwrap());
+        Ok(answer_of)
     });
-    let told = match told {
-        Ok(told) => told,
+    let answer_of = match answer_of {
+        Ok(answer_of) => answer_of,
         Err(skip) => return skip.announce(),
     };
     let expected =
         "fuse.fsstack\nSCHED_IDLE\nwords\nfuse.fsstack\nstopped\nfuse.fsstack\npurged\nwords\nnothing left\n";
-    assert_eq!(told, expected);
+    assert_eq!(answer_of, expected);
 }
 
 #[test]
@@ -260,13 +261,13 @@ fn the_bill_of_materials_is_whole() {
         Ok(dist) => dist,
         Err(skip) => return skip.announce(),
     };
-    let told: Value = serde_json::from_slice(&fs::read(file(&dist, ".cdx.json")).unwrap()).unwrap();
-    assert_eq!((&told["bomFormat"], &told["specVersion"]), (&"CycloneDX".into(), &"1.6".into()));
-    let components = told["components"].as_array().unwrap();
-    let named = components.iter().chain([&told["metadata"]["component"]]);
+    let answer_of: Value = serde_json::from_slice(&fs::read(file(&dist, ".cdx.json")).unwrap()).unwrap();
+    assert_eq!((&answer_of["bomFormat"], &answer_of["specVersion"]), (&"CycloneDX".into(), &"1.6".into()));
+    let components = answer_of["components"].as_array().unwrap();
+    let named = components.iter().chain([&answer_of["metadata"]["component"]]);
     let known: BTreeSet<&str> = named.map(|one| one["bom-ref"].as_str().unwrap()).collect();
     assert_eq!(known.len(), components.len() + 1, "each is named once");
-    for uses in told["dependencies"].as_array().unwrap() {
+    for uses in answer_of["dependencies"].as_array().unwrap() {
         let mut all = uses["dependsOn"].as_array().unwrap().iter().chain([&uses["ref"]]);
         assert!(all.all(|one| known.contains(one.as_str().unwrap())), "{uses}");
     }
@@ -279,6 +280,6 @@ fn the_bill_of_materials_is_whole() {
             one["version"].as_str().unwrap(),
             one["licenses"][0]["expression"].as_str().unwrap()
         );
-        assert!(licences.lines().any(|told| told == line), "no line {line}");
+        assert!(licences.lines().any(|answer_of| answer_of == line), "no line {line}");
     }
 }

@@ -134,11 +134,11 @@ fn in_the_manual(table: &str) {
     let text = std::fs::read_to_string(manual).unwrap();
     let (begin, end) = ("<!-- counted -->\n\n", "\n\n<!-- /counted -->");
     let (before, rest) = text.split_once(begin).unwrap();
-    let (told, after) = rest.split_once(end).unwrap();
+    let (result, after) = rest.split_once(end).unwrap();
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         std::fs::write(manual, [before, begin, table, end, after].concat()).unwrap();
     } else {
-        assert_eq!(told, table, "UPDATE_EXPECT=1 cargo test -p fsstack-tests --test engine the_table");
+        assert_eq!(result, table, "UPDATE_EXPECT=1 cargo test -p fsstack-tests --test engine the_table");
     }
 }
 
@@ -205,5 +205,5 @@ fn a_listing_of_one_branch_costs_its_getdents() {
     pool.find("d/n0").unwrap();
     let (rows, made) = count::scope(|| pool.readdir(dir, 0, false, usize::MAX).unwrap());
     assert_eq!(rows.len(), 102);
-    assert!(made.total() <= 3, "opened, read, and told the end: {}", made.total());
+    assert!(made.total() <= 3, "opened, read, and saw the end: {}", made.total());
 }

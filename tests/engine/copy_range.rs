@@ -102,8 +102,8 @@ fn within_one_file() {
     assert_eq!(pool.union.copy_range((file.handle, 0), (file.handle, 3), 3, Caller::DAEMON).unwrap(), 3);
     assert_eq!(pool.read_handle(file), "abcabc");
     pool.close(file);
-    let told = pool.union.copy_range((file.handle, 0), (file.handle, 3), 3, Caller::DAEMON).unwrap_err();
-    assert_eq!(told.errno(), Errno::BADF);
+    let failure = pool.union.copy_range((file.handle, 0), (file.handle, 3), 3, Caller::DAEMON).unwrap_err();
+    assert_eq!(failure.errno(), Errno::BADF);
 }
 
 /// An open handle may still write, a new one may not: across branches the daemon would write.
@@ -121,23 +121,23 @@ fn immutable_files_are_not_copied_into() {
     let source = pool.open(pool.ino("a"), OFlags::RDONLY).unwrap();
     let target = pool.open(pool.ino("b"), OFlags::RDWR).unwrap();
     let copy = |target: File| {
-        let told = pool.union.copy_range((source.handle, 0), (target.handle, 0), 2, Caller::DAEMON);
-        told.map_err(|error| error.errno())
+        let failure = pool.union.copy_range((source.handle, 0), (target.handle, 0), 2, Caller::DAEMON);
+        failure.map_err(|error| error.errno())
     };
     let set = |what: &str| {
         fsstack_lab::shell::command("chattr").arg(what).arg(pool.on(1, "b")).run().unwrap();
     };
     set("+i");
-    let told = copy(target);
+    let failure = copy(target);
     set("-i");
-    assert_eq!(told, Err(Errno::PERM));
+    assert_eq!(failure, Err(Errno::PERM));
     assert_eq!(pool.read_handle(target), "bbbb");
     // A handle opened to append that gave O_APPEND up still may only append.
     pool.close(target);
     set("+a");
     let appender = pool.open(target.ino, OFlags::WRONLY | OFlags::APPEND).unwrap();
-    let told = copy(appender);
+    let failure = copy(appender);
     set("-a");
-    assert_eq!(told, Err(Errno::PERM));
+    assert_eq!(failure, Err(Errno::PERM));
     assert_eq!(pool.read_ino(target.ino).unwrap(), "bbbb");
 }

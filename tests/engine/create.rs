@@ -82,18 +82,18 @@ fn one_of_ten_threads_wins_over_several_branches() {
             }
             union.create(fsstack_pool::Ino::ROOT, name.as_name(), 0o644, flags, Caller::DAEMON)
         };
-        let told: Vec<_> = std::thread::scope(|scope| {
+        let lines: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..10).map(|_| scope.spawn(create)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        let won: Vec<_> = told.iter().filter_map(|told| told.as_ref().ok()).collect();
+        let won: Vec<_> = lines.iter().filter_map(|lines| lines.as_ref().ok()).collect();
         for made in &won {
             union.release(made.opened.handle);
             union.forget(made.entry.ino, 1);
         }
         assert_eq!((won.len(), pool.holders(&format!("film{round}")).len()), (1, 1));
         assert!(
-            told.iter().filter_map(|told| told.as_ref().err()).all(|error| error.errno() == Errno::EXIST)
+            lines.iter().filter_map(|lines| lines.as_ref().err()).all(|error| error.errno() == Errno::EXIST)
         );
     }
 }

@@ -32,7 +32,11 @@ fn every_copy_is_told_and_which_is_served() {
     assert_eq!(refused(b"d/none"), Errno::NOENT);
     assert_eq!(refused(b"none/film"), Errno::NOENT);
     assert_eq!(refused(b"d/../d"), Errno::INVAL);
-    assert_eq!(pool.union.held(), fsstack_engine::TableCounts::default(), "the kernel was told of nothing");
+    assert_eq!(
+        pool.union.held(),
+        fsstack_engine::TableCounts::default(),
+        "the kernel was explained of nothing"
+    );
 }
 
 #[test]
@@ -44,8 +48,8 @@ fn a_file_tells_its_way_closed_and_open() {
     assert_eq!(closed.would.to_string(), "stacked: the pool's write-path=stacked");
     let film = pool.ino("film");
     let open = pool.open(film, OFlags::RDWR).unwrap();
-    let told = pool.union.explain(b"film").unwrap().way.unwrap();
-    assert_eq!(told.is, Some(closed.would));
+    let explained = pool.union.explain(b"film").unwrap().way.unwrap();
+    assert_eq!(explained.is, Some(closed.would));
     pool.close(open);
     pool.put_dir(0, "d");
     assert!(pool.union.explain(b"d").unwrap().way.is_none());
@@ -57,11 +61,11 @@ fn a_ranking_is_the_one_that_a_create_follows() {
     let chosen = Settings { create: "epff>ff".parse().unwrap(), ..settings() };
     let pool = TestBed::with(&modes, chosen);
     pool.put_dir(2, "d");
-    let told = pool.union.explain_create(b"d/new/film", 1).unwrap();
-    assert_eq!(told.policy, "epff>ff");
-    assert_eq!(told.parent, b"d");
-    assert_eq!(order(&told), ["1:2", "2:1", "-:0", "-:3"]);
-    let why: Vec<_> = told.ranking.iter().map(|row| row.why.as_str()).collect();
+    let explained = pool.union.explain_create(b"d/new/film", 1).unwrap();
+    assert_eq!(explained.policy, "epff>ff");
+    assert_eq!(explained.parent, b"d");
+    assert_eq!(order(&explained), ["1:2", "2:1", "-:0", "-:3"]);
+    let why: Vec<_> = explained.ranking.iter().map(|row| row.why.as_str()).collect();
     assert_eq!(
         why,
         [
@@ -71,9 +75,9 @@ fn a_ranking_is_the_one_that_a_create_follows() {
             "takes nothing new (mode NC)"
         ]
     );
-    assert!(told.ranking.iter().all(|row| row.fits) && !told.by_lot);
+    assert!(explained.ranking.iter().all(|row| row.fits) && !explained.by_lot);
     pool.write("d/film", "");
-    assert_eq!(pool.holders("d/film"), [2], "as told");
+    assert_eq!(pool.holders("d/film"), [2], "as reported");
     let refused = |path: &[u8]| pool.union.explain_create(path, 0).unwrap_err().errno();
     assert_eq!(refused(b"d/film"), Errno::EXIST);
     assert_eq!(refused(b"d/film/below"), Errno::NOTDIR);
@@ -85,9 +89,9 @@ fn figures_are_given_with_the_reason() {
     let pool =
         TestBed::with(&[BranchMode::ReadWrite; 2], Settings { create: "mfs".parse().unwrap(), ..settings() });
     pool.union.set_branch_floor(BranchIx(0), Some(Floor::PerMille(1000)), None).unwrap();
-    let told = pool.union.explain_create(b"film", u64::MAX).unwrap();
-    assert_eq!(order(&told), ["1:1", "-:0"]);
-    let [taken, refused] = &told.ranking[..] else { panic!("two branches") };
+    let explained = pool.union.explain_create(b"film", u64::MAX).unwrap();
+    assert_eq!(order(&explained), ["1:1", "-:0"]);
+    let [taken, refused] = &explained.ranking[..] else { panic!("two branches") };
     assert!(!taken.fits, "more than any disk has");
     assert!(taken.why.starts_with("mfs: ") && taken.why.ends_with(" available"), "{}", taken.why);
     assert!(refused.why.contains("under its floor of"), "{}", refused.why);

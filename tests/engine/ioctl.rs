@@ -14,8 +14,8 @@ fn everything_else_is_enotty() {
     let file = pool.create("film").unwrap();
     // Shut an XFS down, trim, exchange extents, freeze, clone, and a terminal's size.
     for command in [0x8004_587d, 0xc018_5879, 0xc040_586d, 0xc004_5877, 0x4004_9409, 0x5413] {
-        let told = pool.union.ioctl(file.ino, file.handle, command, &[0; 64]).unwrap_err();
-        assert_eq!(told.errno(), Errno::NOTTY, "{command:x}");
+        let answer = pool.union.ioctl(file.ino, file.handle, command, &[0; 64]).unwrap_err();
+        assert_eq!(answer.errno(), Errno::NOTTY, "{command:x}");
     }
 }
 
@@ -31,7 +31,7 @@ fn inode_flags_of_a_file_and_of_all_copies_of_a_directory() {
             Err(error) if error.errno() == Errno::NOTTY || error.errno() == Errno::OPNOTSUPP => {
                 return fsstack_lab::Skip::because("no inode flags under /tmp").announce();
             }
-            told => told.unwrap(),
+            answer => answer.unwrap(),
         };
         assert!(len >= 4);
         let flags = u32::from_ne_bytes(*flags.first_chunk().unwrap()) | NODUMP;
@@ -54,6 +54,6 @@ fn a_read_only_branch_refuses_new_flags() {
     let pool = TestBed::with(&[ReadOnly, ReadWrite], settings());
     pool.put(0, "film", "x");
     let file = pool.open(pool.ino("film"), OFlags::RDONLY).unwrap();
-    let told = pool.union.ioctl(file.ino, file.handle, FS_IOC_SETFLAGS, &NODUMP.to_ne_bytes()).unwrap_err();
-    assert_eq!(told.errno(), Errno::ROFS);
+    let answer = pool.union.ioctl(file.ino, file.handle, FS_IOC_SETFLAGS, &NODUMP.to_ne_bytes()).unwrap_err();
+    assert_eq!(answer.errno(), Errno::ROFS);
 }

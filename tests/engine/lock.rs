@@ -53,8 +53,8 @@ fn a_wait_ends_when_the_lock_is_free_or_the_caller_is_interrupted() {
         asked.set(asked.get() + 1);
         asked.get() < 3
     };
-    let told = pool.union.lock(file.handle, range(2, LockType::Write, 0, 9), Some(&goes_on)).unwrap_err();
-    assert_eq!((told.errno(), asked.get()), (Errno::INTR, 3));
+    let error = pool.union.lock(file.handle, range(2, LockType::Write, 0, 9), Some(&goes_on)).unwrap_err();
+    assert_eq!((error.errno(), asked.get()), (Errno::INTR, 3));
     let frees = || {
         pool.union.unlock_all(file.handle, 1);
         true

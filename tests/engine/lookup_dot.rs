@@ -57,7 +57,7 @@ fn refused(pool: &TestBed, (ino, generation): (Ino, u64)) -> Option<Errno> {
     until_marks_are_known(pool);
     match pool.itself(ino) {
         Ok(entry) if entry.generation != generation => Some(Errno::STALE),
-        told => told.err(),
+        answer => answer.err(),
     }
 }
 
@@ -152,8 +152,8 @@ fn a_request_for_an_object_out_of_reach_is_to_be_repeated() {
         let header = Header { unique: 2, nodeid: other << 48 | 7, pid, ..Header::default() };
         let parts = encode::request(abi, &header, &Operation::Lookup { name: c"." }, &[]);
         let request = Request::parse(abi, &parts.header, &parts.op_in, &parts.rest).unwrap();
-        let told = adapter.serve(&request, &mut Answer::new(&mut [0; 512]));
-        assert_eq!(told, Outcome::Refused(Errno::NOMEM.raw_os_error()), "{pid}");
+        let answer = adapter.serve(&request, &mut Answer::new(&mut [0; 512]));
+        assert_eq!(answer, Outcome::Refused(Errno::NOMEM.raw_os_error()), "{pid}");
     }
     union.destroy();
 }

@@ -75,8 +75,8 @@ fn a_file_that_became_a_directory_and_back() {
     std::fs::remove_dir_all(pool.on(0, "x")).unwrap();
     pool.put(0, "x", "again");
     assert_eq!(pool.read("x").unwrap(), "again");
-    let told = pool.lookup(dir, "inside").unwrap_err();
-    assert!(matches!(told, Errno::NOENT | Errno::STALE | Errno::NOTDIR), "{told}");
+    let error = pool.lookup(dir, "inside").unwrap_err();
+    assert!(matches!(error, Errno::NOENT | Errno::STALE | Errno::NOTDIR), "{error}");
 }
 
 #[test]
@@ -170,8 +170,8 @@ fn a_file_swapped_for_a_symlink_is_not_followed() {
     std::fs::remove_file(pool.on(0, "film")).unwrap();
     std::os::unix::fs::symlink(elsewhere.path().join("secret"), pool.on(0, "film")).unwrap();
     for flags in [OFlags::RDONLY, OFlags::RDWR | OFlags::TRUNC] {
-        let told = pool.open(ino, flags).unwrap_err();
-        assert!(matches!(told, Errno::STALE | Errno::LOOP), "{told}");
+        let error = pool.open(ino, flags).unwrap_err();
+        assert!(matches!(error, Errno::STALE | Errno::LOOP), "{error}");
     }
     assert!(pool.setattr(ino, Change { size: Some(0), ..Change::default() }).is_err());
     assert!(pool.setattr(ino, Change { mode: Some(0), ..Change::default() }).is_err());

@@ -157,8 +157,8 @@ fn a_read_only_branch_that_holds_either_name_refuses_and_nothing_changes() {
         sources.iter().for_each(|at| pool.put(*at, "from", "x"));
         targets.iter().for_each(|at| pool.put(*at, "to", "y"));
         let before = pool.snapshot();
-        let told = pool.rename("from", "to").unwrap_err();
-        assert_eq!(told, Errno::ROFS, "{fixed} {sources:?} {targets:?}");
+        let error = pool.rename("from", "to").unwrap_err();
+        assert_eq!(error, Errno::ROFS, "{fixed} {sources:?} {targets:?}");
         assert_eq!(pool.snapshot(), before, "{fixed} {sources:?} {targets:?}");
     }
 }
@@ -215,9 +215,9 @@ fn a_rename_of_a_missing_name_is_enoent() {
     let pool = TestBed::new(2);
     pool.put(0, "to", "x");
     let (from, to) = (buf("from"), buf("to"));
-    let told =
+    let error =
         pool.union.rename((Ino::ROOT, from.as_name()), (Ino::ROOT, to.as_name()), RenameFlags::empty());
-    assert_eq!(told.unwrap_err().errno(), Errno::NOENT);
+    assert_eq!(error.unwrap_err().errno(), Errno::NOENT);
     assert_eq!(pool.read("to").unwrap(), "x");
 }
 

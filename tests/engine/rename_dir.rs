@@ -34,9 +34,9 @@ fn a_full_target_is_enotempty_whichever_branch_and_nothing_changes() {
             pool.put_dir(0, "e");
             pool.put(full, "e/inside", "x");
             let before = pool.snapshot();
-            let told = pool.rename_with("d", "e", flags).unwrap_err();
+            let error = pool.rename_with("d", "e", flags).unwrap_err();
             let want = if flags.is_empty() { Errno::NOTEMPTY } else { Errno::EXIST };
-            assert_eq!(told, want, "{sources:?} over {full}");
+            assert_eq!(error, want, "{sources:?} over {full}");
             assert_eq!(pool.snapshot(), before, "{sources:?} over {full}");
         }
     }

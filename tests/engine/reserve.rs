@@ -72,8 +72,8 @@ impl Invalidator for Told {
 fn nothing_is_seen_until_it_is_whole() {
     let pool = TestBed::new(2);
     pool.put_dir(1, "d");
-    let told = Arc::new(Told::default());
-    pool.union.set_invalidator(told.clone());
+    let result = Arc::new(Told::default());
+    pool.union.set_invalidator(result.clone());
     let dir = pool.ino("d");
     assert_eq!(pool.find("d/film").map(drop), Err(Errno::NOENT), "the kernel may remember that");
     let copy = pool.union.start_copy();
@@ -86,7 +86,7 @@ fn nothing_is_seen_until_it_is_whole() {
     assert_eq!(pool.union.reservations(), 1);
     commit(&pool, copy, place).unwrap();
     assert_eq!(pool.read("d/film").unwrap(), "whole");
-    assert_eq!(*told.0.lock().unwrap(), [(dir, c"film".to_owned()), (dir, CString::default())]);
+    assert_eq!(*result.0.lock().unwrap(), [(dir, c"film".to_owned()), (dir, CString::default())]);
     assert_eq!(pool.union.status().branches[0].reserved, 0);
     assert_eq!(refused(commit(&pool, copy, place)), Errno::NOENT);
     pool.union.end_copy(copy);

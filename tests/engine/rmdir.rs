@@ -56,8 +56,8 @@ fn nothing_is_made_in_a_removed_directory() {
     pool.rmdir("d").unwrap();
     let name = crate::test_bed::buf("x");
     let new = fsstack_engine::ops::New::Dir(0o755);
-    let told = pool.union.make(dir, name.as_name(), new, fsstack_engine::Caller::DAEMON).unwrap_err();
-    assert!(matches!(told.errno(), Errno::NOENT | Errno::STALE), "{told}");
+    let error = pool.union.make(dir, name.as_name(), new, fsstack_engine::Caller::DAEMON).unwrap_err();
+    assert!(matches!(error.errno(), Errno::NOENT | Errno::STALE), "{error}");
     assert!(pool.snapshot().is_empty());
 }
 

@@ -27,8 +27,8 @@ fn a_directorys_attributes_change_on_all_copies() {
     (0..3).for_each(|at| pool.put_dir(at, "d"));
     let time = Time { sec: 1_234_567_890, nsec: 987_654_321 };
     let change = Change { mode: Some(0o1711), mtime: Some(SetTime::At(time)), ..Change::default() };
-    let told = pool.setattr(pool.ino("d"), change).unwrap();
-    assert_eq!((told.stat.mode & 0o7777, told.stat.mtime), (0o1711, time));
+    let answer = pool.setattr(pool.ino("d"), change).unwrap();
+    assert_eq!((answer.stat.mode & 0o7777, answer.stat.mtime), (0o1711, time));
     for at in 0..3 {
         let meta = pool.on(at, "d").metadata().unwrap();
         assert_eq!((meta.mode() & 0o7777, meta.mtime_nsec()), (0o1711, 987_654_321));

@@ -167,13 +167,13 @@ fn auto_tells_why_it_is_stacked() {
     let pool = Pooled::new(WritePath::Auto);
     let path = pool.home.path().join("top");
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o4755)).unwrap();
-    let told = pool.why("top");
-    assert!(told.ends_with("but a write must take set-uid, set-gid or capabilities from it"), "{told}");
+    let answer = pool.why("top");
+    assert!(answer.ends_with("but a write must take set-uid, set-gid or capabilities from it"), "{answer}");
     pool.union.change(|now| now.passthrough_headroom = u64::MAX).unwrap();
     let (handle, route) = pool.open("c/film", OFlags::RDWR);
     assert_eq!(route, Route::Direct);
-    let told = pool.why("c/film");
-    assert!(told.contains("available, less than passthrough-headroom="), "{told}");
+    let answer = pool.why("c/film");
+    assert!(answer.contains("available, less than passthrough-headroom="), "{answer}");
     pool.union.change(|now| now.passthrough_headroom = 0).unwrap();
     assert_eq!(pool.union.open_by_write_path(), ways(0, 1, 1));
     pool.union.release(handle);
@@ -183,8 +183,8 @@ fn auto_tells_why_it_is_stacked() {
     let open = bare.open(film, OFlags::RDONLY).unwrap();
     let mut value = [0; 200];
     let len = bare.union.getxattr(film, c"user.fsstack.why", &mut value).unwrap();
-    let told = String::from_utf8_lossy(&value[..len]).into_owned();
-    assert_eq!(told, "stacked: the pool's write-path=auto, but this mount has no passthrough");
+    let answer = String::from_utf8_lossy(&value[..len]).into_owned();
+    assert_eq!(answer, "stacked: the pool's write-path=auto, but this mount has no passthrough");
     bare.close(open);
 }
 

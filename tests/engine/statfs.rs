@@ -7,8 +7,8 @@ use fsstack_pool::Floor;
 use crate::test_bed::{TestBed, distinct_homes, settings};
 
 fn bytes(pool: &TestBed) -> (u64, u64) {
-    let told = pool.union.statfs().unwrap();
-    (told.blocks * u64::from(told.block_size), told.available * u64::from(told.block_size))
+    let stat = pool.union.statfs().unwrap();
+    (stat.blocks * u64::from(stat.block_size), stat.available * u64::from(stat.block_size))
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn two_file_systems_add_up() {
     };
     let sizes: Vec<u64> = homes
         .iter()
-        .map(|home| rustix::fs::statvfs(home.path()).map(|told| told.f_blocks * told.f_frsize).unwrap())
+        .map(|home| rustix::fs::statvfs(home.path()).map(|stat| stat.f_blocks * stat.f_frsize).unwrap())
         .collect();
     let pool = TestBed::over(homes, &[ReadWrite, ReadWrite], settings());
     assert_eq!(bytes(&pool).0 >> 20, sizes.iter().sum::<u64>() >> 20);

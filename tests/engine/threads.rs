@@ -66,10 +66,10 @@ fn work_goes_on_below_directories_that_are_renamed() {
                 rename("q0", "p0", RenameFlags::NOREPLACE);
             }
         });
-        let told: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        let lines: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         done.store(true, Relaxed);
         renamer.join().unwrap();
-        told.into_iter().for_each(|told| told.unwrap());
+        lines.into_iter().for_each(|lines| lines.unwrap());
     });
     for home in homes {
         let dir = pool.opendir(home);

@@ -195,7 +195,7 @@ fn attributes_of_the_file_system_itself_are_for_root_and_the_owner() {
         for name in [c"system.nfs4_acl", c"system.cifs_acl", c"system.ntfs_acl"] {
             let answers = |caller| {
                 let set = pool.union.setxattr(ino, name, b"x", 0, false, caller);
-                [set, pool.union.removexattr(ino, name, caller)].map(|told| told.unwrap_err().errno())
+                [set, pool.union.removexattr(ino, name, caller)].map(|check| check.unwrap_err().errno())
             };
             assert_eq!(answers(stranger), [Errno::PERM; 2], "{name:?}");
             for caller in [Caller::DAEMON, owner] {

@@ -19,9 +19,9 @@ fn one_bad_file_is_not_a_bad_branch() {
     let engine = Engine::over(homes.iter().map(TempDir::path), settings("ff"));
     let look = |name: &str| engine.find(Path::new(name)).map(drop);
     for _ in 0..5 {
-        let (told, failed) = fault::fail(1, Errno::IO, || look("bad"));
+        let (answer, failed) = fault::fail(1, Errno::IO, || look("bad"));
         // Asked where it was seen last, and once more with all branches, where that fails.
-        assert!(failed.is_some() && matches!(told, Ok(()) | Err(Errno::IO)), "{told:?}");
+        assert!(failed.is_some() && matches!(answer, Ok(()) | Err(Errno::IO)), "{answer:?}");
         // Everybody is let in all the time, and it is found good.
         look("bad").unwrap();
         look("good").unwrap();

@@ -81,8 +81,8 @@ impl MovingFile {
     }
 
     fn write(&self) -> Answer<usize> {
-        let told = self.engine.union.write(self.film, SIZE as u64, b"more", WriteTerms::default());
-        told.map_err(|error| error.errno())
+        let answer = self.engine.union.write(self.film, SIZE as u64, b"more", WriteTerms::default());
+        answer.map_err(|error| error.errno())
     }
 
     /// A write that finds the branch full, so that the file is moved, and meanwhile `act`.
@@ -99,9 +99,9 @@ impl MovingFile {
 
     /// A write that finds the branch full.
     pub(crate) fn write_when_full(&self) -> Answer<usize> {
-        let (told, failed) = fault::fail(1, Errno::NOSPC, || self.write());
+        let (answer, failed) = fault::fail(1, Errno::NOSPC, || self.write());
         assert_eq!(failed, Some(Call::Write));
-        told
+        answer
     }
 
     /// Whether each of the branches has the file.

@@ -86,14 +86,14 @@ fn a_branch_is_forgotten_only_if_no_record_waits_for_it() {
     for (errno, nth) in ERRNOS.into_iter().flat_map(|errno| (1..=calls).map(move |nth| (errno, nth))) {
         put_back();
         let engine = mount();
-        let (told, failed) = fault::fail(nth, errno, || engine.union.give_up_branch(id));
+        let (result, failed) = fault::fail(nth, errno, || engine.union.give_up_branch(id));
         let is_named = |path: &str| paths[..2].iter().any(|branch| *branch == Path::new(path));
-        match &told {
+        match &result {
             Ok(()) if records(&paths[..2]) == 0 => continue,
             Err(BadChange::Remembered { path, .. }) if is_named(path) => refused += 1,
             _ => {
                 let left = records(&paths[..2]);
-                wrong.push(format!("{nth} ({failed:?}) {errno:?}: {told:?}, {left} records"));
+                wrong.push(format!("{nth} ({failed:?}) {errno:?}: {result:?}, {left} records"));
             }
         }
         drop(engine);
@@ -122,10 +122,10 @@ fn a_record_in_use_is_not_forgotten_and_somebody_elses_folder_is_none() {
     let held = fs::File::options().read(true).write(true).open(&record).unwrap();
     let lock = Lock { start: 0, end: TO_THE_END, kind: LockType::Write, pid: 0 };
     try_lock(held.as_fd(), lock).unwrap();
-    let told = engine.union.give_up_branch(id);
+    let result = engine.union.give_up_branch(id);
     assert!(
-        matches!(&told, Err(BadChange::Remembered { path, .. }) if Path::new(path) == paths[with_record]),
-        "{told:?}"
+        matches!(&result, Err(BadChange::Remembered { path, .. }) if Path::new(path) == paths[with_record]),
+        "{result:?}"
     );
     drop(held);
     engine.union.give_up_branch(id).unwrap();

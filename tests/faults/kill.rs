@@ -42,11 +42,11 @@ pub(crate) fn child(scenario: &Scenario, branches: &[&Path], kill: Option<u64>) 
         Some(nth) => run.env("FSSTACK_FAULT", format!("kill:{nth}")),
         None => run,
     };
-    let told = run.output().unwrap();
-    if told.code == 128 + 9 {
+    let output = run.output().unwrap();
+    if output.code == 128 + 9 {
         return None;
     }
-    let counts = told.stdout.split_once(TOLD).expect(&told.stdout).1;
+    let counts = output.stdout.split_once(TOLD).expect(&output.stdout).1;
     let mut counts = counts.split_whitespace().map(|word| word.parse::<u64>());
     Some((counts.next().unwrap().unwrap(), counts.next().unwrap().unwrap()))
 }

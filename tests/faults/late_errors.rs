@@ -35,9 +35,9 @@ fn failing<T>(call: Call, errno: Errno, act: impl Fn() -> fsstack_engine::Result
     let mut nth = 0;
     loop {
         nth += 1;
-        let (told, failed) = fault::fail(nth, errno, &act);
+        let (check, failed) = fault::fail(nth, errno, &act);
         match failed {
-            Some(failed) if failed == call => return told.map_err(|error| error.errno()),
+            Some(failed) if failed == call => return check.map_err(|error| error.errno()),
             Some(_) => {}
             None => panic!("it makes no {call:?}"),
         }
@@ -94,8 +94,8 @@ fn a_copy_of_a_directory_that_cannot_be_synced_is_told() {
     let (_, calls) = fault::count(sync);
     for nth in 1..=calls {
         for errno in [Errno::IO, Errno::NOTCONN, Errno::STALE] {
-            let (told, failed) = fault::fail(nth, errno, sync);
-            assert_eq!(told.map_err(|error| error.errno()), LOST, "{failed:?}: {errno}");
+            let (check, failed) = fault::fail(nth, errno, sync);
+            assert_eq!(check.map_err(|error| error.errno()), LOST, "{failed:?}: {errno}");
         }
     }
 }
@@ -131,19 +131,19 @@ fn the_fsync_reports_the_error_of_the_close_too() {
 #[test]
 fn a_file_is_not_moved_without_what_was_acknowledged() {
     needs!(mounting());
-    let told = (1..16).map(|later| {
+    let check = (1..16).map(|later| {
         let (served, _home, engine) = served_pool();
         let [one, two] = open(&engine, [OFlags::RDWR, OFlags::RDWR]);
         let write = |at| engine.union.write(one, at, b"y", WriteTerms::default());
         write(1).unwrap();
-        let (told, failed) = fault::fail_twice(1, later, Errno::NOSPC, || write(2));
+        let (check, failed) = fault::fail_twice(1, later, Errno::NOSPC, || write(2));
         assert_eq!(failed, Some(Call::Write));
         let stays = served.path.join("d/film").exists();
-        (told.map_err(|error| error.errno()), stays, sync(&engine, [one, two, one, two]))
+        (check.map_err(|error| error.errno()), stays, sync(&engine, [one, two, one, two]))
     });
     let full = Err(Errno::NOSPC);
-    let told: Vec<_> = told.collect();
-    assert!(told.contains(&(Err(Errno::NOSPC), true, [full, full, OK, OK])), "{told:?}");
+    let check: Vec<_> = check.collect();
+    assert!(check.contains(&(Err(Errno::NOSPC), true, [full, full, OK, OK])), "{check:?}");
     // If all was stored there is no error.
     let (served, _home, engine) = served_pool();
     let [one, two] = open(&engine, [OFlags::RDWR, OFlags::RDWR]);

@@ -45,17 +45,17 @@ fn every_call_fails_once(scenario: &Scenario) {
     for errno in ERRNOS {
         for nth in 1..=calls {
             let mut test_bed = scenario.test_bed();
-            let (told, failed) = fault::fail(nth, errno, || (scenario.act)(&test_bed.engine));
+            let (result, failed) = fault::fail(nth, errno, || (scenario.act)(&test_bed.engine));
             let mut blame = |what: String| {
                 wrong.push(format!(
-                    "{}: call {nth} ({failed:?}) {errno:?}, told {told:?}: {what}",
+                    "{}: call {nth} ({failed:?}) {errno:?}, result {result:?}: {what}",
                     scenario.name
                 ));
             };
-            if told.is_err_and(|told| told != errno && told != Errno::IO) {
+            if result.is_err_and(|result| result != errno && result != Errno::IO) {
                 blame("not an honest errno".to_owned());
             }
-            let allowed = |seen: &Tree| match told {
+            let allowed = |seen: &Tree| match result {
                 Ok(()) => *seen == after,
                 Err(_) => *seen == before || *seen == after || scenario.between(&before, &after, seen),
             };
@@ -86,13 +86,14 @@ fn every_call_is_the_last(scenario: &Scenario) {
     let mut wrong = Vec::new();
     for nth in 1..=calls {
         let mut test_bed = scenario.test_bed();
-        let (told, failed) = fault::cut_off(nth, Errno::NOTCONN, || (scenario.act)(&test_bed.engine));
+        let (result, failed) = fault::cut_off(nth, Errno::NOTCONN, || (scenario.act)(&test_bed.engine));
         test_bed.engine.crash();
         let seen = test_bed.seen();
-        let is_between = || told.is_err() && (seen == before || scenario.between(&before, &after, &seen));
+        let is_between = || result.is_err() && (seen == before || scenario.between(&before, &after, &seen));
         let wrong_tree = (seen != after && !is_between()).then(|| format!("after a remount {seen:?}"));
         if let Some(what) = wrong_tree.or_else(|| test_bed.dirt(&seen, scenario)) {
-            wrong.push(format!("{}: cut off at {nth} ({failed:?}), told {told:?}: {what}", scenario.name));
+            wrong
+                .push(format!("{}: cut off at {nth} ({failed:?}), result {result:?}: {what}", scenario.name));
         }
     }
     assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
@@ -108,8 +109,8 @@ fn a_create_that_a_branch_has_no_quota_for_goes_to_the_next() {
         assert_eq!(test_bed.holders("d/new"), [0]);
         let elsewhere = (1..=calls).filter(|nth| {
             let test_bed = scenario.test_bed();
-            let (told, failed) = fault::fail(*nth, errno, || (scenario.act)(&test_bed.engine));
-            (failed, told) == (Some(Call::Open), Ok(())) && test_bed.holders("d/new") == [1]
+            let (result, failed) = fault::fail(*nth, errno, || (scenario.act)(&test_bed.engine));
+            (failed, result) == (Some(Call::Open), Ok(())) && test_bed.holders("d/new") == [1]
         });
         assert!(elsewhere.count() > 0, "{errno:?}");
     }

@@ -39,8 +39,8 @@ fn stays_itself(mount: &impl Fn() -> Engine, before: (Ino, u64), check: impl Fn(
     drop(engine);
     for nth in 1..=calls {
         let engine = mount();
-        let (told, failed) = fault::fail(nth, Errno::IO, || known(&engine));
-        assert!(told.is_err() || told == Ok(before), "{nth} of {calls} ({failed:?}): {told:?}");
+        let (answer, failed) = fault::fail(nth, Errno::IO, || known(&engine));
+        assert!(answer.is_err() || answer == Ok(before), "{nth} of {calls} ({failed:?}): {answer:?}");
         drop(engine);
         let after = format!("after a failure at {nth} ({failed:?})");
         check(&after);

@@ -103,7 +103,7 @@ impl Branches {
     }
 
     /// Differences in what a mount shows and what the branches have; `told` is the writer's answer, if it got one.
-    pub(crate) fn fault(&self, told: Option<Result<(), Errno>>) -> Option<String> {
+    pub(crate) fn fault(&self, result: Option<Result<(), Errno>>) -> Option<String> {
         let shown: Tree = seen(&self.mount());
         let Some(Seen::File { text, mode: 0o640, links: 1 }) = shown.get(Path::new(FILM)) else {
             return Some("the file is not there as it was".to_owned());
@@ -112,7 +112,7 @@ impl Branches {
         if !MOVED_MORE.starts_with(written) {
             return Some(format!("{} bytes of something else", text.len()));
         }
-        if told == Some(Ok(())) && written != MOVED_MORE {
+        if result == Some(Ok(())) && written != MOVED_MORE {
             return Some(format!("{} bytes are missing", MOVED_MORE.len() - written.len()));
         }
         let holders = self.0.holders(FILM);
@@ -152,14 +152,14 @@ fn a_move_fails_at_every_call() {
         for nth in 1..=calls {
             branches.reset();
             let engine = branches.mount();
-            let (told, failed) = fault::fail(nth, errno, || (MOVE.act)(&engine));
+            let (result, failed) = fault::fail(nth, errno, || (MOVE.act)(&engine));
             drop(engine);
             let honest =
-                told.is_ok_and(|()| true) || [errno, Errno::IO, Errno::NOSPC].map(Err).contains(&told);
+                result.is_ok_and(|()| true) || [errno, Errno::IO, Errno::NOSPC].map(Err).contains(&result);
             let fault =
-                if honest { branches.fault(Some(told)) } else { Some("not an honest errno".to_owned()) };
+                if honest { branches.fault(Some(result)) } else { Some("not an honest errno".to_owned()) };
             if let Some(fault) = fault {
-                wrong.push(format!("call {nth} ({failed:?}) {errno:?}, told {told:?}: {fault}"));
+                wrong.push(format!("call {nth} ({failed:?}) {errno:?}, result {result:?}: {fault}"));
             }
         }
     }
@@ -180,7 +180,7 @@ fn writes_after_an_interrupted_move_count() {
         let engine = branches.mount();
         // Its times tell that it was changed since.
         std::thread::sleep(std::time::Duration::from_millis(10));
-        let (told, failed) = fault::cut_off(nth, Errno::NOTCONN, || (MOVE.act)(&engine));
+        let (result, failed) = fault::cut_off(nth, Errno::NOTCONN, || (MOVE.act)(&engine));
         let later = engine.write(Path::new(FILM), Some(0), LATER.as_bytes());
         drop(engine);
         let shown = seen(&branches.mount());
@@ -197,7 +197,7 @@ fn writes_after_an_interrupted_move_count() {
             _ => "the file is gone",
         };
         wrong.push(format!(
-            "cut off at {nth} ({failed:?}), told {told:?}, then {later:?}: {what}, on {holders:?}"
+            "cut off at {nth} ({failed:?}), result {result:?}, then {later:?}: {what}, on {holders:?}"
         ));
     }
     assert!(wrong.is_empty(), "of {calls} calls:\n{}", wrong.join("\n"));
@@ -219,7 +219,8 @@ fn the_target_is_back_while_the_file_is_open(branches: &Branches) {
         let write = |at: usize, text: &str| {
             engine.union.write(film, at as u64, text.as_bytes(), WriteTerms::default())
         };
-        let (told, failed) = fault::fail_twice(nth, later, Errno::NOTCONN, || write(MOVED.len(), MOVED_MORE));
+        let (result, failed) =
+            fault::fail_twice(nth, later, Errno::NOTCONN, || write(MOVED.len(), MOVED_MORE));
         Branches::wait_until_up(&engine);
         let written = write(0, LATER);
         engine.union.release(film);
@@ -234,9 +235,9 @@ fn the_target_is_back_while_the_file_is_open(branches: &Branches) {
             Some(Seen::File { .. }) => continue,
             _ => "the file is gone",
         };
-        let told = told.map_err(|error| error.errno());
+        let result = result.map_err(|error| error.errno());
         wrong.push(format!(
-            "{nth} ({failed:?}) and {later} later, told {told:?}, then {written:?}: {what}, on {holders:?}"
+            "{nth} ({failed:?}) and {later} later, result {result:?}, then {written:?}: {what}, on {holders:?}"
         ));
     }
     assert!(wrong.is_empty(), "of {calls} calls:\n{}", wrong.join("\n"));
@@ -278,7 +279,7 @@ fn a_file_whose_move_could_not_be_undone_is_known_by_its_number() {
         branches.reset();
         let engine = mount();
         let known = engine.find(Path::new(FILM)).unwrap();
-        let (told, failed) = fault::fail_twice(nth, later, Errno::NOTCONN, || (MOVE.act)(&engine));
+        let (result, failed) = fault::fail_twice(nth, later, Errno::NOTCONN, || (MOVE.act)(&engine));
         let moved = branches.0.holders(FILM);
         drop(engine);
         let engine = mount();
@@ -288,7 +289,7 @@ fn a_file_whose_move_could_not_be_undone_is_known_by_its_number() {
         drop(engine);
         if !by_name.as_ref().is_ok_and(is) || !by_number.as_ref().is_ok_and(is) {
             wrong.push(format!(
-                "{nth} ({failed:?}) and {later} later, told {told:?}, on {moved:?}, then on {:?}: \
+                "{nth} ({failed:?}) and {later} later, result {result:?}, on {moved:?}, then on {:?}: \
                  {:?} by its name, {:?} by its number",
                 branches.0.holders(FILM),
                 by_name.map(|entry| entry.ino.0 ^ known.ino.0),
@@ -311,12 +312,12 @@ fn a_file_that_cannot_be_marked_keeps_its_number() {
         branches.reset();
         let engine = mount();
         let known = engine.find(Path::new(FILM)).unwrap();
-        let (told, failed) = fault::fail(nth, Errno::IO, || (MOVE.act)(&engine));
+        let (result, failed) = fault::fail(nth, Errno::IO, || (MOVE.act)(&engine));
         drop(engine);
         let now = mount().find(Path::new(FILM)).unwrap();
         if (now.ino, now.generation) != (known.ino, known.generation) {
             let holders = branches.0.holders(FILM);
-            wrong.push(format!("{nth} ({failed:?}), told {told:?}, on {holders:?}"));
+            wrong.push(format!("{nth} ({failed:?}), result {result:?}, on {holders:?}"));
         }
     }
     assert!(wrong.is_empty(), "of {calls} calls:\n{}", wrong.join("\n"));
@@ -459,8 +460,8 @@ fn the_copy_that_is_open_keeps_its_name_whatever_became_of_the_old_one() {
         };
         // Space for more, and no change of the content.
         let reserve = || engine.union.fallocate(film, KEEP_SIZE, 0, 300 << 10, Caller::DAEMON);
-        let (told, failed) = fault::fail_twice(nth, later, Errno::NOTCONN, reserve);
-        if told.is_err() || !a.exists() || !b.exists() {
+        let (result, failed) = fault::fail_twice(nth, later, Errno::NOTCONN, reserve);
+        if result.is_err() || !a.exists() || !b.exists() {
             engine.union.release(film);
             continue;
         }

@@ -53,7 +53,7 @@ fn name(name: &str) -> EntryNameBuf {
 fn readers_and_the_operator_do_not_wait_for_a_move() {
     needs!(root());
     let Some(it) = OnItsWay::new() else { return };
-    let told = it.test_bed.write_and(|| {
+    let check = it.test_bed.write_and(|| {
         let reader = it.union.open(it.film, OFlags::RDONLY, Caller::DAEMON).unwrap();
         let mut begin = [0; 4096];
         assert_eq!(it.union.read(reader.handle, 0, &mut begin).unwrap(), begin.len());
@@ -64,7 +64,7 @@ fn readers_and_the_operator_do_not_wait_for_a_move() {
         // Nothing of that was answered when the move was over.
         assert_eq!((begin, moved(&it.union)), ([b'm'; 4096], 0));
     });
-    assert_eq!(told, Ok(4));
+    assert_eq!(check, Ok(4));
     it.assert_moved_with(b"more");
 }
 
@@ -72,9 +72,9 @@ fn readers_and_the_operator_do_not_wait_for_a_move() {
 fn a_file_that_is_removed_on_its_way_moves_no_further() {
     needs!(root());
     let Some(it) = OnItsWay::new() else { return };
-    let told = it.test_bed.write_and(|| it.union.unlink(it.dir, name("film").as_name()).unwrap());
+    let check = it.test_bed.write_and(|| it.union.unlink(it.dir, name("film").as_name()).unwrap());
     // It was written where it was.
-    assert_eq!((told, moved(&it.union)), (Ok(4), 0));
+    assert_eq!((check, moved(&it.union)), (Ok(4), 0));
     assert_eq!(it.test_bed.holders(), [false, false]);
 }
 
@@ -135,8 +135,8 @@ fn a_branch_that_refused_a_file_is_not_tried_again_at_each_write() {
     }
     // The mark by which a copy would be known is put on it before anything else.
     let is_tried = || {
-        let (told, counts) = sys::count::scope(|| it.test_bed.write_when_full());
-        assert_eq!(told, Err(Errno::NOSPC));
+        let (check, counts) = sys::count::scope(|| it.test_bed.write_when_full());
+        assert_eq!(check, Err(Errno::NOSPC));
         counts.of(Call::Setxattr) > 0
     };
     let began = Instant::now();

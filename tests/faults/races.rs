@@ -101,11 +101,11 @@ fn one_lock_has_one_owner_though_the_file_moves_meanwhile() {
             let (at, more) = (MOVED.len() as u64, MOVED_MORE.as_bytes());
             let _told = other.write(second, at, more, WriteTerms::default());
         };
-        let Some(told) = meet(nth, outgrow, || lock(union, first, 1)) else {
+        let Some(answer) = meet(nth, outgrow, || lock(union, first, 1)) else {
             assert!(nth > 1, "a lock makes calls");
             break;
         };
-        assert_eq!(told, Ok(()));
+        assert_eq!(answer, Ok(()));
         assert_eq!(lock(union, second, 2), Err(Errno::AGAIN), "moved at call {nth}");
         [first, second].into_iter().for_each(|handle| union.release(handle));
     }
@@ -119,9 +119,9 @@ fn a_setting_changes_while_a_new_branch_is_asked() {
         let engine = Engine::over([homes[0].path()].into_iter(), settings("ff"));
         let other = engine.union.clone();
         let change = move || {
-            let (tell, told) = channel();
+            let (tell, answer) = channel();
             thread::spawn(move || tell.send(other.change(|settings| settings.min_inodes = 7)));
-            told.recv_timeout(Duration::from_secs(20)).expect("it waits for the new branch").unwrap();
+            answer.recv_timeout(Duration::from_secs(20)).expect("it waits for the new branch").unwrap();
         };
         let spec = BranchSpec::new(homes[1].path().to_owned());
         let (added, reached) = fault::before(nth, change, || engine.union.add_branch(&spec, Position::Last));

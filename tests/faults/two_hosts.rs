@@ -45,12 +45,12 @@ fn a_copy_that_another_host_is_about_to_clear_is_made_again_under_another_name()
             let (folder, holder) = (branches.paths()[1].join(FOLDER), held.clone());
             let take = move || take_lock(folder, &holder);
             let work = || fault::fail(nth, Errno::OPNOTSUPP, || (MOVE.act)(&engine));
-            let ((told, failed), _) = fault::before(nth + later, take, work);
+            let ((answer, failed), _) = fault::before(nth + later, take, work);
             drop(engine);
             if failed == Some(Call::Open) && held.borrow().is_some() {
                 lost += 1;
-                if told.is_err() {
-                    wrong.push(format!("{nth} and {later} later: {told:?}"));
+                if answer.is_err() {
+                    wrong.push(format!("{nth} and {later} later: {answer:?}"));
                 }
             }
         }

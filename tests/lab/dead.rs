@@ -49,8 +49,8 @@ fn a_name_that_a_volume_without_a_brick_does_not_find_is_an_error() {
         for n in 0..24 {
             match fs::read(pool.at(name(n))) {
                 Ok(bytes) if bytes == kind.as_bytes() => there += 1,
-                told => {
-                    assert!(is_out_of_reach(told), "{kind}: {n}");
+                answer => {
+                    assert!(is_out_of_reach(answer), "{kind}: {n}");
                     let again = OpenOptions::new().write(true).create_new(true).open(pool.at(name(n)));
                     assert!(is_not_made(again), "{kind}: {n}");
                     lost += 1;

@@ -122,8 +122,8 @@ fn parts_that_volumes_lost_are_errors_and_all_else_goes_on() {
     }
     eventually("the clients know", || listing(pool.path()).is_err());
     for kind in KINDS {
-        let told = (0..FILES).map(|n| fs::read(pool.at(name(kind, n))));
-        let (there, lost): (Vec<_>, Vec<_>) = told.partition(Result::is_ok);
+        let check = (0..FILES).map(|n| fs::read(pool.at(name(kind, n))));
+        let (there, lost): (Vec<_>, Vec<_>) = check.partition(Result::is_ok);
         assert!(there.into_iter().flatten().all(|bytes| bytes == content(kind)), "{kind}");
         assert_eq!(lost.is_empty(), kind == "dp3rd1", "{kind}: {} are lost", lost.len());
         assert!(lost.into_iter().all(is_out_of_reach), "{kind}");
@@ -146,10 +146,10 @@ fn a_volume_that_is_dead_takes_its_files_alone() {
     // More bricks than it bears: nothing of it can be reached.
     (1..=2).for_each(|brick| lab.kill_brick(volume("dp3rd1"), brick).unwrap());
     for (kind, n) in all() {
-        let told = fs::read(pool.at(name(kind, n)));
+        let check = fs::read(pool.at(name(kind, n)));
         match kind {
-            "dp3rd1" => assert!(is_out_of_reach(told)),
-            _ => assert!(told.unwrap() == content(kind), "{kind} {n}"),
+            "dp3rd1" => assert!(is_out_of_reach(check)),
+            _ => assert!(check.unwrap() == content(kind), "{kind} {n}"),
         }
     }
     assert_eq!(errno(fs::symlink_metadata(pool.at("nowhere"))), EIO);
@@ -179,13 +179,13 @@ fn while_all_are_silent(silence: impl FnOnce(&Breakable)) {
     let lab = Breakable::new();
     silence(&lab);
     let paths: Vec<PathBuf> = KINDS.iter().map(|kind| pool.at(name(kind, 0))).collect();
-    let (tell, told) = channel();
+    let (tell, check) = channel();
     for path in paths {
         let tell = tell.clone();
         thread::spawn(move || tell.send(is_out_of_reach(fs::read(path))));
     }
     for _ in KINDS {
-        assert!(told.recv_timeout(PATIENCE).unwrap());
+        assert!(check.recv_timeout(PATIENCE).unwrap());
     }
     assert_eq!(errno(fs::symlink_metadata(pool.at("never seen"))), EIO);
     assert_out_of_reach(&pool);
@@ -212,7 +212,7 @@ fn a_frozen_brick_of_one_volume_keeps_nobody_from_the_others() {
     let lab = Breakable::new();
     lab.freeze(Which::Brick(volume("dt4"), 1)).unwrap();
     let paths: Vec<PathBuf> = (0..WAITERS).map(|n| pool.at(name("dt4", n))).collect();
-    let (tell, told) = channel();
+    let (tell, check) = channel();
     for path in paths {
         let tell = tell.clone();
         // Those of other bricks are served or not: the whole client may wait.
@@ -223,7 +223,7 @@ fn a_frozen_brick_of_one_volume_keeps_nobody_from_the_others() {
         pool.write(name(kind, n), b"written meanwhile");
     }
     for _ in 0..WAITERS {
-        match told.recv_timeout(PATIENCE).unwrap() {
+        match check.recv_timeout(PATIENCE).unwrap() {
             Ok(bytes) => assert!(bytes == content("dt4")),
             refused => assert!(is_out_of_reach(refused)),
         }
@@ -245,10 +245,10 @@ fn dead_clients_take_their_volumes_alone_until_these_are_mounted_again() {
         clients.into_iter().for_each(|client| client.kill().unwrap());
     }
     for (kind, n) in all() {
-        let told = fs::read(pool.at(name(kind, n)));
+        let check = fs::read(pool.at(name(kind, n)));
         match kind {
-            "dt2rp2" | "dt2dp3rd1" => assert!(is_out_of_reach(told)),
-            _ => assert!(told.unwrap() == content(kind), "{kind} {n}"),
+            "dt2rp2" | "dt2dp3rd1" => assert!(is_out_of_reach(check)),
+            _ => assert!(check.unwrap() == content(kind), "{kind} {n}"),
         }
     }
     for kind in ["dt2rp2", "dt2dp3rd1"] {
@@ -267,17 +267,17 @@ fn full_bricks_under_all_volumes_refuse_and_lose_nothing() {
     let save = |name: &str, n: usize| fs::write(pool.at(name), bytes(n)).map(|()| n);
     // One is full, for each volume: most names go to another brick or to another volume.
     lab.fill(1, MiB(0)).unwrap();
-    let told: Vec<_> = (0..24).map(|n| save(&name("one", n), n)).collect();
-    let (saved, refused): (Vec<_>, Vec<_>) = told.into_iter().partition(Result::is_ok);
+    let check: Vec<_> = (0..24).map(|n| save(&name("one", n), n)).collect();
+    let (saved, refused): (Vec<_>, Vec<_>) = check.into_iter().partition(Result::is_ok);
     let saved: Vec<usize> = saved.into_iter().flatten().collect();
     assert!(12 <= saved.len(), "{refused:?}");
-    assert!(refused.into_iter().all(|told| errno(told) == ENOSPC));
+    assert!(refused.into_iter().all(|check| errno(check) == ENOSPC));
     let all_there = || saved.iter().all(|n| pool.read(name("one", *n)) == bytes(*n));
     assert!(all_there());
     // All are: an error, and what was there before is there still.
     (1..=6).for_each(|brick| lab.fill(brick, MiB(0)).unwrap());
     let refused: Vec<_> = (0..24).map(|n| errno(save(&name("all", n), n))).filter(Option::is_some).collect();
-    assert!(!refused.is_empty() && refused.iter().all(|told| *told == ENOSPC), "{refused:?}");
+    assert!(!refused.is_empty() && refused.iter().all(|check| *check == ENOSPC), "{refused:?}");
     assert!(all_there());
     lab.mend();
     eventually("there is room again", || fs::write(pool.at("later"), bytes(1)).is_ok());

@@ -80,8 +80,8 @@ fn acknowledged_writes_that_cannot_be_stored_are_reported() {
         pool.write("film", b"");
         assert_eq!(pool.holders("film"), ["a"]);
         (1..=4).for_each(|brick| lab.fill(brick, MiB(4)).unwrap());
-        let told = command("python3").args(["-c", WRITE_AND_CLOSE]).dir(pool.path()).run().unwrap().stdout;
-        assert!(told.split_whitespace().any(|errno| errno == "28"), "{way}: {told}");
+        let output = command("python3").args(["-c", WRITE_AND_CLOSE]).dir(pool.path()).run().unwrap().stdout;
+        assert!(output.split_whitespace().any(|errno| errno == "28"), "{way}: {output}");
         lab.gluster(&["volume", "set", "dt4", "performance.write-behind", "off"]).unwrap();
     }
 }

@@ -66,22 +66,22 @@ pub(crate) fn over_all_kinds(options: &[&str]) -> Pool {
     options.iter().fold(pool, |pool, option| pool.option(option)).mount()
 }
 
-pub(crate) fn errno<T>(told: io::Result<T>) -> Option<i32> {
-    told.err().and_then(|error| error.raw_os_error())
+pub(crate) fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
 }
 
 /// Whether the answer to the reading of a whole file is that it is out of reach: the pool's own at the open, or the branch's
 /// at the read, should its client have answered the open from memory.
-pub(crate) fn is_out_of_reach<T>(told: io::Result<T>) -> bool {
-    let errno = errno(told);
+pub(crate) fn is_out_of_reach<T>(result: io::Result<T>) -> bool {
+    let errno = errno(result);
     errno == EIO || errno == ENOTCONN
 }
 
 /// True if the answer to creating an existing file is honest: the branch cannot be asked, or the client remembers that
 /// the file is there.
-pub(crate) fn is_not_made<T>(told: io::Result<T>) -> bool {
+pub(crate) fn is_not_made<T>(result: io::Result<T>) -> bool {
     const EEXIST: Option<i32> = Some(17);
-    let errno = errno(told);
+    let errno = errno(result);
     errno == EIO || errno == EEXIST
 }
 

@@ -20,12 +20,12 @@ fn others_are_served(pool: &Pool, lab: &Breakable, silence: impl FnOnce()) {
     // A file that is open on the other branch needs nobody's leave.
     let open = fs::File::open(pool.at("there")).unwrap();
     silence();
-    let (tell, told) = channel();
+    let (tell, answer) = channel();
     let path = pool.at("here");
     let waiter = thread::spawn(move || tell.send(is_out_of_reach(fs::read(path))).unwrap());
-    assert!(told.recv_timeout(Duration::from_millis(300)).is_err(), "nobody waits for a silent server");
+    assert!(answer.recv_timeout(Duration::from_millis(300)).is_err(), "nobody waits for a silent server");
     assert_eq!(open.metadata().unwrap().len(), 4);
-    assert!(told.recv_timeout(PATIENCE).unwrap());
+    assert!(answer.recv_timeout(PATIENCE).unwrap());
     waiter.join().unwrap();
     assert_eq!(errno(fs::symlink_metadata(pool.at("nowhere"))), EIO);
     lab.mend();

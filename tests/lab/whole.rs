@@ -100,8 +100,9 @@ fn an_acl_lets_in_at_once_on_volumes_of_every_kind() {
         fs::set_permissions(pool.at(kind), fs::Permissions::from_mode(0o700)).unwrap();
         let rights = format!("u:{STRANGER}:rx");
         command("setfacl").args(["-m", &rights]).arg(pool.at(kind)).run().unwrap();
-        let told = command("cat").arg(pool.at(kind).join("file")).as_user(STRANGER, STRANGER).run().unwrap();
-        assert_eq!(told.stdout, kind);
+        let output =
+            command("cat").arg(pool.at(kind).join("file")).as_user(STRANGER, STRANGER).run().unwrap();
+        assert_eq!(output.stdout, kind);
         assert_eq!(fs::metadata(pool.at(kind)).unwrap().mode() & 0o7777, 0o750, "{kind}");
     }
 }

@@ -24,9 +24,9 @@ fn agree(acts: &[Act], pool: &mut dyn TestBed) -> Result<(), TestCaseError> {
     let (mut model, mut plain) = (Tree::default(), Directory::fresh());
     for (n, act) in acts.iter().enumerate() {
         let step = act.choose(&model);
-        let (told, wanted) = (pool.take(&step), model.take(&step));
+        let (result, wanted) = (pool.take(&step), model.take(&step));
         prop_assert_eq!(plain.take(&step), wanted.clone(), "the directory, act {}: {:?}", n, step);
-        prop_assert_eq!(told, wanted, "the pool, act {}: {:?}", n, step);
+        prop_assert_eq!(result, wanted, "the pool, act {}: {:?}", n, step);
         prop_assert_eq!(plain.seen(), model.seen(), "the directory after act {}: {:?}", n, step);
         prop_assert_eq!(pool.seen(), model.seen(), "the pool after act {}: {:?}", n, step);
     }

@@ -48,10 +48,10 @@ fn a_handle_that_asks_for_it_leaves_no_trace() {
         ),
         ("os.listdir(os.open('d', os.O_RDONLY | os.O_DIRECTORY | os.O_NOATIME))", ""),
     ];
-    for (step, told) in steps {
+    for (step, answer) in steps {
         age(&pool);
         python(pool.path(), &format!("{READ}{step}"));
-        assert_eq!(seen(&pool), told, "{step}");
+        assert_eq!(seen(&pool), answer, "{step}");
     }
     age(&pool);
     assert_eq!(pool.list("d").len(), 1);
@@ -68,10 +68,10 @@ fn a_pool_that_is_mounted_so_leaves_no_trace() {
         (&["write-path=stacked", "page-cache=on", "noatime"], ""),
         (&["write-path=stacked"], "d d/film "),
     ];
-    for (options, told) in ways {
+    for (options, answer) in ways {
         let pool = pool(options);
         age(&pool);
         sh(pool.path(), work);
-        assert_eq!(seen(&pool), told, "{options:?}");
+        assert_eq!(seen(&pool), answer, "{options:?}");
     }
 }

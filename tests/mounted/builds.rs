@@ -76,7 +76,7 @@ fn a_thousand_units_build_and_what_was_built_runs() {
         'int main(void) { unsigned char out[32]; unsigned n; EVP_Digest("abc", 3, out, &n, EVP_sha256(), 0);' \
         '  for (unsigned i = 0; i < n; i++) printf("%02x", out[i]); return 0; }' > digest.c
       gcc -Isrc/include -o digest digest.c src/libcrypto.a -ldl -lpthread; ./digest; echo; printf abc | sha256sum | cut -d' ' -f1"#;
-    let told = sh(pool.path(), program);
-    let (ours, known) = told.split_once('\n').unwrap();
+    let output = sh(pool.path(), program);
+    let (ours, known) = output.split_once('\n').unwrap();
     assert_eq!(ours, known);
 }

@@ -78,11 +78,11 @@ fn an_open_file_outlives_its_name_without_a_hidden_one() {
         file.rewind().unwrap();
         let mut text = String::new();
         file.read_to_string(&mut text).unwrap();
-        let told = file.metadata().unwrap();
-        assert_eq!((text.as_str(), told.len(), told.nlink()), ("before af", 9, 0), "{way:?}");
+        let space = file.metadata().unwrap();
+        assert_eq!((text.as_str(), space.len(), space.nlink()), ("before af", 9, 0), "{way:?}");
         // Another file may have the name at once, and is another file.
         pool.write("file", b"new");
-        assert_ne!(fs::metadata(pool.at("file")).unwrap().ino(), told.ino());
+        assert_ne!(fs::metadata(pool.at("file")).unwrap().ino(), space.ino());
         file.write_at(b"BEFORE", 0).unwrap();
         assert_eq!(pool.read("file"), b"new");
     }
@@ -159,8 +159,8 @@ fn copy_file_range_goes_within_a_branch_and_across() {
                     copy_file_range(&from, Some(&mut off_in), &to, Some(&mut off_out), 1 << 20).unwrap();
                 assert_ne!(copied, 0, "{way:?}");
             }
-            let told = pool.read(format!("to{round}"));
-            assert!(told[10..] == bytes[1000..], "{way:?}: {:?}", pool.holders(format!("to{round}")));
+            let space = pool.read(format!("to{round}"));
+            assert!(space[10..] == bytes[1000..], "{way:?}: {:?}", pool.holders(format!("to{round}")));
         }
     }
 }

@@ -52,9 +52,9 @@ fn names_of_other_branches_are_answered_while_callers_are_stuck(builder: Builder
                 }));
                 asked.push(ask("space", "", |at| rustix::fs::statvfs(at).map(drop).map_err(io::Error::from)));
             }
-            let told = asked.into_iter().filter_map(|asked| asked.join().unwrap().err()).collect();
+            let failure = asked.into_iter().filter_map(|asked| asked.join().unwrap().err()).collect();
             drop(frozen);
-            told
+            failure
         };
         assert!(caught.is_empty(), "round {round}: {caught:#?}");
         until("the branch answers again", || fs::read(pool.at("on-a/30")).is_ok());

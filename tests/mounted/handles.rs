@@ -107,7 +107,7 @@ pub(crate) fn check_stale(pool: &Pool, held: &HeldHandle) {
             Some(Errno::NOMEM) if began.elapsed() < Duration::from_secs(60) => {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            told => return assert_eq!(told, Some(Errno::STALE), "{}", held.path),
+            failure => return assert_eq!(failure, Some(Errno::STALE), "{}", held.path),
         }
     }
 }
@@ -412,10 +412,10 @@ fn a_handle_is_never_stale_for_want_of_descriptors() {
     };
     let before = limit(3);
     let file = fs::read(pool.at("other")).err().and_then(|error| error.raw_os_error());
-    let told: Vec<_> = held.iter().map(|held| open(&pool, held, OFlags::PATH).err()).collect();
+    let failure: Vec<_> = held.iter().map(|held| open(&pool, held, OFlags::PATH).err()).collect();
     limit(before.current.unwrap_or(1 << 16));
-    assert_eq!(file, Some(Errno::NFILE.raw_os_error()), "a program is told what it is");
-    assert!(told.iter().all(|told| matches!(told, None | Some(Errno::NOMEM))), "{told:?}");
-    assert!(told.contains(&Some(Errno::NOMEM)), "{told:?}");
+    assert_eq!(file, Some(Errno::NFILE.raw_os_error()), "a program gets ENFILE");
+    assert!(failure.iter().all(|failure| matches!(failure, None | Some(Errno::NOMEM))), "{failure:?}");
+    assert!(failure.contains(&Some(Errno::NOMEM)), "{failure:?}");
     held.iter().for_each(|held| check(&pool, held));
 }

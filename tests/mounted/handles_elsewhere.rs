@@ -98,9 +98,9 @@ fn beside(act: impl Fn() + Sync, scenario: impl FnOnce()) {
                 act();
             }
         });
-        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(scenario));
+        let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(scenario));
         over.store(true, Relaxed);
-        told.unwrap();
+        answer.unwrap();
     });
 }
 
@@ -153,8 +153,8 @@ fn a_handle_of_what_is_renamed_all_the_time_is_never_stale() {
     beside(turns, || {
         for _ in 0..40 {
             forget();
-            let told = open(&pool, &held, OFlags::PATH).err();
-            assert!(matches!(told, None | Some(Errno::NOMEM)), "{told:?}");
+            let answer = open(&pool, &held, OFlags::PATH).err();
+            assert!(matches!(answer, None | Some(Errno::NOMEM)), "{answer:?}");
         }
     });
     check(&pool, &held);
@@ -162,10 +162,10 @@ fn a_handle_of_what_is_renamed_all_the_time_is_never_stale() {
 
 /// How the index does, as `fsstack nfs check` tells.
 pub(crate) fn index(pool: &Pool) -> String {
-    let mut told = vec![0; 100];
-    let len = rustix::fs::getxattr(pool.path(), c"user.fsstack.index", &mut told[..]).unwrap();
-    told.truncate(len);
-    String::from_utf8(told).unwrap()
+    let mut answer = vec![0; 100];
+    let len = rustix::fs::getxattr(pool.path(), c"user.fsstack.index", &mut answer[..]).unwrap();
+    answer.truncate(len);
+    String::from_utf8(answer).unwrap()
 }
 
 /// The index has what exists: of removed objects that cannot be opened by number, nothing is left.

@@ -124,8 +124,9 @@ fn the_same_name(pool: &Pool, kind: Kind, sort: Sort) {
             Sort::Symlink => {
                 // What has no name any more may be looked at through the kernel's memory, and tells nothing of another.
                 let opened = open(pool, &old, OFlags::PATH | OFlags::NOFOLLOW);
-                let told = opened.map(|fd| fsstack_sys::at::readlink(std::os::fd::AsFd::as_fd(&fd), c""));
-                assert!(!matches!(&told, Ok(Ok(target)) if target == b"new"), "{told:?}");
+                let answer_of =
+                    opened.map(|fd| fsstack_sys::at::readlink(std::os::fd::AsFd::as_fd(&fd), c""));
+                assert!(!matches!(&answer_of, Ok(Ok(target)) if target == b"new"), "{answer_of:?}");
             }
             Sort::Dir => {
                 // An empty one, by the kernel's memory of it: nothing of the new one's.

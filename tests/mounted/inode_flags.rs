@@ -114,13 +114,13 @@ fn the_time_of_change_is_told_at_once() {
     needs!(mounting(), loops(), program("chattr"));
     let pool = lab::pool().xfs_branch("a", MiB(300)).option("attr-timeout=60").mount();
     for name in ["file", "dir"] {
-        let told = sh(
+        let output = sh(
             pool.path(),
             &format!(
                 "touch file; mkdir -p dir; stat -c %z {name}; sleep 0.05; chattr +d {name}; stat -c %z {name}"
             ),
         );
-        let (before, after) = told.split_once('\n').unwrap();
+        let (before, after) = output.split_once('\n').unwrap();
         assert_ne!(before, after, "{name}");
     }
 }

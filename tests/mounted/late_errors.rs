@@ -46,12 +46,12 @@ def sync(fd):
     except OSError as error: return error.errno
 files = [os.open('film', how) for how in (os.O_RDWR, os.O_RDWR, os.O_RDONLY)]
 twin = os.dup(files[0])
-told = [[sync(fd) for fd in files]]
+answer = [[sync(fd) for fd in files]]
 for n in (1, 2):
     os.pwrite(files[1], os.urandom(1 << 20), n << 20)
-    told.append([sync(fd) for fd in files + [twin]])
-    told.append([sync(fd) for fd in files + [os.open('film', os.O_RDWR)]])
-print(told)";
+    answer.append([sync(fd) for fd in files + [twin]])
+    answer.append([sync(fd) for fd in files + [os.open('film', os.O_RDWR)]])
+print(answer)";
 
 #[test]
 fn each_open_file_is_told_once() {
@@ -69,8 +69,8 @@ fn each_open_file_is_told_once() {
     }
 }
 
-fn errno(told: io::Result<()>) -> i32 {
-    told.map_or_else(|error| error.raw_os_error().unwrap(), |()| 0)
+fn errno(answer: io::Result<()>) -> i32 {
+    answer.map_or_else(|error| error.raw_os_error().unwrap(), |()| 0)
 }
 
 fn open(path: &Path) -> File {
@@ -145,9 +145,9 @@ fn a_volume_that_holds_writes_back_may_have_lost_what_it_acknowledged() {
         fs::write(&film, "").unwrap();
         let (one, two) = (open(&pool.at("film")), open(&pool.at("film")));
         let write = |n: u64| errno(one.write_all_at(&[7; 1 << 20], n << 20));
-        let told: Vec<i32> = (0..12).map(write).take_while(|told| *told == 0).collect();
+        let answer: Vec<i32> = (0..12).map(write).take_while(|answer| *answer == 0).collect();
         if holds_back {
-            assert!(told.len() < 8, "it was moved");
+            assert!(answer.len() < 8, "it was moved");
             assert_eq!(sync([&one, &two, &one, &two]), [28, 28, 0, 0]);
             assert!(film.exists());
             // What is stored now is known to be: it goes on elsewhere.

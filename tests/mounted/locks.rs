@@ -50,8 +50,8 @@ print(other(lambda g: fcntl.lockf(g, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 9)), 'clo
 fcntl.lockf(f, fcntl.LOCK_SH, 10, 0)
 print(other(lambda g: fcntl.lockf(g, fcntl.LOCK_SH | fcntl.LOCK_NB, 10, 0)))
 ";
-        let told = "1\n0\n1\n0 closing any descriptor gives POSIX locks up\n0";
-        assert_eq!(python(pool.path(), work), told, "{locks}");
+        let answer = "1\n0\n1\n0 closing any descriptor gives POSIX locks up\n0";
+        assert_eq!(python(pool.path(), work), answer, "{locks}");
     }
 }
 
@@ -111,21 +111,21 @@ fn waiters_for_a_lock_on_the_branch_are_bounded() {
     let work = "
 import errno, fcntl, os, threading, time
 f = open('file', 'w'); fcntl.flock(f, fcntl.LOCK_EX)
-told = []
+answer = []
 def wait():
     g = open('file', 'r+')
     try:
-        fcntl.flock(g, fcntl.LOCK_EX); told.append(0)
+        fcntl.flock(g, fcntl.LOCK_EX); answer.append(0)
     except OSError as e:
-        told.append(e.errno)
+        answer.append(e.errno)
 threading.stack_size(65536)
 threads = [threading.Thread(target=wait) for _ in range(1100)]
 for t in threads: t.start()
-while len(told) < 1100 - 1024: time.sleep(0.01)
-assert set(told) == {errno.ENOLCK}, told
+while len(answer) < 1100 - 1024: time.sleep(0.01)
+assert set(answer) == {errno.ENOLCK}, answer
 fcntl.flock(f, fcntl.LOCK_UN)
 for t in threads: t.join()
-print(told.count(errno.ENOLCK), told.count(0))";
+print(answer.count(errno.ENOLCK), answer.count(0))";
     assert_eq!(python(pool.path(), work), "76 1024");
 }
 
@@ -150,7 +150,7 @@ print(lock(one), lock(other))
 os.close(one)
 print(lock(other))
 os.close(copy)
-for _ in range(100):  # the last close is told to the daemon, and not waited for
+for _ in range(100):  # the daemon gets the last close, which does not wait for it
     last = lock(other)
     if last == 'locked':
         break
@@ -179,7 +179,7 @@ fn a_wait_for_a_lock_on_a_branch_that_hangs_is_answered() {
         thread::spawn(move || rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).err())
     });
     let waiters: Vec<_> = ranges.chain(whole).collect();
-    until("all are told", || waiters.iter().all(thread::JoinHandle::is_finished));
+    until("all have an answer", || waiters.iter().all(thread::JoinHandle::is_finished));
     for waiter in waiters {
         assert_eq!(waiter.join().unwrap(), Some(rustix::io::Errno::IO));
     }

@@ -17,8 +17,8 @@ use crate::script::{log_with, sh};
 const EIO: Option<i32> = Some(5);
 const ENOENT: Option<i32> = Some(2);
 
-fn errno<T>(told: io::Result<T>) -> Option<i32> {
-    told.err().and_then(|error| error.raw_os_error())
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
 }
 
 fn names(path: &Path) -> io::Result<usize> {

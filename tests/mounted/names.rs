@@ -53,11 +53,11 @@ fn a_path_longer_than_path_max_is_walked_step_by_step() {
     let file = openat(&here, "file", OFlags::CREATE | OFlags::RDWR, Mode::RUSR | Mode::WUSR).unwrap();
     let file = File::from(file);
     file.write_all_at(b"deep down", 0).unwrap();
-    let mut told = [0; 9];
+    let mut answer = [0; 9];
     File::from(openat(&here, "file", OFlags::RDONLY, Mode::empty()).unwrap())
-        .read_exact_at(&mut told, 0)
+        .read_exact_at(&mut answer, 0)
         .unwrap();
-    assert_eq!(&told, b"deep down");
+    assert_eq!(&answer, b"deep down");
     drop((here, file));
     assert_eq!(
         sh(pool.path(), "find . -type f | wc -l; find . -name file -printf '%d\n'; rm -r d*; ls -A"),
@@ -76,9 +76,9 @@ fn a_sparse_file_may_be_as_large_as_its_branch_allows() {
         file.set_len(LARGEST).unwrap();
         assert_eq!(file.metadata().unwrap().len(), LARGEST, "{way:?}");
         file.write_all_at(b"end", LARGEST - 3 - 4096).unwrap();
-        let mut told = [1; 5];
-        file.read_exact_at(&mut told, LARGEST - 4 - 4096).unwrap();
-        assert_eq!(&told, b"\0end\0", "{way:?}");
+        let mut answer = [1; 5];
+        file.read_exact_at(&mut answer, LARGEST - 4 - 4096).unwrap();
+        assert_eq!(&answer, b"\0end\0", "{way:?}");
         assert_eq!(fs::metadata(pool.branch("a").path().join("huge")).unwrap().len(), LARGEST, "{way:?}");
         file.set_len(0).unwrap();
     }

@@ -22,8 +22,8 @@ fn watched() -> Result<Pool, Skip> {
     match said.lines().find(|line| line.contains("out-of-band=watch")) {
         Some(why) => {
             // Without the time and the path, so that the same reason is counted once.
-            let told = why.split_once("INFO ").map_or(why, |(_, told)| told);
-            Err(Skip::because(told.split(" branch=").next().unwrap_or(told)))
+            let check = why.split_once("INFO ").map_or(why, |(_, check)| check);
+            Err(Skip::because(check.split(" branch=").next().unwrap_or(check)))
         }
         None => Ok(pool),
     }
@@ -33,11 +33,11 @@ fn watched() -> Result<Pool, Skip> {
 fn soon<T: PartialEq + std::fmt::Debug>(wanted: T, ask: impl Fn() -> T) {
     let began = Instant::now();
     loop {
-        let told = ask();
-        if told == wanted {
+        let check = ask();
+        if check == wanted {
             return;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "{told:?}, and never {wanted:?}");
+        assert!(began.elapsed() < Duration::from_secs(20), "{check:?}, and never {wanted:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

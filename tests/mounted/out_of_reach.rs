@@ -9,8 +9,8 @@ use crate::script::sh;
 
 const EIO: Option<i32> = Some(5);
 
-fn errno<T>(told: io::Result<T>) -> Option<i32> {
-    told.err().and_then(|error| error.raw_os_error())
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
 }
 
 #[test]

@@ -64,7 +64,7 @@ os.close(fd)
 store(p, b'SECND')
 with open('film', 'rb') as f: assert f.read(5) == b'SECND', 'the store is lost'
 libc.munmap(p, SIZE)
-# The daemon is told of a close after it has returned: an open before that joins the open file as it was.
+# The daemon learns of a close after it has returned: an open before that joins the open file as it was.
 until = time.monotonic() + 60
 while said != 'grown':
     assert time.monotonic() < until, said
@@ -117,12 +117,12 @@ fn a_file_that_was_open_by_passthrough_moves_though_the_daemon_has_it_open_twice
     let builder = builder.option("create=ff").option("minfreespace=0").option("page-cache=off");
     let pool = builder.option("write-path=passthrough").mount();
     pool.branch("a").fill_until_free(MiB(8));
-    let told = run(
+    let output = run(
         &pool,
         "
 make('film')
 write_path('stacked')
-# The daemon is told of a close after it has returned: an open before that joins the open file as it was.
+# The daemon learns of a close after it has returned: an open before that joins the open file as it was.
 until = time.monotonic() + 20
 said = ''
 while said != 'grown':
@@ -141,7 +141,7 @@ while said != 'grown':
 print(said)
 ",
     );
-    assert_eq!((told.as_str(), pool.holders("film")), ("grown", vec!["b"]));
+    assert_eq!((output.as_str(), pool.holders("film")), ("grown", vec!["b"]));
     assert_clean(&pool);
 }
 
@@ -153,7 +153,7 @@ fn a_mapping_that_outlives_its_descriptor_and_later_opens_see_the_same() {
     }
     for cache in ["page-cache=on", "page-cache=off"] {
         let pool = lab::pool().tmp_branch("a").option("write-path=passthrough").option(cache).mount();
-        let told = run(
+        let output = run(
             &pool,
             "
 make('file')
@@ -175,7 +175,7 @@ fd = os.open('file', RDWR)
 print(os.pread(fd, 5, 0).decode())
 ",
         );
-        assert_eq!(told, "FOURT", "{cache}");
+        assert_eq!(output, "FOURT", "{cache}");
         assert_eq!(&std::fs::read(pool.branch("a").path().join("file")).unwrap()[..5], b"FOURT", "{cache}");
     }
 }

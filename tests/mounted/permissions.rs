@@ -166,16 +166,16 @@ fn a_server_sees_all_groups_of_who_creates() {
     for (pool, times) in [(lab::pool().served_branch("a"), "2"), (lab::pool().tmp_branch("a"), "0")] {
         let pool = pool.mount();
         let traces = tempfile::tempdir().unwrap();
-        let (seen, told) = (traces.path().join("seen"), traces.path().join("told"));
+        let (seen, answer) = (traces.path().join("seen"), traces.path().join("told"));
         let script = format!(
             "mkdir -m 1777 open
-             strace -f -e trace=setgroups -o {seen} -p {pid} 2> {told} & tracer=$!
-             until grep -q attached {told}; do sleep 0.02; done
+             strace -f -e trace=setgroups -o {seen} -p {pid} 2> {answer} & tracer=$!
+             until grep -q attached {answer}; do sleep 0.02; done
              setpriv --reuid {STRANGER} --regid {STRANGER} --groups 7001,7002,7003 sh -c 'echo > open/file; mkdir open/dir'
              kill -INT $tracer; wait $tracer || true
              stat -c '%u %g' open/file open/dir; grep -c 'setgroups(3, .7001, 7002, 7003.)' {seen} || true",
             seen = seen.display(),
-            told = told.display(),
+            answer = answer.display(),
             pid = pool.daemon().pid
         );
         let owner = format!("{STRANGER} {STRANGER}");

@@ -10,9 +10,9 @@ use fsstack_lab::{self as lab, MiB, Pool, daemon, mounts, needs};
 #[track_caller]
 fn refused(source: &str, target: &Path, options: &str) -> (i32, String) {
     let helper = daemon::helper().unwrap();
-    let told = command(helper).arg(source).arg(target).args(["-o", options]).output().unwrap();
-    assert_eq!(told.stderr.trim_end().lines().count(), 1, "{}", told.stderr);
-    (told.code, told.stderr)
+    let output = command(helper).arg(source).arg(target).args(["-o", options]).output().unwrap();
+    assert_eq!(output.stderr.trim_end().lines().count(), 1, "{}", output.stderr);
+    (output.code, output.stderr)
 }
 
 fn paths(pool: &Pool) -> (String, String) {

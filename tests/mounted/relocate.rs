@@ -115,7 +115,7 @@ fn an_appender_moves_its_own_file() {
 fn a_mapping_sees_the_moved_file() {
     needs!(mounting(), loops(), program("python3"));
     let pool = nearly_full(MiB(12), &[]);
-    let told = crate::script::python(
+    let answer = crate::script::python(
         pool.path(),
         "import mmap, os
 fd = os.open('film', os.O_RDWR | os.O_CREAT)
@@ -128,7 +128,7 @@ seen[0:6] = b'mapped'
 seen.flush()
 print(os.pread(fd, 6, 0).decode())",
     );
-    assert_eq!(told, "mapped");
+    assert_eq!(answer, "mapped");
     assert_eq!(pool.holders("film"), ["b"]);
     assert_eq!(&pool.read("film")[..6], b"mapped");
 }

@@ -34,8 +34,8 @@ fn du_counts_what_the_branches_hold_once() {
         pool.path(),
         "mkdir d; for i in $(seq 10); do head -c 1M /dev/urandom > d/$i; done; ln d/1 d/linked; sync",
     );
-    let told: u64 = sh(pool.path(), "du -sk d | cut -f1").parse().unwrap();
-    assert!((10 * 1024..10 * 1024 + 200).contains(&told), "{told} KiB");
+    let reply: u64 = sh(pool.path(), "du -sk d | cut -f1").parse().unwrap();
+    assert!((10 * 1024..10 * 1024 + 200).contains(&reply), "{reply} KiB");
     assert_eq!(sh(pool.path(), "du -s --apparent-size -B1 d/1 | cut -f1"), (1 << 20).to_string());
 }
 

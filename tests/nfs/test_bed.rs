@@ -50,13 +50,13 @@ impl HeldHandle {
         if fileid != self.fileid {
             return Err(format!("`{}` is {fileid} and no more {}", self.path, self.fileid));
         }
-        let told: Told<bool> = match self.sort {
+        let answer_of: Told<bool> = match self.sort {
             Sort::Dir => client.list(&self.handle).map(|_| true),
             Sort::File | Sort::HardLink => {
                 client.read(&self.handle, 0, 4096).map(|bytes| bytes.starts_with(self.path.as_bytes()))
             }
         };
-        match told {
+        match answer_of {
             Ok(true) => Ok(()),
             Ok(false) => Err(format!("`{}` leads to another file's bytes", self.path)),
             Err(e) => Err(format!("`{}`: {e}", self.path)),

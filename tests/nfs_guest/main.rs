@@ -57,8 +57,8 @@ fn live_with(scenario: &str, more: &[PathBuf], disks: GuestDisks, limit: Duratio
 /// Files that gcc needs to build a program that prints a number.
 fn compiler() -> Vec<PathBuf> {
     let asked = |how: &str, name: &str| {
-        let told = command("gcc").arg(format!("-print-{how}-name={name}")).run().unwrap();
-        PathBuf::from(told.stdout.trim())
+        let output = command("gcc").arg(format!("-print-{how}-name={name}")).run().unwrap();
+        PathBuf::from(output.stdout.trim())
     };
     let parts = COMPILER.iter().map(|name| asked("prog", name));
     let linked = LINKED.iter().map(|name| asked("file", name));

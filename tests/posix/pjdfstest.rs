@@ -79,11 +79,11 @@ impl Suite {
         let config = scratch.path().join("pjdfstest.toml");
         fs::write(&config, configuration(other)).unwrap();
         let run = command(&self.program).arg("-c").arg(&config).arg("-p").arg(dir).arg("--exact").args(cases);
-        let told = run.env("NO_COLOR", "1").env("RUST_BACKTRACE", "0").limit(LIMIT).output().unwrap();
-        let outcomes = parse(&told.stdout);
-        let total = told.stdout.lines().find(|line| line.starts_with("Summary"));
+        let done = run.env("NO_COLOR", "1").env("RUST_BACKTRACE", "0").limit(LIMIT).output().unwrap();
+        let outcomes = parse(&done.stdout);
+        let total = done.stdout.lines().find(|line| line.starts_with("Summary"));
         let total = total.and_then(|line| line.rsplit(", ").next()?.split(' ').next()?.parse().ok());
-        assert_eq!(total, Some(outcomes.len()), "pjdfstest broke off: {}{}", told.stdout, told.stderr);
+        assert_eq!(total, Some(outcomes.len()), "pjdfstest broke off: {}{}", done.stdout, done.stderr);
         outcomes
     }
 

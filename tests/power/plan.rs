@@ -221,10 +221,10 @@ impl Plan {
 
     /// So many acts are answered before anybody knows a number.
     pub(crate) fn acts_untold(&self) -> usize {
-        let told = self.acts.iter().position(|act| *act == Act::Look);
+        let check = self.acts.iter().position(|act| *act == Act::Look);
         match self.begin {
             Begin::Mounted | Begin::Again | Begin::Lost => 0,
-            Begin::Fresh | Begin::Without(_) => told.map_or(self.acts.len(), |look| look + 1),
+            Begin::Fresh | Begin::Without(_) => check.map_or(self.acts.len(), |look| look + 1),
         }
     }
 

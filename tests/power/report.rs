@@ -28,15 +28,15 @@ pub(crate) fn report(outcome: &Outcome) -> String {
         format!("{name}: {} of {} states are wrong\n", outcome.wrong.len(), outcome.recording.cuts.len());
     let kinds: BTreeSet<&str> =
         outcome.wrong.iter().flat_map(|(_, faults)| faults.iter().map(|fault| fault.kind)).collect();
-    let mut told: BTreeSet<&str> = BTreeSet::new();
+    let mut answer: BTreeSet<&str> = BTreeSet::new();
     for kind in kinds {
-        if told.contains(kind) {
+        if answer.contains(kind) {
             continue;
         }
         match shrunk(&outcome.recording, kind) {
             Some(WrongState { recording, cut, faults }) => {
                 text.push_str(&replay(&recording, &cut, &faults));
-                told.extend(faults.iter().map(|fault| fault.kind));
+                answer.extend(faults.iter().map(|fault| fault.kind));
             }
             None => {
                 let least = least(&outcome.wrong, kind);

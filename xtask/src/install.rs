@@ -181,8 +181,8 @@ pub(crate) fn sources() -> Result<()> {
 }
 
 fn is_installed(program: &Path, version: &str) -> bool {
-    let told = program.is_file().then(|| fsstack_lab::shell::command(program).arg("--version").run());
-    told.is_some_and(|told| told.is_ok_and(|told| told.stdout.trim() == version))
+    let output = program.is_file().then(|| fsstack_lab::shell::command(program).arg("--version").run());
+    output.is_some_and(|output| output.is_ok_and(|output| output.stdout.trim() == version))
 }
 
 /// Runner of the tests.

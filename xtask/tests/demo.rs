@@ -9,9 +9,9 @@ use fsstack_lab::needs;
 use fsstack_lab::shell::{Finished, command};
 
 #[track_caller]
-fn refused(told: &Finished, missing: &[&str]) {
-    assert_ne!(told.code, 0, "{}", told.stdout);
-    let line = told.stderr.trim_end();
+fn refused(answer: &Finished, missing: &[&str]) {
+    assert_ne!(answer.code, 0, "{}", answer.stdout);
+    let line = answer.stderr.trim_end();
     assert!(line.lines().count() == 1 && line.contains("the demo needs"), "{line}");
     assert!(missing.iter().all(|what| line.contains(what)), "{line}");
 }

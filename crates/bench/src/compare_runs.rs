@@ -92,7 +92,7 @@ fn line(before: &Results, after: &Results, now: &Summary, tolerance: f64) -> Opt
         () if ratio.high < 1.0 - tolerance => WORSE,
         () if 1.0 + tolerance < ratio.low => "better",
         () if 1.0 - tolerance <= ratio.low => "not worse",
-        () => "cannot be told",
+        () => "unknown",
     };
     let rates = format!("{} -> {}", rate(was.rate.median, &was.unit), rate(now.rate.median, &now.unit));
     Some(ComparedLine { what: name(now), rates, ratio, word })

@@ -77,8 +77,8 @@ impl Source {
     pub(crate) fn with_room(needed: u64) -> Result<Self> {
         let path = cleanup::fresh("copied")?;
         let dir = Entry::new_dir(&path)?;
-        let told = statvfs(&path).context("the room for what is copied")?;
-        let free = told.f_bavail.saturating_mul(told.f_frsize);
+        let stat = statvfs(&path).context("the room for what is copied")?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
         ensure!(
             needed < free,
             "what is copied needs {}, and {} has {} free: set FSSTACK_LAB_DIR to a roomier place",

@@ -14,7 +14,7 @@ pub(crate) const COMMIT: &str = env!("FSSTACK_COMMIT");
 
 /// The machine we run on.
 pub(crate) fn machine() -> Machine {
-    let told = rustix::system::uname();
+    let answer = rustix::system::uname();
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let line = |text: &str, key: &str| {
         let found = text.lines().find_map(|line| line.strip_prefix(key));
@@ -22,7 +22,7 @@ pub(crate) fn machine() -> Machine {
     };
     let kib: u64 = line(&text("/proc/meminfo"), "MemTotal").trim_end_matches(" kB").parse().unwrap_or(0);
     Machine {
-        kernel: format!("{} {}", told.sysname().to_string_lossy(), told.release().to_string_lossy()),
+        kernel: format!("{} {}", answer.sysname().to_string_lossy(), answer.release().to_string_lossy()),
         cpu: line(&text("/proc/cpuinfo"), "model name"),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         memory_bytes: kib << 10,

@@ -299,8 +299,8 @@ mod tests {
     fn the_first_failure_is_reported() {
         let gone = Path::new("/no/such/place");
         let small = Workload { file_size: Bytes(1 << 20), ..Workload::default() };
-        let told = failure(gone, &small);
-        assert!(told.contains("No such file") && !told.contains("removing files"), "{told}");
+        let answer = failure(gone, &small);
+        assert!(answer.contains("No such file") && !answer.contains("removing files"), "{answer}");
     }
 
     #[test]

@@ -170,7 +170,7 @@ fn volume_of(source: &OsStr) -> Option<String> {
 
 /// Versions of the programs that serve `dir`, a line each.
 pub(crate) fn versions(dir: &Path, exported_by: Option<u32>) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     let mut asked: Vec<&str> = Vec::new();
     for (pid, program) in serving(dir, exported_by) {
         // What serves bricks may live in a container, with libraries of its own.
@@ -185,11 +185,11 @@ pub(crate) fn versions(dir: &Path, exported_by: Option<u32>) -> Vec<String> {
             let lines = said.stdout.lines().chain(said.stderr.lines()).map(str::trim);
             lines.map(str::to_owned).find(|line| line.contains(|c: char| c.is_ascii_digit()))
         });
-        told.extend(
+        results.extend(
             said.map(|said| if said.contains(program) { said } else { format!("{program}: {said}") }),
         );
     }
-    told
+    results
 }
 
 #[cfg(test)]

@@ -56,9 +56,9 @@ fn one(results: &Results, case: &Case, target: &str, latencies: &Latencies) -> O
     let ratio = paired_ratio(&pairs, results.made.seed);
     let histogram = latencies.get(&(case.name.clone(), target.to_owned()))?;
     // A thousand operations have no 99.99 %.
-    let told = |q: &&f64| **q == 1.0 || 1.0 <= (1.0 - **q) * histogram.len() as f64;
+    let check = |q: &&f64| **q == 1.0 || 1.0 <= (1.0 - **q) * histogram.len() as f64;
     let curve =
-        CURVE.iter().filter(told).map(|&q| (q, histogram.value_at_quantile(q) as f64 / 1e3)).collect();
+        CURVE.iter().filter(check).map(|&q| (q, histogram.value_at_quantile(q) as f64 / 1e3)).collect();
     let skews: Vec<f64> = mine.iter().map(|m| m.start_skew_us).collect();
     Some(Summary {
         case: case.name.clone(),

@@ -75,14 +75,14 @@ impl Target {
         if let Err(why) = access(&self.dir, Access::WRITE_OK | Access::EXEC_OK) {
             return Err(Unfit::NotWritable { name, dir, why: why.into() });
         }
-        let told = match statvfs(&self.dir) {
+        let failure = match statvfs(&self.dir) {
             Err(why) => return Err(Unfit::NotReached { name, dir, why: why.into() }),
-            Ok(told) => told,
+            Ok(failure) => failure,
         };
-        if told.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        if failure.f_flag.contains(StatVfsMountFlags::RDONLY) {
             return Err(Unfit::NotWritable { name, dir, why: rustix::io::Errno::ROFS.into() });
         }
-        let free = told.f_bavail.saturating_mul(told.f_frsize);
+        let free = failure.f_bavail.saturating_mul(failure.f_frsize);
         if 0 < needed && free < needed.saturating_add(SPARE) {
             return Err(Unfit::TooSmall { name, dir, free, needed: needed.saturating_add(SPARE) });
         }

@@ -133,8 +133,8 @@ impl Lab {
 /// Refuses what the disk below the lab's images cannot hold: they are sparse, and promise more.
 pub(crate) fn room(needed: u64) -> Result<()> {
     let dir = cleanup::state_dir()?;
-    let told = statvfs(&dir)?;
-    let free = told.f_bavail.saturating_mul(told.f_frsize);
+    let stat = statvfs(&dir)?;
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     ensure!(
         needed < free,
         "the lab's disks are files in {}, which has {} free, and the plan may write {} to them: \
@@ -244,7 +244,7 @@ impl TestBed {
         branches: &[&Path],
     ) -> Result<Vec<(String, Result<Target, String>)>> {
         let home = self.home()?;
-        let mut told = Vec::new();
+        let mut stat = Vec::new();
         for union in [Union::Mhddfs, Union::Mergerfs] {
             let (name, at) = (format!("{group}{}", union.program()), home.join(union.program()));
             let mounted = match union.installed() {
@@ -257,9 +257,9 @@ impl TestBed {
                     Err(e) => Err(first_line(&e)),
                 },
             };
-            told.push((name, mounted));
+            stat.push((name, mounted));
         }
-        Ok(told)
+        Ok(stat)
     }
 
     fn rival(&mut self, union: Union, name: &str, dirs: &[&Path], at: &Path) -> Result<Rival> {

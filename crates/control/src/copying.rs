@@ -193,8 +193,8 @@ impl CopyClient {
             }
             let text = String::from_utf8_lossy(&line).trim_end().to_ascii_lowercase();
             status.get_or_insert_with(|| text.split(' ').nth(1).unwrap_or_default().to_owned());
-            if let Some(told) = text.strip_prefix("content-length:") {
-                length = told.trim().parse().unwrap_or(0);
+            if let Some(results) = text.strip_prefix("content-length:") {
+                length = results.trim().parse().unwrap_or(0);
             }
             if text.is_empty() {
                 break;
@@ -257,12 +257,13 @@ mod tests {
 
     #[test]
     fn each_line_is_answered_and_nonsense_is_refused() {
-        let mut told = Vec::new();
-        serve(&b"{\"ask\":\"commit\",\"ids\":[1,2]}\nnonsense\n"[..], &mut told, &mut Echo).unwrap();
-        let told = String::from_utf8(told).unwrap();
-        let lines: Vec<CopyAnswer> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let mut results = Vec::new();
+        serve(&b"{\"ask\":\"commit\",\"ids\":[1,2]}\nnonsense\n"[..], &mut results, &mut Echo).unwrap();
+        let results = String::from_utf8(results).unwrap();
+        let lines: Vec<CopyAnswer> =
+            results.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines[0], CopyAnswer::Committed { errors: vec![None, None] });
-        assert!(matches!(&lines[1], CopyAnswer::Refused { .. }), "{told}");
+        assert!(matches!(&lines[1], CopyAnswer::Refused { .. }), "{results}");
     }
 
     #[test]

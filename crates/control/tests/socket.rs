@@ -100,8 +100,8 @@ fn requests_are_answered_and_the_socket_goes_with_the_server() {
         client.change(&SettingsRequest { changes: vec![wish], ..SettingsRequest::default() }).unwrap();
     assert_eq!(changed.changes[0].to, "mfs");
     // Any bytes of a path arrive as they are.
-    let Err(ClientError::Refused(told)) = client.explain(b"a b%\xff") else { panic!("not refused") };
-    assert_eq!(told, Refusal::missing(format!("{:?}", b"a b%\xff")));
+    let Err(ClientError::Refused(output)) = client.explain(b"a b%\xff") else { panic!("not refused") };
+    assert_eq!(output, Refusal::missing(format!("{:?}", b"a b%\xff")));
     assert_eq!(client.metrics().unwrap(), "# EOF\n");
     drop(server);
     assert!(!socket.exists());
@@ -138,9 +138,9 @@ fn the_tcp_port_has_the_metrics_the_status_page_and_nothing_else() {
     let get = |path: &str| {
         let mut stream = TcpStream::connect(server.metrics().unwrap()).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut told = String::new();
-        stream.read_to_string(&mut told).unwrap();
-        told
+        let mut output = String::new();
+        stream.read_to_string(&mut output).unwrap();
+        output
     };
     let figures = get("/metrics");
     assert!(figures.starts_with("HTTP/1.1 200") && figures.contains("openmetrics-text"), "{figures}");
@@ -164,9 +164,9 @@ fn bytes_that_are_no_request_cost_their_sender_the_connection() {
         let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
         stream.write_all(bytes).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut told = Vec::new();
-        stream.read_to_end(&mut told).unwrap();
-        assert!(!told.starts_with(b"HTTP/1.1 200"));
+        let mut output = Vec::new();
+        stream.read_to_end(&mut output).unwrap();
+        assert!(!output.starts_with(b"HTTP/1.1 200"));
     }
     assert!(Client::new(&socket).status().is_ok(), "the next asker is served");
 }
@@ -208,9 +208,9 @@ fn a_request_that_does_not_become_whole_is_given_up() {
         stream
     };
     let mut slow = half();
-    let mut told = String::new();
-    slow.read_to_string(&mut told).unwrap();
-    assert!(told.starts_with("HTTP/1.1 408") && told.contains("not whole"), "{told}");
+    let mut output = String::new();
+    slow.read_to_string(&mut output).unwrap();
+    assert!(output.starts_with("HTTP/1.1 408") && output.contains("not whole"), "{output}");
     // All places taken: the server ends all the same.
     let slow: Vec<_> = (0..40).map(|_| half()).collect();
     drop(server);

@@ -1,4 +1,4 @@
-//! The engine's words and the protocol's, turned into each other.
+//! Conversions between the engine's types and the protocol's.
 
 use std::time::Duration;
 
@@ -28,13 +28,13 @@ pub(crate) fn attr(of: &answer::Attr) -> wire::Attr {
     }
 }
 
-/// How long the kernel may keep attributes of a file that can be stored into unseen, or could be.
+/// Longest caching of attributes of a file that the kernel may write without the daemon.
 const BRIEF: Duration = Duration::from_secs(1);
 
-/// How long the kernel may keep attributes of such a file that the same request made. It rounds up to a tick of its clock.
+/// The same for attributes after the request's own change. The kernel rounds up to a tick of its clock.
 const INSTANT: Duration = Duration::from_millis(1);
 
-/// How long the kernel may keep `of` where it may keep other attributes for `timeout`.
+/// Returns how long the kernel may cache `of` if other attributes may be cached for `timeout`.
 pub(crate) fn attr_valid(of: &answer::Attr, timeout: Duration) -> Duration {
     match of.validity {
         Validity::Full => timeout,
@@ -54,7 +54,7 @@ pub(crate) fn entry(of: &answer::Entry, timeouts: &Timeouts) -> wire::Entry {
     }
 }
 
-/// statx(2)'s basic attributes and the birth time.
+/// Basic attributes of statx(2), and the birth time.
 pub(crate) fn statx(of: &answer::Attr) -> wire::Statx {
     const BASIC: u32 = 0x7ff;
     const BTIME: u32 = 0x800;
@@ -83,7 +83,7 @@ pub(crate) fn statx(of: &answer::Attr) -> wire::Statx {
     }
 }
 
-/// Compressed, immutable, append-only, no-dump, encrypted: what is a property of the file and not of its mount.
+/// Compressed, immutable, append-only, no-dump, encrypted: attributes of the file, not of its mount.
 const SHOWN: u64 = 0x4 | 0x10 | 0x20 | 0x40 | 0x800;
 
 fn time(of: Time) -> wire::Timestamp {

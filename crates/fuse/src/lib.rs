@@ -1,5 +1,5 @@
-//! The kernel's transports: mounting, negotiation, passthrough, the adapter to the engine, and the loops that read
-//! requests and write answers.
+//! The FUSE side: mounting, negotiation, passthrough, the adapter to the engine, and the transports that read requests
+//! and write replies.
 //!
 //! **Invariant:** only this crate names `fuser`, which negotiates, notifies, and mounts for users without
 //! privilege. Requests are read from its descriptor by our own loops and parsed by `fsstack-wire`.

@@ -17,58 +17,58 @@ use crate::unmount::{UnmountHelper, UnmountMethod, Unmounter, device_at};
 /// Parameters of the mount.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where: a directory.
+    /// The mount point, a directory.
     pub target: PathBuf,
     /// The source shown in the mount table.
     pub fsname: OsString,
-    /// The type shown in the mount table is `fuse.` and this.
+    /// Subtype: the mount table shows `fuse.` and this.
     pub subtype: String,
-    /// The block device to mount as (`fuseblk.` and the subtype), if there is one; it is the source then.
+    /// Block device to mount as (`fuseblk.` and the subtype), if any; it is then shown as the source.
     pub device: Option<OsString>,
-    /// mount(2)'s flags.
+    /// Flags of mount(2).
     pub flags: MountFlags,
-    /// Other users may enter.
+    /// Other users have access.
     pub allow_other: bool,
     /// The kernel checks permissions.
     pub default_permissions: bool,
-    /// Mounted by mount(2); otherwise through fusermount3.
+    /// Mount by mount(2); otherwise through fusermount3.
     pub privileged: bool,
-    /// Largest write request, bytes.
+    /// Largest write request in bytes.
     pub max_write: u32,
-    /// Ask for passthrough.
+    /// Request passthrough.
     pub passthrough: bool,
-    /// Ask for the write-back page cache.
+    /// Request the write-back page cache.
     pub writeback: bool,
-    /// Ask for requests over io_uring.
+    /// Request FUSE over io_uring.
     pub ring: bool,
-    /// File locks come to the daemon.
+    /// Forward file locks to the daemon.
     pub forward_locks: bool,
-    /// Ask for lookups by number, as NFS servers need them.
+    /// Request lookups by number, which NFS servers need.
     pub export: bool,
 }
 
 /// Features that the kernel granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Granted {
-    /// Files can be handed to the kernel.
+    /// Passthrough is available.
     pub passthrough: bool,
     /// SETXATTR requests have the extended form.
     pub setxattr_ext: bool,
-    /// Requests come over io_uring once every queue has an entry; until then none comes.
+    /// Requests come over io_uring once every queue has an entry; none comes before.
     pub ring: bool,
-    /// The daemon clears set-uid and the like; the kernel tells it when.
+    /// The daemon clears set-id bits; the kernel says when.
     pub kills_privileges: bool,
-    /// Most data that a request brings or asks for, bytes.
+    /// Most data in a request or reply, in bytes.
     pub payload: u32,
 }
 
-/// Why nothing was mounted.
+/// Reason why nothing was mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// There is no FUSE here.
+    /// FUSE is not available.
     #[error("/dev/fuse: {0} (is the fuse module loaded, and may this user open it?)")]
     Device(io::Error),
-    /// The process that would unmount it cannot be started.
+    /// The process for unmounting cannot be started.
     #[error("/bin/sh, which is to run fusermount3 at the end: {0}")]
     UnmountHelper(io::Error),
     /// mount(2) or fusermount3 refused.
@@ -76,10 +76,10 @@ pub enum MountError {
     Mount {
         /// The mount point.
         target: String,
-        /// Error of the system.
+        /// The system's error.
         error: io::Error,
     },
-    /// The kernel and the pool did not agree.
+    /// Negotiation failed.
     #[error("{target}: the kernel did not accept the file system: {error}")]
     Handshake {
         /// The mount point.
@@ -89,28 +89,29 @@ pub enum MountError {
     },
 }
 
-/// A mounted pool, whose requests wait to be read.
+/// A mounted pool with requests waiting to be read.
 #[derive(Debug)]
 pub struct Mounted {
     session: Option<Session<Negotiation>>,
     device: OwnedFd,
-    /// Where.
+    /// The mount point.
     pub target: PathBuf,
     /// Features that the kernel granted.
     pub granted: Granted,
     unmounter: Unmounter,
 }
 
-/// Mounts `plan` and agrees with the kernel on how to talk.
+/// Mounts `plan` and negotiates with the kernel.
 ///
 /// # Errors
+///
 /// Nothing is mounted then.
 pub fn mount(plan: &Plan) -> Result<Mounted, MountError> {
     let (negotiation, granted) = Negotiation::new(plan);
     let (session, method) = if plan.privileged {
         (by_syscall(plan, negotiation)?, UnmountMethod::Syscall)
     } else {
-        // Before there is a descriptor of the connection, which must close with the daemon.
+        // Started before the connection has a descriptor, which must not outlive the daemon.
         let helper = UnmountHelper::start(&plan.target).map_err(MountError::UnmountHelper)?;
         (by_helper(plan, negotiation)?, UnmountMethod::UnmountHelper(Arc::new(helper)))
     };
@@ -147,7 +148,7 @@ fn by_syscall(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiati
         .map_err(|error| MountError::Mount { target: target.clone(), error: error.errno.into() })?;
     let session = Session::from_fd(negotiation, device.into(), SessionACL::All, Config::default());
     session.map_err(|error| {
-        // The device is closed: the mount answers nothing, and goes.
+        // The device is closed: the mount no longer answers and is removed.
         if let Err(stuck) =
             mounts::umount(&plan.target, mounts::UmountFlags { detach: true, ..Default::default() })
         {
@@ -158,7 +159,7 @@ fn by_syscall(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiati
 }
 
 fn by_helper(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiation>, MountError> {
-    // fusermount3 opens it as this user, and is not clear about it when it may not.
+    // fusermount3 opens it as this user, and its message is unclear if that is not permitted.
     OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(MountError::Device)?;
     let mut options = vec![
         MountOption::FSName(plan.fsname.to_string_lossy().replace(',', "\\,")),
@@ -184,7 +185,7 @@ fn by_helper(plan: &Plan, negotiation: Negotiation) -> Result<Session<Negotiatio
 }
 
 impl Mounted {
-    /// The device that requests are read from.
+    /// Returns the device from which requests are read.
     pub fn device(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
     }
@@ -194,13 +195,13 @@ impl Mounted {
         self.unmounter.clone()
     }
 
-    /// The loops have ended: the mount is gone.
+    /// Ends the session after the transport: the mount is gone.
     pub fn ended(mut self) {
         if let Some(session) = self.session.take()
             && matches!(self.unmounter.method, UnmountMethod::UnmountHelper(_))
         {
-            // A session of fuser's that mounted by itself would, when dropped, unmount whatever lies at the
-            // path by now (its test for "still mounted" is inverted). The process ends soon anyway.
+            // fuser's session, if it mounted by itself, would unmount on drop whatever is at the path by now, because
+            // its check for "still mounted" is inverted. The process ends soon anyway.
             std::mem::forget(session);
         }
     }

@@ -1,4 +1,4 @@
-//! Negotiation: features that the pool requests from the kernel, and those granted.
+//! Negotiation (INIT): features that the pool requests from the kernel, and those granted.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::mount::{Granted, Plan};
 
-/// fuser's part ends with the answer to INIT: no request ever reaches this "file system".
+/// File system for fuser, whose part ends with the reply to INIT: no request ever reaches it.
 #[derive(Debug)]
 pub(crate) struct Negotiation {
     wanted: InitFlags,
@@ -16,14 +16,14 @@ pub(crate) struct Negotiation {
     granted: Arc<Mutex<Granted>>,
 }
 
-/// Asked for always: each is a right answer or speed, and a kernel without it works too.
+/// Always requested: each is needed for correct results or improves speed, and a kernel without it works too.
 ///
-/// Not FUSE_ATOMIC_O_TRUNC: with it an open with O_TRUNC comes to us before the kernel looks whether the file
-/// is being executed. The open fails with ETXTBSY then, and a running program has lost its text. Without it
-/// the truncation comes as a SETATTR, after that look.
+/// Not FUSE_ATOMIC_O_TRUNC: with it an open with O_TRUNC reaches the daemon before the kernel checks whether the file
+/// is being executed. The open then fails with ETXTBSY, but a running program has lost its text. Without it the
+/// truncation is a SETATTR after that check.
 ///
-/// Not FUSE_READDIRPLUS_AUTO: find(1) and ls(1) read all names before they ask for the first attribute, so that the
-/// kernel's guess is wrong after the first buffer. Which entries are worth their attributes is decided here.
+/// Not FUSE_READDIRPLUS_AUTO: find(1) and ls(1) read all names before the first attribute, so the kernel's guess is
+/// wrong after the first buffer. The daemon itself decides which entries get attributes.
 const ALWAYS: &[InitFlags] = &[
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
@@ -46,7 +46,7 @@ impl Negotiation {
     pub(crate) fn new(plan: &Plan) -> (Self, Arc<Mutex<Granted>>) {
         let mut wanted = ALWAYS.iter().copied().fold(InitFlags::empty(), |all, flag| all | flag);
         if plan.writeback {
-            // The kernel has this or passthrough, for a whole connection.
+            // Write-back caching and passthrough exclude each other for the whole connection.
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         } else if plan.passthrough {
             wanted |= InitFlags::FUSE_PASSTHROUGH;
@@ -69,12 +69,12 @@ impl Filesystem for Negotiation {
     fn init(&mut self, _: &Request, kernel: &mut KernelConfig) -> io::Result<()> {
         let wanted = self.wanted & kernel.capabilities();
         kernel.add_capabilities(wanted).map_err(|_| io::Error::other("the kernel took a capability back"))?;
-        // Refused values come back as the nearest that is taken.
+        // A refused value returns the nearest accepted one.
         if let Err(nearest) = kernel.set_max_write(self.max_write) {
             self.max_write = nearest;
             let _taken = kernel.set_max_write(nearest);
         }
-        // Too much is refused with what the kernel offers, and that is what it stays at.
+        // A value that is too large is refused with the kernel's own, which then applies.
         let readahead = kernel.set_max_readahead(u32::MAX).unwrap_or_else(|offered| offered);
         if wanted.contains(InitFlags::FUSE_PASSTHROUGH) && kernel.set_max_stack_depth(1).is_err() {
             return Err(io::Error::other("the kernel refuses a stack depth of 1"));
@@ -91,9 +91,9 @@ impl Filesystem for Negotiation {
     }
 }
 
-/// Most data in one request or answer. Reads are not bounded by the largest write, but by the pages of a request: as many as the
-/// greater of both bounds needs (which is what fuser asks for), or as the kernel has where it cannot be asked. An extended
-/// attribute is smaller.
+/// Most data in one request or reply. Reads are limited not by the largest write but by the pages of a request: as many
+/// as the larger of both limits needs (fuser requests that), or the kernel's default if it cannot be changed. An
+/// extended attribute is smaller.
 fn payload(max_write: u32, max_readahead: u32) -> u32 {
     /// FUSE_DEFAULT_MAX_PAGES_PER_REQ.
     const PAGES: u32 = 32;

@@ -14,9 +14,10 @@ use rustix::io::Errno;
 pub struct Kernel(OwnedFd);
 
 impl Kernel {
-    /// Behind `device`.
+    /// Makes a notifier for the connection of `device`.
     ///
     /// # Errors
+    ///
     /// No descriptor is left.
     pub fn behind(device: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self(device.try_clone_to_owned()?))
@@ -25,7 +26,7 @@ impl Kernel {
     fn tell(&self, notice: &Notice) -> bool {
         match rustix::io::write(&self.0, notice.as_bytes()) {
             Ok(_) => true,
-            // It knows nothing of it, or the mount is gone.
+            // The kernel has nothing cached, or the mount is gone.
             Err(Errno::NOENT | Errno::NODEV | Errno::NOTDIR) => true,
             Err(Errno::INVAL | Errno::NOSYS) => false,
             Err(error) => {

@@ -1,8 +1,8 @@
-//! Taking the mount away.
+//! Unmounting a pool.
 //!
-//! A mount that nobody uses is unmounted, and the kernel writes back its caches. A mount in use is taken from its programs
-//! without loss of acknowledged writes: it is synced, its transport closed, and it is synced once more. Only when all
-//! requests inside have been answered is the connection aborted.
+//! An unused mount is unmounted, and the kernel writes back its caches. A mount in use is detached without loss of
+//! acknowledged writes: it is synced, its transport closed, and it is synced once more. The connection is aborted only
+//! when all pending requests have been answered.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,11 +24,11 @@ use crate::transport::Closer;
 /// Result of removing a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmount {
-    /// It is gone.
+    /// It is unmounted.
     Gone,
-    /// It was in use: it is gone from the tree, and its connection has ended.
+    /// It was in use: it is detached from the tree, and its connection has ended.
     Aborted,
-    /// It was in use: it is gone from the tree, and its connection ends with the daemon.
+    /// It was in use: it is detached from the tree, and its connection ends with the daemon.
     Detached,
 }
 
@@ -40,15 +40,15 @@ pub struct Unmounter {
     pub(crate) dev: Option<u64>,
 }
 
-/// How a pool is unmounted.
+/// Method of unmounting.
 #[derive(Clone, Debug)]
 pub(crate) enum UnmountMethod {
     Syscall,
     UnmountHelper(Arc<UnmountHelper>),
 }
 
-/// A process that waits to run fusermount3, which has rights of its own by being set-uid: the daemon gives up the right to start
-/// such programs when it serves. It ends with the daemon.
+/// A process that waits to run fusermount3. The daemon gives up the right to start set-uid programs when it serves, so
+/// this process is started before. It ends with the daemon.
 #[derive(Debug)]
 pub(crate) struct UnmountHelper(Mutex<Child>);
 
@@ -57,13 +57,13 @@ impl UnmountHelper {
         let script = r#"read -r word && exec fusermount3 -u -q -z -- "$1""#;
         let mut shell = std::process::Command::new("/bin/sh");
         shell.args(["-c", script, "fsstack-unmount"]).arg(target);
-        // What is sent to the daemon's group, as by Ctrl-C, is for the daemon, which then asks.
+        // Its own process group, so that a signal to the daemon's group, as by Ctrl-C, reaches only the daemon.
         shell.current_dir("/").process_group(0);
         let started = shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         Ok(Self(Mutex::new(started)))
     }
 
-    /// Runs it; a second time there is nothing left to run.
+    /// Runs fusermount3. A second call finds nothing to run.
     fn unmount(&self) -> io::Result<()> {
         let mut child = self.0.lock();
         let mut received =
@@ -74,7 +74,7 @@ impl UnmountHelper {
     }
 }
 
-/// Number of the device of what is mounted at `target`. No file system is asked for it.
+/// Returns the device number of the mount at `target`, without a request to any file system.
 pub(crate) fn device_at(target: &Path) -> Option<u64> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let received = rustix::fs::statx(CWD, target, flags, StatxFlags::TYPE).ok()?;
@@ -82,11 +82,12 @@ pub(crate) fn device_at(target: &Path) -> Option<u64> {
 }
 
 impl Unmounter {
-    /// Unmounts. If programs still use the mount, takes it from them when acknowledged writes have been stored, or when
-    /// `timeout` is over. `closer` closes its transport; None: nothing was served yet.
+    /// Unmounts. If programs still use the mount, detaches it when acknowledged writes have been stored, or after
+    /// `timeout`. `closer` closes its transport; `None` if nothing was served yet.
     ///
     /// # Errors
-    /// What the system said.
+    ///
+    /// The system's error.
     pub fn unmount(&self, closer: Option<&Closer>, timeout: Duration) -> io::Result<Unmount> {
         if self.dev.is_some() && device_at(&self.target) != self.dev {
             return Err(io::Error::other("another file system is mounted over it"));
@@ -105,14 +106,14 @@ impl Unmounter {
         self.take_away()
     }
 
-    /// Has the kernel write back acknowledged writes, and waits for the requests inside.
+    /// Has the kernel write back acknowledged writes, and waits for pending requests.
     fn settle(&self, closer: &Closer, deadline: Instant) {
         let sync = Sync::start(self.target.clone(), self.dev);
         if let Err(error) = sync.as_ref().map_err(io::Error::to_string).and_then(|sync| sync.done(deadline)) {
             tracing::error!("sync at the end of the pool failed: {error}; recent writes may be lost");
         }
         closer.close();
-        // Later writes. (The first sync has reported its errors.)
+        // Second sync, for later writes. The first has reported its errors.
         if let Ok(sync) = sync {
             let _again = sync.done(deadline);
         }
@@ -127,7 +128,7 @@ impl Unmounter {
         } else {
             let force = UmountFlags { nofollow: true, detach: true, force: true };
             match mounts::umount(&self.target, force) {
-                // Only the first of all user namespaces may.
+                // Only the initial user namespace may do this.
                 Err(error) if error.errno == Errno::PERM => {
                     let lazily = UmountFlags { force: false, ..force };
                     mounts::umount(&self.target, lazily).map_err(|error| io::Error::from(error.errno))?;
@@ -146,14 +147,14 @@ impl Unmounter {
     }
 }
 
-/// A thread that syncs the mount, as a daemon that waits for its own mount may wait for ever.
+/// A thread that syncs the mount: a daemon that waits for its own mount could wait for ever.
 struct Sync {
     go: Sender<()>,
     received: Receiver<Result<(), String>>,
 }
 
 impl Sync {
-    /// Syncs what is mounted at `target`, if it is `dev`.
+    /// Syncs the mount at `target` if its device is `dev`.
     fn start(target: PathBuf, dev: Option<u64>) -> io::Result<Self> {
         let (go, asked) = mpsc::channel::<()>();
         let (tell, received) = mpsc::channel();
@@ -174,7 +175,7 @@ impl Sync {
     }
 
     fn done(&self, deadline: Instant) -> Result<(), String> {
-        // It is there until `self` goes.
+        // The thread waits until `self.go` is dropped.
         let _asked = self.go.send(());
         let left = deadline.saturating_duration_since(Instant::now());
         self.received.recv_timeout(left).map_err(|_| "no answer in time".to_owned())?

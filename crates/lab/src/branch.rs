@@ -132,16 +132,16 @@ impl Branch {
     #[must_use]
     #[track_caller]
     pub fn free(&self) -> u64 {
-        let told = must(statvfs(&self.path).map_err(Into::into), "statvfs of a branch");
-        told.f_bavail * told.f_frsize
+        let stat = must(statvfs(&self.path).map_err(Into::into), "statvfs of a branch");
+        stat.f_bavail * stat.f_frsize
     }
 
     /// Its size in bytes.
     #[must_use]
     #[track_caller]
     pub fn size(&self) -> u64 {
-        let told = must(statvfs(&self.path).map_err(Into::into), "statvfs of a branch");
-        told.f_blocks * told.f_frsize
+        let stat = must(statvfs(&self.path).map_err(Into::into), "statvfs of a branch");
+        stat.f_blocks * stat.f_frsize
     }
 
     /// Takes space until at most `left` is free.
@@ -266,10 +266,10 @@ impl Branch {
         let began = Instant::now();
         loop {
             // A pool lets go of a file some moments after the program that closed it went on.
-            let told = command("mount").args(["-o", how]).arg(&self.path).output()?;
-            let busy = told.code != 0 && told.stderr.contains("busy");
+            let stat = command("mount").args(["-o", how]).arg(&self.path).output()?;
+            let busy = stat.code != 0 && stat.stderr.contains("busy");
             if !busy || BUSY < began.elapsed() {
-                return told.check().map(drop);
+                return stat.check().map(drop);
             }
             sleep(Duration::from_millis(20));
         }
@@ -302,7 +302,7 @@ impl Branch {
 /// Images go to memory where there is room for them whole, else beside the branch.
 fn image_dir(size: MiB, home: &Path) -> Result<PathBuf> {
     let memory = Path::new("/dev/shm");
-    let room = statvfs(memory).map_or(0, |told| told.f_bavail * told.f_frsize);
+    let room = statvfs(memory).map_or(0, |stat| stat.f_bavail * stat.f_frsize);
     let info = fs::read_to_string("/proc/meminfo").context("meminfo")?;
     let unused = info.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
     let unused = unused.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10;

@@ -38,8 +38,8 @@ impl Window {
         if self.dark {
             browser = browser.arg("--blink-settings=preferredColorScheme=0");
         }
-        let told = browser.arg(url).output()?;
-        ensure!(!told.stderr.contains("CONSOLE"), "{url}: {}", told.stderr);
-        Ok(told.stdout)
+        let output = browser.arg(url).output()?;
+        ensure!(!output.stderr.contains("CONSOLE"), "{url}: {}", output.stderr);
+        Ok(output.stdout)
     }
 }

@@ -45,7 +45,7 @@ pub fn bootstrap(dir: &Path, packages: &[&str]) -> Result<()> {
 
 /// Runs the scenario, and ends the system with what came of it.
 const SCENARIO: &str = "[Service]\nType=oneshot\nEnvironment=LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive\n\
-    WorkingDirectory=/root\nExecStart=/bin/bash -euo pipefail /root/scenario\nStandardOutput=file:/root/told\n\
+    WorkingDirectory=/root\nExecStart=/bin/bash -euo pipefail /root/scenario\nStandardOutput=file:/root/answer\n\
     StandardError=file:/root/said\nExecStopPost=/bin/sh -c 'systemctl exit $$EXIT_STATUS'\n";
 
 /// A fresh system that programs can be run in; it goes when this drops.

@@ -291,8 +291,9 @@ impl Disks {
             command("setsid").args(words).arg(mark).run()?;
         }
         let name = zpool_name(&self.home);
-        let known =
-            eventually(|| command("zpool").args(["list", "-H", "-o", "name"]).run().map(|told| told.stdout))?;
+        let known = eventually(|| {
+            command("zpool").args(["list", "-H", "-o", "name"]).run().map(|check| check.stdout)
+        })?;
         if known.lines().any(|line| line == name) {
             return command("zfs").args(["mount", &name]).run().map(drop);
         }

@@ -25,15 +25,15 @@ impl Skip {
         let test = std::env::var("NEXTEST_TEST_NAME").ok();
         let test = test.as_deref().or(thread.name()).unwrap_or("unnamed");
         let line = format!("SKIP {test}: {self}\n");
-        let mut told = std::io::stderr().write_all(line.as_bytes());
+        let mut answer = std::io::stderr().write_all(line.as_bytes());
         if let Some(list) = std::env::var_os("FSSTACK_SKIPS") {
-            told = OpenOptions::new()
+            answer = OpenOptions::new()
                 .create(true)
                 .append(true)
                 .open(list)
                 .and_then(|mut f| f.write_all(line.as_bytes()));
         }
-        assert!(told.is_ok(), "a skip could not be announced: {told:?}");
+        assert!(answer.is_ok(), "a skip could not be announced: {answer:?}");
     }
 }
 

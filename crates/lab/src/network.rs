@@ -137,9 +137,9 @@ impl Namespace {
 
     /// Whether packets pass.
     pub fn is_cut(&self) -> Result<bool> {
-        let told = self.ip(["-o", "link", "show", self.wire()]).run()?.stdout;
+        let output = self.ip(["-o", "link", "show", self.wire()]).run()?.stdout;
         let flags =
-            told.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map_or("", |(flags, _)| flags);
+            output.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map_or("", |(flags, _)| flags);
         Ok(!flags.split(',').any(|flag| flag == "UP"))
     }
 

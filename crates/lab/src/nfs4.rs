@@ -410,8 +410,8 @@ impl Client {
     fn ask<T>(&mut self, ops: &[Words], parse: impl Fn(&mut Answer<'_>) -> Told<T>) -> Told<T> {
         let began = Instant::now();
         loop {
-            let told = self.call(ops)?;
-            let mut answer = Answer(&told);
+            let result = self.call(ops)?;
+            let mut answer = Answer(&result);
             match answer.word()? {
                 0 => {
                     answer.opaque()?; // tag

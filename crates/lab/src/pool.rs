@@ -464,12 +464,12 @@ impl Pool {
 
     fn start(&mut self) -> Result<Result<(), MountRefused>> {
         let mount = Entry::mount(&self.target)?;
-        let told = self.mount_command()?.output()?;
-        if told.code != 0 {
-            return Ok(Err(MountRefused { code: told.code, said: told.stderr }));
+        let output = self.mount_command()?.output()?;
+        if output.code != 0 {
+            return Ok(Err(MountRefused { code: output.code, said: output.stderr }));
         }
         if mounts::at(&self.target)?.is_none() {
-            bail!("mount.fsstack ended with 0, but nothing is mounted: {}", told.stderr);
+            bail!("mount.fsstack ended with 0, but nothing is mounted: {}", output.stderr);
         }
         let daemon = daemon::server_of(&self.target)?;
         let watchdog = Watchdog::over(&self.target, self.limit)?;

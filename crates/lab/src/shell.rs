@@ -279,9 +279,9 @@ mod tests {
 
     #[test]
     fn output_and_status_are_kept() {
-        let told = command("sh").args(["-c", "echo out; echo err >&2; exit 3"]).output().unwrap();
-        assert_eq!((told.code, told.stdout.as_str(), told.stderr.as_str()), (3, "out\n", "err\n"));
-        assert!(told.check().is_err());
+        let done = command("sh").args(["-c", "echo out; echo err >&2; exit 3"]).output().unwrap();
+        assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (3, "out\n", "err\n"));
+        assert!(done.check().is_err());
     }
 
     #[test]

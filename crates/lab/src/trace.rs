@@ -121,14 +121,14 @@ impl Event {
         let (before, rest) = rest.split_once(": ")?;
         let (seconds, micros) = before.rsplit(' ').next()?.split_once('.')?;
         let at = seconds.parse::<u64>().ok()? * 1_000_000 + micros.parse::<u64>().ok()?;
-        let (event, told) = rest.split_once(": ")?;
-        Some(Self { thread: thread.trim().parse().ok()?, at, what: What::read(event, told)? })
+        let (event, answer) = rest.split_once(": ")?;
+        Some(Self { thread: thread.trim().parse().ok()?, at, what: What::read(event, answer)? })
     }
 }
 
 impl What {
-    fn read(event: &str, told: &str) -> Option<Self> {
-        let after = |key: &str| told.split_once(key).and_then(|(_, rest)| rest.split(' ').next());
+    fn read(event: &str, answer: &str) -> Option<Self> {
+        let after = |key: &str| answer.split_once(key).and_then(|(_, rest)| rest.split(' ').next());
         let request = || Some((after("connection ")?.parse().ok()?, after("req ")?.parse().ok()?));
         Some(match event {
             "fuse_request_send" => {

@@ -28,13 +28,13 @@ impl Watchdog {
             if dropped.recv_timeout(limit) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
-            let told = match mounts::at(&target) {
+            let result = match mounts::at(&target) {
                 Ok(Some(mounted)) if mounted.is_fuse() => mounts::abort(mounted.minor),
                 found => found.map(drop),
             };
             let _nobody_listens = writeln!(
                 std::io::stderr(),
-                "lab: {} was aborted, mounted for longer than {limit:?} {told:?}",
+                "lab: {} was aborted, mounted for longer than {limit:?} {result:?}",
                 target.display()
             );
         })?;

@@ -9,11 +9,11 @@ pub use outbound::*;
 
 /// The nodeid of the root directory.
 pub const ROOT_ID: u64 = 1;
-/// The longest name the kernel takes from a directory listing.
+/// Longest name that the kernel accepts in a directory listing.
 pub const NAME_MAX: usize = 1024;
-/// The header's uid or gid when the caller has none here (an idmapped mount).
+/// uid or gid in the header if the caller has none here (an idmapped mount).
 pub const INVALID_UIDGID: u32 = u32::MAX;
-/// Set in `unique` when the kernel sends a request again.
+/// Bit in `unique` of a request that the kernel sends again.
 pub const UNIQUE_RESEND: u64 = 1 << 63;
 /// Alignment of records of variable length.
 pub const RECORD_ALIGN: usize = 8;

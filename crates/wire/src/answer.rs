@@ -1,4 +1,4 @@
-//! An answer, built into the caller's buffer.
+//! Builds a reply in the caller's buffer.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use crate::attr::{Attr, Entry, Opened, Statx};
 use crate::dirent::DirentWriter;
 use crate::operation::{CopyWidth, FileLock};
 
-/// Header of every answer, as bytes.
+/// Header of every reply, as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutHeader(abi::RawOutHeader);
 
 impl OutHeader {
-    /// Bytes of the header.
+    /// Size of the header.
     pub const LEN: usize = size_of::<abi::RawOutHeader>();
 
-    /// The header of an answer with that many bytes after it. A length beyond 32 bits is cut, and so refused by the
-    /// kernel, which compares.
+    /// Makes the header of a reply with `payload_len` bytes after it. A length beyond 32 bits is truncated, and the
+    /// kernel, which compares it, refuses the reply.
     pub fn answered(unique: u64, payload_len: usize) -> Self {
         let len = u32::try_from(Self::LEN.saturating_add(payload_len)).unwrap_or(u32::MAX);
         Self(abi::RawOutHeader { len, error: 0, unique })
     }
 
-    /// The whole of an answer that says no. An errno the kernel would not take (it takes 1 to 511) is sent as EIO.
+    /// Makes a complete reply with an error. An errno outside 1 to 511, which the kernel would refuse, becomes EIO.
     pub fn refused(unique: u64, errno: i32) -> Self {
         const EIO: i32 = 5;
         let errno = if (1..512).contains(&errno) { errno } else { EIO };
@@ -37,12 +37,12 @@ impl OutHeader {
     }
 }
 
-/// The answer does not fit into the buffer it is built in.
+/// The reply does not fit into its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the answer does not fit into its buffer")]
 pub struct NoRoom;
 
-/// Content of a STATFS answer.
+/// Content of a STATFS reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "fields bear statvfs(3)'s names")]
 pub struct Statfs {
@@ -56,7 +56,7 @@ pub struct Statfs {
     pub frsize: u32,
 }
 
-/// The payload of an answer: what comes after the header. One that does not fit leaves it as it was.
+/// Payload of a reply, after the header. An addition that does not fit leaves it unchanged.
 #[derive(Debug)]
 pub struct Answer<'b> {
     buf: &'b mut [u8],
@@ -64,7 +64,7 @@ pub struct Answer<'b> {
 }
 
 impl<'b> Answer<'b> {
-    /// An empty payload, to be built in `buf`.
+    /// Starts an empty payload in `buf`.
     pub fn new(buf: &'b mut [u8]) -> Self {
         Self { buf, len: 0 }
     }
@@ -74,12 +74,12 @@ impl<'b> Answer<'b> {
         self.len
     }
 
-    /// Whether there is nothing but a header to send.
+    /// True if only a header is to be sent.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The header for it.
+    /// Makes its header.
     pub fn header(&self, unique: u64) -> OutHeader {
         OutHeader::answered(unique, self.len)
     }
@@ -89,19 +89,19 @@ impl<'b> Answer<'b> {
         &self.buf[..self.len]
     }
 
-    /// The unused part of the buffer, to be read into; then say `filled`.
+    /// Unused part of the buffer, for reading into; followed by `filled`.
     pub fn spare(&mut self) -> &mut [u8] {
         &mut self.buf[self.len..]
     }
 
-    /// That many bytes of `spare` are part of the answer.
+    /// Adds the first `count` bytes of `spare` to the reply.
     pub fn filled(&mut self, count: usize) -> Result<(), NoRoom> {
         let len = self.len.checked_add(count).filter(|len| *len <= self.buf.len()).ok_or(NoRoom)?;
         self.len = len;
         Ok(())
     }
 
-    /// Bytes as they are: READ, READLINK, GETXATTR, LISTXATTR.
+    /// Raw bytes: READ, READLINK, GETXATTR, LISTXATTR.
     pub fn data(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
         self.spare().get_mut(..bytes.len()).ok_or(NoRoom)?.copy_from_slice(bytes);
         self.filled(bytes.len())
@@ -124,7 +124,7 @@ impl<'b> Answer<'b> {
         self.put(&abi::EntryOut::from(entry))
     }
 
-    /// LOOKUP of a name that is not there, to be remembered for that long.
+    /// LOOKUP of a missing name, which the kernel may cache for `valid`.
     pub fn missing(&mut self, valid: Duration) -> Result<(), NoRoom> {
         self.entry(&Entry { entry_valid: valid, ..Entry::default() })
     }
@@ -161,7 +161,7 @@ impl<'b> Answer<'b> {
         self.put(&abi::WriteOut { size, padding: 0 })
     }
 
-    /// COPY_FILE_RANGE of that width. `bytes` are no more than were asked for, so they fit.
+    /// COPY_FILE_RANGE of that width. `bytes` is at most the requested length, so it fits.
     pub fn copied(&mut self, width: CopyWidth, bytes: u64) -> Result<(), NoRoom> {
         match width {
             CopyWidth::Bits32 => self.written(u32::try_from(bytes).map_err(|_| NoRoom)?),
@@ -170,8 +170,8 @@ impl<'b> Answer<'b> {
     }
 
     /// STATFS.
-    pub fn statfs(&mut self, told: &Statfs) -> Result<(), NoRoom> {
-        let Statfs { blocks, bfree, bavail, files, ffree, bsize, namelen, frsize } = *told;
+    pub fn statfs(&mut self, outcome: &Statfs) -> Result<(), NoRoom> {
+        let Statfs { blocks, bfree, bavail, files, ffree, bsize, namelen, frsize } = *outcome;
         let out = abi::Kstatfs {
             blocks,
             bfree,
@@ -191,7 +191,7 @@ impl<'b> Answer<'b> {
         self.put(&abi::LseekOut { offset })
     }
 
-    /// GETLK: the lock in the way, or one of kind `F_UNLCK`.
+    /// GETLK: the conflicting lock, or one of kind `F_UNLCK`.
     pub fn lock(&mut self, lock: FileLock) -> Result<(), NoRoom> {
         let FileLock { start, end, kind, pid } = lock;
         self.put(&abi::LkOut { lk: abi::RawFileLock { start, end, kind, pid } })
@@ -202,7 +202,7 @@ impl<'b> Answer<'b> {
         self.put(&abi::GetxattrOut { size, padding: 0 })
     }
 
-    /// IOCTL: what it returns, and its output.
+    /// IOCTL: its return value and output.
     pub fn ioctl(&mut self, result: i32, output: &[u8]) -> Result<(), NoRoom> {
         let head = abi::IoctlOut { result, ..abi::IoctlOut::default() };
         if self.spare().len().checked_sub(size_of_val(&head)).is_none_or(|room| room < output.len()) {

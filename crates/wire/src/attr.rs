@@ -1,18 +1,18 @@
-//! Inode attributes in answers, in our own form, and the kernel's form made from it.
+//! Inode attributes in replies, and their conversion to the kernel's form.
 #![allow(missing_docs, reason = "fields bear stat(2)'s and statx(2)'s names")]
 
 use std::time::Duration;
 
 use crate::abi;
 
-/// A point in time; `nsec` under a second.
+/// A point in time; `nsec` is below a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     pub sec: i64,
     pub nsec: u32,
 }
 
-/// The attributes of an inode. `mode` has the type's bits too; `rdev` is made by `encode_dev`; `flags` are
+/// Attributes of an inode. `mode` includes the type's bits; `rdev` is encoded by `encode_dev`; `flags` are
 /// `abi::ATTR_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
@@ -31,10 +31,10 @@ pub struct Attr {
     pub flags: u32,
 }
 
-/// A name that was found or made, and for how long the kernel may believe so.
+/// A name that was found or made, with the validity of name and attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// Each answer that carries it counts as one lookup, given back by FORGET.
+    /// Each reply with it counts as one lookup, returned by FORGET.
     pub nodeid: u64,
     pub generation: u64,
     pub entry_valid: Duration,

@@ -1,4 +1,4 @@
-//! The rows of READDIR and READDIRPLUS, written into the answer's own buffer.
+//! Rows of READDIR and READDIRPLUS, written into the reply's buffer.
 
 use zerocopy::IntoBytes;
 
@@ -20,7 +20,7 @@ impl<'b> DirentWriter<'b> {
         Self { buf, len: 0 }
     }
 
-    /// Adds a READDIR row; false, and nothing written, if it does not fit. `off` is where a listing goes on after it.
+    /// Adds a READDIR row; false, and nothing written, if it does not fit. `off` is the position after it.
     #[must_use = "a row that did not fit belongs to the next answer"]
     pub fn plain(&mut self, ino: u64, off: u64, kind: u32, name: &[u8]) -> bool {
         self.row(&[], ino, off, kind, name)
@@ -34,12 +34,12 @@ impl<'b> DirentWriter<'b> {
         self.row(entry.as_bytes(), ino, off, kind, name)
     }
 
-    /// Whether a READDIRPLUS row with a name of that many bytes would fit: asked before its lookup is made.
+    /// True if a READDIRPLUS row with a name of that many bytes fits; checked before its lookup is made.
     pub fn plus_fits(&self, name_len: usize) -> bool {
         row_len(size_of::<abi::EntryOut>(), name_len).is_some_and(|len| len <= self.buf.len() - self.len)
     }
 
-    /// Whether a READDIR row with a name of that many bytes would fit.
+    /// True if a READDIR row with a name of that many bytes fits.
     pub fn plain_fits(&self, name_len: usize) -> bool {
         row_len(0, name_len).is_some_and(|len| len <= self.buf.len() - self.len)
     }
@@ -67,7 +67,7 @@ impl<'b> DirentWriter<'b> {
         self.len
     }
 
-    /// Whether no row has been written.
+    /// True if no row has been written.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -9,28 +9,29 @@ use crate::opcode::Opcode;
 use crate::operation::{CopyWidth, Creation, Lk, Operation, SetAttr, SetTime};
 use crate::request::{Abi, Header};
 
-/// A request in the three slices the ring delivers.
+/// A request in the three slices that io_uring delivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slices {
     /// The header's 40 bytes.
     pub header: Vec<u8>,
-    /// The operation's own struct, exactly.
+    /// The operation's own struct.
     pub op_in: Vec<u8>,
     /// Names and data, then the extensions.
     pub rest: Vec<u8>,
 }
 
 impl Slices {
-    /// The same request as /dev/fuse delivers it.
+    /// The same request in one slice, as /dev/fuse delivers it.
     pub fn contiguous(&self) -> Vec<u8> {
         [self.header.as_slice(), &self.op_in, &self.rest].concat()
     }
 }
 
-/// The bytes of a request; `len`, `opcode` and `total_extlen` of `header` are worked out, not taken.
+/// Encodes a request. `len`, `opcode` and `total_extlen` of `header` are computed.
 ///
 /// # Panics
-/// If data or groups are larger than the protocol can say.
+///
+/// If data or groups are larger than the protocol allows.
 pub fn request(abi: Abi, header: &Header, op: &Operation<'_>, groups: &[u32]) -> Slices {
     let mut made = Made::default();
     let opcode = made.operation(abi, op);
@@ -51,7 +52,7 @@ pub fn request(abi: Abi, header: &Header, op: &Operation<'_>, groups: &[u32]) ->
     Slices { header: raw.as_bytes().to_vec(), op_in: made.op_in, rest: made.rest }
 }
 
-/// The extension that names those groups; nothing if there are none.
+/// Encodes the extension with these groups; empty if there are none.
 pub fn groups_extension(groups: &[u32]) -> Vec<u8> {
     if groups.is_empty() {
         return Vec::new();

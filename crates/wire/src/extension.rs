@@ -5,14 +5,14 @@ use zerocopy::FromBytes;
 use crate::abi;
 use crate::request::Why;
 
-/// The supplementary groups the kernel names (of the caller's, the one that is the parent directory's group).
+/// Supplementary groups in the request: the parent directory's group, if the caller is in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Groups<'a> {
     gids: &'a [u8],
 }
 
 impl<'a> Groups<'a> {
-    /// Cuts `len` bytes of extensions off the end of `rest`: what stays is the operation's.
+    /// Splits `len` bytes of extensions off the end of `rest`; the remainder is the operation's.
     pub(crate) fn split(rest: &'a [u8], len: usize) -> Result<(&'a [u8], Self), Why> {
         let at = rest.len().checked_sub(len).ok_or(Why::Malformed)?;
         let (rest, mut extensions) = rest.split_at(at);

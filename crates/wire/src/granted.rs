@@ -1,9 +1,9 @@
-//! Grants of a built answer to the kernel: lookups and handles, read back from its bytes.
+//! Grants of a reply, read back from its bytes: lookups and handles.
 
 use crate::abi;
 
 const ENTRY: usize = size_of::<abi::EntryOut>();
-/// Inode number, offset, length of the name, type.
+/// Size of a row's header: inode number, offset, length of the name, type.
 const DIRENT: usize = 24;
 const NAMELEN: usize = 16;
 
@@ -11,22 +11,22 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The node of an answer that begins with an entry; 0: it says that there is none.
+/// Returns the node of a reply that begins with an entry; 0 for a missing name.
 pub fn node(answer: &[u8]) -> Option<u64> {
     word(answer, 0)
 }
 
-/// The handle of an answer to OPEN or OPENDIR.
+/// Returns the handle in a reply to OPEN or OPENDIR.
 pub fn handle(answer: &[u8]) -> Option<u64> {
     word(answer, 0)
 }
 
-/// The handle of an answer to CREATE or TMPFILE.
+/// Returns the handle in a reply to CREATE or TMPFILE.
 pub fn handle_of_created(answer: &[u8]) -> Option<u64> {
     word(answer, ENTRY)
 }
 
-/// The nodes of an answer to READDIRPLUS; 0 for entries without attributes.
+/// Returns the nodes in a reply to READDIRPLUS; 0 for entries without attributes.
 pub fn nodes_listed(answer: &[u8]) -> impl Iterator<Item = u64> {
     let mut rest = answer;
     std::iter::from_fn(move || {

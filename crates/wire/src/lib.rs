@@ -1,7 +1,7 @@
-//! The FUSE protocol (kernel ABI 7.45, Linux only) as types: a request parsed from slices, an answer built into one.
+//! The FUSE protocol (kernel ABI 7.45, Linux only) as types: requests parsed from slices, replies built into one.
 //!
-//! Pure: no I/O, no `unsafe`, no allocation. Only fixed-size numbers are copied while parsing: names and data are slices of
-//! the caller's buffer, whatever its alignment. INIT is not here: the mounting code negotiates.
+//! Pure: no I/O, no `unsafe`, no allocation. Parsing copies only fixed-size numbers; names and data are slices of the
+//! caller's buffer, whatever its alignment. INIT is not included: the mounting code negotiates.
 
 pub mod abi;
 mod answer;

@@ -1,4 +1,4 @@
-//! Notices to the kernel: cached names, attributes or data are out of date.
+//! Notices that tell the kernel to drop cached names, attributes or data.
 
 use std::ffi::CStr;
 
@@ -6,7 +6,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi;
 
-/// A notice, as it is written to the device.
+/// A notice as bytes for the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice(Vec<u8>);
 
@@ -14,7 +14,7 @@ pub struct Notice(Vec<u8>);
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const INC_EPOCH: i32 = 8;
-/// `FUSE_EXPIRE_ONLY`: the entry is asked for again at its next use. Kernels before 6.2 drop it at once.
+/// `FUSE_EXPIRE_ONLY`: the entry is looked up again at its next use. Kernels before 6.2 drop it at once.
 const EXPIRE_ONLY: u32 = 1;
 
 #[derive(IntoBytes, Immutable)]
@@ -34,7 +34,7 @@ struct EntryNotice {
 }
 
 impl Notice {
-    /// `name` in `parent` is to be asked for again at its next use.
+    /// Expires `name` in `parent`.
     #[must_use]
     pub fn name(parent: u64, name: &CStr) -> Self {
         let name_len = u32::try_from(name.count_bytes()).unwrap_or(u32::MAX);
@@ -42,19 +42,19 @@ impl Notice {
         Self::new(INVAL_ENTRY, &[entry.as_bytes(), name.to_bytes_with_nul()])
     }
 
-    /// The attributes of `ino` are to be asked for again.
+    /// Invalidates the attributes of `ino`.
     #[must_use]
     pub fn attributes(ino: u64) -> Self {
         Self::new(INVAL_INODE, &[InodeNotice { ino, offset: -1, len: 0 }.as_bytes()])
     }
 
-    /// The attributes of `ino` are to be asked for again, and its data is to be read again.
+    /// Invalidates the attributes and data of `ino`.
     #[must_use]
     pub fn data(ino: u64) -> Self {
         Self::new(INVAL_INODE, &[InodeNotice { ino, offset: 0, len: 0 }.as_bytes()])
     }
 
-    /// Every name is to be asked for again (Linux 6.16).
+    /// Expires every name (Linux 6.16).
     #[must_use]
     pub fn all_names() -> Self {
         Self::new(INC_EPOCH, &[])

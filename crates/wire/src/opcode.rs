@@ -1,4 +1,4 @@
-//! The opcodes of ABI 7.45, and how much of a request each one's own struct takes.
+//! Opcodes of ABI 7.45, and the size of each one's own struct.
 
 use std::mem::size_of;
 
@@ -7,8 +7,8 @@ use zerocopy::TryFromBytes;
 use crate::abi;
 use crate::request::Abi;
 
-/// Operation of a request. Those of other kinds of server only (INIT, NOTIFY_REPLY, the two of virtio-fs DAX) are known by
-/// name but never parsed.
+/// Operation of a request. Operations for other kinds of server (INIT, NOTIFY_REPLY, the two of virtio-fs DAX) have a
+/// name but are never parsed.
 #[expect(missing_docs, reason = "the kernel's names")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, TryFromBytes)]
 #[repr(u32)]
@@ -67,22 +67,22 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// The opcode of that number, if ABI 7.45 has one.
+    /// Returns the opcode with this number, if ABI 7.45 has one.
     pub fn from_raw(raw: u32) -> Option<Self> {
         zerocopy::try_transmute!(raw).ok()
     }
 
-    /// The number in the header.
+    /// Returns the number in the header.
     pub const fn raw(self) -> u32 {
         self as u32
     }
 
-    /// Whether the kernel waits for an answer. INTERRUPT is not waited for either, though an error may be sent.
+    /// True if the kernel waits for a reply. It does not wait after INTERRUPT, although an error may be sent.
     pub const fn wants_answer(self) -> bool {
         !matches!(self, Self::Forget | Self::BatchForget | Self::Interrupt | Self::NotifyReply)
     }
 
-    /// Bytes of the struct between the header and the rest: what /dev/fuse puts in line and the ring apart.
+    /// Size of the struct after the header, which /dev/fuse delivers inline and io_uring separately.
     pub const fn op_len(self, abi: Abi) -> usize {
         match self {
             Self::Lookup | Self::Readlink | Self::Symlink | Self::Unlink | Self::Rmdir => 0,

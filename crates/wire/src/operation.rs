@@ -1,4 +1,4 @@
-//! Requests of the kernel, one variant an operation, with names and data borrowed from the request's buffer.
+//! Requests of the kernel: one variant per operation, with names and data borrowed from the request's buffer.
 #![allow(
     missing_docs,
     reason = "variants and fields bear the kernel's names; what they do not say is said here"
@@ -11,7 +11,7 @@ use zerocopy::FromBytes;
 use crate::abi;
 use crate::attr::Timestamp;
 
-/// A parsed request. The inode it is about is the header's `nodeid` (for those with a name: the directory).
+/// A parsed request. Its inode is the header's `nodeid`; for requests with a name that is the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
     Lookup {
@@ -30,7 +30,7 @@ pub enum Operation<'a> {
         name: &'a CStr,
         target: &'a CStr,
     },
-    /// `rdev` as `decode_dev` takes it.
+    /// `rdev` is encoded as for `decode_dev`.
     Mknod {
         name: &'a CStr,
         mode: u32,
@@ -81,7 +81,7 @@ pub enum Operation<'a> {
         data: &'a [u8],
     },
     Statfs,
-    /// `lock_owner` means something if `release_flags` has one of `abi::RELEASE_*`.
+    /// `lock_owner` is valid if `release_flags` has one of `abi::RELEASE_*`.
     Release {
         fh: u64,
         flags: u32,
@@ -92,19 +92,19 @@ pub enum Operation<'a> {
         fh: u64,
         datasync: bool,
     },
-    /// `setxattr_flags` are 0 unless `Abi::setxattr_ext`.
+    /// `setxattr_flags` is 0 unless `Abi::setxattr_ext`.
     Setxattr {
         name: &'a CStr,
         value: &'a [u8],
         flags: u32,
         setxattr_flags: u32,
     },
-    /// `size` 0 asks how large the value is.
+    /// `size` 0 asks for the length of the value.
     Getxattr {
         name: &'a CStr,
         size: u32,
     },
-    /// `size` 0 asks how long the list is.
+    /// `size` 0 asks for the length of the list.
     Listxattr {
         size: u32,
     },
@@ -144,9 +144,9 @@ pub enum Operation<'a> {
         mask: u32,
     },
     Create(Creation<'a>),
-    /// The name is the kernel's own ("/"): nothing is to be linked under it.
+    /// The name is a placeholder of the kernel ("/"), not one to link.
     Tmpfile(Creation<'a>),
-    /// `unique` of the request to be interrupted; the header's own is another.
+    /// `unique` of the interrupted request; the header's is the INTERRUPT's own.
     Interrupt {
         unique: u64,
     },
@@ -186,7 +186,7 @@ pub enum Operation<'a> {
         nodeid_out: u64,
         fh_out: u64,
         off_out: u64,
-        /// Never more than an answer of that `width` can tell.
+        /// At most what a reply of that `width` can report.
         len: u64,
         flags: u64,
         width: CopyWidth,
@@ -200,32 +200,32 @@ pub enum Operation<'a> {
     },
 }
 
-/// Changes of a SETATTR: only the present fields.
+/// Changes of a SETATTR; absent fields stay unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
-    /// With the type's bits.
+    /// Includes the type's bits.
     pub mode: Option<u32>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
     pub size: Option<u64>,
     pub atime: Option<SetTime>,
     pub mtime: Option<SetTime>,
-    /// Sent under write-back caching only.
+    /// Sent only with write-back caching.
     pub ctime: Option<Timestamp>,
     pub fh: Option<u64>,
     pub lock_owner: Option<u64>,
-    /// The caller lacks CAP_FSETID: set-uid and set-gid go.
+    /// The caller lacks CAP_FSETID: clear set-uid and set-gid.
     pub kill_suidgid: bool,
 }
 
-/// A time to be set.
+/// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
     Now,
     At(Timestamp),
 }
 
-/// How CREATE and TMPFILE make a file.
+/// Parameters of CREATE and TMPFILE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Creation<'a> {
     pub name: &'a CStr,
@@ -235,7 +235,7 @@ pub struct Creation<'a> {
     pub open_flags: u32,
 }
 
-/// A lock asked about, set, or waited for.
+/// A lock to test, set, or wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lk {
     pub fh: u64,
@@ -254,7 +254,7 @@ pub struct FileLock {
     pub pid: u32,
 }
 
-/// Which of the two requests a copy came by: how large a count its answer can carry.
+/// Width of the count in a copy's reply, by its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyWidth {
     /// COPY_FILE_RANGE.

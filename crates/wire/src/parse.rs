@@ -1,4 +1,4 @@
-//! From an opcode and its bytes to an operation.
+//! Parses an operation from its opcode and bytes.
 
 use std::ffi::CStr;
 
@@ -12,11 +12,11 @@ use crate::request::{Abi, Why};
 
 type Parsed<'a> = Result<Operation<'a>, Why>;
 
-/// The most a COPY_FILE_RANGE can tell of, rounded down to whole pages so that the caller goes on aligned.
+/// Largest count that COPY_FILE_RANGE can report, rounded down to pages so that the caller continues aligned.
 const COPY_MAX: u64 = 0xffff_f000;
 
 impl<'a> Operation<'a> {
-    /// `rest` without the extensions. Every byte of it must be spoken for.
+    /// `rest` without the extensions. Every byte of it must belong to a field.
     pub(crate) fn parse(abi: Abi, opcode: Opcode, op_in: &[u8], rest: &'a [u8]) -> Parsed<'a> {
         let mut body = Body { op_in, rest };
         let op = body.operation(abi, opcode)?;
@@ -308,12 +308,12 @@ impl<'a> Body<'_, 'a> {
     }
 }
 
-/// A field that counts only if its flag is set.
+/// Returns a field that is valid only if its flag is set.
 fn given<T>(flags: u32, flag: u32, value: T) -> Option<T> {
     (flags & flag != 0).then_some(value)
 }
 
-/// A whole second or more of nanoseconds is refused: `utimensat` takes some such numbers for UTIME_NOW and UTIME_OMIT.
+/// Nanoseconds of a second or more are refused: `utimensat` takes some such numbers for UTIME_NOW and UTIME_OMIT.
 fn timestamp(sec: u64, nsec: u32) -> Result<Timestamp, Why> {
     match nsec {
         0..1_000_000_000 => Ok(Timestamp { sec: sec.cast_signed(), nsec }),

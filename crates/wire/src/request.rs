@@ -17,11 +17,11 @@ pub struct Abi {
 /// Header of every request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes of the whole request, this header included.
+    /// Length of the whole request in bytes, with this header.
     pub len: u32,
-    /// The opcode's number, known or not.
+    /// Number of the opcode, known or not.
     pub opcode: u32,
-    /// Id that the answer must carry.
+    /// Id that the reply must carry.
     pub unique: u64,
     /// The inode it is about.
     pub nodeid: u64,
@@ -29,9 +29,9 @@ pub struct Header {
     pub uid: u32,
     /// The caller's file system gid.
     pub gid: u32,
-    /// The caller's process; 0 outside the daemon's pid namespace, or if the kernel asks for itself.
+    /// The caller's process id; 0 outside the daemon's PID namespace, or for the kernel itself.
     pub pid: u32,
-    /// Bytes of extensions at the end, in units of 8.
+    /// Length of the extensions at the end, in units of 8 bytes.
     pub total_extlen: u16,
 }
 
@@ -50,13 +50,13 @@ impl Header {
     }
 }
 
-/// Why a request is not one of ours.
+/// Reason why a request cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
-    /// Its bytes are not what its opcode promises.
+    /// Its bytes do not match its opcode.
     #[error("malformed request")]
     Malformed,
-    /// We do not speak it; ENOSYS tells the kernel not to ask again.
+    /// Unknown opcode; ENOSYS makes the kernel stop sending it.
     #[error("unknown opcode {0}")]
     UnknownOpcode(u32),
 }
@@ -65,14 +65,14 @@ pub enum Why {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Refused {
-    /// Id to answer, if an answer is possible and expected.
+    /// Id to reply to, if a reply is possible and expected.
     pub unique: Option<u64>,
     /// The fault.
     pub why: Why,
 }
 
 impl Refused {
-    /// The errno to answer with.
+    /// Returns the errno of the reply.
     pub const fn errno(self) -> i32 {
         const EIO: i32 = 5;
         const ENOSYS: i32 = 38;
@@ -87,26 +87,26 @@ impl Refused {
     }
 }
 
-/// A request of the kernel's.
+/// A parsed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
     /// Caller and inode.
     pub header: Header,
     /// The operation.
     pub op: Operation<'a>,
-    /// Groups the caller is in, beside the header's `gid`.
+    /// Supplementary groups of the caller, besides the header's `gid`.
     pub groups: Groups<'a>,
 }
 
 impl<'a> Request<'a> {
-    /// Parses a request in three slices, as the ring delivers it: `header` and `op_in` may be longer than their
-    /// structs, `rest` must be exactly what was delivered (`payload_sz`).
+    /// Parses a request in three slices, as io_uring delivers it. `header` and `op_in` may be longer than their
+    /// structs; `rest` must have exactly the delivered length (`payload_sz`).
     pub fn parse(abi: Abi, header: &[u8], op_in: &[u8], rest: &'a [u8]) -> Result<Self, Refused> {
         let (header, opcode) = identify(header)?;
         Self::assemble(abi, header, opcode, op_in, rest)
     }
 
-    /// Parses a request in one slice, as /dev/fuse delivers it: `message` must be exactly what was read.
+    /// Parses a request in one slice, as /dev/fuse delivers it; `message` must have exactly the length that was read.
     pub fn parse_contiguous(abi: Abi, message: &'a [u8]) -> Result<Self, Refused> {
         let (header, opcode) = identify(message)?;
         let malformed = Refused::new(&header, opcode, Why::Malformed);
@@ -133,7 +133,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Reads the header. An opcode we do not know is answered: so far every one the kernel added waits for it.
+/// Reads the header. An unknown opcode gets a reply, because so far the kernel waits for one to each that it added.
 fn identify(bytes: &[u8]) -> Result<(Header, Opcode), Refused> {
     let header = Header::parse(bytes).ok_or(Refused { unique: None, why: Why::Malformed })?;
     let Some(opcode) = Opcode::from_raw(header.opcode) else {

@@ -1,4 +1,4 @@
-//! Tests of the codec: what is built parses back, what is broken is refused, nothing panics.
+//! Tests of the codec: encoding and parsing are inverse, malformed input is refused, nothing panics.
 
 mod answers;
 mod dirents;

@@ -26,8 +26,8 @@ fn a_copy_that_succeeds_is_on_disk_with_what_was_there_already() {
     assert_eq!(sh(pool.path(), "cd names; find . | sort"), ".\n./d\n./d/link\n./d/pipe");
     // What another program put there a moment ago.
     sh(pool.path(), &format!("cp -a '{}/d' .", tree.display()));
-    let told = copy(&tree.join("d"), pool.path());
-    assert_eq!(told["already_there"], 3);
+    let answer = copy(&tree.join("d"), pool.path());
+    assert_eq!(answer["already_there"], 3);
     cut_power(&mut pool);
     assert_eq!(sh(pool.path(), "cd d; find . | sort; cat there"), ".\n./link\n./pipe\n./there\ntext");
 }
@@ -53,8 +53,8 @@ fn links_pipes_and_flags_that_a_killed_copy_left_unfinished_are_finished() {
     );
     sh(&tree, "chattr +a fixed 2>/dev/null || true");
     let flagged = sh(&tree, "lsattr fixed 2>/dev/null | cut -c6 || true") == "a";
-    let told = copy(&tree, pool.path());
-    assert_eq!(told["failed"], serde_json::json!([]));
+    let answer = copy(&tree, pool.path());
+    assert_eq!(answer["failed"], serde_json::json!([]));
     let look = "find . -mindepth 1 -printf '%P|%u|%g|%m|%T@\n' | sort";
     assert_eq!(sh(pool.at("tree"), look), sh(&tree, look));
     if flagged {

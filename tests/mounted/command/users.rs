@@ -55,11 +55,11 @@ fn a_users_pool_is_his_to_ask() {
         other = STRANGER - 1,
     );
     fs::write(home.join("scenario"), scenario).unwrap();
-    let told = sh(home, "unshare --mount --propagation private bash -euo pipefail scenario");
+    let output = sh(home, "unshare --mount --propagation private bash -euo pipefail scenario");
     let expected = format!(
         "socket 600 {STRANGER}\nhis ff\nchanged mfs\nanother 5\nanother 5\nelsewhere 3\nconfined NoNewPrivs: 1 Seccomp: 2\nunmounted"
     );
-    assert_eq!(told, expected);
+    assert_eq!(output, expected);
     let read = |name: &str| fs::read_to_string(home.join(name)).unwrap();
     let listed = checked("list", &read("list"));
     // Root's pools, of other tests, may be listed with it.

@@ -47,21 +47,21 @@ pub(super) struct Contents {
 impl Contents {
     /// Crates in `released` when they are built for `target`.
     pub(super) fn read(released: &[&str], target: &str) -> Result<Self> {
-        let told = exec::quiet("cargo")
+        let output = exec::quiet("cargo")
             .args(["metadata", "--format-version=1", "--locked", "--filter-platform", target])
             .run()?
             .stdout;
         let lock = fs::read_to_string(exec::root().join("Cargo.lock")).context("Cargo.lock")?;
-        Self::of(&serde_json::from_str(&told)?, &toml::from_str(&lock)?, released)
+        Self::of(&serde_json::from_str(&output)?, &toml::from_str(&lock)?, released)
     }
 
-    fn of(told: &Metadata, lock: &Lock, released: &[&str]) -> Result<Self> {
+    fn of(output: &Metadata, lock: &Lock, released: &[&str]) -> Result<Self> {
         let mut sums = BTreeMap::new();
         for locked in &lock.package {
             sums.insert((locked.name.as_str(), locked.version.as_str()), locked.checksum.as_ref());
         }
         let ours = |name: &&str| {
-            let package = told.packages.iter().find(|p| p.name == **name && p.source.is_none());
+            let package = output.packages.iter().find(|p| p.name == **name && p.source.is_none());
             package.map(|package| package.id.clone()).with_context(|| format!("no package {name}"))
         };
         let released: Vec<String> = released.iter().map(ours).collect::<Result<_>>()?;
@@ -71,8 +71,8 @@ impl Contents {
             if crates.contains_key(&id) {
                 continue;
             }
-            let package = told.packages.iter().find(|p| p.id == id).with_context(|| id.clone())?;
-            let node = told.resolve.nodes.iter().find(|node| node.id == id).with_context(|| id.clone())?;
+            let package = output.packages.iter().find(|p| p.id == id).with_context(|| id.clone())?;
+            let node = output.resolve.nodes.iter().find(|node| node.id == id).with_context(|| id.clone())?;
             let sum = sums.get(&(package.name.as_str(), package.version.as_str())).copied().flatten();
             let uses: BTreeSet<&String> =
                 node.deps.iter().filter(|uses| uses.is_in_the_program()).map(|uses| &uses.pkg).collect();
@@ -108,8 +108,8 @@ impl Contents {
 
 /// Target of this machine's compiler.
 pub(super) fn host() -> Result<String> {
-    let told = exec::quiet("rustc").arg("-vV").run()?.stdout;
-    let host = told.lines().find_map(|line| line.strip_prefix("host: "));
+    let output = exec::quiet("rustc").arg("-vV").run()?.stdout;
+    let host = output.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).context("rustc does not tell its host")
 }
 
@@ -181,7 +181,7 @@ pub(super) fn sample() -> Contents {
     };
     let uses =
         |name: &str, kind: Option<&str>| json!({"pkg": format!("{name}-id"), "dep_kinds": [{"kind": kind}]});
-    let told = json!({
+    let output = json!({
         "packages": [package("ours", "MIT OR Apache-2.0", None), package("used", "MIT", Some("registry")),
                      package("builds", "GPL-3.0", Some("registry"))],
         "resolve": {"nodes": [
@@ -191,8 +191,8 @@ pub(super) fn sample() -> Contents {
     });
     let lock = "[[package]]\nname = \"ours\"\nversion = \"1.2.3\"\n\
                 [[package]]\nname = \"used\"\nversion = \"1.2.3\"\nchecksum = \"abc\"\n";
-    let told = serde_json::from_value(told).expect("metadata");
-    Contents::of(&told, &toml::from_str(lock).expect("a lock file"), &["ours"]).expect("contents")
+    let output = serde_json::from_value(output).expect("metadata");
+    Contents::of(&output, &toml::from_str(lock).expect("a lock file"), &["ours"]).expect("contents")
 }
 
 #[cfg(test)]

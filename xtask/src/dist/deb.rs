@@ -101,9 +101,9 @@ fn libraries(stage: &Stage) -> Result<String> {
     let dir = tempfile::tempdir()?;
     fs::create_dir(dir.path().join("debian"))?;
     fs::write(dir.path().join("debian/control"), "Source: fsstack\n\nPackage: fsstack\nArchitecture: any\n")?;
-    let told = exec::quiet("dpkg-shlibdeps").arg("-O").args(stage.programs()).dir(dir.path()).run()?.stdout;
-    let depends = told.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
-    depends.map(str::to_owned).with_context(|| format!("dpkg-shlibdeps: {told}"))
+    let output = exec::quiet("dpkg-shlibdeps").arg("-O").args(stage.programs()).dir(dir.path()).run()?.stdout;
+    let depends = output.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
+    depends.map(str::to_owned).with_context(|| format!("dpkg-shlibdeps: {output}"))
 }
 
 /// Files that the administrator may change: dpkg asks before it replaces them.

@@ -116,8 +116,8 @@ pub(crate) fn default_out() -> Result<PathBuf> {
 
 /// Time of the last commit; without one, zero.
 fn time() -> String {
-    let told = exec::quiet("git").args(["log", "-1", "--format=%ct"]).run();
-    told.map_or_else(|_| "0".to_owned(), |told| told.stdout.trim().to_owned())
+    let output = exec::quiet("git").args(["log", "-1", "--format=%ct"]).run();
+    output.map_or_else(|_| "0".to_owned(), |output| output.stdout.trim().to_owned())
 }
 
 fn written(release: &Release, what: &str, text: &str) -> Result<PathBuf> {
@@ -142,8 +142,8 @@ fn tarball(stage: &Stage, release: &Release) -> Result<PathBuf> {
 
 fn sums(release: &Release, made: &[PathBuf]) -> Result<PathBuf> {
     let names = made.iter().filter_map(|file| file.file_name());
-    let told = exec::quiet("sha256sum").args(names).dir(&release.out).run()?.stdout;
+    let output = exec::quiet("sha256sum").args(names).dir(&release.out).run()?.stdout;
     let file = release.out.join(SUMS);
-    fs::write(&file, told).with_context(|| file.display().to_string())?;
+    fs::write(&file, output).with_context(|| file.display().to_string())?;
     Ok(file)
 }

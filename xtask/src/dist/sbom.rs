@@ -36,14 +36,14 @@ pub(super) fn document(contents: &Contents) -> Result<String> {
 }
 
 fn component(one: &Crate) -> Value {
-    let mut told = json!({
+    let mut report = json!({
         "type": "library", "bom-ref": one.purl(), "name": one.name, "version": one.version, "purl": one.purl(),
         "licenses": [{"expression": canonical(&one.licence)}],
     });
     if let Some(sum) = &one.sum {
-        told["hashes"] = json!([{"alg": "SHA-256", "content": sum}]);
+        report["hashes"] = json!([{"alg": "SHA-256", "content": sum}]);
     }
-    told
+    report
 }
 
 #[cfg(test)]
@@ -52,14 +52,14 @@ mod tests {
 
     #[test]
     fn every_crate_is_named_with_what_it_uses() {
-        let told: Value =
+        let report: Value =
             serde_json::from_str(&document(&super::super::contents::sample()).unwrap()).unwrap();
         let names: Vec<&Value> =
-            told["components"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+            report["components"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
         assert_eq!(names, ["ours", "used"]);
-        assert_eq!(told["components"][1]["hashes"][0]["content"], "abc");
+        assert_eq!(report["components"][1]["hashes"][0]["content"], "abc");
         assert_eq!(
-            told["dependencies"][1],
+            report["dependencies"][1],
             json!({"ref": "pkg:cargo/ours@1.2.3", "dependsOn": ["pkg:cargo/used@1.2.3"]})
         );
     }

@@ -46,8 +46,8 @@ impl Symbols {
 
 /// The build id that the linker gave to a program, in hexadecimal digits.
 fn build_id(program: &Path) -> Result<String> {
-    let told = exec::quiet("readelf").args(["--notes", "--wide"]).arg(program).run()?.stdout;
-    let id = told.lines().find_map(|line| line.split_once("Build ID: ")).map(|(_, id)| id.trim());
+    let output = exec::quiet("readelf").args(["--notes", "--wide"]).arg(program).run()?.stdout;
+    let id = output.lines().find_map(|line| line.split_once("Build ID: ")).map(|(_, id)| id.trim());
     let id = id.with_context(|| format!("{}: without a build id", program.display()))?;
     ensure!(
         id.len() > 2 && id.bytes().all(|b| b.is_ascii_hexdigit()),

@@ -34,7 +34,7 @@ pub(crate) fn a_name_on_a_dead_branch(test_bed: &mut TestBed) -> Result<Reported
     test_bed.server()?.kill()?;
     forget();
     match fs::metadata(test_bed.at("there")) {
-        Ok(_) => bad("it is told as if nothing had happened"),
+        Ok(_) => bad("the answer is as if nothing had happened"),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => bad("ENOENT: \"it does not exist\""),
         Err(error) => good(errno(&error)),
     }
@@ -70,7 +70,7 @@ pub(crate) fn the_other_branch(test_bed: &mut TestBed) -> Result<Reported> {
     let read = fs::read(test_bed.at("here"));
     let size = rustix::fs::statvfs(test_bed.at("")).map_err(std::io::Error::from);
     match (read, size) {
-        (Ok(_), Ok(_)) => good("read; free space is told"),
+        (Ok(_), Ok(_)) => good("read; free space is reported"),
         (Err(error), _) => bad(format!("reading it: {}", errno(&error))),
         (_, Err(error)) => bad(format!("statfs: {}", errno(&error))),
     }
@@ -188,7 +188,7 @@ pub(crate) fn a_shut_down_disk(test_bed: &mut TestBed) -> Result<Reported> {
     command("xfs_io").args(["-x", "-c", "shutdown"]).arg(test_bed.branch("b")?.path()).run()?;
     forget();
     match fs::metadata(test_bed.at("there")) {
-        Ok(_) => bad("it is told as if nothing had happened"),
+        Ok(_) => bad("the answer is as if nothing had happened"),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => bad("ENOENT: \"it does not exist\""),
         Err(error) => good(errno(&error)),
     }

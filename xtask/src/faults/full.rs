@@ -91,7 +91,7 @@ pub(crate) fn new_names(test_bed: &mut TestBed) -> Result<Reported> {
     ];
     let refused: Vec<String> = made
         .iter()
-        .filter_map(|(what, told)| told.as_ref().err().map(|e| format!("{what} {}", errno(e))))
+        .filter_map(|(what, answer)| answer.as_ref().err().map(|e| format!("{what} {}", errno(e))))
         .collect();
     if refused.is_empty() { good("file, directory and link are made") } else { bad(refused.join(", ")) }
 }

@@ -79,8 +79,8 @@ pub(crate) fn a_dead_brick(test_bed: &mut TestBed) -> Result<Reported> {
     let seen = stat_all(test_bed);
     lab.heal(Duration::from_secs(60))?;
     match seen {
-        (there, 0, told) => {
-            good(format!("{there} of {FILES} are told, the others {}", told.unwrap_or_default()))
+        (there, 0, answer) => {
+            good(format!("{there} of {FILES} are answer, the others {}", answer.unwrap_or_default()))
         }
         (_, missing, _) => bad(format!("ENOENT for {missing} of {FILES}: \"it does not exist\"")),
     }
@@ -107,8 +107,8 @@ pub(crate) fn a_stopped_server(test_bed: &mut TestBed) -> Result<Reported> {
     let seen = stat_all(test_bed);
     lab.heal(Duration::from_secs(60))?;
     match seen {
-        (0, 0, told) => good(told.unwrap_or_default()),
-        (there, 0, _) => bad(format!("{there} of {FILES} are told as if nothing had happened")),
+        (0, 0, answer) => good(answer.unwrap_or_default()),
+        (there, 0, _) => bad(format!("{there} of {FILES} are answered as if nothing had happened")),
         (_, missing, _) => bad(format!("ENOENT for {missing} of {FILES}: \"it does not exist\"")),
     }
 }

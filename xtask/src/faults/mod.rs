@@ -145,7 +145,7 @@ impl Faults {
                 println!("SKIP {}: {why}", case.fault);
                 continue;
             }
-            let shown = |(_, told): &(Subject, Reported)| !told.text.starts_with(NOT_SHOWN);
+            let shown = |(_, result): &(Subject, Reported)| !result.text.starts_with(NOT_SHOWN);
             if let Some(row) = kept.row(case.fault).filter(|row| row.iter().all(shown)) {
                 rows.push((case.fault, row.clone()));
                 continue;
@@ -164,7 +164,7 @@ impl Faults {
             gluster::down()?;
         }
         let ours = |row: &[(Subject, Reported)]| {
-            row.iter().any(|(subject, told)| subject.transport().is_some() && !told.good)
+            row.iter().any(|(subject, result)| subject.transport().is_some() && !result.good)
         };
         let failed: Vec<&str> = rows.iter().filter(|(_, row)| ours(row)).map(|(fault, _)| *fault).collect();
         if whole {
@@ -186,10 +186,10 @@ impl Faults {
             if unwanted || (subject == Subject::FsstackRing && !rings) {
                 continue;
             }
-            let told = judge(case, subject, helper)?;
-            let mark = if told.good { "" } else { "FAULT: " };
-            println!("{}: {}: {mark}{}", subject.label(), case.fault, told.text);
-            row.push((subject, told));
+            let result = judge(case, subject, helper)?;
+            let mark = if result.good { "" } else { "FAULT: " };
+            println!("{}: {}: {mark}{}", subject.label(), case.fault, result.text);
+            row.push((subject, result));
         }
         Ok(row)
     }
@@ -208,26 +208,26 @@ fn gluster_missing() -> Option<String> {
 fn judge(case: &'static Case, subject: Subject, helper: &Path) -> Result<Reported> {
     let home = cleanup::fresh("faults")?;
     let _home = Entry::dir(&home)?;
-    let (tell, told) = channel();
+    let (tell, result) = channel();
     let (at, helper) = (home.clone(), helper.to_owned());
     let judging = std::thread::Builder::new().name("fault".into()).spawn(move || {
-        let told = TestBed::fresh(subject, &at, &helper).and_then(|mut test_bed| (case.run)(&mut test_bed));
+        let result = TestBed::fresh(subject, &at, &helper).and_then(|mut test_bed| (case.run)(&mut test_bed));
         // It is listened to until it is over.
-        let _heard = tell.send(told);
+        let _heard = tell.send(result);
     })?;
     let began = Instant::now();
-    let told = match told.recv_timeout(LIMIT) {
-        Ok(told) => told,
+    let result = match result.recv_timeout(LIMIT) {
+        Ok(result) => result,
         Err(RecvTimeoutError::Timeout) => {
             free(&home)?;
-            told.recv_timeout(LIMIT).context("it hangs even when its mounts are aborted")??;
+            result.recv_timeout(LIMIT).context("it hangs even when its mounts are aborted")??;
             bad(format!("hangs: aborted after {} s", began.elapsed().as_secs()))
         }
         Err(RecvTimeoutError::Disconnected) => bail!("{}: {}: the case panicked", subject.name(), case.fault),
     };
     let _ended = judging.join();
     // What cannot be brought about for a union is no answer of that union.
-    told.or_else(|error| Ok(Reported { good: false, text: format!("{NOT_SHOWN}: {error:#}") }))
+    result.or_else(|error| Ok(Reported { good: false, text: format!("{NOT_SHOWN}: {error:#}") }))
 }
 
 /// Callers that wait for a daemon below `home` get an error.
@@ -252,16 +252,19 @@ fn table(rows: &[(&str, Row)], helper: &Path, rings: bool, commit: Option<&str>)
     writeln!(text, "\n|{}", "---|".repeat(subjects.len() + 1))?;
     for (fault, row) in rows {
         write!(text, "| {fault} |")?;
-        for (_, told) in row {
-            let cell = told.text.replace('|', "/");
-            if told.good { write!(text, " {cell} |")? } else { write!(text, " **{cell}** |")? }
+        for (_, result) in row {
+            let cell = result.text.replace('|', "/");
+            if result.good { write!(text, " {cell} |")? } else { write!(text, " **{cell}** |")? }
         }
         text.push('\n');
     }
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let faults = |subject: &Subject| {
-        let counts = |told: &Reported| !told.good && !told.text.starts_with(NOT_SHOWN);
-        rows.iter().flat_map(|(_, row)| row).filter(|(known, told)| known == subject && counts(told)).count()
+        let counts = |result: &Reported| !result.good && !result.text.starts_with(NOT_SHOWN);
+        rows.iter()
+            .flat_map(|(_, row)| row)
+            .filter(|(known, result)| known == subject && counts(result))
+            .count()
     };
     let counts: Vec<String> =
         subjects.iter().map(|subject| format!("{} {}", subject.label(), faults(subject))).collect();
@@ -296,8 +299,8 @@ fn about(helper: &Path) -> Result<String> {
 }
 
 fn git() -> Result<String> {
-    let told = exec::quiet("git").args(["rev-parse", "--short=9", "HEAD"]).run()?;
-    Ok(told.stdout.trim().to_owned())
+    let result = exec::quiet("git").args(["rev-parse", "--short=9", "HEAD"]).run()?;
+    Ok(result.stdout.trim().to_owned())
 }
 
 fn write(table: &str) -> Result<()> {

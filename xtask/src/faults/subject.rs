@@ -77,13 +77,13 @@ impl Subject {
 
     /// Its version, as it tells it.
     pub(crate) fn version(self, helper: &Path) -> Result<String> {
-        let told = match self {
+        let output = match self {
             Self::Fsstack | Self::FsstackRing => command(helper).arg("--version").output()?,
             Self::Mhddfs | Self::Mergerfs => {
                 command("dpkg-query").args(["-W", "-f", "${Version}", self.name()]).output()?
             }
         };
-        Ok(told.stdout.lines().next().unwrap_or("unknown").trim().to_owned())
+        Ok(output.stdout.lines().next().unwrap_or("unknown").trim().to_owned())
     }
 
     /// Mounts it over `branches` at `target`; fsstack's program is `helper`.

@@ -214,10 +214,10 @@ pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     act: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    let (tell, told) = channel();
+    let (tell, answer) = channel();
     let asked = std::thread::Builder::new().name("fault-probe".into()).spawn(move || {
         // Nobody may be waiting any more.
         let _waits = tell.send(act());
     });
-    asked.ok().and_then(|_| told.recv_timeout(limit).ok())
+    asked.ok().and_then(|_| answer.recv_timeout(limit).ok())
 }

@@ -152,8 +152,9 @@ fn able() -> Result<()> {
 
 fn exec(lab: &Gluster, words: &[String]) -> Result<()> {
     let Some((program, arguments)) = words.split_first() else { bail!("no program was named") };
-    let told = lab.inside(program)?.args(arguments).limit(Duration::from_secs(3600)).passed_on().output()?;
-    ensure!(told.code == 0, "{program} ended with {}", told.code);
+    let output =
+        lab.inside(program)?.args(arguments).limit(Duration::from_secs(3600)).passed_on().output()?;
+    ensure!(output.code == 0, "{program} ended with {}", output.code);
     Ok(())
 }
 

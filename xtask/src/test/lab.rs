@@ -49,9 +49,9 @@ pub(super) fn run(mut row: ReportRow, commands: &[Vec<&'static str>], helper: &P
         Err(e) => return row.skipped(format!("GlusterFS cannot be had here, {}", first_line(&e))),
     };
     for args in commands {
-        let told =
+        let output =
             super::run_counted(exec::cargo().args(args).env(test_bed::VARIABLE, ground_of(args)), helper);
-        row = match told {
+        row = match output {
             Ok((counted, skips)) => row.counted(counted, skips),
             Err(e) => row.failed(format!("{e:#}")),
         };

@@ -303,9 +303,9 @@ fn run_counted(run: Run, helper: &PathBuf) -> Result<(counts::TestCounts, Vec<St
     let list = tempfile::NamedTempFile::new()?;
     // A system call that the daemon is not known to make ends it, and the test with it.
     let run = run.env("FSSTACK_BIN", helper).env("FSSTACK_SKIPS", list.path()).env(SECCOMP, "kill");
-    let told = run.env("FSSTACK_DIST", dist::default_out()?).output()?;
-    let mut counted = counts::read(&format!("{}\n{}", told.stdout, told.stderr));
-    if told.code != 0 && counted.failed == 0 {
+    let output = run.env("FSSTACK_DIST", dist::default_out()?).output()?;
+    let mut counted = counts::read(&format!("{}\n{}", output.stdout, output.stderr));
+    if output.code != 0 && counted.failed == 0 {
         // It did not come to running tests, or not to their end.
         counted.failed = 1;
     }

@@ -176,8 +176,8 @@ fn sum(lines: &str) -> Result<Judged> {
 mod tests {
     #[test]
     fn families_are_added_up() {
-        let told = super::sum("pairs\t30\t710\t0\nalone\t12\t90\t2\n").unwrap().to_string();
-        assert!(told.starts_with("800 states of 42 scenarios judged, 2 wrong"), "{told}");
+        let result = super::sum("pairs\t30\t710\t0\nalone\t12\t90\t2\n").unwrap().to_string();
+        assert!(result.starts_with("800 states of 42 scenarios judged, 2 wrong"), "{result}");
         assert!(super::sum("pairs\tmany\t1\t0\n").is_err());
     }
 

@@ -73,8 +73,8 @@ mod tests {
         assert_eq!(options(table), ["far-away", "near"]);
         assert_eq!(few_files(&files), [""; 0]);
         files.push(at("three", "given(\"near\")"));
-        let told = few_files(&files);
-        assert!(told[0].starts_with("`near` is named in 5: ") && told.len() == 1, "{told:?}");
+        let answer = few_files(&files);
+        assert!(answer[0].starts_with("`near` is named in 5: ") && answer.len() == 1, "{answer:?}");
         assert_eq!(few_files(&[]).len(), 1, "a table that moved is not an empty one");
     }
 }

@@ -157,8 +157,8 @@ mod tests {
             source("crates/engine/src/a.rs", code),
             source(LOG_LINES, "| A | `PATH: the disk is gone: REASON` | |\n"),
         ];
-        let told = log_lines(&sources);
-        assert!(told.len() == 1 && told[0].contains("not in the page"), "{told:?}");
+        let answer = log_lines(&sources);
+        assert!(answer.len() == 1 && answer[0].contains("not in the page"), "{answer:?}");
     }
 
     #[test]
@@ -167,8 +167,8 @@ mod tests {
             source("docs/a.md", "# A\n[1](dev/b.md#the-pool-s) [2](dev/b.md#gone) [3](c.md) [4](#a)\n"),
             source("docs/dev/b.md", "# B\n## The `pool`: s\n[1](../a.md) [2](https://example.org/x)\n"),
         ];
-        let told = links(&sources);
-        assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].contains("#gone") && told[1].contains("c.md"), "{told:?}");
+        let answer = links(&sources);
+        assert_eq!(answer.len(), 2, "{answer:?}");
+        assert!(answer[0].contains("#gone") && answer[1].contains("c.md"), "{answer:?}");
     }
 }

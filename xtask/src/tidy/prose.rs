@@ -94,7 +94,7 @@ mod tests {
     fn relative_openings_and_persons_are_refused() {
         let lines = [
             "//! What this is.\n\n/// Of all, the last.\n/// What goes on is fine here.",
-            "fn f() {}\n// He is told.\n/// Returns `told`, as `his` name.\nfn g() {}\n",
+            "fn f() {}\n// He is answer.\n/// Returns `answer`, as `his` name.\nfn g() {}\n",
         ];
         let code = lines.join("\n");
         let sources = [source("crates/sys/src/a.rs", &code), source("tests/src/a.rs", &code)];

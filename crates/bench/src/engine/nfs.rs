@@ -151,7 +151,7 @@ impl Answers {
     fn pass_on(mut self, tell: &Sender<io::Result<usize>>) {
         let mut answer = Vec::with_capacity(self.block + 1024);
         loop {
-            let told = match take(&mut self.stream, &mut self.pace, &mut answer) {
+            let failure = match take(&mut self.stream, &mut self.pace, &mut answer) {
                 Ok(()) => self.slot(&answer),
                 // Shut down at the end, or by the server: no call waits, or all get the error.
                 Err(e) => {
@@ -159,7 +159,7 @@ impl Answers {
                     return;
                 }
             };
-            if tell.send(told).is_err() {
+            if tell.send(failure).is_err() {
                 return;
             }
         }

@@ -11,10 +11,10 @@ use fsstack_lab::{MiB, needs};
 
 /// Refused with one line that says so, and nothing written.
 fn refused(args: &[&str], dirs: &[&Path], says: &str) {
-    let told = run(args);
-    assert_eq!(told.code, 1, "{args:?}: {}", told.stderr);
-    assert!(told.stderr.contains(says), "{args:?}: {}", told.stderr);
-    assert_eq!(told.stderr.trim_end().lines().count(), 1, "{}", told.stderr);
+    let output = run(args);
+    assert_eq!(output.code, 1, "{args:?}: {}", output.stderr);
+    assert!(output.stderr.contains(says), "{args:?}: {}", output.stderr);
+    assert_eq!(output.stderr.trim_end().lines().count(), 1, "{}", output.stderr);
     dirs.iter().for_each(|dir| assert_eq!(names(dir), Vec::<String>::new()));
 }
 
@@ -24,7 +24,7 @@ fn two_targets_are_compared_and_left_as_they_were() {
     let (a, b, out) = (home.path().join("a"), home.path().join("b"), home.path().join("out"));
     [&a, &b].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
     for engine in [&["psync"][..], &["io_uring", "--depth", "8"], &["io_uring", "--registered"], &["mmap"]] {
-        let told = bench(&["compare", "--rounds", "5", "--file-size", "1M", "--block", "64K", "--engine"])
+        let output = bench(&["compare", "--rounds", "5", "--file-size", "1M", "--block", "64K", "--engine"])
             .args(engine)
             .args(["--op", "write,read,rewrite", "--tasks", "2", "--files", "shared"])
             .arg("--target")
@@ -35,7 +35,7 @@ fn two_targets_are_compared_and_left_as_they_were() {
             .arg(&out)
             .output()
             .unwrap();
-        assert_eq!(told.code, 0, "{}", told.stderr);
+        assert_eq!(output.code, 0, "{}", output.stderr);
         let results = results(&out);
         assert_eq!(results["measurements"].as_array().unwrap().len(), 3 * 2 * 5);
         for one in results["measurements"].as_array().unwrap() {
@@ -46,7 +46,7 @@ fn two_targets_are_compared_and_left_as_they_were() {
             let ratio = summary.get("ratio");
             assert_eq!(ratio.is_some(), summary["target"] == "pool");
         }
-        assert!(told.stdout.contains("write") && told.stdout.contains("pool"), "{}", told.stdout);
+        assert!(output.stdout.contains("write") && output.stdout.contains("pool"), "{}", output.stdout);
         assert_eq!((names(&a), names(&b)), (vec![], vec![]));
         assert_eq!(names(&out), ["plot.svg", "report.html", "report.md", "results.csv", "results.json"]);
     }
@@ -58,7 +58,7 @@ fn operations_on_names_are_counted() {
     let out = dir.path().join("out");
     let work = dir.path().join("work");
     fs::create_dir(&work).unwrap();
-    let told = bench(&["compare", "--rounds", "1", "--warmups", "0", "--entries", "20", "--tasks", "3"])
+    let output = bench(&["compare", "--rounds", "1", "--warmups", "0", "--entries", "20", "--tasks", "3"])
         .args(["--op", "create,stat,open,rename,readdir,unlink,mkdir,rmdir,file-cycle,dir-cycle"])
         .arg("--target")
         .arg(format!("here={}", work.display()))
@@ -66,7 +66,7 @@ fn operations_on_names_are_counted() {
         .arg(&out)
         .output()
         .unwrap();
-    assert_eq!(told.code, 0, "{}", told.stderr);
+    assert_eq!(output.code, 0, "{}", output.stderr);
     let results = results(&out);
     let measured = results["measurements"].as_array().unwrap();
     assert_eq!(measured.len(), 10);
@@ -129,14 +129,15 @@ fn a_target_that_cannot_be_written_is_refused() {
 fn the_null_engine_measures_the_harness() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
-    let told = bench(&["compare", "--engine", "null", "--op", "write", "--block", "4K", "--file-size", "4M"])
-        .args(["--rounds", "1", "--tasks", "8", "--target"])
-        .arg(format!("here={}", dir.path().display()))
-        .arg("--out")
-        .arg(&out)
-        .output()
-        .unwrap();
-    assert_eq!(told.code, 0, "{}", told.stderr);
+    let output =
+        bench(&["compare", "--engine", "null", "--op", "write", "--block", "4K", "--file-size", "4M"])
+            .args(["--rounds", "1", "--tasks", "8", "--target"])
+            .arg(format!("here={}", dir.path().display()))
+            .arg("--out")
+            .arg(&out)
+            .output()
+            .unwrap();
+    assert_eq!(output.code, 0, "{}", output.stderr);
     let results = results(&out);
     assert_eq!(results["measurements"][0]["ops"], 8 * 1024);
     assert_eq!(results["summaries"][0]["unit"], "op/s");
@@ -153,11 +154,11 @@ fn a_terminal_is_shown_how_far_it_is_and_the_start_is_told() {
         dir.path().display()
     );
     // Its own copy of what it showed goes to /dev/null.
-    let told = command("script").args(["-qec", &run, "/dev/null"]).output().unwrap();
-    assert_eq!(told.code, 0, "{}", told.stdout);
-    assert!(told.stdout.contains("%, ") && told.stdout.contains(" left"), "{}", told.stdout);
-    assert!(told.stdout.contains("write: here, round "), "{}", told.stdout);
-    assert!(told.stdout.contains("skew"), "{}", told.stdout);
+    let output = command("script").args(["-qec", &run, "/dev/null"]).output().unwrap();
+    assert_eq!(output.code, 0, "{}", output.stdout);
+    assert!(output.stdout.contains("%, ") && output.stdout.contains(" left"), "{}", output.stdout);
+    assert!(output.stdout.contains("write: here, round "), "{}", output.stdout);
+    assert!(output.stdout.contains("skew"), "{}", output.stdout);
     assert_eq!(names(dir.path()), Vec::<String>::new());
 }
 
@@ -165,15 +166,15 @@ fn a_terminal_is_shown_how_far_it_is_and_the_start_is_told() {
 fn all_experiments_are_those_that_can_be_run() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
-    let told = run(&["experiment", "all", "--out", out.to_str().unwrap()]);
+    let output = run(&["experiment", "all", "--out", out.to_str().unwrap()]);
     assert_eq!(
-        (told.code, told.stderr.contains("no experiment could be run here")),
+        (output.code, output.stderr.contains("no experiment could be run here")),
         (1, true),
         "{}",
-        told.stderr
+        output.stderr
     );
     for name in ["double-fuse", "gluster-volumes", "cluster-io", "raid-compare", "nfs-nconnect"] {
-        assert!(told.stderr.contains(&format!("skipped: {name}: no targets")), "{}", told.stderr);
+        assert!(output.stderr.contains(&format!("skipped: {name}: no targets")), "{}", output.stderr);
     }
 }
 
@@ -189,9 +190,9 @@ fn a_plan_is_run_printed_and_listed() {
         work.display()
     );
     fs::write(&file, text).unwrap();
-    let told = bench(&["plan"]).arg(&file).output().unwrap();
-    assert_eq!(told.code, 0, "{}", told.stderr);
-    assert!(told.stdout.contains("save") && told.stdout.contains(" w "), "{}", told.stdout);
+    let output = bench(&["plan"]).arg(&file).output().unwrap();
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    assert!(output.stdout.contains("save") && output.stdout.contains(" w "), "{}", output.stdout);
     let listed = run(&["plan", "--list"]).stdout;
     for name in ["media-server", "mail-spool", "checkpoint", "source-tree"] {
         assert!(listed.contains(name), "{listed}");
@@ -206,7 +207,7 @@ fn a_case_that_fails_makes_the_run_incomplete() {
     let (work, out) = (dir.path().join("work"), dir.path().join("out"));
     fs::create_dir(&work).unwrap();
     // More files than it may have open.
-    let told = command("prlimit")
+    let output = command("prlimit")
         .args([
             "--nofile=48",
             env!("CARGO_BIN_EXE_fsstack-bench"),
@@ -222,7 +223,7 @@ fn a_case_that_fails_makes_the_run_incomplete() {
         .arg(&out)
         .output()
         .unwrap();
-    assert_eq!(told.code, 3, "{}", told.stderr);
+    assert_eq!(output.code, 3, "{}", output.stderr);
     let results = results(&out);
     assert_eq!(results["measurements"].as_array().unwrap().len(), 1);
     let failed = &results["skipped"][0];
@@ -236,7 +237,7 @@ fn two_runs_are_compared_and_a_regression_has_its_exit_code() {
     let dir = tempfile::tempdir().unwrap();
     let (work, out) = (dir.path().join("work"), dir.path().join("out"));
     fs::create_dir(&work).unwrap();
-    let told = bench(&[
+    let output = bench(&[
         "compare",
         "--rounds",
         "5",
@@ -253,7 +254,7 @@ fn two_runs_are_compared_and_a_regression_has_its_exit_code() {
     .arg(&out)
     .output()
     .unwrap();
-    assert_eq!(told.code, 0, "{}", told.stderr);
+    assert_eq!(output.code, 0, "{}", output.stderr);
     // Rates that do not hang on what else the machine does: a round differs from the next by a thousandth.
     let with_rates = |name: &str, first: u32| {
         let mut results = results(&out);

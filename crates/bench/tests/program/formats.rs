@@ -20,8 +20,8 @@ fn reports(home: &Path) -> Vec<PathBuf> {
     let made = |name: &str, args: &[&str]| {
         let out = home.join(name);
         let run = targets.iter().fold(bench(args), |run, target| run.arg("--target").arg(target));
-        let told = run.arg("--out").arg(&out).limit(Duration::from_secs(150)).output().unwrap();
-        assert_eq!(told.code, 0, "{name}: {}", told.stderr);
+        let output = run.arg("--out").arg(&out).limit(Duration::from_secs(150)).output().unwrap();
+        assert_eq!(output.code, 0, "{name}: {}", output.stderr);
         out
     };
     vec![
@@ -97,18 +97,18 @@ fn in_a_browser(out: &Path) {
     // The copy for this test tells what it looks like; the page itself has no script.
     let probe = "<script>const all = [...document.querySelectorAll('figure svg')];\n\
          const big = all.filter(s => 60 < s.getBoundingClientRect().height && 200 < s.getBoundingClientRect().width);\n\
-         document.body.insertAdjacentHTML('beforeend', `<p id=told>plots ${big.length} \
+         document.body.insertAdjacentHTML('beforeend', `<p id=output>plots ${big.length} \
          sideways ${document.documentElement.scrollWidth - document.documentElement.clientWidth} \
          paper ${getComputedStyle(document.body).backgroundColor}</p>`);</script></body>";
     let asked = out.join("asked.html");
     fs::write(&asked, page.replace("</body>", probe)).unwrap();
     for (size, dark) in [((1200, 1000), false), ((500, 900), true)] {
         let shot = out.join(format!("shot-{dark}.png"));
-        let told = Window { size, dark }.render(&format!("file://{}", asked.display()), &shot).unwrap();
+        let output = Window { size, dark }.render(&format!("file://{}", asked.display()), &shot).unwrap();
         let paper = if dark { "rgb(13, 17, 23)" } else { "rgb(255, 255, 255)" };
         let wanted = format!("plots {plots} sideways 0 paper {paper}");
-        let said = told.lines().find(|line| line.contains("plots ")).unwrap_or("nothing");
-        assert!(told.contains(&wanted), "{} at {size:?}: {said}, not {wanted}", out.display());
+        let said = output.lines().find(|line| line.contains("plots ")).unwrap_or("nothing");
+        assert!(output.contains(&wanted), "{} at {size:?}: {said}, not {wanted}", out.display());
         // Eight bytes tell a PNG; a blank one would be smaller.
         let picture = fs::read(&shot).unwrap();
         assert!(picture.starts_with(b"\x89PNG") && 20_000 < picture.len(), "{}", picture.len());

@@ -42,9 +42,9 @@ fn ctrl_c_writes_what_was_measured_and_removes_the_files() {
         let running = Running::in_dir(long(&[("t", &work)], &out), &work);
         measuring(&work);
         running.process.signal(signal).unwrap();
-        let told = running.ended();
-        assert_eq!(told.code, 130, "{}", told.stderr);
-        assert!(told.stdout.contains("ended early: interrupted"), "{}", told.stdout);
+        let output = running.ended();
+        assert_eq!(output.code, 130, "{}", output.stderr);
+        assert!(output.stdout.contains("ended early: interrupted"), "{}", output.stdout);
         assert_eq!(results(&out)["ended-early"], "interrupted");
         assert_eq!(names(&work), Vec::<String>::new());
     }
@@ -77,7 +77,7 @@ fn leftovers_of_a_killed_run_are_cleared_by_the_next() {
     running.process.kill().unwrap();
     running.ended();
     assert!(!names(&work).is_empty());
-    let told = bench(&[
+    let output = bench(&[
         "compare",
         "--op",
         "write",
@@ -92,7 +92,7 @@ fn leftovers_of_a_killed_run_are_cleared_by_the_next() {
     .arg(format!("t={}", work.display()))
     .output()
     .unwrap();
-    assert_eq!(told.code, 0, "{}", told.stderr);
+    assert_eq!(output.code, 0, "{}", output.stderr);
     assert_eq!(names(&work), Vec::<String>::new());
 }
 
@@ -108,9 +108,9 @@ fn a_target_that_vanishes_is_told_and_the_others_go_on() {
     measuring(goes.path());
     measuring(&stays);
     goes.unmount_lazily();
-    let told = running.ended();
-    assert_eq!(told.code, 3, "{}", told.stderr);
-    assert!(told.stderr.contains("target goes") && told.stderr.contains("vanished"), "{}", told.stderr);
+    let output = running.ended();
+    assert_eq!(output.code, 3, "{}", output.stderr);
+    assert!(output.stderr.contains("target goes") && output.stderr.contains("vanished"), "{}", output.stderr);
     let results = results(&out);
     assert!(results["ended-early"].is_string());
     let measured = results["measurements"].as_array().unwrap();

@@ -39,7 +39,7 @@ pub(crate) fn run(wish: &BranchArguments, style: Style) -> Result<(), Failed> {
             Err(ClientError::Refused(Refusal { kind: RefusalKind::Missing, .. })) => {
                 BranchChanged { to: String::new(), waits_for: 0, ..changed }
             }
-            told => told?,
+            result => result?,
         };
     }
     show::answer(style, &changed, human)

@@ -32,20 +32,20 @@ pub(crate) fn run(wish: &Explain, style: Style) -> Result<(), Failed> {
     }
 }
 
-fn explained(told: &Explained) -> String {
-    let mut text = format!("/{}: a {} on {}\n", told.path, told.kind, told.branch);
-    for copy in &told.copies {
+fn explained(result: &Explained) -> String {
+    let mut text = format!("/{}: a {} on {}\n", result.path, result.kind, result.branch);
+    for copy in &result.copies {
         text.push_str(&format!("  {copy}\n"));
     }
-    if let Some(path) = &told.write_path {
+    if let Some(path) = &result.write_path {
         let open = if path.open { "open now" } else { "not open" };
         text.push_str(&format!("write path ({open}): {}\n", path.reason));
     }
-    told.notes.iter().for_each(|note| text.push_str(&format!("{note}\n")));
+    result.notes.iter().for_each(|note| text.push_str(&format!("{note}\n")));
     text
 }
 
-fn placement(told: &PlacementExplained) -> String {
+fn placement(result: &PlacementExplained) -> String {
     use Side::{Left, Right};
     let mut table = Table::new(&[
         ("TURN", Right),
@@ -57,7 +57,7 @@ fn placement(told: &PlacementExplained) -> String {
         ("PARENT", Left),
         ("WHY", Left),
     ]);
-    for branch in &told.ranking {
+    for branch in &result.ranking {
         let lacks_room = if branch.fits { "" } else { "; no room for that size and its floor" };
         table.row([
             branch.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
@@ -70,5 +70,5 @@ fn placement(told: &PlacementExplained) -> String {
             format!("{}{lacks_room}", branch.why),
         ]);
     }
-    format!("create /{} by {}\n\n{}\n{}\n", told.path, told.create, table.text(), told.verdict)
+    format!("create /{} by {}\n\n{}\n{}\n", result.path, result.create, table.text(), result.verdict)
 }

@@ -67,20 +67,20 @@ pub(crate) fn run(wish: &Job, style: Style) -> Result<(), Failed> {
             show::answer(style, &jobs, list)
         }
         JobAction::Status { pool, job, why } => {
-            let mut told = pool::find(pool)?.client().jobs(&JobRequest::Show { job: *job })?;
+            let mut result = pool::find(pool)?.client().jobs(&JobRequest::Show { job: *job })?;
             let last =
-                told.jobs.pop().ok_or(Failed::Missing("no job since the pool was mounted".to_owned()))?;
+                result.jobs.pop().ok_or(Failed::Missing("no job since the pool was mounted".to_owned()))?;
             let most = if *why { usize::MAX } else { 0 };
             show::answer(style, &last, |job| summary(job) + &named(job, most))
         }
         JobAction::Cancel { pool, job } => {
             let client = pool::find(pool)?.client();
-            let mut told = only(client.jobs(&JobRequest::Cancel { job: *job })?)?;
-            while !told.over {
+            let mut result = only(client.jobs(&JobRequest::Cancel { job: *job })?)?;
+            while !result.over {
                 std::thread::sleep(LOOK_EVERY);
-                told = look(&client, *job)?;
+                result = look(&client, *job)?;
             }
-            show::answer(style, &told, summary)
+            show::answer(style, &result, summary)
         }
     }
 }
@@ -90,7 +90,7 @@ fn size(bytes: u64) -> String {
 }
 
 fn only(mut jobs: Jobs) -> Result<JobStatus, Failed> {
-    jobs.jobs.pop().ok_or(Failed::Dead("the daemon told of no job".to_owned()))
+    jobs.jobs.pop().ok_or(Failed::Dead("the daemon reported no job".to_owned()))
 }
 
 fn look(client: &Client, job: u64) -> Result<JobStatus, Failed> {

@@ -83,20 +83,20 @@ fn man() -> io::Result<Vec<u8>> {
         let usage = command.render_usage().to_string();
         let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage).replace("       ", "");
         roff.text([bold(usage.replace('\n', ", "))]);
-        let mut told = command.get_about().map(ToString::to_string).unwrap_or_default();
+        let mut answer = command.get_about().map(ToString::to_string).unwrap_or_default();
         for argument in command.get_arguments().filter(|argument| argument.get_help().is_some()) {
             let name = argument
                 .get_long()
                 .map_or_else(|| argument.get_id().to_string().to_uppercase(), |long| format!("--{long}"));
             if !matches!(name.as_str(), "--help" | "--json" | "--version") {
                 let _ = write!(
-                    told,
+                    answer,
                     " {name}: {}",
                     argument.get_help().map(ToString::to_string).unwrap_or_default()
                 );
             }
         }
-        roff.text([roman(told)]);
+        roff.text([roman(answer)]);
     });
     roff.control("SH", ["EXIT STATUS"]);
     for (code, meaning) in EXIT_CODES {

@@ -11,7 +11,7 @@ pub(crate) fn unless_it_hangs<T: Send + 'static>(
     timeout: Duration,
     ask: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    let (told, answer) = mpsc::channel();
-    std::thread::spawn(move || told.send(ask()));
+    let (result, answer) = mpsc::channel();
+    std::thread::spawn(move || result.send(ask()));
     answer.recv_timeout(timeout).ok()
 }

@@ -31,9 +31,9 @@ fn location(path: &Path) -> Result<FileLocation, Failed> {
         // No such attribute: not in a pool, or neither a file nor a directory, which may have none.
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {
             let (pool, inside) = pool::holding(path)?;
-            let told = pool.client().explain(&inside)?;
-            let at = told.copies.first().cloned().unwrap_or_default();
-            Ok(FileLocation { path: shown, branch: told.branch, at, copies: told.copies })
+            let explained = pool.client().explain(&inside)?;
+            let at = explained.copies.first().cloned().unwrap_or_default();
+            Ok(FileLocation { path: shown, branch: explained.branch, at, copies: explained.copies })
         }
         Err(errno) => Err(failed(errno)),
     }

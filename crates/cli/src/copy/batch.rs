@@ -415,7 +415,7 @@ fn number_of(item: &Item, to: &OwnedFd) -> Result<u64, Trouble> {
 }
 
 const CHANGED: &str = "it changed while it was read: copy it again";
-const NOWHERE: &str = "the daemon told no place for it";
+const NOWHERE: &str = "the daemon gave no place for it";
 
 pub(super) fn strange() -> Failed {
     Failed::Dead("the daemon answers something else than it was asked: another version?".to_owned())

@@ -27,24 +27,25 @@ pub(super) struct Staging {
 impl Staging {
     /// Opens the staging directory of the daemon's answer, and checks that it is the same in this process's view of the
     /// mounts.
-    pub(super) fn open(told: &StagingDir) -> Result<Self, Failed> {
-        let branch = PathBuf::from(OsStr::from_bytes(&told.path));
+    pub(super) fn open(result: &StagingDir) -> Result<Self, Failed> {
+        let branch = PathBuf::from(OsStr::from_bytes(&result.path));
         let shown = Printable::path(&branch).to_string();
         let wrong = |why: &dyn std::fmt::Display| {
             Failed::Refused(format!(
                 "branch {shown}: {why}: its files cannot be written from here (copy where the pool's daemon runs)"
             ))
         };
-        let folder = CString::new(&*told.folder).map_err(|error| wrong(&error))?;
+        let folder = CString::new(&*result.folder).map_err(|error| wrong(&error))?;
         let opened = sys::at::open_root(&branch).and_then(|root| {
             let how = OFlags::RDONLY | OFlags::DIRECTORY;
             let dir = sys::at::open(root.as_fd(), &folder, how, 0, Mounts::Stay)?;
             Ok((sys::at::stat_fd(dir.as_fd())?, dir))
         });
         let (stat, dir) = opened.map_err(|error| wrong(&error.errno))?;
-        if stat.ino != told.ino || stat.uid != rustix::process::geteuid().as_raw() || stat.mode & 0o077 != 0 {
+        if stat.ino != result.ino || stat.uid != rustix::process::geteuid().as_raw() || stat.mode & 0o077 != 0
+        {
             return Err(wrong(&"another directory is there"));
         }
-        Ok(Self { slot: told.branch, shown, dir, dev: stat.dev, local: told.local })
+        Ok(Self { slot: result.branch, shown, dir, dev: stat.dev, local: result.local })
     }
 }

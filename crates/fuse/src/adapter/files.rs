@@ -45,8 +45,8 @@ impl Adapter {
         full(answer.created(&convert::entry(&made.entry, &self.timeouts()), open_out(&made.opened)))
     }
 
-    /// `by_caller`: what is read goes to a caller, as it is. Otherwise into the page cache, where fewer bytes mean that the file
-    /// ends there, or is zeros from there on.
+    /// `by_caller`: the data goes to a caller unchanged. Otherwise it fills the page cache, where a short read means
+    /// end of file, or zeros from there on.
     pub(super) fn read(
         &self,
         fh: u64,
@@ -79,7 +79,7 @@ impl Adapter {
             sync: Sync::of(flags),
             appends: flags.contains(OFlags::APPEND) && !by_cache,
         };
-        // The page cache takes what it writes back for written, however few bytes the answer tells of.
+        // The page cache ignores the count in the reply to a write-back, so all of it must be written.
         let written = if by_cache {
             self.union.write_back(Handle(fh), offset, data, terms)
         } else {
@@ -95,7 +95,7 @@ impl Adapter {
         let whence = match whence {
             SEEK_DATA => Whence::Data,
             SEEK_HOLE => Whence::Hole,
-            _ => return Err(Errno::INVAL), // the kernel does the others itself
+            _ => return Err(Errno::INVAL), // the kernel handles the others itself
         };
         let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
         let found = self.union.seek(Handle(fh), offset, whence).map_err(errno)?;
@@ -163,7 +163,8 @@ fn open_out(opened: &Opened) -> wire::Opened {
     let backing = |id| i32::try_from(id).unwrap_or(0);
     let (flags, backing_id) = match opened.route {
         Route::Passthrough(id) => (abi::FOPEN_PASSTHROUGH, backing(id)),
-        // The kernel takes no other open beside passthrough; direct I/O comes before it for reads and writes.
+        // Beside passthrough the kernel accepts no open of another kind; for reads and writes, direct I/O takes
+        // precedence.
         Route::DirectBeside(id) => (abi::FOPEN_PASSTHROUGH | DIRECT, backing(id)),
         Route::Direct => (DIRECT, 0),
         Route::Cached => (abi::FOPEN_KEEP_CACHE, 0),

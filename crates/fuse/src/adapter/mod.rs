@@ -1,4 +1,4 @@
-//! From a parsed request to one engine method, and from its answer to a built one. Nothing else.
+//! Maps each parsed request to one engine method, and its result to a reply. Nothing else.
 
 mod files;
 mod names;
@@ -27,36 +27,36 @@ pub struct Timeouts {
     pub entry: Duration,
     /// Attributes.
     pub attr: Duration,
-    /// That a name is missing.
+    /// Negative entries: that a name is missing.
     pub negative: Duration,
-    /// Timeouts of names and of missing names while every change on every branch is noticed.
+    /// Timeouts of names and of missing names while all changes on all branches are watched.
     pub watched: (Duration, Duration),
 }
 
-/// Further steps of a transport after the adapter has handled a request.
+/// Action of a transport after the adapter has handled a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The answer is built.
+    /// Send the reply that was built.
     Answered,
-    /// The answer is an errno.
+    /// Reply with this errno.
     Refused(i32),
-    /// There is no answer to this kind of request.
+    /// No reply: this kind of request has none.
     Silent,
 }
 
 /// Server behind a transport: the adapter, or in the benches a file system that does nothing.
 pub trait Serve: Send + Sync + fmt::Debug {
-    /// How requests are to be parsed.
+    /// Negotiated form of requests.
     fn abi(&self) -> Abi;
     /// Serves one request.
     fn serve(&self, request: &Request<'_>, answer: &mut Answer<'_>) -> Outcome;
-    /// Whether serving may take for ever: then another thread stands by to answer.
+    /// True if serving may never end, so that another thread must be able to reply.
     fn may_hang(&self) -> bool;
-    /// The request `unique` was read, and will wait for a lock: it may be interrupted from now on.
+    /// Request `unique` was read and will wait for a lock: it can be interrupted from now on.
     fn will_wait(&self, _unique: u64) {}
-    /// It will not wait after all.
+    /// Request `unique` will not wait after all.
     fn will_not_wait(&self, _unique: u64) {}
-    /// The kernel has not seen this answer, for the request was answered by another: what it holds is given back.
+    /// Rolls back the grants of `answer`, which the kernel has not received because another thread replied.
     fn take_back(&self, request: &Request<'_>, answer: &[u8]);
 }
 
@@ -69,7 +69,7 @@ pub struct Adapter {
     interrupts: Interrupts,
 }
 
-/// Result of an adapter operation: an error becomes an errno.
+/// Result of serving a request, with an errno as error.
 type Served = Result<(), Errno>;
 
 impl Serve for Adapter {
@@ -120,12 +120,12 @@ impl Serve for Adapter {
 }
 
 impl Adapter {
-    /// An adapter to `union`; `abi` is what the kernel granted.
+    /// Makes an adapter to `union`; `abi` is what the kernel granted.
     pub fn new(union: Arc<Union>, timeouts: Timeouts, abi: Abi) -> Self {
         Self { union, timeouts: ArcSwap::from_pointee(timeouts), abi, interrupts: Interrupts::default() }
     }
 
-    /// Sets the timeouts of later answers; earlier answers keep theirs.
+    /// Sets the timeouts of later replies; earlier replies keep theirs.
     pub fn set_timeouts(&self, timeouts: Timeouts) {
         self.timeouts.store(Arc::new(timeouts));
     }
@@ -135,7 +135,7 @@ impl Adapter {
         &self.union
     }
 
-    /// Timeouts of an answer given now.
+    /// Returns the timeouts for a reply sent now.
     fn timeouts(&self) -> Timeouts {
         let now = **self.timeouts.load();
         let (entry, negative) = now.watched;
@@ -163,7 +163,7 @@ impl Adapter {
             Operation::Open { flags, .. } => self.open(request, flags, answer),
             Operation::Create(creation) => self.create(request, &creation, answer),
             Operation::Tmpfile(creation) => self.tmpfile(request, &creation, answer),
-            // The kernel says whose locks count only where a caller reads.
+            // The kernel marks the lock owner as valid only where a caller reads.
             Operation::Read { fh, offset, size, lock_owner, .. } => {
                 self.read(fh, offset, size, lock_owner.is_some(), answer)
             }
@@ -229,7 +229,7 @@ impl Adapter {
                 self.ioctl(ino, fh, cmd, data, out_size, answer)
             }
             Operation::Destroy => Ok(()),
-            // With default_permissions the kernel checks access; it polls and maps blocks without us.
+            // With default_permissions the kernel checks access, and it maps blocks and polls without the daemon.
             Operation::Access { .. } | Operation::Bmap { .. } | Operation::Poll { .. } => Err(Errno::NOSYS),
             Operation::Forget { .. } | Operation::BatchForget(_) | Operation::Interrupt { .. } => Ok(()),
         }
@@ -285,7 +285,7 @@ impl Adapter {
         answer
             .dirents(size, |writer| {
                 let mut rows = Rows { writer, timeouts, plus, closed: false };
-                // Attributes that are about to expire are sent again.
+                // Attributes close to their expiry are sent again.
                 let fresh = timeouts.attr.min(timeouts.entry) / 2;
                 union.readdir(Handle(fh), cookie, plus.then_some(fresh), &mut rows)
             })
@@ -314,7 +314,7 @@ impl Adapter {
     }
 }
 
-/// The rows of a listing, written into the answer.
+/// Writer of a listing's rows into the reply.
 struct Rows<'a, 'w, 'b> {
     writer: &'w mut wire::DirentWriter<'b>,
     timeouts: &'a Timeouts,
@@ -324,7 +324,7 @@ struct Rows<'a, 'w, 'b> {
 
 impl Sink for Rows<'_, '_, '_> {
     fn fits(&self, name: usize) -> bool {
-        // A plain row is smaller than one with attributes; what fits is decided alike for all rows of an answer.
+        // A plain row is smaller than one with attributes; all rows of a reply are checked by the same size.
         !self.closed && if self.plus { self.writer.plus_fits(name) } else { self.writer.plain_fits(name) }
     }
 
@@ -351,21 +351,20 @@ fn errno(error: OpError) -> Errno {
         tracing::debug!(%error, "a branch is at fault");
     }
     match error.errno() {
-        // The daemon's want of descriptors is not one of the caller's own.
+        // The daemon has no descriptor left, which is not the caller's own limit.
         Errno::MFILE | Errno::NFILE => {
             tracing::debug!(%error, "the daemon has no file descriptor left");
             Errno::NFILE
         }
-        // To the kernel it means that there is no such request, on any branch, for as long as the pool is mounted. What is to
-        // be taken so is refused by the pool itself.
+        // The kernel takes ENOSYS to mean that this request is not implemented, for all branches and as long as the
+        // pool is mounted. Only the pool's own refusals may say that.
         Errno::NOSYS if !matches!(error, OpError::Refused(_)) => Errno::OPNOTSUPP,
         errno => errno,
     }
 }
 
-/// Returns ENFILE to a program only if the caller is certainly one: by a call that no opening of a handle makes, and with a
-/// process id that is not the kernel's server (docs/dev/decisions/0026). The look at /proc happens only when descriptors are
-/// short.
+/// Returns ENFILE only to callers that are certainly programs: their call is never part of opening a handle, and their
+/// process id is not the kernel's NFS server (docs/dev/decisions/0026). /proc is read only when descriptors run out.
 fn for_export(errno: Errno, request: &Request<'_>) -> Errno {
     use Operation::{Getattr, Lookup, Opendir, Readdir, Readdirplus};
     let by_handle = |op: &Operation<'_>| {
@@ -377,13 +376,13 @@ fn for_export(errno: Errno, request: &Request<'_>) -> Errno {
     }
 }
 
-/// NFS servers do not know ENFILE; for ENOMEM they tell clients to ask again. So does who opens a handle, and asks for names
-/// and listings by the way (docs/dev/decisions/0026).
+/// NFS servers do not know ENFILE; for ENOMEM they tell clients to try again. Opening a handle also does lookups and
+/// listings, so those are included (docs/dev/decisions/0026).
 fn for_servers(errno: Errno) -> Errno {
     if errno == Errno::NFILE { Errno::NOMEM } else { errno }
 }
 
-/// An answer that does not fit was asked for with too small a buffer.
+/// A reply that does not fit means that the request's buffer was too small.
 fn full(put: Result<(), wire::NoRoom>) -> Served {
     put.map_err(|wire::NoRoom| Errno::RANGE)
 }
@@ -411,7 +410,7 @@ mod tests {
 
     use super::{errno, for_servers};
 
-    /// Errnos that the kernel's NFS server (Linux 6.1 to 6.12, `nfserrno`) passes to clients as they are, or as an I/O
+    /// Errnos that the kernel's NFS server (Linux 6.1 to 6.12, `nfserrno`) passes to clients unchanged, or as an I/O
     /// error, without a warning in the kernel's log. Those that it turns into ESTALE (EBADF) are left out.
     const SERVED: &[Errno] = &[
         Errno::PERM,
@@ -440,7 +439,7 @@ mod tests {
         Errno::NOKEY,
     ];
 
-    /// Further errnos that programs need; and why no server passes them to a client.
+    /// Further errnos for programs, each with the reason why no server passes it to a client.
     const FOR_PROGRAMS: &[(Errno, &str)] = &[
         (Errno::INTR, "only who is interrupted is told"),
         (Errno::BUSY, "of mount points, for which the server has an answer of its own"),
@@ -454,7 +453,7 @@ mod tests {
         (Errno::ILSEQ, "of names that the branch's file system does not take: EIO to a client"),
     ];
 
-    /// Clients of the kernel's server get the branch's own error, whatever it is, and never ESTALE for it.
+    /// Clients of the kernel's server get the branch's own error and never ESTALE for it.
     #[test]
     fn servers_are_told_what_they_know() {
         let passed =
@@ -471,7 +470,7 @@ mod tests {
                 }
             }
         }
-        // Each of them is there for something.
+        // Every listed errno is used.
         let listed = SERVED.iter().chain(FOR_PROGRAMS.iter().map(|(errno, _)| errno));
         listed.for_each(|errno| assert!(kept.contains(errno), "{errno:?} is never told"));
     }

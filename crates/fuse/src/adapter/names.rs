@@ -16,7 +16,7 @@ impl Adapter {
     pub(super) fn lookup(&self, request: &Request<'_>, name: &CStr, answer: &mut Answer<'_>) -> Served {
         let parent = Ino(request.header.nodeid);
         let found = match name.to_bytes() {
-            // By an NFS server, of an object that the kernel has forgotten.
+            // From an NFS server, for an object that the kernel has forgotten.
             b"." => self.union.lookup_self(parent),
             b".." => self.union.lookup_parent(parent),
             _ => self.union.lookup(parent, entry_name(name)?),
@@ -58,13 +58,13 @@ impl Adapter {
     }
 }
 
-/// Errno for opening a file handle. Few errors are passed on as they are; the kernel turns all others into ESTALE, and the
-/// client would give up an object that is only out of reach, or for which the daemon has no descriptor left. ENOMEM means
-/// "ask again later" to the kernel's own NFS server; only open_by_handle_at(2) passes it on.
+/// Errno for opening a file handle. The kernel passes few errors on and turns all others into ESTALE, after which the
+/// client gives up an object that is only unreachable, or for which the daemon has no descriptor left. ENOMEM makes the
+/// kernel's NFS server tell clients to try again; only open_by_handle_at(2) passes it on.
 fn unopened(error: OpError) -> Errno {
     match errno(error) {
         Errno::STALE => Errno::STALE,
-        _ if error.is_missing_for_sure() => Errno::NOENT, // what is above the root
+        _ if error.is_missing_for_sure() => Errno::NOENT, // an object above the root
         _ => Errno::NOMEM,
     }
 }

@@ -43,12 +43,12 @@ fn mount(image: &Path, target: &Path) -> Result<()> {
     let began = Instant::now();
     loop {
         // The loop device goes with the mount (autoclear).
-        let told = command("mount").args(["-o", "loop,noatime"]).args([image, target]).output()?;
-        if told.code == 0 || mounts::at(target)?.is_some() {
+        let output = command("mount").args(["-o", "loop,noatime"]).args([image, target]).output()?;
+        if output.code == 0 || mounts::at(target)?.is_some() {
             return Ok(());
         }
         if BUSY < began.elapsed() {
-            return told.check().map(drop);
+            return output.check().map(drop);
         }
         sleep(Duration::from_millis(50));
     }

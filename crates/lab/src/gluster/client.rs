@@ -47,10 +47,10 @@ pub(super) fn usable(target: &Path) -> bool {
 /// that is connected.
 pub(super) fn reaches_all(target: &Path, volume: Volume) -> bool {
     let connected = |n: usize| {
-        let told = target.join(format!(".meta/graphs/active/{volume}-client-{n}/private"));
-        let told = command("cat").arg(told).limit(Duration::from_secs(3)).run();
+        let text = target.join(format!(".meta/graphs/active/{volume}-client-{n}/private"));
+        let text = command("cat").arg(text).limit(Duration::from_secs(3)).run();
         // One that does not tell is asked no more.
-        told.is_ok_and(|told| told.stdout.lines().all(|line| line.trim() != "connected = 0"))
+        text.is_ok_and(|text| text.stdout.lines().all(|line| line.trim() != "connected = 0"))
     };
     usable(target) && (0..volume.bricks()).all(connected)
 }

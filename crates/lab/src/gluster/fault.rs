@@ -61,8 +61,8 @@ impl Gluster {
         let mut piece = u64::MAX;
         loop {
             syncfs(&ballast)?;
-            let told = statvfs(&dir)?;
-            piece = piece.min((told.f_bavail * told.f_frsize).saturating_sub(left.bytes()));
+            let stat = statvfs(&dir)?;
+            piece = piece.min((stat.f_bavail * stat.f_frsize).saturating_sub(left.bytes()));
             if piece < 4096 {
                 return Ok(());
             }
@@ -111,8 +111,8 @@ impl Gluster {
 
     /// The volumes that the server has.
     pub fn volumes(&self) -> Result<Vec<Volume>> {
-        let told = self.gluster(&["volume", "list"])?;
-        Ok(told.lines().filter_map(|line| line.trim().parse().ok()).collect())
+        let stat = self.gluster(&["volume", "list"])?;
+        Ok(stat.lines().filter_map(|line| line.trim().parse().ok()).collect())
     }
 
     /// Names that some brick of the volume still lacks.
@@ -123,10 +123,10 @@ impl Gluster {
         let name = volume.to_string();
         // Refused while the healer has not begun: not an answer yet.
         let _asked = self.gluster(&["volume", "heal", &name]);
-        let Ok(told) = self.gluster(&["volume", "heal", &name, "info", "summary"]) else {
+        let Ok(stat) = self.gluster(&["volume", "heal", &name, "info", "summary"]) else {
             return Ok(u64::MAX);
         };
-        let counts = told.lines().filter_map(|line| line.strip_prefix("Total Number of entries:"));
+        let counts = stat.lines().filter_map(|line| line.strip_prefix("Total Number of entries:"));
         // A dash stands for a brick that could not be asked.
         Ok(counts.map(|count| count.trim().parse().unwrap_or(1_u64)).sum())
     }

@@ -160,11 +160,11 @@ impl Gluster {
         loop {
             let run =
                 self.inside("gluster")?.arg("--mode=script").args(words).limit(Duration::from_secs(120));
-            let told = run.output()?;
+            let output = run.output()?;
             // A request of a killed process goes on.
-            let busy = told.code != 0 && told.stderr.contains("Another transaction is in progress");
+            let busy = output.code != 0 && output.stderr.contains("Another transaction is in progress");
             if !busy || Duration::from_secs(60) < began.elapsed() {
-                return Ok(told.check()?.stdout);
+                return Ok(output.check()?.stdout);
             }
             sleep(Duration::from_millis(200));
         }
@@ -248,8 +248,11 @@ impl Gluster {
     fn bricks_are_seen(&self) -> Result<()> {
         let names = bricks::mounted(self)?;
         let paths = names.iter().map(|name| format!("{BRICKS}/{name}"));
-        let told = self.inside("stat")?.args(["-f", "-c", "%T"]).args(paths).run()?.stdout;
-        ensure!(told.lines().all(|kind| kind == "xfs"), "the server does not see the bricks' mounts: {told}");
+        let output = self.inside("stat")?.args(["-f", "-c", "%T"]).args(paths).run()?.stdout;
+        ensure!(
+            output.lines().all(|kind| kind == "xfs"),
+            "the server does not see the bricks' mounts: {output}"
+        );
         Ok(())
     }
 

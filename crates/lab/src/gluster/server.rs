@@ -77,7 +77,7 @@ impl Engine {
             Self::Podman(runtime, _) => which("podman").is_some() && which(runtime).is_some(),
             Self::Docker => {
                 let answers = || command("docker").arg("info").limit(Duration::from_secs(10)).run();
-                which("docker").is_some() && answers().is_ok_and(|told| !told.stdout.contains("ERROR"))
+                which("docker").is_some() && answers().is_ok_and(|check| !check.stdout.contains("ERROR"))
             }
             Self::Chroot => true,
         }
@@ -328,8 +328,8 @@ fn by_docker(home: &Path, rootfs: &Path) -> Result<Process> {
     run = run.arg("-v").arg(format!("{}:/lab-network", namespace(home).path().display()));
     let enter = ["nsenter", "--net=/lab-network", "/usr/bin/tini", "--", "/usr/sbin/glusterd", "-N"];
     run.arg(&image).args(enter).run()?;
-    let told = command("docker").args(["inspect", "-f", "{{.State.Pid}}", &name]).run()?;
-    process(told.stdout.trim())
+    let check = command("docker").args(["inspect", "-f", "{{.State.Pid}}", &name]).run()?;
+    process(check.stdout.trim())
 }
 
 /// Runs as the first process of its own namespaces; what it mounts is seen by nobody else.

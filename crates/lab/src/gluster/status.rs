@@ -103,11 +103,11 @@ impl Gluster {
 
 fn brick(lab: &Gluster, name: &str) -> Result<BrickStatus> {
     let dir = lab.home().join("bricks").join(name);
-    let told = statvfs(&dir)?;
+    let stat = statvfs(&dir)?;
     Ok(BrickStatus {
         name: name.to_owned(),
-        size: told.f_blocks * told.f_frsize,
-        free: told.f_bavail * told.f_frsize,
+        size: stat.f_blocks * stat.f_frsize,
+        free: stat.f_bavail * stat.f_frsize,
         filled: dir.join(BALLAST).exists(),
     })
 }

@@ -167,8 +167,8 @@ mod tests {
             ("rp3", 3, 2),
         ] {
             let volume: Volume = name.parse().unwrap();
-            let told = (volume.to_string(), volume.bricks(), volume.bears());
-            assert_eq!(told, (name.to_owned(), bricks, bears));
+            let answer = (volume.to_string(), volume.bricks(), volume.bears());
+            assert_eq!(answer, (name.to_owned(), bricks, bears));
         }
         assert!(Volume::PUBLISHED.iter().all(|v| v.to_string().parse() == Ok(*v)));
     }

@@ -147,11 +147,11 @@ impl Guest {
             command("mkfs.xfs").args(["-q", "-f"]).args(files).arg(&image).limit(LIMIT).run()?;
             qemu = qemu.arg("-drive").arg(drive(&image, ""));
         }
-        let told = qemu.limit(limit).output();
+        let output = qemu.limit(limit).output();
         let console = fs::read(&console).unwrap_or_default();
         let console = String::from_utf8_lossy(&console).into_owned();
-        let told = told.with_context(|| console.clone())?;
-        ensure!(told.code == 0, "qemu ended with {}: {}{console}", told.code, told.stderr);
+        let output = output.with_context(|| console.clone())?;
+        ensure!(output.code == 0, "qemu ended with {}: {}{console}", output.code, output.stderr);
         Ok(console)
     }
 }

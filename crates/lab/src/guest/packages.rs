@@ -166,8 +166,8 @@ fn fetch(kernel: Kernel, dir: &Path, unpacked: &Path) -> Result<()> {
 
 /// The newest kernel of the series, as its package is called.
 fn newest(apt: &Apt, series: &str) -> Result<Option<String>> {
-    let told = apt.run("apt-cache").args(["search", "--names-only", KERNELS]).run()?;
-    let names = told.stdout.lines().filter_map(|line| line.split_whitespace().next());
+    let output = apt.run("apt-cache").args(["search", "--names-only", KERNELS]).run()?;
+    let names = output.stdout.lines().filter_map(|line| line.split_whitespace().next());
     Ok(names.filter(|name| name.starts_with(series)).max_by_key(|name| build(name)).map(str::to_owned))
 }
 
@@ -179,13 +179,13 @@ fn build(name: &str) -> Vec<u32> {
 
 /// Whether the emulator can run the kernel of the backports.
 fn is_young(emulator: &Run) -> Result<bool> {
-    let told = emulator.clone().arg("--version").run()?;
-    let major = major(&told.stdout).with_context(|| format!("{EMULATOR} does not tell its version"))?;
+    let output = emulator.clone().arg("--version").run()?;
+    let major = major(&output.stdout).with_context(|| format!("{EMULATOR} does not tell its version"))?;
     Ok(major >= YOUNG)
 }
 
-fn major(told: &str) -> Option<u32> {
-    told.split_once(" version ")?.1.split('.').next()?.parse().ok()
+fn major(output: &str) -> Option<u32> {
+    output.split_once(" version ")?.1.split('.').next()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -166,8 +166,8 @@ fn place(root: &Path, path: &Path, to: &Path) -> Result<()> {
     if !fs::read(path)?.starts_with(b"\x7fELF") {
         return Ok(());
     }
-    let told = command("ldd").arg(path).output()?;
-    for line in told.stdout.lines() {
+    let output = command("ldd").arg(path).output()?;
+    for line in output.stdout.lines() {
         let library = line.split_whitespace().find(|word| word.starts_with('/'));
         if let Some(library) = library.map(Path::new)
             && !below(root, library).exists()

@@ -11,12 +11,12 @@ fn same_when_built_again(abi: Abi, request: Request<'_>) {
     assert_eq!(Request::parse(abi, &slices.header, &slices.op_in, &slices.rest), Ok(again));
 }
 
-/// Any bytes are a request or a refusal; a request built again from what was understood is understood the same.
+/// Any bytes are a request or a refusal; a parsed request that is encoded again parses to the same.
 pub(super) fn request(input: &[u8]) {
     let Some((&first, message)) = input.split_first() else { return };
     let abi = Abi { setxattr_ext: first & 1 == 1 };
     let mut message = message.to_vec();
-    // Half of the inputs get a length that is right, to come past the first check.
+    // Half of the inputs get a correct length, to pass the first check.
     if let (true, Ok(len)) = (first & 2 == 2, u32::try_from(message.len()))
         && let Some(at) = message.get_mut(..4)
     {

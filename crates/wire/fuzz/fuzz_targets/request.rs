@@ -1,4 +1,4 @@
-//! Any bytes are a request or a refusal; a request built again from what was understood is understood the same.
+//! Any bytes are a request or a refusal; a parsed request that is encoded again parses to the same.
 #![no_main]
 
 #[path = "../bodies/request.rs"]

@@ -48,7 +48,7 @@ pub struct EntryOut {
     pub attr: RawAttr,
 }
 
-/// Attributes and how long they hold.
+/// Attributes and their validity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct AttrOut {
@@ -67,7 +67,7 @@ pub struct SxTime {
     pub reserved: i32,
 }
 
-/// The attributes STATX tells.
+/// Attributes in a reply to STATX.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct RawStatx {
@@ -145,7 +145,7 @@ pub struct Kstatfs {
     pub spare: [u32; 6],
 }
 
-/// Answers GETXATTR and LISTXATTR when only the size was asked.
+/// Answers GETXATTR and LISTXATTR of size 0, which ask for the length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct GetxattrOut {

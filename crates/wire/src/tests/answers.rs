@@ -1,4 +1,4 @@
-//! Answers read back as the kernel reads them, and a buffer too small is refused.
+//! Replies parse as the kernel parses them, and a buffer that is too small is refused.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn entry() -> Entry {
     Entry { nodeid: 11, generation: 12, entry_valid, attr_valid, attr: attr() }
 }
 
-/// Builds into every buffer up to the right one: all too small are refused and left empty.
+/// Builds into buffers of every length up to `len`: all shorter ones are refused and left empty.
 fn built(len: usize, build: impl Fn(&mut Answer<'_>) -> Result<(), NoRoom>) -> Vec<u8> {
     for room in 0..len {
         let mut buf = vec![0xff; room];
@@ -108,7 +108,7 @@ fn statx_stands_where_statx_stands() {
     };
     let bytes = built(288, |answer| answer.statx(&stat, VALID));
     assert_eq!(read::<u64>(&bytes[..8]), 3);
-    // From here on `struct statx`'s own offsets hold.
+    // The offsets are those of `struct statx` from here on.
     let told = &bytes[32..];
     assert_eq!(read::<u32>(&told[..4]), 0xfff);
     assert_eq!(read::<u16>(&told[0x1c..0x1e]), 0o100_600);

@@ -1,4 +1,4 @@
-//! Listings read back row by row, stay in bounds, and leave nothing of the buffer's past in the padding.
+//! Listings parse row by row, stay in bounds, and leak none of the buffer's old content in the padding.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn row() -> impl Strategy<Value = Row> {
         .prop_map(|(nodeid, ino, off, kind, name)| Row { nodeid, ino, off, kind, name })
 }
 
-/// The rows as the kernel walks them, with what stands in the padding.
+/// Parses the rows as the kernel does. Returns them and the padding.
 fn walk(mut bytes: &[u8], plus: bool) -> (Vec<Row>, Vec<u8>) {
     let (mut rows, mut padding) = (Vec::new(), Vec::new());
     while !bytes.is_empty() {

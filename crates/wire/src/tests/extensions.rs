@@ -1,4 +1,4 @@
-//! Extensions: groups are found wherever they stand, contexts are skipped, lies about sizes are refused.
+//! Extensions: groups are found anywhere, contexts are skipped, wrong sizes are refused.
 
 use crate::*;
 

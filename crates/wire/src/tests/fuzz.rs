@@ -1,7 +1,7 @@
-//! The bodies of the fuzz targets (`fuzz/`), with random bytes and with requests that something happened to.
+//! Bodies of the fuzz targets (`fuzz/`), with random bytes and with mutated requests.
 //!
-//! `PROPTEST_CASES=100000 cargo test -p fsstack-wire fuzz` takes longer; `cargo +nightly fuzz run request --fuzz-dir
-//! crates/wire/fuzz` (and `dirents`) does not end, and looks for inputs that take new ways through the code.
+//! `PROPTEST_CASES=100000 cargo test -p fsstack-wire fuzz` runs more cases. `cargo +nightly fuzz run request --fuzz-dir
+//! crates/wire/fuzz` (and `dirents`) runs without end and searches for inputs that reach new code.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use super::seed::seed;
 use super::{dirents_body, request_body};
 use crate::*;
 
-/// Input of the target: the first byte selects its meaning.
+/// Input of the target; the first byte selects how it is read.
 fn input(first: u8, message: &[u8]) -> Vec<u8> {
     [&[first], message].concat()
 }
@@ -20,7 +20,7 @@ proptest! {
     #[test]
     fn any_bytes_are_a_request_or_a_refusal(first in 0_u8..4, message in vec(any::<u8>(), 0..300), opcode in 0_u8..60) {
         request_body::request(&input(first, &message));
-        // One that may be known comes past the first checks.
+        // A known opcode passes the first checks.
         let mut message = message;
         if let Some(at) = message.get_mut(4..8) {
             at.copy_from_slice(&u32::from(opcode).to_ne_bytes());

@@ -1,4 +1,4 @@
-//! Requests that are too short, too long or not ours are refused, and distinguished from those that expect no answer.
+//! Requests that are too short, too long or unknown are refused; those that expect no reply get none.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use crate::*;
 
 const ABI: Abi = Abi { setxattr_ext: false };
 
-/// A message of exactly those fields, its length right.
+/// Makes a message from these fields, with a correct length.
 fn message(opcode: Opcode, op_in: &[u8], rest: &[u8]) -> Vec<u8> {
     let mut message = [&[0; Header::LEN], op_in, rest].concat();
     let len = u32::try_from(message.len()).unwrap();
@@ -112,7 +112,7 @@ fn forgets_of_another_count_are_refused() {
     let op_in = [2u32.to_ne_bytes(), [0; 4]].concat();
     assert!(Request::parse_contiguous(ABI, &message(Opcode::BatchForget, &op_in, &[0; 32])).is_ok());
     assert_eq!(refused(&message(Opcode::BatchForget, &op_in, &[0; 31])).why, Why::Malformed);
-    // 16 times this count is 0 in 32 bits.
+    // 16 times this count overflows to 0 in 32 bits.
     let op_in = [(1u32 << 28).to_ne_bytes(), [0; 4]].concat();
     assert_eq!(refused(&message(Opcode::BatchForget, &op_in, &[])).why, Why::Malformed);
 }

@@ -1,4 +1,4 @@
-//! Every request that can be built parses back to the same, from one slice and from three.
+//! Every request that can be encoded parses back to itself, from one slice and from three.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ proptest! {
             prop_assert_eq!(one.header, header);
             prop_assert_eq!(header.len as usize, message.len());
 
-            // The ring's buffers are longer than what they carry, and keep what was there before.
+            // The ring's buffers are longer than their content and keep older bytes after it.
             let (mut header, mut op_in) = (slices.header.clone(), slices.op_in.clone());
             header.resize(128, stale);
             op_in.resize(128, stale);
@@ -40,7 +40,7 @@ proptest! {
         }
     }
 
-    /// An accepted request has one meaning: built again from its parsed form, it parses to the same.
+    /// An accepted request has one meaning: encoded again, it parses to the same.
     #[test]
     fn accepted_requests_can_be_built(
         mut bytes in vec(any::<u8>(), 40..200), opcode in 0u32..60, extensions in 0u16..3, setxattr_ext in any::<bool>()

@@ -1,4 +1,4 @@
-//! Any request: one of every operation, from the same random numbers, names and data.
+//! Random requests: one of every operation, from the same random numbers, names and data.
 
 use std::ffi::{CStr, CString};
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::*;
 
-/// Ingredients of a set of requests.
+/// Random values for a set of requests.
 #[derive(Clone, Debug)]
 pub(super) struct Seed {
     longs: [u64; 6],

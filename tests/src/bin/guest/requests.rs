@@ -75,9 +75,9 @@ fn each(counted: &BTreeMap<String, usize>) -> String {
 
 /// The calls that the client of the mount at `path` has made so far.
 fn calls(path: &str) -> BTreeMap<String, usize> {
-    let told = fs::read_to_string("/proc/self/mountstats").unwrap();
+    let text = fs::read_to_string("/proc/self/mountstats").unwrap();
     let mounted = format!(" mounted on {path} ");
-    let ours = told.split("device ").find(|device| device.contains(&mounted)).expect("the client's mount");
+    let ours = text.split("device ").find(|device| device.contains(&mounted)).expect("the client's mount");
     let (_, rows) = ours.split_once("per-op statistics").expect("its calls");
     let row = |line: &str| {
         let (call, numbers) = line.trim().split_once(": ")?;

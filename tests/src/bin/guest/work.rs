@@ -171,8 +171,8 @@ fn built(client: &str) {
         "CC := gcc\nOBJECTS := $(patsubst %.c,%.o,$(wildcard *.c))\nprogram: $(OBJECTS)\n\tgcc -o $@ $^\n";
     fs::write(dir.join("Makefile"), makefile).unwrap();
     sh(&format!("cd {} && make -j2", dir.display()));
-    let told = sh(&format!("{}/program", dir.display()));
-    assert_eq!(told.trim(), (0..units).sum::<u32>().to_string());
+    let output = sh(&format!("{}/program", dir.display()));
+    assert_eq!(output.trim(), (0..units).sum::<u32>().to_string());
     assert!(sh(&format!("make -C {}", dir.display())).contains("up to date"));
     say("the program is built");
 }

@@ -180,8 +180,8 @@ mod tests {
     #[test]
     fn an_answer_tells_what_was_read_or_why_not() {
         let whole = answer(0).words(&[PUTFH, 0, READ, 0, 1]).opaque(b"seven b").0;
-        let told = Answer::of(&whole).unwrap();
-        assert_eq!((told.number(), told.read().unwrap()), (7, Status::Done(7)));
+        let result = Answer::of(&whole).unwrap();
+        assert_eq!((result.number(), result.read().unwrap()), (7, Status::Done(7)));
         assert_eq!(Answer::of(&answer(LATER[0]).0).unwrap().read().unwrap(), Status::Later);
         let stale = Answer::of(&answer(70).0).unwrap().read().unwrap_err();
         assert!(stale.to_string().contains("NFS4ERR 70"), "{stale}");

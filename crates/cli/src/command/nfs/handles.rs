@@ -33,9 +33,9 @@ const HUNG_AFTER: Duration = Duration::from_secs(60);
 /// Tries handles, and says what came of it.
 pub(super) fn tried(pool: &Pool, mount_point: &Path, add: &mut impl FnMut(Level, &str, String)) {
     match pool.client().handles(&HandlesRequest { handles: Vec::new(), indexed: INDEXED }) {
-        Ok(told) => {
-            told.away.iter().for_each(|branch| away(pool, branch, add));
-            let (ends, fault) = ends(pool, &told.indexed);
+        Ok(result) => {
+            result.away.iter().for_each(|branch| away(pool, branch, add));
+            let (ends, fault) = ends(pool, &result.indexed);
             of_index(&ends, add);
             fault.into_iter().for_each(|fault| add(Level::Fail, "found by the index", fault));
         }
@@ -70,7 +70,7 @@ fn ends(pool: &Pool, handles: &[HandleOf]) -> (Vec<HandleEnd>, Option<String>) {
     let mut ends = Vec::new();
     for some in handles.chunks(AT_ONCE) {
         match pool.client().handles(&HandlesRequest { handles: some.to_vec(), indexed: 0 }) {
-            Ok(told) => ends.extend(told.ends),
+            Ok(result) => ends.extend(result.ends),
             Err(error) => return (ends, Some(error.to_string())),
         }
     }

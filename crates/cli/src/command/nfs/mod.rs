@@ -143,9 +143,9 @@ fn install(pool: &Pool, shown: &ExportShown) -> Result<String, Failed> {
 
 /// The running server exports what was written; what exportfs(8) has to say.
 fn reload() -> Result<String, String> {
-    let told = program::output("exportfs", "nfs-kernel-server", |exportfs| exportfs.arg("-r"))?;
-    let said = program::said(&told);
-    match (told.status.success(), said.as_str()) {
+    let answer_of = program::output("exportfs", "nfs-kernel-server", |exportfs| exportfs.arg("-r"))?;
+    let said = program::said(&answer_of);
+    match (answer_of.status.success(), said.as_str()) {
         (true, "") => Ok("the server has read it".to_owned()),
         (true, said) => Ok(format!("the server has read it, and exportfs said: {said}")),
         (false, said) => Err(format!("exportfs -r: {said}")),
@@ -158,8 +158,8 @@ fn file_of(pool: &Pool) -> PathBuf {
 
 fn id(mount_point: &Path) -> Result<PoolId, Failed> {
     let failed = |error: io::Error| Failed::system(Printable::path(mount_point), &error);
-    let told = attribute(mount_point, "user.fsstack.id").map_err(failed)?;
-    told.parse().map_err(|why| Failed::Refused(format!("{}: {why}", Printable::path(mount_point))))
+    let answer_of = attribute(mount_point, "user.fsstack.id").map_err(failed)?;
+    answer_of.parse().map_err(|why| Failed::Refused(format!("{}: {why}", Printable::path(mount_point))))
 }
 
 fn attribute(path: &Path, name: &str) -> io::Result<String> {
