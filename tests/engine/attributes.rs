@@ -24,7 +24,7 @@ fn all_ways_to_ask_agree() {
 }
 
 #[test]
-fn birth_times_are_told() {
+fn birth_times_are_returned() {
     let pool = TestBed::new(1);
     let ino = pool.write("film", "x");
     let stat = pool.getattr(ino).unwrap().stat;

@@ -37,7 +37,7 @@ fn a_skeleton_is_made_where_the_parent_is_missing() {
 }
 
 #[test]
-fn the_most_telling_reason_is_told() {
+fn the_most_specific_reason_is_reported() {
     let full = Settings { floor: Floor::Bytes(u64::MAX), ..settings() };
     for (modes, settings, want) in [
         ([ReadOnly, ReadOnly], settings(), Errno::ROFS),

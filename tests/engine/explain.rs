@@ -14,7 +14,7 @@ fn order(placement: &Placement) -> Vec<String> {
 }
 
 #[test]
-fn every_copy_is_told_and_which_is_served() {
+fn every_copy_is_listed_and_the_served_one_marked() {
     let pool = TestBed::new(3);
     pool.put(0, "d/one", "12345");
     pool.put(1, "d/film", "served");

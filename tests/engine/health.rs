@@ -5,7 +5,7 @@ use fsstack_branch::health::BranchState;
 use crate::test_bed::TestBed;
 
 #[test]
-fn a_local_disk_has_nobody_inside_and_cannot_be_aborted() {
+fn a_local_disk_has_no_calls_inside_and_cannot_be_aborted() {
     let test_bed = TestBed::new(1);
     let pool = test_bed.union.pool();
     assert_eq!((pool.branches[0].state(), pool.branches[0].inside()), (BranchState::Up, 0));

@@ -219,7 +219,7 @@ fn modes_and_floors_hold_from_the_next_request_on() {
 }
 
 #[test]
-fn nobody_begins_to_write_on_a_branch_that_is_set_read_only() {
+fn no_write_begins_on_a_branch_that_is_set_read_only() {
     let pool = TestBed::new(1);
     let log = pool.write("log", "old");
     let open = |how| pool.union.open(log, how, Caller::DAEMON).map(|opened| opened.handle);
@@ -235,7 +235,7 @@ fn nobody_begins_to_write_on_a_branch_that_is_set_read_only() {
 
 /// Threads work on the branch that stays while another comes and goes, before it and after it.
 #[test]
-fn nobody_on_other_branches_sees_a_branch_come_or_go() {
+fn callers_on_other_branches_do_not_notice_a_branch_come_or_go() {
     let pool = TestBed::with(&[BranchMode::ReadWrite], wary());
     pool.put(0, "d/stays", "steady");
     pool.ino("d");

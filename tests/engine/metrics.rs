@@ -50,7 +50,7 @@ fn bytes_through_the_daemon_are_exact() {
 }
 
 #[test]
-fn visits_are_timed_and_lookups_told_apart() {
+fn visits_are_timed_and_lookups_distinguished() {
     let pool = TestBed::new(2);
     pool.put(0, "film", "x");
     (0..100).for_each(|_| assert!(pool.find("film").is_ok()));

@@ -48,7 +48,7 @@ fn a_renamed_file_is_found_by_its_new_name_under_the_same_number() {
 }
 
 #[test]
-fn a_file_replaced_while_it_is_open_stays_for_who_has_it() {
+fn a_file_replaced_while_it_is_open_stays_for_its_handles() {
     let pool = pool();
     let file = pool.create("film").unwrap();
     pool.union.write(file.handle, 0, b"old", WriteTerms::default()).unwrap();

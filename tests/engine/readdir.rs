@@ -295,7 +295,7 @@ fn a_kept_listing_is_used_until_a_copy_changes() {
 }
 
 #[test]
-fn entries_that_the_kernel_was_just_told_about_have_no_attributes() {
+fn entries_that_the_kernel_just_received_have_no_attributes() {
     let pool = spread(60);
     let dir = pool.opendir(pool.ino("d"));
     let told = |age: Duration| {

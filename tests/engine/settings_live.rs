@@ -139,7 +139,7 @@ fn the_switch_takes_effect_at_the_next_first_open() {
 }
 
 #[test]
-fn the_rule_of_the_nearest_directory_wins_and_is_told() {
+fn the_rule_of_the_nearest_directory_wins_and_is_shown() {
     let pool = Pooled::new(WritePath::Passthrough);
     pool.rule("/a", Some(WritePath::Stacked));
     pool.rule("a/b/", Some(WritePath::Auto));

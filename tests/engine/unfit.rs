@@ -142,7 +142,7 @@ fn a_directory_that_promises_something_is_not_given_to_a_branch_that_does_not() 
 }
 
 #[test]
-fn where_no_other_branch_takes_it_that_is_told() {
+fn an_object_that_no_other_branch_takes_gets_the_reason() {
     needs!(root(), fuse(), program("mergerfs"), program("setfacl"));
     let Unlike { pool, .. } = &unlike(Kind::Bare, [ReadWrite, NoCreate]);
     pool.put_dir(1, "d");

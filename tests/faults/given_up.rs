@@ -108,7 +108,7 @@ fn a_branch_is_forgotten_only_if_no_record_waits_for_it() {
 
 /// A record that another process works with, and a folder that is somebody else's.
 #[test]
-fn a_record_in_use_is_not_forgotten_and_somebody_elses_folder_is_none() {
+fn a_record_in_use_is_not_forgotten_and_another_users_folder_is_ignored() {
     let branches = waiting_for_the_third();
     let paths = branches.each_ref().map(TempDir::path);
     let id = Engine::over(paths[2..].iter().copied(), settings("ff")).union.pool().branches[0].id;

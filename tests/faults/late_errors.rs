@@ -48,7 +48,7 @@ const OK: Answer<()> = Ok(());
 const LOST: Answer<()> = Err(Errno::IO);
 
 #[test]
-fn each_who_has_the_file_open_is_told_once() {
+fn each_open_file_description_gets_an_error_once() {
     let (_homes, mut engine) = pool(1);
     let [one, two, reader] = open(&engine, [OFlags::RDWR, OFlags::RDWR, OFlags::RDONLY]);
     assert_eq!(sync(&engine, [one, two, reader]), [OK; 3]);
@@ -84,7 +84,7 @@ fn a_synced_write_tells_the_others_of_what_was_lost() {
 }
 
 #[test]
-fn a_copy_of_a_directory_that_cannot_be_synced_is_told() {
+fn a_copy_of_a_directory_that_cannot_be_synced_is_reported() {
     let (homes, engine) = pool(3);
     let dir = engine.ino(Path::new("d")).unwrap();
     let sync = || engine.union.fsyncdir(dir, fsstack_pool::Handle(0), false);

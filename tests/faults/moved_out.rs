@@ -74,7 +74,7 @@ fn an_old_copy_outside_of_its_branch_is_not_the_file() {
 /// The pool is mounted without the target, and the intent on the other branch says that the old copy is the file. Then the folder
 /// with that intent is somebody else's: what it says does not count.
 #[test]
-fn what_somebody_elses_folder_says_of_a_move_does_not_count() {
+fn another_users_folder_does_not_count_as_a_record_of_a_move() {
     needs!(root());
     let branches = Branches::fresh();
     let (mounting, calls) = kill::child(&MOVE_WITH_ROOM, &branches.paths(), None).unwrap();

@@ -344,7 +344,7 @@ fn a_move_is_killed_at_every_call() {
 /// Both copies of a file have its name, for the process was killed between the two steps; the pool is mounted without the
 /// branch that the file was moved to, and that one is added while the file is written to, or is not.
 #[test]
-fn a_branch_that_is_added_takes_nothing_from_who_has_the_file_open() {
+fn an_added_branch_changes_nothing_for_open_files() {
     needs!(root());
     let branches = Branches::fresh();
     let (mounting, calls) = kill::child(&MOVE, &branches.paths(), None).unwrap();

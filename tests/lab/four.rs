@@ -206,7 +206,7 @@ fn a_cut_cable_to_all_volumes_is_an_error() {
 }
 
 #[test]
-fn a_frozen_brick_of_one_volume_keeps_nobody_from_the_others() {
+fn a_frozen_brick_of_one_volume_does_not_block_the_others() {
     needs!(mounting(), gluster());
     let pool = with_files();
     let lab = Breakable::new();

@@ -221,7 +221,7 @@ fn times_are_set_to_the_nanosecond() {
 }
 
 #[test]
-fn a_removed_file_is_no_failed_write_for_who_syncs_next() {
+fn a_removed_file_is_no_write_back_error_of_the_next_fsync() {
     needs!(mounting());
     for way in ways() {
         let mut pool = lab::pool().tmp_branch("a").tmp_branch("b").unmounted();

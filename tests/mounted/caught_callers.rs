@@ -106,7 +106,7 @@ fn names_of_another_branch_are_answered_while_all_permits_of_the_frozen_one_are_
 
 /// New objects go to a working branch: the space of the frozen one need not be known for that.
 #[test]
-fn files_are_made_on_another_branch_whoever_is_caught() {
+fn files_are_made_on_another_branch_while_callers_are_stuck() {
     needs!(mounting(), program("mergerfs"));
     let pool = filled(described());
     // What was known of its space is too old to be used unasked.

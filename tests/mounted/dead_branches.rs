@@ -312,7 +312,7 @@ fn a_disk_that_was_shut_down_comes_back_when_it_is_mounted_anew() {
 /// The device number of a file system that is gone is given to the next one: it keeps nobody out, though what is where it was
 /// does not answer.
 #[test]
-fn the_number_of_a_branch_that_is_gone_is_nobodys() {
+fn the_number_of_a_branch_that_is_gone_is_free() {
     needs!(mounting());
     let device = |pool: &Pool| fs::metadata(pool.path()).unwrap().dev();
     let mut branch = lab::pool().tmp_branch("a").no_others().mount();

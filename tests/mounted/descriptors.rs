@@ -22,7 +22,7 @@ fn as_many_as_there_are(open: impl Fn(usize) -> std::io::Result<File>) -> (Vec<F
     }
 }
 
-fn programs_are_told_enfile(pool: &Pool) {
+fn programs_get_enfile(pool: &Pool) {
     // The limit of this test's own process is another one.
     fsstack_sys::thread::raise_nofile_limit();
     sh("/", &format!("prlimit --pid {} --nofile=300", pool.daemon().pid));
@@ -39,15 +39,15 @@ fn programs_are_told_enfile(pool: &Pool) {
 }
 
 #[test]
-fn programs_are_told_that_the_daemon_is_out_of_descriptors() {
+fn programs_get_enfile_when_the_daemon_is_out_of_descriptors() {
     needs!(mounting(), program("prlimit"));
-    programs_are_told_enfile(&lab::pool().tmp_branch("a").tmp_branch("b").mount());
+    programs_get_enfile(&lab::pool().tmp_branch("a").tmp_branch("b").mount());
 }
 
 #[test]
-fn programs_are_told_so_where_the_pool_is_exported_too() {
+fn programs_get_enfile_where_the_pool_is_exported_too() {
     needs!(mounting(), program("prlimit"));
-    programs_are_told_enfile(&lab::pool().tmp_branch("a").tmp_branch("b").option("nfs-export").mount());
+    programs_get_enfile(&lab::pool().tmp_branch("a").tmp_branch("b").option("nfs-export").mount());
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn a_lazy_unmount_under_load_ends_with_its_last_user() {
 }
 
 #[test]
-fn an_aborted_connection_ends_the_daemon_and_frees_everybody() {
+fn an_aborted_connection_ends_the_daemon_and_frees_all_callers() {
     needs!(mounting());
     let mut pool = pool();
     for _ in 0..3 {
@@ -107,7 +107,7 @@ fn an_aborted_connection_ends_the_daemon_and_frees_everybody() {
 }
 
 #[test]
-fn a_killed_daemon_frees_everybody() {
+fn a_killed_daemon_frees_all_callers() {
     needs!(mounting());
     let mut pool = pool();
     for _ in 0..3 {

@@ -395,7 +395,7 @@ fn a_name_whose_maker_is_stuck_in_the_old_mount_is_an_error() {
 
 /// Interrupted operations are settled with the other branches when a branch is back, and one of those may hang unnoticed.
 #[test]
-fn a_branch_comes_back_while_another_hangs_that_nobody_has_asked() {
+fn a_branch_recovers_while_another_one_hangs_unnoticed() {
     needs!(mounting(), program("mergerfs"));
     let log = tempfile::NamedTempFile::new().unwrap();
     let option = format!("log={}", log.path().display());
@@ -442,7 +442,7 @@ fn an_open_file_is_read_again_while_another_branch_hangs() {
 }
 
 /// The branch answers while the pool's daemon stands still, for longer than calls may stay in the branch: none of them did.
-fn a_daemon_that_was_paused_gives_nobody_up(builder: Builder) {
+fn a_daemon_that_was_paused_gives_no_call_up(builder: Builder) {
     let pool = filled(builder.option("branch-timeout=3"));
     let frozen = FrozenDaemon::new(pool.branch("a").daemon());
     let asked: Vec<_> = (0..6)
@@ -463,13 +463,13 @@ fn a_daemon_that_was_paused_gives_nobody_up(builder: Builder) {
 }
 
 #[test]
-fn a_daemon_that_was_paused_gives_nobody_up_by_the_device() {
+fn a_daemon_that_was_paused_gives_no_call_up_by_the_device() {
     needs!(mounting(), program("mergerfs"));
-    a_daemon_that_was_paused_gives_nobody_up(described().option("transport=dev"));
+    a_daemon_that_was_paused_gives_no_call_up(described().option("transport=dev"));
 }
 
 #[test]
-fn a_daemon_that_was_paused_gives_nobody_up_by_the_ring() {
+fn a_daemon_that_was_paused_gives_no_call_up_by_the_ring() {
     needs!(mounting(), program("mergerfs"), rings());
-    a_daemon_that_was_paused_gives_nobody_up(described().option("transport=ring"));
+    a_daemon_that_was_paused_gives_no_call_up(described().option("transport=ring"));
 }

@@ -110,7 +110,7 @@ fn opens_after_the_flag_is_gone_do_not_honour_it() {
 }
 
 #[test]
-fn the_time_of_change_is_told_at_once() {
+fn the_time_of_change_shows_at_once() {
     needs!(mounting(), loops(), program("chattr"));
     let pool = lab::pool().xfs_branch("a", MiB(300)).option("attr-timeout=60").mount();
     for name in ["file", "dir"] {
@@ -258,7 +258,7 @@ fn a_hidden_copy_leaves_out_flags_that_it_cannot_have() {
 
 /// ext4 keeps that to those with CAP_SYS_RESOURCE, which the daemon gives up.
 #[test]
-fn nobody_has_content_journaled_by_way_of_the_daemon() {
+fn users_cannot_set_the_journal_flag_through_the_daemon() {
     needs!(mounting(), loops(), program("chattr"), program("setpriv"));
     let pool = lab::pool().ext4_branch("e", MiB(64)).option("allow_other").mount();
     sh(pool.path(), "chmod 755 .; touch file; mkdir d; chown 1234 file d");

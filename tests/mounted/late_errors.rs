@@ -54,7 +54,7 @@ for n in (1, 2):
 print(answer)";
 
 #[test]
-fn each_open_file_is_told_once() {
+fn each_open_file_gets_an_error_once() {
     needs!(mounting(), root(), loops(), program("python3"), program("mkfs.ext4"));
     // The twin is the first one's description.
     let expected = "[[0, 0, 0], [28, 28, 28, 0], [0, 0, 0, 0], [28, 28, 28, 0], [0, 0, 0, 0]]";

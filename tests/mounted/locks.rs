@@ -79,7 +79,7 @@ fn a_lock_goes_with_the_process_that_held_it() {
 }
 
 #[test]
-fn many_waiters_for_one_lock_leave_threads_for_whoever_holds_it() {
+fn many_waiters_for_one_lock_leave_threads_for_its_holder() {
     needs!(mounting(), program("python3"));
     for locks in CHOICES {
         let pool = lab::pool().tmp_branch("a").option(locks).mount();

@@ -116,7 +116,7 @@ fn a_log_that_was_renamed_is_begun_anew_by_sighup() {
 }
 
 /// The keeper of a branch logs before it answers for those who are stuck there.
-fn a_log_on_a_branch_that_hangs_holds_up_nobody(transport: &str) {
+fn a_log_on_a_branch_that_hangs_blocks_no_request(transport: &str) {
     let mut pool = filled(described());
     let log = format!("log={}", pool.branch("a").path().join("daemon.log").display());
     pool.remount_with(&[
@@ -148,15 +148,15 @@ fn a_log_on_a_branch_that_hangs_holds_up_nobody(transport: &str) {
 }
 
 #[test]
-fn a_log_on_a_branch_that_hangs_holds_up_nobody_by_the_device() {
+fn a_log_on_a_branch_that_hangs_blocks_no_request_by_the_device() {
     needs!(mounting(), program("mergerfs"));
-    a_log_on_a_branch_that_hangs_holds_up_nobody("transport=dev");
+    a_log_on_a_branch_that_hangs_blocks_no_request("transport=dev");
 }
 
 #[test]
-fn a_log_on_a_branch_that_hangs_holds_up_nobody_by_the_ring() {
+fn a_log_on_a_branch_that_hangs_blocks_no_request_by_the_ring() {
     needs!(mounting(), program("mergerfs"), rings());
-    a_log_on_a_branch_that_hangs_holds_up_nobody("transport=ring");
+    a_log_on_a_branch_that_hangs_blocks_no_request("transport=ring");
 }
 
 /// With a syslog daemon of the test's own, in a mount namespace that has its own /dev.

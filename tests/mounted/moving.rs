@@ -46,7 +46,7 @@ fn the_policy_says_where_a_file_moves() {
 }
 
 #[test]
-fn a_policy_that_takes_none_of_the_roomy_branches_is_told() {
+fn a_policy_that_takes_none_of_the_roomy_branches_is_reported() {
     needs!(mounting(), loops(), program("getfattr"));
     let pool = nearly_full(MiB(24), &["relocate=epmfs"]);
     pool.mkdir("only-on-a");

@@ -52,7 +52,7 @@ print('as on a disk')";
 }
 
 #[test]
-fn access_is_answered_for_who_asks() {
+fn access_is_checked_for_the_caller() {
     needs!(mounting(), program("python3"));
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand").mount();
     sh(

@@ -193,7 +193,7 @@ fn the_pools_own_changes_cause_no_event_and_an_idle_pool_sleeps() {
 
 /// Another host, or a program on the branch, appends to the same log: each line goes behind the last one.
 #[test]
-fn two_who_append_to_one_file_by_different_ways_lose_no_line() {
+fn two_appenders_on_different_paths_lose_no_line() {
     needs!(mounting());
     for way in ways().filter(|way| way.len() == 1) {
         let kinds: [fn(lab::Builder) -> lab::Builder; 2] =

@@ -75,7 +75,7 @@ fn each_of_forty_supplementary_groups_counts() {
 }
 
 #[test]
-fn modes_are_enforced_for_everybody_but_root() {
+fn modes_are_enforced_for_all_users_but_root() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").tmp_branch("b").mount();
     sh(
@@ -148,7 +148,7 @@ fn no_right_stays_by_another_name_of_the_file() {
 }
 
 #[test]
-fn the_owner_may_give_away_only_what_he_may() {
+fn the_owner_may_change_only_permitted_attributes() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").mount();
     pool.write("file", b"x");
@@ -161,7 +161,7 @@ fn the_owner_may_give_away_only_what_he_may() {
 
 /// A server decides by itself, and by all groups; a disk of this machine has nothing to decide.
 #[test]
-fn a_server_sees_all_groups_of_who_creates() {
+fn a_server_sees_all_groups_of_the_creator() {
     needs!(mounting(), program("mergerfs"), program("setpriv"), program("strace"));
     for (pool, times) in [(lab::pool().served_branch("a"), "2"), (lab::pool().tmp_branch("a"), "0")] {
         let pool = pool.mount();

@@ -113,7 +113,7 @@ fn no_hidden_copy_comes_to_light() {
 }
 
 #[test]
-fn an_open_directory_is_told_once_what_a_lost_mount_may_have_taken() {
+fn an_open_directory_gets_one_error_for_names_that_a_lost_mount_may_have_lost() {
     needs!(mounting(), loops(), program("xfs_io"));
     let pool = lab::pool().xfs_branch("a", MiB(300)).tmp_branch("b").option("create=ff");
     let mut pool = pool.option("attr-timeout=0").option("entry-timeout=0").mount();

@@ -338,7 +338,7 @@ fn a_branch_without_room_for_all_of_it_and_its_floor_takes_nothing() {
 }
 
 #[test]
-fn without_relocation_a_full_branch_is_told() {
+fn without_relocation_a_full_branch_is_enospc() {
     needs!(mounting(), loops());
     let mut pool = nearly_full(MiB(24), &[]);
     pool.remount_with(&["create=ff", "relocate=off", "write-path=stacked"]);

@@ -147,7 +147,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
 
 /// Acknowledged changes are there; an unanswered one is there or not, but nothing between.
 #[test]
-fn names_that_were_told_are_kept() {
+fn names_that_were_reported_are_kept() {
     needs!(mounting());
     for transport in ["dev", "auto"] {
         let pool = lab::pool().tmp_branch("a").tmp_branch("b").option("create=rand");

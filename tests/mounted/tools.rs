@@ -84,7 +84,7 @@ fn two_programs_append_to_one_file_and_no_line_is_lost() {
 }
 
 #[test]
-fn fuser_finds_who_uses_a_file() {
+fn fuser_finds_the_users_of_a_file() {
     needs!(mounting(), program("fuser"));
     let pool = lab::pool().tmp_branch("a").mount();
     let found =

@@ -91,7 +91,7 @@ fn max_threads_holds_from_the_start() {
 /// Programs wait in a branch that does not answer, and in front of it, many more than there are CPUs: others are served.
 /// Threads that came for them go when nobody needs them any more.
 #[test]
-fn helpers_at_the_device_come_for_who_waits_in_a_branch_and_go_again() {
+fn extra_threads_at_the_device_start_for_calls_stuck_in_a_branch_and_end_again() {
     needs!(mounting(), program("mergerfs"));
     let builder = described().option("transport=dev").option("branch-timeout=60").option("branch-inflight=4");
     let pool = filled(builder);

@@ -37,7 +37,7 @@ fn a_file_that_came_by_another_way_is_not_opened_unchecked() {
 
 /// Several threads create a name without `O_EXCL`: all get the file.
 #[test]
-fn all_who_create_a_name_get_its_file() {
+fn concurrent_creators_of_a_name_get_one_file() {
     needs!(mounting());
     let pool = lab::pool()
         .tmp_branch("a")

@@ -139,7 +139,7 @@ fn near_a_full_branch_the_daemon_writes() {
 }
 
 #[test]
-fn a_full_branch_is_told_to_the_writer() {
+fn the_writer_gets_enospc_on_a_full_branch() {
     needs!(mounting());
     for way in ways() {
         let mut pool = lab::pool().tmpfs_branch("a", MiB(8)).unmounted();

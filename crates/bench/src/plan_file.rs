@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn mistakes_are_reported_with_their_line() {
         let refusal = |text: &str| format!("{:#}", parse("p", text, &running()).unwrap_err());
         assert!(refusal("title = 't'\ncase = []").contains("no [[case]]"));
         assert!(refusal("title = 't'\n[[case]]\nop = 'read'").contains("no name"));

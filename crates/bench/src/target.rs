@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn unfit_targets_are_told_apart_before_anything_is_written() {
+    fn unfit_targets_are_recognised_before_anything_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();

@@ -221,7 +221,7 @@ mod tests {
 
     /// The output can be given to a shell as it is.
     #[test]
-    fn the_kernels_server_is_told_how_to_let_go() {
+    fn the_remedy_for_the_kernels_server_is_named() {
         let told = |clients: &[&str], mount_point: &str| {
             let exports = clients.iter().map(|client| ((*client).to_owned(), mount_point.into())).collect();
             Holder::Kernel { exports, mount_point: mount_point.into() }.to_string()

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_cannot_be_read_is_told() {
+    fn a_list_that_cannot_be_read_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let remembered = Remembered::in_dir(Some(dir.path()));
         assert_eq!(remembered.cannot_tell(), None, "there is none yet");

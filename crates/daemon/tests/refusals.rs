@@ -157,7 +157,7 @@ fn the_lines_of_mergerfs_quick_start_are_taken() {
 }
 
 #[test]
-fn conflicts_are_told_all_at_once() {
+fn conflicts_are_reported_all_at_once() {
     let test_bed = TestBed::new();
     check(
         &test_bed,

@@ -51,7 +51,7 @@ fn check(test_bed: &TestBed, options: &str, expected: Expect) {
 
 /// An unmounted disk would pass for an empty branch.
 #[test]
-fn a_mount_is_refused_where_nobody_knows_what_was_mounted() {
+fn a_mount_is_refused_if_earlier_mounts_are_unknown() {
     let test_bed = TestBed::new();
     fs::create_dir_all(test_bed.path().join("state/mounted-branches")).unwrap();
     let words = |options| ["$D/a", "$D/mnt", "-o", options];
@@ -349,7 +349,7 @@ fn the_later_wins_and_the_command_line_before_the_file() {
 }
 
 #[test]
-fn a_user_has_the_stacked_path_and_is_told() {
+fn a_user_has_the_stacked_path_and_a_log_line_says_so() {
     let test_bed = TestBed::new();
     let settings = settle(&test_bed, Privilege::User, &["$D/a", "$D/mnt"]).unwrap();
     let seen = (

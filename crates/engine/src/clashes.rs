@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_told_once_and_not_without_end() {
+    fn each_is_reported_once_and_not_without_end() {
         let clashes = Clashes::default();
         assert_eq!(
             [clashes.tell(7), clashes.tell(7), clashes.tell(8)],

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_renamed_away_and_changed_rights_are_told_from_one_that_was_removed() {
+    fn a_renamed_name_and_changed_rights_are_distinguished_from_a_removed_name() {
         let unsynced = UnsyncedDirs::default();
         unsynced.note(D, Event::Went(1), 0);
         assert!(!unsynced.is_renamed(D, 1));

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inherited_output_keeps_nobody_waiting() {
+    fn an_inherited_output_blocks_no_reader() {
         let began = Instant::now();
         command("sh").args(["-c", "sleep 4 & exit 0"]).run().unwrap();
         assert!(began.elapsed() < Duration::from_secs(3));

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_else_can_have_written_is_opened() {
+    fn a_file_that_others_can_have_written_is_not_opened() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("state");
         set_mode(dir.path(), 0o700);

@@ -5,7 +5,7 @@ use fsstack_lab::needs;
 use super::*;
 
 #[test]
-fn an_unknown_pool_is_told_what_there_is() {
+fn an_unknown_pool_is_answered_with_a_list() {
     needs!(mounting());
     let pool = pool();
     for command in [

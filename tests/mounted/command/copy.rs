@@ -427,7 +427,7 @@ fn a_branch_is_not_copied_into_its_own_pool() {
 }
 
 #[test]
-fn sources_that_vanish_on_the_way_are_told_and_the_rest_is_whole() {
+fn sources_that_vanish_meanwhile_are_reported_and_the_rest_is_complete() {
     needs!(mounting());
     let pool = pool();
     let (_home, tree) = source();

@@ -235,7 +235,7 @@ fn a_branch_that_does_not_fit_elsewhere_is_not_begun_with() {
 }
 
 #[test]
-fn hidden_names_are_told_before_anything_moves() {
+fn hidden_names_are_reported_before_anything_moves() {
     needs!(mounting(), loops());
     let pool = lab::pool().xfs_branch("a", MiB(300)).xfs_branch("b", MiB(300)).option("create=ff").mount();
     pool.write("film", b"shown");

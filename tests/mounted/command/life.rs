@@ -38,7 +38,7 @@ fn the_socket_is_roots_alone_and_goes_with_the_mount() {
 }
 
 #[test]
-fn a_killed_daemon_is_told_of_and_cleaned_up() {
+fn a_killed_daemon_is_reported_and_cleaned_up() {
     needs!(mounting());
     let mut pool = pool();
     let socket = PathBuf::from(listed(&pool)["socket"].as_str().unwrap());

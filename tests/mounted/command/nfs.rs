@@ -256,7 +256,7 @@ fn programs_that_run_from_an_exported_pool_are_named() {
 
 /// A line without clients would be one for the whole world.
 #[test]
-fn nobody_is_exported_to_who_was_not_named() {
+fn only_named_clients_get_the_export() {
     needs!(mounting());
     let pool = lab::pool().tmp_branch("a").option("nfs-export").mount();
     let shown = told(&["nfs", "show", &at(&pool)]);

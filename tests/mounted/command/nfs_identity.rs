@@ -39,7 +39,7 @@ fn attribute(device: &Path, name: &str) -> PathBuf {
 
 /// So it goes with a process that is killed, whatever that was about to do.
 #[test]
-fn a_device_goes_with_who_holds_it_from_the_beginning() {
+fn a_device_is_detached_with_its_last_user() {
     needs!(root(), loops());
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
@@ -59,7 +59,7 @@ fn a_device_goes_with_who_holds_it_from_the_beginning() {
 
 /// A process has the free device open exclusively, and no other one is called free as long as that is so.
 #[test]
-fn a_device_that_somebody_keeps_to_himself_is_done_without() {
+fn a_device_that_another_process_holds_exclusively_is_skipped() {
     needs!(root(), loops());
     let free = PathBuf::from(sh("/", "losetup -f").trim());
     let alone = i32::try_from(OFlags::EXCL.bits()).unwrap();

@@ -50,7 +50,7 @@ fn the_figures_of_a_second_as_json() {
 }
 
 #[test]
-fn the_pools_own_daemon_is_first_and_then_who_serves_its_branches() {
+fn the_pools_daemon_is_listed_first_then_those_of_its_branches() {
     needs!(mounting());
     let (below, stranger) = (lab::pool().tmp_branch("a").mount(), lab::pool().tmp_branch("a").mount());
     let pool = lab::pool().over(&[at(&below)]).mount();

@@ -10,7 +10,7 @@ use crate::script::{STRANGER, sh};
 
 /// In a mount namespace of its own, where a user may open /dev/fuse whatever the machine's rules are.
 #[test]
-fn a_users_pool_is_his_to_ask() {
+fn a_user_may_query_a_pool_of_their_own() {
     needs!(mounting(), program("fusermount3"), program("unshare"), program("setpriv"));
     let fusermount = lab::shell::which("fusermount3").unwrap();
     if fs::metadata(fusermount).unwrap().permissions().mode() & 0o4000 == 0 {

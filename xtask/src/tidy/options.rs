@@ -56,7 +56,7 @@ mod tests {
     use crate::tidy::source;
 
     #[test]
-    fn an_option_in_five_files_is_told() {
+    fn an_option_in_five_files_is_reported() {
         let table = "pub(crate) const FAR: &str = \"far-away\";\nrow: option(\n    &[\"near\", \"close\"],\n    \"\",\n), option(&[FAR])";
         let at = |name: &str, text: &str| source(&format!("crates/daemon/src/{name}.rs"), text);
         let mut files = vec![

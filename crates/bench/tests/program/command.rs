@@ -145,7 +145,7 @@ fn the_null_engine_measures_the_harness() {
 }
 
 #[test]
-fn a_terminal_is_shown_how_far_it_is_and_the_start_is_told() {
+fn a_terminal_shows_the_start_and_the_progress() {
     needs!(program("script"));
     let dir = tempfile::tempdir().unwrap();
     let run = format!(

@@ -97,7 +97,7 @@ fn leftovers_of_a_killed_run_are_cleared_by_the_next() {
 }
 
 #[test]
-fn a_target_that_vanishes_is_told_and_the_others_go_on() {
+fn a_target_that_vanishes_is_reported_and_the_others_go_on() {
     needs!(root());
     let home = tempfile::tempdir().unwrap();
     let (stays, out) = (home.path().join("stays"), home.path().join("out"));

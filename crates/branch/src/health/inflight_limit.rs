@@ -324,13 +324,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_enters_a_closed_branch() {
+    fn no_call_enters_a_closed_branch() {
         let inflight_limit = InflightLimit::new(Duration::ZERO, 1);
         assert_eq!(inflight_limit.enter(CallKind::Short, || false).map(drop), Err(Errno::TIMEDOUT));
     }
 
     #[test]
-    fn without_a_timeout_nobody_overstays() {
+    fn without_a_timeout_no_call_overstays() {
         let inflight_limit = InflightLimit::new(Duration::ZERO, 1);
         let _inside = inflight_limit.enter(CallKind::Short, || true).unwrap();
         assert_eq!(inflight_limit.look(true, || ()), InflightLook { inside: 1, ..InflightLook::default() });

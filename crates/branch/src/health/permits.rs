@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_where_all_calls_were_given_up() {
+    fn no_call_waits_where_all_permits_are_lost() {
         let (mut calls, mut answers) = (Inflight::new(1), Answers::default());
         let stuck = enter(&mut calls, "stuck");
         calls.wait(CallKind::Short, "waits", 1);
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_higher_limit_lets_those_in_who_wait() {
+    fn a_higher_limit_admits_waiting_calls() {
         let (mut calls, mut answers) = (Inflight::new(1), Answers::default());
         enter(&mut calls, "a");
         ["b", "c", "d"].into_iter().for_each(|who| calls.wait(CallKind::Short, who, 1));

@@ -347,7 +347,7 @@ mod tests {
     use clap::error::ErrorKind;
 
     #[test]
-    fn nothing_is_exported_to_everybody_unless_that_is_said() {
+    fn nothing_is_exported_to_all_clients_unless_requested() {
         let parsed = |words: &str| Arguments::try_parse_from(words.split(' ')).map(drop);
         let refused = parsed("fsstack nfs show pool --install").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::MissingRequiredArgument);

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_told_however_long() {
+    fn a_path_of_any_length_is_returned() {
         let mut dir_path = DirPath::from(b"a/b".to_vec());
         for _ in 0..200_000 {
             dir_path = DirPath::below(&dir_path, b"c".to_vec());

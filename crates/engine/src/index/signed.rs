@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_branch_is_covered_by_who_put_the_last_mark_there() {
+    fn a_branch_is_covered_by_the_index_of_its_last_session() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("index.redb");
         let branch = BranchId::MIN;

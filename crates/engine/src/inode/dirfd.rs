@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(Arc::weak_count(&dir), 0, "the queue has a number, not the directory");
     }
     #[test]
-    fn directories_that_were_not_used_since_are_closed_whoever_knows_them() {
+    fn directories_that_were_not_used_since_are_closed() {
         const MOST: usize = 16;
         let (inodes, budget) = (Table::new(Inode::root(std::iter::empty())), Budget::new(MOST));
         let root = MountedFd::root(sys::at::open_root(Path::new("/")).unwrap(), 0);

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn each_that_was_open_is_told_once() {
+    fn each_that_was_open_gets_an_error_once() {
         let write_back_errors = WriteBackErrors::default();
         let (one, two) = (to(1, 0), to(2, 0));
         assert_eq!(sync(&write_back_errors, one, Ok(())), Ok(()));

@@ -455,7 +455,7 @@ mod tests {
 
     /// Clients of the kernel's server get the branch's own error and never ESTALE for it.
     #[test]
-    fn servers_are_told_what_they_know() {
+    fn servers_get_errnos_that_they_know() {
         let passed =
             |errno: &Errno| SERVED.contains(errno) || FOR_PROGRAMS.iter().any(|(known, _)| known == errno);
         let mut kept = Vec::new();

@@ -154,7 +154,7 @@ mod tests {
     use super::Remedy;
 
     #[test]
-    fn nobody_is_added_while_others_are_parked() {
+    fn no_thread_is_added_while_others_are_parked() {
         // A request of 5 ms, and one of 3 ms with another behind it.
         assert_eq!(Remedy::of(true, 0, 1, || false, true), Remedy::AllRead);
         assert_eq!(Remedy::of(true, 1, 1, || true, true), Remedy::AllRead);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn short_requests_need_nobody() {
+    fn short_requests_start_no_thread() {
         assert_eq!(Remedy::of(true, 2, 1, || true, true), Remedy::None);
         assert_eq!(Remedy::of(true, 40, 2, || true, false), Remedy::None);
         assert_eq!(Remedy::of(true, 1, 1, || false, true), Remedy::None);

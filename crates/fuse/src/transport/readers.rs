@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_stuck_for_good_keeps_nobody_from_being_served_by_one_thread() {
+    fn a_thread_that_is_stuck_for_good_does_not_block_others_by_one_thread() {
         let (here, readers) = here_and_second();
         let streak = |by: usize| (0..2 * STREAK).for_each(|_| readers.seen(by, here, Waits::ForBranches));
         readers.goes_in(0);

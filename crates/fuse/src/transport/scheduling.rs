@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_waits_long_again_and_again_starves() {
+    fn only_repeated_long_waits_count_as_starving() {
         let mut history = DelayHistory { waited: Duration::ZERO, long: None };
         let (mut waited, mut now) = (Duration::ZERO, Instant::now());
         let mut look = |more: u64, later: u64| {

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_waits_for_whoever_works_and_not_for_the_stuck() {
+    fn the_end_waits_for_working_threads_and_not_for_stuck_ones() {
         let workers = Workers::new(1);
         let (stuck, works) = (workers.enter(0), workers.enter(1));
         stuck.worker().is_stuck();

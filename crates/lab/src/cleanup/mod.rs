@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_somebody_else_is_refused_and_stays() {
+    fn a_directory_of_another_user_is_refused_and_stays() {
         let path = fresh("ledger-new").unwrap();
         let first = Entry::new_dir(&path).unwrap();
         assert!(Entry::new_dir(&path).unwrap_err().to_string().contains("is there already"));

@@ -130,7 +130,7 @@ fn small_answers_read_back() {
 }
 
 #[test]
-fn a_copy_is_told_in_its_width() {
+fn a_copys_count_has_the_width_of_its_request() {
     let narrow = built(8, |answer| answer.copied(CopyWidth::Bits32, 9));
     assert_eq!(read::<abi::WriteOut>(&narrow).size, 9);
     let wide = built(8, |answer| answer.copied(CopyWidth::Bits64, 1 << 40));

@@ -54,7 +54,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_nobody_speaks_for_are_refused(seed in seed(), more in vec(any::<u8>(), 1..9)) {
+    fn bytes_that_belong_to_no_field_are_refused(seed in seed(), more in vec(any::<u8>(), 1..9)) {
         for op in seed.operations() {
             let mut slices = encode::request(seed.abi, &seed.header(), &op, &[]);
             slices.rest.extend(&more);

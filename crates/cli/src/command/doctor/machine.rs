@@ -158,13 +158,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_limit_of_the_kernel_is_told_with_its_value() {
+    fn a_time_limit_of_the_kernel_is_reported_with_its_value() {
         let text = request_timeout("max_request_timeout", "30");
         assert!(text.starts_with("fs.fuse.max_request_timeout=30: "), "{text}");
     }
 
     #[test]
-    fn kernels_are_told_apart() {
+    fn kernels_are_distinguished() {
         assert_eq!(version("6.18.0-rc3+deb14"), Some((6, 18)));
         assert_eq!(version("5.4"), Some((5, 4)));
         assert_eq!(version("odd"), None);

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn an_fsid_that_another_path_has_too_is_told() {
+    fn an_fsid_that_another_path_has_too_is_reported() {
         let with = |other: &str, fsid: &str, others: &str| {
             let options = "rw,no_subtree_check,mountpoint,fsid";
             let table = format!("/srv/pool\t*({options}={fsid})\n{other}\t*({options}={others})\n");
