@@ -2,6 +2,7 @@
 //!
 //! It excludes time during which the daemon itself was stopped by SIGSTOP, a frozen cgroup or a suspended machine: that time
 //! says nothing about a branch.
+
 /// Clock in milliseconds that stops while the daemon is stopped. Each check of the monitor advances it by at most the
 /// planned pause between two checks.
 #[derive(Debug)]
